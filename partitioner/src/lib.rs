@@ -1,0 +1,2 @@
+//! Everything about a pipeline that is decided before a tensor exists.
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! Pipeline model parallelism for libtorch.

@@ -1,0 +1,2 @@
+//! The `gpipe-rs` command: exit code only, everything else is in the library.
+fn main() {}

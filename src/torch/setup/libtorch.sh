@@ -1,0 +1,72 @@
+#!/bin/sh
+# Puts libtorch 2.11.0 where the build looks for it: `.libtorch`, a link into a
+# virtual environment that all clones of one user share.
+#
+#   TORCH=cpu    the small install: no CUDA libraries, `import torch` does not work
+#   TORCH=full   everything the wheel asks for: CUDA, cuDNN, NCCL, Python
+#
+# Without TORCH: full where an NVIDIA driver is found, cpu elsewhere. The
+# environment lives in ${XDG_CACHE_HOME:-~/.cache}/gpipe-rs and is finished when
+# its stamp file exists; a broken-off download starts over.
+set -eu
+
+version=2.11.0
+root=$(cd "$(dirname "$0")/../../.." && pwd)
+cache=${XDG_CACHE_HOME:-${HOME:?HOME is not set: cannot place the libtorch cache}/.cache}/gpipe-rs
+
+flavour=${TORCH:-}
+if [ -z "$flavour" ]; then
+  if [ -e /proc/driver/nvidia/version ] || command -v nvidia-smi >/dev/null 2>&1; then
+    flavour=full
+  else
+    flavour=cpu
+  fi
+fi
+case $flavour in cpu | full) ;; *)
+  echo "error: TORCH=$flavour: use TORCH=cpu or TORCH=full" >&2
+  exit 2 ;;
+esac
+
+python=${PYTHON:-python3}
+if ! command -v "$python" >/dev/null 2>&1; then
+  echo "error: python3 not found: libtorch is taken from Python's torch wheel; install Python 3.10 or newer, or set PYTHON" >&2
+  exit 1
+fi
+tag=$("$python" -c 'import sys; print("py%d.%d" % sys.version_info[:2])')
+venv=$cache/torch-$version-$flavour-$tag
+stamp=$venv/complete
+
+# The wheel's own list of requirements is what `full` installs. The two NVIDIA
+# packages are what libtorch_cpu.so of the Linux x86-64 wheel links against even
+# when no GPU is there; other platforms' wheels stand alone.
+packages="torch==$version"
+options=
+if [ "$flavour" = cpu ] && [ "$(uname -sm)" = "Linux x86_64" ]; then
+  packages="$packages nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85"
+  options=--no-deps
+fi
+
+install() {
+  echo "libtorch $version ($flavour): installing into $venv" >&2
+  rm -rf "$venv"
+  "$python" -m venv "$venv"
+  # shellcheck disable=SC2086 # both are lists of words
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir $options $packages
+  : >"$stamp"
+}
+
+mkdir -p "$cache"
+if [ ! -e "$stamp" ]; then
+  if command -v flock >/dev/null 2>&1; then
+    # Two clones set up at once: the second waits, then finds the stamp.
+    exec 9>"$cache/lock"
+    flock 9
+  fi
+  [ -e "$stamp" ] || install
+fi
+
+torch=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/torch
+if [ "$(readlink "$root/.libtorch" 2>/dev/null || true)" != "$torch" ]; then
+  rm -f "$root/.libtorch"
+  ln -s "$torch" "$root/.libtorch"
+fi
