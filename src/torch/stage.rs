@@ -115,8 +115,9 @@ impl TorchStage {
     }
 
     /// Names and handles of the parameters, by layer and name.
-    pub(crate) fn parameters(&self) -> &[(String, Tensor)] {
-        &self.parameters
+    pub(crate) fn parameters(&mut self) -> Result<&[(String, Tensor)], TorchError> {
+        self.settle()?;
+        Ok(&self.parameters)
     }
 
     /// Names and handles of the buffers, by layer and name.
@@ -126,21 +127,27 @@ impl TorchStage {
 
     /// Applies and clears the accumulated gradients.
     pub(crate) fn optimize(&mut self, id: u64, kind: &OptimizerKind) -> Result<(), TorchError> {
+        self.settle()?;
         self.optimizers.entry(id).or_default().step(kind, &handles(&self.parameters))
     }
 
     /// Clears the accumulated gradients.
     pub(crate) fn zero_grad(&mut self) -> Result<(), TorchError> {
+        self.held.clear();
         self.parameters.iter().try_for_each(|(_, parameter)| ffi::set_grad(parameter, None))
     }
 
-    /// Ends a step that succeeded on every stage: scales its gradients (by one
-    /// unless the loss brought weights of its own) and adds them to the earlier ones.
-    pub(crate) fn commit(&mut self, scale: Option<f64>) -> Result<(), TorchError> {
-        if let Some(factor) = scale {
-            let grads: Vec<_> = self.parameters.iter().map(|(_, p)| p.grad()).filter(Tensor::defined).collect();
-            ffi::scale(&grads, factor)?;
-        }
+    /// Scales the gradients of the step that just ended well, not earlier ones.
+    pub(crate) fn scale_step(&mut self, factor: f64) -> Result<(), TorchError> {
+        let grads: Vec<_> =
+            self.parameters.iter().map(|(_, p)| p.grad()).filter(Tensor::defined).collect();
+        ffi::scale(&grads, factor)
+    }
+
+    /// Adds the last step's gradients to the earlier ones that [`Stage::begin`]
+    /// set aside. Done when somebody needs the sum: only then is it certain that
+    /// the step ended well on every stage.
+    fn settle(&mut self) -> Result<(), TorchError> {
         for ((_, parameter), held) in self.parameters.iter().zip(std::mem::take(&mut self.held)) {
             let Some(earlier) = held else { continue };
             if let Some(new) = ffi::take_grad(parameter)? {
@@ -148,7 +155,6 @@ impl TorchStage {
             }
             ffi::set_grad(parameter, Some(&earlier))?;
         }
-        self.saved_buffers.clear();
         Ok(())
     }
 
@@ -250,7 +256,8 @@ impl TorchStage {
         if let Err(error) = done {
             self.running = match flight.graph.layer() {
                 Some(number) if number < self.layers.len() => Running::Layer(number),
-                _ => Running::Loss,
+                Some(_) => Running::Loss,
+                None => Running::Nothing,
             };
             return Err(error.into());
         }
@@ -271,6 +278,7 @@ impl Stage for TorchStage {
         self.running = Running::Nothing;
         self.settings = Some(Arc::clone(step));
         if matches!(step.mode, Mode::Train { .. }) {
+            self.settle()?;
             self.held =
                 self.parameters.iter().map(|(_, p)| ffi::take_grad(p)).collect::<Result<_, _>>()?;
             self.saved_buffers = self.buffers.iter().map(|(_, b)| b.copy()).collect();
