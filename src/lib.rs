@@ -1,1 +1,43 @@
 //! Pipeline model parallelism for libtorch.
+//!
+//! A [`Sequential`] of layer builders is cut into stages, each on its own device
+//! with a thread of its own; every mini-batch is split into micro-batches that
+//! stream through the stages; gradients accumulate synchronously, so the result
+//! is the one that a single device would have given (GPipe, Huang et al. 2019).
+//! Start at [`Pipeline`].
+//!
+//! Without the feature `torch` only what needs no tensors is here: the
+//! [`engine`] over any stage type and the `gpipe_partitioner` crate.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod cli;
+pub mod engine;
+
+#[cfg(feature = "torch")]
+mod batch;
+#[cfg(feature = "torch")]
+mod error;
+#[cfg(feature = "torch")]
+pub mod models;
+#[cfg(feature = "torch")]
+mod optim;
+#[cfg(feature = "torch")]
+mod pipeline;
+#[cfg(feature = "torch")]
+mod torch;
+
+pub use gpipe_partitioner as partitioner;
+#[cfg(feature = "torch")]
+pub use tch;
+
+#[cfg(feature = "torch")]
+pub use {
+    batch::BatchError,
+    error::Error,
+    optim::Optimizer,
+    pipeline::{Pipeline, PipelineBuilder, StepReport},
+    torch::{
+        AdamW, Context, IntoLoss, Layer, Loss, LossFn, OptimizerKind, Sequential, Sgd, TorchError,
+        Values, cuda_available, intra_op_threads, layers, libtorch_version, on_values, parse_device,
+    },
+};

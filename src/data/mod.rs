@@ -1,0 +1,8 @@
+//! Training data.
+
+mod text;
+
+pub use text::{Sampler, Split, TextError, TextSet};
+
+/// The text of *Moby-Dick* (1851, public domain), which training uses by default.
+pub const MOBY_DICK: &str = include_str!("../../examples/data/moby-dick/moby-dick.txt");

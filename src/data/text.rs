@@ -1,0 +1,239 @@
+//! Text as tokens, one a character.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use tch::{Device, Tensor};
+use thiserror::Error;
+
+/// A text that cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TextError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The file is not UTF-8.
+    #[error("{} is not UTF-8 text: byte {offset} starts no character", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// Where the first bad byte is.
+        offset: usize,
+    },
+    /// The text is shorter than what one sample needs.
+    #[error("the text is too short: {characters} characters, but a sequence of {seq} needs {needed} so that a tenth can be held out")]
+    TooShort {
+        /// Characters of the text.
+        characters: usize,
+        /// Tokens of a sample.
+        seq: usize,
+        /// Characters needed.
+        needed: usize,
+    },
+    /// A character that the vocabulary does not have.
+    #[error("the text that the vocabulary was made from has no {character:?}")]
+    Unknown {
+        /// The character.
+        character: char,
+    },
+}
+
+/// A text as numbers, one for each distinct character, the last tenth held out.
+#[derive(Debug, Clone)]
+pub struct TextSet {
+    vocabulary: Vec<char>,
+    tokens: Vec<u32>,
+    train: usize,
+}
+
+/// Part of a [`TextSet`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// The first nine tenths.
+    Train,
+    /// The last tenth, never trained on.
+    HeldOut,
+}
+
+impl TextSet {
+    /// Numbers the distinct characters of `text` in code-point order.
+    pub fn new(text: &str) -> Self {
+        let mut vocabulary: Vec<char> = text.chars().collect();
+        vocabulary.sort_unstable();
+        vocabulary.dedup();
+        let number = |character| {
+            // Every character of the text is in the vocabulary made from it.
+            let place = vocabulary.binary_search(&character).unwrap_or_default();
+            u32::try_from(place).unwrap_or_default()
+        };
+        let tokens: Vec<u32> = text.chars().map(number).collect();
+        let train = tokens.len() - tokens.len() / 10;
+        Self { vocabulary, tokens, train }
+    }
+
+    /// Reads a UTF-8 text file.
+    ///
+    /// # Errors
+    /// [`TextError::Read`] and [`TextError::NotText`], naming the file.
+    pub fn read(path: &Path) -> Result<Self, TextError> {
+        let bytes = fs::read(path)
+            .map_err(|source| TextError::Read { path: path.to_owned(), source })?;
+        let text = String::from_utf8(bytes).map_err(|error| TextError::NotText {
+            path: path.to_owned(),
+            offset: error.utf8_error().valid_up_to(),
+        })?;
+        Ok(Self::new(&text))
+    }
+
+    /// Distinct characters.
+    pub fn vocabulary(&self) -> &[char] {
+        &self.vocabulary
+    }
+
+    /// Checks that both parts hold a sample of `seq` tokens and its target.
+    ///
+    /// # Errors
+    /// [`TextError::TooShort`].
+    pub fn require(&self, seq: usize) -> Result<(), TextError> {
+        let needed = seq.saturating_add(1).saturating_mul(10);
+        let characters = self.tokens.len();
+        if characters < needed {
+            return Err(TextError::TooShort { characters, seq, needed });
+        }
+        Ok(())
+    }
+
+    /// The numbers of a text's characters.
+    ///
+    /// # Errors
+    /// [`TextError::Unknown`] for a character outside the vocabulary.
+    pub fn encode(&self, text: &str) -> Result<Vec<i64>, TextError> {
+        text.chars()
+            .map(|character| {
+                let place = self.vocabulary.binary_search(&character);
+                place.map(|place| place as i64).map_err(|_| TextError::Unknown { character })
+            })
+            .collect()
+    }
+
+    /// The character of a number; the replacement character past the vocabulary.
+    pub fn decode(&self, token: i64) -> char {
+        let place = usize::try_from(token).ok();
+        place.and_then(|place| self.vocabulary.get(place)).copied().unwrap_or('\u{fffd}')
+    }
+
+    /// The tokens of one part.
+    pub fn part(&self, split: Split) -> &[u32] {
+        match split {
+            Split::Train => &self.tokens[..self.train],
+            Split::HeldOut => &self.tokens[self.train..],
+        }
+    }
+
+    /// Consecutive windows over the held-out part, `batch` at a time, as (tokens,
+    /// next tokens): every token once, but for a rest too short for a window.
+    pub fn held_out(&self, batch: usize, seq: usize) -> impl Iterator<Item = (Tensor, Tensor)> {
+        let part = self.part(Split::HeldOut);
+        let starts: Vec<usize> =
+            (0..part.len().saturating_sub(seq)).step_by(seq.max(1)).collect();
+        let batches: Vec<Vec<usize>> = starts.chunks(batch.max(1)).map(<[usize]>::to_vec).collect();
+        batches.into_iter().map(move |starts| windows(part, &starts, seq))
+    }
+}
+
+/// Draws random windows from the training part; the same ones for the same seed.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    state: u64,
+}
+
+impl Sampler {
+    /// A sampler whose draws are fixed by `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// The next `batch` windows as (tokens, next tokens).
+    ///
+    /// *Shapes*: both `[batch, seq]`, 64-bit integers on the CPU.
+    ///
+    /// # Errors
+    /// [`TextError::TooShort`].
+    pub fn batch(
+        &mut self,
+        set: &TextSet,
+        batch: usize,
+        seq: usize,
+    ) -> Result<(Tensor, Tensor), TextError> {
+        set.require(seq)?;
+        let part = set.part(Split::Train);
+        let choices = (part.len() - seq) as u64;
+        let starts: Vec<usize> = (0..batch).map(|_| (self.next() % choices) as usize).collect();
+        Ok(windows(part, &starts, seq))
+    }
+
+    /// A number in [0, 1).
+    pub fn uniform(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// `SplitMix64` (Steele et al. 2014).
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+fn windows(tokens: &[u32], starts: &[usize], seq: usize) -> (Tensor, Tensor) {
+    let cut = |offset: usize| {
+        let all: Vec<i64> = starts
+            .iter()
+            .flat_map(|&start| &tokens[start + offset..start + offset + seq])
+            .map(|&token| i64::from(token))
+            .collect();
+        let shape = [starts.len() as i64, seq as i64];
+        Tensor::from_slice(&all).view(shape).to_device(Device::Cpu)
+    };
+    (cut(0), cut(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_the_next_characters() {
+        let text: String = ('a'..='z').cycle().take(400).collect();
+        let set = TextSet::new(&text);
+        assert_eq!(set.vocabulary().len(), 26);
+        let (x, y) = Sampler::new(3).batch(&set, 5, 16).unwrap();
+        assert_eq!(x.size(), [5, 16]);
+        let next = (&x + 1).remainder(26);
+        assert!(next.equal(&y));
+    }
+
+    #[test]
+    fn held_out_windows_cover_the_last_tenth_once() {
+        let text: String = ('a'..='z').cycle().take(1000).collect();
+        let set = TextSet::new(&text);
+        let windows: i64 = set.held_out(4, 10).map(|(x, _)| x.size()[0]).sum();
+        assert_eq!(windows, 9, "the tenth window has no target for its last token");
+    }
+
+    #[test]
+    fn short_texts_and_strange_characters_are_refused_with_numbers() {
+        let set = TextSet::new("abc");
+        let error = Sampler::new(0).batch(&set, 1, 8).unwrap_err().to_string();
+        assert!(error.contains("3 characters") && error.contains("90"), "{error}");
+        assert!(set.encode("abz").unwrap_err().to_string().contains("'z'"));
+    }
+}

@@ -1,0 +1,75 @@
+//! What can go wrong, for the caller to tell apart.
+
+use std::fmt;
+
+use gpipe_partitioner::{PartitionError, ScheduleError};
+use thiserror::Error;
+
+use crate::batch::BatchError;
+use crate::engine::{EngineError, StageError, TopologyError};
+use crate::torch::TorchError;
+
+/// Why a [`Pipeline`](crate::Pipeline) could not be made, or a step not be done.
+///
+/// After a failed step the pipeline is as it was before it and can be used on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The model and the settings do not fit together.
+    #[error("{0}")]
+    Settings(String),
+    /// The layers cannot be assigned to stages this way.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// There is no such schedule for these numbers.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// A layer cannot be built.
+    #[error("{0:#}")]
+    Build(anyhow::Error),
+    /// The batch cannot be split, or the outputs not be joined.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// A stage failed, or the engine could not do what it was asked.
+    #[error("{}", Sentence(.0))]
+    Engine(#[from] EngineError),
+    /// libtorch refused outside of a stage.
+    #[error(transparent)]
+    Torch(#[from] TorchError),
+    /// Stages and edges do not fit together.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+}
+
+impl Error {
+    /// Where a step failed and why, if it failed inside of a stage.
+    pub fn stage_error(&self) -> Option<&StageError> {
+        match self {
+            Self::Engine(error) => error.stage_error(),
+            _ => None,
+        }
+    }
+
+    /// Whether the caller asked for something that cannot be, rather than
+    /// something failed on the way.
+    pub fn is_wrong_use(&self) -> bool {
+        matches!(self, Self::Settings(_) | Self::Partition(_) | Self::Schedule(_))
+    }
+}
+
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        Self::Torch(error.into())
+    }
+}
+
+/// An engine error with the stage's own chain of causes in it.
+struct Sentence<'a>(&'a EngineError);
+
+impl fmt::Display for Sentence<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let causes = self.0.stage_error().into_iter().flat_map(|error| error.source.chain().skip(1));
+        causes.into_iter().try_for_each(|cause| write!(f, ": {cause}"))
+    }
+}

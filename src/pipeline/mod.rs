@@ -1,0 +1,268 @@
+//! The public face: a model over devices, trained one mini-batch at a time.
+
+mod builder;
+mod programs;
+mod report;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gpipe_partitioner::{CheckedSchedule, MicroId, Partition, StageId};
+use tch::{Device, Tensor};
+
+use crate::batch;
+use crate::engine::{EdgeId, Engine, Entry, Outcome, Program};
+use crate::error::Error;
+use crate::optim::Optimizer;
+use crate::torch::{LossFn, Mode, Sequential, StepSettings, TorchStage, Values};
+
+pub use builder::PipelineBuilder;
+pub use report::StepReport;
+
+use programs::{Programs, Purpose};
+
+/// A model cut into stages, each on its own device, trained as one.
+///
+/// ```
+/// use gpipe::{AdamW, Optimizer, Pipeline, Sequential, tch::{Device, Kind, Tensor, nn}};
+///
+/// let model = Sequential::new()
+///     .layer("hidden", |p| nn::linear(p, 8, 32, Default::default()))
+///     .layer("relu", |_| nn::func(|x| x.relu()))
+///     .layer("head", |p| nn::linear(p, 32, 2, Default::default()));
+/// let mut pipe = Pipeline::new(model, &[Device::Cpu, Device::Cpu], 4)?;
+/// let mut optimizer = Optimizer::new(AdamW { lr: 1e-2, ..AdamW::default() });
+/// let x = Tensor::randn([16, 8], (Kind::Float, Device::Cpu));
+/// let y = Tensor::zeros([16], (Kind::Int64, Device::Cpu));
+/// for _ in 0..3 {
+///     let step = pipe.train_step(&x, &y, |out: &Tensor, y: &Tensor| out.cross_entropy_for_logits(y))?;
+///     optimizer.step(&mut pipe)?;
+///     println!("loss {}", step.loss);
+/// }
+/// # Ok::<(), gpipe::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Pipeline {
+    engine: Engine<TorchStage>,
+    devices: Vec<Device>,
+    partition: Partition,
+    programs: Programs,
+    steps: u64,
+}
+
+impl Pipeline {
+    /// Puts `model` on `devices`, balanced by parameter bytes, one stage each, to
+    /// train in `n_micro` micro-batches under the schedule 1F1B.
+    ///
+    /// Devices may repeat; every entry is a stage with a thread of its own.
+    /// [`Pipeline::builder`] sets the rest.
+    ///
+    /// # Errors
+    /// More stages than layers, no such device, a layer that cannot be built.
+    pub fn new(model: Sequential, devices: &[Device], n_micro: usize) -> Result<Self, Error> {
+        Self::builder(model).devices(devices).micro_batches(n_micro).build()
+    }
+
+    /// Everything that can be chosen, with a default for each.
+    pub fn builder(model: Sequential) -> PipelineBuilder {
+        PipelineBuilder::new(model)
+    }
+
+    /// Runs the whole schedule over one mini-batch and leaves the gradients of the
+    /// exact mini-batch loss in the parameters, added to what earlier calls left.
+    ///
+    /// *Shapes*: dimension 0 of every input and target is the samples, any number
+    /// of them; micro-batches are as even as possible, and fewer than asked for
+    /// where there are fewer samples.
+    ///
+    /// The loss of each micro-batch is taken as a mean over its samples, and the
+    /// mini-batch loss is their mean weighted by samples (or by the weight the
+    /// loss function returns, see [`Loss`](crate::Loss)). Where an input requires
+    /// a gradient, the report has it.
+    ///
+    /// *Determinism*: the same seed, batch, micro-batches and threads per stage
+    /// give the same bits, whatever the partition and the schedule.
+    ///
+    /// # Errors
+    /// A layer or the loss function fails or panics, the batch does not fit: the
+    /// error names stage, layer, micro-batch and action. Gradients and buffers
+    /// are then what they were before, and the next call works.
+    pub fn train_step(
+        &mut self,
+        input: impl Into<Values>,
+        target: impl Into<Values>,
+        loss: impl LossFn,
+    ) -> Result<StepReport, Error> {
+        let (input, target) = (input.into(), target.into());
+        let samples = batch::samples(&input, "input", None)?;
+        batch::samples(&target, "target", Some(samples))?;
+        let sizes = batch::sizes(samples, self.programs.micro_batches());
+        let input_gradient = input.present().any(Tensor::requires_grad);
+        let program = self.programs.get(Purpose::Train { input_gradient }, sizes.len())?;
+        let entries = entries(&program, vec![
+            batch::scatter(&input, &sizes)?,
+            batch::scatter(&target, &sizes)?,
+        ]);
+        #[allow(clippy::cast_precision_loss, reason = "a batch has fewer than 2^52 samples")]
+        let shares: Vec<f64> = sizes.iter().map(|&size| size as f64 / samples as f64).collect();
+        let mode = Mode::Train { loss: Arc::new(loss), shares: shares.clone(), input_gradient };
+        let settings = Arc::new(StepSettings { step: self.steps, mode });
+        let outcome = self.engine.step(&program, settings, entries)?;
+        let report = self.report(&program, outcome, &shares)?;
+        self.steps += 1;
+        Ok(report)
+    }
+
+    /// The outputs for `input`, computed in inference mode, streamed through the
+    /// same stages in as many micro-batches; no graph is kept.
+    ///
+    /// # Errors
+    /// As [`Pipeline::train_step`].
+    pub fn forward_values(&mut self, input: impl Into<Values>) -> Result<Values, Error> {
+        let input = input.into();
+        let samples = batch::samples(&input, "input", None)?;
+        let sizes = batch::sizes(samples, self.programs.micro_batches());
+        let program = self.programs.get(Purpose::Infer, sizes.len())?;
+        let entries = entries(&program, vec![batch::scatter(&input, &sizes)?]);
+        let settings = Arc::new(StepSettings { step: self.steps, mode: Mode::Infer });
+        let outcome = self.engine.step(&program, settings, entries)?;
+        Ok(batch::gather(outcome.exits.into_values().collect())?)
+    }
+
+    /// [`Pipeline::forward_values`] for a model of one output.
+    ///
+    /// # Errors
+    /// As [`Pipeline::train_step`], and where there is not one output.
+    pub fn forward(&mut self, input: impl Into<Values>) -> Result<Tensor, Error> {
+        let outputs = self.forward_values(input)?;
+        outputs.into_one().map_err(|error| {
+            Error::Settings(format!("the model's outputs: {error}; use `forward_values`"))
+        })
+    }
+
+    /// Every parameter by name, in model order: handles to the stages' own
+    /// tensors, on their devices; `grad()` is what training steps accumulated.
+    ///
+    /// # Errors
+    /// A stage's thread is gone.
+    pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, Error> {
+        let handles = self.engine.on_each(|_, stage| Ok(cloned(stage.parameters()?)))?;
+        Ok(handles.into_iter().flatten().collect())
+    }
+
+    /// Every buffer (batch-norm statistics, say) by name, in model order.
+    ///
+    /// # Errors
+    /// A stage's thread is gone.
+    pub fn buffers(&mut self) -> Result<Vec<(String, Tensor)>, Error> {
+        let handles = self.engine.on_each(|_, stage| Ok(cloned(stage.buffers())))?;
+        Ok(handles.into_iter().flatten().collect())
+    }
+
+    /// Sets parameters and buffers by name, on whatever stage they are.
+    ///
+    /// # Errors
+    /// A name that the model does not have, or another shape: nothing is changed then.
+    pub fn load(&mut self, values: &[(String, Tensor)]) -> Result<(), Error> {
+        let mut own: HashMap<String, Tensor> = self.parameters()?.into_iter().collect();
+        own.extend(self.buffers()?);
+        let mut pairs = Vec::new();
+        for (name, value) in values {
+            let tensor = own
+                .remove(name)
+                .ok_or_else(|| Error::Settings(format!("the model has no parameter `{name}`")))?;
+            if tensor.size() != value.size() {
+                let (own, given) = (tensor.size(), value.size());
+                return Err(Error::Settings(format!("`{name}` has shape {own:?}, not {given:?}")));
+            }
+            pairs.push((tensor, value));
+        }
+        tch::no_grad(|| pairs.into_iter().try_for_each(|(mut to, from)| to.f_copy_(from).map(drop)))?;
+        Ok(())
+    }
+
+    /// Clears accumulated gradients without using them.
+    ///
+    /// # Errors
+    /// A stage's thread is gone.
+    pub fn zero_grad(&mut self) -> Result<(), Error> {
+        self.engine.on_each(|_, stage| Ok(stage.zero_grad()?))?;
+        Ok(())
+    }
+
+    /// The layers of each stage.
+    pub fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
+    /// The device of each stage.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The schedule of a full training step.
+    ///
+    /// # Errors
+    /// The schedule does not exist for this number of micro-batches.
+    pub fn schedule(&mut self) -> Result<CheckedSchedule, Error> {
+        let micro_batches = self.programs.micro_batches();
+        let program = self.programs.get(Purpose::Train { input_gradient: false }, micro_batches)?;
+        Ok(program.schedule().clone())
+    }
+
+    /// Training steps done: what random layers derive their numbers from.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    pub(crate) fn engine(&mut self) -> &mut Engine<TorchStage> {
+        &mut self.engine
+    }
+
+    fn report(
+        &mut self,
+        program: &Program,
+        outcome: Outcome<Values>,
+        shares: &[f64],
+    ) -> Result<StepReport, Error> {
+        let losses = report::losses(outcome.exits.into_values(), shares)?;
+        if let Some(factor) = losses.scale {
+            self.engine.on_each(move |_, stage| Ok(stage.scale_step(factor)?))?;
+        }
+        let gradients: Vec<Values> = outcome.gradients.into_values().collect();
+        let input_gradient = if gradients.is_empty() { None } else { Some(batch::gather(gradients)?) };
+        Ok(StepReport::new(losses.total, outcome.timeline, program.schedule(), input_gradient))
+    }
+}
+
+/// Micro-batches for each edge from the caller, in the order of the edges.
+fn entries(program: &Program, columns: Vec<Vec<Values>>) -> Vec<Entry<Values>> {
+    let edges: Vec<EdgeId> = program.topology().outgoing(crate::engine::End::Caller).map(|(id, _)| id).collect();
+    edges
+        .into_iter()
+        .zip(columns)
+        .flat_map(|(edge, parts)| {
+            parts
+                .into_iter()
+                .enumerate()
+                .map(move |(micro, value)| Entry { edge, micro: MicroId(micro), value })
+        })
+        .collect()
+}
+
+fn cloned(named: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
+    named.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
+}
+
+impl Optimizer {
+    /// Applies the accumulated gradients to every parameter, each stage on its
+    /// own thread and all at once, and clears them.
+    ///
+    /// # Errors
+    /// libtorch refuses on some stage, which the error names.
+    pub fn step(&mut self, pipe: &mut Pipeline) -> Result<(), Error> {
+        let (id, kind) = (self.id(), self.kind());
+        pipe.engine().on_each(move |_: StageId, stage| Ok(stage.optimize(id, &kind)?))?;
+        Ok(())
+    }
+}

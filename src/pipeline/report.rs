@@ -1,0 +1,86 @@
+//! What a training step tells.
+
+use gpipe_partitioner::{CheckedSchedule, Timeline, simulate};
+
+use crate::error::Error;
+use crate::torch::{TorchError, Values};
+
+/// The result of one training step.
+#[derive(Debug)]
+pub struct StepReport {
+    /// The exact mini-batch loss: the micro-batches' losses weighted by their
+    /// samples (or by the weights the loss function gave), added in order.
+    pub loss: f64,
+    /// When each action ran.
+    pub timeline: Timeline,
+    /// The same schedule simulated with each stage's median times of this step:
+    /// what it would have taken without waiting for anything but data.
+    pub predicted: Timeline,
+    /// Gradient of the input, where it required one.
+    pub input_gradient: Option<Values>,
+}
+
+impl StepReport {
+    pub(super) fn new(
+        loss: f64,
+        timeline: Timeline,
+        schedule: &CheckedSchedule,
+        input_gradient: Option<Values>,
+    ) -> Self {
+        let costs = timeline.stage_costs(schedule.schedule().stages());
+        let predicted = simulate(schedule, &costs).timeline;
+        Self { loss, timeline, predicted, input_gradient }
+    }
+
+    /// Idle share of device time in this step, 0 to 1.
+    pub fn bubble_measured(&self) -> f64 {
+        self.timeline.bubble_fraction()
+    }
+
+    /// Idle share of device time that the schedule itself costs with these
+    /// stages' times, 0 to 1.
+    pub fn bubble_predicted(&self) -> f64 {
+        self.predicted.bubble_fraction()
+    }
+}
+
+/// The losses of all micro-batches, put together.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Losses {
+    pub(super) total: f64,
+    /// What the gradients must still be multiplied with: they were weighted by
+    /// the loss function's own weights, whose sum only now is known.
+    pub(super) scale: Option<f64>,
+}
+
+/// Adds up what the last stage sent, in micro-batch order.
+pub(super) fn losses(
+    parts: impl Iterator<Item = Values>,
+    shares: &[f64],
+) -> Result<Losses, Error> {
+    let (mut sum, mut weights, mut own) = (0.0, 0.0, 0);
+    let mut count = 0;
+    for (part, share) in parts.zip(shares) {
+        let value = number(&part, 0)?.unwrap_or(f64::NAN);
+        let weight = number(&part, 1)?;
+        own += usize::from(weight.is_some());
+        count += 1;
+        sum += value * weight.unwrap_or(*share);
+        weights += weight.unwrap_or(*share);
+    }
+    if own == 0 {
+        return Ok(Losses { total: sum, scale: None });
+    }
+    if own < count {
+        let message = "the loss function gave some micro-batches a weight and others none";
+        return Err(Error::Settings(message.to_owned()));
+    }
+    if weights <= 0.0 {
+        return Err(Error::Settings("the weights of the loss function sum to zero".to_owned()));
+    }
+    Ok(Losses { total: sum / weights, scale: Some(1.0 / weights) })
+}
+
+fn number(values: &Values, index: usize) -> Result<Option<f64>, TorchError> {
+    values.get(index).map(|tensor| Ok(tensor.f_double_value(&[])?)).transpose()
+}
