@@ -1,1 +1,2 @@
 //! Pipeline model parallelism for libtorch.
+pub mod engine;
