@@ -1,2 +1,43 @@
 //! Everything about a pipeline that is decided before a tensor exists.
+//!
+//! A [`Schedule`] says what each device does, in which order. [`Schedule::check`]
+//! turns it into a [`CheckedSchedule`], the only thing that can be simulated or
+//! run. [`simulate`] predicts a [`Timeline`] from [`Costs`]; the engine measures
+//! one of the same type.
+//!
+//! ```
+//! use gpipe_partitioner::{Costs, Micros, ScheduleKind, Shape, render, simulate};
+//!
+//! let shape = Shape { devices: 4, chunks: 1, micro_batches: 8 };
+//! let schedule = ScheduleKind::OneFOneB.generate(shape)?;
+//! let millisecond = Micros::new(1000.0)?;
+//! let costs = Costs::uniform(4, millisecond, millisecond, millisecond);
+//! let simulation = simulate(&schedule, &costs);
+//! // Eight micro-batches of 3 ms, and a bubble of (p - 1)(Tf + Tb) = 9 ms.
+//! assert_eq!(simulation.timeline.makespan().get(), 33_000.0);
+//! println!("{}", render::text(&simulation.timeline, 80));
+//! # Ok::<(), gpipe_partitioner::Error>(())
+//! ```
 #![forbid(unsafe_code)]
+// The expected times of tests are exact in binary.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
+
+pub mod check;
+pub mod cost;
+pub mod error;
+pub mod ids;
+pub mod render;
+pub mod schedule;
+pub mod simulate;
+pub mod timeline;
+pub mod units;
+mod walk;
+
+pub use check::{CheckError, CheckedSchedule};
+pub use cost::Costs;
+pub use error::Error;
+pub use ids::{DeviceId, LayerId, MicroId, StageId};
+pub use schedule::{Action, Kind, Schedule, ScheduleError, ScheduleKind, Shape};
+pub use simulate::{Simulation, simulate};
+pub use timeline::{Span, Timeline};
+pub use units::{Bytes, Micros};

@@ -1,0 +1,51 @@
+//! Who waits for whom when a schedule got stuck.
+
+use super::error::{Blocked, CheckError};
+use crate::ids::DeviceId;
+use crate::schedule::{Action, Schedule};
+use crate::walk::{Stuck, needs};
+
+/// The cycle of waiting devices in a complete schedule that got stuck.
+///
+/// Every blocked device waits for an action that exists and is not done: it lies
+/// further down in the list of a device, which is therefore blocked too. Going
+/// from device to device must come back to one seen before.
+pub(super) fn explain(schedule: &Schedule, owner: &[u32], stuck: &Stuck) -> CheckError {
+    let blocked = |device: DeviceId| blocked(schedule, owner, stuck, device);
+    let start = schedule
+        .iter()
+        .find(|(device, list)| stuck.heads[device.index()] < list.len())
+        .and_then(|(device, _)| blocked(device));
+    let mut chain: Vec<Blocked> = Vec::new();
+    let mut place = vec![usize::MAX; schedule.devices()];
+    let mut next = start;
+    while let Some(here) = next {
+        if place[here.device.index()] != usize::MAX {
+            chain.drain(..place[here.device.index()]);
+            break;
+        }
+        place[here.device.index()] = chain.len();
+        next = blocked(here.on);
+        chain.push(here);
+    }
+    CheckError::Deadlock { cycle: chain }
+}
+
+/// What `device` stands before, and the first thing which that waits for.
+fn blocked(schedule: &Schedule, owner: &[u32], stuck: &Stuck, device: DeviceId) -> Option<Blocked> {
+    let position = stuck.heads[device.index()];
+    let action = *schedule.actions(device).get(position)?;
+    let pending = |need: &Action| {
+        let on = DeviceId(owner[need.stage.index()] as usize);
+        schedule.actions(on)[stuck.heads[on.index()]..].contains(need)
+    };
+    let waits_for = needs(action, schedule.stages()).into_iter().find(pending)?;
+    let on = DeviceId(owner[waits_for.stage.index()] as usize);
+    Some(Blocked {
+        device,
+        position,
+        action,
+        waits_for,
+        on,
+    })
+}

@@ -1,0 +1,158 @@
+//! Which rule a schedule breaks, and where.
+
+use super::{MAX_CELLS, MAX_STAGES};
+use crate::ids::{DeviceId, StageId};
+use crate::schedule::{Action, Kind};
+use std::fmt::Write as _;
+
+/// A device that cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocked {
+    /// The device.
+    pub device: DeviceId,
+    /// Where it stands in its list, from 0.
+    pub position: usize,
+    /// What it would do next.
+    pub action: Action,
+    /// What must be done before.
+    pub waits_for: Action,
+    /// The device that has `waits_for` further down in its list.
+    pub on: DeviceId,
+}
+
+/// Why a schedule is not legal.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// Nothing to do.
+    #[error(
+        "a schedule has at least one stage and one micro-batch, this one has {stages} and {micro_batches}"
+    )]
+    Empty {
+        /// The number of stages.
+        stages: usize,
+        /// The number of micro-batches.
+        micro_batches: usize,
+    },
+    /// More than any pipeline has.
+    #[error(
+        "{stages} stages and {micro_batches} micro-batches are too many: at most {MAX_STAGES} stages, \
+         and stages times micro-batches at most {MAX_CELLS}"
+    )]
+    TooLarge {
+        /// The number of stages.
+        stages: usize,
+        /// The number of micro-batches.
+        micro_batches: usize,
+    },
+    /// A stage or micro-batch that the schedule does not have.
+    #[error(
+        "device {device}, action {position}: {action} is out of range: \
+         there are {stages} stages and {micro_batches} micro-batches"
+    )]
+    OutOfRange {
+        /// The device.
+        device: DeviceId,
+        /// The place in the device's list, from 0.
+        position: usize,
+        /// The action.
+        action: Action,
+        /// The number of stages.
+        stages: usize,
+        /// The number of micro-batches.
+        micro_batches: usize,
+    },
+    /// A stage has actions on more than one device.
+    #[error("device {second}, action {position}: {action}, but stage {stage} is on device {first}")]
+    StageOnTwoDevices {
+        /// The stage.
+        stage: StageId,
+        /// The device of its first action.
+        first: DeviceId,
+        /// The device of the action.
+        second: DeviceId,
+        /// The place in that device's list, from 0.
+        position: usize,
+        /// The action.
+        action: Action,
+    },
+    /// An action that is there twice.
+    #[error("device {device}, action {position}: {action} for the second time")]
+    Doubled {
+        /// The device.
+        device: DeviceId,
+        /// The place of the second one in the device's list, from 0.
+        position: usize,
+        /// The action.
+        action: Action,
+    },
+    /// A joint backward beside one in halves.
+    #[error(
+        "device {device}, action {position}: {action}, but this micro-batch already has {}: \
+         a stage does either B or I and W",
+        if action.kind == Kind::Backward { "a half backward (I or W)" } else { "a joint backward (B)" }
+    )]
+    TwoBackwards {
+        /// The device.
+        device: DeviceId,
+        /// The place of the second one in the device's list, from 0.
+        position: usize,
+        /// The second one.
+        action: Action,
+    },
+    /// A recompute after the backward that it should serve.
+    #[error(
+        "device {device}, action {position}: {action} comes after the backward of its micro-batch"
+    )]
+    LateRecompute {
+        /// The device.
+        device: DeviceId,
+        /// The place in the device's list, from 0.
+        position: usize,
+        /// The recompute.
+        action: Action,
+    },
+    /// An action that is not there.
+    #[error(
+        "{action} is missing{}",
+        device.map_or(" (no device has this stage)".to_owned(), |d| format!(" on device {d}"))
+    )]
+    Missing {
+        /// What is not there; of a backward that is not there at all, B.
+        action: Action,
+        /// The device of its stage, if the stage is anywhere.
+        device: Option<DeviceId>,
+    },
+    /// Devices wait for each other: each one in the list for the next one, the
+    /// last one for the first one. One alone waits for itself.
+    #[error("{}", describe(cycle))]
+    Deadlock {
+        /// Who waits for whom.
+        cycle: Vec<Blocked>,
+    },
+}
+
+fn describe(cycle: &[Blocked]) -> String {
+    let mut text = String::from("deadlock: ");
+    for (i, blocked) in cycle.iter().enumerate() {
+        let Blocked {
+            device,
+            position,
+            action,
+            waits_for,
+            on,
+        } = blocked;
+        let separator = if i == 0 { "" } else { "; " };
+        let place = if on == device {
+            "later on the same device".to_owned()
+        } else {
+            format!("on device {on}")
+        };
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "{separator}device {device}, action {position}: {action} waits for {waits_for} {place}"
+        );
+    }
+    text
+}

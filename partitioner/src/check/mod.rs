@@ -1,0 +1,276 @@
+//! Legality: a schedule becomes a [`CheckedSchedule`], or one hears why not.
+//!
+//! Legal means: every stage and micro-batch has exactly one F and, when training,
+//! either one B or one I and one W, at most one R; a stage's actions are all on
+//! one device; and everything runs to its end when each device does its list in
+//! order, where
+//! - F(s, i) waits for F(s−1, i),
+//! - B(s, i) and I(s, i) wait for F(s, i) and for B or I(s+1, i),
+//! - W(s, i) waits for I(s, i), and R(s, i) lies between F(s, i) and B or I(s, i).
+//!
+//! A schedule without any backward is legal too: it is inference.
+
+mod deadlock;
+mod error;
+mod memory;
+
+pub use error::{Blocked, CheckError};
+
+use crate::ids::{DeviceId, StageId};
+use crate::schedule::{Action, Kind, Schedule};
+use crate::walk::{NOBODY, walk};
+use memory::InFlight;
+use std::sync::Arc;
+
+/// The largest number of stages of a legal schedule.
+pub const MAX_STAGES: usize = 1 << 16;
+
+/// The largest number of stages times micro-batches of a legal schedule: beyond
+/// any pipeline, and what keeps broken input from asking for gigabytes.
+pub const MAX_CELLS: usize = 1 << 26;
+
+/// A schedule proved legal: it can be simulated and run. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct CheckedSchedule {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    schedule: Schedule,
+    owner: Vec<u32>,
+    training: bool,
+    in_order: bool,
+    in_flight: InFlight,
+}
+
+impl CheckedSchedule {
+    /// The schedule itself.
+    pub fn schedule(&self) -> &Schedule {
+        &self.inner.schedule
+    }
+
+    /// The device that runs `stage`.
+    ///
+    /// # Panics
+    /// When the schedule has no such stage.
+    pub fn device_of(&self, stage: StageId) -> DeviceId {
+        DeviceId(self.inner.owner[stage.index()] as usize)
+    }
+
+    /// The stages that `device` runs, in increasing order.
+    pub fn stages_on(&self, device: DeviceId) -> Vec<StageId> {
+        let on = |stage: &StageId| self.device_of(*stage) == device;
+        (0..self.inner.owner.len())
+            .map(StageId)
+            .filter(on)
+            .collect()
+    }
+
+    /// How many micro-batches' activations `stage` holds at most: one counts from
+    /// the start of its F to the end of its B, or of its W where the backward is
+    /// split (what W needs is only free then). In inference none is held beyond
+    /// its F: 1.
+    ///
+    /// # Panics
+    /// When the schedule has no such stage.
+    pub fn peak_in_flight(&self, stage: StageId) -> usize {
+        self.inner.in_flight.stages[stage.index()]
+    }
+
+    /// The same for all stages of `device` together, in device-micro-batches: a
+    /// micro-batch on one of v stages counts 1/v. 0 for a device without stages.
+    pub fn peak_in_flight_on(&self, device: DeviceId) -> f64 {
+        let peak = self.inner.in_flight.devices.get(device.index());
+        peak.copied().unwrap_or_default()
+    }
+
+    /// Whether each stage adds up its gradients (B or W) in increasing micro-batch
+    /// order, so that sums do not depend on the schedule.
+    pub fn accumulates_in_order(&self) -> bool {
+        self.inner.in_order
+    }
+
+    /// Whether there is a backward; without one the schedule is inference.
+    pub fn is_training(&self) -> bool {
+        self.inner.training
+    }
+
+    /// The device of each stage, as indices.
+    pub(crate) fn owner(&self) -> &[u32] {
+        &self.inner.owner
+    }
+}
+
+/// See [`Schedule::check`].
+pub(crate) fn check(schedule: Schedule) -> Result<CheckedSchedule, CheckError> {
+    let (stages, micro_batches) = (schedule.stages(), schedule.micro_batches());
+    if stages == 0 || micro_batches == 0 {
+        return Err(CheckError::Empty {
+            stages,
+            micro_batches,
+        });
+    }
+    let cells = stages.checked_mul(micro_batches);
+    if stages > MAX_STAGES || cells.is_none_or(|cells| cells > MAX_CELLS) {
+        return Err(CheckError::TooLarge {
+            stages,
+            micro_batches,
+        });
+    }
+    let training = schedule
+        .iter()
+        .any(|(_, list)| list.iter().any(|a| a.kind != Kind::Forward));
+    let owner = complete(&schedule, training)?;
+    let mut in_order = InOrder::new(stages);
+    let mut in_flight = memory::Counter::new(&schedule, &owner, training);
+    walk(&schedule, &owner, |device, _, action| {
+        in_order.see(action);
+        in_flight.see(device, action);
+    })
+    .map_err(|stuck| deadlock::explain(&schedule, &owner, &stuck))?;
+    let inner = Inner {
+        in_flight: in_flight.finish(),
+        in_order: in_order.yes,
+        schedule,
+        owner,
+        training,
+    };
+    Ok(CheckedSchedule {
+        inner: Arc::new(inner),
+    })
+}
+
+/// Whether every (stage, micro-batch) has what it must have, once; gives the
+/// device of each stage.
+fn complete(schedule: &Schedule, training: bool) -> Result<Vec<u32>, CheckError> {
+    let m = schedule.micro_batches();
+    let mut seen = vec![0u8; schedule.stages() * m];
+    let mut owner = vec![NOBODY; schedule.stages()];
+    for (device, list) in schedule.iter() {
+        for (position, &action) in list.iter().enumerate() {
+            let (stage, micro) = (action.stage.index(), action.micro.index());
+            if stage >= schedule.stages() || micro >= m {
+                return Err(CheckError::OutOfRange {
+                    device,
+                    position,
+                    action,
+                    stages: schedule.stages(),
+                    micro_batches: m,
+                });
+            }
+            // A u32 holds every device that has an action of a legal stage, but
+            // not every index of a list.
+            let here = u32::try_from(device.index()).unwrap_or(NOBODY - 1);
+            match owner[stage] {
+                NOBODY => owner[stage] = here,
+                first if first != here => {
+                    return Err(CheckError::StageOnTwoDevices {
+                        stage: action.stage,
+                        first: DeviceId(first as usize),
+                        second: device,
+                        position,
+                        action,
+                    });
+                }
+                _ => {}
+            }
+            see(&mut seen[stage * m + micro], device, position, action)?;
+        }
+    }
+    none_missing(&seen, m, training, &owner)?;
+    Ok(owner)
+}
+
+/// The bit of a kind within a (stage, micro-batch).
+const fn bit(kind: Kind) -> u8 {
+    1 << kind as u8
+}
+
+/// Notes `action` in its cell, unless it is there twice, is a second backward of
+/// another sort, or a recompute that comes too late to be of use.
+fn see(cell: &mut u8, device: DeviceId, position: usize, action: Action) -> Result<(), CheckError> {
+    let has = |kind| *cell & bit(kind) != 0;
+    if has(action.kind) {
+        return Err(CheckError::Doubled {
+            device,
+            position,
+            action,
+        });
+    }
+    let halves = has(Kind::BackwardInput) || has(Kind::BackwardWeight);
+    let mixed = match action.kind {
+        Kind::Backward => halves,
+        Kind::BackwardInput | Kind::BackwardWeight => has(Kind::Backward),
+        Kind::Forward | Kind::Recompute => false,
+    };
+    if mixed {
+        return Err(CheckError::TwoBackwards {
+            device,
+            position,
+            action,
+        });
+    }
+    let gradient = has(Kind::Backward) || has(Kind::BackwardInput);
+    if action.kind == Kind::Recompute && gradient {
+        return Err(CheckError::LateRecompute {
+            device,
+            position,
+            action,
+        });
+    }
+    *cell |= bit(action.kind);
+    Ok(())
+}
+
+/// Whether every cell has its F and, in training, its backward.
+fn none_missing(seen: &[u8], m: usize, training: bool, owner: &[u32]) -> Result<(), CheckError> {
+    const WHOLE: u8 = bit(Kind::Backward);
+    const SPLIT: u8 = bit(Kind::BackwardInput) | bit(Kind::BackwardWeight);
+    for (index, &cell) in seen.iter().enumerate() {
+        let missing = if cell & bit(Kind::Forward) == 0 {
+            Kind::Forward
+        } else if !training || cell & WHOLE != 0 || cell & SPLIT == SPLIT {
+            continue;
+        } else if cell & bit(Kind::BackwardInput) != 0 {
+            Kind::BackwardWeight
+        } else if cell & bit(Kind::BackwardWeight) != 0 {
+            Kind::BackwardInput
+        } else {
+            Kind::Backward
+        };
+        let device = match owner[index / m] {
+            NOBODY => None,
+            device => Some(DeviceId(device as usize)),
+        };
+        let action = Action::new(index / m, missing, index % m);
+        return Err(CheckError::Missing { action, device });
+    }
+    Ok(())
+}
+
+/// Whether gradients are added in increasing micro-batch order.
+struct InOrder {
+    next: Vec<usize>,
+    yes: bool,
+}
+
+impl InOrder {
+    fn new(stages: usize) -> Self {
+        Self {
+            next: vec![0; stages],
+            yes: true,
+        }
+    }
+
+    fn see(&mut self, action: Action) {
+        if action.kind.accumulates() {
+            let next = &mut self.next[action.stage.index()];
+            self.yes &= action.micro.index() >= *next;
+            *next = action.micro.index();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

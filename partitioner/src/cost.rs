@@ -1,0 +1,143 @@
+//! What the actions of each stage and the transfers between stages cost.
+
+use crate::ids::StageId;
+use crate::schedule::Kind;
+use crate::units::Micros;
+
+/// How long one micro-batch takes on a stage, by kind of work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StageTimes {
+    /// F.
+    pub forward: Micros,
+    /// B, input and weight gradients jointly (in general not the sum of I and W:
+    /// what both need is computed once).
+    pub backward: Micros,
+    /// I.
+    pub input: Micros,
+    /// W.
+    pub weight: Micros,
+    /// R.
+    pub recompute: Micros,
+}
+
+impl StageTimes {
+    /// The time of an action of that kind.
+    pub const fn of(&self, kind: Kind) -> Micros {
+        match kind {
+            Kind::Forward => self.forward,
+            Kind::Backward => self.backward,
+            Kind::BackwardInput => self.input,
+            Kind::BackwardWeight => self.weight,
+            Kind::Recompute => self.recompute,
+        }
+    }
+
+    /// The same with one time replaced.
+    #[must_use]
+    pub const fn with(mut self, kind: Kind, time: Micros) -> Self {
+        match kind {
+            Kind::Forward => self.forward = time,
+            Kind::Backward => self.backward = time,
+            Kind::BackwardInput => self.input = time,
+            Kind::BackwardWeight => self.weight = time,
+            Kind::Recompute => self.recompute = time,
+        }
+        self
+    }
+}
+
+/// What a value costs on its way over one edge (stage s to s+1 and its gradient
+/// back), when the two stages are on different devices; within a device it costs
+/// nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EdgeTimes {
+    /// How long the value occupies the link: bytes / bandwidth. While a link is
+    /// occupied, the next value waits.
+    pub occupancy: Micros,
+    /// How long the value is under way besides; it delays, but blocks nobody.
+    pub latency: Micros,
+}
+
+/// Times per stage and per edge, of one micro-batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    stages: Vec<StageTimes>,
+    edges: Vec<EdgeTimes>,
+}
+
+impl Costs {
+    /// The same times for each of `stages` stages; a joint backward takes the sum
+    /// of its halves, a recompute as long as a forward, a transfer no time.
+    pub fn uniform(stages: usize, forward: Micros, input: Micros, weight: Micros) -> Self {
+        let times = StageTimes {
+            forward,
+            backward: input + weight,
+            input,
+            weight,
+            recompute: forward,
+        };
+        Self::new(vec![times; stages])
+    }
+
+    /// One set of times per stage, transfers that take no time.
+    pub fn new(stages: Vec<StageTimes>) -> Self {
+        let edges = vec![EdgeTimes::default(); stages.len().saturating_sub(1)];
+        Self { stages, edges }
+    }
+
+    /// Forward and joint backward times per stage; the backward's halves take
+    /// half of it each, a recompute as long as the forward. As many stages as the
+    /// shorter slice has.
+    pub fn from_stage_times(forward: &[Micros], backward: &[Micros]) -> Self {
+        let stage = |(&forward, &backward): (&Micros, &Micros)| StageTimes {
+            forward,
+            backward,
+            input: backward * 0.5,
+            weight: backward * 0.5,
+            recompute: forward,
+        };
+        Self::new(forward.iter().zip(backward).map(stage).collect())
+    }
+
+    /// Every edge takes this long, in each direction.
+    #[must_use]
+    pub fn with_transfer(mut self, occupancy: Micros, latency: Micros) -> Self {
+        self.edges.fill(EdgeTimes { occupancy, latency });
+        self
+    }
+
+    /// The edge from `stage` to the next one takes this long, in each direction.
+    /// The last stage has no such edge: nothing changes.
+    #[must_use]
+    pub fn with_edge(mut self, stage: StageId, times: EdgeTimes) -> Self {
+        if let Some(edge) = self.edges.get_mut(stage.index()) {
+            *edge = times;
+        }
+        self
+    }
+
+    /// An action of `kind` of `stage` takes this long. Nothing changes for a stage
+    /// that the costs do not have.
+    #[must_use]
+    pub fn with_time(mut self, stage: StageId, kind: Kind, time: Micros) -> Self {
+        if let Some(times) = self.stages.get_mut(stage.index()) {
+            *times = times.with(kind, time);
+        }
+        self
+    }
+
+    /// The number of stages.
+    pub fn stages(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// The times of `stage`; zeros for one that the costs do not have.
+    pub fn stage(&self, stage: StageId) -> StageTimes {
+        self.stages.get(stage.index()).copied().unwrap_or_default()
+    }
+
+    /// The times of the edge from `stage` to the next one; zeros where none is.
+    pub fn edge(&self, stage: StageId) -> EdgeTimes {
+        self.edges.get(stage.index()).copied().unwrap_or_default()
+    }
+}

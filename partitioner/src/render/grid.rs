@@ -1,0 +1,68 @@
+//! The timeline as papers draw it: one column per unit of time.
+
+use crate::ids::DeviceId;
+use crate::timeline::Timeline;
+use crate::units::Micros;
+
+/// One row a device and one column per `unit` of time, each with the action that
+/// runs in the middle of it. The stage is left out where each device has one.
+/// Meant for times that are multiples of `unit`; empty when `unit` is 0 or the
+/// grid would have more than a million cells.
+pub fn grid(timeline: &Timeline, unit: Micros) -> String {
+    let columns = (timeline.makespan().get() / unit.get()).ceil();
+    let cells = columns * timeline.devices() as f64;
+    if cells.is_nan() || cells > 1e6 {
+        return String::new();
+    }
+    let one_stage = one_stage_each(timeline);
+    let rows: Vec<Vec<String>> = (0..timeline.devices())
+        .map(|device| {
+            row(
+                timeline,
+                DeviceId(device),
+                unit,
+                columns as usize,
+                one_stage,
+            )
+        })
+        .collect();
+    let width = rows.iter().flatten().map(String::len).max().unwrap_or(1);
+    let mut picture = String::new();
+    for row in rows {
+        let cells: Vec<String> = row.iter().map(|cell| format!("{cell:>width$}")).collect();
+        picture.push_str(&cells.join(" "));
+        picture.push('\n');
+    }
+    picture
+}
+
+/// Whether no device has actions of two stages.
+pub(super) fn one_stage_each(timeline: &Timeline) -> bool {
+    timeline.spans().windows(2).all(|pair| {
+        pair[0].device != pair[1].device || pair[0].action.stage == pair[1].action.stage
+    })
+}
+
+fn row(
+    timeline: &Timeline,
+    device: DeviceId,
+    unit: Micros,
+    columns: usize,
+    one_stage: bool,
+) -> Vec<String> {
+    let mut cells = vec![String::from("."); columns];
+    for span in timeline.spans_on(device) {
+        let first = (span.start.get() / unit.get() - 0.5).ceil() as usize;
+        let last = (span.end.get() / unit.get() - 0.5).ceil() as usize;
+        let name = span.action.to_string();
+        let label = if one_stage {
+            name.trim_start_matches(|c: char| c.is_ascii_digit())
+        } else {
+            &name
+        };
+        for cell in cells.iter_mut().take(last).skip(first) {
+            label.clone_into(cell);
+        }
+    }
+    cells
+}

@@ -1,0 +1,170 @@
+//! The built-in schedules by their names.
+
+use super::{Schedule, ScheduleError, Shape, forward_only, gpipe, one_f_one_b};
+use crate::check::{CheckedSchedule, MAX_CELLS, MAX_STAGES};
+use std::fmt;
+use std::str::FromStr;
+
+/// A built-in schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ScheduleKind {
+    /// `gpipe`: all forwards, then all backwards.
+    GPipe,
+    /// `1f1b`: one forward, one backward; no more than p micro-batches in flight.
+    OneFOneB,
+    /// `forward-only`: inference.
+    ForwardOnly,
+}
+
+impl ScheduleKind {
+    /// Every built-in schedule.
+    pub const ALL: [Self; 3] = [Self::GPipe, Self::OneFOneB, Self::ForwardOnly];
+
+    /// The name by which users ask for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::GPipe => "gpipe",
+            Self::OneFOneB => "1f1b",
+            Self::ForwardOnly => "forward-only",
+        }
+    }
+
+    /// All names, separated by commas.
+    pub(crate) fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// The schedule for p devices, v chunks per device and m micro-batches.
+    ///
+    /// # Errors
+    /// [`ScheduleError::Unsupported`] with the numbers that work.
+    ///
+    /// # Complexity
+    /// Linear in the number of actions.
+    pub fn generate(self, shape: Shape) -> Result<CheckedSchedule, ScheduleError> {
+        let unsupported = |needs| ScheduleError::Unsupported {
+            kind: self,
+            shape,
+            needs,
+        };
+        if shape.devices == 0 || shape.chunks == 0 || shape.micro_batches == 0 {
+            return Err(unsupported("at least one of each"));
+        }
+        let cells = shape.stages().checked_mul(shape.micro_batches);
+        if shape.stages() > MAX_STAGES || cells.is_none_or(|cells| cells > MAX_CELLS) {
+            return Err(unsupported(
+                "at most 65536 stages, and stages times micro-batches at most 67108864",
+            ));
+        }
+        let devices = self.lists(shape).map_err(unsupported)?;
+        let schedule = Schedule::new(self.name(), shape.stages(), shape.micro_batches, devices);
+        Ok(schedule.check()?)
+    }
+
+    /// The action lists, or which numbers work.
+    fn lists(self, shape: Shape) -> Result<Vec<Vec<super::Action>>, &'static str> {
+        match self {
+            Self::GPipe => gpipe::lists(shape),
+            Self::OneFOneB => one_f_one_b::lists(shape),
+            Self::ForwardOnly => Ok(forward_only::lists(shape)),
+        }
+    }
+}
+
+impl fmt::Display for ScheduleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for ScheduleKind {
+    type Err = ScheduleError;
+
+    fn from_str(name: &str) -> Result<Self, ScheduleError> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| ScheduleError::UnknownName {
+                suggestion: nearest(name),
+                name: name.chars().take(40).collect(),
+            })
+    }
+}
+
+/// The kind whose name is a few edits away from `name`.
+fn nearest(name: &str) -> Option<ScheduleKind> {
+    let name: Vec<char> = name
+        .to_lowercase()
+        .replace('_', "-")
+        .chars()
+        .take(40)
+        .collect();
+    ScheduleKind::ALL
+        .into_iter()
+        .map(|kind| (edits(&name, &kind.name().chars().collect::<Vec<_>>()), kind))
+        .filter(|&(distance, kind)| 2 * distance <= kind.name().len())
+        .min()
+        .map(|(_, kind)| kind)
+}
+
+/// Levenshtein's distance.
+fn edits(a: &[char], b: &[char]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let substitute = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_read_back() {
+        for kind in ScheduleKind::ALL {
+            assert_eq!(kind.name().parse::<ScheduleKind>().unwrap(), kind);
+        }
+    }
+
+    #[test]
+    fn a_misspelt_name_gets_a_suggestion() {
+        let error = "1F1B".parse::<ScheduleKind>().unwrap_err();
+        assert!(
+            error.to_string().contains("did you mean `1f1b`?"),
+            "{error}"
+        );
+        let error = "quux".parse::<ScheduleKind>().unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("there is no schedule `quux`; there are gpipe, "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn shapes_that_no_schedule_has_are_refused() {
+        for kind in ScheduleKind::ALL {
+            for shape in [
+                Shape::new(0, 1),
+                Shape::new(1, 0),
+                Shape::new(1, 1).with_chunks(0),
+            ] {
+                assert!(kind.generate(shape).is_err());
+            }
+            for huge in [1 << 30, usize::MAX] {
+                assert!(kind.generate(Shape::new(huge, 1)).is_err());
+                assert!(kind.generate(Shape::new(1, huge)).is_err());
+                assert!(kind.generate(Shape::new(2, 2).with_chunks(huge)).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Schedules: which device does what, in which order.
+//!
+//! A generator is a pure function of a [`Shape`]: p devices, v chunks (stages)
+//! per device, m micro-batches. Each sits in a file of its own that names its
+//! source and shows a small case; every built-in keeps, per stage, its backwards
+//! (and its weight passes) in increasing micro-batch order.
+
+mod action;
+mod error;
+mod forward_only;
+mod gpipe;
+mod kind;
+mod one_f_one_b;
+mod placement;
+
+pub use action::{Action, Kind};
+pub use error::ScheduleError;
+pub use kind::ScheduleKind;
+pub use placement::Placement;
+
+use crate::check::{CheckError, CheckedSchedule, check};
+use crate::ids::DeviceId;
+
+/// How large a schedule is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// p: how many devices.
+    pub devices: usize,
+    /// v: how many stages each device has.
+    pub chunks: usize,
+    /// m: into how many micro-batches the mini-batch is split.
+    pub micro_batches: usize,
+}
+
+impl Shape {
+    /// p devices with one stage each, m micro-batches.
+    pub const fn new(devices: usize, micro_batches: usize) -> Self {
+        Self {
+            devices,
+            chunks: 1,
+            micro_batches,
+        }
+    }
+
+    /// The same with v chunks per device.
+    #[must_use]
+    pub const fn with_chunks(self, chunks: usize) -> Self {
+        Self { chunks, ..self }
+    }
+
+    /// v·p, the number of stages.
+    pub const fn stages(&self) -> usize {
+        self.devices.saturating_mul(self.chunks)
+    }
+}
+
+/// A list of actions per device. Anything can be written down as a schedule;
+/// only [`Schedule::check`] says whether it can be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    name: String,
+    stages: usize,
+    micro_batches: usize,
+    devices: Vec<Vec<Action>>,
+}
+
+impl Schedule {
+    /// A schedule over `stages` stages and `micro_batches` micro-batches with one
+    /// list of actions per device.
+    pub fn new(
+        name: impl Into<String>,
+        stages: usize,
+        micro_batches: usize,
+        devices: Vec<Vec<Action>>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            stages,
+            micro_batches,
+            devices,
+        }
+    }
+
+    /// What the schedule is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The number of stages over all devices.
+    pub fn stages(&self) -> usize {
+        self.stages
+    }
+
+    /// The number of micro-batches, m.
+    pub fn micro_batches(&self) -> usize {
+        self.micro_batches
+    }
+
+    /// The number of devices, p.
+    pub fn devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// What `device` does, in order; nothing for a device that does not exist.
+    pub fn actions(&self, device: DeviceId) -> &[Action] {
+        self.devices.get(device.index()).map_or(&[], Vec::as_slice)
+    }
+
+    /// All devices with their actions.
+    pub fn iter(&self) -> impl Iterator<Item = (DeviceId, &[Action])> {
+        self.devices
+            .iter()
+            .enumerate()
+            .map(|(device, actions)| (DeviceId(device), actions.as_slice()))
+    }
+
+    /// Whether the schedule can be run to its end, proved by running it
+    /// symbolically.
+    ///
+    /// # Errors
+    /// The first rule that is broken, see [`CheckError`].
+    ///
+    /// # Complexity
+    /// Linear in the number of actions.
+    pub fn check(self) -> Result<CheckedSchedule, CheckError> {
+        check(self)
+    }
+}

@@ -1,0 +1,343 @@
+//! Time and memory with their units: one place that parses and prints them.
+
+use crate::error::Error;
+use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Mul, Sub};
+use std::str::FromStr;
+
+/// A duration or a point in time, in microseconds: finite and not negative.
+///
+/// Arithmetic keeps the invariant by saturating: at 0 when subtracting, at
+/// `f64::MAX` when adding.
+///
+/// ```
+/// use gpipe_partitioner::Micros;
+/// let step: Micros = "1.5ms".parse()?;
+/// assert_eq!(step.get(), 1500.0);
+/// assert_eq!((step + step).to_string(), "3.00 ms");
+/// assert!(Micros::new(f64::NAN).is_err());
+/// # Ok::<(), gpipe_partitioner::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Micros(f64);
+
+impl Micros {
+    /// No time at all.
+    pub const ZERO: Self = Self(0.0);
+
+    /// # Errors
+    /// [`Error::NotATime`] when `micros` is negative, NaN or infinite.
+    pub fn new(micros: f64) -> Result<Self, Error> {
+        if micros.is_finite() && micros >= 0.0 {
+            // Adding 0 turns -0 into 0, so that equal times have equal bits.
+            Ok(Self(micros + 0.0))
+        } else {
+            Err(Error::NotATime { value: micros })
+        }
+    }
+
+    /// The number of microseconds.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+
+    /// What is nearest to `micros` among the times: 0 for NaN and negatives.
+    pub(crate) fn saturating(micros: f64) -> Self {
+        if micros.is_nan() {
+            Self::ZERO
+        } else {
+            Self(micros.clamp(0.0, f64::MAX) + 0.0)
+        }
+    }
+}
+
+// Without NaN and -0 the order of f64 is total.
+impl Eq for Micros {}
+
+impl PartialOrd for Micros {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Micros {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl TryFrom<f64> for Micros {
+    type Error = Error;
+    fn try_from(micros: f64) -> Result<Self, Error> {
+        Self::new(micros)
+    }
+}
+
+impl From<Micros> for f64 {
+    fn from(micros: Micros) -> f64 {
+        micros.0
+    }
+}
+
+impl From<std::time::Duration> for Micros {
+    fn from(duration: std::time::Duration) -> Self {
+        Self(duration.as_secs_f64() * 1e6)
+    }
+}
+
+impl Add for Micros {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self((self.0 + other.0).min(f64::MAX))
+    }
+}
+
+impl AddAssign for Micros {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Micros {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self::saturating(self.0 - other.0)
+    }
+}
+
+impl Mul<f64> for Micros {
+    type Output = Self;
+    fn mul(self, factor: f64) -> Self {
+        Self::saturating(self.0 * factor)
+    }
+}
+
+impl Sum for Micros {
+    fn sum<I: Iterator<Item = Self>>(times: I) -> Self {
+        times.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self.0 {
+            t if t < 1e3 => format!("{t:.1} us"),
+            t if t < 1e6 => format!("{:.2} ms", t / 1e3),
+            t => format!("{:.2} s", t / 1e6),
+        };
+        f.pad(&text)
+    }
+}
+
+const TIME_UNITS: [(&str, f64); 5] = [
+    ("ns", 1e-3),
+    ("us", 1.0),
+    ("µs", 1.0),
+    ("ms", 1e3),
+    ("s", 1e6),
+];
+
+impl FromStr for Micros {
+    type Err = Error;
+
+    /// Reads `5us`, `1.5 ms`, `2s`; a bare number is microseconds.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let bad = || Error::Parse {
+            text: text.to_owned(),
+            expected: "a time such as 5us, 1.5ms or 2s",
+        };
+        let (number, unit) = split_unit(text);
+        let scale = unit_scale(unit, &TIME_UNITS, 1.0).ok_or_else(bad)?;
+        let number: f64 = number.parse().map_err(|_| bad())?;
+        Self::new(number * scale)
+    }
+}
+
+/// An amount of memory. Addition saturates at `u64::MAX`.
+///
+/// ```
+/// use gpipe_partitioner::Bytes;
+/// let cap: Bytes = "24GiB".parse()?;
+/// assert_eq!(cap, Bytes(24 << 30));
+/// assert_eq!(Bytes(3_355_443).to_string(), "3.2 MiB");
+/// # Ok::<(), gpipe_partitioner::Error>(())
+/// ```
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// No memory at all.
+    pub const ZERO: Self = Self(0);
+
+    /// The number of bytes.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl Add for Bytes {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Bytes {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl Mul<u64> for Bytes {
+    type Output = Self;
+    fn mul(self, count: u64) -> Self {
+        Self(self.0.saturating_mul(count))
+    }
+}
+
+impl Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(amounts: I) -> Self {
+        amounts.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        if self.0 < 1024 {
+            return f.pad(&format!("{} B", self.0));
+        }
+        let power = (self.0.ilog2() / 10) as usize;
+        let value = self.0 as f64 / (1u64 << (10 * power)) as f64;
+        f.pad(&format!("{value:.1} {}", UNITS[power - 1]))
+    }
+}
+
+const BYTE_UNITS: [(&str, f64); 10] = [
+    ("B", 1.0),
+    ("kB", 1e3),
+    ("KB", 1e3),
+    ("MB", 1e6),
+    ("GB", 1e9),
+    ("TB", 1e12),
+    ("KiB", 1024.0),
+    ("MiB", 1_048_576.0),
+    ("GiB", 1_073_741_824.0),
+    ("TiB", 1_099_511_627_776.0),
+];
+
+impl FromStr for Bytes {
+    type Err = Error;
+
+    /// Reads `24GiB`, `1.5 MB`, `512`; a bare number is bytes.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let bad = || Error::Parse {
+            text: text.to_owned(),
+            expected: "an amount of memory such as 512, 1.5MB or 24GiB",
+        };
+        if let Ok(exact) = text.trim().parse() {
+            return Ok(Self(exact));
+        }
+        let (number, unit) = split_unit(text);
+        let scale = unit_scale(unit, &BYTE_UNITS, 1.0).ok_or_else(bad)?;
+        let value = number.parse::<f64>().map_err(|_| bad())? * scale;
+        if value.is_finite() && (0.0..u64::MAX as f64).contains(&value) {
+            Ok(Self(value.round() as u64))
+        } else {
+            Err(bad())
+        }
+    }
+}
+
+/// Splits `1.5 ms` into its number and its unit.
+fn split_unit(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let digits = |c: char| c.is_ascii_digit() || ".+-".contains(c);
+    let end = text.find(|c| !digits(c)).unwrap_or(text.len());
+    (text[..end].trim(), text[end..].trim())
+}
+
+fn unit_scale(unit: &str, units: &[(&str, f64)], bare: f64) -> Option<f64> {
+    if unit.is_empty() {
+        return Some(bare);
+    }
+    units
+        .iter()
+        .find(|(name, _)| *name == unit)
+        .map(|&(_, scale)| scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_finite_times_from_zero_up_are_times() {
+        for bad in [-1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(Micros::new(bad).is_err(), "{bad}");
+        }
+        assert_eq!(Micros::new(-0.0).unwrap().get().to_bits(), 0);
+        assert!(serde_json::from_str::<Micros>("-3").is_err());
+        assert_eq!(serde_json::from_str::<Micros>("3").unwrap().get(), 3.0);
+    }
+
+    #[test]
+    fn arithmetic_saturates() {
+        let (small, large) = (Micros(1.0), Micros(f64::MAX));
+        assert_eq!(small - large, Micros::ZERO);
+        assert_eq!(large + large, large);
+        assert_eq!(large * 2.0, large);
+        assert_eq!(Bytes(1) - Bytes(2), Bytes::ZERO);
+        assert_eq!(Bytes(u64::MAX) + Bytes(1), Bytes(u64::MAX));
+    }
+
+    #[test]
+    fn times_read_and_print() {
+        for (text, micros) in [
+            ("5us", 5.0),
+            ("1.5 ms", 1500.0),
+            ("2s", 2e6),
+            ("7", 7.0),
+            ("500ns", 0.5),
+        ] {
+            assert_eq!(text.parse::<Micros>().unwrap().get(), micros, "{text}");
+        }
+        for bad in ["", "us", "-1us", "1e9us", "5 parsecs", "1.2.3ms", "NaN"] {
+            assert!(bad.parse::<Micros>().is_err(), "{bad}");
+        }
+        assert_eq!(Micros(1250.0).to_string(), "1.25 ms");
+        assert_eq!(Micros(12.34).to_string(), "12.3 us");
+        assert_eq!(Micros(3.5e6).to_string(), "3.50 s");
+    }
+
+    #[test]
+    fn bytes_read_and_print() {
+        for (text, bytes) in [
+            ("24GiB", 24 << 30),
+            ("1.5MB", 1_500_000),
+            ("512", 512),
+            ("0 B", 0),
+        ] {
+            assert_eq!(text.parse::<Bytes>().unwrap(), Bytes(bytes), "{text}");
+        }
+        for bad in ["", "GiB", "-1GiB", "99999999999TiB", "5us", "NaN"] {
+            assert!(bad.parse::<Bytes>().is_err(), "{bad}");
+        }
+        assert_eq!(Bytes(1023).to_string(), "1023 B");
+        assert_eq!(Bytes(u64::MAX).to_string(), "16.0 EiB");
+    }
+}

@@ -1,0 +1,140 @@
+//! The order that data dependencies and the devices' lists allow.
+//!
+//! One walk serves both the check (does everything run?) and the simulation
+//! (when does it run?): it hands out every action after all the actions that it
+//! depends on.
+
+use crate::ids::{DeviceId, MicroId, StageId};
+use crate::schedule::{Action, Kind, Schedule};
+
+/// `owner` of a stage that no device runs.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+/// What of (stage, micro-batch) has been done.
+const FORWARD: u8 = 1;
+const GRADIENT: u8 = 2;
+
+/// A walk that got stuck: where each device stands (its list's length if done).
+#[derive(Debug)]
+pub(crate) struct Stuck {
+    pub(crate) heads: Vec<usize>,
+}
+
+struct Walk<'a> {
+    schedule: &'a Schedule,
+    done: Vec<u8>,
+    heads: Vec<usize>,
+}
+
+impl Walk<'_> {
+    fn is(&self, stage: usize, micro: usize, bit: u8) -> bool {
+        self.done[stage * self.schedule.micro_batches() + micro] & bit != 0
+    }
+
+    /// Whether all that `action` needs is done.
+    fn ready(&self, action: Action) -> bool {
+        let (s, i) = (action.stage.index(), action.micro.index());
+        match action.kind {
+            Kind::Forward => s == 0 || self.is(s - 1, i, FORWARD),
+            Kind::Recompute => self.is(s, i, FORWARD),
+            Kind::Backward | Kind::BackwardInput => {
+                self.is(s, i, FORWARD)
+                    && (s + 1 == self.schedule.stages() || self.is(s + 1, i, GRADIENT))
+            }
+            Kind::BackwardWeight => self.is(s, i, GRADIENT),
+        }
+    }
+
+    fn finish(&mut self, action: Action) {
+        let bit = match action.kind {
+            Kind::Forward => FORWARD,
+            Kind::Backward | Kind::BackwardInput => GRADIENT,
+            Kind::BackwardWeight | Kind::Recompute => return,
+        };
+        let cell = action.stage.index() * self.schedule.micro_batches() + action.micro.index();
+        self.done[cell] |= bit;
+    }
+}
+
+/// The stage that may go on once `action` is done, if it is another one.
+fn unblocks(action: Action, stages: usize) -> Option<usize> {
+    let stage = action.stage.index();
+    match action.kind {
+        Kind::Forward => Some(stage + 1).filter(|&next| next < stages),
+        Kind::Backward | Kind::BackwardInput => stage.checked_sub(1),
+        Kind::BackwardWeight | Kind::Recompute => None,
+    }
+}
+
+/// Visits every action of `schedule` (device, position in its list, action) after
+/// all that it depends on. All stages and micro-batches must be in range, and
+/// `owner` must name the device of each stage.
+///
+/// # Complexity
+/// Linear in the number of actions: a device is looked at again only when
+/// something that it may wait for is done.
+pub(crate) fn walk(
+    schedule: &Schedule,
+    owner: &[u32],
+    mut visit: impl FnMut(DeviceId, usize, Action),
+) -> Result<(), Stuck> {
+    let mut walk = Walk {
+        schedule,
+        done: vec![0; schedule.stages() * schedule.micro_batches()],
+        heads: vec![0; schedule.devices()],
+    };
+    // Devices that may be able to go on; the first one ends up on top.
+    let mut queue: Vec<usize> = (0..schedule.devices()).rev().collect();
+    let mut queued = vec![true; schedule.devices()];
+    while let Some(device) = queue.pop() {
+        queued[device] = false;
+        let actions = schedule.actions(DeviceId(device));
+        while let Some(&action) = actions.get(walk.heads[device]) {
+            if !walk.ready(action) {
+                break;
+            }
+            visit(DeviceId(device), walk.heads[device], action);
+            walk.finish(action);
+            walk.heads[device] += 1;
+            if let Some(stage) = unblocks(action, schedule.stages()) {
+                let other = owner[stage] as usize;
+                if !queued[other] && other != device {
+                    queued[other] = true;
+                    queue.push(other);
+                }
+            }
+        }
+    }
+    let through =
+        |(device, &head): (usize, &usize)| head == schedule.actions(DeviceId(device)).len();
+    if walk.heads.iter().enumerate().all(through) {
+        Ok(())
+    } else {
+        Err(Stuck { heads: walk.heads })
+    }
+}
+
+/// The actions that `action` waits for: what must be done before it, in any
+/// schedule. For a gradient from the next stage both ways to give it are named.
+pub(crate) fn needs(action: Action, stages: usize) -> Vec<Action> {
+    let at = |stage: usize, kind| Action {
+        stage: StageId(stage),
+        kind,
+        micro: MicroId(action.micro.index()),
+    };
+    let stage = action.stage.index();
+    match action.kind {
+        Kind::Forward if stage == 0 => vec![],
+        Kind::Forward => vec![at(stage - 1, Kind::Forward)],
+        Kind::Recompute => vec![at(stage, Kind::Forward)],
+        Kind::BackwardWeight => vec![at(stage, Kind::BackwardInput)],
+        Kind::Backward | Kind::BackwardInput if stage + 1 == stages => {
+            vec![at(stage, Kind::Forward)]
+        }
+        Kind::Backward | Kind::BackwardInput => vec![
+            at(stage, Kind::Forward),
+            at(stage + 1, Kind::Backward),
+            at(stage + 1, Kind::BackwardInput),
+        ],
+    }
+}
