@@ -1,0 +1,101 @@
+//! Devices by name, and what a thread must set before it computes on one.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use tch::Device;
+
+use super::error::TorchError;
+use super::ffi;
+
+/// `cpu`, or `cuda:0`, `cuda:1`, …
+///
+/// # Errors
+/// Any other text, with what was meant if that can be guessed.
+pub fn parse_device(text: &str) -> Result<Device, TorchError> {
+    let wrong = || {
+        TorchError::new(format!("unknown device `{text}`: devices are `cpu` and `cuda:N` (`cuda:0`, `cuda:1`, …)"))
+    };
+    match text.trim() {
+        "cpu" => Ok(Device::Cpu),
+        "cuda" => Ok(Device::Cuda(0)),
+        other => {
+            let index = other.strip_prefix("cuda:").ok_or_else(wrong)?;
+            index.parse().map(Device::Cuda).map_err(|_| wrong())
+        }
+    }
+}
+
+/// The number of CUDA devices, or why there is none.
+///
+/// The CUDA half of libtorch is loaded at the first call. libtorch remembers
+/// whether it was there when first asked, so ask here before anything else asks.
+///
+/// # Errors
+/// CUDA cannot be used on this machine; the message says what is missing.
+pub fn cuda_available() -> Result<usize, TorchError> {
+    static FOUND: OnceLock<Result<usize, TorchError>> = OnceLock::new();
+    FOUND.get_or_init(find_cuda).clone()
+}
+
+fn find_cuda() -> Result<usize, TorchError> {
+    // Found through the binary's rpath, as libtorch_cpu was.
+    ffi::load_cuda(Path::new("libtorch_cuda.so")).map_err(|error| {
+        TorchError::new(format!(
+            "the CUDA half of libtorch cannot be loaded ({error}): install the full libtorch with `TORCH=full make build`"
+        ))
+    })?;
+    let devices = ffi::cuda_devices()?;
+    if devices == 0 {
+        return Err(TorchError::new(
+            "libtorch sees no CUDA device: is an NVIDIA driver installed, and a GPU visible (`nvidia-smi`)?",
+        ));
+    }
+    Ok(devices)
+}
+
+/// Checks that the devices can be used and readies the process for them.
+///
+/// # Errors
+/// A device is not there: which one, and what to do.
+pub(crate) fn prepare(devices: &[Device]) -> Result<(), TorchError> {
+    for device in devices {
+        match device {
+            Device::Cpu => {}
+            Device::Cuda(index) => {
+                let count = cuda_available()
+                    .map_err(|why| TorchError::new(format!("device `cuda:{index}`: {why}")))?;
+                if *index >= count {
+                    return Err(TorchError::new(format!(
+                        "device `cuda:{index}`: this machine has {count} CUDA device(s), numbered from 0"
+                    )));
+                }
+            }
+            other => {
+                return Err(TorchError::new(format!("{other:?} is not supported: use `cpu` or `cuda:N`")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Sets what libtorch keeps per thread: the intra-op threads and the current device.
+pub(crate) fn prepare_thread(device: Device, threads: usize) -> Result<(), TorchError> {
+    ffi::set_threads(threads)?;
+    ffi::set_current_device(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_devices_and_explains_what_it_cannot_parse() {
+        assert_eq!(parse_device("cpu"), Ok(Device::Cpu));
+        assert_eq!(parse_device("cuda:3"), Ok(Device::Cuda(3)));
+        for wrong in ["gpu", "cuda:", "cuda:-1", "cuda:x", ""] {
+            let error = parse_device(wrong).map_err(|e| e.to_string());
+            assert!(error.is_err_and(|e| e.contains("`cpu` and `cuda:N`")), "{wrong}");
+        }
+    }
+}

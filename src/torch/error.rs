@@ -1,0 +1,57 @@
+//! What libtorch says when it refuses, without the C++ back-trace.
+
+use thiserror::Error;
+
+/// An error that libtorch raised, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct TorchError {
+    message: String,
+}
+
+impl TorchError {
+    pub(crate) fn new(message: impl AsRef<str>) -> Self {
+        Self { message: without_backtrace(message.as_ref()).to_owned() }
+    }
+
+    /// The message, without back-trace.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl From<tch::TchError> for TorchError {
+    fn from(error: tch::TchError) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// The part of a libtorch message that is meant for people.
+///
+/// libtorch appends `Exception raised from <function> at <file>` and one line a
+/// stack frame; tch passes that on in errors and panics.
+pub(crate) fn without_backtrace(message: &str) -> &str {
+    let end = ["\nException raised from ", "\nC++ CapturedTraceback", "\n\nframe #0"]
+        .iter()
+        .filter_map(|mark| message.find(mark))
+        .min()
+        .unwrap_or(message.len());
+    message[..end].trim_end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_the_stack_frames_and_keeps_the_sentence() {
+        let raw = "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)\n\
+                   Exception raised from meta at /pytorch/aten/LinearAlgebra.cpp:1 (most recent call first):\n\
+                   frame #0: c10::Error::Error()";
+        assert_eq!(
+            TorchError::new(raw).to_string(),
+            "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"
+        );
+        assert_eq!(without_backtrace("plain"), "plain");
+    }
+}

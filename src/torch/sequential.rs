@@ -1,0 +1,207 @@
+//! A model as a list of layer builders.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use tch::{Device, Tensor, nn};
+
+use super::error::{TorchError, without_backtrace};
+use super::layer::Layer;
+use super::rng::{self, SeededDefaults};
+
+type Build = dyn Fn(&nn::Path<'_>) -> anyhow::Result<Box<dyn Layer>> + Send + Sync;
+
+/// A chain of layers that have names but do not exist yet.
+///
+/// Each layer is built on the device that will own it, so neither a device nor
+/// the host ever holds the whole model. Names and initial values of parameters
+/// do not depend on how the chain is cut: a parameter is called
+/// `"{layer name}.{name given by the layer}"`, and each layer draws its initial
+/// values from a generator seeded with the layer's name.
+///
+/// ```
+/// use gpipe::{Sequential, tch::nn};
+///
+/// let model = Sequential::new()
+///     .layer("embed", |p| nn::embedding(p, 100, 16, Default::default()))
+///     .layers("hidden", 4, |p, _i| nn::linear(p, 16, 16, Default::default()))
+///     .layer("head", |p| nn::linear(p, 16, 100, Default::default()));
+/// assert_eq!(model.len(), 6);
+/// assert_eq!(model.names().nth(1), Some("hidden.0"));
+/// ```
+#[derive(Clone, Default)]
+pub struct Sequential {
+    layers: Vec<LayerBuilder>,
+}
+
+/// One layer of a [`Sequential`]: a name, and how to build it.
+#[derive(Clone)]
+pub(crate) struct LayerBuilder {
+    name: String,
+    build: Arc<Build>,
+}
+
+impl Sequential {
+    /// A chain of no layers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a layer, built by `build` at the path of its parameters.
+    ///
+    /// Names must be unique; [`Pipeline::new`](crate::Pipeline::new) says so if they are not.
+    #[must_use]
+    pub fn layer<L, F>(self, name: impl Into<String>, build: F) -> Self
+    where
+        L: Layer + 'static,
+        F: Fn(&nn::Path<'_>) -> L + Send + Sync + 'static,
+    {
+        self.try_layer(name, move |path| Ok(build(path)))
+    }
+
+    /// Appends a layer whose building can fail.
+    #[must_use]
+    pub fn try_layer<L, F>(mut self, name: impl Into<String>, build: F) -> Self
+    where
+        L: Layer + 'static,
+        F: Fn(&nn::Path<'_>) -> anyhow::Result<L> + Send + Sync + 'static,
+    {
+        let build = move |path: &nn::Path<'_>| -> anyhow::Result<Box<dyn Layer>> {
+            Ok(Box::new(build(path)?))
+        };
+        self.layers.push(LayerBuilder { name: name.into(), build: Arc::new(build) });
+        self
+    }
+
+    /// Appends `count` layers named `name.0`, `name.1`, …; `build` is given the number.
+    #[must_use]
+    pub fn layers<L, F>(mut self, name: &str, count: usize, build: F) -> Self
+    where
+        L: Layer + 'static,
+        F: Fn(&nn::Path<'_>, usize) -> L + Send + Sync + 'static,
+    {
+        let build = Arc::new(build);
+        for number in 0..count {
+            let build = Arc::clone(&build);
+            self = self.layer(format!("{name}.{number}"), move |path| build(path, number));
+        }
+        self
+    }
+
+    /// Number of layers.
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Whether there is no layer.
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+
+    /// The layers' names in order.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.layers.iter().map(|layer| layer.name.as_str())
+    }
+
+    /// Bytes of parameters and buffers of each layer, in order.
+    ///
+    /// Layers are built one at a time on the CPU and dropped again: the peak is
+    /// the largest layer, not the model.
+    ///
+    /// # Errors
+    /// A layer cannot be built.
+    pub fn parameter_bytes(&self) -> anyhow::Result<Vec<u64>> {
+        self.layers
+            .iter()
+            .map(|layer| {
+                let built = layer.build(Device::Cpu, 0)?;
+                Ok(built.variables().iter().map(|(_, tensor)| bytes(tensor)).sum())
+            })
+            .collect()
+    }
+
+    pub(crate) fn builders(&self) -> &[LayerBuilder] {
+        &self.layers
+    }
+
+    /// The first name that stands twice.
+    pub(crate) fn duplicate_name(&self) -> Option<&str> {
+        let mut seen = HashSet::new();
+        self.names().find(|name| !seen.insert(*name))
+    }
+}
+
+impl fmt::Debug for Sequential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Sequential").field(&self.names().collect::<Vec<_>>()).finish()
+    }
+}
+
+impl fmt::Debug for LayerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LayerBuilder").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// A layer with its parameters, on its device.
+#[derive(Debug)]
+pub(crate) struct BuiltLayer {
+    pub(crate) name: String,
+    pub(crate) layer: Box<dyn Layer>,
+    /// What [`rng::named_seed`] gives for this layer in this run.
+    pub(crate) seed: u64,
+    store: nn::VarStore,
+}
+
+impl LayerBuilder {
+    /// Builds the layer on `device`, with the initial values that `seed` and the
+    /// layer's name stand for, the same on every kind of device.
+    pub(crate) fn build(&self, device: Device, seed: u64) -> anyhow::Result<BuiltLayer> {
+        let seed = rng::named_seed(seed, &self.name);
+        let (mut store, layer) = self.draw(device, seed)?;
+        if device != Device::Cpu {
+            // A CUDA generator draws other numbers from the same seed: take the CPU's.
+            let (values, _) = self.draw(Device::Cpu, seed)?;
+            store.copy(&values).map_err(TorchError::from)?;
+        }
+        Ok(BuiltLayer { name: self.name.clone(), layer, seed, store })
+    }
+
+    fn draw(&self, device: Device, seed: u64) -> anyhow::Result<(nn::VarStore, Box<dyn Layer>)> {
+        let _seeded = SeededDefaults::new(device, seed)?;
+        let store = nn::VarStore::new(device);
+        let layer = super::caught(|| (self.build)(&store.root()))
+            .map_err(|error| error.context(format!("layer `{}` cannot be built", self.name)))?;
+        Ok((store, layer))
+    }
+}
+
+impl BuiltLayer {
+    /// All variables with full names, by name: parameters and buffers.
+    pub(crate) fn variables(&self) -> Vec<(String, Tensor)> {
+        let mut variables: Vec<_> = self
+            .store
+            .variables()
+            .into_iter()
+            .map(|(name, tensor)| (format!("{}.{name}", self.name), tensor))
+            .collect();
+        variables.sort_by(|a, b| a.0.cmp(&b.0));
+        variables
+    }
+}
+
+/// Bytes of a tensor's elements.
+pub(crate) fn bytes(tensor: &Tensor) -> u64 {
+    (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64
+}
+
+/// What a panic said, without libtorch's back-trace.
+pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| payload.downcast_ref::<&str>().copied())
+        .unwrap_or("a panic without a message");
+    without_backtrace(text).to_owned()
+}

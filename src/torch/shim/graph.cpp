@@ -1,0 +1,169 @@
+// One stage's share of one micro-batch's autograd graph.
+//
+// The graph begins at sinks and ends at roots. A received tensor becomes a
+// non-leaf whose grad_fn is a `GradSink`: its gradient arrives there with the
+// strides it has, exactly as it would reach the previous layer were the model
+// not cut (a leaf's AccumulateGrad may copy it into another layout, and kernels
+// that see another layout may round differently), and layers may work in place
+// on it. Roots are edges, not tensors: the data of an output that has been sent
+// is not kept alive for the backward pass.
+#include "shim.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+struct GradSink : public Node {
+  at::Tensor grad;
+
+  variable_list apply(variable_list&& grads) override {
+    grad = std::move(grads.at(0));
+    return {};
+  }
+  std::string name() const override { return "GpipeGradSink"; }
+};
+
+struct Root {
+  Edge edge;
+  // The loss is the only root that brings its own gradient.
+  at::Tensor seed;
+};
+
+struct Graph {
+  std::vector<Root> roots;
+  std::vector<std::shared_ptr<GradSink>> sinks;
+  // The layer whose backward is running. Shared with the hooks, which live in
+  // autograd nodes that a layer may keep alive longer than this graph.
+  std::shared_ptr<std::atomic<int64_t>> layer =
+      std::make_shared<std::atomic<int64_t>>(-1);
+};
+
+}  // namespace
+
+GP_API int gp_graph_new(Graph** out) {
+  return gpipe::guarded([&] { *out = new Graph(); });
+}
+
+GP_API void gp_graph_free(Graph* graph) {
+  // Destructors of autograd nodes do not throw; `guarded` is for the day they do.
+  gpipe::guarded([&] { delete graph; });
+}
+
+// The tensor that layers see in place of the received one; `*sink` is where its
+// gradient will arrive, or -1 where it can have none (integers, booleans).
+GP_API int gp_graph_input(Graph* graph, const at::Tensor* received, at::Tensor** out, int64_t* sink) {
+  return gpipe::guarded([&] {
+    auto value = received->detach();
+    *sink = -1;
+    if (torch::autograd::isDifferentiableType(value.scalar_type())) {
+      std::shared_ptr<GradSink> node(new GradSink(), torch::autograd::deleteNode);
+      torch::autograd::create_gradient_edge(value, node);
+      *sink = static_cast<int64_t>(graph->sinks.size());
+      graph->sinks.push_back(std::move(node));
+    }
+    *out = new at::Tensor(std::move(value));
+  });
+}
+
+// Notes that `output` is what layer number `layer` computed: from the moment
+// its gradient is complete, that layer's backward is what runs.
+GP_API int gp_graph_mark(Graph* graph, const at::Tensor* output, int64_t layer) {
+  return gpipe::guarded([&] {
+    if (!output->defined() || !output->requires_grad()) {
+      return;
+    }
+    auto running = graph->layer;
+    output->register_hook([running, layer](const at::Tensor&) {
+      running->store(layer, std::memory_order_relaxed);
+    });
+  });
+}
+
+// An output of the stage, whose gradient will be given to `gp_graph_backward`.
+GP_API int gp_graph_root(Graph* graph, const at::Tensor* output) {
+  return gpipe::guarded([&] {
+    Root root;
+    if (output->defined() && output->requires_grad()) {
+      root.edge = torch::autograd::impl::gradient_edge(*output);
+    }
+    graph->roots.push_back(std::move(root));
+  });
+}
+
+// The loss, whose gradient is `weight`: what a multiplication by the weight
+// before the backward pass would give, without the multiplication.
+GP_API int gp_graph_loss(Graph* graph, const at::Tensor* loss, double weight) {
+  return gpipe::guarded([&] {
+    TORCH_CHECK(loss->defined() && loss->numel() == 1, "the loss must be one number, but has shape ",
+                loss->sizes());
+    TORCH_CHECK(loss->requires_grad(), "the loss does not depend on any parameter");
+    graph->roots.push_back({torch::autograd::impl::gradient_edge(*loss), at::full_like(*loss, weight)});
+  });
+}
+
+// Runs autograd once from all roots; `grads[i]` (null: none) belongs to root i.
+// Parameters accumulate, sinks receive, the graph's saved tensors are freed.
+GP_API int gp_graph_backward(Graph* graph, at::Tensor** grads, int64_t count) {
+  return gpipe::guarded([&] {
+    TORCH_CHECK(count == static_cast<int64_t>(graph->roots.size()), "the stage has ",
+                graph->roots.size(), " outputs but ", count, " gradients arrived");
+    torch::autograd::edge_list edges;
+    variable_list seeds;
+    for (int64_t i = 0; i < count; ++i) {
+      auto& root = graph->roots[i];
+      auto grad = root.seed.defined() ? std::move(root.seed) : gpipe::tensor_or_undefined(grads[i]);
+      if (root.edge.is_valid() && grad.defined()) {
+        edges.push_back(std::move(root.edge));
+        seeds.push_back(std::move(grad));
+      }
+    }
+    graph->roots.clear();
+    if (edges.empty()) {
+      return;
+    }
+    torch::autograd::Engine::get_default_engine().execute(
+        edges, seeds, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+  });
+}
+
+// The gradient that arrived at a sink, moved out; null where none did.
+GP_API int gp_graph_take_grad(Graph* graph, int64_t sink, at::Tensor** out) {
+  return gpipe::guarded([&] {
+    auto& grad = graph->sinks.at(static_cast<size_t>(sink))->grad;
+    *out = grad.defined() ? new at::Tensor(std::move(grad)) : nullptr;
+    grad = at::Tensor();
+  });
+}
+
+// The layer whose backward ran last, -1 before any.
+GP_API int64_t gp_graph_layer(const Graph* graph) {
+  return graph->layer->load(std::memory_order_relaxed);
+}
+
+// Moves the accumulated gradient out of a parameter; null where there is none.
+GP_API int gp_take_grad(at::Tensor* parameter, at::Tensor** out) {
+  return gpipe::guarded([&] {
+    auto& grad = parameter->mutable_grad();
+    *out = grad.defined() ? new at::Tensor(std::move(grad)) : nullptr;
+    grad = at::Tensor();
+  });
+}
+
+// Sets a parameter's gradient (null: none).
+GP_API int gp_set_grad(at::Tensor* parameter, const at::Tensor* grad) {
+  return gpipe::guarded([&] { parameter->mutable_grad() = gpipe::tensor_or_undefined(grad); });
+}

@@ -1,0 +1,67 @@
+// Optimizer updates over whole lists of tensors, through libtorch's fused
+// kernels (`aten::_fused_adamw_`, `aten::_fused_sgd_`), and the few in-place
+// operations on gradients that belong to an update.
+#include "shim.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+
+#include <vector>
+
+namespace {
+
+std::vector<at::Tensor> list(at::Tensor** tensors, int64_t count) {
+  std::vector<at::Tensor> out;
+  out.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    out.push_back(*tensors[i]);
+  }
+  return out;
+}
+
+}  // namespace
+
+GP_API int gp_fused_adamw(at::Tensor** parameters, at::Tensor** grads, at::Tensor** means,
+                          at::Tensor** squares, at::Tensor** steps, int64_t count, double lr,
+                          double beta1, double beta2, double weight_decay, double eps) {
+  return gpipe::guarded([&] {
+    at::NoGradGuard no_grad;
+    // The kernel reads the number of this step, the first being one.
+    auto numbers = list(steps, count);
+    at::_foreach_add_(numbers, 1);
+    at::_fused_adamw_(list(parameters, count), list(grads, count), list(means, count),
+                      list(squares, count), /*max_exp_avg_sqs=*/{}, numbers, lr, beta1,
+                      beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false);
+  });
+}
+
+// `buffers` is empty (null) without momentum; `first` says that they hold nothing yet.
+GP_API int gp_fused_sgd(at::Tensor** parameters, at::Tensor** grads, at::Tensor** buffers,
+                        int64_t count, double lr, double momentum, double dampening,
+                        double weight_decay, int nesterov, int first) {
+  return gpipe::guarded([&] {
+    at::NoGradGuard no_grad;
+    auto momenta = buffers == nullptr ? std::vector<at::Tensor>{} : list(buffers, count);
+    at::_fused_sgd_(list(parameters, count), list(grads, count), momenta, weight_decay, momentum,
+                    lr, dampening, nesterov != 0, /*maximize=*/false, first != 0);
+  });
+}
+
+// tensors[i] *= factor
+GP_API int gp_scale(at::Tensor** tensors, int64_t count, double factor) {
+  return gpipe::guarded([&] {
+    at::NoGradGuard no_grad;
+    at::_foreach_mul_(list(tensors, count), factor);
+  });
+}
+
+// tensors[i] += others[i]
+GP_API int gp_add(at::Tensor** tensors, at::Tensor** others, int64_t count) {
+  return gpipe::guarded([&] {
+    at::NoGradGuard no_grad;
+    at::_foreach_add_(list(tensors, count), list(others, count), 1.0);
+  });
+}

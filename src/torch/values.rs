@@ -1,0 +1,128 @@
+//! What flows between layers and across stage borders.
+
+use tch::Tensor;
+
+/// One or several tensors, some of them possibly absent, in a fixed order.
+///
+/// Most layers take and give a single tensor; [`Values::one`] and `From<Tensor>`
+/// are for them. Tensors may be of any type and on any device.
+#[derive(Debug, Default)]
+pub struct Values(Vec<Option<Tensor>>);
+
+impl Values {
+    /// No tensors.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many tensors, absent ones counted.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are no tensors.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The tensor at `index`; `None` where it is absent or past the end.
+    pub fn get(&self, index: usize) -> Option<&Tensor> {
+        self.0.get(index)?.as_ref()
+    }
+
+    /// The tensors in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Option<&Tensor>> {
+        self.0.iter().map(Option::as_ref)
+    }
+
+    /// The tensors that are there, in order.
+    pub fn present(&self) -> impl Iterator<Item = &Tensor> {
+        self.0.iter().flatten()
+    }
+
+    /// Appends a tensor, or an absent one.
+    pub fn push(&mut self, value: Option<Tensor>) {
+        self.0.push(value);
+    }
+
+    /// The only tensor.
+    ///
+    /// # Errors
+    /// There is not exactly one, or it is absent.
+    pub fn one(&self) -> anyhow::Result<&Tensor> {
+        match self.0.as_slice() {
+            [Some(tensor)] => Ok(tensor),
+            [None] => anyhow::bail!("expected a tensor, but it is absent"),
+            other => anyhow::bail!("expected one tensor, but there are {}", other.len()),
+        }
+    }
+
+    /// The only tensor, by value.
+    ///
+    /// # Errors
+    /// As [`Values::one`].
+    pub fn into_one(mut self) -> anyhow::Result<Tensor> {
+        self.one()?;
+        // `one` has just seen that the last element is there.
+        self.0.pop().flatten().ok_or_else(|| anyhow::anyhow!("expected a tensor"))
+    }
+
+    /// Other handles to the same tensors.
+    #[must_use]
+    pub fn shallow_clone(&self) -> Self {
+        self.iter().map(|value| value.map(Tensor::shallow_clone)).collect()
+    }
+
+    /// Applies a function to each tensor that is there.
+    ///
+    /// # Errors
+    /// The first error of the function.
+    pub fn try_map<E>(self, mut f: impl FnMut(Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
+        self.0.into_iter().map(|value| value.map(&mut f).transpose()).collect()
+    }
+}
+
+impl FromIterator<Option<Tensor>> for Values {
+    fn from_iter<I: IntoIterator<Item = Option<Tensor>>>(values: I) -> Self {
+        Self(values.into_iter().collect())
+    }
+}
+
+impl FromIterator<Tensor> for Values {
+    fn from_iter<I: IntoIterator<Item = Tensor>>(values: I) -> Self {
+        values.into_iter().map(Some).collect()
+    }
+}
+
+impl IntoIterator for Values {
+    type Item = Option<Tensor>;
+    type IntoIter = std::vec::IntoIter<Option<Tensor>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl From<Tensor> for Values {
+    fn from(tensor: Tensor) -> Self {
+        Self(vec![Some(tensor)])
+    }
+}
+
+impl From<&Tensor> for Values {
+    fn from(tensor: &Tensor) -> Self {
+        tensor.shallow_clone().into()
+    }
+}
+
+impl From<Vec<Tensor>> for Values {
+    fn from(tensors: Vec<Tensor>) -> Self {
+        tensors.into_iter().collect()
+    }
+}
+
+impl From<&Values> for Values {
+    fn from(values: &Values) -> Self {
+        values.shallow_clone()
+    }
+}
