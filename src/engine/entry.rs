@@ -1,0 +1,120 @@
+//! What the caller posts and what it gets back.
+
+use super::event::Event;
+use super::program::{Place, Program};
+use super::topology::EdgeId;
+use gpipe_partitioner::{DeviceId, MicroId, Timeline};
+use std::collections::BTreeMap;
+
+/// A value that the caller posts into a step: one per edge from the caller and
+/// micro-batch.
+#[derive(Clone, Debug)]
+pub struct Entry<V> {
+    /// An edge that leads from the caller to a stage.
+    pub edge: EdgeId,
+    /// The micro-batch.
+    pub micro: MicroId,
+    /// The value.
+    pub value: V,
+}
+
+/// Values by edge and micro-batch; iteration goes through the edges in increasing
+/// order and, within one, through the micro-batches in increasing order.
+pub type Values<V> = BTreeMap<(EdgeId, MicroId), V>;
+
+/// What a step gives back.
+#[derive(Debug)]
+pub struct Outcome<V> {
+    /// What arrived along the edges to the caller.
+    pub exits: Values<V>,
+    /// Gradients of what the caller posted, for edges that carry one.
+    pub gradients: Values<V>,
+    /// When each action ran.
+    pub timeline: Timeline,
+    /// What each device did, in its own order: the timeline's source, with the
+    /// memory in flight.
+    pub events: Vec<Vec<Event>>,
+}
+
+/// The caller's values are not one per edge from the caller and micro-batch.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EntryError {
+    /// Nothing was posted for an edge and micro-batch.
+    #[error("no value for edge {edge}, micro-batch {micro}")]
+    Missing {
+        /// The edge.
+        edge: EdgeId,
+        /// The micro-batch.
+        micro: MicroId,
+    },
+    /// Two values were posted for the same edge and micro-batch.
+    #[error("two values for edge {edge}, micro-batch {micro}")]
+    Twice {
+        /// The edge.
+        edge: EdgeId,
+        /// The micro-batch.
+        micro: MicroId,
+    },
+    /// The edge does not lead from the caller, or the micro-batch does not exist.
+    #[error(
+        "a value for edge {edge}, micro-batch {micro}: nothing takes one there from the caller"
+    )]
+    Unwanted {
+        /// The edge.
+        edge: EdgeId,
+        /// The micro-batch.
+        micro: MicroId,
+    },
+}
+
+/// Sorts the entries by the device that takes them: per device (slot, value).
+///
+/// # Errors
+/// When they are not exactly what `program` wants.
+pub(super) fn sort<V>(
+    program: &Program,
+    entries: Vec<Entry<V>>,
+) -> Result<Vec<Vec<(usize, V)>>, EntryError> {
+    let mut seen: Vec<Vec<bool>> = program
+        .entries()
+        .iter()
+        .map(|(_, places)| vec![false; places.len()])
+        .collect();
+    let mut sorted: Vec<Vec<(usize, V)>> = (0..program.devices()).map(|_| Vec::new()).collect();
+    for Entry { edge, micro, value } in entries {
+        let (row, place) = find(program, edge, micro)?;
+        if std::mem::replace(&mut seen[row][micro.index()], true) {
+            return Err(EntryError::Twice { edge, micro });
+        }
+        sorted[place.device.index()].push((place.slot, value));
+    }
+    for ((edge, _), row) in program.entries().iter().zip(&seen) {
+        if let Some(micro) = row.iter().position(|seen| !seen) {
+            return Err(EntryError::Missing {
+                edge: *edge,
+                micro: MicroId(micro),
+            });
+        }
+    }
+    Ok(sorted)
+}
+
+fn find(program: &Program, edge: EdgeId, micro: MicroId) -> Result<(usize, Place), EntryError> {
+    let row = program
+        .entries()
+        .binary_search_by_key(&edge, |(edge, _)| *edge)
+        .ok();
+    let place = |row: usize| Some((row, *program.entries()[row].1.get(micro.index())?));
+    row.and_then(place)
+        .ok_or(EntryError::Unwanted { edge, micro })
+}
+
+/// The whole step's log as a timeline, in microseconds since its first action.
+pub(super) fn timeline(events: &[Vec<Event>]) -> Timeline {
+    let spans = events
+        .iter()
+        .enumerate()
+        .flat_map(|(device, log)| log.iter().map(move |event| event.span(DeviceId(device))));
+    Timeline::new(events.len(), spans.collect())
+}

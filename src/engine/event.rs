@@ -1,0 +1,58 @@
+//! What a device did, and when.
+
+use gpipe_partitioner::{Action, Bytes, DeviceId, Span};
+use std::time::{Duration, Instant};
+
+/// One action as it ran.
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    /// The action.
+    pub action: Action,
+    /// From the begin of the step to the begin of the action; its inputs were
+    /// there by then.
+    pub start: Duration,
+    /// From the begin of the step to the end of the action; nothing of what it
+    /// made was handed over yet.
+    pub end: Duration,
+    /// What the device's stages held for micro-batches in flight after the action.
+    pub bytes_in_flight: Bytes,
+}
+
+impl Event {
+    pub(super) fn span(&self, device: DeviceId) -> Span {
+        Span {
+            device,
+            action: self.action,
+            start: self.start.into(),
+            end: self.end.into(),
+        }
+    }
+}
+
+/// One worker's record of a step. Its room is allocated before the first action.
+pub(super) struct Log {
+    epoch: Instant,
+    events: Vec<Event>,
+}
+
+impl Log {
+    pub(super) fn new(epoch: Instant, actions: usize) -> Self {
+        Self {
+            epoch,
+            events: Vec::with_capacity(actions),
+        }
+    }
+
+    pub(super) fn add(&mut self, action: Action, start: Instant, end: Instant, bytes: u64) {
+        self.events.push(Event {
+            action,
+            start: start.saturating_duration_since(self.epoch),
+            end: end.saturating_duration_since(self.epoch),
+            bytes_in_flight: Bytes(bytes),
+        });
+    }
+
+    pub(super) fn into_events(self) -> Vec<Event> {
+        self.events
+    }
+}

@@ -1,0 +1,216 @@
+//! What went wrong, and where.
+
+use gpipe_partitioner::{DeviceId, Kind, MicroId, StageId};
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a stage was doing when it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Phase {
+    /// [`Stage::begin`](super::Stage::begin).
+    Begin,
+    /// [`Stage::run`](super::Stage::run), with an action of this kind.
+    Action(Kind),
+    /// [`Stage::end`](super::Stage::end).
+    End,
+    /// [`Stage::abort`](super::Stage::abort).
+    Abort,
+    /// A job of [`Engine::on_each`](super::Engine::on_each) or
+    /// [`Engine::on_stage`](super::Engine::on_stage).
+    Job,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Begin => "begin of the step",
+            Self::Action(Kind::Forward) => "forward",
+            Self::Action(Kind::Backward) => "backward",
+            Self::Action(Kind::BackwardInput) => "backward of the input",
+            Self::Action(Kind::BackwardWeight) => "backward of the weights",
+            Self::Action(Kind::Recompute) => "recompute",
+            Self::End => "end of the step",
+            Self::Abort => "abort of the step",
+            Self::Job => "job",
+        })
+    }
+}
+
+/// A stage returned an error or panicked.
+///
+/// Displays as ``stage 1, layer `block.3`, micro-batch 2, backward: {source}``.
+#[derive(Debug)]
+pub struct StageError {
+    /// The stage that failed.
+    pub stage: StageId,
+    /// The layer that was being run, where the stage knows it.
+    pub layer: Option<String>,
+    /// The micro-batch, where the failure belongs to one.
+    pub micro: Option<MicroId>,
+    /// What the stage was doing.
+    pub action: Phase,
+    /// The error itself; a [`Panicked`] for a panic.
+    pub source: anyhow::Error,
+}
+
+impl fmt::Display for StageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stage {}", self.stage)?;
+        if let Some(layer) = &self.layer {
+            write!(f, ", layer `{layer}`")?;
+        }
+        if let Some(micro) = self.micro {
+            write!(f, ", micro-batch {micro}")?;
+        }
+        write!(f, ", {}: {}", self.action, self.source)
+    }
+}
+
+impl std::error::Error for StageError {
+    // The text of `source` itself is part of the text above.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.source()
+    }
+}
+
+/// The message of a panic that was caught at the border of a stage.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("panicked: {message}")]
+pub struct Panicked {
+    /// What the panic said; `(no message)` for a payload that is no text.
+    pub message: String,
+}
+
+impl Panicked {
+    fn from_payload(payload: Box<dyn Any + Send>) -> Self {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        let message = text.unwrap_or("(no message)").to_owned();
+        discard(payload);
+        Self { message }
+    }
+}
+
+/// Runs `f`, which belongs to a stage or to the user; a panic becomes an error.
+///
+/// That `f` is unwind safe is asserted: after any failure the engine touches the
+/// stage again only through [`Stage::abort`](super::Stage::abort), whose task is
+/// to make it whole, and shows it to no other thread.
+pub(super) fn guarded<R>(f: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
+    catch_unwind(AssertUnwindSafe(f))
+        .unwrap_or_else(|payload| Err(Panicked::from_payload(payload).into()))
+}
+
+/// Drops `value`, even if its `Drop` panics.
+pub(super) fn discard<T>(value: T) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        // Dropping this one could panic again; a leaked message is the lesser evil.
+        std::mem::forget(payload);
+    }
+}
+
+/// Why the engine did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A stage failed; the others were stopped and the step was undone.
+    #[error(transparent)]
+    Stage(StageError),
+    /// A stage failed and then another one could not undo the step: what the
+    /// latter holds may be spoilt.
+    #[error("{first}; then {abort}")]
+    Abort {
+        /// What failed the step.
+        first: StageError,
+        /// The first stage, in stage order, whose `abort` panicked.
+        abort: Box<StageError>,
+    },
+    /// The stages of a device could not be built.
+    #[error("building the stages of device {device}: {source:#}")]
+    Build {
+        /// The device, which is also the builder's place in the list.
+        device: DeviceId,
+        /// What the builder returned; a [`Panicked`] for a panic.
+        source: anyhow::Error,
+    },
+    /// The operating system gave no thread.
+    #[error("no thread for device {device}: {source}")]
+    Thread {
+        /// The device that stays without a thread.
+        device: DeviceId,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// The builders did not build stages 0, 1, 2, … once each.
+    #[error(
+        "stage {stage} is built {times} times among {stages} stages: every stage from 0 on is built once"
+    )]
+    Placement {
+        /// The first stage that is missing or built twice.
+        stage: StageId,
+        /// How often it is there.
+        times: usize,
+        /// How many stages were built in all.
+        stages: usize,
+    },
+    /// An engine needs at least one device.
+    #[error("an engine needs at least one device")]
+    NoDevices,
+    /// The program is for another number of devices.
+    #[error("schedule `{schedule}` is for {wanted} devices, the engine has {present}")]
+    Devices {
+        /// The schedule's name.
+        schedule: String,
+        /// Devices of the schedule.
+        wanted: usize,
+        /// Devices of the engine.
+        present: usize,
+    },
+    /// The program places stages elsewhere than the engine.
+    #[error(
+        "schedule `{schedule}` has stages {wanted:?} on device {device}, the engine has {present:?} there"
+    )]
+    Stages {
+        /// The schedule's name.
+        schedule: String,
+        /// The first device that differs.
+        device: DeviceId,
+        /// Its stages in the schedule.
+        wanted: Vec<usize>,
+        /// Its stages in the engine.
+        present: Vec<usize>,
+    },
+    /// The values from the caller are not one per edge from the caller and micro-batch.
+    #[error(transparent)]
+    Entry(#[from] super::entry::EntryError),
+    /// There is no such stage.
+    #[error("there is no stage {stage}: the engine has {stages}")]
+    NoStage {
+        /// The stage asked for.
+        stage: StageId,
+        /// How many there are.
+        stages: usize,
+    },
+    /// The thread of a device ended unexpectedly; the engine can only be dropped.
+    #[error("the thread of device {device} is gone")]
+    WorkerLost {
+        /// The device.
+        device: DeviceId,
+    },
+    /// An earlier call was left half-done (by [`EngineError::WorkerLost`] or by a
+    /// panic in the calling thread); the engine can only be dropped.
+    #[error("the engine cannot be used again: an earlier call did not come to its end")]
+    Broken,
+}
+
+impl EngineError {
+    /// The failure of a stage, if that is what this is.
+    pub fn stage_error(&self) -> Option<&StageError> {
+        match self {
+            Self::Stage(error) | Self::Abort { first: error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! A queue with many writers and one reader: the engine's only shared state.
+
+use super::sync::{AtomicBool, Condvar, Mutex, wait};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Unbounded queue of messages for one reader.
+///
+/// The lock alone orders memory: what a writer did before [`Mailbox::post`]
+/// happens before what the reader does after it took the message.
+pub(super) struct Mailbox<M> {
+    state: Mutex<State<M>>,
+    arrived: Condvar,
+    /// Whether the queue has something. Written under the lock and read without
+    /// it: a hint that may be late, through which no data is published.
+    hint: AtomicBool,
+}
+
+struct State<M> {
+    queue: Vec<M>,
+    /// The reader sleeps, or is about to, on `arrived`.
+    asleep: bool,
+}
+
+impl<M> Mailbox<M> {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                queue: Vec::new(),
+                asleep: false,
+            }),
+            arrived: Condvar::new(),
+            hint: AtomicBool::new(false),
+        }
+    }
+
+    /// Appends `message` and wakes the reader if it sleeps.
+    pub(super) fn post(&self, message: M) {
+        self.post_all(std::iter::once(message));
+    }
+
+    /// Appends all of `messages` under one lock, with at most one wake-up.
+    ///
+    /// `messages` is pulled under the lock: it should only move values.
+    pub(super) fn post_all(&self, messages: impl IntoIterator<Item = M>) {
+        let mut state = self.state.lock();
+        state.queue.extend(messages);
+        self.hint.store(!state.queue.is_empty(), Relaxed);
+        let wake = std::mem::take(&mut state.asleep);
+        drop(state);
+        // After the lock is free, so that the reader does not wake up to wait again.
+        if wake {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// Moves what is there to the end of `batch`, without waiting. A message
+    /// posted this very moment may stay for the next call.
+    pub(super) fn poll(&self, batch: &mut Vec<M>) {
+        if self.hint.load(Relaxed) {
+            let mut state = self.state.lock();
+            self.hint.store(false, Relaxed);
+            hand_over(&mut state.queue, batch);
+        }
+    }
+
+    /// Moves what is there to the end of `batch`, waiting until it is at least
+    /// one message: first awake for up to `patience`, then asleep.
+    pub(super) fn wait(&self, batch: &mut Vec<M>, patience: Duration) {
+        if !self.hint.load(Relaxed) && !patience.is_zero() {
+            self.watch(patience);
+        }
+        let mut state = self.state.lock();
+        while state.queue.is_empty() {
+            state.asleep = true;
+            state = wait(&self.arrived, state);
+        }
+        state.asleep = false;
+        self.hint.store(false, Relaxed);
+        hand_over(&mut state.queue, batch);
+    }
+
+    /// Stays awake until something seems to be there, at most for `patience`.
+    fn watch(&self, patience: Duration) {
+        const LOOKS_PER_CLOCK_READING: u32 = 32;
+        let start = Instant::now();
+        while start.elapsed() < patience {
+            for _ in 0..LOOKS_PER_CLOCK_READING {
+                if self.hint.load(Relaxed) {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
+
+/// Appends `queue` to `batch`; where `batch` is empty the two swap their buffers,
+/// so that in the steady state nothing is copied and nothing allocated.
+fn hand_over<M>(queue: &mut Vec<M>, batch: &mut Vec<M>) {
+    if batch.is_empty() {
+        std::mem::swap(queue, batch);
+    } else {
+        batch.append(queue);
+    }
+}

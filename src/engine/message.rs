@@ -1,0 +1,111 @@
+//! What the caller and the workers say to each other.
+
+use super::crew::Crew;
+use super::event::Event;
+use super::failure::StageError;
+use super::mailbox::Mailbox;
+use super::program::{Exit, Program};
+use super::stage::Stage;
+use gpipe_partitioner::{DeviceId, StageId};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What arrives in a worker's inbox.
+pub(super) enum Message<S: Stage> {
+    /// A value for a slot of the present step, or of one that the worker has not
+    /// heard of yet.
+    Value { slot: usize, value: S::Value },
+    /// A peer failed: leave the step.
+    Stop,
+    /// The caller wants something.
+    Order(Order<S>),
+}
+
+/// What the caller wants of a worker. All but `Exit` are answered with one report,
+/// and the next one is sent only after that.
+pub(super) enum Order<S: Stage> {
+    /// Run the device's part of a step.
+    Step(StepOrder<S>),
+    /// The step failed somewhere and everybody has left it: undo it.
+    Abort,
+    /// Run this with the device's stages.
+    Job(Job<S>),
+    /// Drop the stages and end.
+    Exit,
+}
+
+pub(super) type Job<S> = Box<dyn FnOnce(&mut Crew<S>) + Send>;
+
+pub(super) struct StepOrder<S: Stage> {
+    pub(super) program: Arc<Program>,
+    pub(super) settings: Arc<S::Step>,
+    /// What the log counts from.
+    pub(super) epoch: Instant,
+}
+
+/// What a worker answers to the caller.
+pub(super) struct Report<V> {
+    pub(super) device: DeviceId,
+    pub(super) news: News<V>,
+}
+
+pub(super) enum News<V> {
+    /// The stages are built: these.
+    Built(Vec<StageId>),
+    /// They are not, and the thread ends.
+    NotBuilt(anyhow::Error),
+    /// Every action of the step is done here.
+    Finished(Record<V>),
+    /// The step failed here, and every peer has been told.
+    Failed(StageError),
+    /// A peer failed: the step was left.
+    Stopped,
+    /// The failed step is undone, with these failures on the way.
+    Aborted(Vec<StageError>),
+    /// The job is done.
+    JobDone,
+    /// The thread ends though nobody asked it to.
+    Lost,
+}
+
+/// What a worker brings home from a step.
+pub(super) struct Record<V> {
+    pub(super) exits: Vec<(Exit, V)>,
+    pub(super) events: Vec<Event>,
+}
+
+/// All mailboxes of an engine: one per worker and one for the caller.
+pub(super) struct Lines<S: Stage> {
+    pub(super) inboxes: Vec<Mailbox<Message<S>>>,
+    pub(super) reports: Mailbox<Report<S::Value>>,
+    /// How long a worker stays awake while it waits for a message.
+    pub(super) patience: Duration,
+}
+
+impl<S: Stage> Lines<S> {
+    pub(super) fn new(devices: usize, patience: Duration) -> Self {
+        let inboxes = (0..devices).map(|_| Mailbox::new()).collect();
+        Self {
+            inboxes,
+            reports: Mailbox::new(),
+            patience,
+        }
+    }
+
+    pub(super) fn inbox(&self, device: DeviceId) -> &Mailbox<Message<S>> {
+        &self.inboxes[device.index()]
+    }
+
+    pub(super) fn report(&self, device: DeviceId, news: News<S::Value>) {
+        self.reports.post(Report { device, news });
+    }
+
+    /// Tells every worker but `failed` to leave the step.
+    pub(super) fn stop_all_but(&self, failed: DeviceId) {
+        for (device, inbox) in self.inboxes.iter().enumerate() {
+            if device != failed.index() {
+                inbox.post(Message::Stop);
+            }
+        }
+    }
+}

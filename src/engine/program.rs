@@ -1,0 +1,300 @@
+//! A checked schedule, compiled against a topology.
+//!
+//! A *slot* is the place of one value in the table of the device that takes it.
+//! Slots are numbered in the order in which the device's actions take them, so
+//! that an action's inputs lie side by side, and whoever makes a value knows the
+//! slot where it will be wanted: running a program looks nothing up.
+
+use super::topology::{Edge, EdgeId, End, Topology, TopologyError};
+use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, Kind, MicroId, StageId};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// A checked schedule compiled against a topology: per device, what each action
+/// takes and where what it makes goes. Shared by all threads and by any number of
+/// steps.
+#[derive(Debug)]
+pub struct Program {
+    schedule: CheckedSchedule,
+    topology: Topology,
+    devices: Vec<DeviceProgram>,
+    /// Where values from the caller go: per edge from the caller, per micro-batch.
+    entries: Vec<(EdgeId, Vec<Place>)>,
+    exits: usize,
+}
+
+/// What one device does in a step.
+#[derive(Debug, Default)]
+pub(super) struct DeviceProgram {
+    /// The device's stages, in increasing order.
+    pub(super) stages: Vec<StageId>,
+    pub(super) ops: Vec<Op>,
+    ways: Vec<Way>,
+    /// Number of values that the device takes in a step.
+    pub(super) slots: usize,
+}
+
+/// One action, with what it takes and makes.
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) action: Action,
+    /// The stage's place among the device's stages in increasing order.
+    pub(super) seat: usize,
+    /// The slots of its inputs.
+    pub(super) takes: Range<usize>,
+    ways: Range<usize>,
+}
+
+/// Where a value goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// To an action of the same device.
+    Here(usize),
+    /// To another device.
+    To(Place),
+    /// Back to the caller.
+    Exit(Exit),
+}
+
+/// A slot of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) device: DeviceId,
+    pub(super) slot: usize,
+}
+
+/// What a value that goes back to the caller is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exit {
+    pub(super) edge: EdgeId,
+    pub(super) micro: MicroId,
+    pub(super) gradient: bool,
+}
+
+/// One passage of an edge: which edge, which way, which micro-batch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    edge: EdgeId,
+    gradient: bool,
+    micro: MicroId,
+}
+
+impl DeviceProgram {
+    /// Where the values that `op` makes go, in the order in which it makes them.
+    pub(super) fn ways(&self, op: &Op) -> &[Way] {
+        &self.ways[op.ways.clone()]
+    }
+}
+
+impl Program {
+    /// Compiles `schedule` for values that travel along the edges of `topology`.
+    ///
+    /// # Errors
+    /// [`TopologyError::Stages`] when the two disagree on the number of stages.
+    pub fn new(schedule: CheckedSchedule, topology: &Topology) -> Result<Self, TopologyError> {
+        let plain = schedule.schedule();
+        if plain.stages() != topology.stages() {
+            return Err(TopologyError::Stages {
+                schedule: plain.name().to_owned(),
+                scheduled: plain.stages(),
+                stages: topology.stages(),
+            });
+        }
+        let mut compiler = Compiler::new(&schedule, topology);
+        let mut devices: Vec<_> = (0..plain.devices())
+            .map(|d| compiler.takes(DeviceId(d)))
+            .collect();
+        for (d, device) in devices.iter_mut().enumerate() {
+            compiler.ways(DeviceId(d), device)?;
+        }
+        let entries = compiler.entries()?;
+        let exits = devices
+            .iter()
+            .flat_map(|d| &d.ways)
+            .filter(|w| matches!(w, Way::Exit(_)));
+        let exits = exits.count();
+        Ok(Self {
+            topology: topology.clone(),
+            devices,
+            entries,
+            exits,
+            schedule,
+        })
+    }
+
+    /// The schedule.
+    pub fn schedule(&self) -> &CheckedSchedule {
+        &self.schedule
+    }
+
+    /// The topology.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// How many values a step gives back to the caller, gradients included.
+    pub fn exits(&self) -> usize {
+        self.exits
+    }
+
+    pub(super) fn devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    pub(super) fn device(&self, device: DeviceId) -> &DeviceProgram {
+        &self.devices[device.index()]
+    }
+
+    /// Places of the values from the caller: per edge, in increasing order, one
+    /// per micro-batch.
+    pub(super) fn entries(&self) -> &[(EdgeId, Vec<Place>)] {
+        &self.entries
+    }
+}
+
+struct Compiler<'a> {
+    schedule: &'a CheckedSchedule,
+    topology: &'a Topology,
+    taken: HashMap<Key, Place>,
+}
+
+impl<'a> Compiler<'a> {
+    fn new(schedule: &'a CheckedSchedule, topology: &'a Topology) -> Self {
+        Self {
+            schedule,
+            topology,
+            taken: HashMap::new(),
+        }
+    }
+
+    /// First pass: numbers the slots of what `device` takes.
+    fn takes(&mut self, device: DeviceId) -> DeviceProgram {
+        let mut stages: Vec<StageId> = self.schedule.stages_on(device).into_iter().collect();
+        stages.sort_unstable();
+        let mut program = DeviceProgram {
+            stages,
+            ..DeviceProgram::default()
+        };
+        for &action in self.schedule.schedule().actions(device) {
+            let first = program.slots;
+            for key in self.inputs(action) {
+                self.taken.insert(
+                    key,
+                    Place {
+                        device,
+                        slot: program.slots,
+                    },
+                );
+                program.slots += 1;
+            }
+            // Every stage with an action on this device is among its stages.
+            let seat = program.stages.binary_search(&action.stage).unwrap_or(0);
+            program.ops.push(Op {
+                action,
+                seat,
+                takes: first..program.slots,
+                ways: 0..0,
+            });
+        }
+        program
+    }
+
+    /// Second pass: where what `device` makes is taken.
+    fn ways(&self, device: DeviceId, program: &mut DeviceProgram) -> Result<(), TopologyError> {
+        for op in &mut program.ops {
+            let first = program.ways.len();
+            for (key, to) in self.outputs(op.action) {
+                let way = match to {
+                    End::Caller => {
+                        let Key {
+                            edge,
+                            gradient,
+                            micro,
+                        } = key;
+                        Way::Exit(Exit {
+                            edge,
+                            micro,
+                            gradient,
+                        })
+                    }
+                    End::Stage(_) => match self.place(key)? {
+                        place if place.device == device => Way::Here(place.slot),
+                        place => Way::To(place),
+                    },
+                };
+                program.ways.push(way);
+            }
+            op.ways = first..program.ways.len();
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> Result<Vec<(EdgeId, Vec<Place>)>, TopologyError> {
+        let edges = self.topology.outgoing(End::Caller);
+        edges.map(|(edge, _)| Ok((edge, self.entry(edge)?))).collect()
+    }
+
+    fn entry(&self, edge: EdgeId) -> Result<Vec<Place>, TopologyError> {
+        let micros = (0..self.schedule.schedule().micro_batches()).map(MicroId);
+        let place = |micro| self.place(Key { edge, gradient: false, micro });
+        micros.map(place).collect()
+    }
+
+    fn inputs(&self, action: Action) -> Vec<Key> {
+        let here = End::Stage(action.stage);
+        match action.kind {
+            Kind::Forward => self
+                .topology
+                .incoming(here)
+                .map(|(id, _)| key(id, false, action))
+                .collect(),
+            Kind::Backward | Kind::BackwardInput => {
+                let edges = self.topology.outgoing(here).filter(carries_gradient);
+                edges.map(|(id, _)| key(id, true, action)).collect()
+            }
+            Kind::BackwardWeight | Kind::Recompute => Vec::new(),
+        }
+    }
+
+    fn outputs(&self, action: Action) -> Vec<(Key, End)> {
+        let here = End::Stage(action.stage);
+        match action.kind {
+            Kind::Forward => {
+                let edges = self.topology.outgoing(here);
+                edges
+                    .map(|(id, edge)| (key(id, false, action), edge.to))
+                    .collect()
+            }
+            Kind::Backward | Kind::BackwardInput => {
+                let edges = self.topology.incoming(here).filter(carries_gradient);
+                edges
+                    .map(|(id, edge)| (key(id, true, action), edge.from))
+                    .collect()
+            }
+            Kind::BackwardWeight | Kind::Recompute => Vec::new(),
+        }
+    }
+
+    fn place(&self, key: Key) -> Result<Place, TopologyError> {
+        self.taken
+            .get(&key)
+            .copied()
+            .ok_or_else(|| TopologyError::NeverTaken {
+                schedule: self.schedule.schedule().name().to_owned(),
+                edge: key.edge,
+                micro: key.micro,
+            })
+    }
+}
+
+fn key(edge: EdgeId, gradient: bool, action: Action) -> Key {
+    Key {
+        edge,
+        gradient,
+        micro: action.micro,
+    }
+}
+
+fn carries_gradient((_, edge): &(EdgeId, Edge)) -> bool {
+    edge.gradient
+}

@@ -1,0 +1,14 @@
+//! The only door of the engine to locks and threads.
+//!
+//! The files of the protocol name no lock and no thread but these, so that a
+//! test can compile the same files against a model checker's.
+
+pub(super) use parking_lot::{Condvar, Mutex, MutexGuard};
+pub(super) use std::sync::atomic::AtomicBool;
+pub(super) use std::thread::{Builder, JoinHandle};
+
+/// Gives `guard` up, sleeps until `condvar` is notified, takes it again.
+pub(super) fn wait<'a, T>(condvar: &Condvar, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condvar.wait(&mut guard);
+    guard
+}
