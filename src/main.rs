@@ -1,2 +1,7 @@
 //! The `gpipe-rs` command: exit code only, everything else is in the library.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    gpipe::cli::main()
+}

@@ -77,7 +77,7 @@ impl Context {
         if !self.train || p == 0.0 {
             return Ok(input.shallow_clone());
         }
-        let mask = self.generator()?.bernoulli(input, 1.0 - p)?;
+        let mut mask = self.generator()?.bernoulli(input, 1.0 - p)?;
         Ok(input.f_mul(&mask.f_div_scalar_(1.0 - p)?)?)
     }
 

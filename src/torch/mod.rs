@@ -21,7 +21,6 @@ pub use sequential::Sequential;
 pub use values::Values;
 
 pub(crate) use device::{prepare, prepare_thread};
-pub(crate) use sequential::{BuiltLayer, bytes};
 pub(crate) use stage::{Mode, StepSettings, TorchStage};
 
 use sequential::panic_message;

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use gpipe_partitioner::{Action, Kind, MicroId, StageId};
+use gpipe_partitioner::{Action, Kind, MicroId};
 use tch::{Device, Tensor};
 
 use super::error::TorchError;
@@ -268,6 +268,29 @@ impl TorchStage {
             .collect::<Result<_, _>>()
             .map_err(Into::into)
     }
+
+    fn run_action(&mut self, action: Action, inputs: Vec<Values>) -> anyhow::Result<Vec<Values>> {
+        let settings = self.settings()?;
+        let mut inputs = inputs.into_iter().map(|values| self.receive(values));
+        let first = inputs.next().transpose()?;
+        let second = inputs.next().transpose()?;
+        drop(inputs);
+        match (action.kind, &settings.mode) {
+            (Kind::Forward, Mode::Infer) => {
+                Ok(vec![self.infer(action.micro, first.unwrap_or_default(), &settings)?])
+            }
+            (Kind::Forward, Mode::Train { .. }) => {
+                let targets = if self.last { second } else { None };
+                Ok(vec![self.forward(action.micro, first.unwrap_or_default(), targets, &settings)?])
+            }
+            (Kind::Backward, Mode::Train { input_gradient, .. }) => {
+                let grads = self.backward(action.micro, first)?;
+                let sends = !self.first || *input_gradient;
+                Ok(if sends { vec![grads] } else { Vec::new() })
+            }
+            _ => anyhow::bail!("this stage cannot run {action}"),
+        }
+    }
 }
 
 impl Stage for TorchStage {
@@ -287,26 +310,7 @@ impl Stage for TorchStage {
     }
 
     fn run(&mut self, action: Action, inputs: Vec<Values>) -> anyhow::Result<Vec<Values>> {
-        let settings = self.settings()?;
-        let mut inputs = inputs.into_iter().map(|values| self.receive(values));
-        let first = inputs.next().transpose()?;
-        let second = inputs.next().transpose()?;
-        drop(inputs);
-        match (action.kind, &settings.mode) {
-            (Kind::Forward, Mode::Infer) => {
-                Ok(vec![self.infer(action.micro, first.unwrap_or_default(), &settings)?])
-            }
-            (Kind::Forward, Mode::Train { .. }) => {
-                let targets = if self.last { second } else { None };
-                Ok(vec![self.forward(action.micro, first.unwrap_or_default(), targets, &settings)?])
-            }
-            (Kind::Backward, Mode::Train { input_gradient, .. }) => {
-                let grads = self.backward(action.micro, first)?;
-                let sends = !self.first || *input_gradient;
-                Ok(if sends { vec![grads] } else { Vec::new() })
-            }
-            (kind, _) => anyhow::bail!("this stage cannot run the action {kind}"),
-        }
+        super::caught(|| self.run_action(action, inputs))
     }
 
     fn end(&mut self) -> anyhow::Result<()> {

@@ -1,0 +1,68 @@
+//! What a run came to.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::Failure;
+use super::run_folder::StepRecord;
+
+/// The numbers that are printed at the end.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    records: Vec<StepRecord>,
+    run_dir: PathBuf,
+    /// Nats per character.
+    pub(super) held_out_loss: f64,
+    pub(super) sample: Option<String>,
+}
+
+impl Outcome {
+    pub(super) fn new(run_dir: &Path) -> Self {
+        let run_dir = run_dir.to_owned();
+        Self { records: Vec::new(), run_dir, held_out_loss: f64::NAN, sample: None }
+    }
+
+    pub(super) fn add(&mut self, record: &StepRecord) {
+        self.records.push(*record);
+    }
+
+    pub(super) fn print(&self, json: bool) -> Result<(), Failure> {
+        let loss = |record: Option<&StepRecord>| record.map_or(f64::NAN, |record| record.loss);
+        let (first, last) = (loss(self.records.first()), loss(self.records.last()));
+        let tokens_per_s = self.median(|record| record.tokens_per_s);
+        let step_ms = self.median(|record| record.step_ms);
+        let measured = self.median(|record| record.bubble_measured);
+        let predicted = self.median(|record| record.bubble_predicted);
+        if json {
+            let object = json!({
+                "steps": self.records.len(),
+                "loss_first": first,
+                "loss_last": last,
+                "held_out_loss": self.held_out_loss,
+                "tokens_per_s": tokens_per_s,
+                "step_ms_median": step_ms,
+                "bubble_measured": measured,
+                "bubble_predicted": predicted,
+                "run_dir": self.run_dir,
+            });
+            println!("{}", serde_json::to_string(&object)?);
+            return Ok(());
+        }
+        if let Some(sample) = &self.sample {
+            println!("\n{sample}\n");
+        }
+        println!("loss           {first:.4} at step 1, {last:.4} at step {}", self.records.len());
+        println!("held-out loss  {:.4} nats per character", self.held_out_loss);
+        println!("speed          {tokens_per_s:.0} tokens/s, {step_ms:.1} ms a step (medians)");
+        println!("bubble         {:.1} % measured, {:.1} % predicted", measured * 100.0, predicted * 100.0);
+        println!("run folder     {}", self.run_dir.display());
+        Ok(())
+    }
+
+    fn median(&self, number: impl Fn(&StepRecord) -> f64) -> f64 {
+        let mut numbers: Vec<f64> = self.records.iter().map(number).collect();
+        numbers.sort_by(f64::total_cmp);
+        numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+}

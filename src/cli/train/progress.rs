@@ -1,0 +1,78 @@
+//! What a person sees while a run goes on.
+
+use std::io::IsTerminal;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::options::Options;
+use super::run_folder::StepRecord;
+use crate::Pipeline;
+
+/// A bar on a terminal, about twenty lines elsewhere, nothing when quiet.
+#[derive(Debug)]
+pub(super) struct Progress {
+    bar: Option<ProgressBar>,
+    lines: bool,
+    every: usize,
+    steps: usize,
+}
+
+impl Progress {
+    pub(super) fn new(options: &Options, pipe: &Pipeline) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = (terminal && !options.quiet).then(|| bar(options.steps));
+        let progress = Self {
+            bar,
+            lines: !terminal && !options.quiet,
+            every: options.steps.div_ceil(20),
+            steps: options.steps,
+        };
+        progress.say(&format!(
+            "{} layers over {} stage(s) {:?}, {} micro-batches, schedule {}",
+            pipe.partition().layers(),
+            pipe.devices().len(),
+            pipe.partition().balance(),
+            options.micro,
+            options.schedule,
+        ));
+        progress
+    }
+
+    /// A line, unless quiet.
+    pub(super) fn say(&self, line: &str) {
+        if let Some(bar) = &self.bar {
+            bar.println(line);
+        } else if self.lines {
+            eprintln!("{line}");
+        }
+    }
+
+    pub(super) fn step(&self, record: &StepRecord) {
+        let numbers = format!(
+            "loss {:.4}  {:.0} tokens/s  bubble {:.1} % (predicted {:.1} %)",
+            record.loss,
+            record.tokens_per_s,
+            record.bubble_measured * 100.0,
+            record.bubble_predicted * 100.0,
+        );
+        if let Some(bar) = &self.bar {
+            bar.set_message(numbers);
+            bar.inc(1);
+        } else if self.lines && (record.step.is_multiple_of(self.every) || record.step == 1) {
+            eprintln!("step {:>5}/{}  {numbers}", record.step, self.steps);
+        }
+    }
+
+    pub(super) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish();
+        }
+    }
+}
+
+fn bar(steps: usize) -> ProgressBar {
+    let template = "{pos}/{len} {bar:30} {msg}  {eta} left";
+    let style = ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(steps as u64).with_style(style)
+}

@@ -1,0 +1,160 @@
+//! What a run leaves behind: its configuration, a line a step, a trace.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use gpipe_partitioner::{Timeline, render};
+use serde::Serialize;
+use tch::Device;
+
+use super::options::Options;
+use super::Failure;
+use crate::Pipeline;
+
+/// One line of `metrics.jsonl`.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct StepRecord {
+    /// From 1.
+    pub(super) step: usize,
+    /// Nats per character.
+    pub(super) loss: f64,
+    pub(super) tokens_per_s: f64,
+    /// From drawing the batch to the end of the optimizer's update.
+    pub(super) step_ms: f64,
+    /// Idle share of device time.
+    pub(super) bubble_measured: f64,
+    pub(super) bubble_predicted: f64,
+}
+
+/// `config.toml`: everything that decides the numbers, and the rest.
+#[derive(Debug, Serialize)]
+struct Config {
+    model: &'static str,
+    devices: Vec<String>,
+    balance: Vec<usize>,
+    schedule: String,
+    micro: usize,
+    steps: usize,
+    batch: usize,
+    seq: usize,
+    layers: usize,
+    d_model: usize,
+    heads: usize,
+    dropout: f64,
+    optimizer: &'static str,
+    lr: f64,
+    seed: u64,
+    threads_per_stage: String,
+    data: String,
+    libtorch: String,
+}
+
+/// A folder that belongs to one run.
+#[derive(Debug)]
+pub(super) struct RunFolder {
+    path: PathBuf,
+    metrics: BufWriter<File>,
+}
+
+impl RunFolder {
+    /// Makes the folder and writes the configuration.
+    pub(super) fn create(options: &Options, pipe: &Pipeline) -> Result<Self, Failure> {
+        let path = match &options.out {
+            Some(path) => claim(path)?,
+            None => next_free(Path::new("runs"))?,
+        };
+        let config = toml::to_string(&config(options, pipe)).map_err(anyhow::Error::from)?;
+        write(&path.join("config.toml"), config.as_bytes())?;
+        let metrics = path.join("metrics.jsonl");
+        let file = File::create(&metrics).map_err(|error| cannot_write(&metrics, &error))?;
+        Ok(Self { path, metrics: BufWriter::new(file) })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends a step's line; it is in the file when this returns, so that a
+    /// killed run has lost none.
+    pub(super) fn step(&mut self, record: &StepRecord) -> Result<(), Failure> {
+        let line = serde_json::to_string(record)?;
+        let written = writeln!(self.metrics, "{line}").and_then(|()| self.metrics.flush());
+        written.map_err(|error| cannot_write(&self.path.join("metrics.jsonl"), &error))
+    }
+
+    /// Writes the timeline of a step in Chrome's trace format.
+    pub(super) fn trace(&self, timeline: &Timeline) -> Result<(), Failure> {
+        write(&self.path.join("trace.json"), render::chrome_trace(timeline).as_bytes())
+    }
+}
+
+fn config(options: &Options, pipe: &Pipeline) -> Config {
+    Config {
+        model: "gpt",
+        devices: options.devices.iter().map(|device| device_name(*device)).collect(),
+        balance: pipe.partition().balance(),
+        schedule: options.schedule.to_string(),
+        micro: options.micro,
+        steps: options.steps,
+        batch: options.batch,
+        seq: options.seq,
+        layers: options.layers,
+        d_model: options.d_model,
+        heads: options.heads,
+        dropout: options.dropout,
+        optimizer: "adamw",
+        lr: options.lr,
+        seed: options.seed,
+        threads_per_stage: options
+            .threads_per_stage
+            .map_or_else(|| "share of cores".to_owned(), |threads| threads.to_string()),
+        data: options
+            .data
+            .as_ref()
+            .map_or_else(|| "built-in: moby-dick".to_owned(), |path| path.display().to_string()),
+        libtorch: crate::libtorch_version(),
+    }
+}
+
+fn device_name(device: Device) -> String {
+    match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        _ => "cpu".to_owned(),
+    }
+}
+
+/// The folder that was asked for, which must not hold another run.
+fn claim(path: &Path) -> Result<PathBuf, Failure> {
+    if path.join("config.toml").exists() {
+        return Err(Failure::Usage(format!(
+            "--out {}: the folder already holds a run; choose another, or remove it",
+            path.display()
+        )));
+    }
+    fs::create_dir_all(path)
+        .map_err(|error| Failure::Usage(format!("--out {}: {error}", path.display())))?;
+    Ok(path.to_owned())
+}
+
+/// `root/1`, or the next number that nobody has taken.
+fn next_free(root: &Path) -> Result<PathBuf, Failure> {
+    fs::create_dir_all(root).map_err(|error| cannot_write(root, &error))?;
+    for number in 1_u32.. {
+        let path = root.join(number.to_string());
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(cannot_write(&path, &error)),
+        }
+    }
+    Err(Failure::Usage(format!("{} is full: choose a folder with --out", root.display())))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    fs::write(path, bytes).map_err(|error| cannot_write(path, &error))
+}
+
+fn cannot_write(path: &Path, error: &io::Error) -> Failure {
+    Failure::Run(anyhow::anyhow!("cannot write {}: {error}", path.display()))
+}

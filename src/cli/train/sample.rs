@@ -1,0 +1,45 @@
+//! A few lines of text from the trained model.
+
+use tch::{Kind, Tensor};
+
+use super::options::Options;
+use super::{Failure, failure};
+use crate::Pipeline;
+use crate::data::{Sampler, Split, TextSet};
+
+/// Characters to write.
+const LENGTH: usize = 240;
+/// Below 1: likely characters become likelier still, which reads better.
+const TEMPERATURE: f64 = 0.8;
+
+/// Continues the beginning of the held-out text.
+pub(super) fn generate(
+    pipe: &mut Pipeline,
+    text: &TextSet,
+    options: &Options,
+) -> Result<String, Failure> {
+    let start = (options.seq / 4).max(1);
+    let mut tokens: Vec<i64> =
+        text.part(Split::HeldOut).iter().take(start).map(|&token| i64::from(token)).collect();
+    let mut sampler = Sampler::new(options.seed);
+    for _ in 0..LENGTH {
+        let seen = &tokens[tokens.len().saturating_sub(options.seq)..];
+        let input = Tensor::from_slice(seen).view([1, -1]);
+        let logits = pipe.forward(input).map_err(failure)?;
+        let last = logits.f_select(0, 0)?.f_select(0, -1)?.f_to_kind(Kind::Float)?;
+        let odds = last.f_div_scalar(TEMPERATURE)?.f_softmax(-1, Kind::Double)?;
+        tokens.push(draw(&Vec::<f64>::try_from(&odds)?, sampler.uniform()));
+    }
+    Ok(tokens.into_iter().map(|token| text.decode(token)).collect())
+}
+
+/// The index at which the running sum of `odds` passes `point`.
+fn draw(odds: &[f64], point: f64) -> i64 {
+    let mut sum = 0.0;
+    let passes = |odd: &f64| {
+        sum += odd;
+        sum > point
+    };
+    let last = odds.len().saturating_sub(1);
+    odds.iter().position(passes).unwrap_or(last) as i64
+}
