@@ -15,7 +15,7 @@ mod shim {
     use std::path::Path;
 
     const FOLDER: &str = "src/torch/shim";
-    const SOURCES: [&str; 3] = ["graph.cpp", "runtime.cpp", "optim.cpp"];
+    const SOURCES: [&str; 4] = ["graph.cpp", "random.cpp", "optim.cpp", "runtime.cpp"];
 
     pub(crate) fn build() {
         gpipe_libtorch::rerun_if_changed();

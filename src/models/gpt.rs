@@ -56,7 +56,7 @@ impl Head {
 }
 
 impl Layer for Head {
-    fn forward(&self, inputs: Values, _ctx: &mut Context) -> anyhow::Result<Values> {
+    fn forward(&self, inputs: Values, _ctx: &Context) -> anyhow::Result<Values> {
         let normed: Tensor = inputs.into_one()?.apply(&self.norm);
         Ok(normed.f_linear(&self.project.ws, self.project.bs.as_ref())?.into())
     }

@@ -8,7 +8,8 @@ use tch::{Device, Tensor, nn};
 
 use super::error::{TorchError, without_backtrace};
 use super::layer::Layer;
-use super::rng::{self, SeededDefaults};
+use super::ffi::RandomScope;
+use super::rng;
 
 type Build = dyn Fn(&nn::Path<'_>) -> anyhow::Result<Box<dyn Layer>> + Send + Sync;
 
@@ -169,7 +170,7 @@ impl LayerBuilder {
     }
 
     fn draw(&self, device: Device, seed: u64) -> anyhow::Result<(nn::VarStore, Box<dyn Layer>)> {
-        let _seeded = SeededDefaults::new(device, seed)?;
+        let _seeded = RandomScope::open(seed)?;
         let store = nn::VarStore::new(device);
         let layer = super::caught(|| (self.build)(&store.root()))
             .map_err(|error| error.context(format!("layer `{}` cannot be built", self.name)))?;

@@ -16,10 +16,11 @@ use gpipe_partitioner::{Action, Kind, MicroId};
 use tch::{Device, Tensor};
 
 use super::error::TorchError;
-use super::ffi::{self, Graph, Sink};
-use super::layer::context;
+use super::ffi::{self, Graph, RandomScope, Sink};
+use super::layer::Context;
 use super::loss::LossFn;
 use super::optim::{OptimizerKind, OptimizerState};
+use super::rng;
 use super::sequential::{BuiltLayer, LayerBuilder};
 use super::values::Values;
 use crate::engine::Stage;
@@ -178,10 +179,12 @@ impl TorchStage {
         settings: &StepSettings,
         mut graph: Option<&mut Graph>,
     ) -> anyhow::Result<Values> {
+        let ctx = Context { train: graph.is_some(), micro, device: self.device };
         for (number, built) in self.layers.iter().enumerate() {
             self.running = Running::Layer(number);
-            let mut ctx = context(graph.is_some(), micro, self.device, built.seed, settings.step);
-            values = built.layer.forward(values, &mut ctx)?;
+            let seed = rng::pass_seed(built.seed, settings.step, micro.index());
+            let _random = RandomScope::open(seed)?;
+            values = built.layer.forward(values, &ctx)?;
             if let Some(graph) = graph.as_deref_mut() {
                 values.present().try_for_each(|output| graph.mark(output, number))?;
             }

@@ -48,7 +48,7 @@ impl CausalSelfAttention {
     ///
     /// # Errors
     /// The input is not `[batch, time, d_model]`.
-    pub fn forward(&self, input: &Tensor, ctx: &mut Context) -> anyhow::Result<Tensor> {
+    pub fn forward(&self, input: &Tensor, ctx: &Context) -> anyhow::Result<Tensor> {
         let (batch, time, d_model) = input.size3()?;
         let head = d_model / self.heads;
         // [3, batch, heads, time, head]
@@ -74,7 +74,7 @@ impl CausalSelfAttention {
         query: &Tensor,
         key: &Tensor,
         value: &Tensor,
-        ctx: &mut Context,
+        ctx: &Context,
     ) -> anyhow::Result<Tensor> {
         let (time, head) = (query.size()[2], query.size()[3]);
         #[allow(clippy::cast_precision_loss, reason = "a head has a few hundred features")]

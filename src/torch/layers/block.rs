@@ -54,7 +54,7 @@ impl TransformerBlock {
 }
 
 impl Layer for TransformerBlock {
-    fn forward(&self, inputs: Values, ctx: &mut Context) -> anyhow::Result<Values> {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
         let input = inputs.into_one()?;
         let attended = self.attention.forward(&input.apply(&self.norm_1), ctx)?;
         let input = input.f_add(&ctx.dropout(&attended, self.dropout)?)?;

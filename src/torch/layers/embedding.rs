@@ -26,7 +26,7 @@ impl TokenEmbedding {
 }
 
 impl Layer for TokenEmbedding {
-    fn forward(&self, inputs: Values, ctx: &mut Context) -> anyhow::Result<Values> {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
         let tokens = inputs.into_one()?;
         anyhow::ensure!(
             matches!(tokens.kind(), Kind::Int64 | Kind::Int),
