@@ -50,9 +50,12 @@ impl<S: Stage> Crew<S> {
         self.seats.iter().map(|seat| seat.id).collect()
     }
 
-    /// A new step: no stage has begun it.
+    /// A new step: no stage has begun it, and nothing is in flight.
     pub(super) fn ready(&mut self) {
-        self.seats.iter_mut().for_each(|seat| seat.begun = false);
+        self.bytes = 0;
+        for seat in &mut self.seats {
+            (seat.bytes, seat.begun) = (0, false);
+        }
     }
 
     pub(super) fn begin(&mut self, settings: &Arc<S::Step>) -> Result<(), StageError> {
@@ -90,7 +93,6 @@ impl<S: Stage> Crew<S> {
 
     /// Aborts every stage that began the step, also after one that panics.
     pub(super) fn abort(&mut self) -> Vec<StageError> {
-        self.bytes = 0;
         let begun = self.seats.iter_mut().filter(|seat| seat.begun);
         begun.filter_map(|seat| seat.abort().err()).collect()
     }
@@ -147,8 +149,6 @@ impl<S: Stage> Seat<S> {
     }
 
     fn abort(&mut self) -> Result<(), StageError> {
-        self.bytes = 0;
-        self.begun = false;
         let abort = || {
             self.stage.abort();
             Ok(())
