@@ -18,7 +18,10 @@ pub(super) struct Crew<S> {
 struct Seat<S> {
     id: StageId,
     stage: S,
+    /// What the stage said last.
     bytes: u64,
+    /// `begin` was called in the present step.
+    begun: bool,
 }
 
 /// An action that was run.
@@ -36,6 +39,7 @@ impl<S: Stage> Crew<S> {
             id,
             stage,
             bytes: 0,
+            begun: false,
         };
         let mut seats: Vec<_> = stages.into_iter().map(seat).collect();
         seats.sort_by_key(|seat| seat.id);
@@ -46,8 +50,17 @@ impl<S: Stage> Crew<S> {
         self.seats.iter().map(|seat| seat.id).collect()
     }
 
+    /// A new step: no stage has begun it, and nothing is in flight.
+    pub(super) fn ready(&mut self) {
+        self.bytes = 0;
+        for seat in &mut self.seats {
+            (seat.bytes, seat.begun) = (0, false);
+        }
+    }
+
     pub(super) fn begin(&mut self, settings: &Arc<S::Step>) -> Result<(), StageError> {
         self.seats.iter_mut().try_for_each(|seat| {
+            seat.begun = true;
             guarded(|| seat.stage.begin(settings)).map_err(|e| seat.failure(Phase::Begin, None, e))
         })
     }
@@ -78,19 +91,10 @@ impl<S: Stage> Crew<S> {
         })
     }
 
-    /// Aborts every stage, also after one that panics.
+    /// Aborts every stage that began the step, also after one that panics.
     pub(super) fn abort(&mut self) -> Vec<StageError> {
-        self.bytes = 0;
-        let abort = |seat: &mut Seat<S>| {
-            seat.bytes = 0;
-            let done = guarded(|| {
-                seat.stage.abort();
-                Ok(())
-            });
-            done.err()
-                .map(|error| seat.failure(Phase::Abort, None, error))
-        };
-        self.seats.iter_mut().filter_map(abort).collect()
+        let begun = self.seats.iter_mut().filter(|seat| seat.begun);
+        begun.filter_map(|seat| seat.abort().err()).collect()
     }
 
     /// Runs `job` with every stage, also after one that fails.
@@ -142,6 +146,14 @@ impl<S: Stage> Seat<S> {
             end,
             bytes: self.bytes,
         })
+    }
+
+    fn abort(&mut self) -> Result<(), StageError> {
+        let abort = || {
+            self.stage.abort();
+            Ok(())
+        };
+        guarded(abort).map_err(|error| self.failure(Phase::Abort, None, error))
     }
 
     fn failure(&self, action: Phase, micro: Option<MicroId>, source: anyhow::Error) -> StageError {

@@ -113,7 +113,8 @@ impl<S: Stage> Engine<S> {
         self.check_fit(program)?;
         let entries = entry::sort(program, entries)?;
         self.usable = false;
-        self.launch(program, step, entries);
+        self.launch(program, &step, entries);
+        drop(step);
         let news = self.gather(self.devices())?;
         let result = match news.outcome() {
             Ok(outcome) => Ok(outcome),
@@ -194,12 +195,12 @@ impl<S: Stage> Engine<S> {
     fn launch(
         &self,
         program: &Arc<Program>,
-        settings: Arc<S::Step>,
+        settings: &Arc<S::Step>,
         entries: Vec<Vec<(usize, S::Value)>>,
     ) {
         let epoch = Instant::now();
         for (inbox, values) in self.lines.inboxes.iter().zip(entries) {
-            let (program, settings) = (Arc::clone(program), Arc::clone(&settings));
+            let (program, settings) = (Arc::clone(program), Arc::clone(settings));
             let order = Order::Step(StepOrder {
                 program,
                 settings,
@@ -224,7 +225,9 @@ impl<S: Stage> Engine<S> {
         });
         Ok(match failures.min_by_key(|failure| failure.stage) {
             Some(abort) => EngineError::Abort {
- first, abort: Box::new(abort) },
+                first,
+                abort: Box::new(abort),
+            },
             None => EngineError::Stage(first),
         })
     }

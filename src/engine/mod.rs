@@ -1,4 +1,67 @@
 //! Runs a checked schedule over stages of any kind, one thread per device.
+//!
+//! A [`CheckedSchedule`](gpipe_partitioner::CheckedSchedule) says what each device
+//! does, in which order; a [`Topology`] says which values travel between the
+//! stages; [`Program`] is the one compiled against the other. An [`Engine`] owns
+//! the [`Stage`]s and runs programs over them, a step at a time.
+//!
+//! # Protocol
+//!
+//! **Who shares what.** An engine with p devices has p worker threads and p + 1
+//! mailboxes: one inbox per worker, and one for the reports to the caller. Nothing
+//! else is shared but what never changes (the program, the step's settings). A
+//! mailbox is a locked queue with any number of writers and a single reader.
+//!
+//! **A step.** The caller puts into every inbox, under one lock, the order to run
+//! the step followed by the caller's own values for that device. A worker calls
+//! `begin` on its stages and goes through its list of actions. Each action's
+//! inputs have numbered places, *slots*, in the worker's private table; the worker
+//! empties its inbox into the table until all slots of the action are filled, runs
+//! the action, and posts each value that it made straight to the slot of the
+//! action that will take it: in its own table, in another worker's inbox, or in
+//! its report. After the last action it calls `end` and reports. `step` returns
+//! when p reports are in.
+//!
+//! **Early and late messages.** Arrival order does not matter, since a value goes
+//! to its slot and a slot is filled once in a step. A worker that has not heard of
+//! a step yet may already get values of it, from a peer that was faster: they go
+//! to their slots all the same, because nothing of the step before can still be
+//! there or still arrive. That is so because a step is bounded on both sides: it
+//! starts after every worker reported the end of the one before, a worker posts
+//! nothing after its report, and a step that went well used up every value that
+//! was posted (each is taken by exactly one action).
+//!
+//! **Failure.** An error or a panic is caught at the border of the stage. The
+//! worker posts a stop notice to every peer, then reports. A worker notices stop
+//! notices before each action and while it waits for inputs; it leaves the step
+//! and reports that. The first failure in the caller's mailbox is the step's. When
+//! all p reports are in, nobody will post another value; only then the caller
+//! orders all workers to abort, and since an inbox keeps its order, a worker that
+//! reads this order has everything that was posted before it: it drops all of it,
+//! forgets the stop notice, lets the stages that began the step abort, and
+//! reports. When these reports are in, no trace of the step is left.
+//!
+//! **End.** The order to exit may come at any time, even in the middle of a step
+//! that the caller has given up (by unwinding): a worker treats it like a stop
+//! notice, drops its stages and ends. Dropping the engine posts it to every inbox
+//! and joins every thread. Should a worker's thread die by itself, a guard on its
+//! stack reports that; the call in progress returns
+//! [`WorkerLost`](EngineError::WorkerLost), and the engine refuses further calls.
+//!
+//! **Waiting.** No thread waits for another except in `Mailbox::wait`, on the
+//! condition variable of its own mailbox, and it holds no lock while a stage runs:
+//! so there is no cycle of locks. A wake-up cannot be lost: the reader announces
+//! that it sleeps under the lock under which it found the queue empty, and a
+//! writer that appends under the same lock sees the announcement and notifies.
+//! That a reader waits for something that will be posted follows from the
+//! schedule: it was proved free of deadlock with every dependency from one stage
+//! to the next, and the edges of a topology only lead to later stages.
+//!
+//! **Memory order.** All values pass through the mutex of a mailbox: what a writer
+//! did before it posted happens before what the reader does after it took. The
+//! only other shared variable is a mailbox's hint that something is there; it is
+//! read and written relaxed, because a late `false` costs a look under the lock, a
+//! late `true` costs a lock for nothing, and nobody sleeps on its account.
 
 mod crew;
 mod entry;

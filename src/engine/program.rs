@@ -231,12 +231,20 @@ impl<'a> Compiler<'a> {
 
     fn entries(&self) -> Result<Vec<(EdgeId, Vec<Place>)>, TopologyError> {
         let edges = self.topology.outgoing(End::Caller);
-        edges.map(|(edge, _)| Ok((edge, self.entry(edge)?))).collect()
+        edges
+            .map(|(edge, _)| Ok((edge, self.entry(edge)?)))
+            .collect()
     }
 
     fn entry(&self, edge: EdgeId) -> Result<Vec<Place>, TopologyError> {
         let micros = (0..self.schedule.schedule().micro_batches()).map(MicroId);
-        let place = |micro| self.place(Key { edge, gradient: false, micro });
+        let place = |micro| {
+            self.place(Key {
+                edge,
+                gradient: false,
+                micro,
+            })
+        };
         micros.map(place).collect()
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// A stage is built on the thread of its device, lives there and is dropped
 /// there, so it need not be `Send`. The engine calls `begin`, then `run` once for
 /// every action of the schedule in the schedule's order, then `end`; a step that
-/// fails anywhere ends with `abort` on every stage instead.
+/// fails anywhere ends with `abort` on every stage that began it.
 pub trait Stage: 'static {
     /// What travels along one edge for one micro-batch.
     type Value: Send + 'static;
@@ -48,8 +48,9 @@ pub trait Stage: 'static {
     fn end(&mut self) -> anyhow::Result<()>;
 
     /// The step failed somewhere: drop what is in flight and undo what the step
-    /// accumulated. Called once per failed step, whether or not `begin` or `end`
-    /// of that step had been reached here.
+    /// accumulated. Called once in a failed step if `begin` was called in it, even
+    /// if that failed, and even if `end` was reached: another device may still
+    /// have been at work.
     fn abort(&mut self);
 
     /// The layer being run, for errors and panics.

@@ -129,6 +129,7 @@ impl<S: Stage> Worker<S> {
         let mut log = Log::new(order.epoch, program.ops.len());
         let mut exits = Vec::new();
         self.reserve(program.slots);
+        self.crew.ready();
         self.heed_stop()?;
         self.crew.begin(&order.settings)?;
         for op in &program.ops {
