@@ -6,12 +6,24 @@
 //! (and its weight passes) in increasing micro-batch order.
 
 mod action;
+mod building_block;
+mod dualpipe_v;
 mod error;
 mod forward_only;
 mod gpipe;
+mod interleaved_1f1b;
+mod interleaved_zb;
 mod kind;
+mod looped;
+mod looped_bfs;
 mod one_f_one_b;
 mod placement;
+mod v_half;
+mod v_min;
+mod vee;
+mod zb_h1;
+mod zb_h2;
+mod zbv;
 
 pub use action::{Action, Kind};
 pub use error::ScheduleError;
