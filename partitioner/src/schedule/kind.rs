@@ -100,27 +100,28 @@ impl ScheduleKind {
                 "at most 65536 stages, and stages times micro-batches at most 67108864",
             ));
         }
-        let devices = self.lists(shape).map_err(unsupported)?;
+        let (devices, pairs) = self.lists(shape).map_err(unsupported)?;
         let schedule = Schedule::new(self.name(), shape.stages(), shape.micro_batches, devices);
-        Ok(schedule.check()?)
+        Ok(schedule.with_pairs(pairs).check()?)
     }
 
-    /// The action lists, or which numbers work.
-    fn lists(self, shape: Shape) -> Result<Vec<Vec<super::Action>>, &'static str> {
-        match self {
-            Self::GPipe => gpipe::lists(shape),
-            Self::OneFOneB => one_f_one_b::lists(shape),
-            Self::Interleaved1F1B => Ok(interleaved_1f1b::lists(shape)),
-            Self::LoopedBfs => Ok(looped_bfs::lists(shape)),
-            Self::ZbH1 => zb_h1::lists(shape),
-            Self::ZbH2 => zb_h2::lists(shape),
-            Self::InterleavedZb => Ok(interleaved_zb::lists(shape)),
-            Self::Zbv => zbv::lists(shape),
-            Self::VHalf => v_half::lists(shape),
-            Self::VMin => v_min::lists(shape),
-            Self::DualPipeV => dualpipe_v::lists(shape),
-            Self::ForwardOnly => Ok(forward_only::lists(shape)),
-        }
+    /// The action lists and the places of the pairs, or which numbers work.
+    fn lists(self, shape: Shape) -> Result<dualpipe_v::Lists, &'static str> {
+        let devices = match self {
+            Self::GPipe => gpipe::lists(shape)?,
+            Self::OneFOneB => one_f_one_b::lists(shape)?,
+            Self::Interleaved1F1B => interleaved_1f1b::lists(shape),
+            Self::LoopedBfs => looped_bfs::lists(shape),
+            Self::ZbH1 => zb_h1::lists(shape)?,
+            Self::ZbH2 => zb_h2::lists(shape)?,
+            Self::InterleavedZb => interleaved_zb::lists(shape),
+            Self::Zbv => zbv::lists(shape)?,
+            Self::VHalf => v_half::lists(shape)?,
+            Self::VMin => v_min::lists(shape)?,
+            Self::DualPipeV => return dualpipe_v::lists(shape),
+            Self::ForwardOnly => forward_only::lists(shape),
+        };
+        Ok((devices, Vec::new()))
     }
 }
 

@@ -12,6 +12,7 @@ pub(super) struct Writer {
     stages: [usize; 2],
     micro_batches: usize,
     list: Vec<Action>,
+    pairs: Vec<usize>,
     forwards: [usize; 2],
     backwards: [usize; 2],
     /// Chunk and micro-batch of input passes whose weight pass is to come.
@@ -24,6 +25,7 @@ impl Writer {
             stages: [0, 1].map(|chunk| Placement::Vee.stage(chunk, device, shape.devices).index()),
             micro_batches: shape.micro_batches,
             list: Vec::with_capacity(6 * shape.micro_batches),
+            pairs: Vec::new(),
             forwards: [0; 2],
             backwards: [0; 2],
             owed: std::collections::VecDeque::new(),
@@ -48,6 +50,17 @@ impl Writer {
         self.backwards[chunk] += 1;
     }
 
+    /// The next forward of `chunk` and the next joint backward of the other one as
+    /// an overlapped pair, if both are there.
+    pub(super) fn pair(&mut self, chunk: usize) {
+        let place = self.list.len();
+        self.forward(chunk);
+        self.backward(1 - chunk);
+        if self.list.len() == place + 2 {
+            self.pairs.push(place);
+        }
+    }
+
     /// The next input pass of `chunk`; its weight pass is owed.
     pub(super) fn input(&mut self, chunk: usize) {
         let micro = self.backwards[chunk];
@@ -69,19 +82,24 @@ impl Writer {
     }
 
     /// The list, with all weight passes that are still owed.
-    pub(super) fn finish(mut self) -> Vec<Action> {
+    pub(super) fn finish(self) -> Vec<Action> {
+        self.finish_with_pairs().0
+    }
+
+    /// The same, and the places of the overlapped pairs.
+    pub(super) fn finish_with_pairs(mut self) -> (Vec<Action>, Vec<usize>) {
         while !self.owed.is_empty() {
             self.weight();
         }
-        self.list
+        (self.list, self.pairs)
     }
 }
 
-/// One list per device by `list`, or why not.
-pub(super) fn lists(
+/// What `list` gives for each device, or why not.
+pub(super) fn lists<T>(
     shape: Shape,
-    list: impl Fn(usize, Writer) -> Vec<Action>,
-) -> Result<Vec<Vec<Action>>, &'static str> {
+    list: impl Fn(usize, Writer) -> T,
+) -> Result<Vec<T>, &'static str> {
     if shape.chunks != 2 {
         return Err("two chunks per device");
     }
