@@ -11,6 +11,9 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::torch::{self, Sequential, TorchStage};
 
+/// The schedules that a stage over libtorch can run.
+pub(crate) const RUNNABLE: [ScheduleKind; 2] = [ScheduleKind::GPipe, ScheduleKind::OneFOneB];
+
 /// Settings of a [`Pipeline`]; [`PipelineBuilder::build`] checks them together.
 #[derive(Debug, Clone)]
 pub struct PipelineBuilder {
@@ -112,8 +115,12 @@ impl PipelineBuilder {
         if self.threads_per_stage == Some(0) {
             return wrong("0 threads per stage: a stage needs at least one".to_owned());
         }
-        if self.schedule == ScheduleKind::ForwardOnly {
-            return wrong("`forward-only` cannot train: it is what `forward` runs".to_owned());
+        if !RUNNABLE.contains(&self.schedule) {
+            return wrong(format!(
+                "the schedule {} cannot be trained with: {} can",
+                self.schedule,
+                RUNNABLE.map(|kind| kind.to_string()).join(" and ")
+            ));
         }
         Ok(())
     }

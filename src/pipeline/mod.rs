@@ -17,6 +17,7 @@ use crate::optim::Optimizer;
 use crate::torch::{LossFn, Mode, Sequential, StepSettings, TorchStage, Values};
 
 pub use builder::PipelineBuilder;
+pub(crate) use builder::RUNNABLE;
 pub use report::StepReport;
 
 use programs::{Programs, Purpose};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tch::{Device, Tensor, nn};
 
-use super::error::{TorchError, without_backtrace};
+use super::error::TorchError;
 use super::layer::Layer;
 use super::ffi::RandomScope;
 use super::rng;
@@ -195,14 +195,4 @@ impl BuiltLayer {
 /// Bytes of a tensor's elements.
 pub(crate) fn bytes(tensor: &Tensor) -> u64 {
     (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64
-}
-
-/// What a panic said, without libtorch's back-trace.
-pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
-    let text = payload
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| payload.downcast_ref::<&str>().copied())
-        .unwrap_or("a panic without a message");
-    without_backtrace(text).to_owned()
 }

@@ -8,6 +8,7 @@ use tch::Device;
 use super::Failure;
 use crate::data::{MOBY_DICK, TextSet};
 use crate::models::Gpt;
+use crate::pipeline::RUNNABLE;
 use crate::{AdamW, OptimizerKind, Pipeline};
 
 /// Arguments of `gpipe-rs train`.
@@ -172,7 +173,11 @@ fn device(text: &str) -> Result<Device, String> {
 }
 
 fn schedule(text: &str) -> Result<ScheduleKind, String> {
-    text.parse::<ScheduleKind>().map_err(|error| error.to_string())
+    let runnable = RUNNABLE.map(|kind| kind.to_string());
+    match text.parse::<ScheduleKind>() {
+        Ok(kind) if RUNNABLE.contains(&kind) => Ok(kind),
+        _ => Err(format!("schedules that train are {}", runnable.join(" and "))),
+    }
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

@@ -2,10 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde::Serialize;
 
 use super::Failure;
 use super::run_folder::StepRecord;
+
+/// What `--json` prints; times are medians over the steps.
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    steps: usize,
+    loss_first: f64,
+    loss_last: f64,
+    held_out_loss: f64,
+    tokens_per_s: f64,
+    step_ms_median: f64,
+    bubble_measured: f64,
+    bubble_predicted: f64,
+    run_dir: &'a Path,
+}
 
 /// The numbers that are printed at the end.
 #[derive(Debug)]
@@ -35,18 +49,18 @@ impl Outcome {
         let measured = self.median(|record| record.bubble_measured);
         let predicted = self.median(|record| record.bubble_predicted);
         if json {
-            let object = json!({
-                "steps": self.records.len(),
-                "loss_first": first,
-                "loss_last": last,
-                "held_out_loss": self.held_out_loss,
-                "tokens_per_s": tokens_per_s,
-                "step_ms_median": step_ms,
-                "bubble_measured": measured,
-                "bubble_predicted": predicted,
-                "run_dir": self.run_dir,
-            });
-            println!("{}", serde_json::to_string(&object)?);
+            let summary = Summary {
+                steps: self.records.len(),
+                loss_first: first,
+                loss_last: last,
+                held_out_loss: self.held_out_loss,
+                tokens_per_s,
+                step_ms_median: step_ms,
+                bubble_measured: measured,
+                bubble_predicted: predicted,
+                run_dir: &self.run_dir,
+            };
+            println!("{}", serde_json::to_string(&summary)?);
             return Ok(());
         }
         if let Some(sample) = &self.sample {
