@@ -37,7 +37,9 @@ pub use check::{CheckError, CheckedSchedule};
 pub use cost::{Costs, EdgeTimes, Link, StageMemory, StageTimes};
 pub use error::Error;
 pub use ids::{DeviceId, LayerId, MicroId, StageId};
-pub use schedule::{Action, Kind, Placement, Schedule, ScheduleError, ScheduleKind, Shape};
+pub use schedule::{
+    Action, CsvError, CsvFormat, Kind, Placement, Schedule, ScheduleError, ScheduleKind, Shape,
+};
 pub use simulate::{Simulation, simulate};
 pub use timeline::{Span, Timeline};
 pub use units::{Bytes, Micros};
