@@ -191,17 +191,19 @@ impl CheckedSchedule {
 /// The cells of a line that are not empty, by number; quotes as CSV writers put
 /// them are taken off.
 fn cells(line: &str) -> impl Iterator<Item = (usize, &str)> {
-    let clean = |cell: &'_ str| -> &str {
-        let cell = cell.trim();
-        cell.strip_prefix('"')
-            .and_then(|cell| cell.strip_suffix('"'))
-            .unwrap_or(cell)
-            .trim()
-    };
     line.split(',')
         .enumerate()
         .map(move |(cell, text)| (cell + 1, clean(text)))
         .filter(|(_, text)| !text.is_empty())
+}
+
+/// A cell without blanks and quotes around it.
+fn clean(cell: &str) -> &str {
+    let cell = cell.trim();
+    let bare = cell
+        .strip_prefix('"')
+        .and_then(|cell| cell.strip_suffix('"'));
+    bare.unwrap_or(cell).trim()
 }
 
 /// A row being read.
