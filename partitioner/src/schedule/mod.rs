@@ -6,6 +6,7 @@
 //! (and its weight passes) in increasing micro-batch order.
 
 mod action;
+mod auto;
 mod building_block;
 mod csv;
 mod dualpipe_v;
@@ -27,6 +28,7 @@ mod zb_h2;
 mod zbv;
 
 pub use action::{Action, Kind};
+pub use auto::{Auto, Candidate, auto};
 pub use csv::{CsvError, CsvFormat};
 pub use error::ScheduleError;
 pub use kind::ScheduleKind;
