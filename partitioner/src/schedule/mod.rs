@@ -19,6 +19,8 @@ mod kind;
 mod looped;
 mod looped_bfs;
 mod one_f_one_b;
+#[cfg(test)]
+mod pictures;
 mod placement;
 mod v_half;
 mod v_min;
