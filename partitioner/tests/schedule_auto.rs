@@ -4,8 +4,8 @@
 
 use gpipe_partitioner::schedule::auto;
 use gpipe_partitioner::{
-    Bytes, Costs, EdgeTimes, Micros, ScheduleError, ScheduleKind, Shape, StageId, StageMemory,
-    StageTimes, simulate,
+    Bytes, CheckedSchedule, Costs, EdgeTimes, Micros, ScheduleError, ScheduleKind, Shape, StageId,
+    StageMemory, StageTimes, simulate,
 };
 use proptest::prelude::*;
 
@@ -57,7 +57,7 @@ proptest! {
         let best = ScheduleKind::ALL
             .into_iter()
             .filter_map(|kind| kind.generate(shape).ok())
-            .filter(|schedule| schedule.is_training())
+            .filter(CheckedSchedule::is_training)
             .map(|schedule| simulate(&schedule, &costs))
             .filter(|simulation| fits(simulation.peak_bytes()))
             .map(|simulation| simulation.makespan())
