@@ -36,8 +36,8 @@ pub fn simulate(schedule: &CheckedSchedule, costs: &Costs) -> Simulation {
         .map(|(_, list)| Vec::with_capacity(list.len()))
         .collect();
     // A checked schedule has been walked to its end before.
-    let _ = walk(plan, schedule.owner(), |device, _, action| {
-        let (start, end) = clock.run(device, action);
+    let _ = walk(plan, schedule.owner(), |device, position, action| {
+        let (start, end) = clock.run(device, action, plan.partner(device, position));
         spans[device.index()].push(Span {
             device,
             action,
@@ -81,18 +81,37 @@ impl<'a> Clock<'a> {
         stage.index() * self.schedule.schedule().micro_batches() + action.micro.index()
     }
 
-    /// Start and end of `action`, all of whose predecessors have been run.
-    fn run(&mut self, device: DeviceId, action: Action) -> (Micros, Micros) {
+    /// When what `action` needs from other stages is there.
+    fn ready(&self, action: Action) -> Micros {
         let cell = self.cell(action.stage, action);
-        let ready = match action.kind {
+        match action.kind {
             Kind::Forward => self.input[cell],
             Kind::Backward | Kind::BackwardInput => self.gradient[cell],
             Kind::BackwardWeight | Kind::Recompute => Micros::ZERO,
-        };
+        }
+    }
+
+    fn duration(&self, action: Action) -> Micros {
+        self.costs.stage(action.stage).of(action.kind)
+    }
+
+    /// Start and end of `action`, all of whose predecessors have been run. With a
+    /// partner it waits for the partner's input too, and its result leaves when
+    /// the partner ends.
+    fn run(
+        &mut self,
+        device: DeviceId,
+        action: Action,
+        partner: Option<Action>,
+    ) -> (Micros, Micros) {
+        let ready = self
+            .ready(action)
+            .max(partner.map_or(Micros::ZERO, |other| self.ready(other)));
         let start = ready.max(self.free[device.index()]);
-        let end = start + self.costs.stage(action.stage).of(action.kind);
+        let end = start + self.duration(action);
         self.free[device.index()] = end;
-        self.send(device, action, end);
+        let leaves = end + partner.map_or(Micros::ZERO, |other| self.duration(other));
+        self.send(device, action, leaves);
         (start, end)
     }
 

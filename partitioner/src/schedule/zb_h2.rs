@@ -1,0 +1,21 @@
+//! ZB-H2: twice the memory of ZB-H1, and no bubble for equal times.
+//!
+//! PICTURE
+//! Device r runs 2(p−r)−1 forwards ahead and lets its weight passes lag by 2r, so
+//! that 2p−1 micro-batches are in flight. For Tf = Ti = Tw and m ≥ 2p−1 no device
+//! is idle between its first and its last action. Devices start one after the
+//! other, so that the makespan still holds (p−1)Tf of idle time: a device that is
+//! done may go on with the next mini-batch. Any p and m, one chunk.
+//!
+//! *Source*: Qi et al., "Zero Bubble Pipeline Parallelism", arXiv:2401.10241,
+//! section 2.1.2.
+
+use super::{Action, Shape, looped};
+
+pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, &'static str> {
+    if shape.chunks != 1 {
+        return Err("one chunk per device (zbv is its like for two)");
+    }
+    let ahead = |rank| 2 * (shape.devices - rank) - 1;
+    Ok(looped::lists(shape, ahead, Some(&|rank| 2 * rank)))
+}
