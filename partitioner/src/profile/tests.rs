@@ -155,7 +155,8 @@ fn every_truncation_is_an_error() {
 fn deep_wide_and_long_input_is_refused() {
     let deep = "[".repeat(100_000);
     assert!(Profile::from_json(deep, "p").is_err());
-    let wide: String = (0..100).map(|i| format!("\"f{i}\":0,")).collect();
+    let wide: Vec<String> = (0..100).map(|i| format!("\"f{i}\":0,")).collect();
+    let wide = wide.concat();
     let error = Profile::from_json(format!("{{{wide}\"x\":0}}"), "p").unwrap_err();
     assert!(
         error.to_string().contains("64 that an object may have"),

@@ -1,5 +1,7 @@
 //! A [`Profile`] to `profile.json`.
 
+use std::fmt::Write as _;
+
 use serde_json::{Map, Value, json};
 
 use super::{LayerProfile, PROFILE_VERSION, Profile, Times};
@@ -18,14 +20,15 @@ impl Profile {
             }
         }
         optional_bytes(&mut head, "input_bytes", self.input);
+        // Writing to a String cannot fail.
         let mut text = String::from("{\n");
         for (name, value) in &head {
-            text.push_str(&format!("  {}: {value},\n", Value::from(name.as_str())));
+            let _ = writeln!(text, "  {}: {value},", Value::from(name.as_str()));
         }
         text.push_str("  \"layers\": [");
         for (index, layer) in self.layers.iter().enumerate() {
             let separator = if index == 0 { "" } else { "," };
-            text.push_str(&format!("{separator}\n    {}", layer_value(layer)));
+            let _ = write!(text, "{separator}\n    {}", layer_value(layer));
         }
         text.push_str("\n  ]\n}\n");
         text

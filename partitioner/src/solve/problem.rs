@@ -143,12 +143,18 @@ impl Problem {
     /// algorithms for 1D partitioning*, 2004, with the greedy probe replaced by a dynamic
     /// program over reachable cuts: see the module `probe`.
     pub fn solve(&self) -> Result<Solution, SolveError> {
-        self.check_count()?;
-        let chain = Chain::new(self);
-        let Some(Found { cut, lower_bound }) = search::best(&chain) else {
-            return Err(error::explain(&chain));
-        };
-        Ok(self.solution(&chain, &cut, lower_bound))
+        let chain = self.chain()?;
+        match search::best(&chain) {
+            Some(Found { cut, lower_bound }) => Ok(solution(&chain, &cut, lower_bound)),
+            None => Err(error::explain(&chain)),
+        }
+    }
+
+    /// As [`solve`](Self::solve), without looking for the reason if no cut fits.
+    pub(crate) fn solution(&self) -> Option<Solution> {
+        let chain = self.chain().ok()?;
+        let Found { cut, lower_bound } = search::best(&chain)?;
+        Some(solution(&chain, &cut, lower_bound))
     }
 
     /// The cut by a strategy.
@@ -185,32 +191,16 @@ impl Problem {
         let chain = Chain::new(self);
         let cut = with_modes(&chain, partition);
         error::check_fit(&chain, &cut)?;
-        Ok(self.solution(&chain, &cut, 0))
+        Ok(solution(&chain, &cut, 0))
     }
 
-    fn check_count(&self) -> Result<(), PartitionError> {
+    /// The problem in whole numbers, if every stage can have a layer.
+    fn chain(&self) -> Result<Chain, PartitionError> {
         let (stages, layers) = (self.stages.len(), self.costs.len());
         if stages > layers {
             return Err(PartitionError::TooManyStages { stages, layers });
         }
-        Ok(())
-    }
-
-    fn solution(&self, chain: &Chain, cut: &Cut, lower_bound: i64) -> Solution {
-        let ticks = |stage| chain.cost(stage, cut.parts[stage], cut.end(stage, chain));
-        let bytes = |stage| Bytes(chain.bytes(stage, cut.parts[stage], cut.end(stage, chain)));
-        let mut cuts: Vec<usize> = cut.parts.iter().map(|part| part.start).collect();
-        cuts.push(chain.layers);
-        Solution {
-            partition: Partition::from_cuts(cuts),
-            recompute: cut.parts.iter().map(|part| part.mode == REDO).collect(),
-            stage_times: (0..chain.stages)
-                .map(|stage| chain.micros(ticks(stage)))
-                .collect(),
-            bottleneck: chain.micros(chain.bottleneck(cut)),
-            lower_bound: chain.micros(lower_bound),
-            stage_bytes: (0..chain.stages).map(bytes).collect(),
-        }
+        Ok(Chain::new(self))
     }
 
     /// What the simulator needs to know of a cut: times per stage and per edge.
@@ -284,6 +274,23 @@ impl Problem {
         let busy = link.occupancy(cost.output);
         let ways = if self.training { 2.0 } else { 1.0 };
         ((busy + link.latency) * ways, busy)
+    }
+}
+
+fn solution(chain: &Chain, cut: &Cut, lower_bound: i64) -> Solution {
+    let ticks = |stage| chain.cost(stage, cut.parts[stage], cut.end(stage, chain));
+    let bytes = |stage| Bytes(chain.bytes(stage, cut.parts[stage], cut.end(stage, chain)));
+    let mut cuts: Vec<usize> = cut.parts.iter().map(|part| part.start).collect();
+    cuts.push(chain.layers);
+    Solution {
+        partition: Partition::from_cuts(cuts),
+        recompute: cut.parts.iter().map(|part| part.mode == REDO).collect(),
+        stage_times: (0..chain.stages)
+            .map(|stage| chain.micros(ticks(stage)))
+            .collect(),
+        bottleneck: chain.micros(chain.bottleneck(cut)),
+        lower_bound: chain.micros(lower_bound),
+        stage_bytes: (0..chain.stages).map(bytes).collect(),
     }
 }
 

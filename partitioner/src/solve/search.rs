@@ -41,7 +41,7 @@ pub(super) fn ask(chain: &Chain, limit: i64, slack: u64) -> Answer {
 /// The cut with the smallest bottleneck; none if no cut fits the memory limits.
 pub(super) fn best(chain: &Chain) -> Option<Found> {
     let mut state = Bracket::open(chain)?;
-    while state.low < state.high {
+    while state.low < state.high && state.unknown < PATIENCE {
         let middle = state.low + (state.high - state.low) / 2;
         state.learn(middle, ask(chain, middle, 0), chain);
     }
@@ -51,8 +51,13 @@ pub(super) fn best(chain: &Chain) -> Option<Found> {
     })
 }
 
+/// Limits that may remain undecided before the search stops.
+const PATIENCE: usize = 12;
+
 /// Where the optimum is looked for.
 struct Bracket {
+    /// How many limits remained undecided.
+    unknown: usize,
     /// No cut below this was found.
     low: i64,
     /// No cut below this exists.
@@ -69,6 +74,7 @@ impl Bracket {
         let mut state = Self {
             low: relaxed(chain),
             proved: 0,
+            unknown: 0,
             high: i64::MAX,
             cut: Cut { parts: Vec::new() },
         };
@@ -97,7 +103,10 @@ impl Bracket {
                 self.low = too_low.next.unwrap_or(limit + 1);
                 self.proved = self.proved.max(self.low);
             }
-            Answer::Unknown => self.low = limit + 1,
+            Answer::Unknown => {
+                self.unknown += 1;
+                self.low = limit + 1;
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use super::probe::{Reach, TooLow, probe};
 use super::search::Answer;
 
 /// Steps after which the search gives up.
-const STEPS: usize = 20_000;
+const STEPS: usize = 4_000;
 /// The deepest search.
 const DEPTH: usize = 4096;
 /// Failures that are remembered for each cut of each stage.
