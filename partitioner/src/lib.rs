@@ -29,6 +29,7 @@ pub mod ids;
 mod json;
 pub mod machine;
 pub mod partition;
+pub mod plan;
 pub mod profile;
 pub mod render;
 pub mod schedule;
@@ -39,14 +40,17 @@ pub mod units;
 mod walk;
 
 pub use check::{CheckError, CheckedSchedule};
-pub use cost::Costs;
+pub use cost::{Costs, EdgeTimes, Link, StageMemory, StageTimes};
 pub use error::Error;
 pub use ids::{DeviceId, LayerId, MicroId, StageId};
 pub use json::ReadError;
-pub use machine::{Device, Link, Machine, MachineError};
+pub use machine::{Device, Machine, MachineError};
 pub use partition::{Partition, PartitionError};
+pub use plan::{Alternative, Plan, PlanError, PlanOptions, plan};
 pub use profile::{LayerProfile, Profile, Times};
-pub use schedule::{Action, Kind, Schedule, ScheduleError, ScheduleKind, Shape};
+pub use schedule::{
+    Action, CsvError, CsvFormat, Kind, Placement, Schedule, ScheduleError, ScheduleKind, Shape,
+};
 pub use simulate::{Simulation, simulate};
 pub use solve::{Problem, Recompute, Solution, SolveError, Strategy, Transfer};
 pub use timeline::{Span, Timeline};

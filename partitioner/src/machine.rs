@@ -1,11 +1,8 @@
 //! The devices that a pipeline is to run on, and the links between them.
 
-use std::fmt;
-use std::str::FromStr;
-
-use crate::error::Error;
+use crate::cost::{EdgeTimes, Link};
 use crate::ids::DeviceId;
-use crate::units::{Bytes, Micros};
+use crate::units::Bytes;
 
 /// The most devices of a machine.
 pub const MAX_DEVICES: usize = 1 << 14;
@@ -19,67 +16,6 @@ pub struct Device {
     pub speed: f64,
     /// Its memory; none for no limit.
     pub memory: Option<Bytes>,
-}
-
-/// How values travel between two devices.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Link {
-    /// Bandwidth in bytes per microsecond; infinite where it does not matter.
-    pub bytes_per_us: f64,
-    /// How long a value is under way besides.
-    pub latency: Micros,
-}
-
-impl Link {
-    /// A link over which values travel in no time.
-    pub const FREE: Self = Self {
-        bytes_per_us: f64::INFINITY,
-        latency: Micros::ZERO,
-    };
-
-    /// How long `bytes` occupy the link.
-    pub fn occupancy(&self, bytes: Bytes) -> Micros {
-        Micros::saturating(bytes.0 as f64 / self.bytes_per_us)
-    }
-}
-
-impl fmt::Display for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.bytes_per_us.is_infinite() {
-            write!(f, "{}", self.latency)
-        } else {
-            write!(f, "{} GB/s, {}", self.bytes_per_us / 1e3, self.latency)
-        }
-    }
-}
-
-impl FromStr for Link {
-    type Err = Error;
-
-    /// Reads `25GB/s,5us`, `25GB/s` or `5us`.
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let bad = || Error::Parse {
-            text: text.to_owned(),
-            expected: "a link such as 25GB/s,5us: a bandwidth above 0, a latency, or both",
-        };
-        let mut link = Self::FREE;
-        let (mut bandwidth, mut latency) = (false, false);
-        for part in text.split(',') {
-            if let Some(amount) = part.trim().strip_suffix("/s") {
-                let bytes: Bytes = amount.parse().map_err(|_| bad())?;
-                if bytes == Bytes::ZERO || std::mem::replace(&mut bandwidth, true) {
-                    return Err(bad());
-                }
-                link.bytes_per_us = bytes.0 as f64 / 1e6;
-            } else {
-                link.latency = part.parse().map_err(|_| bad())?;
-                if std::mem::replace(&mut latency, true) {
-                    return Err(bad());
-                }
-            }
-        }
-        Ok(link)
-    }
 }
 
 /// Why devices cannot be described this way.
@@ -128,7 +64,7 @@ pub enum MachineError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     devices: Vec<Device>,
-    link: Link,
+    link: Option<Link>,
 }
 
 impl Machine {
@@ -143,7 +79,7 @@ impl Machine {
         };
         Ok(Self {
             devices: vec![device; devices],
-            link: Link::FREE,
+            link: None,
         })
     }
 
@@ -170,7 +106,7 @@ impl Machine {
     /// The same with this link between any two devices.
     #[must_use]
     pub fn with_link(mut self, link: Link) -> Self {
-        self.link = link;
+        self.link = Some(link);
         self
     }
 
@@ -191,30 +127,21 @@ impl Machine {
         &self.devices
     }
 
-    /// The link between any two devices.
-    pub fn link(&self) -> Link {
+    /// The link between any two devices; none where transfers take no time.
+    pub fn link(&self) -> Option<Link> {
         self.link
+    }
+
+    /// What it takes to move `bytes` from one device to another.
+    pub fn transfer(&self, bytes: Bytes) -> EdgeTimes {
+        let link = self.link.map(|link| link.transfer(bytes));
+        link.unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn links_are_read() {
-        let link: Link = "25GB/s,5us".parse().unwrap();
-        assert_eq!(link.bytes_per_us, 25_000.0);
-        assert_eq!(link.latency.get(), 5.0);
-        assert_eq!(link.occupancy(Bytes(50_000)).get(), 2.0);
-        assert_eq!(
-            "3ms".parse::<Link>().unwrap().occupancy(Bytes(1)).get(),
-            0.0
-        );
-        for bad in ["", "0GB/s", "25GB", "1GB/s,2GB/s", "1us,2us", "-1GB/s", "x"] {
-            assert!(bad.parse::<Link>().is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn machines_are_checked() {

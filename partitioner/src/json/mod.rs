@@ -139,6 +139,17 @@ impl<'a> Located<'a> {
         }
     }
 
+    /// Nothing for `null`, else what `read` gives.
+    pub(crate) fn nullable<T>(
+        self,
+        read: impl Fn(&Self) -> Result<T, ReadError>,
+    ) -> Result<Option<T>, ReadError> {
+        match self.node {
+            Node::Null => Ok(None),
+            _ => read(&self).map(Some),
+        }
+    }
+
     /// A text of at most `max` bytes.
     pub(crate) fn text(self, max: usize) -> Result<String, ReadError> {
         match self.node {

@@ -7,6 +7,7 @@
 
 mod action;
 mod building_block;
+mod csv;
 mod dualpipe_v;
 mod error;
 mod forward_only;
@@ -26,6 +27,7 @@ mod zb_h2;
 mod zbv;
 
 pub use action::{Action, Kind};
+pub use csv::{CsvError, CsvFormat};
 pub use error::ScheduleError;
 pub use kind::ScheduleKind;
 pub use placement::Placement;

@@ -6,7 +6,7 @@
 //! rounds a sum of that size.
 
 use super::Transfer;
-use super::memory::{Memory, PLAIN, REDO};
+use super::memory::{Held, Memory, PLAIN, REDO};
 use super::problem::Problem;
 use crate::profile::LayerCost;
 use crate::units::Micros;
@@ -42,7 +42,7 @@ pub(super) struct Chain {
     /// Whether the cut behind a stage crosses between devices.
     crosses: Vec<bool>,
     pub(super) memory: Memory,
-    pub(super) in_flight: Vec<u64>,
+    pub(super) held: Vec<Held>,
     pub(super) device: Vec<usize>,
     /// Per device.
     pub(super) caps: Vec<Option<u64>>,
@@ -79,7 +79,7 @@ impl Chain {
             busy: Vec::new(),
             crosses: problem.crosses(),
             memory: problem.memory(),
-            in_flight: problem.stages.iter().map(|s| s.in_flight as u64).collect(),
+            held: problem.stages.iter().map(|slot| slot.held).collect(),
             device: problem.stages.iter().map(|s| s.device.0).collect(),
             caps: problem
                 .machine
@@ -183,8 +183,8 @@ impl Chain {
 
     /// Bytes of a stage with the layers `part.start..end`.
     pub(super) fn bytes(&self, stage: usize, part: Part, end: usize) -> u64 {
-        let in_flight = self.in_flight[stage];
-        self.memory.bytes(part.mode, in_flight, part.start, end)
+        let held = self.held[stage];
+        self.memory.bytes(part.mode, held, part.start, end)
     }
 
     /// The limit of a stage's device, raised by `slack`.

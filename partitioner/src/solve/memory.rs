@@ -1,5 +1,8 @@
 //! What a stage needs at its peak.
 
+use std::ops::Range;
+
+use crate::cost::StageMemory;
 use crate::profile::LayerCost;
 use crate::units::Bytes;
 
@@ -7,16 +10,26 @@ use crate::units::Bytes;
 pub(super) const PLAIN: usize = 0;
 pub(super) const REDO: usize = 1;
 
+/// How many micro-batches a stage holds at its peak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    /// From the forward to the end of the backward.
+    pub(super) in_flight: u64,
+    /// From the start of the backward to its end: 1, or more where the weight's half waits.
+    pub(super) backward: u64,
+}
+
 /// Peak memory of any run of layers, in constant time.
 ///
 /// Parameters, their gradients and the optimizer's state always; the activations of the
 /// micro-batches in flight, or, with recompute, the inputs of those in flight and the
-/// activations of one; and the largest temporary of a layer. In inference: the parameters, and
+/// activations of those in their backward; and the largest temporary of a layer. In inference: the parameters, and
 /// the largest input, output and temporary of a layer.
 ///
 /// For a given start it never falls as the end moves right: the searches rely on that.
 #[derive(Debug)]
 pub(super) struct Memory {
+    training: bool,
     /// Prefix sums of what is there throughout, and of activations.
     fixed: Vec<u64>,
     activations: Vec<u64>,
@@ -38,6 +51,7 @@ impl Memory {
             cost.temporary.0.saturating_add(around)
         };
         Self {
+            training,
             fixed: prefix(costs.iter().map(fixed)),
             activations: prefix(costs.iter().map(kept)),
             working: RangeMax::new(costs.iter().zip(&inputs).map(working).collect()),
@@ -45,28 +59,64 @@ impl Memory {
         }
     }
 
-    /// Bytes that the layers `start..end` need with `in_flight` micro-batches.
-    pub(super) fn bytes(&self, mode: usize, in_flight: u64, start: usize, end: usize) -> u64 {
+    /// Bytes that the layers `start..end` need.
+    pub(super) fn bytes(&self, mode: usize, held: Held, start: usize, end: usize) -> u64 {
         let activations = self.activations[end] - self.activations[start];
         let held = match mode {
-            PLAIN => activations.saturating_mul(in_flight),
-            _ => activations.saturating_add(self.inputs[start].saturating_mul(in_flight)),
+            PLAIN => activations.saturating_mul(held.in_flight),
+            _ => activations
+                .saturating_mul(held.backward)
+                .saturating_add(self.inputs[start].saturating_mul(held.in_flight)),
         };
         (self.fixed[end] - self.fixed[start])
             .saturating_add(held)
             .saturating_add(self.working.of(start, end))
     }
 
+    /// What a stage holds, in the simulator's terms, and its largest temporary besides.
+    pub(super) fn stage(
+        &self,
+        mode: usize,
+        parameters: u64,
+        range: Range<usize>,
+    ) -> (StageMemory, Bytes) {
+        let (start, end) = (range.start, range.end);
+        let fixed = self.fixed[end] - self.fixed[start];
+        let kept = self.activations[end] - self.activations[start];
+        let working = self.working.of(start, end);
+        let mut memory = StageMemory {
+            parameters: Bytes(parameters),
+            ..StageMemory::default()
+        };
+        if !self.training {
+            memory.activation = Bytes(working);
+            return (memory, Bytes::ZERO);
+        }
+        memory.gradients = Bytes(parameters);
+        memory.optimizer = Bytes(fixed) - Bytes(2 * parameters);
+        if mode == PLAIN {
+            memory.activation = Bytes(kept);
+        } else {
+            memory.activation = Bytes(self.inputs[start]);
+            memory.recomputed = Bytes(kept);
+        }
+        (memory, Bytes(working))
+    }
+
     /// A number that orders starts: if it is no larger for a later start, the later start
     /// needs no more memory, whatever the end.
-    pub(super) fn key(&self, mode: usize, in_flight: u64, start: usize) -> i128 {
+    pub(super) fn key(&self, mode: usize, held: Held, start: usize) -> i128 {
         let (fixed, kept) = (
             i128::from(self.fixed[start]),
             i128::from(self.activations[start]),
         );
         match mode {
-            PLAIN => -fixed - kept * i128::from(in_flight),
-            _ => i128::from(self.inputs[start]) * i128::from(in_flight) - fixed - kept,
+            PLAIN => -fixed - kept * i128::from(held.in_flight),
+            _ => {
+                i128::from(self.inputs[start]) * i128::from(held.in_flight)
+                    - fixed
+                    - kept * i128::from(held.backward)
+            }
         }
     }
 }

@@ -33,6 +33,7 @@ use crate::units::{Bytes, Micros};
 
 pub use block::block_partition;
 pub use error::{Shortfall, SolveError};
+pub(crate) use problem::ADAMW_STATE;
 pub use problem::Problem;
 
 /// Whether stages keep only their inputs and run the forward once more before the backward.

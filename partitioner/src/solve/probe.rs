@@ -238,7 +238,7 @@ impl Front {
     fn push(&mut self, reach: &Reach<'_>, stage: usize, start: usize) {
         let chain = reach.chain;
         let capped = reach.caps[stage].is_some();
-        let key = |start| chain.memory.key(self.mode, chain.in_flight[stage], start);
+        let key = |start| chain.memory.key(self.mode, chain.held[stage], start);
         let new = Entry {
             cost: -chain.row(stage, self.mode)[start],
             key: if capped { key(start) } else { 0 },

@@ -1,11 +1,11 @@
 //! What is to be cut, and the strategies that cut it.
 
 use super::chain::{Chain, Cut, Part};
-use super::memory::{Memory, PLAIN, REDO};
+use super::memory::{Held, Memory, PLAIN, REDO};
 use super::search::{self, Found};
 use super::{Recompute, Solution, SolveError, Strategy, Transfer, error};
 use crate::check::CheckedSchedule;
-use crate::cost::{Costs, EdgeTimes, StageTimes};
+use crate::cost::{Costs, StageTimes};
 use crate::ids::{DeviceId, StageId};
 use crate::machine::Machine;
 use crate::partition::{Partition, PartitionError};
@@ -20,8 +20,8 @@ pub(crate) const ADAMW_STATE: f64 = 2.0;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) device: DeviceId,
-    /// Micro-batches whose activations it holds at its peak.
-    pub(super) in_flight: usize,
+    /// Micro-batches that it holds at its peak.
+    pub(super) held: Held,
     /// Whether its backward runs in halves.
     pub(super) split: bool,
 }
@@ -74,15 +74,18 @@ impl Problem {
     ) -> Self {
         let plan = schedule.schedule();
         assert!(plan.devices() <= machine.devices().len(), "a device short");
-        let split = split_stages(schedule);
+        let (split, backward) = backwards(schedule);
         let slot = |stage: usize| Slot {
             device: schedule.device_of(StageId(stage)),
-            in_flight: schedule.peak_in_flight(StageId(stage)),
+            held: Held {
+                in_flight: schedule.peak_in_flight(StageId(stage)) as u64,
+                backward: backward[stage],
+            },
             split: split[stage],
         };
         let stages: Vec<Slot> = (0..plan.stages()).map(slot).collect();
         let deep = |(stage, slot): (usize, &Slot)| {
-            slot.in_flight >= plan.micro_batches().min(plan.stages() - stage + 1)
+            slot.held.in_flight >= plan.micro_batches().min(plan.stages() - stage + 1) as u64
         };
         let overlapped = !schedule.is_training() || stages.iter().enumerate().all(deep);
         let mut costs = profile.costs(batch);
@@ -209,16 +212,33 @@ impl Problem {
     pub fn stage_costs(&self, partition: &Partition, recompute: &[bool]) -> Costs {
         let stage = |stage: usize| self.times(partition, recompute[stage], stage);
         let mut costs = Costs::new((0..partition.stages()).map(stage).collect());
-        let link = self.machine.link();
-        for stage in 1..partition.stages() {
-            let first = partition.range(StageId(stage)).start;
-            let times = EdgeTimes {
-                occupancy: link.occupancy(self.costs[first - 1].output),
-                latency: link.latency,
-            };
-            costs = costs.with_edge(StageId(stage - 1), times);
+        let memory = self.memory();
+        for stage in 0..partition.stages() {
+            let range = partition.range(StageId(stage));
+            if stage > 0 {
+                let times = self.machine.transfer(self.costs[range.start - 1].output);
+                costs = costs.with_edge(StageId(stage - 1), times);
+            }
+            let parameters = self.costs[range.clone()]
+                .iter()
+                .map(|c| c.parameters.0)
+                .sum();
+            let (bytes, _) = memory.stage(usize::from(recompute[stage]), parameters, range);
+            costs = costs.with_memory(StageId(stage), bytes);
         }
         costs
+    }
+
+    /// Per device, the largest temporary of a layer: what a run needs on top of what the
+    /// simulator counts.
+    pub(crate) fn temporaries(&self, partition: &Partition) -> Vec<Bytes> {
+        let memory = self.memory();
+        let mut largest = vec![Bytes::ZERO; self.machine.devices().len()];
+        for (stage, slot) in self.stages.iter().enumerate() {
+            let (_, bytes) = memory.stage(PLAIN, 0, partition.range(StageId(stage)));
+            largest[slot.device.0] = largest[slot.device.0].max(bytes);
+        }
+        largest
     }
 
     fn times(&self, partition: &Partition, recompute: bool, stage: usize) -> StageTimes {
@@ -270,10 +290,9 @@ impl Problem {
     /// At a cut behind a layer: how long one micro-batch's transfers take in all, and how long
     /// they occupy the link in one direction.
     pub(super) fn transfer_at(&self, cost: &LayerCost) -> (Micros, Micros) {
-        let link = self.machine.link();
-        let busy = link.occupancy(cost.output);
+        let times = self.machine.transfer(cost.output);
         let ways = if self.training { 2.0 } else { 1.0 };
-        ((busy + link.latency) * ways, busy)
+        ((times.occupancy + times.latency) * ways, times.occupancy)
     }
 }
 
@@ -300,15 +319,29 @@ impl LayerCost {
     }
 }
 
-/// Which stages run their backward in halves.
-fn split_stages(schedule: &CheckedSchedule) -> Vec<bool> {
-    let mut split = vec![false; schedule.schedule().stages()];
+/// Which stages run their backward in halves, and how many micro-batches each has between the
+/// start and the end of it at its peak.
+fn backwards(schedule: &CheckedSchedule) -> (Vec<bool>, Vec<u64>) {
+    let stages = schedule.schedule().stages();
+    let (mut split, mut now, mut peak) =
+        (vec![false; stages], vec![0_u64; stages], vec![1; stages]);
     for (_, actions) in schedule.schedule().iter() {
         for action in actions {
-            split[action.stage.0] |= action.kind == Kind::BackwardInput;
+            let stage = action.stage.0;
+            match action.kind {
+                Kind::BackwardInput => {
+                    split[stage] = true;
+                    now[stage] += 1;
+                    peak[stage] = now[stage].max(peak[stage]);
+                }
+                Kind::BackwardWeight => now[stage] -= 1,
+                // A joint backward on top of the halves that wait.
+                Kind::Backward => peak[stage] = (now[stage] + 1).max(peak[stage]),
+                Kind::Forward | Kind::Recompute => {}
+            }
         }
     }
-    split
+    (split, peak)
 }
 
 /// The partition with each stage in the first mode allowed, changed where a device is too

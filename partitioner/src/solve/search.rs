@@ -71,9 +71,10 @@ impl Bracket {
     /// Goes up from the bound that holds without transfers and memory until there is a cut:
     /// most often there is one close by, and the probe is fast where the limit is tight.
     fn open(chain: &Chain) -> Option<Self> {
+        let low = relaxed(chain);
         let mut state = Self {
-            low: relaxed(chain),
-            proved: 0,
+            low,
+            proved: low,
             unknown: 0,
             high: i64::MAX,
             cut: Cut { parts: Vec::new() },

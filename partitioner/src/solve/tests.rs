@@ -6,8 +6,9 @@ use super::Solution;
 use super::memory::{PLAIN, REDO};
 use super::{Problem, Recompute, SolveError, Strategy as Cutting, Transfer, block_partition};
 use crate::check::CheckedSchedule;
+use crate::cost::Link;
 use crate::ids::StageId;
-use crate::machine::{Link, Machine};
+use crate::machine::Machine;
 use crate::profile::{LayerProfile, Profile, Times};
 use crate::schedule::{ScheduleKind, Shape};
 use crate::units::{Bytes, Micros};
@@ -60,13 +61,10 @@ fn shape() -> impl Strategy<Value = (ScheduleKind, Shape)> {
 fn case() -> impl Strategy<Value = Case> {
     let speed = prop::sample::select(vec![0.5, 1.0, 1.0, 2.0]);
     let memory = prop_oneof![Just(None), (0_u64..1500).prop_map(Some)];
-    let link = prop_oneof![
-        Just(Link::FREE),
-        (1_u32..8, 0_u32..10).prop_map(|(bandwidth, latency)| Link {
-            bytes_per_us: f64::from(bandwidth) / 4.0,
-            latency: Micros::new(f64::from(latency)).unwrap(),
-        }),
-    ];
+    let link = prop::option::of((1_u64..8, 0_u32..10).prop_map(|(bandwidth, latency)| {
+        let latency = Micros::new(f64::from(latency)).unwrap();
+        Link::new(Bytes(bandwidth * 250_000), latency).unwrap()
+    }));
     (
         shape(),
         prop::collection::vec(layer(), 4..8),
@@ -84,9 +82,13 @@ fn case() -> impl Strategy<Value = Case> {
                     .map(|m| Bytes(m.unwrap_or(1 << 40)))
                     .collect();
                 let machine = Machine::new(p).unwrap().with_speeds(&speeds[..p]).unwrap();
+                let machine = machine.with_memory(&memory).unwrap();
                 Case {
                     profile: Profile::new("cpu", 4, layers).unwrap().with_input(Bytes(7)),
-                    machine: machine.with_memory(&memory).unwrap().with_link(link),
+                    machine: match link {
+                        Some(link) => machine.with_link(link),
+                        None => machine,
+                    },
                     schedule: kind.generate(shape).unwrap(),
                     recompute,
                     transfer,
@@ -111,24 +113,24 @@ fn by_hand(problem: &Problem, stage: usize, redo: bool, start: usize, end: usize
     }
     time /= problem.machine.devices()[slot.device.0].speed;
     if stage + 1 < problem.stages.len() && problem.stages[stage + 1].device != slot.device {
-        let busy = problem
-            .machine
-            .link()
-            .occupancy(layers[layers.len() - 1].output)
-            .get();
+        let transfer = problem.machine.transfer(layers[layers.len() - 1].output);
+        let busy = transfer.occupancy.get();
         if problem.transfer == Transfer::Waited {
             let ways = if problem.training { 2.0 } else { 1.0 };
-            time += ways * (busy + problem.machine.link().latency.get());
+            time += ways * (busy + transfer.latency.get());
         }
         time = time.max(busy);
     }
-    (
-        time,
-        bytes_by_hand(problem, slot.in_flight as u64, redo, start, end),
-    )
+    (time, bytes_by_hand(problem, slot.held, redo, start, end))
 }
 
-fn bytes_by_hand(problem: &Problem, held: u64, redo: bool, start: usize, end: usize) -> u64 {
+fn bytes_by_hand(
+    problem: &Problem,
+    held: super::memory::Held,
+    redo: bool,
+    start: usize,
+    end: usize,
+) -> u64 {
     let layers = &problem.costs[start..end];
     let into = |layer: usize| match layer {
         0 => problem.input.0,
@@ -142,9 +144,9 @@ fn bytes_by_hand(problem: &Problem, held: u64, redo: bool, start: usize, end: us
     }
     let temporary = layers.iter().map(|l| l.temporary.0).max().unwrap();
     let kept = if redo {
-        activations + held * into(start)
+        held.backward * activations + held.in_flight * into(start)
     } else {
-        held * activations
+        held.in_flight * activations
     };
     4 * parameters + kept + temporary
 }
