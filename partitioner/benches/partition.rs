@@ -7,8 +7,8 @@ use std::time::Instant;
 use criterion::{Criterion, criterion_group, criterion_main};
 use gpipe_partitioner::solve::block_partition;
 use gpipe_partitioner::{
-    Bytes, LayerProfile, Machine, Micros, Partition, PlanOptions, Problem, Profile, ScheduleKind,
-    Shape, StageId, Times, plan,
+    Bytes, CheckedSchedule, LayerProfile, Machine, Micros, Partition, PlanOptions, Problem,
+    Profile, ScheduleKind, Shape, StageId, Times, plan,
 };
 
 /// A small generator, so that every run sees the same chains (Steele, Lea, Flood: splitmix64).
@@ -112,6 +112,40 @@ fn timed<R>(what: &str, run: impl FnOnce() -> R) -> R {
     result
 }
 
+/// The same size where almost any cut will do, so that the search has nothing to go by.
+fn wide(schedule: &CheckedSchedule, machine: &Machine) -> anyhow::Result<()> {
+    let chain = |time: fn(usize) -> f64| {
+        let layer = |index| {
+            let time = micros(time(index));
+            LayerProfile::new("layer", Times::new(time, time, time)).with_bytes(
+                Bytes(1 << 10),
+                Bytes(1 << 10),
+                Bytes(1 << 10),
+            )
+        };
+        Profile::new("synthetic", 8, (0..10_000).map(layer).collect())
+    };
+    let giant = |index| if index == 5000 { 1e6 } else { 1.0 };
+    for (what, profile) in [
+        (
+            "... one layer of the chain as long as 100 chains",
+            chain(giant)?,
+        ),
+        ("... all layers equal", chain(|_| 1.0)?),
+        ("... no layer takes any time", chain(|_| 0.0)?),
+    ] {
+        let problem = Problem::new(&profile, 8, machine, schedule);
+        let solution = timed(what, || problem.solve())?;
+        anyhow::ensure!(solution.is_optimal(), "not the optimum");
+    }
+    let mut weights = vec![1; 10_000];
+    weights[5000] = 1 << 20;
+    timed("by_weight, one layer has almost all the weight", || {
+        Partition::by_weight(&weights, 1024)
+    })?;
+    Ok(())
+}
+
 /// The cuts and plans that are meant to be fast, once each.
 fn large() -> anyhow::Result<()> {
     println!("once each:");
@@ -143,6 +177,7 @@ fn large() -> anyhow::Result<()> {
         anyhow::ensure!(solution.is_optimal(), "not the optimum");
         anyhow::ensure!((0..1024).all(|s| !solution.partition.range(StageId(s)).is_empty()));
     }
+    wide(&schedule, &unequal)?;
     let schedule = ScheduleKind::OneFOneB.generate(Shape::new(8, 16))?;
     let problem = Problem::new(
         &profile,

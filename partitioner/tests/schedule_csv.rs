@@ -97,7 +97,7 @@ proptest! {
         let kind = ScheduleKind::ALL[k];
         if let Some(schedule) = checked(p, m, v, kind) {
             for format in [CsvFormat::Compute, CsvFormat::ComputeAndCommunication] {
-                let read = Schedule::from_csv(kind.name(), &schedule.to_csv(format)).unwrap();
+                let read = Schedule::from_csv(schedule.schedule().name(), &schedule.to_csv(format)).unwrap();
                 prop_assert_eq!(&read, schedule.schedule());
             }
         }

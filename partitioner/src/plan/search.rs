@@ -15,7 +15,7 @@ use crate::units::{Bytes, Micros};
 /// How many candidates have their cuts moved one by one.
 const POLISHED: usize = 3;
 /// How many actions may be simulated for each of them.
-const POLISH_ACTIONS: usize = 4_000_000;
+const POLISH_ACTIONS: usize = 12_000_000;
 
 /// Chooses balance, schedule, chunks, micro-batches and recompute for a profile.
 ///
@@ -48,7 +48,7 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     }
     fitting.sort_by(Candidate::order);
     let polished = fitting.len().min(POLISHED);
-    let better = in_parallel(&fitting[..polished], |candidate| candidate.polish(options));
+    let better = in_parallel(&fitting[..polished], Candidate::polish);
     fitting.splice(..polished, better);
     fitting.sort_by(Candidate::order);
     if fitting.is_empty() {
@@ -205,7 +205,7 @@ impl Candidate {
     }
 
     /// Moves single cuts by a layer as long as the simulated step shrinks.
-    fn polish(&self, _options: &PlanOptions) -> Self {
+    fn polish(&self) -> Self {
         let plan = self.schedule.schedule();
         let actions: usize = plan.iter().map(|(_, list)| list.len()).sum();
         let mut left = POLISH_ACTIONS / actions.max(1);
