@@ -43,3 +43,8 @@ pub use {
         Values, cuda_available, intra_op_threads, layers, libtorch_version, on_values, parse_device,
     },
 };
+
+/// The README's example is compiled and run with the other doc tests.
+#[cfg(all(doctest, feature = "torch"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -8,6 +8,7 @@ mod sample;
 
 use std::time::Instant;
 
+use gpipe_partitioner::render;
 use tch::{Kind, Tensor};
 
 use super::Failure;
@@ -22,6 +23,9 @@ use options::Options;
 use outcome::Outcome;
 use progress::Progress;
 use run_folder::{RunFolder, StepRecord};
+
+/// Columns of the timeline that is printed at the end.
+const WIDTH: usize = 100;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     silence_stage_panics();
@@ -74,6 +78,7 @@ fn train(
         outcome.add(&record);
         if step == options.steps {
             folder.trace(&report.timeline)?;
+            outcome.timeline = render::text(&report.timeline, WIDTH);
         }
         if !report.loss.is_finite() {
             let why = format!("the loss is {} at step {step}: try a smaller --lr", report.loss);
