@@ -17,7 +17,12 @@ const STAGES: usize = 2;
 const PAIRS: usize = 60;
 
 fn pipeline(stages: usize) -> Pipeline {
-    let sizes = Mlp { inputs: WIDTH, hidden: WIDTH, depth: LAYERS - 1, outputs: WIDTH };
+    let sizes = Mlp {
+        inputs: WIDTH,
+        hidden: WIDTH,
+        depth: LAYERS - 1,
+        outputs: WIDTH,
+    };
     let balance = vec![LAYERS / stages; stages];
     Pipeline::builder(mlp(sizes))
         .devices(&vec![Device::Cpu; stages])
@@ -74,9 +79,20 @@ fn speed_up(_: &mut Criterion) {
     let ideal = (MICRO_BATCHES * STAGES) as f64 / (MICRO_BATCHES + STAGES - 1) as f64;
     let ratio = median(ratios);
     println!("two stages against one, {MICRO_BATCHES} micro-batches, one thread each:");
-    println!("  step      {:.1} ms against {:.1} ms", median(doubles), median(singles));
-    println!("  speed-up  {ratio:.3} of {ideal:.3} possible: {:.1} %", ratio / ideal * 100.0);
-    println!("  bubble    {:.1} % measured, {:.1} % predicted", median(measured), median(predicted));
+    println!(
+        "  step      {:.1} ms against {:.1} ms",
+        median(doubles),
+        median(singles)
+    );
+    println!(
+        "  speed-up  {ratio:.3} of {ideal:.3} possible: {:.1} %",
+        ratio / ideal * 100.0
+    );
+    println!(
+        "  bubble    {:.1} % measured, {:.1} % predicted",
+        median(measured),
+        median(predicted)
+    );
 }
 
 fn steps(c: &mut Criterion) {
@@ -85,7 +101,9 @@ fn steps(c: &mut Criterion) {
     group.sample_size(20);
     for stages in [1, STAGES] {
         let mut pipe = pipeline(stages);
-        group.bench_function(format!("stages_{stages}"), |b| b.iter(|| step(&mut pipe, &x, &y)));
+        group.bench_function(format!("stages_{stages}"), |b| {
+            b.iter(|| step(&mut pipe, &x, &y))
+        });
     }
     group.finish();
 }

@@ -7,11 +7,15 @@ use gpipe::{AdamW, Optimizer, Pipeline, Sequential};
 
 fn main() -> anyhow::Result<()> {
     let linear = |p: &nn::Path<'_>, _: usize| {
-        nn::seq().add(nn::linear(p, 256, 256, nn::LinearConfig::default())).add_fn(|x| x.tanh())
+        nn::seq()
+            .add(nn::linear(p, 256, 256, nn::LinearConfig::default()))
+            .add_fn(|x| x.tanh())
     };
     let model = Sequential::new()
         .layers("hidden", 8, linear)
-        .layer("head", |p| nn::linear(p, 256, 10, nn::LinearConfig::default()));
+        .layer("head", |p| {
+            nn::linear(p, 256, 10, nn::LinearConfig::default())
+        });
 
     let mut pipe = Pipeline::new(model, &[Device::Cpu, Device::Cpu], 4)?;
     let mut optimizer = Optimizer::new(AdamW::default());

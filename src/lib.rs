@@ -40,7 +40,8 @@ pub use {
     pipeline::{Pipeline, PipelineBuilder, StepReport},
     torch::{
         AdamW, Context, IntoLoss, Layer, Loss, LossFn, OptimizerKind, Sequential, Sgd, TorchError,
-        Values, cuda_available, intra_op_threads, layers, libtorch_version, on_values, parse_device,
+        Values, cuda_available, intra_op_threads, layers, libtorch_version, on_values,
+        parse_device,
     },
 };
 

@@ -38,7 +38,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     println!("libtorch  {libtorch}");
     println!("cpu       {cores} cores");
     match cuda {
-        Ok(count) => println!("cuda      {count} device(s): cuda:0 to cuda:{}", count.saturating_sub(1)),
+        Ok(count) => println!(
+            "cuda      {count} device(s): cuda:0 to cuda:{}",
+            count.saturating_sub(1)
+        ),
         Err(why) => println!("cuda      none: {why}"),
     }
     Ok(())

@@ -11,7 +11,9 @@ pub struct TorchError {
 
 impl TorchError {
     pub(crate) fn new(message: impl AsRef<str>) -> Self {
-        Self { message: without_backtrace(message.as_ref()).to_owned() }
+        Self {
+            message: without_backtrace(message.as_ref()).to_owned(),
+        }
     }
 
     /// The message, without back-trace.
@@ -31,7 +33,9 @@ impl From<tch::TchError> for TorchError {
 /// libtorch appends `Exception raised from <function> at <file>` and one line a
 /// stack frame; tch passes that on in errors and panics.
 pub(crate) fn without_backtrace(message: &str) -> &str {
-    let end = message.find("\nException raised from ").unwrap_or(message.len());
+    let end = message
+        .find("\nException raised from ")
+        .unwrap_or(message.len());
     message[..end].trim_end()
 }
 

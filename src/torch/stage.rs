@@ -47,7 +47,10 @@ pub(crate) enum Mode {
 impl fmt::Debug for StepSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let train = matches!(self.mode, Mode::Train { .. });
-        f.debug_struct("StepSettings").field("step", &self.step).field("train", &train).finish()
+        f.debug_struct("StepSettings")
+            .field("step", &self.step)
+            .field("train", &train)
+            .finish()
     }
 }
 
@@ -95,8 +98,10 @@ impl TorchStage {
         seed: u64,
         (first, last): (bool, bool),
     ) -> anyhow::Result<Self> {
-        let layers: Vec<_> =
-            layers.iter().map(|layer| layer.build(device, seed)).collect::<Result<_, _>>()?;
+        let layers: Vec<_> = layers
+            .iter()
+            .map(|layer| layer.build(device, seed))
+            .collect::<Result<_, _>>()?;
         let variables = layers.iter().flat_map(BuiltLayer::variables);
         let (parameters, buffers) = variables.partition(|(_, tensor)| tensor.requires_grad());
         Ok(Self {
@@ -129,19 +134,28 @@ impl TorchStage {
     /// Applies and clears the accumulated gradients.
     pub(crate) fn optimize(&mut self, id: u64, kind: &OptimizerKind) -> Result<(), TorchError> {
         self.settle()?;
-        self.optimizers.entry(id).or_default().step(kind, &handles(&self.parameters))
+        self.optimizers
+            .entry(id)
+            .or_default()
+            .step(kind, &handles(&self.parameters))
     }
 
     /// Clears the accumulated gradients.
     pub(crate) fn zero_grad(&mut self) -> Result<(), TorchError> {
         self.held.clear();
-        self.parameters.iter().try_for_each(|(_, parameter)| ffi::set_grad(parameter, None))
+        self.parameters
+            .iter()
+            .try_for_each(|(_, parameter)| ffi::set_grad(parameter, None))
     }
 
     /// Scales the gradients of the step that just ended well, not earlier ones.
     pub(crate) fn scale_step(&mut self, factor: f64) -> Result<(), TorchError> {
-        let grads: Vec<_> =
-            self.parameters.iter().map(|(_, p)| p.grad()).filter(Tensor::defined).collect();
+        let grads: Vec<_> = self
+            .parameters
+            .iter()
+            .map(|(_, p)| p.grad())
+            .filter(Tensor::defined)
+            .collect();
         ffi::scale(&grads, factor)
     }
 
@@ -160,7 +174,9 @@ impl TorchStage {
     }
 
     fn settings(&self) -> anyhow::Result<Arc<StepSettings>> {
-        self.settings.clone().ok_or_else(|| anyhow::anyhow!("an action outside of a step"))
+        self.settings
+            .clone()
+            .ok_or_else(|| anyhow::anyhow!("an action outside of a step"))
     }
 
     fn receive(&self, values: Values) -> Result<Values, TorchError> {
@@ -179,14 +195,20 @@ impl TorchStage {
         settings: &StepSettings,
         mut graph: Option<&mut Graph>,
     ) -> anyhow::Result<Values> {
-        let ctx = Context { train: graph.is_some(), micro, device: self.device };
+        let ctx = Context {
+            train: graph.is_some(),
+            micro,
+            device: self.device,
+        };
         for (number, built) in self.layers.iter().enumerate() {
             self.running = Running::Layer(number);
             let seed = rng::pass_seed(built.seed, settings.step, micro.index());
             let _random = RandomScope::open(seed)?;
             values = built.layer.forward(values, &ctx)?;
             if let Some(graph) = graph.as_deref_mut() {
-                values.present().try_for_each(|output| graph.mark(output, number))?;
+                values
+                    .present()
+                    .try_for_each(|output| graph.mark(output, number))?;
             }
         }
         Ok(values)
@@ -200,7 +222,12 @@ impl TorchStage {
         targets: Option<Values>,
         settings: &StepSettings,
     ) -> anyhow::Result<Values> {
-        let Mode::Train { loss, shares, input_gradient } = &settings.mode else {
+        let Mode::Train {
+            loss,
+            shares,
+            input_gradient,
+        } = &settings.mode
+        else {
             anyhow::bail!("a training action in inference");
         };
         let mut graph = Graph::new()?;
@@ -248,10 +275,9 @@ impl TorchStage {
 
     /// `B`: `grads` has one entry an output, or none on the last stage.
     fn backward(&mut self, micro: MicroId, grads: Option<Values>) -> anyhow::Result<Values> {
-        let mut flight = self
-            .flights
-            .remove(&micro)
-            .ok_or_else(|| anyhow::anyhow!("micro-batch {micro} has no forward to go back through"))?;
+        let mut flight = self.flights.remove(&micro).ok_or_else(|| {
+            anyhow::anyhow!("micro-batch {micro} has no forward to go back through")
+        })?;
         self.running = Running::Nothing;
         let grads: Vec<_> = grads.map_or_else(|| vec![None], |grads| grads.into_iter().collect());
         let done = flight.graph.backward(&grads);
@@ -279,12 +305,19 @@ impl TorchStage {
         let second = inputs.next().transpose()?;
         drop(inputs);
         match (action.kind, &settings.mode) {
-            (Kind::Forward, Mode::Infer) => {
-                Ok(vec![self.infer(action.micro, first.unwrap_or_default(), &settings)?])
-            }
+            (Kind::Forward, Mode::Infer) => Ok(vec![self.infer(
+                action.micro,
+                first.unwrap_or_default(),
+                &settings,
+            )?]),
             (Kind::Forward, Mode::Train { .. }) => {
                 let targets = if self.last { second } else { None };
-                Ok(vec![self.forward(action.micro, first.unwrap_or_default(), targets, &settings)?])
+                Ok(vec![self.forward(
+                    action.micro,
+                    first.unwrap_or_default(),
+                    targets,
+                    &settings,
+                )?])
             }
             (Kind::Backward, Mode::Train { input_gradient, .. }) => {
                 let grads = self.backward(action.micro, first)?;
@@ -305,8 +338,11 @@ impl Stage for TorchStage {
         self.settings = Some(Arc::clone(step));
         if matches!(step.mode, Mode::Train { .. }) {
             self.settle()?;
-            self.held =
-                self.parameters.iter().map(|(_, p)| ffi::take_grad(p)).collect::<Result<_, _>>()?;
+            self.held = self
+                .parameters
+                .iter()
+                .map(|(_, p)| ffi::take_grad(p))
+                .collect::<Result<_, _>>()?;
             self.saved_buffers = self.buffers.iter().map(|(_, b)| b.copy()).collect();
         }
         Ok(())
@@ -355,5 +391,8 @@ fn loss_parts(loss: &Tensor, weight: Option<f64>, device: Device) -> Values {
 }
 
 fn handles(named: &[(String, Tensor)]) -> Vec<Tensor> {
-    named.iter().map(|(_, tensor)| tensor.shallow_clone()).collect()
+    named
+        .iter()
+        .map(|(_, tensor)| tensor.shallow_clone())
+        .collect()
 }

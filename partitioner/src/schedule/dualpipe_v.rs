@@ -1,6 +1,10 @@
 //! DualPipeV: one chunk's forward together with the other chunk's backward.
 //!
-//! PICTURE
+//! With p = 2, v = 2, m = 4, Tf = Ti = Tw, B as long as both (a column a unit of time):
+//! ```text
+//! 0F0 0F1 0F2 3F0 3I0 3W0 3F1 0F3 3B1 3B1   . 3F2 0B0 0B0 3B2 3B2   . 3F3 0B1 0B1 3B3 3B3 0I2 0W2 0I3 0W3
+//!   . 1F0 2F0 1F1 2F1 1F2 2B0 2B0 2F2 1B0 1B0 1F3 2B1 2B1 2F3 1B1 1B1 2B2 2B2 1B2 1B2   . 2I3 1I3 2W3 1W3
+//! ```
 //! A forward and the backward after it are an overlapped pair, see
 //! [`Schedule::with_pairs`](super::Schedule::with_pairs): the schedule is made for
 //! devices that compute one while the other communicates. A pair that takes the

@@ -5,6 +5,8 @@ use super::{
     interleaved_zb, looped_bfs, one_f_one_b, v_half, v_min, zb_h1, zb_h2, zbv,
 };
 use crate::check::{CheckedSchedule, MAX_CELLS, MAX_STAGES};
+use crate::cost::Costs;
+use crate::units::Micros;
 use std::fmt;
 use std::str::FromStr;
 
@@ -36,11 +38,13 @@ pub enum ScheduleKind {
     DualPipeV,
     /// `forward-only`: inference.
     ForwardOnly,
+    /// `auto`: computed for the costs, see [`auto`](super::auto).
+    Auto,
 }
 
 impl ScheduleKind {
     /// Every built-in schedule.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::GPipe,
         Self::OneFOneB,
         Self::Interleaved1F1B,
@@ -53,6 +57,7 @@ impl ScheduleKind {
         Self::VMin,
         Self::DualPipeV,
         Self::ForwardOnly,
+        Self::Auto,
     ];
 
     /// The name by which users ask for it.
@@ -70,6 +75,7 @@ impl ScheduleKind {
             Self::VMin => "v-min",
             Self::DualPipeV => "dualpipe-v",
             Self::ForwardOnly => "forward-only",
+            Self::Auto => "auto",
         }
     }
 
@@ -78,7 +84,8 @@ impl ScheduleKind {
         Self::ALL.map(Self::name).join(", ")
     }
 
-    /// The schedule for p devices, v chunks per device and m micro-batches.
+    /// The schedule for p devices, v chunks per device and m micro-batches; `auto`
+    /// for equal times of all passes and no caps.
     ///
     /// # Errors
     /// [`ScheduleError::Unsupported`] with the numbers that work.
@@ -100,6 +107,11 @@ impl ScheduleKind {
                 "at most 65536 stages, and stages times micro-batches at most 67108864",
             ));
         }
+        if self == Self::Auto {
+            let unit = Micros::new(1.0).unwrap_or_default();
+            let costs = Costs::uniform(shape.stages(), unit, unit, unit);
+            return Ok(super::auto(shape, &costs, &[], None)?.schedule);
+        }
         let (devices, pairs) = self.lists(shape).map_err(unsupported)?;
         let schedule = Schedule::new(self.name(), shape.stages(), shape.micro_batches, devices);
         Ok(schedule.with_pairs(pairs).check()?)
@@ -119,7 +131,7 @@ impl ScheduleKind {
             Self::VHalf => v_half::lists(shape)?,
             Self::VMin => v_min::lists(shape)?,
             Self::DualPipeV => return dualpipe_v::lists(shape),
-            Self::ForwardOnly => forward_only::lists(shape),
+            Self::ForwardOnly | Self::Auto => forward_only::lists(shape),
         };
         Ok((devices, Vec::new()))
     }

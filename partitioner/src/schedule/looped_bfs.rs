@@ -1,6 +1,10 @@
 //! Looped breadth-first: GPipe with v chunks per device.
 //!
-//! PICTURE
+//! With p = 2, v = 2, m = 3, Tf = Tb (a column a unit of time):
+//! ```text
+//! 0F0 0F1 0F2 2F0 2F1 2F2   .   . 2B0 2B1 2B2 0B0 0B1 0B2
+//!   . 1F0 1F1 1F2 3F0 3F1 3F2 3B0 3B1 3B2 1B0 1B1 1B2   .
+//! ```
 //! All micro-batches pass a chunk before the next chunk starts. Bubble
 //! (p−1)(Tf+Tb)/v when m ≥ p, all m micro-batches in flight. Any p, v and m;
 //! placement loop.

@@ -6,7 +6,9 @@
 //! (and its weight passes) in increasing micro-batch order.
 
 mod action;
+mod auto;
 mod building_block;
+mod csv;
 mod dualpipe_v;
 mod error;
 mod forward_only;
@@ -17,6 +19,8 @@ mod kind;
 mod looped;
 mod looped_bfs;
 mod one_f_one_b;
+#[cfg(test)]
+mod pictures;
 mod placement;
 mod v_half;
 mod v_min;
@@ -26,6 +30,8 @@ mod zb_h2;
 mod zbv;
 
 pub use action::{Action, Kind};
+pub use auto::{Auto, Candidate, auto};
+pub use csv::{CsvError, CsvFormat};
 pub use error::ScheduleError;
 pub use kind::ScheduleKind;
 pub use placement::Placement;

@@ -1,10 +1,14 @@
 //! ZB-V: two chunks per device in a V, no bubble with the memory of 1F1B.
 //!
-//! PICTURE
+//! With p = 2, v = 2, m = 3, Tf = Ti = Tw (a column a unit of time):
+//! ```text
+//! 0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 3F2 3I2 3W2 0I1 0W1 0I2 0W2   .
+//!   . 1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1I1 2I2 1I2 1W1 2W2 1W2
+//! ```
 //! For Tf = Ti = Tw and m ≥ 2p−1 no device is idle between its first and its last
-//! action, and p device-micro-batches are in flight. The first device ends last:
-//! the makespan holds only what device p−1 waits at its start. Any p and m, two
-//! chunks.
+//! action, and p device-micro-batches are in flight. The makespan holds
+//! (p−1)/2 forward times more than the work: devices start one after the other. Any
+//! p and m, two chunks.
 //!
 //! *Source*: Qi et al., "Zero Bubble Pipeline Parallelism", arXiv:2401.10241,
 //! section 6 and figure 9.

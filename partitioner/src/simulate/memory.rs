@@ -18,11 +18,11 @@ pub struct Level {
 }
 
 /// What an action changes.
-struct Change {
+pub(crate) struct Change {
     /// Taken at its start.
-    takes: Bytes,
+    pub(crate) takes: Bytes,
     /// Given back at its end.
-    gives: Bytes,
+    pub(crate) gives: Bytes,
 }
 
 /// The levels of `device`, whose spans are in order.
@@ -67,7 +67,7 @@ fn recomputed(schedule: &Schedule, device: DeviceId) -> HashSet<Action> {
 
 /// What `action` takes and gives; `apart` says that its micro-batch has a
 /// recompute as an action of its own.
-fn change(costs: &Costs, action: Action, apart: bool, training: bool) -> Change {
+pub(crate) fn change(costs: &Costs, action: Action, apart: bool, training: bool) -> Change {
     let memory = costs.memory(action.stage);
     let rebuilt = if apart {
         Bytes::ZERO

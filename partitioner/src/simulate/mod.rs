@@ -15,6 +15,7 @@ mod memory;
 pub use critical::{CriticalPath, Step};
 pub use help::{Help, Target};
 pub use memory::Level;
+pub(crate) use memory::change;
 
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
