@@ -81,7 +81,7 @@ fn masks_differ_between_micro_batches_layers_and_steps() {
                 .unwrap();
             out.sum(None)
         };
-        pipe.train_step(&x, &Tensor::zeros([2], (Kind::Float, Device::Cpu)), loss)
+        pipe.train_step(&x, Tensor::zeros([2], (Kind::Float, Device::Cpu)), loss)
             .unwrap();
         seen.extend(rows.iter());
     }

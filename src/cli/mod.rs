@@ -86,7 +86,10 @@ where
 fn dispatch(verb: Verb) -> Result<(), Failure> {
     match verb {
         #[cfg(feature = "torch")]
-        Verb::Env(args) => env::run(&args),
+        Verb::Env(args) => {
+            env::run(&args);
+            Ok(())
+        }
         #[cfg(feature = "torch")]
         Verb::Train(args) => train::run(&args),
     }

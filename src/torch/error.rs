@@ -73,8 +73,8 @@ mod tests {
     #[test]
     fn a_panic_of_tch_reads_like_libtorchs_own_error() {
         let raw = "shape \"a\" is wrong\nException raised from f at g (most recent call first):\nframe #0: h";
-        let failed: Result<(), _> = Err(tch::TchError::Torch(raw.to_owned()));
-        let payload = std::panic::catch_unwind(|| failed.unwrap()).unwrap_err();
+        let failed = || -> Result<(), _> { Err(tch::TchError::Torch(raw.to_owned())) };
+        let payload = std::panic::catch_unwind(|| failed().unwrap()).unwrap_err();
         assert_eq!(panic_message(&*payload), "shape \"a\" is wrong");
         let payload = std::panic::catch_unwind(|| panic!("mine")).unwrap_err();
         assert_eq!(panic_message(&*payload), "mine");

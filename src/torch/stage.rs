@@ -44,6 +44,18 @@ pub(crate) enum Mode {
     Infer,
 }
 
+impl Mode {
+    fn wants_input_gradient(&self) -> bool {
+        matches!(
+            self,
+            Self::Train {
+                input_gradient: true,
+                ..
+            }
+        )
+    }
+}
+
 impl fmt::Debug for StepSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let train = matches!(self.mode, Mode::Train { .. });
@@ -61,6 +73,8 @@ pub(crate) struct TorchStage {
     first: bool,
     last: bool,
     layers: Vec<BuiltLayer>,
+    /// The loss function's random source, as each layer has one.
+    loss_seed: u64,
     parameters: Vec<(String, Tensor)>,
     buffers: Vec<(String, Tensor)>,
     flights: HashMap<MicroId, Flight>,
@@ -86,7 +100,7 @@ enum Running {
 #[derive(Debug)]
 struct Flight {
     graph: Graph,
-    /// One entry an incoming tensor; `None` where no gradient can flow.
+    /// One entry an incoming value; `None` where no gradient can flow.
     sinks: Vec<Option<Sink>>,
 }
 
@@ -109,6 +123,7 @@ impl TorchStage {
             first,
             last,
             layers,
+            loss_seed: rng::named_seed(seed, "loss"),
             parameters,
             buffers,
             flights: HashMap::new(),
@@ -222,44 +237,67 @@ impl TorchStage {
         targets: Option<Values>,
         settings: &StepSettings,
     ) -> anyhow::Result<Values> {
-        let Mode::Train {
-            loss,
-            shares,
-            input_gradient,
-        } = &settings.mode
-        else {
-            anyhow::bail!("a training action in inference");
-        };
         let mut graph = Graph::new()?;
-        let track = !self.first || *input_gradient;
-        let mut sinks = Vec::with_capacity(inputs.len());
-        let inputs = inputs.try_map(|tensor| -> Result<Tensor, TorchError> {
-            if !track {
-                return Ok(tensor);
-            }
-            let (tensor, sink) = graph.input(&tensor)?;
-            sinks.push(sink);
-            Ok(tensor)
-        })?;
+        let (inputs, sinks) = self.enter(inputs, &mut graph, settings)?;
         let outputs = self.run_layers(inputs, micro, settings, Some(&mut graph))?;
-        let sent = match targets {
-            Some(targets) => {
-                self.running = Running::Loss;
-                let loss = loss.loss(&outputs, &targets)?;
-                let share = shares.get(micro.index()).copied().unwrap_or_default();
-                graph.loss(&loss.value, loss.weight.unwrap_or(share))?;
-                graph.mark(&loss.value, self.layers.len())?;
-                loss_parts(&loss.value, loss.weight, self.device)
-            }
-            None => {
-                for output in outputs.iter() {
-                    graph.root(output.unwrap_or(&Tensor::new()))?;
-                }
-                outputs.try_map(|tensor| tensor.f_detach())?
-            }
+        let sent = if let Some(targets) = targets {
+            self.loss(&outputs, &targets, micro, settings, &mut graph)?
+        } else {
+            let absent = Tensor::new();
+            let roots = outputs.iter().map(|output| output.unwrap_or(&absent));
+            roots
+                .into_iter()
+                .try_for_each(|output| graph.root(output))?;
+            outputs.try_map(|tensor| tensor.f_detach())?
         };
         self.flights.insert(micro, Flight { graph, sinks });
         Ok(sent)
+    }
+
+    /// Makes the received values the beginning of the graph: one sink a value,
+    /// or none at all where nobody wants the gradients.
+    fn enter(
+        &self,
+        inputs: Values,
+        graph: &mut Graph,
+        settings: &StepSettings,
+    ) -> Result<(Values, Vec<Option<Sink>>), TorchError> {
+        if self.first && !settings.mode.wants_input_gradient() {
+            return Ok((inputs, Vec::new()));
+        }
+        let mut sinks = Vec::with_capacity(inputs.len());
+        let mut begin = |tensor: Option<Tensor>| -> Result<Option<Tensor>, TorchError> {
+            let begun = tensor.map(|tensor| graph.input(&tensor)).transpose()?;
+            sinks.push(begun.as_ref().and_then(|(_, sink)| *sink));
+            Ok(begun.map(|(tensor, _)| tensor))
+        };
+        let inputs = inputs
+            .into_iter()
+            .map(&mut begin)
+            .collect::<Result<Values, _>>()?;
+        Ok((inputs, sinks))
+    }
+
+    /// What the last stage adds to its forward: the loss becomes the graph's root.
+    fn loss(
+        &mut self,
+        outputs: &Values,
+        targets: &Values,
+        micro: MicroId,
+        settings: &StepSettings,
+        graph: &mut Graph,
+    ) -> anyhow::Result<Values> {
+        let Mode::Train { loss, shares, .. } = &settings.mode else {
+            anyhow::bail!("a loss in inference");
+        };
+        self.running = Running::Loss;
+        let seed = rng::pass_seed(self.loss_seed, settings.step, micro.index());
+        let _random = RandomScope::open(seed)?;
+        let loss = loss.loss(outputs, targets)?;
+        let share = shares.get(micro.index()).copied().unwrap_or_default();
+        graph.loss(&loss.value, loss.weight.unwrap_or(share))?;
+        graph.mark(&loss.value, self.layers.len())?;
+        Ok(loss_parts(&loss.value, loss.weight, self.device))
     }
 
     /// `F` in inference: no graph.
@@ -319,9 +357,9 @@ impl TorchStage {
                     &settings,
                 )?])
             }
-            (Kind::Backward, Mode::Train { input_gradient, .. }) => {
+            (Kind::Backward, mode @ Mode::Train { .. }) => {
                 let grads = self.backward(action.micro, first)?;
-                let sends = !self.first || *input_gradient;
+                let sends = !self.first || mode.wants_input_gradient();
                 Ok(if sends { vec![grads] } else { Vec::new() })
             }
             _ => anyhow::bail!("this stage cannot run {action}"),

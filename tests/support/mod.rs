@@ -270,7 +270,7 @@ pub(crate) fn watched(body: impl FnOnce() + Send + 'static) {
         body();
         done.send(()).unwrap();
     });
-    match wait.recv_timeout(Duration::from_secs(120)) {
+    match wait.recv_timeout(Duration::from_mins(2)) {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("a hang: no end after two minutes"),
         _ => {
             if let Err(panic) = worker.join() {
