@@ -9,12 +9,30 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 const SMALL: [&str; 16] = [
-    "--layers", "2", "--d-model", "16", "--heads", "2", "--seq", "16", "--batch", "8", "--steps",
-    "6", "--threads-per-stage", "1", "--micro", "4",
+    "--layers",
+    "2",
+    "--d-model",
+    "16",
+    "--heads",
+    "2",
+    "--seq",
+    "16",
+    "--batch",
+    "8",
+    "--steps",
+    "6",
+    "--threads-per-stage",
+    "1",
+    "--micro",
+    "4",
 ];
 
 fn gpipe(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_gpipe-rs")).args(args).current_dir(folder).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
+        .args(args)
+        .current_dir(folder)
+        .output()
+        .unwrap()
 }
 
 /// A small training run on a small text; fails the test unless it succeeds.
@@ -32,12 +50,17 @@ fn train(folder: &Path, out: &str, flags: &[&str]) -> Value {
 
 fn metrics(folder: &Path, out: &str) -> Vec<Value> {
     let text = fs::read_to_string(folder.join(out).join("metrics.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// The losses as they stand in the file: text, so that no digit is lost on the way.
 fn losses(folder: &Path, out: &str) -> Vec<String> {
-    metrics(folder, out).iter().map(|line| line["loss"].to_string()).collect()
+    metrics(folder, out)
+        .iter()
+        .map(|line| line["loss"].to_string())
+        .collect()
 }
 
 #[test]
@@ -47,16 +70,33 @@ fn losses_are_the_same_to_the_last_bit_over_devices_balances_and_schedules() {
         &["--devices", "cpu"],
         &["--devices", "cpu"],
         &["--devices", "cpu,cpu", "--balance", "1,3"],
-        &["--devices", "cpu,cpu", "--balance", "3,1", "--schedule", "gpipe"],
+        &[
+            "--devices",
+            "cpu,cpu",
+            "--balance",
+            "3,1",
+            "--schedule",
+            "gpipe",
+        ],
         &["--devices", "cpu,cpu,cpu", "--balance", "1,1,2"],
-        &["--devices", "cpu,cpu,cpu", "--balance", "2,1,1", "--schedule", "gpipe"],
+        &[
+            "--devices",
+            "cpu,cpu,cpu",
+            "--balance",
+            "2,1,1",
+            "--schedule",
+            "gpipe",
+        ],
         &["--devices", "cpu,cpu,cpu,cpu", "--schedule", "gpipe"],
     ];
     for (number, case) in cases.iter().enumerate() {
         let mut flags = vec!["--dropout", "0.1", "--seed", "1"];
         flags.extend(*case);
         train(folder.path(), &number.to_string(), &flags);
-        let (own, first) = (losses(folder.path(), &number.to_string()), losses(folder.path(), "0"));
+        let (own, first) = (
+            losses(folder.path(), &number.to_string()),
+            losses(folder.path(), "0"),
+        );
         assert_eq!(own.len(), 6);
         assert_eq!(own, first, "{case:?}");
     }
@@ -72,24 +112,49 @@ fn a_run_leaves_its_configuration_a_line_a_step_and_a_trace() {
     assert_eq!(steps.len(), 6);
     for (number, line) in steps.iter().enumerate() {
         assert_eq!(line["step"], number + 1);
-        for key in ["loss", "tokens_per_s", "step_ms", "bubble_measured", "bubble_predicted"] {
-            assert!(line[key].as_f64().is_some_and(f64::is_finite), "{key} in {line}");
+        for key in [
+            "loss",
+            "tokens_per_s",
+            "step_ms",
+            "bubble_measured",
+            "bubble_predicted",
+        ] {
+            assert!(
+                line[key].as_f64().is_some_and(f64::is_finite),
+                "{key} in {line}"
+            );
         }
     }
     assert_eq!(summary["steps"], 6);
     assert_eq!(summary["loss_first"], steps[0]["loss"]);
     assert_eq!(summary["loss_last"], steps[5]["loss"]);
-    for key in ["held_out_loss", "tokens_per_s", "step_ms_median", "bubble_measured", "bubble_predicted"] {
-        assert!(summary[key].as_f64().is_some_and(f64::is_finite), "{key} in {summary}");
+    for key in [
+        "held_out_loss",
+        "tokens_per_s",
+        "step_ms_median",
+        "bubble_measured",
+        "bubble_predicted",
+    ] {
+        assert!(
+            summary[key].as_f64().is_some_and(f64::is_finite),
+            "{key} in {summary}"
+        );
     }
     let run = folder.path().join(summary["run_dir"].as_str().unwrap());
-    let config: toml::Table = fs::read_to_string(run.join("config.toml")).unwrap().parse().unwrap();
+    let config: toml::Table = fs::read_to_string(run.join("config.toml"))
+        .unwrap()
+        .parse()
+        .unwrap();
     assert_eq!(config["micro"].as_integer(), Some(4));
     assert_eq!(config["balance"].as_array().map(Vec::len), Some(2));
     let trace: Value = serde_json::from_slice(&fs::read(run.join("trace.json")).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let spans = events.iter().filter(|event| event["ph"] == "X").count();
-    assert_eq!(spans, 2 * 2 * 4, "two stages, forward and backward, four micro-batches");
+    assert_eq!(
+        spans,
+        2 * 2 * 4,
+        "two stages, forward and backward, four micro-batches"
+    );
 }
 
 #[test]
@@ -103,8 +168,18 @@ fn run_folders_are_numbered_and_never_overwritten() {
         assert!(output.status.success());
         assert!(output.stderr.is_empty(), "--quiet");
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.contains("held-out loss") && text.contains(&format!("runs/{number}")), "{text}");
-        assert!(folder.path().join("runs").join(number).join("metrics.jsonl").exists());
+        assert!(
+            text.contains("held-out loss") && text.contains(&format!("runs/{number}")),
+            "{text}"
+        );
+        assert!(
+            folder
+                .path()
+                .join("runs")
+                .join(number)
+                .join("metrics.jsonl")
+                .exists()
+        );
     }
     args.extend(["--out", "runs/1"]);
     refused(folder.path(), &args, &["already holds a run"]);
@@ -119,9 +194,15 @@ fn refused(folder: &Path, args: &[&str], wanted: &[&str]) {
     assert!(output.stdout.is_empty());
     let line = errors.lines().next().unwrap_or_default();
     for part in wanted {
-        assert!(line.contains(part), "{args:?}: `{line}` does not say `{part}`");
+        assert!(
+            line.contains(part),
+            "{args:?}: `{line}` does not say `{part}`"
+        );
     }
-    assert!(!errors.contains("panicked") && !errors.contains("frame #"), "{errors}");
+    assert!(
+        !errors.contains("panicked") && !errors.contains("frame #"),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -130,20 +211,38 @@ fn wrong_use_is_exit_code_2_and_one_helpful_line() {
     fs::write(folder.path().join("short.txt"), "too short").unwrap();
     fs::write(folder.path().join("bytes.bin"), b"abc\xff\xfe").unwrap();
     let cases: [(&[&str], &[&str]); 17] = [
-        (&["--balance", "3,4"], &["--balance adds up to 7 layers", "has 8"]),
+        (
+            &["--balance", "3,4"],
+            &["--balance adds up to 7 layers", "has 8"],
+        ),
         (&["--balance", "8"], &["--balance names 1 stages", "2"]),
         (&["--balance", "0,8"], &["--balance", "at least 1"]),
-        (&["--devices", "cpu,cpu,cpu,cpu", "--layers", "1"], &["4 stages", "only 3 layers", "fewer devices"]),
-        (&["--devices", "gpu"], &["unknown device `gpu`", "`cpu` and `cuda:N`"]),
+        (
+            &["--devices", "cpu,cpu,cpu,cpu", "--layers", "1"],
+            &["4 stages", "only 3 layers", "fewer devices"],
+        ),
+        (
+            &["--devices", "gpu"],
+            &["unknown device `gpu`", "`cpu` and `cuda:N`"],
+        ),
         (&["--devices", "cpu,,cpu"], &["unknown device ``"]),
         (&["--devices", "cuda:99"], &["`cuda:99`"]),
         (&["--micro", "0"], &["--micro", "at least 1"]),
         (&["--micro", "four"], &["`four` is not a whole number"]),
-        (&["--data", "missing.txt"], &["--data", "cannot read missing.txt", "No such file"]),
+        (
+            &["--data", "missing.txt"],
+            &["--data", "cannot read missing.txt", "No such file"],
+        ),
         (&["--data", "short.txt"], &["too short", "9 characters"]),
-        (&["--data", "bytes.bin"], &["bytes.bin is not UTF-8", "byte 3"]),
+        (
+            &["--data", "bytes.bin"],
+            &["bytes.bin is not UTF-8", "byte 3"],
+        ),
         (&["--schedule", "1f2b"], &["--schedule", "gpipe and 1f1b"]),
-        (&["--heads", "3"], &["--d-model 128 is not a multiple of --heads 3"]),
+        (
+            &["--heads", "3"],
+            &["--d-model 128 is not a multiple of --heads 3"],
+        ),
         (&["--dropout", "1"], &["--dropout", "below 1"]),
         (&["--lr", "nan"], &["--lr", "above 0"]),
         (&["--micros", "4"], &["--micros"]),
@@ -153,7 +252,10 @@ fn wrong_use_is_exit_code_2_and_one_helpful_line() {
         args.extend(flags);
         refused(folder.path(), &args, wanted);
     }
-    assert!(!folder.path().join("runs").exists(), "wrong use leaves nothing behind");
+    assert!(
+        !folder.path().join("runs").exists(),
+        "wrong use leaves nothing behind"
+    );
 }
 
 #[test]
@@ -166,7 +268,10 @@ fn env_says_what_is_there() {
     assert!(env["cpu_cores"].as_u64().unwrap() > 0);
     assert!(env["cuda_devices"].as_u64() > Some(0) || env["cuda_missing"].is_string());
     let text = String::from_utf8(gpipe(folder.path(), &["env"]).stdout).unwrap();
-    assert!(text.contains("libtorch  2.11.0") && text.contains("cuda"), "{text}");
+    assert!(
+        text.contains("libtorch  2.11.0") && text.contains("cuda"),
+        "{text}"
+    );
 }
 
 /// Without a GPU, `cuda:0` is wrong use; with one, it trains.

@@ -31,8 +31,13 @@ enum Fault {
     Backward,
 }
 
-const FAULTS: [Fault; 5] =
-    [Fault::Error, Fault::Panic, Fault::TorchPanic, Fault::Shape, Fault::Backward];
+const FAULTS: [Fault; 5] = [
+    Fault::Error,
+    Fault::Panic,
+    Fault::TorchPanic,
+    Fault::Shape,
+    Fault::Backward,
+];
 
 /// On which micro-batch the layer fails; [`NEVER`] for not at all.
 type Switch = Arc<AtomicUsize>;
@@ -55,7 +60,9 @@ impl Layer for Brittle {
         match self.fault {
             Fault::Error => anyhow::bail!("the layer gives up"),
             Fault::Panic => panic!("the layer panics"),
-            Fault::TorchPanic => Ok(output.matmul(&Tensor::ones([3, 3], tch::kind::FLOAT_CPU)).into()),
+            Fault::TorchPanic => Ok(output
+                .matmul(&Tensor::ones([3, 3], tch::kind::FLOAT_CPU))
+                .into()),
             Fault::Shape => Ok(output.narrow(1, 0, 3).into()),
             Fault::Backward => {
                 let mut curve = output.exp();
@@ -84,7 +91,9 @@ struct Setup {
 
 fn setup(fault: Fault, schedule: ScheduleKind) -> Setup {
     let alive = Arc::new(AtomicUsize::new(0));
-    let switches: Vec<Switch> = (0..STAGES).map(|_| Arc::new(AtomicUsize::new(NEVER))).collect();
+    let switches: Vec<Switch> = (0..STAGES)
+        .map(|_| Arc::new(AtomicUsize::new(NEVER)))
+        .collect();
     let mut model = Sequential::new();
     for (stage, switch) in switches.iter().enumerate() {
         let (switch, alive) = (Arc::clone(switch), Arc::clone(&alive));
@@ -93,7 +102,12 @@ fn setup(fault: Fault, schedule: ScheduleKind) -> Setup {
             .layer(format!("brittle{stage}"), move |p| {
                 alive.fetch_add(1, Ordering::SeqCst);
                 let linear = nn::linear(p, inputs, outputs, nn::LinearConfig::default());
-                Brittle { linear, switch: Arc::clone(&switch), fault, alive: Arc::clone(&alive) }
+                Brittle {
+                    linear,
+                    switch: Arc::clone(&switch),
+                    fault,
+                    alive: Arc::clone(&alive),
+                }
             })
             .layer(format!("norm{stage}"), |p| {
                 nn::batch_norm1d(p, 8, nn::BatchNormConfig::default())
@@ -107,8 +121,16 @@ fn setup(fault: Fault, schedule: ScheduleKind) -> Setup {
         .threads_per_stage(1)
         .build()
         .unwrap();
-    let optimizer = Optimizer::new(AdamW { lr: 1e-2, ..AdamW::default() });
-    Setup { pipe, optimizer, switches, alive }
+    let optimizer = Optimizer::new(AdamW {
+        lr: 1e-2,
+        ..AdamW::default()
+    });
+    Setup {
+        pipe,
+        optimizer,
+        switches,
+        alive,
+    }
 }
 
 impl Setup {
@@ -150,11 +172,17 @@ fn a_fault_on_any_stage_and_micro_batch_is_named_and_leaves_no_trace() {
 }
 
 fn check_place(error: &Error, fault: Fault, stage: usize, micro: usize) {
-    let at = error.stage_error().unwrap_or_else(|| panic!("no stage in `{error}`"));
+    let at = error
+        .stage_error()
+        .unwrap_or_else(|| panic!("no stage in `{error}`"));
     let text = error.to_string();
     let (layer, action, why) = match fault {
         Fault::Error => (format!("brittle{stage}"), "forward", "the layer gives up"),
-        Fault::Panic => (format!("brittle{stage}"), "forward", "panicked: the layer panics"),
+        Fault::Panic => (
+            format!("brittle{stage}"),
+            "forward",
+            "panicked: the layer panics",
+        ),
         Fault::TorchPanic => (format!("brittle{stage}"), "forward", "cannot be multiplied"),
         Fault::Shape => (format!("norm{stage}"), "forward", "running_mean"),
         Fault::Backward => (format!("brittle{stage}"), "backward", "inplace operation"),
@@ -162,7 +190,11 @@ fn check_place(error: &Error, fault: Fault, stage: usize, micro: usize) {
     assert_eq!(at.stage, StageId(stage), "{text}");
     assert_eq!(at.micro, Some(MicroId(micro)), "{text}");
     assert_eq!(at.layer.as_deref(), Some(layer.as_str()), "{text}");
-    for part in [format!("stage {stage}"), layer, format!("micro-batch {micro}")] {
+    for part in [
+        format!("stage {stage}"),
+        layer,
+        format!("micro-batch {micro}"),
+    ] {
         assert!(text.contains(&part), "`{text}` does not say `{part}`");
     }
     assert!(text.contains(action) && text.contains(why), "{text}");
@@ -179,7 +211,8 @@ fn a_loss_function_that_fails_names_the_last_stage_and_the_loss() {
             assert!(out.size()[1] == 0, "the loss panics");
             out.shallow_clone()
         };
-        let errs = |_: &Tensor, _: &Tensor| -> anyhow::Result<Tensor> { anyhow::bail!("no loss today") };
+        let errs =
+            |_: &Tensor, _: &Tensor| -> anyhow::Result<Tensor> { anyhow::bail!("no loss today") };
         let vector = |out: &Tensor, _: &Tensor| out.sum_dim_intlist(1_i64, false, None);
         let constant = |_: &Tensor, _: &Tensor| Tensor::from(1.0_f32);
         let backward = |out: &Tensor, _: &Tensor| {
@@ -193,13 +226,20 @@ fn a_loss_function_that_fails_names_the_last_stage_and_the_loss() {
             (setup.pipe.train_step(&x, &y, panics), "the loss panics"),
             (setup.pipe.train_step(&x, &y, errs), "no loss today"),
             (setup.pipe.train_step(&x, &y, vector), "must be one number"),
-            (setup.pipe.train_step(&x, &y, constant), "does not depend on any parameter"),
+            (
+                setup.pipe.train_step(&x, &y, constant),
+                "does not depend on any parameter",
+            ),
             (setup.pipe.train_step(&x, &y, backward), "inplace operation"),
         ];
         for (result, why) in results {
             let error = result.unwrap_err();
             let at = error.stage_error().unwrap();
-            assert_eq!((at.stage, at.layer.as_deref()), (StageId(STAGES - 1), Some("loss")), "{error}");
+            assert_eq!(
+                (at.stage, at.layer.as_deref()),
+                (StageId(STAGES - 1), Some("loss")),
+                "{error}"
+            );
             assert_eq!(at.micro, Some(MicroId(0)), "{error}");
             assert!(error.to_string().contains(why), "{error}");
         }
@@ -215,7 +255,10 @@ fn gradients_of_earlier_steps_survive_a_failed_one() {
         let (x, y) = mlp_batch(13);
         setup.pipe.train_step(&x, &y, cross_entropy).unwrap();
         let copies = |pipe: &mut Pipeline| -> Vec<(String, Tensor)> {
-            gradients(pipe).into_iter().map(|(name, grad)| (name, grad.copy())).collect()
+            gradients(pipe)
+                .into_iter()
+                .map(|(name, grad)| (name, grad.copy()))
+                .collect()
         };
         let before = copies(&mut setup.pipe);
         for micro in 0..MICRO_BATCHES {
@@ -233,7 +276,10 @@ fn inference_fails_and_recovers_alike() {
         let expected = setup.pipe.forward(&x).unwrap();
         setup.switches[1].store(2, Ordering::SeqCst);
         let error = setup.pipe.forward(&x).unwrap_err().to_string();
-        assert!(error.contains("stage 1, layer `brittle1`, micro-batch 2, forward"), "{error}");
+        assert!(
+            error.contains("stage 1, layer `brittle1`, micro-batch 2, forward"),
+            "{error}"
+        );
         setup.switches[1].store(NEVER, Ordering::SeqCst);
         assert!(setup.pipe.forward(&x).unwrap().equal(&expected));
     });
@@ -289,14 +335,22 @@ fn a_layer_that_cannot_be_built_is_named() {
         .layer("fine", |p| nn::linear(p, 2, 2, nn::LinearConfig::default()))
         .try_layer("broken", broken);
     for stages in 1..=2 {
-        let error = Pipeline::new(model.clone(), &cpus(stages), 1).unwrap_err().to_string();
-        assert!(error.contains("layer `broken` cannot be built") && error.contains("no weights"), "{error}");
+        let error = Pipeline::new(model.clone(), &cpus(stages), 1)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("layer `broken` cannot be built") && error.contains("no weights"),
+            "{error}"
+        );
     }
     let panics = Sequential::new().layer("panics", |p| {
         nn::linear(p, -1, 2, nn::LinearConfig::default())
     });
     let error = Pipeline::new(panics, &cpus(1), 1).unwrap_err().to_string();
-    assert!(error.contains("layer `panics`") && !error.contains("frame #"), "{error}");
+    assert!(
+        error.contains("layer `panics`") && !error.contains("frame #"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -304,7 +358,11 @@ fn batches_that_do_not_fit_are_refused_in_words() {
     let mut setup = setup(Fault::Error, ScheduleKind::OneFOneB);
     let (x, y) = mlp_batch(8);
     let mut refused = |x: &Tensor, y: &Tensor| {
-        setup.pipe.train_step(x, y, cross_entropy).unwrap_err().to_string()
+        setup
+            .pipe
+            .train_step(x, y, cross_entropy)
+            .unwrap_err()
+            .to_string()
     };
     assert!(refused(&x, &y.narrow(0, 0, 5)).contains("5 samples"));
     assert!(refused(&x.narrow(0, 0, 0), &y.narrow(0, 0, 0)).contains("no samples"));
@@ -314,7 +372,10 @@ fn batches_that_do_not_fit_are_refused_in_words() {
 #[test]
 fn settings_that_do_not_fit_are_refused_in_words() {
     let build = |f: &dyn Fn(gpipe::PipelineBuilder) -> gpipe::PipelineBuilder| {
-        f(Pipeline::builder(sequential(&mlp()))).build().unwrap_err().to_string()
+        f(Pipeline::builder(sequential(&mlp())))
+            .build()
+            .unwrap_err()
+            .to_string()
     };
     assert!(build(&|b| b.micro_batches(0)).contains("0 micro-batches"));
     assert!(build(&|b| b.devices(&[])).contains("no devices"));
@@ -322,9 +383,19 @@ fn settings_that_do_not_fit_are_refused_in_words() {
     assert!(build(&|b| b.devices(&cpus(2)).balance(&[3, 4])).contains("covers 7 layers"));
     assert!(build(&|b| b.devices(&cpus(2)).balance(&[8])).contains("2 devices"));
     assert!(build(&|b| b.threads_per_stage(0)).contains("0 threads"));
-    let twice = Sequential::new().layers("a", 1, |_, _| nn::func(Tensor::tanh)).layer("a.0", |_| {
-        nn::func(Tensor::tanh)
-    });
-    assert!(Pipeline::new(twice, &cpus(1), 1).unwrap_err().to_string().contains("two layers are named `a.0`"));
-    assert!(Pipeline::new(Sequential::new(), &cpus(1), 1).unwrap_err().to_string().contains("no layers"));
+    let twice = Sequential::new()
+        .layers("a", 1, |_, _| nn::func(Tensor::tanh))
+        .layer("a.0", |_| nn::func(Tensor::tanh));
+    assert!(
+        Pipeline::new(twice, &cpus(1), 1)
+            .unwrap_err()
+            .to_string()
+            .contains("two layers are named `a.0`")
+    );
+    assert!(
+        Pipeline::new(Sequential::new(), &cpus(1), 1)
+            .unwrap_err()
+            .to_string()
+            .contains("no layers")
+    );
 }

@@ -26,7 +26,9 @@ fn pipeline(chain: &Chain, stages: usize, micro: usize, schedule: ScheduleKind) 
 
 fn sizes(samples: i64, micro: usize) -> Vec<i64> {
     let count = (micro as i64).min(samples);
-    (0..count).map(|i| samples / count + i64::from(i < samples % count)).collect()
+    (0..count)
+        .map(|i| samples / count + i64::from(i < samples % count))
+        .collect()
 }
 
 fn every_case(mut case: impl FnMut(usize, usize, ScheduleKind)) {
@@ -70,7 +72,10 @@ fn the_whole_batch_gives_the_same_within_float_tolerance() {
         let loss = cross_entropy(&plain.forward(&x), &y);
         loss.backward();
         let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
-        assert!((report.loss - loss.double_value(&[])).abs() < 1e-6, "{what}");
+        assert!(
+            (report.loss - loss.double_value(&[])).abs() < 1e-6,
+            "{what}"
+        );
         assert_close(&gradients(&mut pipe), &plain.gradients(), &what);
     });
 }
@@ -88,7 +93,10 @@ fn outputs_are_those_of_the_plain_model() {
             .map(|part| tch::no_grad(|| plain.forward(part)))
             .collect();
         let outputs = pipe.forward(&x).unwrap();
-        assert!(outputs.equal(&Tensor::cat(&parts, 0)), "p={stages} m={micro} {schedule}");
+        assert!(
+            outputs.equal(&Tensor::cat(&parts, 0)),
+            "p={stages} m={micro} {schedule}"
+        );
         assert!(!outputs.requires_grad());
     });
 }
@@ -101,7 +109,11 @@ fn twenty_updates_are_the_same_bits_under_every_cut_and_schedule() {
             for stages in 1..=4 {
                 for schedule in SCHEDULES {
                     let got = trained(&mut pipeline(&chain, stages, micro, schedule), &x, &y);
-                    assert_same_bits(&got, &reference, &format!("p={stages} m={micro} {schedule}"));
+                    assert_same_bits(
+                        &got,
+                        &reference,
+                        &format!("p={stages} m={micro} {schedule}"),
+                    );
                 }
             }
         }
@@ -109,7 +121,10 @@ fn twenty_updates_are_the_same_bits_under_every_cut_and_schedule() {
 }
 
 fn trained(pipe: &mut Pipeline, x: &Tensor, y: &Tensor) -> Vec<(String, Tensor)> {
-    let mut optimizer = Optimizer::new(AdamW { lr: 1e-2, ..AdamW::default() });
+    let mut optimizer = Optimizer::new(AdamW {
+        lr: 1e-2,
+        ..AdamW::default()
+    });
     for _ in 0..20 {
         pipe.train_step(x, y, cross_entropy).unwrap();
         optimizer.step(pipe).unwrap();
@@ -132,8 +147,15 @@ fn every_cut_of_the_model_gives_the_same_bits() {
                 .seed(11)
                 .build()
                 .unwrap();
-            assert_eq!(pipe.partition(), &Partition::from_balance(8, &balance).unwrap());
-            assert_same_bits(&trained(&mut pipe, &x, &y), &reference, &format!("{balance:?}"));
+            assert_eq!(
+                pipe.partition(),
+                &Partition::from_balance(8, &balance).unwrap()
+            );
+            assert_same_bits(
+                &trained(&mut pipe, &x, &y),
+                &reference,
+                &format!("{balance:?}"),
+            );
         }
     }
 }
@@ -145,12 +167,17 @@ fn adamw_follows_its_published_rule() {
     let mut pipe = pipeline(&chain, 2, 2, ScheduleKind::OneFOneB);
     let (lr, beta1, beta2, eps, decay) = (0.01, 0.9, 0.999, 1e-8, 0.01);
     let double = |list: Vec<(String, Tensor)>| -> Vec<Tensor> {
-        list.into_iter().map(|(_, tensor)| tensor.to_kind(Kind::Double)).collect()
+        list.into_iter()
+            .map(|(_, tensor)| tensor.to_kind(Kind::Double))
+            .collect()
     };
     let mut weights = double(snapshot(&mut pipe));
     let mut means: Vec<Tensor> = weights.iter().map(Tensor::zeros_like).collect();
     let mut squares: Vec<Tensor> = weights.iter().map(Tensor::zeros_like).collect();
-    let mut optimizer = Optimizer::new(AdamW { lr, ..AdamW::default() });
+    let mut optimizer = Optimizer::new(AdamW {
+        lr,
+        ..AdamW::default()
+    });
     for step in 1..=20 {
         pipe.train_step(&x, &y, cross_entropy).unwrap();
         for (i, grad) in double(gradients(&mut pipe)).iter().enumerate() {
@@ -174,7 +201,13 @@ fn sgd_with_momentum_follows_its_published_rule() {
         let mut pipe = pipeline(&chain, 2, 2, ScheduleKind::OneFOneB);
         let mut weights = snapshot(&mut pipe);
         let mut buffers: Vec<Option<Tensor>> = weights.iter().map(|_| None).collect();
-        let sgd = Sgd { lr: 0.05, momentum, nesterov, weight_decay: 0.01, ..Sgd::default() };
+        let sgd = Sgd {
+            lr: 0.05,
+            momentum,
+            nesterov,
+            weight_decay: 0.01,
+            ..Sgd::default()
+        };
         let mut optimizer = Optimizer::new(sgd);
         for _ in 0..10 {
             pipe.train_step(&x, &y, cross_entropy).unwrap();
@@ -184,13 +217,21 @@ fn sgd_with_momentum_follows_its_published_rule() {
                     None => grad.copy(),
                     Some(buffer) => buffer * momentum + &grad,
                 };
-                let update = if nesterov { &grad + &buffer * momentum } else { buffer.copy() };
+                let update = if nesterov {
+                    &grad + &buffer * momentum
+                } else {
+                    buffer.copy()
+                };
                 weights[i].1 = &weights[i].1 - update * 0.05;
                 buffers[i] = Some(buffer);
             }
             optimizer.step(&mut pipe).unwrap();
         }
-        assert_close(&snapshot(&mut pipe), &weights, &format!("{momentum} {nesterov}"));
+        assert_close(
+            &snapshot(&mut pipe),
+            &weights,
+            &format!("{momentum} {nesterov}"),
+        );
     }
 }
 
@@ -220,7 +261,10 @@ fn odd_small_and_changing_batches_give_the_exact_mini_batch() {
             }
             let whole = cross_entropy(&plain.forward(&x), &y);
             whole.backward();
-            assert!((report.loss - whole.double_value(&[])).abs() < 1e-6, "{what}");
+            assert!(
+                (report.loss - whole.double_value(&[])).abs() < 1e-6,
+                "{what}"
+            );
             assert_close(&own, &plain.gradients(), &what);
         }
     }
@@ -231,12 +275,17 @@ fn gradients_add_up_over_steps_until_an_optimizer_uses_them() {
     let (chain, (x, y)) = (mlp(), mlp_batch(8));
     let mut pipe = pipeline(&chain, 2, 4, ScheduleKind::OneFOneB);
     pipe.train_step(&x, &y, cross_entropy).unwrap();
-    let once: Vec<_> =
-        gradients(&mut pipe).into_iter().map(|(name, grad)| (name, grad.copy() * 2)).collect();
+    let once: Vec<_> = gradients(&mut pipe)
+        .into_iter()
+        .map(|(name, grad)| (name, grad.copy() * 2))
+        .collect();
     pipe.train_step(&x, &y, cross_entropy).unwrap();
     assert_same_bits(&gradients(&mut pipe), &once, "twice the same batch");
     Optimizer::new(Sgd::default()).step(&mut pipe).unwrap();
-    assert!(gradients(&mut pipe).is_empty(), "the optimizer uses gradients up");
+    assert!(
+        gradients(&mut pipe).is_empty(),
+        "the optimizer uses gradients up"
+    );
 }
 
 /// Means over unequal numbers of tokens: the loss function says how many.
@@ -267,7 +316,10 @@ fn weights_of_the_loss_function_make_the_mean_over_tokens_exact() {
         let report = pipe.train_step(&x, &y, loss).unwrap();
         assert!((report.loss - whole.double_value(&[])).abs() < 1e-6);
         assert_close(&once, &plain.gradients(), "weighted by tokens");
-        let twice: Vec<_> = once.iter().map(|(name, grad)| (name.clone(), grad * 2)).collect();
+        let twice: Vec<_> = once
+            .iter()
+            .map(|(name, grad)| (name.clone(), grad * 2))
+            .collect();
         assert_same_bits(&gradients(&mut pipe), &twice, "the sum of two steps");
         if reference.is_empty() {
             reference = once;
@@ -284,8 +336,14 @@ fn initial_values_depend_on_the_seed_and_not_on_the_cut_or_the_callers_generator
     let _ = Tensor::rand([100], (Kind::Float, tch::Device::Cpu));
     let second = snapshot(&mut pipeline(&chain, 4, 2, ScheduleKind::OneFOneB));
     assert_same_bits(&first, &second, "same seed");
-    let mut other = Pipeline::builder(sequential(&chain)).seed(12).build().unwrap();
-    assert!(!snapshot(&mut other)[0].1.equal(&first[0].1), "another seed");
+    let mut other = Pipeline::builder(sequential(&chain))
+        .seed(12)
+        .build()
+        .unwrap();
+    assert!(
+        !snapshot(&mut other)[0].1.equal(&first[0].1),
+        "another seed"
+    );
 }
 
 #[test]
@@ -296,6 +354,14 @@ fn loading_puts_values_where_their_layer_is() {
     let mut pipe = pipeline(&chain, 3, 2, ScheduleKind::OneFOneB);
     pipe.load(&changed).unwrap();
     assert_same_bits(&snapshot(&mut pipe), &changed, "loaded");
-    let unknown = [("nobody.weight".to_owned(), Tensor::zeros([1], tch::kind::FLOAT_CPU))];
-    assert!(pipe.load(&unknown).unwrap_err().to_string().contains("`nobody.weight`"));
+    let unknown = [(
+        "nobody.weight".to_owned(),
+        Tensor::zeros([1], tch::kind::FLOAT_CPU),
+    )];
+    assert!(
+        pipe.load(&unknown)
+            .unwrap_err()
+            .to_string()
+            .contains("`nobody.weight`")
+    );
 }

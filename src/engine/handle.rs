@@ -4,14 +4,15 @@ use super::crew::Crew;
 use super::entry::{self, Entry, Outcome, Values};
 use super::failure::{EngineError, StageError, discard};
 use super::message::{Job, Lines, Message, News, Order, Record, Report, StepOrder};
+use super::patience::Patience;
 use super::program::Program;
 use super::stage::Stage;
-use super::sync::{Builder, JoinHandle, Mutex};
+use super::sync::{Builder, JoinHandle, Mutex, patience};
 use super::worker::{StageBuilder, live};
 use gpipe_partitioner::{DeviceId, StageId};
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Runs checked schedules over stages, one long-lived thread per device.
 ///
@@ -237,7 +238,7 @@ impl<S: Stage> Engine<S> {
         let mut reports = Vec::with_capacity(count);
         let mut batch = Vec::new();
         while reports.len() < count {
-            self.lines.reports.wait(&mut batch, Duration::ZERO);
+            self.lines.reports.wait(&mut batch, Patience::NONE);
             for report in batch.drain(..) {
                 if let News::Lost = report.news {
                     self.lines.stop_all_but(report.device);
@@ -305,17 +306,6 @@ impl<S: Stage> fmt::Debug for Engine<S> {
             .field("placement", &self.placement)
             .field("usable", &self.usable)
             .finish_non_exhaustive()
-    }
-}
-
-/// How long workers stay awake while they wait: only where each has a core of its
-/// own, since anywhere else the one they wait for may need theirs.
-fn patience(workers: usize) -> Duration {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if workers <= cores {
-        Duration::from_micros(50)
-    } else {
-        Duration::ZERO
     }
 }
 

@@ -1,8 +1,8 @@
 //! A queue with many writers and one reader: the engine's only shared state.
 
+use super::patience::Patience;
 use super::sync::{AtomicBool, Condvar, Mutex, wait};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
 /// Unbounded queue of messages for one reader.
 ///
@@ -65,11 +65,9 @@ impl<M> Mailbox<M> {
     }
 
     /// Moves what is there to the end of `batch`, waiting until it is at least
-    /// one message: first awake for up to `patience`, then asleep.
-    pub(super) fn wait(&self, batch: &mut Vec<M>, patience: Duration) {
-        if !self.hint.load(Relaxed) && !patience.is_zero() {
-            self.watch(patience);
-        }
+    /// one message: first awake as far as `patience` goes, then asleep.
+    pub(super) fn wait(&self, batch: &mut Vec<M>, patience: Patience) {
+        patience.watch(|| self.hint.load(Relaxed));
         let mut state = self.state.lock();
         while state.queue.is_empty() {
             state.asleep = true;
@@ -78,20 +76,6 @@ impl<M> Mailbox<M> {
         state.asleep = false;
         self.hint.store(false, Relaxed);
         hand_over(&mut state.queue, batch);
-    }
-
-    /// Stays awake until something seems to be there, at most for `patience`.
-    fn watch(&self, patience: Duration) {
-        const LOOKS_PER_CLOCK_READING: u32 = 32;
-        let start = Instant::now();
-        while start.elapsed() < patience {
-            for _ in 0..LOOKS_PER_CLOCK_READING {
-                if self.hint.load(Relaxed) {
-                    return;
-                }
-                std::hint::spin_loop();
-            }
-        }
     }
 }
 

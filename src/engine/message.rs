@@ -4,11 +4,12 @@ use super::crew::Crew;
 use super::event::Event;
 use super::failure::StageError;
 use super::mailbox::Mailbox;
+use super::patience::Patience;
 use super::program::{Exit, Program};
 use super::stage::Stage;
 use gpipe_partitioner::{DeviceId, StageId};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What arrives in a worker's inbox.
 pub(super) enum Message<S: Stage> {
@@ -79,11 +80,11 @@ pub(super) struct Lines<S: Stage> {
     pub(super) inboxes: Vec<Mailbox<Message<S>>>,
     pub(super) reports: Mailbox<Report<S::Value>>,
     /// How long a worker stays awake while it waits for a message.
-    pub(super) patience: Duration,
+    pub(super) patience: Patience,
 }
 
 impl<S: Stage> Lines<S> {
-    pub(super) fn new(devices: usize, patience: Duration) -> Self {
+    pub(super) fn new(devices: usize, patience: Patience) -> Self {
         let inboxes = (0..devices).map(|_| Mailbox::new()).collect();
         Self {
             inboxes,

@@ -70,6 +70,7 @@ mod failure;
 mod handle;
 mod mailbox;
 mod message;
+mod patience;
 mod program;
 mod stage;
 mod sync;

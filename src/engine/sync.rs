@@ -1,7 +1,9 @@
 //! The only door of the engine to locks and threads.
 //!
 //! The files of the protocol name no lock and no thread but these, so that a
-//! test can compile the same files against a model checker's.
+//! test can compile the same files against those of a model checker.
+
+use super::patience::Patience;
 
 pub(super) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(super) use std::sync::atomic::AtomicBool;
@@ -11,4 +13,10 @@ pub(super) use std::thread::{Builder, JoinHandle};
 pub(super) fn wait<'a, T>(condvar: &Condvar, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condvar.wait(&mut guard);
     guard
+}
+
+/// How long each of `workers` threads may stay awake while it waits.
+pub(super) fn patience(workers: usize) -> Patience {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Patience::of(workers, cores)
 }

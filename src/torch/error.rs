@@ -11,7 +11,9 @@ pub struct TorchError {
 
 impl TorchError {
     pub(crate) fn new(message: impl AsRef<str>) -> Self {
-        Self { message: without_backtrace(message.as_ref()).to_owned() }
+        Self {
+            message: without_backtrace(message.as_ref()).to_owned(),
+        }
     }
 
     /// The message, without back-trace.
@@ -31,7 +33,9 @@ impl From<tch::TchError> for TorchError {
 /// libtorch appends `Exception raised from <function> at <file>` and one line a
 /// stack frame; tch passes that on in errors and panics.
 pub(crate) fn without_backtrace(message: &str) -> &str {
-    let end = message.find("\nException raised from ").unwrap_or(message.len());
+    let end = message
+        .find("\nException raised from ")
+        .unwrap_or(message.len());
     message[..end].trim_end()
 }
 
@@ -69,8 +73,8 @@ mod tests {
     #[test]
     fn a_panic_of_tch_reads_like_libtorchs_own_error() {
         let raw = "shape \"a\" is wrong\nException raised from f at g (most recent call first):\nframe #0: h";
-        let failed: Result<(), _> = Err(tch::TchError::Torch(raw.to_owned()));
-        let payload = std::panic::catch_unwind(|| failed.unwrap()).unwrap_err();
+        let failed = || -> Result<(), _> { Err(tch::TchError::Torch(raw.to_owned())) };
+        let payload = std::panic::catch_unwind(|| failed().unwrap()).unwrap_err();
         assert_eq!(panic_message(&*payload), "shape \"a\" is wrong");
         let payload = std::panic::catch_unwind(|| panic!("mine")).unwrap_err();
         assert_eq!(panic_message(&*payload), "mine");

@@ -109,7 +109,9 @@ unsafe fn own(pointer: TensorPtr) -> Option<Tensor> {
 /// The version of the libtorch that is loaded, such as `2.11.0`.
 pub(crate) fn version() -> String {
     // SAFETY: a string literal of the shim.
-    unsafe { CStr::from_ptr(gp_version()) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(gp_version()) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Sets the intra-op threads of the calling thread.
@@ -145,7 +147,9 @@ pub(crate) fn cuda_devices() -> Result<usize> {
 
 /// Makes a CUDA device current for the calling thread; nothing for the CPU.
 pub(crate) fn set_current_device(device: Device) -> Result<()> {
-    let Device::Cuda(index) = device else { return Ok(()) };
+    let Device::Cuda(index) = device else {
+        return Ok(());
+    };
     let index = c_int::try_from(index).unwrap_or(c_int::MAX);
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_set_cuda_device(index) })
@@ -253,7 +257,11 @@ impl Graph {
         let mut out = ptr::null_mut();
         // SAFETY: the graph is alive; `out` is null or a new tensor on success.
         unsafe {
-            check(gp_graph_take_grad(self.pointer.as_ptr(), sink.0, &raw mut out))?;
+            check(gp_graph_take_grad(
+                self.pointer.as_ptr(),
+                sink.0,
+                &raw mut out,
+            ))?;
             Ok(own(out))
         }
     }
@@ -387,7 +395,11 @@ pub(crate) fn add(tensors: &[Tensor], others: &[Tensor]) -> Result<()> {
     }
     // SAFETY: two lists of `count` lent tensors that outlive the call.
     check(unsafe {
-        gp_add(lend_all(tensors).as_mut_ptr(), lend_all(others).as_mut_ptr(), count)
+        gp_add(
+            lend_all(tensors).as_mut_ptr(),
+            lend_all(others).as_mut_ptr(),
+            count,
+        )
     })
 }
 
@@ -397,6 +409,8 @@ fn same_length(lists: &[&[Tensor]]) -> Result<i64> {
         Ok(count as i64)
     } else {
         let lengths: Vec<_> = lists.iter().map(|list| list.len()).collect();
-        Err(TorchError::new(format!("tensor lists of different lengths: {lengths:?}")))
+        Err(TorchError::new(format!(
+            "tensor lists of different lengths: {lengths:?}"
+        )))
     }
 }

@@ -66,7 +66,10 @@ impl Context {
     /// # Errors
     /// `p` is not a probability below 1, or libtorch refuses.
     pub fn dropout(&self, input: &Tensor, p: f64) -> anyhow::Result<Tensor> {
-        anyhow::ensure!((0.0..1.0).contains(&p), "dropout probability {p} is not in [0, 1)");
+        anyhow::ensure!(
+            (0.0..1.0).contains(&p),
+            "dropout probability {p} is not in [0, 1)"
+        );
         if !self.train || p == 0.0 {
             return Ok(input.shallow_clone());
         }

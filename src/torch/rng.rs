@@ -11,7 +11,9 @@
 /// Mixes `value` into `state`: one round of `SplitMix64` (Steele et al. 2014),
 /// whose output is a bijection of the sum, so distinct inputs stay distinct.
 fn mix(state: u64, value: u64) -> u64 {
-    let mut z = state.wrapping_add(value).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = state
+        .wrapping_add(value)
+        .wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
@@ -19,7 +21,10 @@ fn mix(state: u64, value: u64) -> u64 {
 
 /// A seed for the thing called `name` under `seed`; stable across runs and platforms.
 pub(crate) fn named_seed(seed: u64, name: &str) -> u64 {
-    name.bytes().fold(mix(seed, name.len() as u64), |state, byte| mix(state, u64::from(byte)))
+    name.bytes()
+        .fold(mix(seed, name.len() as u64), |state, byte| {
+            mix(state, u64::from(byte))
+        })
 }
 
 /// A seed for one micro-batch of one step under a layer's seed.

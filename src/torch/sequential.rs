@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tch::{Device, Tensor, nn};
 
 use super::error::TorchError;
-use super::layer::Layer;
 use super::ffi::RandomScope;
+use super::layer::Layer;
 use super::rng;
 
 type Build = dyn Fn(&nn::Path<'_>) -> anyhow::Result<Box<dyn Layer>> + Send + Sync;
@@ -71,7 +71,10 @@ impl Sequential {
         let build = move |path: &nn::Path<'_>| -> anyhow::Result<Box<dyn Layer>> {
             Ok(Box::new(build(path)?))
         };
-        self.layers.push(LayerBuilder { name: name.into(), build: Arc::new(build) });
+        self.layers.push(LayerBuilder {
+            name: name.into(),
+            build: Arc::new(build),
+        });
         self
     }
 
@@ -117,7 +120,11 @@ impl Sequential {
             .iter()
             .map(|layer| {
                 let built = layer.build(Device::Cpu, 0)?;
-                Ok(built.variables().iter().map(|(_, tensor)| bytes(tensor)).sum())
+                Ok(built
+                    .variables()
+                    .iter()
+                    .map(|(_, tensor)| bytes(tensor))
+                    .sum())
             })
             .collect()
     }
@@ -135,13 +142,17 @@ impl Sequential {
 
 impl fmt::Debug for Sequential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Sequential").field(&self.names().collect::<Vec<_>>()).finish()
+        f.debug_tuple("Sequential")
+            .field(&self.names().collect::<Vec<_>>())
+            .finish()
     }
 }
 
 impl fmt::Debug for LayerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LayerBuilder").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("LayerBuilder")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -166,7 +177,12 @@ impl LayerBuilder {
             let (values, _) = self.draw(Device::Cpu, seed)?;
             store.copy(&values).map_err(TorchError::from)?;
         }
-        Ok(BuiltLayer { name: self.name.clone(), layer, seed, store })
+        Ok(BuiltLayer {
+            name: self.name.clone(),
+            layer,
+            seed,
+            store,
+        })
     }
 
     fn draw(&self, device: Device, seed: u64) -> anyhow::Result<(nn::VarStore, Box<dyn Layer>)> {

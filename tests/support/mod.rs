@@ -27,9 +27,11 @@ impl nn::ModuleT for Boxed {
 
 /// The chain as a pipeline's model.
 pub(crate) fn sequential(chain: &Chain) -> Sequential {
-    chain.iter().fold(Sequential::new(), |model, &(name, build)| {
-        model.layer(name, move |path| Boxed(build(path)))
-    })
+    chain
+        .iter()
+        .fold(Sequential::new(), |model, &(name, build)| {
+            model.layer(name, move |path| Boxed(build(path)))
+        })
 }
 
 /// The chain as one model in the calling thread, without any of our code.
@@ -43,7 +45,10 @@ impl Plain {
     /// With the values that `pipe` has now.
     pub(crate) fn like(chain: &Chain, pipe: &mut Pipeline) -> Self {
         let store = nn::VarStore::new(Device::Cpu);
-        let modules = chain.iter().map(|(name, build)| build(&(store.root() / *name))).collect();
+        let modules = chain
+            .iter()
+            .map(|(name, build)| build(&(store.root() / *name)))
+            .collect();
         let plain = Self { store, modules };
         plain.copy_from(pipe);
         plain
@@ -51,16 +56,24 @@ impl Plain {
 
     pub(crate) fn copy_from(&self, pipe: &mut Pipeline) {
         let mut own = self.store.variables();
-        let all = pipe.parameters().unwrap().into_iter().chain(pipe.buffers().unwrap());
+        let all = pipe
+            .parameters()
+            .unwrap()
+            .into_iter()
+            .chain(pipe.buffers().unwrap());
         gpipe::tch::no_grad(|| {
             for (name, value) in all {
-                own.get_mut(&name).unwrap_or_else(|| panic!("no `{name}`")).copy_(&value);
+                own.get_mut(&name)
+                    .unwrap_or_else(|| panic!("no `{name}`"))
+                    .copy_(&value);
             }
         });
     }
 
     pub(crate) fn forward(&self, x: &Tensor) -> Tensor {
-        self.modules.iter().fold(x.shallow_clone(), |x, module| module.forward_t(&x, true))
+        self.modules
+            .iter()
+            .fold(x.shallow_clone(), |x, module| module.forward_t(&x, true))
     }
 
     /// Gradients by name; absent ones left out.
@@ -111,8 +124,14 @@ pub(crate) fn gradients(pipe: &mut Pipeline) -> Vec<(String, Tensor)> {
 
 /// Parameters and buffers as they are now, by name.
 pub(crate) fn snapshot(pipe: &mut Pipeline) -> Vec<(String, Tensor)> {
-    let all = pipe.parameters().unwrap().into_iter().chain(pipe.buffers().unwrap());
-    let mut all: Vec<_> = all.map(|(name, tensor)| (name, tensor.detach().copy())).collect();
+    let all = pipe
+        .parameters()
+        .unwrap()
+        .into_iter()
+        .chain(pipe.buffers().unwrap());
+    let mut all: Vec<_> = all
+        .map(|(name, tensor)| (name, tensor.detach().copy()))
+        .collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     all
 }
@@ -122,7 +141,11 @@ pub(crate) fn assert_same_bits(left: &[(String, Tensor)], right: &[(String, Tens
     let names = |list: &[(String, Tensor)]| list.iter().map(|(n, _)| n.clone()).collect::<Vec<_>>();
     assert_eq!(names(left), names(right), "{what}");
     for ((name, left), (_, right)) in left.iter().zip(right) {
-        assert!(left.equal(right), "{what}: {name} differs by {}", (left - right).abs().max());
+        assert!(
+            left.equal(right),
+            "{what}: {name} differs by {}",
+            (left - right).abs().max()
+        );
     }
 }
 
@@ -144,10 +167,16 @@ pub(crate) fn mlp() -> Chain {
     }
     fn residual(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
         let inner = nn::linear(path / "inner", 16, 16, nn::LinearConfig::default());
-        Box::new(nn::func(move |x| x + x.apply(&inner).gelu("tanh") * x.sigmoid()))
+        Box::new(nn::func(move |x| {
+            x + x.apply(&inner).gelu("tanh") * x.sigmoid()
+        }))
     }
     fn norm(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
-        Box::new(nn::layer_norm(path, vec![16], nn::LayerNormConfig::default()))
+        Box::new(nn::layer_norm(
+            path,
+            vec![16],
+            nn::LayerNormConfig::default(),
+        ))
     }
     fn input(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
         Box::new(nn::linear(path, 12, 16, nn::LinearConfig::default()))
@@ -170,7 +199,10 @@ pub(crate) fn mlp() -> Chain {
 /// Convolutions, batch norm in training mode, transposed activations.
 pub(crate) fn convnet() -> Chain {
     fn conv1(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
-        let config = nn::ConvConfig { padding: 1, ..nn::ConvConfig::default() };
+        let config = nn::ConvConfig {
+            padding: 1,
+            ..nn::ConvConfig::default()
+        };
         Box::new(nn::conv2d(path, 3, 6, 3, config))
     }
     fn norm(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
@@ -180,12 +212,18 @@ pub(crate) fn convnet() -> Chain {
         Box::new(nn::func(Tensor::relu))
     }
     fn conv2(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
-        let config = nn::ConvConfig { stride: 2, ..nn::ConvConfig::default() };
+        let config = nn::ConvConfig {
+            stride: 2,
+            ..nn::ConvConfig::default()
+        };
         Box::new(nn::conv2d(path, 6, 6, 3, config))
     }
     fn flatten(_: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
         // A transposed view crosses the border, and its gradient comes back through it.
-        Box::new(nn::func(|x| x.transpose(1, 3).mean_dim([1_i64, 2].as_slice(), false, None)))
+        Box::new(nn::func(|x| {
+            x.transpose(1, 3)
+                .mean_dim([1_i64, 2].as_slice(), false, None)
+        }))
     }
     fn head(path: &nn::Path<'_>) -> Box<dyn nn::ModuleT> {
         Box::new(nn::linear(path, 6, 5, nn::LinearConfig::default()))
@@ -232,7 +270,7 @@ pub(crate) fn watched(body: impl FnOnce() + Send + 'static) {
         body();
         done.send(()).unwrap();
     });
-    match wait.recv_timeout(Duration::from_secs(120)) {
+    match wait.recv_timeout(Duration::from_mins(2)) {
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("a hang: no end after two minutes"),
         _ => {
             if let Err(panic) = worker.join() {

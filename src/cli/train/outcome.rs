@@ -29,12 +29,20 @@ pub(super) struct Outcome {
     /// Nats per character.
     pub(super) held_out_loss: f64,
     pub(super) sample: Option<String>,
+    /// The last step as a picture.
+    pub(super) timeline: String,
 }
 
 impl Outcome {
     pub(super) fn new(run_dir: &Path) -> Self {
         let run_dir = run_dir.to_owned();
-        Self { records: Vec::new(), run_dir, held_out_loss: f64::NAN, sample: None }
+        Self {
+            records: Vec::new(),
+            run_dir,
+            held_out_loss: f64::NAN,
+            sample: None,
+            timeline: String::new(),
+        }
     }
 
     pub(super) fn add(&mut self, record: &StepRecord) {
@@ -66,10 +74,21 @@ impl Outcome {
         if let Some(sample) = &self.sample {
             println!("\n{sample}\n");
         }
-        println!("loss           {first:.4} at step 1, {last:.4} at step {}", self.records.len());
-        println!("held-out loss  {:.4} nats per character", self.held_out_loss);
+        println!("the last step:\n\n{}", self.timeline);
+        println!(
+            "loss           {first:.4} at step 1, {last:.4} at step {}",
+            self.records.len()
+        );
+        println!(
+            "held-out loss  {:.4} nats per character",
+            self.held_out_loss
+        );
         println!("speed          {tokens_per_s:.0} tokens/s, {step_ms:.1} ms a step (medians)");
-        println!("bubble         {:.1} % measured, {:.1} % predicted", measured * 100.0, predicted * 100.0);
+        println!(
+            "bubble         {:.1} % measured, {:.1} % predicted",
+            measured * 100.0,
+            predicted * 100.0
+        );
         println!("run folder     {}", self.run_dir.display());
         Ok(())
     }

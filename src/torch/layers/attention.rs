@@ -61,7 +61,9 @@ impl CausalSelfAttention {
             self.mix_with_dropout(&query, &key, &value, ctx)?
         } else {
             let none = None::<Tensor>;
-            Tensor::f_scaled_dot_product_attention(&query, &key, &value, none, 0.0, true, None, false)?
+            Tensor::f_scaled_dot_product_attention(
+                &query, &key, &value, none, 0.0, true, None, false,
+            )?
         };
         let mixed = mixed.f_transpose(1, 2)?.f_reshape([batch, time, d_model])?;
         Ok(mixed.f_linear(&self.out.ws, self.out.bs.as_ref())?)
@@ -77,7 +79,10 @@ impl CausalSelfAttention {
         ctx: &Context,
     ) -> anyhow::Result<Tensor> {
         let (time, head) = (query.size()[2], query.size()[3]);
-        #[allow(clippy::cast_precision_loss, reason = "a head has a few hundred features")]
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "a head has a few hundred features"
+        )]
         let scale = 1.0 / (head as f64).sqrt();
         let future = Tensor::f_ones([time, time], (Kind::Bool, query.device()))?.f_triu(1)?;
         let weights = query

@@ -15,7 +15,8 @@ const VERSION: &str = "2.11.0";
 /// # Errors
 /// It is missing or of another version: what was found, and what to do.
 pub fn find() -> Result<PathBuf, String> {
-    let set_up = "run `make build` once in the checkout: it installs libtorch and links it as `.libtorch`";
+    let set_up =
+        "run `make build` once in the checkout: it installs libtorch and links it as `.libtorch`";
     let path = env::var_os("LIBTORCH").map(PathBuf::from).ok_or_else(|| {
         format!("LIBTORCH is not set: point it at a libtorch {VERSION}; or, to build gpipe-rs itself, {set_up}")
     })?;
@@ -30,7 +31,9 @@ pub fn find() -> Result<PathBuf, String> {
         found => Err(format!(
             "libtorch at {} is version {}, but {VERSION} is needed: remove `.libtorch` and {set_up}",
             path.display(),
-            found.as_deref().unwrap_or("unknown (it has neither `version.py` nor `build-version`)"),
+            found
+                .as_deref()
+                .unwrap_or("unknown (it has neither `version.py` nor `build-version`)"),
         )),
     }
 }
