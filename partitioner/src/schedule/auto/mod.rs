@@ -67,7 +67,9 @@ pub struct Auto {
 ///
 /// # Errors
 /// [`ScheduleError::NothingFits`] when every candidate exceeds a cap, with the
-/// least excess; [`ScheduleError::Unsupported`] for a shape that no schedule has.
+/// least excess: one candidate has a single micro-batch under way and joint
+/// backwards, which is the least memory that any schedule takes (for shapes of up
+/// to 20,000 stages times micro-batches); [`ScheduleError::Unsupported`] for a shape that no schedule has.
 ///
 /// # Determinism
 /// A function of its arguments alone.
