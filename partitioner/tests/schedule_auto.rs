@@ -111,3 +111,22 @@ fn what_fits_nowhere_is_said_with_the_least_excess() {
         "{error}"
     );
 }
+
+/// Memory that one micro-batch under way just fits is enough.
+#[test]
+fn the_least_memory_is_found() {
+    let unit = Micros::new(1.0).unwrap();
+    for (p, v) in [(1, 1), (3, 1), (3, 2), (2, 4)] {
+        let memory = StageMemory {
+            activation: Bytes(10),
+            ..StageMemory::default()
+        };
+        let costs = (0..p * v).fold(Costs::uniform(p * v, unit, unit, unit), |costs, stage| {
+            costs.with_memory(StageId(stage), memory)
+        });
+        let least = 10 * v as u64;
+        let shape = Shape::new(p, 6).with_chunks(v);
+        assert!(auto(shape, &costs, &vec![Some(Bytes(least)); p], None).is_ok());
+        assert!(auto(shape, &costs, &vec![Some(Bytes(least - 1)); p], None).is_err());
+    }
+}
