@@ -22,7 +22,8 @@ pub struct PlanOptions {
     /// Samples in a mini-batch; none: `micro_batches` micro-batches of the profile's size,
     /// or, where those are to be chosen, four a device.
     pub batch: Option<usize>,
-    /// The schedule; none: the fastest that trains.
+    /// The schedule; none or [`Auto`](ScheduleKind::Auto): the fastest that trains, be it
+    /// built-in or computed for the costs.
     pub schedule: Option<ScheduleKind>,
     /// Stages per device; none: to be chosen.
     pub chunks: Option<usize>,
@@ -70,13 +71,19 @@ impl PlanOptions {
         Ok(samples)
     }
 
+    /// Whether schedules may be computed.
+    pub(super) fn computes(&self) -> bool {
+        self.schedule.is_none_or(|kind| kind == ScheduleKind::Auto)
+    }
+
     /// The schedules to try.
     pub(super) fn schedules(&self) -> Vec<ScheduleKind> {
         match self.schedule {
-            Some(schedule) => vec![schedule],
-            None => ScheduleKind::ALL
+            Some(schedule) if schedule != ScheduleKind::Auto => vec![schedule],
+            // A computed schedule needs costs, and so comes after these.
+            _ => ScheduleKind::ALL
                 .into_iter()
-                .filter(|&kind| kind != ScheduleKind::ForwardOnly)
+                .filter(|kind| !matches!(kind, ScheduleKind::ForwardOnly | ScheduleKind::Auto))
                 .collect(),
         }
     }

@@ -7,7 +7,7 @@ use crate::check::CheckedSchedule;
 use crate::ids::StageId;
 use crate::partition::Partition;
 use crate::profile::Profile;
-use crate::schedule::{ScheduleKind, Shape};
+use crate::schedule::{Placement, ScheduleKind, Shape, auto};
 use crate::simulate::simulate;
 use crate::solve::{Problem, Shortfall, Solution, SolveError};
 use crate::units::{Bytes, Micros};
@@ -20,7 +20,8 @@ const POLISH_ACTIONS: usize = 12_000_000;
 /// Chooses balance, schedule, chunks, micro-batches and recompute for a profile.
 ///
 /// Every combination is cut for the smallest bottleneck, exactly, and simulated; in the three
-/// fastest each cut is then moved by a layer as long as the simulated step shrinks.
+/// fastest each cut is then moved by a layer as long as the simulated step shrinks, and a
+/// schedule is computed for their costs ([`auto`]).
 ///
 /// # Errors
 /// [`PlanError::NoneFits`] with the bytes that are missing, [`PlanError::NoSchedule`], or
@@ -50,6 +51,12 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     let polished = fitting.len().min(POLISHED);
     let better = in_parallel(&fitting[..polished], Candidate::polish);
     fitting.splice(..polished, better);
+    if options.computes() {
+        let computed = in_parallel(&fitting[..polished], |candidate| {
+            candidate.computed(options)
+        });
+        fitting.extend(computed.into_iter().flatten());
+    }
     fitting.sort_by(Candidate::order);
     if fitting.is_empty() {
         return Err(nothing(profile, options, misfits, refused));
@@ -229,6 +236,37 @@ impl Candidate {
         best
     }
 
+    /// The same cut under a schedule that is computed for its costs, if that is faster.
+    fn computed(&self, options: &PlanOptions) -> Option<Self> {
+        let shape = self.job.shape;
+        let placed = |placement: &Placement| {
+            let stages = (0..shape.stages()).map(|s| self.schedule.device_of(StageId(s)));
+            stages.eq(placement.devices(shape))
+        };
+        let placement = [Placement::Loop, Placement::Vee].into_iter().find(placed)?;
+        let besides = self.problem.temporaries(&self.solution.partition);
+        let devices = options.machine.devices().iter().zip(besides);
+        let caps: Vec<Option<Bytes>> = devices
+            .map(|(device, more)| device.memory.map(|cap| cap - more))
+            .collect();
+        let costs = self
+            .problem
+            .stage_costs(&self.solution.partition, &self.solution.recompute);
+        let found = auto(shape, &costs, &caps, Some(placement)).ok()?;
+        let step = found.simulation.makespan();
+        if step >= self.step || found.schedule.schedule().name() != ScheduleKind::Auto.name() {
+            return None;
+        }
+        let kind = ScheduleKind::Auto;
+        Some(Self {
+            job: Job { kind, ..self.job },
+            bubble: found.simulation.timeline.bubble_fraction(),
+            schedule: found.schedule,
+            step,
+            ..self.clone()
+        })
+    }
+
     /// The same with one cut moved by a layer, if that fits.
     fn moved(&self, cut: usize, forward: bool) -> Option<Self> {
         let mut balance = self.solution.partition.balance();
@@ -266,6 +304,8 @@ impl Candidate {
                 .collect(),
             partition,
             schedule: self.job.kind,
+            computed: (self.job.kind == ScheduleKind::Auto)
+                .then(|| self.schedule.schedule().clone()),
             micro_batches: self.job.shape.micro_batches,
             chunks: self.job.shape.chunks,
             micro_batch_size: self.job.size,

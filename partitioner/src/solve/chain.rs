@@ -192,6 +192,13 @@ impl Chain {
         self.caps[self.device[stage]].map(|cap| cap.saturating_add(slack))
     }
 
+    /// As [`cap`](Self::cap), but none where a stage of all layers would keep to it.
+    pub(super) fn limit(&self, stage: usize, slack: u64) -> Option<u64> {
+        let (start, mode) = (0, self.modes[0]);
+        let most = self.bytes(stage, Part { start, mode }, self.layers);
+        self.cap(stage, slack).filter(|&cap| most > cap)
+    }
+
     /// Bytes per device, its stages added up.
     pub(super) fn device_bytes(&self, cut: &Cut) -> Vec<u64> {
         let mut bytes = vec![0_u64; self.caps.len()];

@@ -139,7 +139,12 @@ impl Reach<'_> {
         let chain = self.chain;
         let first = self.lowest[stage];
         let starts = &self.reached[stage];
-        let mut fronts: Vec<Front> = chain.modes.iter().map(|&mode| Front::new(mode)).collect();
+        // Without a limit the first mode, the faster one, is never the worse.
+        let modes = match self.caps[stage] {
+            Some(_) => chain.modes.as_slice(),
+            None => &chain.modes[..1],
+        };
+        let mut fronts: Vec<Front> = modes.iter().map(|&mode| Front::new(mode)).collect();
         let mut pushed = 0;
         let mut row = vec![false; self.highest[stage + 1] - self.lowest[stage + 1] + 1];
         for (index, reached) in row.iter_mut().enumerate() {
