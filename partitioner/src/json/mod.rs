@@ -74,10 +74,10 @@ impl Place {
         }
     }
 
-    pub(crate) fn error(self, rule: impl fmt::Display) -> ReadError {
+    pub(crate) fn error(&self, rule: impl fmt::Display) -> ReadError {
         ReadError {
-            file: self.file,
-            field: self.field,
+            file: self.file.clone(),
+            field: self.field.clone(),
             rule: rule.to_string(),
         }
     }

@@ -190,10 +190,10 @@ fn sizes(located: Located<'_>, min: usize) -> Result<Vec<usize>, ReadError> {
 }
 
 /// A list of exactly `length` entries.
-fn each<T>(
-    located: Located<'_>,
+fn each<'a, T>(
+    located: Located<'a>,
     length: usize,
-    read: impl Fn(&Located<'_>) -> Result<T, ReadError>,
+    read: impl Fn(&Located<'a>) -> Result<T, ReadError>,
 ) -> Result<Vec<T>, ReadError> {
     located.list(length, length)?.iter().map(read).collect()
 }
