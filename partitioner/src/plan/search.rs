@@ -15,7 +15,7 @@ use crate::units::{Bytes, Micros};
 /// How many candidates have their cuts moved one by one.
 const POLISHED: usize = 3;
 /// How many actions may be simulated for each of them.
-const POLISH_ACTIONS: usize = 12_000_000;
+const POLISH_ACTIONS: usize = 8_000_000;
 
 /// Chooses balance, schedule, chunks, micro-batches and recompute for a profile.
 ///

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::Solution;
-use super::memory::{PLAIN, REDO};
+use super::memory::REDO;
 use super::{Problem, Recompute, SolveError, Strategy as Cutting, Transfer, block_partition};
 use crate::check::CheckedSchedule;
 use crate::cost::Link;
@@ -315,7 +315,23 @@ fn ties_are_filled_evenly() {
     assert!(solution.partition.balance().iter().all(|&count| count >= 2));
 }
 
+/// A layer longer than all others together leaves the other cuts free: they are tried near an
+/// even filling first.
 #[test]
-fn memory_modes_are_indices() {
-    assert_eq!((PLAIN, REDO), (0, 1));
+fn wide_windows_are_searched_near_the_even_filling() {
+    let layer = |index: usize| {
+        let time = Micros::new(if index == 700 { 1e6 } else { 1.0 }).unwrap();
+        LayerProfile::new("layer", Times::new(time, time, time))
+    };
+    let profile = Profile::new("cpu", 1, (0..3000).map(layer).collect()).unwrap();
+    let schedule = ScheduleKind::OneFOneB
+        .generate(Shape::new(1000, 2))
+        .unwrap();
+    let machine = Machine::new(1000).unwrap();
+    let solution = Problem::new(&profile, 1, &machine, &schedule)
+        .solve()
+        .unwrap();
+    assert!(solution.is_optimal());
+    assert_eq!(solution.bottleneck.get(), 3e6);
+    assert!(solution.partition.balance().iter().all(|&count| count <= 8));
 }
