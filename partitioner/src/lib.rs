@@ -2,7 +2,7 @@
 //!
 //! A [`Schedule`] says what each device does, in which order. [`Schedule::check`]
 //! turns it into a [`CheckedSchedule`], the only thing that can be simulated or
-//! run. [`simulate`] predicts a [`Timeline`] from [`Costs`]; the engine measures
+//! run. [`simulate()`] predicts a [`Timeline`] from [`Costs`]; the engine measures
 //! one of the same type.
 //!
 //! ```
@@ -51,6 +51,7 @@ pub use profile::{LayerProfile, Profile, Times};
 pub use schedule::{
     Action, CsvError, CsvFormat, Kind, Placement, Schedule, ScheduleError, ScheduleKind, Shape,
 };
+pub use schedule::{Auto, auto};
 pub use simulate::{Simulation, simulate};
 pub use solve::{Problem, Recompute, Solution, SolveError, Strategy, Transfer};
 pub use timeline::{Span, Timeline};
