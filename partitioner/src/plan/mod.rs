@@ -5,6 +5,7 @@
 //! step, moves single cuts as long as that helps, computes a schedule for the costs of the best,
 //! and keeps the fastest that fits.
 
+mod candidate;
 mod json;
 mod options;
 mod search;

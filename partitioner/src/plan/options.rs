@@ -8,6 +8,8 @@ use crate::solve::Recompute;
 
 /// The most micro-batches that a plan has.
 pub(super) const MAX_MICRO: usize = 1 << 16;
+/// The most devices times micro-batches that are tried where the latter are to be chosen.
+const MAX_CELLS: usize = 1 << 20;
 /// The most chunks per device that are tried where none are asked for.
 const MAX_CHUNKS: usize = 4;
 
@@ -113,7 +115,8 @@ impl PlanOptions {
             8 * devices,
         ];
         counts.push(samples.min(8 * devices));
-        counts.retain(|&micro| micro <= samples && micro <= MAX_MICRO);
+        let most = (MAX_CELLS / devices).clamp(1, MAX_MICRO);
+        counts.retain(|&micro| micro <= samples && micro <= most);
         // All of ⌈samples / micro⌉ samples: counts that leave the last ones empty are no use.
         counts.retain(|&micro| samples.div_ceil(samples.div_ceil(micro)) == micro);
         counts.sort_unstable();
