@@ -52,7 +52,7 @@ fn random_profile(random: &mut Random, layers: usize) -> anyhow::Result<Profile>
 }
 
 /// How far each method's largest part is from the optimum over 2,000 random chains.
-fn compare() {
+fn compare(what: &str, weight: fn(&mut Random) -> u64) {
     const CHAINS: u32 = 2000;
     let mut random = Random(1);
     let mut methods = [
@@ -64,7 +64,7 @@ fn compare() {
     for _ in 0..CHAINS {
         let layers = 8 + random.below(57) as usize;
         let stages = 2 + random.below(7) as usize;
-        let weights: Vec<u64> = (0..layers).map(|_| 1 + random.below(1000)).collect();
+        let weights: Vec<u64> = (0..layers).map(|_| weight(&mut random)).collect();
         let smallest = weights.iter().min().copied().unwrap_or(0);
         let less: Vec<u64> = weights.iter().map(|weight| weight - smallest).collect();
         let heaviest = |balance: &[usize]| {
@@ -98,7 +98,7 @@ fn compare() {
             method.3 += ratio / f64::from(CHAINS);
         }
     }
-    println!("{CHAINS} random chains of 8 to 64 layers over 2 to 8 stages:");
+    println!("{CHAINS} random chains of 8 to 64 layers over 2 to 8 stages, {what}:");
     for (name, optimal, worst, mean) in methods {
         let share = f64::from(optimal) / f64::from(CHAINS) * 100.0;
         println!("  {name:44} optimal {share:5.1} %   worst {worst:.3}   mean {mean:.4}");
@@ -212,7 +212,10 @@ fn large() -> anyhow::Result<()> {
 }
 
 fn partition(criterion: &mut Criterion) {
-    compare();
+    compare("weights from 1 to 1,000", |random| 1 + random.below(1000));
+    compare("few heavy layers among light ones", |random| {
+        1000 / (1 + random.below(200))
+    });
     if let Err(error) = large() {
         println!("  failed: {error}");
     }

@@ -59,6 +59,30 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, ReadError> {
     Ok(text)
 }
 
+/// Where a value was.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    file: String,
+    field: String,
+}
+
+impl Place {
+    pub(crate) fn new(file: &str, field: &str) -> Self {
+        Self {
+            file: file.to_owned(),
+            field: field.to_owned(),
+        }
+    }
+
+    pub(crate) fn error(&self, rule: impl fmt::Display) -> ReadError {
+        ReadError {
+            file: self.file.clone(),
+            field: self.field.clone(),
+            rule: rule.to_string(),
+        }
+    }
+}
+
 /// A value with its place, for the error.
 #[derive(Debug)]
 pub(crate) struct Located<'a> {
@@ -88,6 +112,11 @@ impl<'a> Located<'a> {
             field: self.path.clone(),
             rule: rule.to_string(),
         }
+    }
+
+    /// The place alone, to name it once the value is used up.
+    pub(crate) fn place(&self) -> Place {
+        Place::new(self.file, &self.path)
     }
 
     fn wrong_type(&self, expected: &str) -> ReadError {

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use super::options::MAX_MICRO;
 use super::{Alternative, PLAN_VERSION, Plan};
 use crate::ids::DeviceId;
-use crate::json::{Located, ReadError, read_file};
+use crate::json::{Located, Place, ReadError, read_file};
 use crate::machine::MAX_DEVICES;
 use crate::partition::Partition;
 use crate::profile::{MAX_BATCH, MAX_LAYERS};
-use crate::schedule::ScheduleKind;
+use crate::schedule::{Schedule, ScheduleKind};
 use crate::units::{Bytes, Micros};
 
 /// The longest step, in microseconds: three decades.
@@ -20,13 +20,15 @@ const MAX_STEP: f64 = 1e15;
 const MAX_PEAK: u64 = 1 << 60;
 /// The most runners-up.
 const MAX_ALTERNATIVES: usize = 10_000;
+/// The longest list of actions, in bytes.
+const MAX_ROW: usize = 1 << 25;
 /// The most chunks per device.
 const MAX_CHUNKS: usize = 1 << 12;
 
 impl Plan {
     /// The plan as JSON.
     pub fn to_json(&self) -> String {
-        let value = json!({
+        let mut value = json!({
             "version": PLAN_VERSION,
             "balance": self.partition.balance(),
             "placement": self.placement,
@@ -41,6 +43,10 @@ impl Plan {
             "peak_bytes": self.peak_bytes,
             "alternatives": self.alternatives.iter().map(alternative_value).collect::<Vec<_>>(),
         });
+        if let Some(schedule) = &self.computed {
+            let csv = schedule.to_csv();
+            value["actions"] = csv.lines().collect();
+        }
         format!("{value:#}\n")
     }
 
@@ -74,6 +80,7 @@ impl Plan {
         let bottleneck = micros(&fields.required("bottleneck_us")?)?;
         let step = micros(&fields.required("step_us")?)?;
         let bubble_fraction = fields.required("bubble_fraction")?.number(0.0, 1.0)?;
+        let actions = fields.optional("actions");
         let peaks = fields.required("peak_bytes")?.list(1, MAX_DEVICES)?;
         let alternatives = fields.required("alternatives")?.list(0, MAX_ALTERNATIVES)?;
         let stages = balance.len();
@@ -87,14 +94,23 @@ impl Plan {
         let partition = Partition::from_balance(balance.iter().sum(), &balance)
             .map_err(|error| fields.error(error))?;
         fields.finish()?;
+        let computed = actions.map(|rows| computed(rows, schedule)).transpose()?;
+        if let Some(given) = &computed
+            && (given.stages(), given.devices(), given.micro_batches())
+                != (stages, devices, micro_batches)
+        {
+            return Err(Place::new(file, "actions")
+                .error("has other numbers of stages, devices or micro-batches than the plan"));
+        }
         Ok(Self {
+            computed,
             partition,
             placement: each(placement, stages, |d| d.size(0, devices - 1).map(DeviceId))?,
             schedule,
             micro_batches,
             chunks,
             micro_batch_size,
-            recompute: each(recompute, stages, |yes| yes.boolean())?,
+            recompute: each(recompute, stages, Located::boolean)?,
             bottleneck,
             step,
             bubble_fraction,
@@ -107,6 +123,25 @@ impl Plan {
                 .map(alternative)
                 .collect::<Result<_, _>>()?,
         })
+    }
+}
+
+/// The lists of a computed schedule, one text a device; they must be legal.
+fn computed(located: Located<'_>, kind: ScheduleKind) -> Result<Schedule, ReadError> {
+    let place = located.place();
+    if kind != ScheduleKind::Auto {
+        return Err(place.error("is for the schedule `auto` only"));
+    }
+    let rows = located.list(1, MAX_DEVICES)?;
+    let rows: Vec<String> = rows
+        .into_iter()
+        .map(|row| row.text(MAX_ROW))
+        .collect::<Result<_, _>>()?;
+    let schedule = Schedule::from_csv(kind.name(), &rows.join("\n"));
+    let schedule = schedule.map_err(|error| place.error(error))?;
+    match schedule.clone().check() {
+        Ok(_) => Ok(schedule),
+        Err(error) => Err(place.error(error)),
     }
 }
 
@@ -155,20 +190,16 @@ fn sizes(located: Located<'_>, min: usize) -> Result<Vec<usize>, ReadError> {
 }
 
 /// A list of exactly `length` entries.
-fn each<T>(
-    located: Located<'_>,
+fn each<'a, T>(
+    located: Located<'a>,
     length: usize,
-    read: impl Fn(&Located<'_>) -> Result<T, ReadError>,
+    read: impl Fn(&Located<'a>) -> Result<T, ReadError>,
 ) -> Result<Vec<T>, ReadError> {
     located.list(length, length)?.iter().map(read).collect()
 }
 
 fn schedule(located: Located<'_>) -> Result<ScheduleKind, ReadError> {
-    let named = located.error("");
+    let place = located.place();
     let name = located.text(64)?;
-    name.parse().map_err(|error| {
-        let mut named = named;
-        named.rule = format!("{error}");
-        named
-    })
+    name.parse().map_err(|error| place.error(error))
 }

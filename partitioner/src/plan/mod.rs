@@ -2,8 +2,10 @@
 //!
 //! [`plan()`] takes every built-in schedule with every number of chunks and micro-batches that
 //! it can do, cuts the layers exactly for it ([`Problem`]), simulates the
-//! step, moves single cuts as long as that helps, and keeps the fastest that fits.
+//! step, moves single cuts as long as that helps, computes a schedule for the costs of the best,
+//! and keeps the fastest that fits.
 
+mod candidate;
 mod json;
 mod options;
 mod search;
@@ -13,7 +15,7 @@ mod tests;
 use crate::check::CheckedSchedule;
 use crate::ids::DeviceId;
 use crate::partition::Partition;
-use crate::schedule::{ScheduleError, ScheduleKind, Shape};
+use crate::schedule::{Schedule, ScheduleError, ScheduleKind, Shape};
 use crate::solve::Shortfall;
 use crate::units::{Bytes, Micros};
 
@@ -36,6 +38,9 @@ pub struct Plan {
     pub placement: Vec<DeviceId>,
     /// The schedule.
     pub schedule: ScheduleKind,
+    /// The action lists, where they were computed for these costs (the schedule is
+    /// [`Auto`](ScheduleKind::Auto)) and no name stands for them.
+    pub computed: Option<Schedule>,
     /// Micro-batches in a mini-batch.
     pub micro_batches: usize,
     /// Stages per device.
@@ -69,6 +74,9 @@ impl Plan {
     /// If the schedule does not exist for these numbers, which a plan read from a file can
     /// say although [`plan()`] never does.
     pub fn generate(&self) -> Result<CheckedSchedule, ScheduleError> {
+        if let Some(schedule) = &self.computed {
+            return Ok(schedule.clone().check()?);
+        }
         let shape = Shape::new(self.devices(), self.micro_batches).with_chunks(self.chunks);
         self.schedule.generate(shape)
     }

@@ -8,6 +8,8 @@ use crate::solve::Recompute;
 
 /// The most micro-batches that a plan has.
 pub(super) const MAX_MICRO: usize = 1 << 16;
+/// The most devices times micro-batches that are tried where the latter are to be chosen.
+const MAX_CELLS: usize = 1 << 20;
 /// The most chunks per device that are tried where none are asked for.
 const MAX_CHUNKS: usize = 4;
 
@@ -22,7 +24,8 @@ pub struct PlanOptions {
     /// Samples in a mini-batch; none: `micro_batches` micro-batches of the profile's size,
     /// or, where those are to be chosen, four a device.
     pub batch: Option<usize>,
-    /// The schedule; none: the fastest that trains.
+    /// The schedule; none or [`Auto`](ScheduleKind::Auto): the fastest that trains, be it
+    /// built-in or computed for the costs.
     pub schedule: Option<ScheduleKind>,
     /// Stages per device; none: to be chosen.
     pub chunks: Option<usize>,
@@ -70,13 +73,19 @@ impl PlanOptions {
         Ok(samples)
     }
 
+    /// Whether schedules may be computed.
+    pub(super) fn computes(&self) -> bool {
+        self.schedule.is_none_or(|kind| kind == ScheduleKind::Auto)
+    }
+
     /// The schedules to try.
     pub(super) fn schedules(&self) -> Vec<ScheduleKind> {
         match self.schedule {
-            Some(schedule) => vec![schedule],
-            None => ScheduleKind::ALL
+            Some(schedule) if schedule != ScheduleKind::Auto => vec![schedule],
+            // A computed schedule needs costs, and so comes after these.
+            _ => ScheduleKind::ALL
                 .into_iter()
-                .filter(|&kind| kind != ScheduleKind::ForwardOnly)
+                .filter(|kind| !matches!(kind, ScheduleKind::ForwardOnly | ScheduleKind::Auto))
                 .collect(),
         }
     }
@@ -106,7 +115,8 @@ impl PlanOptions {
             8 * devices,
         ];
         counts.push(samples.min(8 * devices));
-        counts.retain(|&micro| micro <= samples && micro <= MAX_MICRO);
+        let most = (MAX_CELLS / devices).clamp(1, MAX_MICRO);
+        counts.retain(|&micro| micro <= samples && micro <= most);
         // All of ⌈samples / micro⌉ samples: counts that leave the last ones empty are no use.
         counts.retain(|&micro| samples.div_ceil(samples.div_ceil(micro)) == micro);
         counts.sort_unstable();

@@ -2,25 +2,21 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::candidate::Candidate;
 use super::{Alternative, Plan, PlanError, PlanOptions};
 use crate::check::CheckedSchedule;
-use crate::ids::StageId;
-use crate::partition::Partition;
 use crate::profile::Profile;
 use crate::schedule::{ScheduleKind, Shape};
-use crate::simulate::simulate;
-use crate::solve::{Problem, Shortfall, Solution, SolveError};
-use crate::units::{Bytes, Micros};
+use crate::solve::{Problem, Shortfall, SolveError};
 
 /// How many candidates have their cuts moved one by one.
 const POLISHED: usize = 3;
-/// How many actions may be simulated for each of them.
-const POLISH_ACTIONS: usize = 12_000_000;
 
 /// Chooses balance, schedule, chunks, micro-batches and recompute for a profile.
 ///
 /// Every combination is cut for the smallest bottleneck, exactly, and simulated; in the three
-/// fastest each cut is then moved by a layer as long as the simulated step shrinks.
+/// fastest each cut is then moved by a layer as long as the simulated step shrinks, and a
+/// schedule is computed for their costs ([`auto`](crate::schedule::auto)).
 ///
 /// # Errors
 /// [`PlanError::NoneFits`] with the bytes that are missing, [`PlanError::NoSchedule`], or
@@ -50,6 +46,12 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     let polished = fitting.len().min(POLISHED);
     let better = in_parallel(&fitting[..polished], Candidate::polish);
     fitting.splice(..polished, better);
+    if options.computes() {
+        let computed = in_parallel(&fitting[..polished], |candidate| {
+            candidate.computed(options)
+        });
+        fitting.extend(computed.into_iter().flatten());
+    }
     fitting.sort_by(Candidate::order);
     if fitting.is_empty() {
         return Err(nothing(profile, options, misfits, refused));
@@ -61,11 +63,11 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
 
 /// One combination to try.
 #[derive(Clone, Copy, Debug)]
-struct Job {
-    kind: ScheduleKind,
-    shape: Shape,
+pub(super) struct Job {
+    pub(super) kind: ScheduleKind,
+    pub(super) shape: Shape,
     /// Samples in a micro-batch.
-    size: usize,
+    pub(super) size: usize,
 }
 
 enum Outcome {
@@ -158,164 +160,6 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R + Sync) -> V
     });
     results.sort_by_key(|&(index, _)| index);
     results.into_iter().map(|(_, result)| result).collect()
-}
-
-/// A combination that fits, with its prediction.
-#[derive(Clone, Debug)]
-struct Candidate {
-    job: Job,
-    problem: Problem,
-    schedule: CheckedSchedule,
-    solution: Solution,
-    step: Micros,
-    bubble: f64,
-}
-
-impl Candidate {
-    fn new(job: Job, problem: Problem, schedule: CheckedSchedule, solution: Solution) -> Self {
-        let costs = problem.stage_costs(&solution.partition, &solution.recompute);
-        let simulation = simulate(&schedule, &costs);
-        Self {
-            step: simulation.makespan(),
-            bubble: simulation.timeline.bubble_fraction(),
-            job,
-            problem,
-            schedule,
-            solution,
-        }
-    }
-
-    /// Faster first; of equals the simpler one, then the one that needs less memory.
-    fn order(&self, other: &Self) -> std::cmp::Ordering {
-        let rank = |c: &Self| {
-            let bytes = c.solution.stage_bytes.iter().copied().sum::<Bytes>();
-            (
-                c.step,
-                c.job.shape.chunks,
-                bytes,
-                c.job.kind,
-                c.job.shape.micro_batches,
-            )
-        };
-        rank(self).cmp(&rank(other))
-    }
-
-    fn recomputing(&self) -> usize {
-        self.solution.recompute.iter().filter(|&&yes| yes).count()
-    }
-
-    /// Moves single cuts by a layer as long as the simulated step shrinks.
-    fn polish(&self) -> Self {
-        let plan = self.schedule.schedule();
-        let actions: usize = plan.iter().map(|(_, list)| list.len()).sum();
-        let mut left = POLISH_ACTIONS / actions.max(1);
-        let mut best = self.clone();
-        let mut improved = true;
-        while improved {
-            improved = false;
-            for (cut, forward) in (1..plan.stages()).flat_map(|cut| [(cut, true), (cut, false)]) {
-                if left == 0 {
-                    return best;
-                }
-                if let Some(moved) = best.moved(cut, forward) {
-                    left -= 1;
-                    if moved.step < best.step {
-                        best = moved;
-                        improved = true;
-                    }
-                }
-            }
-        }
-        best
-    }
-
-    /// The same with one cut moved by a layer, if that fits.
-    fn moved(&self, cut: usize, forward: bool) -> Option<Self> {
-        let mut balance = self.solution.partition.balance();
-        let (from, to) = if forward {
-            (cut, cut - 1)
-        } else {
-            (cut - 1, cut)
-        };
-        balance[from] = balance[from].checked_sub(1).filter(|&left| left > 0)?;
-        balance[to] += 1;
-        let layers = self.solution.partition.layers();
-        let partition = Partition::from_balance(layers, &balance).ok()?;
-        let solution = self.problem.evaluate(&partition).ok()?;
-        Some(Self::new(
-            self.job,
-            self.problem.clone(),
-            self.schedule.clone(),
-            solution,
-        ))
-    }
-
-    fn plan(self, alternatives: Vec<Alternative>) -> Plan {
-        let Solution {
-            partition,
-            recompute,
-            bottleneck,
-            ..
-        } = self.solution;
-        let costs = self.problem.stage_costs(&partition, &recompute);
-        let peaks = simulate(&self.schedule, &costs).peak_bytes();
-        let besides = self.problem.temporaries(&partition);
-        Plan {
-            placement: (0..partition.stages())
-                .map(|s| self.schedule.device_of(StageId(s)))
-                .collect(),
-            partition,
-            schedule: self.job.kind,
-            micro_batches: self.job.shape.micro_batches,
-            chunks: self.job.shape.chunks,
-            micro_batch_size: self.job.size,
-            recompute,
-            bottleneck,
-            step: self.step,
-            bubble_fraction: self.bubble,
-            peak_bytes: peaks
-                .into_iter()
-                .zip(besides)
-                .map(|(peak, more)| peak + more)
-                .collect(),
-            alternatives,
-        }
-    }
-
-    /// Why it loses against `best`.
-    fn reason(&self, best: &Self) -> String {
-        let slower = self.step.get() / best.step.get().max(f64::MIN_POSITIVE);
-        let mut reason = if self.step == best.step {
-            "as fast, but with more chunks or memory".to_owned()
-        } else {
-            format!("{:.1} % slower", (slower - 1.0) * 100.0)
-        };
-        let (here, there) = (self.recomputing(), best.recomputing());
-        let mut because = Vec::new();
-        if self.bubble > best.bubble {
-            because.push(format!(
-                "idle {:.1} % instead of {:.1} %",
-                self.bubble * 100.0,
-                best.bubble * 100.0
-            ));
-        }
-        if here > there {
-            because.push(format!("{here} stages recompute instead of {there}"));
-        }
-        let load = |c: &Self| {
-            c.solution.bottleneck.get() * (c.job.shape.chunks * c.job.shape.micro_batches) as f64
-        };
-        if load(self) > load(best) * 1.001 {
-            because.push(format!(
-                "its slowest stage costs {}",
-                self.solution.bottleneck
-            ));
-        }
-        if !because.is_empty() {
-            reason = format!("{reason}: {}", because.join(", "));
-        }
-        reason
-    }
 }
 
 /// The best of each schedule and number of chunks, then those that do not fit.

@@ -128,6 +128,7 @@ fn a_plan_survives_writing_and_reading() {
 
 #[test]
 fn errors_name_file_field_and_rule() {
+    use serde_json::{Value, json};
     let text = sample().to_json();
     let broken = |name: &str, value: Value| {
         let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -136,7 +137,6 @@ fn errors_name_file_field_and_rule() {
             .unwrap_err()
             .to_string()
     };
-    use serde_json::{Value, json};
     for (name, value, message) in [
         ("version", json!(2), "version: 2 is not a version"),
         (
@@ -178,6 +178,35 @@ fn errors_name_file_field_and_rule() {
             error.starts_with(&format!("plan.json: {message}")),
             "{error}"
         );
+    }
+}
+
+/// Unequal stages and dear links, for which the built-in orders are not the best.
+#[test]
+fn a_computed_schedule_travels_with_the_plan() {
+    let mut options = options(3);
+    options.machine = options.machine.with_link("100MB/s,5us".parse().unwrap());
+    options.schedule = Some(ScheduleKind::Auto);
+    options.micro_batches = Some(5);
+    let plan = plan(&profile(&[900.0, 4000.0, 700.0, 2500.0]), &options).unwrap();
+    let read = Plan::from_json(plan.to_json(), "plan.json").unwrap();
+    assert_eq!(read, plan);
+    let schedule = read.generate().unwrap();
+    let problem = Problem::new(
+        &profile(&[900.0, 4000.0, 700.0, 2500.0]),
+        4,
+        &options.machine,
+        &schedule,
+    );
+    let costs = problem.stage_costs(&plan.partition, &plan.recompute);
+    assert_eq!(simulate(&schedule, &costs).makespan(), plan.step);
+    if plan.computed.is_some() {
+        let text = plan.to_json();
+        let broken = text.replacen("0F0", "0F4", 1);
+        let error = Plan::from_json(broken, "plan.json")
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("plan.json: actions: "), "{error}");
     }
 }
 

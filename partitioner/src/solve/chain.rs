@@ -46,6 +46,9 @@ pub(super) struct Chain {
     pub(super) device: Vec<usize>,
     /// Per device.
     pub(super) caps: Vec<Option<u64>>,
+    /// Prefix sums of what makes stages evenly filled: the work of each layer, but no more
+    /// than a few times the median, so that one giant does not leave the others unordered.
+    pub(super) even: Vec<i64>,
     /// Shares of the work, from 0 to 1: per stage boundary what the devices before it can do.
     pub(super) shares: Vec<f64>,
     tick: f64,
@@ -87,6 +90,7 @@ impl Chain {
                 .iter()
                 .map(|d| d.memory.map(|m| m.0))
                 .collect(),
+            even: even(problem, tick),
             shares: shares(problem),
             tick,
         };
@@ -192,6 +196,13 @@ impl Chain {
         self.caps[self.device[stage]].map(|cap| cap.saturating_add(slack))
     }
 
+    /// As [`cap`](Self::cap), but none where a stage of all layers would keep to it.
+    pub(super) fn limit(&self, stage: usize, slack: u64) -> Option<u64> {
+        let (start, mode) = (0, self.modes[0]);
+        let most = self.bytes(stage, Part { start, mode }, self.layers);
+        self.cap(stage, slack).filter(|&cap| most > cap)
+    }
+
     /// Bytes per device, its stages added up.
     pub(super) fn device_bytes(&self, cut: &Cut) -> Vec<u64> {
         let mut bytes = vec![0_u64; self.caps.len()];
@@ -235,6 +246,26 @@ fn work(cost: &LayerCost, split: bool, mode: usize) -> f64 {
         Micros::ZERO
     };
     cost.forward.get() + backward.get() + again.get()
+}
+
+/// See [`Chain::even`]; every layer counts for something, also one that takes no time.
+fn even(problem: &Problem, tick: f64) -> Vec<i64> {
+    let mut ticks: Vec<i64> = problem
+        .costs
+        .iter()
+        .map(|c| (work(c, true, PLAIN) / tick) as i64)
+        .collect();
+    let mut sorted = ticks.clone();
+    let middle = sorted.len() / 2;
+    let (_, &mut median, _) = sorted.select_nth_unstable(middle);
+    let most = median.saturating_mul(4).max(1);
+    let mut sum = 0;
+    for ticks in &mut ticks {
+        sum += (*ticks).clamp(1, most);
+        *ticks = sum;
+    }
+    ticks.insert(0, 0);
+    ticks
 }
 
 /// What the devices of the stages before each boundary can do of the whole.

@@ -17,7 +17,6 @@
 //! change: the next candidate for the optimum.
 
 use super::chain::{Chain, Cut, Part};
-use super::memory::PLAIN;
 
 /// Which cuts can be reached.
 #[derive(Debug)]
@@ -28,6 +27,8 @@ pub(super) struct Reach<'a> {
     /// Per stage boundary, the first and last position that a cut can have.
     lowest: Vec<usize>,
     highest: Vec<usize>,
+    /// Whether the windows leave out no cut that the limits allow.
+    pub(super) complete: bool,
     /// Per stage boundary, whether each position from `lowest` can be reached.
     reached: Vec<Vec<bool>>,
 }
@@ -65,17 +66,35 @@ pub(super) fn probe<'a>(
     limit: i64,
     caps: &'a [Option<u64>],
 ) -> Result<Reach<'a>, TooLow> {
+    let windows = windows(chain, limit)?;
+    if windows.cells() > WIDE
+        && let Ok(mut reach) = within(chain, limit, caps, windows.near_even(chain))
+    {
+        reach.complete = false;
+        return Ok(reach);
+    }
+    within(chain, limit, caps, windows)
+}
+
+/// The probe within given windows.
+fn within<'a>(
+    chain: &'a Chain,
+    limit: i64,
+    caps: &'a [Option<u64>],
+    windows: Windows,
+) -> Result<Reach<'a>, TooLow> {
     let Windows {
         lowest,
         highest,
         mut next,
-    } = windows(chain, limit)?;
+    } = windows;
     let mut reach = Reach {
         chain,
         limit,
         caps,
         lowest,
         highest,
+        complete: true,
         reached: vec![vec![true]],
     };
     for stage in 0..chain.stages {
@@ -94,6 +113,41 @@ pub(super) struct Windows {
     lowest: Vec<usize>,
     highest: Vec<usize>,
     next: Next,
+}
+
+/// With more positions than this, those near an even filling are tried first.
+const WIDE: usize = 1 << 20;
+/// How far from an even filling those lie, in layers.
+const NEAR: usize = 128;
+
+impl Windows {
+    /// Positions in all.
+    fn cells(&self) -> usize {
+        let windows = self.lowest.iter().zip(&self.highest);
+        windows.map(|(low, high)| high - low + 1).sum()
+    }
+
+    /// The part of the windows near an even filling. A cut within it is one; that there is
+    /// none within it means nothing.
+    fn near_even(&self, chain: &Chain) -> Self {
+        let total = chain.even[chain.layers] as f64;
+        let center = |boundary: usize| {
+            let target = (total * chain.shares[boundary]) as i64;
+            chain.even.partition_point(|&sum| sum < target)
+        };
+        let windows = || self.lowest.iter().zip(&self.highest).enumerate();
+        let clamp = |(boundary, (&low, &high)): (usize, (&usize, &usize))| {
+            let center = center(boundary);
+            let first = center.saturating_sub(NEAR).clamp(low, high);
+            (first, (center + NEAR).clamp(first, high))
+        };
+        let (lowest, highest) = windows().map(clamp).unzip();
+        Self {
+            lowest,
+            highest,
+            next: Next(i64::MAX),
+        }
+    }
 }
 
 /// Fails if some cut has no position left.
@@ -139,7 +193,12 @@ impl Reach<'_> {
         let chain = self.chain;
         let first = self.lowest[stage];
         let starts = &self.reached[stage];
-        let mut fronts: Vec<Front> = chain.modes.iter().map(|&mode| Front::new(mode)).collect();
+        // Without a limit the first mode, the faster one, is never the worse.
+        let modes = match self.caps[stage] {
+            Some(_) => chain.modes.as_slice(),
+            None => &chain.modes[..1],
+        };
+        let mut fronts: Vec<Front> = modes.iter().map(|&mode| Front::new(mode)).collect();
         let mut pushed = 0;
         let mut row = vec![false; self.highest[stage + 1] - self.lowest[stage + 1] + 1];
         for (index, reached) in row.iter_mut().enumerate() {
@@ -191,10 +250,10 @@ impl Reach<'_> {
 
     /// How far a start is from an even share of the work, the cheaper mode first.
     pub(super) fn unevenness(&self, stage: usize, end: usize, part: Part) -> (i64, usize) {
-        let row = self.chain.row(stage, PLAIN);
+        let even = &self.chain.even;
         let share = self.chain.shares[stage] / self.chain.shares[stage + 1];
-        let target = (row[end] as f64 * share) as i64;
-        ((row[part.start] - target).abs(), part.mode)
+        let target = (even[end] as f64 * share) as i64;
+        ((even[part.start] - target).abs(), part.mode)
     }
 
     /// A cut of evenly filled stages within the limits.

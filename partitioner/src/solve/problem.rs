@@ -213,7 +213,7 @@ impl Problem {
         let stage = |stage: usize| self.times(partition, recompute[stage], stage);
         let mut costs = Costs::new((0..partition.stages()).map(stage).collect());
         let memory = self.memory();
-        for stage in 0..partition.stages() {
+        for (stage, &redo) in recompute.iter().enumerate().take(partition.stages()) {
             let range = partition.range(StageId(stage));
             if stage > 0 {
                 let times = self.machine.transfer(self.costs[range.start - 1].output);
@@ -223,7 +223,7 @@ impl Problem {
                 .iter()
                 .map(|c| c.parameters.0)
                 .sum();
-            let (bytes, _) = memory.stage(usize::from(recompute[stage]), parameters, range);
+            let (bytes, _) = memory.stage(usize::from(redo), parameters, range);
             costs = costs.with_memory(StageId(stage), bytes);
         }
         costs

@@ -27,7 +27,7 @@ pub(super) enum Answer {
 /// it alone, which the probe decides exactly; for several stages a device the rest is left to
 /// [`shared`].
 pub(super) fn ask(chain: &Chain, limit: i64, slack: u64) -> Answer {
-    let caps: Vec<Option<u64>> = (0..chain.stages).map(|s| chain.cap(s, slack)).collect();
+    let caps: Vec<Option<u64>> = (0..chain.stages).map(|s| chain.limit(s, slack)).collect();
     let reach = match probe(chain, limit, &caps) {
         Ok(reach) => reach,
         Err(too_low) => return Answer::No(too_low),

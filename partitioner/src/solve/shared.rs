@@ -53,7 +53,7 @@ pub(super) fn ask(chain: &Chain, reach: &Reach<'_>, limit: i64, slack: u64) -> A
         let mut parts = search.parts;
         parts.reverse();
         Answer::Yes(Cut { parts })
-    } else if search.steps > STEPS {
+    } else if search.steps > STEPS || !reach.complete {
         Answer::Unknown
     } else {
         let next = Some(limit + 1);

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::Solution;
-use super::memory::{PLAIN, REDO};
+use super::memory::REDO;
 use super::{Problem, Recompute, SolveError, Strategy as Cutting, Transfer, block_partition};
 use crate::check::CheckedSchedule;
 use crate::cost::Link;
@@ -315,7 +315,65 @@ fn ties_are_filled_evenly() {
     assert!(solution.partition.balance().iter().all(|&count| count >= 2));
 }
 
+/// A layer longer than all others together leaves the other cuts free: they are tried near an
+/// even filling first.
 #[test]
-fn memory_modes_are_indices() {
-    assert_eq!((PLAIN, REDO), (0, 1));
+fn wide_windows_are_searched_near_the_even_filling() {
+    let layer = |index: usize| {
+        let time = Micros::new(if index == 700 { 1e6 } else { 1.0 }).unwrap();
+        LayerProfile::new("layer", Times::new(time, time, time))
+    };
+    let profile = Profile::new("cpu", 1, (0..3000).map(layer).collect()).unwrap();
+    let schedule = ScheduleKind::OneFOneB
+        .generate(Shape::new(1000, 2))
+        .unwrap();
+    let machine = Machine::new(1000).unwrap();
+    let solution = Problem::new(&profile, 1, &machine, &schedule)
+        .solve()
+        .unwrap();
+    assert!(solution.is_optimal());
+    assert_eq!(solution.bottleneck.get(), 3e6);
+    assert!(solution.partition.balance().iter().all(|&count| count <= 8));
+}
+
+#[test]
+fn names_are_read_back() {
+    for rule in [Recompute::Never, Recompute::Always, Recompute::Auto] {
+        assert_eq!(rule.to_string().parse(), Ok(rule));
+    }
+    assert!("sometimes".parse::<Recompute>().is_err());
+    for name in Cutting::NAMES {
+        let balance: Option<&[usize]> = (name == "manual").then_some(&[1, 2]);
+        assert_eq!(Cutting::from_name(name, balance).unwrap().name(), name);
+    }
+    assert!(Cutting::from_name("manual", None).is_err());
+    assert!(Cutting::from_name("uniform", Some(&[1])).is_err());
+}
+
+/// Two chunks a device, limits that only the sum of both decides.
+#[test]
+fn chunks_share_their_device() {
+    let time = Micros::new(10.0).unwrap();
+    let layer = |bytes: u64| {
+        LayerProfile::new("layer", Times::new(time, time, time)).with_bytes(
+            Bytes(bytes),
+            Bytes::ZERO,
+            Bytes::ZERO,
+        )
+    };
+    // Parameters of 40, 10, 10, 40, 10, 10 units; stages 0 and 2 are on device 0.
+    let layers = [40, 10, 10, 40, 10, 10].map(layer).to_vec();
+    let profile = Profile::new("cpu", 1, layers).unwrap();
+    let shape = Shape::new(2, 4).with_chunks(2);
+    let schedule = ScheduleKind::Interleaved1F1B.generate(shape).unwrap();
+    let machine = Machine::new(2)
+        .unwrap()
+        .with_memory(&[Bytes(4 * 70)])
+        .unwrap();
+    let solution = Problem::new(&profile, 1, &machine, &schedule)
+        .solve()
+        .unwrap();
+    assert!(solution.is_optimal());
+    let bytes = |stage: usize| solution.stage_bytes[stage].0;
+    assert!(bytes(0) + bytes(2) <= 280 && bytes(1) + bytes(3) <= 280);
 }
