@@ -11,6 +11,8 @@ use crate::solve::{Problem, Shortfall, SolveError};
 
 /// How many candidates have their cuts moved one by one.
 const POLISHED: usize = 3;
+/// How many misfits with several stages a device are looked into when nothing fits.
+const SEARCHED: usize = 4;
 
 /// Chooses balance, schedule, chunks, micro-batches and recompute for a profile.
 ///
@@ -214,14 +216,22 @@ fn nothing(
     misfits: Vec<(Job, Option<Shortfall>)>,
     reason: String,
 ) -> PlanError {
-    let known = |(job, shortfall): (Job, Option<Shortfall>)| {
-        let explain = || {
-            let schedule = job.kind.generate(job.shape).ok()?;
-            shortfall_of(&job, profile, options, &schedule)
-        };
-        shortfall.or_else(explain).map(|shortfall| (job, shortfall))
+    // What a device with several stages lacks takes a search: only where nothing else is known.
+    let search = !misfits.iter().any(|(_, shortfall)| shortfall.is_some());
+    let searched = if search { SEARCHED } else { 0 };
+    let explain = |job: &Job| {
+        let schedule = job.kind.generate(job.shape).ok()?;
+        shortfall(&job.problem(profile, options, &schedule))
     };
-    let nearest = misfits.into_iter().filter_map(known);
+    let known = |(index, (job, shortfall)): (usize, (Job, Option<Shortfall>))| {
+        let found = if index < searched {
+            explain(&job)
+        } else {
+            None
+        };
+        shortfall.or(found).map(|shortfall| (job, shortfall))
+    };
+    let nearest = misfits.into_iter().enumerate().filter_map(known);
     match nearest.min_by_key(|(_, shortfall)| shortfall.missing()) {
         Some((job, shortfall)) => PlanError::NoneFits {
             schedule: job.kind,
@@ -235,13 +245,4 @@ fn nothing(
             reason,
         },
     }
-}
-
-fn shortfall_of(
-    job: &Job,
-    profile: &Profile,
-    options: &PlanOptions,
-    schedule: &CheckedSchedule,
-) -> Option<Shortfall> {
-    shortfall(&job.problem(profile, options, schedule))
 }

@@ -38,7 +38,8 @@ pub(super) fn ask(chain: &Chain, limit: i64, slack: u64) -> Answer {
     }
 }
 
-/// The cut with the smallest bottleneck; none if no cut fits the memory limits.
+/// The cut with the smallest bottleneck; none if no cut fits the memory limits, or none was
+/// found where the devices' stages share them.
 pub(super) fn best(chain: &Chain) -> Option<Found> {
     let mut state = Bracket::open(chain)?;
     while state.low < state.high && state.unknown < PATIENCE {
@@ -85,7 +86,8 @@ impl Bracket {
             let answer = ask(chain, limit, 0);
             let hopeless = matches!(answer, Answer::No(TooLow { next: None }));
             state.learn(limit, answer, chain);
-            if state.high == i64::MAX && (hopeless || limit >= longest) {
+            let given_up = state.unknown >= PATIENCE;
+            if state.high == i64::MAX && (hopeless || given_up || limit >= longest) {
                 return None;
             }
             limit = state.low.max(limit.saturating_add(step)).min(longest);
