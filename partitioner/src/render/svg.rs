@@ -40,7 +40,7 @@ const fn look(kind: Kind) -> Look {
 const STYLE: &str = "<style>\
 .tl text{fill:#111}.tl .ground{fill:#fff}.tl .lane{fill:#f1f1f1}.tl .tick{stroke:#333}\
 .tl g rect,.tl .key{stroke:#333;stroke-width:.6}\
-.tl g text{fill:#000;text-anchor:middle;paint-order:stroke;stroke-width:4px;stroke-linejoin:round}\
+.tl g text{fill:#000;text-anchor:middle;paint-order:stroke;stroke-width:2px;stroke-linejoin:round;font-size:10px}\
 .tl g:hover rect{stroke:#000;stroke-width:2.5}\
 @media (prefers-color-scheme:dark){\
 .tl text{fill:#eee}.tl .ground{fill:#16181c}.tl .lane{fill:#2a2d33}.tl .tick{stroke:#bbb}\
