@@ -13,7 +13,9 @@ use super::Failure;
 const MAX_FILE: u64 = 64 << 20;
 
 fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
-    text.trim().parse().map_err(|error: T::Err| error.to_string())
+    text.trim()
+        .parse()
+        .map_err(|error: T::Err| error.to_string())
 }
 
 pub(super) fn schedule(text: &str) -> Result<ScheduleKind, String> {
@@ -69,10 +71,12 @@ pub(super) fn text(path: &Path) -> Result<String, Failure> {
     let usage = |why: String| Failure::Usage(format!("{}: {why}", path.display()));
     let mut text = Vec::new();
     let read = if path == Path::new("-") {
-        std::io::stdin().lock().take(MAX_FILE + 1).read_to_end(&mut text)
+        std::io::stdin()
+            .lock()
+            .take(MAX_FILE + 1)
+            .read_to_end(&mut text)
     } else {
-        std::fs::File::open(path)
-            .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut text))
+        std::fs::File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut text))
     };
     read.map_err(|error| usage(format!("cannot be read: {error}")))?;
     if text.len() as u64 > MAX_FILE {

@@ -34,7 +34,9 @@ enum Verb {
     #[command(after_help = "Example: gpipe-rs schedule check schedule.csv")]
     Check(Show),
     /// Write a schedule as CSV.
-    #[command(after_help = "Example: gpipe-rs schedule export --schedule zbv --devices 4 --micro 8 -o zbv.csv")]
+    #[command(
+        after_help = "Example: gpipe-rs schedule export --schedule zbv --devices 4 --micro 8 -o zbv.csv"
+    )]
     Export(Convert),
     /// Read a CSV as PyTorch's pipelining writes it, check it, write its computation.
     #[command(after_help = "Example: gpipe-rs schedule import from_torch.csv --json")]
@@ -45,7 +47,11 @@ enum Verb {
 #[derive(Debug, clap::Args)]
 struct Source {
     /// Schedule as CSV; `-` is standard input.
-    #[arg(value_name = "FILE", required_unless_present = "schedule", conflicts_with = "schedule")]
+    #[arg(
+        value_name = "FILE",
+        required_unless_present = "schedule",
+        conflicts_with = "schedule"
+    )]
     file: Option<PathBuf>,
     /// Built-in schedule instead of a file.
     #[arg(long, value_name = "NAME", requires_all = ["devices", "micro"], value_parser = input::schedule)]
@@ -151,7 +157,9 @@ impl Source {
 /// A file that is no CSV of actions is wrong use; whether the schedule is legal is
 /// the check's matter.
 fn read_csv(file: &Path) -> Result<Checked, Failure> {
-    let name = file.file_stem().map_or("schedule".into(), |stem| stem.to_string_lossy());
+    let name = file
+        .file_stem()
+        .map_or("schedule".into(), |stem| stem.to_string_lossy());
     let schedule = Schedule::from_csv(name, &input::text(file)?)
         .map_err(|error| Failure::Usage(format!("{}: {error}", file.display())))?;
     Ok(schedule.check())
@@ -189,7 +197,9 @@ fn verdict(checked: Checked, json: bool) -> Result<(), Failure> {
 
 fn in_flight(schedule: &CheckedSchedule) -> Vec<f64> {
     let devices = (0..schedule.schedule().devices()).map(DeviceId);
-    devices.map(|device| schedule.peak_in_flight_on(device)).collect()
+    devices
+        .map(|device| schedule.peak_in_flight_on(device))
+        .collect()
 }
 
 fn facts(schedule: &CheckedSchedule) -> Value {
@@ -223,7 +233,11 @@ fn facts_as_text(schedule: &CheckedSchedule) -> String {
     let mut table = Table::new(&columns.map(|name| (name, Align::Right)));
     for (device, peak) in in_flight(schedule).into_iter().enumerate() {
         let actions = plan.actions(DeviceId(device)).len();
-        table.row([device.to_string(), actions.to_string(), format!("{peak:.2}")]);
+        table.row([
+            device.to_string(),
+            actions.to_string(),
+            format!("{peak:.2}"),
+        ]);
     }
     text + &table.render()
 }

@@ -23,10 +23,15 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     devices: usize,
     /// Memory of a device, such as 24GiB: one value for all, or one for each.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true, value_parser = input::bytes)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::bytes)]
     memory: Option<Vec<Bytes>>,
     /// Speed of a device relative to the profiled one: one for all, or one for each.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        allow_negative_numbers = true
+    )]
     speed: Option<Vec<f64>>,
     /// Link between devices: bandwidth and latency, such as 25GB/s,5us.
     #[arg(long, value_name = "LINK", value_parser = input::link)]

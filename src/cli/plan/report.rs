@@ -54,7 +54,11 @@ fn stages(plan: &Plan, profile: &Profile) -> String {
             device.to_string(),
             range.len().to_string(),
             if plan.recompute[index] { "yes" } else { "no" }.to_owned(),
-            if range.len() < 2 { first.to_owned() } else { format!("{first} .. {last}") },
+            if range.len() < 2 {
+                first.to_owned()
+            } else {
+                format!("{first} .. {last}")
+            },
         ]);
     }
     table.render()
@@ -84,7 +88,9 @@ fn alternatives(alternatives: &[Alternative]) -> String {
             other.chunks.to_string(),
             other.micro_batches.to_string(),
             other.step.map_or_else(dash, |step| step.to_string()),
-            other.bubble_fraction.map_or_else(dash, |bubble| format!("{:.1} %", 100.0 * bubble)),
+            other
+                .bubble_fraction
+                .map_or_else(dash, |bubble| format!("{:.1} %", 100.0 * bubble)),
             other.reason.clone(),
         ]);
     }

@@ -5,15 +5,20 @@ use std::fmt::Write as _;
 use gpipe_partitioner::{Bytes, ScheduleKind};
 use serde_json::{Value, json};
 
-use super::super::{Failure, output, table::{Align, Table}};
+use super::super::{
+    Failure, output,
+    table::{Align, Table},
+};
 use super::options::{Format, Options};
 use super::workload::Refusal;
 use super::{Case, report};
 
 /// A table of every schedule, in the order in which they are documented.
 pub(super) fn run(options: &Options) -> Result<String, Failure> {
-    let cases: Vec<_> =
-        ScheduleKind::ALL.into_iter().map(|kind| (kind, case(options, kind))).collect();
+    let cases: Vec<_> = ScheduleKind::ALL
+        .into_iter()
+        .map(|kind| (kind, case(options, kind)))
+        .collect();
     if let Some((_, Err(refusal))) = cases.first()
         && cases.iter().all(|(_, case)| case.is_err())
     {
@@ -58,8 +63,10 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
             Err(refusal) => _ = writeln!(refused, "{kind}: {refusal}"),
         }
     }
-    let mut text =
-        format!("{} devices, {} micro-batches\n", options.devices, options.micro);
+    let mut text = format!(
+        "{} devices, {} micro-batches\n",
+        options.devices, options.micro
+    );
     text.push_str(&table.render());
     if !refused.is_empty() {
         let _ = write!(text, "\nnot for these numbers:\n{refused}");
@@ -69,8 +76,16 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
 
 fn cells(options: &Options, case: &Case) -> [String; 6] {
     let simulation = &case.simulation;
-    let peak = simulation.peak_bytes().into_iter().max().unwrap_or_default();
-    let peak = if options.workload.knows_memory() { peak } else { Bytes::ZERO };
+    let peak = simulation
+        .peak_bytes()
+        .into_iter()
+        .max()
+        .unwrap_or_default();
+    let peak = if options.workload.knows_memory() {
+        peak
+    } else {
+        Bytes::ZERO
+    };
     let schedule = simulation.schedule();
     let in_flight = (0..schedule.schedule().devices())
         .map(|device| schedule.peak_in_flight_on(gpipe_partitioner::DeviceId(device)));

@@ -46,7 +46,11 @@ fn picture(options: &Options, case: &Case) -> Result<String, Failure> {
             "{actions} actions are too many for a picture, at most {MAX_DRAWN}: use --format text or json"
         )));
     }
-    Ok(report::render(options, case, output::width(options.output.as_deref())))
+    Ok(report::render(
+        options,
+        case,
+        output::width(options.output.as_deref()),
+    ))
 }
 
 impl Case {
@@ -82,7 +86,11 @@ impl Case {
             )));
         }
         let simulation = options.workload.simulate(kind, shape)?;
-        Ok(Self { kind, chunks, simulation })
+        Ok(Self {
+            kind,
+            chunks,
+            simulation,
+        })
     }
 
     fn makespan(&self) -> gpipe_partitioner::Micros {

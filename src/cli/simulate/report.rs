@@ -6,9 +6,12 @@ use gpipe_partitioner::simulate::Target;
 use gpipe_partitioner::{Bytes, DeviceId, render};
 use serde_json::{Value, json};
 
-use super::super::{output, table::{Align, Table}};
-use super::options::{Format, Options};
+use super::super::{
+    output,
+    table::{Align, Table},
+};
 use super::Case;
+use super::options::{Format, Options};
 
 /// The most actions for which it is worked out what would help.
 const MAX_HELPED: usize = 20_000;
@@ -79,7 +82,11 @@ pub(super) fn in_flight(count: f64) -> String {
 
 /// An amount of memory, `-` where none is known.
 pub(super) fn memory(bytes: Bytes) -> String {
-    if bytes == Bytes::ZERO { "-".to_owned() } else { bytes.to_string() }
+    if bytes == Bytes::ZERO {
+        "-".to_owned()
+    } else {
+        bytes.to_string()
+    }
 }
 
 /// The stage whose shrinking would help most, where one stands out.

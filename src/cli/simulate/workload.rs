@@ -68,9 +68,7 @@ impl Workload {
     pub(super) fn simulate(&self, kind: ScheduleKind, shape: Shape) -> Result<Simulation, Refusal> {
         match (self, kind) {
             (Self::Given(given), ScheduleKind::Auto) => computed(shape, &given.costs(shape)),
-            (Self::Given(given), _) => {
-                Ok(simulate(&generated(kind, shape)?, &given.costs(shape)))
-            }
+            (Self::Given(given), _) => Ok(simulate(&generated(kind, shape)?, &given.costs(shape))),
             (Self::Profiled(profiled), ScheduleKind::Auto) => profiled.computed(shape),
             (Self::Profiled(profiled), _) => {
                 let schedule = generated(kind, shape)?;
@@ -105,8 +103,9 @@ impl Given {
         };
         let costs = Costs::uniform(shape.stages(), times[0], times[1], times[2])
             .with_transfer(self.transfer.occupancy, self.transfer.latency);
-        (0..shape.stages())
-            .fold(costs, |costs, stage| costs.with_memory(StageId(stage), memory))
+        (0..shape.stages()).fold(costs, |costs, stage| {
+            costs.with_memory(StageId(stage), memory)
+        })
     }
 }
 
@@ -123,15 +122,17 @@ impl Profiled {
     fn computed(&self, shape: Shape) -> Result<Simulation, Refusal> {
         let mut cuts: Vec<(Costs, Solution)> = Vec::new();
         let mut refusal = Refusal::default();
-        let training = |kind: &ScheduleKind| {
-            !matches!(kind, ScheduleKind::Auto | ScheduleKind::ForwardOnly)
-        };
+        let training =
+            |kind: &ScheduleKind| !matches!(kind, ScheduleKind::Auto | ScheduleKind::ForwardOnly);
         for kind in ScheduleKind::ALL.into_iter().filter(training) {
-            let Ok(schedule) = kind.generate(shape) else { continue };
+            let Ok(schedule) = kind.generate(shape) else {
+                continue;
+            };
             match self.cut(&schedule) {
                 Ok((problem, solution)) => {
                     let same = |(_, other): &(Costs, Solution)| {
-                        other.partition == solution.partition && other.recompute == solution.recompute
+                        other.partition == solution.partition
+                            && other.recompute == solution.recompute
                     };
                     if !cuts.iter().any(same) {
                         cuts.push((costs(&problem, &solution), solution));
@@ -140,7 +141,9 @@ impl Profiled {
                 Err(error) => refusal = error,
             }
         }
-        let found = cuts.iter().filter_map(|(costs, _)| computed(shape, costs).ok());
+        let found = cuts
+            .iter()
+            .filter_map(|(costs, _)| computed(shape, costs).ok());
         found.min_by_key(Simulation::makespan).ok_or(refusal)
     }
 }
@@ -150,7 +153,9 @@ fn generated(kind: ScheduleKind, shape: Shape) -> Result<CheckedSchedule, Refusa
 }
 
 fn computed(shape: Shape, costs: &Costs) -> Result<Simulation, Refusal> {
-    Ok(auto(shape, costs, &[], None).map_err(Refusal::new)?.simulation)
+    Ok(auto(shape, costs, &[], None)
+        .map_err(Refusal::new)?
+        .simulation)
 }
 
 fn costs(problem: &Problem, solution: &Solution) -> Costs {

@@ -1,0 +1,118 @@
+//! `gpipe-rs plan`.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::{folder_with_profile, gpipe_in, number, refused, stdout};
+
+#[test]
+fn a_plan_is_chosen_written_and_read_back() {
+    let folder = folder_with_profile();
+    let args = [
+        "plan",
+        "--profile",
+        "profile.json",
+        "--devices",
+        "2",
+        "--memory",
+        "2GiB",
+        "--micro",
+        "8",
+        "--schedule",
+        "1f1b",
+        "--chunks",
+        "1",
+        "--json",
+        "-o",
+        "plan.json",
+    ];
+    let text = stdout(&gpipe_in(folder.path(), &args));
+    assert_eq!(
+        text,
+        fs::read_to_string(folder.path().join("plan.json")).unwrap()
+    );
+    let plan: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(plan["balance"], json!([7, 5]));
+    assert_eq!(
+        (&plan["schedule"], &plan["micro_batches"]),
+        (&json!("1f1b"), &json!(8))
+    );
+    assert!((number(&plan["bottleneck_us"]) - 2100.0).abs() < 1e-6);
+    assert!((number(&plan["step_us"]) - 9.0 * 2100.0).abs() < 1e-6);
+    for key in [
+        "chunks",
+        "recompute",
+        "bubble_fraction",
+        "peak_bytes",
+        "alternatives",
+    ] {
+        assert!(!plan[key].is_null(), "{key}");
+    }
+    let read = gpipe::partitioner::Plan::read(folder.path().join("plan.json")).unwrap();
+    assert_eq!(read.partition.balance(), [7, 5]);
+}
+
+#[test]
+fn a_free_plan_is_no_slower_than_a_bound_one() {
+    let folder = folder_with_profile();
+    let step = |flags: &[&str]| {
+        let args = [
+            &[
+                "plan",
+                "--profile",
+                "profile.json",
+                "--devices",
+                "3",
+                "--batch",
+                "96",
+                "--json",
+            ],
+            flags,
+        ];
+        let text = stdout(&gpipe_in(folder.path(), &args.concat()));
+        number(&serde_json::from_str::<Value>(&text).unwrap()["step_us"])
+    };
+    let free = step(&[]);
+    for flags in [
+        &["--schedule", "1f1b"][..],
+        &["--schedule", "gpipe"],
+        &["--micro", "6"],
+        &["--recompute", "always"],
+        &["--speed", "1,1,0.5"],
+        &["--link", "1GB/s,100us"],
+    ] {
+        assert!(free <= step(flags) + 1e-6, "{flags:?}");
+    }
+}
+
+#[test]
+fn a_plan_that_cannot_be_says_why() {
+    let folder = folder_with_profile();
+    let plan = |flags: &[&str]| {
+        gpipe_in(
+            folder.path(),
+            &[&["plan", "--profile", "profile.json"], flags].concat(),
+        )
+    };
+    let message = refused(&plan(&["--devices", "2", "--memory", "1MiB"]), 1);
+    assert!(
+        message.contains("nothing fits the memory") && message.contains("bytes"),
+        "{message}"
+    );
+    for (flags, hint) in [
+        (&["--devices", "20"][..], "12 layers"),
+        (&["--devices", "3", "--speed", "1,2"], "2 values of speed"),
+        (&["--devices", "3", "--speed", "0"], "must be from 0.001"),
+        (&["--devices", "3", "--memory", "-1GiB"], "amount of memory"),
+        (
+            &["--devices", "3", "--recompute", "sometimes"],
+            "never, always, auto",
+        ),
+        (&["--devices", "3", "--micro", "many"], "whole number"),
+        (&["--devices", "1000000000000000000"], "devices"),
+    ] {
+        let message = refused(&plan(flags), 2);
+        assert!(message.contains(hint), "{flags:?}: {message}");
+    }
+}

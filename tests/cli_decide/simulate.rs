@@ -1,0 +1,318 @@
+//! `gpipe-rs simulate`.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::{folder_with_profile, gpipe, gpipe_in, number, profile, refused, simulate, stdout};
+
+#[test]
+fn bubbles_are_those_of_the_literature() {
+    // Tf, Ti, Tw in microseconds, and the bubble times that they give.
+    let times = [
+        "--forward-us",
+        "1000",
+        "--input-us",
+        "1300",
+        "--weight-us",
+        "700",
+    ];
+    let (f, i, w) = (1000.0, 1300.0, 700.0);
+    for (p, m) in [(2, 4), (4, 8), (8, 16)] {
+        let gaps = (p - 1) as f64;
+        for (schedule, v, bubble) in [
+            ("gpipe", 1, gaps * (f + i + w)),
+            ("1f1b", 1, gaps * (f + i + w)),
+            ("interleaved-1f1b", 2, gaps * (f + i + w) / 2.0),
+            ("looped-bfs", 2, gaps * (f + i + w) / 2.0),
+            ("zb-h1", 1, gaps * (f + i - w)),
+            ("interleaved-zb", 2, gaps * (f + i - w) / 2.0),
+        ] {
+            let json = simulate(schedule, p, m, &times);
+            let makespan = number(&json["makespan_us"]);
+            let expected = m as f64 * (f + i + w) + bubble;
+            assert!(
+                (makespan - expected).abs() < 1e-6,
+                "{schedule} {p} {m}: {json}"
+            );
+            assert!((number(&json["bubble_fraction"]) - bubble / expected).abs() < 1e-9);
+            assert_eq!(json["chunks"], v, "{schedule}");
+            assert_eq!(json["idle_us"].as_array().unwrap().len(), p);
+            assert_eq!(
+                (&json["devices"], &json["micro_batches"]),
+                (&json!(p), &json!(m))
+            );
+            assert_eq!(json["schedule"], schedule);
+        }
+    }
+}
+
+#[test]
+fn in_flight_counts_a_chunk_as_its_share() {
+    let of = |schedule| simulate(schedule, 4, 8, &[])["peak_in_flight"].clone();
+    assert_eq!(of("1f1b"), json!([4.0, 3.0, 2.0, 1.0]));
+    assert_eq!(of("gpipe"), json!([8.0, 8.0, 8.0, 8.0]));
+    // [(v - 1) p + 2 (p - 1 - r) + 1] / v
+    assert_eq!(of("interleaved-1f1b"), json!([5.5, 4.5, 3.5, 2.5]));
+    assert_eq!(of("zbv"), json!([4.0, 4.0, 4.0, 4.0]));
+    let json = simulate("1f1b", 4, 8, &["--activation-bytes", "1MiB"]);
+    assert_eq!(
+        json["peak_bytes"],
+        json!([4 << 20, 3 << 20, 2 << 20, 1 << 20])
+    );
+}
+
+#[test]
+fn a_link_costs_what_its_bandwidth_and_latency_say() {
+    let flags = ["--link", "1GB/s,50us", "--output-bytes", "100kB"];
+    let one = number(&simulate("forward-only", 2, 1, &flags)["makespan_us"]);
+    assert!((one - 2150.0).abs() < 1e-9, "{one}");
+}
+
+#[test]
+fn auto_is_never_behind_a_built_in_schedule() {
+    let folder = folder_with_profile();
+    for flags in [
+        &["--link", "10GB/s,20us", "--profile", "profile.json"][..],
+        &[],
+    ] {
+        let mut args = vec![
+            "simulate",
+            "--compare",
+            "--devices",
+            "3",
+            "--micro",
+            "6",
+            "--json",
+        ];
+        args.extend(flags);
+        let all: Vec<Value> =
+            serde_json::from_str(&stdout(&gpipe_in(folder.path(), &args))).unwrap();
+        assert_eq!(all.len(), 13);
+        let auto = all.iter().find(|case| case["schedule"] == "auto").unwrap();
+        for case in all.iter().filter(|case| case["schedule"] != "forward-only") {
+            let Some(makespan) = case["makespan_us"].as_f64() else {
+                assert!(case["refused"].is_string(), "{case}");
+                continue;
+            };
+            assert!(number(&auto["makespan_us"]) <= makespan + 1e-6, "{case}");
+        }
+    }
+}
+
+#[test]
+fn the_table_of_all_schedules_names_each() {
+    let text = stdout(&gpipe(&[
+        "simulate",
+        "--compare",
+        "--devices",
+        "4",
+        "--micro",
+        "8",
+    ]));
+    for name in ["gpipe", "1f1b", "zbv", "dualpipe-v", "forward-only", "auto"] {
+        assert!(
+            text.lines().any(|line| line.starts_with(name)),
+            "{name}: {text}"
+        );
+    }
+}
+
+#[test]
+fn text_has_a_row_a_device_within_the_width() {
+    let text = stdout(&gpipe(&[
+        "simulate",
+        "--schedule",
+        "1f1b",
+        "--devices",
+        "4",
+        "--micro",
+        "8",
+    ]));
+    assert_eq!(
+        text.lines().filter(|line| line.starts_with("dev ")).count(),
+        4
+    );
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    assert!(text.contains("bubble 27.3 %"), "{text}");
+}
+
+#[test]
+fn every_format_is_written_to_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    for (format, start) in [
+        ("text", "zb-h1: "),
+        ("svg", "<svg "),
+        ("html", "<!DOCTYPE html>"),
+        ("trace", "{"),
+        ("json", "{"),
+    ] {
+        let args = [
+            "simulate",
+            "--schedule",
+            "zb-h1",
+            "--devices",
+            "2",
+            "--micro",
+            "4",
+            "--format",
+            format,
+        ];
+        let to_stdout = stdout(&gpipe(&[&args[..], &["-o", "-"]].concat()));
+        let to_file = gpipe_in(folder.path(), &[&args[..], &["-o", "out"]].concat());
+        assert_eq!(stdout(&to_file), "", "{format}");
+        let written = fs::read_to_string(folder.path().join("out")).unwrap();
+        assert!(written.starts_with(start), "{format}");
+        assert_eq!(written, to_stdout, "{format}");
+        if format == "trace" || format == "json" {
+            assert!(serde_json::from_str::<Value>(&written).is_ok(), "{format}");
+        }
+    }
+}
+
+#[test]
+fn wrong_use_is_told_in_a_line_that_helps() {
+    let simulate = ["simulate", "--devices", "4", "--micro", "8"];
+    for (flags, hint) in [
+        (&["--schedule", "1fb1"][..], "did you mean `1f1b`?"),
+        (&["--schedul", "1f1b"], "'--schedule'"),
+        (&[], "--schedule <NAME>"),
+        (&["--schedule", "1f1b", "--forward-us", "-1"], "not a time"),
+        (&["--schedule", "1f1b", "--forward-us", "NaN"], "not a time"),
+        (&["--schedule", "1f1b", "--link", "fast"], "25GB/s,5us"),
+        (&["--schedule", "v-half", "--chunks", "3"], "two chunks"),
+        (&["--schedule", "1f1b", "--chunks", "0"], "at least 1"),
+        (&["--schedule", "1f1b", "--format", "pdf"], "svg"),
+        (&["--schedule", "1f1b", "--balance", "1,2"], "--profile"),
+        (
+            &["--schedule", "1f1b", "--profile", "nowhere.json"],
+            "nowhere.json",
+        ),
+        (&["--compare", "--format", "svg"], "--compare"),
+        (
+            &[
+                "--schedule",
+                "looped-bfs",
+                "--chunks",
+                "1000000000000000000",
+            ],
+            "too many",
+        ),
+    ] {
+        let message = refused(&gpipe(&[&simulate[..], flags].concat()), 2);
+        assert!(
+            message.starts_with("error: ") && message.contains(hint),
+            "{flags:?}: {message}"
+        );
+    }
+    for micro in ["0", "-3", "1.5", "1000000000000000000"] {
+        let args = [
+            "simulate",
+            "--schedule",
+            "1f1b",
+            "--devices",
+            "4",
+            "--micro",
+            micro,
+        ];
+        refused(&gpipe(&args), 2);
+    }
+    let drawn = [
+        "simulate",
+        "--schedule",
+        "1f1b",
+        "--devices",
+        "64",
+        "--micro",
+        "9000",
+        "--format",
+        "svg",
+    ];
+    assert!(refused(&gpipe(&drawn), 2).contains("too many for a picture"));
+}
+
+#[test]
+fn a_broken_profile_is_told_by_file_field_and_rule() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = profile().to_string();
+    for (broken, hint) in [
+        (
+            good.replacen("\"forward_us\":100", "\"forward_us\":-1", 1),
+            "layers[0].forward_us: must be",
+        ),
+        (
+            good.replacen("\"version\":1", "\"version\":7", 1),
+            "version",
+        ),
+        (
+            good.replacen("\"batch\":8", "\"batch\":1000000000000000000", 1),
+            "batch: must be",
+        ),
+        (
+            good.replacen("\"device\"", "\"colour\":1,\"device\"", 1),
+            "colour: is not a field",
+        ),
+        (good[..good.len() / 2].to_owned(), "EOF"),
+        (
+            good.replacen("\"forward_us\":100", "\"forward_us\":\"fast\"", 1),
+            "layers[0].forward_us",
+        ),
+    ] {
+        fs::write(folder.path().join("broken.json"), broken).unwrap();
+        let plan = ["plan", "--devices", "2", "--profile", "broken.json"];
+        let simulate = [
+            "simulate",
+            "--schedule",
+            "1f1b",
+            "--devices",
+            "2",
+            "--micro",
+            "4",
+            "--profile",
+            "broken.json",
+        ];
+        for args in [&plan[..], &simulate] {
+            let message = refused(&gpipe_in(folder.path(), args), 2);
+            assert!(
+                message.contains("broken.json: ") && message.contains(hint),
+                "{message}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_profile_is_simulated_by_its_balance() {
+    let folder = folder_with_profile();
+    let run = |balance: &str| {
+        let args = [
+            "simulate",
+            "--schedule",
+            "1f1b",
+            "--devices",
+            "2",
+            "--micro",
+            "4",
+            "--json",
+            "--profile",
+            "profile.json",
+            "--balance",
+            balance,
+        ];
+        gpipe_in(folder.path(), &args)
+    };
+    let makespan = |balance| {
+        let json: Value = serde_json::from_str(&stdout(&run(balance))).unwrap();
+        number(&json["makespan_us"])
+    };
+    // Fourteen hundred microseconds of forward in all: 7 and 7.
+    let (best, even, manual) = (makespan("profile"), makespan("uniform"), makespan("7,5"));
+    assert!((best - manual).abs() < 1e-6, "{best} {manual}");
+    assert!((best - (4.0 + 1.0) * 3.0 * 700.0).abs() < 1e-6, "{best}");
+    assert!(best < even && even <= makespan("6,6") + 1e-6);
+    assert!(refused(&run("7,4"), 2).contains("leaves out layer 11"));
+    assert!(refused(&run("profil"), 2).contains("must be profile, parameters"));
+}
