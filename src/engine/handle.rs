@@ -179,7 +179,7 @@ impl<S: Stage> Engine<S> {
             .map_err(EngineError::Stage)
     }
 
-    fn run_jobs(&mut self, jobs: Vec<(DeviceId, Job<S>)>) -> Result<(), EngineError> {
+    pub(super) fn run_jobs(&mut self, jobs: Vec<(DeviceId, Job<S>)>) -> Result<(), EngineError> {
         self.check_usable()?;
         self.usable = false;
         let count = jobs.len();

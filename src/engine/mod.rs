@@ -68,6 +68,8 @@ mod entry;
 mod event;
 mod failure;
 mod handle;
+#[cfg(test)]
+mod lost_thread;
 mod mailbox;
 mod message;
 mod patience;
