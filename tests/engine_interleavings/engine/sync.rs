@@ -24,6 +24,4 @@ pub(super) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
 }
 
 /// Watching the clock means nothing where time does not pass.
-pub(super) fn patience(_workers: usize) -> Patience {
-    Patience::NONE
-}
+pub(super) const PATIENCE: Patience = Patience::NONE;
