@@ -23,7 +23,9 @@ pub enum BatchError {
         index: usize,
     },
     /// Tensors disagree about the number of samples.
-    #[error("tensor {index} of the {what} has {found} samples (dimension 0), but the batch has {expected}")]
+    #[error(
+        "tensor {index} of the {what} has {found} samples (dimension 0), but the batch has {expected}"
+    )]
     Samples {
         /// `input` or `target`.
         what: &'static str,
@@ -49,14 +51,26 @@ impl From<tch::TchError> for BatchError {
 }
 
 /// Number of samples of a batch: dimension 0, on which all tensors must agree.
-pub(crate) fn samples(values: &Values, what: &'static str, expected: Option<i64>) -> Result<i64, BatchError> {
+pub(crate) fn samples(
+    values: &Values,
+    what: &'static str,
+    expected: Option<i64>,
+) -> Result<i64, BatchError> {
     let mut samples = expected;
     for (index, tensor) in values.iter().enumerate() {
         let Some(tensor) = tensor else { continue };
-        let found = *tensor.size().first().ok_or(BatchError::Scalar { what, index })?;
+        let found = *tensor
+            .size()
+            .first()
+            .ok_or(BatchError::Scalar { what, index })?;
         let expected = *samples.get_or_insert(found);
         if found != expected {
-            return Err(BatchError::Samples { what, index, found, expected });
+            return Err(BatchError::Samples {
+                what,
+                index,
+                found,
+                expected,
+            });
         }
     }
     match samples {
@@ -70,8 +84,13 @@ pub(crate) fn samples(values: &Values, what: &'static str, expected: Option<i64>
 /// possible, the larger ones first, and none empty: fewer micro-batches where
 /// there are fewer samples.
 pub(crate) fn sizes(samples: i64, micro_batches: usize) -> Vec<i64> {
-    let count = i64::try_from(micro_batches).unwrap_or(i64::MAX).min(samples).max(1);
-    (0..count).map(|number| samples / count + i64::from(number < samples % count)).collect()
+    let count = i64::try_from(micro_batches)
+        .unwrap_or(i64::MAX)
+        .min(samples)
+        .max(1);
+    (0..count)
+        .map(|number| samples / count + i64::from(number < samples % count))
+        .collect()
 }
 
 /// Cuts every tensor along dimension 0 into parts of these sizes; the parts are
@@ -103,7 +122,11 @@ pub(crate) fn gather(parts: Vec<Values>) -> Result<Values, BatchError> {
             column.push(value);
         }
     }
-    columns.into_iter().enumerate().map(|(index, column)| join(column, index)).collect()
+    columns
+        .into_iter()
+        .enumerate()
+        .map(|(index, column)| join(column, index))
+        .collect()
 }
 
 fn join(column: Vec<Option<tch::Tensor>>, index: usize) -> Result<Option<tch::Tensor>, BatchError> {
@@ -111,7 +134,10 @@ fn join(column: Vec<Option<tch::Tensor>>, index: usize) -> Result<Option<tch::Te
         return Ok(None);
     };
     if tensors.len() > 1 && tensors.iter().any(|tensor| tensor.dim() == 0) {
-        return Err(BatchError::Scalar { what: "output", index });
+        return Err(BatchError::Scalar {
+            what: "output",
+            index,
+        });
     }
     match <[_; 1]>::try_from(tensors) {
         Ok([only]) => Ok(Some(only)),

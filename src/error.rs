@@ -53,7 +53,10 @@ impl Error {
     /// Whether the caller asked for something that cannot be, rather than
     /// something failed on the way.
     pub fn is_wrong_use(&self) -> bool {
-        matches!(self, Self::Settings(_) | Self::Partition(_) | Self::Schedule(_))
+        matches!(
+            self,
+            Self::Settings(_) | Self::Partition(_) | Self::Schedule(_)
+        )
     }
 }
 
@@ -69,7 +72,13 @@ struct Sentence<'a>(&'a EngineError);
 impl fmt::Display for Sentence<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)?;
-        let causes = self.0.stage_error().into_iter().flat_map(|error| error.source.chain().skip(1));
-        causes.into_iter().try_for_each(|cause| write!(f, ": {cause}"))
+        let causes = self
+            .0
+            .stage_error()
+            .into_iter()
+            .flat_map(|error| error.source.chain().skip(1));
+        causes
+            .into_iter()
+            .try_for_each(|cause| write!(f, ": {cause}"))
     }
 }

@@ -40,6 +40,12 @@ pub use {
     pipeline::{Pipeline, PipelineBuilder, StepReport},
     torch::{
         AdamW, Context, IntoLoss, Layer, Loss, LossFn, OptimizerKind, Sequential, Sgd, TorchError,
-        Values, cuda_available, intra_op_threads, layers, libtorch_version, on_values, parse_device,
+        Values, cuda_available, intra_op_threads, layers, libtorch_version, on_values,
+        parse_device,
     },
 };
+
+/// The README's example is compiled and run with the other doc tests.
+#[cfg(all(doctest, feature = "torch"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -20,7 +20,10 @@ impl Optimizer {
     pub fn new(kind: impl Into<OptimizerKind>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // Only uniqueness matters, not order.
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), kind: kind.into() }
+        Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            kind: kind.into(),
+        }
     }
 
     /// Learning rate of the next step.

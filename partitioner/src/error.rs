@@ -1,7 +1,7 @@
 //! What can go wrong in this crate.
 
 use crate::check::CheckError;
-use crate::schedule::ScheduleError;
+use crate::schedule::{CsvError, ScheduleError};
 
 /// Any error of this crate.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -27,4 +27,7 @@ pub enum Error {
     /// A schedule that is not legal.
     #[error(transparent)]
     Check(#[from] CheckError),
+    /// A CSV that is not a schedule.
+    #[error(transparent)]
+    Csv(#[from] CsvError),
 }

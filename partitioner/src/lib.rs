@@ -35,11 +35,13 @@ pub mod units;
 mod walk;
 
 pub use check::{CheckError, CheckedSchedule};
-pub use cost::Costs;
+pub use cost::{Costs, EdgeTimes, Link, StageMemory, StageTimes};
 pub use error::Error;
 pub use ids::{DeviceId, LayerId, MicroId, StageId};
 pub use partition::{Partition, PartitionError};
-pub use schedule::{Action, Kind, Schedule, ScheduleError, ScheduleKind, Shape};
+pub use schedule::{
+    Action, CsvError, CsvFormat, Kind, Placement, Schedule, ScheduleError, ScheduleKind, Shape,
+};
 pub use simulate::{Simulation, simulate};
 pub use timeline::{Span, Timeline};
 pub use units::{Bytes, Micros};

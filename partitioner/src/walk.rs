@@ -90,7 +90,8 @@ pub(crate) fn walk(
         queued[device] = false;
         let actions = schedule.actions(DeviceId(device));
         while let Some(&action) = actions.get(walk.heads[device]) {
-            if !walk.ready(action) {
+            let partner = schedule.partner(DeviceId(device), walk.heads[device]);
+            if !walk.ready(action) || partner.is_some_and(|partner| !walk.ready(partner)) {
                 break;
             }
             visit(DeviceId(device), walk.heads[device], action);

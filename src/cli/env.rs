@@ -4,8 +4,6 @@ use std::thread;
 
 use serde_json::json;
 
-use super::Failure;
-
 /// Arguments of `gpipe-rs env`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: gpipe-rs env --json")]
@@ -15,7 +13,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let libtorch = crate::libtorch_version();
     let cuda = crate::cuda_available();
@@ -32,14 +30,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             "cuda_missing": missing,
         });
         println!("{object}");
-        return Ok(());
+        return;
     }
     println!("gpipe-rs  {}", env!("CARGO_PKG_VERSION"));
     println!("libtorch  {libtorch}");
     println!("cpu       {cores} cores");
     match cuda {
-        Ok(count) => println!("cuda      {count} device(s): cuda:0 to cuda:{}", count.saturating_sub(1)),
+        Ok(count) => println!(
+            "cuda      {count} device(s): cuda:0 to cuda:{}",
+            count.saturating_sub(1)
+        ),
         Err(why) => println!("cuda      none: {why}"),
     }
-    Ok(())
 }

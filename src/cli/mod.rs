@@ -15,7 +15,12 @@ use clap::{Parser, Subcommand};
 
 /// Pipeline model parallelism for libtorch.
 #[derive(Debug, Parser)]
-#[command(name = "gpipe-rs", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(
+    name = "gpipe-rs",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -81,7 +86,10 @@ where
 fn dispatch(verb: Verb) -> Result<(), Failure> {
     match verb {
         #[cfg(feature = "torch")]
-        Verb::Env(args) => env::run(&args),
+        Verb::Env(args) => {
+            env::run(&args);
+            Ok(())
+        }
         #[cfg(feature = "torch")]
         Verb::Train(args) => train::run(&args),
     }

@@ -27,7 +27,9 @@ pub enum TextError {
         offset: usize,
     },
     /// The text is shorter than what one sample needs.
-    #[error("the text is too short: {characters} characters, but a sequence of {seq} needs {needed} so that a tenth can be held out")]
+    #[error(
+        "the text is too short: {characters} characters, but a sequence of {seq} needs {needed} so that a tenth can be held out"
+    )]
     TooShort {
         /// Characters of the text.
         characters: usize,
@@ -74,7 +76,11 @@ impl TextSet {
         };
         let tokens: Vec<u32> = text.chars().map(number).collect();
         let train = tokens.len() - tokens.len() / 10;
-        Self { vocabulary, tokens, train }
+        Self {
+            vocabulary,
+            tokens,
+            train,
+        }
     }
 
     /// Reads a UTF-8 text file.
@@ -82,8 +88,10 @@ impl TextSet {
     /// # Errors
     /// [`TextError::Read`] and [`TextError::NotText`], naming the file.
     pub fn read(path: &Path) -> Result<Self, TextError> {
-        let bytes = fs::read(path)
-            .map_err(|source| TextError::Read { path: path.to_owned(), source })?;
+        let bytes = fs::read(path).map_err(|source| TextError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
         let text = String::from_utf8(bytes).map_err(|error| TextError::NotText {
             path: path.to_owned(),
             offset: error.utf8_error().valid_up_to(),
@@ -104,7 +112,11 @@ impl TextSet {
         let needed = seq.saturating_add(1).saturating_mul(10);
         let characters = self.tokens.len();
         if characters < needed {
-            return Err(TextError::TooShort { characters, seq, needed });
+            return Err(TextError::TooShort {
+                characters,
+                seq,
+                needed,
+            });
         }
         Ok(())
     }
@@ -117,7 +129,9 @@ impl TextSet {
         text.chars()
             .map(|character| {
                 let place = self.vocabulary.binary_search(&character);
-                place.map(|place| place as i64).map_err(|_| TextError::Unknown { character })
+                place
+                    .map(|place| place as i64)
+                    .map_err(|_| TextError::Unknown { character })
             })
             .collect()
     }
@@ -125,7 +139,10 @@ impl TextSet {
     /// The character of a number; the replacement character past the vocabulary.
     pub fn decode(&self, token: i64) -> char {
         let place = usize::try_from(token).ok();
-        place.and_then(|place| self.vocabulary.get(place)).copied().unwrap_or('\u{fffd}')
+        place
+            .and_then(|place| self.vocabulary.get(place))
+            .copied()
+            .unwrap_or('\u{fffd}')
     }
 
     /// The tokens of one part.
@@ -140,10 +157,13 @@ impl TextSet {
     /// next tokens): every token once, but for a rest too short for a window.
     pub fn held_out(&self, batch: usize, seq: usize) -> impl Iterator<Item = (Tensor, Tensor)> {
         let part = self.part(Split::HeldOut);
-        let starts: Vec<usize> =
-            (0..part.len().saturating_sub(seq)).step_by(seq.max(1)).collect();
+        let starts: Vec<usize> = (0..part.len().saturating_sub(seq))
+            .step_by(seq.max(1))
+            .collect();
         let batches: Vec<Vec<usize>> = starts.chunks(batch.max(1)).map(<[usize]>::to_vec).collect();
-        batches.into_iter().map(move |starts| windows(part, &starts, seq))
+        batches
+            .into_iter()
+            .map(move |starts| windows(part, &starts, seq))
     }
 }
 
@@ -174,7 +194,9 @@ impl Sampler {
         set.require(seq)?;
         let part = set.part(Split::Train);
         let choices = (part.len() - seq) as u64;
-        let starts: Vec<usize> = (0..batch).map(|_| (self.next() % choices) as usize).collect();
+        let starts: Vec<usize> = (0..batch)
+            .map(|_| (self.next() % choices) as usize)
+            .collect();
         Ok(windows(part, &starts, seq))
     }
 
@@ -226,14 +248,20 @@ mod tests {
         let text: String = ('a'..='z').cycle().take(1000).collect();
         let set = TextSet::new(&text);
         let windows: i64 = set.held_out(4, 10).map(|(x, _)| x.size()[0]).sum();
-        assert_eq!(windows, 9, "the tenth window has no target for its last token");
+        assert_eq!(
+            windows, 9,
+            "the tenth window has no target for its last token"
+        );
     }
 
     #[test]
     fn short_texts_and_strange_characters_are_refused_with_numbers() {
         let set = TextSet::new("abc");
         let error = Sampler::new(0).batch(&set, 1, 8).unwrap_err().to_string();
-        assert!(error.contains("3 characters") && error.contains("90"), "{error}");
+        assert!(
+            error.contains("3 characters") && error.contains("90"),
+            "{error}"
+        );
         assert!(set.encode("abz").unwrap_err().to_string().contains("'z'"));
     }
 }

@@ -28,9 +28,17 @@ pub struct Gpt {
 ///
 /// *Source*: Radford et al. 2019 (GPT-2), head not tied to the embedding.
 pub fn gpt(sizes: Gpt) -> Sequential {
-    let Gpt { vocab, context, d_model, heads, blocks, dropout } = sizes;
-    let mut model = Sequential::new()
-        .layer("embed", move |p| TokenEmbedding::new(p, vocab, context, d_model, dropout));
+    let Gpt {
+        vocab,
+        context,
+        d_model,
+        heads,
+        blocks,
+        dropout,
+    } = sizes;
+    let mut model = Sequential::new().layer("embed", move |p| {
+        TokenEmbedding::new(p, vocab, context, d_model, dropout)
+    });
     for number in 0..blocks {
         model = model.try_layer(format!("block.{number}"), move |p| {
             TransformerBlock::new(p, d_model, heads, blocks, dropout)
@@ -56,8 +64,10 @@ impl Head {
 }
 
 impl Layer for Head {
-    fn forward(&self, inputs: Values, _ctx: &mut Context) -> anyhow::Result<Values> {
+    fn forward(&self, inputs: Values, _ctx: &Context) -> anyhow::Result<Values> {
         let normed: Tensor = inputs.into_one()?.apply(&self.norm);
-        Ok(normed.f_linear(&self.project.ws, self.project.bs.as_ref())?.into())
+        Ok(normed
+            .f_linear(&self.project.ws, self.project.bs.as_ref())?
+            .into())
     }
 }

@@ -21,12 +21,22 @@ pub struct Mlp {
 ///
 /// *Shapes*: `[batch, inputs]` to `[batch, outputs]`.
 pub fn mlp(sizes: Mlp) -> Sequential {
-    let Mlp { inputs, hidden, depth, outputs } = sizes;
+    let Mlp {
+        inputs,
+        hidden,
+        depth,
+        outputs,
+    } = sizes;
     let width = move |number: usize| if number == 0 { inputs } else { hidden };
     Sequential::new()
         .layers("hidden", depth, move |p, number| {
             nn::seq()
-                .add(nn::linear(p, width(number), hidden, nn::LinearConfig::default()))
+                .add(nn::linear(
+                    p,
+                    width(number),
+                    hidden,
+                    nn::LinearConfig::default(),
+                ))
                 .add_fn(|xs| xs.relu())
         })
         .layer("head", move |p| {

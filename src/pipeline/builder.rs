@@ -5,11 +5,14 @@ use std::thread;
 use gpipe_partitioner::{Partition, ScheduleKind, StageId};
 use tch::Device;
 
-use super::programs::Programs;
 use super::Pipeline;
+use super::programs::Programs;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::torch::{self, Sequential, TorchStage};
+
+/// The schedules that a stage over libtorch can run.
+pub(crate) const RUNNABLE: [ScheduleKind; 2] = [ScheduleKind::GPipe, ScheduleKind::OneFOneB];
 
 /// Settings of a [`Pipeline`]; [`PipelineBuilder::build`] checks them together.
 #[derive(Debug, Clone)]
@@ -92,7 +95,13 @@ impl PipelineBuilder {
         let partition = self.partition()?;
         let programs = Programs::new(self.schedule, stages, self.micro_batches)?;
         let engine = self.engine(&partition)?;
-        Ok(Pipeline { engine, devices: self.devices, partition, programs, steps: 0 })
+        Ok(Pipeline {
+            engine,
+            devices: self.devices,
+            partition,
+            programs,
+            steps: 0,
+        })
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -101,7 +110,9 @@ impl PipelineBuilder {
             return wrong("the model has no layers".to_owned());
         }
         if let Some(name) = self.model.duplicate_name() {
-            return wrong(format!("two layers are named `{name}`: names must be unique"));
+            return wrong(format!(
+                "two layers are named `{name}`: names must be unique"
+            ));
         }
         if self.devices.is_empty() {
             return wrong("no devices: a pipeline needs at least one".to_owned());
@@ -112,8 +123,12 @@ impl PipelineBuilder {
         if self.threads_per_stage == Some(0) {
             return wrong("0 threads per stage: a stage needs at least one".to_owned());
         }
-        if self.schedule == ScheduleKind::ForwardOnly {
-            return wrong("`forward-only` cannot train: it is what `forward` runs".to_owned());
+        if !RUNNABLE.contains(&self.schedule) {
+            return wrong(format!(
+                "the schedule {} cannot be trained with: {} can",
+                self.schedule,
+                RUNNABLE.map(|kind| kind.to_string()).join(" and ")
+            ));
         }
         Ok(())
     }
@@ -135,7 +150,9 @@ impl PipelineBuilder {
     }
 
     fn engine(&self, partition: &Partition) -> Result<Engine<TorchStage>, Error> {
-        let threads = self.threads_per_stage.unwrap_or_else(|| share_of_cores(&self.devices));
+        let threads = self
+            .threads_per_stage
+            .unwrap_or_else(|| share_of_cores(&self.devices));
         let stages = self.devices.len();
         let builders = self.devices.iter().enumerate().map(|(number, &device)| {
             let stage = StageId(number);
@@ -143,9 +160,13 @@ impl PipelineBuilder {
             let (seed, ends) = (self.seed, (number == 0, number + 1 == stages));
             let build = move || {
                 torch::prepare_thread(device, threads)?;
-                Ok(vec![(stage, TorchStage::build(&layers, device, seed, ends)?)])
+                Ok(vec![(
+                    stage,
+                    TorchStage::build(&layers, device, seed, ends)?,
+                )])
             };
-            Box::new(build) as Box<dyn FnOnce() -> anyhow::Result<Vec<(StageId, TorchStage)>> + Send>
+            Box::new(build)
+                as Box<dyn FnOnce() -> anyhow::Result<Vec<(StageId, TorchStage)>> + Send>
         });
         Ok(Engine::new(builders.collect())?)
     }
@@ -154,6 +175,10 @@ impl PipelineBuilder {
 /// Intra-op threads for each stage when the CPU stages share the cores evenly.
 fn share_of_cores(devices: &[Device]) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let stages = devices.iter().filter(|device| **device == Device::Cpu).count().max(1);
+    let stages = devices
+        .iter()
+        .filter(|device| **device == Device::Cpu)
+        .count()
+        .max(1);
     (cores / stages).max(1)
 }

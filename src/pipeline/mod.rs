@@ -17,6 +17,7 @@ use crate::optim::Optimizer;
 use crate::torch::{LossFn, Mode, Sequential, StepSettings, TorchStage, Values};
 
 pub use builder::PipelineBuilder;
+pub(crate) use builder::RUNNABLE;
 pub use report::StepReport;
 
 use programs::{Programs, Purpose};
@@ -60,7 +61,10 @@ impl Pipeline {
     /// # Errors
     /// More stages than layers, no such device, a layer that cannot be built.
     pub fn new(model: Sequential, devices: &[Device], n_micro: usize) -> Result<Self, Error> {
-        Self::builder(model).devices(devices).micro_batches(n_micro).build()
+        Self::builder(model)
+            .devices(devices)
+            .micro_batches(n_micro)
+            .build()
     }
 
     /// Everything that can be chosen, with a default for each.
@@ -98,15 +102,33 @@ impl Pipeline {
         batch::samples(&target, "target", Some(samples))?;
         let sizes = batch::sizes(samples, self.programs.micro_batches());
         let input_gradient = input.present().any(Tensor::requires_grad);
-        let program = self.programs.get(Purpose::Train { input_gradient }, sizes.len())?;
-        let entries = entries(&program, vec![
-            batch::scatter(&input, &sizes)?,
-            batch::scatter(&target, &sizes)?,
-        ]);
-        #[allow(clippy::cast_precision_loss, reason = "a batch has fewer than 2^52 samples")]
-        let shares: Vec<f64> = sizes.iter().map(|&size| size as f64 / samples as f64).collect();
-        let mode = Mode::Train { loss: Arc::new(loss), shares: shares.clone(), input_gradient };
-        let settings = Arc::new(StepSettings { step: self.steps, mode });
+        let program = self
+            .programs
+            .get(Purpose::Train { input_gradient }, sizes.len())?;
+        let entries = entries(
+            &program,
+            vec![
+                batch::scatter(&input, &sizes)?,
+                batch::scatter(&target, &sizes)?,
+            ],
+        );
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "a batch has fewer than 2^52 samples"
+        )]
+        let shares: Vec<f64> = sizes
+            .iter()
+            .map(|&size| size as f64 / samples as f64)
+            .collect();
+        let mode = Mode::Train {
+            loss: Arc::new(loss),
+            shares: shares.clone(),
+            input_gradient,
+        };
+        let settings = Arc::new(StepSettings {
+            step: self.steps,
+            mode,
+        });
         let outcome = self.engine.step(&program, settings, entries)?;
         let report = self.report(&program, outcome, &shares)?;
         self.steps += 1;
@@ -124,7 +146,10 @@ impl Pipeline {
         let sizes = batch::sizes(samples, self.programs.micro_batches());
         let program = self.programs.get(Purpose::Infer, sizes.len())?;
         let entries = entries(&program, vec![batch::scatter(&input, &sizes)?]);
-        let settings = Arc::new(StepSettings { step: self.steps, mode: Mode::Infer });
+        let settings = Arc::new(StepSettings {
+            step: self.steps,
+            mode: Mode::Infer,
+        });
         let outcome = self.engine.step(&program, settings, entries)?;
         Ok(batch::gather(outcome.exits.into_values().collect())?)
     }
@@ -136,7 +161,9 @@ impl Pipeline {
     pub fn forward(&mut self, input: impl Into<Values>) -> Result<Tensor, Error> {
         let outputs = self.forward_values(input)?;
         outputs.into_one().map_err(|error| {
-            Error::Settings(format!("the model's outputs: {error}; use `forward_values`"))
+            Error::Settings(format!(
+                "the model's outputs: {error}; use `forward_values`"
+            ))
         })
     }
 
@@ -146,7 +173,9 @@ impl Pipeline {
     /// # Errors
     /// A stage's thread is gone.
     pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, Error> {
-        let handles = self.engine.on_each(|_, stage| Ok(cloned(stage.parameters()?)))?;
+        let handles = self
+            .engine
+            .on_each(|_, stage| Ok(cloned(stage.parameters()?)))?;
         Ok(handles.into_iter().flatten().collect())
     }
 
@@ -155,7 +184,9 @@ impl Pipeline {
     /// # Errors
     /// A stage's thread is gone.
     pub fn buffers(&mut self) -> Result<Vec<(String, Tensor)>, Error> {
-        let handles = self.engine.on_each(|_, stage| Ok(cloned(stage.buffers())))?;
+        let handles = self
+            .engine
+            .on_each(|_, stage| Ok(cloned(stage.buffers())))?;
         Ok(handles.into_iter().flatten().collect())
     }
 
@@ -173,11 +204,17 @@ impl Pipeline {
                 .ok_or_else(|| Error::Settings(format!("the model has no parameter `{name}`")))?;
             if tensor.size() != value.size() {
                 let (own, given) = (tensor.size(), value.size());
-                return Err(Error::Settings(format!("`{name}` has shape {own:?}, not {given:?}")));
+                return Err(Error::Settings(format!(
+                    "`{name}` has shape {own:?}, not {given:?}"
+                )));
             }
             pairs.push((tensor, value));
         }
-        tch::no_grad(|| pairs.into_iter().try_for_each(|(mut to, from)| to.f_copy_(from).map(drop)))?;
+        tch::no_grad(|| {
+            pairs
+                .into_iter()
+                .try_for_each(|(mut to, from)| to.f_copy_(from).map(drop))
+        })?;
         Ok(())
     }
 
@@ -206,7 +243,12 @@ impl Pipeline {
     /// The schedule does not exist for this number of micro-batches.
     pub fn schedule(&mut self) -> Result<CheckedSchedule, Error> {
         let micro_batches = self.programs.micro_batches();
-        let program = self.programs.get(Purpose::Train { input_gradient: false }, micro_batches)?;
+        let program = self.programs.get(
+            Purpose::Train {
+                input_gradient: false,
+            },
+            micro_batches,
+        )?;
         Ok(program.schedule().clone())
     }
 
@@ -227,17 +269,31 @@ impl Pipeline {
     ) -> Result<StepReport, Error> {
         let losses = report::losses(outcome.exits.into_values(), shares)?;
         if let Some(factor) = losses.scale {
-            self.engine.on_each(move |_, stage| Ok(stage.scale_step(factor)?))?;
+            self.engine
+                .on_each(move |_, stage| Ok(stage.scale_step(factor)?))?;
         }
         let gradients: Vec<Values> = outcome.gradients.into_values().collect();
-        let input_gradient = if gradients.is_empty() { None } else { Some(batch::gather(gradients)?) };
-        Ok(StepReport::new(losses.total, outcome.timeline, program.schedule(), input_gradient))
+        let input_gradient = if gradients.is_empty() {
+            None
+        } else {
+            Some(batch::gather(gradients)?)
+        };
+        Ok(StepReport::new(
+            losses.total,
+            outcome.timeline,
+            program.schedule(),
+            input_gradient,
+        ))
     }
 }
 
 /// Micro-batches for each edge from the caller, in the order of the edges.
 fn entries(program: &Program, columns: Vec<Vec<Values>>) -> Vec<Entry<Values>> {
-    let edges: Vec<EdgeId> = program.topology().outgoing(crate::engine::End::Caller).map(|(id, _)| id).collect();
+    let edges: Vec<EdgeId> = program
+        .topology()
+        .outgoing(crate::engine::End::Caller)
+        .map(|(id, _)| id)
+        .collect();
     edges
         .into_iter()
         .zip(columns)
@@ -245,13 +301,20 @@ fn entries(program: &Program, columns: Vec<Vec<Values>>) -> Vec<Entry<Values>> {
             parts
                 .into_iter()
                 .enumerate()
-                .map(move |(micro, value)| Entry { edge, micro: MicroId(micro), value })
+                .map(move |(micro, value)| Entry {
+                    edge,
+                    micro: MicroId(micro),
+                    value,
+                })
         })
         .collect()
 }
 
 fn cloned(named: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
-    named.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
+    named
+        .iter()
+        .map(|(name, tensor)| (name.clone(), tensor.shallow_clone()))
+        .collect()
 }
 
 impl Optimizer {
@@ -262,7 +325,8 @@ impl Optimizer {
     /// libtorch refuses on some stage, which the error names.
     pub fn step(&mut self, pipe: &mut Pipeline) -> Result<(), Error> {
         let (id, kind) = (self.id(), self.kind());
-        pipe.engine().on_each(move |_: StageId, stage| Ok(stage.optimize(id, &kind)?))?;
+        pipe.engine()
+            .on_each(move |_: StageId, stage| Ok(stage.optimize(id, &kind)?))?;
         Ok(())
     }
 }

@@ -30,9 +30,23 @@ pub(super) struct Programs {
 impl Programs {
     /// # Errors
     /// The schedule does not exist for these numbers.
-    pub(super) fn new(kind: ScheduleKind, stages: usize, micro_batches: usize) -> Result<Self, Error> {
-        let mut programs = Self { kind, stages, micro_batches, made: HashMap::new() };
-        programs.get(Purpose::Train { input_gradient: false }, micro_batches)?;
+    pub(super) fn new(
+        kind: ScheduleKind,
+        stages: usize,
+        micro_batches: usize,
+    ) -> Result<Self, Error> {
+        let mut programs = Self {
+            kind,
+            stages,
+            micro_batches,
+            made: HashMap::new(),
+        };
+        programs.get(
+            Purpose::Train {
+                input_gradient: false,
+            },
+            micro_batches,
+        )?;
         Ok(programs)
     }
 
@@ -42,15 +56,28 @@ impl Programs {
     }
 
     /// The program for this many micro-batches.
-    pub(super) fn get(&mut self, purpose: Purpose, micro_batches: usize) -> Result<Arc<Program>, Error> {
+    pub(super) fn get(
+        &mut self,
+        purpose: Purpose,
+        micro_batches: usize,
+    ) -> Result<Arc<Program>, Error> {
         if let Some(program) = self.made.get(&(purpose, micro_batches)) {
             return Ok(Arc::clone(program));
         }
-        let kind = if purpose == Purpose::Infer { ScheduleKind::ForwardOnly } else { self.kind };
-        let shape = Shape { devices: self.stages, chunks: 1, micro_batches };
+        let kind = if purpose == Purpose::Infer {
+            ScheduleKind::ForwardOnly
+        } else {
+            self.kind
+        };
+        let shape = Shape {
+            devices: self.stages,
+            chunks: 1,
+            micro_batches,
+        };
         let program = Program::new(kind.generate(shape)?, &topology(purpose, self.stages)?)?;
         let program = Arc::new(program);
-        self.made.insert((purpose, micro_batches), Arc::clone(&program));
+        self.made
+            .insert((purpose, micro_batches), Arc::clone(&program));
         Ok(program)
     }
 }
@@ -60,13 +87,32 @@ impl Programs {
 fn topology(purpose: Purpose, stages: usize) -> Result<Topology, Error> {
     let stage = |number: usize| End::Stage(StageId(number));
     let train = purpose != Purpose::Infer;
-    let gradient = purpose == Purpose::Train { input_gradient: true };
-    let mut edges = vec![Edge { from: End::Caller, to: stage(0), gradient }];
-    edges.extend((1..stages).map(|to| Edge { from: stage(to - 1), to: stage(to), gradient: train }));
+    let gradient = purpose
+        == Purpose::Train {
+            input_gradient: true,
+        };
+    let mut edges = vec![Edge {
+        from: End::Caller,
+        to: stage(0),
+        gradient,
+    }];
+    edges.extend((1..stages).map(|to| Edge {
+        from: stage(to - 1),
+        to: stage(to),
+        gradient: train,
+    }));
     let last = stage(stages.saturating_sub(1));
     if train {
-        edges.push(Edge { from: End::Caller, to: last, gradient: false });
+        edges.push(Edge {
+            from: End::Caller,
+            to: last,
+            gradient: false,
+        });
     }
-    edges.push(Edge { from: last, to: End::Caller, gradient: false });
+    edges.push(Edge {
+        from: last,
+        to: End::Caller,
+        gradient: false,
+    });
     Ok(Topology::new(stages, edges)?)
 }

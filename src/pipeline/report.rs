@@ -29,7 +29,12 @@ impl StepReport {
     ) -> Self {
         let costs = timeline.stage_costs(schedule.schedule().stages());
         let predicted = simulate(schedule, &costs).timeline;
-        Self { loss, timeline, predicted, input_gradient }
+        Self {
+            loss,
+            timeline,
+            predicted,
+            input_gradient,
+        }
     }
 
     /// Idle share of device time in this step, 0 to 1.
@@ -54,10 +59,7 @@ pub(super) struct Losses {
 }
 
 /// Adds up what the last stage sent, in micro-batch order.
-pub(super) fn losses(
-    parts: impl Iterator<Item = Values>,
-    shares: &[f64],
-) -> Result<Losses, Error> {
+pub(super) fn losses(parts: impl Iterator<Item = Values>, shares: &[f64]) -> Result<Losses, Error> {
     let (mut sum, mut weights, mut own) = (0.0, 0.0, 0);
     let mut count = 0;
     for (part, share) in parts.zip(shares) {
@@ -69,18 +71,29 @@ pub(super) fn losses(
         weights += weight.unwrap_or(*share);
     }
     if own == 0 {
-        return Ok(Losses { total: sum, scale: None });
+        return Ok(Losses {
+            total: sum,
+            scale: None,
+        });
     }
     if own < count {
         let message = "the loss function gave some micro-batches a weight and others none";
         return Err(Error::Settings(message.to_owned()));
     }
     if weights <= 0.0 {
-        return Err(Error::Settings("the weights of the loss function sum to zero".to_owned()));
+        return Err(Error::Settings(
+            "the weights of the loss function sum to zero".to_owned(),
+        ));
     }
-    Ok(Losses { total: sum / weights, scale: Some(1.0 / weights) })
+    Ok(Losses {
+        total: sum / weights,
+        scale: Some(1.0 / weights),
+    })
 }
 
 fn number(values: &Values, index: usize) -> Result<Option<f64>, TorchError> {
-    values.get(index).map(|tensor| Ok(tensor.f_double_value(&[])?)).transpose()
+    values
+        .get(index)
+        .map(|tensor| Ok(tensor.f_double_value(&[])?))
+        .transpose()
 }

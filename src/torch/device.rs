@@ -14,7 +14,9 @@ use super::ffi;
 /// Any other text, with what was meant if that can be guessed.
 pub fn parse_device(text: &str) -> Result<Device, TorchError> {
     let wrong = || {
-        TorchError::new(format!("unknown device `{text}`: devices are `cpu` and `cuda:N` (`cuda:0`, `cuda:1`, …)"))
+        TorchError::new(format!(
+            "unknown device `{text}`: devices are `cpu` and `cuda:N` (`cuda:0`, `cuda:1`, …)"
+        ))
     };
     match text.trim() {
         "cpu" => Ok(Device::Cpu),
@@ -72,7 +74,9 @@ pub(crate) fn prepare(devices: &[Device]) -> Result<(), TorchError> {
                 }
             }
             other => {
-                return Err(TorchError::new(format!("{other:?} is not supported: use `cpu` or `cuda:N`")));
+                return Err(TorchError::new(format!(
+                    "{other:?} is not supported: use `cpu` or `cuda:N`"
+                )));
             }
         }
     }
@@ -95,7 +99,10 @@ mod tests {
         assert_eq!(parse_device("cuda:3"), Ok(Device::Cuda(3)));
         for wrong in ["gpu", "cuda:", "cuda:-1", "cuda:x", ""] {
             let error = parse_device(wrong).map_err(|e| e.to_string());
-            assert!(error.is_err_and(|e| e.contains("`cpu` and `cuda:N`")), "{wrong}");
+            assert!(
+                error.is_err_and(|e| e.contains("`cpu` and `cuda:N`")),
+                "{wrong}"
+            );
         }
     }
 }

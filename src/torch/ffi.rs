@@ -28,12 +28,8 @@ unsafe extern "C" {
     fn gp_cuda_devices(out: *mut c_int) -> c_int;
     fn gp_set_cuda_device(index: c_int) -> c_int;
 
-    fn gp_generator_new(kind: c_int, index: c_int, seed: u64, out: *mut *mut c_void) -> c_int;
-    fn gp_generator_free(generator: *mut c_void);
-    fn gp_bernoulli(like: TensorPtr, p: f64, generator: *mut c_void, out: *mut TensorPtr) -> c_int;
-    fn gp_default_generator_state(kind: c_int, index: c_int, out: *mut TensorPtr) -> c_int;
-    fn gp_set_default_generator_state(kind: c_int, index: c_int, state: TensorPtr) -> c_int;
-    fn gp_seed_default_generator(kind: c_int, index: c_int, seed: u64) -> c_int;
+    fn gp_random_open(seed: u64, out: *mut *mut c_void) -> c_int;
+    fn gp_random_close(scope: *mut c_void);
 
     fn gp_graph_new(out: *mut *mut c_void) -> c_int;
     fn gp_graph_free(graph: *mut c_void);
@@ -110,18 +106,12 @@ unsafe fn own(pointer: TensorPtr) -> Option<Tensor> {
     (!pointer.is_null()).then(|| unsafe { Tensor::from_ptr(pointer.cast()) })
 }
 
-/// (kind, index) as the shim counts devices: 0 is the CPU, 1 is CUDA.
-fn code(device: Device) -> (c_int, c_int) {
-    match device {
-        Device::Cuda(index) => (1, c_int::try_from(index).unwrap_or(c_int::MAX)),
-        _ => (0, 0),
-    }
-}
-
 /// The version of the libtorch that is loaded, such as `2.11.0`.
 pub(crate) fn version() -> String {
     // SAFETY: a string literal of the shim.
-    unsafe { CStr::from_ptr(gp_version()) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(gp_version()) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Sets the intra-op threads of the calling thread.
@@ -157,72 +147,38 @@ pub(crate) fn cuda_devices() -> Result<usize> {
 
 /// Makes a CUDA device current for the calling thread; nothing for the CPU.
 pub(crate) fn set_current_device(device: Device) -> Result<()> {
-    match code(device) {
-        // SAFETY: plain values in, nothing out.
-        (1, index) => check(unsafe { gp_set_cuda_device(index) }),
-        _ => Ok(()),
-    }
+    let Device::Cuda(index) = device else {
+        return Ok(());
+    };
+    let index = c_int::try_from(index).unwrap_or(c_int::MAX);
+    // SAFETY: plain values in, nothing out.
+    check(unsafe { gp_set_cuda_device(index) })
 }
 
-/// A random generator of its own on one device.
+/// While it lives, everything that this thread draws comes from generators
+/// seeded with its seed (see `shim/random.cpp`). Scopes nest; raw pointers make
+/// the type stay on the thread that opened it.
 #[derive(Debug)]
-pub(crate) struct Generator {
+pub(crate) struct RandomScope {
     pointer: NonNull<c_void>,
 }
 
-impl Generator {
-    pub(crate) fn new(device: Device, seed: u64) -> Result<Self> {
-        let (kind, index) = code(device);
+impl RandomScope {
+    pub(crate) fn open(seed: u64) -> Result<Self> {
         let mut out = ptr::null_mut();
-        // SAFETY: `out` lives through the call and holds an owned generator after it.
-        check(unsafe { gp_generator_new(kind, index, seed, &raw mut out) })?;
-        let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no generator"))?;
+        // SAFETY: `out` holds an owned scope after a successful call.
+        check(unsafe { gp_random_open(seed, &raw mut out) })?;
+        let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no random scope"))?;
         Ok(Self { pointer })
     }
-
-    /// A tensor like `like` of ones (with probability `p`) and zeros.
-    pub(crate) fn bernoulli(&mut self, like: &Tensor, p: f64) -> Result<Tensor> {
-        let mut out = ptr::null_mut();
-        // SAFETY: tensor and generator are alive; `out` is a new tensor on success.
-        unsafe {
-            check(gp_bernoulli(lend(like), p, self.pointer.as_ptr(), &raw mut out))?;
-            own(out)
-        }
-        .ok_or_else(|| TorchError::new("bernoulli gave no tensor"))
-    }
 }
 
-impl Drop for Generator {
+impl Drop for RandomScope {
     fn drop(&mut self) {
-        // SAFETY: the pointer is owned by `self` and freed once.
-        unsafe { gp_generator_free(self.pointer.as_ptr()) }
+        // SAFETY: the pointer is owned by `self`, freed once, on the thread that
+        // opened the scope, since `self` is not `Send`.
+        unsafe { gp_random_close(self.pointer.as_ptr()) }
     }
-}
-
-/// State of a device's default generator.
-pub(crate) fn default_generator_state(device: Device) -> Result<Tensor> {
-    let (kind, index) = code(device);
-    let mut out = ptr::null_mut();
-    // SAFETY: `out` is a new tensor on success.
-    unsafe {
-        check(gp_default_generator_state(kind, index, &raw mut out))?;
-        own(out)
-    }
-    .ok_or_else(|| TorchError::new("the default generator has no state"))
-}
-
-/// Restores the state of a device's default generator.
-pub(crate) fn set_default_generator_state(device: Device, state: &Tensor) -> Result<()> {
-    let (kind, index) = code(device);
-    // SAFETY: the tensor is alive through the call.
-    check(unsafe { gp_set_default_generator_state(kind, index, lend(state)) })
-}
-
-/// Seeds a device's default generator.
-pub(crate) fn seed_default_generator(device: Device, seed: u64) -> Result<()> {
-    let (kind, index) = code(device);
-    // SAFETY: plain values in, nothing out.
-    check(unsafe { gp_seed_default_generator(kind, index, seed) })
 }
 
 /// One stage's share of one micro-batch's autograd graph (see `shim/graph.cpp`).
@@ -301,7 +257,11 @@ impl Graph {
         let mut out = ptr::null_mut();
         // SAFETY: the graph is alive; `out` is null or a new tensor on success.
         unsafe {
-            check(gp_graph_take_grad(self.pointer.as_ptr(), sink.0, &raw mut out))?;
+            check(gp_graph_take_grad(
+                self.pointer.as_ptr(),
+                sink.0,
+                &raw mut out,
+            ))?;
             Ok(own(out))
         }
     }
@@ -435,7 +395,11 @@ pub(crate) fn add(tensors: &[Tensor], others: &[Tensor]) -> Result<()> {
     }
     // SAFETY: two lists of `count` lent tensors that outlive the call.
     check(unsafe {
-        gp_add(lend_all(tensors).as_mut_ptr(), lend_all(others).as_mut_ptr(), count)
+        gp_add(
+            lend_all(tensors).as_mut_ptr(),
+            lend_all(others).as_mut_ptr(),
+            count,
+        )
     })
 }
 
@@ -445,6 +409,8 @@ fn same_length(lists: &[&[Tensor]]) -> Result<i64> {
         Ok(count as i64)
     } else {
         let lengths: Vec<_> = lists.iter().map(|list| list.len()).collect();
-        Err(TorchError::new(format!("tensor lists of different lengths: {lengths:?}")))
+        Err(TorchError::new(format!(
+            "tensor lists of different lengths: {lengths:?}"
+        )))
     }
 }

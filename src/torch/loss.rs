@@ -30,7 +30,10 @@ impl IntoLoss for Loss {
 
 impl IntoLoss for Tensor {
     fn into_loss(self) -> anyhow::Result<Loss> {
-        Ok(Loss { value: self, weight: None })
+        Ok(Loss {
+            value: self,
+            weight: None,
+        })
     }
 }
 
@@ -42,7 +45,10 @@ impl IntoLoss for (Tensor, f64) {
             weight.is_finite() && weight >= 0.0,
             "the loss function returned the weight {weight}, which is not a count"
         );
-        Ok(Loss { value, weight: Some(weight) })
+        Ok(Loss {
+            value,
+            weight: Some(weight),
+        })
     }
 }
 

@@ -23,7 +23,7 @@ pub use values::Values;
 pub(crate) use device::{prepare, prepare_thread};
 pub(crate) use stage::{Mode, StepSettings, TorchStage};
 
-use sequential::panic_message;
+use error::panic_message;
 
 /// Runs the user's code; a panic (tch panics where libtorch refuses) is an error like any other.
 fn caught<T>(body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {

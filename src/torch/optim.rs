@@ -22,7 +22,13 @@ pub struct AdamW {
 
 impl Default for AdamW {
     fn default() -> Self {
-        Self { lr: 1e-3, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.01 }
+        Self {
+            lr: 1e-3,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.01,
+        }
     }
 }
 
@@ -43,7 +49,13 @@ pub struct Sgd {
 
 impl Default for Sgd {
     fn default() -> Self {
-        Self { lr: 1e-2, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false }
+        Self {
+            lr: 1e-2,
+            momentum: 0.0,
+            dampening: 0.0,
+            weight_decay: 0.0,
+            nesterov: false,
+        }
     }
 }
 
@@ -183,9 +195,14 @@ impl OptimizerState {
     fn slot(&mut self, index: usize, parameter: &Tensor) -> Result<&mut Slot, TorchError> {
         let slot = &mut self.slots[index];
         if slot.is_none() {
-            *slot = Some(Slot { first: zeros(parameter)?, second: None, fresh: true });
+            *slot = Some(Slot {
+                first: zeros(parameter)?,
+                second: None,
+                fresh: true,
+            });
         }
-        slot.as_mut().ok_or_else(|| TorchError::new("an optimizer slot vanished"))
+        slot.as_mut()
+            .ok_or_else(|| TorchError::new("an optimizer slot vanished"))
     }
 }
 
@@ -193,7 +210,10 @@ impl OptimizerState {
 type Chosen = (usize, Tensor, Tensor);
 
 fn split(chosen: &[Chosen]) -> (Vec<Tensor>, Vec<Tensor>) {
-    chosen.iter().map(|(_, parameter, grad)| (parameter.shallow_clone(), grad.shallow_clone())).unzip()
+    chosen
+        .iter()
+        .map(|(_, parameter, grad)| (parameter.shallow_clone(), grad.shallow_clone()))
+        .unzip()
 }
 
 fn zeros(parameter: &Tensor) -> Result<Tensor, TorchError> {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use tch::{Device, Tensor, nn};
 
-use super::error::{TorchError, without_backtrace};
+use super::error::TorchError;
+use super::ffi::RandomScope;
 use super::layer::Layer;
-use super::rng::{self, SeededDefaults};
+use super::rng;
 
 type Build = dyn Fn(&nn::Path<'_>) -> anyhow::Result<Box<dyn Layer>> + Send + Sync;
 
@@ -70,7 +71,10 @@ impl Sequential {
         let build = move |path: &nn::Path<'_>| -> anyhow::Result<Box<dyn Layer>> {
             Ok(Box::new(build(path)?))
         };
-        self.layers.push(LayerBuilder { name: name.into(), build: Arc::new(build) });
+        self.layers.push(LayerBuilder {
+            name: name.into(),
+            build: Arc::new(build),
+        });
         self
     }
 
@@ -116,7 +120,11 @@ impl Sequential {
             .iter()
             .map(|layer| {
                 let built = layer.build(Device::Cpu, 0)?;
-                Ok(built.variables().iter().map(|(_, tensor)| bytes(tensor)).sum())
+                Ok(built
+                    .variables()
+                    .iter()
+                    .map(|(_, tensor)| bytes(tensor))
+                    .sum())
             })
             .collect()
     }
@@ -134,13 +142,17 @@ impl Sequential {
 
 impl fmt::Debug for Sequential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Sequential").field(&self.names().collect::<Vec<_>>()).finish()
+        f.debug_tuple("Sequential")
+            .field(&self.names().collect::<Vec<_>>())
+            .finish()
     }
 }
 
 impl fmt::Debug for LayerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LayerBuilder").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("LayerBuilder")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -165,11 +177,16 @@ impl LayerBuilder {
             let (values, _) = self.draw(Device::Cpu, seed)?;
             store.copy(&values).map_err(TorchError::from)?;
         }
-        Ok(BuiltLayer { name: self.name.clone(), layer, seed, store })
+        Ok(BuiltLayer {
+            name: self.name.clone(),
+            layer,
+            seed,
+            store,
+        })
     }
 
     fn draw(&self, device: Device, seed: u64) -> anyhow::Result<(nn::VarStore, Box<dyn Layer>)> {
-        let _seeded = SeededDefaults::new(device, seed)?;
+        let _seeded = RandomScope::open(seed)?;
         let store = nn::VarStore::new(device);
         let layer = super::caught(|| (self.build)(&store.root()))
             .map_err(|error| error.context(format!("layer `{}` cannot be built", self.name)))?;
@@ -194,14 +211,4 @@ impl BuiltLayer {
 /// Bytes of a tensor's elements.
 pub(crate) fn bytes(tensor: &Tensor) -> u64 {
     (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64
-}
-
-/// What a panic said, without libtorch's back-trace.
-pub(crate) fn panic_message(payload: &(dyn std::any::Any + Send)) -> String {
-    let text = payload
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| payload.downcast_ref::<&str>().copied())
-        .unwrap_or("a panic without a message");
-    without_backtrace(text).to_owned()
 }

@@ -16,10 +16,11 @@ use gpipe_partitioner::{Action, Kind, MicroId};
 use tch::{Device, Tensor};
 
 use super::error::TorchError;
-use super::ffi::{self, Graph, Sink};
-use super::layer::context;
+use super::ffi::{self, Graph, RandomScope, Sink};
+use super::layer::Context;
 use super::loss::LossFn;
 use super::optim::{OptimizerKind, OptimizerState};
+use super::rng;
 use super::sequential::{BuiltLayer, LayerBuilder};
 use super::values::Values;
 use crate::engine::Stage;
@@ -43,10 +44,25 @@ pub(crate) enum Mode {
     Infer,
 }
 
+impl Mode {
+    fn wants_input_gradient(&self) -> bool {
+        matches!(
+            self,
+            Self::Train {
+                input_gradient: true,
+                ..
+            }
+        )
+    }
+}
+
 impl fmt::Debug for StepSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let train = matches!(self.mode, Mode::Train { .. });
-        f.debug_struct("StepSettings").field("step", &self.step).field("train", &train).finish()
+        f.debug_struct("StepSettings")
+            .field("step", &self.step)
+            .field("train", &train)
+            .finish()
     }
 }
 
@@ -57,6 +73,8 @@ pub(crate) struct TorchStage {
     first: bool,
     last: bool,
     layers: Vec<BuiltLayer>,
+    /// The loss function's random source, as each layer has one.
+    loss_seed: u64,
     parameters: Vec<(String, Tensor)>,
     buffers: Vec<(String, Tensor)>,
     flights: HashMap<MicroId, Flight>,
@@ -82,7 +100,7 @@ enum Running {
 #[derive(Debug)]
 struct Flight {
     graph: Graph,
-    /// One entry an incoming tensor; `None` where no gradient can flow.
+    /// One entry an incoming value; `None` where no gradient can flow.
     sinks: Vec<Option<Sink>>,
 }
 
@@ -94,8 +112,10 @@ impl TorchStage {
         seed: u64,
         (first, last): (bool, bool),
     ) -> anyhow::Result<Self> {
-        let layers: Vec<_> =
-            layers.iter().map(|layer| layer.build(device, seed)).collect::<Result<_, _>>()?;
+        let layers: Vec<_> = layers
+            .iter()
+            .map(|layer| layer.build(device, seed))
+            .collect::<Result<_, _>>()?;
         let variables = layers.iter().flat_map(BuiltLayer::variables);
         let (parameters, buffers) = variables.partition(|(_, tensor)| tensor.requires_grad());
         Ok(Self {
@@ -103,6 +123,7 @@ impl TorchStage {
             first,
             last,
             layers,
+            loss_seed: rng::named_seed(seed, "loss"),
             parameters,
             buffers,
             flights: HashMap::new(),
@@ -128,19 +149,28 @@ impl TorchStage {
     /// Applies and clears the accumulated gradients.
     pub(crate) fn optimize(&mut self, id: u64, kind: &OptimizerKind) -> Result<(), TorchError> {
         self.settle()?;
-        self.optimizers.entry(id).or_default().step(kind, &handles(&self.parameters))
+        self.optimizers
+            .entry(id)
+            .or_default()
+            .step(kind, &handles(&self.parameters))
     }
 
     /// Clears the accumulated gradients.
     pub(crate) fn zero_grad(&mut self) -> Result<(), TorchError> {
         self.held.clear();
-        self.parameters.iter().try_for_each(|(_, parameter)| ffi::set_grad(parameter, None))
+        self.parameters
+            .iter()
+            .try_for_each(|(_, parameter)| ffi::set_grad(parameter, None))
     }
 
     /// Scales the gradients of the step that just ended well, not earlier ones.
     pub(crate) fn scale_step(&mut self, factor: f64) -> Result<(), TorchError> {
-        let grads: Vec<_> =
-            self.parameters.iter().map(|(_, p)| p.grad()).filter(Tensor::defined).collect();
+        let grads: Vec<_> = self
+            .parameters
+            .iter()
+            .map(|(_, p)| p.grad())
+            .filter(Tensor::defined)
+            .collect();
         ffi::scale(&grads, factor)
     }
 
@@ -159,7 +189,9 @@ impl TorchStage {
     }
 
     fn settings(&self) -> anyhow::Result<Arc<StepSettings>> {
-        self.settings.clone().ok_or_else(|| anyhow::anyhow!("an action outside of a step"))
+        self.settings
+            .clone()
+            .ok_or_else(|| anyhow::anyhow!("an action outside of a step"))
     }
 
     fn receive(&self, values: Values) -> Result<Values, TorchError> {
@@ -178,12 +210,20 @@ impl TorchStage {
         settings: &StepSettings,
         mut graph: Option<&mut Graph>,
     ) -> anyhow::Result<Values> {
+        let ctx = Context {
+            train: graph.is_some(),
+            micro,
+            device: self.device,
+        };
         for (number, built) in self.layers.iter().enumerate() {
             self.running = Running::Layer(number);
-            let mut ctx = context(graph.is_some(), micro, self.device, built.seed, settings.step);
-            values = built.layer.forward(values, &mut ctx)?;
+            let seed = rng::pass_seed(built.seed, settings.step, micro.index());
+            let _random = RandomScope::open(seed)?;
+            values = built.layer.forward(values, &ctx)?;
             if let Some(graph) = graph.as_deref_mut() {
-                values.present().try_for_each(|output| graph.mark(output, number))?;
+                values
+                    .present()
+                    .try_for_each(|output| graph.mark(output, number))?;
             }
         }
         Ok(values)
@@ -197,39 +237,67 @@ impl TorchStage {
         targets: Option<Values>,
         settings: &StepSettings,
     ) -> anyhow::Result<Values> {
-        let Mode::Train { loss, shares, input_gradient } = &settings.mode else {
-            anyhow::bail!("a training action in inference");
-        };
         let mut graph = Graph::new()?;
-        let track = !self.first || *input_gradient;
-        let mut sinks = Vec::with_capacity(inputs.len());
-        let inputs = inputs.try_map(|tensor| -> Result<Tensor, TorchError> {
-            if !track {
-                return Ok(tensor);
-            }
-            let (tensor, sink) = graph.input(&tensor)?;
-            sinks.push(sink);
-            Ok(tensor)
-        })?;
+        let (inputs, sinks) = self.enter(inputs, &mut graph, settings)?;
         let outputs = self.run_layers(inputs, micro, settings, Some(&mut graph))?;
-        let sent = match targets {
-            Some(targets) => {
-                self.running = Running::Loss;
-                let loss = loss.loss(&outputs, &targets)?;
-                let share = shares.get(micro.index()).copied().unwrap_or_default();
-                graph.loss(&loss.value, loss.weight.unwrap_or(share))?;
-                graph.mark(&loss.value, self.layers.len())?;
-                loss_parts(&loss.value, loss.weight, self.device)
-            }
-            None => {
-                for output in outputs.iter() {
-                    graph.root(output.unwrap_or(&Tensor::new()))?;
-                }
-                outputs.try_map(|tensor| tensor.f_detach())?
-            }
+        let sent = if let Some(targets) = targets {
+            self.loss(&outputs, &targets, micro, settings, &mut graph)?
+        } else {
+            let absent = Tensor::new();
+            let roots = outputs.iter().map(|output| output.unwrap_or(&absent));
+            roots
+                .into_iter()
+                .try_for_each(|output| graph.root(output))?;
+            outputs.try_map(|tensor| tensor.f_detach())?
         };
         self.flights.insert(micro, Flight { graph, sinks });
         Ok(sent)
+    }
+
+    /// Makes the received values the beginning of the graph: one sink a value,
+    /// or none at all where nobody wants the gradients.
+    fn enter(
+        &self,
+        inputs: Values,
+        graph: &mut Graph,
+        settings: &StepSettings,
+    ) -> Result<(Values, Vec<Option<Sink>>), TorchError> {
+        if self.first && !settings.mode.wants_input_gradient() {
+            return Ok((inputs, Vec::new()));
+        }
+        let mut sinks = Vec::with_capacity(inputs.len());
+        let mut begin = |tensor: Option<Tensor>| -> Result<Option<Tensor>, TorchError> {
+            let begun = tensor.map(|tensor| graph.input(&tensor)).transpose()?;
+            sinks.push(begun.as_ref().and_then(|(_, sink)| *sink));
+            Ok(begun.map(|(tensor, _)| tensor))
+        };
+        let inputs = inputs
+            .into_iter()
+            .map(&mut begin)
+            .collect::<Result<Values, _>>()?;
+        Ok((inputs, sinks))
+    }
+
+    /// What the last stage adds to its forward: the loss becomes the graph's root.
+    fn loss(
+        &mut self,
+        outputs: &Values,
+        targets: &Values,
+        micro: MicroId,
+        settings: &StepSettings,
+        graph: &mut Graph,
+    ) -> anyhow::Result<Values> {
+        let Mode::Train { loss, shares, .. } = &settings.mode else {
+            anyhow::bail!("a loss in inference");
+        };
+        self.running = Running::Loss;
+        let seed = rng::pass_seed(self.loss_seed, settings.step, micro.index());
+        let _random = RandomScope::open(seed)?;
+        let loss = loss.loss(outputs, targets)?;
+        let share = shares.get(micro.index()).copied().unwrap_or_default();
+        graph.loss(&loss.value, loss.weight.unwrap_or(share))?;
+        graph.mark(&loss.value, self.layers.len())?;
+        Ok(loss_parts(&loss.value, loss.weight, self.device))
     }
 
     /// `F` in inference: no graph.
@@ -245,10 +313,9 @@ impl TorchStage {
 
     /// `B`: `grads` has one entry an output, or none on the last stage.
     fn backward(&mut self, micro: MicroId, grads: Option<Values>) -> anyhow::Result<Values> {
-        let mut flight = self
-            .flights
-            .remove(&micro)
-            .ok_or_else(|| anyhow::anyhow!("micro-batch {micro} has no forward to go back through"))?;
+        let mut flight = self.flights.remove(&micro).ok_or_else(|| {
+            anyhow::anyhow!("micro-batch {micro} has no forward to go back through")
+        })?;
         self.running = Running::Nothing;
         let grads: Vec<_> = grads.map_or_else(|| vec![None], |grads| grads.into_iter().collect());
         let done = flight.graph.backward(&grads);
@@ -276,16 +343,23 @@ impl TorchStage {
         let second = inputs.next().transpose()?;
         drop(inputs);
         match (action.kind, &settings.mode) {
-            (Kind::Forward, Mode::Infer) => {
-                Ok(vec![self.infer(action.micro, first.unwrap_or_default(), &settings)?])
-            }
+            (Kind::Forward, Mode::Infer) => Ok(vec![self.infer(
+                action.micro,
+                first.unwrap_or_default(),
+                &settings,
+            )?]),
             (Kind::Forward, Mode::Train { .. }) => {
                 let targets = if self.last { second } else { None };
-                Ok(vec![self.forward(action.micro, first.unwrap_or_default(), targets, &settings)?])
+                Ok(vec![self.forward(
+                    action.micro,
+                    first.unwrap_or_default(),
+                    targets,
+                    &settings,
+                )?])
             }
-            (Kind::Backward, Mode::Train { input_gradient, .. }) => {
+            (Kind::Backward, mode @ Mode::Train { .. }) => {
                 let grads = self.backward(action.micro, first)?;
-                let sends = !self.first || *input_gradient;
+                let sends = !self.first || mode.wants_input_gradient();
                 Ok(if sends { vec![grads] } else { Vec::new() })
             }
             _ => anyhow::bail!("this stage cannot run {action}"),
@@ -302,8 +376,11 @@ impl Stage for TorchStage {
         self.settings = Some(Arc::clone(step));
         if matches!(step.mode, Mode::Train { .. }) {
             self.settle()?;
-            self.held =
-                self.parameters.iter().map(|(_, p)| ffi::take_grad(p)).collect::<Result<_, _>>()?;
+            self.held = self
+                .parameters
+                .iter()
+                .map(|(_, p)| ffi::take_grad(p))
+                .collect::<Result<_, _>>()?;
             self.saved_buffers = self.buffers.iter().map(|(_, b)| b.copy()).collect();
         }
         Ok(())
@@ -352,5 +429,8 @@ fn loss_parts(loss: &Tensor, weight: Option<f64>, device: Device) -> Values {
 }
 
 fn handles(named: &[(String, Tensor)]) -> Vec<Tensor> {
-    named.iter().map(|(_, tensor)| tensor.shallow_clone()).collect()
+    named
+        .iter()
+        .map(|(_, tensor)| tensor.shallow_clone())
+        .collect()
 }

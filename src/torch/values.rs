@@ -64,13 +64,18 @@ impl Values {
     pub fn into_one(mut self) -> anyhow::Result<Tensor> {
         self.one()?;
         // `one` has just seen that the last element is there.
-        self.0.pop().flatten().ok_or_else(|| anyhow::anyhow!("expected a tensor"))
+        self.0
+            .pop()
+            .flatten()
+            .ok_or_else(|| anyhow::anyhow!("expected a tensor"))
     }
 
     /// Other handles to the same tensors.
     #[must_use]
     pub fn shallow_clone(&self) -> Self {
-        self.iter().map(|value| value.map(Tensor::shallow_clone)).collect()
+        self.iter()
+            .map(|value| value.map(Tensor::shallow_clone))
+            .collect()
     }
 
     /// Applies a function to each tensor that is there.
@@ -78,7 +83,10 @@ impl Values {
     /// # Errors
     /// The first error of the function.
     pub fn try_map<E>(self, mut f: impl FnMut(Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
-        self.0.into_iter().map(|value| value.map(&mut f).transpose()).collect()
+        self.0
+            .into_iter()
+            .map(|value| value.map(&mut f).transpose())
+            .collect()
     }
 }
 

@@ -39,7 +39,13 @@ fn blocked(schedule: &Schedule, owner: &[u32], stuck: &Stuck, device: DeviceId) 
         let on = DeviceId(owner[need.stage.index()] as usize);
         schedule.actions(on)[stuck.heads[on.index()]..].contains(need)
     };
-    let waits_for = needs(action, schedule.stages()).into_iter().find(pending)?;
+    // A forward that starts a pair waits for what its partner needs as well.
+    let partner = schedule.partner(device, position);
+    let needs = |action| needs(action, schedule.stages());
+    let all = needs(action)
+        .into_iter()
+        .chain(partner.into_iter().flat_map(needs));
+    let waits_for = all.into_iter().find(|need| pending(need))?;
     let on = DeviceId(owner[waits_for.stage.index()] as usize);
     Some(Blocked {
         device,

@@ -123,6 +123,17 @@ pub enum CheckError {
         /// The device of its stage, if the stage is anywhere.
         device: Option<DeviceId>,
     },
+    /// An overlapped pair that is none.
+    #[error(
+        "device {device}, action {position}: an overlapped pair is a forward (F) and the joint backward (B) \
+         after it, in increasing order of place"
+    )]
+    NotAPair {
+        /// The device.
+        device: DeviceId,
+        /// Where the pair would start.
+        position: usize,
+    },
     /// Devices wait for each other: each one in the list for the next one, the
     /// last one for the first one. One alone waits for itself.
     #[error("{}", describe(cycle))]

@@ -122,6 +122,7 @@ pub(crate) fn check(schedule: Schedule) -> Result<CheckedSchedule, CheckError> {
         .iter()
         .any(|(_, list)| list.iter().any(|a| a.kind != Kind::Forward));
     let owner = complete(&schedule, training)?;
+    pairs_are_pairs(&schedule)?;
     let mut in_order = InOrder::new(stages);
     let mut in_flight = memory::Counter::new(&schedule, &owner, training);
     walk(&schedule, &owner, |device, _, action| {
@@ -180,6 +181,26 @@ fn complete(schedule: &Schedule, training: bool) -> Result<Vec<u32>, CheckError>
     }
     none_missing(&seen, m, training, &owner)?;
     Ok(owner)
+}
+
+/// Whether every overlapped pair is a forward and the joint backward after it.
+fn pairs_are_pairs(schedule: &Schedule) -> Result<(), CheckError> {
+    for (device, list) in schedule.iter() {
+        let pairs = schedule.pairs(device);
+        let kind = |position: usize| list.get(position).map(|action| action.kind);
+        let is_pair = |&position: &usize| {
+            kind(position) == Some(Kind::Forward) && kind(position + 1) == Some(Kind::Backward)
+        };
+        let sorted = pairs.windows(2).all(|two| two[0] < two[1]);
+        let wrong = pairs
+            .iter()
+            .copied()
+            .find(|position| !sorted || !is_pair(position));
+        if let Some(position) = wrong {
+            return Err(CheckError::NotAPair { device, position });
+        }
+    }
+    Ok(())
 }
 
 /// The bit of a kind within a (stage, micro-batch).

@@ -2,6 +2,8 @@
 
 use super::{ScheduleKind, Shape};
 use crate::check::CheckError;
+use crate::ids::DeviceId;
+use crate::units::Bytes;
 
 /// Why there is no schedule of the kind and shape asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,6 +33,22 @@ pub enum ScheduleError {
         shape: Shape,
         /// Which numbers work.
         needs: &'static str,
+    },
+    /// Every schedule that was tried exceeds a memory cap.
+    #[error(
+        "no schedule of {} devices, {} chunks and {} micro-batches fits the memory: the nearest, {name}, \
+         exceeds the cap of device {device} by {over}",
+        shape.devices, shape.chunks, shape.micro_batches
+    )]
+    NothingFits {
+        /// The numbers asked for.
+        shape: Shape,
+        /// The schedule that exceeds its caps least.
+        name: String,
+        /// The device that it exceeds most.
+        device: DeviceId,
+        /// By how much.
+        over: Bytes,
     },
     /// The generated list of actions is not legal.
     #[error(transparent)]

@@ -1,6 +1,6 @@
 //! Forward only: inference, no backward at all.
 //!
-//! With p = 2, v = 2, m = 4 (stage, then micro-batch):
+//! With p = 2, v = 2, m = 4, each pass a unit of time (a column a unit of time):
 //! ```text
 //! 0F0 0F1 2F0 2F1 0F2 0F3 2F2 2F3   .
 //!   . 1F0 1F1 3F0 3F1 1F2 1F3 3F2 3F3

@@ -1,6 +1,6 @@
 //! GPipe: all forwards, then all backwards.
 //!
-//! With p = 3, m = 4, Tf = Tb (one column a unit of time):
+//! With p = 3, m = 4, Tf = Tb (a column a unit of time):
 //! ```text
 //! F0 F1 F2 F3  .  .  .  . B0 B1 B2 B3
 //!  . F0 F1 F2 F3  .  . B0 B1 B2 B3  .

@@ -1,7 +1,12 @@
 //! The built-in schedules by their names.
 
-use super::{Schedule, ScheduleError, Shape, forward_only, gpipe, one_f_one_b};
+use super::{
+    Schedule, ScheduleError, Shape, dualpipe_v, forward_only, gpipe, interleaved_1f1b,
+    interleaved_zb, looped_bfs, one_f_one_b, v_half, v_min, zb_h1, zb_h2, zbv,
+};
 use crate::check::{CheckedSchedule, MAX_CELLS, MAX_STAGES};
+use crate::cost::Costs;
+use crate::units::Micros;
 use std::fmt;
 use std::str::FromStr;
 
@@ -13,20 +18,64 @@ pub enum ScheduleKind {
     GPipe,
     /// `1f1b`: one forward, one backward; no more than p micro-batches in flight.
     OneFOneB,
+    /// `interleaved-1f1b`: v chunks per device, a bubble v times smaller.
+    Interleaved1F1B,
+    /// `looped-bfs`: all forwards, then all backwards, over v chunks per device.
+    LoopedBfs,
+    /// `zb-h1`: the backward in halves, with the memory of 1F1B.
+    ZbH1,
+    /// `zb-h2`: the backward in halves, twice the memory, no bubble.
+    ZbH2,
+    /// `interleaved-zb`: ZB-H1 over v chunks per device.
+    InterleavedZb,
+    /// `zbv`: two chunks in a V, no bubble with the memory of 1F1B.
+    Zbv,
+    /// `v-half`: two chunks in a V, half the memory of 1F1B.
+    VHalf,
+    /// `v-min`: two chunks in a V, a third of the memory of 1F1B.
+    VMin,
+    /// `dualpipe-v`: two chunks in a V, forwards beside backwards.
+    DualPipeV,
     /// `forward-only`: inference.
     ForwardOnly,
+    /// `auto`: computed for the costs, see [`auto`](super::auto).
+    Auto,
 }
 
 impl ScheduleKind {
     /// Every built-in schedule.
-    pub const ALL: [Self; 3] = [Self::GPipe, Self::OneFOneB, Self::ForwardOnly];
+    pub const ALL: [Self; 13] = [
+        Self::GPipe,
+        Self::OneFOneB,
+        Self::Interleaved1F1B,
+        Self::LoopedBfs,
+        Self::ZbH1,
+        Self::ZbH2,
+        Self::InterleavedZb,
+        Self::Zbv,
+        Self::VHalf,
+        Self::VMin,
+        Self::DualPipeV,
+        Self::ForwardOnly,
+        Self::Auto,
+    ];
 
     /// The name by which users ask for it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::GPipe => "gpipe",
             Self::OneFOneB => "1f1b",
+            Self::Interleaved1F1B => "interleaved-1f1b",
+            Self::LoopedBfs => "looped-bfs",
+            Self::ZbH1 => "zb-h1",
+            Self::ZbH2 => "zb-h2",
+            Self::InterleavedZb => "interleaved-zb",
+            Self::Zbv => "zbv",
+            Self::VHalf => "v-half",
+            Self::VMin => "v-min",
+            Self::DualPipeV => "dualpipe-v",
             Self::ForwardOnly => "forward-only",
+            Self::Auto => "auto",
         }
     }
 
@@ -35,7 +84,8 @@ impl ScheduleKind {
         Self::ALL.map(Self::name).join(", ")
     }
 
-    /// The schedule for p devices, v chunks per device and m micro-batches.
+    /// The schedule for p devices, v chunks per device and m micro-batches; `auto`
+    /// for equal times of all passes and no caps.
     ///
     /// # Errors
     /// [`ScheduleError::Unsupported`] with the numbers that work.
@@ -57,18 +107,33 @@ impl ScheduleKind {
                 "at most 65536 stages, and stages times micro-batches at most 67108864",
             ));
         }
-        let devices = self.lists(shape).map_err(unsupported)?;
+        if self == Self::Auto {
+            let unit = Micros::new(1.0).unwrap_or_default();
+            let costs = Costs::uniform(shape.stages(), unit, unit, unit);
+            return Ok(super::auto(shape, &costs, &[], None)?.schedule);
+        }
+        let (devices, pairs) = self.lists(shape).map_err(unsupported)?;
         let schedule = Schedule::new(self.name(), shape.stages(), shape.micro_batches, devices);
-        Ok(schedule.check()?)
+        Ok(schedule.with_pairs(pairs).check()?)
     }
 
-    /// The action lists, or which numbers work.
-    fn lists(self, shape: Shape) -> Result<Vec<Vec<super::Action>>, &'static str> {
-        match self {
-            Self::GPipe => gpipe::lists(shape),
-            Self::OneFOneB => one_f_one_b::lists(shape),
-            Self::ForwardOnly => Ok(forward_only::lists(shape)),
-        }
+    /// The action lists and the places of the pairs, or which numbers work.
+    fn lists(self, shape: Shape) -> Result<dualpipe_v::Lists, &'static str> {
+        let devices = match self {
+            Self::GPipe => gpipe::lists(shape)?,
+            Self::OneFOneB => one_f_one_b::lists(shape)?,
+            Self::Interleaved1F1B => interleaved_1f1b::lists(shape),
+            Self::LoopedBfs => looped_bfs::lists(shape),
+            Self::ZbH1 => zb_h1::lists(shape)?,
+            Self::ZbH2 => zb_h2::lists(shape)?,
+            Self::InterleavedZb => interleaved_zb::lists(shape),
+            Self::Zbv => zbv::lists(shape)?,
+            Self::VHalf => v_half::lists(shape)?,
+            Self::VMin => v_min::lists(shape)?,
+            Self::DualPipeV => return dualpipe_v::lists(shape),
+            Self::ForwardOnly | Self::Auto => forward_only::lists(shape),
+        };
+        Ok((devices, Vec::new()))
     }
 }
 

@@ -6,14 +6,32 @@
 //! (and its weight passes) in increasing micro-batch order.
 
 mod action;
+mod auto;
+mod building_block;
+mod csv;
+mod dualpipe_v;
 mod error;
 mod forward_only;
 mod gpipe;
+mod interleaved_1f1b;
+mod interleaved_zb;
 mod kind;
+mod looped;
+mod looped_bfs;
 mod one_f_one_b;
+#[cfg(test)]
+mod pictures;
 mod placement;
+mod v_half;
+mod v_min;
+mod vee;
+mod zb_h1;
+mod zb_h2;
+mod zbv;
 
 pub use action::{Action, Kind};
+pub use auto::{Auto, Candidate, auto};
+pub use csv::{CsvError, CsvFormat};
 pub use error::ScheduleError;
 pub use kind::ScheduleKind;
 pub use placement::Placement;
@@ -62,6 +80,8 @@ pub struct Schedule {
     stages: usize,
     micro_batches: usize,
     devices: Vec<Vec<Action>>,
+    /// Per device the places of forwards that start a pair; empty without any.
+    pairs: Vec<Vec<usize>>,
 }
 
 impl Schedule {
@@ -78,7 +98,33 @@ impl Schedule {
             stages,
             micro_batches,
             devices,
+            pairs: Vec::new(),
         }
+    }
+
+    /// The same with overlapped pairs: per device, in increasing order, the places
+    /// of forwards that run together with the joint backward that follows them
+    /// (`OVERLAP_F_B` in PyTorch's words). A pair is one unit of work: it starts
+    /// when the inputs of both are there, and both results leave at its end. Who
+    /// runs the two one after the other may let the first result leave earlier.
+    #[must_use]
+    pub fn with_pairs(self, pairs: Vec<Vec<usize>>) -> Self {
+        let none = pairs.iter().all(Vec::is_empty);
+        Self {
+            pairs: if none { Vec::new() } else { pairs },
+            ..self
+        }
+    }
+
+    /// The places of `device`'s list that start an overlapped pair.
+    pub fn pairs(&self, device: DeviceId) -> &[usize] {
+        self.pairs.get(device.index()).map_or(&[], Vec::as_slice)
+    }
+
+    /// The backward that is one unit of work with the forward at this place.
+    pub(crate) fn partner(&self, device: DeviceId, position: usize) -> Option<Action> {
+        self.pairs(device).binary_search(&position).ok()?;
+        self.actions(device).get(position + 1).copied()
     }
 
     /// What the schedule is called.

@@ -1,6 +1,6 @@
 //! 1F1B: after a warm-up, one forward and one backward in turn.
 //!
-//! With p = 3, m = 4, Tf = Tb (one column a unit of time):
+//! With p = 3, m = 4, Tf = Tb (a column a unit of time):
 //! ```text
 //! F0 F1 F2  .  . B0 F3 B1  . B2  . B3
 //!  . F0 F1  . B0 F2 B1 F3 B2  . B3  .

@@ -8,6 +8,7 @@ mod sample;
 
 use std::time::Instant;
 
+use gpipe_partitioner::render;
 use tch::{Kind, Tensor};
 
 use super::Failure;
@@ -23,11 +24,15 @@ use outcome::Outcome;
 use progress::Progress;
 use run_folder::{RunFolder, StepRecord};
 
+/// Columns of the timeline that is printed at the end.
+const WIDTH: usize = 100;
+
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     silence_stage_panics();
     let options = Options::new(args)?;
     let text = options.text()?;
-    text.require(options.seq).map_err(|error| Failure::Usage(error.to_string()))?;
+    text.require(options.seq)
+        .map_err(|error| Failure::Usage(error.to_string()))?;
     let mut pipe = options.pipeline(&text)?;
     let mut folder = RunFolder::create(&options, &pipe)?;
     let progress = Progress::new(&options, &pipe);
@@ -74,9 +79,13 @@ fn train(
         outcome.add(&record);
         if step == options.steps {
             folder.trace(&report.timeline)?;
+            outcome.timeline = render::text(&report.timeline, WIDTH);
         }
         if !report.loss.is_finite() {
-            let why = format!("the loss is {} at step {step}: try a smaller --lr", report.loss);
+            let why = format!(
+                "the loss is {} at step {step}: try a smaller --lr",
+                report.loss
+            );
             return Err(Failure::Run(anyhow::anyhow!(why)));
         }
     }
@@ -123,7 +132,10 @@ fn held_out_loss(pipe: &mut Pipeline, text: &TextSet, options: &Options) -> Resu
 
 /// Wrong use or a failed run, as the library tells them apart.
 fn failure(error: Error) -> Failure {
-    let build = matches!(&error, Error::Engine(EngineError::Build { .. }) | Error::Build(_));
+    let build = matches!(
+        &error,
+        Error::Engine(EngineError::Build { .. }) | Error::Build(_)
+    );
     if error.is_wrong_use() || build {
         return Failure::Usage(error.to_string());
     }

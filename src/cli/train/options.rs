@@ -8,11 +8,14 @@ use tch::Device;
 use super::Failure;
 use crate::data::{MOBY_DICK, TextSet};
 use crate::models::Gpt;
+use crate::pipeline::RUNNABLE;
 use crate::{AdamW, OptimizerKind, Pipeline};
 
 /// Arguments of `gpipe-rs train`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: gpipe-rs train --devices cpu,cpu --micro 8 --schedule 1f1b --steps 100")]
+#[command(
+    after_help = "Example: gpipe-rs train --devices cpu,cpu --micro 8 --schedule 1f1b --steps 100"
+)]
 pub(in crate::cli) struct Args {
     /// Devices, one stage each: `cpu` or `cuda:N`, may repeat.
     #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
@@ -143,7 +146,9 @@ impl Options {
     }
 
     pub(super) fn text(&self) -> Result<TextSet, Failure> {
-        let Some(path) = &self.data else { return Ok(TextSet::new(MOBY_DICK)) };
+        let Some(path) = &self.data else {
+            return Ok(TextSet::new(MOBY_DICK));
+        };
         TextSet::read(path).map_err(|error| Failure::Usage(format!("--data: {error}")))
     }
 
@@ -163,7 +168,11 @@ impl Options {
     }
 
     pub(super) fn optimizer(&self) -> OptimizerKind {
-        AdamW { lr: self.lr, ..AdamW::default() }.into()
+        AdamW {
+            lr: self.lr,
+            ..AdamW::default()
+        }
+        .into()
     }
 }
 
@@ -172,7 +181,14 @@ fn device(text: &str) -> Result<Device, String> {
 }
 
 fn schedule(text: &str) -> Result<ScheduleKind, String> {
-    text.parse::<ScheduleKind>().map_err(|error| error.to_string())
+    let runnable = RUNNABLE.map(|kind| kind.to_string());
+    match text.parse::<ScheduleKind>() {
+        Ok(kind) if RUNNABLE.contains(&kind) => Ok(kind),
+        _ => Err(format!(
+            "schedules that train are {}",
+            runnable.join(" and ")
+        )),
+    }
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

@@ -2,10 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde::Serialize;
 
 use super::Failure;
 use super::run_folder::StepRecord;
+
+/// What `--json` prints; times are medians over the steps.
+#[derive(Debug, Serialize)]
+struct Summary<'a> {
+    steps: usize,
+    loss_first: f64,
+    loss_last: f64,
+    held_out_loss: f64,
+    tokens_per_s: f64,
+    step_ms_median: f64,
+    bubble_measured: f64,
+    bubble_predicted: f64,
+    run_dir: &'a Path,
+}
 
 /// The numbers that are printed at the end.
 #[derive(Debug)]
@@ -15,12 +29,20 @@ pub(super) struct Outcome {
     /// Nats per character.
     pub(super) held_out_loss: f64,
     pub(super) sample: Option<String>,
+    /// The last step as a picture.
+    pub(super) timeline: String,
 }
 
 impl Outcome {
     pub(super) fn new(run_dir: &Path) -> Self {
         let run_dir = run_dir.to_owned();
-        Self { records: Vec::new(), run_dir, held_out_loss: f64::NAN, sample: None }
+        Self {
+            records: Vec::new(),
+            run_dir,
+            held_out_loss: f64::NAN,
+            sample: None,
+            timeline: String::new(),
+        }
     }
 
     pub(super) fn add(&mut self, record: &StepRecord) {
@@ -35,27 +57,38 @@ impl Outcome {
         let measured = self.median(|record| record.bubble_measured);
         let predicted = self.median(|record| record.bubble_predicted);
         if json {
-            let object = json!({
-                "steps": self.records.len(),
-                "loss_first": first,
-                "loss_last": last,
-                "held_out_loss": self.held_out_loss,
-                "tokens_per_s": tokens_per_s,
-                "step_ms_median": step_ms,
-                "bubble_measured": measured,
-                "bubble_predicted": predicted,
-                "run_dir": self.run_dir,
-            });
-            println!("{}", serde_json::to_string(&object)?);
+            let summary = Summary {
+                steps: self.records.len(),
+                loss_first: first,
+                loss_last: last,
+                held_out_loss: self.held_out_loss,
+                tokens_per_s,
+                step_ms_median: step_ms,
+                bubble_measured: measured,
+                bubble_predicted: predicted,
+                run_dir: &self.run_dir,
+            };
+            println!("{}", serde_json::to_string(&summary)?);
             return Ok(());
         }
         if let Some(sample) = &self.sample {
             println!("\n{sample}\n");
         }
-        println!("loss           {first:.4} at step 1, {last:.4} at step {}", self.records.len());
-        println!("held-out loss  {:.4} nats per character", self.held_out_loss);
+        println!("the last step:\n\n{}", self.timeline);
+        println!(
+            "loss           {first:.4} at step 1, {last:.4} at step {}",
+            self.records.len()
+        );
+        println!(
+            "held-out loss  {:.4} nats per character",
+            self.held_out_loss
+        );
         println!("speed          {tokens_per_s:.0} tokens/s, {step_ms:.1} ms a step (medians)");
-        println!("bubble         {:.1} % measured, {:.1} % predicted", measured * 100.0, predicted * 100.0);
+        println!(
+            "bubble         {:.1} % measured, {:.1} % predicted",
+            measured * 100.0,
+            predicted * 100.0
+        );
         println!("run folder     {}", self.run_dir.display());
         Ok(())
     }

@@ -72,7 +72,7 @@ impl Progress {
 
 fn bar(steps: usize) -> ProgressBar {
     let template = "{pos}/{len} {bar:30} {msg}  {eta} left";
-    let style = ProgressStyle::with_template(template)
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(steps as u64).with_style(style)
 }

@@ -8,8 +8,8 @@ use gpipe_partitioner::{Timeline, render};
 use serde::Serialize;
 use tch::Device;
 
-use super::options::Options;
 use super::Failure;
+use super::options::Options;
 use crate::Pipeline;
 
 /// One line of `metrics.jsonl`.
@@ -68,7 +68,10 @@ impl RunFolder {
         write(&path.join("config.toml"), config.as_bytes())?;
         let metrics = path.join("metrics.jsonl");
         let file = File::create(&metrics).map_err(|error| cannot_write(&metrics, &error))?;
-        Ok(Self { path, metrics: BufWriter::new(file) })
+        Ok(Self {
+            path,
+            metrics: BufWriter::new(file),
+        })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -85,14 +88,21 @@ impl RunFolder {
 
     /// Writes the timeline of a step in Chrome's trace format.
     pub(super) fn trace(&self, timeline: &Timeline) -> Result<(), Failure> {
-        write(&self.path.join("trace.json"), render::chrome_trace(timeline).as_bytes())
+        write(
+            &self.path.join("trace.json"),
+            render::chrome_trace(timeline).as_bytes(),
+        )
     }
 }
 
 fn config(options: &Options, pipe: &Pipeline) -> Config {
     Config {
         model: "gpt",
-        devices: options.devices.iter().map(|device| device_name(*device)).collect(),
+        devices: options
+            .devices
+            .iter()
+            .map(|device| device_name(*device))
+            .collect(),
         balance: pipe.partition().balance(),
         schedule: options.schedule.to_string(),
         micro: options.micro,
@@ -106,13 +116,14 @@ fn config(options: &Options, pipe: &Pipeline) -> Config {
         optimizer: "adamw",
         lr: options.lr,
         seed: options.seed,
-        threads_per_stage: options
-            .threads_per_stage
-            .map_or_else(|| "share of cores".to_owned(), |threads| threads.to_string()),
-        data: options
-            .data
-            .as_ref()
-            .map_or_else(|| "built-in: moby-dick".to_owned(), |path| path.display().to_string()),
+        threads_per_stage: options.threads_per_stage.map_or_else(
+            || "share of cores".to_owned(),
+            |threads| threads.to_string(),
+        ),
+        data: options.data.as_ref().map_or_else(
+            || "built-in: moby-dick".to_owned(),
+            |path| path.display().to_string(),
+        ),
         libtorch: crate::libtorch_version(),
     }
 }
@@ -148,7 +159,10 @@ fn next_free(root: &Path) -> Result<PathBuf, Failure> {
             Err(error) => return Err(cannot_write(&path, &error)),
         }
     }
-    Err(Failure::Usage(format!("{} is full: choose a folder with --out", root.display())))
+    Err(Failure::Usage(format!(
+        "{} is full: choose a folder with --out",
+        root.display()
+    )))
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {

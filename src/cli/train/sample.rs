@@ -19,15 +19,24 @@ pub(super) fn generate(
     options: &Options,
 ) -> Result<String, Failure> {
     let start = (options.seq / 4).max(1);
-    let mut tokens: Vec<i64> =
-        text.part(Split::HeldOut).iter().take(start).map(|&token| i64::from(token)).collect();
+    let mut tokens: Vec<i64> = text
+        .part(Split::HeldOut)
+        .iter()
+        .take(start)
+        .map(|&token| i64::from(token))
+        .collect();
     let mut sampler = Sampler::new(options.seed);
     for _ in 0..LENGTH {
         let seen = &tokens[tokens.len().saturating_sub(options.seq)..];
         let input = Tensor::from_slice(seen).view([1, -1]);
         let logits = pipe.forward(input).map_err(failure)?;
-        let last = logits.f_select(0, 0)?.f_select(0, -1)?.f_to_kind(Kind::Float)?;
-        let odds = last.f_div_scalar(TEMPERATURE)?.f_softmax(-1, Kind::Double)?;
+        let last = logits
+            .f_select(0, 0)?
+            .f_select(0, -1)?
+            .f_to_kind(Kind::Float)?;
+        let odds = last
+            .f_div_scalar(TEMPERATURE)?
+            .f_softmax(-1, Kind::Double)?;
         tokens.push(draw(&Vec::<f64>::try_from(&odds)?, sampler.uniform()));
     }
     Ok(tokens.into_iter().map(|token| text.decode(token)).collect())

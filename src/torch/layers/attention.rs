@@ -48,7 +48,7 @@ impl CausalSelfAttention {
     ///
     /// # Errors
     /// The input is not `[batch, time, d_model]`.
-    pub fn forward(&self, input: &Tensor, ctx: &mut Context) -> anyhow::Result<Tensor> {
+    pub fn forward(&self, input: &Tensor, ctx: &Context) -> anyhow::Result<Tensor> {
         let (batch, time, d_model) = input.size3()?;
         let head = d_model / self.heads;
         // [3, batch, heads, time, head]
@@ -61,7 +61,9 @@ impl CausalSelfAttention {
             self.mix_with_dropout(&query, &key, &value, ctx)?
         } else {
             let none = None::<Tensor>;
-            Tensor::f_scaled_dot_product_attention(&query, &key, &value, none, 0.0, true, None, false)?
+            Tensor::f_scaled_dot_product_attention(
+                &query, &key, &value, none, 0.0, true, None, false,
+            )?
         };
         let mixed = mixed.f_transpose(1, 2)?.f_reshape([batch, time, d_model])?;
         Ok(mixed.f_linear(&self.out.ws, self.out.bs.as_ref())?)
@@ -74,10 +76,13 @@ impl CausalSelfAttention {
         query: &Tensor,
         key: &Tensor,
         value: &Tensor,
-        ctx: &mut Context,
+        ctx: &Context,
     ) -> anyhow::Result<Tensor> {
         let (time, head) = (query.size()[2], query.size()[3]);
-        #[allow(clippy::cast_precision_loss, reason = "a head has a few hundred features")]
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "a head has a few hundred features"
+        )]
         let scale = 1.0 / (head as f64).sqrt();
         let future = Tensor::f_ones([time, time], (Kind::Bool, query.device()))?.f_triu(1)?;
         let weights = query

@@ -33,13 +33,23 @@ impl TransformerBlock {
         depth: usize,
         dropout: f64,
     ) -> anyhow::Result<Self> {
-        #[allow(clippy::cast_precision_loss, reason = "models have fewer than 2^52 blocks")]
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "models have fewer than 2^52 blocks"
+        )]
         let out_std = 0.02 / ((2 * depth.max(1)) as f64).sqrt();
-        let norm = |name: &str| nn::layer_norm(path / name, vec![d_model], nn::LayerNormConfig::default());
+        let norm =
+            |name: &str| nn::layer_norm(path / name, vec![d_model], nn::LayerNormConfig::default());
         let mlp = path / "mlp";
         Ok(Self {
             norm_1: norm("ln_1"),
-            attention: CausalSelfAttention::new(&(path / "attn"), d_model, heads, dropout, out_std)?,
+            attention: CausalSelfAttention::new(
+                &(path / "attn"),
+                d_model,
+                heads,
+                dropout,
+                out_std,
+            )?,
             norm_2: norm("ln_2"),
             up: normal_linear(&mlp / "c_fc", d_model, 4 * d_model, 0.02),
             down: normal_linear(&mlp / "c_proj", 4 * d_model, d_model, out_std),
@@ -48,13 +58,15 @@ impl TransformerBlock {
     }
 
     fn feed_forward(&self, input: &Tensor) -> anyhow::Result<Tensor> {
-        let up = input.f_linear(&self.up.ws, self.up.bs.as_ref())?.f_gelu("tanh")?;
+        let up = input
+            .f_linear(&self.up.ws, self.up.bs.as_ref())?
+            .f_gelu("tanh")?;
         Ok(up.f_linear(&self.down.ws, self.down.bs.as_ref())?)
     }
 }
 
 impl Layer for TransformerBlock {
-    fn forward(&self, inputs: Values, ctx: &mut Context) -> anyhow::Result<Values> {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
         let input = inputs.into_one()?;
         let attended = self.attention.forward(&input.apply(&self.norm_1), ctx)?;
         let input = input.f_add(&ctx.dropout(&attended, self.dropout)?)?;

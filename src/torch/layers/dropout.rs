@@ -16,7 +16,7 @@ impl Dropout {
 }
 
 impl Layer for Dropout {
-    fn forward(&self, inputs: Values, ctx: &mut Context) -> anyhow::Result<Values> {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
         inputs.try_map(|tensor| ctx.dropout(&tensor, self.p))
     }
 }

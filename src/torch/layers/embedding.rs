@@ -26,7 +26,7 @@ impl TokenEmbedding {
 }
 
 impl Layer for TokenEmbedding {
-    fn forward(&self, inputs: Values, ctx: &mut Context) -> anyhow::Result<Values> {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
         let tokens = inputs.into_one()?;
         anyhow::ensure!(
             matches!(tokens.kind(), Kind::Int64 | Kind::Int),
@@ -35,7 +35,10 @@ impl Layer for TokenEmbedding {
         );
         let (_, time) = tokens.size2()?;
         let context = self.positions.size()[0];
-        anyhow::ensure!(time <= context, "{time} tokens, but the context holds {context}");
+        anyhow::ensure!(
+            time <= context,
+            "{time} tokens, but the context holds {context}"
+        );
         let tokens = Tensor::f_embedding(&self.tokens, &tokens, -1, false, false)?;
         let sum = tokens.f_add(&self.positions.f_narrow(0, 0, time)?)?;
         Ok(ctx.dropout(&sum, self.dropout)?.into())

@@ -1,5 +1,11 @@
 //! What the actions of each stage and the transfers between stages cost.
 
+mod link;
+mod memory;
+
+pub use link::Link;
+pub use memory::StageMemory;
+
 use crate::ids::StageId;
 use crate::schedule::Kind;
 use crate::units::Micros;
@@ -63,6 +69,7 @@ pub struct EdgeTimes {
 pub struct Costs {
     stages: Vec<StageTimes>,
     edges: Vec<EdgeTimes>,
+    memory: Vec<StageMemory>,
 }
 
 impl Costs {
@@ -82,7 +89,12 @@ impl Costs {
     /// One set of times per stage, transfers that take no time.
     pub fn new(stages: Vec<StageTimes>) -> Self {
         let edges = vec![EdgeTimes::default(); stages.len().saturating_sub(1)];
-        Self { stages, edges }
+        let memory = vec![StageMemory::default(); stages.len()];
+        Self {
+            stages,
+            edges,
+            memory,
+        }
     }
 
     /// Forward and joint backward times per stage; the backward's halves take
@@ -126,6 +138,27 @@ impl Costs {
         self
     }
 
+    /// `stage` takes this much memory. Nothing changes for a stage that the costs
+    /// do not have.
+    #[must_use]
+    pub fn with_memory(mut self, stage: StageId, memory: StageMemory) -> Self {
+        if let Some(place) = self.memory.get_mut(stage.index()) {
+            *place = memory;
+        }
+        self
+    }
+
+    /// All times of `stage` multiplied by `factor` (0 for a negative one or NaN).
+    #[must_use]
+    pub fn scaled(mut self, stage: StageId, factor: f64) -> Self {
+        if let Some(times) = self.stages.get_mut(stage.index()) {
+            for kind in Kind::ALL {
+                *times = times.with(kind, times.of(kind) * factor);
+            }
+        }
+        self
+    }
+
     /// The number of stages.
     pub fn stages(&self) -> usize {
         self.stages.len()
@@ -134,6 +167,11 @@ impl Costs {
     /// The times of `stage`; zeros for one that the costs do not have.
     pub fn stage(&self, stage: StageId) -> StageTimes {
         self.stages.get(stage.index()).copied().unwrap_or_default()
+    }
+
+    /// The memory of `stage`; none for one that the costs do not have.
+    pub fn memory(&self, stage: StageId) -> StageMemory {
+        self.memory.get(stage.index()).copied().unwrap_or_default()
     }
 
     /// The times of the edge from `stage` to the next one; zeros where none is.

@@ -1,0 +1,13 @@
+//! The book's pages as doc tests: a code block that does not compile and run fails `cargo test`.
+
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("src/introduction.md")]
+    struct Introduction;
+    #[doc = include_str!("src/quick-start.md")]
+    struct QuickStart;
+    #[doc = include_str!("src/your-crate.md")]
+    struct YourCrate;
+    #[doc = include_str!("src/numbers.md")]
+    struct Numbers;
+}

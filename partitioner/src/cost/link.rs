@@ -1,0 +1,110 @@
+//! Links between devices.
+
+use super::EdgeTimes;
+use crate::error::Error;
+use crate::units::{Bytes, Micros};
+use std::fmt;
+use std::str::FromStr;
+
+/// A link from one device to another.
+///
+/// ```
+/// use gpipe_partitioner::{Bytes, Link};
+/// let link: Link = "25GB/s,5us".parse()?;
+/// let times = link.transfer(Bytes(50_000_000));
+/// assert_eq!((times.occupancy.get(), times.latency.get()), (2000.0, 5.0));
+/// assert!("25GB".parse::<Link>().is_err());
+/// # Ok::<(), gpipe_partitioner::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    bytes_per_second: f64,
+    latency: Micros,
+}
+
+impl Link {
+    /// A link that moves `bandwidth` per second, each value being under way for
+    /// `latency` besides.
+    ///
+    /// # Errors
+    /// [`Error::Parse`] when the bandwidth is zero.
+    pub fn new(bandwidth: Bytes, latency: Micros) -> Result<Self, Error> {
+        if bandwidth == Bytes::ZERO {
+            return Err(bad("0B/s"));
+        }
+        Ok(Self {
+            bytes_per_second: bandwidth.get() as f64,
+            latency,
+        })
+    }
+
+    /// How long `bytes` take.
+    pub fn transfer(&self, bytes: Bytes) -> EdgeTimes {
+        EdgeTimes {
+            occupancy: Micros::saturating(bytes.get() as f64 / self.bytes_per_second * 1e6),
+            latency: self.latency,
+        }
+    }
+}
+
+fn bad(text: &str) -> Error {
+    Error::Parse {
+        text: text.chars().take(40).collect(),
+        expected: "a link such as 25GB/s,5us (bandwidth per second, then latency)",
+    }
+}
+
+impl FromStr for Link {
+    type Err = Error;
+
+    /// Reads `25GB/s,5us`; the latency may be left out.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let (bandwidth, latency) = text.split_once(',').unwrap_or((text, "0us"));
+        let bandwidth = bandwidth
+            .trim()
+            .strip_suffix("/s")
+            .ok_or_else(|| bad(text))?;
+        let bandwidth = bandwidth.parse().map_err(|_| bad(text))?;
+        let latency = latency.parse().map_err(|_| bad(text))?;
+        Self::new(bandwidth, latency).map_err(|_| bad(text))
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:.1} GB/s, {}",
+            self.bytes_per_second / 1e9,
+            self.latency
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_link_is_refused() {
+        for text in [
+            "",
+            "25GB/s,",
+            "0B/s,5us",
+            "x/s",
+            "25GB/s,-5us",
+            "25GB/s,5us,1",
+            "NaN/s",
+            "-1GB/s",
+        ] {
+            assert!(text.parse::<Link>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_slow_link_saturates() {
+        let link: Link = "1B/s".parse().unwrap();
+        assert_eq!(link.transfer(Bytes(3)).occupancy.get(), 3e6);
+        assert!(link.transfer(Bytes(u64::MAX)).occupancy.get().is_finite());
+    }
+}

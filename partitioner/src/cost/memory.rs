@@ -1,0 +1,36 @@
+//! What a stage takes of its device's memory.
+
+use crate::units::Bytes;
+
+/// The bytes of a stage: what is there all the time, and what each micro-batch
+/// adds while it is in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StageMemory {
+    /// The parameters.
+    pub parameters: Bytes,
+    /// Their gradients.
+    pub gradients: Bytes,
+    /// The optimizer's state.
+    pub optimizer: Bytes,
+    /// What a micro-batch keeps from its F to its backward: all activations, or
+    /// only the stage's inputs when the rest is recomputed.
+    pub activation: Bytes,
+    /// What a recompute brings back, from R (or, without an R of its own, from the
+    /// start of the backward) to the end of the backward.
+    pub recomputed: Bytes,
+    /// What W still needs after I; nothing given means all of the above.
+    pub kept_for_weight: Option<Bytes>,
+}
+
+impl StageMemory {
+    /// What is there all the time.
+    pub fn fixed(&self) -> Bytes {
+        self.parameters + self.gradients + self.optimizer
+    }
+
+    /// What a micro-batch keeps between I and W.
+    pub fn after_input(&self) -> Bytes {
+        self.kept_for_weight
+            .unwrap_or(self.activation + self.recomputed)
+    }
+}

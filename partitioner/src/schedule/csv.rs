@@ -1,0 +1,318 @@
+//! Schedules as CSV, the way PyTorch's pipelining writes and reads them.
+//!
+//! One row a device, one cell an action, empty cells for bubbles. Cells:
+//! - `2F0`, `0B1`, `0I3`, `0W3`: computation, `{stage}{letter}{micro-batch}`, and
+//!   our own `0R3` for a recompute;
+//! - `(0F1;7B0)OVERLAP_F_B`: a forward and a backward as one unit;
+//! - `1SEND_F3`, `2RECV_F3`, `1SEND_B3`, `0RECV_B3`: communication; it follows from
+//!   the computation, so that reading leaves it out;
+//! - `0UNSHARD`, `0RESHARD`, `0REDUCE_GRAD`: sharded parameters, which we do not
+//!   have: left out as well.
+//!
+//! *Source*: `torch/distributed/pipelining/schedules.py`, `_Action` and
+//! `_PipelineScheduleRuntime._dump_csv` / `_load_csv`.
+
+use super::{Action, Kind, Schedule};
+use crate::check::{CheckedSchedule, MAX_CELLS, MAX_STAGES};
+use crate::ids::StageId;
+use std::fmt::Write as _;
+
+/// What to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CsvFormat {
+    /// Computation alone (`compute_only` in PyTorch).
+    Compute,
+    /// With a send after what another device waits for and a receive before what
+    /// waits for another device (`compute_comms` in PyTorch).
+    ComputeAndCommunication,
+}
+
+/// Why a CSV is not a schedule. Rows and cells count from 1.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CsvError {
+    /// A cell that is no action.
+    #[error(
+        "row {row}, cell {cell}: `{text}` is no action; actions look like 2F0, 0I3, 0W3, 1SEND_F3, \
+         (0F1;7B0)OVERLAP_F_B or 0UNSHARD"
+    )]
+    NotAnAction {
+        /// The row.
+        row: usize,
+        /// The cell.
+        cell: usize,
+        /// Its first characters.
+        text: String,
+    },
+    /// An action without a meaning that we could keep.
+    #[error("row {row}, cell {cell}: `{text}`: {reason}")]
+    Unsupported {
+        /// The row.
+        row: usize,
+        /// The cell.
+        cell: usize,
+        /// Its first characters.
+        text: String,
+        /// What we would have to do.
+        reason: &'static str,
+    },
+    /// A stage or micro-batch number beyond any pipeline.
+    #[error(
+        "row {row}, cell {cell}: `{text}` is too large: at most {MAX_STAGES} stages, \
+         and stages times micro-batches at most {MAX_CELLS}"
+    )]
+    TooLarge {
+        /// The row.
+        row: usize,
+        /// The cell.
+        cell: usize,
+        /// Its first characters.
+        text: String,
+    },
+    /// Not a single action that computes.
+    #[error("there is no action in it")]
+    Empty,
+}
+
+impl Schedule {
+    /// Reads a schedule from CSV. Stages and micro-batches are as many as the
+    /// highest numbers in it say; legality is [`Schedule::check`]'s matter.
+    ///
+    /// # Errors
+    /// [`CsvError`] with the row and the cell.
+    pub fn from_csv(name: impl Into<String>, text: &str) -> Result<Self, CsvError> {
+        let (mut devices, mut pairs) = (Vec::new(), Vec::new());
+        // Only the last row may be missing its line's end; empty rows are devices
+        // without actions.
+        for (row, line) in text.lines().enumerate() {
+            let mut reader = Row {
+                row: row + 1,
+                ..Row::default()
+            };
+            for (cell, text) in cells(line) {
+                reader.cell = cell;
+                reader.read(text)?;
+            }
+            devices.push(reader.actions);
+            pairs.push(reader.pairs);
+        }
+        let all = || devices.iter().flatten();
+        let stages = all()
+            .map(|a: &Action| a.stage.index() + 1)
+            .max()
+            .ok_or(CsvError::Empty)?;
+        let micros = all()
+            .map(|a| a.micro.index() + 1)
+            .max()
+            .ok_or(CsvError::Empty)?;
+        if stages
+            .checked_mul(micros)
+            .is_none_or(|cells| cells > MAX_CELLS)
+        {
+            let text = format!("{stages} stages times {micros} micro-batches");
+            return Err(CsvError::TooLarge {
+                row: devices.len(),
+                cell: 1,
+                text,
+            });
+        }
+        Ok(Self::new(name, stages, micros, devices).with_pairs(pairs))
+    }
+
+    /// The schedule's computation as CSV, overlapped pairs as such.
+    pub fn to_csv(&self) -> String {
+        self.write_csv(|_, _, _| {})
+    }
+
+    /// Writes row by row; `around` may put cells before and after an action.
+    fn write_csv(&self, around: impl Fn(&mut Vec<String>, Action, bool)) -> String {
+        let mut text = String::new();
+        for (device, list) in self.iter() {
+            let mut row: Vec<String> = Vec::with_capacity(list.len());
+            let mut position = 0;
+            while let Some(&action) = list.get(position) {
+                let partner = self.partner(device, position);
+                let unit: Vec<Action> = std::iter::once(action).chain(partner).collect();
+                unit.iter()
+                    .for_each(|&action| around(&mut row, action, true));
+                row.push(match partner {
+                    Some(partner) => format!("({action};{partner})OVERLAP_F_B"),
+                    None => action.to_string(),
+                });
+                unit.iter()
+                    .for_each(|&action| around(&mut row, action, false));
+                position += unit.len();
+            }
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{}", row.join(","));
+        }
+        text
+    }
+}
+
+impl CheckedSchedule {
+    /// The schedule as CSV.
+    pub fn to_csv(&self, format: CsvFormat) -> String {
+        match format {
+            CsvFormat::Compute => self.schedule().to_csv(),
+            CsvFormat::ComputeAndCommunication => {
+                self.schedule().write_csv(|row, action, before| {
+                    row.extend(self.communication(action, before));
+                })
+            }
+        }
+    }
+
+    /// The receive before or the send after `action`, if its neighbour stage is on
+    /// another device.
+    fn communication(&self, action: Action, before: bool) -> Option<String> {
+        let stage = action.stage.index();
+        let (onward, letter) = match action.kind {
+            Kind::Forward => (true, 'F'),
+            Kind::Backward | Kind::BackwardInput => (false, 'B'),
+            Kind::BackwardWeight | Kind::Recompute => return None,
+        };
+        // What a forward sends goes to the next stage, what it receives comes from
+        // the stage before; a backward the other way round.
+        let other = if onward == before {
+            stage.checked_sub(1)?
+        } else {
+            stage + 1
+        };
+        let exists = other < self.schedule().stages();
+        if !exists || self.device_of(StageId(other)) == self.device_of(action.stage) {
+            return None;
+        }
+        let verb = if before { "RECV" } else { "SEND" };
+        Some(format!("{stage}{verb}_{letter}{}", action.micro))
+    }
+}
+
+/// The cells of a line that are not empty, by number; quotes as CSV writers put
+/// them are taken off.
+fn cells(line: &str) -> impl Iterator<Item = (usize, &str)> {
+    line.split(',')
+        .enumerate()
+        .map(move |(cell, text)| (cell + 1, clean(text)))
+        .filter(|(_, text)| !text.is_empty())
+}
+
+/// A cell without blanks and quotes around it.
+fn clean(cell: &str) -> &str {
+    let cell = cell.trim();
+    let bare = cell
+        .strip_prefix('"')
+        .and_then(|cell| cell.strip_suffix('"'));
+    bare.unwrap_or(cell).trim()
+}
+
+/// A row being read.
+#[derive(Default)]
+struct Row {
+    row: usize,
+    cell: usize,
+    actions: Vec<Action>,
+    pairs: Vec<usize>,
+}
+
+/// A cell taken apart.
+enum Cell {
+    Run(Action),
+    /// It has a meaning, but nothing is to be run for it.
+    Skip,
+}
+
+impl Row {
+    fn read(&mut self, text: &str) -> Result<(), CsvError> {
+        let Some(inner) = text.strip_prefix('(') else {
+            let cell = self.single(text)?;
+            if let Cell::Run(action) = cell {
+                self.actions.push(action);
+            }
+            return Ok(());
+        };
+        let (inner, kind) = inner
+            .split_once(')')
+            .ok_or_else(|| self.not_an_action(text))?;
+        if kind != "OVERLAP_F_B" {
+            return Err(self.unsupported(text, "of actions in brackets only OVERLAP_F_B is known"));
+        }
+        let start = self.actions.len();
+        for part in inner
+            .split(';')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+        {
+            match self.single(part)? {
+                Cell::Run(action) => self.actions.push(action),
+                Cell::Skip => return Err(self.unsupported(text, "only computation overlaps")),
+            }
+        }
+        let kinds: Vec<Kind> = self.actions[start..]
+            .iter()
+            .map(|action| action.kind)
+            .collect();
+        // Anything else in brackets is done one after the other.
+        if kinds == [Kind::Forward, Kind::Backward] {
+            self.pairs.push(start);
+        }
+        Ok(())
+    }
+
+    fn single(&self, text: &str) -> Result<Cell, CsvError> {
+        let digits = |c: char| c.is_ascii_digit();
+        let rest = text.trim_start_matches(digits);
+        let stage = &text[..text.len() - rest.len()];
+        let word = rest.trim_end_matches(digits);
+        let micro = &rest[word.len()..];
+        let numbered = match word {
+            "F" | "B" | "I" | "W" | "R" | "SEND_F" | "RECV_F" | "SEND_B" | "RECV_B" => true,
+            // PyTorch lets these have a micro-batch or none.
+            "UNSHARD" | "RESHARD" | "REDUCE_GRAD" => false,
+            "OVERLAP_F_B" => {
+                return Err(self.unsupported(text, "an OVERLAP_F_B names its actions in brackets"));
+            }
+            _ => return Err(self.not_an_action(text)),
+        };
+        if stage.is_empty() || (numbered && micro.is_empty()) {
+            return Err(self.not_an_action(text));
+        }
+        let stage = self.number(stage, MAX_STAGES, text)?;
+        let micro = self.number(if micro.is_empty() { "0" } else { micro }, MAX_CELLS, text)?;
+        let letter = word.chars().next().filter(|_| word.len() == 1);
+        Ok(match letter.and_then(Kind::from_letter) {
+            Some(kind) => Cell::Run(Action::new(stage, kind, micro)),
+            None => Cell::Skip,
+        })
+    }
+
+    fn number(&self, digits: &str, limit: usize, text: &str) -> Result<usize, CsvError> {
+        let number = digits.parse().ok().filter(|&number: &usize| number < limit);
+        number.ok_or_else(|| CsvError::TooLarge {
+            row: self.row,
+            cell: self.cell,
+            text: shortened(text),
+        })
+    }
+
+    fn not_an_action(&self, text: &str) -> CsvError {
+        CsvError::NotAnAction {
+            row: self.row,
+            cell: self.cell,
+            text: shortened(text),
+        }
+    }
+
+    fn unsupported(&self, text: &str, reason: &'static str) -> CsvError {
+        CsvError::Unsupported {
+            row: self.row,
+            cell: self.cell,
+            text: shortened(text),
+            reason,
+        }
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(40).collect()
+}

@@ -1,0 +1,132 @@
+//! The critical path: what the makespan consists of.
+
+use crate::check::CheckedSchedule;
+use crate::ids::StageId;
+use crate::schedule::{Action, Kind};
+use crate::timeline::{Span, Timeline};
+use crate::units::Micros;
+
+/// An action on the critical path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The action.
+    pub span: Span,
+    /// How long its input was under way (or waited for a busy link) before it,
+    /// while its device was idle.
+    pub transfer: Micros,
+}
+
+/// A chain of actions from time 0 to the end of the step, each of which starts as
+/// soon as the one before and its transfer allow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CriticalPath {
+    /// The actions in order of time.
+    pub steps: Vec<Step>,
+}
+
+impl CriticalPath {
+    /// How much of the path is work of `stage`.
+    pub fn work(&self, stage: StageId) -> Micros {
+        let of_stage = self
+            .steps
+            .iter()
+            .filter(|step| step.span.action.stage == stage);
+        of_stage.map(|step| step.span.duration()).sum()
+    }
+
+    /// How much of the path is spent in transfers.
+    pub fn transfers(&self) -> Micros {
+        self.steps.iter().map(|step| step.transfer).sum()
+    }
+}
+
+pub(super) fn path(schedule: &CheckedSchedule, timeline: &Timeline) -> CriticalPath {
+    let spans = timeline.spans();
+    let sources = Sources::new(schedule, timeline);
+    let last = (0..spans.len()).max_by_key(|&at| (spans[at].end, std::cmp::Reverse(at)));
+    let mut steps = Vec::new();
+    let mut here = last;
+    // Going back, each step is at an earlier place of its device's list or at an
+    // action that this one depends on: no span comes twice.
+    while let Some(at) = here {
+        let span = spans[at];
+        let before = at
+            .checked_sub(1)
+            .filter(|&before| spans[before].device == span.device);
+        here = if before.is_some_and(|before| spans[before].end >= span.start) {
+            before
+        } else {
+            sources.latest(at).or(before)
+        };
+        let ready = here.map_or(Micros::ZERO, |before| spans[before].end);
+        steps.push(Step {
+            span,
+            transfer: span.start - ready,
+        });
+    }
+    steps.reverse();
+    CriticalPath { steps }
+}
+
+/// Finds the span that gave what another one needs.
+struct Sources<'a> {
+    schedule: &'a CheckedSchedule,
+    spans: &'a [Span],
+    /// By stage and micro-batch: the span of the forward and of what gave the
+    /// gradient.
+    forward: Vec<usize>,
+    gradient: Vec<usize>,
+}
+
+impl<'a> Sources<'a> {
+    fn new(schedule: &'a CheckedSchedule, timeline: &'a Timeline) -> Self {
+        let plan = schedule.schedule();
+        let cells = plan.stages() * plan.micro_batches();
+        let mut sources = Self {
+            schedule,
+            spans: timeline.spans(),
+            forward: vec![usize::MAX; cells],
+            gradient: vec![usize::MAX; cells],
+        };
+        for (at, span) in timeline.spans().iter().enumerate() {
+            let cell = sources.cell(span.action.stage.index(), span.action);
+            match span.action.kind {
+                Kind::Forward => sources.forward[cell] = at,
+                Kind::Backward | Kind::BackwardInput => sources.gradient[cell] = at,
+                Kind::BackwardWeight | Kind::Recompute => {}
+            }
+        }
+        sources
+    }
+
+    fn cell(&self, stage: usize, action: Action) -> usize {
+        stage * self.schedule.schedule().micro_batches() + action.micro.index()
+    }
+
+    /// The latest of the spans on other stages that the one at `at`, or the
+    /// partner that starts with it, waits for.
+    fn latest(&self, at: usize) -> Option<usize> {
+        let first = self.spans[..at].partition_point(|s| s.device < self.spans[at].device);
+        let plan = self.schedule.schedule();
+        let partner = plan.partner(self.spans[at].device, at - first);
+        let actions = [Some(self.spans[at].action), partner];
+        let sources = actions
+            .into_iter()
+            .flatten()
+            .filter_map(|action| self.source(action));
+        sources.max_by_key(|&source| self.spans[source].end)
+    }
+
+    fn source(&self, action: Action) -> Option<usize> {
+        let stage = action.stage.index();
+        match action.kind {
+            Kind::Forward => Some(self.forward[self.cell(stage.checked_sub(1)?, action)]),
+            Kind::Backward | Kind::BackwardInput => {
+                let next = stage + 1;
+                (next < self.schedule.schedule().stages())
+                    .then(|| self.gradient[self.cell(next, action)])
+            }
+            Kind::BackwardWeight | Kind::Recompute => None,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! A device's memory over time.
+
+use crate::check::CheckedSchedule;
+use crate::cost::Costs;
+use crate::ids::DeviceId;
+use crate::schedule::{Action, Kind, Schedule};
+use crate::timeline::Span;
+use crate::units::{Bytes, Micros};
+use std::collections::HashSet;
+
+/// The memory that a device uses from a point in time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// From when.
+    pub time: Micros,
+    /// How much.
+    pub bytes: Bytes,
+}
+
+/// What an action changes.
+pub(crate) struct Change {
+    /// Taken at its start.
+    pub(crate) takes: Bytes,
+    /// Given back at its end.
+    pub(crate) gives: Bytes,
+}
+
+/// The levels of `device`, whose spans are in order.
+pub(super) fn levels(
+    schedule: &CheckedSchedule,
+    costs: &Costs,
+    spans: &[Span],
+    device: DeviceId,
+) -> Vec<Level> {
+    let fixed = schedule
+        .stages_on(device)
+        .into_iter()
+        .map(|stage| costs.memory(stage).fixed());
+    let mut bytes: Bytes = fixed.sum();
+    let mut levels = vec![Level {
+        time: Micros::ZERO,
+        bytes,
+    }];
+    let recomputed = recomputed(schedule.schedule(), device);
+    let mut set = |time, bytes| match levels.last_mut() {
+        Some(last) if last.bytes == bytes => {}
+        _ => levels.push(Level { time, bytes }),
+    };
+    for span in spans {
+        let apart = recomputed.contains(&span.action.with(Kind::Recompute));
+        let change = change(costs, span.action, apart, schedule.is_training());
+        bytes += change.takes;
+        set(span.start, bytes);
+        bytes = bytes - change.gives;
+        set(span.end, bytes);
+    }
+    levels
+}
+
+/// The recomputes that `device` does as actions of their own.
+fn recomputed(schedule: &Schedule, device: DeviceId) -> HashSet<Action> {
+    let actions = schedule.actions(device).iter().copied();
+    actions
+        .filter(|action| action.kind == Kind::Recompute)
+        .collect()
+}
+
+/// What `action` takes and gives; `apart` says that its micro-batch has a
+/// recompute as an action of its own.
+pub(crate) fn change(costs: &Costs, action: Action, apart: bool, training: bool) -> Change {
+    let memory = costs.memory(action.stage);
+    let rebuilt = if apart {
+        Bytes::ZERO
+    } else {
+        memory.recomputed
+    };
+    let all = memory.activation + memory.recomputed;
+    let (takes, gives) = match action.kind {
+        Kind::Forward if !training => (memory.activation, memory.activation),
+        Kind::Forward => (memory.activation, Bytes::ZERO),
+        Kind::Recompute => (memory.recomputed, Bytes::ZERO),
+        Kind::Backward => (rebuilt, all),
+        Kind::BackwardInput => (rebuilt, all - memory.after_input()),
+        Kind::BackwardWeight => (Bytes::ZERO, memory.after_input().min(all)),
+    };
+    Change { takes, gives }
+}

@@ -1,0 +1,135 @@
+//! Predicts when each device does what.
+//!
+//! A device does its list in order; an action starts when the device is free and
+//! what it needs has arrived. A value for another device occupies the directed
+//! link between the two for the edge's occupancy, waits while the link is
+//! occupied, and arrives the edge's latency later. Values on a link all come from
+//! one device, which does one thing at a time: the link serves them in the order
+//! in which they were produced, and the simulation needs no queue of events.
+
+mod clock;
+mod critical;
+mod help;
+mod memory;
+
+pub use critical::{CriticalPath, Step};
+pub use help::{Help, Target};
+pub use memory::Level;
+pub(crate) use memory::change;
+
+use crate::check::CheckedSchedule;
+use crate::cost::Costs;
+use crate::ids::DeviceId;
+use crate::timeline::{Span, Timeline};
+use crate::units::{Bytes, Micros};
+use crate::walk::walk;
+use clock::Clock;
+
+/// What a schedule is predicted to do.
+#[derive(Clone, Debug)]
+pub struct Simulation {
+    /// When each device does what.
+    pub timeline: Timeline,
+    schedule: CheckedSchedule,
+    costs: Costs,
+}
+
+/// Runs `schedule` on paper with `costs`. A stage or edge that the costs do not
+/// have takes no time.
+///
+/// # Complexity
+/// Linear in the number of actions.
+pub fn simulate(schedule: &CheckedSchedule, costs: &Costs) -> Simulation {
+    let plan = schedule.schedule();
+    let mut clock = Clock::new(schedule, costs);
+    let mut spans: Vec<Vec<Span>> = plan
+        .iter()
+        .map(|(_, list)| Vec::with_capacity(list.len()))
+        .collect();
+    // A checked schedule has been walked to its end before.
+    let _ = walk(plan, schedule.owner(), |device, position, action| {
+        let (start, end) = clock.run(device, action, plan.partner(device, position));
+        spans[device.index()].push(Span {
+            device,
+            action,
+            start,
+            end,
+        });
+    });
+    Simulation {
+        timeline: Timeline::new(plan.devices(), spans.into_iter().flatten().collect()),
+        schedule: schedule.clone(),
+        costs: costs.clone(),
+    }
+}
+
+impl Simulation {
+    /// From the first start to the last end over all devices.
+    pub fn makespan(&self) -> Micros {
+        self.timeline.makespan()
+    }
+
+    /// How long each device does not work.
+    pub fn idle(&self) -> Vec<Micros> {
+        (0..self.timeline.devices())
+            .map(|device| self.timeline.idle(DeviceId(device)))
+            .collect()
+    }
+
+    /// The schedule that was simulated.
+    pub fn schedule(&self) -> &CheckedSchedule {
+        &self.schedule
+    }
+
+    /// The costs that it was simulated with.
+    pub fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
+    /// The memory of `device` over time: each change of its level, from time 0 on.
+    ///
+    /// # Complexity
+    /// Linear in the number of the device's actions.
+    pub fn memory(&self, device: DeviceId) -> Vec<Level> {
+        memory::levels(
+            &self.schedule,
+            &self.costs,
+            self.timeline.spans_on(device),
+            device,
+        )
+    }
+
+    /// The highest level of each device's memory.
+    pub fn peak_bytes(&self) -> Vec<Bytes> {
+        let peak = |device| {
+            self.memory(DeviceId(device))
+                .iter()
+                .map(|level| level.bytes)
+                .max()
+        };
+        (0..self.timeline.devices())
+            .map(|device| peak(device).unwrap_or_default())
+            .collect()
+    }
+
+    /// What the makespan consists of: the chain of actions and waits without slack.
+    ///
+    /// # Complexity
+    /// Linear in the number of actions.
+    pub fn critical_path(&self) -> CriticalPath {
+        critical::path(&self.schedule, &self.timeline)
+    }
+
+    /// What would shorten the step most: each stage that is on the critical path,
+    /// and the transfers, best first, with how far shrinking it pays.
+    ///
+    /// # Complexity
+    /// About 20 simulations for each of the eight stages with the largest share of
+    /// the critical path.
+    pub fn what_helps(&self) -> Vec<Help> {
+        help::ranking(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! Simulations whose result is known.
+
+use super::*;
+use crate::cost::StageMemory;
+use crate::ids::StageId;
+use crate::schedule::{ScheduleKind, Shape};
+
+fn micros(value: f64) -> Micros {
+    Micros::new(value).unwrap()
+}
+
+fn run(kind: ScheduleKind, p: usize, m: usize, costs: &Costs) -> Timeline {
+    simulate(&kind.generate(Shape::new(p, m)).unwrap(), costs).timeline
+}
+
+#[test]
+fn gpipe_and_1f1b_have_the_bubble_of_their_papers() {
+    for kind in [ScheduleKind::GPipe, ScheduleKind::OneFOneB] {
+        for (p, m) in [(1, 1), (1, 5), (4, 1), (4, 3), (4, 9)] {
+            let costs = Costs::uniform(p, micros(2.0), micros(3.0), micros(4.0));
+            let makespan = run(kind, p, m, &costs).makespan();
+            assert_eq!(makespan, micros(9.0 * (m + p - 1) as f64), "{kind} {p} {m}");
+        }
+    }
+}
+
+#[test]
+fn latency_delays_every_hop() {
+    let costs = Costs::uniform(3, micros(1.0), micros(1.0), micros(1.0))
+        .with_transfer(Micros::ZERO, micros(10.0));
+    // Two hops there, two hops back.
+    assert_eq!(
+        run(ScheduleKind::GPipe, 3, 1, &costs).makespan(),
+        micros(9.0 + 40.0)
+    );
+}
+
+#[test]
+fn a_busy_link_queues() {
+    let costs = Costs::uniform(2, micros(1.0), micros(1.0), micros(1.0))
+        .with_transfer(micros(5.0), micros(2.0));
+    let timeline = run(ScheduleKind::ForwardOnly, 2, 3, &costs);
+    let starts: Vec<f64> = timeline
+        .spans_on(DeviceId(1))
+        .iter()
+        .map(|s| s.start.get())
+        .collect();
+    // Ready at 1, 2, 3; the link takes 5 each, one after the other.
+    assert_eq!(starts, [8.0, 13.0, 18.0]);
+}
+
+#[test]
+fn memory_rises_with_forwards_and_falls_with_backwards() {
+    let memory = StageMemory {
+        parameters: Bytes(100),
+        gradients: Bytes(100),
+        optimizer: Bytes(200),
+        activation: Bytes(10),
+        ..StageMemory::default()
+    };
+    let costs = (0..2).fold(
+        Costs::uniform(2, micros(1.0), micros(1.0), micros(1.0)),
+        |costs, stage| costs.with_memory(StageId(stage), memory),
+    );
+    let schedule = ScheduleKind::OneFOneB.generate(Shape::new(2, 3)).unwrap();
+    let simulation = simulate(&schedule, &costs);
+    assert_eq!(simulation.peak_bytes(), [Bytes(420), Bytes(410)]);
+    let levels: Vec<(f64, u64)> = simulation
+        .memory(DeviceId(1))
+        .iter()
+        .map(|level| (level.time.get(), level.bytes.get()))
+        .collect();
+    let expected = [
+        (0.0, 400),
+        (1.0, 410),
+        (4.0, 400),
+        (4.0, 410),
+        (7.0, 400),
+        (7.0, 410),
+        (10.0, 400),
+    ];
+    assert_eq!(levels, expected);
+}
+
+#[test]
+fn a_recompute_takes_its_buffer_until_the_backward_ends() {
+    let memory = StageMemory {
+        activation: Bytes(1),
+        recomputed: Bytes(50),
+        ..StageMemory::default()
+    };
+    let costs =
+        Costs::uniform(1, micros(1.0), micros(1.0), micros(1.0)).with_memory(StageId(0), memory);
+    let peak = |list: &str| {
+        let actions = list
+            .split_whitespace()
+            .map(|action| action.parse().unwrap())
+            .collect();
+        let schedule = crate::Schedule::new("test", 1, 2, vec![actions])
+            .check()
+            .unwrap();
+        simulate(&schedule, &costs).peak_bytes()[0]
+    };
+    // Within the backward, as an action of its own, and until the weight pass.
+    assert_eq!(peak("0F0 0F1 0B0 0B1"), Bytes(52));
+    assert_eq!(peak("0F0 0F1 0R0 0R1 0B0 0B1"), Bytes(102));
+    assert_eq!(peak("0F0 0F1 0I0 0I1 0W0 0W1"), Bytes(102));
+    assert_eq!(peak("0F0 0F1 0I0 0W0 0I1 0W1"), Bytes(52));
+}
+
+#[test]
+fn the_critical_path_explains_the_makespan() {
+    for kind in ScheduleKind::ALL {
+        let shape = Shape::new(3, 7);
+        let Ok(schedule) = kind
+            .generate(shape)
+            .or_else(|_| kind.generate(shape.with_chunks(2)))
+        else {
+            panic!("{kind}");
+        };
+        let stages = schedule.schedule().stages();
+        let costs = (0..stages).fold(
+            Costs::uniform(stages, micros(3.0), micros(4.0), micros(2.0))
+                .with_transfer(micros(1.0), micros(2.0)),
+            |costs, stage| costs.scaled(StageId(stage), 1.0 + stage as f64),
+        );
+        let simulation = simulate(&schedule, &costs);
+        let path = simulation.critical_path();
+        let work: Micros = (0..stages).map(|stage| path.work(StageId(stage))).sum();
+        assert_eq!(work + path.transfers(), simulation.makespan(), "{kind}");
+        assert_eq!(path.steps[0].span.start, Micros::ZERO);
+        let ordered = path
+            .steps
+            .windows(2)
+            .all(|two| two[0].span.end <= two[1].span.start);
+        // A pair's forward hands over when its partner ends.
+        assert!(ordered || kind == ScheduleKind::DualPipeV);
+    }
+}
+
+#[test]
+fn the_slowest_stage_helps_most_until_it_is_as_fast_as_the_others() {
+    let costs = Costs::uniform(4, micros(10.0), micros(10.0), micros(10.0)).scaled(StageId(2), 2.0);
+    let schedule = ScheduleKind::OneFOneB.generate(Shape::new(4, 32)).unwrap();
+    let best = simulate(&schedule, &costs).what_helps()[0];
+    assert_eq!(best.target, Target::Stage(StageId(2)));
+    assert!((best.shrink - 0.5).abs() < 0.03, "{best:?}");
+    assert!(
+        (best.amount.get() - 30.0).abs() < 2.0 && best.saves > micros(900.0),
+        "{best:?}"
+    );
+}
+
+#[test]
+fn transfers_help_where_they_hold_the_step_up() {
+    let costs = Costs::uniform(2, micros(1.0), micros(1.0), micros(1.0))
+        .with_transfer(micros(50.0), micros(0.0));
+    let schedule = ScheduleKind::GPipe.generate(Shape::new(2, 8)).unwrap();
+    let best = simulate(&schedule, &costs).what_helps()[0];
+    assert_eq!(best.target, Target::Transfers);
+}

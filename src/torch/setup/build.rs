@@ -1,0 +1,16 @@
+//! Fails early and in words where libtorch is missing or of another version.
+
+// The crate itself cannot be its own build dependency: its one file is read twice.
+#[path = "lib.rs"]
+#[allow(unreachable_pub)]
+mod libtorch;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=lib.rs");
+    libtorch::rerun_if_changed();
+    if let Err(message) = libtorch::find() {
+        eprintln!("\nerror: {message}\n");
+        std::process::exit(1);
+    }
+}

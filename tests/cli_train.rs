@@ -1,0 +1,289 @@
+//! `gpipe-rs train` and `env` as a person uses them.
+#![cfg(feature = "torch")]
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const SMALL: [&str; 16] = [
+    "--layers",
+    "2",
+    "--d-model",
+    "16",
+    "--heads",
+    "2",
+    "--seq",
+    "16",
+    "--batch",
+    "8",
+    "--steps",
+    "6",
+    "--threads-per-stage",
+    "1",
+    "--micro",
+    "4",
+];
+
+fn gpipe(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
+        .args(args)
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+/// A small training run on a small text; fails the test unless it succeeds.
+fn train(folder: &Path, out: &str, flags: &[&str]) -> Value {
+    let text = folder.join("text.txt");
+    fs::write(&text, "the whale, the whale! up helm, up helm! ".repeat(60)).unwrap();
+    let mut args = vec!["train", "--data", "text.txt", "--json", "--out", out];
+    args.extend(SMALL);
+    args.extend(flags);
+    let output = gpipe(folder, &args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{flags:?}: {errors}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: not one JSON object"))
+}
+
+fn metrics(folder: &Path, out: &str) -> Vec<Value> {
+    let text = fs::read_to_string(folder.join(out).join("metrics.jsonl")).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+/// The losses as they stand in the file: text, so that no digit is lost on the way.
+fn losses(folder: &Path, out: &str) -> Vec<String> {
+    metrics(folder, out)
+        .iter()
+        .map(|line| line["loss"].to_string())
+        .collect()
+}
+
+#[test]
+fn losses_are_the_same_to_the_last_bit_over_devices_balances_and_schedules() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases: [&[&str]; 7] = [
+        &["--devices", "cpu"],
+        &["--devices", "cpu"],
+        &["--devices", "cpu,cpu", "--balance", "1,3"],
+        &[
+            "--devices",
+            "cpu,cpu",
+            "--balance",
+            "3,1",
+            "--schedule",
+            "gpipe",
+        ],
+        &["--devices", "cpu,cpu,cpu", "--balance", "1,1,2"],
+        &[
+            "--devices",
+            "cpu,cpu,cpu",
+            "--balance",
+            "2,1,1",
+            "--schedule",
+            "gpipe",
+        ],
+        &["--devices", "cpu,cpu,cpu,cpu", "--schedule", "gpipe"],
+    ];
+    for (number, case) in cases.iter().enumerate() {
+        let mut flags = vec!["--dropout", "0.1", "--seed", "1"];
+        flags.extend(*case);
+        train(folder.path(), &number.to_string(), &flags);
+        let (own, first) = (
+            losses(folder.path(), &number.to_string()),
+            losses(folder.path(), "0"),
+        );
+        assert_eq!(own.len(), 6);
+        assert_eq!(own, first, "{case:?}");
+    }
+    train(folder.path(), "seed", &["--dropout", "0.1", "--seed", "2"]);
+    assert_ne!(losses(folder.path(), "seed"), losses(folder.path(), "0"));
+}
+
+#[test]
+fn a_run_leaves_its_configuration_a_line_a_step_and_a_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = train(folder.path(), "run", &["--devices", "cpu,cpu"]);
+    let steps = metrics(folder.path(), "run");
+    assert_eq!(steps.len(), 6);
+    for (number, line) in steps.iter().enumerate() {
+        assert_eq!(line["step"], number + 1);
+        for key in [
+            "loss",
+            "tokens_per_s",
+            "step_ms",
+            "bubble_measured",
+            "bubble_predicted",
+        ] {
+            assert!(
+                line[key].as_f64().is_some_and(f64::is_finite),
+                "{key} in {line}"
+            );
+        }
+    }
+    assert_eq!(summary["steps"], 6);
+    assert_eq!(summary["loss_first"], steps[0]["loss"]);
+    assert_eq!(summary["loss_last"], steps[5]["loss"]);
+    for key in [
+        "held_out_loss",
+        "tokens_per_s",
+        "step_ms_median",
+        "bubble_measured",
+        "bubble_predicted",
+    ] {
+        assert!(
+            summary[key].as_f64().is_some_and(f64::is_finite),
+            "{key} in {summary}"
+        );
+    }
+    let run = folder.path().join(summary["run_dir"].as_str().unwrap());
+    let config: toml::Table = fs::read_to_string(run.join("config.toml"))
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert_eq!(config["micro"].as_integer(), Some(4));
+    assert_eq!(config["balance"].as_array().map(Vec::len), Some(2));
+    let trace: Value = serde_json::from_slice(&fs::read(run.join("trace.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let spans = events.iter().filter(|event| event["ph"] == "X").count();
+    assert_eq!(
+        spans,
+        2 * 2 * 4,
+        "two stages, forward and backward, four micro-batches"
+    );
+}
+
+#[test]
+fn run_folders_are_numbered_and_never_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("t.txt"), "abcdefgh ".repeat(100)).unwrap();
+    let mut args = vec!["train", "--data", "t.txt", "--quiet"];
+    args.extend(SMALL);
+    for number in ["1", "2"] {
+        let output = gpipe(folder.path(), &args);
+        assert!(output.status.success());
+        assert!(output.stderr.is_empty(), "--quiet");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            text.contains("held-out loss") && text.contains(&format!("runs/{number}")),
+            "{text}"
+        );
+        assert!(
+            folder
+                .path()
+                .join("runs")
+                .join(number)
+                .join("metrics.jsonl")
+                .exists()
+        );
+    }
+    args.extend(["--out", "runs/1"]);
+    refused(folder.path(), &args, &["already holds a run"]);
+}
+
+/// Exit code 2, nothing on standard output, and one line that says what to do.
+#[track_caller]
+fn refused(folder: &Path, args: &[&str], wanted: &[&str]) {
+    let output = gpipe(folder, args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {errors}");
+    assert!(output.stdout.is_empty());
+    let line = errors.lines().next().unwrap_or_default();
+    for part in wanted {
+        assert!(
+            line.contains(part),
+            "{args:?}: `{line}` does not say `{part}`"
+        );
+    }
+    assert!(
+        !errors.contains("panicked") && !errors.contains("frame #"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn wrong_use_is_exit_code_2_and_one_helpful_line() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("short.txt"), "too short").unwrap();
+    fs::write(folder.path().join("bytes.bin"), b"abc\xff\xfe").unwrap();
+    let cases: [(&[&str], &[&str]); 17] = [
+        (
+            &["--balance", "3,4"],
+            &["--balance adds up to 7 layers", "has 8"],
+        ),
+        (&["--balance", "8"], &["--balance names 1 stages", "2"]),
+        (&["--balance", "0,8"], &["--balance", "at least 1"]),
+        (
+            &["--devices", "cpu,cpu,cpu,cpu", "--layers", "1"],
+            &["4 stages", "only 3 layers", "fewer devices"],
+        ),
+        (
+            &["--devices", "gpu"],
+            &["unknown device `gpu`", "`cpu` and `cuda:N`"],
+        ),
+        (&["--devices", "cpu,,cpu"], &["unknown device ``"]),
+        (&["--devices", "cuda:99"], &["`cuda:99`"]),
+        (&["--micro", "0"], &["--micro", "at least 1"]),
+        (&["--micro", "four"], &["`four` is not a whole number"]),
+        (
+            &["--data", "missing.txt"],
+            &["--data", "cannot read missing.txt", "No such file"],
+        ),
+        (&["--data", "short.txt"], &["too short", "9 characters"]),
+        (
+            &["--data", "bytes.bin"],
+            &["bytes.bin is not UTF-8", "byte 3"],
+        ),
+        (&["--schedule", "1f2b"], &["--schedule", "gpipe and 1f1b"]),
+        (
+            &["--heads", "3"],
+            &["--d-model 128 is not a multiple of --heads 3"],
+        ),
+        (&["--dropout", "1"], &["--dropout", "below 1"]),
+        (&["--lr", "nan"], &["--lr", "above 0"]),
+        (&["--micros", "4"], &["--micros"]),
+    ];
+    for (flags, wanted) in cases {
+        let mut args = vec!["train", "--steps", "1"];
+        args.extend(flags);
+        refused(folder.path(), &args, wanted);
+    }
+    assert!(
+        !folder.path().join("runs").exists(),
+        "wrong use leaves nothing behind"
+    );
+}
+
+#[test]
+fn env_says_what_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = gpipe(folder.path(), &["env", "--json"]);
+    assert!(output.status.success());
+    let env: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(env["libtorch"].as_str().unwrap().starts_with("2.11.0"));
+    assert!(env["cpu_cores"].as_u64().unwrap() > 0);
+    assert!(env["cuda_devices"].as_u64() > Some(0) || env["cuda_missing"].is_string());
+    let text = String::from_utf8(gpipe(folder.path(), &["env"]).stdout).unwrap();
+    assert!(
+        text.contains("libtorch  2.11.0") && text.contains("cuda"),
+        "{text}"
+    );
+}
+
+/// Without a GPU, `cuda:0` is wrong use; with one, it trains.
+#[test]
+fn cuda_is_used_where_it_is_there_and_explained_where_it_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let env = gpipe(folder.path(), &["env", "--json"]).stdout;
+    let env: Value = serde_json::from_slice(&env).unwrap();
+    if env["cuda_devices"].as_u64() > Some(0) {
+        train(folder.path(), "cuda", &["--devices", "cuda:0,cuda:0"]);
+    } else {
+        let args = ["train", "--steps", "1", "--devices", "cuda:0"];
+        refused(folder.path(), &args, &["`cuda:0`"]);
+    }
+}

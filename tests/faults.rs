@@ -1,0 +1,401 @@
+//! Whatever goes wrong in a layer or the loss function: an error that names the
+//! place, no hang, and afterwards the numbers of a run in which it never happened.
+#![cfg(feature = "torch")]
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+use gpipe::partitioner::{MicroId, ScheduleKind, StageId};
+use gpipe::tch::{self, Tensor, nn};
+use gpipe::{AdamW, Context, Error, Layer, Optimizer, Pipeline, Sequential, Values};
+use support::*;
+
+const MICRO_BATCHES: usize = 4;
+const STAGES: usize = 3;
+const NEVER: usize = usize::MAX;
+
+/// How a layer fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Error,
+    Panic,
+    /// tch's own panic, out of a plain method.
+    TorchPanic,
+    /// An output of another shape, which the next layer (or the loss) cannot take.
+    Shape,
+    /// Overwrites what its own backward needs.
+    Backward,
+}
+
+const FAULTS: [Fault; 5] = [
+    Fault::Error,
+    Fault::Panic,
+    Fault::TorchPanic,
+    Fault::Shape,
+    Fault::Backward,
+];
+
+/// On which micro-batch the layer fails; [`NEVER`] for not at all.
+type Switch = Arc<AtomicUsize>;
+
+/// A linear layer with a switch, and a count of those alive.
+#[derive(Debug)]
+struct Brittle {
+    linear: nn::Linear,
+    switch: Switch,
+    fault: Fault,
+    alive: Arc<AtomicUsize>,
+}
+
+impl Layer for Brittle {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
+        let output = inputs.into_one()?.apply(&self.linear);
+        if self.switch.load(Ordering::SeqCst) != ctx.micro().index() {
+            return Ok(output.into());
+        }
+        match self.fault {
+            Fault::Error => anyhow::bail!("the layer gives up"),
+            Fault::Panic => panic!("the layer panics"),
+            Fault::TorchPanic => Ok(output
+                .matmul(&Tensor::ones([3, 3], tch::kind::FLOAT_CPU))
+                .into()),
+            Fault::Shape => Ok(output.narrow(1, 0, 3).into()),
+            Fault::Backward => {
+                let mut curve = output.exp();
+                tch::no_grad(|| {
+                    let _ = curve.fill_(2.0);
+                });
+                Ok(curve.into())
+            }
+        }
+    }
+}
+
+impl Drop for Brittle {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// One brittle layer a stage, batch norm behind each: a step moves its statistics.
+struct Setup {
+    pipe: Pipeline,
+    optimizer: Optimizer,
+    switches: Vec<Switch>,
+    alive: Arc<AtomicUsize>,
+}
+
+fn setup(fault: Fault, schedule: ScheduleKind) -> Setup {
+    let alive = Arc::new(AtomicUsize::new(0));
+    let switches: Vec<Switch> = (0..STAGES)
+        .map(|_| Arc::new(AtomicUsize::new(NEVER)))
+        .collect();
+    let mut model = Sequential::new();
+    for (stage, switch) in switches.iter().enumerate() {
+        let (switch, alive) = (Arc::clone(switch), Arc::clone(&alive));
+        let (inputs, outputs) = (if stage == 0 { 12 } else { 8 }, 8);
+        model = model
+            .layer(format!("brittle{stage}"), move |p| {
+                alive.fetch_add(1, Ordering::SeqCst);
+                let linear = nn::linear(p, inputs, outputs, nn::LinearConfig::default());
+                Brittle {
+                    linear,
+                    switch: Arc::clone(&switch),
+                    fault,
+                    alive: Arc::clone(&alive),
+                }
+            })
+            .layer(format!("norm{stage}"), |p| {
+                nn::batch_norm1d(p, 8, nn::BatchNormConfig::default())
+            });
+    }
+    let pipe = Pipeline::builder(model)
+        .devices(&cpus(STAGES))
+        .balance(&[2; STAGES])
+        .micro_batches(MICRO_BATCHES)
+        .schedule(schedule)
+        .threads_per_stage(1)
+        .build()
+        .unwrap();
+    let optimizer = Optimizer::new(AdamW {
+        lr: 1e-2,
+        ..AdamW::default()
+    });
+    Setup {
+        pipe,
+        optimizer,
+        switches,
+        alive,
+    }
+}
+
+impl Setup {
+    fn good_step(&mut self) -> u64 {
+        let (x, y) = mlp_batch(13);
+        let loss = self.pipe.train_step(&x, &y, cross_entropy).unwrap().loss;
+        self.optimizer.step(&mut self.pipe).unwrap();
+        loss.to_bits()
+    }
+
+    fn bad_step(&mut self, stage: usize, micro: usize) -> Error {
+        let (x, y) = mlp_batch(13);
+        self.switches[stage].store(micro, Ordering::SeqCst);
+        let error = self.pipe.train_step(&x, &y, cross_entropy).unwrap_err();
+        self.switches[stage].store(NEVER, Ordering::SeqCst);
+        error
+    }
+}
+
+#[test]
+fn a_fault_on_any_stage_and_micro_batch_is_named_and_leaves_no_trace() {
+    watched(|| {
+        for schedule in [ScheduleKind::GPipe, ScheduleKind::OneFOneB] {
+            for fault in FAULTS {
+                let mut calm = setup(fault, schedule);
+                let mut hit = setup(fault, schedule);
+                for stage in 0..STAGES {
+                    for micro in 0..MICRO_BATCHES {
+                        let error = hit.bad_step(stage, micro);
+                        check_place(&error, fault, stage, micro);
+                        assert_eq!(hit.good_step(), calm.good_step(), "after {error}");
+                    }
+                }
+                let what = format!("{fault:?}, {schedule}");
+                assert_same_bits(&snapshot(&mut hit.pipe), &snapshot(&mut calm.pipe), &what);
+            }
+        }
+    });
+}
+
+fn check_place(error: &Error, fault: Fault, stage: usize, micro: usize) {
+    let at = error
+        .stage_error()
+        .unwrap_or_else(|| panic!("no stage in `{error}`"));
+    let text = error.to_string();
+    let (layer, action, why) = match fault {
+        Fault::Error => (format!("brittle{stage}"), "forward", "the layer gives up"),
+        Fault::Panic => (
+            format!("brittle{stage}"),
+            "forward",
+            "panicked: the layer panics",
+        ),
+        Fault::TorchPanic => (format!("brittle{stage}"), "forward", "cannot be multiplied"),
+        Fault::Shape => (format!("norm{stage}"), "forward", "running_mean"),
+        Fault::Backward => (format!("brittle{stage}"), "backward", "inplace operation"),
+    };
+    assert_eq!(at.stage, StageId(stage), "{text}");
+    assert_eq!(at.micro, Some(MicroId(micro)), "{text}");
+    assert_eq!(at.layer.as_deref(), Some(layer.as_str()), "{text}");
+    for part in [
+        format!("stage {stage}"),
+        layer,
+        format!("micro-batch {micro}"),
+    ] {
+        assert!(text.contains(&part), "`{text}` does not say `{part}`");
+    }
+    assert!(text.contains(action) && text.contains(why), "{text}");
+    assert!(!text.contains("frame #"), "a back-trace in `{text}`");
+}
+
+#[test]
+fn a_loss_function_that_fails_names_the_last_stage_and_the_loss() {
+    watched(|| {
+        let mut setup = setup(Fault::Error, ScheduleKind::OneFOneB);
+        let (x, y) = mlp_batch(13);
+        let before = snapshot(&mut setup.pipe);
+        let panics = |out: &Tensor, _: &Tensor| -> Tensor {
+            assert!(out.size()[1] == 0, "the loss panics");
+            out.shallow_clone()
+        };
+        let errs =
+            |_: &Tensor, _: &Tensor| -> anyhow::Result<Tensor> { anyhow::bail!("no loss today") };
+        let vector = |out: &Tensor, _: &Tensor| out.sum_dim_intlist(1_i64, false, None);
+        let constant = |_: &Tensor, _: &Tensor| Tensor::from(1.0_f32);
+        let backward = |out: &Tensor, _: &Tensor| {
+            let mut curve = out.exp();
+            tch::no_grad(|| {
+                let _ = curve.fill_(2.0);
+            });
+            curve.mean(None)
+        };
+        let results = [
+            (setup.pipe.train_step(&x, &y, panics), "the loss panics"),
+            (setup.pipe.train_step(&x, &y, errs), "no loss today"),
+            (setup.pipe.train_step(&x, &y, vector), "must be one number"),
+            (
+                setup.pipe.train_step(&x, &y, constant),
+                "does not depend on any parameter",
+            ),
+            (setup.pipe.train_step(&x, &y, backward), "inplace operation"),
+        ];
+        for (result, why) in results {
+            let error = result.unwrap_err();
+            let at = error.stage_error().unwrap();
+            assert_eq!(
+                (at.stage, at.layer.as_deref()),
+                (StageId(STAGES - 1), Some("loss")),
+                "{error}"
+            );
+            assert_eq!(at.micro, Some(MicroId(0)), "{error}");
+            assert!(error.to_string().contains(why), "{error}");
+        }
+        assert_same_bits(&snapshot(&mut setup.pipe), &before, "nothing moved");
+    });
+}
+
+/// What a failed step must not touch: gradients that an earlier one left.
+#[test]
+fn gradients_of_earlier_steps_survive_a_failed_one() {
+    watched(|| {
+        let mut setup = setup(Fault::Panic, ScheduleKind::OneFOneB);
+        let (x, y) = mlp_batch(13);
+        setup.pipe.train_step(&x, &y, cross_entropy).unwrap();
+        let copies = |pipe: &mut Pipeline| -> Vec<(String, Tensor)> {
+            gradients(pipe)
+                .into_iter()
+                .map(|(name, grad)| (name, grad.copy()))
+                .collect()
+        };
+        let before = copies(&mut setup.pipe);
+        for micro in 0..MICRO_BATCHES {
+            setup.bad_step(0, micro);
+            assert_same_bits(&copies(&mut setup.pipe), &before, "after a failed step");
+        }
+    });
+}
+
+#[test]
+fn inference_fails_and_recovers_alike() {
+    watched(|| {
+        let mut setup = setup(Fault::Error, ScheduleKind::OneFOneB);
+        let (x, _) = mlp_batch(13);
+        let expected = setup.pipe.forward(&x).unwrap();
+        setup.switches[1].store(2, Ordering::SeqCst);
+        let error = setup.pipe.forward(&x).unwrap_err().to_string();
+        assert!(
+            error.contains("stage 1, layer `brittle1`, micro-batch 2, forward"),
+            "{error}"
+        );
+        setup.switches[1].store(NEVER, Ordering::SeqCst);
+        assert!(setup.pipe.forward(&x).unwrap().equal(&expected));
+    });
+}
+
+/// Layers die on their stage's thread: when none is alive, the threads are done.
+#[test]
+fn dropping_the_pipeline_in_any_state_ends_its_threads() {
+    watched(|| {
+        for fault in FAULTS {
+            let fresh = setup(fault, ScheduleKind::OneFOneB);
+            let alive = Arc::clone(&fresh.alive);
+            drop(fresh);
+            assert_eq!(alive.load(Ordering::SeqCst), 0, "never used");
+
+            let mut used = setup(fault, ScheduleKind::OneFOneB);
+            used.good_step();
+            let alive = Arc::clone(&used.alive);
+            drop(used);
+            assert_eq!(alive.load(Ordering::SeqCst), 0, "after a step");
+
+            let mut failed = setup(fault, ScheduleKind::OneFOneB);
+            failed.bad_step(1, 2);
+            let alive = Arc::clone(&failed.alive);
+            drop(failed);
+            assert_eq!(alive.load(Ordering::SeqCst), 0, "after a failed step");
+        }
+    });
+}
+
+/// The caller's thread unwinds while it holds the pipeline.
+#[test]
+fn a_panic_of_the_caller_ends_the_threads_too() {
+    watched(|| {
+        let mut setup = setup(Fault::Error, ScheduleKind::GPipe);
+        let alive = Arc::clone(&setup.alive);
+        let (send, receive) = mpsc::channel::<()>();
+        let caller = std::thread::spawn(move || {
+            setup.good_step();
+            drop(send);
+            panic!("the caller panics");
+        });
+        assert!(receive.recv().is_err());
+        assert!(caller.join().is_err());
+        assert_eq!(alive.load(Ordering::SeqCst), 0);
+    });
+}
+
+#[test]
+fn a_layer_that_cannot_be_built_is_named() {
+    let broken = |_: &nn::Path<'_>| -> anyhow::Result<nn::Linear> { anyhow::bail!("no weights") };
+    let model = Sequential::new()
+        .layer("fine", |p| nn::linear(p, 2, 2, nn::LinearConfig::default()))
+        .try_layer("broken", broken);
+    for stages in 1..=2 {
+        let error = Pipeline::new(model.clone(), &cpus(stages), 1)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("layer `broken` cannot be built") && error.contains("no weights"),
+            "{error}"
+        );
+    }
+    let panics = Sequential::new().layer("panics", |p| {
+        nn::linear(p, -1, 2, nn::LinearConfig::default())
+    });
+    let error = Pipeline::new(panics, &cpus(1), 1).unwrap_err().to_string();
+    assert!(
+        error.contains("layer `panics`") && !error.contains("frame #"),
+        "{error}"
+    );
+}
+
+#[test]
+fn batches_that_do_not_fit_are_refused_in_words() {
+    let mut setup = setup(Fault::Error, ScheduleKind::OneFOneB);
+    let (x, y) = mlp_batch(8);
+    let mut refused = |x: &Tensor, y: &Tensor| {
+        setup
+            .pipe
+            .train_step(x, y, cross_entropy)
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(refused(&x, &y.narrow(0, 0, 5)).contains("5 samples"));
+    assert!(refused(&x.narrow(0, 0, 0), &y.narrow(0, 0, 0)).contains("no samples"));
+    assert!(refused(&Tensor::from(1.0), &y).contains("dimension 0"));
+}
+
+#[test]
+fn settings_that_do_not_fit_are_refused_in_words() {
+    let build = |f: &dyn Fn(gpipe::PipelineBuilder) -> gpipe::PipelineBuilder| {
+        f(Pipeline::builder(sequential(&mlp())))
+            .build()
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(build(&|b| b.micro_batches(0)).contains("0 micro-batches"));
+    assert!(build(&|b| b.devices(&[])).contains("no devices"));
+    assert!(build(&|b| b.devices(&cpus(9))).contains("9 stages"));
+    assert!(build(&|b| b.devices(&cpus(2)).balance(&[3, 4])).contains("covers 7 layers"));
+    assert!(build(&|b| b.devices(&cpus(2)).balance(&[8])).contains("2 devices"));
+    assert!(build(&|b| b.threads_per_stage(0)).contains("0 threads"));
+    let twice = Sequential::new()
+        .layers("a", 1, |_, _| nn::func(Tensor::tanh))
+        .layer("a.0", |_| nn::func(Tensor::tanh));
+    assert!(
+        Pipeline::new(twice, &cpus(1), 1)
+            .unwrap_err()
+            .to_string()
+            .contains("two layers are named `a.0`")
+    );
+    assert!(
+        Pipeline::new(Sequential::new(), &cpus(1), 1)
+            .unwrap_err()
+            .to_string()
+            .contains("no layers")
+    );
+}
