@@ -28,7 +28,7 @@ fn large(criterion: &mut Criterion) {
     for (kind, shape) in cases {
         let name = format!("{kind}/{}x{}", shape.devices, shape.micro_batches);
         group.bench_function(name, |bencher| {
-            bencher.iter(|| decide(black_box(kind), black_box(shape)))
+            bencher.iter(|| decide(black_box(kind), black_box(shape)));
         });
     }
     group.finish();

@@ -2,7 +2,7 @@
 //!
 //! A [`Schedule`] says what each device does, in which order. [`Schedule::check`]
 //! turns it into a [`CheckedSchedule`], the only thing that can be simulated or
-//! run. [`simulate`] predicts a [`Timeline`] from [`Costs`]; the engine measures
+//! run. [`simulate()`] predicts a [`Timeline`] from [`Costs`]; the engine measures
 //! one of the same type.
 //!
 //! ```
@@ -42,6 +42,7 @@ pub use partition::{Partition, PartitionError};
 pub use schedule::{
     Action, CsvError, CsvFormat, Kind, Placement, Schedule, ScheduleError, ScheduleKind, Shape,
 };
+pub use schedule::{Auto, auto};
 pub use simulate::{Simulation, simulate};
 pub use timeline::{Span, Timeline};
 pub use units::{Bytes, Micros};

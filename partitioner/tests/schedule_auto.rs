@@ -4,8 +4,8 @@
 
 use gpipe_partitioner::schedule::auto;
 use gpipe_partitioner::{
-    Bytes, Costs, EdgeTimes, Micros, ScheduleError, ScheduleKind, Shape, StageId, StageMemory,
-    StageTimes, simulate,
+    Bytes, CheckedSchedule, Costs, EdgeTimes, Micros, ScheduleError, ScheduleKind, Shape, StageId,
+    StageMemory, StageTimes, simulate,
 };
 use proptest::prelude::*;
 
@@ -57,7 +57,7 @@ proptest! {
         let best = ScheduleKind::ALL
             .into_iter()
             .filter_map(|kind| kind.generate(shape).ok())
-            .filter(|schedule| schedule.is_training())
+            .filter(CheckedSchedule::is_training)
             .map(|schedule| simulate(&schedule, &costs))
             .filter(|simulation| fits(simulation.peak_bytes()))
             .map(|simulation| simulation.makespan())
@@ -110,4 +110,23 @@ fn what_fits_nowhere_is_said_with_the_least_excess() {
             .ends_with("exceeds the cap of device 1 by 110 B"),
         "{error}"
     );
+}
+
+/// Memory that one micro-batch under way just fits is enough.
+#[test]
+fn the_least_memory_is_found() {
+    let unit = Micros::new(1.0).unwrap();
+    for (p, v) in [(1, 1), (3, 1), (3, 2), (2, 4)] {
+        let memory = StageMemory {
+            activation: Bytes(10),
+            ..StageMemory::default()
+        };
+        let costs = (0..p * v).fold(Costs::uniform(p * v, unit, unit, unit), |costs, stage| {
+            costs.with_memory(StageId(stage), memory)
+        });
+        let least = 10 * v as u64;
+        let shape = Shape::new(p, 6).with_chunks(v);
+        assert!(auto(shape, &costs, &vec![Some(Bytes(least)); p], None).is_ok());
+        assert!(auto(shape, &costs, &vec![Some(Bytes(least - 1)); p], None).is_err());
+    }
 }

@@ -69,6 +69,12 @@ pub enum CsvError {
         /// Its first characters.
         text: String,
     },
+    /// More rows than any pipeline has devices.
+    #[error("row {row}: at most {MAX_STAGES} devices")]
+    TooManyDevices {
+        /// The first row too many.
+        row: usize,
+    },
     /// Not a single action that computes.
     #[error("there is no action in it")]
     Empty,
@@ -82,11 +88,13 @@ impl Schedule {
     /// [`CsvError`] with the row and the cell.
     pub fn from_csv(name: impl Into<String>, text: &str) -> Result<Self, CsvError> {
         let (mut devices, mut pairs) = (Vec::new(), Vec::new());
-        // Only the last row may be missing its line's end; empty rows are devices
-        // without actions.
+        // An empty row is a device without actions.
         for (row, line) in text.lines().enumerate() {
+            if row >= MAX_STAGES {
+                return Err(CsvError::TooManyDevices { row: row + 1 });
+            }
             let mut reader = Row {
-                row: row + 1,
+                number: row + 1,
                 ..Row::default()
             };
             for (cell, text) in cells(line) {
@@ -133,14 +141,16 @@ impl Schedule {
             while let Some(&action) = list.get(position) {
                 let partner = self.partner(device, position);
                 let unit: Vec<Action> = std::iter::once(action).chain(partner).collect();
-                unit.iter()
-                    .for_each(|&action| around(&mut row, action, true));
+                for &action in &unit {
+                    around(&mut row, action, true);
+                }
                 row.push(match partner {
                     Some(partner) => format!("({action};{partner})OVERLAP_F_B"),
                     None => action.to_string(),
                 });
-                unit.iter()
-                    .for_each(|&action| around(&mut row, action, false));
+                for &action in &unit {
+                    around(&mut row, action, false);
+                }
                 position += unit.len();
             }
             // Writing to a String cannot fail.
@@ -209,7 +219,7 @@ fn clean(cell: &str) -> &str {
 /// A row being read.
 #[derive(Default)]
 struct Row {
-    row: usize,
+    number: usize,
     cell: usize,
     actions: Vec<Action>,
     pairs: Vec<usize>,
@@ -289,7 +299,7 @@ impl Row {
     fn number(&self, digits: &str, limit: usize, text: &str) -> Result<usize, CsvError> {
         let number = digits.parse().ok().filter(|&number: &usize| number < limit);
         number.ok_or_else(|| CsvError::TooLarge {
-            row: self.row,
+            row: self.number,
             cell: self.cell,
             text: shortened(text),
         })
@@ -297,7 +307,7 @@ impl Row {
 
     fn not_an_action(&self, text: &str) -> CsvError {
         CsvError::NotAnAction {
-            row: self.row,
+            row: self.number,
             cell: self.cell,
             text: shortened(text),
         }
@@ -305,7 +315,7 @@ impl Row {
 
     fn unsupported(&self, text: &str, reason: &'static str) -> CsvError {
         CsvError::Unsupported {
-            row: self.row,
+            row: self.number,
             cell: self.cell,
             text: shortened(text),
             reason,

@@ -44,7 +44,7 @@ fn list(p: usize, m: usize, rank: usize, mut w: Writer) -> (Vec<Action>, Vec<usi
         w.weight();
         w.forward(1);
     }
-    for i in 0..m - 2 * p + rank + 1 {
+    for i in 0..=m - 2 * p + rank {
         if i == 0 && after == 0 {
             // Apart, so that the first gradient leaves the last device earlier.
             w.forward(0);

@@ -79,6 +79,26 @@ impl ScheduleKind {
         }
     }
 
+    /// How many chunks per device it is usually given: 1 where it has no more, 2 for
+    /// those over several.
+    pub const fn default_chunks(self) -> usize {
+        match self {
+            Self::GPipe
+            | Self::OneFOneB
+            | Self::ZbH1
+            | Self::ZbH2
+            | Self::ForwardOnly
+            | Self::Auto => 1,
+            Self::Interleaved1F1B
+            | Self::LoopedBfs
+            | Self::InterleavedZb
+            | Self::Zbv
+            | Self::VHalf
+            | Self::VMin
+            | Self::DualPipeV => 2,
+        }
+    }
+
     /// All names, separated by commas.
     pub(crate) fn names() -> String {
         Self::ALL.map(Self::name).join(", ")

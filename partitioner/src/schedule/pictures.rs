@@ -11,9 +11,7 @@ fn drawn(source: &str) -> String {
     let docs = source.lines().filter_map(|line| line.strip_prefix("//!"));
     let picture = docs.skip_while(|line| line.trim() != "```text").skip(1);
     let lines = picture.take_while(|line| line.trim() != "```");
-    lines
-        .map(|line| line.trim_end().to_owned() + "\n")
-        .collect()
+    lines.flat_map(|line| [line.trim_end(), "\n"]).collect()
 }
 
 /// What the generator gives when each pass of a chunk takes one unit.
@@ -34,14 +32,16 @@ fn simulated(kind: ScheduleKind, p: usize, v: usize, m: usize) -> String {
     let costs = Costs::new(vec![times; shape.stages()]);
     let timeline = simulate(&kind.generate(shape).unwrap(), &costs).timeline;
     let grid = render::grid(&timeline, unit);
-    grid.lines()
-        .map(|line| format!(" {}\n", line.trim_end()))
-        .collect()
+    let lines = grid.lines().flat_map(|line| [" ", line.trim_end(), "\n"]);
+    lines.collect()
 }
 
 #[test]
 fn every_picture_is_true() {
-    use ScheduleKind::*;
+    use ScheduleKind::{
+        DualPipeV, ForwardOnly, GPipe, Interleaved1F1B, InterleavedZb, LoopedBfs, OneFOneB, VHalf,
+        VMin, ZbH1, ZbH2, Zbv,
+    };
     let pictures = [
         (GPipe, 3, 1, 4, include_str!("gpipe.rs")),
         (OneFOneB, 3, 1, 4, include_str!("one_f_one_b.rs")),

@@ -30,6 +30,9 @@ pub struct Help {
     pub saves: Micros,
 }
 
+/// The smallest share that is tried, and how exactly the end of the line is found.
+const FIRST: f64 = 1.0 / 1024.0;
+
 /// How many stages are looked at.
 const STAGES: usize = 8;
 
@@ -64,7 +67,6 @@ fn measure(simulation: &Simulation, target: Target) -> Help {
         let costs = shrunk(&simulation.costs, target, 1.0 - shrink);
         now - simulate(&simulation.schedule, &costs).makespan().get()
     };
-    const FIRST: f64 = 1.0 / 1024.0;
     let slope = saved(FIRST) / FIRST;
     let straight = |shrink: f64| saved(shrink) >= slope * shrink * 0.95;
     let (mut good, mut bad) = (FIRST, 1.0);

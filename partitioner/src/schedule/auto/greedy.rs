@@ -47,11 +47,22 @@ impl fmt::Display for Policy {
 /// Above so many stages times micro-batches only a few policies are tried.
 const LARGE: usize = 20_000;
 
+/// Above so many only one is: what it leaves to gain is small then.
+const HUGE: usize = 500_000;
+
 impl Policy {
     /// The policies worth a try for `shape`.
     pub(super) fn all(shape: Shape) -> Vec<Self> {
         let (p, m) = (shape.devices, shape.micro_batches);
         let large = shape.stages() * m > LARGE;
+        if shape.stages() * m > HUGE {
+            return vec![Self {
+                split: true,
+                eager: false,
+                patient: false,
+                window: m.min(2 * p),
+            }];
+        }
         let windows: BTreeSet<usize> = if large {
             [p, 2 * p].map(|window| window.min(m)).into()
         } else {

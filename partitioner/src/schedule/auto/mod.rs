@@ -2,12 +2,12 @@
 //!
 //! Candidates are all built-in training schedules of the shape and, for each
 //! placement and a set of policies, what a greedy list scheduler makes of the
-//! costs (see [`greedy`]). Each is simulated; of those that fit the memory caps the
+//! costs. Each is simulated; of those that fit the memory caps the
 //! one with the shortest makespan is taken, the first of several. It is therefore
 //! never worse than the best built-in schedule that fits.
 //!
-//! The result comes with a lower bound on every schedule's makespan (see
-//! [`bound`]): how far it can be from the best.
+//! The result comes with a lower bound on every schedule's makespan: how far it can
+//! be from the best.
 //!
 //! *Source*: list scheduling with a memory limit as in Qi et al., "Zero Bubble
 //! Pipeline Parallelism", arXiv:2401.10241, section 3.1.
@@ -52,9 +52,24 @@ pub struct Auto {
 /// without an entry has no cap. With `placement` only schedules that place the
 /// stages so are taken.
 ///
+/// # Lower bound
+/// With G = min(B, I) and A = min(B, I+W) of a stage, T of the edge after it
+/// (nothing within a device), and `a` the lowest stage of a device, the makespan is
+/// at least the largest, over all devices, of
+/// - Σ before a (F+T) + m·Σ own (F+A): the first micro-batch has to come, then there
+///   is that much work;
+/// - Σ before a (F+T) + m·Σ own (F+G) + Σ before a (G+T), with A for G of stage 0: the
+///   last gradient has to go all the way back;
+/// - Σ all (F+G+2T), with A for G of stage 0: one micro-batch there and back.
+///
+/// It holds for every schedule with the placements that may be taken, whatever the
+/// caps. 500 random cases hold it against what is found, in the tests.
+///
 /// # Errors
 /// [`ScheduleError::NothingFits`] when every candidate exceeds a cap, with the
-/// least excess; [`ScheduleError::Unsupported`] for a shape that no schedule has.
+/// least excess: one candidate has a single micro-batch under way and joint
+/// backwards, which is the least memory that any schedule takes (for shapes of up
+/// to 20,000 stages times micro-batches); [`ScheduleError::Unsupported`] for a shape that no schedule has.
 ///
 /// # Determinism
 /// A function of its arguments alone.

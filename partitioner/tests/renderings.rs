@@ -1,0 +1,73 @@
+//! Golden renderings.
+#![allow(clippy::unwrap_used)]
+
+use gpipe_partitioner::{Costs, Micros, ScheduleKind, Shape, Timeline, render, simulate};
+
+fn timeline(kind: ScheduleKind, p: usize, v: usize, m: usize) -> Timeline {
+    let shape = Shape::new(p, m).with_chunks(v);
+    let [f, i, w] = [1000.0, 1200.0, 800.0].map(|t| Micros::new(t).unwrap());
+    let schedule = kind.generate(shape).unwrap();
+    simulate(&schedule, &Costs::uniform(shape.stages(), f, i, w)).timeline
+}
+
+#[test]
+fn text() {
+    insta::assert_snapshot!(
+        "text-1f1b",
+        render::text(&timeline(ScheduleKind::OneFOneB, 4, 1, 6), 100)
+    );
+    insta::assert_snapshot!(
+        "text-zbv",
+        render::text(&timeline(ScheduleKind::Zbv, 3, 2, 5), 120)
+    );
+}
+
+#[test]
+fn text_keeps_to_its_width() {
+    for width in [0, 20, 40, 80, 200, 1_000_000] {
+        let text = render::text(&timeline(ScheduleKind::OneFOneB, 12, 1, 40), width);
+        let longest = text.lines().map(str::len).max().unwrap();
+        assert!(longest <= width.clamp(20, 10_000), "{longest} > {width}");
+        assert_eq!(text.lines().count(), 12 + 2);
+    }
+}
+
+#[test]
+fn svg() {
+    insta::assert_snapshot!(
+        "svg-zb-h1",
+        render::svg(&timeline(ScheduleKind::ZbH1, 2, 1, 3))
+    );
+}
+
+#[test]
+fn html() {
+    let page = render::html(&timeline(ScheduleKind::OneFOneB, 2, 1, 2), "1f1b <2 & 2>");
+    assert!(
+        !page.contains("http://") || page.matches("http://").count() == 1,
+        "only SVG's own namespace"
+    );
+    assert!(!page.contains("<2 & 2>"));
+    insta::assert_snapshot!("html-1f1b", page);
+}
+
+#[test]
+fn trace() {
+    insta::assert_snapshot!(
+        "trace-zb-h1",
+        render::chrome_trace(&timeline(ScheduleKind::ZbH1, 2, 1, 2))
+    );
+}
+
+#[test]
+fn an_empty_timeline_can_be_drawn() {
+    let empty = Timeline::new(2, vec![]);
+    for text in [
+        render::text(&empty, 80),
+        render::svg(&empty),
+        render::html(&empty, "empty"),
+        render::chrome_trace(&empty),
+    ] {
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
+}
