@@ -6,13 +6,14 @@ mod progress;
 mod run_folder;
 mod sample;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use gpipe_partitioner::render;
 use tch::{Kind, Tensor};
 
 use super::Failure;
-use crate::data::{Sampler, TextSet};
+use crate::data::{Prefetch, Sampler, TextError, TextSet, Windows};
 use crate::engine::EngineError;
 use crate::models::gpt;
 use crate::{Error, Optimizer, Pipeline, StepReport, Values};
@@ -30,7 +31,7 @@ const WIDTH: usize = 100;
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     silence_stage_panics();
     let options = Options::new(args)?;
-    let text = options.text()?;
+    let text = Arc::new(options.text()?);
     text.require(options.seq)
         .map_err(|error| Failure::Usage(error.to_string()))?;
     let mut pipe = options.pipeline(&text)?;
@@ -60,17 +61,16 @@ fn silence_stage_panics() {
 
 fn train(
     options: &Options,
-    text: &TextSet,
+    text: &Arc<TextSet>,
     pipe: &mut Pipeline,
     folder: &mut RunFolder,
     progress: &Progress,
 ) -> Result<Outcome, Failure> {
     let mut optimizer = Optimizer::new(options.optimizer());
-    let mut sampler = Sampler::new(options.seed);
     let mut outcome = Outcome::new(folder.path());
-    for step in 1..=options.steps {
+    for (step, windows) in (1..).zip(batches(options, text)?) {
         let start = Instant::now();
-        let (x, y) = sampler.batch(text, options.batch, options.seq)?;
+        let (x, y) = windows?.tensors()?;
         let report = pipe.train_step(x, y, next_token_loss).map_err(failure)?;
         optimizer.step(pipe).map_err(failure)?;
         let record = record(step, &report, start.elapsed().as_secs_f64(), options);
@@ -91,6 +91,17 @@ fn train(
     }
     progress.finish();
     Ok(outcome)
+}
+
+/// A run's batches, made ahead of their use.
+fn batches(
+    options: &Options,
+    text: &Arc<TextSet>,
+) -> std::io::Result<Prefetch<Result<Windows, TextError>>> {
+    let (text, batch, seq) = (Arc::clone(text), options.batch, options.seq);
+    let mut sampler = Sampler::new(options.seed);
+    let draw = move || sampler.batch(&text, batch, seq);
+    Prefetch::new(2, std::iter::repeat_with(draw).take(options.steps))
 }
 
 fn record(step: usize, report: &StepReport, seconds: f64, options: &Options) -> StepRecord {
@@ -120,7 +131,8 @@ fn next_token_loss(logits: &Tensor, targets: &Tensor) -> Result<Tensor, tch::Tch
 /// Mean loss over the held-out text in windows, in nats per character.
 fn held_out_loss(pipe: &mut Pipeline, text: &TextSet, options: &Options) -> Result<f64, Failure> {
     let (mut sum, mut count) = (0.0, 0.0);
-    for (x, y) in text.held_out(options.batch, options.seq) {
+    for windows in text.held_out(options.batch, options.seq) {
+        let (x, y) = windows.tensors()?;
         let logits = pipe.forward(Values::from(x)).map_err(failure)?;
         let y = y.to_device(logits.device());
         let tokens = y.numel() as f64;
