@@ -1,0 +1,160 @@
+//! The devices that a pipeline is to run on, and the links between them.
+
+use crate::cost::{EdgeTimes, Link};
+use crate::ids::DeviceId;
+use crate::units::Bytes;
+
+/// The most devices of a machine.
+pub const MAX_DEVICES: usize = 1 << 14;
+/// The slowest and the fastest device, relative to the profiled one.
+const SPEEDS: std::ops::RangeInclusive<f64> = 1e-3..=1e3;
+
+/// One device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Device {
+    /// How fast it is, relative to the device that was profiled.
+    pub speed: f64,
+    /// Its memory; none for no limit.
+    pub memory: Option<Bytes>,
+}
+
+/// Why devices cannot be described this way.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// No device, or too many.
+    #[error("{devices} devices: there must be from 1 to {MAX_DEVICES}")]
+    Devices {
+        /// How many were asked for.
+        devices: usize,
+    },
+    /// A list with neither one entry nor one per device.
+    #[error("{given} values of {what} for {devices} devices: give one for all, or one for each")]
+    Length {
+        /// What the list is of.
+        what: &'static str,
+        /// Its length.
+        given: usize,
+        /// How many devices there are.
+        devices: usize,
+    },
+    /// A speed out of range.
+    #[error("speed {speed} of device {device}: must be from 0.001 to 1000")]
+    Speed {
+        /// The device.
+        device: DeviceId,
+        /// Its speed.
+        speed: f64,
+    },
+}
+
+/// Devices in pipeline order, and the link between any two of them.
+///
+/// # Examples
+/// ```
+/// use gpipe_partitioner::{Bytes, Machine};
+///
+/// let machine = Machine::new(3)?
+///     .with_speeds(&[1.0, 1.0, 0.5])?
+///     .with_memory(&["24GiB".parse()?])?
+///     .with_link("25GB/s,5us".parse()?);
+/// assert_eq!(machine.devices()[2].memory, Some(Bytes(24 << 30)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    devices: Vec<Device>,
+    link: Option<Link>,
+}
+
+impl Machine {
+    /// `devices` devices as fast as the profiled one, without memory limit, with free links.
+    pub fn new(devices: usize) -> Result<Self, MachineError> {
+        if !(1..=MAX_DEVICES).contains(&devices) {
+            return Err(MachineError::Devices { devices });
+        }
+        let device = Device {
+            speed: 1.0,
+            memory: None,
+        };
+        Ok(Self {
+            devices: vec![device; devices],
+            link: None,
+        })
+    }
+
+    /// The same with these speeds: one for all devices, or one for each.
+    pub fn with_speeds(mut self, speeds: &[f64]) -> Result<Self, MachineError> {
+        for (device, speed) in self.spread("speed", speeds)?.into_iter().enumerate() {
+            if !SPEEDS.contains(&speed) {
+                let device = DeviceId(device);
+                return Err(MachineError::Speed { device, speed });
+            }
+            self.devices[device].speed = speed;
+        }
+        Ok(self)
+    }
+
+    /// The same with these memory limits: one for all devices, or one for each.
+    pub fn with_memory(mut self, memory: &[Bytes]) -> Result<Self, MachineError> {
+        for (device, bytes) in self.spread("memory", memory)?.into_iter().enumerate() {
+            self.devices[device].memory = Some(bytes);
+        }
+        Ok(self)
+    }
+
+    /// The same with this link between any two devices.
+    #[must_use]
+    pub fn with_link(mut self, link: Link) -> Self {
+        self.link = Some(link);
+        self
+    }
+
+    fn spread<T: Copy>(&self, what: &'static str, given: &[T]) -> Result<Vec<T>, MachineError> {
+        match given {
+            [one] => Ok(vec![*one; self.devices.len()]),
+            all if all.len() == self.devices.len() => Ok(all.to_vec()),
+            _ => Err(MachineError::Length {
+                what,
+                given: given.len(),
+                devices: self.devices.len(),
+            }),
+        }
+    }
+
+    /// The devices, in pipeline order.
+    pub fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The link between any two devices; none where transfers take no time.
+    pub fn link(&self) -> Option<Link> {
+        self.link
+    }
+
+    /// What it takes to move `bytes` from one device to another.
+    pub fn transfer(&self, bytes: Bytes) -> EdgeTimes {
+        let link = self.link.map(|link| link.transfer(bytes));
+        link.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_are_checked() {
+        assert!(Machine::new(0).is_err());
+        assert!(Machine::new(usize::MAX).is_err());
+        let machine = Machine::new(3).unwrap();
+        for bad in [f64::NAN, 0.0, -1.0, f64::INFINITY] {
+            assert!(machine.clone().with_speeds(&[bad]).is_err(), "{bad}");
+        }
+        let error = machine.with_speeds(&[1.0, 2.0]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "2 values of speed for 3 devices: give one for all, or one for each"
+        );
+    }
+}

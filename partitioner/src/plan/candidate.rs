@@ -1,0 +1,211 @@
+//! A combination that fits, its prediction, and how to better it.
+
+use super::search::Job;
+use super::{Alternative, Plan, PlanOptions};
+use crate::check::CheckedSchedule;
+use crate::ids::StageId;
+use crate::partition::Partition;
+use crate::schedule::{Placement, ScheduleKind, auto};
+use crate::simulate::simulate;
+use crate::solve::{Problem, Solution};
+use crate::units::{Bytes, Micros};
+
+/// How many actions may be simulated to polish a candidate.
+const POLISH_ACTIONS: usize = 8_000_000;
+
+/// A combination that fits, with its prediction.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) job: Job,
+    problem: Problem,
+    schedule: CheckedSchedule,
+    pub(super) solution: Solution,
+    pub(super) step: Micros,
+    pub(super) bubble: f64,
+}
+
+impl Candidate {
+    pub(super) fn new(
+        job: Job,
+        problem: Problem,
+        schedule: CheckedSchedule,
+        solution: Solution,
+    ) -> Self {
+        let costs = problem.stage_costs(&solution.partition, &solution.recompute);
+        let simulation = simulate(&schedule, &costs);
+        Self {
+            step: simulation.makespan(),
+            bubble: simulation.timeline.bubble_fraction(),
+            job,
+            problem,
+            schedule,
+            solution,
+        }
+    }
+
+    /// Faster first; of equals the simpler one, then the one that needs less memory.
+    pub(super) fn order(&self, other: &Self) -> std::cmp::Ordering {
+        let rank = |c: &Self| {
+            let bytes = c.solution.stage_bytes.iter().copied().sum::<Bytes>();
+            (
+                c.step,
+                c.job.shape.chunks,
+                bytes,
+                c.job.kind,
+                c.job.shape.micro_batches,
+            )
+        };
+        rank(self).cmp(&rank(other))
+    }
+
+    pub(super) fn recomputing(&self) -> usize {
+        self.solution.recompute.iter().filter(|&&yes| yes).count()
+    }
+
+    /// Moves single cuts by a layer as long as the simulated step shrinks.
+    pub(super) fn polish(&self) -> Self {
+        let plan = self.schedule.schedule();
+        let actions: usize = plan.iter().map(|(_, list)| list.len()).sum();
+        let layers = self.solution.partition.layers();
+        let mut left = POLISH_ACTIONS / (actions + 8 * layers);
+        let mut best = self.clone();
+        let mut improved = true;
+        while improved {
+            improved = false;
+            for (cut, forward) in (1..plan.stages()).flat_map(|cut| [(cut, true), (cut, false)]) {
+                if left == 0 {
+                    return best;
+                }
+                if let Some(moved) = best.moved(cut, forward) {
+                    left -= 1;
+                    if moved.step < best.step {
+                        best = moved;
+                        improved = true;
+                    }
+                }
+            }
+        }
+        best
+    }
+
+    /// The same cut under a schedule that is computed for its costs, if that is faster.
+    pub(super) fn computed(&self, options: &PlanOptions) -> Option<Self> {
+        let shape = self.job.shape;
+        let placed = |placement: &Placement| {
+            let stages = (0..shape.stages()).map(|s| self.schedule.device_of(StageId(s)));
+            stages.eq(placement.devices(shape))
+        };
+        let placement = [Placement::Loop, Placement::Vee].into_iter().find(placed)?;
+        let besides = self.problem.temporaries(&self.solution.partition);
+        let devices = options.machine.devices().iter().zip(besides);
+        let caps: Vec<Option<Bytes>> = devices
+            .map(|(device, more)| device.memory.map(|cap| cap - more))
+            .collect();
+        let costs = self
+            .problem
+            .stage_costs(&self.solution.partition, &self.solution.recompute);
+        let found = auto(shape, &costs, &caps, Some(placement)).ok()?;
+        let step = found.simulation.makespan();
+        if step >= self.step || found.schedule.schedule().name() != ScheduleKind::Auto.name() {
+            return None;
+        }
+        let kind = ScheduleKind::Auto;
+        Some(Self {
+            job: Job { kind, ..self.job },
+            bubble: found.simulation.timeline.bubble_fraction(),
+            schedule: found.schedule,
+            step,
+            ..self.clone()
+        })
+    }
+
+    /// The same with one cut moved by a layer, if that fits.
+    fn moved(&self, cut: usize, forward: bool) -> Option<Self> {
+        let mut balance = self.solution.partition.balance();
+        let (from, to) = if forward {
+            (cut, cut - 1)
+        } else {
+            (cut - 1, cut)
+        };
+        balance[from] = balance[from].checked_sub(1).filter(|&left| left > 0)?;
+        balance[to] += 1;
+        let layers = self.solution.partition.layers();
+        let partition = Partition::from_balance(layers, &balance).ok()?;
+        let solution = self.problem.evaluate(&partition).ok()?;
+        Some(Self::new(
+            self.job,
+            self.problem.clone(),
+            self.schedule.clone(),
+            solution,
+        ))
+    }
+
+    pub(super) fn plan(self, alternatives: Vec<Alternative>) -> Plan {
+        let Solution {
+            partition,
+            recompute,
+            bottleneck,
+            ..
+        } = self.solution;
+        let costs = self.problem.stage_costs(&partition, &recompute);
+        let peaks = simulate(&self.schedule, &costs).peak_bytes();
+        let besides = self.problem.temporaries(&partition);
+        Plan {
+            placement: (0..partition.stages())
+                .map(|s| self.schedule.device_of(StageId(s)))
+                .collect(),
+            partition,
+            schedule: self.job.kind,
+            computed: (self.job.kind == ScheduleKind::Auto)
+                .then(|| self.schedule.schedule().clone()),
+            micro_batches: self.job.shape.micro_batches,
+            chunks: self.job.shape.chunks,
+            micro_batch_size: self.job.size,
+            recompute,
+            bottleneck,
+            step: self.step,
+            bubble_fraction: self.bubble,
+            peak_bytes: peaks
+                .into_iter()
+                .zip(besides)
+                .map(|(peak, more)| peak + more)
+                .collect(),
+            alternatives,
+        }
+    }
+
+    /// Why it loses against `best`.
+    pub(super) fn reason(&self, best: &Self) -> String {
+        let slower = self.step.get() / best.step.get().max(f64::MIN_POSITIVE);
+        let mut reason = if self.step == best.step {
+            "as fast, but with more chunks or memory".to_owned()
+        } else {
+            format!("{:.1} % slower", (slower - 1.0) * 100.0)
+        };
+        let (here, there) = (self.recomputing(), best.recomputing());
+        let mut because = Vec::new();
+        if self.bubble > best.bubble {
+            because.push(format!(
+                "idle {:.1} % instead of {:.1} %",
+                self.bubble * 100.0,
+                best.bubble * 100.0
+            ));
+        }
+        if here > there {
+            because.push(format!("{here} stages recompute instead of {there}"));
+        }
+        let load = |c: &Self| {
+            c.solution.bottleneck.get() * (c.job.shape.chunks * c.job.shape.micro_batches) as f64
+        };
+        if load(self) > load(best) * 1.001 {
+            because.push(format!(
+                "its slowest stage costs {}",
+                self.solution.bottleneck
+            ));
+        }
+        if !because.is_empty() {
+            reason = format!("{reason}: {}", because.join(", "));
+        }
+        reason
+    }
+}

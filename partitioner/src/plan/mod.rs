@@ -1,0 +1,139 @@
+//! The joint choice of balance, schedule, chunks, micro-batches and recompute.
+//!
+//! [`plan()`] takes every built-in schedule with every number of chunks and micro-batches that
+//! it can do, cuts the layers exactly for it ([`Problem`]), simulates the
+//! step, moves single cuts as long as that helps, computes a schedule for the costs of the best,
+//! and keeps the fastest that fits.
+
+mod candidate;
+mod json;
+mod options;
+mod search;
+#[cfg(test)]
+mod tests;
+
+use crate::check::CheckedSchedule;
+use crate::ids::DeviceId;
+use crate::partition::Partition;
+use crate::schedule::{Schedule, ScheduleError, ScheduleKind, Shape};
+use crate::solve::Shortfall;
+use crate::units::{Bytes, Micros};
+
+pub use options::PlanOptions;
+pub use search::plan;
+
+#[cfg(doc)]
+use crate::solve::Problem;
+
+/// The version of `plan.json` that this build reads and writes.
+pub const PLAN_VERSION: u64 = 1;
+
+/// How a model is to be run, and what that is predicted to take.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Plan {
+    /// Layers per stage.
+    pub partition: Partition,
+    /// The device of each stage.
+    pub placement: Vec<DeviceId>,
+    /// The schedule.
+    pub schedule: ScheduleKind,
+    /// The action lists, where they were computed for these costs (the schedule is
+    /// [`Auto`](ScheduleKind::Auto)) and no name stands for them.
+    pub computed: Option<Schedule>,
+    /// Micro-batches in a mini-batch.
+    pub micro_batches: usize,
+    /// Stages per device.
+    pub chunks: usize,
+    /// Samples in a micro-batch (the last one may have fewer).
+    pub micro_batch_size: usize,
+    /// Whether each stage recomputes.
+    pub recompute: Vec<bool>,
+    /// What the slowest stage costs for one micro-batch.
+    pub bottleneck: Micros,
+    /// The simulated step.
+    pub step: Micros,
+    /// The simulated idle share of device time.
+    pub bubble_fraction: f64,
+    /// The simulated peak per device.
+    pub peak_bytes: Vec<Bytes>,
+    /// The runners-up, the best of each schedule and number of chunks first to last, and then
+    /// those that do not fit.
+    pub alternatives: Vec<Alternative>,
+}
+
+impl Plan {
+    /// Devices in all.
+    pub fn devices(&self) -> usize {
+        self.peak_bytes.len()
+    }
+
+    /// The schedule's action lists.
+    ///
+    /// # Errors
+    /// If the schedule does not exist for these numbers, which a plan read from a file can
+    /// say although [`plan()`] never does.
+    pub fn generate(&self) -> Result<CheckedSchedule, ScheduleError> {
+        if let Some(schedule) = &self.computed {
+            return Ok(schedule.clone().check()?);
+        }
+        let shape = Shape::new(self.devices(), self.micro_batches).with_chunks(self.chunks);
+        self.schedule.generate(shape)
+    }
+}
+
+/// A plan that was not chosen.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Alternative {
+    /// The schedule.
+    pub schedule: ScheduleKind,
+    /// Stages per device.
+    pub chunks: usize,
+    /// Micro-batches in a mini-batch.
+    pub micro_batches: usize,
+    /// Layers per stage; empty where no cut fits.
+    pub balance: Vec<usize>,
+    /// Stages that recompute.
+    pub recomputing: usize,
+    /// The simulated step; none where no cut fits.
+    pub step: Option<Micros>,
+    /// The simulated idle share of device time; none where no cut fits.
+    pub bubble_fraction: Option<f64>,
+    /// Why it loses.
+    pub reason: String,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// Options that contradict each other or the profile.
+    #[error("{0}")]
+    Options(String),
+    /// No schedule exists for these numbers.
+    #[error("no schedule exists for {devices} devices and {layers} layers: {reason}")]
+    NoSchedule {
+        /// Devices asked for.
+        devices: usize,
+        /// Layers of the profile.
+        layers: usize,
+        /// What the last one tried says.
+        reason: String,
+    },
+    /// Nothing fits the devices' memory.
+    #[error(
+        "nothing fits the memory; nearest is {schedule} with {chunks} chunks and \
+         {micro_batches} micro-batches: {shortfall}"
+    )]
+    NoneFits {
+        /// The schedule that comes nearest.
+        schedule: ScheduleKind,
+        /// Its stages per device.
+        chunks: usize,
+        /// Its micro-batches.
+        micro_batches: usize,
+        /// What it lacks.
+        shortfall: Shortfall,
+    },
+}

@@ -1,0 +1,126 @@
+//! What to plan for.
+
+use super::PlanError;
+use crate::machine::Machine;
+use crate::profile::{MAX_BATCH, Profile};
+use crate::schedule::ScheduleKind;
+use crate::solve::Recompute;
+
+/// The most micro-batches that a plan has.
+pub(super) const MAX_MICRO: usize = 1 << 16;
+/// The most devices times micro-batches that are tried where the latter are to be chosen.
+const MAX_CELLS: usize = 1 << 20;
+/// The most chunks per device that are tried where none are asked for.
+const MAX_CHUNKS: usize = 4;
+
+/// Machine, mini-batch and what is fixed in advance.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PlanOptions {
+    /// The devices and links.
+    pub machine: Machine,
+    /// Micro-batches in a mini-batch; none: to be chosen.
+    pub micro_batches: Option<usize>,
+    /// Samples in a mini-batch; none: `micro_batches` micro-batches of the profile's size,
+    /// or, where those are to be chosen, four a device.
+    pub batch: Option<usize>,
+    /// The schedule; none or [`Auto`](ScheduleKind::Auto): the fastest that trains, be it
+    /// built-in or computed for the costs.
+    pub schedule: Option<ScheduleKind>,
+    /// Stages per device; none: to be chosen.
+    pub chunks: Option<usize>,
+    /// Whether stages recompute.
+    pub recompute: Recompute,
+    /// Bytes of optimizer state per byte of parameters.
+    pub optimizer_state: f64,
+}
+
+impl PlanOptions {
+    /// Everything to be chosen, for an `AdamW` optimizer.
+    pub fn new(machine: Machine) -> Self {
+        Self {
+            machine,
+            micro_batches: None,
+            batch: None,
+            schedule: None,
+            chunks: None,
+            recompute: Recompute::Auto,
+            optimizer_state: crate::solve::ADAMW_STATE,
+        }
+    }
+
+    /// Samples in a mini-batch.
+    pub(super) fn samples(&self, profile: &Profile) -> Result<usize, PlanError> {
+        let devices = self.machine.devices().len();
+        let micro = self.micro_batches.unwrap_or(4 * devices);
+        if !(1..=MAX_MICRO).contains(&micro) {
+            let rule = format!("{micro} micro-batches: there must be from 1 to {MAX_MICRO}");
+            return Err(PlanError::Options(rule));
+        }
+        let samples = self.batch.unwrap_or(micro.saturating_mul(profile.batch()));
+        if samples == 0 || samples > MAX_BATCH * 64 {
+            let rule = format!(
+                "a mini-batch of {samples} samples: must be from 1 to {}",
+                MAX_BATCH * 64
+            );
+            return Err(PlanError::Options(rule));
+        }
+        if self.micro_batches.is_some_and(|micro| micro > samples) {
+            let rule =
+                format!("a mini-batch of {samples} samples does not make {micro} micro-batches");
+            return Err(PlanError::Options(rule));
+        }
+        Ok(samples)
+    }
+
+    /// Whether schedules may be computed.
+    pub(super) fn computes(&self) -> bool {
+        self.schedule.is_none_or(|kind| kind == ScheduleKind::Auto)
+    }
+
+    /// The schedules to try.
+    pub(super) fn schedules(&self) -> Vec<ScheduleKind> {
+        match self.schedule {
+            Some(schedule) if schedule != ScheduleKind::Auto => vec![schedule],
+            // A computed schedule needs costs, and so comes after these.
+            _ => ScheduleKind::ALL
+                .into_iter()
+                .filter(|kind| !matches!(kind, ScheduleKind::ForwardOnly | ScheduleKind::Auto))
+                .collect(),
+        }
+    }
+
+    /// The numbers of chunks to try.
+    pub(super) fn chunk_counts(&self, layers: usize) -> Vec<usize> {
+        let devices = self.machine.devices().len();
+        match self.chunks {
+            Some(chunks) => vec![chunks],
+            None => (1..=MAX_CHUNKS).filter(|v| v * devices <= layers).collect(),
+        }
+    }
+
+    /// The numbers of micro-batches to try: a half, one, two, four and eight a device, and no
+    /// split; as long as every micro-batch has a sample.
+    pub(super) fn micro_counts(&self, samples: usize) -> Vec<usize> {
+        if let Some(micro) = self.micro_batches {
+            return vec![micro];
+        }
+        let devices = self.machine.devices().len();
+        let mut counts = vec![
+            1,
+            devices.div_ceil(2),
+            devices,
+            2 * devices,
+            4 * devices,
+            8 * devices,
+        ];
+        counts.push(samples.min(8 * devices));
+        let most = (MAX_CELLS / devices).clamp(1, MAX_MICRO);
+        counts.retain(|&micro| micro <= samples && micro <= most);
+        // All of ⌈samples / micro⌉ samples: counts that leave the last ones empty are no use.
+        counts.retain(|&micro| samples.div_ceil(samples.div_ceil(micro)) == micro);
+        counts.sort_unstable();
+        counts.dedup();
+        counts
+    }
+}

@@ -1,0 +1,248 @@
+//! The search over schedules, chunks and micro-batches.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::candidate::Candidate;
+use super::{Alternative, Plan, PlanError, PlanOptions};
+use crate::check::CheckedSchedule;
+use crate::profile::Profile;
+use crate::schedule::{ScheduleKind, Shape};
+use crate::solve::{Problem, Shortfall, SolveError};
+
+/// How many candidates have their cuts moved one by one.
+const POLISHED: usize = 3;
+/// How many misfits with several stages a device are looked into when nothing fits.
+const SEARCHED: usize = 4;
+
+/// Chooses balance, schedule, chunks, micro-batches and recompute for a profile.
+///
+/// Every combination is cut for the smallest bottleneck, exactly, and simulated; in the three
+/// fastest each cut is then moved by a layer as long as the simulated step shrinks, and a
+/// schedule is computed for their costs ([`auto`](crate::schedule::auto)).
+///
+/// # Errors
+/// [`PlanError::NoneFits`] with the bytes that are missing, [`PlanError::NoSchedule`], or
+/// [`PlanError::Options`].
+///
+/// # Determinism
+/// The same plan for the same profile and options, on any number of threads.
+///
+/// # Complexity
+/// Linear in the actions of the schedules tried, of which there are at most about 200, plus an
+/// exact cut for each and a bounded number of further simulations.
+pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError> {
+    let samples = options.samples(profile)?;
+    let (jobs, reason) = jobs(profile, options, samples);
+    let tried = in_parallel(&jobs, |job| job.run(profile, options));
+    let mut fitting = Vec::new();
+    let mut misfits = Vec::new();
+    let mut refused = reason;
+    for (job, outcome) in jobs.iter().zip(tried) {
+        match outcome {
+            Outcome::Fits(candidate) => fitting.push(*candidate),
+            Outcome::Misfit(shortfall) => misfits.push((*job, shortfall)),
+            Outcome::Refused(reason) => refused = reason,
+        }
+    }
+    fitting.sort_by(Candidate::order);
+    let polished = fitting.len().min(POLISHED);
+    let better = in_parallel(&fitting[..polished], Candidate::polish);
+    fitting.splice(..polished, better);
+    if options.computes() {
+        let computed = in_parallel(&fitting[..polished], |candidate| {
+            candidate.computed(options)
+        });
+        fitting.extend(computed.into_iter().flatten());
+    }
+    fitting.sort_by(Candidate::order);
+    if fitting.is_empty() {
+        return Err(nothing(profile, options, misfits, refused));
+    }
+    let best = fitting.remove(0);
+    let alternatives = alternatives(&best, &fitting, &misfits);
+    Ok(best.plan(alternatives))
+}
+
+/// One combination to try.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub(super) kind: ScheduleKind,
+    pub(super) shape: Shape,
+    /// Samples in a micro-batch.
+    pub(super) size: usize,
+}
+
+enum Outcome {
+    Fits(Box<Candidate>),
+    /// No cut fits; with what is missing where that is soon known.
+    Misfit(Option<Shortfall>),
+    Refused(String),
+}
+
+fn jobs(profile: &Profile, options: &PlanOptions, samples: usize) -> (Vec<Job>, String) {
+    let (devices, layers) = (options.machine.devices().len(), profile.layers().len());
+    let mut jobs = Vec::new();
+    for kind in options.schedules() {
+        for chunks in options.chunk_counts(layers) {
+            if chunks.saturating_mul(devices) > layers {
+                continue;
+            }
+            for micro in options.micro_counts(samples) {
+                jobs.push(Job {
+                    kind,
+                    shape: Shape::new(devices, micro).with_chunks(chunks),
+                    size: samples.div_ceil(micro),
+                });
+            }
+        }
+    }
+    (jobs, "every stage needs a layer".to_owned())
+}
+
+impl Job {
+    fn problem(
+        &self,
+        profile: &Profile,
+        options: &PlanOptions,
+        schedule: &CheckedSchedule,
+    ) -> Problem {
+        Problem::new(profile, self.size, &options.machine, schedule)
+            .with_recompute(options.recompute)
+            .with_optimizer_state(options.optimizer_state)
+    }
+
+    fn run(&self, profile: &Profile, options: &PlanOptions) -> Outcome {
+        let schedule = match self.kind.generate(self.shape) {
+            Ok(schedule) => schedule,
+            Err(error) => return Outcome::Refused(error.to_string()),
+        };
+        let problem = self.problem(profile, options, &schedule);
+        match problem.solution() {
+            Some(solution) => {
+                Outcome::Fits(Box::new(Candidate::new(*self, problem, schedule, solution)))
+            }
+            None if self.shape.chunks == 1 => Outcome::Misfit(shortfall(&problem)),
+            None => Outcome::Misfit(None),
+        }
+    }
+}
+
+fn shortfall(problem: &Problem) -> Option<Shortfall> {
+    problem
+        .solve()
+        .err()
+        .as_ref()
+        .and_then(SolveError::shortfall)
+        .cloned()
+}
+
+/// Runs a job on each item, on all cores; results in the items' order.
+fn in_parallel<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut done = Vec::new();
+        while let Some(item) = {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            items.get(index).map(|item| (index, item))
+        } {
+            done.push((item.0, run(item.1)));
+        }
+        done
+    };
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let mut results: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads.min(items.len()))
+            .map(|_| scope.spawn(worker))
+            .collect();
+        let joined = handles.into_iter().map(|handle| match handle.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        joined.flatten().collect()
+    });
+    results.sort_by_key(|&(index, _)| index);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// The best of each schedule and number of chunks, then those that do not fit.
+fn alternatives(
+    best: &Candidate,
+    others: &[Candidate],
+    misfits: &[(Job, Option<Shortfall>)],
+) -> Vec<Alternative> {
+    let mut seen = vec![(best.job.kind, best.job.shape.chunks)];
+    let mut alternatives = Vec::new();
+    let mut is_new = |job: &Job| {
+        let key = (job.kind, job.shape.chunks);
+        let new = !seen.contains(&key);
+        seen.push(key);
+        new
+    };
+    for other in others.iter().filter(|other| is_new(&other.job)) {
+        alternatives.push(Alternative {
+            schedule: other.job.kind,
+            chunks: other.job.shape.chunks,
+            micro_batches: other.job.shape.micro_batches,
+            balance: other.solution.partition.balance(),
+            recomputing: other.recomputing(),
+            step: Some(other.step),
+            bubble_fraction: Some(other.bubble),
+            reason: other.reason(best),
+        });
+    }
+    for (job, shortfall) in misfits.iter().filter(|(job, _)| is_new(job)) {
+        let reason = match shortfall {
+            Some(shortfall) => format!("does not fit: {shortfall}"),
+            None => "no cut that fits was found".to_owned(),
+        };
+        alternatives.push(Alternative {
+            schedule: job.kind,
+            chunks: job.shape.chunks,
+            micro_batches: job.shape.micro_batches,
+            balance: Vec::new(),
+            recomputing: 0,
+            step: None,
+            bubble_fraction: None,
+            reason,
+        });
+    }
+    alternatives
+}
+
+/// Why nothing is left: what comes nearest to fitting, or why there is no schedule.
+fn nothing(
+    profile: &Profile,
+    options: &PlanOptions,
+    misfits: Vec<(Job, Option<Shortfall>)>,
+    reason: String,
+) -> PlanError {
+    // What a device with several stages lacks takes a search: only where nothing else is known.
+    let search = !misfits.iter().any(|(_, shortfall)| shortfall.is_some());
+    let searched = if search { SEARCHED } else { 0 };
+    let explain = |job: &Job| {
+        let schedule = job.kind.generate(job.shape).ok()?;
+        shortfall(&job.problem(profile, options, &schedule))
+    };
+    let known = |(index, (job, shortfall)): (usize, (Job, Option<Shortfall>))| {
+        let found = if index < searched {
+            explain(&job)
+        } else {
+            None
+        };
+        shortfall.or(found).map(|shortfall| (job, shortfall))
+    };
+    let nearest = misfits.into_iter().enumerate().filter_map(known);
+    match nearest.min_by_key(|(_, shortfall)| shortfall.missing()) {
+        Some((job, shortfall)) => PlanError::NoneFits {
+            schedule: job.kind,
+            chunks: job.shape.chunks,
+            micro_batches: job.shape.micro_batches,
+            shortfall,
+        },
+        None => PlanError::NoSchedule {
+            devices: options.machine.devices().len(),
+            layers: profile.layers().len(),
+            reason,
+        },
+    }
+}

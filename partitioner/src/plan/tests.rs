@@ -1,0 +1,252 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::machine::Machine;
+use crate::profile::{LayerProfile, Profile, Times};
+use crate::simulate::simulate;
+use crate::solve::{Problem, Recompute};
+
+fn profile(times: &[f64]) -> Profile {
+    let layer = |(index, &us): (usize, &f64)| {
+        let time = Micros::new(us).unwrap();
+        LayerProfile::new(format!("layer.{index}"), Times::new(time, time, time)).with_bytes(
+            Bytes(1 << 20),
+            Bytes(4 << 20),
+            Bytes(1 << 18),
+        )
+    };
+    Profile::new("cpu", 4, times.iter().enumerate().map(layer).collect()).unwrap()
+}
+
+fn options(devices: usize) -> PlanOptions {
+    PlanOptions::new(Machine::new(devices).unwrap())
+}
+
+#[test]
+fn a_plan_is_what_its_own_simulation_says() {
+    let profile = profile(&[3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]);
+    let mut options = options(3);
+    options.machine = options.machine.with_link("1GB/s,2us".parse().unwrap());
+    options.micro_batches = Some(6);
+    let plan = plan(&profile, &options).unwrap();
+    let schedule = plan.generate().unwrap();
+    let problem = Problem::new(&profile, 4, &options.machine, &schedule);
+    let costs = problem.stage_costs(&plan.partition, &plan.recompute);
+    let simulation = simulate(&schedule, &costs);
+    assert_eq!(simulation.makespan(), plan.step);
+    assert_eq!(simulation.peak_bytes(), plan.peak_bytes);
+    assert!(!plan.recompute.contains(&true));
+    let steps: Vec<Micros> = plan.alternatives.iter().filter_map(|a| a.step).collect();
+    assert!(steps.iter().all(|&step| step >= plan.step), "{steps:?}");
+    assert!(steps.is_sorted());
+    assert!(
+        plan.alternatives
+            .iter()
+            .any(|a| a.reason.contains("% slower: idle"))
+    );
+}
+
+#[test]
+fn a_fixed_schedule_and_chunks_are_kept() {
+    let mut options = options(2);
+    options.schedule = Some(ScheduleKind::GPipe);
+    options.chunks = Some(1);
+    options.micro_batches = Some(4);
+    let plan = plan(&profile(&[1.0; 6]), &options).unwrap();
+    assert_eq!(
+        (plan.schedule, plan.chunks, plan.micro_batches),
+        (ScheduleKind::GPipe, 1, 4)
+    );
+    assert_eq!(plan.partition.balance(), [3, 3]);
+    assert_eq!(plan.bottleneck.get(), 9.0);
+    assert_eq!(plan.step.get(), 45.0);
+    assert!(plan.alternatives.is_empty());
+}
+
+#[test]
+fn memory_decides_between_recompute_and_refusal() {
+    let mut options = options(2);
+    options.schedule = Some(ScheduleKind::OneFOneB);
+    options.micro_batches = Some(4);
+    // A layer: 4 MiB with gradients and AdamW's state, and 4 MiB for each in flight. Three
+    // layers with two in flight: 36 MiB, or with recompute 24 MiB and the inputs.
+    options.machine = options
+        .machine
+        .with_memory(&["30MiB".parse().unwrap()])
+        .unwrap();
+    let plan_it = |options: &PlanOptions| plan(&profile(&[1.0; 6]), options);
+    let plan = plan_it(&options).unwrap();
+    assert_eq!(plan.recompute, [true, false]);
+    options.recompute = Recompute::Never;
+    let error = plan_it(&options).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "nothing fits the memory; nearest is 1f1b with 1 chunks and 4 micro-batches: device 1 \
+         needs 32.0 MiB for stage 1 (layers 2..5), 2.0 MiB (2097152 bytes) more than its \
+         30.0 MiB; it fits with 2097152 bytes more on device 1"
+    );
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let text = |options: &PlanOptions| plan(&profile(&[1.0; 2]), options).unwrap_err().to_string();
+    assert_eq!(
+        text(&options(3)),
+        "no schedule exists for 3 devices and 2 layers: every stage needs a layer"
+    );
+    let mut fixed = options(2);
+    fixed.micro_batches = Some(0);
+    assert!(text(&fixed).starts_with("0 micro-batches"));
+    fixed.micro_batches = Some(8);
+    fixed.batch = Some(4);
+    assert!(text(&fixed).contains("does not make 8 micro-batches"));
+}
+
+#[test]
+fn the_number_of_micro_batches_is_chosen() {
+    let plan = plan(&profile(&[2.0; 8]), &options(4)).unwrap();
+    // Times are proportional to the size, so the finest split idles least.
+    assert_eq!(plan.micro_batches, 32);
+    assert_eq!(plan.micro_batch_size, 2);
+}
+
+fn sample() -> Plan {
+    let mut options = options(2);
+    options.machine = options
+        .machine
+        .with_memory(&["100MiB".parse().unwrap()])
+        .unwrap();
+    options.micro_batches = Some(16);
+    plan(&profile(&[1.5; 6]), &options).unwrap()
+}
+
+#[test]
+fn a_plan_survives_writing_and_reading() {
+    let plan = sample();
+    assert_eq!(Plan::from_json(plan.to_json(), "plan.json").unwrap(), plan);
+}
+
+#[test]
+fn errors_name_file_field_and_rule() {
+    use serde_json::{Value, json};
+    let text = sample().to_json();
+    let broken = |name: &str, value: Value| {
+        let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        json[name] = value;
+        Plan::from_json(json.to_string(), "plan.json")
+            .unwrap_err()
+            .to_string()
+    };
+    for (name, value, message) in [
+        ("version", json!(2), "version: 2 is not a version"),
+        (
+            "chunks",
+            json!(7),
+            "2 devices (entries of peak_bytes) with 7 chunks",
+        ),
+        (
+            "schedule",
+            json!("1f1c"),
+            "schedule: there is no schedule `1f1c`, did you mean",
+        ),
+        (
+            "step_us",
+            json!(-1.0),
+            "step_us: must be a number from 0 to",
+        ),
+        (
+            "step_us",
+            json!(1e18),
+            "step_us: must be a number from 0 to",
+        ),
+        (
+            "micro_batches",
+            json!(1_000_000_000_000_000_000_u64),
+            "micro_batches: must be a whole number",
+        ),
+        (
+            "bubble_fraction",
+            json!(1.5),
+            "bubble_fraction: must be a number from 0 to 1, is 1.5",
+        ),
+        ("recompute", json!([1, 2]), "recompute"),
+        ("placement", json!([0, 9]), "placement"),
+        ("colour", json!(3), "colour: is not a field here"),
+    ] {
+        let error = broken(name, value);
+        assert!(
+            error.starts_with(&format!("plan.json: {message}")),
+            "{error}"
+        );
+    }
+}
+
+/// Unequal stages and dear links, for which the built-in orders are not the best.
+#[test]
+fn a_computed_schedule_travels_with_the_plan() {
+    let mut options = options(3);
+    options.machine = options.machine.with_link("100MB/s,5us".parse().unwrap());
+    options.schedule = Some(ScheduleKind::Auto);
+    options.micro_batches = Some(5);
+    let plan = plan(&profile(&[900.0, 4000.0, 700.0, 2500.0]), &options).unwrap();
+    let read = Plan::from_json(plan.to_json(), "plan.json").unwrap();
+    assert_eq!(read, plan);
+    let schedule = read.generate().unwrap();
+    let problem = Problem::new(
+        &profile(&[900.0, 4000.0, 700.0, 2500.0]),
+        4,
+        &options.machine,
+        &schedule,
+    );
+    let costs = problem.stage_costs(&plan.partition, &plan.recompute);
+    assert_eq!(simulate(&schedule, &costs).makespan(), plan.step);
+    if plan.computed.is_some() {
+        let text = plan.to_json();
+        let broken = text.replacen("0F0", "0F4", 1);
+        let error = Plan::from_json(broken, "plan.json")
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("plan.json: actions: "), "{error}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn damaged_text_never_panics(
+        edits in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>(), 0..3), 1..6),
+    ) {
+        let mut text = sample().to_json().into_bytes();
+        for (index, byte, how) in edits {
+            let at = index.index(text.len());
+            match how {
+                0 => text[at] = byte,
+                1 => { text.remove(at); }
+                _ => text.insert(at, byte),
+            }
+        }
+        if let Ok(plan) = Plan::from_json(&text, "plan.json") {
+            prop_assert_eq!(Plan::from_json(plan.to_json(), "plan.json"), Ok(plan));
+        }
+    }
+
+    /// No simpler choice is faster: what the plan is for.
+    #[test]
+    fn no_built_in_with_an_even_cut_is_faster(
+        times in prop::collection::vec(1_u32..20, 4..9),
+        devices in 1_usize..4,
+    ) {
+        let times: Vec<f64> = times.into_iter().map(f64::from).collect();
+        let profile = profile(&times);
+        let mut options = options(devices);
+        options.micro_batches = Some(2 * devices);
+        let plan = plan(&profile, &options).unwrap();
+        for kind in [ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::ZbH1] {
+            let schedule = kind.generate(Shape::new(devices, 2 * devices)).unwrap();
+            let problem = Problem::new(&profile, 4, &options.machine, &schedule);
+            let solution = problem.solve().unwrap();
+            let costs = problem.stage_costs(&solution.partition, &solution.recompute);
+            prop_assert!(plan.step <= simulate(&schedule, &costs).makespan());
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! What a model's layers cost, as measured: `profile.json`.
+//!
+//! All amounts are those of one micro-batch of `batch` samples. For other sizes bytes scale
+//! linearly; times follow the layer's measured curve where it has one, else they scale
+//! linearly as well.
+
+mod read;
+mod scale;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use crate::json::{MAX_BYTES, MAX_MICROS, ReadError};
+use crate::units::{Bytes, Micros};
+
+pub use scale::LayerCost;
+
+/// The version of `profile.json` that this build reads and writes.
+pub const PROFILE_VERSION: u64 = 1;
+/// The most layers of a profile.
+pub const MAX_LAYERS: usize = 100_000;
+/// The largest micro-batch of a profile, in samples.
+pub const MAX_BATCH: usize = 1 << 24;
+/// The most points of a layer's curve.
+const MAX_POINTS: usize = 64;
+/// The most bytes of a name or a remark.
+const MAX_TEXT: usize = 4096;
+/// The most bytes that all layers together may name for one field.
+const MAX_TOTAL: u64 = 1 << 53;
+
+/// Measured times of one layer for one micro-batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Times {
+    /// Forward.
+    pub forward: Micros,
+    /// Gradient of the input alone.
+    pub backward_input: Micros,
+    /// Gradient of the weights alone, after the input's.
+    pub backward_weight: Micros,
+    /// Both gradients in one go; the sum of the two where it was not measured.
+    pub backward: Option<Micros>,
+    /// The forward once more before a backward; the forward's time where it was not measured.
+    pub recompute: Option<Micros>,
+}
+
+impl Times {
+    /// Forward and the two halves of the backward.
+    pub const fn new(forward: Micros, backward_input: Micros, backward_weight: Micros) -> Self {
+        Self {
+            forward,
+            backward_input,
+            backward_weight,
+            backward: None,
+            recompute: None,
+        }
+    }
+
+    /// The time of a backward that gives both gradients.
+    pub fn joint(&self) -> Micros {
+        self.backward
+            .unwrap_or(self.backward_input + self.backward_weight)
+    }
+
+    /// The time of a recompute.
+    pub fn again(&self) -> Micros {
+        self.recompute.unwrap_or(self.forward)
+    }
+}
+
+/// One layer of a profile.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct LayerProfile {
+    /// The layer's name.
+    pub name: String,
+    /// Times of a micro-batch of the profile's size.
+    pub times: Times,
+    /// Parameters.
+    pub parameters: Bytes,
+    /// What the layer keeps of one micro-batch from its forward to its backward.
+    pub activations: Bytes,
+    /// What the layer hands to the next one; its gradient is as large.
+    pub output: Bytes,
+    /// What the layer needs besides while it runs, and frees again.
+    pub temporary: Bytes,
+    /// Times for other micro-batch sizes, by increasing size in samples.
+    pub curve: Vec<(usize, Times)>,
+}
+
+impl LayerProfile {
+    /// A layer that costs nothing but time.
+    pub fn new(name: impl Into<String>, times: Times) -> Self {
+        Self {
+            name: name.into(),
+            times,
+            ..Self::default()
+        }
+    }
+
+    /// The same with memory: parameters, activations and output.
+    #[must_use]
+    pub fn with_bytes(mut self, parameters: Bytes, activations: Bytes, output: Bytes) -> Self {
+        self.parameters = parameters;
+        self.activations = activations;
+        self.output = output;
+        self
+    }
+
+    /// The same with memory that it needs while it runs.
+    #[must_use]
+    pub fn with_temporary(mut self, temporary: Bytes) -> Self {
+        self.temporary = temporary;
+        self
+    }
+
+    /// The same with times for other micro-batch sizes, in any order.
+    #[must_use]
+    pub fn with_curve(mut self, mut curve: Vec<(usize, Times)>) -> Self {
+        curve.sort_by_key(|&(batch, _)| batch);
+        self.curve = curve;
+        self
+    }
+}
+
+/// A model's layers with their measured costs.
+///
+/// # Examples
+/// ```
+/// use gpipe_partitioner::Profile;
+///
+/// let text = r#"{"version": 1, "device": "cpu", "batch": 8, "layers": [
+///     {"name": "block.0", "forward_us": 100, "backward_input_us": 120,
+///      "backward_weight_us": 80, "parameter_bytes": 4096,
+///      "activation_bytes": 65536, "output_bytes": 8192}]}"#;
+/// let profile = Profile::from_json(text, "profile.json")?;
+/// assert_eq!(profile.layers()[0].times.joint().get(), 200.0);
+///
+/// let error = Profile::from_json(text.replace("100", "-1"), "profile.json").unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "profile.json: layers[0].forward_us: must be a number from 0 to 1000000000000, is -1"
+/// );
+/// # Ok::<(), gpipe_partitioner::ReadError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    device: String,
+    batch: usize,
+    layers: Vec<LayerProfile>,
+    input: Bytes,
+    libtorch: Option<String>,
+    measured: Option<String>,
+}
+
+impl Profile {
+    /// A profile of `layers` measured on `device` with micro-batches of `batch` samples.
+    ///
+    /// # Errors
+    /// A [`ReadError`] that names the field and the rule, as when reading a file: no layer or
+    /// too many, a batch of 0, an amount beyond its range, a curve that does not increase.
+    pub fn new(
+        device: impl Into<String>,
+        batch: usize,
+        layers: Vec<LayerProfile>,
+    ) -> Result<Self, ReadError> {
+        let profile = Self {
+            device: device.into(),
+            batch,
+            layers,
+            input: Bytes::ZERO,
+            libtorch: None,
+            measured: None,
+        };
+        profile.checked("profile")
+    }
+
+    /// The same with the size of the model's input for one micro-batch.
+    #[must_use]
+    pub fn with_input(mut self, input: Bytes) -> Self {
+        self.input = Bytes(input.0.min(MAX_BYTES));
+        self
+    }
+
+    /// The same with the version of libtorch, and with how it was measured.
+    #[must_use]
+    pub fn with_origin(mut self, libtorch: Option<String>, measured: Option<String>) -> Self {
+        let short = |text: String| text.chars().take(MAX_TEXT / 4).collect();
+        self.libtorch = libtorch.map(short);
+        self.measured = measured.map(short);
+        self
+    }
+
+    /// The kind of device that was measured, such as `cpu`.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Samples in the micro-batch that was measured.
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// The layers, in order.
+    pub fn layers(&self) -> &[LayerProfile] {
+        &self.layers
+    }
+
+    /// The size of the model's input for one micro-batch; 0 where it is not known.
+    pub fn input(&self) -> Bytes {
+        self.input
+    }
+
+    /// The version of libtorch, where it is known.
+    pub fn libtorch(&self) -> Option<&str> {
+        self.libtorch.as_deref()
+    }
+
+    /// How it was measured, where it is known.
+    pub fn measured(&self) -> Option<&str> {
+        self.measured.as_deref()
+    }
+
+    /// Parameter bytes per layer: what [`Partition::by_weight`](crate::Partition::by_weight)
+    /// takes.
+    pub fn parameter_bytes(&self) -> Vec<u64> {
+        self.layers.iter().map(|layer| layer.parameters.0).collect()
+    }
+
+    /// Checks what must hold of any profile, however it came about.
+    fn checked(self, file: &str) -> Result<Self, ReadError> {
+        let error = |field: String, rule: String| {
+            Err(ReadError {
+                file: file.to_owned(),
+                field,
+                rule,
+            })
+        };
+        if !(1..=MAX_BATCH).contains(&self.batch) {
+            let rule = format!("must be from 1 to {MAX_BATCH}, is {}", self.batch);
+            return error("batch".into(), rule);
+        }
+        if !(1..=MAX_LAYERS).contains(&self.layers.len()) {
+            let rule = format!(
+                "must have from 1 to {MAX_LAYERS} entries, has {}",
+                self.layers.len()
+            );
+            return error("layers".into(), rule);
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            if let Err((field, rule)) = layer.check(self.batch) {
+                return error(format!("layers[{index}].{field}"), rule);
+            }
+        }
+        for (field, of) in BYTE_FIELDS {
+            let total: u64 = self.layers.iter().map(|layer| of(layer).0).sum();
+            if total > MAX_TOTAL {
+                let rule =
+                    format!("{field} of all layers must sum to at most {MAX_TOTAL}, is {total}");
+                return error("layers".into(), rule);
+            }
+        }
+        Ok(self)
+    }
+}
+
+type Getter<T> = fn(&LayerProfile) -> T;
+
+/// The fields of a layer in bytes. (At most 10⁵ layers of 2⁵⁰ bytes: sums fit a u64.)
+const BYTE_FIELDS: [(&str, Getter<Bytes>); 4] = [
+    ("parameter_bytes", |layer| layer.parameters),
+    ("activation_bytes", |layer| layer.activations),
+    ("output_bytes", |layer| layer.output),
+    ("temporary_bytes", |layer| layer.temporary),
+];
+
+impl LayerProfile {
+    fn check(&self, batch: usize) -> Result<(), (String, String)> {
+        if self.name.len() > MAX_TEXT {
+            return Err(("name".into(), format!("must have at most {MAX_TEXT} bytes")));
+        }
+        for (field, of) in BYTE_FIELDS {
+            if of(self).0 > MAX_BYTES {
+                let rule = format!("must be at most {MAX_BYTES}, is {}", of(self).0);
+                return Err((field.into(), rule));
+            }
+        }
+        if self.curve.len() > MAX_POINTS {
+            return Err((
+                "curve".into(),
+                format!("must have at most {MAX_POINTS} entries"),
+            ));
+        }
+        let mut last = 0;
+        for (index, &(size, _)) in self.curve.iter().enumerate() {
+            if size <= last || size > MAX_BATCH || size == batch {
+                let rule = format!(
+                    "must be larger than the one before, at most {MAX_BATCH}, \
+                     and not the profile's own {batch}, is {size}"
+                );
+                return Err((format!("curve[{index}].batch"), rule));
+            }
+            last = size;
+        }
+        let mut times = std::iter::once(&self.times).chain(self.curve.iter().map(|(_, t)| t));
+        if times.any(|times| times.longest() > MAX_MICROS) {
+            return Err((
+                "forward_us".into(),
+                format!("times must be at most {MAX_MICROS}"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Times {
+    fn longest(&self) -> f64 {
+        [
+            self.forward,
+            self.backward_input,
+            self.backward_weight,
+            self.joint(),
+            self.again(),
+        ]
+        .into_iter()
+        .fold(0.0, |longest, time| time.get().max(longest))
+    }
+}

@@ -1,0 +1,94 @@
+//! `profile.json` to a [`Profile`].
+
+use std::path::Path;
+
+use super::{LayerProfile, MAX_BATCH, MAX_LAYERS, MAX_POINTS, MAX_TEXT, PROFILE_VERSION};
+use super::{Profile, Times};
+use crate::json::{Fields, Located, ReadError, read_file};
+use crate::units::Bytes;
+
+impl Profile {
+    /// Reads a profile from a file.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is larger than 64 MiB, or breaks a rule of the format; the
+    /// error names file, field and rule.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ReadError> {
+        let path = path.as_ref();
+        let text = read_file(path)?;
+        Self::from_json(text, &path.display().to_string())
+    }
+
+    /// Reads a profile from JSON; `file` is what errors call it.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn from_json(text: impl AsRef<[u8]>, file: &str) -> Result<Self, ReadError> {
+        let mut fields = Located::parse(text.as_ref(), file)?.fields()?;
+        fields.version(PROFILE_VERSION)?;
+        let device = fields.required("device")?.text(MAX_TEXT)?;
+        let batch = fields.required("batch")?.size(1, MAX_BATCH)?;
+        let text = |field: Option<Located<'_>>| field.map(|t| t.text(MAX_TEXT)).transpose();
+        let libtorch = text(fields.optional("libtorch"))?;
+        let measured = text(fields.optional("measured"))?;
+        let input = optional_bytes(&mut fields, "input_bytes")?;
+        let layers = fields.required("layers")?.list(1, MAX_LAYERS)?;
+        fields.finish()?;
+        let profile = Self {
+            device,
+            batch,
+            layers: layers.into_iter().map(layer).collect::<Result<_, _>>()?,
+            input,
+            libtorch,
+            measured,
+        };
+        profile.checked(file)
+    }
+}
+
+fn layer(located: Located<'_>) -> Result<LayerProfile, ReadError> {
+    let mut fields = located.fields()?;
+    let layer = LayerProfile {
+        name: fields.required("name")?.text(MAX_TEXT)?,
+        times: times(&mut fields)?,
+        parameters: fields.required("parameter_bytes")?.bytes()?,
+        activations: fields.required("activation_bytes")?.bytes()?,
+        output: fields.required("output_bytes")?.bytes()?,
+        temporary: optional_bytes(&mut fields, "temporary_bytes")?,
+        curve: match fields.optional("curve") {
+            Some(curve) => {
+                let points = curve.list(0, MAX_POINTS)?;
+                points.into_iter().map(point).collect::<Result<_, _>>()?
+            }
+            None => Vec::new(),
+        },
+    };
+    fields.finish()?;
+    Ok(layer)
+}
+
+fn point(located: Located<'_>) -> Result<(usize, Times), ReadError> {
+    let mut fields = located.fields()?;
+    let batch = fields.required("batch")?.size(1, MAX_BATCH)?;
+    let times = times(&mut fields)?;
+    fields.finish()?;
+    Ok((batch, times))
+}
+
+fn times(fields: &mut Fields<'_>) -> Result<Times, ReadError> {
+    let optional = |field: Option<Located<'_>>| field.map(|time| time.micros()).transpose();
+    Ok(Times {
+        forward: fields.required("forward_us")?.micros()?,
+        backward_input: fields.required("backward_input_us")?.micros()?,
+        backward_weight: fields.required("backward_weight_us")?.micros()?,
+        backward: optional(fields.optional("backward_us"))?,
+        recompute: optional(fields.optional("recompute_us"))?,
+    })
+}
+
+fn optional_bytes(fields: &mut Fields<'_>, name: &'static str) -> Result<Bytes, ReadError> {
+    match fields.optional(name) {
+        Some(bytes) => bytes.bytes(),
+        None => Ok(Bytes::ZERO),
+    }
+}

@@ -1,0 +1,99 @@
+//! Costs for a micro-batch size other than the measured one.
+
+use super::{LayerProfile, Profile, Times};
+use crate::units::{Bytes, Micros};
+
+/// What one layer costs for one micro-batch of a given size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LayerCost {
+    /// Forward.
+    pub forward: Micros,
+    /// Gradient of the input alone.
+    pub input: Micros,
+    /// Gradient of the weights alone.
+    pub weight: Micros,
+    /// Both gradients in one go.
+    pub backward: Micros,
+    /// The forward once more.
+    pub recompute: Micros,
+    /// Parameters (whatever the size).
+    pub parameters: Bytes,
+    /// What is kept from the forward to the backward.
+    pub activations: Bytes,
+    /// What goes to the next layer.
+    pub output: Bytes,
+    /// What is needed while the layer runs.
+    pub temporary: Bytes,
+}
+
+impl Profile {
+    /// The costs of each layer for a micro-batch of `batch` samples.
+    ///
+    /// Between two measured sizes a time lies on the straight line between them. Below the
+    /// smallest and above the largest the line is continued, but a micro-batch never takes
+    /// longer than a larger measured one, nor less than its share of a larger or than the
+    /// whole of a smaller measured one. Without a curve times are proportional to the size.
+    pub fn costs(&self, batch: usize) -> Vec<LayerCost> {
+        self.layers
+            .iter()
+            .map(|layer| layer.cost(self.batch, batch))
+            .collect()
+    }
+
+    /// The size of the model's input for a micro-batch of `batch` samples.
+    pub fn input_for(&self, batch: usize) -> Bytes {
+        scaled(self.input, self.batch, batch)
+    }
+}
+
+impl LayerProfile {
+    fn cost(&self, measured: usize, batch: usize) -> LayerCost {
+        let mut points: Vec<(usize, Times)> = self.curve.clone();
+        let index = points.partition_point(|&(size, _)| size < measured);
+        points.insert(index, (measured, self.times));
+        let time = |of: fn(&Times) -> Micros| interpolate(&points, batch, of);
+        LayerCost {
+            forward: time(|t| t.forward),
+            input: time(|t| t.backward_input),
+            weight: time(|t| t.backward_weight),
+            backward: time(Times::joint),
+            recompute: time(Times::again),
+            parameters: self.parameters,
+            activations: scaled(self.activations, measured, batch),
+            output: scaled(self.output, measured, batch),
+            temporary: scaled(self.temporary, measured, batch),
+        }
+    }
+}
+
+/// `bytes · batch / measured`, rounded up.
+fn scaled(bytes: Bytes, measured: usize, batch: usize) -> Bytes {
+    let product = u128::from(bytes.0) * batch as u128;
+    Bytes(u64::try_from(product.div_ceil(measured as u128)).unwrap_or(u64::MAX))
+}
+
+/// The time for `batch` samples on the line through the measured points (at least one).
+fn interpolate(points: &[(usize, Times)], batch: usize, of: fn(&Times) -> Micros) -> Micros {
+    let at = |index: usize| {
+        let (size, times) = &points[index];
+        (*size as f64, of(times).get())
+    };
+    let batch = batch as f64;
+    let (first, last) = (at(0), at(points.len() - 1));
+    if points.len() == 1 {
+        return Micros::saturating(first.1 * batch / first.0);
+    }
+    let above = points.partition_point(|&(size, _)| (size as f64) < batch);
+    let right = above.clamp(1, points.len() - 1);
+    let ((x0, y0), (x1, y1)) = (at(right - 1), at(right));
+    let line = y0 + (y1 - y0) * (batch - x0) / (x1 - x0);
+    let time = if batch < first.0 {
+        line.clamp(first.1 * batch / first.0, first.1)
+    } else if batch > last.0 {
+        line.max(last.1)
+    } else {
+        line
+    };
+    Micros::saturating(time)
+}

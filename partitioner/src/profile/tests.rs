@@ -1,0 +1,259 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn micros(value: f64) -> Micros {
+    Micros::new(value).unwrap()
+}
+
+fn sample() -> Profile {
+    let times = Times::new(micros(100.5), micros(120.0), micros(0.1));
+    let mut second = times;
+    second.backward = Some(micros(200.0));
+    second.recompute = Some(micros(90.0));
+    let layers = vec![
+        LayerProfile::new("embed", times).with_bytes(Bytes(4096), Bytes(1 << 20), Bytes(512)),
+        LayerProfile::new("head \"x\"", second)
+            .with_temporary(Bytes(77))
+            .with_curve(vec![(16, times), (2, times)]),
+    ];
+    Profile::new("cpu", 8, layers)
+        .unwrap()
+        .with_input(Bytes(64))
+        .with_origin(Some("2.11.0".into()), None)
+}
+
+#[test]
+fn a_profile_survives_writing_and_reading() {
+    let profile = sample();
+    let text = profile.to_json();
+    assert_eq!(Profile::from_json(&text, "p").unwrap(), profile);
+    // Layers stay one a line, so that a diff of two profiles can be read.
+    assert_eq!(
+        text.lines()
+            .filter(|line| line.contains("\"name\""))
+            .count(),
+        2
+    );
+}
+
+/// What is wrong with the sample once `from` is `to`.
+fn broken(from: &str, to: &str) -> String {
+    let text = sample().to_json();
+    assert!(text.contains(from), "{from} is not in {text}");
+    let error = Profile::from_json(text.replacen(from, to, 1), "p.json").unwrap_err();
+    error.to_string()
+}
+
+#[test]
+fn errors_name_file_field_and_rule() {
+    let time = "must be a number from 0 to 1000000000000, is";
+    for (from, to, message) in [
+        ("100.5", "-4", format!("layers[0].forward_us: {time} -4")),
+        (
+            "100.5",
+            "1e18",
+            format!("layers[0].forward_us: {time} 1e18"),
+        ),
+        (
+            "100.5",
+            "\"x\"",
+            format!("layers[0].forward_us: {time} the text \"x\""),
+        ),
+        (
+            "100.5",
+            "null",
+            format!("layers[0].forward_us: {time} null"),
+        ),
+        (
+            "4096",
+            "1.5",
+            format!(
+                "layers[0].parameter_bytes: must be a whole number from 0 to {MAX_BYTES}, is 1.5"
+            ),
+        ),
+        (
+            "4096",
+            "1000000000000000000",
+            format!(
+                "layers[0].parameter_bytes: must be a whole number from 0 to {MAX_BYTES}, is 1000000000000000000"
+            ),
+        ),
+        (
+            "\"batch\":16",
+            "\"batch\":1",
+            "layers[1].curve[1].batch: must be larger".into(),
+        ),
+        (
+            "\"batch\":16",
+            "\"batch\":8",
+            "layers[1].curve[1].batch: must be larger".into(),
+        ),
+        (
+            "\"batch\": 8",
+            "\"batch\": 0",
+            "batch: must be a whole number from 1 to 16777216, is 0".into(),
+        ),
+        ("\"batch\": 8", "\"size\": 8", "batch: is missing".into()),
+        (
+            "\"device\"",
+            "\"colour\": 1, \"device\"",
+            "colour: is not a field here; there are version, device, batch".into(),
+        ),
+        (
+            "forward_us",
+            "forwards_us",
+            "layers[0].forward_us: is missing".into(),
+        ),
+        (
+            "\"name\":\"embed\"",
+            "\"name\":\"embed\",\"flops\":3",
+            "layers[0].flops: is not a field here".into(),
+        ),
+        (
+            "\"device\"",
+            "\"batch\": 3, \"device\"",
+            "batch: is given twice".into(),
+        ),
+        (
+            "\"version\": 1",
+            "\"version\": 2",
+            "version: 2 is not a version that this build reads; it reads 1".into(),
+        ),
+        ("\"version\": 1,", "", "version: is missing".into()),
+    ] {
+        let error = broken(from, to);
+        assert!(
+            error.starts_with(&format!("p.json: {message}")),
+            "{to}: {error}"
+        );
+    }
+}
+
+#[test]
+fn syntax_errors_name_the_field_too() {
+    for bad in ["NaN", "Infinity", "-Infinity", "1e999", "tru", "+1"] {
+        let error = broken("100.5", bad);
+        assert!(
+            error.starts_with("p.json: layers[0].forward_us: "),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    let text = sample().to_json();
+    for end in 0..text.trim_end().len() {
+        let cut = text.as_bytes()[..end].to_vec();
+        assert!(Profile::from_json(cut, "p").is_err(), "{end}");
+    }
+    assert!(Profile::from_json(text + "x", "p").is_err());
+}
+
+#[test]
+fn deep_wide_and_long_input_is_refused() {
+    let deep = "[".repeat(100_000);
+    assert!(Profile::from_json(deep, "p").is_err());
+    let wide: Vec<String> = (0..100).map(|i| format!("\"f{i}\":0,")).collect();
+    let wide = wide.concat();
+    let error = Profile::from_json(format!("{{{wide}\"x\":0}}"), "p").unwrap_err();
+    assert!(
+        error.to_string().contains("64 that an object may have"),
+        "{error}"
+    );
+    let long = format!("[{}0]", "0,".repeat(4_000_000));
+    let error = Profile::from_json(long, "p").unwrap_err();
+    assert!(
+        error.to_string().contains("more than 4000000 values"),
+        "{error}"
+    );
+}
+
+#[test]
+fn sums_stay_far_from_overflow() {
+    let layer = LayerProfile::new("x", Times::default()).with_bytes(
+        Bytes(MAX_BYTES),
+        Bytes::ZERO,
+        Bytes::ZERO,
+    );
+    let error = Profile::new("cpu", 1, vec![layer; 9]).unwrap_err();
+    assert!(
+        error.to_string().contains("parameter_bytes of all layers"),
+        "{error}"
+    );
+    assert!(Profile::new("cpu", 1, vec![]).is_err());
+    assert!(Profile::new("cpu", 0, vec![LayerProfile::default()]).is_err());
+}
+
+#[test]
+fn times_scale_linearly_without_a_curve() {
+    let costs = sample().costs(4);
+    assert_eq!(costs[0].forward, micros(50.25));
+    assert_eq!(costs[0].backward, micros(60.05));
+    assert_eq!(costs[0].recompute, costs[0].forward);
+    assert_eq!(costs[0].activations, Bytes(1 << 19));
+    assert_eq!(costs[0].parameters, Bytes(4096));
+    assert_eq!(costs[1].temporary, Bytes(39));
+}
+
+#[test]
+fn times_follow_the_curve() {
+    let flat = |us: f64| Times::new(micros(us), micros(us), micros(us));
+    let layer = LayerProfile::new("x", flat(100.0)).with_curve(vec![
+        (4, flat(80.0)),
+        (16, flat(180.0)),
+        (32, flat(500.0)),
+    ]);
+    let profile = Profile::new("cpu", 8, vec![layer]).unwrap();
+    let forward = |batch| profile.costs(batch)[0].forward.get();
+    assert_eq!(
+        [4, 6, 8, 12, 16].map(forward),
+        [80.0, 90.0, 100.0, 140.0, 180.0]
+    );
+    // Continued below and above.
+    assert_eq!([2, 48].map(forward), [70.0, 820.0]);
+}
+
+proptest! {
+    /// Any damage to the text is an error or gives another valid profile: no panic.
+    #[test]
+    fn damaged_text_never_panics(
+        edits in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>(), 0..3), 1..6),
+    ) {
+        let mut text = sample().to_json().into_bytes();
+        for (index, byte, how) in edits {
+            let at = index.index(text.len());
+            match how {
+                0 => text[at] = byte,
+                1 => { text.remove(at); }
+                _ => text.insert(at, byte),
+            }
+        }
+        if let Ok(profile) = Profile::from_json(&text, "p") {
+            let again = Profile::from_json(profile.to_json(), "p");
+            prop_assert_eq!(again, Ok(profile));
+        }
+    }
+
+    /// Any value in any field is an error or a valid profile.
+    #[test]
+    fn strange_values_never_panic(
+        field in 0_usize..14,
+        value in prop_oneof![
+            Just("1e18".to_owned()), Just("-1".to_owned()), Just("1e308".to_owned()),
+            Just("[]".to_owned()), Just("{}".to_owned()), Just("18446744073709551615".to_owned()),
+            Just("\"\\u0000\"".to_owned()), any::<f64>().prop_map(|x| x.to_string()),
+            any::<u64>().prop_map(|x| x.to_string()),
+        ],
+    ) {
+        let text = sample().to_json();
+        let colons: Vec<usize> = text.match_indices(':').map(|(at, _)| at + 1).collect();
+        let start = colons[field % colons.len()];
+        let length = text[start..].find([',', '}', '\n']).unwrap();
+        let text = format!("{}{value}{}", &text[..start], &text[start + length..]);
+        if let Ok(profile) = Profile::from_json(&text, "p") {
+            let _ = profile.costs(MAX_BATCH);
+        }
+    }
+}

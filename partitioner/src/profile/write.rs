@@ -1,0 +1,77 @@
+//! A [`Profile`] to `profile.json`.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+
+use super::{LayerProfile, PROFILE_VERSION, Profile, Times};
+use crate::units::Bytes;
+
+impl Profile {
+    /// The profile as JSON, one layer a line; optional fields only where they say something.
+    pub fn to_json(&self) -> String {
+        let mut head = Map::new();
+        head.insert("version".into(), json!(PROFILE_VERSION));
+        head.insert("device".into(), json!(self.device));
+        head.insert("batch".into(), json!(self.batch));
+        for (name, text) in [("libtorch", &self.libtorch), ("measured", &self.measured)] {
+            if let Some(text) = text {
+                head.insert(name.into(), json!(text));
+            }
+        }
+        optional_bytes(&mut head, "input_bytes", self.input);
+        // Writing to a String cannot fail.
+        let mut text = String::from("{\n");
+        for (name, value) in &head {
+            let _ = writeln!(text, "  {}: {value},", Value::from(name.as_str()));
+        }
+        text.push_str("  \"layers\": [");
+        for (index, layer) in self.layers.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "," };
+            let _ = write!(text, "{separator}\n    {}", layer_value(layer));
+        }
+        text.push_str("\n  ]\n}\n");
+        text
+    }
+}
+
+fn layer_value(layer: &LayerProfile) -> Value {
+    let mut map = Map::new();
+    map.insert("name".into(), json!(layer.name));
+    times_into(&mut map, &layer.times);
+    map.insert("parameter_bytes".into(), json!(layer.parameters.0));
+    map.insert("activation_bytes".into(), json!(layer.activations.0));
+    map.insert("output_bytes".into(), json!(layer.output.0));
+    optional_bytes(&mut map, "temporary_bytes", layer.temporary);
+    if !layer.curve.is_empty() {
+        let point = |(batch, times): &(usize, Times)| {
+            let mut map = Map::new();
+            map.insert("batch".into(), json!(batch));
+            times_into(&mut map, times);
+            Value::Object(map)
+        };
+        map.insert("curve".into(), layer.curve.iter().map(point).collect());
+    }
+    Value::Object(map)
+}
+
+fn times_into(map: &mut Map<String, Value>, times: &Times) {
+    map.insert("forward_us".into(), json!(times.forward));
+    map.insert("backward_input_us".into(), json!(times.backward_input));
+    map.insert("backward_weight_us".into(), json!(times.backward_weight));
+    let optional = [
+        ("backward_us", times.backward),
+        ("recompute_us", times.recompute),
+    ];
+    for (name, time) in optional {
+        if let Some(time) = time {
+            map.insert(name.into(), json!(time));
+        }
+    }
+}
+
+fn optional_bytes(map: &mut Map<String, Value>, name: &str, bytes: Bytes) {
+    if bytes != Bytes::ZERO {
+        map.insert(name.into(), json!(bytes.0));
+    }
+}

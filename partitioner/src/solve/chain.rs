@@ -1,0 +1,280 @@
+//! The problem in whole numbers, so that equal stages have equal costs and comparisons are
+//! exact.
+//!
+//! Times become multiples of a tick, a power of two so small that the whole chain has about
+//! 2^50 of them: whole microseconds stay exact, anything else is rounded by no more than f64
+//! rounds a sum of that size.
+
+use super::Transfer;
+use super::memory::{Held, Memory, PLAIN, REDO};
+use super::problem::Problem;
+use crate::profile::LayerCost;
+use crate::units::Micros;
+
+/// The chain's length in ticks and the longest transfer together stay below this
+/// on a device of speed 1.
+const SPAN: f64 = (1_u64 << 50) as f64;
+/// No transfer counts for more ticks than this.
+const LONGEST: f64 = (1_u64 << 60) as f64;
+
+/// A run of layers that ends a stage, as a candidate of the searches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) start: usize,
+    pub(super) mode: usize,
+}
+
+/// The instance that the searches work on.
+#[derive(Debug)]
+pub(super) struct Chain {
+    pub(super) layers: usize,
+    pub(super) stages: usize,
+    /// Which modes ([`PLAIN`], [`REDO`]) stages may choose from.
+    pub(super) modes: Vec<usize>,
+    /// Distinct prefix sums of work in ticks.
+    rows: Vec<Vec<i64>>,
+    /// Per mode and stage, which row.
+    row_of: [Vec<usize>; 2],
+    /// Ticks at a cut in front of layer k: what the stage before it waits.
+    waits: Vec<i64>,
+    /// Ticks at a cut in front of layer k: how long the link is busy.
+    busy: Vec<i64>,
+    /// Whether the cut behind a stage crosses between devices.
+    crosses: Vec<bool>,
+    pub(super) memory: Memory,
+    pub(super) held: Vec<Held>,
+    pub(super) device: Vec<usize>,
+    /// Per device.
+    pub(super) caps: Vec<Option<u64>>,
+    /// Prefix sums of what makes stages evenly filled: the work of each layer, but no more
+    /// than a few times the median, so that one giant does not leave the others unordered.
+    pub(super) even: Vec<i64>,
+    /// Shares of the work, from 0 to 1: per stage boundary what the devices before it can do.
+    pub(super) shares: Vec<f64>,
+    tick: f64,
+}
+
+impl Chain {
+    /// # Complexity
+    /// O(layers · distinct speeds + stages).
+    pub(super) fn new(problem: &Problem) -> Self {
+        let costs = &problem.costs;
+        let total = costs
+            .iter()
+            .map(|c| work(c, true, REDO).max(work(c, false, REDO)))
+            .sum::<f64>()
+            + costs
+                .iter()
+                .map(|c| problem.transfer_at(c).0.get())
+                .fold(0.0, f64::max);
+        let tick = if total > 0.0 {
+            (total / SPAN).log2().ceil().exp2()
+        } else {
+            1.0
+        };
+        let mut chain = Self {
+            layers: costs.len(),
+            stages: problem.stages.len(),
+            modes: problem.modes(),
+            rows: Vec::new(),
+            row_of: [Vec::new(), Vec::new()],
+            waits: Vec::new(),
+            busy: Vec::new(),
+            crosses: problem.crosses(),
+            memory: problem.memory(),
+            held: problem.stages.iter().map(|slot| slot.held).collect(),
+            device: problem.stages.iter().map(|s| s.device.0).collect(),
+            caps: problem
+                .machine
+                .devices()
+                .iter()
+                .map(|d| d.memory.map(|m| m.0))
+                .collect(),
+            even: even(problem, tick),
+            shares: shares(problem),
+            tick,
+        };
+        chain.add_rows(problem);
+        chain.add_transfers(problem);
+        chain
+    }
+
+    fn add_rows(&mut self, problem: &Problem) {
+        let mut known = std::collections::HashMap::new();
+        for stage in &problem.stages {
+            let speed = problem.machine.devices()[stage.device.0].speed;
+            for mode in [PLAIN, REDO] {
+                let row = *known
+                    .entry((speed.to_bits(), stage.split, mode))
+                    .or_insert_with(|| {
+                        let ticks = |cost| (work(cost, stage.split, mode) / self.tick).round();
+                        let mut sum = 0.0;
+                        // Sums of whole numbers below 2^51 are exact in f64; only the division
+                        // by the speed rounds, and it keeps their order.
+                        let running = problem.costs.iter().map(|cost| {
+                            sum += ticks(cost);
+                            (sum / speed).round() as i64
+                        });
+                        self.rows.push(std::iter::once(0).chain(running).collect());
+                        self.rows.len() - 1
+                    });
+                self.row_of[mode].push(row);
+            }
+        }
+    }
+
+    fn add_transfers(&mut self, problem: &Problem) {
+        let ticks = |time: Micros| (time.get() / self.tick).min(LONGEST).round() as i64;
+        let mut waits = vec![0];
+        let mut busy = vec![0];
+        for cost in &problem.costs {
+            let (wait, link) = problem.transfer_at(cost);
+            waits.push(if problem.transfer == Transfer::Waited {
+                ticks(wait)
+            } else {
+                0
+            });
+            busy.push(ticks(link));
+        }
+        // The model's output is not sent on.
+        waits[self.layers] = 0;
+        busy[self.layers] = 0;
+        (self.waits, self.busy) = (waits, busy);
+    }
+
+    /// Prefix sums of a stage's work.
+    pub(super) fn row(&self, stage: usize, mode: usize) -> &[i64] {
+        &self.rows[self.row_of[mode][stage]]
+    }
+
+    /// Ticks that a stage which ends in front of layer `end` waits for transfers.
+    pub(super) fn wait(&self, stage: usize, end: usize) -> i64 {
+        if self.crosses[stage] {
+            self.waits[end]
+        } else {
+            0
+        }
+    }
+
+    /// Ticks that the link behind a stage which ends in front of layer `end` is busy.
+    pub(super) fn busy(&self, stage: usize, end: usize) -> i64 {
+        if self.crosses[stage] {
+            self.busy[end]
+        } else {
+            0
+        }
+    }
+
+    /// Ticks of a stage with the layers `part.start..end`, its link behind included.
+    pub(super) fn cost(&self, stage: usize, part: Part, end: usize) -> i64 {
+        let row = self.row(stage, part.mode);
+        let work = row[end] - row[part.start] + self.wait(stage, end);
+        work.max(self.busy(stage, end))
+    }
+
+    /// The cost of the costliest stage.
+    pub(super) fn bottleneck(&self, cut: &Cut) -> i64 {
+        let stage = |stage: usize| self.cost(stage, cut.parts[stage], cut.end(stage, self));
+        (0..self.stages).map(stage).max().unwrap_or(0)
+    }
+
+    /// No stage costs more than this.
+    pub(super) fn longest(&self) -> i64 {
+        let work = self.rows.iter().map(|row| row[self.layers]).max();
+        let transfer = self.waits.iter().chain(&self.busy).max();
+        work.unwrap_or(0) + transfer.copied().unwrap_or(0)
+    }
+
+    /// Bytes of a stage with the layers `part.start..end`.
+    pub(super) fn bytes(&self, stage: usize, part: Part, end: usize) -> u64 {
+        let held = self.held[stage];
+        self.memory.bytes(part.mode, held, part.start, end)
+    }
+
+    /// The limit of a stage's device, raised by `slack`.
+    pub(super) fn cap(&self, stage: usize, slack: u64) -> Option<u64> {
+        self.caps[self.device[stage]].map(|cap| cap.saturating_add(slack))
+    }
+
+    /// As [`cap`](Self::cap), but none where a stage of all layers would keep to it.
+    pub(super) fn limit(&self, stage: usize, slack: u64) -> Option<u64> {
+        let (start, mode) = (0, self.modes[0]);
+        let most = self.bytes(stage, Part { start, mode }, self.layers);
+        self.cap(stage, slack).filter(|&cap| most > cap)
+    }
+
+    /// Bytes per device, its stages added up.
+    pub(super) fn device_bytes(&self, cut: &Cut) -> Vec<u64> {
+        let mut bytes = vec![0_u64; self.caps.len()];
+        for (stage, &part) in cut.parts.iter().enumerate() {
+            let device = &mut bytes[self.device[stage]];
+            *device = device.saturating_add(self.bytes(stage, part, cut.end(stage, self)));
+        }
+        bytes
+    }
+
+    /// A time in microseconds.
+    pub(super) fn micros(&self, ticks: i64) -> Micros {
+        Micros::saturating(ticks as f64 * self.tick)
+    }
+}
+
+/// A way to cut the chain: where each stage starts, and its mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    pub(super) parts: Vec<Part>,
+}
+
+impl Cut {
+    pub(super) fn end(&self, stage: usize, chain: &Chain) -> usize {
+        self.parts
+            .get(stage + 1)
+            .map_or(chain.layers, |next| next.start)
+    }
+}
+
+/// Microseconds of one micro-batch on one layer, on a device of speed 1.
+fn work(cost: &LayerCost, split: bool, mode: usize) -> f64 {
+    let backward = if split {
+        cost.input + cost.weight
+    } else {
+        cost.backward
+    };
+    let again = if mode == REDO {
+        cost.recompute
+    } else {
+        Micros::ZERO
+    };
+    cost.forward.get() + backward.get() + again.get()
+}
+
+/// See [`Chain::even`]; every layer counts for something, also one that takes no time.
+fn even(problem: &Problem, tick: f64) -> Vec<i64> {
+    let mut ticks: Vec<i64> = problem
+        .costs
+        .iter()
+        .map(|c| (work(c, true, PLAIN) / tick) as i64)
+        .collect();
+    let mut sorted = ticks.clone();
+    let middle = sorted.len() / 2;
+    let (_, &mut median, _) = sorted.select_nth_unstable(middle);
+    let most = median.saturating_mul(4).max(1);
+    let mut sum = 0;
+    for ticks in &mut ticks {
+        sum += (*ticks).clamp(1, most);
+        *ticks = sum;
+    }
+    ticks.insert(0, 0);
+    ticks
+}
+
+/// What the devices of the stages before each boundary can do of the whole.
+fn shares(problem: &Problem) -> Vec<f64> {
+    let mut sum = 0.0;
+    let mut shares = vec![0.0];
+    for stage in &problem.stages {
+        sum += problem.machine.devices()[stage.device.0].speed;
+        shares.push(sum);
+    }
+    shares.iter().map(|share| share / sum).collect()
+}

@@ -1,0 +1,173 @@
+//! Why there is no cut, and what would have to change.
+
+use std::fmt;
+use std::ops::Range;
+
+use super::chain::{Chain, Cut};
+use super::search::{Answer, ask};
+use crate::ids::{DeviceId, StageId};
+use crate::partition::PartitionError;
+use crate::units::Bytes;
+
+/// Why a chain cannot be cut.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SolveError {
+    /// The layers cannot be assigned to the stages at all.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// A partition into another number of stages than the schedule has.
+    #[error("the partition has {given} stages, the schedule {stages}")]
+    Stages {
+        /// Stages of the partition.
+        given: usize,
+        /// Stages of the schedule.
+        stages: usize,
+    },
+    /// A partition of another number of layers than the profile has.
+    #[error("the partition has {given} layers, the profile {layers}")]
+    Layers {
+        /// Layers of the partition.
+        given: usize,
+        /// Layers of the profile.
+        layers: usize,
+    },
+    /// The cut that was asked for does not fit.
+    #[error("the cut does not fit: {0}")]
+    Full(Shortfall),
+    /// No cut fits.
+    #[error("no cut fits: at best {0}")]
+    Infeasible(Shortfall),
+}
+
+impl SolveError {
+    /// What memory is missing, where that is the reason.
+    pub fn shortfall(&self) -> Option<&Shortfall> {
+        match self {
+            Self::Full(shortfall) | Self::Infeasible(shortfall) => Some(shortfall),
+            _ => None,
+        }
+    }
+}
+
+/// By how much a cut exceeds the devices' memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Shortfall {
+    /// The device that is exceeded most.
+    pub device: DeviceId,
+    /// Its stages with their layers.
+    pub stages: Vec<(StageId, Range<usize>)>,
+    /// Its limit.
+    pub cap: Bytes,
+    /// What it needs.
+    pub needs: Bytes,
+    /// The change that makes it fit: per device that is exceeded, the bytes to add to its
+    /// limit. No smaller addition, made to all devices, is enough for any cut.
+    pub raise: Vec<(DeviceId, Bytes)>,
+    /// Whether that is proved, or only the best of what was searched.
+    pub proved: bool,
+}
+
+impl Shortfall {
+    /// Bytes that the fullest device lacks.
+    pub fn missing(&self) -> Bytes {
+        self.needs - self.cap
+    }
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let missing = self.missing();
+        write!(f, "device {} needs {}", self.device, self.needs)?;
+        for (index, (stage, layers)) in self.stages.iter().enumerate() {
+            let lead = if index == 0 { " for" } else { " and" };
+            write!(
+                f,
+                "{lead} stage {stage} (layers {}..{})",
+                layers.start,
+                layers.end - 1
+            )?;
+        }
+        let cap = self.cap;
+        write!(f, ", {missing} ({} bytes) more than its {cap}", missing.0)?;
+        f.write_str("; it fits with ")?;
+        for (index, (device, bytes)) in self.raise.iter().enumerate().take(8) {
+            let lead = if index == 0 { "" } else { ", " };
+            write!(f, "{lead}{} bytes more on device {device}", bytes.0)?;
+        }
+        if self.raise.len() > 8 {
+            write!(f, ", and less on {} more", self.raise.len() - 8)?;
+        }
+        if !self.proved {
+            f.write_str(" (not proved to be the least)")?;
+        }
+        Ok(())
+    }
+}
+
+/// That the cut keeps to all limits.
+pub(super) fn check_fit(chain: &Chain, cut: &Cut) -> Result<(), SolveError> {
+    shortfall(chain, cut, true).map_or(Ok(()), |s| Err(SolveError::Full(s)))
+}
+
+/// The least addition to all limits with which some cut fits.
+pub(super) fn explain(chain: &Chain) -> SolveError {
+    let limit = chain.longest();
+    let mut proved = true;
+    let mut fits = |slack| match ask(chain, limit, slack) {
+        Answer::Yes(cut) => Some(cut),
+        Answer::No(_) => None,
+        Answer::Unknown => {
+            proved = false;
+            None
+        }
+    };
+    let mut high = 1024_u64;
+    let mut best = loop {
+        match fits(high) {
+            Some(cut) => break cut,
+            // With all of u64 added any cut fits: stages are not more than layers.
+            None => high = high.saturating_mul(2),
+        }
+    };
+    // With nothing added no cut was found.
+    let mut low = 1;
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match fits(middle) {
+            Some(cut) => {
+                high = middle;
+                best = cut;
+            }
+            None => low = middle + 1,
+        }
+    }
+    match shortfall(chain, &best, proved) {
+        Some(shortfall) => SolveError::Infeasible(shortfall),
+        // Cannot be: the search without addition would have found this cut, or another.
+        None => SolveError::Partition(PartitionError::NoStage),
+    }
+}
+
+/// By how much the cut exceeds the limits, if it does.
+fn shortfall(chain: &Chain, cut: &Cut, proved: bool) -> Option<Shortfall> {
+    let bytes = chain.device_bytes(cut);
+    let excess = |device: usize| {
+        let over = bytes[device].saturating_sub(chain.caps[device]?);
+        (over > 0).then_some((DeviceId(device), Bytes(over)))
+    };
+    let mut raise: Vec<(DeviceId, Bytes)> = (0..bytes.len()).filter_map(excess).collect();
+    raise.sort_by_key(|&(device, bytes)| (std::cmp::Reverse(bytes), device));
+    let &(device, missing) = raise.first()?;
+    let on = (0..chain.stages).filter(|&stage| chain.device[stage] == device.0);
+    let range = |stage: usize| cut.parts[stage].start..cut.end(stage, chain);
+    Some(Shortfall {
+        device,
+        stages: on.map(|stage| (StageId(stage), range(stage))).collect(),
+        cap: Bytes(bytes[device.0]) - missing,
+        needs: Bytes(bytes[device.0]),
+        raise,
+        proved,
+    })
+}

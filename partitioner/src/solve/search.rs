@@ -1,0 +1,128 @@
+//! The smallest bottleneck, by bisection over probes.
+
+use super::chain::{Chain, Cut};
+use super::probe::{TooLow, probe, windows};
+use super::shared;
+
+/// The best cut that was found, and what no cut can go below.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) cut: Cut,
+    pub(super) lower_bound: i64,
+}
+
+/// What is known of a limit.
+pub(super) enum Answer {
+    /// This cut keeps to it.
+    Yes(Cut),
+    /// No cut does.
+    No(TooLow),
+    /// None was found in the time allowed.
+    Unknown,
+}
+
+/// Whether a cut keeps to `limit` ticks and to the memory limits raised by `slack`.
+///
+/// The limit of a device must hold for its stages together. Each of its stages must keep to
+/// it alone, which the probe decides exactly; for several stages a device the rest is left to
+/// [`shared`].
+pub(super) fn ask(chain: &Chain, limit: i64, slack: u64) -> Answer {
+    let caps: Vec<Option<u64>> = (0..chain.stages).map(|s| chain.limit(s, slack)).collect();
+    let reach = match probe(chain, limit, &caps) {
+        Ok(reach) => reach,
+        Err(too_low) => return Answer::No(too_low),
+    };
+    match reach.cut() {
+        Some(cut) if shared::fits(chain, &cut, slack) => Answer::Yes(cut),
+        _ => shared::ask(chain, &reach, limit, slack),
+    }
+}
+
+/// The cut with the smallest bottleneck; none if no cut fits the memory limits, or none was
+/// found where the devices' stages share them.
+pub(super) fn best(chain: &Chain) -> Option<Found> {
+    let mut state = Bracket::open(chain)?;
+    while state.low < state.high && state.unknown < PATIENCE {
+        let middle = state.low + (state.high - state.low) / 2;
+        state.learn(middle, ask(chain, middle, 0), chain);
+    }
+    Some(Found {
+        lower_bound: state.proved.min(state.high),
+        cut: state.cut,
+    })
+}
+
+/// Limits that may remain undecided before the search stops.
+const PATIENCE: usize = 12;
+
+/// Where the optimum is looked for.
+struct Bracket {
+    /// How many limits remained undecided.
+    unknown: usize,
+    /// No cut below this was found.
+    low: i64,
+    /// No cut below this exists.
+    proved: i64,
+    /// The bottleneck of `cut`.
+    high: i64,
+    cut: Cut,
+}
+
+impl Bracket {
+    /// Goes up from the bound that holds without transfers and memory until there is a cut:
+    /// most often there is one close by, and the probe is fast where the limit is tight.
+    fn open(chain: &Chain) -> Option<Self> {
+        let low = relaxed(chain);
+        let mut state = Self {
+            low,
+            proved: low,
+            unknown: 0,
+            high: i64::MAX,
+            cut: Cut { parts: Vec::new() },
+        };
+        let longest = chain.longest();
+        let (mut limit, mut step) = (state.low, state.low / 1024 + 1);
+        while state.high == i64::MAX {
+            let answer = ask(chain, limit, 0);
+            let hopeless = matches!(answer, Answer::No(TooLow { next: None }));
+            state.learn(limit, answer, chain);
+            let given_up = state.unknown >= PATIENCE;
+            if state.high == i64::MAX && (hopeless || given_up || limit >= longest) {
+                return None;
+            }
+            limit = state.low.max(limit.saturating_add(step)).min(longest);
+            step = step.saturating_mul(2);
+        }
+        Some(state)
+    }
+
+    fn learn(&mut self, limit: i64, answer: Answer, chain: &Chain) {
+        match answer {
+            Answer::Yes(cut) => {
+                self.high = chain.bottleneck(&cut);
+                self.cut = cut;
+            }
+            Answer::No(too_low) => {
+                self.low = too_low.next.unwrap_or(limit + 1);
+                self.proved = self.proved.max(self.low);
+            }
+            Answer::Unknown => {
+                self.unknown += 1;
+                self.low = limit + 1;
+            }
+        }
+    }
+}
+
+/// The smallest bottleneck if transfers took no time and memory had no limit.
+fn relaxed(chain: &Chain) -> i64 {
+    let (mut low, mut high) = (0, chain.longest());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match windows(chain, middle) {
+            Ok(_) => high = middle,
+            Err(too_low) => low = too_low.next.unwrap_or(high).min(high),
+        }
+    }
+    low
+}

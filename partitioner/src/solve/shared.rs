@@ -1,0 +1,161 @@
+//! Memory limits that several stages of a device share.
+//!
+//! Whether a cut exists under shared limits is NP-hard, so this tries in turn: an equal part of
+//! the limit for each stage, which the probe decides exactly; then a depth-first search over
+//! the cuts that the probe has reached, evenest first, which remembers what failed. The search
+//! is exhaustive up to a number of steps, and says so when it gave up.
+
+use std::collections::HashMap;
+
+use super::chain::{Chain, Cut, Part};
+use super::probe::{Reach, TooLow, probe};
+use super::search::Answer;
+
+/// Steps after which the search gives up.
+const STEPS: usize = 4_000;
+/// The deepest search.
+const DEPTH: usize = 4096;
+/// Failures that are remembered for each cut of each stage.
+const FAILURES: usize = 16;
+
+/// Whether the stages of each device together keep to its limit.
+pub(super) fn fits(chain: &Chain, cut: &Cut, slack: u64) -> bool {
+    let within = |(bytes, cap): (u64, &Option<u64>)| {
+        cap.is_none_or(|cap| bytes <= cap.saturating_add(slack))
+    };
+    chain
+        .device_bytes(cut)
+        .into_iter()
+        .zip(&chain.caps)
+        .all(within)
+}
+
+/// Whether a cut keeps to `limit` and to the shared limits; `reach` knows of all that keep to
+/// `limit` and whose stages alone keep to the memory limits.
+pub(super) fn ask(chain: &Chain, reach: &Reach<'_>, limit: i64, slack: u64) -> Answer {
+    if let Some(cut) = equal_parts(chain, limit, slack) {
+        return Answer::Yes(cut);
+    }
+    if chain.stages > DEPTH {
+        return Answer::Unknown;
+    }
+    let mut search = Search {
+        chain,
+        reach,
+        slack,
+        first: first_stages(chain),
+        used: vec![0; chain.caps.len()],
+        parts: Vec::new(),
+        failed: HashMap::new(),
+        steps: 0,
+    };
+    if search.descend(chain.stages, chain.layers) {
+        let mut parts = search.parts;
+        parts.reverse();
+        Answer::Yes(Cut { parts })
+    } else if search.steps > STEPS || !reach.complete {
+        Answer::Unknown
+    } else {
+        let next = Some(limit + 1);
+        Answer::No(TooLow { next })
+    }
+}
+
+/// A cut in which each stage keeps to an equal part of its device's limit.
+fn equal_parts(chain: &Chain, limit: i64, slack: u64) -> Option<Cut> {
+    let mut stages_on = vec![0_u64; chain.caps.len()];
+    for &device in &chain.device {
+        stages_on[device] += 1;
+    }
+    let part = |stage| {
+        let cap: Option<u64> = chain.cap(stage, slack);
+        cap.map(|cap| cap / stages_on[chain.device[stage]])
+    };
+    let caps: Vec<Option<u64>> = (0..chain.stages).map(part).collect();
+    probe(chain, limit, &caps).ok()?.cut()
+}
+
+/// The first stage of each device.
+fn first_stages(chain: &Chain) -> Vec<usize> {
+    let mut first = vec![usize::MAX; chain.caps.len()];
+    for (stage, &device) in chain.device.iter().enumerate().rev() {
+        first[device] = stage;
+    }
+    first
+}
+
+struct Search<'a> {
+    chain: &'a Chain,
+    reach: &'a Reach<'a>,
+    slack: u64,
+    first: Vec<usize>,
+    /// Bytes per device of the stages placed so far: the last ones.
+    used: Vec<u64>,
+    parts: Vec<Part>,
+    /// Per stage count and cut, the `used` from which no way led on.
+    failed: HashMap<(usize, usize), Vec<Vec<u64>>>,
+    steps: usize,
+}
+
+impl Search<'_> {
+    /// Places the first `stages` stages on the layers before `end`.
+    fn descend(&mut self, stages: usize, end: usize) -> bool {
+        if stages == 0 {
+            return true;
+        }
+        self.steps += 1;
+        if self.steps > STEPS || self.known_to_fail(stages, end) {
+            return false;
+        }
+        let stage = stages - 1;
+        let device = self.chain.device[stage];
+        let room = self.chain.cap(stage, self.slack);
+        let room = room.map_or(u64::MAX, |cap| cap - self.used[device].min(cap));
+        let mut candidates: Vec<(Part, u64)> = self
+            .reach
+            .parts(stage, end)
+            .map(|part| (part, self.chain.bytes(stage, part, end)))
+            .filter(|&(_, bytes)| bytes <= room)
+            .collect();
+        candidates.sort_by_key(|&(part, _)| self.reach.unevenness(stage, end, part));
+        for (part, bytes) in candidates {
+            self.used[device] += bytes;
+            self.parts.push(part);
+            if self.descend(stage, part.start) {
+                return true;
+            }
+            self.parts.pop();
+            self.used[device] -= bytes;
+        }
+        self.remember(stages, end);
+        false
+    }
+
+    /// What is used on the devices that have one of the first `stages` stages.
+    fn relevant(&self, stages: usize) -> Vec<u64> {
+        let devices = self.used.iter().zip(&self.first);
+        devices
+            .map(|(&used, &first)| if first < stages { used } else { 0 })
+            .collect()
+    }
+
+    fn known_to_fail(&self, stages: usize, end: usize) -> bool {
+        let Some(failed) = self.failed.get(&(stages, end)) else {
+            return false;
+        };
+        let used = self.relevant(stages);
+        let worse = |old: &Vec<u64>| old.iter().zip(&used).all(|(old, new)| old <= new);
+        failed.iter().any(worse)
+    }
+
+    fn remember(&mut self, stages: usize, end: usize) {
+        // A failure for want of steps proves nothing.
+        if self.steps <= STEPS {
+            let used = self.relevant(stages);
+            let failed = self.failed.entry((stages, end)).or_default();
+            if failed.len() < FAILURES {
+                failed.push(used);
+            }
+        }
+    }
+}
