@@ -8,6 +8,7 @@ use tch::Tensor;
 use thiserror::Error;
 
 use crate::TorchError;
+use crate::torch::{INCREMENT, mix};
 
 /// A text that cannot be used.
 #[derive(Debug, Error)]
@@ -203,11 +204,9 @@ impl Sampler {
 
     /// `SplitMix64` (Steele et al. 2014).
     fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let number = mix(self.state, 0);
+        self.state = self.state.wrapping_add(INCREMENT);
+        number
     }
 }
 

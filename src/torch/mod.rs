@@ -22,6 +22,7 @@ pub use sequential::Sequential;
 pub use values::Values;
 
 pub(crate) use device::{prepare, prepare_thread};
+pub(crate) use rng::{INCREMENT, mix};
 pub(crate) use stage::TorchStage;
 pub(crate) use step::{Mode, StepSettings};
 
