@@ -5,6 +5,12 @@
 
 #[cfg(feature = "torch")]
 mod env;
+mod input;
+mod output;
+mod plan;
+mod schedule;
+mod simulate;
+mod table;
 #[cfg(feature = "torch")]
 mod train;
 
@@ -31,6 +37,12 @@ enum Verb {
     /// Show what this machine offers: libtorch, cores, devices.
     #[cfg(feature = "torch")]
     Env(env::Args),
+    /// Choose balance, schedule, micro-batches and recompute from a profile.
+    Plan(plan::Args),
+    /// Show a schedule, check one, take schedules to and from PyTorch's CSV.
+    Schedule(schedule::Args),
+    /// Predict a schedule's timeline, bubble and memory.
+    Simulate(simulate::Args),
     /// Train a character-level GPT on a text, as a pipeline.
     #[cfg(feature = "torch")]
     Train(train::Args),
@@ -90,6 +102,9 @@ fn dispatch(verb: Verb) -> Result<(), Failure> {
             env::run(&args);
             Ok(())
         }
+        Verb::Plan(args) => plan::run(&args),
+        Verb::Schedule(args) => schedule::run(&args),
+        Verb::Simulate(args) => simulate::run(&args),
         #[cfg(feature = "torch")]
         Verb::Train(args) => train::run(&args),
     }

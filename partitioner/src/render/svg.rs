@@ -35,6 +35,17 @@ const fn look(kind: Kind) -> Look {
     Look { name, color, hatch }
 }
 
+/// Colours of everything but the bars, for light and dark surroundings. Labels have
+/// a rim in their bar's colour, so that the hatching does not cross them out.
+const STYLE: &str = "<style>\
+.tl text{fill:#111}.tl .ground{fill:#fff}.tl .lane{fill:#f1f1f1}.tl .tick{stroke:#333}\
+.tl g rect,.tl .key{stroke:#333;stroke-width:.6}\
+.tl g text{fill:#000;text-anchor:middle;paint-order:stroke;stroke-width:2px;stroke-linejoin:round;font-size:10px}\
+.tl g:hover rect{stroke:#000;stroke-width:2.5}\
+@media (prefers-color-scheme:dark){\
+.tl text{fill:#eee}.tl .ground{fill:#16181c}.tl .lane{fill:#2a2d33}.tl .tick{stroke:#bbb}\
+.tl g text{fill:#000}.tl g:hover rect{stroke:#fff}}";
+
 /// One row a device, one bar an action; each bar says what it is when pointed at.
 /// Below: the time axis, the legend, and the bubble. A document of its own, without
 /// scripts.
@@ -48,7 +59,8 @@ pub fn svg(timeline: &Timeline) -> String {
     let _ = writeln!(
         svg,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         font-family=\"sans-serif\" font-size=\"11\" role=\"img\" aria-label=\"pipeline timeline\">"
+         class=\"tl\" font-family=\"sans-serif\" font-size=\"11\" role=\"img\" \
+         aria-label=\"pipeline timeline\">"
     );
     definitions(&mut svg);
     legend(&mut svg, timeline);
@@ -61,7 +73,16 @@ pub fn svg(timeline: &Timeline) -> String {
 }
 
 fn definitions(svg: &mut String) {
-    svg.push_str("<defs>\n");
+    svg.push_str(STYLE);
+    for kind in Kind::ALL {
+        let _ = write!(
+            svg,
+            ".tl .{} text{{stroke:{}}}",
+            kind.letter(),
+            look(kind).color
+        );
+    }
+    svg.push_str("</style>\n<defs>\n");
     for kind in Kind::ALL {
         let Look { color, hatch, .. } = look(kind);
         let _ = writeln!(
@@ -72,7 +93,7 @@ fn definitions(svg: &mut String) {
             kind.letter()
         );
     }
-    svg.push_str("</defs>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n");
+    svg.push_str("</defs>\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n");
 }
 
 fn legend(svg: &mut String, timeline: &Timeline) {
@@ -84,7 +105,7 @@ fn legend(svg: &mut String, timeline: &Timeline) {
         let Look { name, .. } = look(kind);
         let _ = writeln!(
             svg,
-            "<rect x=\"{x}\" y=\"8\" width=\"16\" height=\"14\" fill=\"url(#k{})\" stroke=\"#333\"/>\
+            "<rect class=\"key\" x=\"{x}\" y=\"8\" width=\"16\" height=\"14\" fill=\"url(#k{})\"/>\
              <text x=\"{}\" y=\"19\">{name}</text>",
             kind.letter(),
             x + 21.0
@@ -93,8 +114,9 @@ fn legend(svg: &mut String, timeline: &Timeline) {
     }
     let _ = writeln!(
         svg,
-        "<text x=\"{}\" y=\"19\" text-anchor=\"end\">bubble {:.1} %</text>",
+        "<text x=\"{}\" y=\"19\" text-anchor=\"end\">step {}, bubble {:.1} %</text>",
         WIDTH - 10.0,
+        timeline.makespan(),
         100.0 * timeline.bubble_fraction()
     );
 }
@@ -111,7 +133,7 @@ fn row(svg: &mut String, timeline: &Timeline, device: usize) {
     let _ = writeln!(
         svg,
         "<text x=\"6\" y=\"{}\">device {device}</text>\
-         <rect x=\"{MARGIN}\" y=\"{y}\" width=\"{}\" height=\"{BAR}\" fill=\"#f6f6f6\"/>",
+         <rect class=\"lane\" x=\"{MARGIN}\" y=\"{y}\" width=\"{}\" height=\"{BAR}\"/>",
         y + 16.0,
         WIDTH - MARGIN - 10.0
     );
@@ -124,28 +146,27 @@ fn bar(svg: &mut String, timeline: &Timeline, span: &Span, y: f64) {
     let (x, end) = (place(timeline, span.start), place(timeline, span.end));
     let width = end - x;
     let action = span.action;
+    let letter = action.kind.letter();
     let _ = write!(
         svg,
-        "<g><title>{action}: {}, stage {}, micro-batch {}\n{} to {} ({})</title>\
-         <rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{BAR}\" fill=\"url(#k{})\" \
-         stroke=\"#333\" stroke-width=\".6\"/>",
+        "<g class=\"{letter}\"><title>{action}: {}, stage {}, micro-batch {}\n{} to {} ({})</title>\
+         <rect x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{BAR}\" fill=\"url(#k{letter})\"/>",
         look(action.kind).name,
         action.stage,
         action.micro,
         span.start,
         span.end,
         span.duration(),
-        action.kind.letter(),
     );
     let full = action.to_string();
-    let short = format!("{}{}", action.kind.letter(), action.micro);
+    let short = format!("{letter}{}", action.micro);
     if let Some(label) = [full, short]
         .into_iter()
-        .find(|l| l.len() as f64 * DIGIT < width)
+        .find(|l| l.len() as f64 * DIGIT + 2.0 < width)
     {
         let _ = write!(
             svg,
-            "<text x=\"{:.2}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
+            "<text x=\"{:.2}\" y=\"{}\">{label}</text>",
             x + width / 2.0,
             y + 16.0
         );
@@ -161,7 +182,7 @@ fn axis(svg: &mut String, timeline: &Timeline, height: f64) {
         let anchor = if tick == TICKS { "end" } else { "middle" };
         let _ = writeln!(
             svg,
-            "<path d=\"M{x:.2} {}v5\" stroke=\"#333\"/>\
+            "<path class=\"tick\" d=\"M{x:.2} {}v5\"/>\
              <text x=\"{x:.2}\" y=\"{}\" text-anchor=\"{anchor}\">{time}</text>",
             height - BOTTOM,
             height - BOTTOM + 17.0

@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 /// One row a device, in at most `width` columns (at least 20), readable without
 /// colour: an action starts with its name where that fits, and goes on with its
 /// kind's sign (F `>`, B `<`, I `-`, W `=`, R `~`); `.` is idle. The stage is
-/// left out where each device has one. Below: the time axis and the bubble.
+/// left out where each device has one. Below: the time axis, the bubble, and the signs
+/// where there is room for them.
 pub fn text(timeline: &Timeline, width: usize) -> String {
     let margin = format!("dev {} |", timeline.devices().saturating_sub(1)).len();
     let columns = width.clamp(20, 10_000).saturating_sub(margin + 1).max(1);
@@ -28,14 +29,30 @@ pub fn text(timeline: &Timeline, width: usize) -> String {
         w = columns.saturating_sub(1)
     );
     picture.push_str(axis.trim_end());
-    let _ = write!(
-        picture,
-        "
-bubble {:.1} %
-",
-        100.0 * timeline.bubble_fraction()
-    );
+    let bubble = format!("bubble {:.1} %", 100.0 * timeline.bubble_fraction());
+    let legend = format!("{bubble}   {}", legend(timeline));
+    let fits = legend.len() <= width.min(margin + columns + 1);
+    let _ = write!(picture, "\n{}\n", if fits { legend } else { bubble });
     picture
+}
+
+/// The signs of the kinds that occur.
+fn legend(timeline: &Timeline) -> String {
+    let mut legend = String::new();
+    for kind in Kind::ALL {
+        if timeline.spans().iter().any(|span| span.action.kind == kind) {
+            let name = match kind {
+                Kind::Forward => "forward",
+                Kind::Backward => "backward",
+                Kind::BackwardInput => "input gradient",
+                Kind::BackwardWeight => "weight gradient",
+                Kind::Recompute => "recompute",
+            };
+            // Writing to a String cannot fail.
+            let _ = write!(legend, "{}{} {name}  ", kind.letter(), sign(kind));
+        }
+    }
+    legend + ". idle"
 }
 
 /// The sign that fills an action of a kind.

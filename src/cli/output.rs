@@ -1,0 +1,51 @@
+//! Where data goes, and how wide a terminal is.
+
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::Path;
+
+use anyhow::Context;
+
+use super::Failure;
+
+/// Columns where nothing says how many there are.
+const WIDTH: usize = 100;
+
+/// Writes data to a file, or to standard output where none is given or it is `-`.
+pub(super) fn write(target: Option<&Path>, data: &str) -> Result<(), Failure> {
+    match target.filter(|path| *path != Path::new("-")) {
+        Some(path) => {
+            std::fs::write(path, data)
+                .with_context(|| format!("{} cannot be written", path.display()))?;
+            eprintln!("wrote {}", path.display());
+            Ok(())
+        }
+        None => print(data),
+    }
+}
+
+/// Writes data to standard output; a reader that has gone away is no error.
+fn print(data: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(data.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// A JSON value on a line of its own.
+pub(super) fn json(value: &serde_json::Value) -> String {
+    format!("{value}\n")
+}
+
+/// The columns that text for `target` may take: the terminal's, else those that the
+/// environment's `COLUMNS` names, else 100.
+pub(super) fn width(target: Option<&Path>) -> usize {
+    let to_terminal = target.is_none() && std::io::stdout().is_terminal();
+    let terminal = terminal_size::terminal_size().filter(|_| to_terminal);
+    let named = || std::env::var("COLUMNS").ok()?.trim().parse().ok();
+    terminal
+        .map(|(width, _)| usize::from(width.0))
+        .or_else(named)
+        .filter(|&width| width > 0)
+        .unwrap_or(WIDTH)
+}

@@ -1,0 +1,105 @@
+//! `gpipe-rs plan`: how to run a profiled model on given devices.
+
+mod report;
+
+use std::path::{Path, PathBuf};
+
+use gpipe_partitioner::{
+    Bytes, Link, Machine, MachineError, PlanError, PlanOptions, Recompute, ScheduleKind, plan,
+};
+
+use super::{Failure, input, output};
+
+/// Arguments of `gpipe-rs plan`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  gpipe-rs plan --profile profile.json --devices 8 --memory 24GiB --link 25GB/s,5us
+  gpipe-rs plan --profile profile.json --devices 3 --speed 1,1,0.5 --micro 16 --schedule 1f1b -o plan.json")]
+pub(super) struct Args {
+    /// What the model's layers cost, as `profile` writes it.
+    #[arg(long, value_name = "FILE")]
+    profile: PathBuf,
+    /// Devices.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    devices: usize,
+    /// Memory of a device, such as 24GiB: one value for all, or one for each.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true, value_parser = input::bytes)]
+    memory: Option<Vec<Bytes>>,
+    /// Speed of a device relative to the profiled one: one for all, or one for each.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true)]
+    speed: Option<Vec<f64>>,
+    /// Link between devices: bandwidth and latency, such as 25GB/s,5us.
+    #[arg(long, value_name = "LINK", value_parser = input::link)]
+    link: Option<Link>,
+    /// Micro-batches of a mini-batch, or auto.
+    // The type is named in full because clap takes a plain Option for an optional flag.
+    #[arg(
+        long, value_name = "M", default_value = "auto", allow_negative_numbers = true,
+        value_parser = input::count_or_auto
+    )]
+    micro: std::option::Option<usize>,
+    /// Samples of a mini-batch; by default as many micro-batches as asked for (auto:
+    /// four a device) of the profile's size.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    batch: Option<usize>,
+    /// Schedule, or auto: the fastest that fits.
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = input::schedule)]
+    schedule: ScheduleKind,
+    /// Stages per device; chosen where not given.
+    #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    chunks: Option<usize>,
+    /// Whether stages recompute their forward: never, always or auto (each by itself).
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
+    recompute: Recompute,
+    /// Write the plan to a file as JSON; `-` is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print the plan as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let options = options(args).map_err(|error| Failure::Usage(error.to_string()))?;
+    let profile = input::profile(&args.profile)?;
+    let plan = plan(&profile, &options).map_err(failure)?;
+    let to_stdout = args.output.as_deref() == Some(Path::new("-"));
+    if args.json || to_stdout {
+        output::write(None, &plan.to_json())?;
+    } else {
+        output::write(None, &report::text(&plan, &profile))?;
+    }
+    match &args.output {
+        Some(path) if !to_stdout => output::write(Some(path), &plan.to_json()),
+        _ => Ok(()),
+    }
+}
+
+fn options(args: &Args) -> Result<PlanOptions, MachineError> {
+    let mut machine = Machine::new(args.devices)?;
+    if let Some(speeds) = &args.speed {
+        machine = machine.with_speeds(speeds)?;
+    }
+    if let Some(memory) = &args.memory {
+        machine = machine.with_memory(memory)?;
+    }
+    if let Some(link) = args.link {
+        machine = machine.with_link(link);
+    }
+    let mut options = PlanOptions::new(machine);
+    options.micro_batches = args.micro;
+    options.batch = args.batch;
+    options.schedule = Some(args.schedule).filter(|&kind| kind != ScheduleKind::Auto);
+    options.chunks = args.chunks;
+    options.recompute = args.recompute;
+    Ok(options)
+}
+
+/// That nothing fits is an answer, though not the one hoped for; everything else is
+/// about the numbers asked for.
+fn failure(error: PlanError) -> Failure {
+    match error {
+        PlanError::NoneFits { .. } => Failure::Run(error.into()),
+        _ => Failure::Usage(error.to_string()),
+    }
+}

@@ -1,0 +1,85 @@
+//! All schedules side by side.
+
+use std::fmt::Write as _;
+
+use gpipe_partitioner::{Bytes, ScheduleKind};
+use serde_json::{Value, json};
+
+use super::super::{Failure, output, table::{Align, Table}};
+use super::options::{Format, Options};
+use super::workload::Refusal;
+use super::{Case, report};
+
+/// A table of every schedule, in the order in which they are documented.
+pub(super) fn run(options: &Options) -> Result<String, Failure> {
+    let cases: Vec<_> =
+        ScheduleKind::ALL.into_iter().map(|kind| (kind, case(options, kind))).collect();
+    if let Some((_, Err(refusal))) = cases.first()
+        && cases.iter().all(|(_, case)| case.is_err())
+    {
+        return Err(Failure::Usage(refusal.to_string()));
+    }
+    Ok(match options.format {
+        Format::Json => output::json(&cases_as_numbers(&cases)),
+        _ => table(options, &cases),
+    })
+}
+
+/// A schedule with its usual chunks, where it has several with those asked for.
+fn case(options: &Options, kind: ScheduleKind) -> Result<Case, Refusal> {
+    match kind.default_chunks() {
+        1 if kind != ScheduleKind::Auto => Case::with_chunks(options, kind, 1),
+        _ => Case::new(options, kind),
+    }
+}
+
+fn cases_as_numbers(cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> Value {
+    let number = |(kind, case): &(ScheduleKind, Result<Case, Refusal>)| match case {
+        Ok(case) => report::numbers(case),
+        Err(refusal) => json!({"schedule": kind.name(), "refused": refusal.to_string()}),
+    };
+    cases.iter().map(number).collect()
+}
+
+fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> String {
+    let mut table = Table::new(&[
+        ("schedule", Align::Left),
+        ("chunks", Align::Right),
+        ("step", Align::Right),
+        ("bubble", Align::Right),
+        ("in flight", Align::Right),
+        ("peak memory", Align::Right),
+    ]);
+    let mut refused = String::new();
+    for (kind, case) in cases {
+        match case {
+            Ok(case) => table.row(cells(options, case)),
+            // Writing to a String cannot fail.
+            Err(refusal) => _ = writeln!(refused, "{kind}: {refusal}"),
+        }
+    }
+    let mut text =
+        format!("{} devices, {} micro-batches\n", options.devices, options.micro);
+    text.push_str(&table.render());
+    if !refused.is_empty() {
+        let _ = write!(text, "\nnot for these numbers:\n{refused}");
+    }
+    text
+}
+
+fn cells(options: &Options, case: &Case) -> [String; 6] {
+    let simulation = &case.simulation;
+    let peak = simulation.peak_bytes().into_iter().max().unwrap_or_default();
+    let peak = if options.workload.knows_memory() { peak } else { Bytes::ZERO };
+    let schedule = simulation.schedule();
+    let in_flight = (0..schedule.schedule().devices())
+        .map(|device| schedule.peak_in_flight_on(gpipe_partitioner::DeviceId(device)));
+    [
+        case.name(),
+        case.chunks.to_string(),
+        simulation.makespan().to_string(),
+        format!("{:.1} %", 100.0 * simulation.timeline.bubble_fraction()),
+        report::in_flight(in_flight.fold(0.0, f64::max)),
+        report::memory(peak),
+    ]
+}

@@ -1,0 +1,101 @@
+//! `gpipe-rs simulate`: a schedule's timeline, bubble and memory on paper.
+
+mod compare;
+mod options;
+mod report;
+mod workload;
+
+use gpipe_partitioner::{ScheduleKind, Shape, Simulation};
+
+use super::{Failure, output};
+
+pub(super) use options::Args;
+
+use options::{Format, Options};
+use workload::Refusal;
+
+/// The most stages times micro-batches: some ten million actions, a GiB.
+const MAX_CELLS: usize = 1 << 22;
+/// The most actions that are drawn one by one.
+const MAX_DRAWN: usize = 500_000;
+
+/// A schedule and what it is predicted to do.
+#[derive(Debug)]
+struct Case {
+    /// What was asked for.
+    kind: ScheduleKind,
+    chunks: usize,
+    simulation: Simulation,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let options = Options::new(args)?;
+    let data = match options.kind {
+        Some(kind) if !options.compare => picture(&options, &Case::new(&options, kind)?)?,
+        _ => compare::run(&options)?,
+    };
+    output::write(options.output.as_deref(), &data)
+}
+
+fn picture(options: &Options, case: &Case) -> Result<String, Failure> {
+    let timeline = &case.simulation.timeline;
+    let drawn = matches!(options.format, Format::Svg | Format::Html | Format::Trace);
+    let actions = timeline.spans().len();
+    if drawn && actions > MAX_DRAWN {
+        return Err(Failure::Usage(format!(
+            "{actions} actions are too many for a picture, at most {MAX_DRAWN}: use --format text or json"
+        )));
+    }
+    Ok(report::render(options, case, output::width(options.output.as_deref())))
+}
+
+impl Case {
+    /// One schedule with the chunks asked for, or those that it usually has; `auto`
+    /// then tries one and two and takes the faster.
+    fn new(options: &Options, kind: ScheduleKind) -> Result<Self, Refusal> {
+        let chunks = match options.chunks {
+            Some(chunks) => vec![chunks],
+            None if kind == ScheduleKind::Auto => vec![1, 2],
+            None => vec![kind.default_chunks()],
+        };
+        let mut best: Result<Self, Refusal> = Err(Refusal::default());
+        for chunks in chunks {
+            match (Self::with_chunks(options, kind, chunks), &best) {
+                (Ok(case), Ok(other)) if case.makespan() >= other.makespan() => {}
+                (Err(_), Ok(_)) => {}
+                // Of two refusals the first is about the simpler shape.
+                (Err(_), Err(first)) if !first.is_empty() => {}
+                (case, _) => best = case,
+            }
+        }
+        best
+    }
+
+    fn with_chunks(options: &Options, kind: ScheduleKind, chunks: usize) -> Result<Self, Refusal> {
+        let shape = Shape::new(options.devices, options.micro).with_chunks(chunks);
+        let cells = shape.stages().checked_mul(shape.micro_batches);
+        if cells.is_none_or(|cells| cells > MAX_CELLS) {
+            return Err(Refusal::new(format!(
+                "{} stages times {} micro-batches are too many to simulate here: at most {MAX_CELLS}",
+                shape.stages(),
+                shape.micro_batches
+            )));
+        }
+        let simulation = options.workload.simulate(kind, shape)?;
+        Ok(Self { kind, chunks, simulation })
+    }
+
+    fn makespan(&self) -> gpipe_partitioner::Micros {
+        self.simulation.makespan()
+    }
+
+    /// The schedule's name, for `auto` with what it chose.
+    fn name(&self) -> String {
+        let schedule = self.simulation.schedule().schedule();
+        match (self.kind, schedule.name()) {
+            (ScheduleKind::Auto, "auto") => "auto (computed)".to_owned(),
+            (ScheduleKind::Auto, name) => format!("auto (here {name})"),
+            (kind, _) => kind.to_string(),
+        }
+    }
+}
