@@ -57,7 +57,9 @@ fn overhead(c: &mut Criterion) {
                             .div_f64(critical)
                     });
                 });
-                println!("{} p={p} {time:?}: {}", kind.name(), shares.medians());
+                if let Some(medians) = shares.medians() {
+                    println!("{} p={p} {time:?}: {medians}", kind.name());
+                }
             }
         }
     }
@@ -89,12 +91,16 @@ impl Shares {
         measured.saturating_sub(replay)
     }
 
-    fn medians(&mut self) -> String {
+    /// Nothing where the benchmark was filtered out.
+    fn medians(&mut self) -> Option<String> {
         let [replay, simulation] = [&mut self.over_replay, &mut self.over_simulation].map(|all| {
             all.sort_by(f64::total_cmp);
-            100.0 * all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
+            Some(100.0 * all.get(all.len() / 2)?)
         });
-        format!("{replay:.2} % over its replay, {simulation:.2} % over the simulation")
+        let (replay, simulation) = (replay?, simulation?);
+        Some(format!(
+            "{replay:.2} % over its replay, {simulation:.2} % over the simulation"
+        ))
     }
 }
 
@@ -126,7 +132,7 @@ fn start_and_stop(c: &mut Criterion) {
     for p in [1, 2, 4, 8] {
         let mut rig = Rig::new(ScheduleKind::ForwardOnly, p, 1, Duration::ZERO).unwrap();
         group.bench_function(BenchmarkId::new("step", p), |b| {
-            b.iter(|| rig.run().unwrap())
+            b.iter(|| rig.run().unwrap());
         });
         group.bench_function(BenchmarkId::new("job on each", p), |b| {
             b.iter(|| rig.engine.on_each(|_, _| Ok(())).unwrap());

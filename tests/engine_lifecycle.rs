@@ -1,15 +1,12 @@
-//! Construction, jobs, misuse and the end of an engine.
+//! Construction, jobs and the end of an engine.
 #![allow(missing_docs, clippy::unwrap_used, clippy::cast_possible_wrap)]
 
 mod engine_support;
 
 use anyhow::bail;
-use engine_support::{Affine, affine_engine, entries, schedule, watched};
-use gpipe::engine::{
-    Edge, EdgeId, End, Engine, EngineError, Entry, EntryError, Program, Stage, StageBuilder,
-    Topology, TopologyError,
-};
-use gpipe_partitioner::{Action, DeviceId, Kind, MicroId, Schedule, ScheduleKind, Shape, StageId};
+use engine_support::{Affine, affine_engine, schedule, watched};
+use gpipe::engine::{EdgeId, Engine, EngineError, Entry, Program, Stage, StageBuilder, Topology};
+use gpipe_partitioner::{Action, DeviceId, Kind, MicroId, Schedule, ScheduleKind, StageId};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +37,7 @@ thread_local! {
 struct Plain {
     fail_at: Option<Action>,
     panics_when_dropped: bool,
-    _alive: Alive,
+    alive: Alive,
 }
 
 impl Drop for Plain {
@@ -65,7 +62,7 @@ impl Stage for Plain {
         }
         match action.kind {
             // The last stage has no gradient to start from but its own.
-            Kind::Backward if inputs.is_empty() => Ok(vec![Alive::new(&self._alive.0)]),
+            Kind::Backward if inputs.is_empty() => Ok(vec![Alive::new(&self.alive.0)]),
             _ => Ok(inputs),
         }
     }
@@ -103,7 +100,7 @@ impl Census {
             let mut stage = Plain {
                 fail_at: None,
                 panics_when_dropped: false,
-                _alive: Alive::new(&stages),
+                alive: Alive::new(&stages),
             };
             change(&mut stage)?;
             Ok(vec![(StageId(device), stage)])
@@ -308,112 +305,4 @@ fn jobs_run_on_every_stage_or_on_one_and_report_in_stage_order() {
             "stage 1, layer `affine.1`, job: no"
         );
     });
-}
-
-#[test]
-fn a_program_for_other_devices_or_another_placement_is_refused() {
-    watched(|| {
-        let census = Census::default();
-        let mut engine = census.engine(2);
-        let program = chain(ScheduleKind::GPipe, 3, 1);
-        let error = engine
-            .step(&program, Arc::new(()), census.entries(1))
-            .unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "schedule `gpipe` is for 3 devices, the engine has 2"
-        );
-        let row = |row: &str| vec![row.parse::<Action>().unwrap()];
-        let swapped = Schedule::new("swapped", 2, 1, vec![row("1F0"), row("0F0")]);
-        let program = Program::new(swapped.check().unwrap(), &Topology::chain(2)).unwrap();
-        let error = engine
-            .step(&Arc::new(program), Arc::new(()), census.entries(1))
-            .unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "schedule `swapped` has stages [1] on device 0, the engine has [0] there"
-        );
-        engine
-            .step(
-                &chain(ScheduleKind::GPipe, 2, 3),
-                Arc::new(()),
-                census.entries(3),
-            )
-            .unwrap();
-    });
-}
-
-#[test]
-fn entries_must_be_exactly_one_per_edge_from_the_caller_and_micro_batch() {
-    watched(|| {
-        let topology = Arc::new(Topology::chain(2));
-        let schedule = schedule(ScheduleKind::GPipe, 2, 3);
-        let mut engine = affine_engine(&schedule, &topology);
-        let program = Arc::new(Program::new(schedule, &topology).unwrap());
-        let mut refused =
-            |entries| match engine.step(&program, Arc::default(), entries).unwrap_err() {
-                EngineError::Entry(error) => error,
-                other => panic!("{other}"),
-            };
-        let good = || entries(&program, 0);
-        let (edge, micro) = (EdgeId(0), MicroId(2));
-        assert_eq!(
-            refused(good()[..2].to_vec()),
-            EntryError::Missing { edge, micro }
-        );
-        let again = good().into_iter().chain(good().pop()).collect();
-        assert_eq!(refused(again), EntryError::Twice { edge, micro });
-        for (edge, micro) in [(EdgeId(1), MicroId(0)), (EdgeId(0), MicroId(3))] {
-            let stray = Entry {
-                edge,
-                micro,
-                value: 0,
-            };
-            let entries = good().into_iter().chain([stray]).collect();
-            assert_eq!(refused(entries), EntryError::Unwanted { edge, micro });
-        }
-        let backwards = good().into_iter().rev().collect();
-        engine.step(&program, Arc::default(), backwards).unwrap();
-    });
-}
-
-#[test]
-fn edges_that_no_schedule_can_serve_are_refused() {
-    let stage = |stage| End::Stage(StageId(stage));
-    let refused = |from, to, gradient| {
-        Topology::new(2, vec![Edge { from, to, gradient }])
-            .unwrap_err()
-            .to_string()
-    };
-    assert_eq!(
-        refused(stage(0), stage(2), true),
-        "edge 0 names stage 2, but there are 2 stages"
-    );
-    assert_eq!(
-        refused(stage(1), stage(0), true),
-        "edge 0 leads from stage 1 to stage 0: values flow to later stages only"
-    );
-    assert_eq!(
-        refused(End::Caller, End::Caller, false),
-        "edge 0 leads from the caller to the caller"
-    );
-    assert_eq!(
-        refused(stage(1), End::Caller, true),
-        "edge 0 leads to the caller, which sends no gradient back"
-    );
-    let shape = Shape {
-        devices: 2,
-        chunks: 1,
-        micro_batches: 2,
-    };
-    let schedule = ScheduleKind::GPipe.generate(shape).unwrap();
-    let error = Program::new(schedule, &Topology::chain(3)).unwrap_err();
-    assert!(matches!(
-        error,
-        TopologyError::Stages {
-            scheduled: 2,
-            stages: 3,
-            ..
-        }
-    ));
 }

@@ -152,7 +152,7 @@ pub fn makespan(events: &[Vec<Event>]) -> Duration {
     let all = || events.iter().flatten();
     let start = all().map(|event| event.start).min().unwrap_or_default();
     let end = all().map(|event| event.end).max().unwrap_or_default();
-    end - start
+    end.saturating_sub(start)
 }
 
 /// The makespan on paper, where every action takes what it took in `events`: an
@@ -174,7 +174,7 @@ pub fn replay(events: &[Vec<Event>]) -> Duration {
                 let ready = waits_for(event.action, last)
                     .map_or(Some(Duration::ZERO), |needed| ends.get(&needed).copied());
                 let Some(ready) = ready else { break };
-                free[device] = free[device].max(ready) + (event.end - event.start);
+                free[device] = free[device].max(ready) + event.end.saturating_sub(event.start);
                 ends.insert(event.action, free[device]);
                 next[device] += 1;
             }

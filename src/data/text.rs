@@ -3,8 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use tch::{Device, Tensor};
+use ndarray::Array2;
+use tch::Tensor;
 use thiserror::Error;
+
+use crate::TorchError;
+use crate::torch::{INCREMENT, mix};
 
 /// A text that cannot be used.
 #[derive(Debug, Error)]
@@ -153,9 +157,9 @@ impl TextSet {
         }
     }
 
-    /// Consecutive windows over the held-out part, `batch` at a time, as (tokens,
-    /// next tokens): every token once, but for a rest too short for a window.
-    pub fn held_out(&self, batch: usize, seq: usize) -> impl Iterator<Item = (Tensor, Tensor)> {
+    /// Consecutive windows over the held-out part, `batch` at a time: every token once, but for a rest too short
+    /// for a window.
+    pub fn held_out(&self, batch: usize, seq: usize) -> impl Iterator<Item = Windows> {
         let part = self.part(Split::HeldOut);
         let starts: Vec<usize> = (0..part.len().saturating_sub(seq))
             .step_by(seq.max(1))
@@ -163,7 +167,7 @@ impl TextSet {
         let batches: Vec<Vec<usize>> = starts.chunks(batch.max(1)).map(<[usize]>::to_vec).collect();
         batches
             .into_iter()
-            .map(move |starts| windows(part, &starts, seq))
+            .map(move |starts| Windows::cut(part, &starts, seq))
     }
 }
 
@@ -179,25 +183,18 @@ impl Sampler {
         Self { state: seed }
     }
 
-    /// The next `batch` windows as (tokens, next tokens).
-    ///
-    /// *Shapes*: both `[batch, seq]`, 64-bit integers on the CPU.
+    /// The next `batch` windows of `seq` tokens.
     ///
     /// # Errors
     /// [`TextError::TooShort`].
-    pub fn batch(
-        &mut self,
-        set: &TextSet,
-        batch: usize,
-        seq: usize,
-    ) -> Result<(Tensor, Tensor), TextError> {
+    pub fn batch(&mut self, set: &TextSet, batch: usize, seq: usize) -> Result<Windows, TextError> {
         set.require(seq)?;
         let part = set.part(Split::Train);
         let choices = (part.len() - seq) as u64;
         let starts: Vec<usize> = (0..batch)
             .map(|_| (self.next() % choices) as usize)
             .collect();
-        Ok(windows(part, &starts, seq))
+        Ok(Windows::cut(part, &starts, seq))
     }
 
     /// A number in [0, 1).
@@ -207,25 +204,46 @@ impl Sampler {
 
     /// `SplitMix64` (Steele et al. 2014).
     fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let number = mix(self.state, 0);
+        self.state = self.state.wrapping_add(INCREMENT);
+        number
     }
 }
 
-fn windows(tokens: &[u32], starts: &[usize], seq: usize) -> (Tensor, Tensor) {
-    let cut = |offset: usize| {
-        let all: Vec<i64> = starts
-            .iter()
-            .flat_map(|&start| &tokens[start + offset..start + offset + seq])
-            .map(|&token| i64::from(token))
-            .collect();
-        let shape = [starts.len() as i64, seq as i64];
-        Tensor::from_slice(&all).view(shape).to_device(Device::Cpu)
-    };
-    (cut(0), cut(1))
+/// Sequences and what follows each of their tokens, on the host.
+///
+/// *Shapes*: both `[batch, seq]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Windows {
+    /// The tokens.
+    pub tokens: Array2<i64>,
+    /// At each place, the token that comes next.
+    pub targets: Array2<i64>,
+}
+
+impl Windows {
+    fn cut(text: &[u32], starts: &[usize], seq: usize) -> Self {
+        let cut = |offset: usize| {
+            Array2::from_shape_fn((starts.len(), seq), |(row, place)| {
+                i64::from(text[starts[row] + offset + place])
+            })
+        };
+        Self {
+            tokens: cut(0),
+            targets: cut(1),
+        }
+    }
+
+    /// Both as tensors on the CPU.
+    ///
+    /// # Errors
+    /// libtorch refuses.
+    pub fn tensors(&self) -> Result<(Tensor, Tensor), TorchError> {
+        Ok((
+            Tensor::try_from(&self.tokens)?,
+            Tensor::try_from(&self.targets)?,
+        ))
+    }
 }
 
 #[cfg(test)]
@@ -237,17 +255,22 @@ mod tests {
         let text: String = ('a'..='z').cycle().take(400).collect();
         let set = TextSet::new(&text);
         assert_eq!(set.vocabulary().len(), 26);
-        let (x, y) = Sampler::new(3).batch(&set, 5, 16).unwrap();
-        assert_eq!(x.size(), [5, 16]);
-        let next = (&x + 1).remainder(26);
-        assert!(next.equal(&y));
+        let windows = Sampler::new(3).batch(&set, 5, 16).unwrap();
+        assert_eq!(windows.tokens.dim(), (5, 16));
+        assert_eq!(
+            windows.tokens.mapv(|token| (token + 1) % 26),
+            windows.targets
+        );
+        let (x, y) = windows.tensors().unwrap();
+        assert_eq!((x.size(), y.size()), (vec![5, 16], vec![5, 16]));
+        assert_eq!(x.int64_value(&[4, 15]), windows.tokens[[4, 15]]);
     }
 
     #[test]
     fn held_out_windows_cover_the_last_tenth_once() {
         let text: String = ('a'..='z').cycle().take(1000).collect();
         let set = TextSet::new(&text);
-        let windows: i64 = set.held_out(4, 10).map(|(x, _)| x.size()[0]).sum();
+        let windows: usize = set.held_out(4, 10).map(|w| w.tokens.nrows()).sum();
         assert_eq!(
             windows, 9,
             "the tenth window has no target for its last token"

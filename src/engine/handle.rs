@@ -7,7 +7,7 @@ use super::message::{Job, Lines, Message, News, Order, Record, Report, StepOrder
 use super::patience::Patience;
 use super::program::Program;
 use super::stage::Stage;
-use super::sync::{Builder, JoinHandle, Mutex, patience};
+use super::sync::{Builder, JoinHandle, Mutex};
 use super::worker::{StageBuilder, live};
 use gpipe_partitioner::{DeviceId, StageId};
 use std::fmt;
@@ -38,7 +38,7 @@ impl<S: Stage> Engine<S> {
         if builders.is_empty() {
             return Err(EngineError::NoDevices);
         }
-        let lines = Arc::new(Lines::new(builders.len(), patience(builders.len())));
+        let lines = Arc::new(Lines::new(builders.len()));
         let mut engine = Self {
             lines,
             threads: Vec::new(),
@@ -179,7 +179,7 @@ impl<S: Stage> Engine<S> {
             .map_err(EngineError::Stage)
     }
 
-    fn run_jobs(&mut self, jobs: Vec<(DeviceId, Job<S>)>) -> Result<(), EngineError> {
+    pub(super) fn run_jobs(&mut self, jobs: Vec<(DeviceId, Job<S>)>) -> Result<(), EngineError> {
         self.check_usable()?;
         self.usable = false;
         let count = jobs.len();

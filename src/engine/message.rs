@@ -4,7 +4,6 @@ use super::crew::Crew;
 use super::event::Event;
 use super::failure::StageError;
 use super::mailbox::Mailbox;
-use super::patience::Patience;
 use super::program::{Exit, Program};
 use super::stage::Stage;
 use gpipe_partitioner::{DeviceId, StageId};
@@ -79,17 +78,14 @@ pub(super) struct Record<V> {
 pub(super) struct Lines<S: Stage> {
     pub(super) inboxes: Vec<Mailbox<Message<S>>>,
     pub(super) reports: Mailbox<Report<S::Value>>,
-    /// How long a worker stays awake while it waits for a message.
-    pub(super) patience: Patience,
 }
 
 impl<S: Stage> Lines<S> {
-    pub(super) fn new(devices: usize, patience: Patience) -> Self {
+    pub(super) fn new(devices: usize) -> Self {
         let inboxes = (0..devices).map(|_| Mailbox::new()).collect();
         Self {
             inboxes,
             reports: Mailbox::new(),
-            patience,
         }
     }
 

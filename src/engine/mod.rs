@@ -5,6 +5,40 @@
 //! stages; [`Program`] is the one compiled against the other. An [`Engine`] owns
 //! the [`Stage`]s and runs programs over them, a step at a time.
 //!
+//! ```
+//! use gpipe::engine::{EdgeId, Engine, Entry, Program, Stage, StageBuilder, Topology};
+//! use gpipe_partitioner::{Action, MicroId, ScheduleKind, Shape, StageId};
+//! use std::sync::Arc;
+//!
+//! /// Adds a number.
+//! struct Add(i64);
+//!
+//! impl Stage for Add {
+//!     type Value = i64;
+//!     type Step = ();
+//!     fn begin(&mut self, _: &Arc<()>) -> anyhow::Result<()> { Ok(()) }
+//!     fn run(&mut self, _: Action, inputs: Vec<i64>) -> anyhow::Result<Vec<i64>> {
+//!         Ok(inputs.into_iter().map(|x| x + self.0).collect())
+//!     }
+//!     fn end(&mut self) -> anyhow::Result<()> { Ok(()) }
+//!     fn abort(&mut self) {}
+//! }
+//!
+//! let build = |device: usize| {
+//!     let build = move || Ok(vec![(StageId(device), Add(10))]);
+//!     Box::new(build) as StageBuilder<Add>
+//! };
+//! let mut engine = Engine::new(vec![build(0), build(1)])?;
+//!
+//! let shape = Shape { devices: 2, chunks: 1, micro_batches: 3 };
+//! let schedule = ScheduleKind::ForwardOnly.generate(shape)?;
+//! let program = Arc::new(Program::new(schedule, &Topology::chain(2))?);
+//! let entry = |m| Entry { edge: EdgeId(0), micro: MicroId(m), value: m as i64 };
+//! let outcome = engine.step(&program, Arc::new(()), (0..3).map(entry).collect())?;
+//! assert_eq!(outcome.exits.into_values().collect::<Vec<_>>(), [20, 21, 22]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Protocol
 //!
 //! **Who shares what.** An engine with p devices has p worker threads and p + 1
@@ -50,7 +84,9 @@
 //!
 //! **Waiting.** No thread waits for another except in `Mailbox::wait`, on the
 //! condition variable of its own mailbox, and it holds no lock while a stage runs:
-//! so there is no cycle of locks. A wake-up cannot be lost: the reader announces
+//! so there is no cycle of locks. Before a worker sleeps there it watches its
+//! mailbox for a moment, since most waits inside a step are shorter than a wake-up;
+//! only speed depends on that. A wake-up cannot be lost: the reader announces
 //! that it sleeps under the lock under which it found the queue empty, and a
 //! writer that appends under the same lock sees the announcement and notifies.
 //! That a reader waits for something that will be posted follows from the
@@ -68,6 +104,8 @@ mod entry;
 mod event;
 mod failure;
 mod handle;
+#[cfg(test)]
+mod lost_thread;
 mod mailbox;
 mod message;
 mod patience;

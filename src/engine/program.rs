@@ -13,6 +13,15 @@ use std::ops::Range;
 /// A checked schedule compiled against a topology: per device, what each action
 /// takes and where what it makes goes. Shared by all threads and by any number of
 /// steps.
+///
+/// A schedule that was not checked is not accepted:
+///
+/// ```compile_fail,E0308
+/// # use gpipe::engine::{Program, Topology};
+/// # use gpipe_partitioner::Schedule;
+/// let schedule = Schedule::new("unchecked", 1, 1, vec![vec![]]);
+/// let program = Program::new(schedule, &Topology::chain(1));
+/// ```
 #[derive(Debug)]
 pub struct Program {
     schedule: CheckedSchedule,

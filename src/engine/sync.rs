@@ -15,8 +15,5 @@ pub(super) fn wait<'a, T>(condvar: &Condvar, mut guard: MutexGuard<'a, T>) -> Mu
     guard
 }
 
-/// How long each of `workers` threads may stay awake while it waits.
-pub(super) fn patience(workers: usize) -> Patience {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Patience::of(workers, cores)
-}
+/// How long a worker may stay awake while it waits.
+pub(super) const PATIENCE: Patience = Patience::SOME;

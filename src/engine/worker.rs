@@ -6,6 +6,7 @@ use super::failure::{StageError, discard, guarded};
 use super::message::{Lines, Message, News, Order, Record, StepOrder};
 use super::program::{Exit, Op, Way};
 use super::stage::Stage;
+use super::sync::PATIENCE;
 use gpipe_partitioner::{DeviceId, StageId};
 use std::sync::Arc;
 
@@ -208,7 +209,7 @@ impl<S: Stage> Worker<S> {
     fn wait_for_mail(&mut self) {
         self.lines
             .inbox(self.device)
-            .wait(&mut self.batch, self.lines.patience);
+            .wait(&mut self.batch, PATIENCE);
         self.sort_mail();
     }
 

@@ -10,6 +10,7 @@ mod optim;
 mod rng;
 mod sequential;
 mod stage;
+mod step;
 mod values;
 
 pub use device::{cuda_available, parse_device};
@@ -21,7 +22,9 @@ pub use sequential::Sequential;
 pub use values::Values;
 
 pub(crate) use device::{prepare, prepare_thread};
-pub(crate) use stage::{Mode, StepSettings, TorchStage};
+pub(crate) use rng::{INCREMENT, mix};
+pub(crate) use stage::TorchStage;
+pub(crate) use step::{Mode, StepSettings};
 
 use error::panic_message;
 

@@ -8,12 +8,13 @@
 //! [`RandomScope`](super::ffi::RandomScope) is open while a layer is built or run,
 //! so the process-wide generators are neither used nor touched.
 
+/// The increment of `SplitMix64`: 2^64 over the golden ratio.
+pub(crate) const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Mixes `value` into `state`: one round of `SplitMix64` (Steele et al. 2014),
 /// whose output is a bijection of the sum, so distinct inputs stay distinct.
-fn mix(state: u64, value: u64) -> u64 {
-    let mut z = state
-        .wrapping_add(value)
-        .wrapping_add(0x9e37_79b9_7f4a_7c15);
+pub(crate) fn mix(state: u64, value: u64) -> u64 {
+    let mut z = state.wrapping_add(value).wrapping_add(INCREMENT);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

@@ -31,7 +31,7 @@ pub fn watched<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
         let _ = done.send(());
         result
     });
-    match finished.recv_timeout(Duration::from_secs(60)) {
+    match finished.recv_timeout(Duration::from_mins(1)) {
         Err(RecvTimeoutError::Timeout) => panic!("the watchdog barked: no end after 60 s"),
         Ok(()) | Err(RecvTimeoutError::Disconnected) => thread
             .join()

@@ -6,20 +6,19 @@ mod progress;
 mod run_folder;
 mod sample;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use gpipe_partitioner::render;
 use tch::{Kind, Tensor};
 
 use super::Failure;
-use crate::data::{Sampler, TextSet};
-use crate::engine::EngineError;
+use crate::data::{Prefetch, Sampler, TextError, TextSet, Windows};
 use crate::models::gpt;
 use crate::{Error, Optimizer, Pipeline, StepReport, Values};
 
 pub(super) use options::Args;
 
-use options::Options;
 use outcome::Outcome;
 use progress::Progress;
 use run_folder::{RunFolder, StepRecord};
@@ -29,18 +28,18 @@ const WIDTH: usize = 100;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     silence_stage_panics();
-    let options = Options::new(args)?;
-    let text = options.text()?;
-    text.require(options.seq)
+    args.check()?;
+    let text = Arc::new(args.text()?);
+    text.require(args.seq)
         .map_err(|error| Failure::Usage(error.to_string()))?;
-    let mut pipe = options.pipeline(&text)?;
-    let mut folder = RunFolder::create(&options, &pipe)?;
-    let progress = Progress::new(&options, &pipe);
-    let mut outcome = train(&options, &text, &mut pipe, &mut folder, &progress)?;
+    let mut pipe = build(args, &text)?;
+    let mut folder = RunFolder::create(args, &pipe)?;
+    let progress = Progress::new(args, &pipe);
+    let mut outcome = train(args, &text, &mut pipe, &mut folder, &progress)?;
     progress.say("measuring the held-out loss");
-    outcome.held_out_loss = held_out_loss(&mut pipe, &text, &options)?;
+    outcome.held_out_loss = held_out_loss(&mut pipe, &text, args)?;
     if !args.json {
-        outcome.sample = Some(sample::generate(&mut pipe, &text, &options)?);
+        outcome.sample = Some(sample::generate(&mut pipe, &text, args)?);
     }
     outcome.print(args.json)?;
     Ok(())
@@ -59,25 +58,24 @@ fn silence_stage_panics() {
 }
 
 fn train(
-    options: &Options,
-    text: &TextSet,
+    args: &Args,
+    text: &Arc<TextSet>,
     pipe: &mut Pipeline,
     folder: &mut RunFolder,
     progress: &Progress,
 ) -> Result<Outcome, Failure> {
-    let mut optimizer = Optimizer::new(options.optimizer());
-    let mut sampler = Sampler::new(options.seed);
+    let mut optimizer = Optimizer::new(args.optimizer());
     let mut outcome = Outcome::new(folder.path());
-    for step in 1..=options.steps {
+    for (step, windows) in (1..).zip(batches(args, text)?) {
         let start = Instant::now();
-        let (x, y) = sampler.batch(text, options.batch, options.seq)?;
+        let (x, y) = windows?.tensors()?;
         let report = pipe.train_step(x, y, next_token_loss).map_err(failure)?;
         optimizer.step(pipe).map_err(failure)?;
-        let record = record(step, &report, start.elapsed().as_secs_f64(), options);
+        let record = record(step, &report, start.elapsed().as_secs_f64(), args);
         folder.step(&record)?;
         progress.step(&record);
         outcome.add(&record);
-        if step == options.steps {
+        if step == args.steps {
             folder.trace(&report.timeline)?;
             outcome.timeline = render::text(&report.timeline, WIDTH);
         }
@@ -93,8 +91,19 @@ fn train(
     Ok(outcome)
 }
 
-fn record(step: usize, report: &StepReport, seconds: f64, options: &Options) -> StepRecord {
-    let tokens = (options.batch * options.seq) as f64;
+/// A run's batches, made ahead of their use.
+fn batches(
+    args: &Args,
+    text: &Arc<TextSet>,
+) -> std::io::Result<Prefetch<Result<Windows, TextError>>> {
+    let (text, batch, seq) = (Arc::clone(text), args.batch, args.seq);
+    let mut sampler = Sampler::new(args.seed);
+    let draw = move || sampler.batch(&text, batch, seq);
+    Prefetch::new(2, std::iter::repeat_with(draw).take(args.steps))
+}
+
+fn record(step: usize, report: &StepReport, seconds: f64, args: &Args) -> StepRecord {
+    let tokens = (args.batch * args.seq) as f64;
     StepRecord {
         step,
         loss: report.loss,
@@ -118,9 +127,10 @@ fn next_token_loss(logits: &Tensor, targets: &Tensor) -> Result<Tensor, tch::Tch
 }
 
 /// Mean loss over the held-out text in windows, in nats per character.
-fn held_out_loss(pipe: &mut Pipeline, text: &TextSet, options: &Options) -> Result<f64, Failure> {
+fn held_out_loss(pipe: &mut Pipeline, text: &TextSet, args: &Args) -> Result<f64, Failure> {
     let (mut sum, mut count) = (0.0, 0.0);
-    for (x, y) in text.held_out(options.batch, options.seq) {
+    for windows in text.held_out(args.batch, args.seq) {
+        let (x, y) = windows.tensors()?;
         let logits = pipe.forward(Values::from(x)).map_err(failure)?;
         let y = y.to_device(logits.device());
         let tokens = y.numel() as f64;
@@ -132,27 +142,23 @@ fn held_out_loss(pipe: &mut Pipeline, text: &TextSet, options: &Options) -> Resu
 
 /// Wrong use or a failed run, as the library tells them apart.
 fn failure(error: Error) -> Failure {
-    let build = matches!(
-        &error,
-        Error::Engine(EngineError::Build { .. }) | Error::Build(_)
-    );
-    if error.is_wrong_use() || build {
+    if error.is_wrong_use() {
         return Failure::Usage(error.to_string());
     }
     Failure::Run(error.into())
 }
 
-fn build(options: &Options, text: &TextSet) -> Result<Pipeline, Failure> {
-    let model = gpt(options.sizes(text.vocabulary().len()));
+fn build(args: &Args, text: &TextSet) -> Result<Pipeline, Failure> {
+    let model = gpt(args.sizes(text.vocabulary().len()));
     let mut builder = Pipeline::builder(model)
-        .devices(&options.devices)
-        .micro_batches(options.micro)
-        .schedule(options.schedule)
-        .seed(options.seed);
-    if let Some(balance) = &options.balance {
+        .devices(&args.devices)
+        .micro_batches(args.micro)
+        .schedule(args.schedule)
+        .seed(args.seed);
+    if let Some(balance) = &args.balance {
         builder = builder.balance(balance);
     }
-    if let Some(threads) = options.threads_per_stage {
+    if let Some(threads) = args.threads_per_stage {
         builder = builder.threads_per_stage(threads);
     }
     builder.build().map_err(failure)

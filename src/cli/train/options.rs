@@ -9,7 +9,7 @@ use super::Failure;
 use crate::data::{MOBY_DICK, TextSet};
 use crate::models::Gpt;
 use crate::pipeline::RUNNABLE;
-use crate::{AdamW, OptimizerKind, Pipeline};
+use crate::{AdamW, OptimizerKind};
 
 /// Arguments of `gpipe-rs train`.
 #[derive(Debug, clap::Args)]
@@ -19,130 +19,92 @@ use crate::{AdamW, OptimizerKind, Pipeline};
 pub(in crate::cli) struct Args {
     /// Devices, one stage each: `cpu` or `cuda:N`, may repeat.
     #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
-    devices: Vec<Device>,
+    pub(super) devices: Vec<Device>,
     /// Micro-batches of a mini-batch.
     #[arg(long, value_name = "M", default_value = "4", value_parser = at_least_one)]
-    micro: usize,
+    pub(super) micro: usize,
     /// Schedule: gpipe or 1f1b. It changes speed and memory, never numbers.
     #[arg(long, value_name = "NAME", default_value = "1f1b", value_parser = schedule)]
-    schedule: ScheduleKind,
+    pub(super) schedule: ScheduleKind,
     /// Layers of each stage, such as 3,5; by default balanced by parameters.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = at_least_one)]
-    balance: Option<Vec<usize>>,
+    pub(super) balance: Option<Vec<usize>>,
     /// Training steps.
     #[arg(long, value_name = "N", default_value = "400", value_parser = at_least_one)]
-    steps: usize,
+    pub(super) steps: usize,
     /// Sequences of a mini-batch.
     #[arg(long, value_name = "N", default_value = "32", value_parser = at_least_one)]
-    batch: usize,
+    pub(super) batch: usize,
     /// Characters of a sequence.
     #[arg(long, value_name = "N", default_value = "128", value_parser = at_least_one)]
-    seq: usize,
+    pub(super) seq: usize,
     /// Transformer blocks (the model has two layers more: embedding and head).
     #[arg(long, value_name = "N", default_value = "6", value_parser = at_least_one)]
-    layers: usize,
+    pub(super) layers: usize,
     /// Features of a token.
     #[arg(long, value_name = "N", default_value = "128", value_parser = at_least_one)]
-    d_model: usize,
+    pub(super) d_model: usize,
     /// Attention heads; must divide --d-model.
     #[arg(long, value_name = "N", default_value = "4", value_parser = at_least_one)]
-    heads: usize,
+    pub(super) heads: usize,
     /// Dropout probability, from 0 to below 1.
     #[arg(long, value_name = "P", default_value = "0", value_parser = probability)]
-    dropout: f64,
+    pub(super) dropout: f64,
     /// Learning rate of AdamW.
     #[arg(long, value_name = "RATE", default_value = "0.002", value_parser = positive)]
-    lr: f64,
+    pub(super) lr: f64,
     /// Seed of initial values, batches and dropout.
     #[arg(long, value_name = "N", default_value = "0")]
-    seed: u64,
+    pub(super) seed: u64,
     /// Intra-op threads of each stage; by default the stages share the cores.
     #[arg(long, value_name = "N", value_parser = at_least_one)]
-    threads_per_stage: Option<usize>,
+    pub(super) threads_per_stage: Option<usize>,
     /// UTF-8 text to train on; the last tenth is held out. Moby-Dick by default.
     #[arg(long, value_name = "FILE")]
-    data: Option<PathBuf>,
+    pub(super) data: Option<PathBuf>,
     /// Run folder, made new; by default the next free number under `runs`.
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
     /// Say nothing while training.
     #[arg(long)]
-    quiet: bool,
+    pub(super) quiet: bool,
     /// Print one JSON object at the end.
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// The arguments, checked against each other.
-#[derive(Debug)]
-pub(super) struct Options {
-    pub(super) devices: Vec<Device>,
-    pub(super) micro: usize,
-    pub(super) schedule: ScheduleKind,
-    pub(super) balance: Option<Vec<usize>>,
-    pub(super) steps: usize,
-    pub(super) batch: usize,
-    pub(super) seq: usize,
-    pub(super) layers: usize,
-    pub(super) d_model: usize,
-    pub(super) heads: usize,
-    pub(super) dropout: f64,
-    pub(super) lr: f64,
-    pub(super) seed: u64,
-    pub(super) threads_per_stage: Option<usize>,
-    pub(super) data: Option<PathBuf>,
-    pub(super) out: Option<PathBuf>,
-    pub(super) quiet: bool,
-}
-
-impl Options {
-    pub(super) fn new(args: &Args) -> Result<Self, Failure> {
-        if !args.d_model.is_multiple_of(args.heads) {
-            let message = format!(
+impl Args {
+    /// Checks the arguments against each other.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let wrong = |message: String| Err(Failure::Usage(message));
+        if !self.d_model.is_multiple_of(self.heads) {
+            return wrong(format!(
                 "--d-model {} is not a multiple of --heads {}: heads share the features evenly",
-                args.d_model, args.heads
-            );
-            return Err(Failure::Usage(message));
+                self.d_model, self.heads
+            ));
         }
-        let (layers, devices) = (args.layers + 2, args.devices.len());
-        if let Some(balance) = &args.balance {
+        // Blocks, embedding and head.
+        let (layers, devices) = (self.layers + 2, self.devices.len());
+        if let Some(balance) = &self.balance {
             let (stages, sum) = (balance.len(), balance.iter().sum::<usize>());
             if stages != devices {
-                return Err(Failure::Usage(format!(
+                return wrong(format!(
                     "--balance names {stages} stages, but --devices has {devices}: give one number for each device"
-                )));
+                ));
             }
             if sum != layers {
-                return Err(Failure::Usage(format!(
+                return wrong(format!(
                     "--balance adds up to {sum} layers, but the model has {layers} ({} blocks, embedding and head)",
-                    args.layers
-                )));
+                    self.layers
+                ));
             }
         }
         if devices > layers {
-            return Err(Failure::Usage(format!(
+            return wrong(format!(
                 "--devices makes {devices} stages, but the model has only {layers} layers: use fewer devices or more --layers"
-            )));
+            ));
         }
-        Ok(Self {
-            devices: args.devices.clone(),
-            micro: args.micro,
-            schedule: args.schedule,
-            balance: args.balance.clone(),
-            steps: args.steps,
-            batch: args.batch,
-            seq: args.seq,
-            layers: args.layers,
-            d_model: args.d_model,
-            heads: args.heads,
-            dropout: args.dropout,
-            lr: args.lr,
-            seed: args.seed,
-            threads_per_stage: args.threads_per_stage,
-            data: args.data.clone(),
-            out: args.out.clone(),
-            quiet: args.quiet,
-        })
+        Ok(())
     }
 
     pub(super) fn text(&self) -> Result<TextSet, Failure> {
@@ -150,10 +112,6 @@ impl Options {
             return Ok(TextSet::new(MOBY_DICK));
         };
         TextSet::read(path).map_err(|error| Failure::Usage(format!("--data: {error}")))
-    }
-
-    pub(super) fn pipeline(&self, text: &TextSet) -> Result<Pipeline, Failure> {
-        super::build(self, text)
     }
 
     pub(super) fn sizes(&self, vocab: usize) -> Gpt {

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::options::Options;
+use super::options::Args;
 use super::run_folder::StepRecord;
 use crate::Pipeline;
 
@@ -18,22 +18,22 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(options: &Options, pipe: &Pipeline) -> Self {
+    pub(super) fn new(args: &Args, pipe: &Pipeline) -> Self {
         let terminal = std::io::stderr().is_terminal();
-        let bar = (terminal && !options.quiet).then(|| bar(options.steps));
+        let bar = (terminal && !args.quiet).then(|| bar(args.steps));
         let progress = Self {
             bar,
-            lines: !terminal && !options.quiet,
-            every: options.steps.div_ceil(20),
-            steps: options.steps,
+            lines: !terminal && !args.quiet,
+            every: args.steps.div_ceil(20),
+            steps: args.steps,
         };
         progress.say(&format!(
             "{} layers over {} stage(s) {:?}, {} micro-batches, schedule {}",
             pipe.partition().layers(),
             pipe.devices().len(),
             pipe.partition().balance(),
-            options.micro,
-            options.schedule,
+            args.micro,
+            args.schedule,
         ));
         progress
     }

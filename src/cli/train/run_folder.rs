@@ -9,7 +9,7 @@ use serde::Serialize;
 use tch::Device;
 
 use super::Failure;
-use super::options::Options;
+use super::options::Args;
 use crate::Pipeline;
 
 /// One line of `metrics.jsonl`.
@@ -59,12 +59,12 @@ pub(super) struct RunFolder {
 
 impl RunFolder {
     /// Makes the folder and writes the configuration.
-    pub(super) fn create(options: &Options, pipe: &Pipeline) -> Result<Self, Failure> {
-        let path = match &options.out {
+    pub(super) fn create(args: &Args, pipe: &Pipeline) -> Result<Self, Failure> {
+        let path = match &args.out {
             Some(path) => claim(path)?,
             None => next_free(Path::new("runs"))?,
         };
-        let config = toml::to_string(&config(options, pipe)).map_err(anyhow::Error::from)?;
+        let config = toml::to_string(&config(args, pipe)).map_err(anyhow::Error::from)?;
         write(&path.join("config.toml"), config.as_bytes())?;
         let metrics = path.join("metrics.jsonl");
         let file = File::create(&metrics).map_err(|error| cannot_write(&metrics, &error))?;
@@ -95,32 +95,32 @@ impl RunFolder {
     }
 }
 
-fn config(options: &Options, pipe: &Pipeline) -> Config {
+fn config(args: &Args, pipe: &Pipeline) -> Config {
     Config {
         model: "gpt",
-        devices: options
+        devices: args
             .devices
             .iter()
             .map(|device| device_name(*device))
             .collect(),
         balance: pipe.partition().balance(),
-        schedule: options.schedule.to_string(),
-        micro: options.micro,
-        steps: options.steps,
-        batch: options.batch,
-        seq: options.seq,
-        layers: options.layers,
-        d_model: options.d_model,
-        heads: options.heads,
-        dropout: options.dropout,
+        schedule: args.schedule.to_string(),
+        micro: args.micro,
+        steps: args.steps,
+        batch: args.batch,
+        seq: args.seq,
+        layers: args.layers,
+        d_model: args.d_model,
+        heads: args.heads,
+        dropout: args.dropout,
         optimizer: "adamw",
-        lr: options.lr,
-        seed: options.seed,
-        threads_per_stage: options.threads_per_stage.map_or_else(
+        lr: args.lr,
+        seed: args.seed,
+        threads_per_stage: args.threads_per_stage.map_or_else(
             || "share of cores".to_owned(),
             |threads| threads.to_string(),
         ),
-        data: options.data.as_ref().map_or_else(
+        data: args.data.as_ref().map_or_else(
             || "built-in: moby-dick".to_owned(),
             |path| path.display().to_string(),
         ),

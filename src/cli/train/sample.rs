@@ -2,7 +2,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::options::Options;
+use super::options::Args;
 use super::{Failure, failure};
 use crate::Pipeline;
 use crate::data::{Sampler, Split, TextSet};
@@ -16,18 +16,18 @@ const TEMPERATURE: f64 = 0.8;
 pub(super) fn generate(
     pipe: &mut Pipeline,
     text: &TextSet,
-    options: &Options,
+    args: &Args,
 ) -> Result<String, Failure> {
-    let start = (options.seq / 4).max(1);
+    let start = (args.seq / 4).max(1);
     let mut tokens: Vec<i64> = text
         .part(Split::HeldOut)
         .iter()
         .take(start)
         .map(|&token| i64::from(token))
         .collect();
-    let mut sampler = Sampler::new(options.seed);
+    let mut sampler = Sampler::new(args.seed);
     for _ in 0..LENGTH {
-        let seen = &tokens[tokens.len().saturating_sub(options.seq)..];
+        let seen = &tokens[tokens.len().saturating_sub(args.seq)..];
         let input = Tensor::from_slice(seen).view([1, -1]);
         let logits = pipe.forward(input).map_err(failure)?;
         let last = logits

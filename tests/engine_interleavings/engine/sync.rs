@@ -1,0 +1,27 @@
+//! The model checker's locks and threads behind the engine's own door.
+
+use super::patience::Patience;
+use std::sync::PoisonError;
+
+pub(super) use shuttle::sync::atomic::AtomicBool;
+pub(super) use shuttle::sync::{Condvar, MutexGuard};
+pub(super) use shuttle::thread::{Builder, JoinHandle};
+
+pub(super) struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(shuttle::sync::Mutex::new(value))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Watching the clock means nothing where time does not pass.
+pub(super) const PATIENCE: Patience = Patience::NONE;
