@@ -285,6 +285,49 @@ fn inference_fails_and_recovers_alike() {
     });
 }
 
+/// Once the abort of a failed inference gave the stages what they had before the
+/// last training step: its gradients were lost and its statistics undone.
+#[test]
+fn a_failed_inference_takes_nothing_from_the_step_before() {
+    watched(|| {
+        let mut setup = setup(Fault::Error, ScheduleKind::OneFOneB);
+        let (x, y) = mlp_batch(13);
+        for _ in 0..2 {
+            setup.pipe.train_step(&x, &y, cross_entropy).unwrap();
+        }
+        let state = |pipe: &mut Pipeline| {
+            let grads = gradients(pipe)
+                .into_iter()
+                .map(|(name, grad)| (name, grad.copy()));
+            (grads.collect::<Vec<_>>(), snapshot(pipe))
+        };
+        let mut calm = self::setup(Fault::Error, ScheduleKind::OneFOneB);
+        for _ in 0..2 {
+            calm.pipe.train_step(&x, &y, cross_entropy).unwrap();
+        }
+        setup.switches[2].store(1, Ordering::SeqCst);
+        assert!(setup.pipe.forward(&x).is_err());
+        let (own, expected) = (state(&mut setup.pipe), state(&mut calm.pipe));
+        assert_same_bits(&own.0, &expected.0, "gradients");
+        assert_same_bits(&own.1, &expected.1, "parameters and statistics");
+    });
+}
+
+/// The step has run on every stage when the weights turn out to be of no use.
+#[test]
+fn a_step_whose_weights_are_of_no_use_is_undone() {
+    watched(|| {
+        let mut setup = setup(Fault::Error, ScheduleKind::OneFOneB);
+        let (x, y) = mlp_batch(13);
+        let before = snapshot(&mut setup.pipe);
+        let weightless = |out: &Tensor, y: &Tensor| (cross_entropy(out, y), 0.0);
+        let error = setup.pipe.train_step(&x, &y, weightless).unwrap_err();
+        assert!(error.to_string().contains("sum to zero"), "{error}");
+        assert!(gradients(&mut setup.pipe).is_empty());
+        assert_same_bits(&snapshot(&mut setup.pipe), &before, "statistics");
+    });
+}
+
 /// Layers die on their stage's thread: when none is alive, the threads are done.
 #[test]
 fn dropping_the_pipeline_in_any_state_ends_its_threads() {

@@ -11,7 +11,7 @@ use gpipe_partitioner::{CheckedSchedule, MicroId, Partition, StageId};
 use tch::{Device, Tensor};
 
 use crate::batch;
-use crate::engine::{EdgeId, Engine, Entry, Outcome, Program};
+use crate::engine::{EdgeId, Engine, Entry, Outcome, Program, Stage};
 use crate::error::Error;
 use crate::optim::Optimizer;
 use crate::torch::{LossFn, Mode, Sequential, StepSettings, TorchStage, Values};
@@ -130,9 +130,19 @@ impl Pipeline {
             mode,
         });
         let outcome = self.engine.step(&program, settings, entries)?;
-        let report = self.report(&program, outcome, &shares)?;
-        self.steps += 1;
-        Ok(report)
+        match self.report(&program, outcome, &shares) {
+            Ok(report) => {
+                self.steps += 1;
+                Ok(report)
+            }
+            Err(error) => {
+                self.engine.on_each(|_, stage| {
+                    stage.abort();
+                    Ok(())
+                })?;
+                Err(error)
+            }
+        }
     }
 
     /// The outputs for `input`, computed in inference mode, streamed through the

@@ -332,8 +332,10 @@ impl Stage for TorchStage {
     fn begin(&mut self, step: &Arc<StepSettings>) -> anyhow::Result<()> {
         self.running = Running::Nothing;
         self.settings = Some(Arc::clone(step));
+        // What an earlier step left must be out of reach of this one's abort.
+        self.settle()?;
+        self.saved_buffers.clear();
         if matches!(step.mode, Mode::Train { .. }) {
-            self.settle()?;
             self.held = self
                 .parameters
                 .iter()
