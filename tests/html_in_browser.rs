@@ -1,6 +1,7 @@
 //! The HTML of a simulation, opened in a real browser where one is installed.
 #![allow(clippy::unwrap_used)]
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -93,4 +94,14 @@ fn the_page_renders_and_its_script_runs() {
     // One file that loads nothing: the only address is the name of SVG itself.
     let addresses = dom.matches("://").count();
     assert_eq!(addresses, dom.matches("http://www.w3.org/2000/svg").count());
+    assert!(dom.contains(">Point at an action for its times.</div>"));
+
+    // The same page with the pointer on its first action.
+    let point = "<script>document.querySelector('svg g rect').dispatchEvent(\
+                 new MouseEvent('mousemove',{bubbles:true}))</script></body>";
+    let pointed = fs::read_to_string(&page).unwrap().replace("</body>", point);
+    fs::write(&page, pointed).unwrap();
+    let (dom, log) = open(browser, folder.path(), &page);
+    let detail = ">0F0: forward (F), stage 0, micro-batch 0   0.0 us to 500.0 us (500.0 us)</div>";
+    assert!(dom.contains(detail), "{log}");
 }

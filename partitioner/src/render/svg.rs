@@ -26,11 +26,11 @@ struct Look {
 
 const fn look(kind: Kind) -> Look {
     let (name, color, hatch) = match kind {
-        Kind::Forward => ("forward (F)", "#9ecae9", ""),
-        Kind::Backward => ("backward (B)", "#a5dca5", "M0 8L8 0"),
-        Kind::BackwardInput => ("input gradient (I)", "#f8c78a", "M0 4H8"),
-        Kind::BackwardWeight => ("weight gradient (W)", "#d9c2ec", "M4 0V8"),
-        Kind::Recompute => ("recompute (R)", "#e3e3e3", "M0 0L8 8M0 8L8 0"),
+        Kind::Forward => ("forward (F)", "#cbe4f6", ""),
+        Kind::Backward => ("backward (B)", "#9fd69f", "M0 8L8 0"),
+        Kind::BackwardInput => ("input gradient (I)", "#f3b668", "M0 4H8"),
+        Kind::BackwardWeight => ("weight gradient (W)", "#b897da", "M4 0V8"),
+        Kind::Recompute => ("recompute (R)", "#f2f2f2", "M0 0L8 8M0 8L8 0"),
     };
     Look { name, color, hatch }
 }
