@@ -77,6 +77,8 @@ fn a_free_plan_is_no_slower_than_a_bound_one() {
     for flags in [
         &["--schedule", "1f1b"][..],
         &["--schedule", "gpipe"],
+        &["--schedule", "zb-h1"],
+        &["--schedule", "zbv"],
         &["--micro", "6"],
         &["--recompute", "always"],
         &["--speed", "1,1,0.5"],

@@ -1,5 +1,6 @@
 //! The search over schedules, chunks and micro-batches.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::candidate::Candidate;
@@ -9,16 +10,16 @@ use crate::profile::Profile;
 use crate::schedule::{ScheduleKind, Shape};
 use crate::solve::{Problem, Shortfall, SolveError};
 
-/// How many candidates have their cuts moved one by one.
-const POLISHED: usize = 3;
+/// How many of the fastest candidates a schedule is computed for.
+const COMPUTED: usize = 3;
 /// How many misfits with several stages a device are looked into when nothing fits.
 const SEARCHED: usize = 4;
 
 /// Chooses balance, schedule, chunks, micro-batches and recompute for a profile.
 ///
-/// Every combination is cut for the smallest bottleneck, exactly, and simulated; in the three
-/// fastest each cut is then moved by a layer as long as the simulated step shrinks, and a
-/// schedule is computed for their costs ([`auto`](crate::schedule::auto)).
+/// Every combination is cut for the smallest bottleneck, exactly, and simulated; in the
+/// fastest of each schedule each cut is then moved by a layer as long as the simulated step
+/// shrinks, and a schedule is computed for the costs of the fastest ([`auto`](crate::schedule::auto)).
 ///
 /// # Errors
 /// [`PlanError::NoneFits`] with the bytes that are missing, [`PlanError::NoSchedule`], or
@@ -45,11 +46,12 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
         }
     }
     fitting.sort_by(Candidate::order);
-    let polished = fitting.len().min(POLISHED);
+    let polished = leaders_first(&mut fitting);
     let better = in_parallel(&fitting[..polished], Candidate::polish);
     fitting.splice(..polished, better);
     if options.computes() {
-        let computed = in_parallel(&fitting[..polished], |candidate| {
+        fitting[..polished].sort_by(Candidate::order);
+        let computed = in_parallel(&fitting[..polished.min(COMPUTED)], |candidate| {
             candidate.computed(options)
         });
         fitting.extend(computed.into_iter().flatten());
@@ -61,6 +63,22 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     let best = fitting.remove(0);
     let alternatives = alternatives(&best, &fitting, &misfits);
     Ok(best.plan(alternatives))
+}
+
+/// Moves the fastest candidate of each schedule to the front, keeping the order among
+/// them and among the rest; how many they are.
+///
+/// Their cuts are worth moving one by one. It is one of each whether or not other
+/// schedules take part, so that leaving the schedule open is never slower than fixing it.
+fn leaders_first(candidates: &mut Vec<Candidate>) -> usize {
+    let mut seen = HashSet::new();
+    let (mut leaders, rest): (Vec<_>, Vec<_>) = candidates
+        .drain(..)
+        .partition(|candidate| seen.insert(candidate.job.kind));
+    let count = leaders.len();
+    leaders.extend(rest);
+    *candidates = leaders;
+    count
 }
 
 /// One combination to try.
