@@ -83,7 +83,9 @@ GP_API int gp_graph_input(Graph* graph, const at::Tensor* received, at::Tensor**
 // its gradient is complete, that layer's backward is what runs.
 GP_API int gp_graph_mark(Graph* graph, const at::Tensor* output, int64_t layer) {
   return gpipe::guarded([&] {
-    if (!output->defined() || !output->requires_grad()) {
+    // A leaf is a parameter that the layer passes on: it has no backward of its
+    // own, and hooks on it would outlive the micro-batch.
+    if (!output->defined() || !output->requires_grad() || output->is_leaf()) {
       return;
     }
     auto running = graph->layer;
