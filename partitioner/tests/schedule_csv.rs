@@ -72,7 +72,7 @@ fn errors_name_row_cell_and_rule() {
             .starts_with("row 1, cell 1: `0F1000000000000000000` is too large")
     );
     assert!(message("99999999F0").contains("at most 65536 stages"));
-    assert!(message("65535F0,0F67000000").contains("stages times micro-batches at most 67108864"));
+    assert!(message("65535F0,0F67000000").contains("stages times micro-batches at most 4194304"));
     assert!(message("0OVERLAP_F_B").contains("names its actions in brackets"));
     assert!(message("(0F1;0B0)SOMETHING").contains("only OVERLAP_F_B is known"));
     assert_eq!(Schedule::from_csv("x", ",,\n"), Err(CsvError::Empty));

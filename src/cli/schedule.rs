@@ -31,6 +31,9 @@ enum Verb {
     #[command(after_help = "Example: gpipe-rs schedule show --schedule 1f1b --devices 4 --micro 6")]
     Show(Show),
     /// Say whether a schedule can be run to its end, or which action waits for what.
+    ///
+    /// It is the computation that is checked. Sends and receives in a file follow from
+    /// it and are left out when it is read.
     #[command(after_help = "Example: gpipe-rs schedule check schedule.csv")]
     Check(Show),
     /// Write a schedule as CSV.
@@ -223,7 +226,8 @@ fn facts_as_text(schedule: &CheckedSchedule) -> String {
         plan.stages(),
         plan.micro_batches(),
     );
-    // Writing to a String cannot fail.
+    // Sends and receives of a file are dropped when it is read: they follow from the
+    // computation, which alone is checked. Writing to a String cannot fail.
     let _ = match (schedule.is_training(), schedule.accumulates_in_order()) {
         (false, _) => writeln!(text, "inference: forwards only"),
         (true, true) => writeln!(text, "gradients are added in micro-batch order"),

@@ -26,8 +26,9 @@ use std::sync::Arc;
 pub const MAX_STAGES: usize = 1 << 16;
 
 /// The largest number of stages times micro-batches of a legal schedule: beyond
-/// any pipeline, and what keeps broken input from asking for gigabytes.
-pub const MAX_CELLS: usize = 1 << 26;
+/// any pipeline (512 devices and 8,192 micro-batches), and what keeps broken input
+/// from asking for gigabytes.
+pub const MAX_CELLS: usize = 1 << 22;
 
 /// A schedule proved legal: it can be simulated and run. Cheap to clone.
 #[derive(Clone, Debug)]

@@ -8,7 +8,8 @@ use crate::solve::Recompute;
 
 /// The most micro-batches that a plan has.
 pub(super) const MAX_MICRO: usize = 1 << 16;
-/// The most devices times micro-batches that are tried where the latter are to be chosen.
+/// The most devices times micro-batches: every schedule of these is held while the best
+/// is looked for.
 const MAX_CELLS: usize = 1 << 20;
 /// The most chunks per device that are tried where none are asked for.
 const MAX_CHUNKS: usize = 4;
@@ -55,6 +56,13 @@ impl PlanOptions {
         let micro = self.micro_batches.unwrap_or(4 * devices);
         if !(1..=MAX_MICRO).contains(&micro) {
             let rule = format!("{micro} micro-batches: there must be from 1 to {MAX_MICRO}");
+            return Err(PlanError::Options(rule));
+        }
+        if self.micro_batches.is_some() && micro > MAX_CELLS / devices {
+            let rule = format!(
+                "{micro} micro-batches on {devices} devices: devices times micro-batches must be \
+                 at most {MAX_CELLS}"
+            );
             return Err(PlanError::Options(rule));
         }
         let samples = self.batch.unwrap_or(micro.saturating_mul(profile.batch()));

@@ -279,6 +279,10 @@ impl LayerProfile {
         if self.name.len() > MAX_TEXT {
             return Err(("name".into(), format!("must have at most {MAX_TEXT} bytes")));
         }
+        if self.name.contains(char::is_control) {
+            let rule = "must have no control characters, such as line ends";
+            return Err(("name".into(), rule.to_owned()));
+        }
         for (field, of) in BYTE_FIELDS {
             if of(self).0 > MAX_BYTES {
                 let rule = format!("must be at most {MAX_BYTES}, is {}", of(self).0);

@@ -42,6 +42,9 @@ pub enum ScheduleKind {
     Auto,
 }
 
+/// The largest p (p + m) of a schedule in a V.
+const MAX_VEE: usize = 1 << 20;
+
 impl ScheduleKind {
     /// Every built-in schedule.
     pub const ALL: [Self; 13] = [
@@ -99,6 +102,11 @@ impl ScheduleKind {
         }
     }
 
+    /// Whether it is made by placing two chunks a device in a V.
+    const fn is_vee(self) -> bool {
+        matches!(self, Self::Zbv | Self::VHalf | Self::VMin | Self::DualPipeV)
+    }
+
     /// All names, separated by commas.
     pub(crate) fn names() -> String {
         Self::ALL.map(Self::name).join(", ")
@@ -111,7 +119,8 @@ impl ScheduleKind {
     /// [`ScheduleError::Unsupported`] with the numbers that work.
     ///
     /// # Complexity
-    /// Linear in the number of actions.
+    /// Linear in the number of actions; for those in a V, whose greedy placement looks at
+    /// all devices, O(p (p + m)) and worse, and therefore refused beyond sizes that take seconds.
     pub fn generate(self, shape: Shape) -> Result<CheckedSchedule, ScheduleError> {
         let unsupported = |needs| ScheduleError::Unsupported {
             kind: self,
@@ -124,7 +133,14 @@ impl ScheduleKind {
         let cells = shape.stages().checked_mul(shape.micro_batches);
         if shape.stages() > MAX_STAGES || cells.is_none_or(|cells| cells > MAX_CELLS) {
             return Err(unsupported(
-                "at most 65536 stages, and stages times micro-batches at most 67108864",
+                "at most 65536 stages, and stages times micro-batches at most 4194304",
+            ));
+        }
+        let (p, m) = (shape.devices, shape.micro_batches);
+        if self.is_vee() && p.saturating_mul(p + m) > MAX_VEE {
+            return Err(unsupported(
+                "devices times (devices plus micro-batches) of at most 1048576: making it takes \
+                 time quadratic in the devices",
             ));
         }
         if self == Self::Auto {
@@ -151,7 +167,8 @@ impl ScheduleKind {
             Self::VHalf => v_half::lists(shape)?,
             Self::VMin => v_min::lists(shape)?,
             Self::DualPipeV => return dualpipe_v::lists(shape),
-            Self::ForwardOnly | Self::Auto => forward_only::lists(shape),
+            Self::ForwardOnly => forward_only::lists(shape),
+            Self::Auto => return Err("costs: it is computed, not listed"),
         };
         Ok((devices, Vec::new()))
     }
