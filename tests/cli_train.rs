@@ -210,7 +210,7 @@ fn wrong_use_is_exit_code_2_and_one_helpful_line() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("short.txt"), "too short").unwrap();
     fs::write(folder.path().join("bytes.bin"), b"abc\xff\xfe").unwrap();
-    let cases: [(&[&str], &[&str]); 17] = [
+    let cases: [(&[&str], &[&str]); 26] = [
         (
             &["--balance", "3,4"],
             &["--balance adds up to 7 layers", "has 8"],
@@ -245,10 +245,31 @@ fn wrong_use_is_exit_code_2_and_one_helpful_line() {
         ),
         (&["--dropout", "1"], &["--dropout", "below 1"]),
         (&["--lr", "nan"], &["--lr", "above 0"]),
+        (&["--micro", "-1"], &["--micro", "at least 1"]),
+        (&["--micro", "33"], &["--micro 33 is more than --batch 32"]),
+        (&["--lr", "-1"], &["--lr", "above 0"]),
+        (
+            &["--steps", "99999999999999999999"],
+            &["--steps", "at most"],
+        ),
+        (&["--batch", "1000000000000"], &["--batch", "at most"]),
+        (
+            &["--batch", "4294967296"],
+            &["--batch", "characters a step"],
+        ),
+        (
+            &["--layers", "18446744073709551615"],
+            &["--layers", "at most 4096"],
+        ),
+        (&["--d-model", "100000000"], &["--d-model", "at most 65536"]),
+        (
+            &["--threads-per-stage", "100000"],
+            &["--threads-per-stage", "at most 1024"],
+        ),
         (&["--micros", "4"], &["--micros"]),
     ];
     for (flags, wanted) in cases {
-        let mut args = vec!["train", "--steps", "1"];
+        let mut args = vec!["train"];
         args.extend(flags);
         refused(folder.path(), &args, wanted);
     }
@@ -272,6 +293,26 @@ fn env_says_what_is_there() {
         text.contains("libtorch  2.11.0") && text.contains("cuda"),
         "{text}"
     );
+}
+
+/// Printing to a reader that has gone away used to end in a panic.
+#[test]
+fn a_closed_standard_output_is_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("text.txt"), "the whale! ".repeat(100)).unwrap();
+    let mut train = vec!["train", "--data", "text.txt", "--quiet"];
+    train.extend(SMALL);
+    for args in [vec!["env"], vec!["env", "--json"], train] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let status = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
+            .args(&args)
+            .current_dir(folder.path())
+            .stdout(writer)
+            .status()
+            .unwrap();
+        assert!(status.success(), "{args:?}: {status}");
+    }
 }
 
 /// Without a GPU, `cuda:0` is wrong use; with one, it trains.

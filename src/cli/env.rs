@@ -4,6 +4,8 @@ use std::thread;
 
 use serde_json::json;
 
+use super::{Failure, output};
+
 /// Arguments of `gpipe-rs env`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: gpipe-rs env --json")]
@@ -13,7 +15,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args) {
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let libtorch = crate::libtorch_version();
     let cuda = crate::cuda_available();
@@ -29,17 +31,17 @@ pub(super) fn run(args: &Args) {
             "cuda_devices": count,
             "cuda_missing": missing,
         });
-        println!("{object}");
-        return;
+        return output::print(&format!("{object}\n"));
     }
-    println!("gpipe-rs  {}", env!("CARGO_PKG_VERSION"));
-    println!("libtorch  {libtorch}");
-    println!("cpu       {cores} cores");
-    match cuda {
-        Ok(count) => println!(
-            "cuda      {count} device(s): cuda:0 to cuda:{}",
+    let cuda = match cuda {
+        Ok(count) => format!(
+            "{count} device(s): cuda:0 to cuda:{}",
             count.saturating_sub(1)
         ),
-        Err(why) => println!("cuda      none: {why}"),
-    }
+        Err(why) => format!("none: {why}"),
+    };
+    output::print(&format!(
+        "gpipe-rs  {}\nlibtorch  {libtorch}\ncpu       {cores} cores\ncuda      {cuda}\n",
+        env!("CARGO_PKG_VERSION")
+    ))
 }

@@ -15,6 +15,7 @@ mod table;
 mod train;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -85,23 +86,25 @@ where
     match dispatch(cli.verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(message)) => {
-            eprintln!("error: {message}");
+            say(&format!("error: {message}"));
             ExitCode::from(2)
         }
         Err(Failure::Run(error)) => {
-            eprintln!("error: {error:#}");
+            say(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
+/// A line on standard error; where that is closed or full, nobody can be told.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 fn dispatch(verb: Verb) -> Result<(), Failure> {
     match verb {
         #[cfg(feature = "torch")]
-        Verb::Env(args) => {
-            env::run(&args);
-            Ok(())
-        }
+        Verb::Env(args) => env::run(&args),
         Verb::Plan(args) => plan::run(&args),
         Verb::Schedule(args) => schedule::run(&args),
         Verb::Simulate(args) => simulate::run(&args),

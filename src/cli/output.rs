@@ -24,10 +24,12 @@ pub(super) fn write(target: Option<&Path>, data: &str) -> Result<(), Failure> {
 }
 
 /// Writes data to standard output; a reader that has gone away is no error.
-fn print(data: &str) -> Result<(), Failure> {
+pub(super) fn print(data: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(data.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(anyhow::Error::from(error)
+            .context("cannot write to standard output")
+            .into()),
         _ => Ok(()),
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::Failure;
 use super::run_folder::StepRecord;
+use crate::cli::output;
 
 /// What `--json` prints; times are medians over the steps.
 #[derive(Debug, Serialize)]
@@ -68,29 +69,23 @@ impl Outcome {
                 bubble_predicted: predicted,
                 run_dir: &self.run_dir,
             };
-            println!("{}", serde_json::to_string(&summary)?);
-            return Ok(());
+            return output::print(&(serde_json::to_string(&summary)? + "\n"));
         }
-        if let Some(sample) = &self.sample {
-            println!("\n{sample}\n");
-        }
-        println!("the last step:\n\n{}", self.timeline);
-        println!(
-            "loss           {first:.4} at step 1, {last:.4} at step {}",
-            self.records.len()
-        );
-        println!(
-            "held-out loss  {:.4} nats per character",
-            self.held_out_loss
-        );
-        println!("speed          {tokens_per_s:.0} tokens/s, {step_ms:.1} ms a step (medians)");
-        println!(
-            "bubble         {:.1} % measured, {:.1} % predicted",
-            measured * 100.0,
-            predicted * 100.0
-        );
-        println!("run folder     {}", self.run_dir.display());
-        Ok(())
+        let sample = self.sample.as_deref().unwrap_or_default();
+        output::print(&format!(
+            "\n{sample}\n\nthe last step:\n\n{timeline}\n\
+             loss           {first:.4} at step 1, {last:.4} at step {steps}\n\
+             held-out loss  {held_out:.4} nats per character\n\
+             speed          {tokens_per_s:.0} tokens/s, {step_ms:.1} ms a step (medians)\n\
+             bubble         {measured:.1} % measured, {predicted:.1} % predicted\n\
+             run folder     {run}\n",
+            timeline = self.timeline,
+            steps = self.records.len(),
+            held_out = self.held_out_loss,
+            measured = measured * 100.0,
+            predicted = predicted * 100.0,
+            run = self.run_dir.display(),
+        ))
     }
 
     fn median(&self, number: impl Fn(&StepRecord) -> f64) -> f64 {

@@ -7,6 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::options::Args;
 use super::run_folder::StepRecord;
 use crate::Pipeline;
+use crate::cli::say;
 
 /// A bar on a terminal, about twenty lines elsewhere, nothing when quiet.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.println(line);
         } else if self.lines {
-            eprintln!("{line}");
+            say(line);
         }
     }
 
@@ -59,7 +60,10 @@ impl Progress {
             bar.set_message(numbers);
             bar.inc(1);
         } else if self.lines && (record.step.is_multiple_of(self.every) || record.step == 1) {
-            eprintln!("step {:>5}/{}  {numbers}", record.step, self.steps);
+            say(&format!(
+                "step {:>5}/{}  {numbers}",
+                record.step, self.steps
+            ));
         }
     }
 
@@ -71,7 +75,7 @@ impl Progress {
 }
 
 fn bar(steps: usize) -> ProgressBar {
-    let template = "{pos}/{len} {bar:30} {msg}  {eta} left";
+    let template = "{pos}/{len} {bar:12} {wide_msg} {eta} left";
     let style =
         ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(steps as u64).with_style(style)

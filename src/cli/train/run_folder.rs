@@ -20,7 +20,7 @@ pub(super) struct StepRecord {
     /// Nats per character.
     pub(super) loss: f64,
     pub(super) tokens_per_s: f64,
-    /// From drawing the batch to the end of the optimizer's update.
+    /// From having the batch to the end of the optimizer's update.
     pub(super) step_ms: f64,
     /// Idle share of device time.
     pub(super) bubble_measured: f64,
@@ -137,11 +137,15 @@ fn device_name(device: Device) -> String {
 
 /// The folder that was asked for, which must not hold another run.
 fn claim(path: &Path) -> Result<PathBuf, Failure> {
-    if path.join("config.toml").exists() {
-        return Err(Failure::Usage(format!(
-            "--out {}: the folder already holds a run; choose another, or remove it",
-            path.display()
-        )));
+    let wrong = |why: &str| Err(Failure::Usage(format!("--out {}: {why}", path.display())));
+    if path.is_file() {
+        return wrong("this is a file, not a folder");
+    }
+    if ["config.toml", "metrics.jsonl"]
+        .iter()
+        .any(|file| path.join(file).exists())
+    {
+        return wrong("the folder already holds a run; choose another, or remove it");
     }
     fs::create_dir_all(path)
         .map_err(|error| Failure::Usage(format!("--out {}: {error}", path.display())))?;

@@ -10,6 +10,9 @@ use std::{env, fs};
 /// The version that tch is made for.
 const VERSION: &str = "2.11.0";
 
+/// A file that every libtorch has.
+const HEADER: &str = "include/ATen/core/Tensor.h";
+
 /// The libtorch folder (with `include` and `lib`) that `LIBTORCH` names.
 ///
 /// # Errors
@@ -20,7 +23,7 @@ pub fn find() -> Result<PathBuf, String> {
     let path = env::var_os("LIBTORCH").map(PathBuf::from).ok_or_else(|| {
         format!("LIBTORCH is not set: point it at a libtorch {VERSION}; or, to build gpipe-rs itself, {set_up}")
     })?;
-    if !path.join("include/ATen/core/Tensor.h").exists() {
+    if !path.join(HEADER).exists() {
         return Err(format!(
             "no libtorch at {}: {set_up}; or point LIBTORCH at a libtorch {VERSION}",
             path.display()
@@ -41,9 +44,15 @@ pub fn find() -> Result<PathBuf, String> {
 /// Has cargo look again when libtorch appears, vanishes or changes.
 pub fn rerun_if_changed() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
+    // A file that is missing counts as changed at every build: of the two that may
+    // tell the version, only those that are there are named; the header always is,
+    // so that a libtorch that appears is noticed.
     if let Some(path) = env::var_os("LIBTORCH").map(PathBuf::from) {
-        for file in ["version.py", "build-version", "include/ATen/core/Tensor.h"] {
-            println!("cargo:rerun-if-changed={}", path.join(file).display());
+        println!("cargo:rerun-if-changed={}", path.join(HEADER).display());
+        for file in ["version.py", "build-version"].map(|file| path.join(file)) {
+            if file.exists() {
+                println!("cargo:rerun-if-changed={}", file.display());
+            }
         }
     }
 }
