@@ -33,8 +33,10 @@ impl From<tch::TchError> for TorchError {
 /// libtorch appends `Exception raised from <function> at <file>` and one line a
 /// stack frame; tch passes that on in errors and panics.
 pub(crate) fn without_backtrace(message: &str) -> &str {
-    let end = message
-        .find("\nException raised from ")
+    let end = ["\nException raised from ", "\nframe #0: "]
+        .iter()
+        .filter_map(|mark| message.find(mark))
+        .min()
         .unwrap_or(message.len());
     message[..end].trim_end()
 }
@@ -68,6 +70,8 @@ mod tests {
             "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"
         );
         assert_eq!(without_backtrace("plain"), "plain");
+        let enforced = "you tried to allocate 9 bytes\nframe #0: c10::ThrowEnforceNotMet";
+        assert_eq!(without_backtrace(enforced), "you tried to allocate 9 bytes");
     }
 
     #[test]

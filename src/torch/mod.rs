@@ -26,12 +26,26 @@ pub(crate) use rng::{INCREMENT, mix};
 pub(crate) use stage::TorchStage;
 pub(crate) use step::{Mode, StepSettings};
 
+use std::cell::Cell;
+
 use error::panic_message;
 
 /// Runs the user's code; a panic (tch panics where libtorch refuses) is an error like any other.
 fn caught<T>(body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))
-        .unwrap_or_else(|payload| Err(anyhow::anyhow!("panicked: {}", panic_message(&*payload))))
+    let outer = CATCHING.replace(true);
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+    CATCHING.set(outer);
+    result.unwrap_or_else(|payload| Err(anyhow::anyhow!("panicked: {}", panic_message(&*payload))))
+}
+
+thread_local! {
+    static CATCHING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic on this thread would become an error: a panic hook then need
+/// not report it.
+pub(crate) fn catching() -> bool {
+    CATCHING.get()
 }
 
 /// The version of the libtorch that is loaded, such as `2.11.0`.

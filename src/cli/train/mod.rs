@@ -27,7 +27,7 @@ use run_folder::{RunFolder, StepRecord};
 const WIDTH: usize = 100;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    silence_stage_panics();
+    silence_caught_panics();
     args.check()?;
     let text = Arc::new(args.text()?);
     text.require(args.seq)
@@ -45,13 +45,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A stage's panic becomes the error that ends the run, with stage, layer and
+/// A layer's panic becomes the error that ends the run, with stage, layer and
 /// micro-batch; the default message and back-trace would only bury it.
-fn silence_stage_panics() {
+fn silence_caught_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        let thread = std::thread::current();
-        if !thread.name().is_some_and(|name| name.starts_with("stage-")) {
+        if !crate::torch::catching() {
             default(info);
         }
     }));
