@@ -21,6 +21,11 @@ const SEARCHED: usize = 4;
 /// fastest of each schedule each cut is then moved by a layer as long as the simulated step
 /// shrinks, and a schedule is computed for the costs of the fastest ([`auto`](crate::schedule::auto)).
 ///
+/// Cuts are exact for the bottleneck, which decides the step where there are many
+/// micro-batches. The step itself is only searched for locally: with one or two
+/// micro-batches, or links slower than the layers, a cut with a larger bottleneck can
+/// give a shorter step that is not found.
+///
 /// # Errors
 /// [`PlanError::NoneFits`] with the bytes that are missing, [`PlanError::NoSchedule`], or
 /// [`PlanError::Options`].
