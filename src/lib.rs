@@ -39,8 +39,8 @@ pub use {
     optim::Optimizer,
     pipeline::{Pipeline, PipelineBuilder, StepReport},
     torch::{
-        AdamW, Context, IntoLoss, Layer, Loss, LossFn, OptimizerKind, Sequential, Sgd, TorchError,
-        Values, cuda_available, intra_op_threads, layers, libtorch_version, on_values,
+        AdamW, Context, IntoLoss, Layer, Loss, LossFn, OptimizerKind, Recompute, Sequential, Sgd,
+        TorchError, Values, cuda_available, intra_op_threads, layers, libtorch_version, on_values,
         parse_device,
     },
 };

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use gpipe_partitioner::MicroId;
 use tch::{Device, Tensor, nn};
 
+use super::skips::SkipBox;
 use super::values::Values;
 
 /// A layer: several tensors in, several out.
@@ -28,6 +29,20 @@ pub trait Layer: Debug {
     /// Whatever stops the layer: it ends the step with an error that names the
     /// stage, the layer and the micro-batch. A panic is treated alike.
     fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values>;
+
+    /// A training step ended well on every stage: what forward passes gathered in
+    /// it (statistics, say) may now count. Called once a step, before the next
+    /// step begins and before anybody sees parameters or buffers.
+    ///
+    /// # Errors
+    /// Whatever stops the layer; the call that needed the outcome fails.
+    fn commit(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// A training step failed or was skipped: what forward passes gathered in it
+    /// must not count. Buffers are restored without the layer's help.
+    fn discard(&self) {}
 }
 
 impl<M: nn::ModuleT> Layer for M {
@@ -36,12 +51,15 @@ impl<M: nn::ModuleT> Layer for M {
     }
 }
 
-/// What a layer may know about the pass it takes part in.
-#[derive(Debug, Clone, Copy)]
+/// What a layer may know about the pass it takes part in, and where it leaves and
+/// finds values that skip layers.
+#[derive(Debug)]
 pub struct Context {
     pub(crate) train: bool,
     pub(crate) micro: MicroId,
     pub(crate) device: Device,
+    pub(crate) recomputing: bool,
+    pub(crate) skips: SkipBox,
 }
 
 impl Context {
@@ -58,6 +76,36 @@ impl Context {
     /// The device that the layer runs on.
     pub fn device(&self) -> Device {
         self.device
+    }
+
+    /// Whether this forward pass repeats an earlier one, whose activations were not
+    /// kept: random numbers are the same, and what counts forward passes must not
+    /// count it again. Changes that it makes to buffers are undone.
+    pub fn recomputing(&self) -> bool {
+        self.recomputing
+    }
+
+    /// Leaves a tensor (or an absent value, `None`) for the layers that pop `name`.
+    /// What they get is a snapshot: later changes in place do not reach it.
+    ///
+    /// # Errors
+    /// The model does not declare it ([`Sequential::stashes`](crate::Sequential::stashes)),
+    /// or the layer has done it already.
+    pub fn stash<'a>(
+        &self,
+        name: &str,
+        value: impl Into<Option<&'a Tensor>>,
+    ) -> anyhow::Result<()> {
+        self.skips.stash(name, value.into())
+    }
+
+    /// Takes what an earlier layer stashed as `name`; `None` where it was absent.
+    ///
+    /// # Errors
+    /// The model does not declare it ([`Sequential::pops`](crate::Sequential::pops)),
+    /// or the layer has done it already.
+    pub fn pop(&self, name: &str) -> anyhow::Result<Option<Tensor>> {
+        self.skips.pop(name)
     }
 
     /// Zeroes each element with probability `p` and scales the others by

@@ -7,8 +7,10 @@ mod layer;
 pub mod layers;
 mod loss;
 mod optim;
+mod recompute;
 mod rng;
 mod sequential;
+mod skips;
 mod stage;
 mod step;
 mod values;
@@ -18,6 +20,7 @@ pub use error::TorchError;
 pub use layer::{Context, Layer};
 pub use loss::{IntoLoss, Loss, LossFn, on_values};
 pub use optim::{AdamW, OptimizerKind, Sgd};
+pub use recompute::Recompute;
 pub use sequential::Sequential;
 pub use values::Values;
 

@@ -10,6 +10,7 @@ use super::error::TorchError;
 use super::ffi::RandomScope;
 use super::layer::Layer;
 use super::rng;
+use super::skips::{self, Declared, Skip};
 
 type Build = dyn Fn(&nn::Path<'_>) -> anyhow::Result<Box<dyn Layer>> + Send + Sync;
 
@@ -34,6 +35,16 @@ type Build = dyn Fn(&nn::Path<'_>) -> anyhow::Result<Box<dyn Layer>> + Send + Sy
 #[derive(Clone, Default)]
 pub struct Sequential {
     layers: Vec<LayerBuilder>,
+    ties: Vec<Tie>,
+}
+
+/// Two names for one parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tie {
+    /// The name that the user sees.
+    pub(crate) owner: String,
+    /// The parameter that is replaced by it.
+    pub(crate) replica: String,
 }
 
 /// One layer of a [`Sequential`]: a name, and how to build it.
@@ -41,6 +52,7 @@ pub struct Sequential {
 pub(crate) struct LayerBuilder {
     name: String,
     build: Arc<Build>,
+    declared: Declared,
 }
 
 impl Sequential {
@@ -74,6 +86,57 @@ impl Sequential {
         self.layers.push(LayerBuilder {
             name: name.into(),
             build: Arc::new(build),
+            declared: Declared::default(),
+        });
+        self
+    }
+
+    /// Declares that the layer appended last stashes a value called `name`
+    /// ([`Context::stash`](crate::Context::stash)), which layers further on pop.
+    ///
+    /// On the way it passes by the stages between: it goes straight from the
+    /// stashing stage to each popping one, and its gradient straight back.
+    ///
+    /// # Panics
+    /// There is no layer yet.
+    #[must_use]
+    pub fn stashes(mut self, name: impl Into<String>) -> Self {
+        self.last().stashes.push(name.into());
+        self
+    }
+
+    /// Declares that the layer appended last pops the value called `name`
+    /// ([`Context::pop`](crate::Context::pop)), which an earlier layer stashes.
+    ///
+    /// Several layers may pop the same value; their gradients are added.
+    ///
+    /// # Panics
+    /// There is no layer yet.
+    #[must_use]
+    pub fn pops(mut self, name: impl Into<String>) -> Self {
+        self.last().pops.push(name.into());
+        self
+    }
+
+    fn last(&mut self) -> &mut Declared {
+        match self.layers.last_mut() {
+            Some(layer) => &mut layer.declared,
+            None => panic!("`stashes` and `pops` belong to a layer: append one first"),
+        }
+    }
+
+    /// Makes two parameters of equal shape one: `replica` becomes another place of
+    /// use of `owner`, such as `.tie("embed.weight", "head.weight")`.
+    ///
+    /// The user sees `owner` alone. Each place of use accumulates its own gradient;
+    /// at the end of a step they are added in the order of the places, so that the
+    /// sum does not depend on where the model is cut. Names that do not exist are
+    /// an error when the pipeline is built.
+    #[must_use]
+    pub fn tie(mut self, owner: impl Into<String>, replica: impl Into<String>) -> Self {
+        self.ties.push(Tie {
+            owner: owner.into(),
+            replica: replica.into(),
         });
         self
     }
@@ -133,6 +196,22 @@ impl Sequential {
         &self.layers
     }
 
+    pub(crate) fn ties(&self) -> &[Tie] {
+        &self.ties
+    }
+
+    /// Which stashed value goes to which layer.
+    ///
+    /// # Errors
+    /// Stashes and pops that do not belong together, in words.
+    pub(crate) fn skips(&self) -> Result<Vec<Skip>, String> {
+        skips::connect(
+            self.layers
+                .iter()
+                .map(|layer| (layer.name.as_str(), &layer.declared)),
+        )
+    }
+
     /// The first name that stands twice.
     pub(crate) fn duplicate_name(&self) -> Option<&str> {
         let mut seen = HashSet::new();
@@ -163,6 +242,7 @@ pub(crate) struct BuiltLayer {
     pub(crate) layer: Box<dyn Layer>,
     /// What [`rng::named_seed`] gives for this layer in this run.
     pub(crate) seed: u64,
+    pub(crate) declared: Declared,
     store: nn::VarStore,
 }
 
@@ -181,6 +261,7 @@ impl LayerBuilder {
             name: self.name.clone(),
             layer,
             seed,
+            declared: self.declared.clone(),
             store,
         })
     }

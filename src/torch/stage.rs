@@ -20,6 +20,7 @@ use super::layer::Context;
 use super::optim::{OptimizerKind, OptimizerState};
 use super::rng;
 use super::sequential::{BuiltLayer, LayerBuilder};
+use super::skips::SkipBox;
 use super::step::{Mode, StepSettings};
 use super::values::Values;
 use crate::engine::Stage;
@@ -168,16 +169,19 @@ impl TorchStage {
         settings: &StepSettings,
         mut graph: Option<&mut Graph>,
     ) -> anyhow::Result<Values> {
-        let ctx = Context {
-            train: graph.is_some(),
-            micro,
-            device: self.device,
-        };
         for (number, built) in self.layers.iter().enumerate() {
             self.running = Running::Layer(number);
             let seed = rng::pass_seed(built.seed, settings.step, micro.index());
             let _random = RandomScope::open(seed)?;
+            let ctx = Context {
+                train: graph.is_some(),
+                micro,
+                device: self.device,
+                recomputing: false,
+                skips: SkipBox::new(&built.declared, HashMap::new()),
+            };
             values = built.layer.forward(values, &ctx)?;
+            ctx.skips.finish()?;
             if let Some(graph) = graph.as_deref_mut() {
                 values
                     .present()

@@ -15,7 +15,10 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_lazy_clone.h>
+#include <ATen/ops/clone.h>
 #include <ATen/ops/full_like.h>
+#include <c10/core/impl/COW.h>
 
 #include <atomic>
 #include <memory>
@@ -154,6 +157,17 @@ GP_API int gp_graph_take_grad(Graph* graph, int64_t sink, at::Tensor** out) {
 // The layer whose backward ran last, -1 before any.
 GP_API int64_t gp_graph_layer(const Graph* graph) {
   return graph->layer->load(std::memory_order_relaxed);
+}
+
+// A tensor of the same elements that neither sees later writes to the other:
+// copy-on-write where the storage allows it, else a copy now.
+GP_API int gp_snapshot(const at::Tensor* tensor, at::Tensor** out) {
+  return gpipe::guarded([&] {
+    bool lazy = tensor->layout() == c10::kStrided && tensor->has_storage() &&
+        (c10::impl::cow::is_cow_data_ptr(tensor->storage().data_ptr()) ||
+         c10::impl::cow::has_simple_data_ptr(*tensor->storage().unsafeGetStorageImpl()));
+    *out = new at::Tensor(lazy ? at::_lazy_clone(*tensor) : tensor->clone());
+  });
 }
 
 // Moves the accumulated gradient out of a parameter; null where there is none.

@@ -1,0 +1,157 @@
+//! One stage's share of one micro-batch's autograd graph.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+
+use tch::Tensor;
+
+use super::{Result, TensorPtr, check, lend, own};
+use crate::torch::error::TorchError;
+
+unsafe extern "C" {
+    fn gp_graph_new(out: *mut *mut c_void) -> c_int;
+    fn gp_graph_free(graph: *mut c_void);
+    fn gp_graph_input(
+        graph: *mut c_void,
+        received: TensorPtr,
+        out: *mut TensorPtr,
+        sink: *mut i64,
+    ) -> c_int;
+    fn gp_graph_mark(graph: *mut c_void, output: TensorPtr, layer: i64) -> c_int;
+    fn gp_graph_root(graph: *mut c_void, output: TensorPtr) -> c_int;
+    fn gp_graph_loss(graph: *mut c_void, loss: TensorPtr, weight: f64) -> c_int;
+    fn gp_graph_backward(graph: *mut c_void, grads: *mut TensorPtr, count: i64) -> c_int;
+    fn gp_graph_take_grad(graph: *mut c_void, sink: i64, out: *mut TensorPtr) -> c_int;
+    fn gp_graph_layer(graph: *const c_void) -> i64;
+    fn gp_snapshot(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
+    fn gp_take_grad(parameter: TensorPtr, out: *mut TensorPtr) -> c_int;
+    fn gp_set_grad(parameter: TensorPtr, grad: TensorPtr) -> c_int;
+}
+
+/// One stage's share of one micro-batch's autograd graph (see `shim/graph.cpp`).
+#[derive(Debug)]
+pub(crate) struct Graph {
+    pointer: NonNull<c_void>,
+}
+
+/// Where the gradient of a received tensor will arrive.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sink(i64);
+
+impl Graph {
+    pub(crate) fn new() -> Result<Self> {
+        let mut out = ptr::null_mut();
+        // SAFETY: `out` holds an owned graph after a successful call.
+        check(unsafe { gp_graph_new(&raw mut out) })?;
+        let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no graph"))?;
+        Ok(Self { pointer })
+    }
+
+    /// The tensor that layers see in place of `received`, and where its gradient
+    /// arrives; no sink for types that cannot have one.
+    pub(crate) fn input(&mut self, received: &Tensor) -> Result<(Tensor, Option<Sink>)> {
+        let (mut out, mut sink) = (ptr::null_mut(), -1);
+        // SAFETY: graph and tensor are alive; `out` is a new tensor on success.
+        let tensor = unsafe {
+            check(gp_graph_input(
+                self.pointer.as_ptr(),
+                lend(received),
+                &raw mut out,
+                &raw mut sink,
+            ))?;
+            own(out)
+        }
+        .ok_or_else(|| TorchError::new("an input gave no tensor"))?;
+        Ok((tensor, (sink >= 0).then_some(Sink(sink))))
+    }
+
+    /// Notes that layer number `layer` computed `output`, for [`Graph::layer`].
+    pub(crate) fn mark(&mut self, output: &Tensor, layer: usize) -> Result<()> {
+        // SAFETY: graph and tensor are alive through the call.
+        check(unsafe { gp_graph_mark(self.pointer.as_ptr(), lend(output), layer as i64) })
+    }
+
+    /// Adds an output, whose gradient [`Graph::backward`] will be given.
+    pub(crate) fn root(&mut self, output: &Tensor) -> Result<()> {
+        // SAFETY: graph and tensor are alive through the call.
+        check(unsafe { gp_graph_root(self.pointer.as_ptr(), lend(output)) })
+    }
+
+    /// Adds the loss as a root whose gradient is `weight`.
+    pub(crate) fn loss(&mut self, loss: &Tensor, weight: f64) -> Result<()> {
+        // SAFETY: graph and tensor are alive through the call.
+        check(unsafe { gp_graph_loss(self.pointer.as_ptr(), lend(loss), weight) })
+    }
+
+    /// Runs autograd from all roots with these gradients, one for each root.
+    pub(crate) fn backward(&mut self, grads: &[Option<Tensor>]) -> Result<()> {
+        let mut pointers: Vec<TensorPtr> = grads
+            .iter()
+            .map(|grad| grad.as_ref().map_or(ptr::null_mut(), lend))
+            .collect();
+        // SAFETY: the pointers are null or lent tensors that outlive the call.
+        check(unsafe {
+            gp_graph_backward(
+                self.pointer.as_ptr(),
+                pointers.as_mut_ptr(),
+                pointers.len() as i64,
+            )
+        })
+    }
+
+    /// The gradient that arrived at `sink`, if one did; moved out.
+    pub(crate) fn take_grad(&mut self, sink: Sink) -> Result<Option<Tensor>> {
+        let mut out = ptr::null_mut();
+        // SAFETY: the graph is alive; `out` is null or a new tensor on success.
+        unsafe {
+            check(gp_graph_take_grad(
+                self.pointer.as_ptr(),
+                sink.0,
+                &raw mut out,
+            ))?;
+            Ok(own(out))
+        }
+    }
+
+    /// The marked layer whose backward ran last.
+    pub(crate) fn layer(&self) -> Option<usize> {
+        // SAFETY: the graph is alive; the call only reads an atomic.
+        usize::try_from(unsafe { gp_graph_layer(self.pointer.as_ptr()) }).ok()
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is owned by `self` and freed once.
+        unsafe { gp_graph_free(self.pointer.as_ptr()) }
+    }
+}
+
+/// A tensor of the same elements that later changes in place to `tensor` do not
+/// reach, nor the other way round: copied only when one of the two is written to
+/// (copy on write). Differentiable.
+pub(crate) fn snapshot(tensor: &Tensor) -> Result<Tensor> {
+    let mut out = ptr::null_mut();
+    // SAFETY: the tensor is alive; `out` is a new tensor on success.
+    unsafe {
+        check(gp_snapshot(lend(tensor), &raw mut out))?;
+        own(out)
+    }
+    .ok_or_else(|| TorchError::new("a snapshot gave no tensor"))
+}
+
+/// Moves the accumulated gradient out of a parameter.
+pub(crate) fn take_grad(parameter: &Tensor) -> Result<Option<Tensor>> {
+    let mut out = ptr::null_mut();
+    // SAFETY: the tensor is alive; `out` is null or a new tensor on success.
+    unsafe {
+        check(gp_take_grad(lend(parameter), &raw mut out))?;
+        Ok(own(out))
+    }
+}
+
+/// Sets a parameter's gradient; `None` clears it.
+pub(crate) fn set_grad(parameter: &Tensor, grad: Option<&Tensor>) -> Result<()> {
+    // SAFETY: both tensors are alive through the call, null means none.
+    check(unsafe { gp_set_grad(lend(parameter), grad.map_or(ptr::null_mut(), lend)) })
+}

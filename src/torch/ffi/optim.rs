@@ -1,0 +1,145 @@
+//! Optimizer kernels and arithmetic over lists of tensors.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use tch::Tensor;
+
+use super::{Result, TensorPtr, check, lend_all, same_length};
+
+unsafe extern "C" {
+    fn gp_fused_adamw(
+        parameters: *mut TensorPtr,
+        grads: *mut TensorPtr,
+        means: *mut TensorPtr,
+        squares: *mut TensorPtr,
+        steps: *mut TensorPtr,
+        count: i64,
+        lr: f64,
+        beta1: f64,
+        beta2: f64,
+        weight_decay: f64,
+        eps: f64,
+    ) -> c_int;
+    fn gp_fused_sgd(
+        parameters: *mut TensorPtr,
+        grads: *mut TensorPtr,
+        buffers: *mut TensorPtr,
+        count: i64,
+        lr: f64,
+        momentum: f64,
+        dampening: f64,
+        weight_decay: f64,
+        nesterov: c_int,
+        first: c_int,
+    ) -> c_int;
+    fn gp_scale(tensors: *mut TensorPtr, count: i64, factor: f64) -> c_int;
+    fn gp_add(tensors: *mut TensorPtr, others: *mut TensorPtr, count: i64) -> c_int;
+}
+
+/// The numbers of an `AdamW` update.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AdamWNumbers {
+    pub(crate) lr: f64,
+    pub(crate) beta1: f64,
+    pub(crate) beta2: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) eps: f64,
+}
+
+/// One fused `AdamW` update of all `parameters`; all lists have one entry for each.
+pub(crate) fn fused_adamw(
+    parameters: &[Tensor],
+    grads: &[Tensor],
+    means: &[Tensor],
+    squares: &[Tensor],
+    steps: &[Tensor],
+    numbers: AdamWNumbers,
+) -> Result<()> {
+    let count = same_length(&[parameters, grads, means, squares, steps])?;
+    // SAFETY: five lists of `count` lent tensors that outlive the call.
+    check(unsafe {
+        gp_fused_adamw(
+            lend_all(parameters).as_mut_ptr(),
+            lend_all(grads).as_mut_ptr(),
+            lend_all(means).as_mut_ptr(),
+            lend_all(squares).as_mut_ptr(),
+            lend_all(steps).as_mut_ptr(),
+            count,
+            numbers.lr,
+            numbers.beta1,
+            numbers.beta2,
+            numbers.weight_decay,
+            numbers.eps,
+        )
+    })
+}
+
+/// The numbers of an SGD update.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SgdNumbers {
+    pub(crate) lr: f64,
+    pub(crate) momentum: f64,
+    pub(crate) dampening: f64,
+    pub(crate) weight_decay: f64,
+    pub(crate) nesterov: bool,
+    /// The momentum buffers hold nothing yet.
+    pub(crate) first: bool,
+}
+
+/// One fused SGD update; `buffers` is empty without momentum.
+pub(crate) fn fused_sgd(
+    parameters: &[Tensor],
+    grads: &[Tensor],
+    buffers: &[Tensor],
+    numbers: SgdNumbers,
+) -> Result<()> {
+    let count = same_length(&[parameters, grads])?;
+    let mut momenta = lend_all(buffers);
+    let momenta = if buffers.is_empty() {
+        ptr::null_mut()
+    } else {
+        same_length(&[parameters, buffers])?;
+        momenta.as_mut_ptr()
+    };
+    // SAFETY: lists of `count` lent tensors that outlive the call, or null.
+    check(unsafe {
+        gp_fused_sgd(
+            lend_all(parameters).as_mut_ptr(),
+            lend_all(grads).as_mut_ptr(),
+            momenta,
+            count,
+            numbers.lr,
+            numbers.momentum,
+            numbers.dampening,
+            numbers.weight_decay,
+            c_int::from(numbers.nesterov),
+            c_int::from(numbers.first),
+        )
+    })
+}
+
+/// `tensors[i] *= factor`, in one call.
+pub(crate) fn scale(tensors: &[Tensor], factor: f64) -> Result<()> {
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: a list of lent tensors that outlive the call.
+    check(unsafe { gp_scale(lend_all(tensors).as_mut_ptr(), tensors.len() as i64, factor) })
+}
+
+/// `tensors[i] += others[i]`, in one call.
+pub(crate) fn add(tensors: &[Tensor], others: &[Tensor]) -> Result<()> {
+    let count = same_length(&[tensors, others])?;
+    if count == 0 {
+        return Ok(());
+    }
+    // SAFETY: two lists of `count` lent tensors that outlive the call.
+    check(unsafe {
+        gp_add(
+            lend_all(tensors).as_mut_ptr(),
+            lend_all(others).as_mut_ptr(),
+            count,
+        )
+    })
+}

@@ -1,0 +1,38 @@
+//! A random source of one's own for a stretch of code.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+
+use super::{Result, check};
+use crate::torch::error::TorchError;
+
+unsafe extern "C" {
+    fn gp_random_open(seed: u64, out: *mut *mut c_void) -> c_int;
+    fn gp_random_close(scope: *mut c_void);
+}
+
+/// While it lives, everything that this thread draws comes from generators
+/// seeded with its seed (see `shim/random.cpp`). Scopes nest; raw pointers make
+/// the type stay on the thread that opened it.
+#[derive(Debug)]
+pub(crate) struct RandomScope {
+    pointer: NonNull<c_void>,
+}
+
+impl RandomScope {
+    pub(crate) fn open(seed: u64) -> Result<Self> {
+        let mut out = ptr::null_mut();
+        // SAFETY: `out` holds an owned scope after a successful call.
+        check(unsafe { gp_random_open(seed, &raw mut out) })?;
+        let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no random scope"))?;
+        Ok(Self { pointer })
+    }
+}
+
+impl Drop for RandomScope {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is owned by `self`, freed once, on the thread that
+        // opened the scope, since `self` is not `Send`.
+        unsafe { gp_random_close(self.pointer.as_ptr()) }
+    }
+}

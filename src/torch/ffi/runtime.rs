@@ -1,0 +1,67 @@
+//! Process and thread settings, devices.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::path::Path;
+
+use tch::Device;
+
+use super::{Result, check};
+use crate::torch::error::TorchError;
+
+unsafe extern "C" {
+    fn gp_version() -> *const c_char;
+    fn gp_set_threads(count: c_int) -> c_int;
+    fn gp_threads(out: *mut c_int) -> c_int;
+    fn gp_load_cuda(path: *const c_char) -> c_int;
+    fn gp_cuda_devices(out: *mut c_int) -> c_int;
+    fn gp_set_cuda_device(index: c_int) -> c_int;
+}
+
+/// The version of the libtorch that is loaded, such as `2.11.0`.
+pub(crate) fn version() -> String {
+    // SAFETY: a string literal of the shim.
+    unsafe { CStr::from_ptr(gp_version()) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// Sets the intra-op threads of the calling thread.
+pub(crate) fn set_threads(count: usize) -> Result<()> {
+    let count = c_int::try_from(count).unwrap_or(c_int::MAX);
+    // SAFETY: plain values in, nothing out.
+    check(unsafe { gp_set_threads(count) })
+}
+
+/// Intra-op threads of the calling thread.
+pub(crate) fn threads() -> Result<usize> {
+    let mut out = 0;
+    // SAFETY: `out` lives through the call.
+    check(unsafe { gp_threads(&raw mut out) })?;
+    Ok(usize::try_from(out).unwrap_or(1))
+}
+
+/// Loads `libtorch_cuda` from `path` into the process.
+pub(crate) fn load_cuda(path: &Path) -> Result<()> {
+    let path = CString::new(path.to_string_lossy().as_bytes())
+        .map_err(|_| TorchError::new("the path of libtorch_cuda holds a NUL byte"))?;
+    // SAFETY: a NUL-terminated string that lives through the call.
+    check(unsafe { gp_load_cuda(path.as_ptr()) })
+}
+
+/// How many CUDA devices libtorch can use; 0 where `libtorch_cuda` is not loaded.
+pub(crate) fn cuda_devices() -> Result<usize> {
+    let mut out = 0;
+    // SAFETY: `out` lives through the call.
+    check(unsafe { gp_cuda_devices(&raw mut out) })?;
+    Ok(usize::try_from(out).unwrap_or(0))
+}
+
+/// Makes a CUDA device current for the calling thread; nothing for the CPU.
+pub(crate) fn set_current_device(device: Device) -> Result<()> {
+    let Device::Cuda(index) = device else {
+        return Ok(());
+    };
+    let index = c_int::try_from(index).unwrap_or(c_int::MAX);
+    // SAFETY: plain values in, nothing out.
+    check(unsafe { gp_set_cuda_device(index) })
+}

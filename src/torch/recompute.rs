@@ -1,0 +1,62 @@
+//! Which activations are not kept but computed a second time.
+
+use std::fmt;
+use std::str::FromStr;
+
+use gpipe_partitioner::MicroId;
+
+/// What is recomputed before the backward instead of being kept since the forward
+/// (activation checkpointing; Chen et al. 2016, and section 2.3 of GPipe, Huang et
+/// al. 2019).
+///
+/// It trades time for memory and never changes a number: a recomputed forward has
+/// the same random masks, and changes that it makes to buffers do not count.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Recompute {
+    /// Everything is kept: no recomputation.
+    #[default]
+    Never,
+    /// Every stage keeps only its inputs, but for the last micro-batch, whose
+    /// backward comes soonest under GPipe's schedule: m − 1 recomputations a stage.
+    ExceptLast,
+    /// Every stage keeps only its inputs: m recomputations a stage.
+    Always,
+    /// Each stage for itself, as a plan says; one entry a stage.
+    Stages(Vec<bool>),
+    /// Each layer for itself; one entry a layer. A layer that recomputes keeps only
+    /// its inputs.
+    Layers(Vec<bool>),
+}
+
+impl Recompute {
+    /// Whether anything is recomputed for this micro-batch of `micro_batches`.
+    pub(crate) fn applies(&self, micro: MicroId, micro_batches: usize) -> bool {
+        !(*self == Self::ExceptLast && micro.index() + 1 == micro_batches)
+    }
+}
+
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Never => "never",
+            Self::ExceptLast => "except-last",
+            Self::Always => "always",
+            Self::Stages(_) => "per stage",
+            Self::Layers(_) => "per layer",
+        })
+    }
+}
+
+impl FromStr for Recompute {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "never" => Ok(Self::Never),
+            "except-last" => Ok(Self::ExceptLast),
+            "always" => Ok(Self::Always),
+            _ => Err("must be one of never, except-last, always".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Values that skip layers: what a layer stashes, a later layer pops.
+//!
+//! A stash is a snapshot: whatever is done in place to the tensor afterwards, the
+//! popped value is what it was, on every partition alike. Each pop is a way of its
+//! own, so that the gradients that come back are always added in the same order,
+//! from the last popping layer to the first.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use tch::Tensor;
+
+use super::ffi;
+
+/// The way of one stashed value to one layer that pops it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Skip {
+    /// What the layers call it.
+    pub(crate) name: String,
+    /// The layer that stashes it.
+    pub(crate) from: usize,
+    /// The layer that pops it.
+    pub(crate) to: usize,
+}
+
+/// The names that a layer declared.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Declared {
+    pub(crate) stashes: Vec<String>,
+    pub(crate) pops: Vec<String>,
+}
+
+/// What one layer finds and leaves in one pass.
+#[derive(Debug, Default)]
+pub(crate) struct SkipBox {
+    declared: Declared,
+    inner: RefCell<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    waiting: HashMap<String, Option<Tensor>>,
+    stashed: Vec<(String, Option<Tensor>)>,
+}
+
+impl SkipBox {
+    /// For a layer that declared these names and finds these values.
+    pub(crate) fn new(declared: &Declared, waiting: HashMap<String, Option<Tensor>>) -> Self {
+        Self {
+            declared: declared.clone(),
+            inner: RefCell::new(Inner {
+                waiting,
+                stashed: Vec::new(),
+            }),
+        }
+    }
+
+    pub(crate) fn stash(&self, name: &str, value: Option<&Tensor>) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.declared.stashes.iter().any(|own| own == name),
+            "the layer stashes `{name}`, which the model does not declare: add `.stashes(\"{name}\")` after it"
+        );
+        let stashed = &mut self.inner.borrow_mut().stashed;
+        anyhow::ensure!(
+            stashed.iter().all(|(own, _)| own != name),
+            "the layer stashes `{name}` twice"
+        );
+        stashed.push((name.to_owned(), value.map(ffi::snapshot).transpose()?));
+        Ok(())
+    }
+
+    pub(crate) fn pop(&self, name: &str) -> anyhow::Result<Option<Tensor>> {
+        anyhow::ensure!(
+            self.declared.pops.iter().any(|own| own == name),
+            "the layer pops `{name}`, which the model does not declare: add `.pops(\"{name}\")` after it"
+        );
+        let popped = self.inner.borrow_mut().waiting.remove(name);
+        popped.ok_or_else(|| anyhow::anyhow!("the layer pops `{name}` twice"))
+    }
+
+    /// What the layer stashed, all that it declared.
+    pub(crate) fn finish(self) -> anyhow::Result<Vec<(String, Option<Tensor>)>> {
+        let stashed = self.inner.into_inner().stashed;
+        for name in &self.declared.stashes {
+            anyhow::ensure!(
+                stashed.iter().any(|(own, _)| own == name),
+                "the layer declares that it stashes `{name}`, but did not"
+            );
+        }
+        Ok(stashed)
+    }
+}
+
+/// Which value goes from which layer to which, from what every layer declared.
+///
+/// # Errors
+/// A stash that nobody pops, a pop before or without its stash, a name stashed or
+/// popped twice.
+pub(crate) fn connect<'a>(
+    layers: impl Iterator<Item = (&'a str, &'a Declared)>,
+) -> Result<Vec<Skip>, String> {
+    let layers: Vec<_> = layers.collect();
+    let mut origins: HashMap<&str, usize> = HashMap::new();
+    for (number, (layer, declared)) in layers.iter().enumerate() {
+        for name in &declared.stashes {
+            if let Some(first) = origins.insert(name, number) {
+                return Err(format!(
+                    "layers `{}` and `{layer}` both stash `{name}`: names of skips must be unique",
+                    layers[first].0
+                ));
+            }
+        }
+    }
+    let mut skips = Vec::new();
+    for (number, (layer, declared)) in layers.iter().enumerate() {
+        for (place, name) in declared.pops.iter().enumerate() {
+            if declared.pops[..place].contains(name) {
+                return Err(format!("layer `{layer}` pops `{name}` twice"));
+            }
+            match origins.get(name.as_str()) {
+                None => {
+                    return Err(format!(
+                        "layer `{layer}` pops `{name}`, which no layer stashes"
+                    ));
+                }
+                Some(&from) if from >= number => {
+                    return Err(format!(
+                        "layer `{layer}` pops `{name}` before layer `{}` stashes it",
+                        layers[from].0
+                    ));
+                }
+                Some(&from) => skips.push(Skip {
+                    name: name.clone(),
+                    from,
+                    to: number,
+                }),
+            }
+        }
+    }
+    let mut unused: Vec<_> = origins
+        .into_iter()
+        .filter(|(name, _)| skips.iter().all(|skip| skip.name != **name))
+        .collect();
+    unused.sort_by_key(|(_, layer)| *layer);
+    match unused.first() {
+        None => Ok(skips),
+        Some((name, layer)) => Err(format!(
+            "layer `{}` stashes `{name}`, which no layer pops",
+            layers[*layer].0
+        )),
+    }
+}
