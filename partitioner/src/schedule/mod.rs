@@ -22,6 +22,7 @@ pub mod one_f_one_b;
 #[cfg(test)]
 mod pictures;
 mod placement;
+mod recompute;
 pub mod v_half;
 pub mod v_min;
 mod vee;
