@@ -40,7 +40,16 @@ pub(crate) struct SkipBox {
 #[derive(Debug, Default)]
 struct Inner {
     waiting: HashMap<String, Option<Tensor>>,
-    stashed: Vec<(String, Option<Tensor>)>,
+    stashed: Vec<Stashed>,
+}
+
+/// A value that a layer stashed.
+#[derive(Debug)]
+pub(crate) struct Stashed {
+    pub(crate) name: String,
+    pub(crate) value: Option<Tensor>,
+    /// How often its memory had been changed by then.
+    pub(crate) changes: i64,
 }
 
 impl SkipBox {
@@ -62,10 +71,14 @@ impl SkipBox {
         );
         let stashed = &mut self.inner.borrow_mut().stashed;
         anyhow::ensure!(
-            stashed.iter().all(|(own, _)| own != name),
+            stashed.iter().all(|own| own.name != name),
             "the layer stashes `{name}` twice"
         );
-        stashed.push((name.to_owned(), value.map(ffi::snapshot).transpose()?));
+        stashed.push(Stashed {
+            name: name.to_owned(),
+            value: value.map(Tensor::shallow_clone),
+            changes: value.map_or(Ok(0), ffi::changes)?,
+        });
         Ok(())
     }
 
@@ -79,11 +92,11 @@ impl SkipBox {
     }
 
     /// What the layer stashed, all that it declared.
-    pub(crate) fn finish(self) -> anyhow::Result<Vec<(String, Option<Tensor>)>> {
+    pub(crate) fn finish(self) -> anyhow::Result<Vec<Stashed>> {
         let stashed = self.inner.into_inner().stashed;
         for name in &self.declared.stashes {
             anyhow::ensure!(
-                stashed.iter().any(|(own, _)| own == name),
+                stashed.iter().any(|own| own.name == *name),
                 "the layer declares that it stashes `{name}`, but did not"
             );
         }
@@ -91,7 +104,8 @@ impl SkipBox {
     }
 }
 
-/// Which value goes from which layer to which, from what every layer declared.
+/// Which value goes from which layer to which, from what every layer declared, the
+/// last popping layer first.
 ///
 /// # Errors
 /// A stash that nobody pops, a pop before or without its stash, a name stashed or
@@ -142,6 +156,8 @@ pub(crate) fn connect<'a>(
         .filter(|(name, _)| skips.iter().all(|skip| skip.name != **name))
         .collect();
     unused.sort_by_key(|(_, layer)| *layer);
+    // The gradients of several pops are added in this order, wherever they come from.
+    skips.sort_by(|a, b| b.to.cmp(&a.to));
     match unused.first() {
         None => Ok(skips),
         Some((name, layer)) => Err(format!(

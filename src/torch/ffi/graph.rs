@@ -21,9 +21,12 @@ unsafe extern "C" {
     fn gp_graph_root(graph: *mut c_void, output: TensorPtr) -> c_int;
     fn gp_graph_loss(graph: *mut c_void, loss: TensorPtr, weight: f64) -> c_int;
     fn gp_graph_backward(graph: *mut c_void, grads: *mut TensorPtr, count: i64) -> c_int;
+    fn gp_graph_backward_input(graph: *mut c_void, grads: *mut TensorPtr, count: i64) -> c_int;
+    fn gp_graph_backward_weight(graph: *mut c_void) -> c_int;
     fn gp_graph_take_grad(graph: *mut c_void, sink: i64, out: *mut TensorPtr) -> c_int;
     fn gp_graph_layer(graph: *const c_void) -> i64;
-    fn gp_snapshot(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
+    fn gp_copy(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
+    fn gp_changes(tensor: TensorPtr, out: *mut i64) -> c_int;
     fn gp_take_grad(parameter: TensorPtr, out: *mut TensorPtr) -> c_int;
     fn gp_set_grad(parameter: TensorPtr, grad: TensorPtr) -> c_int;
 }
@@ -85,18 +88,25 @@ impl Graph {
 
     /// Runs autograd from all roots with these gradients, one for each root.
     pub(crate) fn backward(&mut self, grads: &[Option<Tensor>]) -> Result<()> {
-        let mut pointers: Vec<TensorPtr> = grads
-            .iter()
-            .map(|grad| grad.as_ref().map_or(ptr::null_mut(), lend))
-            .collect();
+        let mut grads = lend_some(grads);
+        let (list, count) = (grads.as_mut_ptr(), grads.len() as i64);
         // SAFETY: the pointers are null or lent tensors that outlive the call.
-        check(unsafe {
-            gp_graph_backward(
-                self.pointer.as_ptr(),
-                pointers.as_mut_ptr(),
-                pointers.len() as i64,
-            )
-        })
+        check(unsafe { gp_graph_backward(self.pointer.as_ptr(), list, count) })
+    }
+
+    /// The input pass of a split backward: sinks receive, parameters wait for
+    /// [`Graph::backward_weight`].
+    pub(crate) fn backward_input(&mut self, grads: &[Option<Tensor>]) -> Result<()> {
+        let mut grads = lend_some(grads);
+        let (list, count) = (grads.as_mut_ptr(), grads.len() as i64);
+        // SAFETY: the pointers are null or lent tensors that outlive the call.
+        check(unsafe { gp_graph_backward_input(self.pointer.as_ptr(), list, count) })
+    }
+
+    /// The weight pass: parameters accumulate.
+    pub(crate) fn backward_weight(&mut self) -> Result<()> {
+        // SAFETY: the graph is alive.
+        check(unsafe { gp_graph_backward_weight(self.pointer.as_ptr()) })
     }
 
     /// The gradient that arrived at `sink`, if one did; moved out.
@@ -120,6 +130,11 @@ impl Graph {
     }
 }
 
+fn lend_some(tensors: &[Option<Tensor>]) -> Vec<TensorPtr> {
+    let lend = |tensor: &Option<Tensor>| tensor.as_ref().map_or(ptr::null_mut(), lend);
+    tensors.iter().map(lend).collect()
+}
+
 impl Drop for Graph {
     fn drop(&mut self) {
         // SAFETY: the pointer is owned by `self` and freed once.
@@ -127,17 +142,23 @@ impl Drop for Graph {
     }
 }
 
-/// A tensor of the same elements that later changes in place to `tensor` do not
-/// reach, nor the other way round: copied only when one of the two is written to
-/// (copy on write). Differentiable.
-pub(crate) fn snapshot(tensor: &Tensor) -> Result<Tensor> {
+/// A copy with the same strides. Differentiable.
+pub(crate) fn copy(tensor: &Tensor) -> Result<Tensor> {
     let mut out = ptr::null_mut();
     // SAFETY: the tensor is alive; `out` is a new tensor on success.
     unsafe {
-        check(gp_snapshot(lend(tensor), &raw mut out))?;
+        check(gp_copy(lend(tensor), &raw mut out))?;
         own(out)
     }
-    .ok_or_else(|| TorchError::new("a snapshot gave no tensor"))
+    .ok_or_else(|| TorchError::new("a copy gave no tensor"))
+}
+
+/// How often a tensor, or another with the same memory, was changed in place.
+pub(crate) fn changes(tensor: &Tensor) -> Result<i64> {
+    let mut out = 0;
+    // SAFETY: the tensor is alive; `out` lives through the call.
+    check(unsafe { gp_changes(lend(tensor), &raw mut out) })?;
+    Ok(out)
 }
 
 /// Moves the accumulated gradient out of a parameter.

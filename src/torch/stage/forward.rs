@@ -1,0 +1,174 @@
+//! `F`, and the forward that `R` or a backward runs once more.
+
+use gpipe_partitioner::MicroId;
+use tch::Tensor;
+
+use super::flight::{Flight, Held, Inputs, Live, Transit};
+use super::gradients::finite;
+use super::run::{add_roots, restore};
+use super::segment::Which;
+use super::{Running, TorchStage};
+use crate::torch::ffi::RandomScope;
+use crate::torch::rng;
+use crate::torch::step::{Mode, StepSettings};
+use crate::torch::values::Values;
+
+/// What is the same for all layers of one pass.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pass<'a> {
+    pub(super) micro: MicroId,
+    pub(super) settings: &'a StepSettings,
+    pub(super) recomputing: bool,
+}
+
+impl TorchStage {
+    /// `F` in training: leaves a flight behind.
+    pub(super) fn forward(
+        &mut self,
+        micro: MicroId,
+        inputs: Vec<Values>,
+        settings: &StepSettings,
+    ) -> anyhow::Result<Vec<Values>> {
+        let (mut values, mut transit, targets) = self.unpack(inputs)?;
+        let pass = Pass {
+            micro,
+            settings,
+            recomputing: false,
+        };
+        let redo = self.recompute.applies(micro, settings.mode.micro_batches());
+        let mut flight = Flight::default();
+        for number in 0..self.segments.len() {
+            let inputs = self.segments[number].take_inputs(values, &mut transit);
+            let redo = redo && self.segments[number].recompute;
+            let passed = self.run_segment(Which::Segment(number), &inputs, !redo, pass)?;
+            transit.extend(passed.skips);
+            values = passed.outputs;
+            flight.segments.push(match passed.live {
+                Some(live) => Held::Live(live),
+                None => Held::Inputs(inputs),
+            });
+        }
+        let outputs = if self.last {
+            vec![self.loss(values, &targets, &mut flight, pass)?]
+        } else {
+            self.send(values, &mut flight, &mut transit)?
+        };
+        self.flights.insert(micro, flight);
+        Ok(outputs)
+    }
+
+    /// `F` in inference: no graph.
+    pub(super) fn infer(
+        &mut self,
+        micro: MicroId,
+        inputs: Vec<Values>,
+        settings: &StepSettings,
+    ) -> anyhow::Result<Vec<Values>> {
+        let (values, mut transit, _) = self.unpack(inputs)?;
+        let pass = Pass {
+            micro,
+            settings,
+            recomputing: false,
+        };
+        let inputs = self.whole.take_inputs(values, &mut transit);
+        let passed = self.run_segment(Which::Whole, &inputs, false, pass)?;
+        transit.extend(passed.skips);
+        let mut sent = vec![passed.outputs];
+        sent.extend(self.sent_skips(&mut transit));
+        Ok(sent)
+    }
+
+    /// What arrived: the main values, those of skips, and on the last stage in
+    /// training the targets.
+    fn unpack(&self, inputs: Vec<Values>) -> anyhow::Result<(Values, Transit, Values)> {
+        let mut inputs = inputs.into_iter();
+        let values = inputs.next().unwrap_or_default();
+        let mut transit = Transit::new();
+        for &skip in &self.incoming {
+            let value = inputs.next().unwrap_or_default();
+            transit.insert(skip, value.into_iter().next().flatten());
+        }
+        Ok((values, transit, inputs.next().unwrap_or_default()))
+    }
+
+    /// What leaves the stage beside the loss: the outputs, then a value a skip, all
+    /// detached.
+    fn send(
+        &self,
+        values: Values,
+        flight: &mut Flight,
+        transit: &mut Transit,
+    ) -> anyhow::Result<Vec<Values>> {
+        if let Some(Held::Live(live)) = flight.segments.last_mut() {
+            add_roots(&mut live.graph, &values)?;
+        }
+        let mut sent = vec![values.try_map(|tensor| tensor.f_detach())?];
+        sent.extend(self.sent_skips(transit));
+        Ok(sent)
+    }
+
+    fn sent_skips(&self, transit: &mut Transit) -> Vec<Values> {
+        let values = self.outgoing.iter().map(|skip| transit.remove(skip));
+        values
+            .map(|value| [value.flatten()].into_iter().collect())
+            .collect()
+    }
+
+    /// Makes the graph of a segment that kept its inputs: the forward once more,
+    /// without its effects on buffers.
+    pub(super) fn recompute(
+        &mut self,
+        number: usize,
+        inputs: &Inputs,
+        pass: Pass<'_>,
+    ) -> anyhow::Result<Live> {
+        let buffers = self.save_buffers(&self.segments[number].layers);
+        let passed = self.run_segment(Which::Segment(number), inputs, true, pass)?;
+        restore(&buffers)?;
+        let Some(mut live) = passed.live else {
+            anyhow::bail!("a segment was run without its graph");
+        };
+        if number + 1 == self.segments.len() {
+            add_roots(&mut live.graph, &passed.outputs)?;
+        }
+        Ok(live)
+    }
+
+    /// What the last stage adds to its forward: the loss becomes the graph's root.
+    /// It gets a graph of its own where the last segment has none, so that the
+    /// user's function is called once a micro-batch, recomputing or not.
+    fn loss(
+        &mut self,
+        outputs: Values,
+        targets: &Values,
+        flight: &mut Flight,
+        pass: Pass<'_>,
+    ) -> anyhow::Result<Values> {
+        let Mode::Train { loss, shares, .. } = &pass.settings.mode else {
+            anyhow::bail!("a loss in inference");
+        };
+        self.running = Running::Loss;
+        let seed = rng::pass_seed(self.loss_seed, pass.settings.step, pass.micro.index());
+        let _random = RandomScope::open(seed)?;
+        let (live, outputs) = match flight.segments.last_mut() {
+            Some(Held::Live(live)) => (live, outputs),
+            _ => {
+                let live = flight.loss.insert(Live::new()?);
+                let outputs = live.enter(outputs)?;
+                (live, outputs)
+            }
+        };
+        let loss = loss.loss(&outputs, targets)?;
+        let share = shares.get(pass.micro.index()).copied().unwrap_or_default();
+        live.graph.loss(&loss.value, loss.weight.unwrap_or(share))?;
+        live.graph.mark(&loss.value, self.layers.len())?;
+        if pass.settings.mode.fails_on_non_finite() {
+            anyhow::ensure!(finite(&loss.value)?, "the loss is not finite");
+        }
+        self.running = Running::Nothing;
+        let weight = loss
+            .weight
+            .map(|weight| Tensor::from(weight).to_device(self.device));
+        Ok([Some(loss.value.f_detach()?), weight].into_iter().collect())
+    }
+}

@@ -1,0 +1,344 @@
+//! Runs the layers of a segment, and finds out what they write to.
+//!
+//! A layer may change what it is given in place. Inside a stage that is as in the
+//! uncut model; but what arrives at a segment may be in use elsewhere: it may be
+//! needed by the sender's backward, by another stage that pops it, for running the
+//! segment a second time, or belong to the caller. Whether a segment writes to its
+//! inputs is found out when it runs for the first time; if so, that run is undone,
+//! and from then on it is given copies. The others, nearly all, copy nothing.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use tch::Tensor;
+
+use super::flight::{Inputs, Live, Transit};
+use super::forward::Pass;
+use super::gradients::finite;
+use super::segment::{Segment, Which, Writes};
+use super::{Running, TorchStage};
+use crate::torch::error::TorchError;
+use crate::torch::ffi::{self, Graph, RandomScope};
+use crate::torch::layer::Context;
+use crate::torch::rng;
+use crate::torch::sequential::BuiltLayer;
+use crate::torch::skips::{SkipBox, Stashed};
+use crate::torch::step::Mode;
+use crate::torch::values::Values;
+
+/// What comes out of a segment.
+#[derive(Debug)]
+pub(super) struct Passed {
+    pub(super) outputs: Values,
+    /// The skips that leave it, detached.
+    pub(super) skips: Vec<(usize, Option<Tensor>)>,
+    pub(super) live: Option<Live>,
+}
+
+/// What was seen to be written to in a run: tensors, and how often they had been
+/// changed before anybody in the run could.
+type Watched = Vec<(Tensor, i64)>;
+
+impl TorchStage {
+    /// Runs a segment, with its graph (whose first roots are the skips that leave
+    /// it) or without any. Outputs of the stage's last segment are not roots yet.
+    pub(super) fn run_segment(
+        &mut self,
+        which: Which,
+        inputs: &Inputs,
+        graph: bool,
+        pass: Pass<'_>,
+    ) -> anyhow::Result<Passed> {
+        let Some(writes) = self.segment(which).writes else {
+            return self.first_run(which, inputs, graph, pass);
+        };
+        let (passed, wrote) = self.attempt(which, inputs, graph, pass, writes)?;
+        if writes.covers(wrote) {
+            return Ok(passed);
+        }
+        self.segment_mut(which).writes = Some(writes.and(wrote));
+        anyhow::bail!(
+            "the stage's layers changed a value in place that others may need, which they had not \
+             done before; it will be copied from now on, so run the step again"
+        )
+    }
+
+    /// Finds out what the segment writes to.
+    fn first_run(
+        &mut self,
+        which: Which,
+        inputs: &Inputs,
+        graph: bool,
+        pass: Pass<'_>,
+    ) -> anyhow::Result<Passed> {
+        let buffers = self.save_buffers(&self.segment(which).layers);
+        let saved: Vec<(Tensor, Tensor)> = inputs
+            .tensors()
+            .map(|tensor| Ok((tensor.f_data()?, ffi::copy(&tensor.f_data()?)?)))
+            .collect::<Result<_, TorchError>>()?;
+        let mut writes = Writes::default();
+        loop {
+            let done = self.attempt(which, inputs, graph, pass, writes);
+            let wrote = match &done {
+                Ok((_, wrote)) if writes.covers(*wrote) => {
+                    self.segment_mut(which).writes = Some(writes);
+                    return done.map(|(passed, _)| passed);
+                }
+                Ok((_, wrote)) => *wrote,
+                Err(_) => Writes::default(),
+            };
+            restore(&saved)?;
+            drop(done?);
+            restore(&buffers)?;
+            writes = writes.and(wrote);
+        }
+    }
+
+    fn attempt(
+        &mut self,
+        which: Which,
+        inputs: &Inputs,
+        graph: bool,
+        pass: Pass<'_>,
+        writes: Writes,
+    ) -> anyhow::Result<(Passed, Writes)> {
+        let watched: Watched = inputs
+            .tensors()
+            .map(|tensor| Ok((tensor.shallow_clone(), ffi::changes(tensor)?)))
+            .collect::<Result<_, TorchError>>()?;
+        let mut stashed = Watched::new();
+        let seen = inputs.seen(writes.inputs)?;
+        let passed = if graph {
+            self.with_graph(which, seen, pass, writes, &mut stashed)?
+        } else {
+            let _no_grad = tch::no_grad_guard();
+            self.without_graph(which, seen, pass, writes, &mut stashed)?
+        };
+        let wrote = Writes {
+            inputs: changed(&watched)?,
+            stashes: changed(&stashed)?,
+        };
+        Ok((passed, wrote))
+    }
+
+    fn with_graph(
+        &mut self,
+        which: Which,
+        inputs: Inputs,
+        pass: Pass<'_>,
+        writes: Writes,
+        stashed: &mut Watched,
+    ) -> anyhow::Result<Passed> {
+        let mut live = Live::new()?;
+        let first = matches!(which, Which::Segment(0)) && self.first;
+        let main = if first && !pass.settings.mode.wants_input_gradient() {
+            inputs.main
+        } else {
+            live.enter(inputs.main)?
+        };
+        let mut transit = Transit::new();
+        for (skip, value) in inputs.skips {
+            transit.insert(skip, live.enter_skip(skip, value)?);
+        }
+        let layers = self.segment(which).layers.clone();
+        let mut run = Run {
+            transit: &mut transit,
+            stashed,
+            copy_stashes: writes.stashes,
+        };
+        let graph = Some(&mut live.graph);
+        let mut outputs = self.run_layers(layers, main, &mut run, pass, graph)?;
+        let segment = self.segment(which);
+        let mut skips = Vec::with_capacity(segment.outgoing.len());
+        for &skip in &segment.outgoing {
+            let value = transit.remove(&skip).flatten();
+            let absent = Tensor::new();
+            live.graph.root(value.as_ref().unwrap_or(&absent))?;
+            skips.push((skip, value.map(|value| value.f_detach()).transpose()?));
+        }
+        live.outgoing.clone_from(&segment.outgoing);
+        if matches!(which, Which::Segment(number) if number + 1 < self.segments.len()) {
+            add_roots(&mut live.graph, &outputs)?;
+            outputs = outputs.try_map(|tensor| tensor.f_detach())?;
+        }
+        Ok(Passed {
+            outputs,
+            skips,
+            live: Some(live),
+        })
+    }
+
+    fn without_graph(
+        &mut self,
+        which: Which,
+        inputs: Inputs,
+        pass: Pass<'_>,
+        writes: Writes,
+        stashed: &mut Watched,
+    ) -> anyhow::Result<Passed> {
+        let mut transit: Transit = inputs.skips.into_iter().collect();
+        let layers = self.segment(which).layers.clone();
+        let mut run = Run {
+            transit: &mut transit,
+            stashed,
+            copy_stashes: writes.stashes,
+        };
+        let outputs = self.run_layers(layers, inputs.main, &mut run, pass, None)?;
+        let outgoing = self.segment(which).outgoing.iter();
+        let skips = outgoing
+            .map(|skip| (*skip, transit.remove(skip).flatten()))
+            .collect();
+        Ok(Passed {
+            outputs,
+            skips,
+            live: None,
+        })
+    }
+
+    fn run_layers(
+        &mut self,
+        layers: Range<usize>,
+        mut values: Values,
+        run: &mut Run<'_>,
+        pass: Pass<'_>,
+        mut graph: Option<&mut Graph>,
+    ) -> anyhow::Result<Values> {
+        for number in layers {
+            self.running = Running::Layer(number);
+            values = self.run_layer(number, values, run, pass)?;
+            if let Some(graph) = graph.as_deref_mut() {
+                values
+                    .present()
+                    .try_for_each(|output| graph.mark(output, number))?;
+            }
+        }
+        self.running = Running::Nothing;
+        Ok(values)
+    }
+
+    fn run_layer(
+        &self,
+        number: usize,
+        inputs: Values,
+        run: &mut Run<'_>,
+        pass: Pass<'_>,
+    ) -> anyhow::Result<Values> {
+        let built = &self.layers[number];
+        let seed = rng::pass_seed(built.seed, pass.settings.step, pass.micro.index());
+        let _random = RandomScope::open(seed)?;
+        let ctx = Context {
+            train: matches!(pass.settings.mode, Mode::Train { .. }),
+            micro: pass.micro,
+            device: self.device,
+            recomputing: pass.recomputing,
+            skips: SkipBox::new(&built.declared, self.waiting(number, run.transit)),
+        };
+        let outputs = built.layer.forward(inputs, &ctx)?;
+        self.stashed(number, ctx.skips.finish()?, run)?;
+        if pass.settings.mode.fails_on_non_finite() {
+            for output in outputs.present() {
+                anyhow::ensure!(finite(output)?, "an output is not finite (NaN or infinity)");
+            }
+        }
+        Ok(outputs)
+    }
+
+    /// What a layer finds to pop, by name.
+    fn waiting(&self, number: usize, transit: &mut Transit) -> HashMap<String, Option<Tensor>> {
+        let layer = self.first_layer + number;
+        let skips = self.skips.iter().enumerate();
+        skips
+            .filter(|(_, skip)| skip.to == layer)
+            .map(|(id, skip)| (skip.name.clone(), transit.remove(&id).flatten()))
+            .collect()
+    }
+
+    /// Puts what a layer stashed on its ways.
+    fn stashed(
+        &self,
+        number: usize,
+        stashed: Vec<Stashed>,
+        run: &mut Run<'_>,
+    ) -> Result<(), TorchError> {
+        let layer = self.first_layer + number;
+        for Stashed {
+            name,
+            value,
+            changes,
+        } in stashed
+        {
+            for (id, skip) in self.skips.iter().enumerate() {
+                if skip.from != layer || skip.name != name {
+                    continue;
+                }
+                let own = match &value {
+                    Some(value) if run.copy_stashes => Some(ffi::copy(value)?),
+                    Some(value) => {
+                        run.stashed.push((value.shallow_clone(), changes));
+                        Some(value.shallow_clone())
+                    }
+                    None => None,
+                };
+                run.transit.insert(id, own);
+            }
+        }
+        Ok(())
+    }
+
+    fn segment(&self, which: Which) -> &Segment {
+        match which {
+            Which::Segment(number) => &self.segments[number],
+            Which::Whole => &self.whole,
+        }
+    }
+
+    fn segment_mut(&mut self, which: Which) -> &mut Segment {
+        match which {
+            Which::Segment(number) => &mut self.segments[number],
+            Which::Whole => &mut self.whole,
+        }
+    }
+
+    /// The buffers of some layers, and copies of what they hold.
+    pub(super) fn save_buffers(&self, layers: &Range<usize>) -> Vec<(Tensor, Tensor)> {
+        self.layers[layers.clone()]
+            .iter()
+            .flat_map(BuiltLayer::buffers)
+            .map(|(_, buffer)| (buffer.data(), buffer.copy()))
+            .collect()
+    }
+}
+
+/// Where the values of skips are during a run.
+struct Run<'a> {
+    transit: &'a mut Transit,
+    stashed: &'a mut Watched,
+    copy_stashes: bool,
+}
+
+fn changed(watched: &[(Tensor, i64)]) -> Result<bool, TorchError> {
+    for (tensor, before) in watched {
+        if ffi::changes(tensor)? != *before {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Puts saved values back, past autograd's eyes: graphs may have saved these tensors.
+pub(super) fn restore(saved: &[(Tensor, Tensor)]) -> Result<(), TorchError> {
+    tch::no_grad(|| {
+        saved
+            .iter()
+            .try_for_each(|(tensor, before)| tensor.shallow_clone().f_copy_(before).map(drop))
+    })?;
+    Ok(())
+}
+
+/// Makes a graph's outputs its roots.
+pub(super) fn add_roots(graph: &mut Graph, outputs: &Values) -> Result<(), TorchError> {
+    let absent = Tensor::new();
+    outputs
+        .iter()
+        .try_for_each(|output| graph.root(output.unwrap_or(&absent)))
+}
