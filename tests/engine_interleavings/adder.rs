@@ -39,6 +39,8 @@ pub struct Settings {
 /// Adds its number plus one on the way forward and doubles on the way back.
 pub struct Adder {
     id: StageId,
+    /// The last stage, whose backward takes nothing.
+    last: bool,
     settings: Arc<Settings>,
     alive: Arc<AtomicUsize>,
     /// Micro-batches between F and B or I.
@@ -60,9 +62,10 @@ fn take(list: &mut Vec<MicroId>, micro: MicroId) -> anyhow::Result<()> {
 }
 
 impl Adder {
-    fn new(id: StageId, alive: Arc<AtomicUsize>) -> Self {
+    fn new(id: StageId, last: bool, alive: Arc<AtomicUsize>) -> Self {
         Self {
             id,
+            last,
             alive,
             settings: Arc::default(),
             held: Vec::new(),
@@ -126,6 +129,12 @@ impl Stage for Adder {
     }
 
     fn run(&mut self, action: Action, inputs: Vec<Value>) -> anyhow::Result<Vec<Value>> {
+        let takes = match action.kind {
+            Kind::Forward => 1,
+            kind => usize::from(kind.gives_input_gradient() && !self.last),
+        };
+        // Even where the step is about to be given up.
+        ensure!(inputs.len() == takes, "{} values", inputs.len());
         self.trip(At::Run(action))?;
         let first = inputs.first().map_or(1, |value| value.0);
         let number = self.act(action, first)?;
@@ -147,10 +156,15 @@ impl Stage for Adder {
     }
 }
 
-/// Builds `stages`, all on one device.
-pub fn builder(stages: Vec<StageId>, alive: &Arc<AtomicUsize>) -> StageBuilder<Adder> {
+/// Builds `stages` of a chain of `count`, all on one device.
+pub fn builder(
+    stages: Vec<StageId>,
+    count: usize,
+    alive: &Arc<AtomicUsize>,
+) -> StageBuilder<Adder> {
     let alive = Arc::clone(alive);
-    let stage = move |id| (id, Adder::new(id, Arc::clone(&alive)));
+    let last = move |id: StageId| id.index() + 1 == count;
+    let stage = move |id| (id, Adder::new(id, last(id), Arc::clone(&alive)));
     Box::new(move || Ok(stages.into_iter().map(stage).collect()))
 }
 
@@ -169,7 +183,7 @@ impl Rig {
         let (stages, micros) = (plain.stages(), plain.micro_batches());
         let alive = Arc::default();
         let devices = (0..plain.devices()).map(DeviceId);
-        let builders = devices.map(|device| builder(schedule.stages_on(device), &alive));
+        let builders = devices.map(|device| builder(schedule.stages_on(device), stages, &alive));
         let engine = Engine::new(builders.collect()).unwrap();
         let program = Program::new(schedule.clone(), &Topology::chain(stages)).unwrap();
         Self {

@@ -167,7 +167,7 @@ fn the_end_of_an_engine_after_a_failure_or_before_anything() {
         let alive = Arc::default();
         let stages = |device| vec![StageId(device), StageId(5 - device)];
         let mut builders: Vec<_> = (0..3)
-            .map(|device| builder(stages(device), &alive))
+            .map(|device| builder(stages(device), 6, &alive))
             .collect();
         builders[1] = Box::new(|| bail!("no room"));
         Engine::new(builders).unwrap_err();
