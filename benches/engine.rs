@@ -44,8 +44,7 @@ fn overhead(c: &mut Criterion) {
         for kind in SCHEDULES {
             for p in [2, 4, 8] {
                 let mut rig = Rig::new(kind, p, MICROS, time).unwrap();
-                let mut shares =
-                    Shares::new(Duration::from_secs_f64(rig.simulated(time).get() / 1e6));
+                let mut shares = Shares::new(rig.simulated());
                 let critical = rig.critical();
                 let id = BenchmarkId::new(format!("{} {time:?}", kind.name()), p);
                 group.bench_function(id, |b| {

@@ -3,7 +3,10 @@
 
 mod engine_support;
 
-use engine_support::{Affine, Grads, Settings, affine_engine, entries, oracle, schedule, watched};
+use engine_support::{
+    Affine, Grads, Settings, affine_engine, chunked, entries, oracle, recomputing, schedule,
+    watched,
+};
 use gpipe::engine::{Edge, End, Engine, Program, Topology};
 use gpipe_partitioner::{
     Action, CheckedSchedule, DeviceId, Kind, MicroId, Schedule, ScheduleKind, StageId,
@@ -65,6 +68,13 @@ fn check(schedule: CheckedSchedule, topology: Topology) {
             assert_eq!((sum.weight, sum.bias), (got.weight, got.bias));
         }
     }
+    let plain = program.schedule().schedule();
+    let recomputed = engine.on_each(|_, stage| Ok(stage.recomputed)).unwrap();
+    for (stage, times) in recomputed.into_iter().enumerate() {
+        let all = plain.iter().flat_map(|(_, list)| list);
+        let own = all.filter(|a| (a.kind, a.stage) == (Kind::Recompute, StageId(stage)));
+        assert_eq!(times, 2 * own.count());
+    }
     if in_order && training {
         let once = (0..micros).map(|micro| micro as i64 + 1);
         let order = once.clone().chain(once).fold(0i64, |hash, micro| {
@@ -111,38 +121,30 @@ fn tangled(stages: usize) -> Topology {
     Topology::new(stages, edges).unwrap()
 }
 
-#[test]
-fn every_built_in_schedule_over_a_chain() {
-    watched(|| {
-        for kind in [
-            ScheduleKind::GPipe,
-            ScheduleKind::OneFOneB,
-            ScheduleKind::ForwardOnly,
-        ] {
-            for p in 1..=4 {
-                for m in 1..=8 {
-                    check(schedule(kind, p, m), Topology::chain(p));
+/// Every built-in schedule for p = 1 to 4, with and without recomputes.
+fn check_every_schedule(micros: &[usize], topology: fn(usize) -> Topology) {
+    for kind in ScheduleKind::ALL {
+        for p in 1..=4 {
+            for &m in micros {
+                let schedule = chunked(kind, p, m);
+                let stages = schedule.schedule().stages();
+                if schedule.is_training() {
+                    check(recomputing(&schedule), topology(stages));
                 }
+                check(schedule, topology(stages));
             }
         }
-    });
+    }
+}
+
+#[test]
+fn every_built_in_schedule_over_a_chain() {
+    watched(|| check_every_schedule(&[1, 2, 3, 4, 7, 8, 16], Topology::chain));
 }
 
 #[test]
 fn every_built_in_schedule_with_portals() {
-    watched(|| {
-        for kind in [
-            ScheduleKind::GPipe,
-            ScheduleKind::OneFOneB,
-            ScheduleKind::ForwardOnly,
-        ] {
-            for p in 1..=4 {
-                for m in [1, 2, 5] {
-                    check(schedule(kind, p, m), tangled(p));
-                }
-            }
-        }
-    });
+    watched(|| check_every_schedule(&[1, 2, 5], tangled));
 }
 
 #[test]

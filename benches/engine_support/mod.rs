@@ -9,17 +9,18 @@
 use gpipe::engine::{Engine, Entry, Event, Program, Stage, StageBuilder, Topology};
 use gpipe_partitioner::{
     Action, CheckedSchedule, Costs, DeviceId, Kind, MicroId, Micros, ScheduleKind, Shape, StageId,
+    StageTimes, simulate,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Waits for a fixed time in every action and hands on what it got.
-pub struct Fixed(pub Duration);
+/// Waits in every action for the time of its kind and hands on what it got.
+pub struct Fixed(pub StageTimes);
 
-/// Microseconds that are surely a time.
-pub fn micros(duration: Duration) -> Micros {
-    duration.into()
+/// Microseconds as the system's clock counts.
+pub fn duration(micros: Micros) -> Duration {
+    Duration::from_secs_f64(micros.get() / 1e6)
 }
 
 impl Stage for Fixed {
@@ -31,11 +32,8 @@ impl Stage for Fixed {
     }
 
     fn run(&mut self, action: Action, _: Vec<()>) -> anyhow::Result<Vec<()>> {
-        wait(self.0);
-        let gives = matches!(
-            action.kind,
-            Kind::Forward | Kind::Backward | Kind::BackwardInput
-        );
+        wait(duration(self.0.of(action.kind)));
+        let gives = action.kind == Kind::Forward || action.kind.gives_input_gradient();
         Ok(vec![(); usize::from(gives)])
     }
 
@@ -76,36 +74,41 @@ pub fn sleep_precisely() {
 pub struct Rig {
     pub engine: Engine<Fixed>,
     pub program: Arc<Program>,
-    schedule: CheckedSchedule,
+    costs: Costs,
     step: Arc<()>,
 }
 
 impl Rig {
     /// One stage per device, `p` devices, `m` micro-batches; every action takes `time`.
     pub fn new(kind: ScheduleKind, p: usize, m: usize, time: Duration) -> anyhow::Result<Self> {
-        let shape = Shape {
-            devices: p,
-            chunks: 1,
-            micro_batches: m,
-        };
-        let schedule = kind.generate(shape)?;
+        let times = vec![Micros::from(time); p];
+        let costs = Costs::from_stage_times(&times, &times);
+        Self::over(kind.generate(Shape::new(p, m))?, costs)
+    }
+
+    /// The stages that `schedule` has, where it has them, with these times.
+    pub fn over(schedule: CheckedSchedule, costs: Costs) -> anyhow::Result<Self> {
+        let plain = schedule.schedule();
         let builder = |device| {
-            let build = move || Ok(vec![(StageId(device), Fixed(time))]);
-            Box::new(build) as StageBuilder<Fixed>
+            let fixed = |stage| (stage, Fixed(costs.stage(stage)));
+            let stages: Vec<_> = schedule.stages_on(device).into_iter().map(fixed).collect();
+            Box::new(move || Ok(stages)) as StageBuilder<Fixed>
         };
-        let engine = Engine::new((0..p).map(builder).collect())?;
-        let program = Arc::new(Program::new(schedule.clone(), &Topology::chain(p))?);
+        let builders = (0..plain.devices()).map(DeviceId).map(builder).collect();
+        let engine = Engine::new(builders)?;
+        let topology = Topology::chain(plain.stages());
+        let program = Arc::new(Program::new(schedule, &topology)?);
         Ok(Self {
             engine,
             program,
-            schedule,
+            costs,
             step: Arc::new(()),
         })
     }
 
     /// Runs a step and gives each device's log.
     pub fn run(&mut self) -> anyhow::Result<Vec<Vec<Event>>> {
-        let micros = self.schedule.schedule().micro_batches();
+        let micros = self.schedule().schedule().micro_batches();
         let (edge, value) = (gpipe::engine::EdgeId(0), ());
         let entry = |micro| Entry {
             edge,
@@ -120,30 +123,27 @@ impl Rig {
     }
 
     pub fn schedule(&self) -> &CheckedSchedule {
-        &self.schedule
+        self.program.schedule()
     }
 
     pub fn actions(&self) -> usize {
-        self.schedule
-            .schedule()
-            .iter()
-            .map(|(_, row)| row.len())
-            .sum()
+        let lists = self.schedule().schedule().iter();
+        lists.map(|(_, list)| list.len()).sum()
     }
 
-    /// The makespan on paper, where forward and backward take `time` each.
-    pub fn simulated(&self, time: Duration) -> Micros {
-        let stages = self.schedule.schedule().stages();
-        let times = vec![micros(time); stages];
-        let costs = Costs::from_stage_times(&times, &times);
-        gpipe_partitioner::simulate(&self.schedule, &costs)
-            .timeline
-            .makespan()
+    /// The makespan on paper.
+    pub fn simulated(&self) -> Duration {
+        duration(simulate(self.schedule(), &self.costs).makespan())
     }
 
-    /// Actions on the longest chain: the simulated makespan in actions.
+    /// Actions on the longest chain, where all take equally long: the makespan on
+    /// paper in actions.
     pub fn critical(&self) -> f64 {
-        self.simulated(Duration::from_micros(1)).get()
+        let action = duration(self.costs.stage(StageId(0)).forward);
+        if action.is_zero() {
+            return 0.0;
+        }
+        self.simulated().div_duration_f64(action)
     }
 }
 
@@ -158,24 +158,21 @@ pub fn makespan(events: &[Vec<Event>]) -> Duration {
 /// The makespan on paper, where every action takes what it took in `events`: an
 /// engine that costs nothing would have needed this.
 pub fn replay(events: &[Vec<Event>]) -> Duration {
-    let all = || events.iter().flatten();
-    let last = StageId(
-        all()
-            .map(|event| event.action.stage.index())
-            .max()
-            .unwrap_or(0),
-    );
-    let mut ends: HashMap<Action, Duration> = HashMap::new();
+    let all = || events.iter().flatten().map(|event| event.action);
+    let last = all().map(|action| action.stage).max().unwrap_or(StageId(0));
+    let mut ends: HashMap<Value, Duration> = HashMap::new();
     let mut next = vec![0; events.len()];
     let mut free = vec![Duration::ZERO; events.len()];
     while next.iter().zip(events).any(|(next, log)| *next < log.len()) {
         for (device, log) in events.iter().enumerate() {
             while let Some(event) = log.get(next[device]) {
-                let ready = waits_for(event.action, last)
-                    .map_or(Some(Duration::ZERO), |needed| ends.get(&needed).copied());
+                let ready = takes(event.action, last)
+                    .map_or(Some(Duration::ZERO), |value| ends.get(&value).copied());
                 let Some(ready) = ready else { break };
                 free[device] = free[device].max(ready) + event.end.saturating_sub(event.start);
-                ends.insert(event.action, free[device]);
+                if let Some(value) = gives(event.action) {
+                    ends.insert(value, free[device]);
+                }
                 next[device] += 1;
             }
         }
@@ -183,16 +180,31 @@ pub fn replay(events: &[Vec<Event>]) -> Duration {
     free.into_iter().max().unwrap_or_default()
 }
 
-/// The action of another stage that makes what `action` takes.
-fn waits_for(action: Action, last: StageId) -> Option<Action> {
-    let stage = match action.kind {
-        Kind::Forward => action.stage.index().checked_sub(1)?,
-        _ if action.stage == last => return None,
-        _ => action.stage.index() + 1,
+/// What a stage gives for a micro-batch: on the way forward, or back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Value {
+    stage: StageId,
+    micro: MicroId,
+    back: bool,
+}
+
+fn gives(action: Action) -> Option<Value> {
+    let Action { stage, micro, kind } = action;
+    let back = kind.gives_input_gradient();
+    (back || kind == Kind::Forward).then_some(Value { stage, micro, back })
+}
+
+/// What `action` takes of another stage.
+fn takes(action: Action, last: StageId) -> Option<Value> {
+    let own = gives(action)?;
+    let stage = if own.back {
+        Some(action.stage.index() + 1).filter(|_| action.stage != last)
+    } else {
+        action.stage.index().checked_sub(1)
     };
-    Some(Action {
+    stage.map(|stage| Value {
         stage: StageId(stage),
-        ..action
+        ..own
     })
 }
 

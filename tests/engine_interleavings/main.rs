@@ -5,7 +5,7 @@
 //! goes on. It finds deadlocks and lost wake-ups by itself (all threads asleep);
 //! what is asserted on top are results, and that no value outlives its step.
 //!
-//! A depth-first search goes through the first interleavings of the smallest case
+//! A depth-first search goes through the first interleavings of the smallest cases
 //! in order; random and priority-based (PCT) walks sample those of the larger ones.
 #![allow(
     missing_docs,
@@ -13,301 +13,162 @@
     unreachable_pub,
     dead_code,
     clippy::unwrap_used,
-    clippy::cast_possible_wrap,
-    clippy::print_stdout
+    clippy::cast_possible_wrap
 )]
 
+mod adder;
 mod engine;
+mod explore;
 
+use adder::{At, Rig, builder};
 use anyhow::bail;
-use engine::{EdgeId, Engine, EngineError, Entry, Program, Stage, StageBuilder, Topology};
-use gpipe_partitioner::{Action, CheckedSchedule, Kind, MicroId, ScheduleKind, Shape, StageId};
-use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, Scheduler};
-use shuttle::{Config, Runner};
+use engine::Engine;
+use explore::{depth_first, sample, sample_each};
+use gpipe_partitioner::{Action, CheckedSchedule, Schedule, ScheduleKind, Shape, StageId};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A number that counts how many of its kind are alive.
-struct Value(i64, Arc<AtomicUsize>);
-
-impl Value {
-    fn new(number: i64, alive: &Arc<AtomicUsize>) -> Self {
-        alive.fetch_add(1, Ordering::SeqCst);
-        Self(number, Arc::clone(alive))
-    }
-}
-
-impl Drop for Value {
-    fn drop(&mut self) {
-        self.1.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum At {
-    Begin(usize),
-    Run(Action),
-    End(usize),
-}
-
-#[derive(Default)]
-struct Settings {
-    faults: Vec<At>,
-    panics: bool,
-}
-
-/// Adds its number plus one on the way forward and doubles on the way back.
-struct Adder {
-    id: StageId,
-    settings: Arc<Settings>,
-    alive: Arc<AtomicUsize>,
-    held: Vec<MicroId>,
-    backwards: usize,
-    before: usize,
-}
-
-impl Adder {
-    fn trip(&self, now: At) -> anyhow::Result<()> {
-        if self.settings.faults.contains(&now) {
-            if self.settings.panics {
-                std::panic::resume_unwind(Box::new("made to panic"));
-            }
-            bail!("made to fail");
-        }
-        Ok(())
-    }
-}
-
-impl Stage for Adder {
-    type Value = Value;
-    type Step = Settings;
-
-    fn begin(&mut self, step: &Arc<Settings>) -> anyhow::Result<()> {
-        assert!(self.held.is_empty());
-        self.settings = Arc::clone(step);
-        self.before = self.backwards;
-        self.trip(At::Begin(self.id.index()))
-    }
-
-    fn run(&mut self, action: Action, inputs: Vec<Value>) -> anyhow::Result<Vec<Value>> {
-        self.trip(At::Run(action))?;
-        let first = inputs.first().map_or(1, |value| value.0);
-        if action.kind == Kind::Forward {
-            self.held.push(action.micro);
-            Ok(vec![Value::new(
-                first + self.id.index() as i64 + 1,
-                &self.alive,
-            )])
-        } else {
-            self.held.retain(|micro| *micro != action.micro);
-            self.backwards += 1;
-            Ok(vec![Value::new(2 * first, &self.alive)])
-        }
-    }
-
-    fn end(&mut self) -> anyhow::Result<()> {
-        self.trip(At::End(self.id.index()))
-    }
-
-    fn abort(&mut self) {
-        self.held.clear();
-        self.backwards = self.before;
-    }
-}
-
-struct Rig {
-    engine: Engine<Adder>,
-    program: Arc<Program>,
-    alive: Arc<AtomicUsize>,
-    stages: usize,
-    micros: usize,
-}
-
-fn schedule(kind: ScheduleKind, stages: usize, micros: usize) -> CheckedSchedule {
-    let shape = Shape {
-        devices: stages,
-        chunks: 1,
-        micro_batches: micros,
-    };
+/// A built-in schedule with its usual number of stages per device.
+fn schedule(kind: ScheduleKind, devices: usize, micros: usize) -> CheckedSchedule {
+    let shape = Shape::new(devices, micros).with_chunks(kind.default_chunks());
     kind.generate(shape).unwrap()
 }
 
-fn builder(stage: usize, alive: &Arc<AtomicUsize>) -> StageBuilder<Adder> {
-    let (id, alive) = (StageId(stage), Arc::clone(alive));
-    Box::new(move || {
-        let settings = Arc::default();
-        let (held, backwards, before) = (Vec::new(), 0, 0);
-        Ok(vec![(
-            id,
-            Adder {
-                id,
-                settings,
-                alive,
-                held,
-                backwards,
-                before,
-            },
-        )])
-    })
+/// Two stages on each of two devices, in a V, where the last two meet on one
+/// device; backwards in halves, and a recompute before each.
+fn vee(micros: usize) -> CheckedSchedule {
+    recomputing(ScheduleKind::Zbv, micros)
 }
 
-impl Rig {
-    fn new(kind: ScheduleKind, stages: usize, micros: usize) -> Self {
-        let alive = Arc::default();
-        let engine = Engine::new((0..stages).map(|s| builder(s, &alive)).collect()).unwrap();
-        let schedule = schedule(kind, stages, micros);
-        let program = Arc::new(Program::new(schedule, &Topology::chain(stages)).unwrap());
-        Self {
-            engine,
-            program,
-            alive,
-            stages,
-            micros,
-        }
-    }
-
-    fn step(&mut self, faults: Vec<At>, panics: bool) -> Result<(), EngineError> {
-        let entry = |micro| Entry {
-            edge: EdgeId(0),
-            micro: MicroId(micro),
-            value: Value::new(10 * micro as i64, &self.alive),
-        };
-        let entries = (0..self.micros).map(entry).collect();
-        let settings = Arc::new(Settings { faults, panics });
-        let result = self
-            .engine
-            .step(&self.program, settings, entries)
-            .map(|outcome| {
-                let sum: i64 = (1..=self.stages as i64).sum();
-                for ((edge, micro), value) in &outcome.exits {
-                    assert_eq!(edge.index(), self.stages);
-                    assert_eq!(value.0, 10 * micro.index() as i64 + sum);
-                }
-                assert_eq!(outcome.exits.len(), self.micros);
-                for value in outcome.gradients.values() {
-                    assert_eq!(value.0, 1 << self.stages);
-                }
-                assert_eq!(outcome.gradients.len(), self.micros);
-            });
-        assert_eq!(
-            self.alive.load(Ordering::SeqCst),
-            0,
-            "values outlive the step"
-        );
-        result
-    }
-
-    fn good_step(&mut self) {
-        self.step(Vec::new(), false).unwrap();
-    }
-
-    fn check_backwards(&mut self, steps: usize) {
-        let done = self.engine.on_each(|_, stage| Ok(stage.backwards)).unwrap();
-        assert_eq!(done, vec![steps * self.micros; self.stages]);
-    }
+fn recomputing(kind: ScheduleKind, micros: usize) -> CheckedSchedule {
+    let plain = schedule(kind, 2, micros).schedule().clone();
+    plain.with_recomputes(|_, _| true).check().unwrap()
 }
 
-fn run(stage: usize, kind: Kind, micro: usize) -> At {
-    At::Run(Action {
-        stage: StageId(stage),
-        kind,
-        micro: MicroId(micro),
-    })
-}
-
-/// Runs `scenario` under `scheduler` and says how many interleavings that were.
-fn explore(name: &str, scheduler: impl Scheduler + 'static, scenario: fn()) {
-    let mut config = Config::new();
-    config.stack_size = 1 << 18;
-    // The only relaxed accesses are to a hint that carries no data.
-    config.silence_warnings = true;
-    let explored = Runner::new(scheduler, config).run(scenario);
-    println!("{name}: {explored} interleavings explored");
-}
-
-/// Walks per scheduler and case; `INTERLEAVINGS=20000 cargo test …` takes longer.
-fn walks() -> usize {
-    std::env::var("INTERLEAVINGS")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(400)
-}
-
-fn sample(name: &str, scenario: fn()) {
-    explore(
-        &format!("{name}, random"),
-        RandomScheduler::new_from_seed(7, walks()),
-        scenario,
-    );
-    explore(
-        &format!("{name}, PCT"),
-        PctScheduler::new_from_seed(7, 3, walks()),
-        scenario,
-    );
+fn run(action: &str) -> At {
+    At::Run(action.parse().unwrap())
 }
 
 #[test]
 fn two_good_steps() {
     sample("two good steps", || {
-        let mut rig = Rig::new(ScheduleKind::OneFOneB, 3, 3);
+        let mut rig = Rig::new(&schedule(ScheduleKind::OneFOneB, 3, 3));
         rig.good_step();
         rig.good_step();
-        rig.check_backwards(2);
+        rig.check_done(2);
     });
 }
 
 #[test]
-fn the_smallest_failure_depth_first() {
-    explore(
-        "smallest failure, depth first",
-        DfsScheduler::new(Some(4 * walks()), false),
-        || {
-            let mut rig = Rig::new(ScheduleKind::GPipe, 2, 1);
-            rig.step(vec![run(1, Kind::Forward, 0)], false).unwrap_err();
+fn good_steps_of_several_stages_a_device_with_a_split_backward_and_recomputes() {
+    sample("stages in a V", || {
+        let mut rig = Rig::new(&vee(2));
+        rig.good_step();
+        rig.good_step();
+        rig.check_done(2);
+    });
+    sample("stages in a loop", || {
+        let mut rig = Rig::new(&recomputing(ScheduleKind::InterleavedZb, 2));
+        rig.good_step();
+        rig.good_step();
+        rig.check_done(2);
+    });
+}
+
+#[test]
+fn the_smallest_failures_depth_first() {
+    depth_first("smallest failure", || {
+        let mut rig = Rig::new(&schedule(ScheduleKind::GPipe, 2, 1));
+        rig.step(vec![run("1F0")], false).unwrap_err();
+        rig.good_step();
+    });
+    let row = |row: &str| row.split(' ').map(|a| a.parse().unwrap()).collect();
+    let rows = ["0F0 2F0 2R0 2I0 2W0 0R0 0I0 0W0", "1F0 1R0 1I0 1W0"];
+    let smallest = Schedule::new("smallest", 3, 1, rows.map(row).to_vec())
+        .check()
+        .unwrap();
+    for fault in ["1R0", "2W0", "1I0"] {
+        let schedule = smallest.clone();
+        depth_first(&format!("failure in {fault}"), move || {
+            let mut rig = Rig::new(&schedule);
+            rig.step(vec![run(fault)], true).unwrap_err();
             rig.good_step();
-        },
-    );
+            rig.check_done(1);
+        });
+    }
 }
 
 #[test]
 fn a_failing_step_between_good_ones() {
     sample("a failing step", || {
-        let mut rig = Rig::new(ScheduleKind::OneFOneB, 3, 3);
+        let mut rig = Rig::new(&schedule(ScheduleKind::OneFOneB, 3, 3));
         rig.good_step();
-        let error = rig.step(vec![run(1, Kind::Backward, 1)], true).unwrap_err();
+        let error = rig.step(vec![run("1B1")], true).unwrap_err();
         assert_eq!(error.stage_error().unwrap().stage, StageId(1));
         rig.good_step();
-        rig.check_backwards(2);
+        rig.check_done(2);
     });
+}
+
+#[test]
+fn a_failure_in_each_action_of_several_stages_a_device() {
+    for schedule in [vee(2), recomputing(ScheduleKind::DualPipeV, 2)] {
+        let name = format!("a failure in each action of {}", schedule.schedule().name());
+        let all = schedule.schedule().iter().flat_map(|(_, list)| list);
+        let actions: Vec<Action> = all.copied().collect();
+        sample_each(&name, &actions, move |action| {
+            let mut rig = Rig::new(&schedule);
+            let error = rig.step(vec![At::Run(action)], false).unwrap_err();
+            let failure = error.stage_error().unwrap();
+            assert_eq!(
+                (failure.stage, failure.micro),
+                (action.stage, Some(action.micro))
+            );
+            rig.good_step();
+            rig.check_done(1);
+        });
+    }
 }
 
 #[test]
 fn several_stages_fail_at_once() {
     sample("several failures", || {
-        let mut rig = Rig::new(ScheduleKind::GPipe, 3, 2);
-        let faults = vec![
-            At::Begin(2),
-            run(0, Kind::Forward, 1),
-            run(1, Kind::Forward, 0),
-        ];
+        let mut rig = Rig::new(&schedule(ScheduleKind::GPipe, 3, 2));
+        let faults = vec![At::Begin(2), run("0F1"), run("1F0")];
         rig.step(faults, false).unwrap_err();
-        rig.step(vec![At::End(2), run(1, Kind::Backward, 1)], true)
-            .unwrap_err();
+        rig.step(vec![At::End(2), run("1B1")], true).unwrap_err();
         rig.step(vec![At::End(0)], false).unwrap_err();
         rig.good_step();
-        rig.check_backwards(1);
+        rig.check_done(1);
+    });
+    sample("several failures of several stages a device", || {
+        let mut rig = Rig::new(&vee(2));
+        // A weight pass, which nobody waits for, while its peers go on; a recompute
+        // ahead of its gradient; both halves on both devices at once.
+        rig.step(vec![run("3W0"), run("1R1")], false).unwrap_err();
+        rig.step(vec![run("2I0"), run("3I1"), run("0W0")], true)
+            .unwrap_err();
+        rig.step(vec![run("0R0"), run("1W1")], false).unwrap_err();
+        rig.step(vec![At::Begin(1), At::End(3)], true).unwrap_err();
+        rig.good_step();
+        rig.check_done(1);
     });
 }
 
 #[test]
 fn the_end_of_an_engine_after_a_failure_or_before_anything() {
     sample("the end", || {
-        drop(Rig::new(ScheduleKind::GPipe, 3, 1));
-        let mut rig = Rig::new(ScheduleKind::GPipe, 3, 2);
-        rig.step(vec![run(2, Kind::Forward, 0)], false).unwrap_err();
+        drop(Rig::new(&schedule(ScheduleKind::GPipe, 3, 1)));
+        let mut rig = Rig::new(&schedule(ScheduleKind::GPipe, 3, 2));
+        rig.step(vec![run("2F0")], false).unwrap_err();
+        drop(rig);
+        let mut rig = Rig::new(&vee(1));
+        rig.step(vec![run("1R0")], true).unwrap_err();
         drop(rig);
         let alive = Arc::default();
-        let mut builders: Vec<_> = (0..3).map(|stage| builder(stage, &alive)).collect();
+        let stages = |device| vec![StageId(device), StageId(5 - device)];
+        let mut builders: Vec<_> = (0..3)
+            .map(|device| builder(stages(device), 6, &alive))
+            .collect();
         builders[1] = Box::new(|| bail!("no room"));
         Engine::new(builders).unwrap_err();
     });

@@ -11,9 +11,11 @@
 
 pub mod affine;
 pub mod oracle;
+pub mod rig;
 
 use gpipe::engine::{Engine, Entry, Program, StageBuilder, Topology};
 use gpipe_partitioner::{CheckedSchedule, DeviceId, MicroId, ScheduleKind, Shape, StageId};
+use std::io::Write as _;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -47,6 +49,24 @@ pub fn schedule(kind: ScheduleKind, p: usize, m: usize) -> CheckedSchedule {
         micro_batches: m,
     };
     kind.generate(shape).unwrap()
+}
+
+/// The same with the schedule's usual number of stages per device.
+pub fn chunked(kind: ScheduleKind, p: usize, m: usize) -> CheckedSchedule {
+    let shape = Shape::new(p, m).with_chunks(kind.default_chunks());
+    kind.generate(shape).unwrap()
+}
+
+/// The same with an `R` before every `B` and `I`.
+pub fn recomputing(schedule: &CheckedSchedule) -> CheckedSchedule {
+    let plain = schedule.schedule().clone();
+    plain.with_recomputes(|_, _| true).check().unwrap()
+}
+
+/// Writes a line even where the output of tests that pass is captured.
+pub fn say(line: &str) {
+    // A closed standard output is no reason to fail.
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
 /// An engine of affine stages, placed as `schedule` says.

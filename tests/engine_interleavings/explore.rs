@@ -1,0 +1,78 @@
+//! Runs a scenario under the model checker and says how often.
+
+use gpipe_partitioner::Action;
+use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, Scheduler};
+use shuttle::{Config, Runner};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Walks per scheduler and case; `INTERLEAVINGS=20000 cargo test …` takes longer.
+fn walks() -> usize {
+    std::env::var("INTERLEAVINGS")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(400)
+}
+
+/// Runs `scenario` under `scheduler` and gives how many interleavings that were.
+fn explore(
+    scheduler: impl Scheduler + 'static,
+    scenario: impl Fn() + Send + Sync + 'static,
+) -> usize {
+    let mut config = Config::new();
+    config.stack_size = 1 << 18;
+    // The only relaxed accesses are to a hint that carries no data.
+    config.silence_warnings = true;
+    Runner::new(scheduler, config).run(scenario)
+}
+
+/// Says how many interleavings were explored here and in all tests so far, even
+/// where the output of tests that pass is captured.
+fn say(name: &str, explored: usize) {
+    static ALL: AtomicUsize = AtomicUsize::new(0);
+    let all = ALL.fetch_add(explored, Ordering::SeqCst) + explored;
+    let mut out = std::io::stdout().lock();
+    // A closed standard output is no reason to fail.
+    let _ = writeln!(
+        out,
+        "{name}: {explored} interleavings explored, {all} in all"
+    );
+}
+
+/// The first interleavings in order.
+pub fn depth_first(name: &str, scenario: impl Fn() + Send + Sync + 'static) {
+    let explored = explore(DfsScheduler::new(Some(4 * walks()), false), scenario);
+    say(&format!("{name}, depth first"), explored);
+}
+
+/// Random walks, and walks by priorities.
+pub fn sample(name: &str, scenario: impl Fn() + Clone + Send + Sync + 'static) {
+    let random = RandomScheduler::new_from_seed(7, walks());
+    say(
+        &format!("{name}, random"),
+        explore(random, scenario.clone()),
+    );
+    let pct = PctScheduler::new_from_seed(7, 3, walks());
+    say(&format!("{name}, PCT"), explore(pct, scenario));
+}
+
+/// The same with each of `actions`, which share the walks.
+pub fn sample_each(
+    name: &str,
+    actions: &[Action],
+    scenario: impl Fn(Action) + Clone + Send + Sync + 'static,
+) {
+    let share = (2 * walks()).div_ceil(actions.len());
+    let (mut random, mut pct) = (0, 0);
+    for (seed, &action) in actions.iter().enumerate() {
+        let seed = seed as u64;
+        let here = scenario.clone();
+        let scheduler = RandomScheduler::new_from_seed(seed, share);
+        random += explore(scheduler, move || here(action));
+        let here = scenario.clone();
+        let scheduler = PctScheduler::new_from_seed(seed, 3, share);
+        pct += explore(scheduler, move || here(action));
+    }
+    say(&format!("{name}, random"), random);
+    say(&format!("{name}, PCT"), pct);
+}
