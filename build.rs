@@ -15,7 +15,13 @@ mod shim {
     use std::path::Path;
 
     const FOLDER: &str = "src/torch/shim";
-    const SOURCES: [&str; 4] = ["graph.cpp", "random.cpp", "optim.cpp", "runtime.cpp"];
+    const SOURCES: [&str; 5] = [
+        "graph.cpp",
+        "split.cpp",
+        "random.cpp",
+        "optim.cpp",
+        "runtime.cpp",
+    ];
 
     pub(crate) fn build() {
         gpipe_libtorch::rerun_if_changed();

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::torch::{TorchError, Values};
+use crate::torch::{TorchError, Values, snapshot};
 
 /// A batch that cannot be split, or outputs that cannot be joined.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -94,7 +94,7 @@ pub(crate) fn sizes(samples: i64, micro_batches: usize) -> Vec<i64> {
 }
 
 /// Cuts every tensor along dimension 0 into parts of these sizes; the parts are
-/// views, detached from any graph.
+/// snapshots, detached from any graph: the batch's own memory until somebody writes.
 pub(crate) fn scatter(values: &Values, sizes: &[i64]) -> Result<Vec<Values>, BatchError> {
     let mut parts: Vec<Values> = sizes.iter().map(|_| Values::new()).collect();
     for tensor in values.iter() {
@@ -105,7 +105,7 @@ pub(crate) fn scatter(values: &Values, sizes: &[i64]) -> Result<Vec<Values>, Bat
         let tensor = tensor.f_detach()?;
         let mut start = 0;
         for (part, &size) in parts.iter_mut().zip(sizes) {
-            part.push(Some(tensor.f_narrow(0, start, size)?));
+            part.push(Some(snapshot(&tensor.f_narrow(0, start, size)?)?));
             start += size;
         }
     }

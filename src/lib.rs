@@ -39,9 +39,9 @@ pub use {
     optim::Optimizer,
     pipeline::{Pipeline, PipelineBuilder, StepReport},
     torch::{
-        AdamW, Context, IntoLoss, Layer, Loss, LossFn, OptimizerKind, Recompute, Sequential, Sgd,
-        TorchError, Values, cuda_available, intra_op_threads, layers, libtorch_version, on_values,
-        parse_device,
+        AdamW, Context, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, Recompute,
+        Sequential, Sgd, TorchError, Values, cuda_available, intra_op_threads, layers,
+        libtorch_version, on_values, parse_device,
     },
 };
 

@@ -1,18 +1,21 @@
 //! What can be chosen about a pipeline.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::thread;
 
-use gpipe_partitioner::{Partition, ScheduleKind, StageId};
+use gpipe_partitioner::{
+    CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
+};
 use tch::Device;
 
 use super::Pipeline;
-use super::programs::Programs;
-use crate::engine::Engine;
+use super::programs::{Programs, Source};
+use super::ties::Ties;
+use super::wiring::Wiring;
+use crate::engine::{Engine, StageBuilder};
 use crate::error::Error;
-use crate::torch::{self, Sequential, TorchStage};
-
-/// The schedules that a stage over libtorch can run.
-pub(crate) const RUNNABLE: [ScheduleKind; 2] = [ScheduleKind::GPipe, ScheduleKind::OneFOneB];
+use crate::torch::{self, NonFinite, Recompute, Sequential, Skip, StageSpec, TorchStage};
 
 /// Settings of a [`Pipeline`]; [`PipelineBuilder::build`] checks them together.
 #[derive(Debug, Clone)]
@@ -20,8 +23,11 @@ pub struct PipelineBuilder {
     model: Sequential,
     devices: Vec<Device>,
     micro_batches: usize,
+    chunks: Option<usize>,
     balance: Option<Vec<usize>>,
-    schedule: ScheduleKind,
+    schedule: Source,
+    recompute: Recompute,
+    non_finite: NonFinite,
     seed: u64,
     threads_per_stage: Option<usize>,
 }
@@ -32,14 +38,17 @@ impl PipelineBuilder {
             model,
             devices: vec![Device::Cpu],
             micro_batches: 1,
+            chunks: None,
             balance: None,
-            schedule: ScheduleKind::OneFOneB,
+            schedule: Source::Kind(ScheduleKind::OneFOneB),
+            recompute: Recompute::Never,
+            non_finite: NonFinite::Allow,
             seed: 0,
             threads_per_stage: None,
         }
     }
 
-    /// One stage for each device; devices may repeat. One CPU stage by default.
+    /// The devices, a thread each; they may repeat. One CPU device by default.
     #[must_use]
     pub fn devices(mut self, devices: &[Device]) -> Self {
         self.devices = devices.to_vec();
@@ -53,8 +62,16 @@ impl PipelineBuilder {
         self
     }
 
-    /// Layers of each stage; by default the cut that makes the stage with the
-    /// most parameter bytes smallest.
+    /// Stages of each device (virtual stages), which the schedule places; by default
+    /// 2 for schedules that have several, else 1.
+    #[must_use]
+    pub fn chunks(mut self, chunks: usize) -> Self {
+        self.chunks = Some(chunks);
+        self
+    }
+
+    /// Layers of each stage, devices times chunks of them; by default the cut that
+    /// makes the stage with the most parameter bytes smallest.
     #[must_use]
     pub fn balance(mut self, layers_per_stage: &[usize]) -> Self {
         self.balance = Some(layers_per_stage.to_vec());
@@ -62,9 +79,60 @@ impl PipelineBuilder {
     }
 
     /// The schedule; 1F1B by default. It changes speed and memory, never numbers.
+    ///
+    /// [`ScheduleKind::Auto`] is computed for equal times at first, and once a full
+    /// step has been measured for the times of that step.
     #[must_use]
     pub fn schedule(mut self, schedule: ScheduleKind) -> Self {
-        self.schedule = schedule;
+        self.schedule = Source::Kind(schedule);
+        self
+    }
+
+    /// A schedule of one's own, or one from a file; it says how many stages there
+    /// are, which device has which, and for how many micro-batches it is: batches
+    /// must have at least that many samples.
+    ///
+    /// Where it adds up gradients in another order than that of the micro-batches,
+    /// those that come early wait for their turn (a set of gradients each), so that
+    /// the sums are the same.
+    #[must_use]
+    pub fn custom_schedule(mut self, schedule: CheckedSchedule) -> Self {
+        self.micro_batches = schedule.schedule().micro_batches();
+        self.schedule = Source::Fixed(schedule);
+        self
+    }
+
+    /// What is not kept for the backward but computed again; nothing by default.
+    #[must_use]
+    pub fn recompute(mut self, recompute: Recompute) -> Self {
+        self.recompute = recompute;
+        self
+    }
+
+    /// Everything that a plan says: balance, chunks, schedule, micro-batches and
+    /// recompute. The devices are still to be named, as many as the plan has.
+    ///
+    /// # Errors
+    /// The plan's schedule does not exist for its own numbers.
+    pub fn plan(mut self, plan: &Plan) -> Result<Self, Error> {
+        self.balance = Some(plan.partition.balance());
+        self.chunks = Some(plan.chunks);
+        self.micro_batches = plan.micro_batches;
+        self.recompute = Recompute::Stages(plan.recompute.clone());
+        self.schedule = match &plan.computed {
+            Some(schedule) => {
+                let checked = schedule.clone().check().map_err(ScheduleError::from)?;
+                Source::Fixed(checked)
+            }
+            None => Source::Kind(plan.schedule),
+        };
+        Ok(self)
+    }
+
+    /// What becomes of a step with NaN or infinity in it; allowed by default.
+    #[must_use]
+    pub fn on_non_finite(mut self, non_finite: NonFinite) -> Self {
+        self.non_finite = non_finite;
         self
     }
 
@@ -75,8 +143,8 @@ impl PipelineBuilder {
         self
     }
 
-    /// Intra-op threads of each stage; by default the CPU stages share the cores
-    /// evenly. The results of some kernels depend on it in the last bits.
+    /// Intra-op threads of each device's thread; by default the CPU devices share
+    /// the cores evenly. The results of some kernels depend on it in the last bits.
     #[must_use]
     pub fn threads_per_stage(mut self, threads: usize) -> Self {
         self.threads_per_stage = Some(threads);
@@ -86,60 +154,124 @@ impl PipelineBuilder {
     /// Cuts the model and builds each stage's layers on its device.
     ///
     /// # Errors
-    /// [`Error::Settings`] and [`Error::Partition`] where the settings do not fit
-    /// the model or the machine, [`Error::Build`] where a layer cannot be built.
+    /// [`Error::Settings`], [`Error::Partition`] and [`Error::Schedule`] where the
+    /// settings do not fit each other, the model or the machine, [`Error::Build`]
+    /// where a layer cannot be built.
     pub fn build(self) -> Result<Pipeline, Error> {
         self.check()?;
-        let stages = self.devices.len();
+        let shape = self.shape()?;
+        let skips: Arc<[Skip]> = self.model.skips().map_err(Error::Settings)?.into();
+        let partition = self.partition(shape.stages())?;
+        self.check_recompute(shape.stages())?;
         torch::prepare(&self.devices).map_err(|error| Error::Settings(error.to_string()))?;
-        let partition = self.partition()?;
-        let programs = Programs::new(self.schedule, stages, self.micro_batches)?;
-        let engine = self.engine(&partition)?;
+        let recomputing = (0..shape.stages())
+            .map(|stage| {
+                self.recompute
+                    .touches(stage, &partition.range(StageId(stage)))
+            })
+            .collect();
+        let programs = Programs::new(
+            self.schedule.clone(),
+            shape,
+            Wiring::new(&partition, &skips),
+            self.recompute.clone(),
+            recomputing,
+        )?;
+        let devices: Vec<Device> = programs
+            .placement()
+            .iter()
+            .map(|device| self.devices[device.index()])
+            .collect();
+        let mut engine = self.engine(&partition, &programs, &skips)?;
+        let ties = Ties::join(&self.model, &partition, &mut engine)?;
         Ok(Pipeline {
             engine,
-            devices: self.devices,
+            devices,
             partition,
             programs,
+            ties,
+            non_finite: self.non_finite,
             steps: 0,
         })
     }
 
     fn check(&self) -> Result<(), Error> {
-        let wrong = |message: String| Err(Error::Settings(message));
+        let wrong = |message: &str| Err(Error::Settings(message.to_owned()));
         if self.model.is_empty() {
-            return wrong("the model has no layers".to_owned());
+            return wrong("the model has no layers");
         }
         if let Some(name) = self.model.duplicate_name() {
-            return wrong(format!(
+            return Err(Error::Settings(format!(
                 "two layers are named `{name}`: names must be unique"
-            ));
+            )));
         }
         if self.devices.is_empty() {
-            return wrong("no devices: a pipeline needs at least one".to_owned());
+            return wrong("no devices: a pipeline needs at least one");
         }
         if self.micro_batches == 0 {
-            return wrong("0 micro-batches: a mini-batch is at least one".to_owned());
+            return wrong("0 micro-batches: a mini-batch is at least one");
+        }
+        if self.chunks == Some(0) {
+            return wrong("0 chunks: a device has at least one stage");
         }
         if self.threads_per_stage == Some(0) {
-            return wrong("0 threads per stage: a stage needs at least one".to_owned());
-        }
-        if !RUNNABLE.contains(&self.schedule) {
-            return wrong(format!(
-                "the schedule {} cannot be trained with: {} can",
-                self.schedule,
-                RUNNABLE.map(|kind| kind.to_string()).join(" and ")
-            ));
+            return wrong("0 threads per stage: a stage needs at least one");
         }
         Ok(())
     }
 
-    fn partition(&self) -> Result<Partition, Error> {
-        let (layers, stages) = (self.model.len(), self.devices.len());
+    fn shape(&self) -> Result<Shape, Error> {
+        let devices = self.devices.len();
+        let chunks = match &self.schedule {
+            Source::Kind(kind) => self.chunks.unwrap_or_else(|| kind.default_chunks()),
+            Source::Fixed(schedule) => {
+                let plain = schedule.schedule();
+                let (wanted, stages) = (plain.devices(), plain.stages());
+                if wanted != devices {
+                    return Err(Error::Settings(format!(
+                        "the schedule `{}` is for {wanted} devices, but there are {devices}",
+                        plain.name()
+                    )));
+                }
+                if !stages.is_multiple_of(devices) {
+                    return Err(Error::Settings(format!(
+                        "the schedule `{}` has {stages} stages, which {devices} devices cannot \
+                         share evenly",
+                        plain.name()
+                    )));
+                }
+                stages / devices
+            }
+        };
+        Ok(Shape::new(devices, self.micro_batches).with_chunks(chunks))
+    }
+
+    fn check_recompute(&self, stages: usize) -> Result<(), Error> {
+        let (what, given, wanted) = match &self.recompute {
+            Recompute::Stages(flags) => ("stage", flags.len(), stages),
+            Recompute::Layers(flags) => ("layer", flags.len(), self.model.len()),
+            _ => return Ok(()),
+        };
+        if given == wanted {
+            return Ok(());
+        }
+        Err(Error::Settings(format!(
+            "recompute has {given} entries, but there are {wanted} {what}s: give one for each {what}"
+        )))
+    }
+
+    fn partition(&self, stages: usize) -> Result<Partition, Error> {
+        let layers = self.model.len();
         match &self.balance {
-            Some(balance) if balance.len() != stages => Err(Error::Settings(format!(
-                "the balance names {} stages, but there are {stages} devices",
-                balance.len()
-            ))),
+            Some(balance) if balance.len() != stages => {
+                let devices = self.devices.len();
+                Err(Error::Settings(format!(
+                    "the balance names {} stages, but there are {stages} ({devices} devices times \
+                     {} chunks)",
+                    balance.len(),
+                    stages / devices.max(1),
+                )))
+            }
             Some(balance) => Ok(Partition::from_balance(layers, balance)?),
             None if stages == 1 || stages >= layers => Ok(Partition::uniform(layers, stages)?),
             None => {
@@ -149,36 +281,61 @@ impl PipelineBuilder {
         }
     }
 
-    fn engine(&self, partition: &Partition) -> Result<Engine<TorchStage>, Error> {
+    fn engine(
+        &self,
+        partition: &Partition,
+        programs: &Programs,
+        skips: &Arc<[Skip]>,
+    ) -> Result<Engine<TorchStage>, Error> {
         let threads = self
             .threads_per_stage
             .unwrap_or_else(|| share_of_cores(&self.devices));
-        let stages = self.devices.len();
         let builders = self.devices.iter().enumerate().map(|(number, &device)| {
-            let stage = StageId(number);
-            let layers = self.model.builders()[partition.range(stage)].to_vec();
-            let (seed, ends) = (self.seed, (number == 0, number + 1 == stages));
+            let own = |stage: &usize| programs.placement()[*stage].index() == number;
+            let specs: Vec<StageSpec> = (0..partition.stages())
+                .filter(own)
+                .map(|stage| self.spec(stage, partition, device, skips))
+                .collect();
             let build = move || {
                 torch::prepare_thread(device, threads)?;
-                Ok(vec![(
-                    stage,
-                    TorchStage::build(&layers, device, seed, ends)?,
-                )])
+                let stages = specs.iter();
+                stages
+                    .map(|spec| Ok((StageId(spec.number), TorchStage::build(spec)?)))
+                    .collect::<anyhow::Result<Vec<_>>>()
             };
-            Box::new(build)
-                as Box<dyn FnOnce() -> anyhow::Result<Vec<(StageId, TorchStage)>> + Send>
+            Box::new(build) as StageBuilder<TorchStage>
         });
         Ok(Engine::new(builders.collect())?)
     }
+
+    fn spec(
+        &self,
+        number: usize,
+        partition: &Partition,
+        device: Device,
+        skips: &Arc<[Skip]>,
+    ) -> StageSpec {
+        let range: Range<usize> = partition.range(StageId(number));
+        StageSpec {
+            number,
+            last: number + 1 == partition.stages(),
+            device,
+            seed: self.seed,
+            layers: self.model.builders()[range.clone()].to_vec(),
+            range,
+            skips: Arc::clone(skips),
+            recompute: self.recompute.clone(),
+        }
+    }
 }
 
-/// Intra-op threads for each stage when the CPU stages share the cores evenly.
+/// Intra-op threads for each device when the CPU devices share the cores evenly.
 fn share_of_cores(devices: &[Device]) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let stages = devices
+    let sharing = devices
         .iter()
         .filter(|device| **device == Device::Cpu)
         .count()
         .max(1);
-    (cores / stages).max(1)
+    (cores / sharing).max(1)
 }

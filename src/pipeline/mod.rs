@@ -3,6 +3,8 @@
 mod builder;
 mod programs;
 mod report;
+mod ties;
+mod wiring;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,13 +16,14 @@ use crate::batch;
 use crate::engine::{EdgeId, Engine, Entry, Outcome, Program, Stage};
 use crate::error::Error;
 use crate::optim::Optimizer;
-use crate::torch::{LossFn, Mode, Sequential, StepSettings, TorchStage, Values};
+use crate::torch::{LossFn, Mode, NonFinite, Sequential, StepSettings, TorchStage, Values};
 
 pub use builder::PipelineBuilder;
-pub(crate) use builder::RUNNABLE;
 pub use report::StepReport;
 
-use programs::{Programs, Purpose};
+use programs::Programs;
+use ties::Ties;
+use wiring::Purpose;
 
 /// A model cut into stages, each on its own device, trained as one.
 ///
@@ -48,6 +51,8 @@ pub struct Pipeline {
     devices: Vec<Device>,
     partition: Partition,
     programs: Programs,
+    ties: Ties,
+    non_finite: NonFinite,
     steps: u64,
 }
 
@@ -124,6 +129,7 @@ impl Pipeline {
             loss: Arc::new(loss),
             shares: shares.clone(),
             input_gradient,
+            non_finite: self.non_finite,
         };
         let settings = Arc::new(StepSettings {
             step: self.steps,
@@ -133,13 +139,14 @@ impl Pipeline {
         match self.report(&program, outcome, &shares) {
             Ok(report) => {
                 self.steps += 1;
+                if sizes.len() == self.programs.micro_batches() {
+                    let stages = self.partition.stages();
+                    self.programs.learn(|| report.timeline.stage_costs(stages));
+                }
                 Ok(report)
             }
             Err(error) => {
-                self.engine.on_each(|_, stage| {
-                    stage.abort();
-                    Ok(())
-                })?;
+                self.undo()?;
                 Err(error)
             }
         }
@@ -196,7 +203,7 @@ impl Pipeline {
     pub fn buffers(&mut self) -> Result<Vec<(String, Tensor)>, Error> {
         let handles = self
             .engine
-            .on_each(|_, stage| Ok(cloned(stage.buffers())))?;
+            .on_each(|_, stage| Ok(cloned(stage.buffers()?)))?;
         Ok(handles.into_iter().flatten().collect())
     }
 
@@ -225,7 +232,7 @@ impl Pipeline {
                 .into_iter()
                 .try_for_each(|(mut to, from)| to.f_copy_(from).map(drop))
         })?;
-        Ok(())
+        self.ties.refresh(&mut self.engine)
     }
 
     /// Clears accumulated gradients without using them.
@@ -234,6 +241,39 @@ impl Pipeline {
     /// A stage's thread is gone.
     pub fn zero_grad(&mut self) -> Result<(), Error> {
         self.engine.on_each(|_, stage| Ok(stage.zero_grad()?))?;
+        Ok(())
+    }
+
+    /// Stops training the parameters that `chosen` names: they get no gradients and
+    /// optimizers leave them alone. What they had accumulated is dropped.
+    ///
+    /// # Errors
+    /// A stage's thread is gone.
+    pub fn freeze(
+        &mut self,
+        chosen: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        self.set_trainable(chosen, false)
+    }
+
+    /// Trains the parameters that `chosen` names (again).
+    ///
+    /// # Errors
+    /// A stage's thread is gone.
+    pub fn unfreeze(
+        &mut self,
+        chosen: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        self.set_trainable(chosen, true)
+    }
+
+    fn set_trainable(
+        &mut self,
+        chosen: impl Fn(&str) -> bool + Send + Sync + 'static,
+        trainable: bool,
+    ) -> Result<(), Error> {
+        self.engine
+            .on_each(move |_, stage| stage.set_trainable(&chosen, trainable))?;
         Ok(())
     }
 
@@ -247,7 +287,7 @@ impl Pipeline {
         &self.devices
     }
 
-    /// The schedule of a full training step.
+    /// The schedule of a full training step, recomputes in their places.
     ///
     /// # Errors
     /// The schedule does not exist for this number of micro-batches.
@@ -271,6 +311,15 @@ impl Pipeline {
         &mut self.engine
     }
 
+    /// Leaves no trace of the step that just ended.
+    fn undo(&mut self) -> Result<(), Error> {
+        self.engine.on_each(|_, stage| {
+            stage.abort();
+            Ok(())
+        })?;
+        Ok(())
+    }
+
     fn report(
         &mut self,
         program: &Program,
@@ -278,22 +327,41 @@ impl Pipeline {
         shares: &[f64],
     ) -> Result<StepReport, Error> {
         let losses = report::losses(outcome.exits.into_values(), shares)?;
-        if let Some(factor) = losses.scale {
-            self.engine
-                .on_each(move |_, stage| Ok(stage.scale_step(factor)?))?;
-        }
         let gradients: Vec<Values> = outcome.gradients.into_values().collect();
         let input_gradient = if gradients.is_empty() {
             None
         } else {
             Some(batch::gather(gradients)?)
         };
-        Ok(StepReport::new(
-            losses.total,
-            outcome.timeline,
-            program.schedule(),
-            input_gradient,
-        ))
+        let non_finite = self.non_finite(losses.total)?;
+        if non_finite.is_some() {
+            self.undo()?;
+        } else {
+            self.ties.sum(&mut self.engine)?;
+            if let Some(factor) = losses.scale {
+                self.engine
+                    .on_each(move |_, stage| Ok(stage.scale_step(factor)?))?;
+            }
+        }
+        let mut report = StepReport::new(losses.total, outcome.timeline, program.schedule());
+        report.input_gradient = input_gradient;
+        report.non_finite = non_finite;
+        Ok(report)
+    }
+
+    /// What is not finite in the step that just ended, where anybody wants to know.
+    fn non_finite(&mut self, loss: f64) -> Result<Option<String>, Error> {
+        if self.non_finite != NonFinite::Skip {
+            return Ok(None);
+        }
+        if !loss.is_finite() {
+            return Ok(Some(format!("the loss is {loss}")));
+        }
+        let found = self
+            .engine
+            .on_each(|_, stage| stage.non_finite_gradient())?;
+        let first = found.into_iter().flatten().next();
+        Ok(first.map(|name| format!("the gradient of `{name}`")))
     }
 }
 
@@ -336,7 +404,7 @@ impl Optimizer {
     pub fn step(&mut self, pipe: &mut Pipeline) -> Result<(), Error> {
         let (id, kind) = (self.id(), self.kind());
         pipe.engine()
-            .on_each(move |_: StageId, stage| Ok(stage.optimize(id, &kind)?))?;
-        Ok(())
+            .on_each(move |_: StageId, stage| stage.optimize(id, &kind))?;
+        pipe.ties.clone().refresh(&mut pipe.engine)
     }
 }

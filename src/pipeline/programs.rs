@@ -3,56 +3,83 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gpipe_partitioner::{ScheduleKind, Shape, StageId};
+use gpipe_partitioner::{
+    Action, CheckedSchedule, Costs, DeviceId, Kind, Micros, Placement, Schedule, ScheduleError,
+    ScheduleKind, Shape, StageId, auto,
+};
 
-use crate::engine::{Edge, End, Program, Topology};
+use super::wiring::{Purpose, Wiring};
+use crate::engine::Program;
 use crate::error::Error;
+use crate::torch::Recompute;
 
-/// What a program is run for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Purpose {
-    /// Forwards and backwards; the gradient of the input may be wanted.
-    Train { input_gradient: bool },
-    /// Forwards only.
-    Infer,
+/// Where schedules come from.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// Made for any number of micro-batches.
+    Kind(ScheduleKind),
+    /// One that the user gave, for its own number of micro-batches.
+    Fixed(CheckedSchedule),
 }
 
 /// A schedule's programs, made when first needed: a batch with fewer samples
 /// than micro-batches runs in fewer.
 #[derive(Debug)]
 pub(super) struct Programs {
-    kind: ScheduleKind,
-    stages: usize,
-    micro_batches: usize,
+    source: Source,
+    shape: Shape,
+    wiring: Wiring,
+    /// The device of each stage.
+    placement: Vec<DeviceId>,
+    recompute: Recompute,
+    /// Whether each stage has layers that recompute.
+    recomputing: Vec<bool>,
+    /// What a computed schedule is computed for, once it is known.
+    measured: Option<Costs>,
     made: HashMap<(Purpose, usize), Arc<Program>>,
 }
 
 impl Programs {
     /// # Errors
-    /// The schedule does not exist for these numbers.
+    /// The schedule does not exist for these numbers, or cannot train.
     pub(super) fn new(
-        kind: ScheduleKind,
-        stages: usize,
-        micro_batches: usize,
+        source: Source,
+        shape: Shape,
+        wiring: Wiring,
+        recompute: Recompute,
+        recomputing: Vec<bool>,
     ) -> Result<Self, Error> {
+        let full = match &source {
+            Source::Kind(kind) => kind.generate(shape)?,
+            Source::Fixed(schedule) => schedule.clone(),
+        };
+        check_trains(&full)?;
+        let placement = (0..shape.stages())
+            .map(|stage| full.device_of(StageId(stage)))
+            .collect();
         let mut programs = Self {
-            kind,
-            stages,
-            micro_batches,
+            source,
+            shape,
+            wiring,
+            placement,
+            recompute,
+            recomputing,
+            measured: None,
             made: HashMap::new(),
         };
-        programs.get(
-            Purpose::Train {
-                input_gradient: false,
-            },
-            micro_batches,
-        )?;
+        let input_gradient = false;
+        programs.get(Purpose::Train { input_gradient }, shape.micro_batches)?;
         Ok(programs)
     }
 
     /// Micro-batches of a full step.
     pub(super) fn micro_batches(&self) -> usize {
-        self.micro_batches
+        self.shape.micro_batches
+    }
+
+    /// The device of each stage.
+    pub(super) fn placement(&self) -> &[DeviceId] {
+        &self.placement
     }
 
     /// The program for this many micro-batches.
@@ -64,55 +91,89 @@ impl Programs {
         if let Some(program) = self.made.get(&(purpose, micro_batches)) {
             return Ok(Arc::clone(program));
         }
-        let kind = if purpose == Purpose::Infer {
-            ScheduleKind::ForwardOnly
-        } else {
-            self.kind
+        let schedule = match purpose {
+            Purpose::Infer => self.inference(micro_batches)?,
+            Purpose::Train { .. } => self.training(micro_batches)?,
         };
-        let shape = Shape {
-            devices: self.stages,
-            chunks: 1,
-            micro_batches,
-        };
-        let program = Program::new(kind.generate(shape)?, &topology(purpose, self.stages)?)?;
-        let program = Arc::new(program);
+        let program = Arc::new(Program::new(schedule, &self.wiring.topology(purpose)?)?);
         self.made
             .insert((purpose, micro_batches), Arc::clone(&program));
         Ok(program)
     }
+
+    /// Tells what a full step was measured to cost. A computed schedule is computed
+    /// for these costs from now on; the others do not care.
+    pub(super) fn learn(&mut self, costs: impl FnOnce() -> Costs) {
+        if matches!(self.source, Source::Kind(ScheduleKind::Auto)) && self.measured.is_none() {
+            self.measured = Some(costs());
+            self.made
+                .retain(|(purpose, _), _| *purpose == Purpose::Infer);
+        }
+    }
+
+    fn training(&self, micro_batches: usize) -> Result<CheckedSchedule, Error> {
+        let schedule = match &self.source {
+            Source::Fixed(schedule) if micro_batches == self.shape.micro_batches => {
+                schedule.clone()
+            }
+            Source::Fixed(schedule) => {
+                let (name, m) = (schedule.schedule().name(), self.shape.micro_batches);
+                return Err(Error::Settings(format!(
+                    "the schedule `{name}` is for {m} micro-batches, but the batch has only \
+                     {micro_batches} samples: give it at least {m}"
+                )));
+            }
+            Source::Kind(ScheduleKind::Auto) => self.computed(micro_batches)?,
+            Source::Kind(kind) => kind.generate(Shape {
+                micro_batches,
+                ..self.shape
+            })?,
+        };
+        if self.recomputing.contains(&true) {
+            let wanted = |stage: StageId, micro| {
+                self.recomputing[stage.index()] && self.recompute.applies(micro, micro_batches)
+            };
+            let schedule = schedule.schedule().clone().with_recomputes(wanted);
+            return Ok(schedule.check().map_err(ScheduleError::from)?);
+        }
+        Ok(schedule)
+    }
+
+    fn computed(&self, micro_batches: usize) -> Result<CheckedSchedule, Error> {
+        let shape = Shape {
+            micro_batches,
+            ..self.shape
+        };
+        let unit = Micros::new(1.0).unwrap_or_default();
+        let equal = Costs::uniform(shape.stages(), unit, unit, unit);
+        let costs = self.measured.as_ref().unwrap_or(&equal);
+        let placement = [Placement::Loop, Placement::Vee]
+            .into_iter()
+            .find(|placement| placement.devices(shape) == self.placement);
+        Ok(auto(shape, costs, &[], placement)?.schedule)
+    }
+
+    /// Forwards only: each device does the micro-batches of its first stage, then
+    /// those of the next.
+    fn inference(&self, micro_batches: usize) -> Result<CheckedSchedule, Error> {
+        let mut lists = vec![Vec::new(); self.shape.devices];
+        for (stage, device) in self.placement.iter().enumerate() {
+            let forwards = (0..micro_batches).map(|m| Action::new(stage, Kind::Forward, m));
+            lists[device.index()].extend(forwards);
+        }
+        let stages = self.shape.stages();
+        let schedule = Schedule::new("forward-only", stages, micro_batches, lists);
+        Ok(schedule.check().map_err(ScheduleError::from)?)
+    }
 }
 
-/// The chain of stages: the input enters the first, the target the last; the
-/// loss (or the output) leaves the last.
-fn topology(purpose: Purpose, stages: usize) -> Result<Topology, Error> {
-    let stage = |number: usize| End::Stage(StageId(number));
-    let train = purpose != Purpose::Infer;
-    let gradient = purpose
-        == Purpose::Train {
-            input_gradient: true,
-        };
-    let mut edges = vec![Edge {
-        from: End::Caller,
-        to: stage(0),
-        gradient,
-    }];
-    edges.extend((1..stages).map(|to| Edge {
-        from: stage(to - 1),
-        to: stage(to),
-        gradient: train,
-    }));
-    let last = stage(stages.saturating_sub(1));
-    if train {
-        edges.push(Edge {
-            from: End::Caller,
-            to: last,
-            gradient: false,
-        });
+fn check_trains(schedule: &CheckedSchedule) -> Result<(), Error> {
+    let name = schedule.schedule().name();
+    if !schedule.is_training() {
+        return Err(Error::Settings(format!(
+            "the schedule `{name}` has no backward, so nothing can be trained with it: \
+             choose another (inference needs no choice, it always runs forwards only)"
+        )));
     }
-    edges.push(Edge {
-        from: last,
-        to: End::Caller,
-        gradient: false,
-    });
-    Ok(Topology::new(stages, edges)?)
+    Ok(())
 }

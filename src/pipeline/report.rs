@@ -18,23 +18,28 @@ pub struct StepReport {
     pub predicted: Timeline,
     /// Gradient of the input, where it required one.
     pub input_gradient: Option<Values>,
+    /// What was not finite, in words, where the step was skipped for it
+    /// ([`NonFinite::Skip`](crate::NonFinite::Skip)): the loss is then that of the
+    /// skipped step, and gradients and buffers are what they were before.
+    pub non_finite: Option<String>,
 }
 
 impl StepReport {
-    pub(super) fn new(
-        loss: f64,
-        timeline: Timeline,
-        schedule: &CheckedSchedule,
-        input_gradient: Option<Values>,
-    ) -> Self {
+    pub(super) fn new(loss: f64, timeline: Timeline, schedule: &CheckedSchedule) -> Self {
         let costs = timeline.stage_costs(schedule.schedule().stages());
         let predicted = simulate(schedule, &costs).timeline;
         Self {
             loss,
             timeline,
             predicted,
-            input_gradient,
+            input_gradient: None,
+            non_finite: None,
         }
+    }
+
+    /// Whether the step was undone because something in it was not finite.
+    pub fn skipped(&self) -> bool {
+        self.non_finite.is_some()
     }
 
     /// Idle share of device time in this step, 0 to 1.

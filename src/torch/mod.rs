@@ -25,8 +25,12 @@ pub use sequential::Sequential;
 pub use values::Values;
 
 pub(crate) use device::{prepare, prepare_thread};
+pub(crate) use ffi::snapshot;
 pub(crate) use rng::{INCREMENT, mix};
-pub(crate) use stage::TorchStage;
+pub use step::NonFinite;
+
+pub(crate) use skips::Skip;
+pub(crate) use stage::{StageSpec, TorchStage};
 pub(crate) use step::{Mode, StepSettings};
 
 use std::cell::Cell;

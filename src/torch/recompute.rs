@@ -1,6 +1,7 @@
 //! Which activations are not kept but computed a second time.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use gpipe_partitioner::MicroId;
@@ -30,6 +31,16 @@ pub enum Recompute {
 }
 
 impl Recompute {
+    /// Whether a stage of these layers has any that recompute.
+    pub(crate) fn touches(&self, stage: usize, layers: &Range<usize>) -> bool {
+        match self {
+            Self::Never => false,
+            Self::ExceptLast | Self::Always => true,
+            Self::Stages(stages) => stages.get(stage) == Some(&true),
+            Self::Layers(flags) => layers.clone().any(|layer| flags.get(layer) == Some(&true)),
+        }
+    }
+
     /// Whether anything is recomputed for this micro-batch of `micro_batches`.
     pub(crate) fn applies(&self, micro: MicroId, micro_batches: usize) -> bool {
         !(*self == Self::ExceptLast && micro.index() + 1 == micro_batches)

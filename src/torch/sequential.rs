@@ -287,6 +287,29 @@ impl BuiltLayer {
         variables.sort_by(|a, b| a.0.cmp(&b.0));
         variables
     }
+
+    /// The variables that are trained, frozen ones among them.
+    pub(crate) fn parameters(&self) -> Vec<(String, Tensor)> {
+        self.part(true)
+    }
+
+    /// The variables that layers change by themselves, such as statistics.
+    pub(crate) fn buffers(&self) -> Vec<(String, Tensor)> {
+        self.part(false)
+    }
+
+    fn part(&self, trainable: bool) -> Vec<(String, Tensor)> {
+        let trained = self.store.trainable_variables();
+        let is_trained = |tensor: &Tensor| {
+            tensor.requires_grad()
+                || trained
+                    .iter()
+                    .any(|own| own.data_ptr() == tensor.data_ptr())
+        };
+        let mut variables = self.variables();
+        variables.retain(|(_, tensor)| is_trained(tensor) == trainable);
+        variables
+    }
 }
 
 /// Bytes of a tensor's elements.

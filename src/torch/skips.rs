@@ -91,7 +91,8 @@ impl SkipBox {
     }
 }
 
-/// Which value goes from which layer to which, from what every layer declared.
+/// Which value goes from which layer to which, from what every layer declared, the
+/// last popping layer first.
 ///
 /// # Errors
 /// A stash that nobody pops, a pop before or without its stash, a name stashed or
@@ -142,6 +143,8 @@ pub(crate) fn connect<'a>(
         .filter(|(name, _)| skips.iter().all(|skip| skip.name != **name))
         .collect();
     unused.sort_by_key(|(_, layer)| *layer);
+    // The gradients of several pops are added in this order, wherever they come from.
+    skips.sort_by(|a, b| b.to.cmp(&a.to));
     match unused.first() {
         None => Ok(skips),
         Some((name, layer)) => Err(format!(

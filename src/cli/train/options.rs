@@ -8,7 +8,6 @@ use tch::Device;
 use super::Failure;
 use crate::data::{MOBY_DICK, TextSet};
 use crate::models::Gpt;
-use crate::pipeline::RUNNABLE;
 use crate::{AdamW, OptimizerKind};
 
 /// The most characters of a mini-batch: gigabytes of tokens alone are a slip.
@@ -165,14 +164,8 @@ fn device(text: &str) -> Result<Device, String> {
 }
 
 fn schedule(text: &str) -> Result<ScheduleKind, String> {
-    let runnable = RUNNABLE.map(|kind| kind.to_string());
-    match text.parse::<ScheduleKind>() {
-        Ok(kind) if RUNNABLE.contains(&kind) => Ok(kind),
-        _ => Err(format!(
-            "schedules that train are {}",
-            runnable.join(" and ")
-        )),
-    }
+    text.parse::<ScheduleKind>()
+        .map_err(|error| error.to_string())
 }
 
 /// A count from 1 to `most`.

@@ -21,6 +21,8 @@ unsafe extern "C" {
     fn gp_graph_root(graph: *mut c_void, output: TensorPtr) -> c_int;
     fn gp_graph_loss(graph: *mut c_void, loss: TensorPtr, weight: f64) -> c_int;
     fn gp_graph_backward(graph: *mut c_void, grads: *mut TensorPtr, count: i64) -> c_int;
+    fn gp_graph_backward_input(graph: *mut c_void, grads: *mut TensorPtr, count: i64) -> c_int;
+    fn gp_graph_backward_weight(graph: *mut c_void) -> c_int;
     fn gp_graph_take_grad(graph: *mut c_void, sink: i64, out: *mut TensorPtr) -> c_int;
     fn gp_graph_layer(graph: *const c_void) -> i64;
     fn gp_snapshot(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
@@ -85,18 +87,25 @@ impl Graph {
 
     /// Runs autograd from all roots with these gradients, one for each root.
     pub(crate) fn backward(&mut self, grads: &[Option<Tensor>]) -> Result<()> {
-        let mut pointers: Vec<TensorPtr> = grads
-            .iter()
-            .map(|grad| grad.as_ref().map_or(ptr::null_mut(), lend))
-            .collect();
+        let mut grads = lend_some(grads);
+        let (list, count) = (grads.as_mut_ptr(), grads.len() as i64);
         // SAFETY: the pointers are null or lent tensors that outlive the call.
-        check(unsafe {
-            gp_graph_backward(
-                self.pointer.as_ptr(),
-                pointers.as_mut_ptr(),
-                pointers.len() as i64,
-            )
-        })
+        check(unsafe { gp_graph_backward(self.pointer.as_ptr(), list, count) })
+    }
+
+    /// The input pass of a split backward: sinks receive, parameters wait for
+    /// [`Graph::backward_weight`].
+    pub(crate) fn backward_input(&mut self, grads: &[Option<Tensor>]) -> Result<()> {
+        let mut grads = lend_some(grads);
+        let (list, count) = (grads.as_mut_ptr(), grads.len() as i64);
+        // SAFETY: the pointers are null or lent tensors that outlive the call.
+        check(unsafe { gp_graph_backward_input(self.pointer.as_ptr(), list, count) })
+    }
+
+    /// The weight pass: parameters accumulate.
+    pub(crate) fn backward_weight(&mut self) -> Result<()> {
+        // SAFETY: the graph is alive.
+        check(unsafe { gp_graph_backward_weight(self.pointer.as_ptr()) })
     }
 
     /// The gradient that arrived at `sink`, if one did; moved out.
@@ -118,6 +127,11 @@ impl Graph {
         // SAFETY: the graph is alive; the call only reads an atomic.
         usize::try_from(unsafe { gp_graph_layer(self.pointer.as_ptr()) }).ok()
     }
+}
+
+fn lend_some(tensors: &[Option<Tensor>]) -> Vec<TensorPtr> {
+    let lend = |tensor: &Option<Tensor>| tensor.as_ref().map_or(ptr::null_mut(), lend);
+    tensors.iter().map(lend).collect()
 }
 
 impl Drop for Graph {

@@ -7,7 +7,11 @@
 // that see another layout may round differently), and layers may work in place
 // on it. Roots are edges, not tensors: the data of an output that has been sent
 // is not kept alive for the backward pass.
-#include "shim.h"
+//
+// The backward runs in one go, or split: the input pass computes the gradients of
+// the sinks, the weight pass, any time later, those of the parameters (see
+// `split.h`).
+#include "split.h"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -20,8 +24,8 @@
 #include <ATen/ops/full_like.h>
 #include <c10/core/impl/COW.h>
 
-#include <atomic>
 #include <memory>
+#include <utility>
 #include <vector>
 
 using torch::autograd::Edge;
@@ -49,11 +53,38 @@ struct Root {
 struct Graph {
   std::vector<Root> roots;
   std::vector<std::shared_ptr<GradSink>> sinks;
-  // The layer whose backward is running. Shared with the hooks, which live in
-  // autograd nodes that a layer may keep alive longer than this graph.
-  std::shared_ptr<std::atomic<int64_t>> layer =
-      std::make_shared<std::atomic<int64_t>>(-1);
+  gpipe::LayerMarks marks;
+  // What the input pass left for the weight pass.
+  gpipe::SplitRun split;
 };
+
+// The roots that have a gradient, and their gradients, moved out of the graph.
+std::pair<torch::autograd::edge_list, variable_list> take_roots(Graph* graph, at::Tensor** grads,
+                                                                int64_t count) {
+  TORCH_CHECK(count == static_cast<int64_t>(graph->roots.size()), "the stage has ",
+              graph->roots.size(), " outputs but ", count, " gradients arrived");
+  torch::autograd::edge_list edges;
+  variable_list seeds;
+  for (int64_t i = 0; i < count; ++i) {
+    auto& root = graph->roots[i];
+    auto grad = root.seed.defined() ? std::move(root.seed) : gpipe::tensor_or_undefined(grads[i]);
+    if (root.edge.is_valid() && grad.defined()) {
+      edges.push_back(std::move(root.edge));
+      seeds.push_back(std::move(grad));
+    }
+  }
+  graph->roots.clear();
+  return {std::move(edges), std::move(seeds)};
+}
+
+// A tensor that neither sees later writes to the other: copy-on-write where the
+// storage allows it, else a copy now.
+at::Tensor snapshot(const at::Tensor& tensor) {
+  bool lazy = tensor.layout() == c10::kStrided && tensor.has_storage() &&
+      (c10::impl::cow::is_cow_data_ptr(tensor.storage().data_ptr()) ||
+       c10::impl::cow::has_simple_data_ptr(*tensor.storage().unsafeGetStorageImpl()));
+  return lazy ? at::_lazy_clone(tensor) : tensor.clone();
+}
 
 }  // namespace
 
@@ -85,17 +116,7 @@ GP_API int gp_graph_input(Graph* graph, const at::Tensor* received, at::Tensor**
 // Notes that `output` is what layer number `layer` computed: from the moment
 // its gradient is complete, that layer's backward is what runs.
 GP_API int gp_graph_mark(Graph* graph, const at::Tensor* output, int64_t layer) {
-  return gpipe::guarded([&] {
-    // A leaf is a parameter that the layer passes on: it has no backward of its
-    // own, and hooks on it would outlive the micro-batch.
-    if (!output->defined() || !output->requires_grad() || output->is_leaf()) {
-      return;
-    }
-    auto running = graph->layer;
-    output->register_hook([running, layer](const at::Tensor&) {
-      running->store(layer, std::memory_order_relaxed);
-    });
-  });
+  return gpipe::guarded([&] { graph->marks.add(*output, layer); });
 }
 
 // An output of the stage, whose gradient will be given to `gp_graph_backward`.
@@ -124,50 +145,56 @@ GP_API int gp_graph_loss(Graph* graph, const at::Tensor* loss, double weight) {
 // Parameters accumulate, sinks receive, the graph's saved tensors are freed.
 GP_API int gp_graph_backward(Graph* graph, at::Tensor** grads, int64_t count) {
   return gpipe::guarded([&] {
-    TORCH_CHECK(count == static_cast<int64_t>(graph->roots.size()), "the stage has ",
-                graph->roots.size(), " outputs but ", count, " gradients arrived");
-    torch::autograd::edge_list edges;
-    variable_list seeds;
-    for (int64_t i = 0; i < count; ++i) {
-      auto& root = graph->roots[i];
-      auto grad = root.seed.defined() ? std::move(root.seed) : gpipe::tensor_or_undefined(grads[i]);
-      if (root.edge.is_valid() && grad.defined()) {
-        edges.push_back(std::move(root.edge));
-        seeds.push_back(std::move(grad));
-      }
+    auto [edges, seeds] = take_roots(graph, grads, count);
+    graph->marks.first.clear();
+    if (!edges.empty()) {
+      torch::autograd::Engine::get_default_engine().execute(
+          edges, seeds, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
     }
-    graph->roots.clear();
-    if (edges.empty()) {
-      return;
-    }
-    torch::autograd::Engine::get_default_engine().execute(
-        edges, seeds, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
   });
 }
 
-// The gradient that arrived at a sink, moved out; null where none did.
+// The input pass: sinks receive, parameters do not accumulate; what only this pass
+// needed is freed.
+GP_API int gp_graph_backward_input(Graph* graph, at::Tensor** grads, int64_t count) {
+  return gpipe::guarded([&] {
+    auto [edges, seeds] = take_roots(graph, grads, count);
+    std::vector<std::shared_ptr<Node>> sinks(graph->sinks.begin(), graph->sinks.end());
+    auto received = graph->split.input_pass(std::move(edges), std::move(seeds), sinks, graph->marks);
+    graph->marks.first.clear();
+    for (size_t i = 0; i < received.size(); ++i) {
+      graph->sinks[i]->grad = std::move(received[i]);
+    }
+  });
+}
+
+// The weight pass: parameters accumulate what the joint backward would have given
+// them, to the bit.
+GP_API int gp_graph_backward_weight(Graph* graph) {
+  return gpipe::guarded([&] { graph->split.weight_pass(); });
+}
+
+// The gradient that arrived at a sink, moved out; null where none did. Whoever gets
+// it may keep it as a parameter's gradient and add to it in place, so it must not
+// share memory with a gradient that is kept here.
 GP_API int gp_graph_take_grad(Graph* graph, int64_t sink, at::Tensor** out) {
   return gpipe::guarded([&] {
-    auto& grad = graph->sinks.at(static_cast<size_t>(sink))->grad;
+    auto grad = std::exchange(graph->sinks.at(static_cast<size_t>(sink))->grad, at::Tensor());
+    if (grad.defined() && grad.has_storage() && grad.storage().use_count() > 1) {
+      grad = snapshot(grad);
+    }
     *out = grad.defined() ? new at::Tensor(std::move(grad)) : nullptr;
-    grad = at::Tensor();
   });
 }
 
 // The layer whose backward ran last, -1 before any.
 GP_API int64_t gp_graph_layer(const Graph* graph) {
-  return graph->layer->load(std::memory_order_relaxed);
+  return graph->marks.running->load(std::memory_order_relaxed);
 }
 
-// A tensor of the same elements that neither sees later writes to the other:
-// copy-on-write where the storage allows it, else a copy now.
+// A tensor of the same elements that neither sees later writes to the other.
 GP_API int gp_snapshot(const at::Tensor* tensor, at::Tensor** out) {
-  return gpipe::guarded([&] {
-    bool lazy = tensor->layout() == c10::kStrided && tensor->has_storage() &&
-        (c10::impl::cow::is_cow_data_ptr(tensor->storage().data_ptr()) ||
-         c10::impl::cow::has_simple_data_ptr(*tensor->storage().unsafeGetStorageImpl()));
-    *out = new at::Tensor(lazy ? at::_lazy_clone(*tensor) : tensor->clone());
-  });
+  return gpipe::guarded([&] { *out = new at::Tensor(snapshot(*tensor)); });
 }
 
 // Moves the accumulated gradient out of a parameter; null where there is none.

@@ -1,0 +1,171 @@
+//! Parameters with several places of use.
+
+use std::sync::Arc;
+
+use gpipe_partitioner::{LayerId, Partition, StageId};
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::torch::{Sequential, TorchStage};
+
+/// A parameter under one of its names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    stage: StageId,
+    name: String,
+}
+
+/// One parameter for the user, and everywhere it is used, in the order of the layers.
+#[derive(Debug, Clone)]
+struct Tied {
+    owner: Place,
+    places: Vec<Place>,
+}
+
+/// All tied parameters of a model.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ties(Arc<Vec<Tied>>);
+
+impl Ties {
+    /// Makes every replica a place of use of its owner.
+    ///
+    /// # Errors
+    /// Names that do not exist, shapes that differ, one parameter tied to two owners.
+    pub(super) fn join(
+        model: &Sequential,
+        partition: &Partition,
+        engine: &mut Engine<TorchStage>,
+    ) -> Result<Self, Error> {
+        let mut all: Vec<Tied> = Vec::new();
+        for tie in model.ties() {
+            let owner = place(model, partition, &tie.owner)?;
+            let replica = place(model, partition, &tie.replica)?;
+            let taken = |tied: &Tied| tied.places.contains(&replica);
+            if owner == replica || all.iter().any(taken) {
+                return Err(Error::Settings(format!(
+                    "`{}` cannot be tied to `{}`: it is tied already",
+                    tie.replica, tie.owner
+                )));
+            }
+            let stands_for_another =
+                |tied: &Tied| tied.owner != owner && tied.places.contains(&owner);
+            if all.iter().any(stands_for_another) {
+                return Err(Error::Settings(format!(
+                    "`{}` cannot be tied to `{}`, which itself stands for another parameter: \
+                     tie it to that one",
+                    tie.replica, tie.owner
+                )));
+            }
+            match all.iter_mut().find(|tied| tied.owner == owner) {
+                Some(tied) => tied.places.push(replica),
+                None => all.push(Tied {
+                    places: vec![owner.clone(), replica],
+                    owner,
+                }),
+            }
+        }
+        let order = |place: &Place| layer_of(model, &place.name);
+        for tied in &mut all {
+            tied.places.sort_by_key(order);
+            adopt(tied, engine)?;
+        }
+        Ok(Self(Arc::new(all)))
+    }
+
+    /// Adds up what the last step left at the places of use, in their order, and
+    /// leaves the sum with the owner.
+    pub(super) fn sum(&self, engine: &mut Engine<TorchStage>) -> Result<(), Error> {
+        for tied in self.0.iter() {
+            let mut sum: Option<tch::Tensor> = None;
+            for place in &tied.places {
+                let name = place.name.clone();
+                let grad =
+                    engine.on_stage(place.stage, move |stage| stage.take_step_gradient(&name))?;
+                sum = match (sum, grad) {
+                    (None, grad) => grad,
+                    (sum, None) => sum,
+                    (Some(sum), Some(grad)) => {
+                        let grad = grad.f_to_device(sum.device())?;
+                        Some(tch::no_grad(|| sum.f_add(&grad))?)
+                    }
+                };
+            }
+            if let Some(sum) = sum {
+                let name = tied.owner.name.clone();
+                engine.on_stage(tied.owner.stage, move |stage| {
+                    let own = stage.place(&name).map(|own| own.device());
+                    let sum = sum.f_to_device(own.unwrap_or(sum.device()))?;
+                    stage.set_step_gradient(&name, &sum)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings places of use on other devices up to date after their owner changed.
+    pub(super) fn refresh(&self, engine: &mut Engine<TorchStage>) -> Result<(), Error> {
+        for tied in self.0.iter() {
+            let owner = handle(&tied.owner, engine)?;
+            for place in tied.places.iter().filter(|place| **place != tied.owner) {
+                let (name, owner) = (place.name.clone(), owner.shallow_clone());
+                engine.on_stage(place.stage, move |stage| stage.refresh(&name, &owner))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn adopt(tied: &Tied, engine: &mut Engine<TorchStage>) -> Result<(), Error> {
+    let owner = handle(&tied.owner, engine)?;
+    for place in tied.places.iter().filter(|place| **place != tied.owner) {
+        let replica = handle(place, engine)?;
+        if replica.size() != owner.size() || replica.kind() != owner.kind() {
+            return Err(Error::Settings(format!(
+                "`{}` of shape {:?} cannot be tied to `{}` of shape {:?}",
+                place.name,
+                replica.size(),
+                tied.owner.name,
+                owner.size()
+            )));
+        }
+        let (name, owner) = (place.name.clone(), owner.shallow_clone());
+        engine.on_stage(place.stage, move |stage| stage.adopt(&name, &owner))?;
+    }
+    Ok(())
+}
+
+fn handle(place: &Place, engine: &mut Engine<TorchStage>) -> Result<tch::Tensor, Error> {
+    let name = place.name.clone();
+    let found = engine.on_stage(place.stage, move |stage| Ok(stage.place(&name)))?;
+    found.ok_or_else(|| {
+        Error::Settings(format!(
+            "the model has no parameter `{}` that could be tied",
+            place.name
+        ))
+    })
+}
+
+/// The stage that has the layer whose parameter `name` is.
+fn place(model: &Sequential, partition: &Partition, name: &str) -> Result<Place, Error> {
+    let layer = layer_of(model, name).ok_or_else(|| {
+        Error::Settings(format!(
+            "`{name}` is to be tied, but the model has no such layer"
+        ))
+    })?;
+    Ok(Place {
+        stage: partition.stage_of(LayerId(layer)),
+        name: name.to_owned(),
+    })
+}
+
+/// The layer of a parameter: the longest name that `name` begins with.
+fn layer_of(model: &Sequential, name: &str) -> Option<usize> {
+    let owns = |layer: &str| {
+        name.strip_prefix(layer)
+            .is_some_and(|rest| rest.starts_with('.'))
+    };
+    let owners = model.names().enumerate().filter(|(_, layer)| owns(layer));
+    owners
+        .max_by_key(|(_, layer)| layer.len())
+        .map(|(number, _)| number)
+}

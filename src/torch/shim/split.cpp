@@ -1,0 +1,239 @@
+#include "split.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <ATen/SequenceNumber.h>
+
+#include <algorithm>
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::FunctionPostHook;
+using torch::autograd::FunctionPreHook;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+// Frees what a node saved as soon as it has run: in the input pass for all nodes
+// but the junctions, as a backward that keeps no graph does for all.
+struct ReleaseAfter : public FunctionPostHook {
+  explicit ReleaseAfter(Node* node) : node(node) {}
+
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    node->release_variables();
+    return outputs;
+  }
+
+  // The hook lives in the node.
+  Node* node;
+};
+
+// Says which layer's weight pass is running.
+struct Announce : public FunctionPreHook {
+  Announce(std::shared_ptr<std::atomic<int64_t>> running, int64_t layer)
+      : running(std::move(running)), layer(layer) {}
+
+  variable_list operator()(const variable_list& grads) override {
+    running->store(layer, std::memory_order_relaxed);
+    return grads;
+  }
+
+  std::shared_ptr<std::atomic<int64_t>> running;
+  int64_t layer;
+};
+
+template <typename Wanted>
+bool any_edge(const Node& node, Wanted&& wanted) {
+  const auto& edges = node.next_edges();
+  return std::any_of(edges.begin(), edges.end(), wanted);
+}
+
+}  // namespace
+
+namespace gpipe {
+
+void LayerMarks::add(const at::Tensor& output, int64_t layer) {
+  // A leaf is a parameter that the layer passes on: it has no backward of its
+  // own, and hooks on it would outlive the micro-batch.
+  if (!output.defined() || !output.requires_grad() || output.is_leaf()) {
+    return;
+  }
+  auto now = running;
+  output.register_hook(
+      [now, layer](const at::Tensor&) { now->store(layer, std::memory_order_relaxed); });
+  ends.emplace_back(at::sequence_number::peek(), layer);
+  if (first_layer < 0 || first_layer == layer) {
+    first_layer = layer;
+    first.push_back(output.grad_fn());
+  }
+}
+
+int64_t LayerMarks::layer_of(const Node& node) const {
+  for (const auto& [end, layer] : ends) {
+    if (node.sequence_nr() < end) {
+      return layer;
+    }
+  }
+  return -1;
+}
+
+std::vector<Node*> SplitRun::reachable(const edge_list& roots) const {
+  std::vector<Node*> order;
+  std::unordered_set<Node*> seen;
+  // Depth first without recursion: a deep model must not overflow the stack.
+  std::vector<std::pair<Node*, size_t>> path;
+  for (const auto& root : roots) {
+    if (!seen.insert(root.function.get()).second) {
+      continue;
+    }
+    path.emplace_back(root.function.get(), 0);
+    while (!path.empty()) {
+      auto& [node, next] = path.back();
+      if (next == node->num_outputs()) {
+        order.push_back(node);
+        path.pop_back();
+        continue;
+      }
+      auto* child = node->next_edge(next++).function.get();
+      if (child != nullptr && seen.insert(child).second) {
+        path.emplace_back(child, 0);
+      }
+    }
+  }
+  std::reverse(order.begin(), order.end());
+  return order;
+}
+
+std::unordered_set<Node*> SplitRun::input_side(const std::vector<Node*>& nodes,
+                                               const std::unordered_set<Node*>& sinks,
+                                               const LayerMarks& marks) const {
+  std::unordered_set<Node*> side;
+  std::unordered_set<const Node*> line;
+  const bool to_sinks =
+      std::any_of(nodes.begin(), nodes.end(), [&](Node* node) { return sinks.count(node) > 0; });
+  if (!to_sinks) {
+    for (const auto& node : marks.first) {
+      line.insert(node.get());
+    }
+    for (auto* node : nodes) {
+      auto dead = [](const Edge& edge) { return !edge.is_valid(); };
+      auto live = [](const Edge& edge) { return edge.is_valid(); };
+      if (any_edge(*node, dead) && any_edge(*node, live)) {
+        line.insert(node);
+      }
+    }
+  }
+  // What a node leads to comes after it, so backwards everything is known.
+  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+    auto leads = [&](const Edge& edge) {
+      return side.count(edge.function.get()) > 0 || sinks.count(edge.function.get()) > 0;
+    };
+    if (line.count(*node) > 0 || any_edge(**node, leads)) {
+      side.insert(*node);
+    }
+  }
+  return side;
+}
+
+variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
+                                   const std::vector<std::shared_ptr<Node>>& sinks,
+                                   const LayerMarks& marks) {
+  std::unordered_set<Node*> ends;
+  for (const auto& sink : sinks) {
+    ends.insert(sink.get());
+  }
+  const auto nodes = reachable(roots);
+  const auto side = input_side(nodes, ends, marks);
+  auto towards_sinks = [&](const Edge& edge) {
+    return side.count(edge.function.get()) > 0 || ends.count(edge.function.get()) > 0;
+  };
+  auto towards_weights = [&](const Edge& edge) { return edge.is_valid() && !towards_sinks(edge); };
+
+  // Handles to the nodes on the input side, by which edges name them.
+  std::unordered_map<Node*, std::shared_ptr<Node>> handles;
+  auto keep = [&](const Edge& edge) {
+    if (side.count(edge.function.get()) > 0) {
+      handles.emplace(edge.function.get(), edge.function);
+    }
+  };
+  std::for_each(roots.begin(), roots.end(), keep);
+  for (auto* node : side) {
+    std::for_each(node->next_edges().begin(), node->next_edges().end(), keep);
+  }
+
+  edge_list wanted;
+  std::vector<size_t> sink_of;
+  std::unordered_set<Node*> reached(nodes.begin(), nodes.end());
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    if (reached.count(sinks[i].get()) > 0) {
+      wanted.emplace_back(sinks[i], 0);
+      sink_of.push_back(i);
+    }
+  }
+  const auto received = wanted.size();
+  std::vector<std::shared_ptr<Node>> junctions;
+  for (auto* node : nodes) {
+    if (side.count(node) == 0) {
+      continue;
+    }
+    auto& handle = handles.at(node);
+    if (any_edge(*node, towards_weights)) {
+      junctions.push_back(handle);
+      for (uint32_t i = 0; i < node->num_inputs(); ++i) {
+        wanted.emplace_back(handle, i);
+      }
+      node->add_pre_hook(std::make_unique<Announce>(marks.running, marks.layer_of(*node)));
+    } else {
+      node->add_post_hook(std::make_unique<ReleaseAfter>(node));
+    }
+  }
+
+  edge_list inner;
+  variable_list inner_grads;
+  edges_.clear();
+  grads_.clear();
+  for (size_t i = 0; i < roots.size(); ++i) {
+    // A root that depends on parameters alone, or is a sink itself.
+    bool is_inner = towards_sinks(roots[i]);
+    (is_inner ? inner : edges_).push_back(roots[i]);
+    (is_inner ? inner_grads : grads_).push_back(std::move(grads[i]));
+  }
+  variable_list captured;
+  if (!inner.empty() && !wanted.empty()) {
+    captured = torch::autograd::Engine::get_default_engine().execute(
+        inner, inner_grads, /*keep_graph=*/true, /*create_graph=*/false,
+        /*accumulate_grad=*/false, wanted);
+  }
+  captured.resize(wanted.size());
+
+  variable_list result(sinks.size());
+  for (size_t i = 0; i < received; ++i) {
+    result[sink_of[i]] = std::move(captured[i]);
+  }
+  for (size_t i = received; i < wanted.size(); ++i) {
+    edges_.push_back(std::move(wanted[i]));
+    grads_.push_back(std::move(captured[i]));
+  }
+  for (const auto& junction : junctions) {
+    for (auto& edge : junction->next_edges()) {
+      if (towards_sinks(edge)) {
+        edge = Edge();
+      }
+    }
+  }
+  return result;
+}
+
+void SplitRun::weight_pass() {
+  auto edges = std::exchange(edges_, {});
+  auto grads = std::exchange(grads_, {});
+  if (!edges.empty()) {
+    torch::autograd::Engine::get_default_engine().execute(
+        edges, grads, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+  }
+}
+
+}  // namespace gpipe

@@ -1,0 +1,134 @@
+//! What a micro-batch leaves on a stage between its forward and its backward.
+
+use std::collections::HashMap;
+
+use tch::Tensor;
+
+use crate::torch::error::TorchError;
+use crate::torch::ffi::{Graph, Sink};
+use crate::torch::values::Values;
+
+/// Values (or gradients) of skips on their way, by the skips' numbers.
+pub(super) type Transit = HashMap<usize, Option<Tensor>>;
+
+/// One micro-batch on one stage.
+#[derive(Debug)]
+pub(super) struct Flight {
+    /// One entry a segment.
+    pub(super) segments: Vec<Held>,
+    /// The graph of the loss, where the last segment keeps none that it could be in.
+    pub(super) loss: Option<Live>,
+}
+
+/// What is kept of a segment.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// Its activations.
+    Live(Live),
+    /// What it needs to compute them again.
+    Inputs(Inputs),
+}
+
+/// Inputs of a segment that recomputes.
+#[derive(Debug)]
+pub(super) struct Inputs {
+    pub(super) main: Values,
+    /// By skip.
+    pub(super) skips: Vec<(usize, Option<Tensor>)>,
+}
+
+/// A graph, and where gradients enter and leave it.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) graph: Graph,
+    /// One entry an incoming value; `None` where no gradient can flow.
+    sinks: Vec<Option<Sink>>,
+    skip_sinks: Vec<(usize, Option<Sink>)>,
+    /// The skips whose values are the graph's first roots; its outputs are the rest.
+    pub(super) outgoing: Vec<usize>,
+}
+
+/// Which part of the backward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Half {
+    /// `B`: both at once.
+    Joint,
+    /// `I`: the gradients of the inputs.
+    Input,
+}
+
+impl Live {
+    pub(super) fn new() -> Result<Self, TorchError> {
+        Ok(Self {
+            graph: Graph::new()?,
+            sinks: Vec::new(),
+            skip_sinks: Vec::new(),
+            outgoing: Vec::new(),
+        })
+    }
+
+    /// The beginning of the graph: the tensors that layers see in place of these.
+    pub(super) fn enter(&mut self, inputs: Values) -> Result<Values, TorchError> {
+        let mut begin = |tensor: Option<Tensor>| -> Result<Option<Tensor>, TorchError> {
+            let (tensor, sink) = begin(&mut self.graph, tensor)?;
+            self.sinks.push(sink);
+            Ok(tensor)
+        };
+        inputs.into_iter().map(&mut begin).collect()
+    }
+
+    /// The same for the value of a skip.
+    pub(super) fn enter_skip(
+        &mut self,
+        skip: usize,
+        value: Option<Tensor>,
+    ) -> Result<Option<Tensor>, TorchError> {
+        let (tensor, sink) = begin(&mut self.graph, value)?;
+        self.skip_sinks.push((skip, sink));
+        Ok(tensor)
+    }
+
+    /// Goes back from the roots; `grads` belong to the outputs, and the skips'
+    /// gradients are taken out of `transit`. Puts in those of incoming skips and
+    /// returns those of the inputs.
+    pub(super) fn backward(
+        &mut self,
+        half: Half,
+        grads: Vec<Option<Tensor>>,
+        transit: &mut Transit,
+    ) -> Result<Vec<Option<Tensor>>, TorchError> {
+        let skips = self.outgoing.iter();
+        let mut roots: Vec<_> = skips.map(|skip| transit.remove(skip).flatten()).collect();
+        roots.extend(grads);
+        match half {
+            Half::Joint => self.graph.backward(&roots)?,
+            Half::Input => self.graph.backward_input(&roots)?,
+        }
+        drop(roots);
+        for (skip, sink) in std::mem::take(&mut self.skip_sinks) {
+            let grad = self.take(sink)?;
+            transit.insert(skip, grad);
+        }
+        std::mem::take(&mut self.sinks)
+            .into_iter()
+            .map(|sink| self.take(sink))
+            .collect()
+    }
+
+    fn take(&mut self, sink: Option<Sink>) -> Result<Option<Tensor>, TorchError> {
+        sink.map_or(Ok(None), |sink| self.graph.take_grad(sink))
+    }
+}
+
+fn begin(
+    graph: &mut Graph,
+    tensor: Option<Tensor>,
+) -> Result<(Option<Tensor>, Option<Sink>), TorchError> {
+    match tensor {
+        None => Ok((None, None)),
+        Some(tensor) => {
+            let (tensor, sink) = graph.input(&tensor)?;
+            Ok((Some(tensor), sink))
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A stage: consecutive layers on one device, driven by the engine's actions.
+//!
+//! The life of one micro-batch here: `F` turns what was received into the
+//! beginning of a graph, runs the layers, and sends the outputs on, detached;
+//! the graph waits as the micro-batch's *flight*. `B` is given the gradients of
+//! those outputs, runs autograd once, accumulates into the parameters and sends
+//! back the gradients that arrived at the inputs; `I` and `W` do the same in two
+//! steps. Layers that recompute leave only their inputs in the flight, and `R` (or
+//! the backward itself) makes the graph. The last stage's outputs are the loss,
+//! which brings its own gradient: the micro-batch's share of the mini-batch.
+
+mod backward;
+mod flight;
+mod forward;
+mod gradients;
+mod segment;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use gpipe_partitioner::{Action, Kind, MicroId};
+use tch::{Device, Tensor};
+
+use super::error::TorchError;
+use super::optim::OptimizerState;
+use super::recompute::Recompute;
+use super::rng;
+use super::sequential::{BuiltLayer, LayerBuilder};
+use super::skips::Skip;
+use super::step::{Mode, StepSettings};
+use super::values::Values;
+use crate::engine::Stage;
+use flight::{Flight, Half};
+use segment::Segment;
+
+/// What a stage is made from.
+#[derive(Debug, Clone)]
+pub(crate) struct StageSpec {
+    /// Its number, from 0.
+    pub(crate) number: usize,
+    pub(crate) last: bool,
+    pub(crate) device: Device,
+    pub(crate) seed: u64,
+    /// Its layers, and which of the model's they are.
+    pub(crate) layers: Vec<LayerBuilder>,
+    pub(crate) range: Range<usize>,
+    /// All skips of the model.
+    pub(crate) skips: Arc<[Skip]>,
+    pub(crate) recompute: Recompute,
+}
+
+/// Consecutive layers on one device.
+#[derive(Debug)]
+pub(crate) struct TorchStage {
+    device: Device,
+    first: bool,
+    last: bool,
+    layers: Vec<BuiltLayer>,
+    /// The number of the first layer in the model.
+    first_layer: usize,
+    segments: Vec<Segment>,
+    recompute: Recompute,
+    skips: Arc<[Skip]>,
+    /// Skips from earlier stages, and to later ones.
+    incoming: Vec<usize>,
+    outgoing: Vec<usize>,
+    /// The loss function's random source, as each layer has one.
+    loss_seed: u64,
+    parameters: Vec<(String, Tensor)>,
+    /// Parameters that stand for one of another layer: further places of its use.
+    replicas: Vec<(String, Tensor)>,
+    buffers: Vec<(String, Tensor)>,
+    flights: HashMap<MicroId, Flight>,
+    settings: Option<Arc<StepSettings>>,
+    /// Gradients that earlier steps left: set aside so that a failed step can
+    /// give them back, and so that this step's can be scaled alone.
+    held: Vec<Option<Tensor>>,
+    /// The micro-batch whose gradients are to be added next, and those of later ones
+    /// that came before it.
+    next: usize,
+    early: HashMap<usize, Vec<Option<Tensor>>>,
+    /// Buffers (batch-norm statistics) as they were before the step.
+    saved_buffers: Vec<Tensor>,
+    /// A step has ended here, and its layers have not been told.
+    uncommitted: bool,
+    optimizers: HashMap<u64, OptimizerState>,
+    running: Running,
+}
+
+/// Where the stage is, for error messages.
+#[derive(Debug, Clone, Copy)]
+enum Running {
+    Nothing,
+    Layer(usize),
+    Loss,
+}
+
+impl TorchStage {
+    /// Builds the stage's layers on its device, on the thread that will run them.
+    pub(crate) fn build(spec: &StageSpec) -> anyhow::Result<Self> {
+        let layers: Vec<_> = spec
+            .layers
+            .iter()
+            .map(|layer| layer.build(spec.device, spec.seed))
+            .collect::<Result<_, _>>()?;
+        let parameters = layers.iter().flat_map(BuiltLayer::parameters).collect();
+        let buffers = layers.iter().flat_map(BuiltLayer::buffers).collect();
+        Ok(Self {
+            device: spec.device,
+            first: spec.number == 0,
+            last: spec.last,
+            layers,
+            first_layer: spec.range.start,
+            segments: segment::segments(&spec.range, spec.number, &spec.recompute, &spec.skips),
+            recompute: spec.recompute.clone(),
+            incoming: segment::incoming(&spec.range, &spec.skips),
+            outgoing: segment::outgoing(&spec.range, &spec.skips),
+            skips: Arc::clone(&spec.skips),
+            loss_seed: rng::named_seed(spec.seed, "loss"),
+            parameters,
+            replicas: Vec::new(),
+            buffers,
+            flights: HashMap::new(),
+            settings: None,
+            held: Vec::new(),
+            next: 0,
+            early: HashMap::new(),
+            saved_buffers: Vec::new(),
+            uncommitted: false,
+            optimizers: HashMap::new(),
+            running: Running::Nothing,
+        })
+    }
+
+    fn settings(&self) -> anyhow::Result<Arc<StepSettings>> {
+        self.settings
+            .clone()
+            .ok_or_else(|| anyhow::anyhow!("an action outside of a step"))
+    }
+
+    fn receive(&self, values: Values) -> Result<Values, TorchError> {
+        values.try_map(|tensor| {
+            if tensor.device() == self.device {
+                return Ok(tensor);
+            }
+            Ok(tensor.f_to_device(self.device)?)
+        })
+    }
+
+    fn run_action(&mut self, action: Action, inputs: Vec<Values>) -> anyhow::Result<Vec<Values>> {
+        let settings = self.settings()?;
+        let inputs: Vec<Values> = inputs
+            .into_iter()
+            .map(|values| self.receive(values))
+            .collect::<Result<_, _>>()?;
+        self.running = Running::Nothing;
+        let micro = action.micro;
+        match (action.kind, &settings.mode) {
+            (Kind::Forward, Mode::Infer) => self.infer(micro, inputs, &settings),
+            (Kind::Forward, Mode::Train { .. }) => self.forward(micro, inputs, &settings),
+            (Kind::Backward, Mode::Train { .. }) => {
+                self.backward(Half::Joint, micro, inputs, &settings)
+            }
+            (Kind::BackwardInput, Mode::Train { .. }) => {
+                self.backward(Half::Input, micro, inputs, &settings)
+            }
+            (Kind::BackwardWeight, Mode::Train { .. }) => self.backward_weight(micro, &settings),
+            (Kind::Recompute, Mode::Train { .. }) => self.recompute_ahead(micro, &settings),
+            (_, Mode::Infer) => anyhow::bail!("no {action} in inference"),
+        }
+    }
+}
+
+impl Stage for TorchStage {
+    type Value = Values;
+    type Step = StepSettings;
+
+    fn begin(&mut self, step: &Arc<StepSettings>) -> anyhow::Result<()> {
+        self.running = Running::Nothing;
+        self.settings = Some(Arc::clone(step));
+        // What an earlier step left must be out of reach of this one's abort.
+        self.settle()?;
+        self.saved_buffers.clear();
+        if matches!(step.mode, Mode::Train { .. }) {
+            self.set_aside()?;
+            self.saved_buffers = self.buffers.iter().map(|(_, b)| b.copy()).collect();
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, action: Action, inputs: Vec<Values>) -> anyhow::Result<Vec<Values>> {
+        super::caught(|| self.run_action(action, inputs))
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        let settings = self.settings.take();
+        self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
+        self.running = Running::Nothing;
+        Ok(())
+    }
+
+    fn abort(&mut self) {
+        self.settings = None;
+        self.running = Running::Nothing;
+        self.uncommitted = false;
+        self.flights.clear();
+        self.restore_gradients();
+        for layer in &self.layers {
+            // A layer that cannot even forget: there is nobody left to tell.
+            let _ = super::caught(|| {
+                layer.layer.discard();
+                Ok(())
+            });
+        }
+        // Copies between tensors that were made as copies of each other.
+        let saved = std::mem::take(&mut self.saved_buffers);
+        tch::no_grad(|| {
+            for ((_, buffer), saved) in self.buffers.iter().zip(&saved) {
+                let _ = buffer.shallow_clone().f_copy_(saved);
+            }
+        });
+    }
+
+    fn layer(&self) -> Option<String> {
+        match self.running {
+            Running::Nothing => None,
+            Running::Layer(number) => self.layers.get(number).map(|layer| layer.name.clone()),
+            Running::Loss => Some("loss".to_owned()),
+        }
+    }
+}
