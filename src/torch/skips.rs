@@ -157,7 +157,7 @@ pub(crate) fn connect<'a>(
         .collect();
     unused.sort_by_key(|(_, layer)| *layer);
     // The gradients of several pops are added in this order, wherever they come from.
-    skips.sort_by(|a, b| b.to.cmp(&a.to));
+    skips.sort_by_key(|skip| std::cmp::Reverse(skip.to));
     match unused.first() {
         None => Ok(skips),
         Some((name, layer)) => Err(format!(

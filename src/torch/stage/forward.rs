@@ -29,7 +29,7 @@ impl TorchStage {
         inputs: Vec<Values>,
         settings: &StepSettings,
     ) -> anyhow::Result<Vec<Values>> {
-        let (mut values, mut transit, targets) = self.unpack(inputs)?;
+        let (mut values, mut transit, targets) = self.unpack(inputs);
         let pass = Pass {
             micro,
             settings,
@@ -64,7 +64,7 @@ impl TorchStage {
         inputs: Vec<Values>,
         settings: &StepSettings,
     ) -> anyhow::Result<Vec<Values>> {
-        let (values, mut transit, _) = self.unpack(inputs)?;
+        let (values, mut transit, _) = self.unpack(inputs);
         let pass = Pass {
             micro,
             settings,
@@ -80,7 +80,7 @@ impl TorchStage {
 
     /// What arrived: the main values, those of skips, and on the last stage in
     /// training the targets.
-    fn unpack(&self, inputs: Vec<Values>) -> anyhow::Result<(Values, Transit, Values)> {
+    fn unpack(&self, inputs: Vec<Values>) -> (Values, Transit, Values) {
         let mut inputs = inputs.into_iter();
         let values = inputs.next().unwrap_or_default();
         let mut transit = Transit::new();
@@ -88,7 +88,7 @@ impl TorchStage {
             let value = inputs.next().unwrap_or_default();
             transit.insert(skip, value.into_iter().next().flatten());
         }
-        Ok((values, transit, inputs.next().unwrap_or_default()))
+        (values, transit, inputs.next().unwrap_or_default())
     }
 
     /// What leaves the stage beside the loss: the outputs, then a value a skip, all
@@ -150,13 +150,12 @@ impl TorchStage {
         self.running = Running::Loss;
         let seed = rng::pass_seed(self.loss_seed, pass.settings.step, pass.micro.index());
         let _random = RandomScope::open(seed)?;
-        let (live, outputs) = match flight.segments.last_mut() {
-            Some(Held::Live(live)) => (live, outputs),
-            _ => {
-                let live = flight.loss.insert(Live::new()?);
-                let outputs = live.enter(outputs)?;
-                (live, outputs)
-            }
+        let (live, outputs) = if let Some(Held::Live(live)) = flight.segments.last_mut() {
+            (live, outputs)
+        } else {
+            let live = flight.loss.insert(Live::new()?);
+            let outputs = live.enter(outputs)?;
+            (live, outputs)
         };
         let loss = loss.loss(&outputs, targets)?;
         let share = shares.get(pass.micro.index()).copied().unwrap_or_default();
