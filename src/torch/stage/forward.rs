@@ -38,15 +38,22 @@ impl TorchStage {
         let redo = self.recompute.applies(micro, settings.mode.micro_batches());
         let mut flight = Flight::default();
         for number in 0..self.segments.len() {
+            let held;
             let inputs = self.segments[number].take_inputs(values, &mut transit);
             let redo = redo && self.segments[number].recompute;
-            let passed = self.run_segment(Which::Segment(number), &inputs, !redo, pass)?;
+            // Where it will run again, the graph is made and dropped: libtorch chooses
+            // kernels by whether a tensor requires a gradient (`matmul` folds batches
+            // by it), so that a run without one may differ in the last bits.
+            let passed = self.run_segment(Which::Segment(number), &inputs, true, pass)?;
             transit.extend(passed.skips);
-            values = passed.outputs;
-            flight.segments.push(match passed.live {
-                Some(live) => Held::Live(live),
-                None => Held::Inputs(inputs),
-            });
+            (values, held) = match passed.live {
+                Some(live) if !redo => (passed.outputs, Held::Live(live)),
+                _ => {
+                    let outputs = passed.outputs.try_map(|tensor| tensor.f_detach())?;
+                    (outputs, Held::Inputs(inputs))
+                }
+            };
+            flight.segments.push(held);
         }
         let outputs = if self.last {
             vec![self.loss(values, &targets, &mut flight, pass)?]
