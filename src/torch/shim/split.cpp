@@ -214,8 +214,12 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
     result[sink_of[i]] = std::move(captured[i]);
   }
   for (size_t i = received; i < wanted.size(); ++i) {
-    edges_.push_back(std::move(wanted[i]));
-    grads_.push_back(std::move(captured[i]));
+    // Nothing arrived for an output that nobody used, and as a root of the weight
+    // pass nothing is not allowed.
+    if (captured[i].defined()) {
+      edges_.push_back(std::move(wanted[i]));
+      grads_.push_back(std::move(captured[i]));
+    }
   }
   for (const auto& junction : junctions) {
     for (auto& edge : junction->next_edges()) {
