@@ -41,7 +41,7 @@ pub use {
     torch::{
         AdamW, Context, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, Recompute,
         Sequential, Sgd, TorchError, Values, cuda_available, intra_op_threads, layers,
-        libtorch_version, on_values, parse_device,
+        libtorch_version, memory, on_values, parse_device,
     },
 };
 

@@ -3,9 +3,11 @@
 mod device;
 mod error;
 mod ffi;
+mod gradients;
 mod layer;
 pub mod layers;
 mod loss;
+pub mod memory;
 mod optim;
 mod recompute;
 mod rng;
