@@ -5,7 +5,7 @@ use tch::Tensor;
 use super::TorchStage;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
-use crate::torch::optim::OptimizerKind;
+use crate::torch::optim::Groups;
 
 impl TorchStage {
     /// Names and handles of the parameters, by layer and name.
@@ -21,14 +21,10 @@ impl TorchStage {
     }
 
     /// Applies and clears the accumulated gradients.
-    pub(crate) fn optimize(&mut self, id: u64, kind: &OptimizerKind) -> anyhow::Result<()> {
+    pub(crate) fn optimize(&mut self, id: u64, groups: &Groups) -> anyhow::Result<()> {
         self.settle()?;
-        let parameters = handles(&self.parameters);
-        Ok(self
-            .optimizers
-            .entry(id)
-            .or_default()
-            .step(kind, &parameters)?)
+        let state = self.optimizers.entry(id).or_default();
+        Ok(state.step(groups, &self.parameters)?)
     }
 
     /// Clears the accumulated gradients.
@@ -226,11 +222,4 @@ pub(super) fn finite(tensor: &Tensor) -> anyhow::Result<bool> {
     }
     let all = tch::no_grad(|| tensor.f_isfinite()?.f_all())?;
     Ok(all.f_int64_value(&[])? != 0)
-}
-
-fn handles(named: &[(String, Tensor)]) -> Vec<Tensor> {
-    named
-        .iter()
-        .map(|(_, tensor)| tensor.shallow_clone())
-        .collect()
 }
