@@ -1,6 +1,7 @@
 //! The public face: a model over devices, trained one mini-batch at a time.
 
 mod builder;
+mod clip;
 mod programs;
 mod report;
 mod ties;

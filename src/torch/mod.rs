@@ -27,6 +27,7 @@ pub use sequential::Sequential;
 pub use values::Values;
 
 pub(crate) use device::{prepare, prepare_thread};
+pub(crate) use gradients::{clip_factor, total_norm};
 pub(crate) use optim::Groups;
 pub(crate) use rng::{INCREMENT, mix};
 pub use step::NonFinite;

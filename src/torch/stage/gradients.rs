@@ -5,6 +5,7 @@ use tch::Tensor;
 use super::TorchStage;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
+use crate::torch::gradients::{first_non_finite, norms};
 use crate::torch::optim::Groups;
 
 impl TorchStage {
@@ -40,15 +41,27 @@ impl TorchStage {
         ffi::scale(&self.step_gradients(), factor)
     }
 
+    /// The norm of each gradient that has accumulated, in the order of the parameters.
+    pub(crate) fn gradient_norms(&mut self) -> anyhow::Result<Vec<f64>> {
+        self.settle()?;
+        Ok(norms(&self.step_gradients())?)
+    }
+
+    /// Scales all gradients that have accumulated.
+    pub(crate) fn scale_gradients(&mut self, factor: f64) -> anyhow::Result<()> {
+        self.settle()?;
+        Ok(self.scale_step(factor)?)
+    }
+
     /// The name of a parameter whose gradient of the last step is not finite.
     pub(crate) fn non_finite_gradient(&self) -> anyhow::Result<Option<String>> {
-        for (name, parameter) in self.parameters.iter().chain(&self.replicas) {
-            let grad = parameter.grad();
-            if grad.defined() && !finite(&grad)? {
-                return Ok(Some(name.clone()));
-            }
-        }
-        Ok(None)
+        let places = self.parameters.iter().chain(&self.replicas);
+        let (names, grads): (Vec<_>, Vec<_>) = places
+            .map(|(name, parameter)| (name, parameter.grad()))
+            .filter(|(_, grad)| grad.defined())
+            .unzip();
+        let first = first_non_finite(&grads)?;
+        Ok(first.map(|place| names[place].clone()))
     }
 
     /// Whether gradients arrive at the parameters that `chosen` names.
