@@ -15,12 +15,14 @@ mod shim {
     use std::path::Path;
 
     const FOLDER: &str = "src/torch/shim";
-    const SOURCES: [&str; 5] = [
+    const SOURCES: [&str; 7] = [
         "graph.cpp",
-        "split.cpp",
-        "random.cpp",
+        "gradients.cpp",
+        "memory.cpp",
         "optim.cpp",
+        "random.cpp",
         "runtime.cpp",
+        "split.cpp",
     ];
 
     pub(crate) fn build() {

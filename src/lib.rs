@@ -8,7 +8,7 @@
 //!
 //! Without the feature `torch` only what needs no tensors is here: the
 //! [`engine`] over any stage type and the `gpipe_partitioner` crate.
-#![cfg_attr(test, allow(clippy::unwrap_used))]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 
 pub mod cli;
 pub mod engine;
@@ -41,7 +41,7 @@ pub use {
     torch::{
         AdamW, Context, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, Recompute,
         Sequential, Sgd, TorchError, Values, cuda_available, intra_op_threads, layers,
-        libtorch_version, on_values, parse_device,
+        libtorch_version, memory, on_values, parse_device,
     },
 };
 

@@ -1,18 +1,35 @@
 //! Optimizers over a whole pipeline.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::torch::OptimizerKind;
+use crate::error::Error;
+use crate::torch::{Groups, OptimizerKind};
 
 /// Updates a pipeline's parameters from their accumulated gradients.
 ///
 /// What it remembers of each parameter lives beside the parameter, on the
 /// stage's own device. `Optimizer::step` uses the gradients up: the next step
 /// starts from none.
+///
+/// Parameters may be updated in different ways, by name:
+///
+/// ```
+/// use gpipe::{AdamW, Optimizer};
+///
+/// let base = AdamW { lr: 3e-4, weight_decay: 0.1, ..AdamW::default() };
+/// let mut optimizer = Optimizer::new(base)
+///     .group(|name| name.starts_with("embed."), AdamW { lr: 3e-5, ..base })
+///     .group(|name| name.ends_with(".bias"), AdamW { weight_decay: 0.0, ..base });
+/// assert_eq!(optimizer.group_of("embed.bias"), Some(0)); // the first that fits
+/// assert_eq!(optimizer.group_of("head.weight"), None); // as `Optimizer::new` says
+/// optimizer.set_lr(1.5e-4);
+/// assert_eq!(optimizer.group_lr(0), Some(1.5e-5)); // groups keep their ratio
+/// ```
 #[derive(Debug)]
 pub struct Optimizer {
     id: u64,
-    kind: OptimizerKind,
+    groups: Groups,
 }
 
 impl Optimizer {
@@ -22,25 +39,61 @@ impl Optimizer {
         // Only uniqueness matters, not order.
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            kind: kind.into(),
+            groups: Groups::new(kind.into()),
         }
     }
 
-    /// Learning rate of the next step.
-    pub fn lr(&self) -> f64 {
-        self.kind.lr()
+    /// Has parameters whose name fits updated by `kind` instead. Groups are
+    /// numbered from 0 in the order they are added, and a parameter belongs to the
+    /// first that it fits.
+    ///
+    /// The predicate is asked at each step, on the stages' threads. A parameter
+    /// whose kind of update changes starts anew; with other numbers for the same
+    /// kind it goes on with what is remembered of it.
+    #[must_use]
+    pub fn group(
+        mut self,
+        fits: impl Fn(&str) -> bool + Send + Sync + 'static,
+        kind: impl Into<OptimizerKind>,
+    ) -> Self {
+        self.groups.push(Arc::new(fits), kind.into());
+        self
     }
 
-    /// Sets the learning rate of the next step.
+    /// The group that a parameter of this name belongs to; `None`: it is updated
+    /// as [`Optimizer::new`] was told.
+    pub fn group_of(&self, name: &str) -> Option<usize> {
+        self.groups.of(name)
+    }
+
+    /// Learning rate of the next step, for parameters that belong to no group.
+    pub fn lr(&self) -> f64 {
+        self.groups.kind(None).lr()
+    }
+
+    /// Learning rate of a group's next step; `None`: there is no such group.
+    pub fn group_lr(&self, group: usize) -> Option<f64> {
+        (group < self.groups.len()).then(|| self.groups.kind(Some(group)).lr())
+    }
+
+    /// Sets the learning rate of the next step, as a schedule does that multiplies
+    /// every group's by the same factor: a group that was added with a tenth of
+    /// the default learning rate keeps a tenth. (A group that was added while the
+    /// default was 0 has no ratio to keep, and stays at its own.)
     pub fn set_lr(&mut self, lr: f64) {
-        self.kind.set_lr(lr);
+        self.groups.set_lr(lr);
     }
 
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    pub(crate) fn kind(&self) -> OptimizerKind {
-        self.kind
+    /// Which parameters are updated how.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] for a number that an update is not defined for.
+    pub(crate) fn groups(&self) -> Result<Groups, Error> {
+        self.groups.check().map_err(Error::Settings)?;
+        Ok(self.groups.clone())
     }
 }

@@ -1,6 +1,7 @@
 //! The public face: a model over devices, trained one mini-batch at a time.
 
 mod builder;
+mod clip;
 mod programs;
 mod report;
 mod ties;
@@ -400,11 +401,13 @@ impl Optimizer {
     /// own thread and all at once, and clears them.
     ///
     /// # Errors
-    /// libtorch refuses on some stage, which the error names.
+    /// [`Error::Settings`] for a number that an update is not defined for (a
+    /// negative learning rate, say), before anything is done. libtorch refuses on
+    /// some stage, which the error names.
     pub fn step(&mut self, pipe: &mut Pipeline) -> Result<(), Error> {
-        let (id, kind) = (self.id(), self.kind());
+        let (id, groups) = (self.id(), self.groups()?);
         pipe.engine()
-            .on_each(move |_: StageId, stage| stage.optimize(id, &kind))?;
+            .on_each(move |_: StageId, stage| stage.optimize(id, &groups))?;
         pipe.ties.clone().refresh(&mut pipe.engine)
     }
 }

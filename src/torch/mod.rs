@@ -3,9 +3,11 @@
 mod device;
 mod error;
 mod ffi;
+mod gradients;
 mod layer;
 pub mod layers;
 mod loss;
+pub mod memory;
 mod optim;
 mod recompute;
 mod rng;
@@ -25,6 +27,8 @@ pub use sequential::Sequential;
 pub use values::Values;
 
 pub(crate) use device::{prepare, prepare_thread};
+pub(crate) use gradients::{clip_factor, total_norm};
+pub(crate) use optim::Groups;
 pub(crate) use rng::{INCREMENT, mix};
 pub use step::NonFinite;
 

@@ -2,7 +2,7 @@
 
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
-use crate::ids::DeviceId;
+use crate::ids::{DeviceId, StageId};
 use crate::schedule::{Action, Kind, Schedule};
 use crate::timeline::Span;
 use crate::units::{Bytes, Micros};
@@ -55,6 +55,26 @@ pub(super) fn levels(
         set(span.end, bytes);
     }
     levels
+}
+
+/// The highest level of each stage by itself.
+pub(super) fn stage_peaks(schedule: &CheckedSchedule, costs: &Costs) -> Vec<Bytes> {
+    let plan = schedule.schedule();
+    let fixed = (0..plan.stages()).map(|stage| costs.memory(StageId(stage)).fixed());
+    let mut levels: Vec<Bytes> = fixed.collect();
+    let mut peaks = levels.clone();
+    for (device, actions) in plan.iter() {
+        let recomputed = recomputed(plan, device);
+        for &action in actions {
+            let apart = recomputed.contains(&action.with(Kind::Recompute));
+            let change = change(costs, action, apart, schedule.is_training());
+            let stage = action.stage.index();
+            levels[stage] += change.takes;
+            peaks[stage] = peaks[stage].max(levels[stage]);
+            levels[stage] = levels[stage] - change.gives;
+        }
+    }
+    peaks
 }
 
 /// The recomputes that `device` does as actions of their own.

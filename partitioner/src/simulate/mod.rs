@@ -112,6 +112,14 @@ impl Simulation {
             .collect()
     }
 
+    /// The highest level of each stage's memory, whatever else its device holds.
+    ///
+    /// # Complexity
+    /// Linear in the number of actions.
+    pub fn stage_peak_bytes(&self) -> Vec<Bytes> {
+        memory::stage_peaks(&self.schedule, &self.costs)
+    }
+
     /// What the makespan consists of: the chain of actions and waits without slack.
     ///
     /// # Complexity

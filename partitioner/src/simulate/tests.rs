@@ -65,6 +65,7 @@ fn memory_rises_with_forwards_and_falls_with_backwards() {
     let schedule = ScheduleKind::OneFOneB.generate(Shape::new(2, 3)).unwrap();
     let simulation = simulate(&schedule, &costs);
     assert_eq!(simulation.peak_bytes(), [Bytes(420), Bytes(410)]);
+    assert_eq!(simulation.stage_peak_bytes(), [Bytes(420), Bytes(410)]);
     let levels: Vec<(f64, u64)> = simulation
         .memory(DeviceId(1))
         .iter()
@@ -99,7 +100,9 @@ fn a_recompute_takes_its_buffer_until_the_backward_ends() {
         let schedule = crate::Schedule::new("test", 1, 2, vec![actions])
             .check()
             .unwrap();
-        simulate(&schedule, &costs).peak_bytes()[0]
+        let simulation = simulate(&schedule, &costs);
+        assert_eq!(simulation.peak_bytes(), simulation.stage_peak_bytes());
+        simulation.peak_bytes()[0]
     };
     // Within the backward, as an action of its own, and until the weight pass.
     assert_eq!(peak("0F0 0F1 0B0 0B1"), Bytes(52));
@@ -158,4 +161,26 @@ fn transfers_help_where_they_hold_the_step_up() {
     let schedule = ScheduleKind::GPipe.generate(Shape::new(2, 8)).unwrap();
     let best = simulate(&schedule, &costs).what_helps()[0];
     assert_eq!(best.target, Target::Transfers);
+}
+
+#[test]
+fn stages_of_one_device_have_their_own_peaks() {
+    let memory = |bytes| StageMemory {
+        activation: Bytes(bytes),
+        ..StageMemory::default()
+    };
+    let costs = Costs::uniform(4, micros(1.0), micros(1.0), micros(1.0));
+    let costs = (0..4).fold(costs, |costs, stage| {
+        costs.with_memory(StageId(stage), memory(10u64.pow(stage as u32)))
+    });
+    let shape = Shape::new(2, 4).with_chunks(2);
+    let schedule = ScheduleKind::Zbv.generate(shape).unwrap();
+    let simulation = simulate(&schedule, &costs);
+    let expected: Vec<_> = (0..4)
+        .map(|stage| {
+            let held = schedule.peak_in_flight(StageId(stage)) as u64;
+            Bytes(held * 10u64.pow(stage as u32))
+        })
+        .collect();
+    assert_eq!(simulation.stage_peak_bytes(), expected);
 }

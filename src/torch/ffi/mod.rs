@@ -8,12 +8,16 @@
 //! [`error`] reads on the same thread.
 #![allow(unsafe_code)]
 
+mod gradients;
 mod graph;
+mod memory;
 mod optim;
 mod random;
 mod runtime;
 
+pub(crate) use gradients::*;
 pub(crate) use graph::*;
+pub(crate) use memory::*;
 pub(crate) use optim::*;
 pub(crate) use random::*;
 pub(crate) use runtime::*;

@@ -5,7 +5,8 @@ use tch::Tensor;
 use super::TorchStage;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
-use crate::torch::optim::OptimizerKind;
+use crate::torch::gradients::{first_non_finite, norms};
+use crate::torch::optim::Groups;
 
 impl TorchStage {
     /// Names and handles of the parameters, by layer and name.
@@ -21,14 +22,10 @@ impl TorchStage {
     }
 
     /// Applies and clears the accumulated gradients.
-    pub(crate) fn optimize(&mut self, id: u64, kind: &OptimizerKind) -> anyhow::Result<()> {
+    pub(crate) fn optimize(&mut self, id: u64, groups: &Groups) -> anyhow::Result<()> {
         self.settle()?;
-        let parameters = handles(&self.parameters);
-        Ok(self
-            .optimizers
-            .entry(id)
-            .or_default()
-            .step(kind, &parameters)?)
+        let state = self.optimizers.entry(id).or_default();
+        Ok(state.step(groups, &self.parameters)?)
     }
 
     /// Clears the accumulated gradients.
@@ -44,15 +41,27 @@ impl TorchStage {
         ffi::scale(&self.step_gradients(), factor)
     }
 
+    /// The norm of each gradient that has accumulated, in the order of the parameters.
+    pub(crate) fn gradient_norms(&mut self) -> anyhow::Result<Vec<f64>> {
+        self.settle()?;
+        Ok(norms(&self.step_gradients())?)
+    }
+
+    /// Scales all gradients that have accumulated.
+    pub(crate) fn scale_gradients(&mut self, factor: f64) -> anyhow::Result<()> {
+        self.settle()?;
+        Ok(self.scale_step(factor)?)
+    }
+
     /// The name of a parameter whose gradient of the last step is not finite.
     pub(crate) fn non_finite_gradient(&self) -> anyhow::Result<Option<String>> {
-        for (name, parameter) in self.parameters.iter().chain(&self.replicas) {
-            let grad = parameter.grad();
-            if grad.defined() && !finite(&grad)? {
-                return Ok(Some(name.clone()));
-            }
-        }
-        Ok(None)
+        let places = self.parameters.iter().chain(&self.replicas);
+        let (names, grads): (Vec<_>, Vec<_>) = places
+            .map(|(name, parameter)| (name, parameter.grad()))
+            .filter(|(_, grad)| grad.defined())
+            .unzip();
+        let first = first_non_finite(&grads)?;
+        Ok(first.map(|place| names[place].clone()))
     }
 
     /// Whether gradients arrive at the parameters that `chosen` names.
@@ -226,11 +235,4 @@ pub(super) fn finite(tensor: &Tensor) -> anyhow::Result<bool> {
     }
     let all = tch::no_grad(|| tensor.f_isfinite()?.f_all())?;
     Ok(all.f_int64_value(&[])? != 0)
-}
-
-fn handles(named: &[(String, Tensor)]) -> Vec<Tensor> {
-    named
-        .iter()
-        .map(|(_, tensor)| tensor.shallow_clone())
-        .collect()
 }

@@ -1,0 +1,43 @@
+//! Norms of lists of tensors.
+
+use std::ffi::c_int;
+
+use tch::{Device, Tensor};
+
+use super::{Result, TensorPtr, check, lend_all};
+
+unsafe extern "C" {
+    fn gp_cpu_norms(tensors: *mut TensorPtr, count: i64, out: *mut f64) -> c_int;
+    fn gp_device_norms(tensors: *mut TensorPtr, count: i64, out: *mut f64) -> c_int;
+}
+
+/// The 2-norm of each tensor, all on one device; each as if it were alone.
+pub(crate) fn norms(tensors: &[Tensor]) -> Result<Vec<f64>> {
+    let on_cpu = |tensor: &Tensor| !tensor.defined() || tensor.device() == Device::Cpu;
+    if tensors.iter().all(on_cpu) {
+        call(gp_cpu_norms, tensors)
+    } else {
+        device_norms(tensors)
+    }
+}
+
+/// [`norms`] by kernels of the tensors' device.
+pub(crate) fn device_norms(tensors: &[Tensor]) -> Result<Vec<f64>> {
+    call(gp_device_norms, tensors)
+}
+
+type Norms = unsafe extern "C" fn(*mut TensorPtr, i64, *mut f64) -> c_int;
+
+fn call(norms: Norms, tensors: &[Tensor]) -> Result<Vec<f64>> {
+    let mut out = vec![0.0; tensors.len()];
+    // SAFETY: a list of lent tensors and a place for one number each, which
+    // outlive the call.
+    check(unsafe {
+        norms(
+            lend_all(tensors).as_mut_ptr(),
+            tensors.len() as i64,
+            out.as_mut_ptr(),
+        )
+    })?;
+    Ok(out)
+}

@@ -1,0 +1,136 @@
+//! The counting CPU allocator and the caching allocator of CUDA devices.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::{Result, check};
+use crate::torch::error::TorchError;
+
+unsafe extern "C" {
+    fn gp_memory_install() -> c_int;
+    fn gp_memory_live(out: *mut i64) -> c_int;
+    fn gp_account_new(whole: *mut c_void, out: *mut *mut c_void) -> c_int;
+    fn gp_account_retire(account: *mut c_void);
+    fn gp_account_enter(account: *mut c_void) -> *mut c_void;
+    fn gp_account_current(account: *const c_void) -> i64;
+    fn gp_account_peak(account: *const c_void) -> i64;
+    fn gp_account_reset_peak(account: *mut c_void);
+    fn gp_cuda_memory(index: c_int, current: *mut i64, peak: *mut i64) -> c_int;
+    fn gp_cuda_reset_peak(index: c_int) -> c_int;
+}
+
+/// Makes libtorch's CPU allocator count from now on; nothing the second time.
+pub(crate) fn install_counting() -> Result<()> {
+    // SAFETY: nothing in, nothing out.
+    check(unsafe { gp_memory_install() })
+}
+
+/// Bytes of all counted blocks.
+pub(crate) fn live_bytes() -> Result<u64> {
+    let mut out = 0;
+    // SAFETY: `out` lives through the call.
+    check(unsafe { gp_memory_live(&raw mut out) })?;
+    Ok(bytes(out))
+}
+
+/// One account of the counting allocator (see `shim/memory.cpp`).
+#[derive(Debug)]
+pub(crate) struct RawAccount {
+    pointer: NonNull<c_void>,
+    /// Charged with this one's bytes too, and so as long in use.
+    _whole: Option<Arc<RawAccount>>,
+}
+
+// SAFETY: accounts are never freed, and all that is done through the pointer is
+// done with atomics or, at the end, under a mutex.
+unsafe impl Send for RawAccount {}
+// SAFETY: as above.
+unsafe impl Sync for RawAccount {}
+
+impl RawAccount {
+    /// An account whose bytes are on `whole` too.
+    pub(crate) fn new(whole: Option<&Arc<RawAccount>>) -> Result<Self> {
+        let parent = whole.map_or(ptr::null_mut(), |whole| whole.pointer.as_ptr());
+        let mut out = ptr::null_mut();
+        // SAFETY: `out` holds an account after a successful call; accounts live for ever.
+        check(unsafe { gp_account_new(parent, &raw mut out) })?;
+        let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no account"))?;
+        Ok(Self {
+            pointer,
+            _whole: whole.cloned(),
+        })
+    }
+
+    pub(crate) fn current(&self) -> u64 {
+        // SAFETY: accounts live for ever; the call reads an atomic.
+        bytes(unsafe { gp_account_current(self.pointer.as_ptr()) })
+    }
+
+    pub(crate) fn peak(&self) -> u64 {
+        // SAFETY: as above.
+        bytes(unsafe { gp_account_peak(self.pointer.as_ptr()) })
+    }
+
+    pub(crate) fn reset_peak(&self) {
+        // SAFETY: as above; the call writes an atomic.
+        unsafe { gp_account_reset_peak(self.pointer.as_ptr()) }
+    }
+}
+
+impl Drop for RawAccount {
+    fn drop(&mut self) {
+        // SAFETY: scopes hold the account, so none is open; it is retired once.
+        unsafe { gp_account_retire(self.pointer.as_ptr()) }
+    }
+}
+
+/// While it lives, what this thread allocates is charged to its account. The raw
+/// pointer makes the type stay on the thread that opened the scope.
+#[derive(Debug)]
+pub(crate) struct RawScope {
+    before: *mut c_void,
+    /// The thread may charge the account until the scope ends.
+    _account: Arc<RawAccount>,
+}
+
+impl RawScope {
+    pub(crate) fn open(account: &Arc<RawAccount>) -> Self {
+        Self {
+            // SAFETY: the account outlives the scope, which holds it.
+            before: unsafe { gp_account_enter(account.pointer.as_ptr()) },
+            _account: Arc::clone(account),
+        }
+    }
+}
+
+impl Drop for RawScope {
+    fn drop(&mut self) {
+        // SAFETY: what the shim gave out; accounts are never freed.
+        unsafe { gp_account_enter(self.before) };
+    }
+}
+
+/// Bytes that a CUDA device's caching allocator has handed out: now, and at most
+/// since the peak was reset. The CUDA half of libtorch must be loaded.
+pub(crate) fn cuda_memory(index: usize) -> Result<(u64, u64)> {
+    let (mut current, mut peak) = (0, 0);
+    // SAFETY: both places live through the call.
+    check(unsafe { gp_cuda_memory(device_index(index), &raw mut current, &raw mut peak) })?;
+    Ok((bytes(current), bytes(peak)))
+}
+
+/// Sets the peak of [`cuda_memory`] to what is handed out now.
+pub(crate) fn reset_cuda_peak(index: usize) -> Result<()> {
+    // SAFETY: plain values in, nothing out.
+    check(unsafe { gp_cuda_reset_peak(device_index(index)) })
+}
+
+fn device_index(index: usize) -> c_int {
+    c_int::try_from(index).unwrap_or(c_int::MAX)
+}
+
+/// Counts are never negative but for the moment between two atomics.
+fn bytes(count: i64) -> u64 {
+    u64::try_from(count).unwrap_or(0)
+}

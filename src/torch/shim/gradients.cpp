@@ -1,0 +1,113 @@
+// Norms of lists of tensors, without a host synchronization a tensor.
+//
+// The result of a tensor must not depend on what else is in the list, nor on the
+// number of threads: then a total over all parameters is the same to the bit
+// however they are spread over stages. On the CPU that takes a loop of our own
+// (libtorch's splits long tensors by threads, and adds float in float). On other
+// devices the fused kernel reduces each tensor on its own, provided that the
+// whole list qualifies for it; so it gets lists of one type, dense.
+#include "shim.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/view_as_real.h>
+
+#include <array>
+#include <cmath>
+#include <map>
+#include <vector>
+
+namespace {
+
+// The same numbers as a dense real tensor, in the order of memory where the
+// tensor has no gaps.
+at::Tensor dense(const at::Tensor& tensor, int64_t index) {
+  TORCH_CHECK(tensor.defined(), "tensor ", index, " of the list is undefined");
+  TORCH_CHECK(tensor.layout() == c10::kStrided, "tensor ", index, " of the list is ",
+              tensor.layout(), ": only dense tensors have a norm here; make it dense first");
+  auto real = tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor;
+  real = real.resolve_neg();
+  return real.is_non_overlapping_and_dense() ? real : real.contiguous();
+}
+
+// Squares are added in double, where those of floats cannot overflow. Several
+// sums side by side: one alone would wait for itself at each addition.
+template <typename scalar_t>
+double sum_of_squares(const scalar_t* data, int64_t count) {
+  constexpr int64_t kLanes = 16;
+  std::array<double, kLanes> lanes{};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const auto value = static_cast<double>(data[i + lane]);
+      lanes[lane] += value * value;
+    }
+  }
+  for (; i < count; ++i) {
+    const auto value = static_cast<double>(data[i]);
+    lanes[i % kLanes] += value * value;
+  }
+  double sum = 0;
+  for (const auto lane : lanes) {
+    sum += lane;
+  }
+  return sum;
+}
+
+double cpu_norm(const at::Tensor& tensor) {
+  double sum = 0;
+  AT_DISPATCH_ALL_TYPES_AND3(
+      at::kBool, at::kHalf, at::kBFloat16, tensor.scalar_type(), "norm",
+      [&] { sum = sum_of_squares(tensor.const_data_ptr<scalar_t>(), tensor.numel()); });
+  return std::sqrt(sum);
+}
+
+}  // namespace
+
+// out[i] = 2-norm of tensors[i], on the CPU.
+GP_API int gp_cpu_norms(at::Tensor** tensors, int64_t count, double* out) {
+  return gpipe::guarded([&] {
+    at::NoGradGuard no_grad;
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = cpu_norm(dense(*tensors[i], i));
+    }
+  });
+}
+
+// The same for any one device: the results are read all at once.
+GP_API int gp_device_norms(at::Tensor** tensors, int64_t count, double* out) {
+  return gpipe::guarded([&] {
+    at::NoGradGuard no_grad;
+    std::map<c10::ScalarType, std::vector<at::Tensor>> lists;
+    std::map<c10::ScalarType, std::vector<int64_t>> places;
+    for (int64_t i = 0; i < count; ++i) {
+      auto tensor = dense(*tensors[i], i);
+      out[i] = 0;
+      if (tensor.numel() == 0) {
+        continue;
+      }
+      if (!c10::isFloatingType(tensor.scalar_type())) {
+        tensor = tensor.to(at::kDouble);
+      }
+      places[tensor.scalar_type()].push_back(i);
+      lists[tensor.scalar_type()].push_back(std::move(tensor));
+    }
+    std::vector<at::Tensor> norms;
+    std::vector<int64_t> order;
+    for (auto& [type, list] : lists) {
+      auto own = at::_foreach_norm(list, 2, at::kDouble);
+      norms.insert(norms.end(), own.begin(), own.end());
+      order.insert(order.end(), places[type].begin(), places[type].end());
+    }
+    if (norms.empty()) {
+      return;
+    }
+    const auto read = at::stack(norms).cpu();
+    const auto* numbers = read.const_data_ptr<double>();
+    for (size_t i = 0; i < order.size(); ++i) {
+      out[order[i]] = numbers[i];
+    }
+  });
+}
