@@ -163,7 +163,12 @@ fn a_slow_link_is_named_where_the_caller_knows_it_and_is_the_engines_where_not()
         ),
         "{sentence}"
     );
-    assert!(known.devices().iter().all(|row| row.overhead < micros(0.001)));
+    assert!(
+        known
+            .devices()
+            .iter()
+            .all(|row| row.overhead < micros(0.001))
+    );
     only(&explain(&prediction, &timeline).unwrap(), Cause::Engine);
 }
 
@@ -215,8 +220,15 @@ fn runs_of_another_schedule_are_refused() {
     let refused = |spans: Vec<Span>| explain(&prediction, &Timeline::new(3, spans)).unwrap_err();
 
     let missing = refused(whole[1..].to_vec());
-    assert!(matches!(missing, ExplainError::NotMeasured { .. }), "{missing}");
-    assert!(missing.to_string().starts_with("0F0 of device 0 was not measured"));
+    assert!(
+        matches!(missing, ExplainError::NotMeasured { .. }),
+        "{missing}"
+    );
+    assert!(
+        missing
+            .to_string()
+            .starts_with("0F0 of device 0 was not measured")
+    );
 
     let twice = refused(whole.iter().chain(&whole[..1]).copied().collect());
     assert!(matches!(twice, ExplainError::Twice { .. }), "{twice}");
@@ -227,7 +239,10 @@ fn runs_of_another_schedule_are_refused() {
             ..whole[0]
         };
         let error = refused(whole.iter().chain([&span]).copied().collect());
-        assert!(matches!(error, ExplainError::NotScheduled { .. }), "{error}");
+        assert!(
+            matches!(error, ExplainError::NotScheduled { .. }),
+            "{error}"
+        );
         assert!(error.to_string().contains(wrong), "{error}");
     }
     let elsewhere = Span {
@@ -235,7 +250,10 @@ fn runs_of_another_schedule_are_refused() {
         ..whole[0]
     };
     let error = refused(whole[1..].iter().chain([&elsewhere]).copied().collect());
-    assert!(matches!(error, ExplainError::NotScheduled { .. }), "{error}");
+    assert!(
+        matches!(error, ExplainError::NotScheduled { .. }),
+        "{error}"
+    );
     assert!(matches!(refused(vec![]), ExplainError::NotMeasured { .. }));
 }
 

@@ -48,8 +48,8 @@ impl Durations {
         let mut due = due(plan, &durations);
         for span in timeline.spans() {
             let (action, device) = (span.action, span.device);
-            let in_range = action.stage.index() < plan.stages()
-                && action.micro.index() < plan.micro_batches();
+            let in_range =
+                action.stage.index() < plan.stages() && action.micro.index() < plan.micro_batches();
             let cell = if in_range { durations.cell(action) } else { 0 };
             match due[cell] {
                 Due::On(owner) if in_range && owner == device => due[cell] = Due::Done,

@@ -49,6 +49,7 @@ pub use delta::Delta;
 pub use devices::DeviceRow;
 pub use error::ExplainError;
 pub use stages::StageRow;
+pub(crate) use words::noun;
 
 use crate::cost::EdgeTimes;
 use crate::ids::StageId;
@@ -87,10 +88,7 @@ pub(crate) struct EdgeRow {
 ///
 /// # Complexity
 /// About 20 replays of the schedule, each linear in the number of its actions.
-pub fn explain(
-    prediction: &Simulation,
-    measured: &Timeline,
-) -> Result<Explanation, ExplainError> {
+pub fn explain(prediction: &Simulation, measured: &Timeline) -> Result<Explanation, ExplainError> {
     explain_with_transfers(prediction, measured, |edge| prediction.costs().edge(edge))
 }
 

@@ -90,6 +90,8 @@ impl<'a> Replays<'a> {
 /// they are legal too.
 fn apart(schedule: &CheckedSchedule) -> Option<CheckedSchedule> {
     let plan = schedule.schedule();
-    let pairs = plan.iter().any(|(device, _)| !plan.pairs(device).is_empty());
+    let pairs = plan
+        .iter()
+        .any(|(device, _)| !plan.pairs(device).is_empty());
     pairs.then(|| plan.clone().with_pairs(Vec::new()).check().ok())?
 }

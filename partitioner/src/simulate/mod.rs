@@ -13,10 +13,10 @@ mod critical;
 mod help;
 mod memory;
 
+pub(crate) use arrivals::Arrivals;
 pub use critical::{CriticalPath, Step};
 pub use help::{Help, Target};
 pub use memory::Level;
-pub(crate) use arrivals::Arrivals;
 pub(crate) use memory::change;
 
 use crate::check::CheckedSchedule;
