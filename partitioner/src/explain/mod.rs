@@ -87,7 +87,7 @@ pub(crate) struct EdgeRow {
 /// schedule that was predicted.
 ///
 /// # Complexity
-/// About 20 replays of the schedule, each linear in the number of its actions.
+/// At most 54 replays of the schedule, each linear in the number of its actions.
 pub fn explain(prediction: &Simulation, measured: &Timeline) -> Result<Explanation, ExplainError> {
     explain_with_transfers(prediction, measured, |edge| prediction.costs().edge(edge))
 }

@@ -10,7 +10,7 @@ use crate::units::Micros;
 use std::cmp::Reverse;
 
 /// How many stages and kinds are looked at one by one for their effect.
-const LOOKED_AT: usize = 12;
+const LOOKED_AT: usize = 48;
 
 /// One kind of work of one stage, as predicted and as measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub struct StageRow {
     /// The action that took longest, warming up apart, and how long that was.
     pub slowest: (MicroId, Micros),
     /// By how much the step would be longer than predicted if nothing but these
-    /// actions differed from the prediction; worked out for the dozen with the
-    /// most extra time.
+    /// actions differed from the prediction; worked out for the 48 with the most
+    /// extra time.
     pub effect: Option<Delta>,
 }
 
