@@ -25,6 +25,7 @@
 pub mod check;
 pub mod cost;
 pub mod error;
+pub mod explain;
 pub mod ids;
 mod json;
 pub mod machine;
@@ -42,6 +43,7 @@ mod walk;
 pub use check::{CheckError, CheckedSchedule};
 pub use cost::{Costs, EdgeTimes, Link, StageMemory, StageTimes};
 pub use error::Error;
+pub use explain::{Explanation, explain};
 pub use ids::{DeviceId, LayerId, MicroId, StageId};
 pub use json::ReadError;
 pub use machine::{Device, Machine, MachineError};

@@ -168,7 +168,8 @@ fn times(medians: [Option<Micros>; Kind::ALL.len()]) -> StageTimes {
     }
 }
 
-fn median(mut times: Vec<Micros>) -> Option<Micros> {
+/// The middle one, of an even number the mean of the middle two; none of none.
+pub(crate) fn median(mut times: Vec<Micros>) -> Option<Micros> {
     times.sort_unstable();
     let upper = *times.get(times.len() / 2)?;
     let lower = times[(times.len() - 1) / 2];

@@ -1,7 +1,9 @@
 //! Golden renderings.
 #![allow(clippy::unwrap_used)]
 
-use gpipe_partitioner::{Costs, Micros, ScheduleKind, Shape, Timeline, render, simulate};
+use gpipe_partitioner::{
+    Costs, Explanation, Micros, ScheduleKind, Shape, Span, Timeline, explain, render, simulate,
+};
 
 fn timeline(kind: ScheduleKind, p: usize, v: usize, m: usize) -> Timeline {
     let shape = Shape::new(p, m).with_chunks(v);
@@ -70,4 +72,55 @@ fn an_empty_timeline_can_be_drawn() {
     ] {
         assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
     }
+}
+
+/// A step whose stage 1 is slow, whose first action is slower still, and whose
+/// starts are late.
+fn comparison() -> Explanation {
+    let schedule = ScheduleKind::OneFOneB.generate(Shape::new(2, 4)).unwrap();
+    let [f, b, late] = [1000.0, 1000.0, 30.0].map(|t| Micros::new(t).unwrap());
+    let costs = Costs::uniform(2, f, b, b);
+    let timeline = simulate::replay(&schedule, &costs, |action| {
+        let usual = costs.stage(action.stage).of(action.kind);
+        let factor = match action.to_string().as_str() {
+            "0F0" => 1.5,
+            name if name.starts_with("1B") => 1.2,
+            _ => 1.0,
+        };
+        usual * factor + late
+    });
+    let shortened = timeline.spans().iter().map(|span| Span {
+        start: span.start + late,
+        ..*span
+    });
+    let measured = Timeline::new(2, shortened.collect());
+    explain(&simulate(&schedule, &costs), &measured).unwrap()
+}
+
+#[test]
+fn compare_text() {
+    let text = render::compare_text(&comparison(), "Step 3", 100);
+    insta::assert_snapshot!("compare-text", text);
+    for width in [0, 20, 40, 80, 200, 1_000_000] {
+        let text = render::compare_text(&comparison(), "Step 3", width);
+        // A table narrower than its numbers would say nothing.
+        let longest = text.lines().map(str::len).max().unwrap();
+        assert!(longest <= width.clamp(38, 10_000), "{longest} > {width}");
+    }
+}
+
+#[test]
+fn compare_svg() {
+    insta::assert_snapshot!(
+        "compare-svg",
+        render::compare_svg(&comparison(), "Step <3>")
+    );
+}
+
+#[test]
+fn compare_html() {
+    let page = render::compare_html(&comparison(), "Step <3>", "1f1b <2 & 2>");
+    assert!(!page.contains("<2 & 2>") && !page.contains("Step <3>"));
+    assert_eq!(page.matches("://").count(), 1, "only SVG's own namespace");
+    insta::assert_snapshot!("compare-html", page);
 }

@@ -63,7 +63,7 @@ fn table(page: &mut String, timeline: &Timeline) {
 }
 
 /// `text` as HTML's text.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -4,6 +4,7 @@ use super::grid::one_stage_each;
 use crate::ids::DeviceId;
 use crate::schedule::Kind;
 use crate::timeline::{Span, Timeline};
+use crate::units::Micros;
 use std::fmt::Write as _;
 
 /// One row a device, in at most `width` columns (at least 20), readable without
@@ -12,32 +13,68 @@ use std::fmt::Write as _;
 /// left out where each device has one. Below: the time axis, the bubble, and the signs
 /// where there is room for them.
 pub fn text(timeline: &Timeline, width: usize) -> String {
-    let margin = format!("dev {} |", timeline.devices().saturating_sub(1)).len();
-    let columns = width.clamp(20, 10_000).saturating_sub(margin + 1).max(1);
-    let one_stage = one_stage_each(timeline);
-    let mut picture = String::new();
-    for device in 0..timeline.devices() {
-        let name = format!("dev {device}");
-        let row = row(timeline, DeviceId(device), columns, one_stage);
-        // Writing to a String cannot fail.
-        let _ = writeln!(picture, "{name:<w$}|{row}|", w = margin - 1);
-    }
-    let makespan = timeline.makespan().to_string();
-    let axis = format!(
-        "{:margin$}0{makespan:>w$}",
-        "",
-        w = columns.saturating_sub(1)
-    );
-    picture.push_str(axis.trim_end());
+    let page = Page::new(width, timeline.devices(), timeline.makespan());
+    let mut picture = page.rows(timeline);
     let bubble = format!("bubble {:.1} %", 100.0 * timeline.bubble_fraction());
     let legend = format!("{bubble}   {}", legend(timeline));
-    let fits = legend.len() <= width.min(margin + columns + 1);
-    let _ = write!(picture, "\n{}\n", if fits { legend } else { bubble });
+    let fits = legend.len() <= width.min(page.width());
+    // Writing to a String cannot fail.
+    let _ = writeln!(picture, "{}", page.axis());
+    let _ = writeln!(picture, "{}", if fits { legend } else { bubble });
     picture
 }
 
+/// Where rows begin and end, and which time is at their end.
+pub(super) struct Page {
+    margin: usize,
+    columns: usize,
+    end: Micros,
+}
+
+impl Page {
+    pub(super) fn new(width: usize, devices: usize, end: Micros) -> Self {
+        let margin = format!("dev {} |", devices.saturating_sub(1)).len();
+        let columns = width.clamp(20, 10_000).saturating_sub(margin + 1).max(1);
+        Self {
+            margin,
+            columns,
+            end,
+        }
+    }
+
+    /// Columns of a row, with its name and its bars.
+    pub(super) fn width(&self) -> usize {
+        self.margin + self.columns + 1
+    }
+
+    /// One row a device.
+    pub(super) fn rows(&self, timeline: &Timeline) -> String {
+        let one_stage = one_stage_each(timeline);
+        let scale = self.columns as f64 / self.end.get().max(f64::MIN_POSITIVE);
+        let mut rows = String::new();
+        for device in 0..timeline.devices() {
+            let name = format!("dev {device}");
+            let row = row(timeline, DeviceId(device), self.columns, scale, one_stage);
+            // Writing to a String cannot fail.
+            let _ = writeln!(rows, "{name:<w$}|{row}|", w = self.margin - 1);
+        }
+        rows
+    }
+
+    /// Begin and end of the time axis.
+    pub(super) fn axis(&self) -> String {
+        let (margin, end) = (self.margin, self.end.to_string());
+        let axis = format!(
+            "{:margin$}0{end:>w$}",
+            "",
+            w = self.columns.saturating_sub(1)
+        );
+        axis.trim_end().to_owned()
+    }
+}
+
 /// The signs of the kinds that occur.
-fn legend(timeline: &Timeline) -> String {
+pub(super) fn legend(timeline: &Timeline) -> String {
     let mut legend = String::new();
     for kind in Kind::ALL {
         if timeline.spans().iter().any(|span| span.action.kind == kind) {
@@ -66,9 +103,15 @@ const fn sign(kind: Kind) -> char {
     }
 }
 
-fn row(timeline: &Timeline, device: DeviceId, columns: usize, one_stage: bool) -> String {
+/// `scale` is in columns a microsecond.
+fn row(
+    timeline: &Timeline,
+    device: DeviceId,
+    columns: usize,
+    scale: f64,
+    one_stage: bool,
+) -> String {
     let mut cells = vec!['.'; columns];
-    let scale = columns as f64 / timeline.makespan().get().max(f64::MIN_POSITIVE);
     for span in timeline.spans_on(device) {
         let first = (span.start.get() * scale).round() as usize;
         let last = (span.end.get() * scale).round() as usize;

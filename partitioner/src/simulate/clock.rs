@@ -1,55 +1,27 @@
-//! When each device and each link is free, and when each value arrives.
+//! When each device is free, and what it does next.
 
+use super::arrivals::Arrivals;
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
-use crate::ids::{DeviceId, StageId};
-use crate::schedule::{Action, Kind};
+use crate::ids::DeviceId;
+use crate::schedule::Action;
 use crate::units::Micros;
-use std::collections::HashMap;
 
-pub(super) struct Clock<'a> {
-    schedule: &'a CheckedSchedule,
-    costs: &'a Costs,
+/// `duration` says how long an action takes.
+pub(super) struct Clock<'a, D> {
     /// When each device is free.
     free: Vec<Micros>,
-    /// When the input of (stage, micro-batch) is there.
-    input: Vec<Micros>,
-    /// When the gradient of the output of (stage, micro-batch) is there.
-    gradient: Vec<Micros>,
-    /// When each directed link between devices is free.
-    links: HashMap<(DeviceId, DeviceId), Micros>,
+    arrivals: Arrivals<'a>,
+    duration: D,
 }
 
-impl<'a> Clock<'a> {
-    pub(super) fn new(schedule: &'a CheckedSchedule, costs: &'a Costs) -> Self {
-        let plan = schedule.schedule();
-        let cells = plan.stages() * plan.micro_batches();
+impl<'a, D: Fn(Action) -> Micros> Clock<'a, D> {
+    pub(super) fn new(schedule: &'a CheckedSchedule, costs: &'a Costs, duration: D) -> Self {
         Self {
-            schedule,
-            costs,
-            free: vec![Micros::ZERO; plan.devices()],
-            input: vec![Micros::ZERO; cells],
-            gradient: vec![Micros::ZERO; cells],
-            links: HashMap::new(),
+            free: vec![Micros::ZERO; schedule.schedule().devices()],
+            arrivals: Arrivals::new(schedule, costs),
+            duration,
         }
-    }
-
-    fn cell(&self, stage: StageId, action: Action) -> usize {
-        stage.index() * self.schedule.schedule().micro_batches() + action.micro.index()
-    }
-
-    /// When what `action` needs from other stages is there.
-    fn ready(&self, action: Action) -> Micros {
-        let cell = self.cell(action.stage, action);
-        match action.kind {
-            Kind::Forward => self.input[cell],
-            Kind::Backward | Kind::BackwardInput => self.gradient[cell],
-            Kind::BackwardWeight | Kind::Recompute => Micros::ZERO,
-        }
-    }
-
-    fn duration(&self, action: Action) -> Micros {
-        self.costs.stage(action.stage).of(action.kind)
     }
 
     /// Start and end of `action`, all of whose predecessors have been run. With a
@@ -61,47 +33,13 @@ impl<'a> Clock<'a> {
         action: Action,
         partner: Option<Action>,
     ) -> (Micros, Micros) {
-        let ready = self
-            .ready(action)
-            .max(partner.map_or(Micros::ZERO, |other| self.ready(other)));
+        let of_partner = partner.map_or(Micros::ZERO, |other| self.arrivals.ready(other));
+        let ready = self.arrivals.ready(action).max(of_partner);
         let start = ready.max(self.free[device.index()]);
-        let end = start + self.duration(action);
+        let end = start + (self.duration)(action);
         self.free[device.index()] = end;
-        let leaves = end + partner.map_or(Micros::ZERO, |other| self.duration(other));
-        self.send(device, action, leaves);
+        let leaves = end + partner.map_or(Micros::ZERO, &self.duration);
+        self.arrivals.send(device, action, leaves);
         (start, end)
-    }
-
-    /// Sends on what `action` gave at `end`, if another stage waits for it.
-    fn send(&mut self, device: DeviceId, action: Action, end: Micros) {
-        let stage = action.stage.index();
-        match action.kind {
-            Kind::Forward if stage + 1 < self.schedule.schedule().stages() => {
-                let to = StageId(stage + 1);
-                let cell = self.cell(to, action);
-                self.input[cell] = self.transfer(device, to, action.stage, end);
-            }
-            Kind::Backward | Kind::BackwardInput if stage > 0 => {
-                let to = StageId(stage - 1);
-                let cell = self.cell(to, action);
-                self.gradient[cell] = self.transfer(device, to, to, end);
-            }
-            _ => {}
-        }
-    }
-
-    /// When a value that is ready at `end` on `device` is at stage `to`.
-    fn transfer(&mut self, device: DeviceId, to: StageId, edge: StageId, end: Micros) -> Micros {
-        let target = self.schedule.device_of(to);
-        if target == device {
-            return end;
-        }
-        let times = self.costs.edge(edge);
-        if times.occupancy == Micros::ZERO {
-            return end + times.latency;
-        }
-        let free = self.links.entry((device, target)).or_default();
-        *free = end.max(*free) + times.occupancy;
-        *free + times.latency
     }
 }

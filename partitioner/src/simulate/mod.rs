@@ -7,11 +7,13 @@
 //! one device, which does one thing at a time: the link serves them in the order
 //! in which they were produced, and the simulation needs no queue of events.
 
+mod arrivals;
 mod clock;
 mod critical;
 mod help;
 mod memory;
 
+pub(crate) use arrivals::Arrivals;
 pub use critical::{CriticalPath, Step};
 pub use help::{Help, Target};
 pub use memory::Level;
@@ -20,6 +22,7 @@ pub(crate) use memory::change;
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::DeviceId;
+use crate::schedule::Action;
 use crate::timeline::{Span, Timeline};
 use crate::units::{Bytes, Micros};
 use crate::walk::walk;
@@ -40,8 +43,40 @@ pub struct Simulation {
 /// # Complexity
 /// Linear in the number of actions.
 pub fn simulate(schedule: &CheckedSchedule, costs: &Costs) -> Simulation {
+    let duration = |action: Action| costs.stage(action.stage).of(action.kind);
+    Simulation {
+        timeline: replay(schedule, costs, duration),
+        schedule: schedule.clone(),
+        costs: costs.clone(),
+    }
+}
+
+/// The same with a duration for each single action, such as those of a run that
+/// was measured; of `costs` only the transfers count.
+///
+/// # Complexity
+/// Linear in the number of actions.
+///
+/// # Examples
+/// ```
+/// use gpipe_partitioner::{Costs, Micros, ScheduleKind, Shape, simulate};
+/// let schedule = ScheduleKind::GPipe.generate(Shape::new(2, 2))?;
+/// let unit = Micros::new(1.0)?;
+/// // The very first action takes three times as long as all others.
+/// let first = "0F0".parse()?;
+/// let timeline = simulate::replay(&schedule, &Costs::default(), |action| {
+///     if action == first { unit * 3.0 } else { unit }
+/// });
+/// assert_eq!(timeline.makespan(), unit * 8.0);
+/// # Ok::<(), gpipe_partitioner::Error>(())
+/// ```
+pub fn replay(
+    schedule: &CheckedSchedule,
+    costs: &Costs,
+    duration: impl Fn(Action) -> Micros,
+) -> Timeline {
     let plan = schedule.schedule();
-    let mut clock = Clock::new(schedule, costs);
+    let mut clock = Clock::new(schedule, costs, duration);
     let mut spans: Vec<Vec<Span>> = plan
         .iter()
         .map(|(_, list)| Vec::with_capacity(list.len()))
@@ -56,11 +91,7 @@ pub fn simulate(schedule: &CheckedSchedule, costs: &Costs) -> Simulation {
             end,
         });
     });
-    Simulation {
-        timeline: Timeline::new(plan.devices(), spans.into_iter().flatten().collect()),
-        schedule: schedule.clone(),
-        costs: costs.clone(),
-    }
+    Timeline::new(plan.devices(), spans.into_iter().flatten().collect())
 }
 
 impl Simulation {

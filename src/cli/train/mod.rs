@@ -1,15 +1,18 @@
 //! `gpipe-rs train`: a character-level GPT on a text, as a pipeline.
 
+mod check;
 mod options;
 mod outcome;
 mod progress;
+mod report;
 mod run_folder;
 mod sample;
+mod values;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpipe_partitioner::render;
+use gpipe_partitioner::{CheckedSchedule, render};
 use tch::{Kind, Tensor};
 
 use super::Failure;
@@ -21,6 +24,7 @@ pub(super) use options::Args;
 
 use outcome::Outcome;
 use progress::Progress;
+use report::Comparison;
 use run_folder::{RunFolder, StepRecord};
 
 /// Columns of the timeline that is printed at the end.
@@ -28,7 +32,7 @@ const WIDTH: usize = 100;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     silence_caught_panics();
-    args.check()?;
+    check::check(args)?;
     let text = Arc::new(args.text()?);
     text.require(args.seq)
         .map_err(|error| Failure::Usage(error.to_string()))?;
@@ -41,7 +45,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !args.json {
         outcome.sample = Some(sample::generate(&mut pipe, &text, args)?);
     }
-    outcome.print(args.json)?;
+    outcome.print(args)?;
     Ok(())
 }
 
@@ -66,6 +70,9 @@ fn train(
     let mut optimizer = Optimizer::new(args.optimizer());
     let mut outcome = Outcome::new(folder.path());
     for (step, windows) in (1..).zip(batches(args, text)?) {
+        // A computed schedule may change after a step: what counts is the one before.
+        let schedule = (step == args.steps).then(|| pipe.schedule());
+        let schedule = schedule.transpose().map_err(failure)?;
         let start = Instant::now();
         let (x, y) = windows?.tensors()?;
         let report = pipe.train_step(x, y, next_token_loss).map_err(failure)?;
@@ -74,9 +81,8 @@ fn train(
         folder.step(&record)?;
         progress.step(&record);
         outcome.add(&record);
-        if step == args.steps {
-            folder.trace(&report.timeline)?;
-            outcome.timeline = render::text(&report.timeline, WIDTH);
+        if let Some(schedule) = schedule {
+            outcome.comparison = last_step(args, &report, &schedule, folder)?;
         }
         if !report.loss.is_finite() {
             let why = format!(
@@ -88,6 +94,25 @@ fn train(
     }
     progress.finish();
     Ok(outcome)
+}
+
+/// Writes the files that are about the last step, and gives what is printed.
+fn last_step(
+    args: &Args,
+    report: &StepReport,
+    schedule: &CheckedSchedule,
+    folder: &RunFolder,
+) -> Result<String, Failure> {
+    let comparison = Comparison::new(args, args.steps, report, schedule)?;
+    let trace = render::chrome_trace(&report.timeline);
+    folder.trace(&trace)?;
+    if let Some(path) = &args.trace {
+        run_folder::write(path, trace.as_bytes())?;
+    }
+    if let Some(path) = &args.report {
+        run_folder::write(path, comparison.file(path)?.as_bytes())?;
+    }
+    Ok(comparison.text(WIDTH))
 }
 
 /// A run's batches, made ahead of their use.
@@ -110,6 +135,8 @@ fn record(step: usize, report: &StepReport, seconds: f64, args: &Args) -> StepRe
         step_ms: seconds * 1e3,
         bubble_measured: report.bubble_measured(),
         bubble_predicted: report.bubble_predicted(),
+        chunks: args.chunks(),
+        recompute: args.recompute.to_string(),
     }
 }
 
@@ -153,6 +180,8 @@ fn build(args: &Args, text: &TextSet) -> Result<Pipeline, Failure> {
         .devices(&args.devices)
         .micro_batches(args.micro)
         .schedule(args.schedule)
+        .chunks(args.chunks())
+        .recompute(args.recompute.clone())
         .seed(args.seed);
     if let Some(balance) = &args.balance {
         builder = builder.balance(balance);

@@ -6,29 +6,40 @@ use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
 use super::Failure;
+use super::values::{
+    at_least_one, blocks, chunks, device, positive, probability, schedule, threads, width,
+};
 use crate::data::{MOBY_DICK, TextSet};
 use crate::models::Gpt;
-use crate::{AdamW, OptimizerKind};
-
-/// The most characters of a mini-batch: gigabytes of tokens alone are a slip.
-const MAX_TOKENS: usize = 1 << 28;
+use crate::{AdamW, OptimizerKind, Recompute};
 
 /// Arguments of `gpipe-rs train`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: gpipe-rs train --devices cpu,cpu --micro 8 --schedule 1f1b --steps 100"
+    after_help = "Example: gpipe-rs train --devices cpu,cpu --micro 8 --schedule zbv --recompute always \
+                  --steps 100 --report report.html"
 )]
 pub(in crate::cli) struct Args {
-    /// Devices, one stage each: `cpu` or `cuda:N`, may repeat.
+    /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
     #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
     pub(super) devices: Vec<Device>,
     /// Micro-batches of a mini-batch.
     #[arg(long, value_name = "M", default_value = "4", allow_negative_numbers = true, value_parser = at_least_one)]
     pub(super) micro: usize,
-    /// Schedule: gpipe or 1f1b. It changes speed and memory, never numbers.
+    /// Schedule: gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2,
+    /// interleaved-zb, zbv, v-half, v-min, dualpipe-v or auto. It changes speed and
+    /// memory, never numbers.
     #[arg(long, value_name = "NAME", default_value = "1f1b", value_parser = schedule)]
     pub(super) schedule: ScheduleKind,
-    /// Layers of each stage, such as 3,5; by default balanced by parameters.
+    /// Stages of each device; by default 2 where the schedule has several, else 1.
+    #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = chunks)]
+    pub(super) chunks: Option<usize>,
+    /// What is computed twice rather than kept for the backward, micro-batch by
+    /// micro-batch: never, except-last or always. It changes no numbers either.
+    #[arg(long, value_name = "WHEN", default_value = "never")]
+    pub(super) recompute: Recompute,
+    /// Layers of each stage, devices times chunks of them, such as 3,5; by default
+    /// balanced by parameters.
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true, value_parser = at_least_one)]
     pub(super) balance: Option<Vec<usize>>,
     /// Training steps.
@@ -72,6 +83,14 @@ pub(in crate::cli) struct Args {
     /// Run folder, made new; by default the next free number under `runs`.
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
+    /// Where to write the last step's timeline as Chrome's trace events (for
+    /// Perfetto), besides the run folder.
+    #[arg(long, value_name = "FILE")]
+    pub(super) trace: Option<PathBuf>,
+    /// Where to write the last step beside its prediction, with the difference
+    /// explained: a page (.html) or a picture (.svg).
+    #[arg(long, value_name = "FILE")]
+    pub(super) report: Option<PathBuf>,
     /// Say nothing while training.
     #[arg(long)]
     pub(super) quiet: bool,
@@ -81,55 +100,15 @@ pub(in crate::cli) struct Args {
 }
 
 impl Args {
-    /// Checks the arguments against each other.
-    pub(super) fn check(&self) -> Result<(), Failure> {
-        let wrong = |message: String| Err(Failure::Usage(message));
-        if !self.d_model.is_multiple_of(self.heads) {
-            return wrong(format!(
-                "--d-model {} is not a multiple of --heads {}: heads share the features evenly",
-                self.d_model, self.heads
-            ));
-        }
-        if self.micro > self.batch {
-            return wrong(format!(
-                "--micro {} is more than --batch {}: a micro-batch is at least one sequence",
-                self.micro, self.batch
-            ));
-        }
-        let tokens = self.batch.saturating_mul(self.seq);
-        if tokens > MAX_TOKENS {
-            return wrong(format!(
-                "--batch {} times --seq {} is more than {MAX_TOKENS} characters a step",
-                self.batch, self.seq
-            ));
-        }
-        // Blocks, embedding and head.
-        let (layers, devices) = (self.layers + 2, self.devices.len());
-        if let Some(balance) = &self.balance {
-            let (stages, sum) = (
-                balance.len(),
-                balance
-                    .iter()
-                    .fold(0, |sum: usize, n| sum.saturating_add(*n)),
-            );
-            if stages != devices {
-                return wrong(format!(
-                    "--balance names {stages} stages, but --devices has {devices}: give one number for each device"
-                ));
-            }
-            if sum != layers {
-                return wrong(format!(
-                    "--balance adds up to {sum} layers, but the model has {layers} ({} blocks, embedding and head)",
-                    self.layers
-                ));
-            }
-        }
-        if devices > layers {
-            return wrong(format!(
-                "--devices makes {devices} stages, but the model has only {layers} layers: use fewer devices or more --layers"
-            ));
-        }
-        Ok(())
+    /// Stages of each device.
+    pub(super) fn chunks(&self) -> usize {
+        self.chunks
+            .unwrap_or_else(|| self.schedule.default_chunks())
+    }
+
+    /// Layers of the model: blocks, embedding and head.
+    pub(super) fn model_layers(&self) -> usize {
+        self.layers + 2
     }
 
     pub(super) fn text(&self) -> Result<TextSet, Failure> {
@@ -156,61 +135,5 @@ impl Args {
             ..AdamW::default()
         }
         .into()
-    }
-}
-
-fn device(text: &str) -> Result<Device, String> {
-    crate::parse_device(text).map_err(|error| error.to_string())
-}
-
-fn schedule(text: &str) -> Result<ScheduleKind, String> {
-    text.parse::<ScheduleKind>()
-        .map_err(|error| error.to_string())
-}
-
-/// A count from 1 to `most`.
-fn count(text: &str, most: usize) -> Result<usize, String> {
-    let text = text.trim();
-    let digits = text.trim_start_matches(['-', '+']);
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("`{text}` is not a whole number"));
-    }
-    match text.parse::<usize>() {
-        Ok(number) if (1..=most).contains(&number) => Ok(number),
-        _ if text.starts_with('-') || digits.bytes().all(|byte| byte == b'0') => {
-            Err("must be at least 1".to_owned())
-        }
-        _ => Err(format!("must be at most {most}")),
-    }
-}
-
-fn at_least_one(text: &str) -> Result<usize, String> {
-    count(text, 1 << 32)
-}
-
-/// A size of the model: larger ones fit no machine, and libtorch says so less well.
-fn width(text: &str) -> Result<usize, String> {
-    count(text, 1 << 16)
-}
-
-fn blocks(text: &str) -> Result<usize, String> {
-    count(text, 1 << 12)
-}
-
-fn threads(text: &str) -> Result<usize, String> {
-    count(text, 1 << 10)
-}
-
-fn probability(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
-        _ => Err("must be a number from 0 to below 1".to_owned()),
-    }
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
-        _ => Err("must be a number above 0".to_owned()),
     }
 }

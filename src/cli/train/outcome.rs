@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::Failure;
+use super::options::Args;
 use super::run_folder::StepRecord;
 use crate::cli::output;
 
@@ -19,6 +20,9 @@ struct Summary<'a> {
     step_ms_median: f64,
     bubble_measured: f64,
     bubble_predicted: f64,
+    schedule: &'static str,
+    chunks: usize,
+    recompute: String,
     run_dir: &'a Path,
 }
 
@@ -30,8 +34,8 @@ pub(super) struct Outcome {
     /// Nats per character.
     pub(super) held_out_loss: f64,
     pub(super) sample: Option<String>,
-    /// The last step as a picture.
-    pub(super) timeline: String,
+    /// The last step beside its prediction, as text.
+    pub(super) comparison: String,
 }
 
 impl Outcome {
@@ -42,22 +46,22 @@ impl Outcome {
             run_dir,
             held_out_loss: f64::NAN,
             sample: None,
-            timeline: String::new(),
+            comparison: String::new(),
         }
     }
 
     pub(super) fn add(&mut self, record: &StepRecord) {
-        self.records.push(*record);
+        self.records.push(record.clone());
     }
 
-    pub(super) fn print(&self, json: bool) -> Result<(), Failure> {
+    pub(super) fn print(&self, args: &Args) -> Result<(), Failure> {
         let loss = |record: Option<&StepRecord>| record.map_or(f64::NAN, |record| record.loss);
         let (first, last) = (loss(self.records.first()), loss(self.records.last()));
         let tokens_per_s = self.median(|record| record.tokens_per_s);
         let step_ms = self.median(|record| record.step_ms);
         let measured = self.median(|record| record.bubble_measured);
         let predicted = self.median(|record| record.bubble_predicted);
-        if json {
+        if args.json {
             let summary = Summary {
                 steps: self.records.len(),
                 loss_first: first,
@@ -67,19 +71,22 @@ impl Outcome {
                 step_ms_median: step_ms,
                 bubble_measured: measured,
                 bubble_predicted: predicted,
+                schedule: args.schedule.name(),
+                chunks: args.chunks(),
+                recompute: args.recompute.to_string(),
                 run_dir: &self.run_dir,
             };
             return output::print(&(serde_json::to_string(&summary)? + "\n"));
         }
         let sample = self.sample.as_deref().unwrap_or_default();
         output::print(&format!(
-            "\n{sample}\n\nthe last step:\n\n{timeline}\n\
+            "\n{sample}\n\nthe last step:\n\n{comparison}\n\
              loss           {first:.4} at step 1, {last:.4} at step {steps}\n\
              held-out loss  {held_out:.4} nats per character\n\
              speed          {tokens_per_s:.0} tokens/s, {step_ms:.1} ms a step (medians)\n\
              bubble         {measured:.1} % measured, {predicted:.1} % predicted\n\
              run folder     {run}\n",
-            timeline = self.timeline,
+            comparison = self.comparison,
             steps = self.records.len(),
             held_out = self.held_out_loss,
             measured = measured * 100.0,

@@ -29,12 +29,14 @@ impl Progress {
             steps: args.steps,
         };
         progress.say(&format!(
-            "{} layers over {} stage(s) {:?}, {} micro-batches, schedule {}",
+            "{} layers over {} stage(s) {:?} on {} device(s), {} micro-batches, schedule {}, recompute {}",
             pipe.partition().layers(),
-            pipe.devices().len(),
+            pipe.partition().stages(),
             pipe.partition().balance(),
+            args.devices.len(),
             args.micro,
             args.schedule,
+            args.recompute,
         ));
         progress
     }

@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use gpipe_partitioner::{Timeline, render};
 use serde::Serialize;
 use tch::Device;
 
@@ -13,7 +12,7 @@ use super::options::Args;
 use crate::Pipeline;
 
 /// One line of `metrics.jsonl`.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct StepRecord {
     /// From 1.
     pub(super) step: usize,
@@ -25,6 +24,9 @@ pub(super) struct StepRecord {
     /// Idle share of device time.
     pub(super) bubble_measured: f64,
     pub(super) bubble_predicted: f64,
+    /// Stages of each device.
+    pub(super) chunks: usize,
+    pub(super) recompute: String,
 }
 
 /// `config.toml`: everything that decides the numbers, and the rest.
@@ -34,6 +36,8 @@ struct Config {
     devices: Vec<String>,
     balance: Vec<usize>,
     schedule: String,
+    chunks: usize,
+    recompute: String,
     micro: usize,
     steps: usize,
     batch: usize,
@@ -86,12 +90,9 @@ impl RunFolder {
         written.map_err(|error| cannot_write(&self.path.join("metrics.jsonl"), &error))
     }
 
-    /// Writes the timeline of a step in Chrome's trace format.
-    pub(super) fn trace(&self, timeline: &Timeline) -> Result<(), Failure> {
-        write(
-            &self.path.join("trace.json"),
-            render::chrome_trace(timeline).as_bytes(),
-        )
+    /// Writes the timeline of a step, in Chrome's trace format.
+    pub(super) fn trace(&self, trace: &str) -> Result<(), Failure> {
+        write(&self.path.join("trace.json"), trace.as_bytes())
     }
 }
 
@@ -105,6 +106,8 @@ fn config(args: &Args, pipe: &Pipeline) -> Config {
             .collect(),
         balance: pipe.partition().balance(),
         schedule: args.schedule.to_string(),
+        chunks: args.chunks(),
+        recompute: args.recompute.to_string(),
         micro: args.micro,
         steps: args.steps,
         batch: args.batch,
@@ -169,7 +172,7 @@ fn next_free(root: &Path) -> Result<PathBuf, Failure> {
     )))
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     fs::write(path, bytes).map_err(|error| cannot_write(path, &error))
 }
 

@@ -1,0 +1,145 @@
+//! How long each action took, and how much of that is warming up.
+
+use super::ExplainError;
+use crate::check::CheckedSchedule;
+use crate::ids::{DeviceId, StageId};
+use crate::schedule::{Action, Kind, Schedule};
+use crate::timeline::{Timeline, median};
+use crate::units::Micros;
+
+/// A first occurrence counts as warming up from this multiple of the median on:
+/// that one of several times is a few per cent above the median is no news.
+const WARM: f64 = 1.1;
+
+/// With fewer occurrences there is no median to tell a slow first one by.
+const FEW: usize = 3;
+
+/// A time for each action of a schedule.
+#[derive(Clone, Debug)]
+pub(super) struct Durations {
+    micro_batches: usize,
+    times: Vec<Micros>,
+}
+
+impl Durations {
+    fn cell(&self, action: Action) -> usize {
+        let row = action.stage.index() * Kind::ALL.len() + action.kind as usize;
+        row * self.micro_batches + action.micro.index()
+    }
+
+    pub(super) fn of(&self, action: Action) -> Micros {
+        self.times[self.cell(action)]
+    }
+
+    /// The times of a run.
+    ///
+    /// # Errors
+    /// The run is not one of the schedule.
+    pub(super) fn measured(
+        schedule: &CheckedSchedule,
+        timeline: &Timeline,
+    ) -> Result<Self, ExplainError> {
+        let plan = schedule.schedule();
+        let cells = plan.stages() * plan.micro_batches();
+        let mut durations = Self {
+            micro_batches: plan.micro_batches(),
+            times: vec![Micros::ZERO; cells * Kind::ALL.len()],
+        };
+        let mut due = due(plan, &durations);
+        for span in timeline.spans() {
+            let (action, device) = (span.action, span.device);
+            let in_range =
+                action.stage.index() < plan.stages() && action.micro.index() < plan.micro_batches();
+            let cell = if in_range { durations.cell(action) } else { 0 };
+            match due[cell] {
+                Due::On(owner) if in_range && owner == device => due[cell] = Due::Done,
+                Due::Done if in_range => return Err(ExplainError::Twice { action }),
+                _ => {
+                    let schedule = plan.name().to_owned();
+                    return Err(ExplainError::NotScheduled {
+                        action,
+                        device,
+                        schedule,
+                    });
+                }
+            }
+            durations.times[cell] = span.duration();
+        }
+        match missing(plan, &durations, &due) {
+            Some(error) => Err(error),
+            None => Ok(durations),
+        }
+    }
+
+    /// The same without warming up: each stage's first occurrences of a kind, as
+    /// long as they are clearly slower than its median, take as long as the median.
+    pub(super) fn warm(&self, schedule: &Schedule) -> Self {
+        let mut warm = self.clone();
+        for (stage, kind, actions) in by_stage_and_kind(schedule) {
+            let times: Vec<Micros> = actions.iter().map(|&action| self.of(action)).collect();
+            if times.len() < FEW {
+                continue;
+            }
+            let usual = median(times).unwrap_or_default();
+            let cold = |action: &&Action| self.of(**action) > usual * WARM;
+            for &action in actions.iter().take_while(cold) {
+                debug_assert_eq!((action.stage, action.kind), (stage, kind));
+                let cell = warm.cell(action);
+                warm.times[cell] = usual;
+            }
+        }
+        warm
+    }
+}
+
+/// Whether an action is yet to be seen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Never,
+    On(DeviceId),
+    Done,
+}
+
+fn due(plan: &Schedule, durations: &Durations) -> Vec<Due> {
+    let mut due = vec![Due::Never; durations.times.len()];
+    for (device, actions) in plan.iter() {
+        for &action in actions {
+            due[durations.cell(action)] = Due::On(device);
+        }
+    }
+    due
+}
+
+fn missing(plan: &Schedule, durations: &Durations, due: &[Due]) -> Option<ExplainError> {
+    let all = plan
+        .iter()
+        .flat_map(|(device, actions)| actions.iter().map(move |&action| (device, action)));
+    let (device, action) = all
+        .into_iter()
+        .find(|&(_, action)| due[durations.cell(action)] != Due::Done)?;
+    let schedule = plan.name().to_owned();
+    Some(ExplainError::NotMeasured {
+        action,
+        device,
+        schedule,
+    })
+}
+
+/// The actions of each stage and kind that there are, in the order in which they
+/// run.
+pub(super) fn by_stage_and_kind(schedule: &Schedule) -> Vec<(StageId, Kind, Vec<Action>)> {
+    let kinds = Kind::ALL.len();
+    let mut groups: Vec<Vec<Action>> = vec![Vec::new(); schedule.stages() * kinds];
+    for (_, actions) in schedule.iter() {
+        for &action in actions {
+            groups[action.stage.index() * kinds + action.kind as usize].push(action);
+        }
+    }
+    groups
+        .into_iter()
+        .filter_map(|actions| {
+            let first = *actions.first()?;
+            Some((first.stage, first.kind, actions))
+        })
+        .collect()
+}

@@ -1,0 +1,179 @@
+//! Why a measured step took longer (or shorter) than predicted.
+//!
+//! The schedule is replayed with one thing after the other as it was measured:
+//!
+//! 1. as predicted;
+//! 2. with the time that each action took, but without warming up;
+//! 3. with all times as they were measured;
+//! 4. with overlapped pairs one after the other, as an engine runs them;
+//! 5. with the transfers as they were measured;
+//! 6. the measured timeline itself.
+//!
+//! From one to the next the step's length changes by what one [`Cause`] costs: the
+//! causes add up to the whole difference, to the nanosecond.
+//!
+//! ```
+//! use gpipe_partitioner::{Costs, Kind, Micros, ScheduleKind, Shape, StageId, simulate};
+//! use gpipe_partitioner::explain::{Cause, explain};
+//!
+//! let schedule = ScheduleKind::OneFOneB.generate(Shape::new(2, 4))?;
+//! let millisecond = Micros::new(1000.0)?;
+//! let costs = Costs::uniform(2, millisecond, millisecond, millisecond);
+//! let prediction = simulate(&schedule, &costs);
+//! // For want of a measurement: stage 1's backward takes a tenth longer.
+//! let slower = costs.with_time(StageId(1), Kind::Backward, Micros::new(2200.0)?);
+//! let measured = simulate(&schedule, &slower).timeline;
+//!
+//! let explanation = explain(&prediction, &measured)?;
+//! assert_eq!(explanation.largest().cause, Cause::SlowStage);
+//! assert_eq!(
+//!     explanation.sentence("Step 3"),
+//!     "Step 3 took 15.80 ms, 5.3 % longer than predicted (15.00 ms). Most of the difference is \
+//!      a slow stage (+800.0 us): stage 1's backward took 2.20 ms on average where 2.00 ms was \
+//!      predicted, 10 % longer."
+//! );
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod cause;
+mod delta;
+mod devices;
+mod durations;
+mod error;
+mod replays;
+mod stages;
+mod words;
+
+pub use cause::{Cause, Difference};
+pub use delta::Delta;
+pub use devices::DeviceRow;
+pub use error::ExplainError;
+pub use stages::StageRow;
+pub(crate) use words::noun;
+
+use crate::cost::EdgeTimes;
+use crate::ids::StageId;
+use crate::simulate::Simulation;
+use crate::timeline::Timeline;
+use durations::Durations;
+use replays::{Makespans, Replays};
+
+/// What a step's measured timeline has beside its prediction, by cause, by stage
+/// and by device.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    measured: Timeline,
+    predicted: Timeline,
+    differences: Vec<Difference>,
+    stages: Vec<StageRow>,
+    devices: Vec<DeviceRow>,
+    edges: Vec<EdgeRow>,
+}
+
+/// What a value takes from a stage to the next one, as predicted and as measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct EdgeRow {
+    from: StageId,
+    predicted: EdgeTimes,
+    measured: EdgeTimes,
+}
+
+/// Explains the difference between a step that was measured and its prediction,
+/// transfers being as predicted: what they took besides counts as
+/// [`Cause::Engine`].
+///
+/// # Errors
+/// [`ExplainError`] where the measured timeline is not one whole step of the
+/// schedule that was predicted.
+///
+/// # Complexity
+/// At most 54 replays of the schedule, each linear in the number of its actions.
+pub fn explain(prediction: &Simulation, measured: &Timeline) -> Result<Explanation, ExplainError> {
+    explain_with_transfers(prediction, measured, |edge| prediction.costs().edge(edge))
+}
+
+/// The same where it is known what the transfers took: `transfers` says it for
+/// the edge from a stage to the next one.
+///
+/// # Errors
+/// As for [`explain`].
+pub fn explain_with_transfers(
+    prediction: &Simulation,
+    measured: &Timeline,
+    transfers: impl Fn(StageId) -> EdgeTimes,
+) -> Result<Explanation, ExplainError> {
+    let edges = edges(prediction, transfers);
+    let with_edge = |costs: crate::Costs, edge: &EdgeRow| costs.with_edge(edge.from, edge.measured);
+    let costs = edges.iter().fold(prediction.costs().clone(), with_edge);
+    let replays = Replays::new(prediction, &costs);
+    let cold = Durations::measured(replays.schedule, measured)?;
+    let warm = cold.warm(replays.schedule.schedule());
+    let makespans = replays.makespans(&cold, &warm, prediction.makespan(), measured.makespan());
+    Ok(Explanation {
+        differences: cause::differences(&makespans, replays.apart.is_some()),
+        stages: stages::rows(&replays, &cold, &warm, &makespans),
+        devices: devices::rows(&replays, measured, &prediction.timeline),
+        measured: measured.clone(),
+        predicted: prediction.timeline.clone(),
+        edges,
+    })
+}
+
+/// The edges between stages of different devices.
+fn edges(prediction: &Simulation, transfers: impl Fn(StageId) -> EdgeTimes) -> Vec<EdgeRow> {
+    let schedule = prediction.schedule();
+    let device = |stage: usize| schedule.device_of(StageId(stage));
+    (1..schedule.schedule().stages())
+        .filter(|&to| device(to - 1) != device(to))
+        .map(|to| EdgeRow {
+            from: StageId(to - 1),
+            predicted: prediction.costs().edge(StageId(to - 1)),
+            measured: transfers(StageId(to - 1)),
+        })
+        .collect()
+}
+
+impl Explanation {
+    /// The measured timeline.
+    pub fn measured(&self) -> &Timeline {
+        &self.measured
+    }
+
+    /// The predicted timeline.
+    pub fn predicted(&self) -> &Timeline {
+        &self.predicted
+    }
+
+    /// By how much the step took longer than predicted.
+    pub fn difference(&self) -> Delta {
+        Delta::between(self.predicted.makespan(), self.measured.makespan())
+    }
+
+    /// What the causes cost, in the order in which they were taken: they add up
+    /// to [`Explanation::difference`].
+    pub fn differences(&self) -> &[Difference] {
+        &self.differences
+    }
+
+    /// The cause that weighs most in the direction of the whole difference; of a
+    /// difference of nothing the one that weighs most in either.
+    pub fn largest(&self) -> Difference {
+        cause::largest(&self.differences, self.difference())
+    }
+
+    /// Each kind of work of each stage.
+    pub fn stages(&self) -> &[StageRow] {
+        &self.stages
+    }
+
+    /// Each device's time.
+    pub fn devices(&self) -> &[DeviceRow] {
+        &self.devices
+    }
+
+    /// The comparison in words, `what` ("Step 3") being what was measured: how
+    /// much longer it took, and what the largest cause is.
+    pub fn sentence(&self, what: &str) -> String {
+        words::sentence(self, what)
+    }
+}

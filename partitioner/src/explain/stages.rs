@@ -1,0 +1,95 @@
+//! Each stage's times, kind by kind.
+
+use super::durations::{Durations, by_stage_and_kind};
+use super::replays::Replays;
+use super::{Delta, Makespans};
+use crate::ids::{MicroId, StageId};
+use crate::schedule::{Action, Kind};
+use crate::timeline::median;
+use crate::units::Micros;
+use std::cmp::Reverse;
+
+/// How many stages and kinds are looked at one by one for their effect.
+const LOOKED_AT: usize = 48;
+
+/// One kind of work of one stage, as predicted and as measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageRow {
+    /// Whose work.
+    pub stage: StageId,
+    /// What kind of it.
+    pub kind: Kind,
+    /// How many actions there are.
+    pub count: usize,
+    /// What each of them was predicted to take.
+    pub predicted: Micros,
+    /// The median of what they took.
+    pub median: Micros,
+    /// By how much all of them together took longer than predicted, warming up
+    /// apart.
+    pub extra: Delta,
+    /// How much of their time was warming up.
+    pub warm_up: Delta,
+    /// The action that took longest, warming up apart, and how long that was.
+    pub slowest: (MicroId, Micros),
+    /// By how much the step would be longer than predicted if nothing but these
+    /// actions differed from the prediction; worked out for the 48 with the most
+    /// extra time.
+    pub effect: Option<Delta>,
+}
+
+impl StageRow {
+    /// What an action took on average, warming up apart.
+    pub fn mean(&self) -> Micros {
+        let predicted = self.predicted.get() * self.count as f64;
+        Micros::saturating((predicted + self.extra.micros()) / self.count as f64)
+    }
+}
+
+pub(super) fn rows(
+    replays: &Replays<'_>,
+    measured: &Durations,
+    warm: &Durations,
+    makespans: &Makespans,
+) -> Vec<StageRow> {
+    let groups = by_stage_and_kind(replays.schedule.schedule());
+    let mut rows: Vec<StageRow> = groups
+        .iter()
+        .filter_map(|(stage, kind, actions)| {
+            let predicted = replays.costs.stage(*stage).of(*kind);
+            row(actions, predicted, measured, warm)
+        })
+        .collect();
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|&at| (Reverse(rows[at].extra.size()), at));
+    for at in order.into_iter().take(LOOKED_AT) {
+        let StageRow { stage, kind, .. } = rows[at];
+        let alone = replays.with_stage(stage, kind, warm);
+        rows[at].effect = Some(Delta::between(makespans.predicted, alone));
+    }
+    rows
+}
+
+/// The row of these actions, all of one stage and kind; none if there are none.
+fn row(
+    actions: &[Action],
+    predicted: Micros,
+    measured: &Durations,
+    warm: &Durations,
+) -> Option<StageRow> {
+    let first = actions.first()?;
+    let took = |action: &Action| Delta::between(predicted, warm.of(*action));
+    let warming = |action: &Action| Delta::between(warm.of(*action), measured.of(*action));
+    let slowest = actions.iter().max_by_key(|action| warm.of(**action))?;
+    Some(StageRow {
+        stage: first.stage,
+        kind: first.kind,
+        count: actions.len(),
+        predicted,
+        median: median(actions.iter().map(|&action| measured.of(action)).collect())?,
+        extra: actions.iter().map(took).sum(),
+        warm_up: actions.iter().map(warming).sum(),
+        slowest: (slowest.micro, warm.of(*slowest)),
+        effect: None,
+    })
+}

@@ -1,0 +1,157 @@
+//! The comparison in a sentence.
+
+use super::{Cause, Delta, Difference, EdgeRow, Explanation, StageRow};
+use crate::schedule::Kind;
+use crate::units::Micros;
+
+/// Below this share of the step a difference is none.
+const SAME: f64 = 0.001;
+
+pub(super) fn sentence(explanation: &Explanation, what: &str) -> String {
+    let (measured, predicted) = (
+        explanation.measured.makespan(),
+        explanation.predicted.makespan(),
+    );
+    let difference = explanation.difference();
+    let share = difference.share_of(predicted);
+    if share.abs() < SAME {
+        let differences = explanation.differences.iter();
+        let others = differences.filter(|other| other.delta.share_of(predicted).abs() >= SAME);
+        let evened: Vec<String> = others
+            .map(|other| format!("{} {}", other.cause, other.delta))
+            .collect();
+        return if evened.is_empty() {
+            format!("{what} took {measured}, as predicted.")
+        } else {
+            format!(
+                "{what} took {measured}, as predicted; its differences even out: {}.",
+                evened.join(", ")
+            )
+        };
+    }
+    let largest = explanation.largest();
+    format!(
+        "{what} took {measured}, {} than predicted ({predicted}). {} of the difference is {} ({}){}.",
+        relative(share),
+        if 2 * largest.delta.nanos().abs() >= difference.nanos().abs() {
+            "Most"
+        } else {
+            "The largest part"
+        },
+        named(largest),
+        largest.delta,
+        detail(explanation, largest)
+    )
+}
+
+/// `10 % longer`, `3.2 % shorter`.
+fn relative(share: f64) -> String {
+    let word = if share < 0.0 { "shorter" } else { "longer" };
+    let percent = 100.0 * share.abs();
+    if percent < 9.95 {
+        format!("{percent:.1} % {word}")
+    } else {
+        format!("{percent:.0} % {word}")
+    }
+}
+
+fn named(difference: Difference) -> &'static str {
+    match difference.cause {
+        Cause::SlowStage if difference.delta < Delta::ZERO => "a fast stage",
+        Cause::SlowStage => "a slow stage",
+        Cause::WarmUp => "warm-up",
+        Cause::Pairs => "that overlapped pairs ran one after the other",
+        Cause::Link if difference.delta < Delta::ZERO => "a fast link",
+        Cause::Link => "waiting for a link",
+        Cause::Engine => "the engine",
+    }
+}
+
+/// Where the cause shows most, after a colon; nothing where it shows nowhere.
+fn detail(explanation: &Explanation, largest: Difference) -> String {
+    let longer = largest.delta >= Delta::ZERO;
+    let detail = match largest.cause {
+        Cause::SlowStage => slow_stage(&explanation.stages, longer),
+        Cause::WarmUp => warm_up(&explanation.stages),
+        Cause::Pairs => None,
+        Cause::Link => link(&explanation.edges, longer),
+        Cause::Engine if longer => engine(explanation),
+        Cause::Engine => Some("actions started sooner than the given times allow".to_owned()),
+    };
+    detail.map_or_else(String::new, |detail| format!(": {detail}"))
+}
+
+/// The stage and kind that alone would change the step most in that direction.
+fn slow_stage(rows: &[StageRow], longer: bool) -> Option<String> {
+    let weight = |row: &&StageRow| {
+        let key = (row.effect.unwrap_or_default().nanos(), row.extra.nanos());
+        if longer { key } else { (-key.0, -key.1) }
+    };
+    let row = rows.iter().rev().max_by_key(weight)?;
+    let work = format!("stage {}'s {}", row.stage, noun(row.kind));
+    let (micro, time) = row.slowest;
+    let excess = Delta::between(row.predicted, time);
+    if longer && row.count > 2 && 2 * excess.nanos() > row.extra.nanos() {
+        return Some(format!(
+            "{work} of micro-batch {micro} took {time} where {} was predicted",
+            row.predicted
+        ));
+    }
+    let mean = row.mean();
+    let took = format!(
+        "{work} took {mean} on average where {} was predicted",
+        row.predicted
+    );
+    if row.predicted == Micros::ZERO {
+        return Some(took);
+    }
+    let share = Delta::between(row.predicted, mean).share_of(row.predicted);
+    Some(format!("{took}, {}", relative(share)))
+}
+
+fn warm_up(rows: &[StageRow]) -> Option<String> {
+    let row = rows.iter().rev().max_by_key(|row| row.warm_up)?;
+    Some(format!(
+        "stage {}'s first {} took {} more than its median of {}",
+        row.stage,
+        noun(row.kind),
+        row.warm_up.size(),
+        row.median
+    ))
+}
+
+fn link(edges: &[EdgeRow], longer: bool) -> Option<String> {
+    let whole = |times: crate::EdgeTimes| times.occupancy + times.latency;
+    let change = |edge: &&EdgeRow| {
+        let nanos = Delta::between(whole(edge.predicted), whole(edge.measured)).nanos();
+        if longer { nanos } else { -nanos }
+    };
+    let edge = edges.iter().rev().max_by_key(change)?;
+    Some(format!(
+        "from stage {} to stage {} a value took {} where {} was predicted",
+        edge.from,
+        edge.from.index() + 1,
+        whole(edge.measured),
+        whole(edge.predicted)
+    ))
+}
+
+fn engine(explanation: &Explanation) -> Option<String> {
+    let devices = explanation.devices.iter().rev();
+    let row = devices.max_by_key(|row| row.overhead)?;
+    Some(format!(
+        "device {} was ready {} in all before its actions started",
+        row.device, row.overhead
+    ))
+}
+
+/// What a kind of work is called in a sentence.
+pub(crate) const fn noun(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Forward => "forward",
+        Kind::Backward => "backward",
+        Kind::BackwardInput => "input gradient",
+        Kind::BackwardWeight => "weight gradient",
+        Kind::Recompute => "recompute",
+    }
+}

@@ -1,0 +1,144 @@
+//! The comparison as one SVG picture.
+
+use super::{both, causes, end, numbers, wrapped};
+use crate::explain::{Delta, Explanation};
+use crate::ids::DeviceId;
+use crate::render::html::escaped;
+use crate::render::svg::canvas::{
+    BAR, BOTTOM, Canvas, MARGIN, RIGHT, ROW, TOP, WIDTH, described, times,
+};
+use crate::schedule::Action;
+use crate::timeline::{Span, Timeline};
+use crate::units::Micros;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+/// Pixels.
+const HEADING: f64 = 20.0;
+const LINE: f64 = 17.0;
+/// Characters of a line of words that surely fit the width.
+const COLUMNS: usize = 170;
+
+/// Colours besides those of every timeline, and how the page's script marks the
+/// action that it is on and the same action in the other timeline.
+const STYLE: &str = "<style>\
+.tl .name{font-weight:bold}\
+.tl .end{stroke:#333;stroke-dasharray:4 3}\
+.tl g.on rect{stroke:#000;stroke-width:3}.tl g.twin rect{stroke:#000;stroke-width:2;stroke-dasharray:4 2}\
+@media (prefers-color-scheme:dark){.tl .end{stroke:#bbb}.tl g.on rect,.tl g.twin rect{stroke:#fff}}\
+</style>\n";
+
+/// The measured timeline above the predicted one, on one time axis; below, the
+/// causes of the difference and a sentence about it, `what` ("Step 3") being what
+/// was measured. Each bar says when pointed at how long it took and was predicted
+/// to take. A document of its own, without scripts.
+///
+/// # Complexity
+/// Linear in the number of spans, about 300 bytes each.
+pub fn compare_svg(explanation: &Explanation, what: &str) -> String {
+    let mut words = Vec::new();
+    for line in wrapped(&explanation.sentence(what), COLUMNS) {
+        words.push(vec![(0.0, line)]);
+    }
+    for row in causes(explanation) {
+        let cells = [row.name, &row.delta, &row.share, row.meaning].map(str::to_owned);
+        words.push([0.0, 130.0, 210.0, 280.0].into_iter().zip(cells).collect());
+    }
+    draw(explanation, what, &words)
+}
+
+/// The picture alone.
+pub(super) fn picture(explanation: &Explanation, what: &str) -> String {
+    draw(explanation, what, &[])
+}
+
+/// Lines of words, each in pieces with their places, stand below the axis.
+fn draw(explanation: &Explanation, what: &str, words: &[Vec<(f64, String)>]) -> String {
+    let lanes: usize = both(explanation).map(|(_, t)| t.devices()).iter().sum();
+    let axis = TOP + 2.0 * HEADING + ROW * lanes as f64;
+    let height = axis + BOTTOM + LINE * words.len() as f64;
+    let spans: usize = both(explanation).map(|(_, t)| t.spans().len()).iter().sum();
+    let label = escaped(&explanation.sentence(what));
+    let mut canvas = Canvas::new(height, end(explanation), 2 * spans, &label);
+    canvas.svg.push_str(STYLE);
+    canvas.legend(explanation.measured());
+    let mut y = TOP;
+    let [measured, predicted] = both(explanation);
+    for ((name, timeline), (other_name, other)) in [(measured, predicted), (predicted, measured)] {
+        let titles = Titles::new(name, other_name, other);
+        heading(&mut canvas, name, timeline, y);
+        lanes_of(&mut canvas, timeline, y + HEADING, &titles);
+        y += HEADING + ROW * timeline.devices() as f64;
+    }
+    canvas.axis(axis);
+    for (line, number) in words.iter().zip(1..) {
+        for (x, piece) in line {
+            // Writing to a String cannot fail, here and below.
+            let _ = writeln!(
+                canvas.svg,
+                "<text x=\"{}\" y=\"{}\">{}</text>",
+                6.0 + x,
+                axis + BOTTOM - 4.0 + LINE * f64::from(number),
+                escaped(piece)
+            );
+        }
+    }
+    canvas.finish()
+}
+
+fn heading(canvas: &mut Canvas, name: &str, timeline: &Timeline, y: f64) {
+    let _ = writeln!(
+        canvas.svg,
+        "<text class=\"name\" x=\"6\" y=\"{0}\">{name}</text><text x=\"{MARGIN}\" y=\"{0}\">{1}</text>",
+        y + 14.0,
+        numbers(timeline)
+    );
+}
+
+/// The devices' rows from `y` on, and a line where the timeline ends.
+fn lanes_of(canvas: &mut Canvas, timeline: &Timeline, y: f64, titles: &Titles<'_>) {
+    for device in (0..timeline.devices()).map(DeviceId) {
+        let y = y + ROW * device.index() as f64;
+        canvas.lane(&format!("device {device}"), y);
+        for span in timeline.spans_on(device) {
+            canvas.bar(span, y, &titles.of(span));
+        }
+    }
+    let last = ROW * timeline.devices() as f64 - (ROW - BAR);
+    let x = canvas.place(timeline.makespan()).min(WIDTH - RIGHT);
+    let _ = writeln!(
+        canvas.svg,
+        "<path class=\"end\" d=\"M{x:.2} {}v{}\"/>",
+        y - 3.0,
+        last.max(0.0) + 6.0
+    );
+}
+
+/// What is said of an action: its times here and in the other timeline.
+struct Titles<'a> {
+    here: &'a str,
+    there: &'a str,
+    others: HashMap<Action, &'a Span>,
+}
+
+impl<'a> Titles<'a> {
+    fn new(here: &'a str, there: &'a str, other: &'a Timeline) -> Self {
+        let others = other.spans().iter().map(|span| (span.action, span));
+        Self {
+            here,
+            there,
+            others: others.collect(),
+        }
+    }
+
+    fn of(&self, span: &Span) -> String {
+        let Self { here, there, .. } = self;
+        let own = format!("{}\n{here} {}", described(span), times(span));
+        let Some(other) = self.others.get(&span.action) else {
+            return own;
+        };
+        let longer: (Micros, Micros) = (other.duration(), span.duration());
+        let delta = Delta::between(longer.0, longer.1);
+        format!("{own}\n{there} {}; {delta}", times(other))
+    }
+}

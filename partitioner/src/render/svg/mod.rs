@@ -1,0 +1,39 @@
+//! The timeline as an SVG picture.
+
+pub(super) mod canvas;
+
+use crate::ids::DeviceId;
+use crate::timeline::Timeline;
+use canvas::{BOTTOM, Canvas, RIGHT, ROW, TOP, WIDTH, described, times};
+use std::fmt::Write as _;
+
+/// One row a device, one bar an action; each bar says what it is when pointed at.
+/// Below: the time axis, the legend, and the bubble. A document of its own, without
+/// scripts.
+///
+/// # Complexity
+/// Linear in the number of spans, about 200 bytes each.
+pub fn svg(timeline: &Timeline) -> String {
+    let height = TOP + ROW * timeline.devices() as f64 + BOTTOM;
+    let spans = timeline.spans().len();
+    let mut canvas = Canvas::new(height, timeline.makespan(), spans, "pipeline timeline");
+    canvas.legend(timeline);
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        canvas.svg,
+        "<text x=\"{}\" y=\"19\" text-anchor=\"end\">step {}, bubble {:.1} %</text>",
+        WIDTH - RIGHT,
+        timeline.makespan(),
+        100.0 * timeline.bubble_fraction()
+    );
+    for device in (0..timeline.devices()).map(DeviceId) {
+        let y = TOP + ROW * device.index() as f64;
+        canvas.lane(&format!("device {device}"), y);
+        for span in timeline.spans_on(device) {
+            let title = format!("{}\n{}", described(span), times(span));
+            canvas.bar(span, y, &title);
+        }
+    }
+    canvas.axis(height - BOTTOM);
+    canvas.finish()
+}

@@ -1,0 +1,83 @@
+//! When values arrive where they are waited for.
+
+use crate::check::CheckedSchedule;
+use crate::cost::Costs;
+use crate::ids::{DeviceId, StageId};
+use crate::schedule::{Action, Kind};
+use crate::units::Micros;
+use std::collections::HashMap;
+
+/// The values between stages, with the links that they occupy on their way.
+pub(crate) struct Arrivals<'a> {
+    schedule: &'a CheckedSchedule,
+    costs: &'a Costs,
+    /// When the input of (stage, micro-batch) is there.
+    input: Vec<Micros>,
+    /// When the gradient of the output of (stage, micro-batch) is there.
+    gradient: Vec<Micros>,
+    /// When each directed link between devices is free.
+    links: HashMap<(DeviceId, DeviceId), Micros>,
+}
+
+impl<'a> Arrivals<'a> {
+    /// Nothing has been sent; transfers take the times of the edges of `costs`.
+    pub(crate) fn new(schedule: &'a CheckedSchedule, costs: &'a Costs) -> Self {
+        let plan = schedule.schedule();
+        let cells = plan.stages() * plan.micro_batches();
+        Self {
+            schedule,
+            costs,
+            input: vec![Micros::ZERO; cells],
+            gradient: vec![Micros::ZERO; cells],
+            links: HashMap::new(),
+        }
+    }
+
+    fn cell(&self, stage: StageId, action: Action) -> usize {
+        stage.index() * self.schedule.schedule().micro_batches() + action.micro.index()
+    }
+
+    /// When what `action` needs from other stages is there.
+    pub(crate) fn ready(&self, action: Action) -> Micros {
+        let cell = self.cell(action.stage, action);
+        match action.kind {
+            Kind::Forward => self.input[cell],
+            Kind::Backward | Kind::BackwardInput => self.gradient[cell],
+            Kind::BackwardWeight | Kind::Recompute => Micros::ZERO,
+        }
+    }
+
+    /// Sends on what `action` gave at `end`, if another stage waits for it. The
+    /// actions of a device must be told in their order.
+    pub(crate) fn send(&mut self, device: DeviceId, action: Action, end: Micros) {
+        let stage = action.stage.index();
+        match action.kind {
+            Kind::Forward if stage + 1 < self.schedule.schedule().stages() => {
+                let to = StageId(stage + 1);
+                let cell = self.cell(to, action);
+                self.input[cell] = self.transfer(device, to, action.stage, end);
+            }
+            Kind::Backward | Kind::BackwardInput if stage > 0 => {
+                let to = StageId(stage - 1);
+                let cell = self.cell(to, action);
+                self.gradient[cell] = self.transfer(device, to, to, end);
+            }
+            _ => {}
+        }
+    }
+
+    /// When a value that is ready at `end` on `device` is at stage `to`.
+    fn transfer(&mut self, device: DeviceId, to: StageId, edge: StageId, end: Micros) -> Micros {
+        let target = self.schedule.device_of(to);
+        if target == device {
+            return end;
+        }
+        let times = self.costs.edge(edge);
+        if times.occupancy == Micros::ZERO {
+            return end + times.latency;
+        }
+        let free = self.links.entry((device, target)).or_default();
+        *free = end.max(*free) + times.occupancy;
+        *free + times.latency
+    }
+}

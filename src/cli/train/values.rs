@@ -1,0 +1,71 @@
+//! What flags may be.
+
+use gpipe_partitioner::ScheduleKind;
+use tch::Device;
+
+use crate::cli::input;
+
+pub(super) fn device(text: &str) -> Result<Device, String> {
+    crate::parse_device(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn schedule(text: &str) -> Result<ScheduleKind, String> {
+    match input::schedule(text)? {
+        ScheduleKind::ForwardOnly => Err(
+            "it has no backward, so nothing can be trained with it; choose another, such as 1f1b"
+                .to_owned(),
+        ),
+        kind => Ok(kind),
+    }
+}
+
+pub(super) fn chunks(text: &str) -> Result<usize, String> {
+    count(text, 1 << 12)
+}
+
+/// A count from 1 to `most`.
+fn count(text: &str, most: usize) -> Result<usize, String> {
+    let text = text.trim();
+    let digits = text.trim_start_matches(['-', '+']);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("`{text}` is not a whole number"));
+    }
+    match text.parse::<usize>() {
+        Ok(number) if (1..=most).contains(&number) => Ok(number),
+        _ if text.starts_with('-') || digits.bytes().all(|byte| byte == b'0') => {
+            Err("must be at least 1".to_owned())
+        }
+        _ => Err(format!("must be at most {most}")),
+    }
+}
+
+pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
+    count(text, 1 << 32)
+}
+
+/// A size of the model: larger ones fit no machine, and libtorch says so less well.
+pub(super) fn width(text: &str) -> Result<usize, String> {
+    count(text, 1 << 16)
+}
+
+pub(super) fn blocks(text: &str) -> Result<usize, String> {
+    count(text, 1 << 12)
+}
+
+pub(super) fn threads(text: &str) -> Result<usize, String> {
+    count(text, 1 << 10)
+}
+
+pub(super) fn probability(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
+        _ => Err("must be a number from 0 to below 1".to_owned()),
+    }
+}
+
+pub(super) fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        _ => Err("must be a number above 0".to_owned()),
+    }
+}

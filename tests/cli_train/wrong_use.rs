@@ -1,0 +1,184 @@
+//! Flags that cannot be: exit code 2, and one line that helps.
+
+use super::gpipe;
+
+use std::fs;
+use std::path::Path;
+
+/// Exit code 2, nothing on standard output, and one line that says what to do.
+#[track_caller]
+pub(crate) fn refused(folder: &Path, args: &[&str], wanted: &[&str]) {
+    let output = gpipe(folder, args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {errors}");
+    assert!(output.stdout.is_empty());
+    let line = errors.lines().next().unwrap_or_default();
+    for part in wanted {
+        assert!(
+            line.contains(part),
+            "{args:?}: `{line}` does not say `{part}`"
+        );
+    }
+    assert!(
+        !errors.contains("panicked") && !errors.contains("frame #"),
+        "{errors}"
+    );
+}
+
+/// `train` with these flags is refused with a line that says all of this.
+type Case = (&'static [&'static str], &'static [&'static str]);
+
+#[track_caller]
+fn all_refused(cases: &[Case]) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("short.txt"), "too short").unwrap();
+    fs::write(folder.path().join("bytes.bin"), b"abc\xff\xfe").unwrap();
+    for (flags, wanted) in cases {
+        let mut args = vec!["train"];
+        args.extend(*flags);
+        refused(folder.path(), &args, wanted);
+    }
+    assert!(
+        !folder.path().join("runs").exists(),
+        "wrong use leaves nothing behind"
+    );
+}
+
+const SIZES: [Case; 21] = [
+    (
+        &["--devices", "gpu"],
+        &["unknown device `gpu`", "`cpu` and `cuda:N`"],
+    ),
+    (&["--devices", "cpu,,cpu"], &["unknown device ``"]),
+    (&["--devices", "cuda:99"], &["`cuda:99`"]),
+    (&["--micro", "0"], &["--micro", "at least 1"]),
+    (&["--micro", "four"], &["`four` is not a whole number"]),
+    (
+        &["--data", "missing.txt"],
+        &["--data", "cannot read missing.txt", "No such file"],
+    ),
+    (&["--data", "short.txt"], &["too short", "9 characters"]),
+    (
+        &["--data", "bytes.bin"],
+        &["bytes.bin is not UTF-8", "byte 3"],
+    ),
+    (
+        &["--heads", "3"],
+        &["--d-model 128 is not a multiple of --heads 3"],
+    ),
+    (&["--dropout", "1"], &["--dropout", "below 1"]),
+    (&["--lr", "nan"], &["--lr", "above 0"]),
+    (&["--micro", "-1"], &["--micro", "at least 1"]),
+    (&["--micro", "33"], &["--micro 33 is more than --batch 32"]),
+    (&["--lr", "-1"], &["--lr", "above 0"]),
+    (
+        &["--steps", "99999999999999999999"],
+        &["--steps", "at most"],
+    ),
+    (&["--batch", "1000000000000"], &["--batch", "at most"]),
+    (
+        &["--batch", "4294967296"],
+        &["--batch", "characters a step"],
+    ),
+    (
+        &["--layers", "18446744073709551615"],
+        &["--layers", "at most 4096"],
+    ),
+    (&["--d-model", "100000000"], &["--d-model", "at most 65536"]),
+    (
+        &["--threads-per-stage", "100000"],
+        &["--threads-per-stage", "at most 1024"],
+    ),
+    (&["--micros", "4"], &["--micros"]),
+];
+
+const STAGES_AND_FILES: [Case; 22] = [
+    (
+        &["--balance", "3,4"],
+        &["--balance adds up to 7 layers", "has 8"],
+    ),
+    (&["--balance", "8"], &["--balance names 1 stages", "2"]),
+    (&["--balance", "0,8"], &["--balance", "at least 1"]),
+    (
+        &["--devices", "cpu,cpu,cpu,cpu", "--layers", "1"],
+        &[
+            "4 stages",
+            "only 3 layers",
+            "use fewer devices, or --layers 2",
+        ],
+    ),
+    (
+        &["--schedule", "zbv", "--layers", "1"],
+        &[
+            "2 devices with 2 chunks each (--schedule zbv) make 4 stages",
+            "only 3 layers (1 blocks, embedding and head)",
+            "--layers 2",
+        ],
+    ),
+    (
+        &["--schedule", "looped-bfs", "--chunks", "5"],
+        &["--chunks 5 make 10 stages", "only 8 layers", "--layers 8"],
+    ),
+    (
+        &["--schedule", "zbv", "--balance", "4,4"],
+        &["--balance names 2 stages", "make 4 stages"],
+    ),
+    (
+        &["--schedule", "zbv", "--balance", "2,2,2,1"],
+        &["--balance adds up to 7 layers", "has 8"],
+    ),
+    (
+        &["--schedule", "gpipe", "--chunks", "2"],
+        &["--schedule gpipe", "one chunk per device"],
+    ),
+    (
+        &["--schedule", "v-half", "--chunks", "1"],
+        &["--schedule v-half", "two chunks per device"],
+    ),
+    (
+        &["--schedule", "forward-only"],
+        &["--schedule", "no backward", "nothing can be trained"],
+    ),
+    (&["--chunks", "0"], &["--chunks", "at least 1"]),
+    (&["--chunks", "two"], &["`two` is not a whole number"]),
+    (
+        &["--chunks", "18446744073709551616"],
+        &["--chunks", "at most 4096"],
+    ),
+    (
+        &["--recompute", "sometimes"],
+        &["--recompute", "one of never, except-last, always"],
+    ),
+    (
+        &["--report", "report.txt"],
+        &["--report report.txt", ".html (a page) or .svg (a picture)"],
+    ),
+    (&["--report", "-"], &["--report -", ".html"]),
+    (
+        &["--trace", "-"],
+        &["--trace -", "standard output has the summary"],
+    ),
+    (
+        &["--trace", "nowhere/trace.json"],
+        &["--trace nowhere/trace.json", "no folder nowhere"],
+    ),
+    (&["--trace", "."], &["--trace .", "a folder"]),
+    (
+        &["--trace", "same.svg", "--report", "same.svg"],
+        &["--trace and --report name the same file"],
+    ),
+    (
+        &["--schedule", "1f2b"],
+        &["--schedule", "did you mean `1f1b`?"],
+    ),
+];
+
+#[test]
+fn wrong_sizes_texts_and_devices_are_exit_code_2_and_one_helpful_line() {
+    all_refused(&SIZES);
+}
+
+#[test]
+fn wrong_schedules_stages_and_files_are_exit_code_2_and_one_helpful_line() {
+    all_refused(&STAGES_AND_FILES);
+}
