@@ -94,7 +94,7 @@ pub(crate) fn sizes(samples: i64, micro_batches: usize) -> Vec<i64> {
 }
 
 /// Cuts every tensor along dimension 0 into parts of these sizes; the parts are
-/// views, detached from any graph.
+/// views, cut off from any graph, requiring a gradient where the whole does.
 pub(crate) fn scatter(values: &Values, sizes: &[i64]) -> Result<Vec<Values>, BatchError> {
     let mut parts: Vec<Values> = sizes.iter().map(|_| Values::new()).collect();
     for tensor in values.iter() {
@@ -102,10 +102,15 @@ pub(crate) fn scatter(values: &Values, sizes: &[i64]) -> Result<Vec<Values>, Bat
             parts.iter_mut().for_each(|part| part.push(None));
             continue;
         };
-        let tensor = tensor.f_detach()?;
+        let (tensor, wanted) = (tensor.f_detach()?, tensor.requires_grad());
         let mut start = 0;
         for (part, &size) in parts.iter_mut().zip(sizes) {
-            part.push(Some(tensor.f_narrow(0, start, size)?));
+            let view = tensor.f_narrow(0, start, size)?;
+            part.push(Some(if wanted {
+                view.f_set_requires_grad(true)?
+            } else {
+                view
+            }));
             start += size;
         }
     }

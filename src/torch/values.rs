@@ -2,6 +2,8 @@
 
 use tch::Tensor;
 
+use super::error::TorchError;
+
 /// One or several tensors, some of them possibly absent, in a fixed order.
 ///
 /// Most layers take and give a single tensor; [`Values::one`] and `From<Tensor>`
@@ -88,6 +90,18 @@ impl Values {
             .map(|value| value.map(&mut f).transpose())
             .collect()
     }
+}
+
+/// A tensor as it crosses a border between graphs: cut off from the graph that made
+/// it, and requiring a gradient where that graph can take one. On the other side it
+/// then looks to layers as it would in the uncut model (libtorch chooses kernels by
+/// it), and nobody computes gradients that nobody wants.
+pub(crate) fn hand_over(tensor: &Tensor) -> Result<Tensor, TorchError> {
+    let over = tensor.f_detach()?;
+    if tensor.requires_grad() {
+        return Ok(over.f_set_requires_grad(true)?);
+    }
+    Ok(over)
 }
 
 impl FromIterator<Option<Tensor>> for Values {

@@ -45,12 +45,16 @@ impl Inputs {
 
     /// What the layers are to see: these tensors, or copies of them.
     pub(super) fn seen(&self, copies: bool) -> Result<Self, TorchError> {
-        let seen = |tensor: &Tensor| {
-            if copies {
-                ffi::copy(tensor)
-            } else {
-                Ok(tensor.shallow_clone())
+        let seen = |tensor: &Tensor| -> Result<Tensor, TorchError> {
+            if !copies {
+                return Ok(tensor.shallow_clone());
             }
+            let copy = tch::no_grad(|| ffi::copy(tensor))?;
+            // A tensor that overlaps itself is its own copy.
+            if tensor.requires_grad() && !copy.requires_grad() {
+                return Ok(copy.f_set_requires_grad(true)?);
+            }
+            Ok(copy)
         };
         let one = |value: Option<&Tensor>| value.map(seen).transpose();
         Ok(Self {
@@ -152,10 +156,10 @@ fn begin(
     tensor: Option<Tensor>,
 ) -> Result<(Option<Tensor>, Option<Sink>), TorchError> {
     match tensor {
-        None => Ok((None, None)),
-        Some(tensor) => {
+        Some(tensor) if tensor.requires_grad() => {
             let (tensor, sink) = graph.input(&tensor)?;
             Ok((Some(tensor), sink))
         }
+        other => Ok((other, None)),
     }
 }

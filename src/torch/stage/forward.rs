@@ -11,7 +11,7 @@ use super::{Running, TorchStage};
 use crate::torch::ffi::RandomScope;
 use crate::torch::rng;
 use crate::torch::step::{Mode, StepSettings};
-use crate::torch::values::Values;
+use crate::torch::values::{Values, hand_over};
 
 /// What is the same for all layers of one pass.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +49,7 @@ impl TorchStage {
             (values, held) = match passed.live {
                 Some(live) if !redo => (passed.outputs, Held::Live(live)),
                 _ => {
-                    let outputs = passed.outputs.try_map(|tensor| tensor.f_detach())?;
+                    let outputs = passed.outputs.try_map(|tensor| hand_over(&tensor))?;
                     (outputs, Held::Inputs(inputs))
                 }
             };
@@ -109,7 +109,7 @@ impl TorchStage {
         if let Some(Held::Live(live)) = flight.segments.last_mut() {
             add_roots(&mut live.graph, &values)?;
         }
-        let mut sent = vec![values.try_map(|tensor| tensor.f_detach())?];
+        let mut sent = vec![values.try_map(|tensor| hand_over(&tensor))?];
         sent.extend(self.sent_skips(transit));
         Ok(sent)
     }

@@ -147,7 +147,8 @@ impl TorchStage {
             if tensor.device() == self.device {
                 return Ok(tensor);
             }
-            Ok(tensor.f_to_device(self.device)?)
+            let here = tch::no_grad(|| tensor.f_to_device(self.device))?;
+            Ok(here.f_set_requires_grad(tensor.requires_grad())?)
         })
     }
 

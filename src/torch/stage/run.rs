@@ -24,7 +24,7 @@ use crate::torch::rng;
 use crate::torch::sequential::BuiltLayer;
 use crate::torch::skips::{SkipBox, Stashed};
 use crate::torch::step::Mode;
-use crate::torch::values::Values;
+use crate::torch::values::{Values, hand_over};
 
 /// What comes out of a segment.
 #[derive(Debug)]
@@ -130,12 +130,7 @@ impl TorchStage {
         stashed: &mut Watched,
     ) -> anyhow::Result<Passed> {
         let mut live = Live::new()?;
-        let first = matches!(which, Which::Segment(0)) && self.first;
-        let main = if first && !pass.settings.mode.wants_input_gradient() {
-            inputs.main
-        } else {
-            live.enter(inputs.main)?
-        };
+        let main = live.enter(inputs.main)?;
         let mut transit = Transit::new();
         for (skip, value) in inputs.skips {
             transit.insert(skip, live.enter_skip(skip, value)?);
@@ -154,12 +149,12 @@ impl TorchStage {
             let value = transit.remove(&skip).flatten();
             let absent = Tensor::new();
             live.graph.root(value.as_ref().unwrap_or(&absent))?;
-            skips.push((skip, value.map(|value| value.f_detach()).transpose()?));
+            skips.push((skip, value.as_ref().map(hand_over).transpose()?));
         }
         live.outgoing.clone_from(&segment.outgoing);
         if matches!(which, Which::Segment(number) if number + 1 < self.segments.len()) {
             add_roots(&mut live.graph, &outputs)?;
-            outputs = outputs.try_map(|tensor| tensor.f_detach())?;
+            outputs = outputs.try_map(|tensor| hand_over(&tensor))?;
         }
         Ok(Passed {
             outputs,
