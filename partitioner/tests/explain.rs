@@ -138,8 +138,30 @@ fn slow_first_actions_are_warm_up() {
     let sentence = explanation.sentence("Step 1");
     assert!(
         sentence.ends_with(
-            "is warm-up (+800.0 us): stage 0's first forward took 900.0 us more than its median of 100.0 us."
+            "is warm-up (+800.0 us): stage 0's first 2 forwards together took 900.0 us more than the median of \
+             100.0 us."
         ),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn a_first_action_that_is_followed_by_a_slower_one_does_not_excuse_it() {
+    let (schedule, costs, prediction) = three();
+    let timeline = run(&schedule, &costs, Micros::ZERO, |action| {
+        let usual = costs.stage(action.stage).of(action.kind);
+        match action.to_string().as_str() {
+            "0F0" => usual * 2.0,
+            "0F1" => usual * 9.0,
+            _ => usual,
+        }
+    });
+    let explanation = explain(&prediction, &timeline).unwrap();
+    assert_eq!(explanation.largest().cause, Cause::SlowStage);
+    assert_eq!(explanation.stages()[0].warming, 1);
+    let sentence = explanation.sentence("Step 1");
+    assert!(
+        sentence.contains("stage 0's forward of micro-batch 1"),
         "{sentence}"
     );
 }

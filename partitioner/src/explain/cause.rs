@@ -9,8 +9,8 @@ use std::fmt;
 pub enum Cause {
     /// Actions took longer than the prediction's costs say, warming up apart.
     SlowStage,
-    /// The first actions of their kind on a stage took longer than the median of
-    /// those that followed.
+    /// The first actions of their kind on a stage took longer than its median, each
+    /// no longer than the one before.
     WarmUp,
     /// The two actions of an overlapped pair ran one after the other: the first
     /// needs not wait for what the second needs, and what it made left sooner.

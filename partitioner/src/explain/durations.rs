@@ -72,7 +72,8 @@ impl Durations {
     }
 
     /// The same without warming up: each stage's first occurrences of a kind, as
-    /// long as they are clearly slower than its median, take as long as the median.
+    /// long as they are clearly slower than its median and none is slower than the
+    /// one before, take as long as the median.
     pub(super) fn warm(&self, schedule: &Schedule) -> Self {
         let mut warm = self.clone();
         for (stage, kind, actions) in by_stage_and_kind(schedule) {
@@ -81,7 +82,13 @@ impl Durations {
                 continue;
             }
             let usual = median(times).unwrap_or_default();
-            let cold = |action: &&Action| self.of(**action) > usual * WARM;
+            let mut before = Micros::saturating(f64::MAX);
+            let cold = |action: &&Action| {
+                let time = self.of(**action);
+                let warming = time > usual * WARM && time <= before;
+                before = time;
+                warming
+            };
             for &action in actions.iter().take_while(cold) {
                 debug_assert_eq!((action.stage, action.kind), (stage, kind));
                 let cell = warm.cell(action);

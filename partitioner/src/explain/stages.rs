@@ -30,6 +30,8 @@ pub struct StageRow {
     pub extra: Delta,
     /// How much of their time was warming up.
     pub warm_up: Delta,
+    /// How many of them were: the first ones.
+    pub warming: usize,
     /// The action that took longest, warming up apart, and how long that was.
     pub slowest: (MicroId, Micros),
     /// By how much the step would be longer than predicted if nothing but these
@@ -89,6 +91,10 @@ fn row(
         median: median(actions.iter().map(|&action| measured.of(action)).collect())?,
         extra: actions.iter().map(took).sum(),
         warm_up: actions.iter().map(warming).sum(),
+        warming: actions
+            .iter()
+            .filter(|action| warming(action) != Delta::ZERO)
+            .count(),
         slowest: (slowest.micro, warm.of(*slowest)),
         effect: None,
     })

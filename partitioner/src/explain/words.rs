@@ -111,10 +111,13 @@ fn slow_stage(rows: &[StageRow], longer: bool) -> Option<String> {
 
 fn warm_up(rows: &[StageRow]) -> Option<String> {
     let row = rows.iter().rev().max_by_key(|row| row.warm_up)?;
+    let first = match row.warming {
+        0 | 1 => format!("first {}", noun(row.kind)),
+        warming => format!("first {warming} {}s together", noun(row.kind)),
+    };
     Some(format!(
-        "stage {}'s first {} took {} more than its median of {}",
+        "stage {}'s {first} took {} more than the median of {}",
         row.stage,
-        noun(row.kind),
         row.warm_up.size(),
         row.median
     ))
