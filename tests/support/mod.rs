@@ -2,6 +2,9 @@
 //! pipeline and as plain tch modules, with the same parameters.
 #![allow(dead_code, reason = "every test binary uses its own part of this")]
 
+pub(crate) mod models;
+pub(crate) mod reference;
+
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -234,6 +237,7 @@ pub(crate) fn convnet() -> Chain {
         ("act1", relu),
         ("conv2", conv2),
         ("norm2", norm),
+        ("act2", relu),
         ("flatten", flatten),
         ("head", head),
     ]
@@ -250,7 +254,7 @@ pub(crate) fn image_batch(samples: i64) -> (Tensor, Tensor) {
 }
 
 /// Fixed numbers without the process-wide generator, which parallel tests share.
-fn batch(shape: &[i64], samples: i64) -> (Tensor, Tensor) {
+pub(crate) fn batch(shape: &[i64], samples: i64) -> (Tensor, Tensor) {
     let count: i64 = shape.iter().product();
     let wave = Tensor::arange(count, (Kind::Float, Device::Cpu)) * 12.9898;
     let x = (wave.sin() * 43_758.547).frac().view(shape);
