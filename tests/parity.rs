@@ -79,6 +79,8 @@ impl Case {
         let stages = self.devices * self.chunks;
         Pipeline::builder(model.sequential())
             .devices(&cpus(self.devices))
+            .chunks(self.chunks)
+            .recompute(self.recompute.clone())
             .balance(&balance(model.parts.len(), stages, self.micro_batches))
             .micro_batches(self.micro_batches)
             .schedule(self.schedule)
@@ -278,10 +280,14 @@ fn all_same(left: &Named, right: &Named) -> Result<(), String> {
     if names(left) != names(right) {
         return Err(format!("{:?}, not {:?}", names(left), names(right)));
     }
-    let mut pairs = left.iter().zip(right);
-    pairs.try_for_each(|((name, left), (_, right))| {
-        same(left, right).map_err(|why| format!("{name} {why}"))
-    })
+    let pairs = left.iter().zip(right);
+    let different = pairs.filter_map(|((name, left), (_, right))| {
+        same(left, right).err().map(|why| format!("{name} {why}"))
+    });
+    match different.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => Ok(()),
+        some => Err(some),
+    }
 }
 
 fn same(left: &Tensor, right: &Tensor) -> Result<(), String> {
