@@ -212,11 +212,17 @@ fn expected(model: &Model, x: &Tensor, y: &Tensor, micro_batches: usize) -> Numb
         let whole = Reference::new(model, &initial);
         let x = support::reference::asking(x);
         let loss = whole.accumulate(&x, y, &[SAMPLES]);
-        let what = format!("{} over {micro_batches} and over the whole batch", model.name);
+        let what = format!(
+            "{} over {micro_batches} and over the whole batch",
+            model.name
+        );
         assert!((loss - plain.losses[0]).abs() < 1e-6, "{what}: loss");
         assert_close(&plain.gradients, &whole.gradients(), &what);
         if let Some(gradient) = &plain.input_gradient {
-            assert!(gradient.allclose(&x.grad(), 1e-4, 1e-6, false), "{what}: input");
+            assert!(
+                gradient.allclose(&x.grad(), 1e-4, 1e-6, false),
+                "{what}: input"
+            );
         }
     }
     if model.plainly == Plainly::Exactly {
@@ -224,8 +230,14 @@ fn expected(model: &Model, x: &Tensor, y: &Tensor, micro_batches: usize) -> Numb
     }
     let own = pipeline_numbers(&mut one, model, (x, y), UPDATES).unwrap();
     let what = format!("{} beside plain accumulation", model.name);
-    assert!((own.losses[0] - plain.losses[0]).abs() < 1e-6, "{what}: loss");
-    assert!(own.output.allclose(&plain.output, 1e-4, 1e-6, false), "{what}: output");
+    assert!(
+        (own.losses[0] - plain.losses[0]).abs() < 1e-6,
+        "{what}: loss"
+    );
+    assert!(
+        own.output.allclose(&plain.output, 1e-4, 1e-6, false),
+        "{what}: output"
+    );
     assert_close(&own.gradients, &plain.gradients, &what);
     own
 }
@@ -234,10 +246,19 @@ fn expected(model: &Model, x: &Tensor, y: &Tensor, micro_batches: usize) -> Numb
 fn assert_alive(numbers: &Numbers, model: &Model) {
     for (name, gradient) in &numbers.gradients {
         let most = gradient.abs().max().double_value(&[]);
-        assert!(most > 0.0 && most.is_finite(), "{}: gradient of {name} is {most}", model.name);
+        assert!(
+            most > 0.0 && most.is_finite(),
+            "{}: gradient of {name} is {most}",
+            model.name
+        );
     }
     let last = numbers.losses[UPDATES - 1];
-    assert!(last < numbers.losses[0], "{}: {:?}", model.name, numbers.losses);
+    assert!(
+        last < numbers.losses[0],
+        "{}: {:?}",
+        model.name,
+        numbers.losses
+    );
 }
 
 /// One combination; `Err` says what is different, or what went wrong.
@@ -276,7 +297,11 @@ fn check(
 }
 
 fn all_same(left: &Named, right: &Named) -> Result<(), String> {
-    let names = |list: &Named| list.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    let names = |list: &Named| {
+        list.iter()
+            .map(|(name, _)| name.clone())
+            .collect::<Vec<_>>()
+    };
     if names(left) != names(right) {
         return Err(format!("{:?}, not {:?}", names(left), names(right)));
     }
@@ -292,7 +317,11 @@ fn all_same(left: &Named, right: &Named) -> Result<(), String> {
 
 fn same(left: &Tensor, right: &Tensor) -> Result<(), String> {
     if left.size() != right.size() {
-        return Err(format!("has shape {:?}, not {:?}", left.size(), right.size()));
+        return Err(format!(
+            "has shape {:?}, not {:?}",
+            left.size(),
+            right.size()
+        ));
     }
     if left.equal(right) {
         return Ok(());

@@ -20,7 +20,7 @@ pub(crate) type Chain = Vec<(&'static str, Build)>;
 
 /// `Box<dyn ModuleT>` as a module.
 #[derive(Debug)]
-struct Boxed(Box<dyn nn::ModuleT>);
+pub(crate) struct Boxed(pub(crate) Box<dyn nn::ModuleT>);
 
 impl nn::ModuleT for Boxed {
     fn forward_t(&self, xs: &Tensor, train: bool) -> Tensor {

@@ -91,7 +91,10 @@ impl Reference {
     pub(crate) fn new(model: &Model, values: &[(String, Tensor)]) -> Self {
         let store = nn::VarStore::new(Device::Cpu);
         let layers = model.parts.iter().map(|part| {
-            let path = part.home.split('.').fold(store.root(), |path, name| path / name);
+            let path = part
+                .home
+                .split('.')
+                .fold(store.root(), |path, name| path / name);
             (part.build)(&path)
         });
         let plain = Self {
@@ -107,7 +110,9 @@ impl Reference {
         let mut values: HashMap<_, _> = values.iter().map(|(name, value)| (name, value)).collect();
         tch::no_grad(|| {
             for (name, mut tensor) in self.variables() {
-                let value = values.remove(&name).unwrap_or_else(|| panic!("no `{name}`"));
+                let value = values
+                    .remove(&name)
+                    .unwrap_or_else(|| panic!("no `{name}`"));
                 tensor.copy_(value);
             }
         });
@@ -180,7 +185,11 @@ impl Reference {
             losses,
             gradients,
             input_gradient: asked.requires_grad().then(|| asked.grad()),
-            after: by_name(self.variables().into_iter().map(|(n, t)| (n, t.detach().copy()))),
+            after: by_name(
+                self.variables()
+                    .into_iter()
+                    .map(|(n, t)| (n, t.detach().copy())),
+            ),
         }
     }
 }
@@ -195,7 +204,9 @@ pub(crate) fn pipeline_numbers(
 ) -> Result<Numbers, gpipe::Error> {
     let output = pipe.forward(x)?;
     let report = pipe.train_step(&asking(x), y, model.loss)?;
-    let input_gradient = report.input_gradient.map(|values| values.into_one().unwrap());
+    let input_gradient = report
+        .input_gradient
+        .map(|values| values.into_one().unwrap());
     let gradients = copied(gradients(pipe));
     let mut losses = vec![report.loss];
     let mut optimizer = optimizer();
@@ -243,7 +254,10 @@ impl Updater {
             nn::func(Tensor::shallow_clone)
         });
         Self {
-            pipe: Pipeline::builder(model).threads_per_stage(1).build().unwrap(),
+            pipe: Pipeline::builder(model)
+                .threads_per_stage(1)
+                .build()
+                .unwrap(),
             optimizer: optimizer(),
         }
     }
@@ -263,8 +277,10 @@ impl Updater {
         }
         self.optimizer.step(&mut self.pipe).unwrap();
         let after = snapshot(&mut self.pipe);
-        by_name(after.into_iter().map(|(name, tensor)| {
-            (name.trim_start_matches("all.").replace('/', "."), tensor)
-        }))
+        by_name(
+            after
+                .into_iter()
+                .map(|(name, tensor)| (name.trim_start_matches("all.").replace('/', "."), tensor)),
+        )
     }
 }

@@ -85,7 +85,7 @@ impl BatchNorm {
 
     /// Normalizes with the input's own statistics, and gives these.
     fn normalize(&self, input: &Tensor) -> anyhow::Result<(Tensor, Statistics)> {
-        let count = self.values(input)?;
+        let count = values(input)?;
         // With a momentum of 1 the kernel writes the statistics it has just computed
         // over whatever is there: they cost no second pass over the input.
         let mean = self.running_mean.f_zeros_like()?;
@@ -99,21 +99,14 @@ impl BatchNorm {
         Ok((output, statistics))
     }
 
-    /// How many values of each feature the input has.
-    fn values(&self, input: &Tensor) -> anyhow::Result<i64> {
+    fn check(&self, input: &Tensor) -> anyhow::Result<()> {
         let (shape, features) = (input.size(), self.running_mean.size()[0]);
         anyhow::ensure!(
             (2..=5).contains(&shape.len()) && shape[1] == features,
             "batch norm over {features} features takes [samples, {features}, ...] of two to five \
              dimensions, but got {shape:?}"
         );
-        let count = shape[0] * shape[2..].iter().product::<i64>();
-        anyhow::ensure!(
-            count > 1,
-            "batch norm cannot train on an input of shape {shape:?}, whose features have {count} \
-             value(s) each and so no variance: use fewer micro-batches or larger batches"
-        );
-        Ok(count)
+        Ok(())
     }
 
     fn kernel(
@@ -153,6 +146,18 @@ impl BatchNorm {
     }
 }
 
+/// How many values of each feature a checked input has.
+fn values(input: &Tensor) -> anyhow::Result<i64> {
+    let shape = input.size();
+    let count = shape[0] * shape[2..].iter().product::<i64>();
+    anyhow::ensure!(
+        count > 1,
+        "batch norm cannot train on an input of shape {shape:?}, whose features have {count} \
+         value(s) each and so no variance: use fewer micro-batches or larger batches"
+    );
+    Ok(count)
+}
+
 impl Statistics {
     fn in_double(&self) -> anyhow::Result<Self> {
         Ok(Self {
@@ -189,6 +194,7 @@ impl Statistics {
 impl Layer for BatchNorm {
     fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
         let input = inputs.into_one()?;
+        self.check(&input)?;
         if !ctx.train() {
             let running = (&self.running_mean, &self.running_var);
             let momentum = self.config.momentum;

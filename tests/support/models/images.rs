@@ -8,7 +8,11 @@ use super::{Model, Pass, from_chain};
 pub(crate) fn convnet() -> Model {
     Model {
         whole: false,
-        ..from_chain("convnet", &super::super::convnet(), super::super::image_batch)
+        ..from_chain(
+            "convnet",
+            &super::super::convnet(),
+            super::super::image_batch,
+        )
     }
 }
 
@@ -34,7 +38,11 @@ pub(crate) fn unet() -> Model {
         move |path: &nn::Path<'_>| -> super::Forward {
             let conv = conv(path, inputs, outputs);
             Box::new(move |x, pass: &dyn Pass| {
-                let x = if double { doubled(x) } else { x.shallow_clone() };
+                let x = if double {
+                    doubled(x)
+                } else {
+                    x.shallow_clone()
+                };
                 Tensor::cat(&[pass.pop(pop), x], 1).apply(&conv).tanh()
             })
         }

@@ -7,6 +7,7 @@ mod recurrent;
 mod tied;
 mod transformer;
 
+#[allow(unused_imports, reason = "every test binary uses its own part of this")]
 pub(crate) use images::{convnet, unet};
 pub(crate) use outputs::multi_output;
 pub(crate) use recurrent::recurrent;

@@ -77,10 +77,7 @@ fn heads(model: Model) -> Model {
     model
         .layer("norm", |path| {
             let (scale, shift) = (path.ones("scale", &[8]), path.zeros("shift", &[8]));
-            Box::new(move |x, _| {
-                x.native_layer_norm([8], Some(&scale), Some(&shift), 1e-5)
-                    .0
-            })
+            Box::new(move |x, _| x.native_layer_norm([8], Some(&scale), Some(&shift), 1e-5).0)
         })
         .layer("cell", |path| {
             let (from_input, from_state) =

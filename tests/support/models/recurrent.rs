@@ -19,7 +19,8 @@ pub(crate) fn recurrent() -> Model {
             Box::new(move |x, _| x.apply(&same).tanh().apply(&same) + x)
         })
         .layer("cell", |path| {
-            let (from_input, from_state) = (linear(&(path / "x"), 8, 8), linear(&(path / "h"), 8, 8));
+            let (from_input, from_state) =
+                (linear(&(path / "x"), 8, 8), linear(&(path / "h"), 8, 8));
             Box::new(move |x, _| {
                 unrolled(x, |input, state| {
                     (input.apply(&from_input) + state.apply(&from_state)).tanh()

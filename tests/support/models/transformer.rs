@@ -21,7 +21,9 @@ pub(crate) fn transformer(p: f64) -> Model {
     });
     for number in 0..3 {
         model = model
-            .layer(format!("block.{number}.attention"), move |path| attention(path, p))
+            .layer(format!("block.{number}.attention"), move |path| {
+                attention(path, p)
+            })
             .layer(format!("block.{number}.feed"), move |path| feed(path, p));
     }
     let model = model.layer("head", |path| {
