@@ -34,6 +34,8 @@ pub(crate) struct Declared {
 #[derive(Debug, Default)]
 pub(crate) struct SkipBox {
     declared: Declared,
+    /// Whether stashed values are copied at once: something writes to them later.
+    copies: bool,
     inner: RefCell<Inner>,
 }
 
@@ -54,9 +56,14 @@ pub(crate) struct Stashed {
 
 impl SkipBox {
     /// For a layer that declared these names and finds these values.
-    pub(crate) fn new(declared: &Declared, waiting: HashMap<String, Option<Tensor>>) -> Self {
+    pub(crate) fn new(
+        declared: &Declared,
+        waiting: HashMap<String, Option<Tensor>>,
+        copies: bool,
+    ) -> Self {
         Self {
             declared: declared.clone(),
+            copies,
             inner: RefCell::new(Inner {
                 waiting,
                 stashed: Vec::new(),
@@ -74,10 +81,18 @@ impl SkipBox {
             stashed.iter().all(|own| own.name != name),
             "the layer stashes `{name}` twice"
         );
+        let value = value.map(|value| {
+            if self.copies {
+                ffi::copy(value)
+            } else {
+                Ok(value.shallow_clone())
+            }
+        });
+        let value = value.transpose()?;
         stashed.push(Stashed {
             name: name.to_owned(),
-            value: value.map(Tensor::shallow_clone),
-            changes: value.map_or(Ok(0), ffi::changes)?,
+            changes: value.as_ref().map_or(Ok(0), ffi::changes)?,
+            value,
         });
         Ok(())
     }

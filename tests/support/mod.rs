@@ -2,6 +2,9 @@
 //! pipeline and as plain tch modules, with the same parameters.
 #![allow(dead_code, reason = "every test binary uses its own part of this")]
 
+pub(crate) mod models;
+pub(crate) mod reference;
+
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -17,7 +20,7 @@ pub(crate) type Chain = Vec<(&'static str, Build)>;
 
 /// `Box<dyn ModuleT>` as a module.
 #[derive(Debug)]
-struct Boxed(Box<dyn nn::ModuleT>);
+pub(crate) struct Boxed(pub(crate) Box<dyn nn::ModuleT>);
 
 impl nn::ModuleT for Boxed {
     fn forward_t(&self, xs: &Tensor, train: bool) -> Tensor {
@@ -234,6 +237,7 @@ pub(crate) fn convnet() -> Chain {
         ("act1", relu),
         ("conv2", conv2),
         ("norm2", norm),
+        ("act2", relu),
         ("flatten", flatten),
         ("head", head),
     ]
@@ -250,7 +254,7 @@ pub(crate) fn image_batch(samples: i64) -> (Tensor, Tensor) {
 }
 
 /// Fixed numbers without the process-wide generator, which parallel tests share.
-fn batch(shape: &[i64], samples: i64) -> (Tensor, Tensor) {
+pub(crate) fn batch(shape: &[i64], samples: i64) -> (Tensor, Tensor) {
     let count: i64 = shape.iter().product();
     let wave = Tensor::arange(count, (Kind::Float, Device::Cpu)) * 12.9898;
     let x = (wave.sin() * 43_758.547).frac().view(shape);

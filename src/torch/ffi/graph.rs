@@ -26,6 +26,7 @@ unsafe extern "C" {
     fn gp_graph_take_grad(graph: *mut c_void, sink: i64, out: *mut TensorPtr) -> c_int;
     fn gp_graph_layer(graph: *const c_void) -> i64;
     fn gp_copy(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
+    fn gp_way(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
     fn gp_changes(tensor: TensorPtr, out: *mut i64) -> c_int;
     fn gp_take_grad(parameter: TensorPtr, out: *mut TensorPtr) -> c_int;
     fn gp_set_grad(parameter: TensorPtr, grad: TensorPtr) -> c_int;
@@ -151,6 +152,19 @@ pub(crate) fn copy(tensor: &Tensor) -> Result<Tensor> {
         own(out)
     }
     .ok_or_else(|| TorchError::new("a copy gave no tensor"))
+}
+
+/// The same tensor at the beginning of a way of its own: gradients that come back
+/// along it are added up before they join those of other ways, in the order in which
+/// the ways were begun, the last one first.
+pub(crate) fn way(tensor: &Tensor) -> Result<Tensor> {
+    let mut out = ptr::null_mut();
+    // SAFETY: the tensor is alive; `out` is a new tensor on success.
+    unsafe {
+        check(gp_way(lend(tensor), &raw mut out))?;
+        own(out)
+    }
+    .ok_or_else(|| TorchError::new("a way gave no tensor"))
 }
 
 /// How often a tensor, or another with the same memory, was changed in place.

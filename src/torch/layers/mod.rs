@@ -1,12 +1,15 @@
-//! Layers that tch's `nn` lacks, or has only with randomness from the
-//! process-wide generator. Linear, convolution, norm and embedding are tch's own.
+//! Layers that tch's `nn` lacks, or has only with randomness from the process-wide
+//! generator or with statistics that depend on how a batch is cut. Linear,
+//! convolution, layer norm and embedding are tch's own.
 
 mod attention;
+mod batch_norm;
 mod block;
 mod dropout;
 mod embedding;
 
 pub use attention::CausalSelfAttention;
+pub use batch_norm::BatchNorm;
 pub use block::TransformerBlock;
 pub use dropout::Dropout;
 pub use embedding::TokenEmbedding;

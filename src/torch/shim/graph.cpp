@@ -44,6 +44,12 @@ struct GradSink : public Node {
   std::string name() const override { return "GpipeGradSink"; }
 };
 
+// Adds up what arrives from one way of a value before it joins the other ways'.
+struct Way : public Node {
+  variable_list apply(variable_list&& grads) override { return std::move(grads); }
+  std::string name() const override { return "GpipeWay"; }
+};
+
 struct Root {
   Edge edge;
   // The loss is the only root that brings its own gradient.
@@ -199,6 +205,22 @@ GP_API int64_t gp_graph_layer(const Graph* graph) {
 // A copy with the same strides. Differentiable.
 GP_API int gp_copy(const at::Tensor* tensor, at::Tensor** out) {
   return gpipe::guarded([&] { *out = new at::Tensor(copy_of(*tensor)); });
+}
+
+// The tensor as the beginning of a way of its own: gradients that come back along
+// it are added up here first, as they would be on another stage.
+GP_API int gp_way(const at::Tensor* tensor, at::Tensor** out) {
+  return gpipe::guarded([&] {
+    if (!tensor->defined() || !tensor->requires_grad() || !at::GradMode::is_enabled()) {
+      *out = new at::Tensor(*tensor);
+      return;
+    }
+    std::shared_ptr<Way> node(new Way(), torch::autograd::deleteNode);
+    node->set_next_edges(torch::autograd::collect_next_edges(*tensor));
+    auto value = tensor->detach();
+    torch::autograd::create_gradient_edge(value, node);
+    *out = new at::Tensor(std::move(value));
+  });
 }
 
 // How often a tensor (or one that it shares its elements with) was changed in place.

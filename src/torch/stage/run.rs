@@ -226,10 +226,16 @@ impl TorchStage {
             micro: pass.micro,
             device: self.device,
             recomputing: pass.recomputing,
-            skips: SkipBox::new(&built.declared, self.waiting(number, run.transit)),
+            skips: SkipBox::new(
+                &built.declared,
+                self.waiting(number, run.transit),
+                run.copy_stashes,
+            ),
         };
         let outputs = built.layer.forward(inputs, &ctx)?;
-        self.stashed(number, ctx.skips.finish()?, run)?;
+        let stashed = ctx.skips.finish()?;
+        let outputs = apart(outputs, !stashed.is_empty())?;
+        self.stashed(number, &stashed, run)?;
         if pass.settings.mode.fails_on_non_finite() {
             for output in outputs.present() {
                 anyhow::ensure!(finite(output)?, "an output is not finite (NaN or infinity)");
@@ -252,30 +258,23 @@ impl TorchStage {
     fn stashed(
         &self,
         number: usize,
-        stashed: Vec<Stashed>,
+        stashed: &[Stashed],
         run: &mut Run<'_>,
     ) -> Result<(), TorchError> {
         let layer = self.first_layer + number;
-        for Stashed {
-            name,
-            value,
-            changes,
-        } in stashed
-        {
-            for (id, skip) in self.skips.iter().enumerate() {
-                if skip.from != layer || skip.name != name {
-                    continue;
+        for (id, skip) in self.skips.iter().enumerate().rev() {
+            let own = |stash: &&Stashed| skip.from == layer && skip.name == stash.name;
+            let Some(stash) = stashed.iter().find(own) else {
+                continue;
+            };
+            let value = stash.value.as_ref().map(|value| {
+                if run.copy_stashes {
+                    return ffi::way(&ffi::copy(value)?);
                 }
-                let own = match &value {
-                    Some(value) if run.copy_stashes => Some(ffi::copy(value)?),
-                    Some(value) => {
-                        run.stashed.push((value.shallow_clone(), changes));
-                        Some(value.shallow_clone())
-                    }
-                    None => None,
-                };
-                run.transit.insert(id, own);
-            }
+                run.stashed.push((value.shallow_clone(), stash.changes));
+                ffi::way(value)
+            });
+            run.transit.insert(id, value.transpose()?);
         }
         Ok(())
     }
@@ -302,6 +301,24 @@ impl TorchStage {
             .map(|(_, buffer)| (buffer.data(), buffer.copy()))
             .collect()
     }
+}
+
+/// A layer's outputs, each on a way of its own where there are other ways.
+///
+/// One value may leave a layer several times: as outputs, stashed, passed on by the
+/// next. Where a stage ends there, what comes back along each way has been added up
+/// on the other side, and the sums then join in the order of the graph's roots: the
+/// skips, then the outputs. The same is done where no stage ends, so that the bits
+/// do not depend on it; ways begun last come first.
+fn apart(outputs: Values, stashes: bool) -> Result<Values, TorchError> {
+    if !stashes && outputs.len() < 2 {
+        return Ok(outputs);
+    }
+    let reversed = outputs.into_iter().rev();
+    let ways = reversed.map(|output| output.as_ref().map(ffi::way).transpose());
+    let mut ways: Vec<_> = ways.collect::<Result<_, _>>()?;
+    ways.reverse();
+    Ok(ways.into_iter().collect())
 }
 
 /// Where the values of skips are during a run.

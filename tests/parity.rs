@@ -1,0 +1,371 @@
+//! Whatever the schedule, the cut, the number of micro-batches and what is
+//! recomputed: outputs, losses, gradients and updates are, to the bit, those of
+//! plain gradient accumulation over the same micro-batches.
+//!
+//! Dropout masks depend on (seed, step, layer, micro-batch), and the gradients of
+//! tied parameters are summed place by place; no plain model does either, so with
+//! these the pipeline of one stage under GPipe's schedule is the measure.
+//!
+//! `PARITY=zbv` runs the combinations whose name contains that text.
+#![cfg(feature = "torch")]
+#![allow(clippy::unwrap_used, clippy::cast_precision_loss)]
+
+mod support;
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpipe::partitioner::{ScheduleKind, Shape};
+use gpipe::tch::Tensor;
+use gpipe::{Pipeline, Recompute};
+use support::models::{self, Model, Plainly};
+use support::reference::{Named, Numbers, Reference, pipeline_numbers, sizes};
+use support::*;
+
+const MICRO_BATCHES: [usize; 7] = [1, 2, 3, 4, 7, 8, 16];
+const DEVICES: [usize; 4] = [1, 2, 3, 4];
+/// Micro-batches of unequal sizes, down to a single sample.
+const SAMPLES: i64 = 19;
+const UPDATES: usize = 10;
+/// Every so manieth combination makes all the updates, the others one. It divides
+/// none of the axes' lengths: each value of each axis meets all of the others'.
+const EVERY: usize = 5;
+/// So many failures are told before the rest is left out.
+const TOLD: usize = 20;
+
+struct Case {
+    schedule: ScheduleKind,
+    devices: usize,
+    chunks: usize,
+    micro_batches: usize,
+    recompute: Recompute,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} p={} v={} m={} recompute {}",
+            self.schedule, self.devices, self.chunks, self.micro_batches, self.recompute
+        )
+    }
+}
+
+impl Case {
+    /// One stage, nothing recomputed.
+    fn simplest(micro_batches: usize) -> Self {
+        Self {
+            schedule: ScheduleKind::GPipe,
+            devices: 1,
+            chunks: 1,
+            micro_batches,
+            recompute: Recompute::Never,
+        }
+    }
+
+    fn exists(&self) -> bool {
+        let shape = Shape {
+            devices: self.devices,
+            chunks: self.chunks,
+            micro_batches: self.micro_batches,
+        };
+        self.schedule.generate(shape).is_ok()
+    }
+
+    fn pipeline(&self, model: &Model) -> Result<Pipeline, gpipe::Error> {
+        let stages = self.devices * self.chunks;
+        Pipeline::builder(model.sequential())
+            .devices(&cpus(self.devices))
+            .chunks(self.chunks)
+            .recompute(self.recompute.clone())
+            .balance(&balance(model.parts.len(), stages, self.micro_batches))
+            .micro_batches(self.micro_batches)
+            .schedule(self.schedule)
+            .threads_per_stage(1)
+            .seed(11)
+            .build()
+    }
+}
+
+/// Layers for each stage; which stages have one more turns with `turn`.
+fn balance(layers: usize, stages: usize, turn: usize) -> Vec<usize> {
+    let more = |stage: usize| usize::from((stage + turn) % stages < layers % stages);
+    (0..stages)
+        .map(|stage| layers / stages + more(stage))
+        .collect()
+}
+
+/// The chunks that a schedule is tried with.
+fn chunks(schedule: ScheduleKind) -> Vec<usize> {
+    match schedule {
+        ScheduleKind::Interleaved1F1B | ScheduleKind::LoopedBfs | ScheduleKind::InterleavedZb => {
+            vec![2, 3]
+        }
+        _ => vec![schedule.default_chunks()],
+    }
+}
+
+/// All combinations for a model of so many layers, for one number of micro-batches.
+fn cases(layers: usize, micro_batches: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for schedule in ScheduleKind::ALL {
+        if schedule == ScheduleKind::ForwardOnly {
+            continue;
+        }
+        for chunks in chunks(schedule) {
+            for devices in DEVICES {
+                for recompute in [Recompute::Never, Recompute::ExceptLast, Recompute::Always] {
+                    cases.push(Case {
+                        schedule,
+                        devices,
+                        chunks,
+                        micro_batches,
+                        recompute,
+                    });
+                }
+            }
+        }
+    }
+    cases.retain(|case| case.devices * case.chunks <= layers);
+    cases
+}
+
+#[derive(Default)]
+struct Counts {
+    run: usize,
+    updated: usize,
+    refused: usize,
+}
+
+/// Runs every combination for `model`; fails at the end with the names of those
+/// that differ, or at once where one does not end.
+fn suite(model: Model) {
+    let (say, hear) = mpsc::channel();
+    let worker = thread::spawn(move || run(&model, &say));
+    let mut last = String::new();
+    loop {
+        match hear.recv_timeout(Duration::from_mins(2)) {
+            Ok(name) => last = name,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("a hang: no end of {last}"),
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    if let Err(panic) = worker.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn run(model: &Model, say: &Sender<String>) {
+    single_threaded();
+    let only = std::env::var("PARITY").unwrap_or_default();
+    let (x, y) = (model.batch)(SAMPLES);
+    let (mut counts, mut failures) = (Counts::default(), Vec::new());
+    let (began, mut number) = (Instant::now(), 0);
+    for micro_batches in MICRO_BATCHES {
+        say.send(format!("{}: the reference", model.name)).unwrap();
+        let expected = expected(model, &x, &y, micro_batches);
+        for case in cases(model.parts.len(), micro_batches) {
+            let name = format!("{}: {case}", model.name);
+            number += 1;
+            if !case.exists() {
+                counts.refused += 1;
+                continue;
+            }
+            if !name.contains(&only) {
+                continue;
+            }
+            let steps = if number % EVERY == 0 { UPDATES } else { 1 };
+            counts.run += 1;
+            counts.updated += usize::from(steps > 1);
+            say.send(name.clone()).unwrap();
+            if let Err(why) = check(&case, model, (&x, &y), &expected, steps) {
+                failures.push(format!("{name}: {why}"));
+            }
+            assert!(failures.len() < TOLD, "{}", failures.join("\n"));
+        }
+    }
+    println!(
+        "{}: {} combinations, {} of them over {UPDATES} updates; {} do not exist; {:.1} s",
+        model.name,
+        counts.run,
+        counts.updated,
+        counts.refused,
+        began.elapsed().as_secs_f64()
+    );
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// What every combination with so many micro-batches must give.
+fn expected(model: &Model, x: &Tensor, y: &Tensor, micro_batches: usize) -> Numbers {
+    let mut one = Case::simplest(micro_batches).pipeline(model).unwrap();
+    let initial = snapshot(&mut one);
+    if model.plainly == Plainly::Not {
+        return pipeline_numbers(&mut one, model, (x, y), UPDATES).unwrap();
+    }
+    let sizes = sizes(SAMPLES, micro_batches);
+    let plain = Reference::new(model, &initial).numbers(x, y, &sizes, UPDATES);
+    assert_alive(&plain, model);
+    if model.whole {
+        let whole = Reference::new(model, &initial);
+        let x = support::reference::asking(x);
+        let loss = whole.accumulate(&x, y, &[SAMPLES]);
+        let what = format!(
+            "{} over {micro_batches} and over the whole batch",
+            model.name
+        );
+        assert!((loss - plain.losses[0]).abs() < 1e-6, "{what}: loss");
+        assert_close(&plain.gradients, &whole.gradients(), &what);
+        if let Some(gradient) = &plain.input_gradient {
+            assert!(
+                gradient.allclose(&x.grad(), 1e-4, 1e-6, false),
+                "{what}: input"
+            );
+        }
+    }
+    if model.plainly == Plainly::Exactly {
+        return plain;
+    }
+    let own = pipeline_numbers(&mut one, model, (x, y), UPDATES).unwrap();
+    let what = format!("{} beside plain accumulation", model.name);
+    assert!(
+        (own.losses[0] - plain.losses[0]).abs() < 1e-6,
+        "{what}: loss"
+    );
+    assert!(
+        own.output.allclose(&plain.output, 1e-4, 1e-6, false),
+        "{what}: output"
+    );
+    assert_close(&own.gradients, &plain.gradients, &what);
+    own
+}
+
+/// Numbers of which none is zero or no number: otherwise nothing would be compared.
+fn assert_alive(numbers: &Numbers, model: &Model) {
+    for (name, gradient) in &numbers.gradients {
+        let most = gradient.abs().max().double_value(&[]);
+        assert!(
+            most > 0.0 && most.is_finite(),
+            "{}: gradient of {name} is {most}",
+            model.name
+        );
+    }
+    let last = numbers.losses[UPDATES - 1];
+    assert!(
+        last < numbers.losses[0],
+        "{}: {:?}",
+        model.name,
+        numbers.losses
+    );
+}
+
+/// One combination; `Err` says what is different, or what went wrong.
+fn check(
+    case: &Case,
+    model: &Model,
+    batch: (&Tensor, &Tensor),
+    expected: &Numbers,
+    steps: usize,
+) -> Result<(), String> {
+    let run = || -> Result<Numbers, gpipe::Error> {
+        let mut pipe = case.pipeline(model)?;
+        pipeline_numbers(&mut pipe, model, batch, steps)
+    };
+    let got = catch_unwind(AssertUnwindSafe(run))
+        .map_err(|_| "panicked in the calling thread".to_owned())?
+        .map_err(|error| error.to_string())?;
+    for (step, (own, plain)) in got.losses.iter().zip(&expected.losses).enumerate() {
+        if own.to_bits() != plain.to_bits() {
+            return Err(format!("loss of step {step} is {own}, not {plain}"));
+        }
+    }
+    same(&got.output, &expected.output).map_err(|why| format!("output {why}"))?;
+    all_same(&got.gradients, &expected.gradients).map_err(|why| format!("gradient of {why}"))?;
+    match (&got.input_gradient, &expected.input_gradient) {
+        (None, None) => {}
+        (Some(own), Some(plain)) => {
+            same(own, plain).map_err(|why| format!("gradient of the input {why}"))?;
+        }
+        (own, _) => return Err(format!("input gradient: {}", own.is_some())),
+    }
+    if steps == UPDATES {
+        all_same(&got.after, &expected.after).map_err(|why| format!("after updates {why}"))?;
+    }
+    Ok(())
+}
+
+fn all_same(left: &Named, right: &Named) -> Result<(), String> {
+    let names = |list: &Named| {
+        list.iter()
+            .map(|(name, _)| name.clone())
+            .collect::<Vec<_>>()
+    };
+    if names(left) != names(right) {
+        return Err(format!("{:?}, not {:?}", names(left), names(right)));
+    }
+    let pairs = left.iter().zip(right);
+    let different = pairs.filter_map(|((name, left), (_, right))| {
+        same(left, right).err().map(|why| format!("{name} {why}"))
+    });
+    match different.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => Ok(()),
+        some => Err(some),
+    }
+}
+
+fn same(left: &Tensor, right: &Tensor) -> Result<(), String> {
+    if left.size() != right.size() {
+        return Err(format!(
+            "has shape {:?}, not {:?}",
+            left.size(),
+            right.size()
+        ));
+    }
+    if left.equal(right) {
+        return Ok(());
+    }
+    let most = (left - right).abs().max().double_value(&[]);
+    Err(format!("differs by {most:e}"))
+}
+
+#[test]
+fn mlp() {
+    suite(models::mlp());
+}
+
+#[test]
+fn convolutions_with_batch_norm() {
+    suite(models::convnet());
+}
+
+#[test]
+fn transformer() {
+    suite(models::transformer(0.0));
+}
+
+#[test]
+fn transformer_with_dropout() {
+    suite(models::transformer(0.1));
+}
+
+#[test]
+fn unet_with_three_long_skips() {
+    suite(models::unet());
+}
+
+#[test]
+fn weights_used_more_than_once() {
+    suite(models::recurrent());
+}
+
+#[test]
+fn nodes_with_several_outputs() {
+    suite(models::multi_output());
+}
+
+#[test]
+fn tied_embedding_and_head() {
+    suite(models::tied());
+}

@@ -1,0 +1,212 @@
+//! Models in two forms with the same parameters: layers of a pipeline, and a loop
+//! over tch alone in the calling thread ([`Reference`](super::reference::Reference)).
+
+mod images;
+mod outputs;
+mod recurrent;
+mod tied;
+mod transformer;
+
+#[allow(unused_imports, reason = "every test binary uses its own part of this")]
+pub(crate) use images::{convnet, unet};
+pub(crate) use outputs::multi_output;
+pub(crate) use recurrent::recurrent;
+pub(crate) use tied::tied;
+pub(crate) use transformer::transformer;
+
+use std::fmt;
+use std::sync::Arc;
+
+use gpipe::tch::{Tensor, nn};
+use gpipe::{Context, Layer, Sequential, Values};
+
+/// What a layer may ask of the pass that it takes part in, whichever form runs it.
+pub(crate) trait Pass {
+    fn train(&self) -> bool;
+    fn stash(&self, name: &str, value: &Tensor);
+    fn pop(&self, name: &str) -> Tensor;
+}
+
+impl Pass for Context {
+    fn train(&self) -> bool {
+        Context::train(self)
+    }
+
+    fn stash(&self, name: &str, value: &Tensor) {
+        Context::stash(self, name, value).unwrap();
+    }
+
+    fn pop(&self, name: &str) -> Tensor {
+        Context::pop(self, name).unwrap().unwrap()
+    }
+}
+
+/// A built layer.
+pub(crate) type Forward = Box<dyn Fn(&Tensor, &dyn Pass) -> Tensor>;
+
+/// One layer: how to build it at the path of its parameters.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) name: String,
+    /// Where the plain form builds it: at another layer's path it finds that
+    /// layer's parameter, to which the pipeline ties its own.
+    pub(crate) home: String,
+    pub(crate) build: Arc<dyn Fn(&nn::Path<'_>) -> Forward + Send + Sync>,
+    stashes: Vec<&'static str>,
+    pops: Vec<&'static str>,
+}
+
+/// How near a model comes to plain gradient accumulation over the same micro-batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plainly {
+    /// The same bits.
+    Exactly,
+    /// Sums in another order: tied parameters.
+    Closely,
+    /// Not at all: it draws masks that a plain model cannot draw.
+    Not,
+}
+
+/// A model for tests; every one has at least eight layers.
+#[derive(Clone)]
+pub(crate) struct Model {
+    pub(crate) name: &'static str,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) batch: fn(i64) -> (Tensor, Tensor),
+    pub(crate) loss: fn(&Tensor, &Tensor) -> Tensor,
+    pub(crate) plainly: Plainly,
+    /// Whether the micro-batches do not see each other nor their number, so that
+    /// the whole batch gives nearly the same.
+    pub(crate) whole: bool,
+    ties: Vec<(&'static str, &'static str)>,
+}
+
+impl Model {
+    pub(crate) fn new(
+        name: &'static str,
+        batch: fn(i64) -> (Tensor, Tensor),
+        loss: fn(&Tensor, &Tensor) -> Tensor,
+    ) -> Self {
+        Self {
+            name,
+            parts: Vec::new(),
+            batch,
+            loss,
+            plainly: Plainly::Exactly,
+            whole: true,
+            ties: Vec::new(),
+        }
+    }
+
+    pub(crate) fn layer(
+        mut self,
+        name: impl Into<String>,
+        build: impl Fn(&nn::Path<'_>) -> Forward + Send + Sync + 'static,
+    ) -> Self {
+        let name = name.into();
+        self.parts.push(Part {
+            home: name.clone(),
+            name,
+            build: Arc::new(build),
+            stashes: Vec::new(),
+            pops: Vec::new(),
+        });
+        self
+    }
+
+    fn last(&mut self) -> &mut Part {
+        self.parts.last_mut().unwrap()
+    }
+
+    pub(crate) fn stashes(mut self, name: &'static str) -> Self {
+        self.last().stashes.push(name);
+        self
+    }
+
+    pub(crate) fn pops(mut self, name: &'static str) -> Self {
+        self.last().pops.push(name);
+        self
+    }
+
+    /// Ties `replica`, a parameter of the last layer, to `owner` of the layer `home`.
+    pub(crate) fn tied(
+        mut self,
+        home: &'static str,
+        owner: &'static str,
+        replica: &'static str,
+    ) -> Self {
+        home.clone_into(&mut self.last().home);
+        self.ties.push((owner, replica));
+        self
+    }
+
+    /// The form for a pipeline.
+    pub(crate) fn sequential(&self) -> Sequential {
+        let mut model = Sequential::new();
+        for part in &self.parts {
+            let build = Arc::clone(&part.build);
+            model = model.layer(&part.name, move |path| InPipeline(build(path)));
+            for name in &part.stashes {
+                model = model.stashes(*name);
+            }
+            for name in &part.pops {
+                model = model.pops(*name);
+            }
+        }
+        self.ties
+            .iter()
+            .fold(model, |model, (owner, replica)| model.tie(*owner, *replica))
+    }
+}
+
+/// A chain of plain modules as a model.
+pub(crate) fn from_chain(
+    name: &'static str,
+    chain: &super::Chain,
+    batch: fn(i64) -> (Tensor, Tensor),
+) -> Model {
+    let model = Model::new(name, batch, super::cross_entropy);
+    chain.iter().fold(model, |model, &(name, build)| {
+        model.layer(name, move |path| {
+            let module = build(path);
+            Box::new(move |x, pass| module.forward_t(x, pass.train()))
+        })
+    })
+}
+
+/// Eight layers with parameters of different sizes.
+pub(crate) fn mlp() -> Model {
+    from_chain("mlp", &super::mlp(), super::mlp_batch)
+}
+
+struct InPipeline(Forward);
+
+impl fmt::Debug for InPipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("InPipeline")
+    }
+}
+
+impl Layer for InPipeline {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
+        Ok(self.0(&inputs.into_one()?, ctx).into())
+    }
+}
+
+/// tch's own linear layer.
+fn linear(path: &nn::Path<'_>, inputs: i64, outputs: i64) -> nn::Linear {
+    nn::linear(path, inputs, outputs, nn::LinearConfig::default())
+}
+
+/// A weight whose size does not make the numbers grow.
+fn weight(path: &nn::Path<'_>, name: &str, shape: &[i64]) -> Tensor {
+    let fan_in = shape.last().copied().unwrap_or(1);
+    path.randn(name, shape, 0.0, 1.0 / (fan_in as f64).sqrt())
+}
+
+/// Cross entropy over all positions of `[sample, time, class]`.
+fn token_loss(out: &Tensor, y: &Tensor) -> Tensor {
+    let classes = out.size()[2];
+    out.reshape([-1, classes])
+        .cross_entropy_for_logits(&y.reshape([-1]))
+}
