@@ -6,7 +6,8 @@
 //! tied parameters are summed place by place; no plain model does either, so with
 //! these the pipeline of one stage under GPipe's schedule is the measure.
 //!
-//! `PARITY=zbv` runs the combinations whose name contains that text.
+//! `PARITY=zbv` runs the combinations whose name contains that text;
+//! `PARITY_EVERY=1` makes ten updates in all of them (some ten minutes).
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss)]
 
@@ -30,7 +31,8 @@ const DEVICES: [usize; 4] = [1, 2, 3, 4];
 /// Micro-batches of unequal sizes, down to a single sample.
 const SAMPLES: i64 = 19;
 const UPDATES: usize = 10;
-/// Every so manieth combination makes all the updates, the others one. It divides
+/// Every so manieth combination makes all the updates, the others one, unless the
+/// environment says another number. It divides
 /// none of the axes' lengths: each value of each axis meets all of the others'.
 const EVERY: usize = 5;
 /// So many failures are told before the rest is left out.
@@ -161,6 +163,7 @@ fn suite(model: Model) {
 fn run(model: &Model, say: &Sender<String>) {
     single_threaded();
     let only = std::env::var("PARITY").unwrap_or_default();
+    let every = std::env::var("PARITY_EVERY").map_or(EVERY, |every| every.parse().unwrap());
     let (x, y) = (model.batch)(SAMPLES);
     let (mut counts, mut failures) = (Counts::default(), Vec::new());
     let (began, mut number) = (Instant::now(), 0);
@@ -177,7 +180,7 @@ fn run(model: &Model, say: &Sender<String>) {
             if !name.contains(&only) {
                 continue;
             }
-            let steps = if number % EVERY == 0 { UPDATES } else { 1 };
+            let steps = if number % every == 0 { UPDATES } else { 1 };
             counts.run += 1;
             counts.updated += usize::from(steps > 1);
             say.send(name.clone()).unwrap();
