@@ -275,7 +275,7 @@ impl Pipeline {
     ) -> Result<(), Error> {
         self.engine
             .on_each(move |_, stage| stage.set_trainable(&chosen, trainable))?;
-        Ok(())
+        self.ties.follow(&mut self.engine)
     }
 
     /// The layers of each stage.
