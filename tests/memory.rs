@@ -9,8 +9,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
 use gpipe::memory::{self, Account};
-use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::{AdamW, Optimizer, Pipeline};
+use gpipe::layers::TransformerBlock;
+use gpipe::partitioner::ScheduleKind;
+use gpipe::tch::{Device, Kind, Reduction, Tensor};
+use gpipe::{AdamW, MemoryReport, Optimizer, Pipeline, Recompute, Sequential};
 use support::*;
 
 /// Tensors from before anything counted, and the word to be the only test that
@@ -69,5 +71,51 @@ fn training_counts_to_the_same_level_step_after_step_and_to_the_same_numbers() {
     for _ in 0..20 {
         step();
         assert_eq!(memory::live().unwrap(), level);
+    }
+}
+
+/// Eight equal blocks, whose activations are much larger than their gradients.
+fn blocks() -> Sequential {
+    (0..8).fold(Sequential::new(), |model, number| {
+        model.try_layer(format!("block.{number}"), |p| {
+            TransformerBlock::new(p, 32, 2, 8, 0.1)
+        })
+    })
+}
+
+/// The memory of a step that is not the first, with sixteen micro-batches.
+fn memory_of(schedule: ScheduleKind, recompute: Recompute) -> MemoryReport {
+    let mut pipe = Pipeline::builder(blocks())
+        .devices(&cpus(4))
+        .schedule(schedule)
+        .micro_batches(16)
+        .recompute(recompute)
+        .threads_per_stage(1)
+        .measure_memory(true)
+        .build()
+        .unwrap();
+    let x = Tensor::ones([32, 32, 32], (Kind::Float, Device::Cpu));
+    let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
+    let mut step = || pipe.train_step(&x, &x, loss).unwrap().memory.unwrap();
+    step();
+    step()
+}
+
+#[test]
+fn print() {
+    let _alone = alone();
+    for schedule in ScheduleKind::ALL {
+        if schedule == ScheduleKind::ForwardOnly { continue; }
+        for recompute in [Recompute::Never, Recompute::Always] {
+            let memory = memory_of(schedule, recompute.clone());
+            println!("{schedule} {recompute:?}");
+            for (n, d) in memory.devices.iter().enumerate() {
+                println!("  d{n} peak {} held {} predicted {} left {}", d.peak, d.held, d.predicted, d.left);
+            }
+            for (n, d) in memory.stages.iter().enumerate() {
+                let d = d.unwrap();
+                println!("  s{n} peak {} held {} predicted {} left {}", d.peak, d.held, d.predicted, d.left);
+            }
+        }
     }
 }
