@@ -185,7 +185,7 @@ fn grouped() -> Optimizer {
         ..Sgd::default()
     };
     Optimizer::new(base())
-        .group(|name| name.ends_with(".bias"), bare())
+        .group(|name| name.ends_with("bias"), bare())
         .group(|name| name.starts_with("norm."), momentum)
 }
 

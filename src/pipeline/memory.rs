@@ -1,6 +1,6 @@
 //! What a step's activations took, beside what the schedule has them take.
 
-use gpipe_partitioner::{Bytes, CheckedSchedule, Costs, DeviceId, StageId, simulate};
+use gpipe_partitioner::{Bytes, CheckedSchedule, Costs, DeviceId, StageId, StageTimes, simulate};
 
 use super::Pipeline;
 use crate::error::Error;
@@ -65,7 +65,7 @@ impl Pipeline {
 
 /// `pages` has one entry a stage.
 fn report(schedule: &CheckedSchedule, pages: &[Page]) -> MemoryReport {
-    let costs = Costs::new(vec![Default::default(); pages.len()]);
+    let costs = Costs::new(vec![StageTimes::default(); pages.len()]);
     let costs = pages
         .iter()
         .enumerate()
