@@ -37,7 +37,7 @@ pub use {
     batch::BatchError,
     error::Error,
     optim::Optimizer,
-    pipeline::{Pipeline, PipelineBuilder, StepReport},
+    pipeline::{MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepReport},
     torch::{
         AdamW, Context, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, Recompute,
         Sequential, Sgd, TorchError, Values, cuda_available, intra_op_threads, layers,

@@ -17,14 +17,14 @@ use crate::torch::{Groups, OptimizerKind};
 /// ```
 /// use gpipe::{AdamW, Optimizer};
 ///
-/// let base = AdamW { lr: 3e-4, weight_decay: 0.1, ..AdamW::default() };
+/// let base = AdamW { lr: 4e-4, weight_decay: 0.1, ..AdamW::default() };
 /// let mut optimizer = Optimizer::new(base)
-///     .group(|name| name.starts_with("embed."), AdamW { lr: 3e-5, ..base })
+///     .group(|name| name.starts_with("embed."), AdamW { lr: 1e-4, ..base })
 ///     .group(|name| name.ends_with(".bias"), AdamW { weight_decay: 0.0, ..base });
 /// assert_eq!(optimizer.group_of("embed.bias"), Some(0)); // the first that fits
 /// assert_eq!(optimizer.group_of("head.weight"), None); // as `Optimizer::new` says
-/// optimizer.set_lr(1.5e-4);
-/// assert_eq!(optimizer.group_lr(0), Some(1.5e-5)); // groups keep their ratio
+/// optimizer.set_lr(2e-4);
+/// assert_eq!(optimizer.group_lr(0), Some(5e-5)); // groups keep their ratio
 /// ```
 #[derive(Debug)]
 pub struct Optimizer {

@@ -8,9 +8,11 @@ mod support;
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
+use gpipe::layers::TransformerBlock;
 use gpipe::memory::{self, Account};
-use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::{AdamW, Optimizer, Pipeline};
+use gpipe::partitioner::{DeviceId, ScheduleKind};
+use gpipe::tch::{Device, Kind, Reduction, Tensor};
+use gpipe::{AdamW, MemoryReport, MemoryUse, Optimizer, Pipeline, Recompute, Sequential};
 use support::*;
 
 /// Tensors from before anything counted, and the word to be the only test that
@@ -69,5 +71,125 @@ fn training_counts_to_the_same_level_step_after_step_and_to_the_same_numbers() {
     for _ in 0..20 {
         step();
         assert_eq!(memory::live().unwrap(), level);
+    }
+}
+
+/// Eight equal blocks, whose activations are much larger than their gradients.
+fn blocks() -> Sequential {
+    (0..8).fold(Sequential::new(), |model, number| {
+        model.try_layer(format!("block.{number}"), |p| {
+            TransformerBlock::new(p, 32, 2, 8, 0.1)
+        })
+    })
+}
+
+fn pipeline_over_four(schedule: ScheduleKind, recompute: Recompute) -> Pipeline {
+    Pipeline::builder(blocks())
+        .devices(&cpus(4))
+        .schedule(schedule)
+        .micro_batches(16)
+        .recompute(recompute)
+        .threads_per_stage(1)
+        .measure_memory(true)
+        .build()
+        .unwrap()
+}
+
+/// The memory of a step that is not the first.
+fn memory_of(pipe: &mut Pipeline) -> MemoryReport {
+    let x = Tensor::ones([32, 16, 32], (Kind::Float, Device::Cpu));
+    let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
+    pipe.train_step(&x, &x, loss).unwrap();
+    pipe.train_step(&x, &x, loss).unwrap().memory.unwrap()
+}
+
+/// What is on its way between two stages comes and goes as threads get to it: a few
+/// values of 2 samples × 16 tokens × 32 features.
+const ON_THE_WAY: f64 = 5.0 * 4096.0;
+
+fn trainable() -> impl Iterator<Item = ScheduleKind> {
+    let all = ScheduleKind::ALL.into_iter();
+    all.filter(|schedule| *schedule != ScheduleKind::ForwardOnly)
+}
+
+#[test]
+fn what_stages_hold_is_what_the_schedule_predicts() {
+    let _alone = alone();
+    for schedule in trainable() {
+        for recompute in [Recompute::Never, Recompute::Always] {
+            let what = format!("{schedule} {recompute:?}");
+            let memory = memory_of(&mut pipeline_over_four(schedule, recompute.clone()));
+            let stages: Vec<MemoryUse> = memory.stages.into_iter().flatten().collect();
+            assert!(stages.len() >= memory.devices.len(), "{what}");
+            for used in stages.iter().chain(&memory.devices) {
+                let (held, predicted) = (used.held.0 as f64, used.predicted.0 as f64);
+                assert!(held < predicted * 1.02 + ON_THE_WAY, "{what}: {used:?}");
+                // A recomputing stage keeps little but what it sends, which may be
+                // gone before the next micro-batch comes.
+                let least = if recompute == Recompute::Never {
+                    0.98
+                } else {
+                    0.5
+                };
+                assert!(held > predicted * least - ON_THE_WAY, "{what}: {used:?}");
+                assert!(used.peak > used.held, "{what}: {used:?}");
+                assert_eq!(used.left.0, 0, "{what}: {used:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn schedules_hold_the_share_of_gpipes_memory_that_they_promise() {
+    let _alone = alone();
+    let held = |schedule| {
+        let mut pipe = pipeline_over_four(schedule, Recompute::Never);
+        let in_flight: Vec<f64> = (0..4)
+            .map(|device| pipe.schedule().unwrap().peak_in_flight_on(DeviceId(device)))
+            .collect();
+        (memory_of(&mut pipe), in_flight)
+    };
+    let (gpipe, all) = held(ScheduleKind::GPipe);
+    for schedule in [
+        ScheduleKind::OneFOneB,
+        ScheduleKind::VHalf,
+        ScheduleKind::VMin,
+    ] {
+        let (memory, in_flight) = held(schedule);
+        for device in 0..4 {
+            let promised = in_flight[device] / all[device];
+            let (own, gpipes) = (memory.devices[device], gpipe.devices[device]);
+            let share = own.held.0 as f64 / gpipes.held.0 as f64;
+            assert!(promised < 0.5);
+            assert!(
+                (share / promised - 1.0).abs() < 0.1,
+                "{schedule}, device {device}: {share} of gpipe's, promised {promised}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_pipeline_measures_its_memory_only_when_asked() {
+    let (x, y) = mlp_batch(4);
+    let mut pipe = Pipeline::new(sequential(&mlp()), &cpus(2), 2).unwrap();
+    let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
+    assert!(report.memory.is_none());
+}
+
+#[test]
+fn accumulated_gradients_are_no_activations() {
+    let _alone = alone();
+    let mut pipe = pipeline_over_four(ScheduleKind::OneFOneB, Recompute::Never);
+    let first = memory_of(&mut pipe);
+    // Gradients that are there already, and after an update those that are not.
+    let again = memory_of(&mut pipe);
+    Optimizer::new(AdamW::default()).step(&mut pipe).unwrap();
+    let anew = memory_of(&mut pipe);
+    for (device, used) in first.devices.iter().enumerate() {
+        for other in [again.devices[device], anew.devices[device]] {
+            assert!((used.held.0 as f64 - other.held.0 as f64).abs() < ON_THE_WAY);
+            assert_eq!(other.left.0, 0);
+        }
     }
 }

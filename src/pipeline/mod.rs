@@ -2,6 +2,7 @@
 
 mod builder;
 mod clip;
+mod memory;
 mod programs;
 mod report;
 mod ties;
@@ -20,6 +21,7 @@ use crate::optim::Optimizer;
 use crate::torch::{LossFn, Mode, NonFinite, Sequential, StepSettings, TorchStage, Values};
 
 pub use builder::PipelineBuilder;
+pub use memory::{MemoryReport, MemoryUse};
 pub use report::StepReport;
 
 use programs::Programs;
@@ -54,6 +56,7 @@ pub struct Pipeline {
     programs: Programs,
     ties: Ties,
     non_finite: NonFinite,
+    measures_memory: bool,
     steps: u64,
 }
 
@@ -275,7 +278,7 @@ impl Pipeline {
     ) -> Result<(), Error> {
         self.engine
             .on_each(move |_, stage| stage.set_trainable(&chosen, trainable))?;
-        Ok(())
+        self.ties.follow(&mut self.engine)
     }
 
     /// The layers of each stage.
@@ -334,6 +337,7 @@ impl Pipeline {
         } else {
             Some(batch::gather(gradients)?)
         };
+        let memory = self.memory(program.schedule())?;
         let non_finite = self.non_finite(losses.total)?;
         if non_finite.is_some() {
             self.undo()?;
@@ -347,6 +351,7 @@ impl Pipeline {
         let mut report = StepReport::new(losses.total, outcome.timeline, program.schedule());
         report.input_gradient = input_gradient;
         report.non_finite = non_finite;
+        report.memory = memory;
         Ok(report)
     }
 

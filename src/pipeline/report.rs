@@ -2,6 +2,7 @@
 
 use gpipe_partitioner::{CheckedSchedule, Timeline, simulate};
 
+use super::MemoryReport;
 use crate::error::Error;
 use crate::torch::{TorchError, Values};
 
@@ -22,6 +23,9 @@ pub struct StepReport {
     /// ([`NonFinite::Skip`](crate::NonFinite::Skip)): the loss is then that of the
     /// skipped step, and gradients and buffers are what they were before.
     pub non_finite: Option<String>,
+    /// What activations took, where the pipeline measures it
+    /// ([`PipelineBuilder::measure_memory`](crate::PipelineBuilder::measure_memory)).
+    pub memory: Option<MemoryReport>,
 }
 
 impl StepReport {
@@ -34,6 +38,7 @@ impl StepReport {
             predicted,
             input_gradient: None,
             non_finite: None,
+            memory: None,
         }
     }
 

@@ -102,6 +102,18 @@ impl Ties {
         Ok(())
     }
 
+    /// Has places of use get gradients exactly where their owner does.
+    pub(super) fn follow(&self, engine: &mut Engine<TorchStage>) -> Result<(), Error> {
+        for tied in self.0.iter() {
+            let trainable = handle(&tied.owner, engine)?.requires_grad();
+            for place in tied.places.iter().filter(|place| **place != tied.owner) {
+                let name = place.name.clone();
+                engine.on_stage(place.stage, move |stage| stage.follow(&name, trainable))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Brings places of use on other devices up to date after their owner changed.
     pub(super) fn refresh(&self, engine: &mut Engine<TorchStage>) -> Result<(), Error> {
         for tied in self.0.iter() {

@@ -33,7 +33,7 @@ pub(crate) use rng::{INCREMENT, mix};
 pub use step::NonFinite;
 
 pub(crate) use skips::Skip;
-pub(crate) use stage::{StageSpec, TorchStage};
+pub(crate) use stage::{Books, Page, StageSpec, TorchStage, Used};
 pub(crate) use step::{Mode, StepSettings};
 
 use std::cell::Cell;

@@ -8,7 +8,7 @@ use super::gradients::finite;
 use super::run::{add_roots, restore};
 use super::segment::Which;
 use super::{Running, TorchStage};
-use crate::torch::ffi::RandomScope;
+use crate::torch::ffi::{self, RandomScope};
 use crate::torch::rng;
 use crate::torch::step::{Mode, StepSettings};
 use crate::torch::values::{Values, hand_over};
@@ -175,6 +175,9 @@ impl TorchStage {
         let weight = loss
             .weight
             .map(|weight| Tensor::from(weight).to_device(self.device));
-        Ok([Some(loss.value.f_detach()?), weight].into_iter().collect())
+        // The caller keeps it to the end of the step. A copy: libtorch's own mean of
+        // squares, say, is one number at the beginning of a whole batch's memory.
+        let value = ffi::copy(&loss.value.f_detach()?)?;
+        Ok([Some(value), weight].into_iter().collect())
     }
 }

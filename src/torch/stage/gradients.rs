@@ -102,6 +102,14 @@ impl TorchStage {
         self.refresh(name, owner)
     }
 
+    /// Whether gradients arrive at a place of use.
+    pub(crate) fn follow(&self, name: &str, trainable: bool) -> anyhow::Result<()> {
+        if let Some((_, replica)) = self.replicas.iter().find(|(own, _)| own == name) {
+            let _ = replica.f_set_requires_grad(trainable)?;
+        }
+        Ok(())
+    }
+
     /// Copies the owner's values to a place of use on another device.
     pub(crate) fn refresh(&mut self, name: &str, owner: &Tensor) -> anyhow::Result<()> {
         let replica = self.replicas.iter().find(|(own, _)| own == name);

@@ -13,6 +13,7 @@ mod backward;
 mod flight;
 mod forward;
 mod gradients;
+mod ledger;
 mod run;
 mod segment;
 
@@ -33,6 +34,8 @@ use super::step::{Mode, StepSettings};
 use super::values::Values;
 use crate::engine::Stage;
 use flight::{Flight, Half};
+use ledger::Ledger;
+pub(crate) use ledger::{Books, Page, Used};
 use segment::Segment;
 
 /// What a stage is made from.
@@ -49,6 +52,8 @@ pub(crate) struct StageSpec {
     /// All skips of the model.
     pub(crate) skips: Arc<[Skip]>,
     pub(crate) recompute: Recompute,
+    /// Where its activations are counted, where that is asked for.
+    pub(crate) books: Option<Books>,
 }
 
 /// Consecutive layers on one device.
@@ -87,6 +92,7 @@ pub(crate) struct TorchStage {
     /// A step has ended here, and its layers have not been told.
     uncommitted: bool,
     optimizers: HashMap<u64, OptimizerState>,
+    ledger: Option<Ledger>,
     running: Running,
 }
 
@@ -132,6 +138,7 @@ impl TorchStage {
             saved_buffers: Vec::new(),
             uncommitted: false,
             optimizers: HashMap::new(),
+            ledger: spec.books.as_ref().map(Books::ledger).transpose()?,
             running: Running::Nothing,
         })
     }
@@ -190,11 +197,16 @@ impl Stage for TorchStage {
             self.set_aside()?;
             self.saved_buffers = self.buffers.iter().map(|(_, b)| b.copy()).collect();
         }
+        if let Some(ledger) = &mut self.ledger {
+            ledger.begin()?;
+        }
         Ok(())
     }
 
     fn run(&mut self, action: Action, inputs: Vec<Values>) -> anyhow::Result<Vec<Values>> {
-        super::caught(|| self.run_action(action, inputs))
+        self.measured(action.kind, |stage| {
+            super::caught(|| stage.run_action(action, inputs))
+        })
     }
 
     fn end(&mut self) -> anyhow::Result<()> {

@@ -1,0 +1,91 @@
+//! What a step's activations took, beside what the schedule has them take.
+
+use gpipe_partitioner::{Bytes, CheckedSchedule, Costs, DeviceId, StageId, StageTimes, simulate};
+
+use super::Pipeline;
+use crate::error::Error;
+use crate::torch::{Page, Used};
+
+/// Memory that a training step's activations took, measured and predicted: what
+/// micro-batches leave on stages for their backwards, and what actions use for
+/// themselves. Parameters, their gradients and optimizer state are not in it.
+///
+/// A value that a stage sends to another on the CPU counts for the sender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryReport {
+    /// By stage. `None` for the stages of a CUDA device that has several: its
+    /// allocator does not tell them apart.
+    pub stages: Vec<Option<MemoryUse>>,
+    /// By device. Of a CUDA device, all that the process allocates there in the
+    /// step counts.
+    pub devices: Vec<MemoryUse>,
+}
+
+/// Memory of activations on one stage or device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryUse {
+    /// The most at any time, with what actions need only while they run.
+    pub peak: Bytes,
+    /// The most between two actions: what micro-batches in flight held.
+    pub held: Bytes,
+    /// What `held` is on paper: the schedule's lists with the bytes that this
+    /// step's micro-batches were seen to keep.
+    pub predicted: Bytes,
+    /// What was left when the step was over; 0 unless layers keep something.
+    pub left: Bytes,
+}
+
+impl MemoryUse {
+    fn new(used: Used, predicted: Bytes) -> Self {
+        Self {
+            peak: used.peak,
+            held: used.held,
+            predicted,
+            left: used.left,
+        }
+    }
+}
+
+impl Pipeline {
+    /// What the step that just ended used; `None` where nobody measures.
+    pub(super) fn memory(
+        &mut self,
+        schedule: &CheckedSchedule,
+    ) -> Result<Option<MemoryReport>, Error> {
+        if !self.measures_memory {
+            return Ok(None);
+        }
+        let pages = self.engine.on_each(|_, stage| stage.memory())?;
+        let pages: Option<Vec<Page>> = pages.into_iter().collect();
+        Ok(pages.map(|pages| report(schedule, &pages)))
+    }
+}
+
+/// `pages` has one entry a stage.
+fn report(schedule: &CheckedSchedule, pages: &[Page]) -> MemoryReport {
+    let costs = Costs::new(vec![StageTimes::default(); pages.len()]);
+    let costs = pages
+        .iter()
+        .enumerate()
+        .fold(costs, |costs, (stage, page)| {
+            costs.with_memory(StageId(stage), page.micro_batch)
+        });
+    let simulation = simulate(schedule, &costs);
+    let of_stages = pages.iter().zip(simulation.stage_peak_bytes());
+    let of_devices = simulation.peak_bytes().into_iter().enumerate();
+    MemoryReport {
+        stages: of_stages
+            .map(|(page, predicted)| Some(MemoryUse::new(page.stage?, predicted)))
+            .collect(),
+        devices: of_devices
+            .map(|(device, predicted)| {
+                // All stages of a device share its books.
+                let stages = schedule.stages_on(DeviceId(device));
+                let page = stages.first().and_then(|stage| pages.get(stage.index()));
+                MemoryUse::new(page.map(|page| page.device).unwrap_or_default(), predicted)
+            })
+            .collect(),
+    }
+}
