@@ -9,9 +9,13 @@ mod transformer;
 
 #[allow(unused_imports, reason = "every test binary uses its own part of this")]
 pub(crate) use images::{convnet, unet};
+#[allow(unused_imports, reason = "likewise")]
 pub(crate) use outputs::multi_output;
+#[allow(unused_imports, reason = "likewise")]
 pub(crate) use recurrent::recurrent;
+#[allow(unused_imports, reason = "likewise")]
 pub(crate) use tied::tied;
+#[allow(unused_imports, reason = "likewise")]
 pub(crate) use transformer::transformer;
 
 use std::fmt;

@@ -1,0 +1,59 @@
+//! A hundred steps leave no byte behind: a binary of its own, since the count is
+//! that of the whole process.
+#![cfg(feature = "torch")]
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use gpipe::partitioner::ScheduleKind;
+use gpipe::{AdamW, Optimizer, Pipeline, Recompute, memory};
+use support::cpus;
+use support::models;
+
+/// Bytes of all live tensors after two steps and after a hundred.
+fn levels(model: &models::Model, schedule: ScheduleKind, recompute: Recompute) -> [u64; 2] {
+    let (x, y) = (model.batch)(8);
+    let mut pipe = Pipeline::builder(model.sequential())
+        .devices(&cpus(2))
+        .micro_batches(4)
+        .schedule(schedule)
+        .recompute(recompute)
+        .threads_per_stage(1)
+        .build()
+        .unwrap();
+    let mut optimizer = Optimizer::new(AdamW::default());
+    let mut level = 0;
+    for step in 0..100 {
+        drop(pipe.train_step(&x, &y, model.loss).unwrap());
+        optimizer.step(&mut pipe).unwrap();
+        if step == 1 {
+            level = memory::live().unwrap();
+        }
+    }
+    [level, memory::live().unwrap()]
+}
+
+#[test]
+fn a_hundred_steps_leave_nothing_behind() {
+    memory::install().unwrap();
+    let nothing = memory::live().unwrap();
+    for model in [
+        models::mlp(),
+        models::convnet(),
+        models::recurrent(),
+        models::unet(),
+        models::multi_output(),
+        models::tied(),
+    ] {
+        for (schedule, recompute) in [
+            (ScheduleKind::OneFOneB, Recompute::Never),
+            (ScheduleKind::ZbH1, Recompute::Never),
+            (ScheduleKind::Zbv, Recompute::Always),
+        ] {
+            let [early, late] = levels(&model, schedule, recompute);
+            assert!(early > nothing);
+            assert_eq!(late, early, "{} under {schedule}", model.name);
+        }
+        assert_eq!(memory::live().unwrap(), nothing, "{}", model.name);
+    }
+}
