@@ -13,6 +13,7 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Sender};
@@ -31,10 +32,12 @@ const DEVICES: [usize; 4] = [1, 2, 3, 4];
 /// Micro-batches of unequal sizes, down to a single sample.
 const SAMPLES: i64 = 19;
 const UPDATES: usize = 10;
-/// Every so manieth combination makes all the updates, the others one, unless the
-/// environment says another number. It divides
-/// none of the axes' lengths: each value of each axis meets all of the others'.
+/// Every so manieth combination (and each with mixed recomputation) makes all the
+/// updates, the others one, unless the environment says another number: enough for
+/// each two values of different axes to meet, which is asserted.
 const EVERY: usize = 5;
+/// With so many micro-batches, every other stage or layer recomputes as well.
+const MIXED: usize = 4;
 /// So many failures are told before the rest is left out.
 const TOLD: usize = 20;
 
@@ -66,6 +69,24 @@ impl Case {
             micro_batches,
             recompute: Recompute::Never,
         }
+    }
+
+    fn is_mixed(&self) -> bool {
+        matches!(self.recompute, Recompute::Stages(_) | Recompute::Layers(_))
+    }
+
+    /// Each two of its values on different axes.
+    fn pairs(&self) -> impl Iterator<Item = String> + use<> {
+        let axes = [
+            format!("{} v={}", self.schedule, self.chunks),
+            format!("p={}", self.devices),
+            format!("m={}", self.micro_batches),
+            self.recompute.to_string(),
+        ];
+        (0..axes.len()).flat_map(move |second| {
+            let axes = axes.clone();
+            (0..second).map(move |first| format!("{}, {}", axes[first], axes[second]))
+        })
     }
 
     fn exists(&self) -> bool {
@@ -119,7 +140,7 @@ fn cases(layers: usize, micro_batches: usize) -> Vec<Case> {
         }
         for chunks in chunks(schedule) {
             for devices in DEVICES {
-                for recompute in [Recompute::Never, Recompute::ExceptLast, Recompute::Always] {
+                for recompute in recomputes(layers, devices * chunks, micro_batches) {
                     cases.push(Case {
                         schedule,
                         devices,
@@ -135,11 +156,38 @@ fn cases(layers: usize, micro_batches: usize) -> Vec<Case> {
     cases
 }
 
+fn recomputes(layers: usize, stages: usize, micro_batches: usize) -> Vec<Recompute> {
+    let every_other = |count| (0..count).map(|number| number % 2 == 1).collect();
+    let mut all = vec![Recompute::Never, Recompute::ExceptLast, Recompute::Always];
+    if micro_batches == MIXED {
+        all.push(if stages.is_multiple_of(2) {
+            Recompute::Stages(every_other(stages))
+        } else {
+            Recompute::Layers(every_other(layers))
+        });
+    }
+    all
+}
+
 #[derive(Default)]
 struct Counts {
     run: usize,
     updated: usize,
     refused: usize,
+    /// Pairs of values that have met in any combination, and in one with updates.
+    pairs: BTreeSet<String>,
+    updated_pairs: BTreeSet<String>,
+}
+
+impl Counts {
+    fn count(&mut self, case: &Case, updated: bool) {
+        self.run += 1;
+        self.pairs.extend(case.pairs());
+        if updated {
+            self.updated += 1;
+            self.updated_pairs.extend(case.pairs());
+        }
+    }
 }
 
 /// Runs every combination for `model`; fails at the end with the names of those
@@ -180,9 +228,9 @@ fn run(model: &Model, say: &Sender<String>) {
             if !name.contains(&only) {
                 continue;
             }
-            let steps = if number % every == 0 { UPDATES } else { 1 };
-            counts.run += 1;
-            counts.updated += usize::from(steps > 1);
+            let updates = number % every == 0 || case.is_mixed();
+            let steps = if updates { UPDATES } else { 1 };
+            counts.count(&case, steps > 1);
             say.send(name.clone()).unwrap();
             if let Err(why) = check(&case, model, (&x, &y), &expected, steps) {
                 failures.push(format!("{name}: {why}"));
@@ -199,6 +247,10 @@ fn run(model: &Model, say: &Sender<String>) {
         began.elapsed().as_secs_f64()
     );
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+    if only.is_empty() {
+        let missed: Vec<_> = counts.pairs.difference(&counts.updated_pairs).collect();
+        assert!(missed.is_empty(), "no updates with {missed:?}");
+    }
 }
 
 /// What every combination with so many micro-batches must give.

@@ -203,7 +203,7 @@ pub(crate) fn pipeline_numbers(
     steps: usize,
 ) -> Result<Numbers, gpipe::Error> {
     let output = pipe.forward(x)?;
-    let report = pipe.train_step(&asking(x), y, model.loss)?;
+    let report = pipe.train_step(asking(x), y, model.loss)?;
     let input_gradient = report
         .input_gradient
         .map(|values| values.into_one().unwrap());

@@ -1,5 +1,6 @@
 //! Models in two forms with the same parameters: layers of a pipeline, and a loop
 //! over tch alone in the calling thread ([`Reference`](super::reference::Reference)).
+#![allow(unused_imports, reason = "every test binary uses its own part of this")]
 
 mod images;
 mod outputs;
@@ -7,7 +8,6 @@ mod recurrent;
 mod tied;
 mod transformer;
 
-#[allow(unused_imports, reason = "every test binary uses its own part of this")]
 pub(crate) use images::{convnet, unet};
 #[allow(unused_imports, reason = "likewise")]
 pub(crate) use outputs::multi_output;
