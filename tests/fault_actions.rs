@@ -88,7 +88,7 @@ struct Brittle {
 
 /// Zero whose gradient is not a number.
 fn poison(x: &Tensor) -> Tensor {
-    (x - x).sqrt().sum(x.kind())
+    (x * 0.0).sqrt().sum(x.kind())
 }
 
 impl Layer for Brittle {
@@ -105,13 +105,13 @@ impl Layer for Brittle {
             "the layer panics"
         );
         if switch.is(NotFinite, ctx) {
-            output = output * f64::NAN;
+            output *= f64::NAN;
         }
         if switch.is(InputNotFinite, ctx) {
-            output = output + poison(&x);
+            output += poison(&x);
         }
         if switch.is(WeightNotFinite, ctx) {
-            output = output + poison(&self.weight);
+            output += poison(&self.weight);
         }
         tch::no_grad(|| {
             if switch.is(Input, ctx) {
