@@ -165,6 +165,15 @@ fn schedules_hold_the_share_of_gpipes_memory_that_they_promise() {
                 (share / promised - 1.0).abs() < 0.1,
                 "{schedule}, device {device}: {share} of gpipe's, promised {promised}"
             );
+            // With what an action needs while it runs, which is the same for all.
+            let scratch = gpipes.peak.0 - gpipes.held.0;
+            let promised =
+                (own.predicted.0 + scratch) as f64 / (gpipes.predicted.0 + scratch) as f64;
+            let share = own.peak.0 as f64 / gpipes.peak.0 as f64;
+            assert!(
+                (share / promised - 1.0).abs() < 0.1,
+                "{schedule}, device {device}: a peak of {share} of gpipe's, promised {promised}"
+            );
         }
     }
 }
