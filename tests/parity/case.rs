@@ -1,0 +1,142 @@
+//! What is combined with what.
+
+use std::fmt;
+
+use gpipe::partitioner::{ScheduleKind, Shape};
+use gpipe::{Pipeline, Recompute};
+
+use crate::support::cpus;
+use crate::support::models::Model;
+
+const DEVICES: [usize; 4] = [1, 2, 3, 4];
+/// With so many micro-batches, every other stage or layer recomputes as well.
+const MIXED: usize = 4;
+
+/// One combination.
+pub(crate) struct Case {
+    pub(crate) schedule: ScheduleKind,
+    pub(crate) devices: usize,
+    pub(crate) chunks: usize,
+    pub(crate) micro_batches: usize,
+    pub(crate) recompute: Recompute,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} p={} v={} m={} recompute {}",
+            self.schedule, self.devices, self.chunks, self.micro_batches, self.recompute
+        )
+    }
+}
+
+impl Case {
+    /// One stage, nothing recomputed.
+    pub(crate) fn simplest(micro_batches: usize) -> Self {
+        Self {
+            schedule: ScheduleKind::GPipe,
+            devices: 1,
+            chunks: 1,
+            micro_batches,
+            recompute: Recompute::Never,
+        }
+    }
+
+    pub(crate) fn is_mixed(&self) -> bool {
+        matches!(self.recompute, Recompute::Stages(_) | Recompute::Layers(_))
+    }
+
+    /// Each two of its values on different axes.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = String> + use<> {
+        let axes = [
+            format!("{} v={}", self.schedule, self.chunks),
+            format!("p={}", self.devices),
+            format!("m={}", self.micro_batches),
+            self.recompute.to_string(),
+        ];
+        (0..axes.len()).flat_map(move |second| {
+            let axes = axes.clone();
+            (0..second).map(move |first| format!("{}, {}", axes[first], axes[second]))
+        })
+    }
+
+    pub(crate) fn exists(&self) -> bool {
+        let shape = Shape {
+            devices: self.devices,
+            chunks: self.chunks,
+            micro_batches: self.micro_batches,
+        };
+        self.schedule.generate(shape).is_ok()
+    }
+
+    pub(crate) fn pipeline(&self, model: &Model) -> Result<Pipeline, gpipe::Error> {
+        let stages = self.devices * self.chunks;
+        Pipeline::builder(model.sequential())
+            .devices(&cpus(self.devices))
+            .chunks(self.chunks)
+            .recompute(self.recompute.clone())
+            .balance(&balance(model.parts.len(), stages, self.micro_batches))
+            .micro_batches(self.micro_batches)
+            .schedule(self.schedule)
+            .threads_per_stage(1)
+            .seed(11)
+            .build()
+    }
+}
+
+/// Layers for each stage; which stages have one more turns with `turn`.
+fn balance(layers: usize, stages: usize, turn: usize) -> Vec<usize> {
+    let more = |stage: usize| usize::from((stage + turn) % stages < layers % stages);
+    (0..stages)
+        .map(|stage| layers / stages + more(stage))
+        .collect()
+}
+
+/// The chunks that a schedule is tried with.
+fn chunks(schedule: ScheduleKind) -> Vec<usize> {
+    match schedule {
+        ScheduleKind::Interleaved1F1B | ScheduleKind::LoopedBfs | ScheduleKind::InterleavedZb => {
+            vec![2, 3]
+        }
+        _ => vec![schedule.default_chunks()],
+    }
+}
+
+/// All combinations for a model of so many layers, for one number of micro-batches.
+pub(crate) fn cases(layers: usize, micro_batches: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for schedule in ScheduleKind::ALL {
+        if schedule == ScheduleKind::ForwardOnly {
+            continue;
+        }
+        for chunks in chunks(schedule) {
+            for devices in DEVICES {
+                for recompute in recomputes(layers, devices * chunks, micro_batches) {
+                    cases.push(Case {
+                        schedule,
+                        devices,
+                        chunks,
+                        micro_batches,
+                        recompute,
+                    });
+                }
+            }
+        }
+    }
+    cases.retain(|case| case.devices * case.chunks <= layers);
+    cases
+}
+
+fn recomputes(layers: usize, stages: usize, micro_batches: usize) -> Vec<Recompute> {
+    let every_other = |count| (0..count).map(|number| number % 2 == 1).collect();
+    let mut all = vec![Recompute::Never, Recompute::ExceptLast, Recompute::Always];
+    if micro_batches == MIXED {
+        all.push(if stages.is_multiple_of(2) {
+            Recompute::Stages(every_other(stages))
+        } else {
+            Recompute::Layers(every_other(layers))
+        });
+    }
+    all
+}
