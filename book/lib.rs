@@ -10,6 +10,8 @@ mod pages {
     struct Deciding;
     #[doc = include_str!("src/timeline.md")]
     struct Timeline;
+    #[doc = include_str!("src/real-models.md")]
+    struct RealModels;
     #[doc = include_str!("src/your-crate.md")]
     struct YourCrate;
     #[doc = include_str!("src/numbers.md")]

@@ -45,7 +45,13 @@ fn caught<T>(body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let outer = CATCHING.replace(true);
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
     CATCHING.set(outer);
-    result.unwrap_or_else(|payload| Err(anyhow::anyhow!("panicked: {}", panic_message(&*payload))))
+    let result = result
+        .unwrap_or_else(|payload| Err(anyhow::anyhow!("panicked: {}", panic_message(&*payload))));
+    // What tch returns has libtorch's stack frames in it.
+    result.map_err(|error| match error.downcast::<tch::TchError>() {
+        Ok(error) => TorchError::from(error).into(),
+        Err(other) => other,
+    })
 }
 
 thread_local! {

@@ -58,8 +58,9 @@ impl TorchStage {
         }
         self.segment_mut(which).writes = Some(writes.and(wrote));
         anyhow::bail!(
-            "the stage's layers changed a value in place that others may need, which they had not \
-             done before; it will be copied from now on, so run the step again"
+            "the stage's layers changed a value in place that others may need (a model's first stage: \
+             the caller's own input), which they had not done before; values will be copied from \
+             now on: run the step again, with the input made anew"
         )
     }
 
