@@ -1,0 +1,128 @@
+//! Parameters and buffers, by name, wherever they are.
+
+use std::collections::HashMap;
+
+use gpipe_partitioner::StageId;
+use tch::Tensor;
+
+use super::Pipeline;
+use crate::error::Error;
+use crate::optim::Optimizer;
+
+impl Pipeline {
+    /// Every parameter by name, in model order: handles to the stages' own
+    /// tensors, on their devices; `grad()` is what training steps accumulated.
+    ///
+    /// # Errors
+    /// A stage's thread is gone.
+    pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, Error> {
+        let handles = self
+            .engine
+            .on_each(|_, stage| Ok(cloned(stage.parameters()?)))?;
+        Ok(handles.into_iter().flatten().collect())
+    }
+
+    /// Every buffer (batch-norm statistics, say) by name, in model order.
+    ///
+    /// # Errors
+    /// A stage's thread is gone.
+    pub fn buffers(&mut self) -> Result<Vec<(String, Tensor)>, Error> {
+        let handles = self
+            .engine
+            .on_each(|_, stage| Ok(cloned(stage.buffers()?)))?;
+        Ok(handles.into_iter().flatten().collect())
+    }
+
+    /// Sets parameters and buffers by name, on whatever stage they are.
+    ///
+    /// # Errors
+    /// A name that the model does not have, or another shape: nothing is changed then.
+    pub fn load(&mut self, values: &[(String, Tensor)]) -> Result<(), Error> {
+        let mut own: HashMap<String, Tensor> = self.parameters()?.into_iter().collect();
+        own.extend(self.buffers()?);
+        let mut pairs = Vec::new();
+        for (name, value) in values {
+            let tensor = own
+                .remove(name)
+                .ok_or_else(|| Error::Settings(format!("the model has no parameter `{name}`")))?;
+            if tensor.size() != value.size() {
+                let (own, given) = (tensor.size(), value.size());
+                return Err(Error::Settings(format!(
+                    "`{name}` has shape {own:?}, not {given:?}"
+                )));
+            }
+            pairs.push((tensor, value));
+        }
+        tch::no_grad(|| {
+            pairs
+                .into_iter()
+                .try_for_each(|(mut to, from)| to.f_copy_(from).map(drop))
+        })?;
+        self.ties.refresh(&mut self.engine)
+    }
+
+    /// Clears accumulated gradients without using them.
+    ///
+    /// # Errors
+    /// A stage's thread is gone.
+    pub fn zero_grad(&mut self) -> Result<(), Error> {
+        self.engine.on_each(|_, stage| Ok(stage.zero_grad()?))?;
+        Ok(())
+    }
+
+    /// Stops training the parameters that `chosen` names: they get no gradients and
+    /// optimizers leave them alone. What they had accumulated is dropped.
+    ///
+    /// # Errors
+    /// A stage's thread is gone.
+    pub fn freeze(
+        &mut self,
+        chosen: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        self.set_trainable(chosen, false)
+    }
+
+    /// Trains the parameters that `chosen` names (again).
+    ///
+    /// # Errors
+    /// A stage's thread is gone.
+    pub fn unfreeze(
+        &mut self,
+        chosen: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        self.set_trainable(chosen, true)
+    }
+
+    fn set_trainable(
+        &mut self,
+        chosen: impl Fn(&str) -> bool + Send + Sync + 'static,
+        trainable: bool,
+    ) -> Result<(), Error> {
+        self.engine
+            .on_each(move |_, stage| stage.set_trainable(&chosen, trainable))?;
+        self.ties.follow(&mut self.engine)
+    }
+}
+
+impl Optimizer {
+    /// Applies the accumulated gradients to every parameter, each stage on its
+    /// own thread and all at once, and clears them.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] for a number that an update is not defined for (a
+    /// negative learning rate, say), before anything is done. libtorch refuses on
+    /// some stage, which the error names.
+    pub fn step(&mut self, pipe: &mut Pipeline) -> Result<(), Error> {
+        let (id, groups) = (self.id(), self.groups()?);
+        pipe.engine()
+            .on_each(move |_: StageId, stage| stage.optimize(id, &groups))?;
+        pipe.ties.clone().refresh(&mut pipe.engine)
+    }
+}
+
+fn cloned(named: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
+    named
+        .iter()
+        .map(|(name, tensor)| (name.clone(), tensor.shallow_clone()))
+        .collect()
+}
