@@ -1,6 +1,7 @@
 //! `gpipe-rs train`: a character-level GPT on a text, as a pipeline.
 
 mod check;
+mod memory;
 mod options;
 mod outcome;
 mod progress;
@@ -83,6 +84,7 @@ fn train(
         outcome.add(&record);
         if let Some(schedule) = schedule {
             outcome.comparison = last_step(args, &report, &schedule, folder)?;
+            outcome.memory.clone_from(&report.memory);
         }
         if !report.loss.is_finite() {
             let why = format!(
@@ -180,6 +182,7 @@ fn build(args: &Args, text: &TextSet) -> Result<Pipeline, Failure> {
         .devices(&args.devices)
         .micro_batches(args.micro)
         .schedule(args.schedule)
+        .measure_memory(true)
         .chunks(args.chunks())
         .recompute(args.recompute.clone())
         .seed(args.seed);

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::Failure;
+use super::memory::{self, DeviceMemory};
 use super::options::Args;
 use super::run_folder::StepRecord;
+use crate::MemoryReport;
 use crate::cli::output;
 
 /// What `--json` prints; times are medians over the steps.
@@ -23,6 +25,8 @@ struct Summary<'a> {
     schedule: &'static str,
     chunks: usize,
     recompute: String,
+    /// Of activations in the last step, one entry a device.
+    memory: Vec<DeviceMemory>,
     run_dir: &'a Path,
 }
 
@@ -36,6 +40,8 @@ pub(super) struct Outcome {
     pub(super) sample: Option<String>,
     /// The last step beside its prediction, as text.
     pub(super) comparison: String,
+    /// Of the last step.
+    pub(super) memory: Option<MemoryReport>,
 }
 
 impl Outcome {
@@ -47,6 +53,7 @@ impl Outcome {
             held_out_loss: f64::NAN,
             sample: None,
             comparison: String::new(),
+            memory: None,
         }
     }
 
@@ -74,6 +81,11 @@ impl Outcome {
                 schedule: args.schedule.name(),
                 chunks: args.chunks(),
                 recompute: args.recompute.to_string(),
+                memory: self
+                    .memory
+                    .as_ref()
+                    .map(memory::devices)
+                    .unwrap_or_default(),
                 run_dir: &self.run_dir,
             };
             return output::print(&(serde_json::to_string(&summary)? + "\n"));
@@ -85,7 +97,9 @@ impl Outcome {
              held-out loss  {held_out:.4} nats per character\n\
              speed          {tokens_per_s:.0} tokens/s, {step_ms:.1} ms a step (medians)\n\
              bubble         {measured:.1} % measured, {predicted:.1} % predicted\n\
+             {memory}\
              run folder     {run}\n",
+            memory = memory::text(self.memory.as_ref()),
             comparison = self.comparison,
             steps = self.records.len(),
             held_out = self.held_out_loss,

@@ -78,6 +78,8 @@ pub(crate) struct TorchStage {
     /// Parameters that stand for one of another layer: further places of its use.
     replicas: Vec<(String, Tensor)>,
     buffers: Vec<(String, Tensor)>,
+    /// Handles to the same, by layer.
+    layer_buffers: Vec<Vec<Tensor>>,
     flights: HashMap<MicroId, Flight>,
     settings: Option<Arc<StepSettings>>,
     /// Gradients that earlier steps left: set aside so that a failed step can
@@ -113,7 +115,12 @@ impl TorchStage {
             .map(|layer| layer.build(spec.device, spec.seed))
             .collect::<Result<_, _>>()?;
         let parameters = layers.iter().flat_map(BuiltLayer::parameters).collect();
-        let buffers = layers.iter().flat_map(BuiltLayer::buffers).collect();
+        let by_layer: Vec<_> = layers.iter().map(BuiltLayer::buffers).collect();
+        let handle = |(_, buffer): &(String, Tensor)| buffer.shallow_clone();
+        let layer_buffers = by_layer
+            .iter()
+            .map(|buffers| buffers.iter().map(handle).collect())
+            .collect();
         Ok(Self {
             device: spec.device,
             first: spec.number == 0,
@@ -129,7 +136,8 @@ impl TorchStage {
             loss_seed: rng::named_seed(spec.seed, "loss"),
             parameters,
             replicas: Vec::new(),
-            buffers,
+            buffers: by_layer.into_iter().flatten().collect(),
+            layer_buffers,
             flights: HashMap::new(),
             settings: None,
             held: Vec::new(),

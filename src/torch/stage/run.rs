@@ -21,7 +21,6 @@ use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Graph, RandomScope};
 use crate::torch::layer::Context;
 use crate::torch::rng;
-use crate::torch::sequential::BuiltLayer;
 use crate::torch::skips::{SkipBox, Stashed};
 use crate::torch::step::Mode;
 use crate::torch::values::{Values, hand_over};
@@ -296,10 +295,9 @@ impl TorchStage {
 
     /// The buffers of some layers, and copies of what they hold.
     pub(super) fn save_buffers(&self, layers: &Range<usize>) -> Vec<(Tensor, Tensor)> {
-        self.layers[layers.clone()]
-            .iter()
-            .flat_map(BuiltLayer::buffers)
-            .map(|(_, buffer)| (buffer.data(), buffer.copy()))
+        let buffers = self.layer_buffers[layers.clone()].iter().flatten();
+        buffers
+            .map(|buffer| (buffer.data(), buffer.copy()))
             .collect()
     }
 }
