@@ -15,7 +15,7 @@ mod shim {
     use std::path::Path;
 
     const FOLDER: &str = "src/torch/shim";
-    const SOURCES: [&str; 7] = [
+    const SOURCES: [&str; 8] = [
         "graph.cpp",
         "gradients.cpp",
         "memory.cpp",
@@ -23,6 +23,7 @@ mod shim {
         "random.cpp",
         "runtime.cpp",
         "split.cpp",
+        "weightless.cpp",
     ];
 
     pub(crate) fn build() {

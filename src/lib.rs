@@ -40,7 +40,7 @@ pub use {
     pipeline::{MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepReport},
     torch::{
         AdamW, Context, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, Recompute,
-        Sequential, Sgd, TorchError, Values, cuda_available, intra_op_threads, layers,
+        Sequential, Sgd, TorchError, Values, Variable, cuda_available, intra_op_threads, layers,
         libtorch_version, memory, on_values, parse_device,
     },
 };

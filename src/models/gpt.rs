@@ -2,7 +2,7 @@
 
 use tch::{Tensor, nn};
 
-use crate::torch::layers::{TokenEmbedding, TransformerBlock, normal_linear};
+use crate::torch::layers::{TokenEmbedding, TransformerBlock, normal_linear_config};
 use crate::torch::{Context, Layer, Sequential, Values};
 
 /// Sizes of a [`gpt`] model.
@@ -28,6 +28,26 @@ pub struct Gpt {
 ///
 /// *Source*: Radford et al. 2019 (GPT-2), head not tied to the embedding.
 pub fn gpt(sizes: Gpt) -> Sequential {
+    let Gpt { vocab, d_model, .. } = sizes;
+    trunk(sizes).layer("head", move |p| Head::new(p, d_model, vocab, true))
+}
+
+/// The model as `blocks` + 2 layers: `embed`, `block.0` …, `head`, where the head
+/// multiplies by the token embedding and has no bias: exactly GPT-2.
+///
+/// *Shapes*: tokens `[batch, time]` to logits `[batch, time, vocab]`.
+///
+/// *Source*: Radford et al. 2019; parameters have the names of the released weights
+/// (`wte`, `h.N.attn.c_attn` …) but for the layer's own, `block.N`.
+pub fn gpt2(sizes: Gpt) -> Sequential {
+    let Gpt { vocab, d_model, .. } = sizes;
+    trunk(sizes)
+        .layer("head", move |p| Head::new(p, d_model, vocab, false))
+        .tie("embed.wte", "head.lm_head.weight")
+}
+
+/// Embedding and blocks.
+fn trunk(sizes: Gpt) -> Sequential {
     let Gpt {
         vocab,
         context,
@@ -44,7 +64,7 @@ pub fn gpt(sizes: Gpt) -> Sequential {
             TransformerBlock::new(p, d_model, heads, blocks, dropout)
         });
     }
-    model.layer("head", move |p| Head::new(p, d_model, vocab))
+    model
 }
 
 /// Final norm and projection onto the vocabulary.
@@ -55,10 +75,12 @@ struct Head {
 }
 
 impl Head {
-    fn new(path: &nn::Path<'_>, d_model: i64, vocab: i64) -> Self {
+    fn new(path: &nn::Path<'_>, d_model: i64, vocab: i64, bias: bool) -> Self {
+        let mut config = normal_linear_config(0.02);
+        config.bias = bias;
         Self {
             norm: nn::layer_norm(path / "ln_f", vec![d_model], nn::LayerNormConfig::default()),
-            project: normal_linear(path / "lm_head", d_model, vocab, 0.02),
+            project: nn::linear(path / "lm_head", d_model, vocab, config),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod gpt;
 mod mlp;
+pub mod zoo;
 
-pub use gpt::{Gpt, gpt};
+pub use gpt::{Gpt, gpt, gpt2};
 pub use mlp::{Mlp, mlp};

@@ -50,7 +50,7 @@ pub(crate) struct Tie {
 /// One layer of a [`Sequential`]: a name, and how to build it.
 #[derive(Clone)]
 pub(crate) struct LayerBuilder {
-    name: String,
+    pub(super) name: String,
     build: Arc<Build>,
     declared: Declared,
 }
@@ -171,27 +171,6 @@ impl Sequential {
         self.layers.iter().map(|layer| layer.name.as_str())
     }
 
-    /// Bytes of parameters and buffers of each layer, in order.
-    ///
-    /// Layers are built one at a time on the CPU and dropped again: the peak is
-    /// the largest layer, not the model.
-    ///
-    /// # Errors
-    /// A layer cannot be built.
-    pub fn parameter_bytes(&self) -> anyhow::Result<Vec<u64>> {
-        self.layers
-            .iter()
-            .map(|layer| {
-                let built = layer.build(Device::Cpu, 0)?;
-                Ok(built
-                    .variables()
-                    .iter()
-                    .map(|(_, tensor)| bytes(tensor))
-                    .sum())
-            })
-            .collect()
-    }
-
     pub(crate) fn builders(&self) -> &[LayerBuilder] {
         &self.layers
     }
@@ -269,9 +248,14 @@ impl LayerBuilder {
     fn draw(&self, device: Device, seed: u64) -> anyhow::Result<(nn::VarStore, Box<dyn Layer>)> {
         let _seeded = RandomScope::open(seed)?;
         let store = nn::VarStore::new(device);
-        let layer = super::caught(|| (self.build)(&store.root()))
-            .map_err(|error| error.context(format!("layer `{}` cannot be built", self.name)))?;
+        let layer = self.call(&store.root())?;
         Ok((store, layer))
+    }
+
+    /// Calls the user's builder.
+    pub(super) fn call(&self, path: &nn::Path<'_>) -> anyhow::Result<Box<dyn Layer>> {
+        super::caught(|| (self.build)(path))
+            .map_err(|error| error.context(format!("layer `{}` cannot be built", self.name)))
     }
 }
 

@@ -14,6 +14,7 @@ mod memory;
 mod optim;
 mod random;
 mod runtime;
+mod weightless;
 
 pub(crate) use gradients::*;
 pub(crate) use graph::*;
@@ -21,6 +22,7 @@ pub(crate) use memory::*;
 pub(crate) use optim::*;
 pub(crate) use random::*;
 pub(crate) use runtime::*;
+pub(crate) use weightless::*;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 

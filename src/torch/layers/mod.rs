@@ -18,13 +18,17 @@ use tch::nn;
 
 /// A linear layer with weights drawn from N(0, `std`²) and biases of zero, as in GPT-2.
 pub(crate) fn normal_linear(path: nn::Path<'_>, inputs: i64, outputs: i64, std: f64) -> nn::Linear {
-    let config = nn::LinearConfig {
+    nn::linear(path, inputs, outputs, normal_linear_config(std))
+}
+
+/// What [`normal_linear`] is made with.
+pub(crate) fn normal_linear_config(std: f64) -> nn::LinearConfig {
+    nn::LinearConfig {
         ws_init: nn::Init::Randn {
             mean: 0.0,
             stdev: std,
         },
         bs_init: Some(nn::Init::Const(0.0)),
         bias: true,
-    };
-    nn::linear(path, inputs, outputs, config)
+    }
 }

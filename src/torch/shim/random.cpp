@@ -93,8 +93,10 @@ void draw(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
       continue;
     }
     auto& given = torch::jit::peek(*stack, i, arguments.size());
-    if (given.isNone()) {
-      given = Scope::current->generator(device_of(*stack, arguments.size()));
+    // A tensor without elements (`meta`) draws nothing.
+    auto device = device_of(*stack, arguments.size());
+    if (given.isNone() && !device.is_meta()) {
+      given = Scope::current->generator(device);
     }
   }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, KEY), stack);

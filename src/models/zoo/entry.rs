@@ -1,0 +1,202 @@
+//! A kind of model: its sizes, its presets, and how to make one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Settings, SharedLoss, Size, Synthetic};
+use crate::torch::{LossFn, Sequential};
+
+type Make = dyn Fn(&Settings) -> anyhow::Result<Instance> + Send + Sync;
+
+/// A model of given sizes, with what it takes and how its output is judged.
+#[derive(Debug, Clone)]
+pub struct Instance {
+    pub(super) model: Sequential,
+    pub(super) inputs: Vec<Synthetic>,
+    pub(super) targets: Vec<Synthetic>,
+    pub(super) loss: SharedLoss,
+}
+
+impl Instance {
+    /// A model of one input and one target.
+    pub fn new(model: Sequential, input: Synthetic, target: Synthetic, loss: impl LossFn) -> Self {
+        Self::of_several(model, vec![input], vec![target], loss)
+    }
+
+    /// A model of any number of inputs and targets.
+    pub fn of_several(
+        model: Sequential,
+        inputs: Vec<Synthetic>,
+        targets: Vec<Synthetic>,
+        loss: impl LossFn,
+    ) -> Self {
+        Self {
+            model,
+            inputs,
+            targets,
+            loss: SharedLoss::new(loss),
+        }
+    }
+}
+
+/// A named choice of sizes, such as `gpt2-xl`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Preset {
+    name: String,
+    values: Vec<(String, f64)>,
+}
+
+impl Preset {
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The sizes that differ from the defaults.
+    pub fn values(&self) -> impl ExactSizeIterator<Item = (&str, f64)> {
+        self.values
+            .iter()
+            .map(|(name, value)| (name.as_str(), *value))
+    }
+}
+
+/// A kind of model that can be named.
+///
+/// ```
+/// use gpipe::models::zoo::{Entry, Instance, Synthetic, Zoo, class_cross_entropy};
+/// use gpipe::{Sequential, tch::nn};
+///
+/// let mut zoo = Zoo::builtin();
+/// zoo.add(
+///     Entry::new("two-linear", |sizes| {
+///         let width = sizes.count("width");
+///         let model = Sequential::new()
+///             .layer("a", move |p| nn::linear(p, 4, width, Default::default()))
+///             .layer("b", move |p| nn::linear(p, width, 2, Default::default()));
+///         let (x, y) = (Synthetic::normal([4]), Synthetic::classes([], 2));
+///         Ok(Instance::new(model, x, y, class_cross_entropy))
+///     })
+///     .about("two linear layers")
+///     .count("width", 8, "features between them"),
+/// )?;
+/// assert_eq!(zoo.spec("two-linear", ["width=3"])?.parameters()?, 4 * 3 + 3 + 3 * 2 + 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Entry {
+    name: String,
+    about: String,
+    source: String,
+    sizes: Vec<Size>,
+    presets: Vec<Preset>,
+    make: Arc<Make>,
+}
+
+impl Entry {
+    /// A model called `name`, made by `make` from a value for each of its sizes.
+    pub fn new<F>(name: &str, make: F) -> Self
+    where
+        F: Fn(&Settings) -> anyhow::Result<Instance> + Send + Sync + 'static,
+    {
+        Self {
+            name: name.to_owned(),
+            about: String::new(),
+            source: String::new(),
+            sizes: Vec::new(),
+            presets: Vec::new(),
+            make: Arc::new(make),
+        }
+    }
+
+    /// Says in a few words what it is.
+    #[must_use]
+    pub fn about(mut self, about: &str) -> Self {
+        about.clone_into(&mut self.about);
+        self
+    }
+
+    /// Says where the architecture comes from.
+    #[must_use]
+    pub fn source(mut self, source: &str) -> Self {
+        source.clone_into(&mut self.source);
+        self
+    }
+
+    /// Adds a size that is a whole number from 1.
+    #[must_use]
+    pub fn count(mut self, name: &str, default: i64, about: &str) -> Self {
+        self.sizes.push(Size::count(name, default, about));
+        self
+    }
+
+    /// Adds a size that is a probability below 1.
+    #[must_use]
+    pub fn probability(mut self, name: &str, default: f64, about: &str) -> Self {
+        self.sizes.push(Size::probability(name, default, about));
+        self
+    }
+
+    /// Adds a named choice of sizes; those that it does not name keep their defaults.
+    ///
+    /// # Panics
+    /// It names a size that was not added before.
+    #[must_use]
+    pub fn preset(mut self, name: &str, values: &[(&str, f64)]) -> Self {
+        for (size, _) in values {
+            let known = self.sizes.iter().any(|own| own.name() == *size);
+            assert!(known, "preset `{name}`: there is no size `{size}`");
+        }
+        self.presets.push(Preset {
+            name: name.to_owned(),
+            values: values
+                .iter()
+                .map(|&(name, value)| (name.to_owned(), value))
+                .collect(),
+        });
+        self
+    }
+
+    /// The name of the model with default sizes.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is, in a few words.
+    pub fn description(&self) -> &str {
+        &self.about
+    }
+
+    /// Where the architecture comes from.
+    pub fn origin(&self) -> &str {
+        &self.source
+    }
+
+    /// What can be chosen.
+    pub fn sizes(&self) -> &[Size] {
+        &self.sizes
+    }
+
+    /// Named choices.
+    pub fn presets(&self) -> &[Preset] {
+        &self.presets
+    }
+
+    /// Its name and those of its presets.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let presets = self.presets.iter().map(Preset::name);
+        std::iter::once(self.name()).chain(presets)
+    }
+
+    pub(super) fn make(&self, settings: &Settings) -> anyhow::Result<Instance> {
+        (self.make)(settings)
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry")
+            .field("name", &self.name)
+            .field("sizes", &self.sizes)
+            .field("presets", &self.presets)
+            .finish_non_exhaustive()
+    }
+}

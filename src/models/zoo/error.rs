@@ -1,0 +1,119 @@
+//! What a caller of the zoo can get wrong.
+
+use thiserror::Error;
+
+/// Why there is no such model.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ZooError {
+    /// No entry and no preset is called so.
+    #[error("there is no model `{name}`: did you mean `{nearest}`? There are {}", names.join(", "))]
+    UnknownModel {
+        /// What was asked for.
+        name: String,
+        /// The nearest name that exists.
+        nearest: String,
+        /// All names.
+        names: Vec<String>,
+    },
+    /// The model has no size of this name.
+    #[error(
+        "the model `{model}` has no size `{size}`: did you mean `{nearest}`? It has {}",
+        sizes.join(", ")
+    )]
+    UnknownSize {
+        /// The model.
+        model: String,
+        /// What was asked for.
+        size: String,
+        /// The nearest size that exists.
+        nearest: String,
+        /// All sizes of the model.
+        sizes: Vec<String>,
+    },
+    /// A setting that is not of the form `key=value`.
+    #[error("`{setting}` is no setting: write a size and its value, such as `layers=4`")]
+    NoSetting {
+        /// What was given.
+        setting: String,
+    },
+    /// A value that the size cannot have.
+    #[error("`{size}={value}`: {rule}")]
+    BadValue {
+        /// The size.
+        size: String,
+        /// What was given.
+        value: String,
+        /// What it must be.
+        rule: String,
+    },
+    /// Each size is in range, but they do not go together.
+    #[error("the model `{model}` cannot have these sizes: {source:#}")]
+    Sizes {
+        /// The model.
+        model: String,
+        /// Why not.
+        source: anyhow::Error,
+    },
+    /// The name belongs to another model.
+    #[error("there is a model `{name}` already: names of models and presets must be unique")]
+    Taken {
+        /// The name.
+        name: String,
+    },
+}
+
+impl ZooError {
+    pub(super) fn unknown_model<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Self {
+        let names: Vec<String> = names.map(str::to_owned).collect();
+        Self::UnknownModel {
+            name: name.to_owned(),
+            nearest: nearest(name, &names),
+            names,
+        }
+    }
+
+    pub(super) fn unknown_size(model: &str, size: &str, sizes: Vec<String>) -> Self {
+        Self::UnknownSize {
+            model: model.to_owned(),
+            size: size.to_owned(),
+            nearest: nearest(size, &sizes),
+            sizes,
+        }
+    }
+}
+
+/// The name with the fewest edits from `wanted`.
+fn nearest(wanted: &str, names: &[String]) -> String {
+    let wanted = wanted.to_lowercase();
+    let best = names.iter().min_by_key(|name| edits(&wanted, name));
+    best.cloned().unwrap_or_default()
+}
+
+/// Insertions, deletions and replacements that make one word the other (Levenshtein).
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, to) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_has_the_fewest_edits() {
+        assert_eq!(edits("kitten", "sitting"), 3);
+        let names = ["gpt", "gpt2-xl", "llama"].map(str::to_owned);
+        assert_eq!(nearest("gpt2xl", &names), "gpt2-xl");
+        assert_eq!(nearest("LAMA", &names), "llama");
+    }
+}

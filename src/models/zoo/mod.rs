@@ -1,0 +1,105 @@
+//! Models by name: for command lines, profiles and benchmarks.
+//!
+//! A [`Zoo`] holds [`Entry`]s; each knows its sizes with their defaults, named sets
+//! of sizes (presets), and how to make an [`Instance`]: the model as a
+//! [`Sequential`], what its inputs and targets look like, and its loss function.
+//! [`Zoo::spec`] resolves a name and `key=value` settings to a [`ModelSpec`]:
+//!
+//! ```
+//! use gpipe::models::zoo::Zoo;
+//! use gpipe::{Pipeline, tch::Device};
+//!
+//! let spec = Zoo::builtin().spec("mlp", ["hidden=64", "depth=3"])?;
+//! let mut pipe = Pipeline::new(spec.build(), &[Device::Cpu, Device::Cpu], 4)?;
+//! let (input, target) = spec.sample(8, 0)?;
+//! let report = pipe.train_step(input, target, spec.loss())?;
+//! assert!(report.loss.is_finite());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod builtin;
+mod entry;
+mod error;
+mod loss;
+mod settings;
+mod spec;
+mod synthetic;
+
+pub use entry::{Entry, Instance, Preset};
+pub use error::ZooError;
+pub use loss::{SharedLoss, binary_cross_entropy, class_cross_entropy, token_cross_entropy};
+pub use settings::{Settings, Size};
+pub use spec::ModelSpec;
+pub use synthetic::{Fill, Synthetic};
+
+use std::sync::Arc;
+
+#[allow(unused_imports, reason = "named in the documentation")]
+use crate::Sequential;
+
+/// Models that can be named.
+#[derive(Debug, Clone, Default)]
+pub struct Zoo {
+    entries: Vec<Arc<Entry>>,
+}
+
+impl Zoo {
+    /// No models.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The models that come with the library.
+    pub fn builtin() -> Self {
+        let mut zoo = Self::new();
+        for entry in builtin::entries() {
+            zoo.entries.push(Arc::new(entry));
+        }
+        zoo
+    }
+
+    /// Adds a model.
+    ///
+    /// # Errors
+    /// [`ZooError::Taken`]: its name, or that of one of its presets, is another's.
+    pub fn add(&mut self, entry: Entry) -> Result<(), ZooError> {
+        let taken = |name: &&str| self.names().any(|own| own == *name);
+        if let Some(name) = entry.names().find(taken) {
+            return Err(ZooError::Taken {
+                name: name.to_owned(),
+            });
+        }
+        self.entries.push(Arc::new(entry));
+        Ok(())
+    }
+
+    /// The models, in the order in which they were added.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = &Entry> {
+        self.entries.iter().map(Arc::as_ref)
+    }
+
+    /// All names that [`Zoo::spec`] knows: each entry's, then those of its presets.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().flat_map(|entry| entry.names())
+    }
+
+    /// A model by the name of an entry (default sizes) or of a preset, with settings
+    /// `key=value` on top of it.
+    ///
+    /// # Errors
+    /// [`ZooError`]: no such model or size (the nearest names are suggested), a value
+    /// out of range, sizes that do not go together.
+    pub fn spec<I>(&self, name: &str, settings: I) -> Result<ModelSpec, ZooError>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let entry = self
+            .entries
+            .iter()
+            .find(|entry| entry.names().any(|own| own == name));
+        let Some(entry) = entry else {
+            return Err(ZooError::unknown_model(name, self.names()));
+        };
+        ModelSpec::new(Arc::clone(entry), name, settings)
+    }
+}

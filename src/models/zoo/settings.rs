@@ -1,0 +1,178 @@
+//! The sizes of a model, and their values.
+
+use std::fmt;
+
+use super::ZooError;
+
+/// The largest count: beyond it no model fits a machine, and products of sizes would
+/// overflow.
+const MAX_COUNT: f64 = 16_777_216.0;
+
+/// Something about a model that can be chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Size {
+    name: String,
+    default: f64,
+    kind: SizeKind,
+    about: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SizeKind {
+    /// A whole number from 1.
+    Count,
+    /// A number from 0 to below 1.
+    Probability,
+}
+
+impl Size {
+    pub(super) fn count(name: &str, default: i64, about: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            default: default as f64,
+            kind: SizeKind::Count,
+            about: about.to_owned(),
+        }
+    }
+
+    pub(super) fn probability(name: &str, default: f64, about: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            default,
+            kind: SizeKind::Probability,
+            about: about.to_owned(),
+        }
+    }
+
+    /// What stands before the `=`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The value where nothing else is said.
+    pub fn default_value(&self) -> f64 {
+        self.default
+    }
+
+    /// Whether it is a whole number (from 1); else it is a probability below 1.
+    pub fn is_count(&self) -> bool {
+        self.kind == SizeKind::Count
+    }
+
+    /// What it is, for people.
+    pub fn about(&self) -> &str {
+        &self.about
+    }
+
+    fn parse(&self, text: &str) -> Result<f64, ZooError> {
+        let bad = |rule: &str| ZooError::BadValue {
+            size: self.name.clone(),
+            value: text.to_owned(),
+            rule: rule.to_owned(),
+        };
+        let value: f64 = text.parse().map_err(|_| bad("must be a number"))?;
+        self.check(value).map_err(bad)
+    }
+
+    fn check(&self, value: f64) -> Result<f64, &'static str> {
+        match self.kind {
+            SizeKind::Count if value.fract() == 0.0 && (1.0..=MAX_COUNT).contains(&value) => {
+                Ok(value)
+            }
+            SizeKind::Count => Err("must be a whole number from 1 to 16777216"),
+            SizeKind::Probability if (0.0..1.0).contains(&value) => Ok(value),
+            SizeKind::Probability => Err("must be a number from 0 to below 1"),
+        }
+    }
+}
+
+/// Every size of a model with its value, in the order in which the entry has them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    values: Vec<(String, f64)>,
+}
+
+impl Settings {
+    pub(super) fn defaults(sizes: &[Size]) -> Self {
+        let value = |size: &Size| (size.name.clone(), size.default);
+        Self {
+            values: sizes.iter().map(value).collect(),
+        }
+    }
+
+    /// Sets one from `key=value`.
+    pub(super) fn set(
+        &mut self,
+        model: &str,
+        sizes: &[Size],
+        setting: &str,
+    ) -> Result<(), ZooError> {
+        let Some((key, value)) = setting.split_once('=') else {
+            return Err(ZooError::NoSetting {
+                setting: setting.to_owned(),
+            });
+        };
+        // Flags have dashes, settings may have either.
+        let key = key.trim().replace('-', "_");
+        let Some(size) = sizes.iter().find(|size| size.name == key) else {
+            let all = sizes.iter().map(|size| size.name.clone()).collect();
+            return Err(ZooError::unknown_size(model, &key, all));
+        };
+        let value = size.parse(value.trim())?;
+        self.put(&key, value);
+        Ok(())
+    }
+
+    pub(super) fn put(&mut self, key: &str, value: f64) {
+        for (name, own) in &mut self.values {
+            if name == key {
+                *own = value;
+            }
+        }
+    }
+
+    /// The value of a size.
+    ///
+    /// # Panics
+    /// The entry has no such size: a mistake in the entry, not of its caller.
+    pub fn value(&self, name: &str) -> f64 {
+        match self.values.iter().find(|(own, _)| own == name) {
+            Some((_, value)) => *value,
+            None => panic!("the entry uses the size `{name}`, which it does not declare"),
+        }
+    }
+
+    /// The value of a count.
+    ///
+    /// # Panics
+    /// As [`Settings::value`].
+    pub fn count(&self, name: &str) -> i64 {
+        self.value(name) as i64
+    }
+
+    /// The value of a count of things.
+    ///
+    /// # Panics
+    /// As [`Settings::value`].
+    pub fn number(&self, name: &str) -> usize {
+        self.value(name) as usize
+    }
+
+    /// All sizes and values.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, f64)> {
+        self.values
+            .iter()
+            .map(|(name, value)| (name.as_str(), *value))
+    }
+}
+
+/// `layers=12 d_model=768`
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, (name, value)) in self.iter().enumerate() {
+            let blank = if number == 0 { "" } else { " " };
+            write!(f, "{blank}{name}={value}")?;
+        }
+        Ok(())
+    }
+}

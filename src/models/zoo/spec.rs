@@ -1,0 +1,103 @@
+//! A model of the zoo with all its sizes chosen.
+
+use std::sync::Arc;
+
+use super::{Entry, Instance, Settings, SharedLoss, Synthetic, ZooError};
+use crate::torch::{RandomScope, Sequential, TorchError, Values};
+
+/// A model by name with all its sizes: everything that training or profiling it needs.
+///
+/// Making one is cheap: nothing is built, no memory for weights is taken.
+#[derive(Debug, Clone)]
+pub struct ModelSpec {
+    entry: Arc<Entry>,
+    name: String,
+    settings: Settings,
+    instance: Instance,
+}
+
+impl ModelSpec {
+    pub(super) fn new<I>(entry: Arc<Entry>, name: &str, settings: I) -> Result<Self, ZooError>
+    where
+        I: IntoIterator<Item: AsRef<str>>,
+    {
+        let mut values = Settings::defaults(entry.sizes());
+        let preset = entry.presets().iter().find(|preset| preset.name() == name);
+        for (size, value) in preset.into_iter().flat_map(|preset| preset.values()) {
+            values.put(size, value);
+        }
+        for setting in settings {
+            values.set(name, entry.sizes(), setting.as_ref())?;
+        }
+        let instance = entry.make(&values).map_err(|source| ZooError::Sizes {
+            model: name.to_owned(),
+            source,
+        })?;
+        Ok(Self {
+            entry,
+            name: name.to_owned(),
+            settings: values,
+            instance,
+        })
+    }
+
+    /// The name it was asked for by: of an entry, or of a preset.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kind of model.
+    pub fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// All sizes.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The model: names and builders of its layers, which are not built yet.
+    pub fn build(&self) -> Sequential {
+        self.instance.model.clone()
+    }
+
+    /// What one sample's inputs are.
+    pub fn inputs(&self) -> &[Synthetic] {
+        &self.instance.inputs
+    }
+
+    /// What one sample's targets are.
+    pub fn targets(&self) -> &[Synthetic] {
+        &self.instance.targets
+    }
+
+    /// Made-up inputs and targets of `batch` samples on the CPU.
+    ///
+    /// *Determinism*: the same for the same sizes, batch and seed. No other generator
+    /// is used or touched.
+    ///
+    /// # Errors
+    /// libtorch refuses, for lack of memory say.
+    pub fn sample(&self, batch: usize, seed: u64) -> Result<(Values, Values), TorchError> {
+        let _seeded = RandomScope::open(seed)?;
+        let draw = |all: &[Synthetic]| -> Result<Values, TorchError> {
+            all.iter()
+                .map(|one| one.draw(batch).map(Some))
+                .collect::<Result<_, _>>()
+        };
+        Ok((draw(self.inputs())?, draw(self.targets())?))
+    }
+
+    /// The loss function.
+    pub fn loss(&self) -> SharedLoss {
+        self.instance.loss.clone()
+    }
+
+    /// How many parameters it has, tied ones counted once; takes no memory for them.
+    ///
+    /// # Errors
+    /// A layer cannot be built.
+    pub fn parameters(&self) -> anyhow::Result<u64> {
+        self.instance.model.parameter_count()
+    }
+}

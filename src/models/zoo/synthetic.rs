@@ -1,0 +1,82 @@
+//! Data of the right shape, made from nothing.
+
+use tch::{Device, Kind, Tensor};
+
+use crate::torch::TorchError;
+
+/// What the elements of a made-up tensor are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fill {
+    /// Floats from N(0, 1).
+    Normal,
+    /// Floats, uniform in [0, 1).
+    Uniform,
+    /// Integers (`i64`), uniform from 0 to below the number.
+    Classes(i64),
+}
+
+/// A tensor that can be made up: its shape without the samples' dimension, and what
+/// is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Synthetic {
+    shape: Vec<i64>,
+    fill: Fill,
+}
+
+impl Synthetic {
+    /// Floats from N(0, 1).
+    pub fn normal(shape: impl Into<Vec<i64>>) -> Self {
+        Self {
+            shape: shape.into(),
+            fill: Fill::Normal,
+        }
+    }
+
+    /// Floats, uniform in [0, 1).
+    pub fn uniform(shape: impl Into<Vec<i64>>) -> Self {
+        Self {
+            shape: shape.into(),
+            fill: Fill::Uniform,
+        }
+    }
+
+    /// Integers from 0 to below `classes`: labels, or tokens.
+    pub fn classes(shape: impl Into<Vec<i64>>, classes: i64) -> Self {
+        Self {
+            shape: shape.into(),
+            fill: Fill::Classes(classes),
+        }
+    }
+
+    /// The shape of one sample.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    /// What the elements are.
+    pub fn fill(&self) -> Fill {
+        self.fill
+    }
+
+    /// The kind of the elements.
+    pub fn kind(&self) -> Kind {
+        match self.fill {
+            Fill::Normal | Fill::Uniform => Kind::Float,
+            Fill::Classes(_) => Kind::Int64,
+        }
+    }
+
+    /// `batch` samples on the CPU, from this thread's generator.
+    pub(super) fn draw(&self, batch: usize) -> Result<Tensor, TorchError> {
+        let shape: Vec<i64> = std::iter::once(batch as i64)
+            .chain(self.shape.iter().copied())
+            .collect();
+        let options = (self.kind(), Device::Cpu);
+        Ok(match self.fill {
+            Fill::Normal => Tensor::f_randn(&shape, options)?,
+            Fill::Uniform => Tensor::f_rand(&shape, options)?,
+            Fill::Classes(classes) => Tensor::f_randint(classes, &shape, options)?,
+        })
+    }
+}
