@@ -1,8 +1,23 @@
-//! Models as chains of layer builders.
+//! Models as chains of layer builders, and a [`zoo`] of them by name.
 
+mod amoebanet;
 mod gpt;
+mod llama;
+mod lstm;
 mod mlp;
+mod parts;
+mod resnet;
+mod transformer;
+mod unet;
+mod vgg;
 pub mod zoo;
 
+pub use amoebanet::{AmoebaNetD, amoebanet_d};
 pub use gpt::{Gpt, gpt, gpt2};
+pub use llama::{Llama, llama};
+pub use lstm::{Lstm, lstm};
 pub use mlp::{Mlp, mlp};
+pub use resnet::{ResNet, resnet};
+pub use transformer::{Transformer, transformer};
+pub use unet::{UNet, unet};
+pub use vgg::{Vgg16, vgg16};

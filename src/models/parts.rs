@@ -1,0 +1,145 @@
+//! What several models are made of.
+
+use tch::nn::init::{FanInOut, NonLinearity, NormalOrUniform};
+use tch::{TchError, Tensor, nn};
+
+use crate::torch::layers::BatchNorm;
+use crate::torch::{Context, Layer, Values};
+
+/// Uniform in ±1/√(inputs of an output): what PyTorch's layers begin with.
+pub(super) const PYTORCH_INIT: nn::Init = nn::Init::Kaiming {
+    dist: NormalOrUniform::Uniform,
+    fan: FanInOut::FanIn,
+    // √3 · gain / √fan = 1 / √fan
+    non_linearity: NonLinearity::ExplicitGain(0.577_350_269_189_625_8),
+};
+
+/// N(0, 2/outputs that an input has): He et al. 2015, as torchvision's models begin.
+pub(super) const FAN_OUT_INIT: nn::Init = nn::Init::Kaiming {
+    dist: NormalOrUniform::Normal,
+    fan: FanInOut::FanOut,
+    non_linearity: NonLinearity::ReLU,
+};
+
+/// Layers one after the other as one layer.
+#[derive(Debug, Default)]
+pub(super) struct Chain(Vec<Box<dyn Layer>>);
+
+impl Chain {
+    pub(super) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a layer.
+    pub(super) fn then(mut self, layer: impl Layer + 'static) -> Self {
+        self.0.push(Box::new(layer));
+        self
+    }
+
+    /// Appends a function of one tensor.
+    pub(super) fn op(self, function: fn(&Tensor) -> Result<Tensor, TchError>) -> Self {
+        self.then(Op(function))
+    }
+}
+
+impl Layer for Chain {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
+        let mut layers = self.0.iter();
+        layers.try_fold(inputs, |values, layer| layer.forward(values, ctx))
+    }
+
+    fn commit(&self) -> anyhow::Result<()> {
+        self.0.iter().try_for_each(|layer| layer.commit())
+    }
+
+    fn discard(&self) {
+        self.0.iter().for_each(|layer| layer.discard());
+    }
+}
+
+/// A function of one tensor as a layer.
+#[derive(Debug)]
+pub(super) struct Op(pub(super) fn(&Tensor) -> Result<Tensor, TchError>);
+
+impl Layer for Op {
+    fn forward(&self, inputs: Values, _ctx: &Context) -> anyhow::Result<Values> {
+        Ok((self.0)(inputs.one()?)?.into())
+    }
+}
+
+/// A convolution over two dimensions, whose kernel need not be square.
+#[derive(Debug)]
+pub(super) struct Conv {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    stride: [i64; 2],
+    padding: [i64; 2],
+}
+
+impl Conv {
+    /// A convolution with a square kernel, stride 1, without bias, that keeps the
+    /// height and the width.
+    pub(super) fn square(path: &nn::Path<'_>, inputs: i64, outputs: i64, size: i64) -> Self {
+        Self::new(path, inputs, outputs, [size, size], PYTORCH_INIT)
+    }
+
+    pub(super) fn new(
+        path: &nn::Path<'_>,
+        inputs: i64,
+        outputs: i64,
+        kernel: [i64; 2],
+        init: nn::Init,
+    ) -> Self {
+        Self {
+            weight: path.var("weight", &[outputs, inputs, kernel[0], kernel[1]], init),
+            bias: None,
+            stride: [1, 1],
+            padding: kernel.map(|size| size / 2),
+        }
+    }
+
+    /// Adds a bias that begins with zeros.
+    pub(super) fn bias(mut self, path: &nn::Path<'_>) -> Self {
+        self.bias = Some(path.zeros("bias", &[self.weight.size()[0]]));
+        self
+    }
+
+    pub(super) fn stride(mut self, stride: [i64; 2]) -> Self {
+        self.stride = stride;
+        self
+    }
+}
+
+impl Layer for Conv {
+    fn forward(&self, inputs: Values, _ctx: &Context) -> anyhow::Result<Values> {
+        let input = inputs.into_one()?;
+        let bias = self.bias.as_ref();
+        let output = input.f_conv2d(&self.weight, bias, self.stride, self.padding, [1, 1], 1)?;
+        Ok(output.into())
+    }
+}
+
+/// Batch norm that begins with weight 1 and bias 0.
+pub(super) fn norm(path: nn::Path<'_>, features: i64) -> BatchNorm {
+    let config = nn::BatchNormConfig {
+        ws_init: nn::Init::Const(1.0),
+        ..nn::BatchNormConfig::default()
+    };
+    BatchNorm::new(&path, features, config)
+}
+
+/// A linear layer that begins as PyTorch's does.
+pub(super) fn linear(path: &nn::Path<'_>, inputs: i64, outputs: i64, bias: bool) -> nn::Linear {
+    let config = nn::LinearConfig {
+        ws_init: PYTORCH_INIT,
+        // tch's own choice: uniform in ±1/√inputs, as PyTorch.
+        bs_init: None,
+        bias,
+    };
+    nn::linear(path, inputs, outputs, config)
+}
+
+/// The mean over height and width, `[samples, features]`.
+pub(super) fn mean_of_map(input: &Tensor) -> Result<Tensor, TchError> {
+    input.f_adaptive_avg_pool2d([1, 1])?.f_flatten(1, -1)
+}

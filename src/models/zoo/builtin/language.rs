@@ -1,0 +1,196 @@
+//! Models of token sequences.
+
+use super::super::{Entry, Instance, Settings, Synthetic, token_cross_entropy};
+use crate::Sequential;
+use crate::models::{Gpt, Llama, Lstm, Transformer, gpt2, llama, lstm, transformer};
+
+/// Tokens in; as many tokens as targets.
+fn of_tokens(model: Sequential, sizes: &Settings) -> Instance {
+    let tokens = || Synthetic::classes([sizes.count("context")], sizes.count("vocab"));
+    Instance::new(model, tokens(), tokens(), token_cross_entropy)
+}
+
+pub(super) fn gpt_entry() -> Entry {
+    let make = |sizes: &Settings| {
+        let (d_model, heads) = (sizes.count("d_model"), sizes.count("heads"));
+        anyhow::ensure!(
+            d_model % heads == 0,
+            "d_model {d_model} is not a multiple of heads {heads}"
+        );
+        let model = gpt2(Gpt {
+            vocab: sizes.count("vocab"),
+            context: sizes.count("context"),
+            d_model,
+            heads,
+            blocks: sizes.number("layers"),
+            dropout: sizes.value("dropout"),
+        });
+        Ok(of_tokens(model, sizes))
+    };
+    let entry = Entry::new("gpt", make)
+        .about("decoder-only language model, head tied to the embedding")
+        .source("GPT-2, Radford et al. 2019")
+        .count("layers", 6, "transformer blocks")
+        .count("d_model", 128, "features of a token")
+        .count("heads", 4, "attention heads; divides d_model")
+        .count("context", 128, "tokens of a sequence")
+        .count("vocab", 256, "distinct tokens")
+        .probability(
+            "dropout",
+            0.0,
+            "dropout after embedding, attention, residuals",
+        );
+    let released = [
+        ("gpt2", 12.0, 768.0, 12.0),
+        ("gpt2-medium", 24.0, 1024.0, 16.0),
+        ("gpt2-large", 36.0, 1280.0, 20.0),
+        ("gpt2-xl", 48.0, 1600.0, 25.0),
+    ];
+    released
+        .into_iter()
+        .fold(entry, |entry, (name, layers, d_model, heads)| {
+            let sizes = [
+                ("layers", layers),
+                ("d_model", d_model),
+                ("heads", heads),
+                ("context", 1024.0),
+                ("vocab", 50_257.0),
+            ];
+            entry.preset(name, &sizes)
+        })
+}
+
+pub(super) fn llama_entry() -> Entry {
+    let make = |sizes: &Settings| {
+        let model = llama(Llama {
+            vocab: sizes.count("vocab"),
+            d_model: sizes.count("d_model"),
+            layers: sizes.number("layers"),
+            heads: sizes.count("heads"),
+            kv_heads: sizes.count("kv_heads"),
+            d_ff: sizes.count("d_ff"),
+            theta: sizes.value("theta"),
+        })?;
+        Ok(of_tokens(model, sizes))
+    };
+    let entry = Entry::new("llama", make)
+        .about("decoder-only language model: RMSNorm, rotary, SwiGLU, grouped queries")
+        .source("Llama, Touvron et al. 2023")
+        .count("layers", 6, "transformer blocks")
+        .count("d_model", 128, "features of a token")
+        .count(
+            "heads",
+            4,
+            "attention heads; divides d_model into even parts",
+        )
+        .count("kv_heads", 2, "heads of key and value; divides heads")
+        .count("d_ff", 352, "features within the feed-forward net")
+        .count("context", 128, "tokens of a sequence")
+        .count("vocab", 256, "distinct tokens")
+        .count("theta", 10_000, "base of the rotary wavelengths");
+    // layers, d_model, heads, kv_heads, d_ff, context, vocab, theta
+    let released = [
+        (
+            "tinyllama-1.1b",
+            [22, 2048, 32, 4, 5632, 2048, 32_000, 10_000],
+        ),
+        (
+            "llama2-7b",
+            [32, 4096, 32, 32, 11_008, 4096, 32_000, 10_000],
+        ),
+        (
+            "llama2-13b",
+            [40, 5120, 40, 40, 13_824, 4096, 32_000, 10_000],
+        ),
+        (
+            "llama2-70b",
+            [80, 8192, 64, 8, 28_672, 4096, 32_000, 10_000],
+        ),
+        (
+            "llama3-8b",
+            [32, 4096, 32, 8, 14_336, 8192, 128_256, 500_000],
+        ),
+        (
+            "llama3-70b",
+            [80, 8192, 64, 8, 28_672, 8192, 128_256, 500_000],
+        ),
+    ];
+    let names = [
+        "layers", "d_model", "heads", "kv_heads", "d_ff", "context", "vocab", "theta",
+    ];
+    released.into_iter().fold(entry, |entry, (name, values)| {
+        let sizes: Vec<_> = names.into_iter().zip(values.map(f64::from)).collect();
+        entry.preset(name, &sizes)
+    })
+}
+
+pub(super) fn transformer_entry() -> Entry {
+    let make = |sizes: &Settings| {
+        let model = transformer(Transformer {
+            vocab: sizes.count("vocab"),
+            d_model: sizes.count("d_model"),
+            layers: sizes.number("layers"),
+            heads: sizes.count("heads"),
+            d_ff: sizes.count("d_ff"),
+            dropout: sizes.value("dropout"),
+        })?;
+        Ok(of_tokens(model, sizes))
+    };
+    Entry::new("transformer", make)
+        .about("encoder that names a token at every position")
+        .source("Vaswani et al. 2017")
+        .count("layers", 6, "encoder layers")
+        .count("d_model", 128, "features of a token, even")
+        .count("heads", 4, "attention heads; divides d_model")
+        .count("d_ff", 512, "features within the feed-forward net")
+        .count("context", 128, "tokens of a sequence")
+        .count("vocab", 256, "distinct tokens")
+        .probability("dropout", 0.0, "dropout everywhere the paper has it")
+        .preset("transformer-base", &original(512.0, 8.0, 2048.0, 0.1))
+        .preset("transformer-big", &original(1024.0, 16.0, 4096.0, 0.3))
+}
+
+/// The paper's two sizes, table 3, with its English-German vocabulary.
+fn original(d_model: f64, heads: f64, d_ff: f64, dropout: f64) -> [(&'static str, f64); 6] {
+    [
+        ("d_model", d_model),
+        ("heads", heads),
+        ("d_ff", d_ff),
+        ("context", 512.0),
+        ("vocab", 37_000.0),
+        ("dropout", dropout),
+    ]
+}
+
+pub(super) fn lstm_entry() -> Entry {
+    let make = |sizes: &Settings| {
+        let model = lstm(Lstm {
+            vocab: sizes.count("vocab"),
+            hidden: sizes.count("hidden"),
+            layers: sizes.number("layers"),
+            dropout: sizes.value("dropout"),
+        });
+        Ok(of_tokens(model, sizes))
+    };
+    Entry::new("lstm", make)
+        .about("recurrent language model")
+        .source("Zaremba et al. 2014")
+        .count("layers", 4, "LSTM layers")
+        .count("hidden", 256, "features of a token and of a state")
+        .count("context", 35, "tokens of a sequence")
+        .count("vocab", 256, "distinct tokens")
+        .probability("dropout", 0.0, "dropout between layers")
+        .preset("lstm-medium", &zaremba(650.0, 0.5))
+        .preset("lstm-large", &zaremba(1500.0, 0.65))
+}
+
+/// The paper's two regularized sizes, for Penn Treebank.
+fn zaremba(hidden: f64, dropout: f64) -> [(&'static str, f64); 5] {
+    [
+        ("layers", 2.0),
+        ("hidden", hidden),
+        ("context", 35.0),
+        ("vocab", 10_000.0),
+        ("dropout", dropout),
+    ]
+}
