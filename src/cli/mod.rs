@@ -6,6 +6,8 @@
 #[cfg(feature = "torch")]
 mod env;
 mod input;
+#[cfg(feature = "torch")]
+mod models;
 mod output;
 mod plan;
 mod schedule;
@@ -38,6 +40,9 @@ enum Verb {
     /// Show what this machine offers: libtorch, cores, devices.
     #[cfg(feature = "torch")]
     Env(env::Args),
+    /// List the models that have a name: sizes, parameters, shapes, sources.
+    #[cfg(feature = "torch")]
+    Models(models::Args),
     /// Choose balance, schedule, micro-batches and recompute from a profile.
     Plan(plan::Args),
     /// Show a schedule, check one, take schedules to and from PyTorch's CSV.
@@ -105,6 +110,8 @@ fn dispatch(verb: Verb) -> Result<(), Failure> {
     match verb {
         #[cfg(feature = "torch")]
         Verb::Env(args) => env::run(&args),
+        #[cfg(feature = "torch")]
+        Verb::Models(args) => models::run(&args),
         Verb::Plan(args) => plan::run(&args),
         Verb::Schedule(args) => schedule::run(&args),
         Verb::Simulate(args) => simulate::run(&args),

@@ -53,9 +53,9 @@ impl Sequential {
     /// Each layer's builder is called, but no memory is taken for the weights and no
     /// initial value is computed: on this thread, tensors made on a device that is
     /// named (as tch's `nn` does) have a shape only while it runs. A builder that
-    /// cannot do without values (it reads a weight, say) is called again and builds
-    /// its layer on the CPU, one layer at a time. Builders must not keep tensors of
-    /// one call for another.
+    /// cannot do without values (it reads a weight, say; where that panics, the panic
+    /// is caught) is called again and builds its layer on the CPU, one layer at a
+    /// time. Builders must not keep tensors of one call for another.
     ///
     /// # Errors
     /// A layer cannot be built.

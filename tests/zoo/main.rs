@@ -2,6 +2,7 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used)]
 
+mod listing;
 mod names;
 mod sizes;
 mod training;

@@ -65,7 +65,7 @@ fn a_layer_that_reads_its_weights_is_built_instead() {
         // Data-dependent: impossible without values.
         let scale = 1.0 / weight.norm().double_value(&[]);
         let constant = Tensor::from_slice(&[1.0_f32, 2.0, 3.0]) * scale;
-        p.zeros_no_train("steps", &[1]);
+        let _ = p.zeros_no_train("steps", &[1]);
         nn::func(move |x| (x * &constant).matmul(&weight.tr()))
     });
     assert_eq!(model.parameter_count().unwrap(), 12);

@@ -86,7 +86,9 @@ impl ZooError {
 /// The name with the fewest edits from `wanted`.
 fn nearest(wanted: &str, names: &[String]) -> String {
     let wanted = wanted.to_lowercase();
-    let best = names.iter().min_by_key(|name| edits(&wanted, name));
+    let best = (names.iter())
+        // Of two as near, the one of more alike length: `gtp2` is `gpt2`, not `gpt`.
+        .min_by_key(|name| (edits(&wanted, name), name.len().abs_diff(wanted.len())));
     best.cloned().unwrap_or_default()
 }
 

@@ -1,0 +1,246 @@
+//! `gpipe-rs models`: which models there are, and how large.
+
+use std::fmt::Write as _;
+
+use gpipe_partitioner::Bytes;
+use serde_json::{Map, Value, json};
+use tch::Kind;
+
+use super::table::{Align, Table};
+use super::{Failure, output};
+use crate::models::zoo::{ModelSpec, Settings, Size, Synthetic, Zoo, ZooError};
+
+/// Arguments of `gpipe-rs models`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  gpipe-rs models
+  gpipe-rs models gpt2-xl
+  gpipe-rs models amoebanet-d layers=36 filters=544 --json")]
+pub(super) struct Args {
+    /// One model by its name, instead of all.
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+    /// Sizes that are not to be the defaults, such as layers=36.
+    #[arg(value_name = "SIZE=VALUE")]
+    settings: Vec<String>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let zoo = Zoo::builtin();
+    let text = match &args.name {
+        Some(name) => {
+            let usage = |error: ZooError| Failure::Usage(error.to_string());
+            let spec = zoo.spec(name, &args.settings).map_err(usage)?;
+            if args.json {
+                output::json(&spec_as_json(&spec)?)
+            } else {
+                one(&spec)?
+            }
+        }
+        None if args.json => output::json(&json!({"models": all_as_json(&zoo)?})),
+        None => all(&zoo)?,
+    };
+    output::write(None, &text)
+}
+
+/// Every entry with its presets: the entry's own name stands for the default sizes.
+fn specs(zoo: &Zoo) -> Result<Vec<Vec<ModelSpec>>, ZooError> {
+    let of_entry = |names: Vec<&str>| {
+        let specs = names.into_iter().map(|name| zoo.spec(name, [""; 0]));
+        specs.collect()
+    };
+    zoo.entries()
+        .map(|entry| {
+            let presets = entry.presets().iter().map(|preset| preset.name());
+            of_entry(std::iter::once(entry.name()).chain(presets).collect())
+        })
+        .collect()
+}
+
+fn all(zoo: &Zoo) -> Result<String, Failure> {
+    let (name, number) = (Align::Left, Align::Right);
+    let mut table = Table::new(&[
+        ("model", name),
+        ("parameters", number),
+        ("layers", number),
+        ("input", name),
+    ]);
+    let mut notes = String::new();
+    for specs in specs(zoo)? {
+        for spec in &specs {
+            table.row([
+                spec.name().to_owned(),
+                thousands(spec.parameters()?),
+                spec.build().len().to_string(),
+                shapes(spec.inputs()),
+            ]);
+        }
+        let Some(spec) = specs.first() else { continue };
+        let entry = spec.entry();
+        // Writing to a String cannot fail.
+        let _ = write!(
+            notes,
+            "\n{}: {}\n  {}\n  {}\n",
+            entry.name(),
+            entry.description(),
+            entry.origin(),
+            spec.settings()
+        );
+    }
+    Ok(table.render() + &notes)
+}
+
+fn one(spec: &ModelSpec) -> Result<String, Failure> {
+    let entry = spec.entry();
+    let model = spec.build();
+    let bytes: u64 = model.parameter_bytes()?.iter().sum();
+    let mut text = format!(
+        "{}: {}\n{}\n\n{} parameters in {} layers, {} with buffers\ninput   {}\ntarget  {}\n\n",
+        spec.name(),
+        entry.description(),
+        entry.origin(),
+        thousands(spec.parameters()?),
+        model.len(),
+        Bytes(bytes),
+        shapes(spec.inputs()),
+        shapes(spec.targets()),
+    );
+    let mut table = Table::new(&[
+        ("size", Align::Left),
+        ("value", Align::Right),
+        ("default", Align::Right),
+        ("", Align::Left),
+    ]);
+    for size in entry.sizes() {
+        table.row([
+            size.name().to_owned(),
+            spec.settings().value(size.name()).to_string(),
+            size.default_value().to_string(),
+            size.about().to_owned(),
+        ]);
+    }
+    text.push_str(&table.render());
+    Ok(text)
+}
+
+fn all_as_json(zoo: &Zoo) -> Result<Vec<Value>, Failure> {
+    let mut models = Vec::new();
+    for specs in specs(zoo)? {
+        let Some((default, presets)) = specs.split_first() else {
+            continue;
+        };
+        let presets = presets.iter().map(facts).collect::<Result<Vec<_>, _>>()?;
+        let mut model = facts(default)?;
+        describe(&mut model, default);
+        model.insert("presets".into(), json!(presets));
+        models.push(Value::Object(model));
+    }
+    Ok(models)
+}
+
+fn spec_as_json(spec: &ModelSpec) -> Result<Value, Failure> {
+    let mut model = facts(spec)?;
+    describe(&mut model, spec);
+    Ok(Value::Object(model))
+}
+
+/// What differs from one choice of sizes to another.
+fn facts(spec: &ModelSpec) -> Result<Map<String, Value>, Failure> {
+    let model = spec.build();
+    let bytes: u64 = model.parameter_bytes()?.iter().sum();
+    let mut facts = Map::new();
+    facts.insert("name".into(), json!(spec.name()));
+    facts.insert(
+        "settings".into(),
+        settings(spec.settings(), spec.entry().sizes()),
+    );
+    facts.insert("parameters".into(), json!(spec.parameters()?));
+    facts.insert("bytes".into(), json!(bytes));
+    facts.insert("layers".into(), json!(model.len()));
+    facts.insert("inputs".into(), tensors(spec.inputs()));
+    facts.insert("targets".into(), tensors(spec.targets()));
+    Ok(facts)
+}
+
+/// What all choices of sizes have in common.
+fn describe(facts: &mut Map<String, Value>, spec: &ModelSpec) {
+    let entry = spec.entry();
+    let sizes = entry.sizes().iter().map(|size| {
+        json!({
+            "name": size.name(),
+            "default": number(size.default_value(), size),
+            "about": size.about(),
+        })
+    });
+    facts.insert("about".into(), json!(entry.description()));
+    facts.insert("source".into(), json!(entry.origin()));
+    facts.insert("sizes".into(), sizes.collect());
+}
+
+fn settings(settings: &Settings, sizes: &[Size]) -> Value {
+    let value = |size: &Size| {
+        let value = number(settings.value(size.name()), size);
+        (size.name().to_owned(), value)
+    };
+    Value::Object(sizes.iter().map(value).collect())
+}
+
+/// Counts are whole numbers in JSON too.
+fn number(value: f64, size: &Size) -> Value {
+    if size.is_count() {
+        json!(value as i64)
+    } else {
+        json!(value)
+    }
+}
+
+fn tensors(all: &[Synthetic]) -> Value {
+    all.iter()
+        .map(|one| json!({"shape": one.shape(), "kind": kind(one)}))
+        .collect()
+}
+
+/// `float32 [batch, 3, 224, 224]`
+fn shapes(all: &[Synthetic]) -> String {
+    let shape = |one: &Synthetic| {
+        let sides: String = one.shape().iter().map(|side| format!(", {side}")).collect();
+        format!("{} [batch{sides}]", kind(one))
+    };
+    all.iter().map(shape).collect::<Vec<_>>().join(", ")
+}
+
+fn kind(of: &Synthetic) -> &'static str {
+    match of.kind() {
+        Kind::Int64 => "int64",
+        _ => "float32",
+    }
+}
+
+/// `1,557,611,200`
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!(thousands(7), "7");
+        assert_eq!(thousands(999), "999");
+        assert_eq!(thousands(1000), "1,000");
+        assert_eq!(thousands(1_557_611_200), "1,557,611,200");
+    }
+}
