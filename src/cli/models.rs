@@ -206,8 +206,9 @@ fn tensors(all: &[Synthetic]) -> Value {
 /// `float32 [batch, 3, 224, 224]`
 fn shapes(all: &[Synthetic]) -> String {
     let shape = |one: &Synthetic| {
-        let sides: String = one.shape().iter().map(|side| format!(", {side}")).collect();
-        format!("{} [batch{sides}]", kind(one))
+        let sides = one.shape().iter().map(i64::to_string);
+        let all: Vec<_> = std::iter::once("batch".to_owned()).chain(sides).collect();
+        format!("{} [{}]", kind(one), all.join(", "))
     };
     all.iter().map(shape).collect::<Vec<_>>().join(", ")
 }

@@ -91,7 +91,7 @@ pub fn amoebanet_d(sizes: AmoebaNetD) -> anyhow::Result<Sequential> {
         Chain::new()
             .op(|x| x.f_relu())
             .then(conv)
-            .then(norm(p / "bn", channels))
+            .then(norm(&(p / "bn"), channels))
     });
     let mut cells = Cells {
         model: stem,
@@ -142,18 +142,14 @@ impl Cells {
         let shrink = self.reduced;
         let model = std::mem::take(&mut self.model);
         self.model = model.layer(name, move |p| {
-            let second = if shrink {
-                Some(Second::Halved(FactorizedReduce::new(
-                    &(p / "reduce2"),
-                    before,
-                    channels,
-                )))
+            let path_2 = &(p / "reduce2");
+            let second: Option<Box<dyn Layer>> = if shrink {
+                Some(Box::new(FactorizedReduce::new(path_2, before, channels)))
             } else if before == channels {
                 None
             } else {
-                let path = p / "reduce2";
-                let chain = relu_conv_norm(&path, 0, before, channels, [1, 1], [1, 1]);
-                Some(Second::Projected(chain))
+                let project = relu_conv_norm(path_2, 0, before, channels, [1, 1], [1, 1]);
+                Some(Box::new(project))
             };
             Cell {
                 first: relu_conv_norm(&(p / "reduce1"), 0, last, channels, [1, 1], [1, 1]),
@@ -181,7 +177,7 @@ fn relu_conv_norm(
     Chain::new()
         .op(|x| x.f_relu())
         .then(Conv::new(conv, inputs, outputs, kernel, PYTORCH_INIT).stride(stride))
-        .then(norm(path / (number + 2), outputs))
+        .then(norm(&(path / (number + 2)), outputs))
 }
 
 fn operations(
@@ -265,7 +261,7 @@ impl FactorizedReduce {
         Self {
             even: conv("conv1"),
             odd: conv("conv2"),
-            norm: norm(path / "bn", outputs),
+            norm: norm(&(path / "bn"), outputs),
         }
     }
 }
@@ -293,36 +289,18 @@ impl Layer for FactorizedReduce {
     }
 }
 
-/// What makes a state of the input of the cell before.
-#[derive(Debug)]
-enum Second {
-    Halved(FactorizedReduce),
-    Projected(Chain),
-}
-
-impl Second {
-    fn layer(&self) -> &dyn Layer {
-        match self {
-            Self::Halved(layer) => layer,
-            Self::Projected(layer) => layer,
-        }
-    }
-}
-
 #[derive(Debug)]
 struct Cell {
     first: Chain,
-    second: Option<Second>,
+    /// What makes a state of the input of the cell before, where that has another shape.
+    second: Option<Box<dyn Layer>>,
     operations: Vec<[Box<dyn Layer>; 2]>,
     genotype: &'static Genotype,
 }
 
 impl Cell {
     fn parts(&self) -> impl Iterator<Item = &dyn Layer> {
-        let inputs = [
-            Some(&self.first as &dyn Layer),
-            self.second.as_ref().map(Second::layer),
-        ];
+        let inputs = [Some(&self.first as &dyn Layer), self.second.as_deref()];
         let operations = self.operations.iter().flatten().map(|layer| &**layer);
         inputs.into_iter().flatten().chain(operations)
     }
@@ -339,7 +317,7 @@ impl Layer for Cell {
             layer.forward(tensor.into(), ctx)?.into_one()
         };
         let second = match &self.second {
-            Some(second) => one(second.layer(), before)?,
+            Some(second) => one(&**second, before)?,
             None => before.shallow_clone(),
         };
         let mut states = vec![one(&self.first, last)?, second];

@@ -120,12 +120,12 @@ impl Layer for Conv {
 }
 
 /// Batch norm that begins with weight 1 and bias 0.
-pub(super) fn norm(path: nn::Path<'_>, features: i64) -> BatchNorm {
+pub(super) fn norm(path: &nn::Path<'_>, features: i64) -> BatchNorm {
     let config = nn::BatchNormConfig {
         ws_init: nn::Init::Const(1.0),
         ..nn::BatchNormConfig::default()
     };
-    BatchNorm::new(&path, features, config)
+    BatchNorm::new(path, features, config)
 }
 
 /// A linear layer that begins as PyTorch's does.

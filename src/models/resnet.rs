@@ -38,7 +38,7 @@ pub fn resnet(sizes: ResNet) -> Sequential {
         })
         .layer("bn1", move |p| {
             Chain::new()
-                .then(norm(p.clone(), width))
+                .then(norm(p, width))
                 .op(|x| x.f_relu())
                 .op(|x| x.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false))
         });
@@ -76,19 +76,19 @@ impl Bottleneck {
         let outputs = width * EXPANSION;
         let body = Chain::new()
             .then(conv("conv1", inputs, width, 1))
-            .then(norm(path / "bn1", width))
+            .then(norm(&(path / "bn1"), width))
             .op(|x| x.f_relu())
             .then(conv("conv2", width, width, 3).stride([stride; 2]))
-            .then(norm(path / "bn2", width))
+            .then(norm(&(path / "bn2"), width))
             .op(|x| x.f_relu())
             .then(conv("conv3", width, outputs, 1))
-            .then(norm(path / "bn3", outputs));
+            .then(norm(&(path / "bn3"), outputs));
         let downsample = (stride != 1 || inputs != outputs).then(|| {
             let path = path / "downsample";
             let conv = Conv::new(&(&path / 0), inputs, outputs, [1, 1], FAN_OUT_INIT);
             Chain::new()
                 .then(conv.stride([stride; 2]))
-                .then(norm(&path / 1, outputs))
+                .then(norm(&(&path / 1), outputs))
         });
         Self { body, downsample }
     }
