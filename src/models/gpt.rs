@@ -37,8 +37,9 @@ pub fn gpt(sizes: Gpt) -> Sequential {
 ///
 /// *Shapes*: tokens `[batch, time]` to logits `[batch, time, vocab]`.
 ///
-/// *Source*: Radford et al. 2019; parameters have the names of the released weights
-/// (`wte`, `h.N.attn.c_attn` …) but for the layer's own, `block.N`.
+/// *Source*: Radford et al. 2019. Within a layer, parameters have the names of the
+/// released weights (`attn.c_attn` …); matrices are `[outputs, inputs]`, the released
+/// ones the other way round.
 pub fn gpt2(sizes: Gpt) -> Sequential {
     let Gpt { vocab, d_model, .. } = sizes;
     trunk(sizes)

@@ -2,7 +2,7 @@
 //!
 //! A [`Zoo`] holds [`Entry`]s; each knows its sizes with their defaults, named sets
 //! of sizes (presets), and how to make an [`Instance`]: the model as a
-//! [`Sequential`], what its inputs and targets look like, and its loss function.
+//! [`Sequential`](crate::Sequential), what its inputs and targets look like, and its loss function.
 //! [`Zoo::spec`] resolves a name and `key=value` settings to a [`ModelSpec`]:
 //!
 //! ```
@@ -33,9 +33,6 @@ pub use spec::ModelSpec;
 pub use synthetic::{Fill, Synthetic};
 
 use std::sync::Arc;
-
-#[allow(unused_imports, reason = "named in the documentation")]
-use crate::Sequential;
 
 /// Models that can be named.
 #[derive(Debug, Clone, Default)]
