@@ -12,6 +12,8 @@ mod pages {
     struct Timeline;
     #[doc = include_str!("src/real-models.md")]
     struct RealModels;
+    #[doc = include_str!("src/models.md")]
+    struct Models;
     #[doc = include_str!("src/your-crate.md")]
     struct YourCrate;
     #[doc = include_str!("src/numbers.md")]

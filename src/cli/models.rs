@@ -8,6 +8,7 @@ use tch::Kind;
 
 use super::table::{Align, Table};
 use super::{Failure, output};
+use crate::Variable;
 use crate::models::zoo::{ModelSpec, Settings, Size, Synthetic, Zoo, ZooError};
 
 /// Arguments of `gpipe-rs models`.
@@ -96,9 +97,11 @@ fn all(zoo: &Zoo) -> Result<String, Failure> {
 fn one(spec: &ModelSpec) -> Result<String, Failure> {
     let entry = spec.entry();
     let model = spec.build();
-    let bytes: u64 = model.parameter_bytes()?.iter().sum();
+    let bytes: u64 = (model.distinct_variables()?.iter())
+        .map(Variable::bytes)
+        .sum();
     let mut text = format!(
-        "{}: {}\n{}\n\n{} parameters in {} layers, {} with buffers\ninput   {}\ntarget  {}\n\n",
+        "{}: {}\n{}\n\n{} parameters in {} layers; {} with buffers\ninput   {}\ntarget  {}\n\n",
         spec.name(),
         entry.description(),
         entry.origin(),
@@ -150,7 +153,9 @@ fn spec_as_json(spec: &ModelSpec) -> Result<Value, Failure> {
 /// What differs from one choice of sizes to another.
 fn facts(spec: &ModelSpec) -> Result<Map<String, Value>, Failure> {
     let model = spec.build();
-    let bytes: u64 = model.parameter_bytes()?.iter().sum();
+    let bytes: u64 = (model.distinct_variables()?.iter())
+        .map(Variable::bytes)
+        .sum();
     let mut facts = Map::new();
     facts.insert("name".into(), json!(spec.name()));
     facts.insert(

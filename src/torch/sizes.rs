@@ -80,13 +80,19 @@ impl Sequential {
     /// # Errors
     /// A layer cannot be built.
     pub fn parameter_count(&self) -> anyhow::Result<u64> {
-        let replica = |name: &str| self.ties().iter().any(|tie| tie.replica == name);
-        let layers = self.variables()?;
-        let counted = layers
-            .iter()
-            .flatten()
-            .filter(|variable| variable.parameter && !replica(&variable.name));
-        Ok(counted.map(Variable::elements).sum())
+        let all = self.distinct_variables()?;
+        let parameters = all.iter().filter(|variable| variable.parameter);
+        Ok(parameters.map(Variable::elements).sum())
+    }
+
+    /// All variables, those that are tied once.
+    pub(crate) fn distinct_variables(&self) -> anyhow::Result<Vec<Variable>> {
+        let mut all: Vec<_> = self.variables()?.into_iter().flatten().collect();
+        all.retain(|variable| {
+            let mut ties = self.ties().iter();
+            ties.all(|tie| tie.replica != variable.name)
+        });
+        Ok(all)
     }
 }
 
