@@ -1,6 +1,8 @@
 //! What a backward in two halves costs against one in one go, and what a
 //! recompute does. See `benches/README.md`.
 
+use std::process::ExitCode;
+
 use gpipe::models::{Mlp, mlp};
 use gpipe::partitioner::{Action, CheckedSchedule, Kind as ActionKind, Schedule, StageId};
 use gpipe::tch::{Device, Kind, Reduction, Tensor};
@@ -9,6 +11,8 @@ use gpipe::{Pipeline, Sequential, layers::TransformerBlock};
 const MICRO_BATCHES: usize = 8;
 /// Steps of each kind, in turn; the ratio is taken pair by pair.
 const PAIRS: usize = 60;
+/// What the halves may cost together, of the joint backward.
+const LIMIT: f64 = 1.15;
 
 /// One stage: all forwards, then each micro-batch's backward in one or two actions.
 fn schedule(backward: &[ActionKind]) -> CheckedSchedule {
@@ -51,7 +55,7 @@ fn quartiles(mut numbers: Vec<f64>) -> [f64; 3] {
 }
 
 /// The input wants a gradient, as that of every stage but the first does.
-fn compare(name: &str, model: &Sequential, x: &Tensor) {
+fn compare(name: &str, model: &Sequential, x: &Tensor) -> bool {
     let joint = [ActionKind::Backward];
     let halves = [ActionKind::BackwardInput, ActionKind::BackwardWeight];
     let x = x.detach().set_requires_grad(true);
@@ -77,13 +81,15 @@ fn compare(name: &str, model: &Sequential, x: &Tensor) {
         mid(inputs),
         mid(weights)
     );
+    median <= LIMIT
 }
 
 fn random(size: &[i64]) -> Tensor {
     Tensor::randn(size, (Kind::Float, Device::Cpu))
 }
 
-fn main() {
+fn main() -> ExitCode {
+    let mut within = true;
     for rows in [64, 256] {
         let sizes = Mlp {
             inputs: 512,
@@ -92,16 +98,21 @@ fn main() {
             outputs: 512,
         };
         let x = random(&[rows * MICRO_BATCHES as i64, 512]);
-        compare(&format!("mlp 4 x 512, {rows} rows"), &mlp(sizes), &x);
+        within &= compare(&format!("mlp 4 x 512, {rows} rows"), &mlp(sizes), &x);
     }
     let block =
         Sequential::new().try_layer("block", |path| TransformerBlock::new(path, 256, 4, 8, 0.0));
     for sequences in [1, 4] {
         let x = random(&[sequences * MICRO_BATCHES as i64, 128, 256]);
-        compare(
+        within &= compare(
             &format!("block d 256, {sequences} x 128 tokens"),
             &block,
             &x,
         );
     }
+    if within {
+        return ExitCode::SUCCESS;
+    }
+    println!("a ratio is above {LIMIT}");
+    ExitCode::FAILURE
 }

@@ -1,7 +1,7 @@
 //! Optimizers over a whole pipeline.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use crate::error::Error;
 use crate::torch::{Groups, OptimizerKind};
@@ -9,7 +9,8 @@ use crate::torch::{Groups, OptimizerKind};
 /// Updates a pipeline's parameters from their accumulated gradients.
 ///
 /// What it remembers of each parameter lives beside the parameter, on the
-/// stage's own device. `Optimizer::step` uses the gradients up: the next step
+/// stage's own device, until the optimizer is dropped and another one steps.
+/// `Optimizer::step` uses the gradients up: the next step
 /// starts from none.
 ///
 /// Parameters may be updated in different ways, by name:
@@ -29,6 +30,8 @@ use crate::torch::{Groups, OptimizerKind};
 #[derive(Debug)]
 pub struct Optimizer {
     id: u64,
+    /// As long as somebody has it, stages keep what they remember for it.
+    alive: Arc<()>,
     groups: Groups,
 }
 
@@ -39,6 +42,7 @@ impl Optimizer {
         // Only uniqueness matters, not order.
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
+            alive: Arc::new(()),
             groups: Groups::new(kind.into()),
         }
     }
@@ -82,6 +86,10 @@ impl Optimizer {
     /// default was 0 has no ratio to keep, and stays at its own.)
     pub fn set_lr(&mut self, lr: f64) {
         self.groups.set_lr(lr);
+    }
+
+    pub(crate) fn alive(&self) -> Weak<()> {
+        Arc::downgrade(&self.alive)
     }
 
     pub(crate) fn id(&self) -> u64 {

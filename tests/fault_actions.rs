@@ -47,7 +47,7 @@ use Fault::{Error as Fails, Input, InputNotFinite, NotFinite, Panic, Weight, Wei
 fn faults(kind: Kind) -> &'static [Fault] {
     match kind {
         Kind::Forward => &[Fails, Panic, NotFinite],
-        Kind::Recompute => &[Fails, Panic],
+        Kind::Recompute => &[Fails, Panic, NotFinite],
         Kind::Backward => &[Input, Weight, InputNotFinite, WeightNotFinite],
         Kind::BackwardInput => &[Input, InputNotFinite],
         Kind::BackwardWeight => &[Weight, WeightNotFinite],
@@ -104,7 +104,7 @@ impl Layer for Brittle {
             !switch.is(Panic, ctx) || !switch.here(ctx),
             "the layer panics"
         );
-        if switch.is(NotFinite, ctx) {
+        if switch.is(NotFinite, ctx) && switch.here(ctx) {
             output *= f64::NAN;
         }
         if switch.is(InputNotFinite, ctx) {

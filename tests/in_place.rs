@@ -86,3 +86,29 @@ fn the_callers_input_is_never_written_to() {
         }
     }
 }
+
+/// A change in place that begins after the first micro-batch: what arrives at a stage
+/// is then the sender's, as in the uncut model, and what the caller gave is not.
+#[test]
+fn a_layer_that_writes_only_sometimes_is_no_error_and_spares_the_caller() {
+    let sometimes = |in_place: bool| {
+        (0..4).fold(Sequential::new(), |model, number| {
+            with_linear(
+                model,
+                &format!("layer{number}"),
+                move |mut x, linear, ctx| {
+                    let x = match (ctx.micro().index(), in_place) {
+                        (1, true) => x.relu_(),
+                        (1, false) => x.relu(),
+                        _ => x,
+                    };
+                    Ok(x.apply(linear))
+                },
+            )
+        })
+    };
+    let (x, _) = batch8();
+    let before = x.copy();
+    same_everywhere(&sometimes(true), &x, Some(&sometimes(false)));
+    assert!(x.equal(&before));
+}

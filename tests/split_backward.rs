@@ -222,3 +222,48 @@ fn a_first_stage_without_an_input_gradient_splits_usefully() {
         "{early} of {whole} bytes: an input pass frees what the weight pass does not need"
     );
 }
+
+/// libtorch 2.11's group norm ended the process where the gradients of its weights
+/// alone were asked for and its input was in channels-last layout.
+#[test]
+fn group_norm_over_channels_last_survives_its_weight_pass() {
+    single_threaded();
+    let config = nn::ConvConfig {
+        padding: 1,
+        ..nn::ConvConfig::default()
+    };
+    let model = || {
+        (0..3).fold(Sequential::new(), |model, number| {
+            model
+                .layer(format!("conv{number}"), move |p| {
+                    nn::conv2d(p, 4, 4, 3, config)
+                })
+                .layer(format!("norm{number}"), |p| {
+                    nn::group_norm(p, 2, 4, nn::GroupNormConfig::default())
+                })
+        })
+    };
+    let step = |builder: PipelineBuilder, asks: bool| {
+        let mut pipe = builder.threads_per_stage(1).build().unwrap();
+        let wave = Tensor::arange(8 * 64 * 4, tch::kind::FLOAT_CPU).sin();
+        let x = wave.view([8, 8, 8, 4]).permute([0, 3, 1, 2]);
+        let x = x.set_requires_grad(asks);
+        let loss = |out: &Tensor, _: &Tensor| out.square().mean(out.kind());
+        let report = pipe.train_step(&x, x.detach(), loss).unwrap();
+        (report.loss.to_bits(), gradients(&mut pipe))
+    };
+    for asks in [false, true] {
+        let joint = step(
+            Pipeline::builder(model()).micro_batches(MICRO_BATCHES),
+            asks,
+        );
+        for stages in [1, 3] {
+            let split = Pipeline::builder(model())
+                .devices(&cpus(stages))
+                .custom_schedule(schedule(stages, Order::AtTheEnd));
+            let split = step(split, asks);
+            assert_eq!(split.0, joint.0, "{stages} stages");
+            assert_same_bits(&split.1, &joint.1, &format!("{stages} stages"));
+        }
+    }
+}

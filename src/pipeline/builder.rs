@@ -1,5 +1,6 @@
 //! What can be chosen about a pipeline.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
@@ -197,6 +198,7 @@ impl PipelineBuilder {
             .map(|device| self.devices[device.index()])
             .collect();
         let mut engine = self.engine(&partition, &programs, &skips)?;
+        check_names(&mut engine)?;
         let ties = Ties::join(&self.model, &partition, &mut engine)?;
         Ok(Pipeline {
             engine,
@@ -242,6 +244,22 @@ impl PipelineBuilder {
             Source::Fixed(schedule) => {
                 let plain = schedule.schedule();
                 let (wanted, stages) = (plain.devices(), plain.stages());
+                if plain.micro_batches() != self.micro_batches {
+                    return Err(Error::Settings(format!(
+                        "the schedule `{}` is for {} micro-batches, not {}",
+                        plain.name(),
+                        plain.micro_batches(),
+                        self.micro_batches
+                    )));
+                }
+                if self.chunks.is_some_and(|chunks| chunks * wanted != stages) {
+                    return Err(Error::Settings(format!(
+                        "the schedule `{}` has {stages} stages on {wanted} devices, which is not {} \
+                         chunks each",
+                        plain.name(),
+                        self.chunks.unwrap_or_default()
+                    )));
+                }
                 if wanted != devices {
                     return Err(Error::Settings(format!(
                         "the schedule `{}` is for {wanted} devices, but there are {devices}",
@@ -357,6 +375,25 @@ impl PipelineBuilder {
             .map(books)
             .collect::<Result<_, TorchError>>()?)
     }
+}
+
+/// Refuses two parameters or buffers of one name, which `a` with a part `b.weight`
+/// and `a.b` with a `weight` make.
+fn check_names(engine: &mut Engine<TorchStage>) -> Result<(), Error> {
+    let names = engine.on_each(|_, stage| {
+        let mut names: Vec<String> = stage.parameters()?.iter().map(|(n, _)| n.clone()).collect();
+        names.extend(stage.buffers()?.iter().map(|(name, _)| name.clone()));
+        Ok(names)
+    })?;
+    let mut seen = HashSet::new();
+    for name in names.into_iter().flatten() {
+        if let Some(name) = seen.replace(name) {
+            return Err(Error::Settings(format!(
+                "two parameters are named `{name}`: give one of their layers another name"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Intra-op threads for each device when the CPU devices share the cores evenly.

@@ -133,11 +133,13 @@ fn adopt(tied: &Tied, engine: &mut Engine<TorchStage>) -> Result<(), Error> {
         let replica = handle(place, engine)?;
         if replica.size() != owner.size() || replica.kind() != owner.kind() {
             return Err(Error::Settings(format!(
-                "`{}` of shape {:?} cannot be tied to `{}` of shape {:?}",
+                "`{}` of shape {:?} ({:?}) cannot be tied to `{}` of shape {:?} ({:?})",
                 place.name,
                 replica.size(),
+                replica.kind(),
                 tied.owner.name,
-                owner.size()
+                owner.size(),
+                owner.kind()
             )));
         }
         let (name, owner) = (place.name.clone(), owner.shallow_clone());

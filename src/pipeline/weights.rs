@@ -113,9 +113,9 @@ impl Optimizer {
     /// negative learning rate, say), before anything is done. libtorch refuses on
     /// some stage, which the error names.
     pub fn step(&mut self, pipe: &mut Pipeline) -> Result<(), Error> {
-        let (id, groups) = (self.id(), self.groups()?);
+        let (id, alive, groups) = (self.id(), self.alive(), self.groups()?);
         pipe.engine()
-            .on_each(move |_: StageId, stage| stage.optimize(id, &groups))?;
+            .on_each(move |_: StageId, stage| stage.optimize(id, &alive, &groups))?;
         pipe.ties.clone().refresh(&mut pipe.engine)
     }
 }

@@ -75,3 +75,20 @@ fn the_last_step_and_its_prediction_are_printed() {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
+
+/// A file that cannot be written is told after what the training came to.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_trace_that_cannot_be_written_costs_only_the_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("text.txt"), "the whale! ".repeat(200)).unwrap();
+    let mut args = vec!["train", "--data", "text.txt", "--json", "--out", "run"];
+    args.extend(super::SMALL.split_whitespace());
+    args.extend(["--trace", "/dev/full"]);
+    let output = super::gpipe(folder.path(), &args);
+    assert_eq!(output.status.code(), Some(1));
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(summary["held_out_loss"].is_f64());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("cannot write /dev/full"), "{errors}");
+}

@@ -13,7 +13,7 @@ mod values;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpipe_partitioner::{CheckedSchedule, render};
+use gpipe_partitioner::render;
 use tch::{Kind, Tensor};
 
 use super::Failure;
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         outcome.sample = Some(sample::generate(&mut pipe, &text, args)?);
     }
     outcome.print(args)?;
-    Ok(())
+    outcome.files
 }
 
 /// A layer's panic becomes the error that ends the run, with stage, layer and
@@ -83,7 +83,10 @@ fn train(
         progress.step(&record);
         outcome.add(&record);
         if let Some(schedule) = schedule {
-            outcome.comparison = last_step(args, &report, &schedule, folder)?;
+            let comparison = Comparison::new(args, args.steps, &report, &schedule)?;
+            outcome.comparison = comparison.text(WIDTH);
+            // A file that cannot be written must not cost what the training came to.
+            outcome.files = last_step(args, &report, &comparison, folder);
             outcome.memory.clone_from(&report.memory);
         }
         if !report.loss.is_finite() {
@@ -98,14 +101,13 @@ fn train(
     Ok(outcome)
 }
 
-/// Writes the files that are about the last step, and gives what is printed.
+/// Writes the files that are about the last step.
 fn last_step(
     args: &Args,
     report: &StepReport,
-    schedule: &CheckedSchedule,
+    comparison: &Comparison,
     folder: &RunFolder,
-) -> Result<String, Failure> {
-    let comparison = Comparison::new(args, args.steps, report, schedule)?;
+) -> Result<(), Failure> {
     let trace = render::chrome_trace(&report.timeline);
     folder.trace(&trace)?;
     if let Some(path) = &args.trace {
@@ -114,7 +116,7 @@ fn last_step(
     if let Some(path) = &args.report {
         run_folder::write(path, comparison.file(path)?.as_bytes())?;
     }
-    Ok(comparison.text(WIDTH))
+    Ok(())
 }
 
 /// A run's batches, made ahead of their use.

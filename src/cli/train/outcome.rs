@@ -42,6 +42,8 @@ pub(super) struct Outcome {
     pub(super) comparison: String,
     /// Of the last step.
     pub(super) memory: Option<MemoryReport>,
+    /// Whether the files about the last step could be written.
+    pub(super) files: Result<(), Failure>,
 }
 
 impl Outcome {
@@ -54,6 +56,7 @@ impl Outcome {
             sample: None,
             comparison: String::new(),
             memory: None,
+            files: Ok(()),
         }
     }
 

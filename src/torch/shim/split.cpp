@@ -45,6 +45,27 @@ struct Announce : public FunctionPreHook {
   int64_t layer;
 };
 
+// Takes a gradient that nobody wants.
+struct Discard : public Node {
+  variable_list apply(variable_list&&) override { return {}; }
+  std::string name() const override { return "GpipeDiscard"; }
+};
+
+// Nodes whose kernel does not survive being asked for the weights' gradients alone:
+// libtorch 2.11's group norm on the CPU writes to the missing gradient of an input
+// in channels-last layout. Their weight pass computes the input's once more.
+bool must_run_whole(const Node& node) { return node.name() == "NativeGroupNormBackward0"; }
+
+// In place of where `edge` leads.
+Edge discard(const Edge& edge) {
+  std::shared_ptr<Discard> node(new Discard(), torch::autograd::deleteNode);
+  // The engine compares what arrives with what a node says it expects.
+  const auto& there = edge.function->input_metadata(edge.input_nr);
+  node->add_input_metadata(there.options(), there.shape_as_dim_vector(), there.is_tensor_subclass(),
+                           there.is_nested_tensor(), there.grad_dtype());
+  return Edge(std::move(node), 0);
+}
+
 template <typename Wanted>
 bool any_edge(const Node& node, Wanted&& wanted) {
   const auto& edges = node.next_edges();
@@ -222,9 +243,10 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
     }
   }
   for (const auto& junction : junctions) {
+    const bool whole = must_run_whole(*junction);
     for (auto& edge : junction->next_edges()) {
       if (towards_sinks(edge)) {
-        edge = Edge();
+        edge = whole ? discard(edge) : Edge();
       }
     }
   }

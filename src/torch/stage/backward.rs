@@ -198,5 +198,6 @@ fn again(micro: MicroId, settings: &StepSettings) -> Pass<'_> {
         micro,
         settings,
         recomputing: true,
+        again: false,
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Pass<'a> {
     pub(super) micro: MicroId,
     pub(super) settings: &'a StepSettings,
     pub(super) recomputing: bool,
+    /// Whether the same inputs will be needed for another run.
+    pub(super) again: bool,
 }
 
 impl TorchStage {
@@ -34,6 +36,7 @@ impl TorchStage {
             micro,
             settings,
             recomputing: false,
+            again: false,
         };
         let redo = self.recompute.applies(micro, settings.mode.micro_batches());
         let mut flight = Flight::default();
@@ -44,7 +47,11 @@ impl TorchStage {
             // Where it will run again, the graph is made and dropped: libtorch chooses
             // kernels by whether a tensor requires a gradient (`matmul` folds batches
             // by it), so that a run without one may differ in the last bits.
-            let passed = self.run_segment(Which::Segment(number), &inputs, true, pass)?;
+            let run = Pass {
+                again: redo,
+                ..pass
+            };
+            let passed = self.run_segment(Which::Segment(number), &inputs, true, run)?;
             transit.extend(passed.skips);
             (values, held) = match passed.live {
                 Some(live) if !redo => (passed.outputs, Held::Live(live)),
@@ -76,6 +83,7 @@ impl TorchStage {
             micro,
             settings,
             recomputing: false,
+            again: false,
         };
         let inputs = self.whole.take_inputs(values, &mut transit);
         let passed = self.run_segment(Which::Whole, &inputs, false, pass)?;

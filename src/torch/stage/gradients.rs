@@ -1,12 +1,14 @@
 //! A stage's parameters between steps: what their gradients add up to, and updates.
 
+use std::sync::Weak;
+
 use tch::Tensor;
 
 use super::TorchStage;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::gradients::{first_non_finite, norms};
-use crate::torch::optim::Groups;
+use crate::torch::optim::{Groups, OptimizerState};
 
 impl TorchStage {
     /// Names and handles of the parameters, by layer and name.
@@ -22,9 +24,19 @@ impl TorchStage {
     }
 
     /// Applies and clears the accumulated gradients.
-    pub(crate) fn optimize(&mut self, id: u64, groups: &Groups) -> anyhow::Result<()> {
+    ///
+    /// `alive` is whether the optimizer still is, for when another one is here.
+    pub(crate) fn optimize(
+        &mut self,
+        id: u64,
+        alive: &Weak<()>,
+        groups: &Groups,
+    ) -> anyhow::Result<()> {
         self.settle()?;
-        let state = self.optimizers.entry(id).or_default();
+        self.optimizers
+            .retain(|_, (alive, _)| alive.strong_count() > 0);
+        let new = || (Weak::clone(alive), OptimizerState::default());
+        let (_, state) = self.optimizers.entry(id).or_insert_with(new);
         Ok(state.step(groups, &self.parameters)?)
     }
 

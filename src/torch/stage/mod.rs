@@ -19,7 +19,7 @@ mod segment;
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use gpipe_partitioner::{Action, Kind, MicroId};
 use tch::{Device, Tensor};
@@ -93,7 +93,7 @@ pub(crate) struct TorchStage {
     saved_buffers: Vec<Tensor>,
     /// A step has ended here, and its layers have not been told.
     uncommitted: bool,
-    optimizers: HashMap<u64, OptimizerState>,
+    optimizers: HashMap<u64, (Weak<()>, OptimizerState)>,
     ledger: Option<Ledger>,
     running: Running,
 }

@@ -1,11 +1,12 @@
 //! Runs the layers of a segment, and finds out what they write to.
 //!
 //! A layer may change what it is given in place. Inside a stage that is as in the
-//! uncut model; but what arrives at a segment may be in use elsewhere: it may be
-//! needed by the sender's backward, by another stage that pops it, for running the
-//! segment a second time, or belong to the caller. Whether a segment writes to its
-//! inputs is found out when it runs for the first time; if so, that run is undone,
-//! and from then on it is given copies. The others, nearly all, copy nothing.
+//! uncut model; but what arrives at a segment may be in use elsewhere. The caller's
+//! own tensors, and what a segment that recomputes is run with, are always copied
+//! first. The rest may be needed by the sender's backward or by another stage that
+//! pops it. Whether a segment writes to its inputs is found out when it runs for the
+//! first time; if so, that run is undone, and from then on it is given copies. The
+//! others, nearly all, copy nothing.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -56,11 +57,14 @@ impl TorchStage {
             return Ok(passed);
         }
         self.segment_mut(which).writes = Some(writes.and(wrote));
-        anyhow::bail!(
-            "the stage's layers changed a value in place that others may need (a model's first stage: \
-             the caller's own input), which they had not done before; values will be copied from \
-             now on: run the step again, with the input made anew"
-        )
+        // Without skips nobody but the sender's graph may have the value, and that
+        // finds out by itself if it needs it, as it does in the uncut model.
+        anyhow::ensure!(
+            self.skips.is_empty(),
+            "the stage's layers changed a value in place that may have been stashed, which they had \
+             not done before; values will be copied from now on: run the step again"
+        );
+        Ok(passed)
     }
 
     /// Finds out what the segment writes to.
@@ -107,7 +111,10 @@ impl TorchStage {
             .map(|tensor| Ok((tensor.shallow_clone(), ffi::changes(tensor)?)))
             .collect::<Result<_, TorchError>>()?;
         let mut stashed = Watched::new();
-        let seen = inputs.seen(writes.inputs)?;
+        // The caller's own tensors are never written to, and neither is what the
+        // segment will be run with once more.
+        let copies = writes.inputs || self.is_first(which) || pass.again;
+        let seen = inputs.seen(copies)?;
         let passed = if graph {
             self.with_graph(which, seen, pass, writes, &mut stashed)?
         } else {
@@ -277,6 +284,11 @@ impl TorchStage {
             run.transit.insert(id, value.transpose()?);
         }
         Ok(())
+    }
+
+    /// Whether what goes in is the caller's.
+    fn is_first(&self, which: Which) -> bool {
+        self.first && self.segment(which).layers.start == 0
     }
 
     fn segment(&self, which: Which) -> &Segment {
