@@ -409,7 +409,7 @@ fn the_table_has_bars_cuts_a_plan_and_a_sentence() {
 #[test]
 fn wrong_flags_are_told_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (
             &["--model", "gtp"],
             "no model `gtp`: models are `gpt` and `mlp`",
@@ -445,6 +445,10 @@ fn wrong_flags_are_told_in_one_line() {
                 "--quick",
             ],
             "memory",
+        ),
+        (
+            &["--model", "mlp", "-o", "none/profile.json"],
+            "no folder none",
         ),
         (&["--model", "mlp", "--bach", "3"], "--bach"),
     ];

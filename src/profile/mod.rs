@@ -278,6 +278,7 @@ fn layers(names: &[&str], sizes: &[usize], outcome: &Outcome, stages: usize) -> 
                 Bytes(bytes.kept),
                 Bytes(bytes.output),
             )
+            .with_after_input(Bytes(bytes.after_input))
             .with_temporary(Bytes(bytes.temporary))
             .with_curve(others.map(|place| (sizes[place], at(place))).collect())
     };

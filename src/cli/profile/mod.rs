@@ -18,6 +18,7 @@ pub(super) use options::Args;
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     super::train::silence_caught_panics();
     args.check()?;
+    let machine = machine(args)?;
     let (sizes, options) = (args.sizes(), profile_options(args));
     let largest = sizes.iter().copied().max().unwrap_or(1);
     let (model, sample) = models::build(args, largest)?;
@@ -31,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for doubt in &measured.doubts {
         say(&format!("note: {doubt}"));
     }
-    let plan_options = plan_options(args, &measured)?;
+    let plan_options = plan_options(args, machine, &measured);
     let written = write(args.output.as_deref(), &measured.profile.to_json());
     let plan = plan(&measured.profile, &plan_options).map_err(super::plan::failure);
     // Also where no plan fits: the measurements are done.
@@ -80,20 +81,23 @@ fn profile_options(args: &Args) -> ProfileOptions {
     options
 }
 
-fn plan_options(args: &Args, measured: &Profiled) -> Result<PlanOptions, Failure> {
-    let wrong = |error: gpipe_partitioner::MachineError| Failure::Usage(error.to_string());
-    let mut machine = Machine::new(args.devices.len()).map_err(wrong)?;
-    if let Some(memory) = &args.memory {
-        machine = machine.with_memory(memory).map_err(wrong)?;
-    }
-    if let Some(link) = measured.link {
-        machine = machine.with_link(link.link());
-    }
-    let mut options = PlanOptions::new(machine);
+fn machine(args: &Args) -> Result<Machine, Failure> {
+    let machine = Machine::new(args.devices.len()).and_then(|machine| match &args.memory {
+        Some(memory) => machine.with_memory(memory),
+        None => Ok(machine),
+    });
+    machine.map_err(|error| Failure::Usage(error.to_string()))
+}
+
+fn plan_options(args: &Args, machine: Machine, measured: &Profiled) -> PlanOptions {
+    let mut options = PlanOptions::new(match measured.link {
+        Some(link) => machine.with_link(link.link()),
+        None => machine,
+    });
     options.micro_batches = args.micro;
     options.batch = Some(args.batch);
     options.schedule = Some(args.schedule).filter(|&kind| kind != ScheduleKind::Auto);
     options.chunks = args.chunks;
     options.recompute = args.recompute;
-    Ok(options)
+    options
 }

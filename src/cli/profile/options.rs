@@ -1,6 +1,6 @@
 //! Flags, and what they mean once checked.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::{Bytes, Recompute, ScheduleKind};
 use tch::Device;
@@ -111,6 +111,19 @@ fn schedule(text: &str) -> Result<ScheduleKind, String> {
     }
 }
 
+/// What is written at the end can be told to fail before the beginning.
+fn writable(path: &Path) -> Result<(), String> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    match folder {
+        _ if path.is_dir() => Err("this is a folder; give a file in it".to_owned()),
+        Some(folder) if !folder.is_dir() => Err(format!(
+            "there is no folder {}; make it first",
+            folder.display()
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn budget(text: &str) -> Result<usize, String> {
     match input::at_least_one(text)? {
         budget if budget <= MAX_BUDGET => Ok(budget),
@@ -148,6 +161,12 @@ impl Args {
                  others"
                     .to_owned(),
             );
+        }
+        for (flag, path) in [("-o", &self.output), ("--plan", &self.plan)] {
+            if let Some(path) = path {
+                writable(path)
+                    .map_err(|why| Failure::Usage(format!("{flag} {}: {why}", path.display())))?;
+            }
         }
         models::check(self)
     }
