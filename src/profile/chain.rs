@@ -17,6 +17,7 @@ use super::Sample;
 use crate::engine::Stage as _;
 use crate::error::Error;
 use crate::memory::Account;
+use crate::torch::thread_time;
 use crate::torch::{
     LayerBuilder, LossFn, Mode, NonFinite, Recompute, Sequential, Skip, StageSpec, StepSettings,
     TorchError, TorchStage, Values, copy_tensor, memory, tensor_bytes,
@@ -73,9 +74,17 @@ struct Unit {
     account: Option<Account>,
 }
 
+/// How long an action took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Took {
+    pub(super) micros: f64,
+    /// Its thread had to wait for a core meanwhile.
+    pub(super) disturbed: bool,
+}
+
 /// Where one action's duration goes: layer, kind, whether it only warmed up, and
 /// microseconds.
-pub(super) type Record<'a> = &'a mut dyn FnMut(usize, Kind, bool, f64);
+pub(super) type Record<'a> = &'a mut dyn FnMut(usize, Kind, bool, Took);
 
 /// What goes from layer to layer for one size of micro-batch.
 #[derive(Debug, Default)]
@@ -193,7 +202,8 @@ impl Chain {
         self.begin(way, flow)?;
         let mut out = Flow::default();
         for micro in 0..MICROS {
-            let mut timed = |unit: usize, kind: Kind, us: f64| record(unit, kind, micro == 0, us);
+            let mut timed =
+                |unit: usize, kind: Kind, took: Took| record(unit, kind, micro == 0, took);
             out = self.forward(micro, flow, &mut timed)?;
             let grads = upstream(&out)?;
             match way {
@@ -241,7 +251,7 @@ impl Chain {
         &mut self,
         micro: usize,
         flow: &Flow,
-        timed: &mut dyn FnMut(usize, Kind, f64),
+        timed: &mut dyn FnMut(usize, Kind, Took),
     ) -> Result<Flow, Error> {
         let mut flow = flow.shallow_clone();
         for number in 0..self.units.len() {
@@ -255,7 +265,7 @@ impl Chain {
         number: usize,
         micro: usize,
         flow: &mut Flow,
-        timed: &mut dyn FnMut(usize, Kind, f64),
+        timed: &mut dyn FnMut(usize, Kind, Took),
     ) -> Result<(), Error> {
         let (incoming, outgoing) = self.units[number].stage.skip_ends();
         let mut inputs = vec![std::mem::take(&mut flow.main)];
@@ -281,7 +291,7 @@ impl Chain {
         micro: usize,
         kind: Kind,
         mut grads: Flow,
-        timed: &mut dyn FnMut(usize, Kind, f64),
+        timed: &mut dyn FnMut(usize, Kind, Took),
     ) -> Result<(), Error> {
         for number in (0..self.units.len()).rev() {
             self.back_one(number, kind, micro, &mut grads, timed)?;
@@ -293,7 +303,7 @@ impl Chain {
         &mut self,
         micro: usize,
         mut grads: Flow,
-        timed: &mut dyn FnMut(usize, Kind, f64),
+        timed: &mut dyn FnMut(usize, Kind, Took),
     ) -> Result<(), Error> {
         for number in (0..self.units.len()).rev() {
             self.run(number, Kind::Recompute, micro, Vec::new(), timed)?;
@@ -305,7 +315,7 @@ impl Chain {
     fn weights(
         &mut self,
         micro: usize,
-        timed: &mut dyn FnMut(usize, Kind, f64),
+        timed: &mut dyn FnMut(usize, Kind, Took),
     ) -> Result<(), Error> {
         for number in (0..self.units.len()).rev() {
             self.run(number, Kind::BackwardWeight, micro, Vec::new(), timed)?;
@@ -319,7 +329,7 @@ impl Chain {
         kind: Kind,
         micro: usize,
         grads: &mut Flow,
-        timed: &mut dyn FnMut(usize, Kind, f64),
+        timed: &mut dyn FnMut(usize, Kind, Took),
     ) -> Result<(), Error> {
         let unit = &self.units[number];
         let (incoming, outgoing) = unit.stage.skip_ends();
@@ -350,7 +360,7 @@ impl Chain {
         kind: Kind,
         micro: usize,
         inputs: Vec<Values>,
-        timed: &mut dyn FnMut(usize, Kind, f64),
+        timed: &mut dyn FnMut(usize, Kind, Took),
     ) -> Result<Vec<Values>, Error> {
         let unit = &mut self.units[number];
         let action = Action {
@@ -359,16 +369,27 @@ impl Chain {
             micro: MicroId(micro),
         };
         let scope = unit.account.as_ref().map(Account::enter);
-        let start = Instant::now();
+        let (start, busy) = (Instant::now(), thread_time());
         let outputs = unit.stage.run(action, inputs);
         if let Device::Cuda(index) = self.device {
             // Kernels run behind the caller's back: wait for them.
             tch::Cuda::synchronize(index as i64);
         }
         let micros = start.elapsed().as_secs_f64() * 1e6;
+        let busy = thread_time()
+            .zip(busy)
+            .map(|(now, then)| (now - then) * 1e6);
         drop(scope);
         let outputs = outputs.map_err(|error| unit.failed(words(kind), error))?;
-        timed(number, kind, micros);
+        let on_cpu = self.device == Device::Cpu;
+        timed(
+            number,
+            kind,
+            Took {
+                micros,
+                disturbed: on_cpu && busy.is_some_and(|busy| micros > busy * 1.05 + 20.0),
+            },
+        );
         Ok(outputs)
     }
 
@@ -379,7 +400,7 @@ impl Chain {
             let parameters = unit.stage.parameters().map_err(Error::Build)?;
             bytes.parameters = parameters.iter().map(|(_, p)| tensor_bytes(p)).sum();
         }
-        let ignore: &mut dyn FnMut(usize, Kind, f64) = &mut |_, _, _| {};
+        let ignore: &mut dyn FnMut(usize, Kind, Took) = &mut |_, _, _| {};
         for way in [Way::Joint, Way::Halves] {
             self.begin(way, flow)?;
             for micro in 0..2 {
@@ -399,7 +420,7 @@ impl Chain {
         micro: usize,
         way: Way,
         flow: &Flow,
-        ignore: &mut dyn FnMut(usize, Kind, f64),
+        ignore: &mut dyn FnMut(usize, Kind, Took),
     ) -> Result<Vec<LayerBytes>, Error> {
         let count = self.len();
         let mut bytes = vec![LayerBytes::default(); count];

@@ -57,8 +57,8 @@ pub(super) fn measure(devices: &[Device], threads: usize) -> Result<Option<Measu
             let report = pipe.train_step(&input, &target, touch)?;
             let times = handed_over(&report.timeline).filter(|_| step > 0);
             if let Some((wait, arrival)) = times {
-                waits[place].push(wait);
-                arrivals[place].push(arrival);
+                waits[place].push(wait, false);
+                arrivals[place].push(arrival, false);
             }
         }
     }

@@ -202,16 +202,16 @@ fn round(
 ) -> Result<Flow, Error> {
     let mut out = Flow::default();
     for way in [Way::Joint, Way::Halves, Way::Again] {
-        out = chain.step(way, flow, &mut |layer, kind, first, micros| {
+        out = chain.step(way, flow, &mut |layer, kind, first, took| {
             // Where everything is recomputed, forwards and backwards are not the plain ones.
             if way == Way::Again && kind != Kind::Recompute {
                 return;
             }
             let series = &mut series[layer].0[kind as usize];
             if warm_up {
-                series.warm_up(micros);
+                series.warm_up(took.micros);
             } else if !first {
-                series.push(micros);
+                series.push(took.micros, took.disturbed);
             }
         })?;
     }

@@ -6,10 +6,15 @@ pub(super) struct Series {
     /// Of the warm-up, not among the others.
     first: Option<f64>,
     taken: Vec<f64>,
+    /// Those during which the thread had to wait for a core. They count only where too
+    /// few others are left.
+    disturbed: Vec<f64>,
 }
 
 /// 97.5 % of a normal distribution lie below so many standard deviations.
 const Z: f64 = 1.96;
+/// So many undisturbed measurements are worth more than many disturbed ones.
+const ENOUGH: usize = 6;
 
 impl Series {
     /// A duration of the warm-up; the first one counts.
@@ -17,22 +22,34 @@ impl Series {
         self.first.get_or_insert(micros);
     }
 
-    pub(super) fn push(&mut self, micros: f64) {
-        self.taken.push(micros);
+    pub(super) fn push(&mut self, micros: f64, disturbed: bool) {
+        if disturbed {
+            self.disturbed.push(micros);
+        } else {
+            self.taken.push(micros);
+        }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.taken.len()
+        self.taken.len() + self.disturbed.len()
+    }
+
+    /// What counts.
+    fn counted(&self) -> Vec<f64> {
+        if self.taken.len() >= ENOUGH {
+            return self.taken.clone();
+        }
+        [&self.taken[..], &self.disturbed[..]].concat()
     }
 
     /// 0 where nothing was taken.
     pub(super) fn median(&self) -> f64 {
-        median(&self.taken)
+        median(&self.counted())
     }
 
     /// What separates the middle half from the rest: the distance of the quartiles.
     pub(super) fn spread(&self) -> f64 {
-        let sorted = sorted(&self.taken);
+        let sorted = sorted(&self.counted());
         let at = |share: f64| {
             let place = (sorted.len().saturating_sub(1)) as f64 * share;
             sorted.get(place.round() as usize).copied().unwrap_or(0.0)
@@ -44,7 +61,8 @@ impl Series {
     /// statistics alone: durations are not distributed normally. Infinite for fewer
     /// than six, which cannot say.
     pub(super) fn half_width(&self) -> f64 {
-        let (sorted, count) = (sorted(&self.taken), self.taken.len() as f64);
+        let sorted = sorted(&self.counted());
+        let count = sorted.len() as f64;
         let reach = Z * count.sqrt() / 2.0;
         let (low, high) = (count / 2.0 - reach, count / 2.0 + reach);
         if low < 0.0 || sorted.len() < 6 {
@@ -100,7 +118,9 @@ mod tests {
 
     fn series(values: impl IntoIterator<Item = f64>) -> Series {
         let mut series = Series::default();
-        values.into_iter().for_each(|value| series.push(value));
+        values
+            .into_iter()
+            .for_each(|value| series.push(value, false));
         series
     }
 
@@ -122,6 +142,15 @@ mod tests {
         assert!(widths[2] < 6.0, "{widths:?}");
         // Six that agree are as sure as it gets.
         assert_eq!(series([2.0; 6]).half_width(), 0.0);
+    }
+
+    #[test]
+    fn disturbed_measurements_count_where_there_are_no_others() {
+        let mut series = Series::default();
+        (0..9).for_each(|_| series.push(100.0, true));
+        assert_eq!((series.median(), series.len()), (100.0, 9));
+        (0..6).for_each(|_| series.push(10.0, false));
+        assert_eq!((series.median(), series.len()), (10.0, 15));
     }
 
     #[test]

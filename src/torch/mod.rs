@@ -36,6 +36,7 @@ pub(crate) use rng::{INCREMENT, mix};
 pub use step::NonFinite;
 
 pub(crate) use ffi::copy as copy_tensor;
+pub(crate) use ffi::thread_time;
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub(crate) use stage::{Books, Page, StageSpec, TorchStage, Used};
