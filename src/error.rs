@@ -36,6 +36,16 @@ pub enum Error {
     /// libtorch refused outside of a stage.
     #[error(transparent)]
     Torch(#[from] TorchError),
+    /// A layer failed while it was profiled.
+    #[error("layer `{layer}`, {action}: {source:#}")]
+    Profile {
+        /// The layer's name.
+        layer: String,
+        /// What it was doing.
+        action: &'static str,
+        /// Why it failed.
+        source: anyhow::Error,
+    },
     /// Stages and edges do not fit together.
     #[error(transparent)]
     Topology(#[from] TopologyError),

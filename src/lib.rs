@@ -26,6 +26,8 @@ mod optim;
 #[cfg(feature = "torch")]
 mod pipeline;
 #[cfg(feature = "torch")]
+mod profile;
+#[cfg(feature = "torch")]
 mod torch;
 
 pub use gpipe_partitioner as partitioner;
@@ -38,6 +40,7 @@ pub use {
     error::Error,
     optim::Optimizer,
     pipeline::{MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepReport},
+    profile::{Doubt, LayerSpread, MeasuredLink, ProfileOptions, Profiled, Sample, profile},
     torch::{
         AdamW, Context, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, Recompute,
         Sequential, Sgd, TorchError, Values, Variable, cuda_available, intra_op_threads, layers,

@@ -10,6 +10,8 @@ mod input;
 mod models;
 mod output;
 mod plan;
+#[cfg(feature = "torch")]
+mod profile;
 mod schedule;
 mod simulate;
 mod table;
@@ -45,6 +47,9 @@ enum Verb {
     Models(models::Args),
     /// Choose balance, schedule, micro-batches and recompute from a profile.
     Plan(plan::Args),
+    /// Measure a model's layers on this machine, and plan how to train it.
+    #[cfg(feature = "torch")]
+    Profile(Box<profile::Args>),
     /// Show a schedule, check one, take schedules to and from PyTorch's CSV.
     Schedule(schedule::Args),
     /// Predict a schedule's timeline, bubble and memory.
@@ -113,6 +118,8 @@ fn dispatch(verb: Verb) -> Result<(), Failure> {
         #[cfg(feature = "torch")]
         Verb::Models(args) => models::run(&args),
         Verb::Plan(args) => plan::run(&args),
+        #[cfg(feature = "torch")]
+        Verb::Profile(args) => profile::run(&args),
         Verb::Schedule(args) => schedule::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
         #[cfg(feature = "torch")]

@@ -397,7 +397,7 @@ fn check_names(engine: &mut Engine<TorchStage>) -> Result<(), Error> {
 }
 
 /// Intra-op threads for each device when the CPU devices share the cores evenly.
-fn share_of_cores(devices: &[Device]) -> usize {
+pub(crate) fn share_of_cores(devices: &[Device]) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let sharing = devices
         .iter()

@@ -35,6 +35,9 @@ pub(crate) use optim::Groups;
 pub(crate) use rng::{INCREMENT, mix};
 pub use step::NonFinite;
 
+pub(crate) use ffi::copy as copy_tensor;
+pub(crate) use ffi::thread_time;
+pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub(crate) use stage::{Books, Page, StageSpec, TorchStage, Used};
 pub(crate) use step::{Mode, StepSettings};
@@ -44,7 +47,7 @@ use std::cell::Cell;
 use error::panic_message;
 
 /// Runs the user's code; a panic (tch panics where libtorch refuses) is an error like any other.
-fn caught<T>(body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+pub(crate) fn caught<T>(body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let outer = CATCHING.replace(true);
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
     CATCHING.set(outer);

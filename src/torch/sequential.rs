@@ -226,6 +226,10 @@ pub(crate) struct BuiltLayer {
 }
 
 impl LayerBuilder {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Builds the layer on `device`, with the initial values that `seed` and the
     /// layer's name stand for, the same on every kind of device.
     pub(crate) fn build(&self, device: Device, seed: u64) -> anyhow::Result<BuiltLayer> {

@@ -80,6 +80,9 @@ pub struct LayerProfile {
     pub parameters: Bytes,
     /// What the layer keeps of one micro-batch from its forward to its backward.
     pub activations: Bytes,
+    /// What of that, and of gradients, it keeps from the gradient of its input to that of
+    /// its weights, where these are two; the activations where it was not measured.
+    pub after_input: Option<Bytes>,
     /// What the layer hands to the next one; its gradient is as large.
     pub output: Bytes,
     /// What the layer needs besides while it runs, and frees again.
@@ -111,6 +114,13 @@ impl LayerProfile {
     #[must_use]
     pub fn with_temporary(mut self, temporary: Bytes) -> Self {
         self.temporary = temporary;
+        self
+    }
+
+    /// The same with what it keeps between the halves of its backward.
+    #[must_use]
+    pub fn with_after_input(mut self, bytes: Bytes) -> Self {
+        self.after_input = Some(bytes);
         self
     }
 
@@ -267,9 +277,12 @@ impl Profile {
 type Getter<T> = fn(&LayerProfile) -> T;
 
 /// The fields of a layer in bytes. (At most 10⁵ layers of 2⁵⁰ bytes: sums fit a u64.)
-const BYTE_FIELDS: [(&str, Getter<Bytes>); 4] = [
+const BYTE_FIELDS: [(&str, Getter<Bytes>); 5] = [
     ("parameter_bytes", |layer| layer.parameters),
     ("activation_bytes", |layer| layer.activations),
+    ("after_input_bytes", |layer| {
+        layer.after_input.unwrap_or_default()
+    }),
     ("output_bytes", |layer| layer.output),
     ("temporary_bytes", |layer| layer.temporary),
 ];

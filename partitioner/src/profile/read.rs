@@ -53,6 +53,10 @@ fn layer(located: Located<'_>) -> Result<LayerProfile, ReadError> {
         times: times(&mut fields)?,
         parameters: fields.required("parameter_bytes")?.bytes()?,
         activations: fields.required("activation_bytes")?.bytes()?,
+        after_input: match fields.optional("after_input_bytes") {
+            Some(bytes) => Some(bytes.bytes()?),
+            None => None,
+        },
         output: fields.required("output_bytes")?.bytes()?,
         temporary: optional_bytes(&mut fields, "temporary_bytes")?,
         curve: match fields.optional("curve") {

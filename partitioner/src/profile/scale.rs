@@ -21,6 +21,8 @@ pub struct LayerCost {
     pub parameters: Bytes,
     /// What is kept from the forward to the backward.
     pub activations: Bytes,
+    /// What is kept from the gradient of the input to that of the weights.
+    pub after_input: Bytes,
     /// What goes to the next layer.
     pub output: Bytes,
     /// What is needed while the layer runs.
@@ -61,6 +63,11 @@ impl LayerProfile {
             recompute: time(Times::again),
             parameters: self.parameters,
             activations: scaled(self.activations, measured, batch),
+            after_input: scaled(
+                self.after_input.unwrap_or(self.activations),
+                measured,
+                batch,
+            ),
             output: scaled(self.output, measured, batch),
             temporary: scaled(self.temporary, measured, batch),
         }

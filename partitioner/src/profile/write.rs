@@ -41,6 +41,9 @@ fn layer_value(layer: &LayerProfile) -> Value {
     times_into(&mut map, &layer.times);
     map.insert("parameter_bytes".into(), json!(layer.parameters.0));
     map.insert("activation_bytes".into(), json!(layer.activations.0));
+    if let Some(bytes) = layer.after_input {
+        map.insert("after_input_bytes".into(), json!(bytes.0));
+    }
     map.insert("output_bytes".into(), json!(layer.output.0));
     optional_bytes(&mut map, "temporary_bytes", layer.temporary);
     if !layer.curve.is_empty() {

@@ -100,8 +100,12 @@ pub(crate) fn change(costs: &Costs, action: Action, apart: bool, training: bool)
         Kind::Forward => (memory.activation, Bytes::ZERO),
         Kind::Recompute => (memory.recomputed, Bytes::ZERO),
         Kind::Backward => (rebuilt, all),
-        Kind::BackwardInput => (rebuilt, all - memory.after_input()),
-        Kind::BackwardWeight => (Bytes::ZERO, memory.after_input().min(all)),
+        // What I captures for W may be more than what it frees.
+        Kind::BackwardInput => (
+            rebuilt + (memory.after_input() - all),
+            all - memory.after_input(),
+        ),
+        Kind::BackwardWeight => (Bytes::ZERO, memory.after_input()),
     };
     Change { takes, gives }
 }

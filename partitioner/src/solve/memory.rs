@@ -30,20 +30,37 @@ pub(super) struct Held {
 #[derive(Debug)]
 pub(super) struct Memory {
     training: bool,
-    /// Prefix sums of what is there throughout, and of activations.
+    /// Prefix sums of what is there throughout, and of what micro-batches keep at most.
     fixed: Vec<u64>,
     activations: Vec<u64>,
+    /// Of activations as the forward leaves them.
+    plain: Vec<u64>,
+    /// What micro-batches keep after the input half of a backward; none where no stage has
+    /// halves.
+    after_input: Option<Vec<u64>>,
     /// What enters layer i for one micro-batch.
     inputs: Vec<u64>,
     working: RangeMax,
 }
 
 impl Memory {
-    /// `state`: bytes of optimizer state per byte of parameters.
-    pub(super) fn new(costs: &[LayerCost], input: Bytes, training: bool, state: f64) -> Self {
+    /// `state`: bytes of optimizer state per byte of parameters; `halves`: whether any stage
+    /// runs its backward in halves.
+    pub(super) fn new(
+        costs: &[LayerCost],
+        input: Bytes,
+        training: bool,
+        halves: bool,
+        state: f64,
+    ) -> Self {
         let copies = if training { 2.0 + state } else { 1.0 };
         let fixed = |cost: &LayerCost| (cost.parameters.0 as f64 * copies).ceil() as u64;
-        let kept = |cost: &LayerCost| if training { cost.activations.0 } else { 0 };
+        let plain = |cost: &LayerCost| if training { cost.activations.0 } else { 0 };
+        let halves = training && halves;
+        let kept = |cost: &LayerCost| {
+            let after = if halves { cost.after_input.0 } else { 0 };
+            plain(cost).max(after)
+        };
         let mut inputs = vec![input.0];
         inputs.extend(costs.iter().map(|cost| cost.output.0));
         let working = |(cost, into): (&LayerCost, &u64)| {
@@ -54,6 +71,8 @@ impl Memory {
             training,
             fixed: prefix(costs.iter().map(fixed)),
             activations: prefix(costs.iter().map(kept)),
+            plain: prefix(costs.iter().map(plain)),
+            after_input: halves.then(|| prefix(costs.iter().map(|cost| cost.after_input.0))),
             working: RangeMax::new(costs.iter().zip(&inputs).map(working).collect()),
             inputs,
         }
@@ -82,7 +101,7 @@ impl Memory {
     ) -> (StageMemory, Bytes) {
         let (start, end) = (range.start, range.end);
         let fixed = self.fixed[end] - self.fixed[start];
-        let kept = self.activations[end] - self.activations[start];
+        let kept = self.plain[end] - self.plain[start];
         let working = self.working.of(start, end);
         let mut memory = StageMemory {
             parameters: Bytes(parameters),
@@ -100,6 +119,8 @@ impl Memory {
             memory.activation = Bytes(self.inputs[start]);
             memory.recomputed = Bytes(kept);
         }
+        let after = self.after_input.as_ref();
+        memory.kept_for_weight = after.map(|after| Bytes(after[end] - after[start]));
         (memory, Bytes(working))
     }
 

@@ -271,7 +271,8 @@ impl Problem {
     }
 
     pub(super) fn memory(&self) -> Memory {
-        Memory::new(&self.costs, self.input, self.training, self.state)
+        let halves = self.stages.iter().any(|slot| slot.split);
+        Memory::new(&self.costs, self.input, self.training, halves, self.state)
     }
 
     /// Whether the cut behind each stage lies between two devices.

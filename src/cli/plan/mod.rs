@@ -1,6 +1,6 @@
 //! `gpipe-rs plan`: how to run a profiled model on given devices.
 
-mod report;
+pub(super) mod report;
 
 use std::path::{Path, PathBuf};
 
@@ -102,7 +102,7 @@ fn options(args: &Args) -> Result<PlanOptions, MachineError> {
 
 /// That nothing fits is an answer, though not the one hoped for; everything else is
 /// about the numbers asked for.
-fn failure(error: PlanError) -> Failure {
+pub(super) fn failure(error: PlanError) -> Failure {
     match error {
         PlanError::NoneFits { .. } => Failure::Run(error.into()),
         _ => Failure::Usage(error.to_string()),

@@ -5,7 +5,7 @@ use gpipe_partitioner::{Alternative, Plan, Profile, StageId};
 use super::super::table::{Align, Table};
 
 /// What was chosen, its stages and devices, and what loses against it.
-pub(super) fn text(plan: &Plan, profile: &Profile) -> String {
+pub(in crate::cli) fn text(plan: &Plan, profile: &Profile) -> String {
     let mut text = headline(plan);
     text.push('\n');
     text.push_str(&stages(plan, profile));

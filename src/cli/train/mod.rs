@@ -4,6 +4,7 @@ mod check;
 mod memory;
 mod options;
 mod outcome;
+mod planned;
 mod progress;
 mod report;
 mod run_folder;
@@ -13,7 +14,7 @@ mod values;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpipe_partitioner::render;
+use gpipe_partitioner::{Plan, render};
 use tch::{Kind, Tensor};
 
 use super::Failure;
@@ -33,11 +34,16 @@ const WIDTH: usize = 100;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     silence_caught_panics();
+    let plan = args.plan.as_deref().map(planned::read).transpose()?;
+    let args = &match &plan {
+        Some(plan) => planned::applied(args, plan)?,
+        None => args.clone(),
+    };
     check::check(args)?;
     let text = Arc::new(args.text()?);
     text.require(args.seq)
         .map_err(|error| Failure::Usage(error.to_string()))?;
-    let mut pipe = build(args, &text)?;
+    let mut pipe = build(args, &text, plan.as_ref())?;
     let mut folder = RunFolder::create(args, &pipe)?;
     let progress = Progress::new(args, &pipe);
     let mut outcome = train(args, &text, &mut pipe, &mut folder, &progress)?;
@@ -46,13 +52,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !args.json {
         outcome.sample = Some(sample::generate(&mut pipe, &text, args)?);
     }
-    outcome.print(args)?;
+    outcome.print(args, plan.as_ref())?;
     outcome.files
 }
 
 /// A layer's panic becomes the error that ends the run, with stage, layer and
 /// micro-batch; the default message and back-trace would only bury it.
-fn silence_caught_panics() {
+pub(super) fn silence_caught_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if !crate::torch::catching() {
@@ -137,6 +143,7 @@ fn record(step: usize, report: &StepReport, seconds: f64, args: &Args) -> StepRe
         loss: report.loss,
         tokens_per_s: tokens / seconds,
         step_ms: seconds * 1e3,
+        makespan_ms: report.timeline.makespan().get() / 1e3,
         bubble_measured: report.bubble_measured(),
         bubble_predicted: report.bubble_predicted(),
         chunks: args.chunks(),
@@ -145,7 +152,7 @@ fn record(step: usize, report: &StepReport, seconds: f64, args: &Args) -> StepRe
 }
 
 /// Mean cross-entropy of the next token, in nats.
-fn next_token_loss(logits: &Tensor, targets: &Tensor) -> Result<Tensor, tch::TchError> {
+pub(super) fn next_token_loss(logits: &Tensor, targets: &Tensor) -> Result<Tensor, tch::TchError> {
     let vocab = logits.size().last().copied().unwrap_or(1);
     logits.f_view([-1, vocab])?.f_cross_entropy_loss(
         &targets.f_view([-1])?,
@@ -171,14 +178,14 @@ fn held_out_loss(pipe: &mut Pipeline, text: &TextSet, args: &Args) -> Result<f64
 }
 
 /// Wrong use or a failed run, as the library tells them apart.
-fn failure(error: Error) -> Failure {
+pub(super) fn failure(error: Error) -> Failure {
     if error.is_wrong_use() {
         return Failure::Usage(error.to_string());
     }
     Failure::Run(error.into())
 }
 
-fn build(args: &Args, text: &TextSet) -> Result<Pipeline, Failure> {
+fn build(args: &Args, text: &TextSet, plan: Option<&Plan>) -> Result<Pipeline, Failure> {
     let model = gpt(args.sizes(text.vocabulary().len()));
     let mut builder = Pipeline::builder(model)
         .devices(&args.devices)
@@ -190,6 +197,9 @@ fn build(args: &Args, text: &TextSet) -> Result<Pipeline, Failure> {
         .seed(args.seed);
     if let Some(balance) = &args.balance {
         builder = builder.balance(balance);
+    }
+    if let Some(plan) = plan {
+        builder = builder.plan(plan).map_err(failure)?;
     }
     if let Some(threads) = args.threads_per_stage {
         builder = builder.threads_per_stage(threads);

@@ -14,7 +14,7 @@ use crate::models::Gpt;
 use crate::{AdamW, OptimizerKind, Recompute};
 
 /// Arguments of `gpipe-rs train`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "Example: gpipe-rs train --devices cpu,cpu --micro 8 --schedule zbv --recompute always \
                   --steps 100 --report report.html"
@@ -42,6 +42,13 @@ pub(in crate::cli) struct Args {
     /// balanced by parameters.
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true, value_parser = at_least_one)]
     pub(super) balance: Option<Vec<usize>>,
+    /// Schedule, chunks, balance, micro-batches and recompute from a plan, as `profile`
+    /// writes it for a model of the same sizes.
+    #[arg(
+        long, value_name = "FILE",
+        conflicts_with_all = ["micro", "schedule", "chunks", "recompute", "balance"]
+    )]
+    pub(super) plan: Option<PathBuf>,
     /// Training steps.
     #[arg(long, value_name = "N", default_value = "400", allow_negative_numbers = true, value_parser = at_least_one)]
     pub(super) steps: usize,

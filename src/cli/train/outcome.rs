@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use gpipe_partitioner::Plan;
 use serde::Serialize;
 
 use super::Failure;
@@ -28,6 +29,11 @@ struct Summary<'a> {
     /// Of activations in the last step, one entry a device.
     memory: Vec<DeviceMemory>,
     run_dir: &'a Path,
+    /// What the plan predicted, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    planned_ms: Option<f64>,
+    /// From the begin of a step's first action to the end of its last.
+    makespan_ms_median: f64,
 }
 
 /// The numbers that are printed at the end.
@@ -64,13 +70,15 @@ impl Outcome {
         self.records.push(record.clone());
     }
 
-    pub(super) fn print(&self, args: &Args) -> Result<(), Failure> {
+    pub(super) fn print(&self, args: &Args, plan: Option<&Plan>) -> Result<(), Failure> {
         let loss = |record: Option<&StepRecord>| record.map_or(f64::NAN, |record| record.loss);
         let (first, last) = (loss(self.records.first()), loss(self.records.last()));
         let tokens_per_s = self.median(|record| record.tokens_per_s);
         let step_ms = self.median(|record| record.step_ms);
         let measured = self.median(|record| record.bubble_measured);
         let predicted = self.median(|record| record.bubble_predicted);
+        let makespan = self.median(|record| record.makespan_ms);
+        let planned_ms = plan.map(|plan| plan.step.get() / 1e3);
         if args.json {
             let summary = Summary {
                 steps: self.records.len(),
@@ -90,6 +98,8 @@ impl Outcome {
                     .map(memory::devices)
                     .unwrap_or_default(),
                 run_dir: &self.run_dir,
+                planned_ms,
+                makespan_ms_median: makespan,
             };
             return output::print(&(serde_json::to_string(&summary)? + "\n"));
         }
@@ -101,6 +111,7 @@ impl Outcome {
              speed          {tokens_per_s:.0} tokens/s, {step_ms:.1} ms a step (medians)\n\
              bubble         {measured:.1} % measured, {predicted:.1} % predicted\n\
              {memory}\
+             {planned}\
              run folder     {run}\n",
             memory = memory::text(self.memory.as_ref()),
             comparison = self.comparison,
@@ -108,6 +119,11 @@ impl Outcome {
             held_out = self.held_out_loss,
             measured = measured * 100.0,
             predicted = predicted * 100.0,
+            planned = planned_ms.map_or_else(String::new, |planned| format!(
+                "plan           {planned:.1} ms predicted, {makespan:.1} ms measured for forward and \
+                 backward (ratio {:.3})\n",
+                planned / makespan
+            )),
             run = self.run_dir.display(),
         ))
     }

@@ -21,6 +21,8 @@ pub(super) struct StepRecord {
     pub(super) tokens_per_s: f64,
     /// From having the batch to the end of the optimizer's update.
     pub(super) step_ms: f64,
+    /// From the begin of the first action to the end of the last.
+    pub(super) makespan_ms: f64,
     /// Idle share of device time.
     pub(super) bubble_measured: f64,
     pub(super) bubble_predicted: f64,

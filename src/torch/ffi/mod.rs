@@ -8,6 +8,7 @@
 //! [`error`] reads on the same thread.
 #![allow(unsafe_code)]
 
+mod clock;
 mod gradients;
 mod graph;
 mod memory;
@@ -16,6 +17,7 @@ mod random;
 mod runtime;
 mod weightless;
 
+pub(crate) use clock::*;
 pub(crate) use gradients::*;
 pub(crate) use graph::*;
 pub(crate) use memory::*;

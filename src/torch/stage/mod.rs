@@ -151,6 +151,34 @@ impl TorchStage {
         })
     }
 
+    /// The skips from earlier stages and to later ones, by their numbers.
+    pub(crate) fn skip_ends(&self) -> (&[usize], &[usize]) {
+        (&self.incoming, &self.outgoing)
+    }
+
+    /// Whether it computes the loss.
+    pub(crate) fn has_loss(&self) -> bool {
+        self.last
+    }
+
+    /// Whether its backward gives the gradients of its main inputs.
+    pub(crate) fn sends_gradient(&self) -> bool {
+        let wanted = |settings: &Arc<StepSettings>| settings.mode.wants_input_gradient();
+        !self.first || self.settings.as_ref().is_some_and(wanted)
+    }
+
+    /// Whether all of its layers recompute, from the next step on.
+    pub(crate) fn recompute_all(&mut self, redo: bool) {
+        self.recompute = if redo {
+            Recompute::Always
+        } else {
+            Recompute::Never
+        };
+        for segment in &mut self.segments {
+            segment.recompute = redo;
+        }
+    }
+
     fn settings(&self) -> anyhow::Result<Arc<StepSettings>> {
         self.settings
             .clone()

@@ -1,0 +1,89 @@
+//! What limits the plan, in one sentence, and what to change.
+
+use gpipe_partitioner::{
+    Machine, Micros, Partition, Plan, PlanOptions, Problem, Profile, StageId, simulate,
+};
+
+/// A step that is shorter by this share without transfers is bound by them.
+const TRANSFERS: f64 = 0.1;
+/// The busiest device over the mean.
+const UNEVEN: f64 = 1.1;
+/// A larger idle share, where devices are even, is the schedule's own.
+const IDLE: f64 = 0.2;
+
+/// The sentence.
+pub(super) fn sentence(profile: &Profile, plan: &Plan, options: &PlanOptions) -> String {
+    if plan.recompute.contains(&true) {
+        let count = plan.recompute.iter().filter(|&&redo| redo).count();
+        return format!(
+            "memory-bound: {count} of {} stages recompute to fit; more --memory, more devices or a \
+             smaller --batch would save that time",
+            plan.recompute.len()
+        );
+    }
+    if let Some(share) = transfers(profile, plan, options).filter(|share| *share > TRANSFERS) {
+        return format!(
+            "transfer-bound: {:.0} % of the step is waiting for transfers; use a faster link or \
+             fewer devices, or cut where layers hand over less",
+            100.0 * share
+        );
+    }
+    if plan.devices() > 1
+        && let Some(sentence) = uneven(profile, plan)
+    {
+        return sentence;
+    }
+    if plan.bubble_fraction > IDLE {
+        return format!(
+            "bubble-bound: devices idle {:.0} % of the step while the pipeline fills and drains; \
+             more micro-batches (--micro, or a larger --batch) fill it better",
+            100.0 * plan.bubble_fraction
+        );
+    }
+    format!(
+        "compute-bound: devices compute {:.0} % of the step; only faster or more devices make it \
+         shorter",
+        100.0 * (1.0 - plan.bubble_fraction)
+    )
+}
+
+/// The share of the step that free transfers would save.
+fn transfers(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Option<f64> {
+    let schedule = plan.generate().ok()?;
+    let free = Machine::new(options.machine.devices().len()).ok()?;
+    let problem = Problem::new(profile, plan.micro_batch_size, &free, &schedule);
+    let costs = problem.stage_costs(&plan.partition, &plan.recompute);
+    let without = simulate(&schedule, &costs).makespan();
+    Some(1.0 - without.get() / plan.step.get())
+}
+
+fn uneven(profile: &Profile, plan: &Plan) -> Option<String> {
+    let costs = profile.costs(plan.micro_batch_size);
+    let of = |layer: usize| costs[layer].forward.get() + costs[layer].backward.get();
+    let mut loads = vec![0.0; plan.devices()];
+    for (stage, device) in plan.placement.iter().enumerate() {
+        loads[device.index()] += plan.partition.range(StageId(stage)).map(of).sum::<f64>();
+    }
+    let mean = loads.iter().sum::<f64>() / loads.len() as f64;
+    let busiest = loads.iter().copied().fold(0.0, f64::max);
+    if busiest <= UNEVEN * mean {
+        return None;
+    }
+    let slowest = (0..costs.len()).max_by(|a, b| of(*a).total_cmp(&of(*b)))?;
+    let name = &profile.layers()[slowest].name;
+    let time = Micros::new(of(slowest)).unwrap_or(Micros::ZERO);
+    Some(format!(
+        "unbalanced: the busiest device has {:.0} % more work than the mean, and layer `{name}` \
+         alone takes {time} of a micro-batch's {}; split it into smaller layers",
+        100.0 * (busiest / mean - 1.0),
+        Micros::new(loads.iter().sum()).unwrap_or(Micros::ZERO)
+    ))
+}
+
+/// Layers before which a stage begins, with the stage.
+pub(super) fn cuts(partition: &Partition) -> impl Fn(usize) -> Option<StageId> {
+    let starts: Vec<usize> = (0..partition.stages())
+        .map(|stage| partition.range(StageId(stage)).start)
+        .collect();
+    move |layer| starts.iter().position(|&start| start == layer).map(StageId)
+}

@@ -1,0 +1,199 @@
+//! Flags, and what they mean once checked.
+
+use std::path::{Path, PathBuf};
+
+use gpipe_partitioner::{Bytes, Recompute, ScheduleKind};
+use tch::Device;
+
+use super::models::{self, Model};
+use crate::cli::{Failure, input};
+
+/// The longest a layer may be measured, in milliseconds: an hour.
+const MAX_BUDGET: usize = 3_600_000;
+
+/// Arguments of `gpipe-rs profile`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  gpipe-rs profile --model gpt --layers 6 --d-model 128 --devices cpu,cpu --batch 32 --plan plan.json
+  gpipe-rs train --layers 6 --d-model 128 --batch 32 --plan plan.json
+  gpipe-rs profile --model mlp --hidden 1024 --depth 8 --devices cpu,cpu --micro 8 -o profile.json")]
+pub(in crate::cli) struct Args {
+    /// The model: gpt (as `train` has it) or mlp.
+    #[arg(long, value_name = "NAME", value_parser = models::name)]
+    pub(super) model: Model,
+    /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
+    #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
+    pub(super) devices: Vec<Device>,
+    /// Samples of a mini-batch.
+    #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) batch: usize,
+    /// Micro-batches of a mini-batch, or auto.
+    // The type is named in full because clap takes a plain Option for an optional flag.
+    #[arg(
+        long, value_name = "M", default_value = "auto", allow_negative_numbers = true,
+        value_parser = input::count_or_auto
+    )]
+    pub(super) micro: std::option::Option<usize>,
+    /// Memory of a device, such as 24GiB: one value for all, or one for each.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::bytes)]
+    pub(super) memory: Option<Vec<Bytes>>,
+    /// Schedule, or auto: the fastest that fits.
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = schedule)]
+    pub(super) schedule: ScheduleKind,
+    /// Stages per device; chosen where not given.
+    #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) chunks: Option<usize>,
+    /// Whether stages recompute their forward: never, always or auto (each by itself).
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
+    pub(super) recompute: Recompute,
+    /// gpt: transformer blocks.
+    #[arg(long, value_name = "N", default_value = "6", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) layers: usize,
+    /// gpt: features of a token.
+    #[arg(long, value_name = "N", default_value = "128", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) d_model: usize,
+    /// gpt: attention heads; must divide --d-model.
+    #[arg(long, value_name = "N", default_value = "4", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) heads: usize,
+    /// gpt: tokens of a sequence.
+    #[arg(long, value_name = "N", default_value = "128", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) seq: usize,
+    /// gpt: distinct tokens; by default the characters of the built-in text.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) vocab: Option<usize>,
+    /// mlp: input features.
+    #[arg(long, value_name = "N", default_value = "784", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) inputs: usize,
+    /// mlp: features of a hidden layer.
+    #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) hidden: usize,
+    /// mlp: hidden layers.
+    #[arg(long, value_name = "N", default_value = "8", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) depth: usize,
+    /// mlp: classes.
+    #[arg(long, value_name = "N", default_value = "10", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) outputs: usize,
+    /// Build and measure one layer at a time: slower devices' memory is not needed for
+    /// more than one. Nothing runs beside it then.
+    #[arg(long)]
+    pub(super) low_memory: bool,
+    /// Measure as few times as can be: for a first look.
+    #[arg(long)]
+    pub(super) quick: bool,
+    /// How long a layer may be measured at one size, in milliseconds.
+    #[arg(long, value_name = "MS", conflicts_with = "quick", allow_negative_numbers = true, value_parser = budget)]
+    pub(super) budget: Option<usize>,
+    /// Intra-op threads of each stage; by default the stages share the cores.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(super) threads_per_stage: Option<usize>,
+    /// Write the profile to a file as JSON; `-` is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// Write the plan to a file as JSON, for `train --plan`; `-` is standard output.
+    #[arg(long, value_name = "FILE")]
+    pub(super) plan: Option<PathBuf>,
+    /// Print one JSON object: profile, plan, spread, link, doubts.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+fn device(text: &str) -> Result<Device, String> {
+    crate::parse_device(text).map_err(|error| error.to_string())
+}
+
+fn schedule(text: &str) -> Result<ScheduleKind, String> {
+    match input::schedule(text)? {
+        ScheduleKind::ForwardOnly => Err(
+            "it has no backward, so nothing can be trained with it; choose another, such as 1f1b"
+                .to_owned(),
+        ),
+        kind => Ok(kind),
+    }
+}
+
+/// What is written at the end can be told to fail before the beginning.
+fn writable(path: &Path) -> Result<(), String> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    match folder {
+        _ if path.is_dir() => Err("this is a folder; give a file in it".to_owned()),
+        Some(folder) if !folder.is_dir() => Err(format!(
+            "there is no folder {}; make it first",
+            folder.display()
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn budget(text: &str) -> Result<usize, String> {
+    match input::at_least_one(text)? {
+        budget if budget <= MAX_BUDGET => Ok(budget),
+        _ => Err(format!("must be at most {MAX_BUDGET} (an hour)")),
+    }
+}
+
+impl Args {
+    /// Checks the arguments against each other.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let wrong = |rule: String| Err(Failure::Usage(rule));
+        if let Some(micro) = self.micro.filter(|&micro| micro > self.batch) {
+            return wrong(format!(
+                "--micro {micro} is more than --batch {}: a micro-batch is at least one sample",
+                self.batch
+            ));
+        }
+        let kind = std::mem::discriminant::<Device>;
+        if self
+            .devices
+            .iter()
+            .any(|d| kind(d) != kind(&self.devices[0]))
+        {
+            return wrong(
+                "--devices are of different kinds: profile each kind by itself, and give `plan` \
+                 the --speed of each"
+                    .to_owned(),
+            );
+        }
+        let dash = |path: &Option<PathBuf>| path.as_ref().is_some_and(|p| p.as_os_str() == "-");
+        let to_stdout = [self.json, dash(&self.output), dash(&self.plan)];
+        if to_stdout.into_iter().filter(|&yes| yes).count() > 1 {
+            return wrong(
+                "standard output can have one of --json, -o - and --plan -: give files for the \
+                 others"
+                    .to_owned(),
+            );
+        }
+        for (flag, path) in [("-o", &self.output), ("--plan", &self.plan)] {
+            if let Some(path) = path {
+                writable(path)
+                    .map_err(|why| Failure::Usage(format!("{flag} {}: {why}", path.display())))?;
+            }
+        }
+        models::check(self)
+    }
+
+    /// Whether standard output is one of the JSON formats.
+    pub(super) fn prints_data(&self) -> bool {
+        let dash = |path: &Option<PathBuf>| path.as_ref().is_some_and(|p| p.as_os_str() == "-");
+        self.json || dash(&self.output) || dash(&self.plan)
+    }
+
+    /// Sizes of micro-batches to measure, between which the others lie.
+    pub(super) fn sizes(&self) -> Vec<usize> {
+        let devices = self.devices.len();
+        let micros = match self.micro {
+            Some(micro) => vec![micro, 2 * micro],
+            None => vec![devices, 2 * devices, 4 * devices, 8 * devices],
+        };
+        let mut sizes: Vec<usize> = micros
+            .into_iter()
+            .map(|micro| self.batch.div_ceil(micro))
+            .collect();
+        // One point makes no curve.
+        if sizes.iter().all(|&size| size == 1) && self.batch > 1 {
+            sizes.push(2);
+        }
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+}

@@ -1,0 +1,156 @@
+//! A profile for the eye, and as JSON.
+
+use std::fmt::Write as _;
+
+use gpipe_partitioner::{Bytes, LayerProfile, Micros, Plan, StageId};
+use serde_json::{Value, json};
+
+use super::limit::cuts;
+use crate::Profiled;
+use crate::cli::plan::report as plan_report;
+use crate::cli::table::{Align, Table};
+
+/// Columns of the bars.
+const BAR: usize = 16;
+/// Runners-up that are told.
+const RUNNERS_UP: usize = 2;
+
+/// Layers with bars and cuts, the plan, and what limits it.
+pub(super) fn text(measured: &Profiled, plan: &Plan, limit: &str) -> String {
+    let profile = &measured.profile;
+    let mut text = format!(
+        "{} layers on {}, times of a micro-batch of {} samples ({})\n\n",
+        profile.layers().len(),
+        profile.device(),
+        profile.batch(),
+        profile.measured().unwrap_or("measured"),
+    );
+    text.push_str(&layers(measured, plan));
+    // Writing to a String cannot fail.
+    if let Some(link) = measured.link {
+        let rate = link.bandwidth.map_or_else(
+            || "nothing is copied".to_owned(),
+            |bytes| format!("{bytes}/s"),
+        );
+        let _ = writeln!(
+            text,
+            "\nhand-over to the next device: {}, {rate}",
+            link.latency
+        );
+    }
+    let mut short = plan.clone();
+    short.alternatives.truncate(RUNNERS_UP);
+    let _ = writeln!(text, "\n{}", plan_report::text(&short, profile));
+    let _ = writeln!(text, "{limit}");
+    text
+}
+
+fn layers(measured: &Profiled, plan: &Plan) -> String {
+    let layers = measured.profile.layers();
+    let time = |layer: &LayerProfile| layer.times.forward.get() + layer.times.joint().get();
+    let most = layers.iter().map(time).fold(0.0, f64::max);
+    let bytes = |layer: &LayerProfile| layer.activations.get();
+    let widest = layers.iter().map(bytes).max().unwrap_or(0);
+    let mut table = Table::new(&[
+        ("layer", Align::Left),
+        ("forward", Align::Right),
+        ("backward", Align::Right),
+        ("input", Align::Right),
+        ("weight", Align::Right),
+        ("+-", Align::Right),
+        ("time", Align::Left),
+        ("parameters", Align::Right),
+        ("output", Align::Right),
+        ("kept", Align::Right),
+        ("bytes kept", Align::Left),
+    ]);
+    for (layer, spread) in layers.iter().zip(&measured.spread) {
+        let noise = spread.forward.max(spread.backward) / 2.0;
+        table.row([
+            layer.name.clone(),
+            layer.times.forward.to_string(),
+            layer.times.joint().to_string(),
+            layer.times.backward_input.to_string(),
+            layer.times.backward_weight.to_string(),
+            format!("{:.0} %", 100.0 * noise),
+            bar(time(layer), most),
+            layer.parameters.to_string(),
+            layer.output.to_string(),
+            layer.activations.to_string(),
+            bar(bytes(layer) as f64, widest as f64),
+        ]);
+    }
+    with_cuts(&table.render(), plan)
+}
+
+/// A line wherever a stage begins.
+fn with_cuts(table: &str, plan: &Plan) -> String {
+    let cut = cuts(&plan.partition);
+    let width = table.lines().map(|l| l.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (number, line) in table.lines().enumerate() {
+        if let Some(stage) = number.checked_sub(1).and_then(&cut) {
+            text.push_str(&border(stage, plan, width));
+        }
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
+}
+
+fn border(stage: StageId, plan: &Plan, width: usize) -> String {
+    let again = plan.recompute.get(stage.index()) == Some(&true);
+    let again = if again { ", recomputes" } else { "" };
+    let device = plan.placement[stage.index()];
+    let title = format!("-- stage {stage} on device {device}{again} ");
+    format!("{title:-<width$}\n")
+}
+
+fn bar(value: f64, most: f64) -> String {
+    let share = if most > 0.0 { value / most } else { 0.0 };
+    let full = (share * BAR as f64).round() as usize;
+    "#".repeat(full.min(BAR))
+}
+
+/// Everything as one object: the two files, and what is in neither.
+pub(super) fn json(
+    measured: &Profiled,
+    plan: &Plan,
+    limit: &str,
+) -> Result<Value, serde_json::Error> {
+    let spread = measured.spread.iter().map(|layer| {
+        json!({
+            "layer": layer.layer,
+            "repeats": layer.repeats,
+            "forward_spread": layer.forward,
+            "backward_spread": layer.backward,
+            "after_input_bytes": layer.after_input,
+        })
+    });
+    let link = measured.link.map(|link| {
+        json!({
+            "latency_us": link.latency,
+            "bytes_per_second": link.bandwidth,
+        })
+    });
+    let doubts = measured.doubts.iter().map(ToString::to_string);
+    Ok(json!({
+        "profile": serde_json::from_str::<Value>(&measured.profile.to_json())?,
+        "plan": serde_json::from_str::<Value>(&plan.to_json())?,
+        "spread": spread.collect::<Vec<_>>(),
+        "link": link,
+        "doubts": doubts.collect::<Vec<_>>(),
+        "limit": limit,
+    }))
+}
+
+/// What a run needs, for the line that is told while it is measured.
+pub(super) fn at_most(budget: std::time::Duration, layers: usize, sizes: usize) -> Micros {
+    let micros = budget.as_secs_f64() * 1e6 * (layers * sizes) as f64;
+    Micros::new(micros).unwrap_or(Micros::ZERO)
+}
+
+/// The sum of all parameters.
+pub(super) fn parameters(measured: &Profiled) -> Bytes {
+    Bytes(measured.profile.parameter_bytes().iter().sum())
+}

@@ -1,0 +1,67 @@
+//! Training by a plan.
+
+use std::path::Path;
+
+use gpipe_partitioner::Plan;
+
+use super::Failure;
+use super::options::Args;
+use crate::Recompute;
+
+/// Reads a plan; a file that is none is wrong use, with file, field and rule.
+pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
+    Plan::read(path).map_err(|error| Failure::Usage(format!("--plan: {error}")))
+}
+
+/// The flags that say what the plan says, where it fits the others.
+pub(super) fn applied(args: &Args, plan: &Plan) -> Result<Args, Failure> {
+    let wrong = |rule: String| Err(Failure::Usage(format!("--plan: {rule}")));
+    let (layers, own) = (plan.partition.layers(), args.model_layers());
+    if layers != own {
+        return wrong(format!(
+            "it is for a model of {layers} layers, but this one has {own} (--layers {} blocks, \
+             embedding and head): use --layers {}, or profile this model",
+            args.layers,
+            layers.saturating_sub(2)
+        ));
+    }
+    let (devices, own) = (plan.devices(), args.devices.len());
+    if devices != own {
+        return wrong(format!(
+            "it is for {devices} devices, but --devices names {own}: name {devices}, or profile \
+             for {own}"
+        ));
+    }
+    let size = args.batch.div_ceil(plan.micro_batches);
+    if size != plan.micro_batch_size {
+        return wrong(format!(
+            "its {} micro-batches have {} samples each, which does not make --batch {}: use \
+             --batch {}, or profile with this --batch",
+            plan.micro_batches,
+            plan.micro_batch_size,
+            args.batch,
+            plan.micro_batches.saturating_mul(plan.micro_batch_size)
+        ));
+    }
+    let schedule = plan.generate();
+    if let Err(error) = schedule {
+        return wrong(format!("its schedule {}: {error}", plan.schedule));
+    }
+    Ok(Args {
+        micro: plan.micro_batches,
+        schedule: plan.schedule,
+        chunks: Some(plan.chunks),
+        balance: Some(plan.partition.balance()),
+        recompute: recompute(&plan.recompute),
+        ..args.clone()
+    })
+}
+
+/// In one word where there is one.
+fn recompute(stages: &[bool]) -> Recompute {
+    match (stages.contains(&true), stages.contains(&false)) {
+        (false, _) => Recompute::Never,
+        (_, false) => Recompute::Always,
+        _ => Recompute::Stages(stages.to_vec()),
+    }
+}

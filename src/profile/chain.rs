@@ -1,0 +1,574 @@
+//! Layers as stages of one layer each, run in a row.
+//!
+//! Every layer gets the border that a stage has: its inputs enter a graph of its own
+//! where gradients want to arrive, and its backward is given the gradients that the
+//! layer after it sends. What is measured is thereby what a stage does, layer by
+//! layer, in the order and with the values of training.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use gpipe_partitioner::{Action, Kind, MicroId, StageId};
+use tch::{Device, Tensor};
+
+use super::Sample;
+use crate::engine::Stage as _;
+use crate::error::Error;
+use crate::memory::Account;
+use crate::torch::thread_time;
+use crate::torch::{
+    LayerBuilder, LossFn, Mode, NonFinite, Recompute, Sequential, Skip, StageSpec, StepSettings,
+    TorchError, TorchStage, Values, copy_tensor, memory, tensor_bytes,
+};
+
+/// Micro-batches of a step. The first one makes the gradients of the parameters and
+/// the others add to them, as nearly all do in training: only these are measured.
+const MICROS: usize = 4;
+
+/// How the backward is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// B.
+    Joint,
+    /// I of all layers, then W of all.
+    Halves,
+    /// R before each B.
+    Again,
+}
+
+/// What is the same for all chains of a model.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) layers: Vec<LayerBuilder>,
+    pub(super) skips: Arc<[Skip]>,
+    pub(super) device: Device,
+    pub(super) seed: u64,
+}
+
+impl Plan {
+    pub(super) fn new(model: &Sequential, device: Device, seed: u64) -> Result<Self, Error> {
+        if model.is_empty() {
+            return Err(Error::Settings("the model has no layers".to_owned()));
+        }
+        if let Some(name) = model.duplicate_name() {
+            return Err(Error::Settings(format!(
+                "two layers are named `{name}`: names must be unique"
+            )));
+        }
+        Ok(Self {
+            layers: model.builders().to_vec(),
+            skips: model.skips().map_err(Error::Settings)?.into(),
+            device,
+            seed,
+        })
+    }
+}
+
+/// A layer that runs as a stage.
+struct Unit {
+    name: String,
+    stage: TorchStage,
+    /// What it allocates; on a CUDA device its allocator counts for all.
+    account: Option<Account>,
+}
+
+/// How long an action took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Took {
+    pub(super) micros: f64,
+    /// Its thread had to wait for a core meanwhile.
+    pub(super) disturbed: bool,
+}
+
+/// Where one action's duration goes: layer, kind, whether it only warmed up, and
+/// microseconds.
+pub(super) type Record<'a> = &'a mut dyn FnMut(usize, Kind, bool, Took);
+
+/// What goes from layer to layer for one size of micro-batch.
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    pub(super) main: Values,
+    pub(super) targets: Values,
+    /// Values of skips on their way.
+    pub(super) skips: HashMap<usize, Values>,
+}
+
+impl Flow {
+    /// The first `size` samples.
+    pub(super) fn new(sample: &Sample, size: usize) -> Result<Self, TorchError> {
+        let part = |values: &Values| {
+            let first = |tensor: Tensor| -> Result<Tensor, TorchError> {
+                // A copy: layers may write to it, and the caller's own is to stay.
+                let part = tch::no_grad(|| copy_tensor(&tensor.f_narrow(0, 0, size as i64)?))?;
+                Ok(part.f_set_requires_grad(tensor.requires_grad())?)
+            };
+            values.shallow_clone().try_map(first)
+        };
+        let targets = sample.loss.as_ref().map(|(targets, _)| part(targets));
+        Ok(Self {
+            main: part(&sample.input)?,
+            targets: targets.transpose()?.unwrap_or_default(),
+            skips: HashMap::new(),
+        })
+    }
+
+    fn shallow_clone(&self) -> Self {
+        let skips = self.skips.iter();
+        Self {
+            main: self.main.shallow_clone(),
+            targets: self.targets.shallow_clone(),
+            skips: skips.map(|(id, v)| (*id, v.shallow_clone())).collect(),
+        }
+    }
+}
+
+/// Consecutive layers of a model, each as a stage.
+pub(super) struct Chain {
+    range: Range<usize>,
+    device: Device,
+    units: Vec<Unit>,
+    loss: Option<Arc<dyn LossFn>>,
+}
+
+/// Bytes of a layer's micro-batch.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LayerBytes {
+    /// All the time.
+    pub(super) parameters: u64,
+    /// From the forward to the backward.
+    pub(super) kept: u64,
+    /// From the input half to the weight half.
+    pub(super) after_input: u64,
+    pub(super) output: u64,
+    /// While it runs, on top of what is kept.
+    pub(super) temporary: u64,
+}
+
+impl Chain {
+    /// Builds the layers of `range` on this thread.
+    pub(super) fn build(
+        plan: &Plan,
+        range: Range<usize>,
+        loss: Option<&Arc<dyn LossFn>>,
+    ) -> Result<Self, Error> {
+        let unit = |number: usize| -> Result<Unit, Error> {
+            let last = number + 1 == plan.layers.len();
+            let spec = StageSpec {
+                number,
+                last: last && loss.is_some(),
+                device: plan.device,
+                seed: plan.seed,
+                layers: vec![plan.layers[number].clone()],
+                range: number..number + 1,
+                skips: Arc::clone(&plan.skips),
+                recompute: Recompute::Never,
+                books: None,
+            };
+            let account = match plan.device {
+                Device::Cpu => Some(Account::new()?),
+                _ => None,
+            };
+            let scope = account.as_ref().map(Account::enter);
+            let stage = TorchStage::build(&spec).map_err(Error::Build)?;
+            drop(scope);
+            Ok(Unit {
+                name: plan.layers[number].name().to_owned(),
+                stage,
+                account,
+            })
+        };
+        let units = range.clone().map(unit).collect::<Result<_, _>>()?;
+        Ok(Self {
+            range,
+            device: plan.device,
+            units,
+            loss: loss.cloned(),
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.units.len()
+    }
+
+    /// One training step of a few micro-batches; gives what leaves the last layer.
+    pub(super) fn step(
+        &mut self,
+        way: Way,
+        flow: &Flow,
+        record: Record<'_>,
+    ) -> Result<Flow, Error> {
+        self.begin(way, flow)?;
+        let mut out = Flow::default();
+        for micro in 0..MICROS {
+            let mut timed =
+                |unit: usize, kind: Kind, took: Took| record(unit, kind, micro == 0, took);
+            out = self.forward(micro, flow, &mut timed)?;
+            let grads = upstream(&out)?;
+            match way {
+                Way::Joint => self.back(micro, Kind::Backward, grads, &mut timed)?,
+                Way::Again => self.back_again(micro, grads, &mut timed)?,
+                Way::Halves => {
+                    self.back(micro, Kind::BackwardInput, grads, &mut timed)?;
+                    self.weights(micro, &mut timed)?;
+                }
+            }
+        }
+        self.end()?;
+        Ok(out)
+    }
+
+    fn begin(&mut self, way: Way, flow: &Flow) -> Result<(), Error> {
+        // Never called where there is none: no stage is the last then.
+        let nothing = |output: &Tensor, _: &Tensor| output.shallow_clone();
+        let loss = self.loss.clone().unwrap_or_else(|| Arc::new(nothing));
+        let mode = Mode::Train {
+            loss,
+            shares: vec![1.0 / MICROS as f64; MICROS],
+            input_gradient: flow.main.present().any(Tensor::requires_grad),
+            non_finite: NonFinite::Allow,
+        };
+        let settings = Arc::new(StepSettings { step: 0, mode });
+        for unit in &mut self.units {
+            unit.stage.recompute_all(way == Way::Again);
+            unit.stage.zero_grad()?;
+            let begun = unit.stage.begin(&settings);
+            begun.map_err(|error| unit.failed("beginning a step", error))?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        for unit in &mut self.units {
+            let ended = unit.stage.end();
+            ended.map_err(|error| unit.failed("ending a step", error))?;
+        }
+        Ok(())
+    }
+
+    fn forward(
+        &mut self,
+        micro: usize,
+        flow: &Flow,
+        timed: &mut dyn FnMut(usize, Kind, Took),
+    ) -> Result<Flow, Error> {
+        let mut flow = flow.shallow_clone();
+        for number in 0..self.units.len() {
+            self.forward_one(number, micro, &mut flow, timed)?;
+        }
+        Ok(flow)
+    }
+
+    fn forward_one(
+        &mut self,
+        number: usize,
+        micro: usize,
+        flow: &mut Flow,
+        timed: &mut dyn FnMut(usize, Kind, Took),
+    ) -> Result<(), Error> {
+        let (incoming, outgoing) = self.units[number].stage.skip_ends();
+        let mut inputs = vec![std::mem::take(&mut flow.main)];
+        inputs.extend(
+            incoming
+                .iter()
+                .map(|id| flow.skips.remove(id).unwrap_or_default()),
+        );
+        let outgoing = outgoing.to_vec();
+        if self.units[number].stage.has_loss() {
+            inputs.push(flow.targets.shallow_clone());
+        }
+        let outputs = self.run(number, Kind::Forward, micro, inputs, timed)?;
+        let mut outputs = outputs.into_iter();
+        flow.main = outputs.next().unwrap_or_default();
+        flow.skips.extend(outgoing.into_iter().zip(outputs));
+        Ok(())
+    }
+
+    /// B or I from the last layer to the first.
+    fn back(
+        &mut self,
+        micro: usize,
+        kind: Kind,
+        mut grads: Flow,
+        timed: &mut dyn FnMut(usize, Kind, Took),
+    ) -> Result<(), Error> {
+        for number in (0..self.units.len()).rev() {
+            self.back_one(number, kind, micro, &mut grads, timed)?;
+        }
+        Ok(())
+    }
+
+    fn back_again(
+        &mut self,
+        micro: usize,
+        mut grads: Flow,
+        timed: &mut dyn FnMut(usize, Kind, Took),
+    ) -> Result<(), Error> {
+        for number in (0..self.units.len()).rev() {
+            self.run(number, Kind::Recompute, micro, Vec::new(), timed)?;
+            self.back_one(number, Kind::Backward, micro, &mut grads, timed)?;
+        }
+        Ok(())
+    }
+
+    fn weights(
+        &mut self,
+        micro: usize,
+        timed: &mut dyn FnMut(usize, Kind, Took),
+    ) -> Result<(), Error> {
+        for number in (0..self.units.len()).rev() {
+            self.run(number, Kind::BackwardWeight, micro, Vec::new(), timed)?;
+        }
+        Ok(())
+    }
+
+    fn back_one(
+        &mut self,
+        number: usize,
+        kind: Kind,
+        micro: usize,
+        grads: &mut Flow,
+        timed: &mut dyn FnMut(usize, Kind, Took),
+    ) -> Result<(), Error> {
+        let unit = &self.units[number];
+        let (incoming, outgoing) = unit.stage.skip_ends();
+        let (incoming, sends) = (incoming.to_vec(), unit.stage.sends_gradient());
+        let mut inputs = Vec::new();
+        let main = std::mem::take(&mut grads.main);
+        if !unit.stage.has_loss() {
+            inputs.push(main);
+        }
+        inputs.extend(
+            outgoing
+                .iter()
+                .map(|id| grads.skips.remove(id).unwrap_or_default()),
+        );
+        let outputs = self.run(number, kind, micro, inputs, timed)?;
+        let mut outputs = outputs.into_iter();
+        if sends {
+            grads.main = outputs.next().unwrap_or_default();
+        }
+        grads.skips.extend(incoming.into_iter().zip(outputs));
+        Ok(())
+    }
+
+    /// One action of one layer.
+    fn run(
+        &mut self,
+        number: usize,
+        kind: Kind,
+        micro: usize,
+        inputs: Vec<Values>,
+        timed: &mut dyn FnMut(usize, Kind, Took),
+    ) -> Result<Vec<Values>, Error> {
+        let unit = &mut self.units[number];
+        let action = Action {
+            stage: StageId(self.range.start + number),
+            kind,
+            micro: MicroId(micro),
+        };
+        let scope = unit.account.as_ref().map(Account::enter);
+        let (start, busy) = (Instant::now(), thread_time());
+        let outputs = unit.stage.run(action, inputs);
+        if let Device::Cuda(index) = self.device {
+            // Kernels run behind the caller's back: wait for them.
+            tch::Cuda::synchronize(index as i64);
+        }
+        let micros = start.elapsed().as_secs_f64() * 1e6;
+        let busy = thread_time()
+            .zip(busy)
+            .map(|(now, then)| (now - then) * 1e6);
+        drop(scope);
+        let outputs = outputs.map_err(|error| unit.failed(words(kind), error))?;
+        let on_cpu = self.device == Device::Cpu;
+        timed(
+            number,
+            kind,
+            Took {
+                micros,
+                disturbed: on_cpu && busy.is_some_and(|busy| micros > busy * 1.05 + 20.0),
+            },
+        );
+        Ok(outputs)
+    }
+
+    /// What each layer keeps and needs for a micro-batch of `flow`'s size.
+    pub(super) fn bytes(&mut self, flow: &Flow) -> Result<Vec<LayerBytes>, Error> {
+        let mut bytes = vec![LayerBytes::default(); self.len()];
+        for (unit, bytes) in self.units.iter_mut().zip(&mut bytes) {
+            let parameters = unit.stage.parameters().map_err(Error::Build)?;
+            bytes.parameters = parameters.iter().map(|(_, p)| tensor_bytes(p)).sum();
+        }
+        let ignore: &mut dyn FnMut(usize, Kind, Took) = &mut |_, _, _| {};
+        for way in [Way::Joint, Way::Halves] {
+            self.begin(way, flow)?;
+            for micro in 0..2 {
+                let measured = self.measured(micro, way, flow, ignore)?;
+                // The first one's gradients of parameters are there from then on.
+                if micro == 1 {
+                    merge(&mut bytes, &measured);
+                }
+            }
+            self.end()?;
+        }
+        Ok(bytes)
+    }
+
+    fn measured(
+        &mut self,
+        micro: usize,
+        way: Way,
+        flow: &Flow,
+        ignore: &mut dyn FnMut(usize, Kind, Took),
+    ) -> Result<Vec<LayerBytes>, Error> {
+        let count = self.len();
+        let mut bytes = vec![LayerBytes::default(); count];
+        let mut before = vec![0; count];
+        let mut peaks = vec![0; count];
+        let mut flow = flow.shallow_clone();
+        let mut shared = 0;
+        for number in 0..count {
+            before[number] = self.level(number)?;
+            self.reset_peak(number)?;
+            self.forward_one(number, micro, &mut flow, ignore)?;
+            peaks[number] = self.peak(number)?;
+            let skips = self.units[number].stage.skip_ends().1.iter();
+            let skips = skips.filter_map(|id| flow.skips.get(id)).map(values_bytes);
+            bytes[number].output = values_bytes(&flow.main) + skips.sum::<u64>();
+            // One allocator counts for all: the next layer's own begins here.
+            shared = self.level(number)?;
+        }
+        let mut grads = upstream(&flow)?;
+        drop(flow);
+        for number in 0..count {
+            let (kept, after) = (self.kept(number, &before, shared)?, before[number]);
+            bytes[number].kept = kept;
+            bytes[number].temporary = peaks[number].saturating_sub(after + kept);
+        }
+        let half = match way {
+            Way::Halves => Kind::BackwardInput,
+            _ => Kind::Backward,
+        };
+        for number in (0..count).rev() {
+            let received = bytes[number].output;
+            let more = self.temporary(number, |chain| {
+                chain.back_one(number, half, micro, &mut grads, ignore)
+            })?;
+            // The gradient that the layer after it sends is there meanwhile.
+            bytes[number].temporary = bytes[number].temporary.max(more + received);
+        }
+        drop(grads);
+        if way == Way::Halves {
+            for number in (0..count).rev() {
+                bytes[number].after_input = self.kept(number, &before, shared)?;
+                let more = self.temporary(number, |chain| {
+                    let none = Vec::new();
+                    chain
+                        .run(number, Kind::BackwardWeight, micro, none, ignore)
+                        .map(drop)
+                })?;
+                bytes[number].temporary = bytes[number].temporary.max(more);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// By how much an action's peak is above the level that it found.
+    fn temporary(
+        &mut self,
+        number: usize,
+        run: impl FnOnce(&mut Self) -> Result<(), Error>,
+    ) -> Result<u64, Error> {
+        self.reset_peak(number)?;
+        let level = self.level(number)?;
+        run(self)?;
+        Ok(self.peak(number)?.saturating_sub(level))
+    }
+
+    /// What a layer holds more than before its forward.
+    fn kept(&self, number: usize, before: &[u64], shared: u64) -> Result<u64, Error> {
+        if self.device == Device::Cpu {
+            return Ok(self.level(number)?.saturating_sub(before[number]));
+        }
+        let after = before.get(number + 1).copied().unwrap_or(shared);
+        Ok(after.saturating_sub(before[number]))
+    }
+
+    fn level(&self, number: usize) -> Result<u64, Error> {
+        match &self.units[number].account {
+            Some(account) => Ok(account.current()),
+            None => Ok(memory::of_device(self.device)?.current),
+        }
+    }
+
+    fn peak(&self, number: usize) -> Result<u64, Error> {
+        match &self.units[number].account {
+            Some(account) => Ok(account.peak()),
+            None => Ok(memory::of_device(self.device)?.peak),
+        }
+    }
+
+    fn reset_peak(&self, number: usize) -> Result<(), Error> {
+        match &self.units[number].account {
+            Some(account) => account.reset_peak(),
+            None => memory::reset_device_peak(self.device)?,
+        }
+        Ok(())
+    }
+}
+
+impl Unit {
+    fn failed(&self, action: &'static str, source: anyhow::Error) -> Error {
+        Error::Profile {
+            layer: self.name.clone(),
+            action,
+            source,
+        }
+    }
+}
+
+fn merge(bytes: &mut [LayerBytes], measured: &[LayerBytes]) {
+    for (bytes, measured) in bytes.iter_mut().zip(measured) {
+        bytes.kept = bytes.kept.max(measured.kept);
+        bytes.after_input = bytes.after_input.max(measured.after_input);
+        bytes.output = bytes.output.max(measured.output);
+        bytes.temporary = bytes.temporary.max(measured.temporary);
+    }
+}
+
+/// Gradients for what leaves the last layer where there is no loss behind it: of the
+/// same shapes and of about the size of the values.
+fn upstream(out: &Flow) -> Result<Flow, Error> {
+    let like = |tensor: Tensor| tensor.f_detach().map_err(TorchError::from);
+    let grads = |values: &Values| {
+        let wanted = values.iter().map(|value| {
+            let value = value.filter(|tensor| tensor.requires_grad());
+            value.map(Tensor::shallow_clone)
+        });
+        wanted.collect::<Values>().try_map(like)
+    };
+    Ok(Flow {
+        main: grads(&out.main)?,
+        targets: Values::new(),
+        skips: out
+            .skips
+            .iter()
+            .map(|(id, values)| Ok((*id, grads(values)?)))
+            .collect::<Result<_, TorchError>>()?,
+    })
+}
+
+pub(super) fn values_bytes(values: &Values) -> u64 {
+    values.present().map(tensor_bytes).sum()
+}
+
+fn words(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Forward => "forward",
+        Kind::Backward => "backward",
+        Kind::BackwardInput => "input half of the backward",
+        Kind::BackwardWeight => "weight half of the backward",
+        Kind::Recompute => "recompute",
+    }
+}

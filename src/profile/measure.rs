@@ -1,0 +1,246 @@
+//! Rounds of measurements until the numbers are sure enough or time is up.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpipe_partitioner::Kind;
+use tch::{Device, Tensor, nn};
+
+use super::chain::{Chain, Flow, LayerBytes, Plan, Way};
+use super::series::Series;
+use super::{ProfileOptions, Sample};
+use crate::error::Error;
+use crate::torch::{LossFn, Sequential, TorchError, caught, prepare_thread};
+
+/// Rounds over layers that do nothing.
+const IDLE_ROUNDS: usize = 20;
+
+/// Durations of one layer for one size of micro-batch.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LayerSeries([Series; Kind::ALL.len()]);
+
+impl LayerSeries {
+    pub(super) fn of(&self, kind: Kind) -> &Series {
+        &self.0[kind as usize]
+    }
+}
+
+/// All that was measured.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// For each size, for each layer.
+    pub(super) series: Vec<Vec<LayerSeries>>,
+    /// For each layer, for micro-batches of the largest size.
+    pub(super) bytes: Vec<LayerBytes>,
+    /// What a stage takes for doing nothing, by kind of action, in microseconds.
+    pub(super) idle: [f64; Kind::ALL.len()],
+}
+
+/// What a measuring thread has to do.
+#[derive(Debug, Clone)]
+pub(super) struct Job<'a> {
+    pub(super) plan: Plan,
+    pub(super) sample: Sample,
+    pub(super) options: &'a ProfileOptions,
+    pub(super) sizes: &'a [usize],
+    pub(super) threads: usize,
+    /// Threads that do the same beside, as the other stages do in training.
+    pub(super) beside: usize,
+}
+
+impl Job<'_> {
+    /// Measures on a thread of its own, which is set up as a stage's is.
+    pub(super) fn run(self) -> Result<Outcome, Error> {
+        let (stop, ready) = (AtomicBool::new(false), Barrier::new(self.beside + 1));
+        let (stop, ready) = (&stop, &ready);
+        thread::scope(|scope| {
+            for _ in 0..self.beside {
+                let other = self.clone();
+                scope.spawn(move || other.keep_busy(ready, stop));
+            }
+            let measured = scope.spawn(move || {
+                let measured = caught(|| Ok(self.measure(ready)));
+                stop.store(true, Ordering::Relaxed);
+                measured.map_err(Error::Build)?
+            });
+            let gone = || Err(Error::Build(anyhow::anyhow!("the measuring thread died")));
+            measured.join().unwrap_or_else(|_| gone())
+        })
+    }
+
+    fn measure(&self, ready: &Barrier) -> Result<Outcome, Error> {
+        let prepared = prepare_thread(self.plan.device, self.threads);
+        let layers = self.plan.layers.len();
+        let mut outcome = Outcome {
+            series: vec![Vec::new(); self.sizes.len()],
+            ..Outcome::default()
+        };
+        let mut flows = self.flows();
+        let group = if self.options.low_memory { 1 } else { layers };
+        let mut first = true;
+        for start in (0..layers).step_by(group) {
+            let chain = Chain::build(&self.plan, start..start + group, self.loss());
+            if std::mem::take(&mut first) {
+                // Even where nothing was built: the others wait.
+                ready.wait();
+                prepared.clone()?;
+            }
+            let flows = flows
+                .as_mut()
+                .map_err(|error| Error::Torch(error.clone()))?;
+            self.measure_chain(&mut chain?, flows, &mut outcome)?;
+        }
+        outcome.idle = self.idle()?;
+        Ok(outcome)
+    }
+
+    fn flows(&self) -> Result<Vec<Flow>, TorchError> {
+        let sizes = self.sizes.iter();
+        sizes.map(|&size| Flow::new(&self.sample, size)).collect()
+    }
+
+    fn loss(&self) -> Option<&Arc<dyn LossFn>> {
+        self.sample.loss.as_ref().map(|(_, loss)| loss)
+    }
+
+    /// Measures a chain; `flows` are then what leaves it.
+    fn measure_chain(
+        &self,
+        chain: &mut Chain,
+        flows: &mut [Flow],
+        outcome: &mut Outcome,
+    ) -> Result<(), Error> {
+        let layers = chain.len();
+        let mut series = vec![vec![LayerSeries::default(); layers]; flows.len()];
+        let budget = self.options.budget * u32::try_from(layers * flows.len()).unwrap_or(u32::MAX);
+        let mut outs = Vec::new();
+        for (flow, series) in flows.iter().zip(&mut series) {
+            outs.push(round(chain, flow, series, true)?);
+        }
+        let bytes = chain.bytes(&flows[largest(self.sizes)])?;
+        let start = Instant::now();
+        for rounds in 1.. {
+            for (flow, series) in flows.iter().zip(&mut series) {
+                round(chain, flow, series, false)?;
+            }
+            let sure = series.iter().all(|s| doubt(s) <= self.options.confidence);
+            if rounds >= self.options.rounds && (sure || start.elapsed() >= budget) {
+                break;
+            }
+        }
+        for (flow, out) in flows.iter_mut().zip(outs) {
+            let targets = std::mem::take(&mut flow.targets);
+            *flow = Flow { targets, ..out };
+        }
+        for (all, own) in outcome.series.iter_mut().zip(series) {
+            all.extend(own);
+        }
+        outcome.bytes.extend(bytes);
+        Ok(())
+    }
+
+    /// What a stage takes besides its layers: an action of a layer that does nothing.
+    fn idle(&self) -> Result<[f64; Kind::ALL.len()], Error> {
+        let model = Sequential::new().layers("idle", 2, |_: &nn::Path<'_>, _| {
+            nn::func(Tensor::shallow_clone)
+        });
+        let device = self.plan.device;
+        let plan = Plan::new(&model, device, 0)?;
+        let input = Tensor::f_zeros([1, 8], (tch::Kind::Float, device))?;
+        let sample = Sample::new(input.f_set_requires_grad(true)?);
+        let mut chain = Chain::build(&plan, all(&plan), None)?;
+        let flow = Flow::new(&sample, 1)?;
+        let mut series = vec![LayerSeries::default(); chain.len()];
+        for number in 0..IDLE_ROUNDS {
+            round(&mut chain, &flow, &mut series, number == 0)?;
+        }
+        Ok(Kind::ALL.map(|kind| series[1].of(kind).median()))
+    }
+
+    /// Does what the measuring thread does, until that is done.
+    fn keep_busy(&self, ready: &Barrier, stop: &AtomicBool) {
+        let prepared = prepare_thread(self.plan.device, self.threads).is_ok();
+        let built = caught(|| Ok(Chain::build(&self.plan, all(&self.plan), self.loss())?));
+        ready.wait();
+        // What fails here fails on the measuring thread too, which tells.
+        let (true, Ok(mut chain), Ok(flows)) = (prepared, built, self.flows()) else {
+            return;
+        };
+        let mut ignore = |_, _, _, _| {};
+        for flow in flows.iter().cycle() {
+            for way in [Way::Joint, Way::Halves, Way::Again] {
+                let step = caught(|| Ok(chain.step(way, flow, &mut ignore)?));
+                if step.is_err() || stop.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn all(plan: &Plan) -> Range<usize> {
+    0..plan.layers.len()
+}
+
+pub(super) fn largest(sizes: &[usize]) -> usize {
+    let places = sizes.iter().enumerate();
+    places
+        .max_by_key(|(_, size)| **size)
+        .map_or(0, |(at, _)| at)
+}
+
+/// Each way once.
+fn round(
+    chain: &mut Chain,
+    flow: &Flow,
+    series: &mut [LayerSeries],
+    warm_up: bool,
+) -> Result<Flow, Error> {
+    let mut out = Flow::default();
+    for way in [Way::Joint, Way::Halves, Way::Again] {
+        out = chain.step(way, flow, &mut |layer, kind, first, took| {
+            // Where everything is recomputed, forwards and backwards are not the plain ones.
+            if way == Way::Again && kind != Kind::Recompute {
+                return;
+            }
+            let series = &mut series[layer].0[kind as usize];
+            if warm_up {
+                series.warm_up(took.micros);
+            } else if !first {
+                series.push(took.micros, took.disturbed);
+            }
+        })?;
+    }
+    Ok(out)
+}
+
+/// How unsure the sum of all layers' forwards and backwards is, as a share of it:
+/// half of the interval that has the true medians with 95 %.
+pub(super) fn doubt(series: &[LayerSeries]) -> f64 {
+    let each = series
+        .iter()
+        .flat_map(|layer| [Kind::Forward, Kind::Backward].map(|kind| layer.of(kind)));
+    let (mut total, mut squares) = (0.0, 0.0);
+    for series in each {
+        total += series.median();
+        squares += series.half_width().powi(2);
+    }
+    if total > 0.0 {
+        squares.sqrt() / total
+    } else {
+        0.0
+    }
+}
+
+/// Threads that train beside one of `devices`: those of the other CPU devices.
+pub(super) fn beside(devices: &[Device]) -> usize {
+    let on_cpu = devices.iter().filter(|device| **device == Device::Cpu);
+    on_cpu.count().saturating_sub(1)
+}
+
+/// The time that a layer may take by default.
+pub(super) const BUDGET: Duration = Duration::from_millis(250);

@@ -1,0 +1,317 @@
+//! What a model's layers cost on a device, measured.
+//!
+//! Layers are built anew from their builders, run as stages of one layer, and dropped
+//! again. Nothing of the caller's is touched: neither random generators, nor
+//! gradients, nor statistics.
+
+mod chain;
+mod doubts;
+mod link;
+mod measure;
+mod series;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpipe_partitioner::{Bytes, Kind, LayerProfile, Micros, Profile, Times};
+use tch::Device;
+
+use crate::batch;
+use crate::error::Error;
+use crate::pipeline::share_of_cores;
+use crate::torch::{self, LossFn, Sequential, Values, libtorch_version};
+use chain::{Plan, values_bytes};
+use measure::{BUDGET, Job, LayerSeries, Outcome};
+
+pub use doubts::Doubt;
+pub use link::MeasuredLink;
+
+/// Inputs to profile with, as training has them: a micro-batch of the largest size.
+///
+/// Costs may depend on the values (tokens out of range fail, denormal numbers are
+/// slow): real ones are best.
+pub struct Sample {
+    input: Values,
+    loss: Option<(Values, Arc<dyn LossFn>)>,
+}
+
+impl Sample {
+    /// Inputs of the model; dimension 0 is the samples.
+    pub fn new(input: impl Into<Values>) -> Self {
+        Self {
+            input: input.into(),
+            loss: None,
+        }
+    }
+
+    /// The same with targets and the loss function: its time and memory are then the
+    /// last layer's, as in training.
+    #[must_use]
+    pub fn with_loss(mut self, target: impl Into<Values>, loss: impl LossFn) -> Self {
+        self.loss = Some((target.into(), Arc::new(loss)));
+        self
+    }
+}
+
+/// Other handles to the same tensors.
+impl Clone for Sample {
+    fn clone(&self) -> Self {
+        let with_loss =
+            |(target, loss): &(Values, Arc<dyn LossFn>)| (target.shallow_clone(), Arc::clone(loss));
+        Self {
+            input: self.input.shallow_clone(),
+            loss: self.loss.as_ref().map(with_loss),
+        }
+    }
+}
+
+impl fmt::Debug for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sample")
+            .field("input", &self.input)
+            .field("loss", &self.loss.is_some())
+            .finish()
+    }
+}
+
+/// How to measure.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct ProfileOptions {
+    /// The devices that are to train. Layers are measured on the first; the other CPU
+    /// devices do the same meanwhile, as they compete for memory in training.
+    pub devices: Vec<Device>,
+    /// Sizes of micro-batches in samples, at most those of the sample; empty: those
+    /// of the sample, a half and a quarter.
+    pub sizes: Vec<usize>,
+    /// Intra-op threads of a stage; by default the CPU devices share the cores.
+    pub threads_per_stage: Option<usize>,
+    /// One layer at a time: no more than its parameters are in memory, and nobody
+    /// competes. Gradients from behind are then made up.
+    pub low_memory: bool,
+    /// How sure a micro-batch's time must be: half of its 95 % interval as a share.
+    pub confidence: f64,
+    /// The time after which that no longer counts, for each layer and size.
+    pub budget: Duration,
+    /// Rounds at least; each has three measurements of each kind of action.
+    pub rounds: usize,
+    /// Seed of initial values and dropout.
+    pub seed: u64,
+}
+
+impl Default for ProfileOptions {
+    fn default() -> Self {
+        Self {
+            devices: vec![Device::Cpu],
+            sizes: Vec::new(),
+            threads_per_stage: None,
+            low_memory: false,
+            confidence: 0.02,
+            budget: BUDGET,
+            rounds: 3,
+            seed: 0,
+        }
+    }
+}
+
+impl ProfileOptions {
+    /// Defaults for these devices.
+    pub fn new(devices: &[Device]) -> Self {
+        Self {
+            devices: devices.to_vec(),
+            ..Self::default()
+        }
+    }
+
+    /// The same with the fewest repeats: for a first look.
+    #[must_use]
+    pub fn quick(mut self) -> Self {
+        self.rounds = 1;
+        self.confidence = 0.1;
+        self.budget = BUDGET / 10;
+        self
+    }
+}
+
+/// How far the measurements of a layer are apart.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct LayerSpread {
+    /// The layer's name.
+    pub layer: String,
+    /// Measurements of each kind of action.
+    pub repeats: usize,
+    /// Distance of the forward's quartiles over its median.
+    pub forward: f64,
+    /// The same of the joint backward.
+    pub backward: f64,
+    /// What a micro-batch of the profile's size keeps between the halves of its
+    /// backward.
+    pub after_input: Bytes,
+}
+
+/// A profile, and how far it can be trusted.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Profiled {
+    /// The medians: what plans are made of.
+    pub profile: Profile,
+    /// Of each layer, for micro-batches of the profile's size.
+    pub spread: Vec<LayerSpread>,
+    /// What speaks against the numbers.
+    pub doubts: Vec<Doubt>,
+    /// Between the first two devices.
+    pub link: Option<MeasuredLink>,
+}
+
+/// Measures what each layer of `model` costs: time of the forward, the joint backward,
+/// its halves and a recompute, at several sizes of micro-batches, and bytes.
+///
+/// ```
+/// use gpipe::{ProfileOptions, Sample, Sequential, profile, tch::{Device, Kind, Tensor, nn}};
+///
+/// let model = Sequential::new()
+///     .layer("hidden", |p| nn::linear(p, 8, 32, Default::default()))
+///     .layer("head", |p| nn::linear(p, 32, 2, Default::default()));
+/// let sample = Sample::new(Tensor::zeros([16, 8], (Kind::Float, Device::Cpu)));
+/// let measured = profile(&model, &sample, &ProfileOptions::default().quick())?;
+/// assert_eq!(measured.profile.layers()[1].output.get(), 16 * 2 * 4);
+/// println!("{}", measured.profile.to_json());
+/// # Ok::<(), gpipe::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Settings`] where sample and options do not fit, [`Error::Build`] and
+/// [`Error::Profile`] where a layer fails, with its name.
+pub fn profile(
+    model: &Sequential,
+    sample: &Sample,
+    options: &ProfileOptions,
+) -> Result<Profiled, Error> {
+    let sizes = sizes(sample, options)?;
+    let device = *options
+        .devices
+        .first()
+        .ok_or_else(|| Error::Settings("no devices: profiling needs at least one".to_owned()))?;
+    torch::prepare(&options.devices).map_err(|error| Error::Settings(error.to_string()))?;
+    let threads = options
+        .threads_per_stage
+        .unwrap_or_else(|| share_of_cores(&options.devices));
+    let mut doubts: Vec<Doubt> = doubts::busy().into_iter().collect();
+    let job = Job {
+        plan: Plan::new(model, device, options.seed)?,
+        sample: sample.clone(),
+        options,
+        sizes: &sizes,
+        threads,
+        beside: if options.low_memory {
+            0
+        } else {
+            measure::beside(&options.devices)
+        },
+    };
+    let outcome = job.run()?;
+    let names: Vec<&str> = model.names().collect();
+    let main = measure::largest(&sizes);
+    let series = &outcome.series[main];
+    doubts.extend(doubts::doubts(&names, series, options.confidence));
+    let layers = layers(&names, &sizes, &outcome, options.devices.len());
+    let repeats = series.first().map_or(0, |s| s.of(Kind::Backward).len());
+    let how = format!("medians of {repeats} runs a size, {threads} threads a stage");
+    let input = values_bytes(&chain::Flow::new(sample, sizes[main])?.main);
+    let profile = Profile::new(device_name(device), sizes[main], layers)
+        .map_err(|error| Error::Settings(error.to_string()))?
+        .with_input(Bytes(input))
+        .with_origin(Some(libtorch_version()), Some(how));
+    Ok(Profiled {
+        profile,
+        spread: spread(&names, &outcome, main),
+        doubts,
+        link: link::measure(&options.devices, threads)?,
+    })
+}
+
+/// `cpu` or `cuda:0`.
+fn device_name(device: Device) -> String {
+    match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        _ => "cpu".to_owned(),
+    }
+}
+
+/// The sizes to measure, without repeats, in increasing order.
+fn sizes(sample: &Sample, options: &ProfileOptions) -> Result<Vec<usize>, Error> {
+    let samples = batch::samples(&sample.input, "input", None)?;
+    if let Some((targets, _)) = &sample.loss {
+        batch::samples(targets, "target", Some(samples))?;
+    }
+    let samples = usize::try_from(samples).unwrap_or(0);
+    let mut sizes = options.sizes.clone();
+    if sizes.is_empty() {
+        sizes = [samples, samples / 2, samples / 4].to_vec();
+        sizes.retain(|&size| size > 0);
+    }
+    if let Some(size) = sizes.iter().find(|size| !(1..=samples).contains(*size)) {
+        return Err(Error::Settings(format!(
+            "a micro-batch of {size} samples cannot be taken from a sample of {samples}: sizes \
+             must be from 1 to {samples}"
+        )));
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    Ok(sizes)
+}
+
+fn layers(names: &[&str], sizes: &[usize], outcome: &Outcome, stages: usize) -> Vec<LayerProfile> {
+    let main = measure::largest(sizes);
+    // A stage of several layers has the work of a stage only once.
+    let surplus = 1.0 - (stages.min(names.len()) as f64 / names.len() as f64);
+    let idle = outcome.idle.map(|micros| micros * surplus);
+    let layer = |(number, name): (usize, &&str)| {
+        let at = |place: usize| times(&outcome.series[place][number], &idle);
+        let others = (0..sizes.len()).filter(|&place| place != main);
+        let bytes = outcome.bytes[number];
+        LayerProfile::new(*name, at(main))
+            .with_bytes(
+                Bytes(bytes.parameters),
+                Bytes(bytes.kept),
+                Bytes(bytes.output),
+            )
+            .with_after_input(Bytes(bytes.after_input))
+            .with_temporary(Bytes(bytes.temporary))
+            .with_curve(others.map(|place| (sizes[place], at(place))).collect())
+    };
+    names.iter().enumerate().map(layer).collect()
+}
+
+fn times(series: &LayerSeries, idle: &[f64; Kind::ALL.len()]) -> Times {
+    let of = |kind: Kind| micros(series.of(kind).median() - idle[kind as usize]);
+    let mut times = Times::new(
+        of(Kind::Forward),
+        of(Kind::BackwardInput),
+        of(Kind::BackwardWeight),
+    );
+    times.backward = Some(of(Kind::Backward));
+    times.recompute = Some(of(Kind::Recompute));
+    times
+}
+
+/// A duration; nothing where it is below zero.
+fn micros(time: f64) -> Micros {
+    Micros::new(time.max(0.0)).unwrap_or(Micros::ZERO)
+}
+
+fn spread(names: &[&str], outcome: &Outcome, main: usize) -> Vec<LayerSpread> {
+    let layers = names.iter().zip(&outcome.series[main]).zip(&outcome.bytes);
+    let relative = |series: &series::Series| series.spread() / series.median().max(1e-9);
+    layers
+        .map(|((name, series), bytes)| LayerSpread {
+            layer: (*name).to_owned(),
+            repeats: series.of(Kind::Backward).len(),
+            forward: relative(series.of(Kind::Forward)),
+            backward: relative(series.of(Kind::Backward)),
+            after_input: Bytes(bytes.after_input),
+        })
+        .collect()
+}

@@ -1,0 +1,166 @@
+//! Repeated measurements of one duration.
+
+/// Durations of the same work, in microseconds, in the order in which they were taken.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Series {
+    /// Of the warm-up, not among the others.
+    first: Option<f64>,
+    taken: Vec<f64>,
+    /// Those during which the thread had to wait for a core. They count only where too
+    /// few others are left.
+    disturbed: Vec<f64>,
+}
+
+/// 97.5 % of a normal distribution lie below so many standard deviations.
+const Z: f64 = 1.96;
+/// So many undisturbed measurements are worth more than many disturbed ones.
+const ENOUGH: usize = 6;
+
+impl Series {
+    /// A duration of the warm-up; the first one counts.
+    pub(super) fn warm_up(&mut self, micros: f64) {
+        self.first.get_or_insert(micros);
+    }
+
+    pub(super) fn push(&mut self, micros: f64, disturbed: bool) {
+        if disturbed {
+            self.disturbed.push(micros);
+        } else {
+            self.taken.push(micros);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.taken.len() + self.disturbed.len()
+    }
+
+    /// What counts.
+    fn counted(&self) -> Vec<f64> {
+        if self.taken.len() >= ENOUGH {
+            return self.taken.clone();
+        }
+        [&self.taken[..], &self.disturbed[..]].concat()
+    }
+
+    /// 0 where nothing was taken.
+    pub(super) fn median(&self) -> f64 {
+        median(&self.counted())
+    }
+
+    /// What separates the middle half from the rest: the distance of the quartiles.
+    pub(super) fn spread(&self) -> f64 {
+        let sorted = sorted(&self.counted());
+        let at = |share: f64| {
+            let place = (sorted.len().saturating_sub(1)) as f64 * share;
+            sorted.get(place.round() as usize).copied().unwrap_or(0.0)
+        };
+        at(0.75) - at(0.25)
+    }
+
+    /// Half of an interval that has the true median in it with 95 %, from order
+    /// statistics alone: durations are not distributed normally. Infinite for fewer
+    /// than six, which cannot say.
+    pub(super) fn half_width(&self) -> f64 {
+        let sorted = sorted(&self.counted());
+        let count = sorted.len() as f64;
+        let reach = Z * count.sqrt() / 2.0;
+        let (low, high) = (count / 2.0 - reach, count / 2.0 + reach);
+        if low < 0.0 || sorted.len() < 6 {
+            return f64::INFINITY;
+        }
+        let last = sorted.len() - 1;
+        let (low, high) = (low.floor() as usize, (high.ceil() as usize).min(last));
+        (sorted[high] - sorted[low]) / 2.0
+    }
+
+    /// By what factor the last third took longer than the first; 1 for a short series.
+    pub(super) fn drift(&self) -> f64 {
+        let third = self.taken.len() / 3;
+        if third < 5 {
+            return 1.0;
+        }
+        let (first, last) = (
+            &self.taken[..third],
+            &self.taken[self.taken.len() - third..],
+        );
+        median(last) / median(first).max(f64::MIN_POSITIVE)
+    }
+
+    /// By what factor the first run took longer than the others.
+    pub(super) fn first_over_median(&self) -> f64 {
+        let median = self.median();
+        match self.first {
+            Some(first) if median > 0.0 => first / median,
+            _ => 1.0,
+        }
+    }
+}
+
+fn sorted(values: &[f64]) -> Vec<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+fn median(values: &[f64]) -> f64 {
+    let sorted = sorted(values);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => 0.0,
+        even if even % 2 == 0 => f64::midpoint(sorted[middle - 1], sorted[middle]),
+        _ => sorted[middle],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(values: impl IntoIterator<Item = f64>) -> Series {
+        let mut series = Series::default();
+        values
+            .into_iter()
+            .for_each(|value| series.push(value, false));
+        series
+    }
+
+    #[test]
+    fn medians_stand_outliers() {
+        assert_eq!(series([]).median(), 0.0);
+        assert_eq!(series([3.0, 1.0, 1e9]).median(), 3.0);
+        assert_eq!(series([1.0, 2.0, 3.0, 1e9]).median(), 2.5);
+        assert_eq!(series((0..100).map(|_| 7.0)).spread(), 0.0);
+        assert_eq!(series((0..101).map(f64::from)).spread(), 50.0);
+    }
+
+    #[test]
+    fn the_interval_shrinks_as_measurements_come() {
+        let noise = |count: u32| series((0..count).map(|i| f64::from(i * 7919 % 101)));
+        assert_eq!(noise(5).half_width(), f64::INFINITY);
+        let widths = [10, 40, 400].map(|count| noise(count).half_width());
+        assert!(widths[0] > widths[1] && widths[1] > widths[2], "{widths:?}");
+        assert!(widths[2] < 6.0, "{widths:?}");
+        // Six that agree are as sure as it gets.
+        assert_eq!(series([2.0; 6]).half_width(), 0.0);
+    }
+
+    #[test]
+    fn disturbed_measurements_count_where_there_are_no_others() {
+        let mut series = Series::default();
+        (0..9).for_each(|_| series.push(100.0, true));
+        assert_eq!((series.median(), series.len()), (100.0, 9));
+        (0..6).for_each(|_| series.push(10.0, false));
+        assert_eq!((series.median(), series.len()), (10.0, 15));
+    }
+
+    #[test]
+    fn drift_and_a_slow_start_are_seen() {
+        let mut slow = series((0..60).map(|i| 100.0 + f64::from(i)));
+        assert!(slow.drift() > 1.2, "{}", slow.drift());
+        assert_eq!(series([1.0, 9.0]).drift(), 1.0);
+        assert_eq!(slow.first_over_median(), 1.0);
+        slow.warm_up(1295.0);
+        slow.warm_up(1.0);
+        assert_eq!(slow.first_over_median(), 10.0);
+    }
+}

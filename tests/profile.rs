@@ -1,0 +1,462 @@
+//! The profiler: bytes are exact, nothing is left behind, plans can be trained.
+#![cfg(feature = "torch")]
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use gpipe::models::{Gpt, Mlp, gpt, mlp};
+use gpipe::partitioner::{
+    DeviceId, Machine, Plan, PlanOptions, Problem, Profile, ScheduleKind, StageId, plan, simulate,
+};
+use gpipe::tch::{self, Device, Kind, Tensor, nn};
+use gpipe::{
+    Context, Error, Pipeline, ProfileOptions, Profiled, Sample, Sequential, Values, profile,
+};
+use serde_json::Value;
+
+const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+fn quick(devices: usize) -> ProfileOptions {
+    let mut options = ProfileOptions::new(&vec![Device::Cpu; devices]).quick();
+    options.budget = Duration::from_millis(1);
+    options.threads_per_stage = Some(1);
+    options
+}
+
+fn small_mlp() -> Sequential {
+    mlp(Mlp {
+        inputs: 16,
+        hidden: 32,
+        depth: 4,
+        outputs: 4,
+    })
+}
+
+fn small_gpt() -> Sequential {
+    gpt(Gpt {
+        vocab: 40,
+        context: 16,
+        d_model: 32,
+        heads: 2,
+        blocks: 3,
+        dropout: 0.1,
+    })
+}
+
+fn loss(out: &Tensor, y: &Tensor) -> Tensor {
+    let classes = out.size().last().copied().unwrap();
+    out.view([-1, classes])
+        .cross_entropy_for_logits(&y.view([-1]))
+}
+
+fn rows(samples: i64) -> (Tensor, Tensor) {
+    let x = Tensor::arange(samples * 16, CPU).view([samples, 16]) / 64.0;
+    (
+        x,
+        Tensor::arange(samples, (Kind::Int64, Device::Cpu)).remainder(4),
+    )
+}
+
+fn tokens(samples: i64) -> (Tensor, Tensor) {
+    let places = Tensor::arange(samples * 16, (Kind::Int64, Device::Cpu));
+    let x = (places * 7919).remainder(40).view([samples, 16]);
+    (x.copy(), x)
+}
+
+fn names(measured: &Profiled) -> Vec<&str> {
+    let layers = measured.profile.layers().iter();
+    layers.map(|layer| layer.name.as_str()).collect()
+}
+
+#[test]
+fn bytes_of_an_mlp_are_those_on_paper() {
+    let (x, y) = rows(8);
+    let sample = Sample::new(&x).with_loss(&y, loss);
+    let measured = profile(&small_mlp(), &sample, &quick(2)).unwrap();
+    let profile = &measured.profile;
+    assert_eq!((profile.batch(), profile.input().get()), (8, 8 * 16 * 4));
+    let hidden = &profile.layers()[1];
+    assert_eq!(hidden.name, "hidden.1");
+    assert_eq!(hidden.parameters.get(), (32 * 32 + 32) * 4);
+    assert_eq!(hidden.output.get(), 8 * 32 * 4);
+    // The ReLU's result, which the next layer's product needs as well.
+    assert_eq!(hidden.activations.get(), 8 * 32 * 4);
+    assert!(hidden.temporary.get() >= 8 * 32 * 4);
+    assert_eq!(
+        hidden
+            .curve
+            .iter()
+            .map(|(size, _)| *size)
+            .collect::<Vec<_>>(),
+        [2, 4]
+    );
+    assert!(hidden.times.forward.get() > 0.0 && hidden.times.joint().get() > 0.0);
+    assert_eq!(names(&measured).len(), 5);
+    assert_eq!(measured.spread.len(), 5);
+    assert!(measured.link.unwrap().latency.get() > 0.0);
+    let again = Profile::from_json(profile.to_json(), "profile.json").unwrap();
+    assert_eq!(&again, profile);
+}
+
+/// Predicted over measured bytes of activations for each device, temporaries included.
+fn peaks(model: &Sequential, sample: &Sample, batch: (Tensor, Tensor), kind: ScheduleKind) {
+    let measured = profile(model, sample, &quick(2)).unwrap();
+    let mut options = PlanOptions::new(Machine::new(2).unwrap());
+    options.schedule = Some(kind);
+    options.micro_batches = Some(4);
+    options.recompute = gpipe::partitioner::Recompute::Never;
+    let plan = plan(&measured.profile, &options).unwrap();
+    let mut pipe = Pipeline::builder(model.clone())
+        .devices(&[Device::Cpu; 2])
+        .threads_per_stage(1)
+        .measure_memory(true)
+        .plan(&plan)
+        .unwrap()
+        .build()
+        .unwrap();
+    let (x, y) = batch;
+    for _ in 0..2 {
+        pipe.train_step(&x, &y, loss).unwrap();
+    }
+    let memory = pipe.train_step(&x, &y, loss).unwrap().memory.unwrap();
+    let schedule = plan.generate().unwrap();
+    let machine = Machine::new(2).unwrap();
+    let problem = Problem::new(
+        &measured.profile,
+        plan.micro_batch_size,
+        &machine,
+        &schedule,
+    );
+    let costs = problem.stage_costs(&plan.partition, &plan.recompute);
+    let held = simulate(&schedule, &costs);
+    let before = plan.partition.range(StageId(1)).start - 1;
+    let border = measured.profile.costs(plan.micro_batch_size)[before]
+        .output
+        .get();
+    for (device, real) in memory.devices.iter().enumerate() {
+        let stages = schedule.stages_on(DeviceId(device)).into_iter();
+        let fixed: u64 = stages.map(|stage| costs.memory(stage).fixed().get()).sum();
+        let paper = held.peak_bytes()[device].get() - fixed;
+        // A value on its way to the other device is its sender's, and not on paper.
+        let apart = paper.abs_diff(real.held.get());
+        let allowed = real.held.get() / 10 + 2 * border;
+        assert!(
+            apart <= allowed,
+            "{kind}, device {device}: {paper} {}",
+            real.held
+        );
+        let whole = (plan.peak_bytes[device].get() - fixed) as f64;
+        let ratio = whole / real.peak.get() as f64;
+        assert!(
+            (0.85..1.3).contains(&ratio),
+            "{kind}, device {device}: peak {ratio}"
+        );
+    }
+}
+
+#[test]
+fn what_a_plan_says_that_stages_keep_is_what_they_keep() {
+    let (x, y) = tokens(8);
+    let sample = Sample::new(&x).with_loss(&y, loss);
+    for kind in [ScheduleKind::GPipe, ScheduleKind::OneFOneB] {
+        peaks(&small_gpt(), &sample, tokens(32), kind);
+    }
+    let (x, y) = rows(64);
+    let sample = Sample::new(&x).with_loss(&y, loss);
+    peaks(&small_mlp(), &sample, rows(256), ScheduleKind::OneFOneB);
+}
+
+/// Skips, statistics, dropout and changes in place.
+fn awkward() -> Sequential {
+    let config = nn::LinearConfig::default;
+    Sequential::new()
+        .layer("norm", |p| {
+            nn::batch_norm1d(p, 16, nn::BatchNormConfig::default())
+        })
+        .layer("stash", move |p| {
+            Stash(nn::linear(p, 16, 16, nn::LinearConfig::default()))
+        })
+        .stashes("x")
+        .layer("in-place", |_| nn::func(|x| x.shallow_clone().relu_()))
+        .layer("linear", move |p| nn::linear(p, 16, 16, config()))
+        .layer("drop", |_| nn::func_t(|x, train| x.dropout(0.5, train)))
+        .layer("pop", |_| Pop)
+        .pops("x")
+}
+
+#[derive(Debug)]
+struct Stash(nn::Linear);
+#[derive(Debug)]
+struct Pop;
+
+impl gpipe::Layer for Stash {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
+        let out = inputs.into_one()?.apply(&self.0);
+        ctx.stash("x", &out)?;
+        Ok(out.into())
+    }
+}
+
+impl gpipe::Layer for Pop {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
+        let x = ctx.pop("x")?.unwrap();
+        Ok((inputs.into_one()? + x).into())
+    }
+}
+
+#[test]
+fn any_model_is_measured_whole_and_layer_by_layer() {
+    let (x, _) = rows(8);
+    let kept = x.copy();
+    let sample = Sample::new(&x);
+    let whole = profile(&awkward(), &sample, &quick(2)).unwrap();
+    let mut options = quick(1);
+    options.low_memory = true;
+    options.sizes = vec![8, 4];
+    let single = profile(&awkward(), &sample, &options).unwrap();
+    assert_eq!(names(&whole), names(&single));
+    for (a, b) in whole.profile.layers().iter().zip(single.profile.layers()) {
+        assert_eq!(
+            (a.parameters, a.output),
+            (b.parameters, b.output),
+            "{}",
+            a.name
+        );
+        assert!(a.activations <= b.activations, "{}", a.name);
+        assert!(
+            b.times.joint().get() > 0.0 || b.name == "stash",
+            "{}",
+            b.name
+        );
+    }
+    assert!(x.equal(&kept), "the sample is as it was");
+    assert_eq!(single.link, None);
+}
+
+/// Parameters and loss after two steps, as bits.
+fn trained(profiled: bool) -> Vec<Tensor> {
+    tch::manual_seed(3);
+    let model = awkward();
+    let (x, y) = rows(8);
+    if profiled {
+        let x = x.copy().set_requires_grad(true);
+        profile(&model, &Sample::new(&x).with_loss(&y, loss), &quick(2)).unwrap();
+        assert!(!x.grad().defined());
+    }
+    let mut pipe = Pipeline::new(model, &[Device::Cpu; 2], 2).unwrap();
+    for _ in 0..2 {
+        pipe.train_step(&x, &y, loss).unwrap();
+    }
+    let mut values: Vec<Tensor> = pipe
+        .parameters()
+        .unwrap()
+        .iter()
+        .map(|(_, p)| p.grad())
+        .collect();
+    values.extend(pipe.buffers().unwrap().into_iter().map(|(_, b)| b));
+    values.push(Tensor::rand([4], CPU));
+    values
+}
+
+#[test]
+fn profiling_leaves_no_trace() {
+    let (with, without) = (trained(true), trained(false));
+    assert_eq!(with.len(), without.len());
+    for (a, b) in with.iter().zip(&without) {
+        assert!(a.equal(b));
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_by_name() {
+    let (x, y) = rows(8);
+    let mut options = quick(1);
+    options.sizes = vec![9];
+    let refused = |model: &Sequential, sample: &Sample, options: &ProfileOptions| {
+        profile(model, sample, options).map(drop).unwrap_err()
+    };
+    let error = refused(&small_mlp(), &Sample::new(&x), &options);
+    assert!(
+        error.is_wrong_use() && error.to_string().contains("sample of 8"),
+        "{error}"
+    );
+    let error = refused(&small_mlp(), &Sample::new(&x), &ProfileOptions::new(&[]));
+    assert!(error.to_string().contains("no devices"), "{error}");
+    let error = refused(&Sequential::new(), &Sample::new(&x), &quick(1));
+    assert!(error.to_string().contains("no layers"), "{error}");
+    let error = refused(&small_mlp(), &Sample::new(&y), &quick(2));
+    assert!(matches!(&error, Error::Profile { layer, .. } if layer == "hidden.0"));
+    assert!(
+        error.to_string().starts_with("layer `hidden.0`, forward: "),
+        "{error}"
+    );
+    let model = small_mlp().try_layer("bad", |_| -> anyhow::Result<nn::Linear> {
+        anyhow::bail!("no such file")
+    });
+    let error = refused(&model, &Sample::new(&x), &quick(2));
+    assert!(
+        error
+            .to_string()
+            .contains("`bad` cannot be built: no such file"),
+        "{error}"
+    );
+}
+
+fn gpipe(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
+    command.args(args).current_dir(folder).output().unwrap()
+}
+
+const GPT: &str = "--model gpt --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 \
+                   --threads-per-stage 1 --vocab 40 --budget 1";
+
+fn profiled(folder: &Path, flags: &[&str]) -> Output {
+    let mut args = vec!["profile"];
+    args.extend(GPT.split_whitespace());
+    args.extend(flags);
+    gpipe(folder, &args)
+}
+
+#[test]
+fn a_model_is_profiled_planned_and_trained_by_the_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = profiled(
+        folder.path(),
+        &["--json", "--plan", "plan.json", "-o", "profile.json"],
+    );
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["profile"]["layers"].as_array().unwrap().len(), 4);
+    assert!(
+        report["limit"].as_str().unwrap().contains("-bound")
+            || report["limit"].as_str().unwrap().contains("unbalanced")
+    );
+    assert!(report["link"]["latency_us"].as_f64().unwrap() > 0.0);
+    let plan = Plan::read(folder.path().join("plan.json")).unwrap();
+    Profile::read(folder.path().join("profile.json")).unwrap();
+    let train = "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 3 \
+                 --threads-per-stage 1 --quiet --json --data text.txt --plan plan.json";
+    let text = "the whale, the whale! up helm, up helm! ".repeat(60);
+    fs::write(folder.path().join("text.txt"), text).unwrap();
+    let args: Vec<&str> = train.split_whitespace().collect();
+    let output = gpipe(folder.path(), &args);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let planned = summary["planned_ms"].as_f64().unwrap();
+    assert!((planned - plan.step.get() / 1e3).abs() < 1e-9);
+    assert!(summary["makespan_ms_median"].as_f64().unwrap() > 0.0);
+    // The same plan for another model, batch or machine.
+    let refused = |flags: &[&str], wanted: &str| {
+        let output = gpipe(
+            folder.path(),
+            &[&["train", "--plan", "plan.json"], flags].concat(),
+        );
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.lines().next().unwrap().contains(wanted), "{errors}");
+    };
+    refused(&["--layers", "5"], "model of 4 layers, but this one has 7");
+    refused(
+        &["--layers", "2", "--devices", "cpu"],
+        "it is for 2 devices",
+    );
+    refused(
+        &["--layers", "2", "--batch", "100"],
+        "profile with this --batch",
+    );
+    refused(&["--micro", "4"], "cannot be used with");
+}
+
+#[test]
+fn the_table_has_bars_cuts_a_plan_and_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = profiled(folder.path(), &["--schedule", "1f1b", "--micro", "4"]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    for start in [
+        "layer ",
+        "-- stage 0 on device 0",
+        "embed ",
+        "-- stage 1 on device 1",
+        "head ",
+    ] {
+        assert!(
+            lines.iter().any(|line| line.starts_with(start)),
+            "{start}: {text}"
+        );
+    }
+    assert!(text.contains("1f1b: 2 devices, 4 micro-batches of 2 samples") && text.contains("###"));
+    assert!(text.contains("hand-over to the next device: "), "{text}");
+    let last = lines.last().unwrap();
+    assert!(
+        last.contains(';') && last.contains("bound") || last.contains("unbalanced"),
+        "{last}"
+    );
+    let output = profiled(folder.path(), &["-o", "-"]);
+    let profile = Profile::from_json(output.stdout, "standard output").unwrap();
+    assert_eq!(profile.layers().len(), 4);
+}
+
+#[test]
+fn wrong_flags_are_told_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases: [(&[&str], &str); 10] = [
+        (
+            &["--model", "gtp"],
+            "no model `gtp`: models are `gpt` and `mlp`",
+        ),
+        (
+            &["--model", "gpt", "--heads", "3"],
+            "not a multiple of --heads 3",
+        ),
+        (&["--model", "mlp", "--micro", "64"], "more than --batch 32"),
+        (
+            &["--model", "mlp", "--devices", "gpu"],
+            "unknown device `gpu`",
+        ),
+        (&["--model", "mlp", "--devices", "cuda:77"], "cuda:77"),
+        (
+            &["--model", "mlp", "--json", "-o", "-"],
+            "standard output can have one",
+        ),
+        (
+            &["--model", "mlp", "--depth", "1", "--devices", "cpu,cpu,cpu"],
+            "only 2 layers",
+        ),
+        (
+            &[
+                "--model",
+                "mlp",
+                "--memory",
+                "1GiB,2GiB,3GiB",
+                "--depth",
+                "2",
+                "--hidden",
+                "8",
+                "--quick",
+            ],
+            "memory",
+        ),
+        (
+            &["--model", "mlp", "-o", "none/profile.json"],
+            "no folder none",
+        ),
+        (&["--model", "mlp", "--bach", "3"], "--bach"),
+    ];
+    for (flags, wanted) in cases {
+        let output = gpipe(folder.path(), &[&["profile"], flags].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {errors}");
+        assert!(errors.contains(wanted), "{flags:?}: {errors}");
+        assert!(output.stdout.is_empty());
+    }
+}
