@@ -35,6 +35,15 @@ pub(super) struct Passed {
     pub(super) live: Option<Live>,
 }
 
+/// One run, and what its layers wrote to.
+#[derive(Debug)]
+struct Attempt {
+    passed: Passed,
+    wrote: Writes,
+    /// What of it was not a copy of their own.
+    harm: Writes,
+}
+
 /// What was seen to be written to in a run: tensors, and how often they had been
 /// changed before anybody in the run could.
 type Watched = Vec<(Tensor, i64)>;
@@ -52,11 +61,15 @@ impl TorchStage {
         let Some(writes) = self.segment(which).writes else {
             return self.first_run(which, inputs, graph, pass);
         };
-        let (passed, wrote) = self.attempt(which, inputs, graph, pass, writes)?;
-        if writes.covers(wrote) {
+        let Attempt {
+            passed,
+            wrote,
+            harm,
+        } = self.attempt(which, inputs, graph, pass, writes)?;
+        self.segment_mut(which).writes = Some(writes.and(wrote));
+        if harm == Writes::default() {
             return Ok(passed);
         }
-        self.segment_mut(which).writes = Some(writes.and(wrote));
         // Without skips nobody but the sender's graph may have the value, and that
         // finds out by itself if it needs it, as it does in the uncut model.
         anyhow::ensure!(
@@ -83,18 +96,16 @@ impl TorchStage {
         let mut writes = Writes::default();
         loop {
             let done = self.attempt(which, inputs, graph, pass, writes);
-            let wrote = match &done {
-                Ok((_, wrote)) if writes.covers(*wrote) => {
-                    self.segment_mut(which).writes = Some(writes);
-                    return done.map(|(passed, _)| passed);
-                }
-                Ok((_, wrote)) => *wrote,
-                Err(_) => Writes::default(),
-            };
-            restore(&saved)?;
-            drop(done?);
-            restore(&buffers)?;
-            writes = writes.and(wrote);
+            if !matches!(&done, Ok(done) if done.harm == Writes::default()) {
+                restore(&saved)?;
+                restore(&buffers)?;
+            }
+            let done = done?;
+            writes = writes.and(done.wrote);
+            if done.harm == Writes::default() {
+                self.segment_mut(which).writes = Some(writes);
+                return Ok(done.passed);
+            }
         }
     }
 
@@ -105,16 +116,16 @@ impl TorchStage {
         graph: bool,
         pass: Pass<'_>,
         writes: Writes,
-    ) -> anyhow::Result<(Passed, Writes)> {
-        let watched: Watched = inputs
-            .tensors()
-            .map(|tensor| Ok((tensor.shallow_clone(), ffi::changes(tensor)?)))
-            .collect::<Result<_, TorchError>>()?;
+    ) -> anyhow::Result<Attempt> {
         let mut stashed = Watched::new();
         // The caller's own tensors are never written to, and neither is what the
         // segment will be run with once more.
         let copies = writes.inputs || self.is_first(which) || pass.again;
         let seen = inputs.seen(copies)?;
+        let watched: Watched = seen
+            .tensors()
+            .map(|tensor| Ok((tensor.shallow_clone(), ffi::changes(tensor)?)))
+            .collect::<Result<_, TorchError>>()?;
         let passed = if graph {
             self.with_graph(which, seen, pass, writes, &mut stashed)?
         } else {
@@ -125,7 +136,14 @@ impl TorchStage {
             inputs: changed(&watched)?,
             stashes: changed(&stashed)?,
         };
-        Ok((passed, wrote))
+        Ok(Attempt {
+            passed,
+            wrote,
+            harm: Writes {
+                inputs: wrote.inputs && !copies,
+                stashes: wrote.stashes,
+            },
+        })
     }
 
     fn with_graph(

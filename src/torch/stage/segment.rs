@@ -35,10 +35,6 @@ impl Writes {
             stashes: self.stashes || other.stashes,
         }
     }
-
-    pub(super) fn covers(self, other: Self) -> bool {
-        self.and(other) == self
-    }
 }
 
 /// Consecutive layers of a stage.
