@@ -46,8 +46,7 @@ use Fault::{Error as Fails, Input, InputNotFinite, NotFinite, Panic, Weight, Wei
 /// The faults that show in an action of this kind, where the backward is split or not.
 fn faults(kind: Kind) -> &'static [Fault] {
     match kind {
-        Kind::Forward => &[Fails, Panic, NotFinite],
-        Kind::Recompute => &[Fails, Panic, NotFinite],
+        Kind::Forward | Kind::Recompute => &[Fails, Panic, NotFinite],
         Kind::Backward => &[Input, Weight, InputNotFinite, WeightNotFinite],
         Kind::BackwardInput => &[Input, InputNotFinite],
         Kind::BackwardWeight => &[Weight, WeightNotFinite],

@@ -22,6 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use case::{Case, cases};
+use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Tensor;
 use support::models::{self, Model, Plainly};
 use support::reference::{Named, Numbers, Reference, pipeline_numbers, sizes};
