@@ -5,7 +5,6 @@
 //! layer after it sends. What is measured is thereby what a stage does, layer by
 //! layer, in the order and with the values of training.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,14 +12,14 @@ use std::time::Instant;
 use gpipe_partitioner::{Action, Kind, MicroId, StageId};
 use tch::{Device, Tensor};
 
-use super::Sample;
+use super::flow::{Flow, upstream};
 use crate::engine::Stage as _;
 use crate::error::Error;
 use crate::memory::Account;
 use crate::torch::thread_time;
 use crate::torch::{
     LayerBuilder, LossFn, Mode, NonFinite, Recompute, Sequential, Skip, StageSpec, StepSettings,
-    TorchError, TorchStage, Values, copy_tensor, memory, tensor_bytes,
+    TorchStage, Values,
 };
 
 /// Micro-batches of a step. The first one makes the gradients of the parameters and
@@ -67,11 +66,11 @@ impl Plan {
 }
 
 /// A layer that runs as a stage.
-struct Unit {
+pub(super) struct Unit {
     name: String,
-    stage: TorchStage,
+    pub(super) stage: TorchStage,
     /// What it allocates; on a CUDA device its allocator counts for all.
-    account: Option<Account>,
+    pub(super) account: Option<Account>,
 }
 
 /// How long an action took.
@@ -86,64 +85,12 @@ pub(super) struct Took {
 /// microseconds.
 pub(super) type Record<'a> = &'a mut dyn FnMut(usize, Kind, bool, Took);
 
-/// What goes from layer to layer for one size of micro-batch.
-#[derive(Debug, Default)]
-pub(super) struct Flow {
-    pub(super) main: Values,
-    pub(super) targets: Values,
-    /// Values of skips on their way.
-    pub(super) skips: HashMap<usize, Values>,
-}
-
-impl Flow {
-    /// The first `size` samples.
-    pub(super) fn new(sample: &Sample, size: usize) -> Result<Self, TorchError> {
-        let part = |values: &Values| {
-            let first = |tensor: Tensor| -> Result<Tensor, TorchError> {
-                // A copy: layers may write to it, and the caller's own is to stay.
-                let part = tch::no_grad(|| copy_tensor(&tensor.f_narrow(0, 0, size as i64)?))?;
-                Ok(part.f_set_requires_grad(tensor.requires_grad())?)
-            };
-            values.shallow_clone().try_map(first)
-        };
-        let targets = sample.loss.as_ref().map(|(targets, _)| part(targets));
-        Ok(Self {
-            main: part(&sample.input)?,
-            targets: targets.transpose()?.unwrap_or_default(),
-            skips: HashMap::new(),
-        })
-    }
-
-    fn shallow_clone(&self) -> Self {
-        let skips = self.skips.iter();
-        Self {
-            main: self.main.shallow_clone(),
-            targets: self.targets.shallow_clone(),
-            skips: skips.map(|(id, v)| (*id, v.shallow_clone())).collect(),
-        }
-    }
-}
-
 /// Consecutive layers of a model, each as a stage.
 pub(super) struct Chain {
     range: Range<usize>,
-    device: Device,
-    units: Vec<Unit>,
+    pub(super) device: Device,
+    pub(super) units: Vec<Unit>,
     loss: Option<Arc<dyn LossFn>>,
-}
-
-/// Bytes of a layer's micro-batch.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct LayerBytes {
-    /// All the time.
-    pub(super) parameters: u64,
-    /// From the forward to the backward.
-    pub(super) kept: u64,
-    /// From the input half to the weight half.
-    pub(super) after_input: u64,
-    pub(super) output: u64,
-    /// While it runs, on top of what is kept.
-    pub(super) temporary: u64,
 }
 
 impl Chain {
@@ -219,7 +166,7 @@ impl Chain {
         Ok(out)
     }
 
-    fn begin(&mut self, way: Way, flow: &Flow) -> Result<(), Error> {
+    pub(super) fn begin(&mut self, way: Way, flow: &Flow) -> Result<(), Error> {
         // Never called where there is none: no stage is the last then.
         let nothing = |output: &Tensor, _: &Tensor| output.shallow_clone();
         let loss = self.loss.clone().unwrap_or_else(|| Arc::new(nothing));
@@ -239,7 +186,7 @@ impl Chain {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<(), Error> {
+    pub(super) fn end(&mut self) -> Result<(), Error> {
         for unit in &mut self.units {
             let ended = unit.stage.end();
             ended.map_err(|error| unit.failed("ending a step", error))?;
@@ -260,7 +207,7 @@ impl Chain {
         Ok(flow)
     }
 
-    fn forward_one(
+    pub(super) fn forward_one(
         &mut self,
         number: usize,
         micro: usize,
@@ -323,7 +270,7 @@ impl Chain {
         Ok(())
     }
 
-    fn back_one(
+    pub(super) fn back_one(
         &mut self,
         number: usize,
         kind: Kind,
@@ -354,7 +301,7 @@ impl Chain {
     }
 
     /// One action of one layer.
-    fn run(
+    pub(super) fn run(
         &mut self,
         number: usize,
         kind: Kind,
@@ -392,130 +339,6 @@ impl Chain {
         );
         Ok(outputs)
     }
-
-    /// What each layer keeps and needs for a micro-batch of `flow`'s size.
-    pub(super) fn bytes(&mut self, flow: &Flow) -> Result<Vec<LayerBytes>, Error> {
-        let mut bytes = vec![LayerBytes::default(); self.len()];
-        for (unit, bytes) in self.units.iter_mut().zip(&mut bytes) {
-            let parameters = unit.stage.parameters().map_err(Error::Build)?;
-            bytes.parameters = parameters.iter().map(|(_, p)| tensor_bytes(p)).sum();
-        }
-        let ignore: &mut dyn FnMut(usize, Kind, Took) = &mut |_, _, _| {};
-        for way in [Way::Joint, Way::Halves] {
-            self.begin(way, flow)?;
-            for micro in 0..2 {
-                let measured = self.measured(micro, way, flow, ignore)?;
-                // The first one's gradients of parameters are there from then on.
-                if micro == 1 {
-                    merge(&mut bytes, &measured);
-                }
-            }
-            self.end()?;
-        }
-        Ok(bytes)
-    }
-
-    fn measured(
-        &mut self,
-        micro: usize,
-        way: Way,
-        flow: &Flow,
-        ignore: &mut dyn FnMut(usize, Kind, Took),
-    ) -> Result<Vec<LayerBytes>, Error> {
-        let count = self.len();
-        let mut bytes = vec![LayerBytes::default(); count];
-        let mut before = vec![0; count];
-        let mut peaks = vec![0; count];
-        let mut flow = flow.shallow_clone();
-        let mut shared = 0;
-        for number in 0..count {
-            before[number] = self.level(number)?;
-            self.reset_peak(number)?;
-            self.forward_one(number, micro, &mut flow, ignore)?;
-            peaks[number] = self.peak(number)?;
-            let skips = self.units[number].stage.skip_ends().1.iter();
-            let skips = skips.filter_map(|id| flow.skips.get(id)).map(values_bytes);
-            bytes[number].output = values_bytes(&flow.main) + skips.sum::<u64>();
-            // One allocator counts for all: the next layer's own begins here.
-            shared = self.level(number)?;
-        }
-        let mut grads = upstream(&flow)?;
-        drop(flow);
-        for number in 0..count {
-            let (kept, after) = (self.kept(number, &before, shared)?, before[number]);
-            bytes[number].kept = kept;
-            bytes[number].temporary = peaks[number].saturating_sub(after + kept);
-        }
-        let half = match way {
-            Way::Halves => Kind::BackwardInput,
-            _ => Kind::Backward,
-        };
-        for number in (0..count).rev() {
-            let received = bytes[number].output;
-            let more = self.temporary(number, |chain| {
-                chain.back_one(number, half, micro, &mut grads, ignore)
-            })?;
-            // The gradient that the layer after it sends is there meanwhile.
-            bytes[number].temporary = bytes[number].temporary.max(more + received);
-        }
-        drop(grads);
-        if way == Way::Halves {
-            for number in (0..count).rev() {
-                bytes[number].after_input = self.kept(number, &before, shared)?;
-                let more = self.temporary(number, |chain| {
-                    let none = Vec::new();
-                    chain
-                        .run(number, Kind::BackwardWeight, micro, none, ignore)
-                        .map(drop)
-                })?;
-                bytes[number].temporary = bytes[number].temporary.max(more);
-            }
-        }
-        Ok(bytes)
-    }
-
-    /// By how much an action's peak is above the level that it found.
-    fn temporary(
-        &mut self,
-        number: usize,
-        run: impl FnOnce(&mut Self) -> Result<(), Error>,
-    ) -> Result<u64, Error> {
-        self.reset_peak(number)?;
-        let level = self.level(number)?;
-        run(self)?;
-        Ok(self.peak(number)?.saturating_sub(level))
-    }
-
-    /// What a layer holds more than before its forward.
-    fn kept(&self, number: usize, before: &[u64], shared: u64) -> Result<u64, Error> {
-        if self.device == Device::Cpu {
-            return Ok(self.level(number)?.saturating_sub(before[number]));
-        }
-        let after = before.get(number + 1).copied().unwrap_or(shared);
-        Ok(after.saturating_sub(before[number]))
-    }
-
-    fn level(&self, number: usize) -> Result<u64, Error> {
-        match &self.units[number].account {
-            Some(account) => Ok(account.current()),
-            None => Ok(memory::of_device(self.device)?.current),
-        }
-    }
-
-    fn peak(&self, number: usize) -> Result<u64, Error> {
-        match &self.units[number].account {
-            Some(account) => Ok(account.peak()),
-            None => Ok(memory::of_device(self.device)?.peak),
-        }
-    }
-
-    fn reset_peak(&self, number: usize) -> Result<(), Error> {
-        match &self.units[number].account {
-            Some(account) => account.reset_peak(),
-            None => memory::reset_device_peak(self.device)?,
-        }
-        Ok(())
-    }
 }
 
 impl Unit {
@@ -526,41 +349,6 @@ impl Unit {
             source,
         }
     }
-}
-
-fn merge(bytes: &mut [LayerBytes], measured: &[LayerBytes]) {
-    for (bytes, measured) in bytes.iter_mut().zip(measured) {
-        bytes.kept = bytes.kept.max(measured.kept);
-        bytes.after_input = bytes.after_input.max(measured.after_input);
-        bytes.output = bytes.output.max(measured.output);
-        bytes.temporary = bytes.temporary.max(measured.temporary);
-    }
-}
-
-/// Gradients for what leaves the last layer where there is no loss behind it: of the
-/// same shapes and of about the size of the values.
-fn upstream(out: &Flow) -> Result<Flow, Error> {
-    let like = |tensor: Tensor| tensor.f_detach().map_err(TorchError::from);
-    let grads = |values: &Values| {
-        let wanted = values.iter().map(|value| {
-            let value = value.filter(|tensor| tensor.requires_grad());
-            value.map(Tensor::shallow_clone)
-        });
-        wanted.collect::<Values>().try_map(like)
-    };
-    Ok(Flow {
-        main: grads(&out.main)?,
-        targets: Values::new(),
-        skips: out
-            .skips
-            .iter()
-            .map(|(id, values)| Ok((*id, grads(values)?)))
-            .collect::<Result<_, TorchError>>()?,
-    })
-}
-
-pub(super) fn values_bytes(values: &Values) -> u64 {
-    values.present().map(tensor_bytes).sum()
 }
 
 fn words(kind: Kind) -> &'static str {

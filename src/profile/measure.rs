@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use gpipe_partitioner::Kind;
 use tch::{Device, Tensor, nn};
 
-use super::chain::{Chain, Flow, LayerBytes, Plan, Way};
+use super::bytes::LayerBytes;
+use super::chain::{Chain, Plan, Way};
+use super::flow::Flow;
 use super::series::Series;
 use super::{ProfileOptions, Sample};
 use crate::error::Error;

@@ -4,8 +4,10 @@
 //! again. Nothing of the caller's is touched: neither random generators, nor
 //! gradients, nor statistics.
 
+mod bytes;
 mod chain;
 mod doubts;
+mod flow;
 mod link;
 mod measure;
 mod series;
@@ -21,7 +23,8 @@ use crate::batch;
 use crate::error::Error;
 use crate::pipeline::share_of_cores;
 use crate::torch::{self, LossFn, Sequential, Values, libtorch_version};
-use chain::{Plan, values_bytes};
+use chain::Plan;
+use flow::{Flow, values_bytes};
 use measure::{BUDGET, Job, LayerSeries, Outcome};
 
 pub use doubts::Doubt;
@@ -219,7 +222,7 @@ pub fn profile(
     let layers = layers(&names, &sizes, &outcome, options.devices.len());
     let repeats = series.first().map_or(0, |s| s.of(Kind::Backward).len());
     let how = format!("medians of {repeats} runs a size, {threads} threads a stage");
-    let input = values_bytes(&chain::Flow::new(sample, sizes[main])?.main);
+    let input = values_bytes(&Flow::new(sample, sizes[main])?.main);
     let profile = Profile::new(device_name(device), sizes[main], layers)
         .map_err(|error| Error::Settings(error.to_string()))?
         .with_input(Bytes(input))

@@ -1,0 +1,158 @@
+//! What each layer of a chain keeps and needs.
+
+use gpipe_partitioner::Kind;
+use tch::Device;
+
+use super::chain::{Chain, Took, Way};
+use super::flow::{Flow, upstream, values_bytes};
+use crate::error::Error;
+use crate::torch::{memory, tensor_bytes};
+
+/// Bytes of a layer's micro-batch.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LayerBytes {
+    /// All the time.
+    pub(super) parameters: u64,
+    /// From the forward to the backward.
+    pub(super) kept: u64,
+    /// From the input half to the weight half.
+    pub(super) after_input: u64,
+    pub(super) output: u64,
+    /// While it runs, on top of what is kept.
+    pub(super) temporary: u64,
+}
+
+impl Chain {
+    /// What each layer keeps and needs for a micro-batch of `flow`'s size.
+    pub(super) fn bytes(&mut self, flow: &Flow) -> Result<Vec<LayerBytes>, Error> {
+        let mut bytes = vec![LayerBytes::default(); self.len()];
+        for (unit, bytes) in self.units.iter_mut().zip(&mut bytes) {
+            let parameters = unit.stage.parameters().map_err(Error::Build)?;
+            bytes.parameters = parameters.iter().map(|(_, p)| tensor_bytes(p)).sum();
+        }
+        let ignore: &mut dyn FnMut(usize, Kind, Took) = &mut |_, _, _| {};
+        for way in [Way::Joint, Way::Halves] {
+            self.begin(way, flow)?;
+            for micro in 0..2 {
+                let measured = self.measured(micro, way, flow, ignore)?;
+                // The first one's gradients of parameters are there from then on.
+                if micro == 1 {
+                    merge(&mut bytes, &measured);
+                }
+            }
+            self.end()?;
+        }
+        Ok(bytes)
+    }
+
+    fn measured(
+        &mut self,
+        micro: usize,
+        way: Way,
+        flow: &Flow,
+        ignore: &mut dyn FnMut(usize, Kind, Took),
+    ) -> Result<Vec<LayerBytes>, Error> {
+        let count = self.len();
+        let mut bytes = vec![LayerBytes::default(); count];
+        let mut before = vec![0; count];
+        let mut peaks = vec![0; count];
+        let mut flow = flow.shallow_clone();
+        let mut shared = 0;
+        for number in 0..count {
+            before[number] = self.level(number)?;
+            self.reset_peak(number)?;
+            self.forward_one(number, micro, &mut flow, ignore)?;
+            peaks[number] = self.peak(number)?;
+            let skips = self.units[number].stage.skip_ends().1.iter();
+            let skips = skips.filter_map(|id| flow.skips.get(id)).map(values_bytes);
+            bytes[number].output = values_bytes(&flow.main) + skips.sum::<u64>();
+            // One allocator counts for all: the next layer's own begins here.
+            shared = self.level(number)?;
+        }
+        let mut grads = upstream(&flow)?;
+        drop(flow);
+        for number in 0..count {
+            let (kept, after) = (self.kept(number, &before, shared)?, before[number]);
+            bytes[number].kept = kept;
+            bytes[number].temporary = peaks[number].saturating_sub(after + kept);
+        }
+        let half = match way {
+            Way::Halves => Kind::BackwardInput,
+            _ => Kind::Backward,
+        };
+        for number in (0..count).rev() {
+            let received = bytes[number].output;
+            let more = self.temporary(number, |chain| {
+                chain.back_one(number, half, micro, &mut grads, ignore)
+            })?;
+            // The gradient that the layer after it sends is there meanwhile.
+            bytes[number].temporary = bytes[number].temporary.max(more + received);
+        }
+        drop(grads);
+        if way == Way::Halves {
+            for number in (0..count).rev() {
+                bytes[number].after_input = self.kept(number, &before, shared)?;
+                let more = self.temporary(number, |chain| {
+                    let none = Vec::new();
+                    chain
+                        .run(number, Kind::BackwardWeight, micro, none, ignore)
+                        .map(drop)
+                })?;
+                bytes[number].temporary = bytes[number].temporary.max(more);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// By how much an action's peak is above the level that it found.
+    fn temporary(
+        &mut self,
+        number: usize,
+        run: impl FnOnce(&mut Self) -> Result<(), Error>,
+    ) -> Result<u64, Error> {
+        self.reset_peak(number)?;
+        let level = self.level(number)?;
+        run(self)?;
+        Ok(self.peak(number)?.saturating_sub(level))
+    }
+
+    /// What a layer holds more than before its forward.
+    fn kept(&self, number: usize, before: &[u64], shared: u64) -> Result<u64, Error> {
+        if self.device == Device::Cpu {
+            return Ok(self.level(number)?.saturating_sub(before[number]));
+        }
+        let after = before.get(number + 1).copied().unwrap_or(shared);
+        Ok(after.saturating_sub(before[number]))
+    }
+
+    fn level(&self, number: usize) -> Result<u64, Error> {
+        match &self.units[number].account {
+            Some(account) => Ok(account.current()),
+            None => Ok(memory::of_device(self.device)?.current),
+        }
+    }
+
+    fn peak(&self, number: usize) -> Result<u64, Error> {
+        match &self.units[number].account {
+            Some(account) => Ok(account.peak()),
+            None => Ok(memory::of_device(self.device)?.peak),
+        }
+    }
+
+    fn reset_peak(&self, number: usize) -> Result<(), Error> {
+        match &self.units[number].account {
+            Some(account) => account.reset_peak(),
+            None => memory::reset_device_peak(self.device)?,
+        }
+        Ok(())
+    }
+}
+
+fn merge(bytes: &mut [LayerBytes], measured: &[LayerBytes]) {
+    for (bytes, measured) in bytes.iter_mut().zip(measured) {
+        bytes.kept = bytes.kept.max(measured.kept);
+        bytes.after_input = bytes.after_input.max(measured.after_input);
+        bytes.output = bytes.output.max(measured.output);
+        bytes.temporary = bytes.temporary.max(measured.temporary);
+    }
+}

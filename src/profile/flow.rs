@@ -1,0 +1,73 @@
+//! The values and gradients that go from layer to layer.
+
+use std::collections::HashMap;
+
+use tch::Tensor;
+
+use super::Sample;
+use crate::error::Error;
+use crate::torch::{TorchError, Values, copy_tensor, tensor_bytes};
+
+/// What goes from layer to layer for one size of micro-batch.
+#[derive(Debug, Default)]
+pub(super) struct Flow {
+    pub(super) main: Values,
+    pub(super) targets: Values,
+    /// Values of skips on their way.
+    pub(super) skips: HashMap<usize, Values>,
+}
+
+impl Flow {
+    /// The first `size` samples.
+    pub(super) fn new(sample: &Sample, size: usize) -> Result<Self, TorchError> {
+        let part = |values: &Values| {
+            let first = |tensor: Tensor| -> Result<Tensor, TorchError> {
+                // A copy: layers may write to it, and the caller's own is to stay.
+                let part = tch::no_grad(|| copy_tensor(&tensor.f_narrow(0, 0, size as i64)?))?;
+                Ok(part.f_set_requires_grad(tensor.requires_grad())?)
+            };
+            values.shallow_clone().try_map(first)
+        };
+        let targets = sample.loss.as_ref().map(|(targets, _)| part(targets));
+        Ok(Self {
+            main: part(&sample.input)?,
+            targets: targets.transpose()?.unwrap_or_default(),
+            skips: HashMap::new(),
+        })
+    }
+
+    pub(super) fn shallow_clone(&self) -> Self {
+        let skips = self.skips.iter();
+        Self {
+            main: self.main.shallow_clone(),
+            targets: self.targets.shallow_clone(),
+            skips: skips.map(|(id, v)| (*id, v.shallow_clone())).collect(),
+        }
+    }
+}
+
+/// Gradients for what leaves the last layer where there is no loss behind it: of the
+/// same shapes and of about the size of the values.
+pub(super) fn upstream(out: &Flow) -> Result<Flow, Error> {
+    let like = |tensor: Tensor| tensor.f_detach().map_err(TorchError::from);
+    let grads = |values: &Values| {
+        let wanted = values.iter().map(|value| {
+            let value = value.filter(|tensor| tensor.requires_grad());
+            value.map(Tensor::shallow_clone)
+        });
+        wanted.collect::<Values>().try_map(like)
+    };
+    Ok(Flow {
+        main: grads(&out.main)?,
+        targets: Values::new(),
+        skips: out
+            .skips
+            .iter()
+            .map(|(id, values)| Ok((*id, grads(values)?)))
+            .collect::<Result<_, TorchError>>()?,
+    })
+}
+
+pub(super) fn values_bytes(values: &Values) -> u64 {
+    values.present().map(tensor_bytes).sum()
+}
