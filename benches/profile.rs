@@ -1,10 +1,14 @@
-//! Does the prediction hold: profiles two models, plans, trains by the plan, and
-//! prints predicted over measured for time and memory. See `benches/README.md`.
+//! Does the prediction hold: profiles five models, plans, trains by the plans in turn,
+//! and prints predicted over measured for time and memory. See `benches/README.md`.
+//!
+//! Names of models as arguments choose some of them.
 
-use gpipe::models::{Gpt, Mlp, gpt, mlp};
-use gpipe::partitioner::{DeviceId, Machine, Plan, PlanOptions, Problem, ScheduleKind, plan};
-use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::{Pipeline, ProfileOptions, Profiled, Sample, Sequential, profile};
+mod profile_support;
+
+use gpipe::Pipeline;
+use gpipe::partitioner::{Plan, ScheduleKind};
+use gpipe::tch::Device;
+use profile_support::{Fixed, Runner, SUBJECTS, Subject};
 
 const SCHEDULES: [ScheduleKind; 3] = [
     ScheduleKind::GPipe,
@@ -14,180 +18,116 @@ const SCHEDULES: [ScheduleKind; 3] = [
 const MICROS: [usize; 3] = [2, 4, 8];
 /// Passes over all cases, one after the other, so that what disturbs disturbs all.
 const ROUNDS: usize = 12;
+/// Steps that count in each pass.
+const STEPS: usize = 2;
 const DEVICES: [Device; 2] = [Device::Cpu; 2];
+/// Farther from the measured number than this share, a prediction is marked.
+const LIMIT: f64 = 0.1;
 
-struct Subject {
-    name: &'static str,
-    model: Sequential,
-    input: Tensor,
-    target: Tensor,
-}
-
-fn subjects(batch: i64) -> Vec<Subject> {
-    let int = (Kind::Int64, Device::Cpu);
-    let tokens = (Tensor::arange(batch * 64, int) * 7919)
-        .remainder(96)
-        .view([batch, 64]);
-    vec![
-        Subject {
-            name: "mlp",
-            model: mlp(Mlp {
-                inputs: 784,
-                hidden: 1024,
-                depth: 8,
-                outputs: 10,
-            }),
-            input: Tensor::rand([batch * 4, 784], (Kind::Float, Device::Cpu)),
-            target: Tensor::arange(batch * 4, int).remainder(10),
-        },
-        Subject {
-            name: "gpt",
-            model: gpt(Gpt {
-                vocab: 96,
-                context: 64,
-                d_model: 128,
-                heads: 4,
-                blocks: 6,
-                dropout: 0.0,
-            }),
-            input: tokens.shallow_clone(),
-            target: tokens,
-        },
-    ]
-}
-
-fn loss(out: &Tensor, y: &Tensor) -> Tensor {
-    let classes = out.size().last().copied().unwrap_or(1);
-    out.view([-1, classes])
-        .cross_entropy_for_logits(&y.view([-1]))
-}
-
-/// A plan on its pipeline, and how long its steps took, in microseconds.
 struct Case {
     plan: Plan,
-    fixed: Vec<u64>,
-    pipe: Pipeline,
-    steps: Vec<f64>,
-    peaks: Vec<u64>,
-}
-
-fn case(
-    subject: &Subject,
-    measured: &Profiled,
-    kind: ScheduleKind,
-    micros: usize,
-) -> anyhow::Result<Case> {
-    let mut machine = Machine::new(DEVICES.len())?;
-    if let Some(link) = measured.link {
-        machine = machine.with_link(link.link());
-    }
-    let mut options = PlanOptions::new(machine.clone());
-    options.schedule = Some(kind);
-    options.micro_batches = Some(micros);
-    options.batch = Some(subject.input.size()[0] as usize);
-    options.recompute = gpipe::partitioner::Recompute::Never;
-    let plan = plan(&measured.profile, &options)?;
-    let schedule = plan.generate()?;
-    let size = plan.micro_batch_size;
-    let costs = Problem::new(&measured.profile, size, &machine, &schedule)
-        .stage_costs(&plan.partition, &plan.recompute);
-    let fixed = |device: usize| {
-        let stages = schedule.stages_on(DeviceId(device)).into_iter();
-        stages
-            .map(|stage| costs.memory(stage).fixed().get())
-            .sum::<u64>()
-    };
-    let pipe = Pipeline::builder(subject.model.clone())
-        .devices(&DEVICES)
-        .measure_memory(true)
-        .plan(&plan)?
-        .build()?;
-    Ok(Case {
-        fixed: (0..DEVICES.len()).map(fixed).collect(),
-        plan,
-        pipe,
-        steps: Vec::new(),
-        peaks: vec![0; DEVICES.len()],
-    })
+    fixed: Vec<Fixed>,
+    runner: Runner,
 }
 
 impl Case {
-    fn run(&mut self, subject: &Subject) -> anyhow::Result<()> {
-        for warm in [true, false, false] {
-            self.pipe.zero_grad()?;
-            let report = self
-                .pipe
-                .train_step(&subject.input, &subject.target, loss)?;
-            if warm {
-                continue;
-            }
-            self.steps.push(report.timeline.makespan().get());
-            let memory = report.memory.iter().flat_map(|memory| &memory.devices);
-            for (peak, used) in self.peaks.iter_mut().zip(memory) {
-                *peak = used.peak.get().max(*peak);
-            }
-        }
-        Ok(())
-    }
-
-    fn print(&mut self, name: &str) {
-        self.steps.sort_by(f64::total_cmp);
-        let (best, median) = (self.steps[0], self.steps[self.steps.len() / 2]);
-        let peak = |device: usize| {
-            let paper = self.plan.peak_bytes[device].get() - self.fixed[device];
-            paper as f64 / self.peaks[device].max(1) as f64
-        };
+    /// Prints a row; says how many of its predictions are off the limit.
+    fn print(&self, name: &str) -> usize {
+        let median = self.runner.median();
+        let mut best = self.runner.steps.clone();
+        best.sort_by(f64::total_cmp);
+        let ratio = |predicted: u64, measured: u64| predicted as f64 / measured.max(1) as f64;
+        let peaks = self.runner.peaks.iter().zip(&self.plan.peak_bytes);
+        let totals: Vec<f64> = peaks
+            .clone()
+            .map(|((t, _), p)| ratio(p.get(), *t))
+            .collect();
+        let own = peaks.zip(&self.fixed);
+        let own: Vec<f64> = own
+            .map(|(((_, a), p), fixed)| ratio(p.get() - fixed.0, *a))
+            .collect();
+        let step = self.plan.step.get() / median;
+        let judged = std::iter::once(step).chain(totals.iter().copied());
+        let off = judged.filter(|ratio| (ratio - 1.0).abs() > LIMIT).count();
         println!(
-            "{name:4}  {:8}  {:>2}  {:>9}  {:>8.2} ms  {:>8.2} ms  {:>6.3}  {:>6.3}  {:>6.3}  {:>6.3}",
+            "{name:5}  {:6}  {m}  {:8}  {:8.2} ms  {median:8.2} ms  {step:.3}  {best:.3}  {:.3}  {:.3}  {:6.2} MiB {:6.2} MiB  ({:.2}, {:.2}){}",
             self.plan.schedule.name(),
-            self.plan.micro_batches,
             format!("{:?}", self.plan.partition.balance()),
             self.plan.step.get() / 1e3,
-            median / 1e3,
-            self.plan.step.get() / median,
-            self.plan.step.get() / best,
-            peak(0),
-            peak(1),
+            totals[0],
+            totals[1],
+            mib(self.runner.peaks[0].0),
+            mib(self.runner.peaks[1].0),
+            own[0],
+            own[1],
+            if off > 0 { "  <-- off" } else { "" },
+            m = self.plan.micro_batches,
+            median = median / 1e3,
+            best = self.plan.step.get() / best[0],
         );
+        off
     }
 }
 
-fn measure(subject: &Subject, rounds: usize) -> anyhow::Result<()> {
-    let batch = subject.input.size()[0];
-    let largest = batch / MICROS[0] as i64;
-    let sample = Sample::new(subject.input.narrow(0, 0, largest))
-        .with_loss(subject.target.narrow(0, 0, largest), loss);
-    let mut options = ProfileOptions::new(&DEVICES);
-    options.sizes = MICROS.map(|micro| batch as usize / micro).to_vec();
-    let measured = profile(&subject.model, &sample, &options)?;
-    for doubt in &measured.doubts {
-        println!("note: {doubt}");
-    }
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+fn measure(subject: &Subject, rounds: usize) -> anyhow::Result<usize> {
+    let measured = subject.profile(DEVICES.len(), &MICROS)?;
     let mut cases = Vec::new();
     for kind in SCHEDULES {
         for micros in MICROS {
-            cases.push(case(subject, &measured, kind, micros)?);
+            let (plan, fixed) = subject.plan(&measured, DEVICES.len(), kind, micros)?;
+            let pipe = Pipeline::builder(subject.spec.build())
+                .devices(&DEVICES)
+                .measure_memory(true)
+                .plan(&plan)?
+                .build()?;
+            cases.push(Case {
+                plan,
+                fixed,
+                runner: Runner::new(pipe, DEVICES.len()),
+            });
         }
     }
     for _ in 0..rounds {
         for case in &mut cases {
-            case.run(subject)?;
+            case.runner.run(subject, STEPS)?;
         }
     }
-    cases.iter_mut().for_each(|case| case.print(subject.name));
-    Ok(())
+    let name = subject.spec.name();
+    Ok(cases.iter().map(|case| case.print(name)).sum())
 }
 
 fn main() -> anyhow::Result<()> {
-    let measured = std::env::args().any(|argument| argument == "--bench");
-    let (batch, rounds) = if measured { (32, ROUNDS) } else { (8, 1) };
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let measured = arguments.iter().any(|argument| argument == "--bench");
+    let rounds = if measured { ROUNDS } else { 1 };
+    let chosen = |name: &str| {
+        let mut names = arguments
+            .iter()
+            .filter(|argument| !argument.starts_with('-'));
+        names.clone().next().is_none() || names.any(|own| own == name)
+    };
     println!(
-        "{:4}  {:8}  {:>2}  {:>9}  {:>11}  {:>11}  {:>6}  {:>6}  peaks of activations\n\
-         {:>53}  predicted over: median, best",
-        "", "schedule", "m", "cut", "predicted", "median", "median", "best", ""
+        "predicted over measured (median and best of {} steps); peaks of everything on either\n\
+         device, and in brackets of activations alone\n",
+        rounds * STEPS
     );
-    for subject in subjects(batch) {
-        measure(&subject, rounds)?;
+    println!(
+        "model  schedule  m  cut  predicted  median  of median  of best  peak 0  peak 1  measured peaks"
+    );
+    let mut off = 0;
+    for (name, sizes, batch) in SUBJECTS {
+        if chosen(name) {
+            let batch = if measured { batch } else { 8 };
+            off += measure(&Subject::new(name, sizes, batch)?, rounds)?;
+        }
     }
+    println!(
+        "\n{off} predictions farther than {:.0} % from what was measured",
+        100.0 * LIMIT
+    );
     Ok(())
 }

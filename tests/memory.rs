@@ -202,3 +202,32 @@ fn accumulated_gradients_are_no_activations() {
         }
     }
 }
+
+#[test]
+fn the_total_has_parameters_gradients_and_optimizer_state() {
+    let _alone = alone();
+    let mut pipe = pipeline_over_four(ScheduleKind::OneFOneB, Recompute::Never);
+    let bytes = |parameters: &[(String, Tensor)]| -> u64 {
+        let bytes = parameters.iter().map(|(_, p)| 4 * p.numel() as u64);
+        bytes.sum()
+    };
+    // Two blocks of the same size on each device.
+    let parameters = bytes(&pipe.parameters().unwrap()) / 4;
+    let plain = memory_of(&mut pipe);
+    Optimizer::new(AdamW::default()).step(&mut pipe).unwrap();
+    let mut optimizer = Optimizer::new(AdamW::default());
+    memory_of(&mut pipe);
+    optimizer.step(&mut pipe).unwrap();
+    let x = Tensor::ones([32, 16, 32], (Kind::Float, Device::Cpu));
+    let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
+    let trained = pipe.train_step(&x, &x, loss).unwrap().memory.unwrap();
+    for (before, after) in plain.devices.iter().zip(&trained.devices) {
+        // Two steps without an update between them: gradients of both.
+        let apart = |used: &MemoryUse, copies: u64| {
+            (used.total.0 as f64 - (copies * parameters + used.held.0) as f64).abs()
+        };
+        let scratch = (before.peak.0 - before.held.0) as f64 + ON_THE_WAY;
+        assert!(apart(before, 3) < scratch, "{parameters} {before:?}");
+        assert!(apart(after, 4) < scratch, "{parameters} {after:?}");
+    }
+}

@@ -8,7 +8,7 @@ use crate::torch::{Page, Used};
 
 /// Memory that a training step's activations took, measured and predicted: what
 /// micro-batches leave on stages for their backwards, and what actions use for
-/// themselves. Parameters, their gradients and optimizer state are not in it.
+/// themselves. Parameters, their gradients and optimizer state are in `total` only.
 ///
 /// A value that a stage sends to another on the CPU counts for the sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,9 @@ pub struct MemoryUse {
     pub predicted: Bytes,
     /// What was left when the step was over; 0 unless layers keep something.
     pub left: Bytes,
+    /// The most at any time of all together: parameters, their gradients, optimizer
+    /// state and activations.
+    pub total: Bytes,
 }
 
 impl MemoryUse {
@@ -44,6 +47,7 @@ impl MemoryUse {
             held: used.held,
             predicted,
             left: used.left,
+            total: used.total,
         }
     }
 }

@@ -20,6 +20,11 @@ pub struct StageMemory {
     pub recomputed: Bytes,
     /// What W still needs after I; nothing given means all of the above.
     pub kept_for_weight: Option<Bytes>,
+    /// The gradient of the stage's input, which waits for the stage before: from the
+    /// end of the B or I that makes it to the start of the one that takes it.
+    pub sent: Bytes,
+    /// What an action needs while it runs, on top of the above.
+    pub working: Bytes,
 }
 
 impl StageMemory {

@@ -96,11 +96,8 @@ impl Candidate {
             stages.eq(placement.devices(shape))
         };
         let placement = [Placement::Loop, Placement::Vee].into_iter().find(placed)?;
-        let besides = self.problem.temporaries(&self.solution.partition);
-        let devices = options.machine.devices().iter().zip(besides);
-        let caps: Vec<Option<Bytes>> = devices
-            .map(|(device, more)| device.memory.map(|cap| cap - more))
-            .collect();
+        let devices = options.machine.devices().iter();
+        let caps: Vec<Option<Bytes>> = devices.map(|device| device.memory).collect();
         let costs = self
             .problem
             .stage_costs(&self.solution.partition, &self.solution.recompute);
@@ -149,7 +146,6 @@ impl Candidate {
         } = self.solution;
         let costs = self.problem.stage_costs(&partition, &recompute);
         let peaks = simulate(&self.schedule, &costs).peak_bytes();
-        let besides = self.problem.temporaries(&partition);
         Plan {
             placement: (0..partition.stages())
                 .map(|s| self.schedule.device_of(StageId(s)))
@@ -165,11 +161,7 @@ impl Candidate {
             bottleneck,
             step: self.step,
             bubble_fraction: self.bubble,
-            peak_bytes: peaks
-                .into_iter()
-                .zip(besides)
-                .map(|(peak, more)| peak + more)
-                .collect(),
+            peak_bytes: peaks,
             alternatives,
         }
     }

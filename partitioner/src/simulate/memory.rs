@@ -4,7 +4,7 @@ use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::{DeviceId, StageId};
 use crate::schedule::{Action, Kind, Schedule};
-use crate::timeline::Span;
+use crate::timeline::{Span, Timeline};
 use crate::units::{Bytes, Micros};
 use std::collections::HashSet;
 
@@ -25,11 +25,11 @@ pub(crate) struct Change {
     pub(crate) gives: Bytes,
 }
 
-/// The levels of `device`, whose spans are in order.
+/// The levels of `device`.
 pub(super) fn levels(
     schedule: &CheckedSchedule,
     costs: &Costs,
-    spans: &[Span],
+    timeline: &Timeline,
     device: DeviceId,
 ) -> Vec<Level> {
     let fixed = schedule
@@ -46,15 +46,68 @@ pub(super) fn levels(
         Some(last) if last.bytes == bytes => {}
         _ => levels.push(Level { time, bytes }),
     };
-    for span in spans {
+    let mut taken = taken(schedule, costs, timeline, device)
+        .into_iter()
+        .peekable();
+    for span in timeline.spans_on(device) {
+        while let Some((time, gone)) = taken.next_if(|&(time, _)| time < span.start) {
+            bytes = bytes - gone;
+            set(time, bytes);
+        }
         let apart = recomputed.contains(&span.action.with(Kind::Recompute));
         let change = change(costs, span.action, apart, schedule.is_training());
+        let working = costs.memory(span.action.stage).working;
         bytes += change.takes;
-        set(span.start, bytes);
-        bytes = bytes - change.gives;
+        set(span.start, bytes + working);
+        while let Some((time, gone)) = taken.next_if(|&(time, _)| time < span.end) {
+            bytes = bytes - gone;
+            set(time, bytes + working);
+        }
+        bytes = bytes - change.gives + sent(costs, span.action);
         set(span.end, bytes);
     }
+    for (time, gone) in taken {
+        bytes = bytes - gone;
+        set(time, bytes);
+    }
     levels
+}
+
+/// What `action` leaves behind for the stage before.
+fn sent(costs: &Costs, action: Action) -> Bytes {
+    match action.kind {
+        Kind::Backward | Kind::BackwardInput if action.stage.index() > 0 => {
+            costs.memory(action.stage).sent
+        }
+        _ => Bytes::ZERO,
+    }
+}
+
+/// When stages take the gradients that `device` sent them, in order, with the bytes.
+fn taken(
+    schedule: &CheckedSchedule,
+    costs: &Costs,
+    timeline: &Timeline,
+    device: DeviceId,
+) -> Vec<(Micros, Bytes)> {
+    let mut taken = Vec::new();
+    for stage in schedule.stages_on(device) {
+        let bytes = costs.memory(stage).sent;
+        let Some(before) = stage.index().checked_sub(1).map(StageId) else {
+            continue;
+        };
+        if bytes == Bytes::ZERO {
+            continue;
+        }
+        let takes = |span: &&Span| {
+            let backward = matches!(span.action.kind, Kind::Backward | Kind::BackwardInput);
+            backward && span.action.stage == before
+        };
+        let spans = timeline.spans_on(schedule.device_of(before)).iter();
+        taken.extend(spans.filter(takes).map(|span| (span.start, bytes)));
+    }
+    taken.sort_by_key(|&(time, _)| time);
+    taken
 }
 
 /// The highest level of each stage by itself.

@@ -122,12 +122,7 @@ impl Simulation {
     /// # Complexity
     /// Linear in the number of the device's actions.
     pub fn memory(&self, device: DeviceId) -> Vec<Level> {
-        memory::levels(
-            &self.schedule,
-            &self.costs,
-            self.timeline.spans_on(device),
-            device,
-        )
+        memory::levels(&self.schedule, &self.costs, &self.timeline, device)
     }
 
     /// The highest level of each device's memory.

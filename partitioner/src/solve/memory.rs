@@ -23,8 +23,10 @@ pub(super) struct Held {
 ///
 /// Parameters, their gradients and the optimizer's state always; the activations of the
 /// micro-batches in flight, or, with recompute, the inputs of those in flight and the
-/// activations of those in their backward; and the largest temporary of a layer. In inference: the parameters, and
-/// the largest input, output and temporary of a layer.
+/// activations of those in their backward. Of these one is being worked on: while a layer
+/// runs, there are its temporaries and, of this micro-batch, the activations of the layers
+/// up to it (those behind are not there yet in a forward, and gone in a backward). In
+/// inference: the parameters, and the largest input, output and temporary of a layer.
 ///
 /// For a given start it never falls as the end moves right: the searches rely on that.
 #[derive(Debug)]
@@ -40,6 +42,7 @@ pub(super) struct Memory {
     after_input: Option<Vec<u64>>,
     /// What enters layer i for one micro-batch.
     inputs: Vec<u64>,
+    /// Of each layer, what there is while it runs: in training of the chain up to it.
     working: RangeMax,
 }
 
@@ -63,17 +66,26 @@ impl Memory {
         };
         let mut inputs = vec![input.0];
         inputs.extend(costs.iter().map(|cost| cost.output.0));
-        let working = |(cost, into): (&LayerCost, &u64)| {
-            let around = if training { 0 } else { into + cost.output.0 };
-            cost.temporary.0.saturating_add(around)
+        let activations = prefix(costs.iter().map(kept));
+        let after_input = halves.then(|| prefix(costs.iter().map(|cost| cost.after_input.0)));
+        let working = |(layer, cost): (usize, &LayerCost)| {
+            if !training {
+                return cost
+                    .temporary
+                    .0
+                    .saturating_add(inputs[layer] + cost.output.0);
+            }
+            let gone = after_input.as_ref().map_or(0, |after| after[layer + 1]);
+            (activations[layer + 1] - gone).saturating_add(cost.temporary.0)
         };
+        let working = RangeMax::new(costs.iter().enumerate().map(working).collect());
         Self {
             training,
             fixed: prefix(costs.iter().map(fixed)),
-            activations: prefix(costs.iter().map(kept)),
             plain: prefix(costs.iter().map(plain)),
-            after_input: halves.then(|| prefix(costs.iter().map(|cost| cost.after_input.0))),
-            working: RangeMax::new(costs.iter().zip(&inputs).map(working).collect()),
+            activations,
+            after_input,
+            working,
             inputs,
         }
     }
@@ -81,35 +93,43 @@ impl Memory {
     /// Bytes that the layers `start..end` need.
     pub(super) fn bytes(&self, mode: usize, held: Held, start: usize, end: usize) -> u64 {
         let activations = self.activations[end] - self.activations[start];
-        let held = match mode {
-            PLAIN => activations.saturating_mul(held.in_flight),
-            _ => activations
-                .saturating_mul(held.backward)
-                .saturating_add(self.inputs[start].saturating_mul(held.in_flight)),
+        let fixed = self.fixed[end] - self.fixed[start];
+        if !self.training {
+            return fixed.saturating_add(self.working.of(start, end));
+        }
+        let (count, inputs) = match mode {
+            PLAIN => (held.in_flight, 0),
+            _ => (
+                held.backward,
+                self.inputs[start].saturating_mul(held.in_flight),
+            ),
         };
-        (self.fixed[end] - self.fixed[start])
-            .saturating_add(held)
-            .saturating_add(self.working.of(start, end))
+        // A schedule holds at least the micro-batch that it works on.
+        fixed
+            .saturating_add(inputs)
+            .saturating_add(activations.saturating_mul(count.max(1) - 1))
+            .saturating_add(self.running(start, end))
     }
 
-    /// What a stage holds, in the simulator's terms, and its largest temporary besides.
-    pub(super) fn stage(
-        &self,
-        mode: usize,
-        parameters: u64,
-        range: Range<usize>,
-    ) -> (StageMemory, Bytes) {
+    /// The most that there is of the micro-batch that is worked on.
+    fn running(&self, start: usize, end: usize) -> u64 {
+        let behind = self.after_input.as_ref().map_or(0, |after| after[end]);
+        let most = behind.saturating_add(self.working.of(start, end));
+        most.saturating_sub(self.activations[start])
+    }
+
+    /// What a stage holds and works with, in the simulator's terms.
+    pub(super) fn stage(&self, mode: usize, parameters: u64, range: Range<usize>) -> StageMemory {
         let (start, end) = (range.start, range.end);
         let fixed = self.fixed[end] - self.fixed[start];
         let kept = self.plain[end] - self.plain[start];
-        let working = self.working.of(start, end);
         let mut memory = StageMemory {
             parameters: Bytes(parameters),
             ..StageMemory::default()
         };
         if !self.training {
-            memory.activation = Bytes(working);
-            return (memory, Bytes::ZERO);
+            memory.activation = Bytes(self.working.of(start, end));
+            return memory;
         }
         memory.gradients = Bytes(parameters);
         memory.optimizer = Bytes(fixed) - Bytes(2 * parameters);
@@ -121,7 +141,10 @@ impl Memory {
         }
         let after = self.after_input.as_ref();
         memory.kept_for_weight = after.map(|after| Bytes(after[end] - after[start]));
-        (memory, Bytes(working))
+        let all = self.activations[end] - self.activations[start];
+        memory.working = Bytes(self.running(start, end)) - Bytes(all);
+        memory.sent = Bytes(self.inputs[start]);
+        memory
     }
 
     /// A number that orders starts: if it is no larger for a later start, the later start

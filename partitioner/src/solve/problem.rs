@@ -223,22 +223,10 @@ impl Problem {
                 .iter()
                 .map(|c| c.parameters.0)
                 .sum();
-            let (bytes, _) = memory.stage(usize::from(redo), parameters, range);
+            let bytes = memory.stage(usize::from(redo), parameters, range);
             costs = costs.with_memory(StageId(stage), bytes);
         }
         costs
-    }
-
-    /// Per device, the largest temporary of a layer: what a run needs on top of what the
-    /// simulator counts.
-    pub(crate) fn temporaries(&self, partition: &Partition) -> Vec<Bytes> {
-        let memory = self.memory();
-        let mut largest = vec![Bytes::ZERO; self.machine.devices().len()];
-        for (stage, slot) in self.stages.iter().enumerate() {
-            let (_, bytes) = memory.stage(PLAIN, 0, partition.range(StageId(stage)));
-            largest[slot.device.0] = largest[slot.device.0].max(bytes);
-        }
-        largest
     }
 
     fn times(&self, partition: &Partition, recompute: bool, stage: usize) -> StageTimes {

@@ -137,18 +137,34 @@ fn bytes_by_hand(
         _ => problem.costs[layer - 1].output.0,
     };
     let parameters: u64 = layers.iter().map(|l| l.parameters.0).sum();
-    let activations: u64 = layers.iter().map(|l| l.activations.0).sum();
     if !problem.training {
         let around = |l: usize| into(l) + problem.costs[l].output.0 + problem.costs[l].temporary.0;
         return parameters + (start..end).map(around).max().unwrap();
     }
-    let temporary = layers.iter().map(|l| l.temporary.0).max().unwrap();
-    let kept = if redo {
-        held.backward * activations + held.in_flight * into(start)
-    } else {
-        held.in_flight * activations
+    let halves = problem.stages.iter().any(|slot| slot.split);
+    let after = |l: usize| {
+        if halves {
+            problem.costs[l].after_input.0
+        } else {
+            0
+        }
     };
-    4 * parameters + kept + temporary
+    let kept = |l: usize| problem.costs[l].activations.0.max(after(l));
+    // While a layer runs: what the layers up to it keep, what those behind it still keep
+    // between the halves, and its temporaries.
+    let running = |l: usize| {
+        let up_to: u64 = (start..=l).map(kept).sum();
+        let behind: u64 = (l + 1..end).map(after).sum();
+        up_to + behind + problem.costs[l].temporary.0
+    };
+    let running = (start..end).map(running).max().unwrap();
+    let activations: u64 = (start..end).map(kept).sum();
+    let others = if redo {
+        (held.backward - 1) * activations + held.in_flight * into(start)
+    } else {
+        (held.in_flight - 1) * activations
+    };
+    4 * parameters + others + running
 }
 
 /// Visits every cut with every choice of recompute: (bottleneck, bytes per device).

@@ -5,6 +5,7 @@ use std::sync::Weak;
 use tch::Tensor;
 
 use super::TorchStage;
+use super::ledger::Ledger;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::gradients::{first_non_finite, norms};
@@ -35,6 +36,7 @@ impl TorchStage {
         self.settle()?;
         self.optimizers
             .retain(|_, (alive, _)| alive.strong_count() > 0);
+        let _charged = self.ledger.as_ref().and_then(Ledger::charge);
         let new = || (Weak::clone(alive), OptimizerState::default());
         let (_, state) = self.optimizers.entry(id).or_insert_with(new);
         Ok(state.step(groups, &self.parameters)?)

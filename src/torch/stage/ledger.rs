@@ -34,6 +34,8 @@ pub(crate) struct Used {
     pub(crate) held: Bytes,
     /// When the step was over.
     pub(crate) left: Bytes,
+    /// The most at any time, with all that is there between steps.
+    pub(crate) total: Bytes,
 }
 
 /// What a step used on a stage and its device, and what a micro-batch keeps.
@@ -123,6 +125,11 @@ impl Books {
 }
 
 impl Ledger {
+    /// What this thread allocates while the result lives is the stage's, step or not.
+    pub(super) fn charge(&self) -> Option<Scope> {
+        self.stage.as_ref().map(|(account, _)| account.enter())
+    }
+
     /// A step begins; the stage has no gradients of it yet.
     pub(super) fn begin(&mut self) -> Result<(), TorchError> {
         self.gradients = 0;
@@ -134,9 +141,8 @@ impl Ledger {
     /// What this thread allocates while the result lives is the stage's.
     pub(super) fn open(&mut self) -> Result<Measured, TorchError> {
         let level = self.meters(Meter::open)?;
-        let scope = self.stage.as_ref().map(|(account, _)| account.enter());
         Ok(Measured {
-            _scope: scope,
+            _scope: self.charge(),
             level,
         })
     }
@@ -208,6 +214,8 @@ struct Meter {
     gradients: i64,
     peak: i64,
     held: i64,
+    /// The most at any time, from nothing.
+    total: i64,
 }
 
 impl Meter {
@@ -218,12 +226,14 @@ impl Meter {
             gradients: 0,
             peak: 0,
             held: 0,
+            total: 0,
         }
     }
 
     fn begin(&mut self) -> Result<i64, TorchError> {
         self.begin = self.gauge.read()?.0;
         (self.gradients, self.peak, self.held) = (0, 0, 0);
+        self.total = self.begin;
         Ok(0)
     }
 
@@ -237,6 +247,7 @@ impl Meter {
     fn close(&mut self, gradients: i64) -> Result<i64, TorchError> {
         let (_, peak) = self.gauge.read()?;
         self.peak = self.peak.max(peak - self.begin - self.gradients);
+        self.total = self.total.max(peak);
         self.gradients += gradients;
         let level = self.level()?;
         self.held = self.held.max(level);
@@ -252,6 +263,7 @@ impl Meter {
             peak: bytes(self.peak),
             held: bytes(self.held),
             left: bytes(self.level()?),
+            total: bytes(self.total),
         })
     }
 }

@@ -109,11 +109,14 @@ enum Running {
 impl TorchStage {
     /// Builds the stage's layers on its device, on the thread that will run them.
     pub(crate) fn build(spec: &StageSpec) -> anyhow::Result<Self> {
+        let ledger = spec.books.as_ref().map(Books::ledger).transpose()?;
+        let charged = ledger.as_ref().and_then(Ledger::charge);
         let layers: Vec<_> = spec
             .layers
             .iter()
             .map(|layer| layer.build(spec.device, spec.seed))
             .collect::<Result<_, _>>()?;
+        drop(charged);
         let parameters = layers.iter().flat_map(BuiltLayer::parameters).collect();
         let by_layer: Vec<_> = layers.iter().map(BuiltLayer::buffers).collect();
         let handle = |(_, buffer): &(String, Tensor)| buffer.shallow_clone();
@@ -146,7 +149,7 @@ impl TorchStage {
             saved_buffers: Vec::new(),
             uncommitted: false,
             optimizers: HashMap::new(),
-            ledger: spec.books.as_ref().map(Books::ledger).transpose()?,
+            ledger,
             running: Running::Nothing,
         })
     }

@@ -281,7 +281,9 @@ impl<'a> Greedy<'a> {
     fn fits(&self, device: usize, action: Action) -> bool {
         let takes = change(self.costs, action, false, true).takes;
         let here = &self.devices[device];
-        here.cap.is_none_or(|cap| here.bytes + takes <= cap)
+        let working = self.costs.memory(action.stage).working;
+        here.cap
+            .is_none_or(|cap| here.bytes + takes + working <= cap)
     }
 
     fn value(&self, values: &[Option<Micros>], stage: usize, micro: usize) -> Option<Micros> {

@@ -1,0 +1,164 @@
+//! Models that are profiled, planned and trained, and pipelines that count for it.
+#![allow(dead_code)]
+
+use gpipe::models::zoo::{ModelSpec, Zoo};
+use gpipe::partitioner::{
+    DeviceId, Machine, Plan, PlanOptions, Problem, Recompute, ScheduleKind, plan,
+};
+use gpipe::tch::Device;
+use gpipe::{
+    AdamW, Optimizer, Pipeline, ProfileOptions, Profiled, Sample, StepReport, Values, profile,
+};
+
+/// Model, sizes, and samples of a mini-batch.
+pub(crate) const SUBJECTS: [(&str, &[&str], usize); 5] = [
+    ("mlp", &["hidden=1024", "depth=8"], 256),
+    (
+        "gpt",
+        &["layers=6", "d_model=128", "context=64", "vocab=96"],
+        32,
+    ),
+    (
+        "vgg16",
+        &["image=32", "width=16", "hidden=512", "classes=10"],
+        64,
+    ),
+    (
+        "unet",
+        &["image=64", "depth=3", "convolutions=2", "width=16"],
+        16,
+    ),
+    (
+        "lstm",
+        &["layers=4", "hidden=192", "context=24", "vocab=96"],
+        64,
+    ),
+];
+
+/// A model with a mini-batch for it.
+pub(crate) struct Subject {
+    pub(crate) spec: ModelSpec,
+    pub(crate) batch: usize,
+    pub(crate) input: Values,
+    pub(crate) target: Values,
+}
+
+impl Subject {
+    pub(crate) fn new(name: &str, sizes: &[&str], batch: usize) -> anyhow::Result<Self> {
+        let spec = Zoo::builtin().spec(name, sizes)?;
+        let (input, target) = spec.sample(batch, 0)?;
+        Ok(Self {
+            spec,
+            batch,
+            input,
+            target,
+        })
+    }
+
+    /// Profiles it for `stages` CPU stages at the sizes of these numbers of micro-batches.
+    pub(crate) fn profile(&self, stages: usize, micros: &[usize]) -> anyhow::Result<Profiled> {
+        let mut options = ProfileOptions::new(&vec![Device::Cpu; stages]);
+        options.sizes = micros
+            .iter()
+            .map(|micro| self.batch.div_ceil(*micro))
+            .collect();
+        let largest = options.sizes.iter().copied().max().unwrap_or(1);
+        let (input, target) = self.spec.sample(largest, 0)?;
+        let sample = Sample::new(input).with_loss(target, self.spec.loss());
+        let measured = profile(&self.spec.build(), &sample, &options)?;
+        for doubt in &measured.doubts {
+            println!("note: {}: {doubt}", self.spec.name());
+        }
+        Ok(measured)
+    }
+
+    /// The plan for `stages` devices, without recomputation.
+    pub(crate) fn plan(
+        &self,
+        measured: &Profiled,
+        stages: usize,
+        schedule: ScheduleKind,
+        micros: usize,
+    ) -> anyhow::Result<(Plan, Vec<Fixed>)> {
+        let mut machine = Machine::new(stages)?;
+        if let Some(link) = measured.link {
+            machine = machine.with_link(link.link());
+        }
+        let mut options = PlanOptions::new(machine.clone());
+        options.schedule = Some(schedule);
+        options.micro_batches = Some(micros);
+        options.batch = Some(self.batch);
+        options.recompute = Recompute::Never;
+        let plan = plan(&measured.profile, &options)?;
+        let schedule = plan.generate()?;
+        let costs = Problem::new(
+            &measured.profile,
+            plan.micro_batch_size,
+            &machine,
+            &schedule,
+        )
+        .stage_costs(&plan.partition, &plan.recompute);
+        let fixed = |device: usize| {
+            let stages = schedule.stages_on(DeviceId(device)).into_iter();
+            stages.map(|stage| costs.memory(stage).fixed().get()).sum()
+        };
+        let fixed = (0..stages).map(|device| Fixed(fixed(device))).collect();
+        Ok((plan, fixed))
+    }
+}
+
+/// Bytes of parameters, gradients and optimizer state on a device.
+#[derive(Clone, Copy)]
+pub(crate) struct Fixed(pub u64);
+
+/// A pipeline that trains one subject, and how long its steps took.
+pub(crate) struct Runner {
+    pub(crate) pipe: Pipeline,
+    optimizer: Optimizer,
+    /// Makespans in microseconds.
+    pub(crate) steps: Vec<f64>,
+    /// Per device: the peak of everything, and that of activations.
+    pub(crate) peaks: Vec<(u64, u64)>,
+}
+
+impl Runner {
+    pub(crate) fn new(pipe: Pipeline, devices: usize) -> Self {
+        Self {
+            pipe,
+            optimizer: Optimizer::new(AdamW::default()),
+            steps: Vec::new(),
+            peaks: vec![(0, 0); devices],
+        }
+    }
+
+    /// Trains one step to warm up and then `steps` that count.
+    pub(crate) fn run(&mut self, subject: &Subject, steps: usize) -> anyhow::Result<()> {
+        for number in 0..=steps {
+            let report = self.pipe.train_step(
+                subject.input.shallow_clone(),
+                subject.target.shallow_clone(),
+                subject.spec.loss(),
+            )?;
+            self.optimizer.step(&mut self.pipe)?;
+            if number > 0 {
+                self.count(&report);
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, report: &StepReport) {
+        self.steps.push(report.timeline.makespan().get());
+        let memory = report.memory.iter().flat_map(|memory| &memory.devices);
+        for ((total, activations), used) in self.peaks.iter_mut().zip(memory) {
+            *total = used.total.get().max(*total);
+            *activations = used.peak.get().max(*activations);
+        }
+    }
+
+    pub(crate) fn median(&self) -> f64 {
+        let mut sorted = self.steps.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    }
+}
