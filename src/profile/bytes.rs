@@ -1,12 +1,26 @@
 //! What each layer of a chain keeps and needs.
 
-use gpipe_partitioner::Kind;
+use gpipe_partitioner::{Bytes, Footprint, Kind};
 use tch::Device;
 
 use super::chain::{Chain, Took, Way};
 use super::flow::{Flow, upstream, values_bytes};
 use crate::error::Error;
 use crate::torch::{memory, tensor_bytes};
+
+/// What was seen of a layer in one way to run it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    kept: u64,
+    after_input: u64,
+    output: u64,
+    /// The gradients that arrive for it.
+    received: u64,
+    /// The peaks of its actions over what they found; of the forward over what it kept.
+    forward: u64,
+    backward: u64,
+    weight: u64,
+}
 
 /// Bytes of a layer's micro-batch.
 #[derive(Debug, Clone, Copy, Default)]
@@ -20,6 +34,37 @@ pub(super) struct LayerBytes {
     pub(super) output: u64,
     /// While it runs, on top of what is kept.
     pub(super) temporary: u64,
+    /// The same until the input half of a backward is done.
+    pub(super) input_temporary: u64,
+    /// Of the weight half, on top of what is kept after the input half.
+    pub(super) weight_temporary: u64,
+}
+
+impl LayerBytes {
+    fn add(&mut self, way: Way, seen: &Seen) {
+        self.kept = self.kept.max(seen.kept);
+        self.output = self.output.max(seen.output);
+        let temporary = seen.forward.max(seen.backward);
+        if way == Way::Halves {
+            self.after_input = seen.after_input;
+            self.input_temporary = temporary;
+            self.weight_temporary = seen.weight;
+        } else {
+            self.temporary = temporary;
+        }
+    }
+
+    /// As a profile has them.
+    pub(super) fn footprint(self) -> Footprint {
+        Footprint {
+            activations: Bytes(self.kept),
+            after_input: Some(Bytes(self.after_input)),
+            output: Bytes(self.output),
+            temporary: Bytes(self.temporary),
+            input_temporary: Some(Bytes(self.input_temporary)),
+            weight_temporary: Some(Bytes(self.weight_temporary)),
+        }
+    }
 }
 
 impl Chain {
@@ -37,7 +82,8 @@ impl Chain {
                 let measured = self.measured(micro, way, flow, ignore)?;
                 // The first one's gradients of parameters are there from then on.
                 if micro == 1 {
-                    merge(&mut bytes, &measured);
+                    let seen = bytes.iter_mut().zip(&measured);
+                    seen.for_each(|(bytes, seen)| bytes.add(way, seen));
                 }
             }
             self.end()?;
@@ -51,9 +97,9 @@ impl Chain {
         way: Way,
         flow: &Flow,
         ignore: &mut dyn FnMut(usize, Kind, Took),
-    ) -> Result<Vec<LayerBytes>, Error> {
+    ) -> Result<Vec<Seen>, Error> {
         let count = self.len();
-        let mut bytes = vec![LayerBytes::default(); count];
+        let mut bytes = vec![Seen::default(); count];
         let mut before = vec![0; count];
         let mut peaks = vec![0; count];
         let mut flow = flow.shallow_clone();
@@ -63,9 +109,12 @@ impl Chain {
             self.reset_peak(number)?;
             self.forward_one(number, micro, &mut flow, ignore)?;
             peaks[number] = self.peak(number)?;
-            let skips = self.units[number].stage.skip_ends().1.iter();
-            let skips = skips.filter_map(|id| flow.skips.get(id)).map(values_bytes);
-            bytes[number].output = values_bytes(&flow.main) + skips.sum::<u64>();
+            let main = values_bytes(&flow.main);
+            let own = self.units[number].stage.skip_ends().1.iter();
+            let own = own.filter_map(|id| flow.skips.get(id)).map(values_bytes);
+            bytes[number].received = main + own.sum::<u64>();
+            // Skips that pass by would cross a cut here, too.
+            bytes[number].output = main + flow.skips.values().map(values_bytes).sum::<u64>();
             // One allocator counts for all: the next layer's own begins here.
             shared = self.level(number)?;
         }
@@ -74,31 +123,37 @@ impl Chain {
         for number in 0..count {
             let (kept, after) = (self.kept(number, &before, shared)?, before[number]);
             bytes[number].kept = kept;
-            bytes[number].temporary = peaks[number].saturating_sub(after + kept);
+            bytes[number].forward = peaks[number].saturating_sub(after + kept);
         }
         let half = match way {
             Way::Halves => Kind::BackwardInput,
             _ => Kind::Backward,
         };
         for number in (0..count).rev() {
-            let received = bytes[number].output;
+            let received = bytes[number].received;
             let more = self.temporary(number, |chain| {
                 chain.back_one(number, half, micro, &mut grads, ignore)
             })?;
-            // The gradient that the layer after it sends is there meanwhile.
-            bytes[number].temporary = bytes[number].temporary.max(more + received);
+            // The gradient that the layer after it sends is there meanwhile. Where weights
+            // come later it is soon done with: what they need of it is in `more`.
+            bytes[number].backward = match way {
+                Way::Halves => more.max(received),
+                _ => more + received,
+            };
         }
         drop(grads);
         if way == Way::Halves {
+            // All of them before any weight pass: it frees what the layer before has made.
+            for (number, bytes) in bytes.iter_mut().enumerate() {
+                bytes.after_input = self.kept(number, &before, shared)?;
+            }
             for number in (0..count).rev() {
-                bytes[number].after_input = self.kept(number, &before, shared)?;
-                let more = self.temporary(number, |chain| {
+                bytes[number].weight = self.temporary(number, |chain| {
                     let none = Vec::new();
                     chain
                         .run(number, Kind::BackwardWeight, micro, none, ignore)
                         .map(drop)
                 })?;
-                bytes[number].temporary = bytes[number].temporary.max(more);
             }
         }
         Ok(bytes)
@@ -145,14 +200,5 @@ impl Chain {
             None => memory::reset_device_peak(self.device)?,
         }
         Ok(())
-    }
-}
-
-fn merge(bytes: &mut [LayerBytes], measured: &[LayerBytes]) {
-    for (bytes, measured) in bytes.iter_mut().zip(measured) {
-        bytes.kept = bytes.kept.max(measured.kept);
-        bytes.after_input = bytes.after_input.max(measured.after_input);
-        bytes.output = bytes.output.max(measured.output);
-        bytes.temporary = bytes.temporary.max(measured.temporary);
     }
 }

@@ -36,8 +36,8 @@ impl LayerSeries {
 pub(super) struct Outcome {
     /// For each size, for each layer.
     pub(super) series: Vec<Vec<LayerSeries>>,
-    /// For each layer, for micro-batches of the largest size.
-    pub(super) bytes: Vec<LayerBytes>,
+    /// For each size, for each layer.
+    pub(super) bytes: Vec<Vec<LayerBytes>>,
     /// What a stage takes for doing nothing, by kind of action, in microseconds.
     pub(super) idle: [f64; Kind::ALL.len()],
 }
@@ -79,6 +79,7 @@ impl Job<'_> {
         let layers = self.plan.layers.len();
         let mut outcome = Outcome {
             series: vec![Vec::new(); self.sizes.len()],
+            bytes: vec![Vec::new(); self.sizes.len()],
             ..Outcome::default()
         };
         let mut flows = self.flows();
@@ -123,7 +124,9 @@ impl Job<'_> {
         for (flow, series) in flows.iter().zip(&mut series) {
             outs.push(round(chain, flow, series, true)?);
         }
-        let bytes = chain.bytes(&flows[largest(self.sizes)])?;
+        for (flow, bytes) in flows.iter().zip(&mut outcome.bytes) {
+            bytes.extend(chain.bytes(flow)?);
+        }
         let start = Instant::now();
         for rounds in 1.. {
             for (flow, series) in flows.iter().zip(&mut series) {
@@ -141,7 +144,6 @@ impl Job<'_> {
         for (all, own) in outcome.series.iter_mut().zip(series) {
             all.extend(own);
         }
-        outcome.bytes.extend(bytes);
         Ok(())
     }
 

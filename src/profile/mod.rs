@@ -273,8 +273,8 @@ fn layers(names: &[&str], sizes: &[usize], outcome: &Outcome, stages: usize) -> 
     let idle = outcome.idle.map(|micros| micros * surplus);
     let layer = |(number, name): (usize, &&str)| {
         let at = |place: usize| times(&outcome.series[place][number], &idle);
-        let others = (0..sizes.len()).filter(|&place| place != main);
-        let bytes = outcome.bytes[number];
+        let others = || (0..sizes.len()).filter(|&place| place != main);
+        let bytes = outcome.bytes[main][number];
         LayerProfile::new(*name, at(main))
             .with_bytes(
                 Bytes(bytes.parameters),
@@ -283,7 +283,12 @@ fn layers(names: &[&str], sizes: &[usize], outcome: &Outcome, stages: usize) -> 
             )
             .with_after_input(Bytes(bytes.after_input))
             .with_temporary(Bytes(bytes.temporary))
-            .with_curve(others.map(|place| (sizes[place], at(place))).collect())
+            .with_curve(others().map(|place| (sizes[place], at(place))).collect())
+            .with_footprints(
+                others()
+                    .map(|place| (sizes[place], outcome.bytes[place][number].footprint()))
+                    .collect(),
+            )
     };
     names.iter().enumerate().map(layer).collect()
 }
@@ -306,7 +311,10 @@ fn micros(time: f64) -> Micros {
 }
 
 fn spread(names: &[&str], outcome: &Outcome, main: usize) -> Vec<LayerSpread> {
-    let layers = names.iter().zip(&outcome.series[main]).zip(&outcome.bytes);
+    let layers = names
+        .iter()
+        .zip(&outcome.series[main])
+        .zip(&outcome.bytes[main]);
     let relative = |series: &series::Series| series.spread() / series.median().max(1e-9);
     layers
         .map(|((name, series), bytes)| LayerSpread {

@@ -8,7 +8,8 @@ use crate::units::Bytes;
 pub struct StageMemory {
     /// The parameters.
     pub parameters: Bytes,
-    /// Their gradients.
+    /// Their gradients, from the end of the stage's first B or W on: an optimizer's step
+    /// frees them.
     pub gradients: Bytes,
     /// The optimizer's state.
     pub optimizer: Bytes,
@@ -20,15 +21,15 @@ pub struct StageMemory {
     pub recomputed: Bytes,
     /// What W still needs after I; nothing given means all of the above.
     pub kept_for_weight: Option<Bytes>,
-    /// The gradient of the stage's input, which waits for the stage before: from the
-    /// end of the B or I that makes it to the start of the one that takes it.
+    /// The gradients of the stage's inputs, which wait for the stage before: from the
+    /// end of the B or I that makes them to the start of the one that takes them.
     pub sent: Bytes,
     /// What an action needs while it runs, on top of the above.
     pub working: Bytes,
 }
 
 impl StageMemory {
-    /// What is there all the time.
+    /// What is there all the time, and gradients.
     pub fn fixed(&self) -> Bytes {
         self.parameters + self.gradients + self.optimizer
     }

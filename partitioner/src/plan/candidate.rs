@@ -43,6 +43,22 @@ impl Candidate {
         }
     }
 
+    /// Whether it keeps to the memory also with gradients that wait for another stage,
+    /// which the cut alone does not tell.
+    pub(super) fn fits(&self) -> bool {
+        let devices = self.problem.devices();
+        if devices.iter().all(|device| device.memory.is_none()) {
+            return true;
+        }
+        let costs = self
+            .problem
+            .stage_costs(&self.solution.partition, &self.solution.recompute);
+        let peaks = simulate(&self.schedule, &costs).peak_bytes();
+        let limits = devices.iter().map(|device| device.memory);
+        let mut peaks = peaks.into_iter().zip(limits);
+        peaks.all(|(peak, limit)| limit.is_none_or(|limit| peak <= limit))
+    }
+
     /// Faster first; of equals the simpler one, then the one that needs less memory.
     pub(super) fn order(&self, other: &Self) -> std::cmp::Ordering {
         let rank = |c: &Self| {
@@ -129,12 +145,13 @@ impl Candidate {
         let layers = self.solution.partition.layers();
         let partition = Partition::from_balance(layers, &balance).ok()?;
         let solution = self.problem.evaluate(&partition).ok()?;
-        Some(Self::new(
+        let moved = Self::new(
             self.job,
             self.problem.clone(),
             self.schedule.clone(),
             solution,
-        ))
+        );
+        moved.fits().then_some(moved)
     }
 
     pub(super) fn plan(self, alternatives: Vec<Alternative>) -> Plan {

@@ -142,7 +142,12 @@ impl Job {
         let problem = self.problem(profile, options, &schedule);
         match problem.solution() {
             Some(solution) => {
-                Outcome::Fits(Box::new(Candidate::new(*self, problem, schedule, solution)))
+                let candidate = Candidate::new(*self, problem, schedule, solution);
+                if candidate.fits() {
+                    Outcome::Fits(Box::new(candidate))
+                } else {
+                    Outcome::Misfit(None)
+                }
             }
             None if self.shape.chunks == 1 => Outcome::Misfit(shortfall(&problem)),
             None => Outcome::Misfit(None),

@@ -1,8 +1,7 @@
 //! What a model's layers cost, as measured: `profile.json`.
 //!
-//! All amounts are those of one micro-batch of `batch` samples. For other sizes bytes scale
-//! linearly; times follow the layer's measured curve where it has one, else they scale
-//! linearly as well.
+//! All amounts are those of one micro-batch of `batch` samples. For other sizes times and
+//! bytes follow the layer's measured curve where it has one, else they scale linearly.
 
 mod read;
 mod scale;
@@ -68,6 +67,23 @@ impl Times {
     }
 }
 
+/// What a layer takes of memory for one micro-batch of some size, parameters apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// As [`LayerProfile::activations`].
+    pub activations: Bytes,
+    /// As [`LayerProfile::after_input`].
+    pub after_input: Option<Bytes>,
+    /// As [`LayerProfile::output`].
+    pub output: Bytes,
+    /// As [`LayerProfile::temporary`].
+    pub temporary: Bytes,
+    /// As [`LayerProfile::input_temporary`].
+    pub input_temporary: Option<Bytes>,
+    /// As [`LayerProfile::weight_temporary`].
+    pub weight_temporary: Option<Bytes>,
+}
+
 /// One layer of a profile.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
@@ -83,12 +99,22 @@ pub struct LayerProfile {
     /// What of that, and of gradients, it keeps from the gradient of its input to that of
     /// its weights, where these are two; the activations where it was not measured.
     pub after_input: Option<Bytes>,
-    /// What the layer hands to the next one; its gradient is as large.
+    /// What is handed on behind the layer: its output and skips that pass by; gradients
+    /// come back as large.
     pub output: Bytes,
     /// What the layer needs besides while it runs, and frees again.
     pub temporary: Bytes,
+    /// The same until the input half of the backward is done; `temporary` where it was not
+    /// measured.
+    pub input_temporary: Option<Bytes>,
+    /// The same of the weight half, on top of what is kept for it; `temporary` where it was
+    /// not measured.
+    pub weight_temporary: Option<Bytes>,
     /// Times for other micro-batch sizes, by increasing size in samples.
     pub curve: Vec<(usize, Times)>,
+    /// Bytes for some of the curve's sizes, by increasing size in samples. (A gradient of
+    /// the weights, say, is as large for any size.)
+    pub footprints: Vec<(usize, Footprint)>,
 }
 
 impl LayerProfile {
@@ -124,12 +150,39 @@ impl LayerProfile {
         self
     }
 
+    /// The same with memory that it needs while it runs where the backward is in halves.
+    #[must_use]
+    pub fn with_halves_temporary(mut self, input: Bytes, weight: Bytes) -> Self {
+        (self.input_temporary, self.weight_temporary) = (Some(input), Some(weight));
+        self
+    }
+
     /// The same with times for other micro-batch sizes, in any order.
     #[must_use]
     pub fn with_curve(mut self, mut curve: Vec<(usize, Times)>) -> Self {
         curve.sort_by_key(|&(batch, _)| batch);
         self.curve = curve;
         self
+    }
+
+    /// The same with bytes for some of the curve's sizes, in any order.
+    #[must_use]
+    pub fn with_footprints(mut self, mut footprints: Vec<(usize, Footprint)>) -> Self {
+        footprints.sort_by_key(|&(batch, _)| batch);
+        self.footprints = footprints;
+        self
+    }
+
+    /// Bytes for a micro-batch of the profile's size.
+    pub fn footprint(&self) -> Footprint {
+        Footprint {
+            activations: self.activations,
+            after_input: self.after_input,
+            output: self.output,
+            temporary: self.temporary,
+            input_temporary: self.input_temporary,
+            weight_temporary: self.weight_temporary,
+        }
     }
 }
 
@@ -277,7 +330,7 @@ impl Profile {
 type Getter<T> = fn(&LayerProfile) -> T;
 
 /// The fields of a layer in bytes. (At most 10⁵ layers of 2⁵⁰ bytes: sums fit a u64.)
-const BYTE_FIELDS: [(&str, Getter<Bytes>); 5] = [
+const BYTE_FIELDS: [(&str, Getter<Bytes>); 7] = [
     ("parameter_bytes", |layer| layer.parameters),
     ("activation_bytes", |layer| layer.activations),
     ("after_input_bytes", |layer| {
@@ -285,6 +338,12 @@ const BYTE_FIELDS: [(&str, Getter<Bytes>); 5] = [
     }),
     ("output_bytes", |layer| layer.output),
     ("temporary_bytes", |layer| layer.temporary),
+    ("input_temporary_bytes", |layer| {
+        layer.input_temporary.unwrap_or_default()
+    }),
+    ("weight_temporary_bytes", |layer| {
+        layer.weight_temporary.unwrap_or_default()
+    }),
 ];
 
 impl LayerProfile {
@@ -319,6 +378,17 @@ impl LayerProfile {
             }
             last = size;
         }
+        for (index, (size, footprint)) in self.footprints.iter().enumerate() {
+            let ordered = index == 0 || self.footprints[index - 1].0 < *size;
+            if !ordered || !self.curve.iter().any(|(own, _)| own == size) {
+                let rule = format!("has bytes for {size} samples, but no times");
+                return Err(("curve".into(), rule));
+            }
+            if let Some((field, bytes)) = footprint.too_large() {
+                let rule = format!("must be at most {MAX_BYTES}, is {}", bytes.0);
+                return Err((format!("curve[{index}].{field}"), rule));
+            }
+        }
         let mut times = std::iter::once(&self.times).chain(self.curve.iter().map(|(_, t)| t));
         if times.any(|times| times.longest() > MAX_MICROS) {
             return Err((
@@ -327,6 +397,27 @@ impl LayerProfile {
             ));
         }
         Ok(())
+    }
+}
+
+impl Footprint {
+    fn too_large(&self) -> Option<(&'static str, Bytes)> {
+        [
+            ("activation_bytes", self.activations),
+            ("after_input_bytes", self.after_input.unwrap_or_default()),
+            ("output_bytes", self.output),
+            ("temporary_bytes", self.temporary),
+            (
+                "input_temporary_bytes",
+                self.input_temporary.unwrap_or_default(),
+            ),
+            (
+                "weight_temporary_bytes",
+                self.weight_temporary.unwrap_or_default(),
+            ),
+        ]
+        .into_iter()
+        .find(|(_, bytes)| bytes.0 > MAX_BYTES)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::{LayerProfile, MAX_BATCH, MAX_LAYERS, MAX_POINTS, MAX_TEXT, PROFILE_VERSION};
+use super::{
+    Footprint, LayerProfile, MAX_BATCH, MAX_LAYERS, MAX_POINTS, MAX_TEXT, PROFILE_VERSION,
+};
 use super::{Profile, Times};
 use crate::json::{Fields, Located, ReadError, read_file};
 use crate::units::Bytes;
@@ -48,35 +50,59 @@ impl Profile {
 
 fn layer(located: Located<'_>) -> Result<LayerProfile, ReadError> {
     let mut fields = located.fields()?;
+    let points = match fields.optional("curve") {
+        Some(curve) => curve.list(0, MAX_POINTS)?,
+        None => Vec::new(),
+    };
+    let points: Vec<Point> = points.into_iter().map(point).collect::<Result<_, _>>()?;
+    let bytes = points.iter().filter_map(|p| Some((p.batch, p.footprint?)));
     let layer = LayerProfile {
         name: fields.required("name")?.text(MAX_TEXT)?,
         times: times(&mut fields)?,
         parameters: fields.required("parameter_bytes")?.bytes()?,
         activations: fields.required("activation_bytes")?.bytes()?,
-        after_input: match fields.optional("after_input_bytes") {
-            Some(bytes) => Some(bytes.bytes()?),
-            None => None,
-        },
+        after_input: maybe_bytes(&mut fields, "after_input_bytes")?,
         output: fields.required("output_bytes")?.bytes()?,
         temporary: optional_bytes(&mut fields, "temporary_bytes")?,
-        curve: match fields.optional("curve") {
-            Some(curve) => {
-                let points = curve.list(0, MAX_POINTS)?;
-                points.into_iter().map(point).collect::<Result<_, _>>()?
-            }
-            None => Vec::new(),
-        },
+        input_temporary: maybe_bytes(&mut fields, "input_temporary_bytes")?,
+        weight_temporary: maybe_bytes(&mut fields, "weight_temporary_bytes")?,
+        curve: points.iter().map(|p| (p.batch, p.times)).collect(),
+        footprints: bytes.collect(),
     };
     fields.finish()?;
     Ok(layer)
 }
 
-fn point(located: Located<'_>) -> Result<(usize, Times), ReadError> {
+struct Point {
+    batch: usize,
+    times: Times,
+    footprint: Option<Footprint>,
+}
+
+fn point(located: Located<'_>) -> Result<Point, ReadError> {
     let mut fields = located.fields()?;
-    let batch = fields.required("batch")?.size(1, MAX_BATCH)?;
-    let times = times(&mut fields)?;
+    let point = Point {
+        batch: fields.required("batch")?.size(1, MAX_BATCH)?,
+        times: times(&mut fields)?,
+        footprint: match fields.optional("activation_bytes") {
+            Some(activations) => Some(Footprint {
+                activations: activations.bytes()?,
+                after_input: maybe_bytes(&mut fields, "after_input_bytes")?,
+                output: fields.required("output_bytes")?.bytes()?,
+                temporary: optional_bytes(&mut fields, "temporary_bytes")?,
+                input_temporary: maybe_bytes(&mut fields, "input_temporary_bytes")?,
+                weight_temporary: maybe_bytes(&mut fields, "weight_temporary_bytes")?,
+            }),
+            None => None,
+        },
+    };
     fields.finish()?;
-    Ok((batch, times))
+    Ok(point)
+}
+
+fn maybe_bytes(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Bytes>, ReadError> {
+    let bytes = fields.optional(name);
+    bytes.map(|bytes| bytes.bytes()).transpose()
 }
 
 fn times(fields: &mut Fields<'_>) -> Result<Times, ReadError> {
@@ -91,8 +117,5 @@ fn times(fields: &mut Fields<'_>) -> Result<Times, ReadError> {
 }
 
 fn optional_bytes(fields: &mut Fields<'_>, name: &'static str) -> Result<Bytes, ReadError> {
-    match fields.optional(name) {
-        Some(bytes) => bytes.bytes(),
-        None => Ok(Bytes::ZERO),
-    }
+    Ok(maybe_bytes(fields, name)?.unwrap_or_default())
 }

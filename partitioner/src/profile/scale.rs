@@ -1,6 +1,6 @@
 //! Costs for a micro-batch size other than the measured one.
 
-use super::{LayerProfile, Profile, Times};
+use super::{Footprint, LayerProfile, Profile, Times};
 use crate::units::{Bytes, Micros};
 
 /// What one layer costs for one micro-batch of a given size.
@@ -27,6 +27,10 @@ pub struct LayerCost {
     pub output: Bytes,
     /// What is needed while the layer runs.
     pub temporary: Bytes,
+    /// The same until the input half of a backward is done.
+    pub input_temporary: Bytes,
+    /// The same of the weight half.
+    pub weight_temporary: Bytes,
 }
 
 impl Profile {
@@ -35,7 +39,8 @@ impl Profile {
     /// Between two measured sizes a time lies on the straight line between them. Below the
     /// smallest and above the largest the line is continued, but a micro-batch never takes
     /// longer than a larger measured one, nor less than its share of a larger or than the
-    /// whole of a smaller measured one. Without a curve times are proportional to the size.
+    /// whole of a smaller measured one. Bytes likewise. Without a curve both are
+    /// proportional to the size.
     pub fn costs(&self, batch: usize) -> Vec<LayerCost> {
         self.layers
             .iter()
@@ -51,10 +56,20 @@ impl Profile {
 
 impl LayerProfile {
     fn cost(&self, measured: usize, batch: usize) -> LayerCost {
-        let mut points: Vec<(usize, Times)> = self.curve.clone();
-        let index = points.partition_point(|&(size, _)| size < measured);
-        points.insert(index, (measured, self.times));
-        let time = |of: fn(&Times) -> Micros| interpolate(&points, batch, of);
+        let times = with_own(&self.curve, measured, self.times);
+        let time = |of: fn(&Times) -> Micros| {
+            let line = interpolate(&times, batch, |times| of(times).get());
+            Micros::saturating(line)
+        };
+        let footprints = with_own(&self.footprints, measured, self.footprint());
+        let bytes = |of: fn(&Footprint) -> Bytes| {
+            if footprints.len() == 1 {
+                return scaled(of(&footprints[0].1), measured, batch);
+            }
+            // At most 2^50 each: exact, and a cast saturates.
+            let line = interpolate(&footprints, batch, |footprint| of(footprint).0 as f64);
+            Bytes(line.ceil() as u64)
+        };
         LayerCost {
             forward: time(|t| t.forward),
             input: time(|t| t.backward_input),
@@ -62,16 +77,22 @@ impl LayerProfile {
             backward: time(Times::joint),
             recompute: time(Times::again),
             parameters: self.parameters,
-            activations: scaled(self.activations, measured, batch),
-            after_input: scaled(
-                self.after_input.unwrap_or(self.activations),
-                measured,
-                batch,
-            ),
-            output: scaled(self.output, measured, batch),
-            temporary: scaled(self.temporary, measured, batch),
+            activations: bytes(|f| f.activations),
+            after_input: bytes(|f| f.after_input.unwrap_or(f.activations)),
+            output: bytes(|f| f.output),
+            temporary: bytes(|f| f.temporary),
+            input_temporary: bytes(|f| f.input_temporary.unwrap_or(f.temporary)),
+            weight_temporary: bytes(|f| f.weight_temporary.unwrap_or(f.temporary)),
         }
     }
+}
+
+/// The measured points with that of the profile's own size among them.
+fn with_own<T: Copy>(others: &[(usize, T)], measured: usize, own: T) -> Vec<(usize, T)> {
+    let mut points = others.to_vec();
+    let index = points.partition_point(|&(size, _)| size < measured);
+    points.insert(index, (measured, own));
+    points
 }
 
 /// `bytes · batch / measured`, rounded up.
@@ -80,27 +101,26 @@ fn scaled(bytes: Bytes, measured: usize, batch: usize) -> Bytes {
     Bytes(u64::try_from(product.div_ceil(measured as u128)).unwrap_or(u64::MAX))
 }
 
-/// The time for `batch` samples on the line through the measured points (at least one).
-fn interpolate(points: &[(usize, Times)], batch: usize, of: fn(&Times) -> Micros) -> Micros {
+/// The amount for `batch` samples on the line through the measured points (at least one).
+fn interpolate<T>(points: &[(usize, T)], batch: usize, of: impl Fn(&T) -> f64) -> f64 {
     let at = |index: usize| {
-        let (size, times) = &points[index];
-        (*size as f64, of(times).get())
+        let (size, amounts) = &points[index];
+        (*size as f64, of(amounts))
     };
     let batch = batch as f64;
     let (first, last) = (at(0), at(points.len() - 1));
     if points.len() == 1 {
-        return Micros::saturating(first.1 * batch / first.0);
+        return first.1 * batch / first.0;
     }
     let above = points.partition_point(|&(size, _)| (size as f64) < batch);
     let right = above.clamp(1, points.len() - 1);
     let ((x0, y0), (x1, y1)) = (at(right - 1), at(right));
     let line = y0 + (y1 - y0) * (batch - x0) / (x1 - x0);
-    let time = if batch < first.0 {
+    if batch < first.0 {
         line.clamp(first.1 * batch / first.0, first.1)
     } else if batch > last.0 {
         line.max(last.1)
     } else {
         line
-    };
-    Micros::saturating(time)
+    }
 }

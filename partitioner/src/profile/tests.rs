@@ -11,11 +11,18 @@ fn sample() -> Profile {
     let mut second = times;
     second.backward = Some(micros(200.0));
     second.recompute = Some(micros(90.0));
+    let small = Footprint {
+        after_input: Some(Bytes(3)),
+        temporary: Bytes(5),
+        ..Footprint::default()
+    };
     let layers = vec![
         LayerProfile::new("embed", times).with_bytes(Bytes(4096), Bytes(1 << 20), Bytes(512)),
         LayerProfile::new("head \"x\"", second)
             .with_temporary(Bytes(77))
-            .with_curve(vec![(16, times), (2, times)]),
+            .with_halves_temporary(Bytes(70), Bytes(60))
+            .with_curve(vec![(16, times), (2, times)])
+            .with_footprints(vec![(2, small)]),
     ];
     Profile::new("cpu", 8, layers)
         .unwrap()
@@ -194,7 +201,7 @@ fn times_scale_linearly_without_a_curve() {
     assert_eq!(costs[0].recompute, costs[0].forward);
     assert_eq!(costs[0].activations, Bytes(1 << 19));
     assert_eq!(costs[0].parameters, Bytes(4096));
-    assert_eq!(costs[1].temporary, Bytes(39));
+    assert_eq!(costs[0].temporary, Bytes(0));
 }
 
 #[test]
@@ -213,6 +220,32 @@ fn times_follow_the_curve() {
     );
     // Continued below and above.
     assert_eq!([2, 48].map(forward), [70.0, 820.0]);
+}
+
+#[test]
+fn bytes_follow_the_curve() {
+    let flat = Times::new(micros(1.0), micros(1.0), micros(1.0));
+    let of = |activations, temporary| Footprint {
+        activations: Bytes(activations),
+        temporary: Bytes(temporary),
+        ..Footprint::default()
+    };
+    // A gradient of 1000 bytes, and 3 for each sample.
+    let layer = LayerProfile::new("x", flat)
+        .with_bytes(Bytes(1000), Bytes(80), Bytes(8))
+        .with_temporary(Bytes(1024))
+        .with_curve(vec![(2, flat), (4, flat)])
+        .with_footprints(vec![(2, of(20, 1006))]);
+    let profile = Profile::new("cpu", 8, vec![layer.clone()]).unwrap();
+    let bytes = |batch| {
+        let cost = &profile.costs(batch)[0];
+        (cost.activations.0, cost.temporary.0)
+    };
+    assert_eq!([2, 4, 8].map(bytes), [(20, 1006), (40, 1012), (80, 1024)]);
+    assert_eq!([1, 16].map(bytes), [(10, 1003), (160, 1048)]);
+    let lost = layer.with_footprints(vec![(3, of(1, 1))]);
+    let error = Profile::new("cpu", 8, vec![lost]).unwrap_err();
+    assert!(error.to_string().contains("bytes for 3 samples"), "{error}");
 }
 
 proptest! {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::{LayerProfile, PROFILE_VERSION, Profile, Times};
+use super::{Footprint, LayerProfile, PROFILE_VERSION, Profile, Times};
 use crate::units::Bytes;
 
 impl Profile {
@@ -40,22 +40,39 @@ fn layer_value(layer: &LayerProfile) -> Value {
     map.insert("name".into(), json!(layer.name));
     times_into(&mut map, &layer.times);
     map.insert("parameter_bytes".into(), json!(layer.parameters.0));
-    map.insert("activation_bytes".into(), json!(layer.activations.0));
-    if let Some(bytes) = layer.after_input {
-        map.insert("after_input_bytes".into(), json!(bytes.0));
-    }
-    map.insert("output_bytes".into(), json!(layer.output.0));
-    optional_bytes(&mut map, "temporary_bytes", layer.temporary);
+    footprint_into(&mut map, &layer.footprint());
     if !layer.curve.is_empty() {
         let point = |(batch, times): &(usize, Times)| {
             let mut map = Map::new();
             map.insert("batch".into(), json!(batch));
             times_into(&mut map, times);
+            let footprint = layer.footprints.iter().find(|(size, _)| size == batch);
+            if let Some((_, footprint)) = footprint {
+                footprint_into(&mut map, footprint);
+            }
             Value::Object(map)
         };
         map.insert("curve".into(), layer.curve.iter().map(point).collect());
     }
     Value::Object(map)
+}
+
+fn footprint_into(map: &mut Map<String, Value>, footprint: &Footprint) {
+    map.insert("activation_bytes".into(), json!(footprint.activations.0));
+    if let Some(bytes) = footprint.after_input {
+        map.insert("after_input_bytes".into(), json!(bytes.0));
+    }
+    map.insert("output_bytes".into(), json!(footprint.output.0));
+    optional_bytes(map, "temporary_bytes", footprint.temporary);
+    let halves = [
+        ("input_temporary_bytes", footprint.input_temporary),
+        ("weight_temporary_bytes", footprint.weight_temporary),
+    ];
+    for (name, bytes) in halves {
+        if let Some(bytes) = bytes {
+            map.insert(name.into(), json!(bytes.0));
+        }
+    }
 }
 
 fn times_into(map: &mut Map<String, Value>, times: &Times) {

@@ -32,11 +32,9 @@ pub(super) fn levels(
     timeline: &Timeline,
     device: DeviceId,
 ) -> Vec<Level> {
-    let fixed = schedule
-        .stages_on(device)
-        .into_iter()
-        .map(|stage| costs.memory(stage).fixed());
-    let mut bytes: Bytes = fixed.sum();
+    let mut gradients = Gradients::new(schedule.schedule().stages());
+    let stages = schedule.stages_on(device).into_iter();
+    let mut bytes: Bytes = stages.map(|stage| at_first(costs, stage)).sum();
     let mut levels = vec![Level {
         time: Micros::ZERO,
         bytes,
@@ -64,6 +62,7 @@ pub(super) fn levels(
             set(time, bytes + working);
         }
         bytes = bytes - change.gives + sent(costs, span.action);
+        bytes += gradients.made(costs, span.action);
         set(span.end, bytes);
     }
     for (time, gone) in taken {
@@ -110,11 +109,12 @@ fn taken(
     taken
 }
 
-/// The highest level of each stage by itself.
+/// The highest level of each stage by itself, without what waits to be taken.
 pub(super) fn stage_peaks(schedule: &CheckedSchedule, costs: &Costs) -> Vec<Bytes> {
     let plan = schedule.schedule();
-    let fixed = (0..plan.stages()).map(|stage| costs.memory(StageId(stage)).fixed());
-    let mut levels: Vec<Bytes> = fixed.collect();
+    let mut gradients = Gradients::new(plan.stages());
+    let first = (0..plan.stages()).map(|stage| at_first(costs, StageId(stage)));
+    let mut levels: Vec<Bytes> = first.collect();
     let mut peaks = levels.clone();
     for (device, actions) in plan.iter() {
         let recomputed = recomputed(plan, device);
@@ -122,12 +122,39 @@ pub(super) fn stage_peaks(schedule: &CheckedSchedule, costs: &Costs) -> Vec<Byte
             let apart = recomputed.contains(&action.with(Kind::Recompute));
             let change = change(costs, action, apart, schedule.is_training());
             let stage = action.stage.index();
+            let working = costs.memory(action.stage).working;
             levels[stage] += change.takes;
+            peaks[stage] = peaks[stage].max(levels[stage] + working);
+            levels[stage] = levels[stage] - change.gives + gradients.made(costs, action);
             peaks[stage] = peaks[stage].max(levels[stage]);
-            levels[stage] = levels[stage] - change.gives;
         }
     }
     peaks
+}
+
+/// What a stage takes when a step begins.
+fn at_first(costs: &Costs, stage: StageId) -> Bytes {
+    let memory = costs.memory(stage);
+    memory.parameters + memory.optimizer
+}
+
+/// Which stages have gradients of their parameters yet.
+struct Gradients(Vec<bool>);
+
+impl Gradients {
+    fn new(stages: usize) -> Self {
+        Self(vec![false; stages])
+    }
+
+    /// The gradients that are there for the first time once `action` has run.
+    fn made(&mut self, costs: &Costs, action: Action) -> Bytes {
+        let makes = matches!(action.kind, Kind::Backward | Kind::BackwardWeight);
+        let there = self.0.get_mut(action.stage.index()).filter(|_| makes);
+        match there.map(|there| std::mem::replace(there, true)) {
+            Some(false) => costs.memory(action.stage).gradients,
+            _ => Bytes::ZERO,
+        }
+    }
 }
 
 /// The recomputes that `device` does as actions of their own.

@@ -71,9 +71,10 @@ fn memory_rises_with_forwards_and_falls_with_backwards() {
         .iter()
         .map(|level| (level.time.get(), level.bytes.get()))
         .collect();
+    // Gradients from the first backward on.
     let expected = [
-        (0.0, 400),
-        (1.0, 410),
+        (0.0, 300),
+        (1.0, 310),
         (4.0, 400),
         (4.0, 410),
         (7.0, 400),
@@ -81,6 +82,55 @@ fn memory_rises_with_forwards_and_falls_with_backwards() {
         (10.0, 400),
     ];
     assert_eq!(levels, expected);
+}
+
+#[test]
+fn what_an_action_works_with_and_what_it_sends_count() {
+    let memory = StageMemory {
+        activation: Bytes(10),
+        sent: Bytes(5),
+        working: Bytes(100),
+        ..StageMemory::default()
+    };
+    let costs = (0..2).fold(
+        Costs::uniform(2, micros(1.0), micros(1.0), micros(1.0)),
+        |costs, stage| costs.with_memory(StageId(stage), memory),
+    );
+    let schedule = ScheduleKind::GPipe.generate(Shape::new(2, 2)).unwrap();
+    let simulation = simulate(&schedule, &costs);
+    let levels = |device| -> Vec<(f64, u64)> {
+        let levels = simulation.memory(DeviceId(device)).into_iter();
+        levels
+            .map(|level| (level.time.get(), level.bytes.get()))
+            .collect()
+    };
+    // Two forwards, then two backwards; nobody waits for what the first stage makes.
+    let first = [
+        (0.0, 110),
+        (1.0, 10),
+        (1.0, 120),
+        (2.0, 20),
+        (5.0, 120),
+        (7.0, 10),
+        (7.0, 110),
+        (9.0, 0),
+    ];
+    assert_eq!(levels(0)[1..], first);
+    // Each gradient waits for the first stage to begin its backward.
+    let last = [
+        (1.0, 110),
+        (2.0, 10),
+        (2.0, 120),
+        (3.0, 20),
+        (3.0, 120),
+        (5.0, 15),
+        (5.0, 115),
+        (5.0, 110),
+        (7.0, 5),
+        (7.0, 0),
+    ];
+    assert_eq!(levels(1)[1..], last);
+    assert_eq!(simulation.peak_bytes(), [Bytes(120); 2]);
 }
 
 #[test]

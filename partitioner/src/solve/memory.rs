@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::cost::StageMemory;
 use crate::profile::LayerCost;
+use crate::schedule::Kind;
 use crate::units::Bytes;
 
 /// Whether a stage recomputes: the index of everything that depends on it.
@@ -19,14 +20,22 @@ pub(super) struct Held {
     pub(super) backward: u64,
 }
 
+/// The ways in which a schedule runs backwards: none in inference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ways {
+    pub(super) joint: bool,
+    pub(super) halves: bool,
+}
+
 /// Peak memory of any run of layers, in constant time.
 ///
 /// Parameters, their gradients and the optimizer's state always; the activations of the
 /// micro-batches in flight, or, with recompute, the inputs of those in flight and the
 /// activations of those in their backward. Of these one is being worked on: while a layer
 /// runs, there are its temporaries and, of this micro-batch, the activations of the layers
-/// up to it (those behind are not there yet in a forward, and gone in a backward). In
-/// inference: the parameters, and the largest input, output and temporary of a layer.
+/// up to it. Those behind are not there yet in a forward, and gone in a backward; between
+/// its halves there is what they keep for the second one. In inference: the parameters, and
+/// the largest input, output and temporary of a layer.
 ///
 /// For a given start it never falls as the end moves right: the searches rely on that.
 #[derive(Debug)]
@@ -35,6 +44,8 @@ pub(super) struct Memory {
     /// Prefix sums of what is there throughout, and of what micro-batches keep at most.
     fixed: Vec<u64>,
     activations: Vec<u64>,
+    /// Prefix sums of what a micro-batch that is in all of them keeps at least.
+    least: Vec<u64>,
     /// Of activations as the forward leaves them.
     plain: Vec<u64>,
     /// What micro-batches keep after the input half of a backward; none where no stage has
@@ -42,52 +53,104 @@ pub(super) struct Memory {
     after_input: Option<Vec<u64>>,
     /// What enters layer i for one micro-batch.
     inputs: Vec<u64>,
-    /// Of each layer, what there is while it runs: in training of the chain up to it.
-    working: RangeMax,
+    /// Of the micro-batch that is worked on, by the kind of work.
+    working: Vec<Working>,
+}
+
+/// What there is of one micro-batch while a kind of work goes through layers.
+#[derive(Debug)]
+struct Working {
+    kind: Kind,
+    /// Prefix sums of what the layers up to the one that runs keep, and those behind it.
+    up_to: Vec<u64>,
+    behind: Vec<u64>,
+    /// Of each layer while it runs, with all that is before and behind it.
+    peaks: RangeMax,
+}
+
+impl Working {
+    fn new(
+        kind: Kind,
+        up_to: &[u64],
+        behind: Option<&[u64]>,
+        temporary: impl Iterator<Item = u64>,
+    ) -> Self {
+        let nothing = vec![0; up_to.len()];
+        let behind = behind.unwrap_or(&nothing).to_vec();
+        let all = behind.last().copied().unwrap_or(0);
+        let peak = |(layer, temporary): (usize, u64)| {
+            let others = up_to[layer + 1].saturating_add(all - behind[layer + 1]);
+            others.saturating_add(temporary)
+        };
+        Self {
+            kind,
+            peaks: RangeMax::new(temporary.enumerate().map(peak).collect()),
+            up_to: up_to.to_vec(),
+            behind,
+        }
+    }
+
+    /// The most there is in the layers `start..end`.
+    fn of(&self, start: usize, end: usize) -> u64 {
+        let all = self.behind.last().copied().unwrap_or(0);
+        let outside = self.up_to[start].saturating_add(all - self.behind[end]);
+        self.peaks.of(start, end).saturating_sub(outside)
+    }
 }
 
 impl Memory {
-    /// `state`: bytes of optimizer state per byte of parameters; `halves`: whether any stage
-    /// runs its backward in halves.
-    pub(super) fn new(
-        costs: &[LayerCost],
-        input: Bytes,
-        training: bool,
-        halves: bool,
-        state: f64,
-    ) -> Self {
+    /// `state`: bytes of optimizer state per byte of parameters.
+    pub(super) fn new(costs: &[LayerCost], input: Bytes, ways: Ways, state: f64) -> Self {
+        let training = ways.joint || ways.halves;
         let copies = if training { 2.0 + state } else { 1.0 };
         let fixed = |cost: &LayerCost| (cost.parameters.0 as f64 * copies).ceil() as u64;
         let plain = |cost: &LayerCost| if training { cost.activations.0 } else { 0 };
-        let halves = training && halves;
-        let kept = |cost: &LayerCost| {
-            let after = if halves { cost.after_input.0 } else { 0 };
-            plain(cost).max(after)
-        };
+        let after = |cost: &LayerCost| if ways.halves { cost.after_input.0 } else { 0 };
         let mut inputs = vec![input.0];
         inputs.extend(costs.iter().map(|cost| cost.output.0));
-        let activations = prefix(costs.iter().map(kept));
-        let after_input = halves.then(|| prefix(costs.iter().map(|cost| cost.after_input.0)));
-        let working = |(layer, cost): (usize, &LayerCost)| {
-            if !training {
-                return cost
-                    .temporary
-                    .0
-                    .saturating_add(inputs[layer] + cost.output.0);
-            }
-            let gone = after_input.as_ref().map_or(0, |after| after[layer + 1]);
-            (activations[layer + 1] - gone).saturating_add(cost.temporary.0)
-        };
-        let working = RangeMax::new(costs.iter().enumerate().map(working).collect());
-        Self {
+        let mut memory = Self {
             training,
             fixed: prefix(costs.iter().map(fixed)),
+            activations: prefix(costs.iter().map(|cost| plain(cost).max(after(cost)))),
+            least: prefix(costs.iter().map(|cost| match ways.halves {
+                true => plain(cost).min(after(cost)),
+                false => plain(cost),
+            })),
             plain: prefix(costs.iter().map(plain)),
-            activations,
-            after_input,
-            working,
+            after_input: ways.halves.then(|| prefix(costs.iter().map(after))),
             inputs,
+            working: Vec::new(),
+        };
+        memory.working = memory.work(costs, ways);
+        memory
+    }
+
+    fn work(&self, costs: &[LayerCost], ways: Ways) -> Vec<Working> {
+        let mut work = Vec::new();
+        if !self.training {
+            let around = costs.iter().zip(&self.inputs);
+            let around = around.map(|(cost, into)| {
+                let values = into.saturating_add(cost.output.0);
+                cost.temporary.0.saturating_add(values)
+            });
+            work.push(Working::new(Kind::Forward, &self.plain, None, around));
         }
+        if ways.joint {
+            let temporary = costs.iter().map(|cost| cost.temporary.0);
+            work.push(Working::new(Kind::Backward, &self.plain, None, temporary));
+        }
+        if let Some(after) = &self.after_input {
+            let input = costs.iter().map(|cost| cost.input_temporary.0);
+            work.push(Working::new(
+                Kind::BackwardInput,
+                &self.plain,
+                Some(after),
+                input,
+            ));
+            let weight = costs.iter().map(|cost| cost.weight_temporary.0);
+            work.push(Working::new(Kind::BackwardWeight, after, None, weight));
+        }
+        work
     }
 
     /// Bytes that the layers `start..end` need.
@@ -95,7 +158,7 @@ impl Memory {
         let activations = self.activations[end] - self.activations[start];
         let fixed = self.fixed[end] - self.fixed[start];
         if !self.training {
-            return fixed.saturating_add(self.working.of(start, end));
+            return fixed.saturating_add(self.running(start, end));
         }
         let (count, inputs) = match mode {
             PLAIN => (held.in_flight, 0),
@@ -113,9 +176,8 @@ impl Memory {
 
     /// The most that there is of the micro-batch that is worked on.
     fn running(&self, start: usize, end: usize) -> u64 {
-        let behind = self.after_input.as_ref().map_or(0, |after| after[end]);
-        let most = behind.saturating_add(self.working.of(start, end));
-        most.saturating_sub(self.activations[start])
+        let work = self.working.iter();
+        work.map(|work| work.of(start, end)).max().unwrap_or(0)
     }
 
     /// What a stage holds and works with, in the simulator's terms.
@@ -128,7 +190,7 @@ impl Memory {
             ..StageMemory::default()
         };
         if !self.training {
-            memory.activation = Bytes(self.working.of(start, end));
+            memory.activation = Bytes(self.running(start, end));
             return memory;
         }
         memory.gradients = Bytes(parameters);
@@ -141,8 +203,17 @@ impl Memory {
         }
         let after = self.after_input.as_ref();
         memory.kept_for_weight = after.map(|after| Bytes(after[end] - after[start]));
-        let all = self.activations[end] - self.activations[start];
-        memory.working = Bytes(self.running(start, end)) - Bytes(all);
+        // What is held when each kind of work begins is in the levels already.
+        let after = memory.kept_for_weight.unwrap_or_default().0;
+        let more = self.working.iter().map(|work| {
+            let held = match work.kind {
+                Kind::BackwardInput => kept.max(after),
+                Kind::BackwardWeight => after,
+                _ => kept,
+            };
+            work.of(start, end).saturating_sub(held)
+        });
+        memory.working = Bytes(more.max().unwrap_or(0));
         memory.sent = Bytes(self.inputs[start]);
         memory
     }
@@ -150,16 +221,16 @@ impl Memory {
     /// A number that orders starts: if it is no larger for a later start, the later start
     /// needs no more memory, whatever the end.
     pub(super) fn key(&self, mode: usize, held: Held, start: usize) -> i128 {
-        let (fixed, kept) = (
-            i128::from(self.fixed[start]),
-            i128::from(self.activations[start]),
-        );
+        let at = |sums: &[u64]| i128::from(sums[start]);
+        let (fixed, kept, least) = (at(&self.fixed), at(&self.activations), at(&self.least));
         match mode {
             PLAIN => -fixed - kept * i128::from(held.in_flight),
+            // Of the one that is worked on no more than `least` is sure to go.
             _ => {
-                i128::from(self.inputs[start]) * i128::from(held.in_flight)
+                at(&self.inputs) * i128::from(held.in_flight)
                     - fixed
-                    - kept * i128::from(held.backward)
+                    - kept * i128::from(held.backward.max(1) - 1)
+                    - least
             }
         }
     }

@@ -1,13 +1,13 @@
 //! What is to be cut, and the strategies that cut it.
 
 use super::chain::{Chain, Cut, Part};
-use super::memory::{Held, Memory, PLAIN, REDO};
+use super::memory::{Held, Memory, PLAIN, REDO, Ways};
 use super::search::{self, Found};
 use super::{Recompute, Solution, SolveError, Strategy, Transfer, error};
 use crate::check::CheckedSchedule;
 use crate::cost::{Costs, StageTimes};
 use crate::ids::{DeviceId, StageId};
-use crate::machine::Machine;
+use crate::machine::{Device, Machine};
 use crate::partition::{Partition, PartitionError};
 use crate::profile::{LayerCost, Profile};
 use crate::schedule::Kind;
@@ -51,6 +51,7 @@ pub struct Problem {
     pub(super) machine: Machine,
     pub(super) stages: Vec<Slot>,
     pub(super) training: bool,
+    pub(super) ways: Ways,
     pub(super) transfer: Transfer,
     recompute: Recompute,
     state: f64,
@@ -98,6 +99,7 @@ impl Problem {
             machine: machine.clone(),
             stages,
             training: schedule.is_training(),
+            ways: ways(schedule),
             transfer: if overlapped {
                 Transfer::Overlapped
             } else {
@@ -206,6 +208,10 @@ impl Problem {
         Ok(Chain::new(self))
     }
 
+    pub(crate) fn devices(&self) -> &[Device] {
+        self.machine.devices()
+    }
+
     /// What the simulator needs to know of a cut: times per stage and per edge.
     ///
     /// A stage that recomputes does so at the start of its backward.
@@ -259,8 +265,7 @@ impl Problem {
     }
 
     pub(super) fn memory(&self) -> Memory {
-        let halves = self.stages.iter().any(|slot| slot.split);
-        Memory::new(&self.costs, self.input, self.training, halves, self.state)
+        Memory::new(&self.costs, self.input, self.ways, self.state)
     }
 
     /// Whether the cut behind each stage lies between two devices.
@@ -305,6 +310,17 @@ fn solution(chain: &Chain, cut: &Cut, lower_bound: i64) -> Solution {
 impl LayerCost {
     fn drop_backward(&mut self) {
         (self.input, self.weight, self.backward, self.recompute) = Default::default();
+    }
+}
+
+fn ways(schedule: &CheckedSchedule) -> Ways {
+    let has = |kind: Kind| {
+        let mut lists = schedule.schedule().iter();
+        lists.any(|(_, actions)| actions.iter().any(|action| action.kind == kind))
+    };
+    Ways {
+        joint: has(Kind::Backward),
+        halves: has(Kind::BackwardInput),
     }
 }
 

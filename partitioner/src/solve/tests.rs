@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::Solution;
-use super::memory::REDO;
+use super::memory::{REDO, Ways};
 use super::{Problem, Recompute, SolveError, Strategy as Cutting, Transfer, block_partition};
 use crate::check::CheckedSchedule;
 use crate::cost::Link;
@@ -41,6 +41,7 @@ fn layer() -> impl Strategy<Value = LayerProfile> {
         LayerProfile::new("layer", times)
             .with_bytes(Bytes(parameters), Bytes(activations), Bytes(output))
             .with_temporary(Bytes(temporary))
+            .with_halves_temporary(Bytes(temporary / 2), Bytes(temporary / 3))
     })
 }
 
@@ -141,21 +142,25 @@ fn bytes_by_hand(
         let around = |l: usize| into(l) + problem.costs[l].output.0 + problem.costs[l].temporary.0;
         return parameters + (start..end).map(around).max().unwrap();
     }
-    let halves = problem.stages.iter().any(|slot| slot.split);
-    let after = |l: usize| {
-        if halves {
-            problem.costs[l].after_input.0
-        } else {
-            0
-        }
-    };
-    let kept = |l: usize| problem.costs[l].activations.0.max(after(l));
-    // While a layer runs: what the layers up to it keep, what those behind it still keep
+    let Ways { joint, halves } = problem.ways;
+    let cost = |l: usize| &problem.costs[l];
+    let after = |l: usize| if halves { cost(l).after_input.0 } else { 0 };
+    let kept = |l: usize| cost(l).activations.0.max(after(l));
+    // While a layer runs: what the layers up to it keep, what those behind it keep
     // between the halves, and its temporaries.
     let running = |l: usize| {
-        let up_to: u64 = (start..=l).map(kept).sum();
+        let plain: u64 = (start..=l).map(|l| cost(l).activations.0).sum();
+        let halved: u64 = (start..=l).map(after).sum();
         let behind: u64 = (l + 1..end).map(after).sum();
-        up_to + behind + problem.costs[l].temporary.0
+        let mut most = 0;
+        if joint {
+            most = plain + cost(l).temporary.0;
+        }
+        if halves {
+            most = most.max(plain + behind + cost(l).input_temporary.0);
+            most = most.max(halved + cost(l).weight_temporary.0);
+        }
+        most
     };
     let running = (start..end).map(running).max().unwrap();
     let activations: u64 = (start..end).map(kept).sum();
