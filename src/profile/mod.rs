@@ -283,6 +283,7 @@ fn layers(names: &[&str], sizes: &[usize], outcome: &Outcome, stages: usize) -> 
             )
             .with_after_input(Bytes(bytes.after_input))
             .with_temporary(Bytes(bytes.temporary))
+            .with_halves_temporary(Bytes(bytes.input_temporary), Bytes(bytes.weight_temporary))
             .with_curve(others().map(|place| (sizes[place], at(place))).collect())
             .with_footprints(
                 others()
