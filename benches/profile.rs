@@ -37,7 +37,8 @@ impl Case {
         let mut best = self.runner.steps.clone();
         best.sort_by(f64::total_cmp);
         let ratio = |predicted: u64, measured: u64| predicted as f64 / measured.max(1) as f64;
-        let peaks = self.runner.peaks.iter().zip(&self.plan.peak_bytes);
+        let measured = self.runner.peaks();
+        let peaks = measured.iter().zip(&self.plan.peak_bytes);
         let totals: Vec<f64> = peaks
             .clone()
             .map(|((t, _), p)| ratio(p.get(), *t))
@@ -56,8 +57,8 @@ impl Case {
             self.plan.step.get() / 1e3,
             totals[0],
             totals[1],
-            mib(self.runner.peaks[0].0),
-            mib(self.runner.peaks[1].0),
+            mib(measured[0].0),
+            mib(measured[1].0),
             own[0],
             own[1],
             if off > 0 { "  <-- off" } else { "" },

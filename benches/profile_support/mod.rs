@@ -117,8 +117,8 @@ pub(crate) struct Runner {
     optimizer: Optimizer,
     /// Makespans in microseconds.
     pub(crate) steps: Vec<f64>,
-    /// Per device: the peak of everything, and that of activations.
-    pub(crate) peaks: Vec<(u64, u64)>,
+    /// Per device, of each step: the peak of everything, and that of activations.
+    peaks: Vec<Vec<(u64, u64)>>,
 }
 
 impl Runner {
@@ -127,7 +127,7 @@ impl Runner {
             pipe,
             optimizer: Optimizer::new(AdamW::default()),
             steps: Vec::new(),
-            peaks: vec![(0, 0); devices],
+            peaks: vec![Vec::new(); devices],
         }
     }
 
@@ -150,10 +150,20 @@ impl Runner {
     fn count(&mut self, report: &StepReport) {
         self.steps.push(report.timeline.makespan().get());
         let memory = report.memory.iter().flat_map(|memory| &memory.devices);
-        for ((total, activations), used) in self.peaks.iter_mut().zip(memory) {
-            *total = used.total.get().max(*total);
-            *activations = used.peak.get().max(*activations);
+        for (peaks, used) in self.peaks.iter_mut().zip(memory) {
+            peaks.push((used.total.get(), used.peak.get()));
         }
+    }
+
+    /// Per device the median of the peaks of everything, and of activations.
+    pub(crate) fn peaks(&self) -> Vec<(u64, u64)> {
+        let middle = |peaks: &Vec<(u64, u64)>, of: fn(&(u64, u64)) -> u64| {
+            let mut sorted: Vec<u64> = peaks.iter().map(of).collect();
+            sorted.sort_unstable();
+            sorted[sorted.len() / 2]
+        };
+        let device = |peaks| (middle(peaks, |p| p.0), middle(peaks, |p| p.1));
+        self.peaks.iter().map(device).collect()
     }
 
     pub(crate) fn median(&self) -> f64 {

@@ -1,0 +1,140 @@
+//! Is the chosen cut the best one: trains with every possible cut of five models, and
+//! compares the fastest with what `plan` chose from a profile, with equal numbers of
+//! layers and with equal parameters. See `benches/README.md`.
+//!
+//! Names of models as arguments choose some of them.
+
+mod profile_support;
+
+use gpipe::Pipeline;
+use gpipe::partitioner::{Partition, ScheduleKind};
+use gpipe::tch::Device;
+use profile_support::{Runner, SUBJECTS, Subject};
+
+const SCHEDULE: ScheduleKind = ScheduleKind::OneFOneB;
+const MICROS: usize = 4;
+/// Passes over all cuts, to find those that are worth a closer look.
+const ROUNDS: usize = 5;
+/// The fastest of these, which are measured again, in turn.
+const FINALISTS: usize = 5;
+const FINAL_ROUNDS: usize = 30;
+const STEPS: usize = 2;
+/// The chosen cut may take this much longer than the best.
+const LIMIT: f64 = 1.03;
+
+struct Cut {
+    balance: Vec<usize>,
+    runner: Runner,
+}
+
+/// Every way to give `layers` layers to `stages` stages.
+fn balances(layers: usize, stages: usize) -> Vec<Vec<usize>> {
+    if stages == 1 {
+        return vec![vec![layers]];
+    }
+    let first = 1..=layers + 1 - stages;
+    first
+        .flat_map(|first| {
+            let rest = balances(layers - first, stages - 1).into_iter();
+            rest.map(move |rest| [vec![first], rest].concat())
+        })
+        .collect()
+}
+
+fn cut(subject: &Subject, balance: Vec<usize>) -> anyhow::Result<Cut> {
+    let devices = vec![Device::Cpu; balance.len()];
+    let pipe = Pipeline::builder(subject.spec.build())
+        .devices(&devices)
+        .micro_batches(MICROS)
+        .schedule(SCHEDULE)
+        .balance(&balance)
+        .build()?;
+    Ok(Cut {
+        runner: Runner::new(pipe, devices.len()),
+        balance,
+    })
+}
+
+fn train(subject: &Subject, cuts: &mut [Cut], rounds: usize) -> anyhow::Result<()> {
+    for cut in cuts.iter_mut() {
+        cut.runner.steps.clear();
+    }
+    for _ in 0..rounds {
+        for cut in cuts.iter_mut() {
+            cut.runner.run(subject, STEPS)?;
+        }
+    }
+    cuts.sort_by(|a, b| a.runner.median().total_cmp(&b.runner.median()));
+    Ok(())
+}
+
+/// Whether the chosen cut keeps to the limit.
+fn compare(subject: &Subject, stages: usize, measured: bool) -> anyhow::Result<bool> {
+    let model = subject.spec.build();
+    let profiled = subject.profile(stages, &[MICROS, 2 * MICROS])?;
+    let (plan, _) = subject.plan(&profiled, stages, SCHEDULE, MICROS)?;
+    let chosen = plan.partition.balance();
+    let by_layers = Partition::uniform(model.len(), stages)?.balance();
+    let by_parameters = Partition::by_weight(&model.parameter_bytes()?, stages)?.balance();
+    let all = balances(model.len(), stages);
+    let (count, rounds) = (
+        all.len(),
+        if measured {
+            (ROUNDS, FINAL_ROUNDS)
+        } else {
+            (1, 1)
+        },
+    );
+    let cuts = all.into_iter().map(|balance| cut(subject, balance));
+    let mut cuts: Vec<Cut> = cuts.collect::<Result<_, _>>()?;
+    train(subject, &mut cuts, rounds.0)?;
+    let mut place = 0;
+    cuts.retain(|cut| {
+        place += 1;
+        place <= FINALISTS || [&chosen, &by_layers, &by_parameters].contains(&&cut.balance)
+    });
+    train(subject, &mut cuts, rounds.1)?;
+    let median = |balance: &[usize]| {
+        let found = cuts.iter().find(|cut| cut.balance == balance);
+        found.map_or(f64::NAN, |cut| cut.runner.median())
+    };
+    let (own, best) = (median(&chosen), cuts[0].runner.median());
+    println!(
+        "{:5}  {count:3} cuts  best {:10} {:7.2} ms  chosen {:10} {:.3}  equal layers {:10} {:.3}  equal parameters {:10} {:.3}{}",
+        subject.spec.name(),
+        format!("{:?}", cuts[0].balance),
+        best / 1e3,
+        format!("{chosen:?}"),
+        own / best,
+        format!("{by_layers:?}"),
+        median(&by_layers) / best,
+        format!("{by_parameters:?}"),
+        median(&by_parameters) / best,
+        if own > LIMIT * best { "  <-- off" } else { "" },
+    );
+    Ok(own <= LIMIT * best)
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let measured = arguments.iter().any(|argument| argument == "--bench");
+    let names: Vec<&String> = arguments.iter().filter(|a| !a.starts_with('-')).collect();
+    println!("{SCHEDULE}, {MICROS} micro-batches; medians over that of the best cut\n");
+    let mut kept = true;
+    for (name, sizes, batch) in SUBJECTS {
+        if !names.is_empty() && !names.iter().any(|own| *own == name) {
+            continue;
+        }
+        let batch = if measured { batch } else { 8 };
+        let subject = Subject::new(name, sizes, batch)?;
+        for stages in 2..=if name == "mlp" { 3 } else { 2 } {
+            kept &= compare(&subject, stages, measured)?;
+        }
+    }
+    anyhow::ensure!(
+        kept || !measured,
+        "a chosen cut takes more than {:.0} % longer than the best one",
+        100.0 * (LIMIT - 1.0)
+    );
+    Ok(())
+}
