@@ -6,14 +6,17 @@
 
 mod read;
 mod scale;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod write;
 
+use crate::cost::Link;
 use crate::json::{MAX_BYTES, MAX_MICROS, ReadError};
 use crate::units::{Bytes, Micros};
 
 pub use scale::LayerCost;
+pub use spread::Spread;
 
 /// The version of `profile.json` that this build reads and writes.
 pub const PROFILE_VERSION: u64 = 1;
@@ -89,6 +92,8 @@ pub struct LayerProfile {
     pub temporary: Bytes,
     /// Times for other micro-batch sizes, by increasing size in samples.
     pub curve: Vec<(usize, Times)>,
+    /// How far the measurements were apart, where it is known.
+    pub spread: Option<Spread>,
 }
 
 impl LayerProfile {
@@ -121,6 +126,13 @@ impl LayerProfile {
     #[must_use]
     pub fn with_after_input(mut self, bytes: Bytes) -> Self {
         self.after_input = Some(bytes);
+        self
+    }
+
+    /// The same with how far its measurements were apart.
+    #[must_use]
+    pub fn with_spread(mut self, spread: Spread) -> Self {
+        self.spread = Some(spread);
         self
     }
 
@@ -161,6 +173,7 @@ pub struct Profile {
     input: Bytes,
     libtorch: Option<String>,
     measured: Option<String>,
+    link: Option<Link>,
 }
 
 impl Profile {
@@ -181,6 +194,7 @@ impl Profile {
             input: Bytes::ZERO,
             libtorch: None,
             measured: None,
+            link: None,
         };
         profile.checked("profile")
     }
@@ -198,6 +212,16 @@ impl Profile {
         let short = |text: String| text.chars().take(MAX_TEXT / 4).collect();
         self.libtorch = libtorch.map(short);
         self.measured = measured.map(short);
+        self
+    }
+
+    /// The same with the link between two of the devices.
+    #[must_use]
+    pub fn with_link(mut self, link: Link) -> Self {
+        let latency = Micros::saturating(link.latency().get().min(MAX_MICROS));
+        let bandwidth = link.bandwidth().map(|bytes| Bytes(bytes.0.min(MAX_BYTES)));
+        let copying = bandwidth.and_then(|bytes| Link::new(bytes, latency).ok());
+        self.link = Some(copying.unwrap_or_else(|| Link::without_copy(latency)));
         self
     }
 
@@ -229,6 +253,11 @@ impl Profile {
     /// How it was measured, where it is known.
     pub fn measured(&self) -> Option<&str> {
         self.measured.as_deref()
+    }
+
+    /// The link between two of the devices, where it was measured.
+    pub fn link(&self) -> Option<Link> {
+        self.link
     }
 
     /// Parameter bytes per layer: what [`Partition::by_weight`](crate::Partition::by_weight)

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use super::spread::{MAX_REPEATS, MAX_SPREAD};
 use super::{LayerProfile, MAX_BATCH, MAX_LAYERS, MAX_POINTS, MAX_TEXT, PROFILE_VERSION};
-use super::{Profile, Times};
-use crate::json::{Fields, Located, ReadError, read_file};
+use super::{Profile, Spread, Times};
+use crate::cost::Link;
+use crate::json::{Fields, Located, MAX_BYTES, ReadError, read_file};
 use crate::units::Bytes;
 
 impl Profile {
@@ -32,6 +34,7 @@ impl Profile {
         let libtorch = text(fields.optional("libtorch"))?;
         let measured = text(fields.optional("measured"))?;
         let input = optional_bytes(&mut fields, "input_bytes")?;
+        let link = fields.optional("link").map(link).transpose()?;
         let layers = fields.required("layers")?.list(1, MAX_LAYERS)?;
         fields.finish()?;
         let profile = Self {
@@ -41,6 +44,7 @@ impl Profile {
             input,
             libtorch,
             measured,
+            link,
         };
         profile.checked(file)
     }
@@ -66,9 +70,41 @@ fn layer(located: Located<'_>) -> Result<LayerProfile, ReadError> {
             }
             None => Vec::new(),
         },
+        spread: spread(&mut fields)?,
     };
     fields.finish()?;
     Ok(layer)
+}
+
+/// Between two of the devices.
+fn link(located: Located<'_>) -> Result<Link, ReadError> {
+    let mut fields = located.fields()?;
+    let latency = fields.required("latency_us")?.micros()?;
+    let link = match fields.optional("bytes_per_second") {
+        Some(bytes) => {
+            let bandwidth = Bytes(bytes.count(1, MAX_BYTES)?);
+            Link::new(bandwidth, latency).map_err(|error| bytes.error(error))?
+        }
+        None => Link::without_copy(latency),
+    };
+    fields.finish()?;
+    Ok(link)
+}
+
+/// Its three fields go together.
+fn spread(fields: &mut Fields<'_>) -> Result<Option<Spread>, ReadError> {
+    let (forward, backward) = ("forward_spread", "backward_spread");
+    let Some(repeats) = fields.optional("repeats") else {
+        let alone = [forward, backward].map(|name| fields.optional(name));
+        return match alone.into_iter().flatten().next() {
+            Some(alone) => Err(alone.error("must come with repeats")),
+            None => Ok(None),
+        };
+    };
+    let repeats = repeats.size(0, MAX_REPEATS)?;
+    let forward = fields.required(forward)?.number(0.0, MAX_SPREAD)?;
+    let backward = fields.required(backward)?.number(0.0, MAX_SPREAD)?;
+    Ok(Some(Spread::new(repeats, forward, backward)))
 }
 
 fn point(located: Located<'_>) -> Result<(usize, Times), ReadError> {
