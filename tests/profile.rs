@@ -420,11 +420,11 @@ fn wrong_flags_are_told_in_one_line() {
     let cases: [(&[&str], &str); 10] = [
         (
             &["--model", "gtp"],
-            "no model `gtp`: models are `gpt` and `mlp`",
+            "no model and no file `gtp`: did you mean `gpt`?",
         ),
         (
             &["--model", "gpt", "--heads", "3"],
-            "not a multiple of --heads 3",
+            "not a multiple of heads 3",
         ),
         (&["--model", "mlp", "--micro", "64"], "more than --batch 32"),
         (
