@@ -185,8 +185,8 @@ pub(super) fn check_batch(spec: &ModelSpec, batch: usize) -> Result<(), String> 
         return Ok(());
     }
     Err(format!(
-        "--batch {batch}: a sample of `{}` has {sample} values with its target, and more than \
-         {MAX_VALUES} a step are too many",
+        "--batch {batch}: a sample of `{}` has {sample} values with its target, and a step at \
+         most {MAX_VALUES}",
         spec.name()
     ))
 }

@@ -17,6 +17,8 @@ mod output;
 mod plan;
 #[cfg(feature = "torch")]
 mod profile;
+#[cfg(feature = "torch")]
+mod room;
 mod schedule;
 mod simulate;
 mod table;
@@ -33,7 +35,8 @@ use command::Verb;
 
 /// Without libtorch there are no models.
 #[cfg(not(feature = "torch"))]
-type Zoo = ();
+#[derive(Debug)]
+struct Zoo;
 
 /// Why a verb did not do its work.
 #[derive(Debug)]
@@ -55,7 +58,7 @@ pub fn main() -> ExitCode {
     #[cfg(feature = "torch")]
     return run(|_| Ok(()));
     #[cfg(not(feature = "torch"))]
-    execute(std::env::args_os(), &())
+    execute(std::env::args_os(), &Zoo)
 }
 
 /// Runs the command line of this process with models of one's own beside the built-in

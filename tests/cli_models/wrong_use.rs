@@ -5,9 +5,9 @@ use super::gpipe;
 use std::fs;
 
 /// The verb with these flags is refused with a message that says all of this.
-type Case = (&'static str, &'static [&'static str]);
+type Case<'a> = (&'a str, &'a [&'a str]);
 
-const BOTH: [Case; 17] = [
+const BOTH: [Case<'static>; 17] = [
     (
         "--model gtp",
         &["no model and no file `gtp`", "did you mean `gpt`?"],
@@ -94,7 +94,7 @@ const BOTH: [Case; 17] = [
     ),
 ];
 
-const PROFILE: [Case; 5] = [
+const PROFILE: [Case<'static>; 5] = [
     (
         "--model mlp --depth 1 --devices cpu,cpu,cpu",
         &[
@@ -104,18 +104,18 @@ const PROFILE: [Case; 5] = [
         ],
     ),
     (
-        "--model gpt2-xl --schedule gpipe --chunks 2",
+        "--model gpt --schedule gpipe --chunks 2",
         &["no schedule exists", "one chunk per device"],
     ),
     (
-        "--model gpt2-xl --schedule interleaved-1f1b --chunks 2 --micro 3",
-        &["no schedule exists", "micro-batches"],
+        "--model gpt --schedule v-half --chunks 3",
+        &["no schedule exists", "two chunks per device"],
     ),
     ("--model gpt --memory 1GiB,1GiB,1GiB", &["memory"]),
     ("", &["--model"]),
 ];
 
-const TRAIN: [Case; 5] = [
+const TRAIN: [Case<'static>; 5] = [
     (
         "--model lstm --plan plan.json",
         &[
@@ -145,7 +145,7 @@ const TRAIN: [Case; 5] = [
 ];
 
 #[track_caller]
-fn all_refused(verb: &str, cases: &[Case]) {
+fn all_refused(verb: &str, cases: &[Case<'_>]) {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     write("text.txt", &"abcd ".repeat(500));
@@ -185,4 +185,21 @@ fn profile_refuses_what_cannot_be_before_it_measures() {
 fn train_refuses_what_cannot_be() {
     all_refused("train", &BOTH);
     all_refused("train", &TRAIN);
+}
+
+/// A system that is out of memory ends programs without a word.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_model_that_memory_cannot_hold_is_refused() {
+    let model = "--model llama3-70b --layers 4096 --batch 1";
+    let profile = [
+        "`llama3-70b` need ",
+        "are free: --low-memory has one layer at a time",
+    ];
+    all_refused("profile", &[(model, &profile)]);
+    let train = [
+        "and the optimizer of `llama3-70b` need ",
+        "take smaller sizes",
+    ];
+    all_refused("train", &[(model, &train)]);
 }

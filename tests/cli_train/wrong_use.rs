@@ -76,7 +76,10 @@ const SIZES: [Case; 21] = [
         &["--steps", "at most"],
     ),
     (&["--batch", "1000000000000"], &["--batch", "at most"]),
-    (&["--batch", "4294967296"], &["--batch", "values a step"]),
+    (
+        &["--batch", "4294967296"],
+        &["--batch", "256 values", "a step at most"],
+    ),
     (
         &["--layers", "18446744073709551615"],
         &["--layers", "from 1 to 4096"],

@@ -1,12 +1,13 @@
 //! What is profiled: the model and the data that the flags name.
 
 use gpipe_partitioner::PlanOptions;
+use tch::Device;
 
 use super::options::Args;
 use super::report::Loading;
-use crate::cli::Failure;
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
+use crate::cli::{Failure, room};
 use crate::models::zoo::{ModelSpec, Zoo};
 use crate::{Sample, Sequential};
 
@@ -29,6 +30,7 @@ impl<'a> Job<'a> {
         check_stages(args, &chosen)?;
         (options.check(chosen.layers())).map_err(crate::cli::plan::failure)?;
         let (chosen, source) = Source::choose(chosen, args.data.as_deref())?;
+        check_memory(args, &chosen.spec)?;
         Ok(Self {
             args,
             chosen,
@@ -62,6 +64,26 @@ impl<'a> Job<'a> {
             each: self.source.measure(self.spec(), batch)?,
         }))
     }
+}
+
+/// Every CPU stage that measures, or competes with the one that does, has parameters and
+/// gradients of its own.
+fn check_memory(args: &Args, spec: &ModelSpec) -> Result<(), Failure> {
+    let on_cpu = |device: &&Device| **device == Device::Cpu;
+    let stages = args.devices.iter().filter(on_cpu).count() as u64;
+    let layers = spec.build().parameter_bytes()?;
+    let largest = layers.iter().copied().max().unwrap_or(0);
+    let (parameters, instead) = if args.low_memory {
+        (largest * stages.min(1), "it has a layer that is too large")
+    } else {
+        let all: u64 = layers.iter().sum();
+        (
+            all.saturating_mul(stages),
+            "--low-memory has one layer at a time",
+        )
+    };
+    let what = format!("parameters and gradients of `{}`", spec.name());
+    room::check(&what, parameters.saturating_mul(2), instead).map_err(Failure::Usage)
 }
 
 /// Every stage has at least one layer.

@@ -1,14 +1,18 @@
 //! What is trained: the flags, the model and the data that they name.
 
 use gpipe_partitioner::Plan;
+use tch::Device;
 
 use super::options::Args;
 use super::{check, failure, planned};
-use crate::cli::Failure;
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
+use crate::cli::{Failure, room};
 use crate::models::zoo::Zoo;
 use crate::{AdamW, Optimizer, Pipeline};
+
+/// Parameters, their gradients, and two numbers of the optimizer for each.
+const COPIES: u64 = 4;
 
 /// A run with everything decided.
 #[derive(Debug)]
@@ -34,6 +38,7 @@ impl Job {
         check::check(&args, &chosen)?;
         feed::check_batch(&chosen.spec, args.batch).map_err(Failure::Usage)?;
         let (chosen, source) = Source::choose(chosen, args.data.as_deref())?;
+        check_memory(&args, &chosen)?;
         Ok(Self {
             tokens: feed::tokens(&chosen.spec),
             args,
@@ -72,4 +77,21 @@ impl Job {
             ..AdamW::default()
         })
     }
+}
+
+/// The CPU can hold the model where no other device takes a part of it.
+fn check_memory(args: &Args, chosen: &Chosen) -> Result<(), Failure> {
+    if args.devices.iter().any(|device| *device != Device::Cpu) {
+        return Ok(());
+    }
+    let layers = chosen.spec.build().parameter_bytes()?;
+    let needs = layers.iter().sum::<u64>().saturating_mul(COPIES);
+    let name = chosen.spec.name();
+    let what = format!("parameters, gradients and the optimizer of `{name}`");
+    room::check(
+        &what,
+        needs,
+        "take smaller sizes, or devices of their own memory",
+    )
+    .map_err(Failure::Usage)
 }
