@@ -371,7 +371,10 @@ fn a_model_is_profiled_planned_and_trained_by_the_plan() {
         assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(errors.lines().next().unwrap().contains(wanted), "{errors}");
     };
-    refused(&["--layers", "5"], "model of 4 layers, but this one has 7");
+    refused(
+        &["--layers", "5"],
+        "model of 4 layers, but `gpt` has 7 layers (embed .. head): use --layers 2",
+    );
     refused(
         &["--layers", "2", "--devices", "cpu"],
         "it is for 2 devices",

@@ -201,5 +201,5 @@ fn a_model_that_memory_cannot_hold_is_refused() {
         "and the optimizer of `llama3-70b` need ",
         "take smaller sizes",
     ];
-    all_refused("train", &[(model, &train)]);
+    all_refused("train", &[(&format!("{model} --micro 1"), &train)]);
 }

@@ -75,7 +75,8 @@ pub(in crate::cli) struct Args {
     /// Write the plan to a file as JSON, for `train --plan`; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub(super) plan: Option<PathBuf>,
-    /// Print one JSON object: profile, plan, spread, link, doubts.
+    /// Print one JSON object: profile, plan, spread, link, input (null without --data),
+    /// doubts, limit.
     #[arg(long)]
     pub(super) json: bool,
 }

@@ -100,7 +100,8 @@ pub(in crate::cli) struct Args {
     /// Say nothing while training.
     #[arg(long)]
     pub(super) quiet: bool,
-    /// Print one JSON object at the end.
+    /// Print one JSON object at the end. What does not apply is not in it: held_out_loss
+    /// without a text, tokens_per_s without tokens, planned_ms without --plan.
     #[arg(long)]
     pub(super) json: bool,
 }
