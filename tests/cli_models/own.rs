@@ -64,7 +64,7 @@ fn a_program_of_its_own_has_all_verbs_for_its_model() {
         help.contains("hidden layers (mlp 8); levels (unet 5); floors (tower 8)"),
         "{help}"
     );
-    assert!(!help.contains(" gpipe-rs "), "{help}");
+    assert!(!help.contains("gpipe-rs"), "{help}");
     assert!(run("--version").starts_with("own_model_cli (gpipe-rs "));
     assert!(run("models tower").starts_with("tower: linear layers with residuals"));
     let model = "--model tower --width 8 --depth 2 --batch 8 --threads-per-stage 1";

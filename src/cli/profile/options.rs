@@ -19,8 +19,8 @@ const MAX_BUDGET: usize = 3_600_000;
   gpipe-rs profile --model gpt2-xl --batch 4 --quick --low-memory
   gpipe-rs models gpt2 layers=4 --json > model.json; gpipe-rs profile --model model.json")]
 pub(in crate::cli) struct Args {
-    /// The model: a name that `gpipe-rs models` lists, or a file (- is standard input) with
-    /// what `gpipe-rs models NAME --json` prints. The flags of sizes below come on top.
+    /// The model: a name that the verb `models` lists, or a file (- is standard input) with
+    /// what `models NAME --json` prints. The flags of sizes below come on top.
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) model: String,
     /// The sizes that flags give; those are made from the models.

@@ -20,8 +20,8 @@ const WARM_UP: usize = 100;
   gpipe-rs models gpt layers=4 --json > model.json
   gpipe-rs profile --model model.json --plan plan.json && gpipe-rs train --model model.json --plan plan.json")]
 pub(in crate::cli) struct Args {
-    /// The model: a name that `gpipe-rs models` lists, or a file (- is standard input) with
-    /// what `gpipe-rs models NAME --json` prints. The flags of sizes below come on top.
+    /// The model: a name that the verb `models` lists, or a file (- is standard input) with
+    /// what `models NAME --json` prints. The flags of sizes below come on top.
     #[arg(long, value_name = "NAME|FILE", default_value = "gpt")]
     pub(super) model: String,
     /// The sizes that flags give; those are made from the models.
