@@ -371,7 +371,10 @@ fn a_model_is_profiled_planned_and_trained_by_the_plan() {
         assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(errors.lines().next().unwrap().contains(wanted), "{errors}");
     };
-    refused(&["--layers", "5"], "model of 4 layers, but this one has 7");
+    refused(
+        &["--layers", "5"],
+        "model of 4 layers, but `gpt` has 7 layers (embed .. head): use --layers 2",
+    );
     refused(
         &["--layers", "2", "--devices", "cpu"],
         "it is for 2 devices",
@@ -420,11 +423,11 @@ fn wrong_flags_are_told_in_one_line() {
     let cases: [(&[&str], &str); 10] = [
         (
             &["--model", "gtp"],
-            "no model `gtp`: models are `gpt` and `mlp`",
+            "no model and no file `gtp`: did you mean `gpt`?",
         ),
         (
             &["--model", "gpt", "--heads", "3"],
-            "not a multiple of --heads 3",
+            "not a multiple of heads 3",
         ),
         (&["--model", "mlp", "--micro", "64"], "more than --batch 32"),
         (

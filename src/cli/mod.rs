@@ -3,15 +3,22 @@
 //! Data goes to standard output, everything else to standard error. Exit code 0
 //! is success, 1 a run that failed, 2 wrong use.
 
+mod command;
 #[cfg(feature = "torch")]
 mod env;
+#[cfg(feature = "torch")]
+mod feed;
 mod input;
+#[cfg(feature = "torch")]
+mod model;
 #[cfg(feature = "torch")]
 mod models;
 mod output;
 mod plan;
 #[cfg(feature = "torch")]
 mod profile;
+#[cfg(feature = "torch")]
+mod room;
 mod schedule;
 mod simulate;
 mod table;
@@ -22,42 +29,14 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+#[cfg(feature = "torch")]
+use crate::models::zoo::{Zoo, ZooError};
+use command::Verb;
 
-/// Pipeline model parallelism for libtorch.
-#[derive(Debug, Parser)]
-#[command(
-    name = "gpipe-rs",
-    version,
-    max_term_width = 100,
-    arg_required_else_help = true
-)]
-struct Cli {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
-    /// Show what this machine offers: libtorch, cores, devices.
-    #[cfg(feature = "torch")]
-    Env(env::Args),
-    /// List the models that have a name: sizes, parameters, shapes, sources.
-    #[cfg(feature = "torch")]
-    Models(models::Args),
-    /// Choose balance, schedule, micro-batches and recompute from a profile.
-    Plan(plan::Args),
-    /// Measure a model's layers on this machine, and plan how to train it.
-    #[cfg(feature = "torch")]
-    Profile(Box<profile::Args>),
-    /// Show a schedule, check one, take schedules to and from PyTorch's CSV.
-    Schedule(schedule::Args),
-    /// Predict a schedule's timeline, bubble and memory.
-    Simulate(simulate::Args),
-    /// Train a character-level GPT on a text, as a pipeline.
-    #[cfg(feature = "torch")]
-    Train(train::Args),
-}
+/// Without libtorch there are no models.
+#[cfg(not(feature = "torch"))]
+#[derive(Debug)]
+struct Zoo;
 
 /// Why a verb did not do its work.
 #[derive(Debug)]
@@ -74,26 +53,85 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-/// Runs the command line of this process.
+/// Runs the command line of this process with the built-in models alone.
 pub fn main() -> ExitCode {
-    run(std::env::args_os())
+    #[cfg(feature = "torch")]
+    return run(|_| Ok(()));
+    #[cfg(not(feature = "torch"))]
+    execute(std::env::args_os(), &Zoo)
 }
 
-/// Runs a command line; the first argument is the program's name.
-pub fn run<I>(args: I) -> ExitCode
+/// Runs the command line of this process with models of one's own beside the built-in
+/// ones: all of a program's `main`.
+///
+/// ```no_run
+/// use gpipe::models::zoo::{Entry, Instance, Synthetic, class_cross_entropy};
+/// use gpipe::{Sequential, tch::nn};
+///
+/// fn main() -> std::process::ExitCode {
+///     gpipe::cli::run(|zoo| {
+///         let entry = Entry::new("perceptron", |sizes| {
+///             let width = sizes.count("width");
+///             let model = Sequential::new()
+///                 .layer("in", move |p| nn::linear(p, 16, width, Default::default()))
+///                 .layer("out", move |p| nn::linear(p, width, 4, Default::default()));
+///             let (x, y) = (Synthetic::normal([16]), Synthetic::classes([], 4));
+///             Ok(Instance::new(model, x, y, class_cross_entropy))
+///         });
+///         zoo.add(entry.about("two linear layers").count("width", 64, "features between"))
+///     })
+/// }
+/// ```
+///
+/// Then `program profile --model perceptron --width 256` measures it, `program train` trains
+/// it, and `program --help` shows the other verbs.
+///
+/// *Returns* the exit code: 0, 1 for a run that failed, 2 for wrong use, which models
+/// whose names are taken are too.
+#[cfg(feature = "torch")]
+pub fn run<F>(add: F) -> ExitCode
 where
-    I: IntoIterator,
-    I::Item: Into<OsString> + Clone,
+    F: FnOnce(&mut Zoo) -> Result<(), ZooError>,
 {
-    let cli = match Cli::try_parse_from(args) {
-        Ok(cli) => cli,
+    let mut zoo = Zoo::builtin();
+    match add(&mut zoo) {
+        Ok(()) => run_with(std::env::args_os(), &zoo),
+        Err(error) => ended(Err(Failure::Usage(error.to_string()))),
+    }
+}
+
+/// Runs a command line with these models; the first argument is the program's name.
+///
+/// *Returns* as [`run`].
+#[cfg(feature = "torch")]
+pub fn run_with<I>(args: I, zoo: &Zoo) -> ExitCode
+where
+    I: IntoIterator<Item: Into<OsString>>,
+{
+    execute(args, zoo)
+}
+
+fn execute<I>(args: I, zoo: &Zoo) -> ExitCode
+where
+    I: IntoIterator<Item: Into<OsString>>,
+{
+    let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    let parsed = match command::build(&args, zoo) {
+        Ok(command) => command::parse(command, args, zoo),
+        Err(why) => return ended(Err(Failure::Usage(why))),
+    };
+    match parsed {
+        Ok(verb) => ended(dispatch(verb, zoo)),
         Err(error) => {
             // A closed pipe is all that can go wrong, and then nobody reads.
             let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
         }
-    };
-    match dispatch(cli.verb) {
+    }
+}
+
+fn ended(result: Result<(), Failure>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Usage(message)) => {
             say(&format!("error: {message}"));
@@ -111,18 +149,19 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-fn dispatch(verb: Verb) -> Result<(), Failure> {
+#[cfg_attr(not(feature = "torch"), allow(unused_variables))]
+fn dispatch(verb: Verb, zoo: &Zoo) -> Result<(), Failure> {
     match verb {
         #[cfg(feature = "torch")]
         Verb::Env(args) => env::run(&args),
         #[cfg(feature = "torch")]
-        Verb::Models(args) => models::run(&args),
+        Verb::Models(args) => models::run(&args, zoo),
         Verb::Plan(args) => plan::run(&args),
         #[cfg(feature = "torch")]
-        Verb::Profile(args) => profile::run(&args),
+        Verb::Profile(args) => profile::run(&args, zoo),
         Verb::Schedule(args) => schedule::run(&args),
         Verb::Simulate(args) => simulate::run(&args),
         #[cfg(feature = "torch")]
-        Verb::Train(args) => train::run(&args),
+        Verb::Train(args) => train::run(&args, zoo),
     }
 }

@@ -29,8 +29,7 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let zoo = Zoo::builtin();
+pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let text = match &args.name {
         Some(name) => {
             let usage = |error: ZooError| Failure::Usage(error.to_string());
@@ -41,8 +40,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 one(&spec)?
             }
         }
-        None if args.json => output::json(&json!({"models": all_as_json(&zoo)?})),
-        None => all(&zoo)?,
+        None if args.json => output::json(&json!({"models": all_as_json(zoo)?})),
+        None => all(zoo)?,
     };
     output::write(None, &text)
 }
@@ -209,7 +208,7 @@ fn tensors(all: &[Synthetic]) -> Value {
 }
 
 /// `float32 [batch, 3, 224, 224]`
-fn shapes(all: &[Synthetic]) -> String {
+pub(super) fn shapes(all: &[Synthetic]) -> String {
     let shape = |one: &Synthetic| {
         let sides = one.shape().iter().map(i64::to_string);
         let all: Vec<_> = std::iter::once("batch".to_owned()).chain(sides).collect();
@@ -226,7 +225,7 @@ fn kind(of: &Synthetic) -> &'static str {
 }
 
 /// `1,557,611,200`
-fn thousands(number: u64) -> String {
+pub(super) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {

@@ -1,4 +1,4 @@
-//! A decoder-only language model in the style of GPT-2.
+//! GPT-2: a decoder-only language model.
 
 use tch::{Tensor, nn};
 
@@ -22,16 +22,6 @@ pub struct Gpt {
     pub dropout: f64,
 }
 
-/// The model as `blocks` + 2 layers: `embed`, `block.0` …, `head`.
-///
-/// *Shapes*: tokens `[batch, time]` to logits `[batch, time, vocab]`.
-///
-/// *Source*: Radford et al. 2019 (GPT-2), head not tied to the embedding.
-pub fn gpt(sizes: Gpt) -> Sequential {
-    let Gpt { vocab, d_model, .. } = sizes;
-    trunk(sizes).layer("head", move |p| Head::new(p, d_model, vocab, true))
-}
-
 /// The model as `blocks` + 2 layers: `embed`, `block.0` …, `head`, where the head
 /// multiplies by the token embedding and has no bias: exactly GPT-2.
 ///
@@ -40,15 +30,7 @@ pub fn gpt(sizes: Gpt) -> Sequential {
 /// *Source*: Radford et al. 2019. Within a layer, parameters have the names of the
 /// released weights (`attn.c_attn` …); matrices are `[outputs, inputs]`, the released
 /// ones the other way round.
-pub fn gpt2(sizes: Gpt) -> Sequential {
-    let Gpt { vocab, d_model, .. } = sizes;
-    trunk(sizes)
-        .layer("head", move |p| Head::new(p, d_model, vocab, false))
-        .tie("embed.wte", "head.lm_head.weight")
-}
-
-/// Embedding and blocks.
-fn trunk(sizes: Gpt) -> Sequential {
+pub fn gpt(sizes: Gpt) -> Sequential {
     let Gpt {
         vocab,
         context,
@@ -66,6 +48,8 @@ fn trunk(sizes: Gpt) -> Sequential {
         });
     }
     model
+        .layer("head", move |p| Head::new(p, d_model, vocab))
+        .tie("embed.wte", "head.lm_head.weight")
 }
 
 /// Final norm and projection onto the vocabulary.
@@ -76,9 +60,9 @@ struct Head {
 }
 
 impl Head {
-    fn new(path: &nn::Path<'_>, d_model: i64, vocab: i64, bias: bool) -> Self {
+    fn new(path: &nn::Path<'_>, d_model: i64, vocab: i64) -> Self {
         let mut config = normal_linear_config(0.02);
-        config.bias = bias;
+        config.bias = false;
         Self {
             norm: nn::layer_norm(path / "ln_f", vec![d_model], nn::LayerNormConfig::default()),
             project: nn::linear(path / "lm_head", d_model, vocab, config),
@@ -89,8 +73,6 @@ impl Head {
 impl Layer for Head {
     fn forward(&self, inputs: Values, _ctx: &Context) -> anyhow::Result<Values> {
         let normed: Tensor = inputs.into_one()?.apply(&self.norm);
-        Ok(normed
-            .f_linear(&self.project.ws, self.project.bs.as_ref())?
-            .into())
+        Ok(normed.f_linear(&self.project.ws, None::<Tensor>)?.into())
     }
 }

@@ -13,7 +13,7 @@ mod vgg;
 pub mod zoo;
 
 pub use amoebanet::{AmoebaNetD, amoebanet_d};
-pub use gpt::{Gpt, gpt, gpt2};
+pub use gpt::{Gpt, gpt};
 pub use llama::{Llama, llama};
 pub use lstm::{Lstm, lstm};
 pub use mlp::{Mlp, mlp};

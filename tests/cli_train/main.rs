@@ -107,6 +107,7 @@ fn a_run_leaves_its_configuration_a_line_a_step_and_a_trace() {
         assert_eq!(line["step"], number + 1);
         for key in [
             "loss",
+            "samples_per_s",
             "tokens_per_s",
             "step_ms",
             "bubble_measured",
@@ -139,6 +140,10 @@ fn a_run_leaves_its_configuration_a_line_a_step_and_a_trace() {
         .parse()
         .unwrap();
     assert_eq!(config["micro"].as_integer(), Some(4));
+    assert_eq!(config["model"].as_str(), Some("gpt"));
+    assert_eq!(config["warmup"].as_integer(), Some(1));
+    assert_eq!(config["sizes"]["context"].as_integer(), Some(16));
+    assert_eq!(config["sizes"]["dropout"].as_float(), Some(0.0));
     assert_eq!(config["chunks"].as_integer(), Some(1));
     assert_eq!(config["recompute"].as_str(), Some("never"));
     assert_eq!(config["balance"].as_array().map(Vec::len), Some(2));

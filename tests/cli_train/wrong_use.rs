@@ -64,9 +64,9 @@ const SIZES: [Case; 21] = [
     ),
     (
         &["--heads", "3"],
-        &["--d-model 128 is not a multiple of --heads 3"],
+        &["d_model 128 is not a multiple of heads 3"],
     ),
-    (&["--dropout", "1"], &["--dropout", "below 1"]),
+    (&["--dropout", "1"], &["--dropout 1", "below 1"]),
     (&["--lr", "nan"], &["--lr", "above 0"]),
     (&["--micro", "-1"], &["--micro", "at least 1"]),
     (&["--micro", "33"], &["--micro 33 is more than --batch 32"]),
@@ -78,13 +78,16 @@ const SIZES: [Case; 21] = [
     (&["--batch", "1000000000000"], &["--batch", "at most"]),
     (
         &["--batch", "4294967296"],
-        &["--batch", "characters a step"],
+        &["--batch", "256 values", "a step at most"],
     ),
     (
         &["--layers", "18446744073709551615"],
-        &["--layers", "at most 4096"],
+        &["--layers", "from 1 to 4096"],
     ),
-    (&["--d-model", "100000000"], &["--d-model", "at most 65536"]),
+    (
+        &["--d-model", "100000000"],
+        &["--d-model", "from 1 to 16777216"],
+    ),
     (
         &["--threads-per-stage", "100000"],
         &["--threads-per-stage", "at most 1024"],
@@ -111,7 +114,7 @@ const STAGES_AND_FILES: [Case; 22] = [
         &["--schedule", "zbv", "--layers", "1"],
         &[
             "2 devices with 2 chunks each (--schedule zbv) make 4 stages",
-            "only 3 layers (1 blocks, embedding and head)",
+            "`gpt` has only 3 layers (embed .. head)",
             "--layers 2",
         ],
     ),

@@ -59,6 +59,7 @@ fn one_model_is_described_with_the_sizes_that_were_asked_for() {
 fn wrong_use_names_the_nearest_model_and_size() {
     for (args, message) in [
         (&["resnet100"][..], "did you mean `resnet101`?"),
+        (&["gtp"], "did you mean `gpt`?"),
         (&["gpt", "layer=3"], "did you mean `layers`?"),
         (&["gpt", "--jsn"], "--json"),
     ] {

@@ -44,9 +44,13 @@ fn wrong_names_and_values_say_what_is_right() {
     );
     let whole = "must be a whole number from 1 to 16777216";
     for value in ["0", "-1", "1.5", "1e9", "nan", "inf"] {
-        let setting = format!("depth={value}");
+        let setting = format!("hidden={value}");
         assert_eq!(refused("mlp", &[&setting]), format!("`{setting}`: {whole}"));
     }
+    assert_eq!(
+        refused("mlp", &["depth=4097"]),
+        "`depth=4097`: must be a whole number from 1 to 4096"
+    );
     assert_eq!(refused("mlp", &["depth=x"]), "`depth=x`: must be a number");
     assert_eq!(
         refused("gpt", &["dropout=1"]),
@@ -93,8 +97,31 @@ fn a_name_is_one_models_alone() {
     zoo.add(entry()).unwrap();
     let error = zoo.add(entry()).unwrap_err();
     assert!(matches!(error, ZooError::Taken { .. }), "{error}");
+    let twice = Entry::new("a", |_| anyhow::bail!("none")).preset("a", &[]);
+    let error = Zoo::new().add(twice).unwrap_err();
+    assert!(matches!(error, ZooError::Taken { .. }), "{error}");
     assert_eq!(
         zoo.spec("mine", [""; 0]).unwrap_err().to_string(),
         "the model `mine` cannot have these sizes: no sizes fit"
+    );
+}
+
+#[test]
+fn a_size_has_a_name_that_can_be_a_flag_and_is_there_once() {
+    let refused = |name: &str, other: &str| {
+        let entry = Entry::new("mine", |_| anyhow::bail!("none"));
+        let entry = entry.count(name, 1, "").count(other, 1, "");
+        Zoo::new().add(entry).unwrap_err().to_string()
+    };
+    for name in ["", "d-model", "Width", "3d", "a=b", "two words"] {
+        let error = refused("width", name);
+        assert!(
+            error.contains(&format!("a size `{name}`: its name must be")),
+            "{error}"
+        );
+    }
+    assert_eq!(
+        refused("width", "width"),
+        "the model `mine` cannot have a size `width`: it has one already"
     );
 }

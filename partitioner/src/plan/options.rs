@@ -2,7 +2,7 @@
 
 use super::PlanError;
 use crate::machine::Machine;
-use crate::profile::{MAX_BATCH, Profile};
+use crate::profile::MAX_BATCH;
 use crate::schedule::ScheduleKind;
 use crate::solve::Recompute;
 
@@ -50,8 +50,8 @@ impl PlanOptions {
         }
     }
 
-    /// Samples in a mini-batch.
-    pub(super) fn samples(&self, profile: &Profile) -> Result<usize, PlanError> {
+    /// Samples in a mini-batch; `size` is that of the profile's micro-batch.
+    pub(super) fn samples(&self, size: usize) -> Result<usize, PlanError> {
         let devices = self.machine.devices().len();
         let micro = self.micro_batches.unwrap_or(4 * devices);
         if !(1..=MAX_MICRO).contains(&micro) {
@@ -65,7 +65,7 @@ impl PlanOptions {
             );
             return Err(PlanError::Options(rule));
         }
-        let samples = self.batch.unwrap_or(micro.saturating_mul(profile.batch()));
+        let samples = self.batch.unwrap_or(micro.saturating_mul(size));
         if samples == 0 || samples > MAX_BATCH * 64 {
             let rule = format!(
                 "a mini-batch of {samples} samples: must be from 1 to {}",

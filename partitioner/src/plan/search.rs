@@ -37,8 +37,8 @@ const SEARCHED: usize = 4;
 /// Linear in the actions of the schedules tried, of which there are at most about 200, plus an
 /// exact cut for each and a bounded number of further simulations.
 pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError> {
-    let samples = options.samples(profile)?;
-    let (jobs, reason) = jobs(profile, options, samples);
+    let samples = options.samples(profile.batch())?;
+    let (jobs, reason) = jobs(profile.layers().len(), options, samples);
     let tried = in_parallel(&jobs, |job| job.run(profile, options));
     let mut fitting = Vec::new();
     let mut misfits = Vec::new();
@@ -68,6 +68,28 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     let best = fitting.remove(0);
     let alternatives = alternatives(&best, &fitting, &misfits);
     Ok(best.plan(alternatives))
+}
+
+impl PlanOptions {
+    /// Checks what needs no profile: that some schedule exists for these options and a
+    /// model of `layers` layers.
+    ///
+    /// # Errors
+    /// As [`plan()`], but for memory.
+    pub fn check(&self, layers: usize) -> Result<(), PlanError> {
+        let (jobs, mut reason) = jobs(layers, self, self.samples(1)?);
+        for job in jobs {
+            match job.kind.generate(job.shape) {
+                Ok(_) => return Ok(()),
+                Err(error) => reason = error.to_string(),
+            }
+        }
+        Err(PlanError::NoSchedule {
+            devices: self.machine.devices().len(),
+            layers,
+            reason,
+        })
+    }
 }
 
 /// Moves the fastest candidate of each schedule to the front, keeping the order among
@@ -102,8 +124,8 @@ enum Outcome {
     Refused(String),
 }
 
-fn jobs(profile: &Profile, options: &PlanOptions, samples: usize) -> (Vec<Job>, String) {
-    let (devices, layers) = (options.machine.devices().len(), profile.layers().len());
+fn jobs(layers: usize, options: &PlanOptions, samples: usize) -> (Vec<Job>, String) {
+    let devices = options.machine.devices().len();
     let mut jobs = Vec::new();
     for kind in options.schedules() {
         for chunks in options.chunk_counts(layers) {

@@ -250,3 +250,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn options_for_which_no_schedule_exists_are_refused_without_a_profile() {
+    let mut options = PlanOptions::new(Machine::new(2).unwrap());
+    options.batch = Some(32);
+    assert_eq!(options.check(9), Ok(()));
+    options.schedule = Some(ScheduleKind::GPipe);
+    options.chunks = Some(2);
+    let error = options.check(9).unwrap_err();
+    assert!(
+        error.to_string().contains("one chunk per device"),
+        "{error}"
+    );
+    options.schedule = None;
+    options.chunks = Some(5);
+    let error = options.check(9).unwrap_err();
+    assert!(
+        error.to_string().contains("every stage needs a layer"),
+        "{error}"
+    );
+    options.chunks = None;
+    options.micro_batches = Some(33);
+    assert!(matches!(options.check(9), Err(PlanError::Options(_))));
+}

@@ -11,8 +11,16 @@ const UNEVEN: f64 = 1.1;
 /// A larger idle share, where devices are even, is the schedule's own.
 const IDLE: f64 = 0.2;
 
-/// The sentence.
-pub(super) fn sentence(profile: &Profile, plan: &Plan, options: &PlanOptions) -> String {
+/// The sentence; `load` is what a batch takes to load, where that was measured.
+pub(super) fn sentence(
+    profile: &Profile,
+    plan: &Plan,
+    options: &PlanOptions,
+    load: Option<Micros>,
+) -> String {
+    if let Some(sentence) = load.and_then(|load| input_bound(load, plan.step)) {
+        return sentence;
+    }
     if plan.recompute.contains(&true) {
         let count = plan.recompute.iter().filter(|&&redo| redo).count();
         return format!(
@@ -45,6 +53,19 @@ pub(super) fn sentence(profile: &Profile, plan: &Plan, options: &PlanOptions) ->
          shorter",
         100.0 * (1.0 - plan.bubble_fraction)
     )
+}
+
+/// The verdict where a batch takes longer to load than to train on, which goes on
+/// meanwhile: devices then wait for the loader, whatever the plan.
+fn input_bound(load: Micros, step: Micros) -> Option<String> {
+    let waits = 1.0 - step.get() / load.get();
+    (load > step).then(|| {
+        format!(
+            "input-bound: a batch takes {load} to load and {step} to train on, so devices wait {:.0} \
+             % of the time; store the data better, read it in parallel, or prefetch more",
+            100.0 * waits
+        )
+    })
 }
 
 /// The share of the step that free transfers would save.
@@ -86,4 +107,22 @@ pub(super) fn cuts(partition: &Partition) -> impl Fn(usize) -> Option<StageId> {
         .map(|stage| partition.range(StageId(stage)).start)
         .collect();
     move |layer| starts.iter().position(|&start| start == layer).map(StageId)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loader_that_cannot_keep_up_is_the_limit() {
+        let micros = |number| Micros::new(number).unwrap();
+        assert_eq!(input_bound(micros(900.0), micros(1000.0)), None);
+        assert_eq!(input_bound(micros(1000.0), micros(1000.0)), None);
+        assert_eq!(input_bound(Micros::ZERO, Micros::ZERO), None);
+        assert_eq!(
+            input_bound(micros(4000.0), micros(1000.0)).unwrap(),
+            "input-bound: a batch takes 4.00 ms to load and 1.00 ms to train on, so devices wait 75 \
+             % of the time; store the data better, read it in parallel, or prefetch more"
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! `gpipe-rs profile`: what a model's layers cost here, and how to run it then.
 
+mod job;
 mod limit;
-mod models;
 mod options;
 mod report;
 
@@ -11,35 +11,33 @@ use std::time::Duration;
 use gpipe_partitioner::{Machine, Plan, PlanOptions, ScheduleKind, plan};
 
 use super::{Failure, output, say};
+use crate::models::zoo::Zoo;
 use crate::{ProfileOptions, Profiled, profile};
 
 pub(super) use options::Args;
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+use job::Job;
+use report::Loading;
+
+pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     super::train::silence_caught_panics();
-    args.check()?;
-    let machine = machine(args)?;
-    let (sizes, options) = (args.sizes(), profile_options(args));
-    let largest = sizes.iter().copied().max().unwrap_or(1);
-    let (model, sample) = models::build(args, largest)?;
-    say(&format!(
-        "measuring {}: {} layers at micro-batches of {sizes:?} samples, for at most about {}",
-        args.model.name(),
-        model.len(),
-        report::at_most(options.budget, model.len(), sizes.len()),
-    ));
+    let job = Job::new(args, zoo)?;
+    let options = profile_options(args);
+    let (model, sample) = job.sample()?;
+    say(&report::beginning(job.spec(), args, options.budget)?);
     let measured = profile(&model, &sample, &options).map_err(super::train::failure)?;
     for doubt in &measured.doubts {
         say(&format!("note: {doubt}"));
     }
-    let plan_options = plan_options(args, machine, &measured);
+    let loading = job.loading()?;
+    let plan_options = with_link(job.options, &measured);
     let written = write(args.output.as_deref(), &measured.profile.to_json());
     let plan = plan(&measured.profile, &plan_options).map_err(super::plan::failure);
     // Also where no plan fits: the measurements are done.
     written?;
     let plan = plan?;
     write(args.plan.as_deref(), &plan.to_json())?;
-    print(args, &measured, &plan, &plan_options)
+    print(args, &measured, &plan, &plan_options, loading.as_ref())
 }
 
 fn print(
@@ -47,15 +45,18 @@ fn print(
     measured: &Profiled,
     plan: &Plan,
     options: &PlanOptions,
+    loading: Option<&Loading>,
 ) -> Result<(), Failure> {
-    let limit = limit::sentence(&measured.profile, plan, options);
+    let load = loading.map(|loading| loading.each);
+    let limit = limit::sentence(&measured.profile, plan, options, load);
     if args.json {
-        return output::print(&output::json(&report::json(measured, plan, &limit)?));
+        let report = report::json(measured, plan, loading, &limit)?;
+        return output::print(&output::json(&report));
     }
     if args.prints_data() {
         return Ok(());
     }
-    output::print(&report::text(measured, plan, &limit))?;
+    output::print(&report::text(measured, plan, loading, &limit))?;
     say(&format!("{} of parameters", report::parameters(measured)));
     Ok(())
 }
@@ -75,7 +76,7 @@ fn profile_options(args: &Args) -> ProfileOptions {
     if let Some(budget) = args.budget {
         options.budget = Duration::from_millis(budget as u64);
     }
-    options.sizes = args.sizes();
+    options.sizes = args.micro_sizes();
     options.low_memory = args.low_memory;
     options.threads_per_stage = args.threads_per_stage;
     options
@@ -89,15 +90,20 @@ fn machine(args: &Args) -> Result<Machine, Failure> {
     machine.map_err(|error| Failure::Usage(error.to_string()))
 }
 
-fn plan_options(args: &Args, machine: Machine, measured: &Profiled) -> PlanOptions {
-    let mut options = PlanOptions::new(match measured.link {
-        Some(link) => machine.with_link(link.link()),
-        None => machine,
-    });
+/// What is to be planned for, but for the link.
+fn plan_options(args: &Args) -> Result<PlanOptions, Failure> {
+    let mut options = PlanOptions::new(machine(args)?);
     options.micro_batches = args.micro;
     options.batch = Some(args.batch);
     options.schedule = Some(args.schedule).filter(|&kind| kind != ScheduleKind::Auto);
     options.chunks = args.chunks;
     options.recompute = args.recompute;
+    Ok(options)
+}
+
+fn with_link(mut options: PlanOptions, measured: &Profiled) -> PlanOptions {
+    if let Some(link) = measured.link {
+        options.machine = options.machine.with_link(link.link());
+    }
     options
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use gpipe_partitioner::{Bytes, Recompute, ScheduleKind};
 use tch::Device;
 
-use super::models::{self, Model};
+use crate::cli::model::flags::Given;
 use crate::cli::{Failure, input};
 
 /// The longest a layer may be measured, in milliseconds: an hour.
@@ -15,12 +15,17 @@ const MAX_BUDGET: usize = 3_600_000;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   gpipe-rs profile --model gpt --layers 6 --d-model 128 --devices cpu,cpu --batch 32 --plan plan.json
-  gpipe-rs train --layers 6 --d-model 128 --batch 32 --plan plan.json
-  gpipe-rs profile --model mlp --hidden 1024 --depth 8 --devices cpu,cpu --micro 8 -o profile.json")]
+  gpipe-rs train --model gpt --layers 6 --d-model 128 --batch 32 --plan plan.json
+  gpipe-rs profile --model gpt2-xl --batch 4 --quick --low-memory
+  gpipe-rs models gpt2 layers=4 --json > model.json; gpipe-rs profile --model model.json")]
 pub(in crate::cli) struct Args {
-    /// The model: gpt (as `train` has it) or mlp.
-    #[arg(long, value_name = "NAME", value_parser = models::name)]
-    pub(super) model: Model,
+    /// The model: a name that the verb `models` lists, or a file (- is standard input) with
+    /// what `models NAME --json` prints. The flags of sizes below come on top.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(super) model: String,
+    /// The sizes that flags give; those are made from the models.
+    #[arg(skip)]
+    pub(in crate::cli) sizes: Given,
     /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
     #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
     pub(super) devices: Vec<Device>,
@@ -46,35 +51,13 @@ pub(in crate::cli) struct Args {
     /// Whether stages recompute their forward: never, always or auto (each by itself).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
     pub(super) recompute: Recompute,
-    /// gpt: transformer blocks.
-    #[arg(long, value_name = "N", default_value = "6", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    pub(super) layers: usize,
-    /// gpt: features of a token.
-    #[arg(long, value_name = "N", default_value = "128", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    pub(super) d_model: usize,
-    /// gpt: attention heads; must divide --d-model.
-    #[arg(long, value_name = "N", default_value = "4", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    pub(super) heads: usize,
-    /// gpt: tokens of a sequence.
-    #[arg(long, value_name = "N", default_value = "128", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    pub(super) seq: usize,
-    /// gpt: distinct tokens; by default the characters of the built-in text.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    pub(super) vocab: Option<usize>,
-    /// mlp: input features.
-    #[arg(long, value_name = "N", default_value = "784", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    pub(super) inputs: usize,
-    /// mlp: features of a hidden layer.
-    #[arg(long, value_name = "N", default_value = "1024", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    pub(super) hidden: usize,
-    /// mlp: hidden layers.
-    #[arg(long, value_name = "N", default_value = "8", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    pub(super) depth: usize,
-    /// mlp: classes.
-    #[arg(long, value_name = "N", default_value = "10", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    pub(super) outputs: usize,
-    /// Build and measure one layer at a time: slower devices' memory is not needed for
-    /// more than one. Nothing runs beside it then.
+    /// A text, or `synthetic`, that `train --data` is to be given: its loader is measured
+    /// and compared with the step. The model is then the one that `train` makes for it.
+    #[arg(long, value_name = "FILE|synthetic")]
+    pub(super) data: Option<PathBuf>,
+    /// Keep one layer in memory at a time, for models that memory cannot hold: its
+    /// parameters, gradients and activations. Nothing competes with it then, as the other
+    /// stages do in training: times are a little too good.
     #[arg(long)]
     pub(super) low_memory: bool,
     /// Measure as few times as can be: for a first look.
@@ -92,7 +75,8 @@ pub(in crate::cli) struct Args {
     /// Write the plan to a file as JSON, for `train --plan`; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub(super) plan: Option<PathBuf>,
-    /// Print one JSON object: profile, plan, spread, link, doubts.
+    /// Print one JSON object: profile, plan, spread, link, input (null without --data),
+    /// doubts, limit.
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -168,7 +152,7 @@ impl Args {
                     .map_err(|why| Failure::Usage(format!("{flag} {}: {why}", path.display())))?;
             }
         }
-        models::check(self)
+        Ok(())
     }
 
     /// Whether standard output is one of the JSON formats.
@@ -178,7 +162,7 @@ impl Args {
     }
 
     /// Sizes of micro-batches to measure, between which the others lie.
-    pub(super) fn sizes(&self) -> Vec<usize> {
+    pub(super) fn micro_sizes(&self) -> Vec<usize> {
         let devices = self.devices.len();
         let micros = match self.micro {
             Some(micro) => vec![micro, 2 * micro],

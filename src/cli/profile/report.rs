@@ -1,22 +1,40 @@
 //! A profile for the eye, and as JSON.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use gpipe_partitioner::{Bytes, LayerProfile, Micros, Plan, StageId};
 use serde_json::{Value, json};
 
 use super::limit::cuts;
+use super::options::Args;
 use crate::Profiled;
+use crate::cli::models::thousands;
 use crate::cli::plan::report as plan_report;
 use crate::cli::table::{Align, Table};
+use crate::models::zoo::ModelSpec;
 
 /// Columns of the bars.
 const BAR: usize = 16;
 /// Runners-up that are told.
 const RUNNERS_UP: usize = 2;
 
+/// What the loader of a training takes for a batch.
+#[derive(Debug)]
+pub(super) struct Loading {
+    pub(super) data: String,
+    /// Samples of the batch.
+    pub(super) batch: usize,
+    pub(super) each: Micros,
+}
+
 /// Layers with bars and cuts, the plan, and what limits it.
-pub(super) fn text(measured: &Profiled, plan: &Plan, limit: &str) -> String {
+pub(super) fn text(
+    measured: &Profiled,
+    plan: &Plan,
+    loading: Option<&Loading>,
+    limit: &str,
+) -> String {
     let profile = &measured.profile;
     let mut text = format!(
         "{} layers on {}, times of a micro-batch of {} samples ({})\n\n",
@@ -37,6 +55,9 @@ pub(super) fn text(measured: &Profiled, plan: &Plan, limit: &str) -> String {
             "\nhand-over to the next device: {}, {rate}",
             link.latency
         );
+    }
+    if let Some(Loading { data, batch, each }) = loading {
+        let _ = writeln!(text, "\nloading {batch} samples from {data}: {each}");
     }
     let mut short = plan.clone();
     short.alternatives.truncate(RUNNERS_UP);
@@ -116,8 +137,16 @@ fn bar(value: f64, most: f64) -> String {
 pub(super) fn json(
     measured: &Profiled,
     plan: &Plan,
+    loading: Option<&Loading>,
     limit: &str,
 ) -> Result<Value, serde_json::Error> {
+    let input = loading.map(|loading| {
+        json!({
+            "data": loading.data,
+            "batch": loading.batch,
+            "batch_us": loading.each,
+        })
+    });
     let spread = measured.spread.iter().map(|layer| {
         json!({
             "layer": layer.layer,
@@ -139,15 +168,26 @@ pub(super) fn json(
         "plan": serde_json::from_str::<Value>(&plan.to_json())?,
         "spread": spread.collect::<Vec<_>>(),
         "link": link,
+        "input": input,
         "doubts": doubts.collect::<Vec<_>>(),
         "limit": limit,
     }))
 }
 
-/// What a run needs, for the line that is told while it is measured.
-pub(super) fn at_most(budget: std::time::Duration, layers: usize, sizes: usize) -> Micros {
-    let micros = budget.as_secs_f64() * 1e6 * (layers * sizes) as f64;
-    Micros::new(micros).unwrap_or(Micros::ZERO)
+/// The line that is told while measuring: a model may be too large for the patience,
+/// or the memory, of who waits.
+pub(super) fn beginning(spec: &ModelSpec, args: &Args, budget: Duration) -> anyhow::Result<String> {
+    let (parameters, layers) = (spec.parameters()?, spec.build().len());
+    let sizes = args.micro_sizes();
+    let seconds = (budget.as_secs_f64() * (layers * sizes.len()) as f64).ceil();
+    let listed: Vec<String> = sizes.iter().map(usize::to_string).collect();
+    Ok(format!(
+        "measuring {}: {} parameters in {layers} layers, micro-batches of {} samples; some {seconds} \
+         s, minutes where one pass takes seconds",
+        spec.name(),
+        thousands(parameters),
+        listed.join(", "),
+    ))
 }
 
 /// The sum of all parameters.

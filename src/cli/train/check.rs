@@ -7,36 +7,26 @@ use gpipe_partitioner::{ScheduleKind, Shape};
 use super::Failure;
 use super::options::Args;
 use super::report::Format;
+use crate::cli::model::Chosen;
 
-/// The most characters of a mini-batch: gigabytes of tokens alone are a slip.
-const MAX_TOKENS: usize = 1 << 28;
-
-/// Checks the arguments against each other.
-pub(super) fn check(args: &Args) -> Result<(), Failure> {
-    let checks = [sizes, schedule, balance, layers, files];
-    checks
+/// Checks the arguments against each other and the model.
+pub(super) fn check(args: &Args, chosen: &Chosen) -> Result<(), Failure> {
+    let checks = [micro(args), schedule(args), balance(args, chosen)];
+    let checks = checks
         .into_iter()
-        .try_for_each(|check| check(args))
-        .map_err(Failure::Usage)
+        .chain([layers(args, chosen), files(args)]);
+    let mut results = checks.filter_map(Result::err);
+    match results.next() {
+        Some(why) => Err(Failure::Usage(why)),
+        None => Ok(()),
+    }
 }
 
-fn sizes(args: &Args) -> Result<(), String> {
-    let (d_model, heads) = (args.d_model, args.heads);
-    if !d_model.is_multiple_of(heads) {
-        return Err(format!(
-            "--d-model {d_model} is not a multiple of --heads {heads}: heads share the features evenly"
-        ));
-    }
+fn micro(args: &Args) -> Result<(), String> {
     if args.micro > args.batch {
         return Err(format!(
-            "--micro {} is more than --batch {}: a micro-batch is at least one sequence",
+            "--micro {} is more than --batch {}: a micro-batch is at least one sample",
             args.micro, args.batch
-        ));
-    }
-    if args.batch.saturating_mul(args.seq) > MAX_TOKENS {
-        return Err(format!(
-            "--batch {} times --seq {} is more than {MAX_TOKENS} characters a step",
-            args.batch, args.seq
         ));
     }
     Ok(())
@@ -53,7 +43,7 @@ fn schedule(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-fn balance(args: &Args) -> Result<(), String> {
+fn balance(args: &Args, chosen: &Chosen) -> Result<(), String> {
     let Some(balance) = &args.balance else {
         return Ok(());
     };
@@ -65,20 +55,21 @@ fn balance(args: &Args) -> Result<(), String> {
         ));
     }
     let add = |sum: usize, number: &usize| sum.saturating_add(*number);
-    let (layers, sum) = (args.model_layers(), balance.iter().fold(0, add));
-    if sum != layers {
+    let sum = balance.iter().fold(0, add);
+    if sum != chosen.layers() {
         return Err(format!(
-            "--balance adds up to {sum} layers, but the model has {layers} ({} blocks, embedding and head)",
-            args.layers
+            "--balance adds up to {sum} layers, but `{}` has {}",
+            chosen.spec.name(),
+            chosen.describe_layers()
         ));
     }
     Ok(())
 }
 
 /// Every stage has at least one layer.
-fn layers(args: &Args) -> Result<(), String> {
-    let (layers, stages) = (args.model_layers(), stages(args));
-    if stages <= layers {
+fn layers(args: &Args, chosen: &Chosen) -> Result<(), String> {
+    let stages = stages(args);
+    if stages <= chosen.layers() {
         return Ok(());
     }
     let fewer = if args.chunks() > 1 {
@@ -86,11 +77,14 @@ fn layers(args: &Args) -> Result<(), String> {
     } else {
         "fewer devices"
     };
+    let more = chosen
+        .size_for(|layers| layers >= stages)
+        .unwrap_or_else(|| "a model of more layers".to_owned());
     Err(format!(
-        "{}, but the model has only {layers} layers ({} blocks, embedding and head): use {fewer}, or --layers {}",
+        "{}, but `{}` has only {}: use {fewer}, or {more}",
         arithmetic(args),
-        args.layers,
-        stages - 2
+        chosen.spec.name(),
+        chosen.describe_layers(),
     ))
 }
 

@@ -1,6 +1,8 @@
-//! `gpipe-rs train`: a character-level GPT on a text, as a pipeline.
+//! `gpipe-rs train`: a model of the zoo on a text or on made-up data, as a pipeline.
 
 mod check;
+mod held_out;
+mod job;
 mod memory;
 mod options;
 mod outcome;
@@ -11,19 +13,17 @@ mod run_folder;
 mod sample;
 mod values;
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use gpipe_partitioner::{Plan, render};
-use tch::{Kind, Tensor};
+use gpipe_partitioner::render;
 
 use super::Failure;
-use crate::data::{Prefetch, Sampler, TextError, TextSet, Windows};
-use crate::models::gpt;
-use crate::{Error, Optimizer, Pipeline, StepReport, Values};
+use crate::models::zoo::Zoo;
+use crate::{Error, Pipeline, StepReport};
 
 pub(super) use options::Args;
 
+use job::Job;
 use outcome::Outcome;
 use progress::Progress;
 use report::Comparison;
@@ -32,27 +32,21 @@ use run_folder::{RunFolder, StepRecord};
 /// Columns of the timeline that is printed at the end.
 const WIDTH: usize = 100;
 
-pub(super) fn run(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     silence_caught_panics();
-    let plan = args.plan.as_deref().map(planned::read).transpose()?;
-    let args = &match &plan {
-        Some(plan) => planned::applied(args, plan)?,
-        None => args.clone(),
-    };
-    check::check(args)?;
-    let text = Arc::new(args.text()?);
-    text.require(args.seq)
-        .map_err(|error| Failure::Usage(error.to_string()))?;
-    let mut pipe = build(args, &text, plan.as_ref())?;
-    let mut folder = RunFolder::create(args, &pipe)?;
-    let progress = Progress::new(args, &pipe);
-    let mut outcome = train(args, &text, &mut pipe, &mut folder, &progress)?;
-    progress.say("measuring the held-out loss");
-    outcome.held_out_loss = held_out_loss(&mut pipe, &text, args)?;
-    if !args.json {
-        outcome.sample = Some(sample::generate(&mut pipe, &text, args)?);
+    let job = Job::new(args, zoo)?;
+    let mut pipe = job.pipeline()?;
+    let mut folder = RunFolder::create(&job, &pipe)?;
+    let progress = Progress::new(&job, &pipe);
+    let mut outcome = train(&job, &mut pipe, &mut folder, &progress)?;
+    if let Some((text, seq)) = job.source.text() {
+        progress.say("measuring the held-out loss");
+        outcome.held_out_loss = Some(held_out::loss(&mut pipe, text, seq, &job)?);
+        if !job.args.json {
+            outcome.sample = Some(sample::generate(&mut pipe, text, seq, job.args.seed));
+        }
     }
-    outcome.print(args, plan.as_ref())?;
+    outcome.print(&job)?;
     outcome.files
 }
 
@@ -68,23 +62,25 @@ pub(super) fn silence_caught_panics() {
 }
 
 fn train(
-    args: &Args,
-    text: &Arc<TextSet>,
+    job: &Job,
     pipe: &mut Pipeline,
     folder: &mut RunFolder,
     progress: &Progress,
 ) -> Result<Outcome, Failure> {
-    let mut optimizer = Optimizer::new(args.optimizer());
+    let (args, spec) = (&job.args, &job.chosen.spec);
+    let mut optimizer = job.optimizer();
     let mut outcome = Outcome::new(folder.path());
-    for (step, windows) in (1..).zip(batches(args, text)?) {
+    let batches = job.source.feed(spec, args.batch, args.steps, args.seed)?;
+    for (step, batch) in (1..).zip(batches) {
         // A computed schedule may change after a step: what counts is the one before.
         let schedule = (step == args.steps).then(|| pipe.schedule());
         let schedule = schedule.transpose().map_err(failure)?;
+        let (x, y) = batch?;
         let start = Instant::now();
-        let (x, y) = windows?.tensors()?;
-        let report = pipe.train_step(x, y, next_token_loss).map_err(failure)?;
+        let report = pipe.train_step(x, y, spec.loss()).map_err(failure)?;
+        optimizer.set_lr(args.lr_at(step));
         optimizer.step(pipe).map_err(failure)?;
-        let record = record(step, &report, start.elapsed().as_secs_f64(), args);
+        let record = record(step, &report, start.elapsed().as_secs_f64(), job);
         folder.step(&record)?;
         progress.step(&record);
         outcome.add(&record);
@@ -125,56 +121,20 @@ fn last_step(
     Ok(())
 }
 
-/// A run's batches, made ahead of their use.
-fn batches(
-    args: &Args,
-    text: &Arc<TextSet>,
-) -> std::io::Result<Prefetch<Result<Windows, TextError>>> {
-    let (text, batch, seq) = (Arc::clone(text), args.batch, args.seq);
-    let mut sampler = Sampler::new(args.seed);
-    let draw = move || sampler.batch(&text, batch, seq);
-    Prefetch::new(2, std::iter::repeat_with(draw).take(args.steps))
-}
-
-fn record(step: usize, report: &StepReport, seconds: f64, args: &Args) -> StepRecord {
-    let tokens = (args.batch * args.seq) as f64;
+fn record(step: usize, report: &StepReport, seconds: f64, job: &Job) -> StepRecord {
+    let samples_per_s = job.args.batch as f64 / seconds;
     StepRecord {
         step,
         loss: report.loss,
-        tokens_per_s: tokens / seconds,
+        samples_per_s,
+        tokens_per_s: job.tokens.map(|tokens| tokens as f64 * samples_per_s),
         step_ms: seconds * 1e3,
         makespan_ms: report.timeline.makespan().get() / 1e3,
         bubble_measured: report.bubble_measured(),
         bubble_predicted: report.bubble_predicted(),
-        chunks: args.chunks(),
-        recompute: args.recompute.to_string(),
+        chunks: job.args.chunks(),
+        recompute: job.args.recompute.to_string(),
     }
-}
-
-/// Mean cross-entropy of the next token, in nats.
-pub(super) fn next_token_loss(logits: &Tensor, targets: &Tensor) -> Result<Tensor, tch::TchError> {
-    let vocab = logits.size().last().copied().unwrap_or(1);
-    logits.f_view([-1, vocab])?.f_cross_entropy_loss(
-        &targets.f_view([-1])?,
-        None::<Tensor>,
-        tch::Reduction::Mean,
-        -100,
-        0.0,
-    )
-}
-
-/// Mean loss over the held-out text in windows, in nats per character.
-fn held_out_loss(pipe: &mut Pipeline, text: &TextSet, args: &Args) -> Result<f64, Failure> {
-    let (mut sum, mut count) = (0.0, 0.0);
-    for windows in text.held_out(args.batch, args.seq) {
-        let (x, y) = windows.tensors()?;
-        let logits = pipe.forward(Values::from(x)).map_err(failure)?;
-        let y = y.to_device(logits.device());
-        let tokens = y.numel() as f64;
-        sum += next_token_loss(&logits.to_kind(Kind::Float), &y)?.double_value(&[]) * tokens;
-        count += tokens;
-    }
-    Ok(sum / count)
 }
 
 /// Wrong use or a failed run, as the library tells them apart.
@@ -183,26 +143,4 @@ pub(super) fn failure(error: Error) -> Failure {
         return Failure::Usage(error.to_string());
     }
     Failure::Run(error.into())
-}
-
-fn build(args: &Args, text: &TextSet, plan: Option<&Plan>) -> Result<Pipeline, Failure> {
-    let model = gpt(args.sizes(text.vocabulary().len()));
-    let mut builder = Pipeline::builder(model)
-        .devices(&args.devices)
-        .micro_batches(args.micro)
-        .schedule(args.schedule)
-        .measure_memory(true)
-        .chunks(args.chunks())
-        .recompute(args.recompute.clone())
-        .seed(args.seed);
-    if let Some(balance) = &args.balance {
-        builder = builder.balance(balance);
-    }
-    if let Some(plan) = plan {
-        builder = builder.plan(plan).map_err(failure)?;
-    }
-    if let Some(threads) = args.threads_per_stage {
-        builder = builder.threads_per_stage(threads);
-    }
-    builder.build().map_err(failure)
 }

@@ -5,21 +5,28 @@ use std::path::PathBuf;
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
-use super::Failure;
-use super::values::{
-    at_least_one, blocks, chunks, device, positive, probability, schedule, threads, width,
-};
-use crate::data::{MOBY_DICK, TextSet};
-use crate::models::Gpt;
-use crate::{AdamW, OptimizerKind, Recompute};
+use super::values::{at_least_one, chunks, device, positive, schedule, steps, threads};
+use crate::Recompute;
+use crate::cli::model::flags::Given;
+
+/// Steps of warm-up, in runs that are long enough.
+const WARM_UP: usize = 100;
 
 /// Arguments of `gpipe-rs train`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(
-    after_help = "Example: gpipe-rs train --devices cpu,cpu --micro 8 --schedule zbv --recompute always \
-                  --steps 100 --report report.html"
-)]
+#[command(after_help = "Examples:
+  gpipe-rs train --devices cpu,cpu --micro 8 --schedule zbv --recompute always --report report.html
+  gpipe-rs train --model vgg16 --image 32 --classes 10 --width 16 --hidden 256 --steps 20
+  gpipe-rs models gpt layers=4 --json > model.json
+  gpipe-rs profile --model model.json --plan plan.json && gpipe-rs train --model model.json --plan plan.json")]
 pub(in crate::cli) struct Args {
+    /// The model: a name that the verb `models` lists, or a file (- is standard input) with
+    /// what `models NAME --json` prints. The flags of sizes below come on top.
+    #[arg(long, value_name = "NAME|FILE", default_value = "gpt")]
+    pub(super) model: String,
+    /// The sizes that flags give; those are made from the models.
+    #[arg(skip)]
+    pub(in crate::cli) sizes: Given,
     /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
     #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
     pub(super) devices: Vec<Device>,
@@ -52,27 +59,16 @@ pub(in crate::cli) struct Args {
     /// Training steps.
     #[arg(long, value_name = "N", default_value = "400", allow_negative_numbers = true, value_parser = at_least_one)]
     pub(super) steps: usize,
-    /// Sequences of a mini-batch.
+    /// Samples (texts: sequences) of a mini-batch.
     #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = at_least_one)]
     pub(super) batch: usize,
-    /// Characters of a sequence.
-    #[arg(long, value_name = "N", default_value = "128", allow_negative_numbers = true, value_parser = at_least_one)]
-    pub(super) seq: usize,
-    /// Transformer blocks (the model has two layers more: embedding and head).
-    #[arg(long, value_name = "N", default_value = "6", allow_negative_numbers = true, value_parser = blocks)]
-    pub(super) layers: usize,
-    /// Features of a token.
-    #[arg(long, value_name = "N", default_value = "128", allow_negative_numbers = true, value_parser = width)]
-    pub(super) d_model: usize,
-    /// Attention heads; must divide --d-model.
-    #[arg(long, value_name = "N", default_value = "4", allow_negative_numbers = true, value_parser = width)]
-    pub(super) heads: usize,
-    /// Dropout probability, from 0 to below 1.
-    #[arg(long, value_name = "P", default_value = "0", allow_negative_numbers = true, value_parser = probability)]
-    pub(super) dropout: f64,
-    /// Learning rate of AdamW.
-    #[arg(long, value_name = "RATE", default_value = "0.002", allow_negative_numbers = true, value_parser = positive)]
+    /// Learning rate of AdamW, after the warm-up.
+    #[arg(long, value_name = "RATE", default_value = "0.003", allow_negative_numbers = true, value_parser = positive)]
     pub(super) lr: f64,
+    /// Steps over which the learning rate rises to --lr; by default a quarter of --steps,
+    /// at most 100.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = steps)]
+    pub(super) warmup: Option<usize>,
     /// Seed of initial values, batches and dropout.
     #[arg(
         long,
@@ -84,8 +80,11 @@ pub(in crate::cli) struct Args {
     /// Intra-op threads of each stage; by default the stages share the cores.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = threads)]
     pub(super) threads_per_stage: Option<usize>,
-    /// UTF-8 text to train on; the last tenth is held out. Moby-Dick by default.
-    #[arg(long, value_name = "FILE")]
+    /// UTF-8 text to train on, the last tenth held out, or `synthetic`: inputs and targets
+    /// of the model's shapes, made up once, for the speed alone. By default Moby-Dick for
+    /// models of token sequences, whose vocabulary then is the text's unless it is given,
+    /// and synthetic for the others.
+    #[arg(long, value_name = "FILE|synthetic")]
     pub(super) data: Option<PathBuf>,
     /// Run folder, made new; by default the next free number under `runs`.
     #[arg(long, value_name = "DIR")]
@@ -101,46 +100,27 @@ pub(in crate::cli) struct Args {
     /// Say nothing while training.
     #[arg(long)]
     pub(super) quiet: bool,
-    /// Print one JSON object at the end.
+    /// Print one JSON object at the end. What does not apply is not in it: held_out_loss
+    /// without a text, tokens_per_s without tokens, planned_ms without --plan.
     #[arg(long)]
     pub(super) json: bool,
 }
 
 impl Args {
+    /// Steps until the learning rate is --lr.
+    pub(super) fn warmup(&self) -> usize {
+        self.warmup.unwrap_or(WARM_UP.min(self.steps / 4))
+    }
+
+    /// The learning rate of a step, from 1: it rises in a line over the warm-up. Models
+    /// whose head is tied to the embedding learn far slower without.
+    pub(super) fn lr_at(&self, step: usize) -> f64 {
+        self.lr * (step as f64 / self.warmup().max(1) as f64).min(1.0)
+    }
+
     /// Stages of each device.
     pub(super) fn chunks(&self) -> usize {
         self.chunks
             .unwrap_or_else(|| self.schedule.default_chunks())
-    }
-
-    /// Layers of the model: blocks, embedding and head.
-    pub(super) fn model_layers(&self) -> usize {
-        self.layers + 2
-    }
-
-    pub(super) fn text(&self) -> Result<TextSet, Failure> {
-        let Some(path) = &self.data else {
-            return Ok(TextSet::new(MOBY_DICK));
-        };
-        TextSet::read(path).map_err(|error| Failure::Usage(format!("--data: {error}")))
-    }
-
-    pub(super) fn sizes(&self, vocab: usize) -> Gpt {
-        Gpt {
-            vocab: vocab as i64,
-            context: self.seq as i64,
-            d_model: self.d_model as i64,
-            heads: self.heads as i64,
-            blocks: self.layers,
-            dropout: self.dropout,
-        }
-    }
-
-    pub(super) fn optimizer(&self) -> OptimizerKind {
-        AdamW {
-            lr: self.lr,
-            ..AdamW::default()
-        }
-        .into()
     }
 }

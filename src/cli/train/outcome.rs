@@ -2,24 +2,30 @@
 
 use std::path::{Path, PathBuf};
 
-use gpipe_partitioner::Plan;
 use serde::Serialize;
 
 use super::Failure;
+use super::job::Job;
 use super::memory::{self, DeviceMemory};
-use super::options::Args;
 use super::run_folder::StepRecord;
 use crate::MemoryReport;
 use crate::cli::output;
 
-/// What `--json` prints; times are medians over the steps.
+/// What `--json` prints; times and rates are medians over the steps.
 #[derive(Debug, Serialize)]
 struct Summary<'a> {
+    model: &'a str,
+    data: String,
     steps: usize,
     loss_first: f64,
     loss_last: f64,
-    held_out_loss: f64,
-    tokens_per_s: f64,
+    /// Of texts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_out_loss: Option<f64>,
+    samples_per_s: f64,
+    /// Where a sample is a sequence of tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_per_s: Option<f64>,
     step_ms_median: f64,
     bubble_measured: f64,
     bubble_predicted: f64,
@@ -41,8 +47,8 @@ struct Summary<'a> {
 pub(super) struct Outcome {
     records: Vec<StepRecord>,
     run_dir: PathBuf,
-    /// Nats per character.
-    pub(super) held_out_loss: f64,
+    /// Of texts, per character.
+    pub(super) held_out_loss: Option<f64>,
     pub(super) sample: Option<String>,
     /// The last step beside its prediction, as text.
     pub(super) comparison: String,
@@ -58,7 +64,7 @@ impl Outcome {
         Self {
             records: Vec::new(),
             run_dir,
-            held_out_loss: f64::NAN,
+            held_out_loss: None,
             sample: None,
             comparison: String::new(),
             memory: None,
@@ -70,62 +76,74 @@ impl Outcome {
         self.records.push(record.clone());
     }
 
-    pub(super) fn print(&self, args: &Args, plan: Option<&Plan>) -> Result<(), Failure> {
-        let loss = |record: Option<&StepRecord>| record.map_or(f64::NAN, |record| record.loss);
-        let (first, last) = (loss(self.records.first()), loss(self.records.last()));
-        let tokens_per_s = self.median(|record| record.tokens_per_s);
-        let step_ms = self.median(|record| record.step_ms);
-        let measured = self.median(|record| record.bubble_measured);
-        let predicted = self.median(|record| record.bubble_predicted);
-        let makespan = self.median(|record| record.makespan_ms);
-        let planned_ms = plan.map(|plan| plan.step.get() / 1e3);
-        if args.json {
-            let summary = Summary {
-                steps: self.records.len(),
-                loss_first: first,
-                loss_last: last,
-                held_out_loss: self.held_out_loss,
-                tokens_per_s,
-                step_ms_median: step_ms,
-                bubble_measured: measured,
-                bubble_predicted: predicted,
-                schedule: args.schedule.name(),
-                chunks: args.chunks(),
-                recompute: args.recompute.to_string(),
-                memory: self
-                    .memory
-                    .as_ref()
-                    .map(memory::devices)
-                    .unwrap_or_default(),
-                run_dir: &self.run_dir,
-                planned_ms,
-                makespan_ms_median: makespan,
-            };
+    pub(super) fn print(&self, job: &Job) -> Result<(), Failure> {
+        let summary = self.summary(job);
+        if job.args.json {
             return output::print(&(serde_json::to_string(&summary)? + "\n"));
         }
-        let sample = self.sample.as_deref().unwrap_or_default();
-        output::print(&format!(
-            "\n{sample}\n\nthe last step:\n\n{comparison}\n\
+        output::print(&self.text(&summary))
+    }
+
+    fn summary<'a>(&'a self, job: &'a Job) -> Summary<'a> {
+        let loss = |record: Option<&StepRecord>| record.map_or(f64::NAN, |record| record.loss);
+        let samples_per_s = self.median(|record| record.samples_per_s);
+        let memory = self.memory.as_ref().map(memory::devices);
+        Summary {
+            model: job.chosen.spec.name(),
+            data: job.source.name(),
+            steps: self.records.len(),
+            loss_first: loss(self.records.first()),
+            loss_last: loss(self.records.last()),
+            held_out_loss: self.held_out_loss,
+            samples_per_s,
+            tokens_per_s: job.tokens.map(|tokens| tokens as f64 * samples_per_s),
+            step_ms_median: self.median(|record| record.step_ms),
+            bubble_measured: self.median(|record| record.bubble_measured),
+            bubble_predicted: self.median(|record| record.bubble_predicted),
+            schedule: job.args.schedule.name(),
+            chunks: job.args.chunks(),
+            recompute: job.args.recompute.to_string(),
+            memory: memory.unwrap_or_default(),
+            run_dir: &self.run_dir,
+            planned_ms: job.plan.as_ref().map(|plan| plan.step.get() / 1e3),
+            makespan_ms_median: self.median(|record| record.makespan_ms),
+        }
+    }
+
+    fn text(&self, numbers: &Summary<'_>) -> String {
+        let sample = self.sample.as_ref();
+        let sample = sample.map_or_else(String::new, |sample| format!("\n{sample}\n"));
+        let held_out = numbers.held_out_loss.map_or_else(String::new, |loss| {
+            format!("held-out loss  {loss:.4} per character\n")
+        });
+        let makespan = numbers.makespan_ms_median;
+        let planned = numbers.planned_ms.map_or_else(String::new, |planned| {
+            format!(
+                "plan           {planned:.1} ms predicted, {makespan:.1} ms measured for forward and \
+                 backward (ratio {:.3})\n",
+                planned / makespan
+            )
+        });
+        format!(
+            "{sample}\nthe last step:\n\n{comparison}\n\
              loss           {first:.4} at step 1, {last:.4} at step {steps}\n\
-             held-out loss  {held_out:.4} nats per character\n\
-             speed          {tokens_per_s:.0} tokens/s, {step_ms:.1} ms a step (medians)\n\
+             {held_out}\
+             speed          {speed}, {step_ms:.1} ms a step (medians)\n\
              bubble         {measured:.1} % measured, {predicted:.1} % predicted\n\
              {memory}\
              {planned}\
              run folder     {run}\n",
-            memory = memory::text(self.memory.as_ref()),
             comparison = self.comparison,
-            steps = self.records.len(),
-            held_out = self.held_out_loss,
-            measured = measured * 100.0,
-            predicted = predicted * 100.0,
-            planned = planned_ms.map_or_else(String::new, |planned| format!(
-                "plan           {planned:.1} ms predicted, {makespan:.1} ms measured for forward and \
-                 backward (ratio {:.3})\n",
-                planned / makespan
-            )),
+            first = numbers.loss_first,
+            last = numbers.loss_last,
+            steps = numbers.steps,
+            speed = speed(numbers.samples_per_s, numbers.tokens_per_s),
+            step_ms = numbers.step_ms_median,
+            measured = numbers.bubble_measured * 100.0,
+            predicted = numbers.bubble_predicted * 100.0,
+            memory = memory::text(self.memory.as_ref()),
             run = self.run_dir.display(),
-        ))
+        )
     }
 
     fn median(&self, number: impl Fn(&StepRecord) -> f64) -> f64 {
@@ -133,4 +151,11 @@ impl Outcome {
         numbers.sort_by(f64::total_cmp);
         numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
     }
+}
+
+/// `81.3 samples/s, 10406 tokens/s`
+pub(super) fn speed(samples: f64, tokens: Option<f64>) -> String {
+    let tokens = tokens.map_or_else(String::new, |tokens| format!(", {tokens:.0} tokens/s"));
+    let digits = usize::from(samples < 100.0);
+    format!("{samples:.digits$} samples/s{tokens}")
 }

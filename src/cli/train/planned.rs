@@ -7,22 +7,26 @@ use gpipe_partitioner::Plan;
 use super::Failure;
 use super::options::Args;
 use crate::Recompute;
+use crate::cli::model::Chosen;
 
 /// Reads a plan; a file that is none is wrong use, with file, field and rule.
 pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
     Plan::read(path).map_err(|error| Failure::Usage(format!("--plan: {error}")))
 }
 
-/// The flags that say what the plan says, where it fits the others.
-pub(super) fn applied(args: &Args, plan: &Plan) -> Result<Args, Failure> {
+/// The flags that say what the plan says, where it fits the others and the model.
+pub(super) fn applied(args: &Args, plan: &Plan, chosen: &Chosen) -> Result<Args, Failure> {
     let wrong = |rule: String| Err(Failure::Usage(format!("--plan: {rule}")));
-    let (layers, own) = (plan.partition.layers(), args.model_layers());
-    if layers != own {
+    let layers = plan.partition.layers();
+    if layers != chosen.layers() {
+        let sizes = match chosen.size_for(|own| own == layers) {
+            Some(flag) => format!("use {flag}, or profile this model"),
+            None => "name the model that was profiled, or profile this one".to_owned(),
+        };
         return wrong(format!(
-            "it is for a model of {layers} layers, but this one has {own} (--layers {} blocks, \
-             embedding and head): use --layers {}, or profile this model",
-            args.layers,
-            layers.saturating_sub(2)
+            "it is for a model of {layers} layers, but `{}` has {}: {sizes}",
+            chosen.spec.name(),
+            chosen.describe_layers(),
         ));
     }
     let (devices, own) = (plan.devices(), args.devices.len());

@@ -4,9 +4,11 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::options::Args;
+use super::job::Job;
+use super::outcome;
 use super::run_folder::StepRecord;
 use crate::Pipeline;
+use crate::cli::feed::Source;
 use crate::cli::say;
 
 /// A bar on a terminal, about twenty lines elsewhere, nothing when quiet.
@@ -19,7 +21,8 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(args: &Args, pipe: &Pipeline) -> Self {
+    pub(super) fn new(job: &Job, pipe: &Pipeline) -> Self {
+        let args = &job.args;
         let terminal = std::io::stderr().is_terminal();
         let bar = (terminal && !args.quiet).then(|| bar(args.steps));
         let progress = Self {
@@ -29,7 +32,8 @@ impl Progress {
             steps: args.steps,
         };
         progress.say(&format!(
-            "{} layers over {} stage(s) {:?} on {} device(s), {} micro-batches, schedule {}, recompute {}",
+            "{}: {} layers over {} stage(s) {:?} on {} device(s), {} micro-batches, schedule {}, recompute {}",
+            job.chosen.spec.name(),
             pipe.partition().layers(),
             pipe.partition().stages(),
             pipe.partition().balance(),
@@ -38,6 +42,12 @@ impl Progress {
             args.schedule,
             args.recompute,
         ));
+        if let Source::Synthetic(why) = &job.source {
+            let why = why.as_ref().map_or_else(String::new, |why| {
+                format!(", as the built-in text does not fit ({why})")
+            });
+            progress.say(&format!("data: made up once from the model's shapes{why}"));
+        }
         progress
     }
 
@@ -52,9 +62,9 @@ impl Progress {
 
     pub(super) fn step(&self, record: &StepRecord) {
         let numbers = format!(
-            "loss {:.4}  {:.0} tokens/s  bubble {:.1} % (predicted {:.1} %)",
+            "loss {:.4}  {}  bubble {:.1} % (predicted {:.1} %)",
             record.loss,
-            record.tokens_per_s,
+            outcome::speed(record.samples_per_s, record.tokens_per_s),
             record.bubble_measured * 100.0,
             record.bubble_predicted * 100.0,
         );

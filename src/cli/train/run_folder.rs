@@ -8,17 +8,21 @@ use serde::Serialize;
 use tch::Device;
 
 use super::Failure;
-use super::options::Args;
+use super::job::Job;
 use crate::Pipeline;
+use crate::models::zoo::{ModelSpec, Size};
 
 /// One line of `metrics.jsonl`.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct StepRecord {
     /// From 1.
     pub(super) step: usize,
-    /// Nats per character.
+    /// As the model's loss function has it: for texts, nats per character.
     pub(super) loss: f64,
-    pub(super) tokens_per_s: f64,
+    pub(super) samples_per_s: f64,
+    /// Where a sample is a sequence of tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tokens_per_s: Option<f64>,
     /// From having the batch to the end of the optimizer's update.
     pub(super) step_ms: f64,
     /// From the begin of the first action to the end of the last.
@@ -34,7 +38,7 @@ pub(super) struct StepRecord {
 /// `config.toml`: everything that decides the numbers, and the rest.
 #[derive(Debug, Serialize)]
 struct Config {
-    model: &'static str,
+    model: String,
     devices: Vec<String>,
     balance: Vec<usize>,
     schedule: String,
@@ -43,17 +47,15 @@ struct Config {
     micro: usize,
     steps: usize,
     batch: usize,
-    seq: usize,
-    layers: usize,
-    d_model: usize,
-    heads: usize,
-    dropout: f64,
     optimizer: &'static str,
     lr: f64,
+    warmup: usize,
     seed: u64,
     threads_per_stage: String,
     data: String,
     libtorch: String,
+    /// Of the model: all, those that nobody chose too.
+    sizes: toml::Table,
 }
 
 /// A folder that belongs to one run.
@@ -65,12 +67,12 @@ pub(super) struct RunFolder {
 
 impl RunFolder {
     /// Makes the folder and writes the configuration.
-    pub(super) fn create(args: &Args, pipe: &Pipeline) -> Result<Self, Failure> {
-        let path = match &args.out {
+    pub(super) fn create(job: &Job, pipe: &Pipeline) -> Result<Self, Failure> {
+        let path = match &job.args.out {
             Some(path) => claim(path)?,
             None => next_free(Path::new("runs"))?,
         };
-        let config = toml::to_string(&config(args, pipe)).map_err(anyhow::Error::from)?;
+        let config = toml::to_string(&config(job, pipe)).map_err(anyhow::Error::from)?;
         write(&path.join("config.toml"), config.as_bytes())?;
         let metrics = path.join("metrics.jsonl");
         let file = File::create(&metrics).map_err(|error| cannot_write(&metrics, &error))?;
@@ -98,9 +100,10 @@ impl RunFolder {
     }
 }
 
-fn config(args: &Args, pipe: &Pipeline) -> Config {
+fn config(job: &Job, pipe: &Pipeline) -> Config {
+    let args = &job.args;
     Config {
-        model: "gpt",
+        model: job.chosen.spec.name().to_owned(),
         devices: args
             .devices
             .iter()
@@ -113,24 +116,31 @@ fn config(args: &Args, pipe: &Pipeline) -> Config {
         micro: args.micro,
         steps: args.steps,
         batch: args.batch,
-        seq: args.seq,
-        layers: args.layers,
-        d_model: args.d_model,
-        heads: args.heads,
-        dropout: args.dropout,
         optimizer: "adamw",
         lr: args.lr,
+        warmup: args.warmup(),
         seed: args.seed,
         threads_per_stage: args.threads_per_stage.map_or_else(
             || "share of cores".to_owned(),
             |threads| threads.to_string(),
         ),
-        data: args.data.as_ref().map_or_else(
-            || "built-in: moby-dick".to_owned(),
-            |path| path.display().to_string(),
-        ),
+        data: job.source.name(),
         libtorch: crate::libtorch_version(),
+        sizes: sizes(&job.chosen.spec),
     }
+}
+
+fn sizes(spec: &ModelSpec) -> toml::Table {
+    let value = |size: &Size| {
+        let value = spec.settings().value(size.name());
+        let value = if size.is_count() {
+            toml::Value::Integer(value as i64)
+        } else {
+            toml::Value::Float(value)
+        };
+        (size.name().to_owned(), value)
+    };
+    spec.entry().sizes().iter().map(value).collect()
 }
 
 fn device_name(device: Device) -> String {

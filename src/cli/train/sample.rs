@@ -2,8 +2,6 @@
 
 use tch::{Kind, Tensor};
 
-use super::options::Args;
-use super::{Failure, failure};
 use crate::Pipeline;
 use crate::data::{Sampler, Split, TextSet};
 
@@ -12,28 +10,28 @@ const LENGTH: usize = 240;
 /// Below 1: likely characters become likelier still, which reads better.
 const TEMPERATURE: f64 = 0.8;
 
-/// Continues the beginning of the held-out text.
-pub(super) fn generate(
-    pipe: &mut Pipeline,
-    text: &TextSet,
-    args: &Args,
-) -> Result<String, Failure> {
-    let start = (args.seq / 4).max(1);
+/// Continues the beginning of the held-out text; says why where the model cannot.
+pub(super) fn generate(pipe: &mut Pipeline, text: &TextSet, seq: usize, seed: u64) -> String {
+    continued(pipe, text, seq, seed)
+        .unwrap_or_else(|error| format!("(no sample of what it writes: {error:#})"))
+}
+
+fn continued(pipe: &mut Pipeline, text: &TextSet, seq: usize, seed: u64) -> anyhow::Result<String> {
+    let start = (seq / 4).max(1);
     let mut tokens: Vec<i64> = text
         .part(Split::HeldOut)
         .iter()
         .take(start)
         .map(|&token| i64::from(token))
         .collect();
-    let mut sampler = Sampler::new(args.seed);
+    let known = text.vocabulary().len() as i64;
+    let mut sampler = Sampler::new(seed);
     for _ in 0..LENGTH {
-        let seen = &tokens[tokens.len().saturating_sub(args.seq)..];
+        let seen = &tokens[tokens.len().saturating_sub(seq)..];
         let input = Tensor::from_slice(seen).view([1, -1]);
-        let logits = pipe.forward(input).map_err(failure)?;
-        let last = logits
-            .f_select(0, 0)?
-            .f_select(0, -1)?
-            .f_to_kind(Kind::Float)?;
+        let logits = pipe.forward(input)?.f_select(0, 0)?.f_select(0, -1)?;
+        // A model may know more tokens than the text has characters.
+        let last = logits.f_narrow(0, 0, known)?.f_to_kind(Kind::Float)?;
         let odds = last
             .f_div_scalar(TEMPERATURE)?
             .f_softmax(-1, Kind::Double)?;

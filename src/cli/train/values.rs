@@ -23,6 +23,14 @@ pub(super) fn chunks(text: &str) -> Result<usize, String> {
     count(text, 1 << 12)
 }
 
+/// A number of steps, which may be none.
+pub(super) fn steps(text: &str) -> Result<usize, String> {
+    match text.trim() {
+        "0" => Ok(0),
+        other => at_least_one(other),
+    }
+}
+
 /// A count from 1 to `most`.
 fn count(text: &str, most: usize) -> Result<usize, String> {
     let text = text.trim();
@@ -43,24 +51,8 @@ pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
     count(text, 1 << 32)
 }
 
-/// A size of the model: larger ones fit no machine, and libtorch says so less well.
-pub(super) fn width(text: &str) -> Result<usize, String> {
-    count(text, 1 << 16)
-}
-
-pub(super) fn blocks(text: &str) -> Result<usize, String> {
-    count(text, 1 << 12)
-}
-
 pub(super) fn threads(text: &str) -> Result<usize, String> {
     count(text, 1 << 10)
-}
-
-pub(super) fn probability(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
-        _ => Err("must be a number from 0 to below 1".to_owned()),
-    }
 }
 
 pub(super) fn positive(text: &str) -> Result<f64, String> {

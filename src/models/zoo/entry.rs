@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Settings, SharedLoss, Size, Synthetic};
+use super::{Settings, SharedLoss, Size, Synthetic, ZooError};
 use crate::torch::{LossFn, Sequential};
 
 type Make = dyn Fn(&Settings) -> anyhow::Result<Instance> + Send + Sync;
@@ -15,6 +15,7 @@ pub struct Instance {
     pub(super) inputs: Vec<Synthetic>,
     pub(super) targets: Vec<Synthetic>,
     pub(super) loss: SharedLoss,
+    pub(super) sees_later_tokens: bool,
 }
 
 impl Instance {
@@ -35,7 +36,16 @@ impl Instance {
             inputs,
             targets,
             loss: SharedLoss::new(loss),
+            sees_later_tokens: false,
         }
+    }
+
+    /// Says that each position of a sequence sees those after it, as in an encoder: it
+    /// is then not trained to tell the next token of a text, which it could copy.
+    #[must_use]
+    pub fn sees_later_tokens(mut self) -> Self {
+        self.sees_later_tokens = true;
+        self
     }
 }
 
@@ -128,6 +138,13 @@ impl Entry {
         self
     }
 
+    /// Adds a size that is a number of layers: a whole number from 1 to 4096.
+    #[must_use]
+    pub fn layers(mut self, name: &str, default: i64, about: &str) -> Self {
+        self.sizes.push(Size::layers(name, default, about));
+        self
+    }
+
     /// Adds a size that is a probability below 1.
     #[must_use]
     pub fn probability(mut self, name: &str, default: f64, about: &str) -> Self {
@@ -184,6 +201,30 @@ impl Entry {
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         let presets = self.presets.iter().map(Preset::name);
         std::iter::once(self.name()).chain(presets)
+    }
+
+    /// That each name of a size can stand before a `=` and, with dashes, be a flag.
+    pub(super) fn check_size_names(&self) -> Result<(), ZooError> {
+        let bad = |size: &Size, rule: &str| ZooError::SizeName {
+            model: self.name.clone(),
+            size: size.name().to_owned(),
+            rule: rule.to_owned(),
+        };
+        for (number, size) in self.sizes.iter().enumerate() {
+            let letter = |c: char| c.is_ascii_lowercase();
+            let rest = |c: char| letter(c) || c.is_ascii_digit() || c == '_';
+            if !(size.name().starts_with(letter) && size.name().chars().all(rest)) {
+                let rule = "its name must be a lower-case letter, then such letters, digits and _";
+                return Err(bad(size, rule));
+            }
+            if self.sizes[..number]
+                .iter()
+                .any(|own| own.name() == size.name())
+            {
+                return Err(bad(size, "it has one already"));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn make(&self, settings: &Settings) -> anyhow::Result<Instance> {

@@ -61,6 +61,16 @@ pub enum ZooError {
         /// The name.
         name: String,
     },
+    /// A size that cannot be called so.
+    #[error("the model `{model}` cannot have a size `{size}`: {rule}")]
+    SizeName {
+        /// The model.
+        model: String,
+        /// The size.
+        size: String,
+        /// What its name must be.
+        rule: String,
+    },
 }
 
 impl ZooError {
@@ -92,19 +102,28 @@ fn nearest(wanted: &str, names: &[String]) -> String {
     best.cloned().unwrap_or_default()
 }
 
-/// Insertions, deletions and replacements that make one word the other (Levenshtein).
+/// Insertions, deletions, replacements and swaps of neighbours that make one word the
+/// other (optimal string alignment).
 fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let same = usize::from(a[i - 1] != b[j - 1]);
+            let least = (rows[i - 1][j - 1] + same)
+                .min(rows[i - 1][j] + 1)
+                .min(row[j - 1] + 1);
+            let swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            row.push(if swapped {
+                least.min(rows[i - 2][j - 2] + 1)
+            } else {
+                least
+            });
         }
+        rows.push(row);
     }
-    row[b.len()]
+    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -114,6 +133,8 @@ mod tests {
     #[test]
     fn the_nearest_name_has_the_fewest_edits() {
         assert_eq!(edits("kitten", "sitting"), 3);
+        assert_eq!((edits("gtp", "gpt"), edits("gtp", "mlp")), (1, 2));
+        assert_eq!((edits("", "ab"), edits("ab", "")), (2, 2));
         let names = ["gpt", "gpt2-xl", "llama"].map(str::to_owned);
         assert_eq!(nearest("gpt2xl", &names), "gpt2-xl");
         assert_eq!(nearest("LAMA", &names), "llama");

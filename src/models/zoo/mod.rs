@@ -59,13 +59,19 @@ impl Zoo {
     ///
     /// # Errors
     /// [`ZooError::Taken`]: its name, or that of one of its presets, is another's.
+    /// [`ZooError::SizeName`]: a size has a name that cannot become a flag, or that
+    /// another size of the entry has.
     pub fn add(&mut self, entry: Entry) -> Result<(), ZooError> {
-        let taken = |name: &&str| self.names().any(|own| own == *name);
-        if let Some(name) = entry.names().find(taken) {
-            return Err(ZooError::Taken {
-                name: name.to_owned(),
-            });
+        let mut names: Vec<&str> = self.names().collect();
+        for name in entry.names() {
+            if names.contains(&name) {
+                return Err(ZooError::Taken {
+                    name: name.to_owned(),
+                });
+            }
+            names.push(name);
         }
+        entry.check_size_names()?;
         self.entries.push(Arc::new(entry));
         Ok(())
     }

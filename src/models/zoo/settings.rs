@@ -6,7 +6,9 @@ use super::ZooError;
 
 /// The largest count: beyond it no model fits a machine, and products of sizes would
 /// overflow.
-const MAX_COUNT: f64 = 16_777_216.0;
+const MAX_COUNT: i64 = 16_777_216;
+/// The most layers of a kind: each is an entry in a list even before it is built.
+const MAX_LAYERS: i64 = 4096;
 
 /// Something about a model that can be chosen.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,18 +21,26 @@ pub struct Size {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SizeKind {
-    /// A whole number from 1.
-    Count,
+    /// A whole number from 1 to this.
+    Count(i64),
     /// A number from 0 to below 1.
     Probability,
 }
 
 impl Size {
     pub(super) fn count(name: &str, default: i64, about: &str) -> Self {
+        Self::up_to(MAX_COUNT, name, default, about)
+    }
+
+    pub(super) fn layers(name: &str, default: i64, about: &str) -> Self {
+        Self::up_to(MAX_LAYERS, name, default, about)
+    }
+
+    fn up_to(most: i64, name: &str, default: i64, about: &str) -> Self {
         Self {
             name: name.to_owned(),
             default: default as f64,
-            kind: SizeKind::Count,
+            kind: SizeKind::Count(most),
             about: about.to_owned(),
         }
     }
@@ -56,7 +66,7 @@ impl Size {
 
     /// Whether it is a whole number (from 1); else it is a probability below 1.
     pub fn is_count(&self) -> bool {
-        self.kind == SizeKind::Count
+        matches!(self.kind, SizeKind::Count(_))
     }
 
     /// What it is, for people.
@@ -65,24 +75,27 @@ impl Size {
     }
 
     fn parse(&self, text: &str) -> Result<f64, ZooError> {
-        let bad = |rule: &str| ZooError::BadValue {
+        let bad = |rule: String| ZooError::BadValue {
             size: self.name.clone(),
             value: text.to_owned(),
-            rule: rule.to_owned(),
+            rule,
         };
-        let value: f64 = text.parse().map_err(|_| bad("must be a number"))?;
+        let value: f64 = (text.parse()).map_err(|_| bad("must be a number".to_owned()))?;
         self.check(value).map_err(bad)
     }
 
-    fn check(&self, value: f64) -> Result<f64, &'static str> {
-        match self.kind {
-            SizeKind::Count if value.fract() == 0.0 && (1.0..=MAX_COUNT).contains(&value) => {
-                Ok(value)
-            }
-            SizeKind::Count => Err("must be a whole number from 1 to 16777216"),
-            SizeKind::Probability if (0.0..1.0).contains(&value) => Ok(value),
-            SizeKind::Probability => Err("must be a number from 0 to below 1"),
-        }
+    fn check(&self, value: f64) -> Result<f64, String> {
+        let (fits, rule) = match self.kind {
+            SizeKind::Count(most) => (
+                value.fract() == 0.0 && (1.0..=most as f64).contains(&value),
+                format!("must be a whole number from 1 to {most}"),
+            ),
+            SizeKind::Probability => (
+                (0.0..1.0).contains(&value),
+                "must be a number from 0 to below 1".to_owned(),
+            ),
+        };
+        if fits { Ok(value) } else { Err(rule) }
     }
 }
 

@@ -93,6 +93,11 @@ impl ModelSpec {
         self.instance.loss.clone()
     }
 
+    /// Whether each position of a sequence sees those after it.
+    pub fn sees_later_tokens(&self) -> bool {
+        self.instance.sees_later_tokens
+    }
+
     /// How many parameters it has, tied ones counted once; takes no memory for them.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use super::super::{Entry, Instance, Settings, Synthetic, token_cross_entropy};
 use crate::Sequential;
-use crate::models::{Gpt, Llama, Lstm, Transformer, gpt2, llama, lstm, transformer};
+use crate::models::{Gpt, Llama, Lstm, Transformer, gpt, llama, lstm, transformer};
 
 /// Tokens in; as many tokens as targets.
 fn of_tokens(model: Sequential, sizes: &Settings) -> Instance {
@@ -17,7 +17,7 @@ pub(super) fn gpt_entry() -> Entry {
             d_model % heads == 0,
             "d_model {d_model} is not a multiple of heads {heads}"
         );
-        let model = gpt2(Gpt {
+        let model = gpt(Gpt {
             vocab: sizes.count("vocab"),
             context: sizes.count("context"),
             d_model,
@@ -30,7 +30,7 @@ pub(super) fn gpt_entry() -> Entry {
     let entry = Entry::new("gpt", make)
         .about("decoder-only language model, head tied to the embedding")
         .source("GPT-2, Radford et al. 2019")
-        .count("layers", 6, "transformer blocks")
+        .layers("layers", 6, "transformer blocks")
         .count("d_model", 128, "features of a token")
         .count("heads", 4, "attention heads; divides d_model")
         .count("context", 128, "tokens of a sequence")
@@ -76,7 +76,7 @@ pub(super) fn llama_entry() -> Entry {
     let entry = Entry::new("llama", make)
         .about("decoder-only language model: RMSNorm, rotary, SwiGLU, grouped queries")
         .source("Llama, Touvron et al. 2023")
-        .count("layers", 6, "transformer blocks")
+        .layers("layers", 6, "transformer blocks")
         .count("d_model", 128, "features of a token")
         .count(
             "heads",
@@ -134,12 +134,12 @@ pub(super) fn transformer_entry() -> Entry {
             d_ff: sizes.count("d_ff"),
             dropout: sizes.value("dropout"),
         })?;
-        Ok(of_tokens(model, sizes))
+        Ok(of_tokens(model, sizes).sees_later_tokens())
     };
     Entry::new("transformer", make)
         .about("encoder that names a token at every position")
         .source("Vaswani et al. 2017")
-        .count("layers", 6, "encoder layers")
+        .layers("layers", 6, "encoder layers")
         .count("d_model", 128, "features of a token, even")
         .count("heads", 4, "attention heads; divides d_model")
         .count("d_ff", 512, "features within the feed-forward net")
@@ -175,7 +175,7 @@ pub(super) fn lstm_entry() -> Entry {
     Entry::new("lstm", make)
         .about("recurrent language model")
         .source("Zaremba et al. 2014")
-        .count("layers", 4, "LSTM layers")
+        .layers("layers", 4, "LSTM layers")
         .count("hidden", 256, "features of a token and of a state")
         .count("context", 35, "tokens of a sequence")
         .count("vocab", 256, "distinct tokens")

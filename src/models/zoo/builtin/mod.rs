@@ -37,6 +37,6 @@ fn mlp_entry() -> Entry {
         .source("textbook")
         .count("inputs", 784, "input features")
         .count("hidden", 1024, "features of a hidden layer")
-        .count("depth", 8, "hidden layers")
+        .layers("depth", 8, "hidden layers")
         .count("outputs", 10, "classes")
 }

@@ -53,10 +53,10 @@ pub(super) fn resnet_entry() -> Entry {
     let entry = Entry::new("resnet101", make)
         .about("residual bottleneck blocks with batch norm")
         .source("He et al. 2015; torchvision")
-        .count("blocks1", 3, "blocks of the first group")
-        .count("blocks2", 4, "blocks of the second group")
-        .count("blocks3", 23, "blocks of the third group")
-        .count("blocks4", 3, "blocks of the last group")
+        .layers("blocks1", 3, "blocks of the first group")
+        .layers("blocks2", 4, "blocks of the second group")
+        .layers("blocks3", 23, "blocks of the third group")
+        .layers("blocks4", 3, "blocks of the last group")
         .count("width", 64, "features of the first convolution")
         .preset("resnet50", &[("blocks3", 6.0)])
         .preset("resnet152", &[("blocks2", 8.0), ("blocks3", 36.0)]);
@@ -90,8 +90,8 @@ pub(super) fn unet_entry() -> Entry {
     Entry::new("unet", make)
         .about("encoder and decoder joined by long skip connections, B = convolutions, C = width")
         .source("torchgpipe's benchmark, Kim et al. 2020; Ronneberger et al. 2015")
-        .count("depth", 5, "levels")
-        .count("convolutions", 5, "convolutions of a level (B)")
+        .layers("depth", 5, "levels")
+        .layers("convolutions", 5, "convolutions of a level (B)")
         .count("width", 64, "features of the first level (C)")
         .probability("dropout", 0.1, "dropout of whole features")
         .count("image", 192, "height and width of an image")
@@ -117,7 +117,7 @@ pub(super) fn amoebanet_entry() -> Entry {
     let entry = Entry::new("amoebanet-d", make)
         .about("evolved cells of two inputs, L = layers, D = filters")
         .source("Real et al. 2018; Huang et al. 2019 (GPipe); torchgpipe's benchmark")
-        .count("layers", 18, "normal cells, a multiple of 3 (L)")
+        .layers("layers", 18, "normal cells, a multiple of 3 (L)")
         .count(
             "filters",
             208,

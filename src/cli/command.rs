@@ -1,0 +1,123 @@
+//! The verbs and their flags.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use super::Zoo;
+#[cfg(feature = "torch")]
+use super::{env, model::flags, models, profile, train};
+use super::{plan, schedule, simulate};
+
+/// What this program is called where no other one offers its verbs.
+const NAME: &str = "gpipe-rs";
+
+/// Pipeline model parallelism for libtorch.
+#[derive(Debug, Parser)]
+#[command(
+    name = NAME,
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Show what this machine offers: libtorch, cores, devices.
+    #[cfg(feature = "torch")]
+    Env(env::Args),
+    /// List the models that have a name: sizes, parameters, shapes, sources.
+    #[cfg(feature = "torch")]
+    Models(models::Args),
+    /// Choose balance, schedule, micro-batches and recompute from a profile.
+    Plan(plan::Args),
+    /// Measure a model's layers on this machine, and plan how to train it.
+    #[cfg(feature = "torch")]
+    Profile(Box<profile::Args>),
+    /// Show a schedule, check one, take schedules to and from PyTorch's CSV.
+    Schedule(schedule::Args),
+    /// Predict a schedule's timeline, bubble and memory.
+    Simulate(simulate::Args),
+    /// Train a model as a pipeline, on a text or on made-up data.
+    #[cfg(feature = "torch")]
+    Train(Box<train::Args>),
+}
+
+/// The verbs, with a flag for every size of a model, under the program's own name.
+///
+/// # Errors
+/// A size of a model has the name of another flag.
+pub(super) fn build(args: &[OsString], zoo: &Zoo) -> Result<Command, String> {
+    let own = args.first().map(Path::new).and_then(Path::file_stem);
+    let own = own.and_then(|name| name.to_str()).unwrap_or(NAME);
+    let command = with_sizes(Cli::command(), zoo)?;
+    if own == NAME {
+        return Ok(command);
+    }
+    let version = command.get_version().unwrap_or_default();
+    let version = format!("({NAME} {version})");
+    let command = command.name(own.to_owned()).version(version);
+    Ok(command.mut_subcommands(|verb| {
+        let Some(examples) = verb.get_after_help() else {
+            return verb;
+        };
+        let examples = examples.to_string().replace(NAME, own);
+        verb.after_help(examples)
+    }))
+}
+
+#[cfg(feature = "torch")]
+fn with_sizes(command: Command, zoo: &Zoo) -> Result<Command, String> {
+    let mut wrong = None;
+    let mut add = |verb: Command| {
+        flags::add(verb, zoo).unwrap_or_else(|why| {
+            wrong = Some(why);
+            Command::new("")
+        })
+    };
+    let command = command
+        .mut_subcommand("profile", &mut add)
+        .mut_subcommand("train", &mut add);
+    wrong.map_or(Ok(command), Err)
+}
+
+#[cfg(not(feature = "torch"))]
+#[allow(clippy::unnecessary_wraps, reason = "as with models")]
+fn with_sizes(command: Command, _: &Zoo) -> Result<Command, String> {
+    Ok(command)
+}
+
+/// What a command line asks for.
+pub(super) fn parse(
+    mut command: Command,
+    args: Vec<OsString>,
+    zoo: &Zoo,
+) -> Result<Verb, clap::Error> {
+    let matches = command.try_get_matches_from_mut(args)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
+    Ok(sized(cli.verb, &matches, zoo))
+}
+
+#[cfg(feature = "torch")]
+fn sized(mut verb: Verb, matches: &ArgMatches, zoo: &Zoo) -> Verb {
+    let given = |matches: &ArgMatches| {
+        let (_, verb) = matches.subcommand()?;
+        Some(flags::given(verb, zoo))
+    };
+    match &mut verb {
+        Verb::Profile(args) => args.sizes = given(matches).unwrap_or_default(),
+        Verb::Train(args) => args.sizes = given(matches).unwrap_or_default(),
+        _ => {}
+    }
+    verb
+}
+
+#[cfg(not(feature = "torch"))]
+fn sized(verb: Verb, _: &ArgMatches, _: &Zoo) -> Verb {
+    verb
+}

@@ -1,0 +1,170 @@
+//! Which model a command line is about: a name or a file, and sizes.
+
+mod file;
+pub(super) mod flags;
+
+use std::path::Path;
+
+use super::Failure;
+use crate::models::zoo::{ModelSpec, Zoo, ZooError};
+use flags::{Given, flag};
+
+/// Beyond the present value of a size, how far a better one is looked for.
+const REACH: i64 = 64;
+
+/// A model with its sizes.
+#[derive(Debug, Clone)]
+pub(super) struct Chosen {
+    zoo: Zoo,
+    name: String,
+    /// Those that were set, as `key=value`: by a file first, then by flags.
+    settings: Vec<String>,
+    pub(super) spec: ModelSpec,
+}
+
+impl Chosen {
+    /// The model that `--model` and the flags of sizes name.
+    pub(super) fn new(zoo: &Zoo, model: &str, sizes: &Given) -> Result<Self, Failure> {
+        let is_name = zoo.names().any(|name| name == model);
+        let (name, mut settings) = if !is_name && is_file(model) {
+            file::read(Path::new(model))?
+        } else {
+            (model.to_owned(), Vec::new())
+        };
+        let spec = zoo.spec(&name, &settings);
+        let spec = spec.map_err(|error| Failure::Usage(unknown(model, &name, &error)))?;
+        settings.extend(sizes.iter().map(|(size, value)| format!("{size}={value}")));
+        let chosen = Self {
+            zoo: zoo.clone(),
+            name,
+            settings,
+            spec,
+        };
+        chosen
+            .with(&[])
+            .map_err(|error| Failure::Usage(in_flags(&error, zoo)))
+    }
+
+    /// The same model with more settings.
+    pub(super) fn with(&self, settings: &[String]) -> Result<Self, ZooError> {
+        let settings = [&self.settings[..], settings].concat();
+        Ok(Self {
+            spec: self.zoo.spec(&self.name, &settings)?,
+            settings,
+            ..self.clone()
+        })
+    }
+
+    /// Layers of the model.
+    pub(super) fn layers(&self) -> usize {
+        self.spec.build().len()
+    }
+
+    /// Whether the user or the preset chose the value of a size.
+    pub(super) fn chose(&self, size: &str) -> bool {
+        let presets = self.spec.entry().presets();
+        let mut by_preset = presets
+            .iter()
+            .filter(|preset| preset.name() == self.name)
+            .flat_map(|preset| preset.values());
+        let key = |setting: &String| setting.split('=').next() == Some(size);
+        self.settings.iter().any(key) || by_preset.any(|(name, _)| name == size)
+    }
+
+    /// Whether the model has a size.
+    pub(super) fn has(&self, size: &str) -> bool {
+        let mut sizes = self.spec.entry().sizes().iter();
+        sizes.any(|own| own.name() == size)
+    }
+
+    /// `8 layers (embed .. head)`
+    pub(super) fn describe_layers(&self) -> String {
+        let model = self.spec.build();
+        let mut names = model.names();
+        match (names.next(), names.last()) {
+            (Some(first), Some(last)) => format!("{} layers ({first} .. {last})", model.len()),
+            _ => format!("{} layers", model.len()),
+        }
+    }
+
+    /// A flag that makes a number of layers that `fits`, such as `--layers 4`, nearest to
+    /// the present value.
+    pub(super) fn size_for(&self, fits: impl Fn(usize) -> bool) -> Option<String> {
+        let counts = self.spec.entry().sizes().iter();
+        let counts = counts.filter(|size| size.is_count());
+        counts
+            .map(|size| size.name())
+            .filter(|size| self.makes_layers(size))
+            .find_map(|size| {
+                let own = self.spec.settings().count(size);
+                let mut values: Vec<i64> = (1..=own + REACH).collect();
+                values.sort_by_key(|value| (value - own).abs());
+                let value = values
+                    .into_iter()
+                    .find(|&value| self.layers_with(size, value).is_some_and(&fits))?;
+                Some(format!("{} {value}", flag(size)))
+            })
+    }
+
+    /// Whether the number of layers depends on a size.
+    fn makes_layers(&self, size: &str) -> bool {
+        let own = self.spec.settings().count(size);
+        // Some sizes must be multiples of something.
+        let more = (1..=3).filter_map(|more| self.layers_with(size, own + more));
+        more.take(1).any(|layers| layers != self.layers())
+    }
+
+    fn layers_with(&self, size: &str, value: i64) -> Option<usize> {
+        let other = self.with(&[format!("{size}={value}")]).ok()?;
+        Some(other.layers())
+    }
+}
+
+/// Whether this is meant to be a file, be it there or not.
+fn is_file(model: &str) -> bool {
+    let path = Path::new(model);
+    let extension = path
+        .extension()
+        .is_some_and(|ext| ext.eq_ignore_ascii_case("json"));
+    model == "-" || extension || model.contains(std::path::MAIN_SEPARATOR) || path.exists()
+}
+
+/// What is wrong with a name, or with a file's settings.
+fn unknown(model: &str, name: &str, error: &ZooError) -> String {
+    match error {
+        _ if model != name => format!("--model {model}: {error}"),
+        ZooError::UnknownModel { nearest, .. } => format!(
+            "there is no model and no file `{model}`: did you mean `{nearest}`? The verb `models` \
+             lists them all"
+        ),
+        other => other.to_string(),
+    }
+}
+
+/// The zoo's error in words of the command line.
+fn in_flags(error: &ZooError, zoo: &Zoo) -> String {
+    let all = |sizes: &[String]| {
+        let flags: Vec<String> = sizes.iter().map(|size| flag(size)).collect();
+        flags.join(", ")
+    };
+    match error {
+        ZooError::UnknownSize {
+            model,
+            size,
+            nearest,
+            sizes,
+        } => {
+            let others: Vec<&str> = flags::having(zoo, size).iter().map(|e| e.name()).collect();
+            format!(
+                "the model `{model}` has no {}: did you mean {}? It has {}; {} is for {}",
+                flag(size),
+                flag(nearest),
+                all(sizes),
+                flag(size),
+                others.join(", ")
+            )
+        }
+        ZooError::BadValue { size, value, rule } => format!("{} {value}: {rule}", flag(size)),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,103 @@
+//! What is profiled: the model and the data that the flags name.
+
+use gpipe_partitioner::PlanOptions;
+use tch::Device;
+
+use super::options::Args;
+use super::report::Loading;
+use crate::cli::feed::{self, Source};
+use crate::cli::model::Chosen;
+use crate::cli::{Failure, room};
+use crate::models::zoo::{ModelSpec, Zoo};
+use crate::{Sample, Sequential};
+
+/// A measurement with everything decided.
+#[derive(Debug)]
+pub(super) struct Job<'a> {
+    args: &'a Args,
+    chosen: Chosen,
+    source: Source,
+    pub(super) options: PlanOptions,
+}
+
+impl<'a> Job<'a> {
+    /// Checks everything that can be checked before minutes are spent on measuring.
+    pub(super) fn new(args: &'a Args, zoo: &Zoo) -> Result<Self, Failure> {
+        args.check()?;
+        let chosen = Chosen::new(zoo, &args.model, &args.sizes)?;
+        feed::check_batch(&chosen.spec, args.batch).map_err(Failure::Usage)?;
+        let options = super::plan_options(args)?;
+        check_stages(args, &chosen)?;
+        (options.check(chosen.layers())).map_err(crate::cli::plan::failure)?;
+        let (chosen, source) = Source::choose(chosen, args.data.as_deref())?;
+        check_memory(args, &chosen.spec)?;
+        Ok(Self {
+            args,
+            chosen,
+            source,
+            options,
+        })
+    }
+
+    pub(super) fn spec(&self) -> &ModelSpec {
+        &self.chosen.spec
+    }
+
+    /// The model, and a micro-batch of the largest size for it.
+    pub(super) fn sample(&self) -> anyhow::Result<(Sequential, Sample)> {
+        let largest = self.args.micro_sizes().into_iter().max().unwrap_or(1);
+        let spec = self.spec();
+        let (inputs, targets) = spec.sample(largest, 0)?;
+        let sample = Sample::new(inputs).with_loss(targets, spec.loss());
+        Ok((spec.build(), sample))
+    }
+
+    /// What the loader takes, where `--data` asks for it.
+    pub(super) fn loading(&self) -> anyhow::Result<Option<Loading>> {
+        if self.args.data.is_none() {
+            return Ok(None);
+        }
+        let batch = self.args.batch;
+        Ok(Some(Loading {
+            data: self.source.name(),
+            batch,
+            each: self.source.measure(self.spec(), batch)?,
+        }))
+    }
+}
+
+/// Every CPU stage that measures, or competes with the one that does, has parameters and
+/// gradients of its own.
+fn check_memory(args: &Args, spec: &ModelSpec) -> Result<(), Failure> {
+    let on_cpu = |device: &&Device| **device == Device::Cpu;
+    let stages = args.devices.iter().filter(on_cpu).count() as u64;
+    let layers = spec.build().parameter_bytes()?;
+    let largest = layers.iter().copied().max().unwrap_or(0);
+    let (parameters, instead) = if args.low_memory {
+        (largest * stages.min(1), "it has a layer that is too large")
+    } else {
+        let all: u64 = layers.iter().sum();
+        (
+            all.saturating_mul(stages),
+            "--low-memory has one layer at a time",
+        )
+    };
+    let what = format!("parameters and gradients of `{}`", spec.name());
+    room::check(&what, parameters.saturating_mul(2), instead).map_err(Failure::Usage)
+}
+
+/// Every stage has at least one layer.
+fn check_stages(args: &Args, chosen: &Chosen) -> Result<(), Failure> {
+    let stages = (args.devices.len()).saturating_mul(args.chunks.unwrap_or(1));
+    if stages <= chosen.layers() {
+        return Ok(());
+    }
+    let more = chosen
+        .size_for(|layers| layers >= stages)
+        .unwrap_or_else(|| "a model of more layers".to_owned());
+    Err(Failure::Usage(format!(
+        "{stages} stages, but `{}` has only {}: use fewer --devices or --chunks, or {more}",
+        chosen.spec.name(),
+        chosen.describe_layers(),
+    )))
+}

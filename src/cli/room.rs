@@ -1,0 +1,55 @@
+//! Whether this machine can hold a model.
+
+use gpipe_partitioner::Bytes;
+
+/// Refuses what memory cannot hold, as a system that runs out of it ends programs
+/// without a word. `what` takes `needs` bytes; `instead` is what to do.
+pub(super) fn check(what: &str, needs: u64, instead: &str) -> Result<(), String> {
+    fits(what, needs, free(), instead)
+}
+
+fn fits(what: &str, needs: u64, free: Option<u64>, instead: &str) -> Result<(), String> {
+    match free {
+        Some(free) if needs > free => Err(format!(
+            "{what} need {} of memory, but {} are free: {instead}",
+            Bytes(needs),
+            Bytes(free)
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes of memory that programs can still get, where the system says so.
+fn free() -> Option<u64> {
+    available(&std::fs::read_to_string("/proc/meminfo").ok()?)
+}
+
+fn available(meminfo: &str) -> Option<u64> {
+    let mut lines = meminfo.lines();
+    let line = lines.find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_told_with_numbers_and_a_way_out() {
+        let kib = |number: u64| number * 1024;
+        assert_eq!(fits("books", kib(2), Some(kib(2)), "read"), Ok(()));
+        assert_eq!(fits("books", kib(2), None, "read"), Ok(()));
+        assert_eq!(
+            fits("books", kib(3), Some(kib(2)), "read fewer").unwrap_err(),
+            "books need 3.0 KiB of memory, but 2.0 KiB are free: read fewer"
+        );
+    }
+
+    #[test]
+    fn free_memory_is_what_the_system_says() {
+        let text = "MemTotal:  100 kB\nMemFree:  1 kB\nMemAvailable:      50 kB\n";
+        assert_eq!(available(text), Some(50 * 1024));
+        assert_eq!(available("nothing"), None);
+    }
+}
