@@ -3,6 +3,7 @@
 //! All amounts are those of one micro-batch of `batch` samples. For other sizes times and
 //! bytes follow the layer's measured curve where it has one, else they scale linearly.
 
+mod footprint;
 mod read;
 mod scale;
 mod spread;
@@ -14,6 +15,7 @@ use crate::cost::Link;
 use crate::json::{MAX_BYTES, MAX_MICROS, ReadError};
 use crate::units::{Bytes, Micros};
 
+pub use footprint::Footprint;
 pub use scale::LayerCost;
 pub use spread::Spread;
 
@@ -68,23 +70,6 @@ impl Times {
     pub fn again(&self) -> Micros {
         self.recompute.unwrap_or(self.forward)
     }
-}
-
-/// What a layer takes of memory for one micro-batch of some size, parameters apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Footprint {
-    /// As [`LayerProfile::activations`].
-    pub activations: Bytes,
-    /// As [`LayerProfile::after_input`].
-    pub after_input: Option<Bytes>,
-    /// As [`LayerProfile::output`].
-    pub output: Bytes,
-    /// As [`LayerProfile::temporary`].
-    pub temporary: Bytes,
-    /// As [`LayerProfile::input_temporary`].
-    pub input_temporary: Option<Bytes>,
-    /// As [`LayerProfile::weight_temporary`].
-    pub weight_temporary: Option<Bytes>,
 }
 
 /// One layer of a profile.
@@ -426,27 +411,6 @@ impl LayerProfile {
             ));
         }
         Ok(())
-    }
-}
-
-impl Footprint {
-    fn too_large(&self) -> Option<(&'static str, Bytes)> {
-        [
-            ("activation_bytes", self.activations),
-            ("after_input_bytes", self.after_input.unwrap_or_default()),
-            ("output_bytes", self.output),
-            ("temporary_bytes", self.temporary),
-            (
-                "input_temporary_bytes",
-                self.input_temporary.unwrap_or_default(),
-            ),
-            (
-                "weight_temporary_bytes",
-                self.weight_temporary.unwrap_or_default(),
-            ),
-        ]
-        .into_iter()
-        .find(|(_, bytes)| bytes.0 > MAX_BYTES)
     }
 }
 

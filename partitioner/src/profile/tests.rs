@@ -55,6 +55,7 @@ fn broken(from: &str, to: &str) -> String {
 }
 
 #[test]
+#[allow(clippy::too_many_lines)] // A table.
 fn errors_name_file_field_and_rule() {
     let time = "must be a number from 0 to 1000000000000, is";
     for (from, to, message) in [

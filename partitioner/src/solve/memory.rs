@@ -112,9 +112,9 @@ impl Memory {
             training,
             fixed: prefix(costs.iter().map(fixed)),
             activations: prefix(costs.iter().map(|cost| plain(cost).max(after(cost)))),
-            least: prefix(costs.iter().map(|cost| match ways.halves {
-                true => plain(cost).min(after(cost)),
-                false => plain(cost),
+            least: prefix(costs.iter().map(|cost| {
+                let most = if ways.halves { after(cost) } else { u64::MAX };
+                plain(cost).min(most)
             })),
             plain: prefix(costs.iter().map(plain)),
             after_input: ways.halves.then(|| prefix(costs.iter().map(after))),
