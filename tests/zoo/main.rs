@@ -4,6 +4,7 @@
 
 mod listing;
 mod names;
+mod pytorch;
 mod sizes;
 mod training;
 mod weightless;
