@@ -49,7 +49,7 @@ pub use json::ReadError;
 pub use machine::{Device, Machine, MachineError};
 pub use partition::{Partition, PartitionError};
 pub use plan::{Alternative, Plan, PlanError, PlanOptions, plan};
-pub use profile::{Footprint, LayerProfile, Profile, Times};
+pub use profile::{Footprint, LayerProfile, Profile, Spread, Times};
 pub use schedule::{
     Action, CsvError, CsvFormat, Kind, Placement, Schedule, ScheduleError, ScheduleKind, Shape,
 };

@@ -11,9 +11,6 @@ use crate::torch::Sequential;
 /// Numbers of two values: the difference in time is what the bytes take.
 const SIZES: [i64; 2] = [1 << 10, 1 << 21];
 const STEPS: usize = 20;
-/// Where bytes take no time that can be measured (nothing is copied between CPU
-/// devices), they are written down as this many a second.
-const FREE: Bytes = Bytes(1 << 50);
 
 /// The link from one device to another, as measured through the engine: from the end
 /// of an action to the begin of the one that waits for it, thread switch included.
@@ -22,16 +19,19 @@ const FREE: Bytes = Bytes(1 << 50);
 pub struct MeasuredLink {
     /// What any value takes.
     pub latency: Micros,
-    /// Bytes a second; `None` where they take no time.
+    /// Bytes a second; `None` where they take no time that can be measured: nothing is
+    /// copied between CPU devices.
     pub bandwidth: Option<Bytes>,
 }
 
 impl MeasuredLink {
     /// The link as plans want it.
     pub fn link(&self) -> Link {
-        let link = Link::new(self.bandwidth.unwrap_or(FREE), self.latency);
-        // Only a bandwidth of zero is none, and `measure` gives none.
-        link.unwrap_or_else(|_| unreachable!("a bandwidth above zero"))
+        // A bandwidth of zero is none, and `measure` gives none.
+        let copying = self
+            .bandwidth
+            .and_then(|bytes| Link::new(bytes, self.latency).ok());
+        copying.unwrap_or_else(|| Link::without_copy(self.latency))
     }
 }
 

@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpipe_partitioner::{Bytes, Kind, LayerProfile, Micros, Profile, Times};
+use gpipe_partitioner::{Bytes, Kind, LayerProfile, Micros, Profile, Spread, Times};
 use tch::Device;
 
 use crate::batch;
@@ -219,19 +219,27 @@ pub fn profile(
     let main = measure::largest(&sizes);
     let series = &outcome.series[main];
     doubts.extend(doubts::doubts(&names, series, options.confidence));
+    let spread = spread(&names, &outcome, main);
     let layers = layers(&names, &sizes, &outcome, options.devices.len());
+    let apart = |of: &LayerSpread| Spread::new(of.repeats, of.forward, of.backward);
+    let layers = layers.into_iter().zip(&spread);
+    let layers = layers.map(|(layer, spread)| layer.with_spread(apart(spread)));
     let repeats = series.first().map_or(0, |s| s.of(Kind::Backward).len());
     let how = format!("medians of {repeats} runs a size, {threads} threads a stage");
     let input = values_bytes(&Flow::new(sample, sizes[main])?.main);
-    let profile = Profile::new(device_name(device), sizes[main], layers)
+    let link = link::measure(&options.devices, threads)?;
+    let mut profile = Profile::new(device_name(device), sizes[main], layers.collect())
         .map_err(|error| Error::Settings(error.to_string()))?
         .with_input(Bytes(input))
         .with_origin(Some(libtorch_version()), Some(how));
+    if let Some(link) = link {
+        profile = profile.with_link(link.link());
+    }
     Ok(Profiled {
         profile,
-        spread: spread(&names, &outcome, main),
+        spread,
         doubts,
-        link: link::measure(&options.devices, threads)?,
+        link,
     })
 }
 

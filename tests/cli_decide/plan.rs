@@ -53,6 +53,43 @@ fn a_plan_is_chosen_written_and_read_back() {
     assert_eq!(read.partition.balance(), [7, 5]);
 }
 
+/// The step of a plan, with what `change` makes of the profile and with `flags`.
+fn step(change: impl FnOnce(&mut Value), flags: &[&str]) -> f64 {
+    let folder = tempfile::tempdir().unwrap();
+    let mut profile = super::profile();
+    change(&mut profile);
+    let path = folder.path().join("profile.json");
+    fs::write(path, profile.to_string()).unwrap();
+    let args = [
+        "plan",
+        "--profile",
+        "profile.json",
+        "--devices",
+        "3",
+        "--micro",
+        "6",
+        "--json",
+    ];
+    let text = stdout(&gpipe_in(folder.path(), &[&args, flags].concat()));
+    number(&serde_json::from_str::<Value>(&text).unwrap()["step_us"])
+}
+
+#[test]
+fn the_measured_link_counts_where_none_is_given() {
+    let measured = |profile: &mut Value| {
+        profile["link"] = json!({"latency_us": 40.5, "bytes_per_second": 1_000_000_000});
+    };
+    let own = step(measured, &[]);
+    assert_eq!(own, step(|_| {}, &["--link", "1GB/s,40.5us"]));
+    let faster = step(measured, &["--link", "100GB/s,1us"]);
+    assert_eq!(faster, step(|_| {}, &["--link", "100GB/s,1us"]));
+    let free = step(|_| {}, &[]);
+    assert!(free < faster && faster < own, "{free} {faster} {own}");
+    let no_copy = |profile: &mut Value| profile["link"] = json!({"latency_us": 40.5});
+    let waiting = step(no_copy, &[]);
+    assert!(free < waiting && waiting < own, "{free} {waiting} {own}");
+}
+
 #[test]
 fn a_free_plan_is_no_slower_than_a_bound_one() {
     let folder = folder_with_profile();

@@ -38,6 +38,26 @@ impl Link {
         })
     }
 
+    /// A link over which nothing is copied: a value is under way for `latency`, however
+    /// large it is.
+    pub const fn without_copy(latency: Micros) -> Self {
+        Self {
+            bytes_per_second: f64::INFINITY,
+            latency,
+        }
+    }
+
+    /// Bytes a second; `None` where they take no time.
+    pub fn bandwidth(&self) -> Option<Bytes> {
+        let copied = self.bytes_per_second.is_finite();
+        copied.then_some(Bytes(self.bytes_per_second as u64))
+    }
+
+    /// What a value of any size takes.
+    pub const fn latency(&self) -> Micros {
+        self.latency
+    }
+
     /// How long `bytes` take.
     pub fn transfer(&self, bytes: Bytes) -> EdgeTimes {
         EdgeTimes {
@@ -72,12 +92,15 @@ impl FromStr for Link {
 
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:.1} GB/s, {}",
-            self.bytes_per_second / 1e9,
-            self.latency
-        )
+        match self.bandwidth() {
+            Some(_) => write!(
+                f,
+                "{:.1} GB/s, {}",
+                self.bytes_per_second / 1e9,
+                self.latency
+            ),
+            None => write!(f, "no copy, {}", self.latency),
+        }
     }
 }
 
@@ -99,6 +122,16 @@ mod tests {
         ] {
             assert!(text.parse::<Link>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn where_nothing_is_copied_only_the_latency_is_left() {
+        let latency = Micros::new(7.0).unwrap();
+        let link = Link::without_copy(latency);
+        let times = link.transfer(Bytes(u64::MAX));
+        assert_eq!((times.occupancy, times.latency), (Micros::ZERO, latency));
+        assert_eq!((link.bandwidth(), link.latency()), (None, latency));
+        assert!(link.to_string().starts_with("no copy, 7"), "{link}");
     }
 
     #[test]

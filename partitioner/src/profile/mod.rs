@@ -5,14 +5,17 @@
 
 mod read;
 mod scale;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod write;
 
+use crate::cost::Link;
 use crate::json::{MAX_BYTES, MAX_MICROS, ReadError};
 use crate::units::{Bytes, Micros};
 
 pub use scale::LayerCost;
+pub use spread::Spread;
 
 /// The version of `profile.json` that this build reads and writes.
 pub const PROFILE_VERSION: u64 = 1;
@@ -115,6 +118,8 @@ pub struct LayerProfile {
     /// Bytes for some of the curve's sizes, by increasing size in samples. (A gradient of
     /// the weights, say, is as large for any size.)
     pub footprints: Vec<(usize, Footprint)>,
+    /// How far the measurements were apart, where it is known.
+    pub spread: Option<Spread>,
 }
 
 impl LayerProfile {
@@ -154,6 +159,13 @@ impl LayerProfile {
     #[must_use]
     pub fn with_halves_temporary(mut self, input: Bytes, weight: Bytes) -> Self {
         (self.input_temporary, self.weight_temporary) = (Some(input), Some(weight));
+        self
+    }
+
+    /// The same with how far its measurements were apart.
+    #[must_use]
+    pub fn with_spread(mut self, spread: Spread) -> Self {
+        self.spread = Some(spread);
         self
     }
 
@@ -214,6 +226,7 @@ pub struct Profile {
     input: Bytes,
     libtorch: Option<String>,
     measured: Option<String>,
+    link: Option<Link>,
 }
 
 impl Profile {
@@ -234,6 +247,7 @@ impl Profile {
             input: Bytes::ZERO,
             libtorch: None,
             measured: None,
+            link: None,
         };
         profile.checked("profile")
     }
@@ -251,6 +265,16 @@ impl Profile {
         let short = |text: String| text.chars().take(MAX_TEXT / 4).collect();
         self.libtorch = libtorch.map(short);
         self.measured = measured.map(short);
+        self
+    }
+
+    /// The same with the link between two of the devices.
+    #[must_use]
+    pub fn with_link(mut self, link: Link) -> Self {
+        let latency = Micros::saturating(link.latency().get().min(MAX_MICROS));
+        let bandwidth = link.bandwidth().map(|bytes| Bytes(bytes.0.min(MAX_BYTES)));
+        let copying = bandwidth.and_then(|bytes| Link::new(bytes, latency).ok());
+        self.link = Some(copying.unwrap_or_else(|| Link::without_copy(latency)));
         self
     }
 
@@ -282,6 +306,11 @@ impl Profile {
     /// How it was measured, where it is known.
     pub fn measured(&self) -> Option<&str> {
         self.measured.as_deref()
+    }
+
+    /// The link between two of the devices, where it was measured.
+    pub fn link(&self) -> Option<Link> {
+        self.link
     }
 
     /// Parameter bytes per layer: what [`Partition::by_weight`](crate::Partition::by_weight)

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
+use super::spread::{MAX_REPEATS, MAX_SPREAD};
 use super::{
     Footprint, LayerProfile, MAX_BATCH, MAX_LAYERS, MAX_POINTS, MAX_TEXT, PROFILE_VERSION,
 };
-use super::{Profile, Times};
-use crate::json::{Fields, Located, ReadError, read_file};
+use super::{Profile, Spread, Times};
+use crate::cost::Link;
+use crate::json::{Fields, Located, MAX_BYTES, ReadError, read_file};
 use crate::units::Bytes;
 
 impl Profile {
@@ -34,6 +36,7 @@ impl Profile {
         let libtorch = text(fields.optional("libtorch"))?;
         let measured = text(fields.optional("measured"))?;
         let input = optional_bytes(&mut fields, "input_bytes")?;
+        let link = fields.optional("link").map(link).transpose()?;
         let layers = fields.required("layers")?.list(1, MAX_LAYERS)?;
         fields.finish()?;
         let profile = Self {
@@ -43,6 +46,7 @@ impl Profile {
             input,
             libtorch,
             measured,
+            link,
         };
         profile.checked(file)
     }
@@ -68,9 +72,41 @@ fn layer(located: Located<'_>) -> Result<LayerProfile, ReadError> {
         weight_temporary: maybe_bytes(&mut fields, "weight_temporary_bytes")?,
         curve: points.iter().map(|p| (p.batch, p.times)).collect(),
         footprints: bytes.collect(),
+        spread: spread(&mut fields)?,
     };
     fields.finish()?;
     Ok(layer)
+}
+
+/// Between two of the devices.
+fn link(located: Located<'_>) -> Result<Link, ReadError> {
+    let mut fields = located.fields()?;
+    let latency = fields.required("latency_us")?.micros()?;
+    let link = match fields.optional("bytes_per_second") {
+        Some(bytes) => {
+            let bandwidth = Bytes(bytes.count(1, MAX_BYTES)?);
+            Link::new(bandwidth, latency).map_err(|error| bytes.error(error))?
+        }
+        None => Link::without_copy(latency),
+    };
+    fields.finish()?;
+    Ok(link)
+}
+
+/// Its three fields go together.
+fn spread(fields: &mut Fields<'_>) -> Result<Option<Spread>, ReadError> {
+    let (forward, backward) = ("forward_spread", "backward_spread");
+    let Some(repeats) = fields.optional("repeats") else {
+        let alone = [forward, backward].map(|name| fields.optional(name));
+        return match alone.into_iter().flatten().next() {
+            Some(alone) => Err(alone.error("must come with repeats")),
+            None => Ok(None),
+        };
+    };
+    let repeats = repeats.size(0, MAX_REPEATS)?;
+    let forward = fields.required(forward)?.number(0.0, MAX_SPREAD)?;
+    let backward = fields.required(backward)?.number(0.0, MAX_SPREAD)?;
+    Ok(Some(Spread::new(repeats, forward, backward)))
 }
 
 struct Point {

@@ -20,6 +20,7 @@ fn sample() -> Profile {
         LayerProfile::new("embed", times).with_bytes(Bytes(4096), Bytes(1 << 20), Bytes(512)),
         LayerProfile::new("head \"x\"", second)
             .with_temporary(Bytes(77))
+            .with_spread(Spread::new(9, 0.25, 0.5))
             .with_halves_temporary(Bytes(70), Bytes(60))
             .with_curve(vec![(16, times), (2, times)])
             .with_footprints(vec![(2, small)]),
@@ -28,6 +29,7 @@ fn sample() -> Profile {
         .unwrap()
         .with_input(Bytes(64))
         .with_origin(Some("2.11.0".into()), None)
+        .with_link("25GB/s,5us".parse().unwrap())
 }
 
 #[test]
@@ -128,6 +130,31 @@ fn errors_name_file_field_and_rule() {
             "version: 2 is not a version that this build reads; it reads 1".into(),
         ),
         ("\"version\": 1,", "", "version: is missing".into()),
+        (
+            "25000000000",
+            "0",
+            format!("link.bytes_per_second: must be a whole number from 1 to {MAX_BYTES}, is 0"),
+        ),
+        (
+            "\"latency_us\"",
+            "\"delay\"",
+            "link.latency_us: is missing".into(),
+        ),
+        (
+            "\"forward_spread\":0.25,",
+            "",
+            "layers[1].forward_spread: is missing".into(),
+        ),
+        (
+            "\"repeats\":9,",
+            "",
+            "layers[1].forward_spread: must come with repeats".into(),
+        ),
+        (
+            "0.25",
+            "-0.25",
+            "layers[1].forward_spread: must be a number from 0 to 1000000, is -0.25".into(),
+        ),
     ] {
         let error = broken(from, to);
         assert!(
@@ -135,6 +162,18 @@ fn errors_name_file_field_and_rule() {
             "{to}: {error}"
         );
     }
+}
+
+#[test]
+fn what_older_files_lack_is_not_known() {
+    let layer = LayerProfile::new("x", Times::default());
+    let profile = Profile::new("cpu", 1, vec![layer]).unwrap();
+    let text = profile.to_json();
+    for field in ["link", "repeats", "spread"] {
+        assert!(!text.contains(field), "{text}");
+    }
+    let read = Profile::from_json(&text, "p").unwrap();
+    assert_eq!((read.link(), read.layers()[0].spread), (None, None));
 }
 
 #[test]
@@ -269,10 +308,28 @@ proptest! {
         }
     }
 
+    /// What is measured comes back as it was, whatever was measured.
+    #[test]
+    fn links_and_spreads_survive_writing_and_reading(
+        bandwidth in proptest::option::of(any::<u64>()),
+        latency in 0.0_f64..1e13,
+        repeats in any::<usize>(),
+        (forward, backward) in (any::<f64>(), -1.0..1e7),
+    ) {
+        let latency = micros(latency);
+        let link = bandwidth.and_then(|bytes| Link::new(Bytes(bytes), latency).ok());
+        let link = link.unwrap_or_else(|| Link::without_copy(latency));
+        let spread = Spread::new(repeats, forward, backward);
+        let layer = LayerProfile::new("x", Times::default()).with_spread(spread);
+        let profile = Profile::new("cpu", 1, vec![layer]).unwrap().with_link(link);
+        let read = Profile::from_json(profile.to_json(), "p");
+        prop_assert_eq!(read, Ok(profile));
+    }
+
     /// Any value in any field is an error or a valid profile.
     #[test]
     fn strange_values_never_panic(
-        field in 0_usize..14,
+        field in 0_usize..40,
         value in prop_oneof![
             Just("1e18".to_owned()), Just("-1".to_owned()), Just("1e308".to_owned()),
             Just("[]".to_owned()), Just("{}".to_owned()), Just("18446744073709551615".to_owned()),

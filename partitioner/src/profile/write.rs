@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::{Footprint, LayerProfile, PROFILE_VERSION, Profile, Times};
+use crate::cost::Link;
 use crate::units::Bytes;
 
 impl Profile {
@@ -20,6 +21,9 @@ impl Profile {
             }
         }
         optional_bytes(&mut head, "input_bytes", self.input);
+        if let Some(link) = &self.link {
+            head.insert("link".into(), link_value(link));
+        }
         // Writing to a String cannot fail.
         let mut text = String::from("{\n");
         for (name, value) in &head {
@@ -33,6 +37,15 @@ impl Profile {
         text.push_str("\n  ]\n}\n");
         text
     }
+}
+
+fn link_value(link: &Link) -> Value {
+    let mut map = Map::new();
+    map.insert("latency_us".into(), json!(link.latency()));
+    if let Some(bandwidth) = link.bandwidth() {
+        map.insert("bytes_per_second".into(), json!(bandwidth.0));
+    }
+    Value::Object(map)
 }
 
 fn layer_value(layer: &LayerProfile) -> Value {
@@ -53,6 +66,11 @@ fn layer_value(layer: &LayerProfile) -> Value {
             Value::Object(map)
         };
         map.insert("curve".into(), layer.curve.iter().map(point).collect());
+    }
+    if let Some(spread) = &layer.spread {
+        map.insert("repeats".into(), json!(spread.repeats()));
+        map.insert("forward_spread".into(), json!(spread.forward()));
+        map.insert("backward_spread".into(), json!(spread.backward()));
     }
     Value::Object(map)
 }

@@ -33,7 +33,8 @@ pub(super) struct Args {
         allow_negative_numbers = true
     )]
     speed: Option<Vec<f64>>,
-    /// Link between devices: bandwidth and latency, such as 25GB/s,5us.
+    /// Link between devices: bandwidth and latency, such as 25GB/s,5us; by default the one
+    /// in the profile, if it was measured.
     #[arg(long, value_name = "LINK", value_parser = input::link)]
     link: Option<Link>,
     /// Micro-batches of a mini-batch, or auto.
@@ -65,8 +66,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let options = options(args).map_err(|error| Failure::Usage(error.to_string()))?;
+    let machine = machine(args).map_err(|error| Failure::Usage(error.to_string()))?;
     let profile = input::profile(&args.profile)?;
+    let options = options(args, machine, profile.link());
     let plan = plan(&profile, &options).map_err(failure)?;
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if args.json || to_stdout {
@@ -80,7 +82,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn options(args: &Args) -> Result<PlanOptions, MachineError> {
+fn machine(args: &Args) -> Result<Machine, MachineError> {
     let mut machine = Machine::new(args.devices)?;
     if let Some(speeds) = &args.speed {
         machine = machine.with_speeds(speeds)?;
@@ -88,16 +90,20 @@ fn options(args: &Args) -> Result<PlanOptions, MachineError> {
     if let Some(memory) = &args.memory {
         machine = machine.with_memory(memory)?;
     }
-    if let Some(link) = args.link {
-        machine = machine.with_link(link);
-    }
-    let mut options = PlanOptions::new(machine);
+    Ok(machine)
+}
+
+fn options(args: &Args, machine: Machine, measured: Option<Link>) -> PlanOptions {
+    let mut options = PlanOptions::new(match args.link.or(measured) {
+        Some(link) => machine.with_link(link),
+        None => machine,
+    });
     options.micro_batches = args.micro;
     options.batch = args.batch;
     options.schedule = Some(args.schedule).filter(|&kind| kind != ScheduleKind::Auto);
     options.chunks = args.chunks;
     options.recompute = args.recompute;
-    Ok(options)
+    options
 }
 
 /// That nothing fits is an answer, though not the one hoped for; everything else is

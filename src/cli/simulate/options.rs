@@ -57,7 +57,8 @@ pub(in crate::cli) struct Args {
     /// Whether stages recompute: never, always or auto.
     #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::recompute)]
     recompute: Recompute,
-    /// Link between devices: bandwidth and latency, such as 25GB/s,5us.
+    /// Link between devices: bandwidth and latency, such as 25GB/s,5us; by default the one
+    /// in the profile, if it was measured.
     #[arg(long, value_name = "LINK", value_parser = input::link)]
     link: Option<Link>,
     /// What to print.
@@ -136,10 +137,12 @@ fn workload(args: &Args) -> Result<Workload, Failure> {
         }));
     };
     let machine = Machine::new(args.devices).map_err(|error| Failure::Usage(error.to_string()))?;
+    let profile = input::profile(path)?;
+    let link = args.link.or(profile.link());
     Ok(Workload::Profiled(Box::new(Profiled {
-        profile: input::profile(path)?,
+        profile,
         strategy: args.balance.clone(),
-        machine: match args.link {
+        machine: match link {
             Some(link) => machine.with_link(link),
             None => machine,
         },
