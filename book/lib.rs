@@ -14,6 +14,8 @@ mod pages {
     struct RealModels;
     #[doc = include_str!("src/models.md")]
     struct Models;
+    #[doc = include_str!("src/files.md")]
+    struct Files;
     #[doc = include_str!("src/your-crate.md")]
     struct YourCrate;
     #[doc = include_str!("src/numbers.md")]
