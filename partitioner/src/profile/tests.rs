@@ -130,6 +130,18 @@ fn errors_name_file_field_and_rule() {
             "version: 2 is not a version that this build reads; it reads 1".into(),
         ),
         ("\"version\": 1,", "", "version: is missing".into()),
+    ] {
+        let error = broken(from, to);
+        assert!(
+            error.starts_with(&format!("p.json: {message}")),
+            "{to}: {error}"
+        );
+    }
+}
+
+#[test]
+fn links_and_spreads_are_checked_too() {
+    for (from, to, message) in [
         (
             "25000000000",
             "0",
