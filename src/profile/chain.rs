@@ -67,7 +67,7 @@ impl Plan {
 
 /// A layer that runs as a stage.
 pub(super) struct Unit {
-    name: String,
+    pub(super) name: String,
     pub(super) stage: TorchStage,
     /// What it allocates; on a CUDA device its allocator counts for all.
     pub(super) account: Option<Account>,
@@ -77,6 +77,8 @@ pub(super) struct Unit {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Took {
     pub(super) micros: f64,
+    /// For so long its thread worked, as far as that can be told.
+    pub(super) busy: f64,
     /// Its thread had to wait for a core meanwhile.
     pub(super) disturbed: bool,
 }
@@ -194,7 +196,12 @@ impl Chain {
         Ok(())
     }
 
-    fn forward(
+    /// Drops what a step has under way.
+    pub(super) fn abort(&mut self) {
+        self.units.iter_mut().for_each(|unit| unit.stage.abort());
+    }
+
+    pub(super) fn forward(
         &mut self,
         micro: usize,
         flow: &Flow,
@@ -334,6 +341,7 @@ impl Chain {
             kind,
             Took {
                 micros,
+                busy: busy.filter(|_| on_cpu).unwrap_or(micros),
                 disturbed: on_cpu && busy.is_some_and(|busy| micros > busy * 1.05 + 20.0),
             },
         );

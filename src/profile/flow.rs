@@ -36,6 +36,12 @@ impl Flow {
         })
     }
 
+    /// Becomes what leaves a layer; the targets wait for the last one.
+    pub(super) fn pass_on(&mut self, out: Self) {
+        let targets = std::mem::take(&mut self.targets);
+        *self = Self { targets, ..out };
+    }
+
     pub(super) fn shallow_clone(&self) -> Self {
         let skips = self.skips.iter();
         Self {

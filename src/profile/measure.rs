@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use gpipe_partitioner::Kind;
 use tch::{Device, Tensor, nn};
 
+use super::alike::{self, Looks};
 use super::bytes::LayerBytes;
 use super::chain::{Chain, Plan, Way};
 use super::flow::Flow;
@@ -29,6 +30,10 @@ impl LayerSeries {
     pub(super) fn of(&self, kind: Kind) -> &Series {
         &self.0[kind as usize]
     }
+
+    fn count_warm_up(&mut self) {
+        self.0.iter_mut().for_each(Series::count_warm_up);
+    }
 }
 
 /// All that was measured.
@@ -40,6 +45,18 @@ pub(super) struct Outcome {
     pub(super) bytes: Vec<Vec<LayerBytes>>,
     /// What a stage takes for doing nothing, by kind of action, in microseconds.
     pub(super) idle: [f64; Kind::ALL.len()],
+}
+
+impl Outcome {
+    /// The next layer costs what this one does.
+    pub(super) fn repeat(&mut self, layer: usize) {
+        for series in &mut self.series {
+            series.push(series[layer].clone());
+        }
+        for bytes in &mut self.bytes {
+            bytes.push(bytes[layer]);
+        }
+    }
 }
 
 /// What a measuring thread has to do.
@@ -84,7 +101,7 @@ impl Job<'_> {
         };
         let mut flows = self.flows();
         let group = if self.options.low_memory { 1 } else { layers };
-        let mut first = true;
+        let (mut first, mut known) = (true, Vec::new());
         for start in (0..layers).step_by(group) {
             let chain = Chain::build(&self.plan, start..start + group, self.loss());
             if std::mem::take(&mut first) {
@@ -95,10 +112,31 @@ impl Job<'_> {
             let flows = flows
                 .as_mut()
                 .map_err(|error| Error::Torch(error.clone()))?;
-            self.measure_chain(&mut chain?, flows, &mut outcome)?;
+            let chain = &mut chain?;
+            let looks = if self.brief() {
+                Looks::of(chain, flows)?
+            } else {
+                None
+            };
+            if let Some(looks) = &looks
+                && alike::taken_for_known(looks, &known, chain, flows, &mut outcome)?
+            {
+                continue;
+            }
+            let Some(looks) = looks else {
+                self.measure_chain(chain, flows, &mut outcome)?;
+                continue;
+            };
+            let entered: Vec<Flow> = flows.iter().map(Flow::shallow_clone).collect();
+            self.measure_chain(chain, flows, &mut outcome)?;
+            known.push(looks.known(chain, &entered, start)?);
         }
         outcome.idle = self.idle()?;
         Ok(outcome)
+    }
+
+    fn brief(&self) -> bool {
+        self.options.low_memory && self.options.brief
     }
 
     fn flows(&self) -> Result<Vec<Flow>, TorchError> {
@@ -121,28 +159,45 @@ impl Job<'_> {
         let mut series = vec![vec![LayerSeries::default(); layers]; flows.len()];
         let budget = self.options.budget * u32::try_from(layers * flows.len()).unwrap_or(u32::MAX);
         let mut outs = Vec::new();
+        let start = Instant::now();
         for (flow, series) in flows.iter().zip(&mut series) {
             outs.push(round(chain, flow, series, true)?);
         }
+        let enough = self.brief() && start.elapsed() >= budget;
         for (flow, bytes) in flows.iter().zip(&mut outcome.bytes) {
             bytes.extend(chain.bytes(flow)?);
         }
+        if enough {
+            let all = series.iter_mut().flatten();
+            all.for_each(LayerSeries::count_warm_up);
+        } else {
+            self.rounds(chain, flows, &mut series, budget)?;
+        }
+        for (flow, out) in flows.iter_mut().zip(outs) {
+            flow.pass_on(out);
+        }
+        for (all, own) in outcome.series.iter_mut().zip(series) {
+            all.extend(own);
+        }
+        Ok(())
+    }
+
+    fn rounds(
+        &self,
+        chain: &mut Chain,
+        flows: &[Flow],
+        series: &mut [Vec<LayerSeries>],
+        budget: Duration,
+    ) -> Result<(), Error> {
         let start = Instant::now();
         for rounds in 1.. {
-            for (flow, series) in flows.iter().zip(&mut series) {
+            for (flow, series) in flows.iter().zip(&mut *series) {
                 round(chain, flow, series, false)?;
             }
             let sure = series.iter().all(|s| doubt(s) <= self.options.confidence);
             if rounds >= self.options.rounds && (sure || start.elapsed() >= budget) {
                 break;
             }
-        }
-        for (flow, out) in flows.iter_mut().zip(outs) {
-            let targets = std::mem::take(&mut flow.targets);
-            *flow = Flow { targets, ..out };
-        }
-        for (all, own) in outcome.series.iter_mut().zip(series) {
-            all.extend(own);
         }
         Ok(())
     }
@@ -213,7 +268,7 @@ fn round(
             }
             let series = &mut series[layer].0[kind as usize];
             if warm_up {
-                series.warm_up(took.micros);
+                series.warm_up(took.micros, took.disturbed, first);
             } else if !first {
                 series.push(took.micros, took.disturbed);
             }

@@ -4,6 +4,7 @@
 //! again. Nothing of the caller's is touched: neither random generators, nor
 //! gradients, nor statistics.
 
+mod alike;
 mod bytes;
 mod chain;
 mod doubts;
@@ -93,6 +94,11 @@ pub struct ProfileOptions {
     /// One layer at a time: no more than its parameters are in memory, and nobody
     /// competes. Gradients from behind are then made up.
     pub low_memory: bool,
+    /// With `low_memory`, nothing is measured more often than it must be: the warm-up of a
+    /// layer counts where it took longer than the budget, and layers with the same
+    /// parameters and the same shapes in and out as one before (the blocks of a
+    /// transformer) are run forward once, and taken for it if that takes about as long.
+    pub brief: bool,
     /// How sure a micro-batch's time must be: half of its 95 % interval as a share.
     pub confidence: f64,
     /// The time after which that no longer counts, for each layer and size.
@@ -110,6 +116,7 @@ impl Default for ProfileOptions {
             sizes: Vec::new(),
             threads_per_stage: None,
             low_memory: false,
+            brief: false,
             confidence: 0.02,
             budget: BUDGET,
             rounds: 3,
@@ -131,6 +138,7 @@ impl ProfileOptions {
     #[must_use]
     pub fn quick(mut self) -> Self {
         self.rounds = 1;
+        self.brief = true;
         self.confidence = 0.1;
         self.budget = BUDGET / 10;
         self

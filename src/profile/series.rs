@@ -5,6 +5,8 @@
 pub(super) struct Series {
     /// Of the warm-up, not among the others.
     first: Option<f64>,
+    /// The others of the warm-up, and whether they were disturbed.
+    warm: Vec<(f64, bool)>,
     taken: Vec<f64>,
     /// Those during which the thread had to wait for a core. They count only where too
     /// few others are left.
@@ -17,9 +19,19 @@ const Z: f64 = 1.96;
 const ENOUGH: usize = 6;
 
 impl Series {
-    /// A duration of the warm-up; the first one counts.
-    pub(super) fn warm_up(&mut self, micros: f64) {
+    /// A duration of the warm-up; `first` where it did what later ones do not.
+    pub(super) fn warm_up(&mut self, micros: f64, disturbed: bool, first: bool) {
         self.first.get_or_insert(micros);
+        if !first {
+            self.warm.push((micros, disturbed));
+        }
+    }
+
+    /// Takes the warm-up for measurements.
+    pub(super) fn count_warm_up(&mut self) {
+        for (micros, disturbed) in std::mem::take(&mut self.warm) {
+            self.push(micros, disturbed);
+        }
     }
 
     pub(super) fn push(&mut self, micros: f64, disturbed: bool) {
@@ -154,13 +166,26 @@ mod tests {
     }
 
     #[test]
+    fn a_warm_up_counts_where_it_is_to() {
+        let mut series = Series::default();
+        series.warm_up(90.0, false, true);
+        series.warm_up(30.0, false, false);
+        series.warm_up(40.0, true, false);
+        assert_eq!(series.len(), 0);
+        series.count_warm_up();
+        assert_eq!((series.median(), series.len()), (35.0, 2));
+        series.count_warm_up();
+        assert_eq!(series.len(), 2);
+    }
+
+    #[test]
     fn drift_and_a_slow_start_are_seen() {
         let mut slow = series((0..60).map(|i| 100.0 + f64::from(i)));
         assert!(slow.drift() > 1.2, "{}", slow.drift());
         assert_eq!(series([1.0, 9.0]).drift(), 1.0);
         assert_eq!(slow.first_over_median(), 1.0);
-        slow.warm_up(1295.0);
-        slow.warm_up(1.0);
+        slow.warm_up(1295.0, false, true);
+        slow.warm_up(1.0, false, true);
         assert_eq!(slow.first_over_median(), 10.0);
     }
 }

@@ -20,8 +20,8 @@ fn sample() -> Profile {
         LayerProfile::new("embed", times).with_bytes(Bytes(4096), Bytes(1 << 20), Bytes(512)),
         LayerProfile::new("head \"x\"", second)
             .with_temporary(Bytes(77))
-            .with_halves_temporary(Bytes(70), Bytes(60))
             .with_spread(Spread::new(9, 0.25, 0.5))
+            .with_halves_temporary(Bytes(70), Bytes(60))
             .with_curve(vec![(16, times), (2, times)])
             .with_footprints(vec![(2, small)]),
     ];
@@ -55,7 +55,6 @@ fn broken(from: &str, to: &str) -> String {
 }
 
 #[test]
-#[allow(clippy::too_many_lines)] // A table.
 fn errors_name_file_field_and_rule() {
     let time = "must be a number from 0 to 1000000000000, is";
     for (from, to, message) in [
@@ -131,6 +130,18 @@ fn errors_name_file_field_and_rule() {
             "version: 2 is not a version that this build reads; it reads 1".into(),
         ),
         ("\"version\": 1,", "", "version: is missing".into()),
+    ] {
+        let error = broken(from, to);
+        assert!(
+            error.starts_with(&format!("p.json: {message}")),
+            "{to}: {error}"
+        );
+    }
+}
+
+#[test]
+fn links_and_spreads_are_checked_too() {
+    for (from, to, message) in [
         (
             "25000000000",
             "0",
