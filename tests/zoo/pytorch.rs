@@ -180,7 +180,7 @@ impl Case {
         pipe.load(&values).unwrap();
     }
 
-    fn input(&self, fixture: &Fixture, classes: i64) -> (Tensor, Tensor) {
+    fn input(fixture: &Fixture, classes: i64) -> (Tensor, Tensor) {
         let shape = sizes(&fixture.0["input_shape"]);
         let input = match shape.len() {
             4 => made("input", &shape, 0.0, 1.0),
