@@ -215,6 +215,7 @@ fn alternatives(
             recomputing: other.recomputing(),
             step: Some(other.step),
             bubble_fraction: Some(other.bubble),
+            peak_bytes: other.peaks(),
             reason: other.reason(best),
         });
     }
@@ -231,6 +232,7 @@ fn alternatives(
             recomputing: 0,
             step: None,
             bubble_fraction: None,
+            peak_bytes: Vec::new(),
             reason,
         });
     }
