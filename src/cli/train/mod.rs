@@ -46,7 +46,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let mut pipe = build(args, &text, plan.as_ref())?;
     let mut folder = RunFolder::create(args, &pipe)?;
     let progress = Progress::new(args, &pipe);
-    let mut outcome = train(args, &text, &mut pipe, &mut folder, &progress)?;
+    let mut outcome = train(
+        args,
+        &text,
+        &mut pipe,
+        &mut folder,
+        &progress,
+        plan.as_ref(),
+    )?;
     progress.say("measuring the held-out loss");
     outcome.held_out_loss = held_out_loss(&mut pipe, &text, args)?;
     if !args.json {
@@ -73,6 +80,7 @@ fn train(
     pipe: &mut Pipeline,
     folder: &mut RunFolder,
     progress: &Progress,
+    plan: Option<&Plan>,
 ) -> Result<Outcome, Failure> {
     let mut optimizer = Optimizer::new(args.optimizer());
     let mut outcome = Outcome::new(folder.path());
@@ -89,7 +97,7 @@ fn train(
         progress.step(&record);
         outcome.add(&record);
         if let Some(schedule) = schedule {
-            let comparison = Comparison::new(args, args.steps, &report, &schedule)?;
+            let comparison = Comparison::new(args, args.steps, &report, &schedule)?.with_plan(plan);
             outcome.comparison = comparison.text(WIDTH);
             // A file that cannot be written must not cost what the training came to.
             outcome.files = last_step(args, &report, &comparison, folder);
