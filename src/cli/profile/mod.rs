@@ -1,6 +1,6 @@
 //! `gpipe-rs profile`: what a model's layers cost here, and how to run it then.
 
-mod limit;
+mod html;
 mod models;
 mod options;
 mod report;
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gpipe_partitioner::{Machine, Plan, PlanOptions, ScheduleKind, plan};
 
+use super::plan::limit;
 use super::{Failure, output, say};
 use crate::{ProfileOptions, Profiled, profile};
 
@@ -49,6 +50,7 @@ fn print(
     options: &PlanOptions,
 ) -> Result<(), Failure> {
     let limit = limit::sentence(&measured.profile, plan, options);
+    html::write(args, measured, plan, options, &limit)?;
     if args.json {
         return output::print(&output::json(&report::json(measured, plan, &limit)?));
     }

@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
-use gpipe_partitioner::{Bytes, LayerProfile, Micros, Plan, StageId};
+use gpipe_partitioner::{Bytes, LayerProfile, Micros, Partition, Plan, StageId};
 use serde_json::{Value, json};
 
-use super::limit::cuts;
 use crate::Profiled;
 use crate::cli::plan::report as plan_report;
 use crate::cli::table::{Align, Table};
@@ -96,6 +95,14 @@ fn with_cuts(table: &str, plan: &Plan) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Layers before which a stage begins, with the stage.
+fn cuts(partition: &Partition) -> impl Fn(usize) -> Option<StageId> {
+    let starts: Vec<usize> = (0..partition.stages())
+        .map(|stage| partition.range(StageId(stage)).start)
+        .collect();
+    move |layer| starts.iter().position(|&start| start == layer).map(StageId)
 }
 
 fn border(stage: StageId, plan: &Plan, width: usize) -> String {
