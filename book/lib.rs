@@ -8,6 +8,8 @@ mod pages {
     struct QuickStart;
     #[doc = include_str!("src/deciding.md")]
     struct Deciding;
+    #[doc = include_str!("src/profiling.md")]
+    struct Profiling;
     #[doc = include_str!("src/timeline.md")]
     struct Timeline;
     #[doc = include_str!("src/real-models.md")]

@@ -215,6 +215,23 @@ proptest! {
     }
 
     #[test]
+    fn the_memory_curve_peaks_at_the_peak_and_ends_where_it_began((schedule, costs) in case()) {
+        let simulation = simulate(&schedule, &costs);
+        for (device, &peak) in simulation.peak_bytes().iter().enumerate() {
+            let device = DeviceId(device);
+            let curve = simulation.memory(device);
+            prop_assert_eq!(curve.iter().map(|level| level.bytes).max(), Some(peak));
+            prop_assert!(curve.is_sorted_by_key(|level| level.time));
+            prop_assert!(curve.windows(2).all(|pair| pair[0].bytes != pair[1].bytes));
+            let last = curve[curve.len() - 1];
+            prop_assert_eq!((curve[0].time, curve[0].bytes), (Micros::ZERO, last.bytes));
+            prop_assert!(last.time <= simulation.makespan());
+            let timeline = &simulation.timeline;
+            prop_assert_eq!(simulate::memory_over(&schedule, &costs, timeline, device), curve);
+        }
+    }
+
+    #[test]
     fn the_critical_path_adds_up_to_the_makespan((schedule, costs) in case()) {
         let simulation = simulate(&schedule, &costs);
         let path = simulation.critical_path();

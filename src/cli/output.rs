@@ -23,6 +23,19 @@ pub(super) fn write(target: Option<&Path>, data: &str) -> Result<(), Failure> {
     }
 }
 
+/// What is written at the end can be told to fail before the beginning.
+pub(super) fn writable(path: &Path) -> Result<(), String> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    match folder {
+        _ if path.is_dir() => Err("this is a folder; give a file in it".to_owned()),
+        Some(folder) if !folder.is_dir() => Err(format!(
+            "there is no folder {}; make it first",
+            folder.display()
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Writes data to standard output; a reader that has gone away is no error.
 pub(super) fn print(data: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();

@@ -1,6 +1,8 @@
 //! What a step's activations took, beside what the schedule has them take.
 
-use gpipe_partitioner::{Bytes, CheckedSchedule, Costs, DeviceId, StageId, StageTimes, simulate};
+use gpipe_partitioner::{
+    Bytes, CheckedSchedule, Costs, DeviceId, StageId, StageMemory, StageTimes, simulate,
+};
 
 use super::Pipeline;
 use crate::error::Error;
@@ -20,6 +22,8 @@ pub struct MemoryReport {
     /// By device. Of a CUDA device, all that the process allocates there in the
     /// step counts.
     pub devices: Vec<MemoryUse>,
+    /// By stage, what a micro-batch of this step was seen to keep.
+    pub micro_batches: Vec<StageMemory>,
 }
 
 /// Memory of activations on one stage or device.
@@ -76,10 +80,12 @@ fn report(schedule: &CheckedSchedule, pages: &[Page]) -> MemoryReport {
         .fold(costs, |costs, (stage, page)| {
             costs.with_memory(StageId(stage), page.micro_batch)
         });
+    let micro_batches = pages.iter().map(|page| page.micro_batch).collect();
     let simulation = simulate(schedule, &costs);
     let of_stages = pages.iter().zip(simulation.stage_peak_bytes());
     let of_devices = simulation.peak_bytes().into_iter().enumerate();
     MemoryReport {
+        micro_batches,
         stages: of_stages
             .map(|(page, predicted)| Some(MemoryUse::new(page.stage?, predicted)))
             .collect(),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod plan;
+mod report;
 mod schedule;
 mod simulate;
 

@@ -197,7 +197,7 @@ impl Case {
         self.load(&fixture, &mut pipe);
         let output = &fixture.0["output"];
         let classes = *sizes(&output["shape"]).last().unwrap();
-        let (input, target) = self.input(&fixture, classes);
+        let (input, target) = Self::input(&fixture, classes);
         assert_like(output, &pipe.forward(&input).unwrap(), LEAST);
         self.check_step(&fixture, &mut pipe, &input, &target);
     }

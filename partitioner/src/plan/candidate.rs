@@ -154,15 +154,25 @@ impl Candidate {
         moved.fits().then_some(moved)
     }
 
+    /// The simulated peak per device.
+    pub(super) fn peaks(&self) -> Vec<Bytes> {
+        let Solution {
+            partition,
+            recompute,
+            ..
+        } = &self.solution;
+        let costs = self.problem.stage_costs(partition, recompute);
+        simulate(&self.schedule, &costs).peak_bytes()
+    }
+
     pub(super) fn plan(self, alternatives: Vec<Alternative>) -> Plan {
+        let peak_bytes = self.peaks();
         let Solution {
             partition,
             recompute,
             bottleneck,
             ..
         } = self.solution;
-        let costs = self.problem.stage_costs(&partition, &recompute);
-        let peaks = simulate(&self.schedule, &costs).peak_bytes();
         Plan {
             placement: (0..partition.stages())
                 .map(|s| self.schedule.device_of(StageId(s)))
@@ -178,7 +188,7 @@ impl Candidate {
             bottleneck,
             step: self.step,
             bubble_fraction: self.bubble,
-            peak_bytes: peaks,
+            peak_bytes,
             alternatives,
         }
     }

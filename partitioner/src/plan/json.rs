@@ -81,10 +81,10 @@ impl Plan {
         let step = micros(&fields.required("step_us")?)?;
         let bubble_fraction = fields.required("bubble_fraction")?.number(0.0, 1.0)?;
         let actions = fields.optional("actions");
-        let peaks = fields.required("peak_bytes")?.list(1, MAX_DEVICES)?;
+        let peak_bytes = peaks(fields.required("peak_bytes")?, 1)?;
         let alternatives = fields.required("alternatives")?.list(0, MAX_ALTERNATIVES)?;
         let stages = balance.len();
-        let devices = peaks.len();
+        let devices = peak_bytes.len();
         if devices * chunks != stages {
             return Err(fields.error(format_args!(
                 "{devices} devices (entries of peak_bytes) with {chunks} chunks each do not \
@@ -114,10 +114,7 @@ impl Plan {
             bottleneck,
             step,
             bubble_fraction,
-            peak_bytes: peaks
-                .iter()
-                .map(|p| p.count(0, MAX_PEAK).map(Bytes))
-                .collect::<Result<_, _>>()?,
+            peak_bytes,
             alternatives: alternatives
                 .into_iter()
                 .map(alternative)
@@ -154,6 +151,7 @@ fn alternative_value(alternative: &Alternative) -> Value {
         "recomputing": alternative.recomputing,
         "step_us": alternative.step,
         "bubble_fraction": alternative.bubble_fraction,
+        "peak_bytes": alternative.peak_bytes,
         "reason": alternative.reason,
     })
 }
@@ -170,10 +168,22 @@ fn alternative(located: Located<'_>) -> Result<Alternative, ReadError> {
         bubble_fraction: fields
             .required("bubble_fraction")?
             .nullable(|f| f.number(0.0, 1.0))?,
+        // Plans of the first builds do not have it.
+        peak_bytes: match fields.optional("peak_bytes") {
+            Some(located) => peaks(located, 0)?,
+            None => Vec::new(),
+        },
         reason: fields.required("reason")?.text(1 << 16)?,
     };
     fields.finish()?;
     Ok(alternative)
+}
+
+/// A peak for each device, of which there are at least `min`.
+fn peaks(located: Located<'_>, min: usize) -> Result<Vec<Bytes>, ReadError> {
+    let entries = located.list(min, MAX_DEVICES)?;
+    let peak = |peak: &Located<'_>| peak.count(0, MAX_PEAK).map(Bytes);
+    entries.iter().map(peak).collect()
 }
 
 fn micros(located: &Located<'_>) -> Result<Micros, ReadError> {

@@ -100,6 +100,9 @@ pub struct Alternative {
     pub step: Option<Micros>,
     /// The simulated idle share of device time; none where no cut fits.
     pub bubble_fraction: Option<f64>,
+    /// The simulated peak per device; empty where no cut fits, or where the plan's file
+    /// does not say.
+    pub peak_bytes: Vec<Bytes>,
     /// Why it loses.
     pub reason: String,
 }

@@ -237,6 +237,7 @@ fn alternatives(
             recomputing: other.recomputing(),
             step: Some(other.step),
             bubble_fraction: Some(other.bubble),
+            peak_bytes: other.peaks(),
             reason: other.reason(best),
         });
     }
@@ -253,6 +254,7 @@ fn alternatives(
             recomputing: 0,
             step: None,
             bubble_fraction: None,
+            peak_bytes: Vec::new(),
             reason,
         });
     }

@@ -127,6 +127,39 @@ fn a_plan_survives_writing_and_reading() {
 }
 
 #[test]
+fn alternatives_say_what_they_need_where_they_fit() {
+    let plan = sample();
+    let (fit, misfit): (Vec<&Alternative>, Vec<&Alternative>) =
+        plan.alternatives.iter().partition(|a| a.step.is_some());
+    assert!(!fit.is_empty());
+    let limit: Bytes = "100MiB".parse().unwrap();
+    for alternative in fit {
+        let peaks = &alternative.peak_bytes;
+        assert_eq!(peaks.len(), 2);
+        assert!(
+            peaks
+                .iter()
+                .all(|&peak| peak > Bytes::ZERO && peak <= limit)
+        );
+    }
+    assert!(misfit.iter().all(|a| a.peak_bytes.is_empty()));
+}
+
+#[test]
+fn a_plan_without_peaks_of_its_alternatives_is_read() {
+    let mut plan = sample();
+    let mut json: serde_json::Value = serde_json::from_str(&plan.to_json()).unwrap();
+    for alternative in json["alternatives"].as_array_mut().unwrap() {
+        alternative.as_object_mut().unwrap().remove("peak_bytes");
+    }
+    for alternative in &mut plan.alternatives {
+        alternative.peak_bytes.clear();
+    }
+    let read = Plan::from_json(json.to_string(), "plan.json").unwrap();
+    assert_eq!(read, plan);
+}
+
+#[test]
 fn errors_name_file_field_and_rule() {
     use serde_json::{Value, json};
     let text = sample().to_json();

@@ -1,15 +1,20 @@
-//! Timelines for the eye: one exporter a file.
+//! Timelines for the eye: one exporter a file. Pages of a profile and of a measured
+//! step look like one family.
 
 mod compare;
 mod grid;
 mod html;
+mod memory;
+mod page;
+mod profile;
 mod svg;
 mod text;
 mod trace;
 
-pub use compare::{compare_html, compare_svg, compare_text};
+pub use compare::{ComparePage, StepMemory, compare_html, compare_svg, compare_text};
 pub use grid::grid;
 pub use html::html;
+pub use profile::{PageError, ProfilePage};
 pub use svg::svg;
 pub use text::text;
 pub use trace::chrome_trace;

@@ -94,6 +94,21 @@ pub fn replay(
     Timeline::new(plan.devices(), spans.into_iter().flatten().collect())
 }
 
+/// The memory of `device` over a timeline of `schedule`, such as one that was
+/// measured, with the bytes that `costs` says: each change of its level, from time 0
+/// on.
+///
+/// # Complexity
+/// Linear in the number of the device's actions.
+pub fn memory_over(
+    schedule: &CheckedSchedule,
+    costs: &Costs,
+    timeline: &Timeline,
+    device: DeviceId,
+) -> Vec<Level> {
+    memory::levels(schedule, costs, timeline, device)
+}
+
 impl Simulation {
     /// From the first start to the last end over all devices.
     pub fn makespan(&self) -> Micros {
@@ -122,7 +137,7 @@ impl Simulation {
     /// # Complexity
     /// Linear in the number of the device's actions.
     pub fn memory(&self, device: DeviceId) -> Vec<Level> {
-        memory::levels(&self.schedule, &self.costs, &self.timeline, device)
+        memory_over(&self.schedule, &self.costs, &self.timeline, device)
     }
 
     /// The highest level of each device's memory.

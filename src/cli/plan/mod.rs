@@ -1,9 +1,12 @@
 //! `gpipe-rs plan`: how to run a profiled model on given devices.
 
+pub(super) mod limit;
+pub(super) mod page;
 pub(super) mod report;
 
 use std::path::{Path, PathBuf};
 
+use gpipe_partitioner::render::ProfilePage;
 use gpipe_partitioner::{
     Bytes, Link, Machine, MachineError, PlanError, PlanOptions, Recompute, ScheduleKind, plan,
 };
@@ -14,7 +17,8 @@ use super::{Failure, input, output};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   gpipe-rs plan --profile profile.json --devices 8 --memory 24GiB --link 25GB/s,5us
-  gpipe-rs plan --profile profile.json --devices 3 --speed 1,1,0.5 --micro 16 --schedule 1f1b -o plan.json")]
+  gpipe-rs plan --profile profile.json --devices 3 --speed 1,1,0.5 --micro 16 --schedule 1f1b -o plan.json
+  gpipe-rs plan --profile profile.json --devices 4 --memory 2GiB --report report.html")]
 pub(super) struct Args {
     /// What the model's layers cost, as `profile` writes it.
     #[arg(long, value_name = "FILE")]
@@ -60,6 +64,10 @@ pub(super) struct Args {
     /// Write the plan to a file as JSON; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Write a page about it (.html): layers and cuts, timeline, memory over time,
+    /// schedules compared.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Print the plan as JSON.
     #[arg(long)]
     json: bool,
@@ -67,6 +75,13 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let machine = machine(args).map_err(|error| Failure::Usage(error.to_string()))?;
+    if let Some(path) = &args.report {
+        let profile = Some(args.profile.as_path());
+        page::check(
+            path,
+            &[("--profile", profile), ("-o", args.output.as_deref())],
+        )?;
+    }
     let profile = input::profile(&args.profile)?;
     let options = options(args, machine, profile.link());
     let plan = plan(&profile, &options).map_err(failure)?;
@@ -76,10 +91,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     } else {
         output::write(None, &report::text(&plan, &profile))?;
     }
-    match &args.output {
-        Some(path) if !to_stdout => output::write(Some(path), &plan.to_json()),
-        _ => Ok(()),
+    if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
+        output::write(Some(path), &plan.to_json())?;
     }
+    if let Some(path) = &args.report {
+        let name = args.profile.file_stem().unwrap_or_default();
+        let page = ProfilePage::new(&name.to_string_lossy(), &profile, &plan, &options)?
+            .with_limit(limit::sentence(&profile, &plan, &options, None));
+        output::write(Some(path), &page.html())?;
+    }
+    Ok(())
 }
 
 fn machine(args: &Args) -> Result<Machine, MachineError> {

@@ -1,7 +1,7 @@
 //! `gpipe-rs profile`: what a model's layers cost here, and how to run it then.
 
+mod html;
 mod job;
-mod limit;
 mod options;
 mod report;
 
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gpipe_partitioner::{Machine, Plan, PlanOptions, ScheduleKind, plan};
 
+use super::plan::limit;
 use super::{Failure, output, say};
 use crate::models::zoo::Zoo;
 use crate::{ProfileOptions, Profiled, profile};
@@ -30,6 +31,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         say(&format!("note: {doubt}"));
     }
     let loading = job.loading()?;
+    let name = job.spec().name().to_owned();
     let plan_options = with_link(job.options, &measured);
     let written = write(args.output.as_deref(), &measured.profile.to_json());
     let plan = plan(&measured.profile, &plan_options).map_err(super::plan::failure);
@@ -37,26 +39,29 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     written?;
     let plan = plan?;
     write(args.plan.as_deref(), &plan.to_json())?;
-    print(args, &measured, &plan, &plan_options, loading.as_ref())
+    let load = loading.as_ref().map(|loading| loading.each);
+    let limit = limit::sentence(&measured.profile, &plan, &plan_options, load);
+    if let Some(path) = &args.report {
+        html::write(path, &name, &measured, &plan, &plan_options, &limit)?;
+    }
+    print(args, &measured, &plan, &limit, loading.as_ref())
 }
 
 fn print(
     args: &Args,
     measured: &Profiled,
     plan: &Plan,
-    options: &PlanOptions,
+    limit: &str,
     loading: Option<&Loading>,
 ) -> Result<(), Failure> {
-    let load = loading.map(|loading| loading.each);
-    let limit = limit::sentence(&measured.profile, plan, options, load);
     if args.json {
-        let report = report::json(measured, plan, loading, &limit)?;
+        let report = report::json(measured, plan, loading, limit)?;
         return output::print(&output::json(&report));
     }
     if args.prints_data() {
         return Ok(());
     }
-    output::print(&report::text(measured, plan, loading, &limit))?;
+    output::print(&report::text(measured, plan, loading, limit))?;
     say(&format!("{} of parameters", report::parameters(measured)));
     Ok(())
 }

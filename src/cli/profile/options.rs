@@ -1,12 +1,13 @@
 //! Flags, and what they mean once checked.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use gpipe_partitioner::{Bytes, Recompute, ScheduleKind};
 use tch::Device;
 
 use crate::cli::model::flags::Given;
-use crate::cli::{Failure, input};
+use crate::cli::plan::page;
+use crate::cli::{Failure, input, output};
 
 /// The longest a layer may be measured, in milliseconds: an hour.
 const MAX_BUDGET: usize = 3_600_000;
@@ -75,6 +76,10 @@ pub(in crate::cli) struct Args {
     /// Write the plan to a file as JSON, for `train --plan`; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub(super) plan: Option<PathBuf>,
+    /// Write a page about it (.html): layers and cuts, timeline, memory over time,
+    /// schedules compared.
+    #[arg(long, value_name = "FILE")]
+    pub(super) report: Option<PathBuf>,
     /// Print one JSON object: profile, plan, spread, link, input (null without --data),
     /// doubts, limit.
     #[arg(long)]
@@ -92,19 +97,6 @@ fn schedule(text: &str) -> Result<ScheduleKind, String> {
                 .to_owned(),
         ),
         kind => Ok(kind),
-    }
-}
-
-/// What is written at the end can be told to fail before the beginning.
-fn writable(path: &Path) -> Result<(), String> {
-    let folder = path.parent().filter(|folder| *folder != Path::new(""));
-    match folder {
-        _ if path.is_dir() => Err("this is a folder; give a file in it".to_owned()),
-        Some(folder) if !folder.is_dir() => Err(format!(
-            "there is no folder {}; make it first",
-            folder.display()
-        )),
-        _ => Ok(()),
     }
 }
 
@@ -148,9 +140,16 @@ impl Args {
         }
         for (flag, path) in [("-o", &self.output), ("--plan", &self.plan)] {
             if let Some(path) = path {
-                writable(path)
+                output::writable(path)
                     .map_err(|why| Failure::Usage(format!("{flag} {}: {why}", path.display())))?;
             }
+        }
+        if let Some(path) = &self.report {
+            let others = [
+                ("-o", self.output.as_deref()),
+                ("--plan", self.plan.as_deref()),
+            ];
+            page::check(path, &others)?;
         }
         Ok(())
     }

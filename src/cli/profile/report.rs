@@ -3,10 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use gpipe_partitioner::{Bytes, LayerProfile, Micros, Plan, StageId};
+use gpipe_partitioner::{Bytes, LayerProfile, Micros, Partition, Plan, StageId};
 use serde_json::{Value, json};
 
-use super::limit::cuts;
 use super::options::Args;
 use crate::Profiled;
 use crate::cli::models::thousands;
@@ -117,6 +116,14 @@ fn with_cuts(table: &str, plan: &Plan) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Layers before which a stage begins, with the stage.
+fn cuts(partition: &Partition) -> impl Fn(usize) -> Option<StageId> {
+    let starts: Vec<usize> = (0..partition.stages())
+        .map(|stage| partition.range(StageId(stage)).start)
+        .collect();
+    move |layer| starts.iter().position(|&start| start == layer).map(StageId)
 }
 
 fn border(stage: StageId, plan: &Plan, width: usize) -> String {

@@ -85,7 +85,8 @@ fn train(
         progress.step(&record);
         outcome.add(&record);
         if let Some(schedule) = schedule {
-            let comparison = Comparison::new(args, args.steps, &report, &schedule)?;
+            let comparison =
+                Comparison::new(args, args.steps, &report, &schedule)?.with_plan(job.plan.as_ref());
             outcome.comparison = comparison.text(WIDTH);
             // A file that cannot be written must not cost what the training came to.
             outcome.files = last_step(args, &report, &comparison, folder);

@@ -2,11 +2,15 @@
 
 use std::path::Path;
 
-use gpipe_partitioner::{CheckedSchedule, Explanation, explain, render, simulate};
+use gpipe_partitioner::render::{ComparePage, StepMemory};
+use gpipe_partitioner::simulate::memory_over;
+use gpipe_partitioner::{
+    CheckedSchedule, Costs, DeviceId, Explanation, Plan, StageId, explain, render, simulate,
+};
 
 use super::Failure;
 use super::options::Args;
-use crate::StepReport;
+use crate::{MemoryUse, StepReport};
 
 /// What the comparison is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,9 @@ pub(super) struct Comparison {
     /// The step in words: `Step 3`.
     what: String,
     title: String,
+    plan: Option<Plan>,
+    /// By device; empty where nobody measures.
+    memory: Vec<StepMemory>,
 }
 
 impl Comparison {
@@ -62,7 +69,15 @@ impl Comparison {
                 plan.micro_batches(),
                 args.recompute
             ),
+            plan: None,
+            memory: memory(report, schedule, costs),
         })
+    }
+
+    /// The same with the plan that the step was run by.
+    pub(super) fn with_plan(mut self, plan: Option<&Plan>) -> Self {
+        self.plan = plan.cloned();
+        self
     }
 
     /// The comparison in lines of at most `width` columns.
@@ -73,12 +88,37 @@ impl Comparison {
     /// The comparison as the file's name asks for it.
     pub(super) fn file(&self, path: &Path) -> Result<String, Failure> {
         match Format::of(path).map_err(Failure::Usage)? {
-            Format::Html => Ok(render::compare_html(
-                &self.explanation,
-                &self.what,
-                &self.title,
-            )),
+            Format::Html => Ok(self.page()),
             Format::Svg => Ok(render::compare_svg(&self.explanation, &self.what)),
         }
     }
+
+    fn page(&self) -> String {
+        let page = ComparePage::new(&self.explanation, &self.what, &self.title)
+            .with_memory(self.memory.clone());
+        match &self.plan {
+            Some(plan) => page.with_plan(plan).html(),
+            None => page.html(),
+        }
+    }
+}
+
+/// What activations took on each device, over the measured timeline.
+fn memory(report: &StepReport, schedule: &CheckedSchedule, costs: Costs) -> Vec<StepMemory> {
+    let Some(measured) = &report.memory else {
+        return Vec::new();
+    };
+    let seen = measured.micro_batches.iter().enumerate();
+    let costs = seen.fold(costs, |costs, (stage, memory)| {
+        costs.with_memory(StageId(stage), *memory)
+    });
+    let device = |(device, used): (usize, &MemoryUse)| {
+        let levels = memory_over(schedule, &costs, &report.timeline, DeviceId(device));
+        StepMemory {
+            levels,
+            held: used.held,
+            peak: used.peak,
+        }
+    };
+    measured.devices.iter().enumerate().map(device).collect()
 }

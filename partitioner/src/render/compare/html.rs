@@ -1,82 +1,220 @@
 //! The comparison as one self-contained HTML page.
 
-use super::{causes, numbers, svg::picture};
-use crate::explain::Explanation;
-use crate::explain::noun;
-use crate::render::html::escaped;
+use super::{causes, svg::picture};
+use crate::explain::{Explanation, noun};
+use crate::ids::DeviceId;
+use crate::plan::Plan;
+use crate::render::memory::{self, Curve};
+use crate::render::page::{Fact, Page, Table, chart, escaped, percent};
+use crate::simulate::Level;
+use crate::units::Bytes;
 use std::fmt::Write as _;
 
-const STYLE: &str = include_str!("page.css");
-/// Shows the action under the pointer, or the one that the arrow keys went to.
-const SCRIPT: &str = include_str!("page.js");
+/// What activations took on one device in a measured step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepMemory {
+    /// Over the step: what the schedule holds at each measured time, made of the bytes
+    /// that micro-batches were seen to keep.
+    pub levels: Vec<Level>,
+    /// Measured, the most between two actions.
+    pub held: Bytes,
+    /// Measured, the most while an action ran.
+    pub peak: Bytes,
+}
 
-/// A page with the picture of [`compare_svg`](crate::render::compare_svg), a
-/// sentence about the difference, and tables of its causes, of the devices' time
-/// and of the stages' work; `what` ("Step 3") is what was measured. Loads nothing;
-/// readable in light and dark and in black and white, by keyboard and by screen
-/// reader.
+/// What a page about a measured step shows.
+#[derive(Clone, Debug)]
+pub struct ComparePage<'a> {
+    explanation: &'a Explanation,
+    what: String,
+    title: String,
+    plan: Option<&'a Plan>,
+    memory: Vec<StepMemory>,
+}
+
+impl<'a> ComparePage<'a> {
+    /// A page about a step beside its prediction; `what` ("Step 3") is what was
+    /// measured.
+    pub fn new(explanation: &'a Explanation, what: &str, title: &str) -> Self {
+        Self {
+            explanation,
+            what: what.to_owned(),
+            title: title.to_owned(),
+            plan: None,
+            memory: Vec::new(),
+        }
+    }
+
+    /// The same with the plan that the step was run by, and what it had promised.
+    #[must_use]
+    pub fn with_plan(mut self, plan: &'a Plan) -> Self {
+        self.plan = Some(plan);
+        self
+    }
+
+    /// The same with what activations took, one entry a device.
+    #[must_use]
+    pub fn with_memory(mut self, memory: Vec<StepMemory>) -> Self {
+        self.memory = memory;
+        self
+    }
+
+    /// The page: the picture of [`compare_svg`](crate::render::compare_svg), a sentence
+    /// about the difference, tables of its causes, of the devices' time and of the
+    /// stages' work, and memory over time. Loads nothing; readable in light and dark
+    /// and in black and white, by keyboard and by screen reader.
+    pub fn html(&self) -> String {
+        let explanation = self.explanation;
+        let mut page = Page::new("a measured step and its prediction", &self.title);
+        let sentence = escaped(&explanation.sentence(&self.what));
+        page.facts(&self.facts());
+        page.intro(&format!("<p id=\"sentence\">{sentence}</p>\n"));
+        page.intro(&self.promise());
+        page.section("timeline", "Measured and predicted", &self.timelines());
+        page.section("causes", "Why they differ", &cause_table(explanation));
+        if !self.memory.is_empty() {
+            page.section("memory", "Memory over time", &self.memory());
+        }
+        let times = device_table(explanation) + &stage_table(explanation);
+        page.section("devices", "Devices and stages", &times);
+        page.finish()
+    }
+
+    fn facts(&self) -> Vec<Fact> {
+        let (measured, predicted) = (self.explanation.measured(), self.explanation.predicted());
+        let mut facts = vec![
+            Fact::new(
+                "Measured step",
+                measured.makespan().to_string(),
+                format!("bubble {}", percent(measured.bubble_fraction())),
+            ),
+            Fact::new(
+                "Predicted step",
+                predicted.makespan().to_string(),
+                format!("bubble {}", percent(predicted.bubble_fraction())),
+            ),
+            Fact::new(
+                "Difference",
+                self.explanation.difference().to_string(),
+                "measured less predicted".to_owned(),
+            ),
+        ];
+        if let Some(plan) = self.plan {
+            let ratio = plan.step.get() / measured.makespan().get().max(f64::MIN_POSITIVE);
+            facts.push(Fact::new(
+                "The plan said",
+                plan.step.to_string(),
+                format!(
+                    "bubble {}; {ratio:.2} of measured",
+                    percent(plan.bubble_fraction)
+                ),
+            ));
+        }
+        let fullest = self
+            .memory
+            .iter()
+            .enumerate()
+            .max_by_key(|(_, memory)| memory.peak);
+        if let Some((device, memory)) = fullest {
+            facts.push(Fact::new(
+                "Peak of activations",
+                memory.peak.to_string(),
+                format!("on device {device}"),
+            ));
+        }
+        facts
+    }
+
+    /// What the plan had promised.
+    fn promise(&self) -> String {
+        let Some(plan) = self.plan else {
+            return String::new();
+        };
+        format!(
+            "<p class=\"hint\">The plan was made from a profile of single layers. The prediction in the \
+             picture is the same schedule with the median times of this very step: what differs from \
+             the plan but not from the picture, the profile did not know. The plan has {} in {} \
+             micro-batches of {} samples.</p>\n",
+            plan.schedule, plan.micro_batches, plan.micro_batch_size
+        )
+    }
+
+    fn timelines(&self) -> String {
+        let label = format!(
+            "Timelines of {} devices, measured and predicted",
+            self.explanation.measured().devices()
+        );
+        chart(&label, &picture(self.explanation, &self.what))
+    }
+
+    fn memory(&self) -> String {
+        let curves: Vec<Curve> = self.memory.iter().enumerate().map(curve).collect();
+        let mut table = Table::new(
+            "What activations took",
+            &[
+                "device",
+                "held on paper",
+                "held, measured",
+                "peak of an action, measured",
+            ],
+        );
+        for (curve, memory) in curves.iter().zip(&self.memory) {
+            table.row(
+                &curve.device.to_string(),
+                &[curve.peak().bytes, memory.held, memory.peak].map(|bytes| bytes.to_string()),
+            );
+        }
+        let mut html = String::from(
+            "<p>Activations between forward and backward at the measured times, with the bytes that \
+             micro-batches were seen to keep; parameters, gradients and optimizer state are not in \
+             it. The dotted lines are what was measured: the most between two actions, and the most \
+             while one ran.</p>\n",
+        );
+        // Writing to a String cannot fail.
+        let _ = write!(
+            html,
+            "<div class=\"chart\" role=\"group\" tabindex=\"0\" aria-label=\"Memory over time\">\n{}\
+             </div>\n{}",
+            memory::picture(&curves, super::end(self.explanation)),
+            table.finish()
+        );
+        html
+    }
+}
+
+fn curve((device, memory): (usize, &StepMemory)) -> Curve {
+    Curve {
+        device: DeviceId(device),
+        standing: [Bytes::ZERO; 2],
+        base: Vec::new(),
+        levels: memory.levels.clone(),
+        held: memory.levels.clone(),
+        limit: None,
+        peak_name: "on paper",
+        marks: vec![
+            ("measured held", memory.held),
+            ("measured peak", memory.peak),
+        ],
+    }
+}
+
+/// The page of a [`ComparePage`] without plan and memory; `what` ("Step 3") is what
+/// was measured.
 pub fn compare_html(explanation: &Explanation, what: &str, title: &str) -> String {
-    let title = escaped(title);
-    let sentence = escaped(&explanation.sentence(what));
-    let picture = picture(explanation, what);
-    let mut page = String::with_capacity(picture.len() + 16_384);
-    // Writing to a String cannot fail, here and below.
-    let _ = write!(
-        page,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<link rel=\"icon\" href=\"data:,\">\n\
-         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n\
-         <p id=\"sentence\">{sentence}</p>\n\
-         <p>Measured: {}. Predicted: {}.</p>\n\
-         <p id=\"keys\">Point at an action for its times, or go to the picture with the Tab key: the \
-         arrow keys lead from action to action, Home and End to a row's first and last.</p>\n\
-         <div id=\"chart\" tabindex=\"0\" role=\"application\" aria-label=\"Timelines of {} devices, \
-         measured and predicted\" aria-describedby=\"keys\">\n{picture}</div>\n\
-         <output id=\"detail\">No action chosen.</output>\n",
-        numbers(explanation.measured()),
-        numbers(explanation.predicted()),
-        explanation.measured().devices(),
-    );
-    cause_table(&mut page, explanation);
-    device_table(&mut page, explanation);
-    stage_table(&mut page, explanation);
-    let _ = write!(
-        page,
-        "</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
-    );
-    page
+    ComparePage::new(explanation, what, title).html()
 }
 
-/// The begin of a table; each column with the explanation of its name.
-fn begin(page: &mut String, caption: &str, columns: &[&str]) {
-    let _ = write!(page, "<table>\n<caption>{caption}</caption>\n<thead><tr>");
-    for column in columns {
-        let _ = write!(page, "<th scope=\"col\">{column}</th>");
-    }
-    page.push_str("</tr></thead>\n<tbody>\n");
-}
-
-fn row(page: &mut String, head: &str, cells: &[String]) {
-    let _ = write!(page, "<tr><th scope=\"row\">{head}</th>");
-    for cell in cells {
-        let _ = write!(page, "<td>{cell}</td>");
-    }
-    page.push_str("</tr>\n");
-}
-
-const END: &str = "</tbody>\n</table>\n";
-
-fn cause_table(page: &mut String, explanation: &Explanation) {
-    let columns = ["cause", "longer by", "of the prediction", "meaning"];
-    begin(page, "Why it differs from the prediction", &columns);
+fn cause_table(explanation: &Explanation) -> String {
+    let columns = ["cause", "longer by", "of the prediction", "*meaning"];
+    let mut table = Table::new("Why it differs from the prediction", &columns);
     for cause in causes(explanation) {
-        let cells = [cause.delta, cause.share, cause.meaning.to_owned()];
-        row(page, cause.name, &cells);
+        let meaning = format!("*{}", cause.meaning);
+        table.row(cause.name, &[cause.delta, cause.share, meaning]);
     }
-    page.push_str(END);
+    table.finish()
 }
 
-fn device_table(page: &mut String, explanation: &Explanation) {
+fn device_table(explanation: &Explanation) -> String {
     let columns = [
         "device",
         "busy",
@@ -86,7 +224,7 @@ fn device_table(page: &mut String, explanation: &Explanation) {
         "predicted busy",
         "predicted idle",
     ];
-    begin(page, "Each device's time", &columns);
+    let mut table = Table::new("Each device\u{2019}s time", &columns);
     for device in explanation.devices() {
         let cells = [
             device.busy,
@@ -96,16 +234,15 @@ fn device_table(page: &mut String, explanation: &Explanation) {
             device.predicted_busy,
             device.predicted_idle,
         ];
-        row(
-            page,
+        table.row(
             &device.device.to_string(),
             &cells.map(|time| time.to_string()),
         );
     }
-    page.push_str(END);
+    table.finish()
 }
 
-fn stage_table(page: &mut String, explanation: &Explanation) {
+fn stage_table(explanation: &Explanation) -> String {
     let columns = [
         "stage and work",
         "actions",
@@ -115,7 +252,7 @@ fn stage_table(page: &mut String, explanation: &Explanation) {
         "warm-up",
         "this alone makes the step longer by",
     ];
-    begin(page, "Each stage's work", &columns);
+    let mut table = Table::new("Each stage\u{2019}s work", &columns);
     for stage in explanation.stages() {
         let effect = stage.effect.map(|effect| effect.to_string());
         let cells = [
@@ -126,11 +263,7 @@ fn stage_table(page: &mut String, explanation: &Explanation) {
             stage.warm_up.to_string(),
             effect.unwrap_or_else(|| "-".to_owned()),
         ];
-        row(
-            page,
-            &format!("{} {}", stage.stage, noun(stage.kind)),
-            &cells,
-        );
+        table.row(&format!("{} {}", stage.stage, noun(stage.kind)), &cells);
     }
-    page.push_str(END);
+    table.finish()
 }

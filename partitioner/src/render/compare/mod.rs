@@ -5,7 +5,7 @@ mod html;
 mod svg;
 mod text;
 
-pub use html::compare_html;
+pub use html::{ComparePage, StepMemory, compare_html};
 pub use svg::compare_svg;
 pub use text::compare_text;
 

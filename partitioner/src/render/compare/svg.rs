@@ -3,7 +3,8 @@
 use super::{both, causes, end, numbers, wrapped};
 use crate::explain::{Delta, Explanation};
 use crate::ids::DeviceId;
-use crate::render::html::escaped;
+use crate::render::page::escaped;
+use crate::render::svg;
 use crate::render::svg::canvas::{
     BAR, BOTTOM, Canvas, MARGIN, RIGHT, ROW, TOP, WIDTH, described, times,
 };
@@ -19,13 +20,11 @@ const LINE: f64 = 17.0;
 /// Characters of a line of words that surely fit the width.
 const COLUMNS: usize = 170;
 
-/// Colours besides those of every timeline, and how the page's script marks the
-/// action that it is on and the same action in the other timeline.
+/// Colours besides those of every timeline.
 const STYLE: &str = "<style>\
 .tl .name{font-weight:bold}\
 .tl .end{stroke:#333;stroke-dasharray:4 3}\
-.tl g.on rect{stroke:#000;stroke-width:3}.tl g.twin rect{stroke:#000;stroke-width:2;stroke-dasharray:4 2}\
-@media (prefers-color-scheme:dark){.tl .end{stroke:#bbb}.tl g.on rect,.tl g.twin rect{stroke:#fff}}\
+@media (prefers-color-scheme:dark){.tl .end{stroke:#bbb}}\
 </style>\n";
 
 /// The measured timeline above the predicted one, on one time axis; below, the
@@ -59,7 +58,9 @@ fn draw(explanation: &Explanation, what: &str, words: &[Vec<(f64, String)>]) -> 
     let height = axis + BOTTOM + LINE * words.len() as f64;
     let spans: usize = both(explanation).map(|(_, t)| t.spans().len()).iter().sum();
     let label = escaped(&explanation.sentence(what));
-    let mut canvas = Canvas::new(height, end(explanation), 2 * spans, &label);
+    let [measured, predicted] = both(explanation).map(|(_, timeline)| svg::words(timeline));
+    let words_of_it = format!("Measured, above: {measured} Predicted, below: {predicted}");
+    let mut canvas = Canvas::new(height, end(explanation), 2 * spans, &label, &words_of_it);
     canvas.svg.push_str(STYLE);
     canvas.legend(explanation.measured());
     let mut y = TOP;

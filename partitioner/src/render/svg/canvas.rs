@@ -15,7 +15,7 @@ pub(in crate::render) const BOTTOM: f64 = 30.0;
 /// Free at the right.
 pub(in crate::render) const RIGHT: f64 = 10.0;
 /// A digit's width in the labels' font.
-const DIGIT: f64 = 6.5;
+const DIGIT: f64 = 6.8;
 
 /// How a kind is drawn: light enough for black text, and with a hatching of its own
 /// so that the kinds differ without colours.
@@ -27,11 +27,11 @@ struct Look {
 
 const fn look(kind: Kind) -> Look {
     let (name, color, hatch) = match kind {
-        Kind::Forward => ("forward (F)", "#cbe4f6", ""),
-        Kind::Backward => ("backward (B)", "#9fd69f", "M0 8L8 0"),
-        Kind::BackwardInput => ("input gradient (I)", "#f3b668", "M0 4H8"),
-        Kind::BackwardWeight => ("weight gradient (W)", "#b897da", "M4 0V8"),
-        Kind::Recompute => ("recompute (R)", "#f2f2f2", "M0 0L8 8M0 8L8 0"),
+        Kind::Forward => ("forward (F)", "#8ec8f2", ""),
+        Kind::Backward => ("backward (B)", "#8fd3a4", "M0 8L8 0"),
+        Kind::BackwardInput => ("input gradient (I)", "#f6bd62", "M0 4H8"),
+        Kind::BackwardWeight => ("weight gradient (W)", "#c4a5e8", "M4 0V8"),
+        Kind::Recompute => ("recompute (R)", "#e3e3e3", "M0 0L8 8M0 8L8 0"),
     };
     Look { name, color, hatch }
 }
@@ -39,12 +39,12 @@ const fn look(kind: Kind) -> Look {
 /// Colours of everything but the bars, for light and dark surroundings. Labels have
 /// a rim in their bar's colour, so that the hatching does not cross them out.
 const STYLE: &str = "<style>\
-.tl text{fill:#111}.tl .ground{fill:#fff}.tl .lane{fill:#f1f1f1}.tl .tick{stroke:#333}\
+.tl text{fill:#15181c}.tl .ground{fill:#fff}.tl .lane{fill:#f1f3f5}.tl .tick{stroke:#333}\
 .tl g rect,.tl .key{stroke:#333;stroke-width:.6}\
-.tl g text{fill:#000;text-anchor:middle;paint-order:stroke;stroke-width:2px;stroke-linejoin:round;font-size:10px}\
+.tl g text{fill:#000;text-anchor:middle;paint-order:stroke;stroke-width:2px;stroke-linejoin:round;font-size:10.5px}\
 .tl g:hover rect{stroke:#000;stroke-width:2.5}\
 @media (prefers-color-scheme:dark){\
-.tl text{fill:#eee}.tl .ground{fill:#16181c}.tl .lane{fill:#2a2d33}.tl .tick{stroke:#bbb}\
+.tl text{fill:#eceff3}.tl .ground{fill:#15171b}.tl .lane{fill:#262a31}.tl .tick{stroke:#bbb}\
 .tl g text{fill:#000}.tl g:hover rect{stroke:#fff}}";
 
 /// What an action is, for whoever cannot tell it from its letters.
@@ -70,17 +70,33 @@ pub(in crate::render) struct Canvas {
 }
 
 impl Canvas {
-    /// The begin of a document: ground, style and patterns.
-    pub(in crate::render) fn new(height: f64, end: Micros, spans: usize, label: &str) -> Self {
+    /// The begin of a document: ground, style and patterns. `label` and `words`, the
+    /// picture in a few of them, are SVG's text.
+    pub(in crate::render) fn new(
+        height: f64,
+        end: Micros,
+        spans: usize,
+        label: &str,
+        words: &str,
+    ) -> Self {
         let mut svg = String::with_capacity(220 * spans + 4096);
-        // Writing to a String cannot fail, here and below.
-        let _ = writeln!(
-            svg,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-             class=\"tl\" font-family=\"sans-serif\" font-size=\"11\" role=\"img\" \
-             aria-label=\"{label}\">"
-        );
+        let namespace = " xmlns=\"http://www.w3.org/2000/svg\"";
+        open(&mut svg, namespace, height, label, words);
         definitions(&mut svg);
+        Self { svg, end }
+    }
+
+    /// The begin of a picture in a page that has another one, whose style and patterns
+    /// it shares.
+    pub(in crate::render) fn within_a_page(
+        height: f64,
+        end: Micros,
+        label: &str,
+        words: &str,
+    ) -> Self {
+        let mut svg = String::new();
+        open(&mut svg, "", height, label, words);
+        svg.push_str("<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n");
         Self { svg, end }
     }
 
@@ -92,6 +108,7 @@ impl Canvas {
                 continue;
             }
             let Look { name, .. } = look(kind);
+            // Writing to a String cannot fail, here and below.
             let _ = writeln!(
                 self.svg,
                 "<rect class=\"key\" x=\"{x}\" y=\"8\" width=\"16\" height=\"14\" fill=\"url(#k{})\"/>\
@@ -167,6 +184,24 @@ impl Canvas {
         self.svg.push_str("</svg>\n");
         self.svg
     }
+}
+
+/// The start tag; a document of its own has a namespace.
+fn open(svg: &mut String, namespace: &str, height: f64, label: &str, words: &str) {
+    let _ = writeln!(
+        svg,
+        "<svg{namespace} viewBox=\"0 0 {WIDTH} {height}\" class=\"tl\" \
+         font-family=\"sans-serif\" font-size=\"12\" role=\"img\" aria-label=\"{label}\">\n\
+         <desc>{words}</desc>"
+    );
+}
+
+/// The style and the patterns alone, for a page whose pictures share them and that has
+/// no timeline.
+pub(in crate::render) fn shared() -> String {
+    let mut svg = String::from("<svg width=\"0\" height=\"0\" aria-hidden=\"true\">\n");
+    definitions(&mut svg);
+    svg + "</svg>\n"
 }
 
 fn definitions(svg: &mut String) {

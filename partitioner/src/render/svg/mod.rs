@@ -16,7 +16,8 @@ use std::fmt::Write as _;
 pub fn svg(timeline: &Timeline) -> String {
     let height = TOP + ROW * timeline.devices() as f64 + BOTTOM;
     let spans = timeline.spans().len();
-    let mut canvas = Canvas::new(height, timeline.makespan(), spans, "pipeline timeline");
+    let (end, words) = (timeline.makespan(), words(timeline));
+    let mut canvas = Canvas::new(height, end, spans, "pipeline timeline", &words);
     canvas.legend(timeline);
     // Writing to a String cannot fail.
     let _ = writeln!(
@@ -36,4 +37,18 @@ pub fn svg(timeline: &Timeline) -> String {
     }
     canvas.axis(height - BOTTOM);
     canvas.finish()
+}
+
+/// A timeline for whoever cannot see it.
+pub(super) fn words(timeline: &Timeline) -> String {
+    let share = |device| 100.0 * timeline.busy(device).get() / timeline.makespan().get().max(1e-9);
+    let devices = (0..timeline.devices()).map(DeviceId);
+    let busy: Vec<String> = devices
+        .map(|device| format!("device {device} works {:.0} % of the time", share(device)))
+        .collect();
+    format!(
+        "One row a device, time from left to right, {}: {}.",
+        timeline.makespan(),
+        busy.join(", ")
+    )
 }

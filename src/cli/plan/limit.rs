@@ -1,8 +1,6 @@
 //! What limits the plan, in one sentence, and what to change.
 
-use gpipe_partitioner::{
-    Machine, Micros, Partition, Plan, PlanOptions, Problem, Profile, StageId, simulate,
-};
+use gpipe_partitioner::{Machine, Micros, Plan, PlanOptions, Problem, Profile, StageId, simulate};
 
 /// A step that is shorter by this share without transfers is bound by them.
 const TRANSFERS: f64 = 0.1;
@@ -12,7 +10,7 @@ const UNEVEN: f64 = 1.1;
 const IDLE: f64 = 0.2;
 
 /// The sentence; `load` is what a batch takes to load, where that was measured.
-pub(super) fn sentence(
+pub(in crate::cli) fn sentence(
     profile: &Profile,
     plan: &Plan,
     options: &PlanOptions,
@@ -99,14 +97,6 @@ fn uneven(profile: &Profile, plan: &Plan) -> Option<String> {
         100.0 * (busiest / mean - 1.0),
         Micros::new(loads.iter().sum()).unwrap_or(Micros::ZERO)
     ))
-}
-
-/// Layers before which a stage begins, with the stage.
-pub(super) fn cuts(partition: &Partition) -> impl Fn(usize) -> Option<StageId> {
-    let starts: Vec<usize> = (0..partition.stages())
-        .map(|stage| partition.range(StageId(stage)).start)
-        .collect();
-    move |layer| starts.iter().position(|&start| start == layer).map(StageId)
 }
 
 #[cfg(test)]

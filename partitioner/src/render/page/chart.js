@@ -1,7 +1,9 @@
-
 (function () {
   'use strict';
   var chart = document.getElementById('chart'), detail = document.getElementById('detail');
+  function ready() { document.documentElement.dataset.ready = 'yes'; }
+  if (!chart) { ready(); return; }
+  chart.setAttribute('role', 'application');
   var nothing = detail.textContent, chosen = null, shown = null, marked = [], same = {}, rows = [], byHeight = {};
   function title(bar) { return bar.querySelector('title').textContent; }
   function name(bar) { return title(bar).split(':')[0]; }
@@ -58,5 +60,5 @@
     show(event.target.closest('g') || chosen);
   });
   chart.addEventListener('mouseleave', function () { show(chosen); });
-  document.documentElement.dataset.ready = 'yes';
+  ready();
 })();

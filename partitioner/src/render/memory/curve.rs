@@ -1,0 +1,186 @@
+//! The memory of one device over a step, and what its peak consists of.
+
+use crate::cost::StageMemory;
+use crate::ids::{DeviceId, StageId};
+use crate::simulate::{Level, Simulation, memory_over};
+use crate::units::{Bytes, Micros};
+
+/// The memory of one device over a step.
+#[derive(Debug)]
+pub(in crate::render) struct Curve {
+    pub(in crate::render) device: DeviceId,
+    /// What is there all the time: parameters, and the optimizer's state.
+    pub(in crate::render) standing: [Bytes; 2],
+    /// That and the gradients of parameters.
+    pub(in crate::render) base: Vec<Level>,
+    /// That and activations.
+    pub(in crate::render) held: Vec<Level>,
+    /// That and what actions need only while they run: all there is.
+    pub(in crate::render) levels: Vec<Level>,
+    /// The device's memory, where it is known.
+    pub(in crate::render) limit: Option<Bytes>,
+    /// What its highest level is called.
+    pub(in crate::render) peak_name: &'static str,
+    /// Amounts that were measured, with what they are.
+    pub(in crate::render) marks: Vec<(&'static str, Bytes)>,
+}
+
+/// What a peak consists of.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::render) struct Parts {
+    pub(in crate::render) gradients: Bytes,
+    pub(in crate::render) activations: Bytes,
+    /// Needed only while an action runs.
+    pub(in crate::render) working: Bytes,
+}
+
+impl Curve {
+    /// The curve of `device` in a simulation.
+    pub(in crate::render) fn new(simulation: &Simulation, device: DeviceId) -> Self {
+        let stages = simulation.schedule().stages_on(device).into_iter();
+        let costs = simulation.costs();
+        let standing = stages.fold([Bytes::ZERO; 2], |[parameters, optimizer], stage| {
+            let memory = costs.memory(stage);
+            [parameters + memory.parameters, optimizer + memory.optimizer]
+        });
+        let held = |memory| StageMemory {
+            working: Bytes::ZERO,
+            ..memory
+        };
+        let base = |memory: StageMemory| StageMemory {
+            parameters: memory.parameters,
+            gradients: memory.gradients,
+            optimizer: memory.optimizer,
+            ..StageMemory::default()
+        };
+        Self {
+            device,
+            standing,
+            base: part(simulation, device, base),
+            held: part(simulation, device, held),
+            levels: simulation.memory(device),
+            limit: None,
+            peak_name: "peak",
+            marks: Vec::new(),
+        }
+    }
+
+    /// What is there all the time.
+    pub(super) fn always(&self) -> Bytes {
+        self.standing.into_iter().sum()
+    }
+
+    /// The first highest level.
+    pub(in crate::render) fn peak(&self) -> Level {
+        let first = Level {
+            time: Micros::ZERO,
+            bytes: Bytes::ZERO,
+        };
+        let higher = |best: Level, level: &Level| {
+            if level.bytes > best.bytes {
+                *level
+            } else {
+                best
+            }
+        };
+        self.levels.iter().fold(first, higher)
+    }
+
+    /// What the peak consists of, besides what is there all the time.
+    pub(in crate::render) fn parts(&self) -> Parts {
+        let Level { time, bytes } = self.peak();
+        let held = at(&self.held, time).min(bytes);
+        let gradients = at(&self.base, time) - self.always();
+        Parts {
+            gradients,
+            activations: held - self.always() - gradients,
+            working: bytes - held,
+        }
+    }
+
+    /// The highest amount that belongs to it, but for the limit.
+    pub(super) fn top(&self) -> Bytes {
+        let marks = self.marks.iter().map(|&(_, bytes)| bytes);
+        marks.fold(self.peak().bytes, Bytes::max)
+    }
+}
+
+/// The levels of `device` where stages have only the memory that `kept` leaves them.
+fn part(
+    simulation: &Simulation,
+    device: DeviceId,
+    kept: impl Fn(StageMemory) -> StageMemory,
+) -> Vec<Level> {
+    let all = simulation.costs();
+    let costs = (0..all.stages())
+        .map(StageId)
+        .fold(all.clone(), |costs, stage| {
+            costs.with_memory(stage, kept(all.memory(stage)))
+        });
+    memory_over(simulation.schedule(), &costs, &simulation.timeline, device)
+}
+
+/// The highest of the levels at `time`; where nothing changes then, the one before.
+fn at(levels: &[Level], time: Micros) -> Bytes {
+    let before = levels.partition_point(|level| level.time <= time);
+    let mut levels = levels[..before].iter().rev();
+    let Some(last) = levels.next() else {
+        return Bytes::ZERO;
+    };
+    if last.time < time {
+        return last.bytes;
+    }
+    let same = levels.take_while(|level| level.time == time);
+    same.fold(last.bytes, |most, level| most.max(level.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Costs;
+    use crate::schedule::{ScheduleKind, Shape};
+    use crate::simulate::simulate;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// What is drawn ends at what the simulation says, and the parts add up to it.
+        #[test]
+        fn the_curve_of_a_device_peaks_at_the_simulations_peak(
+            devices in 1_usize..4,
+            micro in 1_usize..6,
+            kind in 0..ScheduleKind::ALL.len(),
+            amounts in prop::collection::vec(0_u64..100, 7),
+        ) {
+            let kind = ScheduleKind::ALL[kind];
+            let shape = Shape::new(devices, micro).with_chunks(kind.default_chunks());
+            let Ok(schedule) = kind.generate(shape) else {
+                return Ok(());
+            };
+            let unit = Micros::new(10.0).unwrap();
+            let memory = |stage: u64| StageMemory {
+                parameters: Bytes(amounts[0]),
+                gradients: Bytes(amounts[1]),
+                optimizer: Bytes(amounts[2]),
+                activation: Bytes(amounts[3] + stage),
+                recomputed: Bytes(amounts[4]),
+                kept_for_weight: None,
+                sent: Bytes(amounts[5]),
+                working: Bytes(amounts[6]),
+            };
+            let costs = Costs::uniform(shape.stages(), unit, unit, unit);
+            let costs = (0..shape.stages())
+                .fold(costs, |costs, s| costs.with_memory(StageId(s), memory(s as u64)));
+            let simulation = simulate(&schedule, &costs);
+            for (device, peak) in simulation.peak_bytes().into_iter().enumerate() {
+                let curve = Curve::new(&simulation, DeviceId(device));
+                prop_assert_eq!(curve.peak().bytes, peak);
+                let Parts { gradients, activations, working } = curve.parts();
+                prop_assert_eq!(curve.always() + gradients + activations + working, peak);
+                prop_assert!(working <= Bytes(amounts[6]));
+                for levels in [&curve.base, &curve.held] {
+                    prop_assert!(levels.iter().all(|level| level.bytes <= peak));
+                }
+            }
+        }
+    }
+}

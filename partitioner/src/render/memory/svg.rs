@@ -1,0 +1,257 @@
+//! The curves under each other, on the timeline's own axis.
+
+use super::Curve;
+use crate::render::svg::canvas::{BOTTOM, Canvas, MARGIN, RIGHT, TOP, WIDTH};
+use crate::simulate::Level;
+use crate::units::{Bytes, Micros};
+use std::fmt::Write as _;
+
+/// Pixels.
+const HEADING: f64 = 24.0;
+const GAP: f64 = 8.0;
+const LINE: f64 = 15.0;
+/// Free above the highest level, as a share of it.
+const FREE: f64 = 1.12;
+/// A limit beyond this many times the highest level would flatten the curves.
+const FAR: u64 = 3;
+
+/// Colours besides those of every timeline.
+const STYLE: &str = "<style>\
+.tl .fix{fill:#aab6c4}.tl .act{fill:#58b9b0}.tl .lay{fill:#e9b9cc}\
+.tl .fix,.tl .act,.tl .lay{stroke:#333;stroke-width:.7}\
+.tl .lim{stroke:#b3261e;stroke-width:2;stroke-dasharray:7 4}.tl .mark{stroke:#15181c;stroke-width:1.5;stroke-dasharray:2 3}\
+.tl .dot{fill:#15181c;stroke:#fff;stroke-width:1.5}.tl .grid{stroke:#8d97a3;stroke-width:.5}\
+.tl .name{font-weight:bold}.tl .red{fill:#a3211a}\
+.tl .halo{paint-order:stroke;stroke:#f1f3f5;stroke-width:3px;stroke-linejoin:round}\
+@media (prefers-color-scheme:dark){\
+.tl .fix{fill:#76859a}.tl .act{fill:#3f9e96}.tl .lay{fill:#a8627f}\
+.tl .lim{stroke:#ff9d94}.tl .mark{stroke:#eceff3}.tl .dot{fill:#eceff3;stroke:#000}.tl .red{fill:#ffb1aa}\
+.tl .halo{stroke:#262a31}}</style>\n";
+
+/// The picture, `end` being where the time axis ends; part of a page that has a
+/// timeline. All devices have one scale.
+pub(in crate::render) fn picture(curves: &[Curve], end: Micros) -> String {
+    let plot = match curves.len() {
+        0..=4 => 104.0,
+        5..=8 => 60.0,
+        _ => 40.0,
+    };
+    let each = HEADING + plot + GAP;
+    let axis = TOP + each * curves.len() as f64;
+    let label = "Memory of each device over the step";
+    let mut canvas = Canvas::within_a_page(axis + BOTTOM, end, label, &words(curves));
+    canvas.svg.push_str(STYLE);
+    legend(&mut canvas.svg, curves);
+    let scale = Scale::new(curves, plot);
+    for (curve, y) in curves.iter().zip((0..).map(|n| TOP + each * f64::from(n))) {
+        heading(&mut canvas.svg, curve, y + 15.0);
+        panel(&mut canvas, curve, y + HEADING, &scale);
+    }
+    canvas.axis(axis);
+    canvas.finish()
+}
+
+/// The curves for whoever cannot see them.
+fn words(curves: &[Curve]) -> String {
+    let peaks: Vec<String> = curves.iter().map(said).collect();
+    format!("{}.", peaks.join("; "))
+}
+
+fn said(curve: &Curve) -> String {
+    let peak = curve.peak();
+    let mut text = format!("device {}: ", curve.device);
+    // Writing to a String cannot fail, here and below.
+    if curve.always() > Bytes::ZERO {
+        let _ = write!(text, "{} all the time, ", curve.always());
+    }
+    let _ = write!(text, "at most {} at {}", peak.bytes, peak.time);
+    for (name, bytes) in &curve.marks {
+        let _ = write!(text, ", {name} {bytes}");
+    }
+    if let Some(limit) = curve.limit {
+        let _ = write!(text, ", limit {limit}");
+    }
+    text
+}
+
+/// How high amounts are drawn.
+struct Scale {
+    top: f64,
+    plot: f64,
+    /// Of the line across.
+    tick: Bytes,
+}
+
+impl Scale {
+    fn new(curves: &[Curve], plot: f64) -> Self {
+        let highest = curves.iter().map(Curve::top).max().unwrap_or_default();
+        let near = |limit: &Bytes| limit.get() <= highest.get().saturating_mul(FAR);
+        let limits = curves.iter().filter_map(|curve| curve.limit).filter(near);
+        let top = limits.fold(highest, Bytes::max).get().max(1);
+        Self {
+            top: top as f64 * FREE,
+            plot,
+            tick: Bytes(1 << top.ilog2()),
+        }
+    }
+
+    /// Pixels above the panel's floor.
+    fn height(&self, bytes: Bytes) -> f64 {
+        self.plot * bytes.get() as f64 / self.top
+    }
+
+    fn shows(&self, limit: Bytes) -> bool {
+        limit.get() as f64 <= self.top
+    }
+}
+
+fn legend(svg: &mut String, curves: &[Curve]) {
+    let any = |of: fn(&Curve) -> Bytes| curves.iter().any(|curve| of(curve) > Bytes::ZERO);
+    let keys = [
+        (
+            any(Curve::always),
+            "fix",
+            "parameters, optimizer, gradients",
+        ),
+        (true, "act", "activations in flight"),
+        (
+            any(|curve| curve.parts().working),
+            "lay",
+            "needed while an action runs",
+        ),
+    ];
+    let mut x = MARGIN;
+    for (_, class, name) in keys.into_iter().filter(|(there, ..)| *there) {
+        let _ = writeln!(
+            svg,
+            "<rect class=\"{class}\" x=\"{x}\" y=\"8\" width=\"16\" height=\"14\"/>\
+             <text x=\"{}\" y=\"19\">{name}</text>",
+            x + 21.0
+        );
+        x += 48.0 + 6.3 * name.len() as f64;
+    }
+}
+
+fn heading(svg: &mut String, curve: &Curve, y: f64) {
+    let peak = curve.peak();
+    let _ = write!(
+        svg,
+        "<text class=\"name\" x=\"{MARGIN}\" y=\"{y}\">device {}</text>\
+         <text x=\"{}\" y=\"{y}\">{} {} at {}",
+        curve.device,
+        MARGIN + 76.0,
+        curve.peak_name,
+        peak.bytes,
+        peak.time,
+    );
+    for (name, bytes) in &curve.marks {
+        let _ = write!(svg, ", {name} {bytes}");
+    }
+    if let Some(limit) = curve.limit {
+        let share = 100.0 * peak.bytes.get() as f64 / limit.get().max(1) as f64;
+        let _ = write!(svg, ", {share:.0} % of its {limit}");
+    }
+    svg.push_str("</text>\n");
+}
+
+/// One device's plot, its upper edge at `y`.
+fn panel(canvas: &mut Canvas, curve: &Curve, y: f64, scale: &Scale) {
+    let (floor, end) = (y + scale.plot, WIDTH - RIGHT);
+    let wide = end - MARGIN;
+    let _ = writeln!(
+        canvas.svg,
+        "<rect class=\"lane\" x=\"{MARGIN}\" y=\"{y}\" width=\"{wide}\" height=\"{}\"/>",
+        scale.plot
+    );
+    let bands = [
+        ("lay", &curve.levels),
+        ("act", &curve.held),
+        ("fix", &curve.base),
+    ];
+    for (class, levels) in bands.into_iter().filter(|(_, levels)| !levels.is_empty()) {
+        let levels = outline(canvas, levels, scale, floor);
+        let _ = writeln!(canvas.svg, "<path class=\"{class}\" d=\"{levels}\"/>");
+    }
+    ticks(&mut canvas.svg, scale, floor);
+    lines(&mut canvas.svg, curve, scale, floor);
+    let peak = curve.peak();
+    let _ = writeln!(
+        canvas.svg,
+        "<circle class=\"dot\" cx=\"{:.2}\" cy=\"{:.2}\" r=\"4\"/>",
+        canvas.place(peak.time),
+        floor - scale.height(peak.bytes)
+    );
+}
+
+/// The levels as a closed outline that stands on the floor.
+fn outline(canvas: &Canvas, levels: &[Level], scale: &Scale, floor: f64) -> String {
+    let mut path = format!("M{MARGIN} {floor:.2}");
+    for level in lasting(levels) {
+        let (x, y) = (canvas.place(level.time), floor - scale.height(level.bytes));
+        let _ = write!(path, "H{x:.2}V{y:.2}");
+    }
+    let _ = write!(path, "H{}V{floor:.2}Z", WIDTH - RIGHT);
+    path
+}
+
+/// The levels without dips that last no time, where one action ends and the next
+/// begins.
+fn lasting(levels: &[Level]) -> impl Iterator<Item = &Level> {
+    levels.iter().enumerate().filter_map(|(at, level)| {
+        let next = levels.get(at + 1).filter(|next| next.time == level.time);
+        let before = at.checked_sub(1).map_or(Bytes::ZERO, |at| levels[at].bytes);
+        let dip = next.is_some_and(|next| level.bytes <= next.bytes.max(before));
+        (!dip).then_some(level)
+    })
+}
+
+fn ticks(svg: &mut String, scale: &Scale, floor: f64) {
+    let half = Bytes(scale.tick.get() / 2);
+    let ticks = [Bytes::ZERO, half, scale.tick];
+    // Names would touch where panels are low.
+    let shown = ticks
+        .into_iter()
+        .filter(|&t| t != half || scale.plot > 50.0);
+    for tick in shown {
+        let y = floor - scale.height(tick);
+        let _ = writeln!(
+            svg,
+            "<path class=\"grid\" d=\"M{MARGIN} {y:.2}H{}\"/>\
+             <text x=\"{}\" y=\"{:.2}\" text-anchor=\"end\" font-size=\"11\">{tick}</text>",
+            WIDTH - RIGHT,
+            MARGIN - 6.0,
+            y + 4.0
+        );
+    }
+}
+
+/// The limit, and what was measured.
+fn lines(svg: &mut String, curve: &Curve, scale: &Scale, floor: f64) {
+    let end = WIDTH - RIGHT;
+    if let Some(limit) = curve.limit.filter(|&limit| scale.shows(limit)) {
+        let y = floor - scale.height(limit);
+        let _ = writeln!(
+            svg,
+            "<path class=\"lim\" d=\"M{MARGIN} {y:.2}H{end}\"/>\
+             <text class=\"red halo\" x=\"{}\" y=\"{:.2}\" text-anchor=\"end\">limit {limit}</text>",
+            end - 4.0,
+            y + 14.0
+        );
+    }
+    let mut last = f64::INFINITY;
+    for (name, bytes) in &curve.marks {
+        let y = floor - scale.height(*bytes);
+        let _ = write!(svg, "<path class=\"mark\" d=\"M{MARGIN} {y:.2}H{end}\"/>");
+        // Of two lines that touch one has its name.
+        if last - y > LINE {
+            let _ = write!(
+                svg,
+                "<text class=\"halo\" x=\"{}\" y=\"{:.2}\" text-anchor=\"end\">{name} {bytes}</text>",
+                end - 4.0,
+                y + 14.0
+            );
+            last = y;
+        }
+        svg.push('\n');
+    }
+}

@@ -1,0 +1,52 @@
+//! Names from outside as HTML's text.
+
+/// `text` with nothing in it that HTML or SVG would take for its own.
+pub(in crate::render) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '&' => escaped.push_str("&amp;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            _ => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// The most characters of a name where it stands in a table.
+const LONGEST: usize = 64;
+
+/// A name as HTML: one that is too long for a table loses its middle, and says the
+/// whole of it when pointed at.
+pub(in crate::render) fn name(text: &str) -> String {
+    let count = text.chars().count();
+    if count <= LONGEST {
+        return escaped(text);
+    }
+    let half = LONGEST / 2 - 1;
+    let begin: String = text.chars().take(half).collect();
+    let end: String = text.chars().skip(count - half).collect();
+    format!(
+        "<span title=\"{}\">{}\u{2026}{}</span>",
+        escaped(text),
+        escaped(&begin),
+        escaped(&end)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_keep_both_ends_and_say_the_whole() {
+        let long = format!("a<{}>z", "x".repeat(100));
+        let html = name(&long);
+        assert!(html.contains(">a&lt;xxx") && html.contains("xxx&gt;z</span>"));
+        assert!(html.starts_with("<span title=\"a&lt;") && !html.contains("a<x"));
+        assert_eq!(name("head"), "head");
+    }
+}

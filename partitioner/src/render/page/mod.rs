@@ -1,0 +1,128 @@
+//! What all pages have in common: one style, one script, sections with headings.
+//!
+//! A page is one file that loads nothing. All of its content is there without the
+//! script, which only leads through the actions of a timeline.
+
+mod escape;
+mod table;
+
+pub(super) use escape::{escaped, name};
+pub(super) use table::{Table, bar};
+
+use std::fmt::Write as _;
+
+const STYLE: &str = include_str!("page.css");
+/// Shows the action under the pointer, or the one that the arrow keys went to.
+const SCRIPT: &str = include_str!("chart.js");
+
+/// A page that is being written.
+pub(super) struct Page {
+    title: String,
+    kind: &'static str,
+    intro: String,
+    sections: Vec<(&'static str, &'static str)>,
+    body: String,
+}
+
+/// A number that stands large at the top.
+pub(super) struct Fact {
+    pub(super) name: &'static str,
+    /// HTML, as the note is.
+    pub(super) value: String,
+    pub(super) note: String,
+}
+
+impl Fact {
+    pub(super) fn new(name: &'static str, value: String, note: String) -> Self {
+        Self { name, value, note }
+    }
+}
+
+impl Page {
+    /// A page of a kind ("profile and plan") with a title from outside.
+    pub(super) fn new(kind: &'static str, title: &str) -> Self {
+        Self {
+            title: escaped(title),
+            kind,
+            intro: String::new(),
+            sections: Vec::new(),
+            body: String::new(),
+        }
+    }
+
+    /// HTML between the title and the first section.
+    pub(super) fn intro(&mut self, html: &str) {
+        self.intro.push_str(html);
+    }
+
+    /// The numbers at the top.
+    pub(super) fn facts(&mut self, facts: &[Fact]) {
+        self.intro.push_str("<dl class=\"facts\">\n");
+        for Fact { name, value, note } in facts {
+            // Writing to a String cannot fail, here and below.
+            let _ = writeln!(
+                self.intro,
+                "<div><dt>{name}</dt><dd>{value}</dd><dd class=\"note\">{note}</dd></div>"
+            );
+        }
+        self.intro.push_str("</dl>\n");
+    }
+
+    /// A section with a heading.
+    pub(super) fn section(&mut self, id: &'static str, heading: &'static str, html: &str) {
+        self.sections.push((id, heading));
+        let _ = write!(
+            self.body,
+            "<section id=\"{id}\" aria-labelledby=\"h-{id}\">\n<h2 id=\"h-{id}\">{heading}</h2>\n\
+             {html}</section>\n"
+        );
+    }
+
+    /// The whole page.
+    pub(super) fn finish(self) -> String {
+        let Self {
+            title,
+            kind,
+            intro,
+            sections,
+            body,
+        } = self;
+        let mut page = String::with_capacity(body.len() + intro.len() + 16_384);
+        let _ = write!(
+            page,
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+             <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
+             <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
+             <a class=\"skip\" href=\"#main\">Skip to the content</a>\n\
+             <header>\n<p class=\"kind\">gpipe-rs: {kind}</p>\n<h1>{title}</h1>\n</header>\n\
+             <nav aria-label=\"Sections\"><ul>"
+        );
+        for (id, heading) in sections {
+            let _ = write!(page, "<li><a href=\"#{id}\">{heading}</a></li>");
+        }
+        let _ = write!(
+            page,
+            "</ul></nav>\n<main id=\"main\" tabindex=\"-1\">\n{intro}{body}</main>\n\
+             <footer>Made by gpipe-rs {}. This file is all there is: it loads nothing.</footer>\n\
+             <script>{SCRIPT}</script>\n</body>\n</html>\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        page
+    }
+}
+
+/// A picture of actions that the script leads through; `keys` says so where it runs.
+pub(super) fn chart(label: &str, svg: &str) -> String {
+    format!(
+        "<p id=\"keys\">Point at an action for its times, or go to the picture with the Tab key: the \
+         arrow keys lead from action to action, Home and End to a row\u{2019}s first and last.</p>\n\
+         <div id=\"chart\" class=\"chart\" tabindex=\"0\" role=\"group\" aria-label=\"{label}\" \
+         aria-describedby=\"keys\">\n{svg}</div>\n<output id=\"detail\">No action chosen.</output>\n"
+    )
+}
+
+/// A part of a whole in percent.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}

@@ -1,0 +1,169 @@
+//! The top of the page: what was chosen, what it takes, what limits it.
+
+use super::{ProfilePage, share};
+use crate::ids::DeviceId;
+use crate::render::html;
+use crate::render::memory::Curve;
+use crate::render::page::{Fact, bar, escaped};
+use crate::units::Bytes;
+use std::fmt::Write as _;
+
+/// The most devices whose peaks stand at the top one by one.
+const FEW: usize = 8;
+
+/// What was chosen, in numbers.
+pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
+    let plan = page.plan;
+    let samples = plan.micro_batches * plan.micro_batch_size;
+    let rate = samples as f64 / plan.step.get().max(f64::MIN_POSITIVE) * 1e6;
+    let chunks = match plan.chunks {
+        1 => "one stage a device".to_owned(),
+        chunks => format!("{chunks} stages a device"),
+    };
+    let computed = match plan.computed {
+        Some(_) => "computed for these times, ",
+        None => "",
+    };
+    let (device, peak) = page.fullest();
+    let limit = page.options.machine.devices()[device.index()].memory;
+    let of = limit.map_or_else(String::new, |limit| {
+        format!(", {} of its {limit}", share(peak, limit))
+    });
+    let link = match page.options.machine.link() {
+        // Devices that share their memory hand over without copying.
+        Some(link) if link.transfer(Bytes(1 << 30)).occupancy.get() < 10.0 => {
+            format!(
+                "link {}, nothing is copied",
+                link.transfer(Bytes::ZERO).latency
+            )
+        }
+        Some(link) => format!("link {link}"),
+        None => "transfers take no time".to_owned(),
+    };
+    vec![
+        Fact::new(
+            "Predicted step",
+            plan.step.to_string(),
+            format!("{} samples/s", rounded(rate)),
+        ),
+        html::bubble(plan.bubble_fraction),
+        Fact::new(
+            "Peak memory",
+            peak.to_string(),
+            format!("on device {device}{of}"),
+        ),
+        Fact::new(
+            "Schedule",
+            plan.schedule.to_string(),
+            format!("{computed}{chunks}"),
+        ),
+        Fact::new(
+            "Micro-batches",
+            plan.micro_batches.to_string(),
+            format!("of {} samples", plan.micro_batch_size),
+        ),
+        Fact::new(
+            "Devices",
+            format!(
+                "{} \u{d7} {}",
+                plan.devices(),
+                escaped(page.profile.device())
+            ),
+            link,
+        ),
+    ]
+}
+
+/// A rate with three digits that mean something.
+fn rounded(rate: f64) -> String {
+    if rate < 100.0 {
+        format!("{rate:.1}")
+    } else {
+        format!("{rate:.0}")
+    }
+}
+
+/// The limit, each device's peak, and how it was measured.
+pub(super) fn words(page: &ProfilePage<'_>) -> String {
+    let mut html = String::new();
+    if let Some(limit) = &page.limit {
+        let (head, rest) = limit.split_once(": ").unwrap_or(("limit", limit));
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(
+            html,
+            "<p class=\"say\" id=\"limit\"><strong>{}</strong>: {}.</p>",
+            escaped(&capital(head)),
+            escaped(rest)
+        );
+    }
+    if let Some(doubts) = page.doubts.as_deref().filter(|doubts| !doubts.is_empty()) {
+        let (count, one) = (doubts.len(), doubts.len() == 1);
+        let _ = writeln!(
+            html,
+            "<p class=\"say warn\"><strong>{count} {}</strong> about the measurements: \
+             <a href=\"#doubts\">read {} first</a>.</p>",
+            if one { "doubt" } else { "doubts" },
+            if one { "it" } else { "them" }
+        );
+    }
+    html.push_str(&peaks(page));
+    html.push_str(&origin(page));
+    html
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|c| c.to_uppercase().to_string());
+    first.unwrap_or_default() + chars.as_str()
+}
+
+/// Each device's peak as a bar, where they are few.
+fn peaks(page: &ProfilePage<'_>) -> String {
+    let peaks = &page.plan.peak_bytes;
+    if !(2..=FEW).contains(&peaks.len()) {
+        return String::new();
+    }
+    let devices = page.options.machine.devices();
+    let highest = page.fullest().1;
+    let mut html = String::from(
+        "<p class=\"cap\" id=\"peaks\">Peak memory of each device</p>\n<ul class=\"peaks\" aria-labelledby=\"peaks\">\n",
+    );
+    for (number, (peak, device)) in peaks.iter().zip(devices).enumerate() {
+        let whole = device.memory.unwrap_or(highest).get().max(1);
+        let share = |bytes: Bytes| bytes.get() as f64 / whole as f64;
+        let parts = Curve::new(&page.simulation, DeviceId(number)).parts();
+        let others = parts.activations + parts.working;
+        let filled = bar(&[("P", share(*peak - others)), ("A", share(others))]);
+        let of = device
+            .memory
+            .map_or_else(String::new, |limit| format!(" of {limit}"));
+        let _ = writeln!(
+            html,
+            "<li><span>device {number}</span>{filled}<span>{peak}{of}</span></li>"
+        );
+    }
+    html.push_str("</ul>\n");
+    html
+}
+
+fn origin(page: &ProfilePage<'_>) -> String {
+    let profile = page.profile;
+    let how = profile
+        .measured()
+        .map_or_else(String::new, |how| format!(": {}", escaped(how)));
+    let libtorch = profile.libtorch().map_or_else(String::new, |version| {
+        format!(", libtorch {}", escaped(version))
+    });
+    let (measured, used) = (profile.batch(), page.plan.micro_batch_size);
+    let scaled = if measured == used {
+        String::new()
+    } else {
+        format!(" Those of the plan have {used}: times and bytes below are for these.")
+    };
+    format!(
+        "<p class=\"hint\">{} layers, measured on {} with micro-batches of {measured} samples{how}\
+         {libtorch}.{scaled}</p>\n",
+        profile.layers().len(),
+        escaped(profile.device()),
+    )
+}

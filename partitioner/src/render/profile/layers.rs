@@ -1,0 +1,265 @@
+//! One row a layer, with the cuts between the rows.
+
+use super::rows::{Row, rows};
+use super::{ProfilePage, skyline};
+use crate::ids::StageId;
+use crate::render::page::{bar, name};
+use crate::units::{Bytes, Micros};
+use std::fmt::{Display, Write as _};
+
+/// More layers than this scroll in a frame of their own, below an overview.
+const MANY: usize = 40;
+
+/// What the colours are; stages may run both halves of a backward in one.
+fn keys(halves: bool) -> String {
+    let both = ("B", "backward of a stage, both gradients in one");
+    let keys = [
+        ("F", "forward"),
+        ("I", "input gradient"),
+        ("W", "weight gradient"),
+        ("P", "parameters"),
+        ("A", "activations kept for the backward"),
+    ];
+    let mut html = String::from("<ul class=\"keys\" aria-label=\"Legend\">");
+    for (class, name) in keys.into_iter().chain((!halves).then_some(both)) {
+        // Writing to a String cannot fail, here and below.
+        let _ = write!(html, "<li><i class=\"{class}\"></i>{name}</li>");
+    }
+    html + "</ul>\n"
+}
+
+/// The table, and for a long model a picture of it.
+pub(super) fn section(page: &ProfilePage<'_>) -> String {
+    let stages = rows(page);
+    let count = page.costs.len();
+    let mut html = format!(
+        "<p>Times of one micro-batch of {} samples. A dashed line is a cut: what is below it runs as \
+         another stage. Bars of stages are relative to the slowest stage, bars of layers to the \
+         slowest layer.</p>\n{}",
+        page.plan.micro_batch_size,
+        keys(page.halves())
+    );
+    let tall = if count > MANY {
+        html.push_str(&skyline::picture(&stages));
+        " tall"
+    } else {
+        ""
+    };
+    let _ = write!(
+        html,
+        "<div class=\"scroll layers{tall}\" role=\"region\" tabindex=\"0\" aria-label=\"Layers of the \
+         stages\">\n<table role=\"table\">\n<caption>{count} layers in {} stages</caption>\n",
+        stages.len()
+    );
+    let columns = Columns::new(page, &stages);
+    columns.head(&mut html);
+    for (stage, rows) in stages.iter().enumerate() {
+        html.push_str("<tbody role=\"rowgroup\">\n");
+        if stage > 0 {
+            html.push_str(&cut(page, StageId(stage - 1), columns.count));
+        }
+        columns.stage(&mut html, page, StageId(stage), rows);
+        for row in rows {
+            columns.row(&mut html, page, row);
+        }
+        html.push_str("</tbody>\n");
+    }
+    html.push_str("</table>\n</div>\n");
+    html
+}
+
+/// The scale of the bars, and which columns there are.
+struct Columns {
+    /// The longest time and the most bytes of a row, and of a stage.
+    of_rows: (Micros, Bytes),
+    of_stages: (Micros, Bytes),
+    spread: bool,
+    count: usize,
+}
+
+impl Columns {
+    fn new(page: &ProfilePage<'_>, stages: &[Vec<Row>]) -> Self {
+        let all = || stages.iter().flatten();
+        let time = |(stage, _)| stage_time(page, StageId(stage));
+        let bytes = |rows: &Vec<Row>| rows.iter().map(Row::bytes).sum::<Bytes>();
+        let spread = !page.spread.is_empty();
+        Self {
+            of_rows: (
+                all().map(Row::time).max().unwrap_or_default(),
+                all().map(Row::bytes).max().unwrap_or_default(),
+            ),
+            of_stages: (
+                stages
+                    .iter()
+                    .enumerate()
+                    .map(time)
+                    .max()
+                    .unwrap_or_default(),
+                stages.iter().map(bytes).max().unwrap_or_default(),
+            ),
+            spread,
+            count: 9 + usize::from(spread),
+        }
+    }
+
+    fn head(&self, html: &mut String) {
+        let mut columns = vec![
+            ("w", "layer"),
+            ("", "together"),
+            ("w t", "time"),
+            ("", "forward"),
+            ("", "input gradient"),
+            ("", "weight gradient"),
+            ("w m", "bytes"),
+            ("", "parameters"),
+            ("", "kept"),
+        ];
+        if self.spread {
+            columns.push(("", "spread"));
+        }
+        html.push_str("<thead role=\"rowgroup\"><tr role=\"row\">");
+        for (class, column) in columns {
+            let _ = write!(
+                html,
+                "<th role=\"columnheader\" scope=\"col\" class=\"{class}\">{column}</th>"
+            );
+        }
+        html.push_str("</tr></thead>\n");
+    }
+
+    fn row(&self, html: &mut String, page: &ProfilePage<'_>, row: &Row) {
+        let times = [("F", row.forward), ("I", row.input), ("W", row.weight)];
+        let _ = write!(
+            html,
+            "<tr role=\"row\"><th role=\"rowheader\" scope=\"row\">{}</th>",
+            row_name(page, row)
+        );
+        cell(html, "together", row.time());
+        time_bar(html, &times, self.of_rows.0, "");
+        cell(html, "forward", row.forward);
+        cell(html, "input gradient", row.input);
+        cell(html, "weight gradient", row.weight);
+        amounts(html, row.parameters, row.kept, self.of_rows.1);
+        if self.spread {
+            let spread = 50.0 * row.spread.unwrap_or_default();
+            cell(html, "spread", format_args!("\u{b1} {spread:.0} %"));
+        }
+        html.push_str("</tr>\n");
+    }
+
+    /// The stage's name, device and totals, as the schedule runs it.
+    fn stage(&self, html: &mut String, page: &ProfilePage<'_>, stage: StageId, rows: &[Row]) {
+        let times = page.simulation.costs().stage(stage);
+        let (whole, slowest) = (stage_time(page, stage), self.of_stages.0);
+        let recomputes = match page.plan.recompute.get(stage.index()) {
+            Some(true) => "<br><span class=\"badge\">recomputes its forward</span>",
+            _ => "",
+        };
+        let _ = write!(
+            html,
+            "<tr role=\"row\" class=\"stage\"><th role=\"rowheader\" scope=\"rowgroup\"><b>Stage \
+             {stage}</b> on device {}{recomputes}</th>",
+            page.plan.placement[stage.index()]
+        );
+        cell(html, "together", whole);
+        let note = format!("{:.0} %", 100.0 * part(whole, slowest));
+        if page.halves() {
+            let pieces = [
+                ("F", times.forward),
+                ("I", times.input),
+                ("W", times.weight),
+            ];
+            time_bar(html, &pieces, slowest, &note);
+            cell(html, "forward", times.forward);
+            cell(html, "input gradient", times.input);
+            cell(html, "weight gradient", times.weight);
+        } else {
+            let pieces = [("F", times.forward), ("B", times.backward)];
+            time_bar(html, &pieces, slowest, &note);
+            cell(html, "forward", times.forward);
+            let _ = write!(
+                html,
+                "<td role=\"cell\" colspan=\"2\" data-k=\"backward\">{} both in one</td>",
+                times.backward
+            );
+        }
+        let parameters = rows.iter().map(|row| row.parameters).sum();
+        let kept = rows.iter().map(|row| row.kept).sum();
+        amounts(html, parameters, kept, self.of_stages.1);
+        if self.spread {
+            html.push_str("<td role=\"cell\"></td>");
+        }
+        html.push_str("</tr>\n");
+    }
+}
+
+/// A number, with what it is for where there is no room for columns.
+fn cell(html: &mut String, key: &str, number: impl Display) {
+    let _ = write!(html, "<td role=\"cell\" data-k=\"{key}\">{number}</td>");
+}
+
+fn part(time: Micros, whole: Micros) -> f64 {
+    time.get() / whole.get().max(f64::MIN_POSITIVE)
+}
+
+fn time_bar(html: &mut String, pieces: &[(&str, Micros)], whole: Micros, note: &str) {
+    let pieces = pieces
+        .iter()
+        .map(|&(class, time)| (class, part(time, whole)));
+    let bar = bar(&pieces.collect::<Vec<_>>());
+    let _ = write!(html, "<td role=\"cell\" class=\"w t\">{bar}{note}</td>");
+}
+
+/// Parameters and activations, as a bar and in numbers.
+fn amounts(html: &mut String, parameters: Bytes, kept: Bytes, whole: Bytes) {
+    let share = |bytes: Bytes| bytes.get() as f64 / whole.get().max(1) as f64;
+    let bar = bar(&[("P", share(parameters)), ("A", share(kept))]);
+    let _ = write!(html, "<td role=\"cell\" class=\"w m\">{bar}</td>");
+    cell(html, "parameters", parameters);
+    cell(html, "kept", kept);
+}
+
+fn row_name(page: &ProfilePage<'_>, row: &Row) -> String {
+    let of = |layer: usize| name(&page.profile.layers()[layer].name);
+    match row.layers {
+        1 => of(row.first),
+        layers => format!(
+            "{} \u{2026} {} ({layers} layers)",
+            of(row.first),
+            of(row.first + layers - 1)
+        ),
+    }
+}
+
+/// What a stage takes for one micro-batch, as the schedule runs it.
+fn stage_time(page: &ProfilePage<'_>, stage: StageId) -> Micros {
+    let times = page.simulation.costs().stage(stage);
+    if page.halves() {
+        times.forward + times.input + times.weight
+    } else {
+        times.forward + times.backward
+    }
+}
+
+/// The line behind `stage`, with what crosses it.
+fn cut(page: &ProfilePage<'_>, stage: StageId, columns: usize) -> String {
+    let end = page.plan.partition.range(stage).end;
+    let of = |layer: usize| name(&page.profile.layers()[layer].name);
+    let output = page.costs[end - 1].output;
+    let placement = &page.plan.placement;
+    let edge = page.simulation.costs().edge(stage);
+    let takes = edge.occupancy + edge.latency;
+    let way = if placement[stage.index()] == placement[stage.index() + 1] {
+        ", on the same device".to_owned()
+    } else if takes > Micros::ZERO {
+        format!(", {takes} each way")
+    } else {
+        String::new()
+    };
+    format!(
+        "<tr role=\"row\" class=\"cut\"><td role=\"cell\" colspan=\"{columns}\">cut: {} hands {output} \
+         to {}{way}</td></tr>\n",
+        of(end - 1),
+        of(end)
+    )
+}

@@ -1,0 +1,67 @@
+//! Layers as rows: one each, or several that are alike in a long model.
+
+use super::ProfilePage;
+use crate::ids::StageId;
+use crate::profile::LayerCost;
+use crate::units::{Bytes, Micros};
+
+/// The most rows of a page; longer models have rows of several layers.
+const MAX_ROWS: usize = 1000;
+
+/// What a row, a column or a stage stands for: layers one after the other.
+pub(super) struct Row {
+    /// The place of its first layer.
+    pub(super) first: usize,
+    pub(super) layers: usize,
+    pub(super) forward: Micros,
+    pub(super) input: Micros,
+    pub(super) weight: Micros,
+    pub(super) parameters: Bytes,
+    pub(super) kept: Bytes,
+    /// The largest of its layers' spreads, where these are known.
+    pub(super) spread: Option<f64>,
+}
+
+impl Row {
+    fn new(first: usize, costs: &[LayerCost], spread: &[f64]) -> Self {
+        let time = |of: fn(&LayerCost) -> Micros| costs.iter().map(of).sum();
+        let bytes = |of: fn(&LayerCost) -> Bytes| costs.iter().map(of).sum();
+        Self {
+            first,
+            layers: costs.len(),
+            forward: time(|cost| cost.forward),
+            input: time(|cost| cost.input),
+            weight: time(|cost| cost.weight),
+            parameters: bytes(|cost| cost.parameters),
+            kept: bytes(|cost| cost.activations),
+            spread: spread.iter().copied().reduce(f64::max),
+        }
+    }
+
+    /// Forward and both halves of the backward.
+    pub(super) fn time(&self) -> Micros {
+        self.forward + self.input + self.weight
+    }
+
+    /// Parameters and activations.
+    pub(super) fn bytes(&self) -> Bytes {
+        self.parameters + self.kept
+    }
+}
+
+/// The rows of each stage.
+pub(super) fn rows(page: &ProfilePage<'_>) -> Vec<Vec<Row>> {
+    let together = page.costs.len().div_ceil(MAX_ROWS);
+    let partition = &page.plan.partition;
+    let of_stage = |stage: usize| {
+        let range = partition.range(StageId(stage));
+        let starts = range.clone().step_by(together);
+        let row = |start: usize| {
+            let layers = start..(start + together).min(range.end);
+            let spread = page.spread.get(layers.clone()).unwrap_or_default();
+            Row::new(start, &page.costs[layers], spread)
+        };
+        starts.map(row).collect()
+    };
+    (0..partition.stages()).map(of_stage).collect()
+}
