@@ -79,8 +79,8 @@ fn the_peak_is_one_layers() {
     for how in ["low", "brief"] {
         let low = growth(how);
         println!("{how}: {low}");
-        // What an allocator keeps back: a few layers' worth.
-        assert!(3 * low < 2 * ALL, "{how}: {low} of {ALL}");
+        // What an allocator keeps back is a few layers' worth, and not the same every time.
+        assert!(low < ALL && 3 * low < whole, "{how}: {low} of {ALL}, {whole}");
     }
 }
 
