@@ -80,7 +80,10 @@ fn the_peak_is_one_layers() {
         let low = growth(how);
         println!("{how}: {low}");
         // What an allocator keeps back is a few layers' worth, and not the same every time.
-        assert!(low < ALL && 3 * low < whole, "{how}: {low} of {ALL}, {whole}");
+        assert!(
+            low < ALL && 3 * low < whole,
+            "{how}: {low} of {ALL}, {whole}"
+        );
     }
 }
 

@@ -61,12 +61,18 @@ impl Series {
 
     /// What separates the middle half from the rest: the distance of the quartiles.
     pub(super) fn spread(&self) -> f64 {
+        let (low, high) = self.quartiles();
+        high - low
+    }
+
+    /// What a quarter is below, and what a quarter is above.
+    pub(super) fn quartiles(&self) -> (f64, f64) {
         let sorted = sorted(&self.counted());
         let at = |share: f64| {
             let place = (sorted.len().saturating_sub(1)) as f64 * share;
             sorted.get(place.round() as usize).copied().unwrap_or(0.0)
         };
-        at(0.75) - at(0.25)
+        (at(0.25), at(0.75))
     }
 
     /// Half of an interval that has the true median in it with 95 %, from order
