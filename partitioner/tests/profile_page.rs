@@ -6,7 +6,7 @@ mod page_support;
 use gpipe_partitioner::render::{PageError, ProfilePage};
 use gpipe_partitioner::{
     Bytes, LayerProfile, Machine, Micros, Plan, PlanOptions, Profile, Recompute, ScheduleKind,
-    Times, plan,
+    Spread, Times, plan,
 };
 use page_support::{check, content};
 
@@ -17,6 +17,7 @@ fn layer(name: &str, time: f64) -> LayerProfile {
     LayerProfile::new(name, times)
         .with_bytes(Bytes(3 << 20), Bytes(8 << 20), Bytes(1 << 20))
         .with_temporary(Bytes(2 << 20))
+        .with_spread(Spread::new(9, 0.05, 0.02))
 }
 
 fn profile(names: &[String]) -> Profile {
@@ -49,7 +50,7 @@ fn page(profile: &Profile, options: &PlanOptions) -> (Plan, String) {
     let html = page
         .with_limit("compute-bound: devices compute 94 % of the step")
         .with_doubts(vec!["layer `block.0` is noisy".into()])
-        .with_spread(vec![0.05; profile.layers().len()])
+        .with_about("12 layers of 256 & more")
         .html();
     check(&html);
     (plan, html)
@@ -79,7 +80,10 @@ fn everything_is_told_without_a_picture() {
         assert!(html.contains(&format!(">{heading}</h2>")), "{heading}");
     }
     assert!(html.contains("<strong>Compute-bound</strong>: devices compute 94 % of the step."));
-    assert!(html.contains("layer `block.0` is noisy"));
+    assert!(
+        html.contains("layer `block.0` is noisy") && html.contains("12 layers of 256 &amp; more")
+    );
+    assert!(html.contains("data-k=\"spread\">\u{b1} 2 %</td>"));
     assert!(html.contains(&format!("<dd>{}</dd>", plan.step)));
     for layer in named(6) {
         assert!(

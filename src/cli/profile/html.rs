@@ -1,31 +1,23 @@
 //! What was measured and planned, as a page.
 
-use std::path::Path;
-
-use gpipe_partitioner::render::ProfilePage;
+use gpipe_partitioner::render::{PageError, ProfilePage};
 use gpipe_partitioner::{Plan, PlanOptions};
 
 use crate::Profiled;
-use crate::cli::{Failure, output};
+use crate::models::zoo::ModelSpec;
 
-/// Writes the page about the model called `name`.
-pub(super) fn write(
-    path: &Path,
-    name: &str,
+/// The page about a model, its plan, and what limits that.
+pub(super) fn page(
+    spec: &ModelSpec,
     measured: &Profiled,
     plan: &Plan,
     options: &PlanOptions,
     limit: &str,
-) -> Result<(), Failure> {
-    let spread = measured.spread.iter();
-    let doubts = measured.doubts.iter();
-    let page = ProfilePage::new(name, &measured.profile, plan, options)?
+) -> Result<String, PageError> {
+    let doubts = measured.doubts.iter().map(ToString::to_string);
+    let page = ProfilePage::new(spec.name(), &measured.profile, plan, options)?
+        .with_about(spec.settings().to_string())
         .with_limit(limit)
-        .with_spread(
-            spread
-                .map(|layer| layer.forward.max(layer.backward))
-                .collect(),
-        )
-        .with_doubts(doubts.map(ToString::to_string).collect());
-    output::write(Some(path), &page.html())
+        .with_doubts(doubts.collect());
+    Ok(page.html())
 }

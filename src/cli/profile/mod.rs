@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         say(&format!("note: {doubt}"));
     }
     let loading = job.loading()?;
-    let name = job.spec().name().to_owned();
+    let spec = job.spec().clone();
     let plan_options = with_link(job.options, &measured);
     let written = write(args.output.as_deref(), &measured.profile.to_json());
     let plan = plan(&measured.profile, &plan_options).map_err(super::plan::failure);
@@ -42,7 +42,8 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let load = loading.as_ref().map(|loading| loading.each);
     let limit = limit::sentence(&measured.profile, &plan, &plan_options, load);
     if let Some(path) = &args.report {
-        html::write(path, &name, &measured, &plan, &plan_options, &limit)?;
+        let page = html::page(&spec, &measured, &plan, &plan_options, &limit)?;
+        output::write(Some(path), &page)?;
     }
     print(args, &measured, &plan, &limit, loading.as_ref())
 }

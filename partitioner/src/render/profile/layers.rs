@@ -82,7 +82,7 @@ impl Columns {
         let all = || stages.iter().flatten();
         let time = |(stage, _)| stage_time(page, StageId(stage));
         let bytes = |rows: &Vec<Row>| rows.iter().map(Row::bytes).sum::<Bytes>();
-        let spread = !page.spread.is_empty();
+        let spread = all().any(|row| row.spread.is_some());
         Self {
             of_rows: (
                 all().map(Row::time).max().unwrap_or_default(),
@@ -141,8 +141,10 @@ impl Columns {
         cell(html, "weight gradient", row.weight);
         amounts(html, row.parameters, row.kept, self.of_rows.1);
         if self.spread {
-            let spread = 50.0 * row.spread.unwrap_or_default();
-            cell(html, "spread", format_args!("\u{b1} {spread:.0} %"));
+            let spread = row
+                .spread
+                .map(|share| format!("\u{b1} {:.0} %", 50.0 * share));
+            cell(html, "spread", spread.as_deref().unwrap_or("\u{2013}"));
         }
         html.push_str("</tr>\n");
     }

@@ -68,7 +68,7 @@ pub struct ProfilePage<'a> {
     /// For micro-batches as the plan has them.
     costs: Vec<LayerCost>,
     limit: Option<String>,
-    spread: Vec<f64>,
+    about: Option<String>,
     doubts: Option<Vec<String>>,
 }
 
@@ -108,7 +108,7 @@ impl<'a> ProfilePage<'a> {
             simulation: simulate(&schedule, &costs),
             costs: profile.costs(plan.micro_batch_size),
             limit: None,
-            spread: Vec::new(),
+            about: None,
             doubts: None,
         })
     }
@@ -120,10 +120,10 @@ impl<'a> ProfilePage<'a> {
         self
     }
 
-    /// The same with how far each layer's measurements are apart, as shares of them.
+    /// The same with a line below the title, such as the model's sizes.
     #[must_use]
-    pub fn with_spread(mut self, spread: Vec<f64>) -> Self {
-        self.spread = spread;
+    pub fn with_about(mut self, line: impl Into<String>) -> Self {
+        self.about = Some(line.into());
         self
     }
 
@@ -141,6 +141,9 @@ impl<'a> ProfilePage<'a> {
     /// reader, and without its script.
     pub fn html(&self) -> String {
         let mut page = Page::new("profile and plan", &self.title);
+        if let Some(about) = &self.about {
+            page.intro(&format!("<p class=\"hint\">{}</p>\n", escaped(about)));
+        }
         page.facts(&header::facts(self));
         page.intro(&header::words(self));
         page.section("layers", "Layers and cuts", &layers::section(self));

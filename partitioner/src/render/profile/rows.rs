@@ -2,7 +2,7 @@
 
 use super::ProfilePage;
 use crate::ids::StageId;
-use crate::profile::LayerCost;
+use crate::profile::{LayerCost, LayerProfile};
 use crate::units::{Bytes, Micros};
 
 /// The most rows of a page; longer models have rows of several layers.
@@ -23,7 +23,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    fn new(first: usize, costs: &[LayerCost], spread: &[f64]) -> Self {
+    fn new(first: usize, costs: &[LayerCost], layers: &[LayerProfile]) -> Self {
         let time = |of: fn(&LayerCost) -> Micros| costs.iter().map(of).sum();
         let bytes = |of: fn(&LayerCost) -> Bytes| costs.iter().map(of).sum();
         Self {
@@ -34,7 +34,7 @@ impl Row {
             weight: time(|cost| cost.weight),
             parameters: bytes(|cost| cost.parameters),
             kept: bytes(|cost| cost.activations),
-            spread: spread.iter().copied().reduce(f64::max),
+            spread: layers.iter().filter_map(spread).reduce(f64::max),
         }
     }
 
@@ -49,6 +49,12 @@ impl Row {
     }
 }
 
+/// How far a layer's measurements are apart at most, as a share of them.
+fn spread(layer: &LayerProfile) -> Option<f64> {
+    let spread = layer.spread?;
+    Some(spread.forward().max(spread.backward()))
+}
+
 /// The rows of each stage.
 pub(super) fn rows(page: &ProfilePage<'_>) -> Vec<Vec<Row>> {
     let together = page.costs.len().div_ceil(MAX_ROWS);
@@ -58,8 +64,8 @@ pub(super) fn rows(page: &ProfilePage<'_>) -> Vec<Vec<Row>> {
         let starts = range.clone().step_by(together);
         let row = |start: usize| {
             let layers = start..(start + together).min(range.end);
-            let spread = page.spread.get(layers.clone()).unwrap_or_default();
-            Row::new(start, &page.costs[layers], spread)
+            let measured = &page.profile.layers()[layers.clone()];
+            Row::new(start, &page.costs[layers], measured)
         };
         starts.map(row).collect()
     };
