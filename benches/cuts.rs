@@ -72,7 +72,7 @@ fn train(subject: &Subject, cuts: &mut [Cut], rounds: usize) -> anyhow::Result<(
 fn compare(subject: &Subject, stages: usize, measured: bool) -> anyhow::Result<bool> {
     let model = subject.spec.build();
     let profiled = subject.profile(stages, &[MICROS, 2 * MICROS])?;
-    let (plan, _) = subject.plan(&profiled, stages, SCHEDULE, MICROS)?;
+    let plan = subject.plan(&profiled, stages, SCHEDULE, MICROS)?;
     let chosen = plan.partition.balance();
     let by_layers = Partition::uniform(model.len(), stages)?.balance();
     let by_parameters = Partition::by_weight(&model.parameter_bytes()?, stages)?.balance();

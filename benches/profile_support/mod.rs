@@ -3,7 +3,7 @@
 
 use gpipe::models::zoo::{ModelSpec, Zoo};
 use gpipe::partitioner::{
-    DeviceId, Machine, Plan, PlanOptions, Problem, Recompute, ScheduleKind, plan,
+    Costs, Machine, Plan, PlanOptions, Problem, Recompute, ScheduleKind, plan,
 };
 use gpipe::tch::Device;
 use gpipe::{
@@ -79,37 +79,41 @@ impl Subject {
         stages: usize,
         schedule: ScheduleKind,
         micros: usize,
-    ) -> anyhow::Result<(Plan, Vec<Fixed>)> {
-        let mut machine = Machine::new(stages)?;
-        if let Some(link) = measured.link {
-            machine = machine.with_link(link.link());
-        }
-        let mut options = PlanOptions::new(machine.clone());
+    ) -> anyhow::Result<Plan> {
+        let mut options = PlanOptions::new(machine(measured, stages)?);
         options.schedule = Some(schedule);
         options.micro_batches = Some(micros);
         options.batch = Some(self.batch);
         options.recompute = Recompute::Never;
-        let plan = plan(&measured.profile, &options)?;
-        let schedule = plan.generate()?;
-        let costs = Problem::new(
-            &measured.profile,
-            plan.micro_batch_size,
-            &machine,
-            &schedule,
-        )
-        .stage_costs(&plan.partition, &plan.recompute);
-        let fixed = |device: usize| {
-            let stages = schedule.stages_on(DeviceId(device)).into_iter();
-            stages.map(|stage| costs.memory(stage).fixed().get()).sum()
-        };
-        let fixed = (0..stages).map(|device| Fixed(fixed(device))).collect();
-        Ok((plan, fixed))
+        Ok(plan(&measured.profile, &options)?)
     }
 }
 
-/// Bytes of parameters, gradients and optimizer state on a device.
-#[derive(Clone, Copy)]
-pub(crate) struct Fixed(pub u64);
+fn machine(measured: &Profiled, stages: usize) -> anyhow::Result<Machine> {
+    let machine = Machine::new(stages)?;
+    Ok(match measured.link {
+        Some(link) => machine.with_link(link.link()),
+        None => machine,
+    })
+}
+
+/// What a profile says that the stages of a plan cost.
+pub(crate) fn stage_costs(
+    plan: &Plan,
+    measured: &Profiled,
+    stages: usize,
+) -> anyhow::Result<Costs> {
+    let (machine, schedule) = (machine(measured, stages)?, plan.generate()?);
+    let size = plan.micro_batch_size;
+    let problem = Problem::new(&measured.profile, size, &machine, &schedule);
+    Ok(problem.stage_costs(&plan.partition, &plan.recompute))
+}
+
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
 
 /// A pipeline that trains one subject, and how long its steps took.
 pub(crate) struct Runner {
@@ -117,8 +121,8 @@ pub(crate) struct Runner {
     optimizer: Optimizer,
     /// Makespans in microseconds.
     pub(crate) steps: Vec<f64>,
-    /// Per device, of each step: the peak of everything, and that of activations.
-    peaks: Vec<Vec<(u64, u64)>>,
+    /// Per device, of each step.
+    peaks: Vec<Vec<u64>>,
 }
 
 impl Runner {
@@ -151,24 +155,21 @@ impl Runner {
         self.steps.push(report.timeline.makespan().get());
         let memory = report.memory.iter().flat_map(|memory| &memory.devices);
         for (peaks, used) in self.peaks.iter_mut().zip(memory) {
-            peaks.push((used.total.get(), used.peak.get()));
+            peaks.push(used.total.get());
         }
     }
 
-    /// Per device the median of the peaks of everything, and of activations.
-    pub(crate) fn peaks(&self) -> Vec<(u64, u64)> {
-        let middle = |peaks: &Vec<(u64, u64)>, of: fn(&(u64, u64)) -> u64| {
-            let mut sorted: Vec<u64> = peaks.iter().map(of).collect();
+    /// Per device the median of the peaks of everything.
+    pub(crate) fn peaks(&self) -> Vec<u64> {
+        let middle = |peaks: &Vec<u64>| {
+            let mut sorted = peaks.clone();
             sorted.sort_unstable();
             sorted[sorted.len() / 2]
         };
-        let device = |peaks| (middle(peaks, |p| p.0), middle(peaks, |p| p.1));
-        self.peaks.iter().map(device).collect()
+        self.peaks.iter().map(middle).collect()
     }
 
     pub(crate) fn median(&self) -> f64 {
-        let mut sorted = self.steps.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted[sorted.len() / 2]
+        median(&self.steps)
     }
 }
