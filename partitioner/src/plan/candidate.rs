@@ -50,12 +50,8 @@ impl Candidate {
         if devices.iter().all(|device| device.memory.is_none()) {
             return true;
         }
-        let costs = self
-            .problem
-            .stage_costs(&self.solution.partition, &self.solution.recompute);
-        let peaks = simulate(&self.schedule, &costs).peak_bytes();
         let limits = devices.iter().map(|device| device.memory);
-        let mut peaks = peaks.into_iter().zip(limits);
+        let mut peaks = self.peaks().into_iter().zip(limits);
         peaks.all(|(peak, limit)| limit.is_none_or(|limit| peak <= limit))
     }
 

@@ -8,6 +8,7 @@ use super::Failure;
 use super::options::Args;
 use super::report::Format;
 use crate::cli::model::Chosen;
+use crate::cli::output;
 
 /// Checks the arguments against each other and the model.
 pub(super) fn check(args: &Args, chosen: &Chosen) -> Result<(), Failure> {
@@ -127,16 +128,9 @@ fn writable(args: &Args, path: &Path) -> Result<(), String> {
     if path == Path::new("-") {
         return Err("standard output has the summary; give a file".to_owned());
     }
-    if path.is_dir() {
-        return Err("this is a folder; give a file in it".to_owned());
+    // The run folder is yet to be made.
+    if args.out.is_some() && args.out.as_deref() == path.parent() {
+        return Ok(());
     }
-    let folder = path.parent().filter(|folder| *folder != Path::new(""));
-    match folder {
-        // The run folder is yet to be made.
-        Some(folder) if !folder.is_dir() && args.out.as_deref() != Some(folder) => Err(format!(
-            "there is no folder {}; make it first",
-            folder.display()
-        )),
-        _ => Ok(()),
-    }
+    output::writable(path)
 }
