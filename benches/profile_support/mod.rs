@@ -90,7 +90,10 @@ impl Subject {
 }
 
 fn machine(measured: &Profiled, stages: usize) -> anyhow::Result<Machine> {
-    let machine = Machine::new(stages)?;
+    let mut machine = Machine::new(stages)?;
+    if let Some(cores) = measured.cores {
+        machine = machine.with_cores(cores);
+    }
     Ok(match measured.link {
         Some(link) => machine.with_link(link.link()),
         None => machine,

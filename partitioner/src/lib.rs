@@ -23,6 +23,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 
 pub mod check;
+mod cores;
 pub mod cost;
 pub mod error;
 pub mod explain;
@@ -41,6 +42,7 @@ pub mod units;
 mod walk;
 
 pub use check::{CheckError, CheckedSchedule};
+pub use cores::Cores;
 pub use cost::{Costs, EdgeTimes, Link, StageMemory, StageTimes};
 pub use error::Error;
 pub use explain::{Explanation, explain};

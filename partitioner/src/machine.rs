@@ -1,5 +1,6 @@
 //! The devices that a pipeline is to run on, and the links between them.
 
+use crate::cores::Cores;
 use crate::cost::{EdgeTimes, Link};
 use crate::ids::DeviceId;
 use crate::units::Bytes;
@@ -46,6 +47,14 @@ pub enum MachineError {
         /// Its speed.
         speed: f64,
     },
+    /// No core, or devices without a thread.
+    #[error("{cores} cores and {threads} threads a device: there must be at least one of each")]
+    Cores {
+        /// How many cores.
+        cores: usize,
+        /// How many threads each device computes with.
+        threads: usize,
+    },
 }
 
 /// Devices in pipeline order, and the link between any two of them.
@@ -65,6 +74,7 @@ pub enum MachineError {
 pub struct Machine {
     devices: Vec<Device>,
     link: Option<Link>,
+    cores: Option<Cores>,
 }
 
 impl Machine {
@@ -80,6 +90,7 @@ impl Machine {
         Ok(Self {
             devices: vec![device; devices],
             link: None,
+            cores: None,
         })
     }
 
@@ -110,6 +121,13 @@ impl Machine {
         self
     }
 
+    /// The same with devices that share these cores.
+    #[must_use]
+    pub fn with_cores(mut self, cores: Cores) -> Self {
+        self.cores = Some(cores);
+        self
+    }
+
     fn spread<T: Copy>(&self, what: &'static str, given: &[T]) -> Result<Vec<T>, MachineError> {
         match given {
             [one] => Ok(vec![*one; self.devices.len()]),
@@ -130,6 +148,11 @@ impl Machine {
     /// The link between any two devices; none where transfers take no time.
     pub fn link(&self) -> Option<Link> {
         self.link
+    }
+
+    /// The cores that the devices share; none where each has its own.
+    pub fn cores(&self) -> Option<Cores> {
+        self.cores
     }
 
     /// What it takes to move `bytes` from one device to another.

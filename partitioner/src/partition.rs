@@ -154,6 +154,30 @@ impl Partition {
     }
 
     /// From `stages + 1` cut positions, known to start at 0 and to increase.
+    /// Every way to cut `layers` layers into `stages` stages, in lexical order of the
+    /// balances, if there are at most `most`.
+    pub(crate) fn all(layers: usize, stages: usize, most: usize) -> Option<Vec<Self>> {
+        if stages == 0 || layers < stages {
+            return None;
+        }
+        ways(layers - 1, stages - 1, most)?;
+        let mut cuts: Vec<usize> = (0..stages).collect();
+        cuts.push(layers);
+        let mut all = vec![Self::from_cuts(cuts.clone())];
+        // The last cut that can go on does so, and those behind it follow closely.
+        while let Some(at) = (1..stages)
+            .rev()
+            .find(|&at| cuts[at] < layers - stages + at)
+        {
+            let moved = cuts[at] + 1;
+            for (place, cut) in cuts[at..stages].iter_mut().enumerate() {
+                *cut = moved + place;
+            }
+            all.push(Self::from_cuts(cuts.clone()));
+        }
+        Some(all)
+    }
+
     pub(crate) fn from_cuts(cuts: Vec<usize>) -> Self {
         debug_assert!(cuts.first() == Some(&0) && cuts.windows(2).all(|w| w[0] < w[1]));
         Self { cuts }
@@ -266,6 +290,15 @@ fn span(from: usize, to: usize) -> String {
     } else {
         format!("layers {from}..{}", to - 1)
     }
+}
+
+/// `choose` of `from`; none as soon as it is seen to be more than `most`.
+fn ways(from: usize, choose: usize, most: usize) -> Option<usize> {
+    let choose = choose.min(from - choose);
+    (0..choose).try_fold(1_usize, |ways, place| {
+        let ways = ways.checked_mul(from - place)? / (place + 1);
+        (ways <= most).then_some(ways)
+    })
 }
 
 #[cfg(test)]

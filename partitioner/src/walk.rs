@@ -20,19 +20,27 @@ pub(crate) struct Stuck {
     pub(crate) heads: Vec<usize>,
 }
 
-struct Walk<'a> {
+/// What has been done of a schedule.
+pub(crate) struct Progress<'a> {
     schedule: &'a Schedule,
     done: Vec<u8>,
-    heads: Vec<usize>,
 }
 
-impl Walk<'_> {
+impl<'a> Progress<'a> {
+    /// Nothing yet.
+    pub(crate) fn new(schedule: &'a Schedule) -> Self {
+        Self {
+            schedule,
+            done: vec![0; schedule.stages() * schedule.micro_batches()],
+        }
+    }
+
     fn is(&self, stage: usize, micro: usize, bit: u8) -> bool {
         self.done[stage * self.schedule.micro_batches() + micro] & bit != 0
     }
 
     /// Whether all that `action` needs is done.
-    fn ready(&self, action: Action) -> bool {
+    pub(crate) fn ready(&self, action: Action) -> bool {
         let (s, i) = (action.stage.index(), action.micro.index());
         match action.kind {
             Kind::Forward => s == 0 || self.is(s - 1, i, FORWARD),
@@ -45,7 +53,8 @@ impl Walk<'_> {
         }
     }
 
-    fn finish(&mut self, action: Action) {
+    /// `action` is done.
+    pub(crate) fn finish(&mut self, action: Action) {
         let bit = match action.kind {
             Kind::Forward => FORWARD,
             Kind::Backward | Kind::BackwardInput => GRADIENT,
@@ -78,25 +87,22 @@ pub(crate) fn walk(
     owner: &[u32],
     mut visit: impl FnMut(DeviceId, usize, Action),
 ) -> Result<(), Stuck> {
-    let mut walk = Walk {
-        schedule,
-        done: vec![0; schedule.stages() * schedule.micro_batches()],
-        heads: vec![0; schedule.devices()],
-    };
+    let mut progress = Progress::new(schedule);
+    let mut heads = vec![0; schedule.devices()];
     // Devices that may be able to go on; the first one ends up on top.
     let mut queue: Vec<usize> = (0..schedule.devices()).rev().collect();
     let mut queued = vec![true; schedule.devices()];
     while let Some(device) = queue.pop() {
         queued[device] = false;
         let actions = schedule.actions(DeviceId(device));
-        while let Some(&action) = actions.get(walk.heads[device]) {
-            let partner = schedule.partner(DeviceId(device), walk.heads[device]);
-            if !walk.ready(action) || partner.is_some_and(|partner| !walk.ready(partner)) {
+        while let Some(&action) = actions.get(heads[device]) {
+            let partner = schedule.partner(DeviceId(device), heads[device]);
+            if !progress.ready(action) || partner.is_some_and(|partner| !progress.ready(partner)) {
                 break;
             }
-            visit(DeviceId(device), walk.heads[device], action);
-            walk.finish(action);
-            walk.heads[device] += 1;
+            visit(DeviceId(device), heads[device], action);
+            progress.finish(action);
+            heads[device] += 1;
             if let Some(stage) = unblocks(action, schedule.stages()) {
                 let other = owner[stage] as usize;
                 if !queued[other] && other != device {
@@ -108,10 +114,10 @@ pub(crate) fn walk(
     }
     let through =
         |(device, &head): (usize, &usize)| head == schedule.actions(DeviceId(device)).len();
-    if walk.heads.iter().enumerate().all(through) {
+    if heads.iter().enumerate().all(through) {
         Ok(())
     } else {
-        Err(Stuck { heads: walk.heads })
+        Err(Stuck { heads })
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread;
 
 use gpipe_partitioner::{
     CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
@@ -322,7 +321,7 @@ impl PipelineBuilder {
     ) -> Result<Engine<TorchStage>, Error> {
         let threads = self
             .threads_per_stage
-            .unwrap_or_else(|| share_of_cores(&self.devices));
+            .unwrap_or_else(|| torch::share_of_cores(&self.devices));
         let books = self.books()?;
         let builders = self.devices.iter().enumerate().map(|(number, &device)| {
             let own = |stage: &usize| programs.placement()[*stage].index() == number;
@@ -394,15 +393,4 @@ fn check_names(engine: &mut Engine<TorchStage>) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Intra-op threads for each device when the CPU devices share the cores evenly.
-pub(crate) fn share_of_cores(devices: &[Device]) -> usize {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let sharing = devices
-        .iter()
-        .filter(|device| **device == Device::Cpu)
-        .count()
-        .max(1);
-    (cores / sharing).max(1)
 }

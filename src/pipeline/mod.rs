@@ -20,7 +20,6 @@ use crate::error::Error;
 use crate::torch::{LossFn, Mode, NonFinite, Sequential, StepSettings, TorchStage, Values};
 
 pub use builder::PipelineBuilder;
-pub(crate) use builder::share_of_cores;
 pub use memory::{MemoryReport, MemoryUse};
 pub use report::StepReport;
 

@@ -141,6 +141,6 @@ pub(super) fn doubts(names: &[&str], series: &[LayerSeries], wanted: f64) -> Vec
 pub(super) fn busy() -> Option<Doubt> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     let load: f64 = text.split_whitespace().next()?.parse().ok()?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = crate::torch::cores();
     (load > 0.5 * cores as f64).then_some(Doubt::Busy { load, cores })
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpipe_partitioner::Kind;
-use tch::{Device, Tensor, nn};
+use tch::{Tensor, nn};
 
 use super::alike::{self, Looks};
 use super::bytes::LayerBytes;
@@ -293,12 +293,6 @@ pub(super) fn doubt(series: &[LayerSeries]) -> f64 {
     } else {
         0.0
     }
-}
-
-/// Threads that train beside one of `devices`: those of the other CPU devices.
-pub(super) fn beside(devices: &[Device]) -> usize {
-    let on_cpu = devices.iter().filter(|device| **device == Device::Cpu);
-    on_cpu.count().saturating_sub(1)
 }
 
 /// The time that a layer may take by default.

@@ -17,13 +17,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpipe_partitioner::{Bytes, Kind, LayerProfile, Micros, Profile, Spread, Times};
+use gpipe_partitioner::{Bytes, Cores, Kind, LayerProfile, Micros, Profile, Spread, Times};
 use tch::Device;
 
 use crate::batch;
 use crate::error::Error;
-use crate::pipeline::share_of_cores;
-use crate::torch::{self, LossFn, Sequential, Values, libtorch_version};
+use crate::torch::{
+    self, LossFn, Sequential, Values, at_once, libtorch_version, share_of_cores, shared_cores,
+};
 use chain::Plan;
 use flow::{Flow, values_bytes};
 use measure::{BUDGET, Job, LayerSeries, Outcome};
@@ -83,8 +84,9 @@ impl fmt::Debug for Sample {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ProfileOptions {
-    /// The devices that are to train. Layers are measured on the first; the other CPU
-    /// devices do the same meanwhile, as they compete for memory in training.
+    /// The devices that are to train. Layers are measured on the first; as many of the
+    /// other CPU devices as there are cores for do the same meanwhile, as they compete for
+    /// memory in training.
     pub devices: Vec<Device>,
     /// Sizes of micro-batches in samples, at most those of the sample; empty: those
     /// of the sample, a half and a quarter.
@@ -174,6 +176,8 @@ pub struct Profiled {
     pub doubts: Vec<Doubt>,
     /// Between the first two devices.
     pub link: Option<MeasuredLink>,
+    /// The cores that the devices share, where all of them are the CPU.
+    pub cores: Option<Cores>,
 }
 
 /// Measures what each layer of `model` costs: time of the forward, the joint backward,
@@ -219,7 +223,8 @@ pub fn profile(
         beside: if options.low_memory {
             0
         } else {
-            measure::beside(&options.devices)
+            // More would only take turns, which the simulation knows of.
+            at_once(&options.devices, threads).saturating_sub(1)
         },
     };
     let outcome = job.run()?;
@@ -248,6 +253,7 @@ pub fn profile(
         spread,
         doubts,
         link,
+        cores: shared_cores(&options.devices, threads),
     })
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
+use gpipe_partitioner::Cores;
 use tch::Device;
 
 use super::error::TorchError;
@@ -87,6 +88,32 @@ pub(crate) fn prepare(devices: &[Device]) -> Result<(), TorchError> {
 pub(crate) fn prepare_thread(device: Device, threads: usize) -> Result<(), TorchError> {
     ffi::set_threads(threads)?;
     ffi::set_current_device(device)
+}
+
+/// Cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn on_cpu(devices: &[Device]) -> usize {
+    let on_cpu = devices.iter().filter(|device| **device == Device::Cpu);
+    on_cpu.count()
+}
+
+/// Intra-op threads for each device when the CPU devices share the cores evenly.
+pub(crate) fn share_of_cores(devices: &[Device]) -> usize {
+    (cores() / on_cpu(devices).max(1)).max(1)
+}
+
+/// The CPU devices that work at the same time without waiting for each other's cores.
+pub(crate) fn at_once(devices: &[Device], threads: usize) -> usize {
+    on_cpu(devices).min((cores() / threads.max(1)).max(1))
+}
+
+/// The cores that all of `devices` share; none where one of them is not the CPU.
+pub(crate) fn shared_cores(devices: &[Device], threads: usize) -> Option<Cores> {
+    let all = on_cpu(devices) == devices.len();
+    all.then(|| Cores::new(cores(), threads).ok()).flatten()
 }
 
 #[cfg(test)]

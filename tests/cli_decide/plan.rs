@@ -157,3 +157,29 @@ fn a_plan_that_cannot_be_says_why() {
         assert!(message.contains(hint), "{flags:?}: {message}");
     }
 }
+
+#[test]
+fn a_plan_for_devices_that_share_cores_says_so() {
+    let folder = folder_with_profile();
+    let common = [
+        "plan",
+        "--profile",
+        "profile.json",
+        "--devices",
+        "4",
+        "--micro",
+        "8",
+    ];
+    let with = |more: &[&str]| stdout(&gpipe_in(folder.path(), &[&common[..], more].concat()));
+    let step = |more: &[&str]| {
+        let plan: Value = serde_json::from_str(&with(&[more, &["--json"]].concat())).unwrap();
+        number(&plan["step_us"])
+    };
+    assert!(step(&["--cores", "2"]) > 1.5 * step(&[]));
+    let page = folder.path().join("page.html");
+    with(&["--cores", "2", "--report", page.to_str().unwrap()]);
+    let page = fs::read_to_string(page).unwrap();
+    let (limit, why) = page.split_once("-bound</strong>").unwrap();
+    assert!(limit.ends_with("Core"), "{}", &why[..200]);
+    assert!(why.starts_with(": 4 devices share 2 cores"));
+}

@@ -316,3 +316,12 @@ fn a_profile_is_simulated_by_its_balance() {
     assert!(refused(&run("7,4"), 2).contains("leaves out layer 11"));
     assert!(refused(&run("profil"), 2).contains("must be profile, parameters"));
 }
+
+#[test]
+fn devices_may_share_cores() {
+    let makespan = |more: &[&str]| number(&simulate("1f1b", 3, 4, more)["makespan_us"]);
+    // 12 forwards and 12 backwards of 1 and 2 ms, one after the other.
+    assert!((makespan(&["--cores", "1"]) - 36_000.0).abs() < 1e-6);
+    assert!(makespan(&["--cores", "2"]) > makespan(&[]));
+    assert!((makespan(&["--cores", "3"]) - makespan(&[])).abs() < 1e-9);
+}

@@ -6,6 +6,7 @@ mod memory;
 pub use link::Link;
 pub use memory::StageMemory;
 
+use crate::cores::Cores;
 use crate::ids::StageId;
 use crate::schedule::Kind;
 use crate::units::Micros;
@@ -70,6 +71,7 @@ pub struct Costs {
     stages: Vec<StageTimes>,
     edges: Vec<EdgeTimes>,
     memory: Vec<StageMemory>,
+    cores: Option<Cores>,
 }
 
 impl Costs {
@@ -94,6 +96,7 @@ impl Costs {
             stages,
             edges,
             memory,
+            cores: None,
         }
     }
 
@@ -148,6 +151,13 @@ impl Costs {
         self
     }
 
+    /// The devices share these cores; times are those of a device that works alone.
+    #[must_use]
+    pub fn with_cores(mut self, cores: Cores) -> Self {
+        self.cores = Some(cores);
+        self
+    }
+
     /// All times of `stage` multiplied by `factor` (0 for a negative one or NaN).
     #[must_use]
     pub fn scaled(mut self, stage: StageId, factor: f64) -> Self {
@@ -157,6 +167,11 @@ impl Costs {
             }
         }
         self
+    }
+
+    /// The cores that the devices share; none where each has its own.
+    pub fn cores(&self) -> Option<Cores> {
+        self.cores
     }
 
     /// The number of stages.

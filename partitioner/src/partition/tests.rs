@@ -108,3 +108,23 @@ proptest! {
         prop_assert_eq!(again, partition);
     }
 }
+
+#[test]
+fn all_cuts_are_all_different_and_complete() {
+    let balances = |layers, stages| -> Vec<Vec<usize>> {
+        let all = Partition::all(layers, stages, 1000).unwrap();
+        all.iter().map(Partition::balance).collect()
+    };
+    assert_eq!(balances(4, 3), [[1, 1, 2], [1, 2, 1], [2, 1, 1]]);
+    assert_eq!(balances(3, 1), [[3]]);
+    assert_eq!(balances(3, 3), [[1, 1, 1]]);
+    let many = balances(9, 4);
+    assert_eq!(many.len(), 56);
+    assert!(many.is_sorted_by(|a, b| a < b));
+    for balance in many {
+        assert!(Partition::from_balance(9, &balance).is_ok());
+    }
+    assert_eq!(Partition::all(9, 4, 55), None);
+    assert_eq!(Partition::all(10_000, 5_000, 1000), None);
+    assert_eq!(Partition::all(2, 3, 1000), None);
+}

@@ -12,6 +12,8 @@ use crate::units::{Bytes, Micros};
 
 /// How many actions may be simulated to polish a candidate.
 const POLISH_ACTIONS: usize = 8_000_000;
+/// Where there are no more cuts than this, all of them are tried.
+const ALL_CUTS: usize = 1000;
 
 /// A combination that fits, with its prediction.
 #[derive(Clone, Debug)]
@@ -74,12 +76,32 @@ impl Candidate {
         self.solution.recompute.iter().filter(|&&yes| yes).count()
     }
 
-    /// Moves single cuts by a layer as long as the simulated step shrinks.
+    /// Looks for the cut with the shortest simulated step: among all of them where they
+    /// are few, else by moving single cuts by a layer as long as it shrinks.
     pub(super) fn polish(&self) -> Self {
         let plan = self.schedule.schedule();
         let actions: usize = plan.iter().map(|(_, list)| list.len()).sum();
-        let layers = self.solution.partition.layers();
-        let mut left = POLISH_ACTIONS / (actions + 8 * layers);
+        let (layers, stages) = (self.solution.partition.layers(), plan.stages());
+        let left = POLISH_ACTIONS / (actions + 8 * layers);
+        match Partition::all(layers, stages, left.min(ALL_CUTS)) {
+            Some(all) => self.best_of(&all),
+            None => self.improved(left),
+        }
+    }
+
+    fn best_of(&self, partitions: &[Partition]) -> Self {
+        let mut best = self.clone();
+        for other in partitions.iter().filter_map(|cut| self.with_cut(cut)) {
+            if other.step < best.step {
+                best = other;
+            }
+        }
+        best
+    }
+
+    /// Moves cuts by a layer, at most `left` times.
+    fn improved(&self, mut left: usize) -> Self {
+        let plan = self.schedule.schedule();
         let mut best = self.clone();
         let mut improved = true;
         while improved {
@@ -139,15 +161,19 @@ impl Candidate {
         balance[from] = balance[from].checked_sub(1).filter(|&left| left > 0)?;
         balance[to] += 1;
         let layers = self.solution.partition.layers();
-        let partition = Partition::from_balance(layers, &balance).ok()?;
-        let solution = self.problem.evaluate(&partition).ok()?;
-        let moved = Self::new(
+        self.with_cut(&Partition::from_balance(layers, &balance).ok()?)
+    }
+
+    /// The same cut in another way, if that fits.
+    fn with_cut(&self, partition: &Partition) -> Option<Self> {
+        let solution = self.problem.evaluate(partition).ok()?;
+        let other = Self::new(
             self.job,
             self.problem.clone(),
             self.schedule.clone(),
             solution,
         );
-        moved.fits().then_some(moved)
+        other.fits().then_some(other)
     }
 
     /// The simulated peak per device.

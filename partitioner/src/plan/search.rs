@@ -17,14 +17,15 @@ const SEARCHED: usize = 4;
 
 /// Chooses balance, schedule, chunks, micro-batches and recompute for a profile.
 ///
-/// Every combination is cut for the smallest bottleneck, exactly, and simulated; in the
-/// fastest of each schedule each cut is then moved by a layer as long as the simulated step
-/// shrinks, and a schedule is computed for the costs of the fastest ([`auto`](crate::schedule::auto)).
+/// Every combination is cut for the smallest bottleneck, exactly, and simulated; for the
+/// fastest of each schedule all cuts are then simulated, or, where there are more than a
+/// thousand, each cut is moved by a layer as long as the simulated step shrinks, and a
+/// schedule is computed for the costs of the fastest ([`auto`](crate::schedule::auto)).
 ///
 /// Cuts are exact for the bottleneck, which decides the step where there are many
-/// micro-batches. The step itself is only searched for locally: with one or two
-/// micro-batches, or links slower than the layers, a cut with a larger bottleneck can
-/// give a shorter step that is not found.
+/// micro-batches. The step itself is only searched for locally where there are many cuts:
+/// with one or two micro-batches, links slower than the layers, or devices that share
+/// cores, a cut with a larger bottleneck can give a shorter step that is then not found.
 ///
 /// # Errors
 /// [`PlanError::NoneFits`] with the bytes that are missing, [`PlanError::NoSchedule`], or

@@ -307,3 +307,32 @@ fn options_for_which_no_schedule_exists_are_refused_without_a_profile() {
     options.micro_batches = Some(33);
     assert!(matches!(options.check(9), Err(PlanError::Options(_))));
 }
+
+#[test]
+fn plans_know_of_more_devices_than_cores() {
+    // Which cut is best depends on when stages work beside others, which even ones do most.
+    let profile = profile(&[1.0; 9]);
+    let mut options = options(3);
+    options.schedule = Some(ScheduleKind::OneFOneB);
+    options.micro_batches = Some(4);
+    options.chunks = Some(1);
+    let even = plan(&profile, &options).unwrap();
+    assert_eq!(even.partition.balance(), [3, 3, 3]);
+    let cores = crate::Cores::new(2, 1).unwrap();
+    options.machine = options.machine.with_cores(cores);
+    let shared = plan(&profile, &options).unwrap();
+    let schedule = shared.generate().unwrap();
+    let problem = Problem::new(&profile, 4, &options.machine, &schedule);
+    let of_even = problem.stage_costs(&even.partition, &even.recompute);
+    let of_even = simulate(&schedule, &of_even).makespan();
+    assert!(shared.step < of_even, "{} {of_even}", shared.step);
+    assert!(of_even > even.step, "cores that are shared cost time");
+    // Never less than what all cores need for all the work.
+    assert!(shared.step.get() >= 9.0 * 3.0 * 4.0 / 2.0);
+    println!(
+        "{:?} {} {of_even} {}",
+        shared.partition.balance(),
+        shared.step,
+        even.step
+    );
+}

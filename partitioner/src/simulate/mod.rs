@@ -5,13 +5,15 @@
 //! link between the two for the edge's occupancy, waits while the link is
 //! occupied, and arrives the edge's latency later. Values on a link all come from
 //! one device, which does one thing at a time: the link serves them in the order
-//! in which they were produced, and the simulation needs no queue of events.
+//! in which they were produced, and the simulation needs no queue of events. Only where
+//! devices have to share cores it goes from event to event: see the module `shared`.
 
 mod arrivals;
 mod clock;
 mod critical;
 mod help;
 mod memory;
+mod shared;
 
 pub(crate) use arrivals::Arrivals;
 pub use critical::{CriticalPath, Step};
@@ -38,21 +40,28 @@ pub struct Simulation {
 }
 
 /// Runs `schedule` on paper with `costs`. A stage or edge that the costs do not
-/// have takes no time.
+/// have takes no time. Where devices share cores that do not suffice for all of them
+/// ([`Costs::with_cores`]), those that work at the same time slow each other down.
 ///
 /// # Complexity
-/// Linear in the number of actions.
+/// Linear in the number of actions; with too few cores, times the number of devices.
 pub fn simulate(schedule: &CheckedSchedule, costs: &Costs) -> Simulation {
     let duration = |action: Action| costs.stage(action.stage).of(action.kind);
+    let devices = schedule.schedule().devices();
+    let short = costs.cores().filter(|cores| !cores.suffice(devices));
     Simulation {
-        timeline: replay(schedule, costs, duration),
+        timeline: match short {
+            Some(cores) => shared::timeline(schedule, costs, cores, duration),
+            None => replay(schedule, costs, duration),
+        },
         schedule: schedule.clone(),
         costs: costs.clone(),
     }
 }
 
 /// The same with a duration for each single action, such as those of a run that
-/// was measured; of `costs` only the transfers count.
+/// was measured; of `costs` only the transfers count, and what devices that share cores
+/// take from each other is part of the durations.
 ///
 /// # Complexity
 /// Linear in the number of actions.

@@ -1,6 +1,7 @@
 //! Simulations whose result is known.
 
 use super::*;
+use crate::cores::Cores;
 use crate::cost::StageMemory;
 use crate::ids::StageId;
 use crate::schedule::{ScheduleKind, Shape};
@@ -233,4 +234,116 @@ fn stages_of_one_device_have_their_own_peaks() {
         })
         .collect();
     assert_eq!(simulation.stage_peak_bytes(), expected);
+}
+
+fn cores(cores: usize) -> Cores {
+    Cores::new(cores, 1).unwrap()
+}
+
+#[test]
+fn one_core_does_one_thing_after_the_other() {
+    let costs = Costs::uniform(3, micros(2.0), micros(3.0), micros(4.0)).with_cores(cores(1));
+    for kind in [
+        ScheduleKind::GPipe,
+        ScheduleKind::OneFOneB,
+        ScheduleKind::ZbH1,
+    ] {
+        // Some device can always work, so that the core is never idle.
+        let makespan = run(kind, 3, 4, &costs).makespan().get();
+        assert!(
+            (makespan - 3.0 * 4.0 * 9.0).abs() < 1e-6,
+            "{kind}: {makespan}"
+        );
+    }
+}
+
+#[test]
+fn devices_that_work_at_once_share_the_cores_evenly() {
+    // Both forwards of the second and third micro-batch run beside another device's.
+    let costs = Costs::uniform(2, micros(6.0), micros(1.0), micros(1.0)).with_cores(cores(1));
+    let timeline = run(ScheduleKind::ForwardOnly, 2, 2, &costs);
+    let ends = |device| -> Vec<f64> {
+        let spans = timeline.spans_on(DeviceId(device)).iter();
+        spans.map(|span| span.end.get()).collect()
+    };
+    // Alone until 6, then half of the core each.
+    assert_eq!((ends(0), ends(1)), (vec![6.0, 18.0], vec![18.0, 24.0]));
+}
+
+mod sharing {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn kinds() -> impl Strategy<Value = ScheduleKind> {
+        let training = |kind: &ScheduleKind| *kind != ScheduleKind::Auto;
+        prop::sample::select(
+            ScheduleKind::ALL
+                .into_iter()
+                .filter(training)
+                .collect::<Vec<_>>(),
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn cores_bound_the_makespan_from_both_sides(
+            kind in kinds(),
+            p in 1_usize..5,
+            m in 1_usize..7,
+            available in 1_usize..5,
+            times in prop::collection::vec(0.0_f64..9.0, 3 * 8),
+            occupancy in 0.0_f64..4.0,
+            latency in 0.0_f64..4.0,
+        ) {
+            let chunks = kind.default_chunks();
+            let Ok(schedule) = kind.generate(Shape::new(p, m).with_chunks(chunks)) else {
+                return Ok(());
+            };
+            let costs = (0..p * chunks).fold(
+                Costs::uniform(p * chunks, micros(1.0), micros(1.0), micros(1.0))
+                    .with_transfer(micros(occupancy), micros(latency)),
+                |costs, stage| costs.scaled(StageId(stage), times[stage % times.len()]),
+            );
+            let alone = simulate(&schedule, &costs);
+            let shared = simulate(&schedule, &costs.clone().with_cores(cores(available)));
+            let work: f64 = alone.timeline.spans().iter().map(|span| span.duration().get()).sum();
+            let (alone, end) = (alone.makespan().get(), shared.makespan().get());
+            let close = 1e-9 * (1.0 + end);
+            prop_assert_eq!(shared.timeline.spans().len(), schedule.schedule().iter().map(|(_, list)| list.len()).sum::<usize>());
+            prop_assert!(end >= work / available as f64 - close);
+            // As slow at most as if every action had the slowest share.
+            let share = cores(available).share(p);
+            prop_assert!(end <= alone / share + close, "{end} {alone} {share}");
+            if available >= p {
+                prop_assert_eq!(end, alone);
+            }
+        }
+
+        /// With a core for each device, going from event to event gives what walking
+        /// the lists gives, overlapped pairs included.
+        #[test]
+        fn both_ways_to_simulate_agree(
+            kind in kinds(), p in 1_usize..5, m in 1_usize..9,
+            times in prop::collection::vec(0.1_f64..9.0, 8),
+            occupancy in 0.0_f64..4.0, latency in 0.0_f64..4.0,
+        ) {
+            let shape = Shape::new(p, m).with_chunks(kind.default_chunks());
+            let Ok(schedule) = kind.generate(shape) else {
+                return Ok(());
+            };
+            let costs = (0..shape.stages()).fold(
+                Costs::uniform(shape.stages(), micros(1.0), micros(2.0), micros(1.5))
+                    .with_transfer(micros(occupancy), micros(latency)),
+                |costs, stage| costs.scaled(StageId(stage), times[stage % times.len()]),
+            );
+            let duration = |action: Action| costs.stage(action.stage).of(action.kind);
+            let walked = replay(&schedule, &costs, duration);
+            let events = shared::timeline(&schedule, &costs, cores(p), duration);
+            for (one, other) in walked.spans().iter().zip(events.spans()) {
+                prop_assert_eq!(one.action, other.action);
+                prop_assert!((one.start.get() - other.start.get()).abs() < 1e-6, "{one:?} {other:?}");
+                prop_assert!((one.end.get() - other.end.get()).abs() < 1e-6, "{one:?} {other:?}");
+            }
+        }
+    }
 }

@@ -218,6 +218,9 @@ impl Problem {
     pub fn stage_costs(&self, partition: &Partition, recompute: &[bool]) -> Costs {
         let stage = |stage: usize| self.times(partition, recompute[stage], stage);
         let mut costs = Costs::new((0..partition.stages()).map(stage).collect());
+        if let Some(cores) = self.machine.cores() {
+            costs = costs.with_cores(cores);
+        }
         let memory = self.memory();
         for (stage, &redo) in recompute.iter().enumerate().take(partition.stages()) {
             let range = partition.range(StageId(stage));

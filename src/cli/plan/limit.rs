@@ -6,6 +6,8 @@ use gpipe_partitioner::{Machine, Micros, Plan, PlanOptions, Problem, Profile, St
 const TRANSFERS: f64 = 0.1;
 /// The busiest device over the mean.
 const UNEVEN: f64 = 1.1;
+/// Cores that compute this share of the step are what it waits for.
+const BUSY: f64 = 0.9;
 /// A larger idle share, where devices are even, is the schedule's own.
 const IDLE: f64 = 0.2;
 
@@ -26,6 +28,9 @@ pub(in crate::cli) fn sentence(
              smaller --batch would save that time",
             plan.recompute.len()
         );
+    }
+    if let Some(sentence) = core_bound(profile, plan, options) {
+        return sentence;
     }
     if let Some(share) = transfers(profile, plan, options).filter(|share| *share > TRANSFERS) {
         return format!(
@@ -66,10 +71,36 @@ fn input_bound(load: Micros, step: Micros) -> Option<String> {
     })
 }
 
+/// The verdict where devices share too few cores, and keep them busy.
+fn core_bound(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Option<String> {
+    let cores = options.machine.cores()?;
+    let devices = plan.devices();
+    if cores.suffice(devices) {
+        return None;
+    }
+    let costs = profile.costs(plan.micro_batch_size);
+    let of_micro: f64 = (costs.iter())
+        .map(|cost| cost.forward.get() + cost.backward.get())
+        .sum();
+    let at_once = cores.share(devices) * devices as f64;
+    let busy = of_micro * plan.micro_batches as f64 / (at_once * plan.step.get());
+    (busy > BUSY).then(|| {
+        format!(
+            "core-bound: {devices} devices share {} cores, which compute {:.0} % of the step; only \
+             more cores make it shorter, and as many devices as cores would be as fast",
+            cores.cores(),
+            100.0 * busy.min(1.0)
+        )
+    })
+}
+
 /// The share of the step that free transfers would save.
 fn transfers(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Option<f64> {
     let schedule = plan.generate().ok()?;
-    let free = Machine::new(options.machine.devices().len()).ok()?;
+    let mut free = Machine::new(options.machine.devices().len()).ok()?;
+    if let Some(cores) = options.machine.cores() {
+        free = free.with_cores(cores);
+    }
     let problem = Problem::new(profile, plan.micro_batch_size, &free, &schedule);
     let costs = problem.stage_costs(&plan.partition, &plan.recompute);
     let without = simulate(&schedule, &costs).makespan();

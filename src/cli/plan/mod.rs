@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::render::ProfilePage;
 use gpipe_partitioner::{
-    Bytes, Link, Machine, MachineError, PlanError, PlanOptions, Recompute, ScheduleKind, plan,
+    Bytes, Cores, Link, Machine, MachineError, PlanError, PlanOptions, Recompute, ScheduleKind,
+    plan,
 };
 
 use super::{Failure, input, output};
@@ -37,6 +38,10 @@ pub(super) struct Args {
         allow_negative_numbers = true
     )]
     speed: Option<Vec<f64>>,
+    /// Cores that the devices share, where they are CPU threads; by default each device
+    /// computes for itself.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    cores: Option<usize>,
     /// Link between devices: bandwidth and latency, such as 25GB/s,5us; by default the one
     /// in the profile, if it was measured.
     #[arg(long, value_name = "LINK", value_parser = input::link)]
@@ -110,6 +115,9 @@ fn machine(args: &Args) -> Result<Machine, MachineError> {
     }
     if let Some(memory) = &args.memory {
         machine = machine.with_memory(memory)?;
+    }
+    if let Some(cores) = args.cores {
+        machine = machine.with_cores(Cores::new(cores, 1)?);
     }
     Ok(machine)
 }

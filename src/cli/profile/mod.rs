@@ -32,7 +32,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     }
     let loading = job.loading()?;
     let spec = job.spec().clone();
-    let plan_options = with_link(job.options, &measured);
+    let plan_options = with_measured(job.options, &measured);
     let written = write(args.output.as_deref(), &measured.profile.to_json());
     let plan = plan(&measured.profile, &plan_options).map_err(super::plan::failure);
     // Also where no plan fits: the measurements are done.
@@ -107,7 +107,11 @@ fn plan_options(args: &Args) -> Result<PlanOptions, Failure> {
     Ok(options)
 }
 
-fn with_link(mut options: PlanOptions, measured: &Profiled) -> PlanOptions {
+/// With what the measuring found out about the devices.
+fn with_measured(mut options: PlanOptions, measured: &Profiled) -> PlanOptions {
+    if let Some(cores) = measured.cores {
+        options.machine = options.machine.with_cores(cores);
+    }
     if let Some(link) = measured.link {
         options.machine = options.machine.with_link(link.link());
     }

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use gpipe_partitioner::{Bytes, Link, Machine, Micros, Recompute, ScheduleKind, Strategy};
+use gpipe_partitioner::{
+    Bytes, Cores, Link, Machine, MachineError, Micros, Recompute, ScheduleKind, Strategy,
+};
 
 use super::super::{Failure, input};
 use super::workload::{Given, Profiled, Workload};
@@ -61,6 +63,10 @@ pub(in crate::cli) struct Args {
     /// in the profile, if it was measured.
     #[arg(long, value_name = "LINK", value_parser = input::link)]
     link: Option<Link>,
+    /// Cores that the devices share, where they are CPU threads; by default each device
+    /// computes for itself.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    cores: Option<usize>,
     /// What to print.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
@@ -124,6 +130,9 @@ impl Options {
 }
 
 fn workload(args: &Args) -> Result<Workload, Failure> {
+    let usage = |error: MachineError| Failure::Usage(error.to_string());
+    let cores = args.cores.map(|cores| Cores::new(cores, 1)).transpose();
+    let cores = cores.map_err(usage)?;
     let Some(path) = &args.profile else {
         return Ok(Workload::Given(Given {
             forward: args.forward_us,
@@ -134,9 +143,13 @@ fn workload(args: &Args) -> Result<Workload, Failure> {
                 .link
                 .map(|link| link.transfer(args.output_bytes))
                 .unwrap_or_default(),
+            cores,
         }));
     };
-    let machine = Machine::new(args.devices).map_err(|error| Failure::Usage(error.to_string()))?;
+    let mut machine = Machine::new(args.devices).map_err(usage)?;
+    if let Some(cores) = cores {
+        machine = machine.with_cores(cores);
+    }
     let profile = input::profile(path)?;
     let link = args.link.or(profile.link());
     Ok(Workload::Profiled(Box::new(Profiled {

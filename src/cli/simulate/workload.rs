@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, Costs, EdgeTimes, Machine, Micros, Problem, Profile, Recompute,
+    Bytes, CheckedSchedule, Cores, Costs, EdgeTimes, Machine, Micros, Problem, Profile, Recompute,
     ScheduleKind, Shape, Simulation, Solution, StageId, StageMemory, Strategy, auto, simulate,
 };
 
@@ -52,6 +52,8 @@ pub(super) struct Given {
     pub(super) weight: Micros,
     pub(super) activation: Bytes,
     pub(super) transfer: EdgeTimes,
+    /// The cores that the devices share.
+    pub(super) cores: Option<Cores>,
 }
 
 /// A profile, and how it is cut.
@@ -101,8 +103,11 @@ impl Given {
             activation: Bytes(self.activation.get() / shape.chunks as u64),
             ..StageMemory::default()
         };
-        let costs = Costs::uniform(shape.stages(), times[0], times[1], times[2])
+        let mut costs = Costs::uniform(shape.stages(), times[0], times[1], times[2])
             .with_transfer(self.transfer.occupancy, self.transfer.latency);
+        if let Some(cores) = self.cores {
+            costs = costs.with_cores(cores);
+        }
         (0..shape.stages()).fold(costs, |costs, stage| {
             costs.with_memory(StageId(stage), memory)
         })
