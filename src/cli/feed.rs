@@ -2,16 +2,19 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use gpipe_partitioner::Micros;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::Failure;
 use super::model::Chosen;
 use super::model::flags::flag;
 use super::models::shapes;
 use crate::Values;
-use crate::data::{MOBY_DICK, Prefetch, Sampler, TextError, TextSet, Windows};
+use crate::data::{MOBY_DICK, Prefetch, Sampler, Split, TextError, TextSet, Windows};
 use crate::models::zoo::{Fill, ModelSpec, Synthetic};
 
 /// What stands for made-up data where a file could stand.
@@ -85,34 +88,60 @@ impl Source {
     }
 
     /// The next `batches` batches of `samples`, made ahead of their use where making
-    /// them takes anything.
+    /// them takes anything; `from` where another feed of the same data stood.
     ///
     /// # Errors
-    /// libtorch or the operating system refuses.
+    /// The state is none, or of other data; libtorch or the operating system refuses.
     pub(super) fn feed(
         &self,
         spec: &ModelSpec,
         samples: usize,
         batches: usize,
         seed: u64,
+        from: Option<&Value>,
     ) -> anyhow::Result<Feed> {
-        match self {
+        let start = State {
+            data: self.identity(),
+            seed,
+            position: 0,
+        };
+        let state = match from {
+            Some(saved) => State::read(saved)?.of(&start.data)?,
+            None => start,
+        };
+        let batches = match self {
             Self::Text { set, seq, .. } => {
                 let (set, seq) = (Arc::clone(set), *seq);
-                let mut sampler = Sampler::new(seed);
+                let mut sampler = Sampler::new(state.seed).skipping(state.position);
                 let draw = move || sampler.batch(&set, samples, seq);
                 let windows = std::iter::repeat_with(draw).take(batches);
-                Ok(Feed::Text(Prefetch::new(AHEAD, windows)?))
+                Batches::Text(Prefetch::new(AHEAD, windows)?)
             }
             Self::Synthetic(_) => {
-                let (inputs, targets) = spec.sample(samples, seed)?;
+                let (inputs, targets) = spec.sample(samples, state.seed)?;
                 let left = batches;
-                Ok(Feed::Made {
+                Batches::Made {
                     inputs,
                     targets,
                     left,
-                })
+                }
             }
+        };
+        Ok(Feed {
+            batches,
+            samples,
+            state,
+        })
+    }
+
+    /// What a position in the data is only good for.
+    fn identity(&self) -> String {
+        match self {
+            Self::Text { set, .. } => {
+                let tokens = set.part(Split::Train).len();
+                format!("text of {tokens} tokens, checksum {:08x}", set.checksum())
+            }
+            Self::Synthetic(_) => SYNTHETIC.to_owned(),
         }
     }
 
@@ -121,7 +150,7 @@ impl Source {
     /// # Errors
     /// As [`Source::feed`].
     pub(super) fn measure(&self, spec: &ModelSpec, samples: usize) -> anyhow::Result<Micros> {
-        let mut feed = self.feed(spec, samples, MEASURED + 1, 0)?;
+        let mut feed = self.feed(spec, samples, MEASURED + 1, 0, None)?;
         // The thread has to start for the first one.
         feed.next().transpose()?;
         let start = Instant::now();
@@ -140,7 +169,14 @@ impl Source {
 
 /// Batches in a row.
 #[derive(Debug)]
-pub(super) enum Feed {
+pub(super) struct Feed {
+    batches: Batches,
+    samples: usize,
+    state: State,
+}
+
+#[derive(Debug)]
+enum Batches {
     Text(Prefetch<Result<Windows, TextError>>),
     Made {
         inputs: Values,
@@ -149,7 +185,63 @@ pub(super) enum Feed {
     },
 }
 
+/// Up to where a feed was consumed; what was made ahead does not count.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    data: String,
+    seed: u64,
+    /// Samples consumed.
+    position: u64,
+}
+
+impl State {
+    fn read(saved: &Value) -> anyhow::Result<Self> {
+        Self::deserialize(saved).context("the saved position in the data cannot be read")
+    }
+
+    /// Itself, if it is of this data.
+    fn of(self, data: &str) -> anyhow::Result<Self> {
+        anyhow::ensure!(
+            self.data == data,
+            "the saved position is one in other data ({}); this is {data}: name the data that \
+             the run was started with",
+            self.data
+        );
+        Ok(self)
+    }
+}
+
+impl Feed {
+    /// Where it stands, after the batches that were taken: for [`Source::feed`].
+    #[allow(dead_code, reason = "what saves a run reads it")]
+    pub(super) fn state(&self) -> Value {
+        json!(self.state)
+    }
+
+    /// How long batches were waited for since the last call of this.
+    #[allow(dead_code, reason = "what measures a run reads it")]
+    pub(super) fn waited(&mut self) -> Duration {
+        match &mut self.batches {
+            Batches::Text(windows) => windows.waited(),
+            Batches::Made { .. } => Duration::ZERO,
+        }
+    }
+}
+
 impl Iterator for Feed {
+    type Item = anyhow::Result<(Values, Values)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.batches.next()?;
+        if batch.is_ok() {
+            self.state.position += self.samples as u64;
+        }
+        Some(batch)
+    }
+}
+
+impl Iterator for Batches {
     type Item = anyhow::Result<(Values, Values)>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -275,4 +367,52 @@ fn window(chosen: &Chosen, set: &TextSet) -> Result<usize, String> {
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     set.require(length).map_err(|error| error.to_string())?;
     Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::model::flags::Given;
+    use crate::models::zoo::Zoo;
+
+    fn job(data: Option<&Path>) -> (Chosen, Source) {
+        let model = Chosen::new(&Zoo::builtin(), "gpt", &Given::default()).unwrap();
+        Source::choose(model, data).unwrap()
+    }
+
+    fn bits(batch: Option<anyhow::Result<(Values, Values)>>) -> [Vec<i64>; 2] {
+        let (x, y) = batch.unwrap().unwrap();
+        [x, y].map(|values| Vec::try_from(&values.one().unwrap().reshape([-1])).unwrap())
+    }
+
+    #[test]
+    fn a_feed_goes_on_from_every_state_with_the_same_batches() {
+        let (chosen, source) = job(None);
+        let feed = |batches, from: Option<&Value>, seed| {
+            let feed = source.feed(&chosen.spec, 3, batches, seed, from);
+            feed.unwrap()
+        };
+        let mut whole = feed(6, None, 5);
+        for taken in 0..5 {
+            let state = whole.state();
+            let mut rest = feed(6 - taken, Some(&state), 99);
+            assert_eq!(rest.state(), state);
+            let next = bits(whole.next());
+            assert_eq!(bits(rest.next()), next, "after {taken} batches");
+        }
+    }
+
+    #[test]
+    fn a_state_of_other_data_or_of_no_data_is_refused() {
+        let (chosen, source) = job(None);
+        let of = |state: &Value| source.feed(&chosen.spec, 3, 1, 5, Some(state));
+        let other = json!({"data": "text of 7 tokens", "seed": 1, "position": 3});
+        let error = of(&other).unwrap_err().to_string();
+        assert!(
+            error.contains("7 tokens") && error.contains("other data"),
+            "{error}"
+        );
+        let error = format!("{:#}", of(&json!({"seed": 1})).unwrap_err());
+        assert!(error.contains("missing field"), "{error}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::panic::resume_unwind;
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded};
 
@@ -14,6 +15,14 @@ pub struct Prefetch<T> {
     /// `None` only while dropping: the thread notices that nobody listens.
     items: Option<Receiver<T>>,
     worker: Option<JoinHandle<()>>,
+    waited: Duration,
+}
+
+impl<T> Prefetch<T> {
+    /// How long its reader has waited for items since the last call of this.
+    pub fn waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
+    }
 }
 
 impl<T: Send + 'static> Prefetch<T> {
@@ -39,6 +48,7 @@ impl<T: Send + 'static> Prefetch<T> {
         Ok(Self {
             items: Some(items),
             worker: Some(worker),
+            waited: Duration::ZERO,
         })
     }
 }
@@ -51,7 +61,9 @@ impl<T> Iterator for Prefetch<T> {
     /// # Panics
     /// With the source's own panic.
     fn next(&mut self) -> Option<T> {
+        let start = Instant::now();
         let item = self.items.as_ref()?.recv().ok();
+        self.waited += start.elapsed();
         if item.is_none()
             && let Some(worker) = self.worker.take()
             && let Err(panic) = worker.join()

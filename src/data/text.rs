@@ -140,6 +140,12 @@ impl TextSet {
             .collect()
     }
 
+    /// A checksum of the training part: whether a position in it means the same.
+    pub(crate) fn checksum(&self) -> u32 {
+        let add = |sum, token: &u32| crc32c::crc32c_append(sum, &token.to_le_bytes());
+        self.part(Split::Train).iter().fold(0, add)
+    }
+
     /// The character of a number; the replacement character past the vocabulary.
     pub fn decode(&self, token: i64) -> char {
         let place = usize::try_from(token).ok();
@@ -181,6 +187,24 @@ impl Sampler {
     /// A sampler whose draws are fixed by `seed`.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
+    }
+
+    /// Where it stands: [`Sampler::from_state`] goes on from there.
+    pub fn state(&self) -> u64 {
+        self.state
+    }
+
+    /// A sampler that goes on where another one stood.
+    pub fn from_state(state: u64) -> Self {
+        Self { state }
+    }
+
+    /// Goes on as if `draws` numbers had been drawn; a batch draws one a window.
+    #[must_use]
+    pub fn skipping(self, draws: u64) -> Self {
+        Self {
+            state: self.state.wrapping_add(INCREMENT.wrapping_mul(draws)),
+        }
     }
 
     /// The next `batch` windows of `seq` tokens.
@@ -264,6 +288,20 @@ mod tests {
         let (x, y) = windows.tensors().unwrap();
         assert_eq!((x.size(), y.size()), (vec![5, 16], vec![5, 16]));
         assert_eq!(x.int64_value(&[4, 15]), windows.tokens[[4, 15]]);
+    }
+
+    #[test]
+    fn a_sampler_goes_on_where_another_stood() {
+        let text: String = ('a'..='z').cycle().take(400).collect();
+        let set = TextSet::new(&text);
+        let mut one = Sampler::new(7);
+        for drawn in 0..4 {
+            let mut saved = Sampler::from_state(one.state());
+            let mut skipped = Sampler::new(7).skipping(drawn * 3);
+            let next = one.batch(&set, 3, 8).unwrap();
+            assert_eq!(saved.batch(&set, 3, 8).unwrap(), next);
+            assert_eq!(skipped.batch(&set, 3, 8).unwrap(), next);
+        }
     }
 
     #[test]

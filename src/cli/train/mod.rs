@@ -70,7 +70,9 @@ fn train(
     let (args, spec) = (&job.args, &job.chosen.spec);
     let mut optimizer = job.optimizer();
     let mut outcome = Outcome::new(folder.path());
-    let batches = job.source.feed(spec, args.batch, args.steps, args.seed)?;
+    let batches = job
+        .source
+        .feed(spec, args.batch, args.steps, args.seed, None)?;
     for (step, batch) in (1..).zip(batches) {
         // A computed schedule may change after a step: what counts is the one before.
         let schedule = (step == args.steps).then(|| pipe.schedule());
