@@ -38,11 +38,11 @@ pub use tch;
 pub use {
     batch::BatchError,
     error::Error,
-    optim::Optimizer,
+    optim::{LrKind, LrSchedule, Optimizer},
     pipeline::{MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepReport},
     profile::{Doubt, LayerSpread, MeasuredLink, ProfileOptions, Profiled, Sample, profile},
     torch::{
-        AdamW, Context, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, Recompute,
+        Adam, AdamW, Context, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, Recompute,
         Sequential, Sgd, TorchError, Values, Variable, cuda_available, intra_op_threads, layers,
         libtorch_version, memory, on_values, parse_device,
     },

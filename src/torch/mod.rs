@@ -22,7 +22,7 @@ pub use device::{cuda_available, parse_device};
 pub use error::TorchError;
 pub use layer::{Context, Layer};
 pub use loss::{IntoLoss, Loss, LossFn, on_values};
-pub use optim::{AdamW, OptimizerKind, Sgd};
+pub use optim::{Adam, AdamW, OptimizerKind, Sgd};
 pub use recompute::Recompute;
 pub use sequential::Sequential;
 pub use sizes::Variable;

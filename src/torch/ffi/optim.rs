@@ -8,7 +8,7 @@ use tch::Tensor;
 use super::{Result, TensorPtr, check, lend_all, same_length};
 
 unsafe extern "C" {
-    fn gp_fused_adamw(
+    fn gp_fused_adam(
         parameters: *mut TensorPtr,
         grads: *mut TensorPtr,
         means: *mut TensorPtr,
@@ -20,6 +20,7 @@ unsafe extern "C" {
         beta2: f64,
         weight_decay: f64,
         eps: f64,
+        decoupled: c_int,
     ) -> c_int;
     fn gp_fused_sgd(
         parameters: *mut TensorPtr,
@@ -37,29 +38,31 @@ unsafe extern "C" {
     fn gp_add(tensors: *mut TensorPtr, others: *mut TensorPtr, count: i64) -> c_int;
 }
 
-/// The numbers of an `AdamW` update.
+/// The numbers of an update of Adam or `AdamW`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AdamWNumbers {
+pub(crate) struct AdamNumbers {
     pub(crate) lr: f64,
     pub(crate) beta1: f64,
     pub(crate) beta2: f64,
     pub(crate) weight_decay: f64,
     pub(crate) eps: f64,
+    /// The weight decay is not part of the gradient: `AdamW`.
+    pub(crate) decoupled: bool,
 }
 
-/// One fused `AdamW` update of all `parameters`; all lists have one entry for each.
-pub(crate) fn fused_adamw(
+/// One fused update of all `parameters`; all lists have one entry for each.
+pub(crate) fn fused_adam(
     parameters: &[Tensor],
     grads: &[Tensor],
     means: &[Tensor],
     squares: &[Tensor],
     steps: &[Tensor],
-    numbers: AdamWNumbers,
+    numbers: AdamNumbers,
 ) -> Result<()> {
     let count = same_length(&[parameters, grads, means, squares, steps])?;
     // SAFETY: five lists of `count` lent tensors that outlive the call.
     check(unsafe {
-        gp_fused_adamw(
+        gp_fused_adam(
             lend_all(parameters).as_mut_ptr(),
             lend_all(grads).as_mut_ptr(),
             lend_all(means).as_mut_ptr(),
@@ -71,6 +74,7 @@ pub(crate) fn fused_adamw(
             numbers.beta2,
             numbers.weight_decay,
             numbers.eps,
+            c_int::from(numbers.decoupled),
         )
     })
 }

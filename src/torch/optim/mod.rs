@@ -7,6 +7,36 @@ mod state;
 pub(crate) use groups::Groups;
 pub(crate) use state::OptimizerState;
 
+/// Adam (Kingma & Ba 2015), whose weight decay, if any, is that of a squared penalty:
+/// part of the gradient, and so of both means. [`AdamW`] decays weights by themselves.
+///
+/// Both remember the same of a parameter: one goes on where the other stopped.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Adam {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the running mean of gradients.
+    pub beta1: f64,
+    /// Decay of the running mean of squared gradients.
+    pub beta2: f64,
+    /// Added to the denominator.
+    pub eps: f64,
+    /// Added to the gradient, times the weight.
+    pub weight_decay: f64,
+}
+
+impl Default for Adam {
+    fn default() -> Self {
+        Self {
+            lr: 1e-3,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.0,
+        }
+    }
+}
+
 /// Adam with decoupled weight decay (Loshchilov & Hutter 2019).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamW {
@@ -65,6 +95,8 @@ impl Default for Sgd {
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum OptimizerKind {
+    /// See [`Adam`].
+    Adam(Adam),
     /// See [`AdamW`].
     AdamW(AdamW),
     /// See [`Sgd`].
@@ -75,6 +107,7 @@ impl OptimizerKind {
     /// The learning rate.
     pub fn lr(&self) -> f64 {
         match self {
+            Self::Adam(adam) => adam.lr,
             Self::AdamW(adamw) => adamw.lr,
             Self::Sgd(sgd) => sgd.lr,
         }
@@ -83,6 +116,7 @@ impl OptimizerKind {
     /// Sets the learning rate.
     pub fn set_lr(&mut self, lr: f64) {
         match self {
+            Self::Adam(adam) => adam.lr = lr,
             Self::AdamW(adamw) => adamw.lr = lr,
             Self::Sgd(sgd) => sgd.lr = lr,
         }
@@ -96,19 +130,33 @@ impl OptimizerKind {
     /// The first that is not, and what it may be.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
-            Self::AdamW(adamw) => adamw.check(),
+            Self::Adam(adam) => adam.moments().check("Adam"),
+            Self::AdamW(adamw) => adamw.check("AdamW"),
             Self::Sgd(sgd) => sgd.check(),
         }
     }
 }
 
+impl Adam {
+    /// The same numbers: the two updates differ in what the weight decay joins.
+    fn moments(&self) -> AdamW {
+        AdamW {
+            lr: self.lr,
+            beta1: self.beta1,
+            beta2: self.beta2,
+            eps: self.eps,
+            weight_decay: self.weight_decay,
+        }
+    }
+}
+
 impl AdamW {
-    fn check(&self) -> Result<(), String> {
-        not_negative("AdamW", "lr", self.lr)?;
-        below_one("AdamW", "beta1", self.beta1)?;
-        below_one("AdamW", "beta2", self.beta2)?;
-        not_negative("AdamW", "eps", self.eps)?;
-        not_negative("AdamW", "weight_decay", self.weight_decay)
+    fn check(&self, update: &str) -> Result<(), String> {
+        not_negative(update, "lr", self.lr)?;
+        below_one(update, "beta1", self.beta1)?;
+        below_one(update, "beta2", self.beta2)?;
+        not_negative(update, "eps", self.eps)?;
+        not_negative(update, "weight_decay", self.weight_decay)
     }
 }
 
@@ -145,6 +193,12 @@ fn wrong(update: &str, field: &str, number: f64, must: &str) -> Result<(), Strin
     Err(format!("{update}: {field} is {number}, but must be {must}"))
 }
 
+impl From<Adam> for OptimizerKind {
+    fn from(adam: Adam) -> Self {
+        Self::Adam(adam)
+    }
+}
+
 impl From<AdamW> for OptimizerKind {
     fn from(adamw: AdamW) -> Self {
         Self::AdamW(adamw)
@@ -167,7 +221,17 @@ mod tests {
         let sgd = Sgd::default();
         assert_eq!(OptimizerKind::from(adamw).check(), Ok(()));
         assert_eq!(OptimizerKind::from(sgd).check(), Ok(()));
-        let wrong: [(OptimizerKind, &str); 5] = [
+        let adam = Adam::default();
+        assert_eq!(OptimizerKind::from(adam).check(), Ok(()));
+        let wrong: [(OptimizerKind, &str); 6] = [
+            (
+                Adam {
+                    eps: f64::INFINITY,
+                    ..adam
+                }
+                .into(),
+                "Adam: eps is inf",
+            ),
             (
                 AdamW {
                     lr: f64::NAN,

@@ -4,7 +4,7 @@ use tch::{Kind, Tensor};
 
 use super::{AdamW, Groups, OptimizerKind, Sgd};
 use crate::torch::error::TorchError;
-use crate::torch::ffi::{self, AdamWNumbers, SgdNumbers};
+use crate::torch::ffi::{self, AdamNumbers, SgdNumbers};
 
 /// What an optimizer remembers of each parameter of one stage.
 #[derive(Debug, Default)]
@@ -15,6 +15,7 @@ pub(crate) struct OptimizerState {
 /// What is remembered of one parameter, of its shape and type.
 #[derive(Debug)]
 enum Slot {
+    /// Of Adam and `AdamW`.
     AdamW {
         /// Running mean of gradients, and of their squares.
         mean: Tensor,
@@ -53,14 +54,16 @@ impl OptimizerState {
         self.slots.resize_with(parameters.len(), || None);
         for batch in batches(groups, parameters)? {
             match groups.kind(batch.group) {
-                OptimizerKind::AdamW(adamw) => self.adamw(adamw, &batch.chosen)?,
+                OptimizerKind::Adam(adam) => self.adam(&adam.moments(), false, &batch.chosen)?,
+                OptimizerKind::AdamW(adamw) => self.adam(adamw, true, &batch.chosen)?,
                 OptimizerKind::Sgd(sgd) => self.sgd(sgd, &batch.chosen)?,
             }
         }
         Ok(())
     }
 
-    fn adamw(&mut self, adamw: &AdamW, chosen: &[Chosen]) -> Result<(), TorchError> {
+    /// Adam's update; `decoupled` is whether weights decay by themselves, as in `AdamW`.
+    fn adam(&mut self, adam: &AdamW, decoupled: bool, chosen: &[Chosen]) -> Result<(), TorchError> {
         let (parameters, grads) = split(chosen);
         let (mut means, mut squares, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         for Chosen {
@@ -81,14 +84,15 @@ impl OptimizerState {
                 counts.push(steps.shallow_clone());
             }
         }
-        let numbers = AdamWNumbers {
-            lr: adamw.lr,
-            beta1: adamw.beta1,
-            beta2: adamw.beta2,
-            weight_decay: adamw.weight_decay,
-            eps: adamw.eps,
+        let numbers = AdamNumbers {
+            lr: adam.lr,
+            beta1: adam.beta1,
+            beta2: adam.beta2,
+            weight_decay: adam.weight_decay,
+            eps: adam.eps,
+            decoupled,
         };
-        ffi::fused_adamw(&parameters, &grads, &means, &squares, &counts, numbers)
+        ffi::fused_adam(&parameters, &grads, &means, &squares, &counts, numbers)
     }
 
     fn sgd(&mut self, sgd: &Sgd, chosen: &[Chosen]) -> Result<(), TorchError> {

@@ -1,11 +1,12 @@
 // Optimizer updates over whole lists of tensors, through libtorch's fused
-// kernels (`aten::_fused_adamw_`, `aten::_fused_sgd_`), and the few in-place
+// kernels (`aten::_fused_adam_`, `aten::_fused_adamw_`, `aten::_fused_sgd_`), and the few in-place
 // operations on gradients that belong to an update.
 #include "shim.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 
@@ -24,17 +25,26 @@ std::vector<at::Tensor> list(at::Tensor** tensors, int64_t count) {
 
 }  // namespace
 
-GP_API int gp_fused_adamw(at::Tensor** parameters, at::Tensor** grads, at::Tensor** means,
-                          at::Tensor** squares, at::Tensor** steps, int64_t count, double lr,
-                          double beta1, double beta2, double weight_decay, double eps) {
+// `decoupled`: weights decay by themselves (AdamW), not as part of the gradient (Adam).
+GP_API int gp_fused_adam(at::Tensor** parameters, at::Tensor** grads, at::Tensor** means,
+                         at::Tensor** squares, at::Tensor** steps, int64_t count, double lr,
+                         double beta1, double beta2, double weight_decay, double eps,
+                         int decoupled) {
   return gpipe::guarded([&] {
     at::NoGradGuard no_grad;
     // The kernel reads the number of this step, the first being one.
     auto numbers = list(steps, count);
     at::_foreach_add_(numbers, 1);
-    at::_fused_adamw_(list(parameters, count), list(grads, count), list(means, count),
-                      list(squares, count), /*max_exp_avg_sqs=*/{}, numbers, lr, beta1,
-                      beta2, weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false);
+    auto update = [&](auto kernel) {
+      kernel(list(parameters, count), list(grads, count), list(means, count),
+             list(squares, count), /*max_exp_avg_sqs=*/at::TensorList(), numbers, lr, beta1, beta2,
+             weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false, std::nullopt, std::nullopt);
+    };
+    if (decoupled != 0) {
+      update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+    } else {
+      update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+    }
   });
 }
 

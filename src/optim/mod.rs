@@ -1,10 +1,14 @@
-//! Optimizers over a whole pipeline.
+//! Optimizers over a whole pipeline, and their learning rates.
+
+mod schedule;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::error::Error;
 use crate::torch::{Groups, OptimizerKind};
+
+pub use schedule::{LrKind, LrSchedule};
 
 /// Updates a pipeline's parameters from their accumulated gradients.
 ///
