@@ -8,7 +8,7 @@ use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser, Subcomma
 use super::Zoo;
 #[cfg(feature = "torch")]
 use super::{env, model::flags, models, profile, train};
-use super::{plan, schedule, simulate};
+use super::{plan, plot, schedule, simulate};
 
 /// What this program is called where no other one offers its verbs.
 const NAME: &str = "gpipe-rs";
@@ -36,6 +36,8 @@ pub(super) enum Verb {
     Models(models::Args),
     /// Choose balance, schedule, micro-batches and recompute from a profile.
     Plan(plan::Args),
+    /// Draw loss and throughput of training runs as curves.
+    Plot(plot::Args),
     /// Measure a model's layers on this machine, and plan how to train it.
     #[cfg(feature = "torch")]
     Profile(Box<profile::Args>),

@@ -15,6 +15,7 @@ mod model;
 mod models;
 mod output;
 mod plan;
+mod plot;
 #[cfg(feature = "torch")]
 mod profile;
 #[cfg(feature = "torch")]
@@ -157,6 +158,7 @@ fn dispatch(verb: Verb, zoo: &Zoo) -> Result<(), Failure> {
         #[cfg(feature = "torch")]
         Verb::Models(args) => models::run(&args, zoo),
         Verb::Plan(args) => plan::run(&args),
+        Verb::Plot(args) => plot::run(&args),
         #[cfg(feature = "torch")]
         Verb::Profile(args) => profile::run(&args, zoo),
         Verb::Schedule(args) => schedule::run(&args),

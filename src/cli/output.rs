@@ -13,14 +13,16 @@ const WIDTH: usize = 100;
 /// Writes data to a file, or to standard output where none is given or it is `-`.
 pub(super) fn write(target: Option<&Path>, data: &str) -> Result<(), Failure> {
     match target.filter(|path| *path != Path::new("-")) {
-        Some(path) => {
-            std::fs::write(path, data)
-                .with_context(|| format!("{} cannot be written", path.display()))?;
-            eprintln!("wrote {}", path.display());
-            Ok(())
-        }
+        Some(path) => write_bytes(path, data.as_bytes()),
         None => print(data),
     }
+}
+
+/// Writes data to a file.
+pub(super) fn write_bytes(path: &Path, data: &[u8]) -> Result<(), Failure> {
+    std::fs::write(path, data).with_context(|| format!("{} cannot be written", path.display()))?;
+    eprintln!("wrote {}", path.display());
+    Ok(())
 }
 
 /// What is written at the end can be told to fail before the beginning.

@@ -2,6 +2,7 @@
 
 mod amoebanet;
 mod gpt;
+pub mod hugging_face;
 mod llama;
 mod lstm;
 mod mlp;

@@ -1,0 +1,181 @@
+//! Numbers along an edge of a chart.
+
+/// About so many numbers along an axis.
+const TICKS: f64 = 6.0;
+
+/// From where to where numbers go.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Range {
+    pub(super) from: f64,
+    pub(super) to: f64,
+}
+
+impl Range {
+    /// What holds all numbers that are finite.
+    pub(super) fn of(numbers: impl Iterator<Item = f64>) -> Option<Self> {
+        let finite = numbers.filter(|number| number.is_finite());
+        finite.fold(None, |range: Option<Self>, number| {
+            let range = range.unwrap_or(Self {
+                from: number,
+                to: number,
+            });
+            Some(Self {
+                from: range.from.min(number),
+                to: range.to.max(number),
+            })
+        })
+    }
+
+    /// The same with room on both sides, but none below zero where nothing is; of a single
+    /// number, something around it.
+    pub(super) fn roomy(self) -> Self {
+        let room = match (self.to - self.from) * 0.05 {
+            0.0 => (self.to.abs() * 0.05).max(f64::MIN_POSITIVE.sqrt()),
+            room => room,
+        };
+        let from = self.from - room;
+        Self {
+            from: if self.from >= 0.0 {
+                from.max(0.0)
+            } else {
+                from
+            },
+            to: self.to + room,
+        }
+    }
+
+    /// The same with zero in it.
+    pub(super) fn with_zero(self) -> Self {
+        Self {
+            from: self.from.min(0.0),
+            to: self.to.max(0.0),
+        }
+    }
+
+    /// How far along a number is, from 0 to 1.
+    pub(super) fn share(self, number: f64) -> f64 {
+        let share = (number - self.from) / (self.to - self.from);
+        if share.is_finite() { share } else { 0.5 }
+    }
+
+    /// Round numbers between the ends, at least `least` apart.
+    pub(super) fn ticks(self, least: f64) -> Vec<Tick> {
+        let step = round_step((self.to - self.from) / TICKS).max(least);
+        let count = ((self.to - self.from) / step).floor();
+        if !(step.is_finite() && step > 0.0 && count < 100.0) {
+            return Vec::new();
+        }
+        let first = (self.from / step).ceil();
+        let places = (0..=count as u32 + 1).map(|place| (first + f64::from(place)) * step);
+        let inside = places.filter(|&place| place <= self.to + step * 1e-9);
+        let format = Format::of(step, self.from.abs().max(self.to.abs()));
+        inside
+            .map(|at| Tick {
+                at,
+                text: format.text(at),
+            })
+            .collect()
+    }
+}
+
+/// A number along an axis.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Tick {
+    pub(super) at: f64,
+    pub(super) text: String,
+}
+
+/// 1, 2 or 5 times a power of ten, not below `least`.
+fn round_step(least: f64) -> f64 {
+    let power = 10_f64.powf(least.log10().floor());
+    let factors = [1.0, 2.0, 5.0];
+    let fits = |factor: &f64| factor * power >= least * (1.0 - 1e-9);
+    let factor = factors.into_iter().find(fits).unwrap_or(10.0);
+    factor * power
+}
+
+/// How all numbers of an axis are written.
+#[derive(Clone, Copy, Debug)]
+enum Format {
+    /// Divided by this, with so many decimals and a letter behind.
+    Plain(f64, usize, &'static str),
+    /// `2e-7`
+    Power,
+}
+
+impl Format {
+    fn of(step: f64, largest: f64) -> Self {
+        if largest < 1e-4 {
+            return Self::Power;
+        }
+        let (unit, letter) = match largest {
+            l if l >= 1e15 => return Self::Power,
+            l if l >= 1e10 => (1e9, "G"),
+            l if l >= 1e7 => (1e6, "M"),
+            l if l >= 1e4 => (1e3, "k"),
+            _ => (1.0, ""),
+        };
+        let decimals = -(step / unit * (1.0 + 1e-9)).log10().floor();
+        Self::Plain(unit, decimals.clamp(0.0, 12.0) as usize, letter)
+    }
+
+    fn text(self, number: f64) -> String {
+        // Not `-0`.
+        let number = number + 0.0;
+        match self {
+            _ if number == 0.0 => "0".to_owned(),
+            Self::Plain(unit, decimals, letter) => {
+                format!("{:.decimals$}{letter}", number / unit)
+            }
+            Self::Power => format!("{:e}", rounded(number)),
+        }
+    }
+}
+
+/// Without what multiplying by a power of ten left at the end.
+fn rounded(number: f64) -> f64 {
+    format!("{number:.3e}").parse().unwrap_or(number)
+}
+
+/// A value in a few digits: `1.2345`, `12,300` as `12300`, `3.0e-5`.
+pub(super) fn short(number: f64) -> String {
+    match number.abs() {
+        0.0 => "0".to_owned(),
+        a if !a.is_finite() => number.to_string(),
+        a if !(1e-3..1e9).contains(&a) => format!("{number:.3e}"),
+        a if a >= 1000.0 => format!("{number:.0}"),
+        a if a >= 10.0 => format!("{number:.1}"),
+        _ => format!("{number:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(from: f64, to: f64, least: f64) -> Vec<String> {
+        let ticks = Range { from, to }.ticks(least);
+        ticks.into_iter().map(|tick| tick.text).collect()
+    }
+
+    #[test]
+    fn ticks_are_round_and_within() {
+        assert_eq!(texts(0.0, 400.0, 1.0), ["0", "100", "200", "300", "400"]);
+        assert_eq!(texts(1.23, 1.31, 0.0), ["1.24", "1.26", "1.28", "1.30"]);
+        assert_eq!(texts(0.0, 25_000.0, 0.0).last().unwrap(), "25k");
+        assert_eq!(texts(0.0, 2.5e-5, 0.0)[1], "5e-6");
+        assert_eq!(texts(-2.0, 2.0, 0.0), ["-2", "-1", "0", "1", "2"]);
+        // Steps are whole.
+        assert_eq!(texts(1.0, 3.0, 1.0), ["1", "2", "3"]);
+    }
+
+    #[test]
+    fn a_single_number_has_room_around_it() {
+        for number in [0.0, 1.5, -3.0, 1e-30, 1e30] {
+            let range = Range::of([number, f64::NAN].into_iter()).unwrap().roomy();
+            assert!(range.from <= number && number < range.to, "{range:?}");
+            assert!((0.0..=1.0).contains(&range.share(number)));
+        }
+        assert_eq!(Range::of([f64::INFINITY].into_iter()), None);
+    }
+}

@@ -1,0 +1,187 @@
+//! One chart: a frame with numbers along its edges, and a curve for each run.
+
+use std::fmt::Write as _;
+
+use super::axis::{Range, short};
+use super::field::Field;
+use super::history::{History, Point};
+use super::line::{smoothed, thinned};
+use super::picture::{LEFT, RIGHT, WIDTH, escaped};
+
+/// Pixels.
+pub(super) const PLOT: f64 = 210.0;
+/// Above and below the frame.
+pub(super) const ABOVE: f64 = 30.0;
+pub(super) const BELOW: f64 = 30.0;
+/// Colours there are; runs beyond them are dashed.
+pub(super) const COLOURS: usize = 8;
+/// Fields whose zero means something: how much of it there is, not only how it changes.
+const WITH_ZERO: [&str; 8] = [
+    "tokens_per_s",
+    "samples_per_s",
+    "step_ms",
+    "makespan_ms",
+    "input_wait",
+    "bubble_measured",
+    "bubble_predicted",
+    "mfu",
+];
+
+/// A chart that knows its scales.
+#[derive(Debug)]
+pub(super) struct Chart<'a> {
+    field: &'a Field,
+    /// A run's number and its points, where it has any.
+    curves: Vec<(usize, &'a History, &'a [Point])>,
+    steps: Range,
+    values: Range,
+    /// The frame's upper edge.
+    top: f64,
+}
+
+impl<'a> Chart<'a> {
+    /// A chart of `field` below `y`, over `steps`.
+    pub(super) fn new(runs: &'a [History], field: &'a Field, steps: Range, y: f64) -> Self {
+        let curve =
+            |(number, run): (usize, &'a History)| Some((number, run, run.points(&field.key)?));
+        let curves: Vec<_> = runs.iter().enumerate().filter_map(curve).collect();
+        let values = curves.iter().flat_map(|(.., points)| *points);
+        let values = Range::of(values.map(|&(_, value)| value));
+        let values = values.unwrap_or(Range { from: 0.0, to: 1.0 });
+        let counts = WITH_ZERO.contains(&field.key.as_str());
+        let values = if counts { values.with_zero() } else { values };
+        Self {
+            field,
+            curves,
+            steps,
+            values: values.roomy(),
+            top: y + ABOVE,
+        }
+    }
+
+    /// Draws it, each point the mean of `window` steps.
+    pub(super) fn draw(&self, svg: &mut String, window: usize) {
+        self.frame(svg);
+        for (number, run, points) in &self.curves {
+            self.curve(svg, *number, run, points, window);
+        }
+    }
+
+    /// Where a step and a value are drawn.
+    fn place(&self, (step, value): Point) -> (f64, f64) {
+        let right = self.steps.share(step as f64) * (WIDTH - LEFT - RIGHT);
+        let up = self.values.share(value) * PLOT;
+        (LEFT + right, self.top + PLOT - up)
+    }
+
+    /// Title, grid and numbers.
+    fn frame(&self, svg: &mut String) {
+        let (top, floor, end) = (self.top, self.top + PLOT, WIDTH - RIGHT);
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(
+            svg,
+            "<text class=\"name\" x=\"{LEFT}\" y=\"{}\">{}</text>\n\
+             <rect class=\"panel\" x=\"{LEFT}\" y=\"{top}\" width=\"{}\" height=\"{PLOT}\"/>",
+            top - 9.0,
+            escaped(&self.field.label()),
+            end - LEFT
+        );
+        for tick in self.values.ticks(0.0) {
+            let y = top + PLOT * (1.0 - self.values.share(tick.at));
+            let _ = writeln!(
+                svg,
+                "<path class=\"grid\" d=\"M{LEFT} {y:.2}H{end}\"/>\
+                 <text x=\"{}\" y=\"{:.2}\" text-anchor=\"end\">{}</text>",
+                LEFT - 7.0,
+                y + 4.0,
+                tick.text
+            );
+        }
+        for tick in self.steps.ticks(1.0) {
+            let (x, _) = self.place((tick.at as u64, 0.0));
+            let _ = writeln!(
+                svg,
+                "<path class=\"grid\" d=\"M{x:.2} {top}V{}\"/>\
+                 <text x=\"{x:.2}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                floor + 4.0,
+                floor + 17.0,
+                tick.text
+            );
+        }
+    }
+
+    fn curve(
+        &self,
+        svg: &mut String,
+        number: usize,
+        run: &History,
+        points: &[Point],
+        window: usize,
+    ) {
+        let _ = write!(
+            svg,
+            "<g class=\"c{}\"{}><title>{}</title>",
+            number % COLOURS,
+            dashes(number),
+            escaped(&format!("{}: {}", run.name, said(points)))
+        );
+        if window > 1 {
+            self.path(svg, "raw", points);
+            self.path(svg, "mean", &smoothed(points, window));
+        } else {
+            self.path(svg, "mean", points);
+        }
+        svg.push_str("</g>\n");
+    }
+
+    fn path(&self, svg: &mut String, class: &str, points: &[Point]) {
+        let column = |step: u64| self.place((step, 0.0)).0.floor() as i64;
+        let thin = thinned(points, column);
+        if let [only] = thin.as_slice() {
+            let (x, y) = self.place(*only);
+            let _ = write!(
+                svg,
+                "<circle class=\"dot\" cx=\"{x:.2}\" cy=\"{y:.2}\" r=\"4\"/>"
+            );
+            return;
+        }
+        let _ = write!(svg, "<path class=\"{class}\" d=\"");
+        for (index, point) in thin.into_iter().enumerate() {
+            let (x, y) = self.place(point);
+            let letter = if index == 0 { 'M' } else { 'L' };
+            let _ = write!(svg, "{letter}{x:.2} {y:.2}");
+        }
+        svg.push_str("\"/>");
+    }
+
+    /// The chart for whoever cannot see it.
+    pub(super) fn words(&self) -> String {
+        let curves = self.curves.iter();
+        let said = curves.map(|(_, run, points)| format!("{} {}", run.name, said(points)));
+        format!(
+            "{}: {}.",
+            self.field.label(),
+            said.collect::<Vec<_>>().join("; ")
+        )
+    }
+}
+
+/// `4.1734 at step 1, 1.8021 at step 400`
+fn said(points: &[Point]) -> String {
+    let at = |(step, value): &Point| format!("{} at step {step}", short(*value));
+    match points {
+        [] => "nothing".to_owned(),
+        [only] => at(only),
+        [first, .., last] => format!("{}, {}", at(first), at(last)),
+    }
+}
+
+/// Runs that share a colour differ in their dashes.
+pub(super) fn dashes(number: usize) -> &'static str {
+    match number / COLOURS % 4 {
+        0 => "",
+        1 => " stroke-dasharray=\"9 4\"",
+        2 => " stroke-dasharray=\"2 3\"",
+        _ => " stroke-dasharray=\"9 3 2 3\"",
+    }
+}

@@ -1,0 +1,107 @@
+//! What of a run is drawn, and what it is called.
+
+use std::collections::BTreeSet;
+
+use super::history::History;
+
+/// Of these the first that every run has is the throughput.
+const THROUGHPUT: [&str; 2] = ["tokens_per_s", "samples_per_s"];
+
+/// Names, what is drawn, and its unit.
+const KNOWN: [(&str, &str, &str); 13] = [
+    ("loss", "loss", "mean of the mini-batch"),
+    ("lr", "learning rate", "of the step"),
+    ("grad_norm", "gradient norm", "before clipping"),
+    ("tokens_per_s", "throughput", "tokens/s"),
+    ("samples_per_s", "throughput", "samples/s"),
+    ("step_ms", "time of a step", "ms"),
+    ("makespan_ms", "forward and backward", "ms"),
+    ("input_wait", "waiting for input", "share of the step"),
+    (
+        "bubble_measured",
+        "bubble, measured",
+        "share of device time",
+    ),
+    (
+        "bubble_predicted",
+        "bubble, predicted",
+        "share of device time",
+    ),
+    ("mfu", "model FLOP/s utilisation", "share of the peak"),
+    ("loss_scale", "loss scale", "factor"),
+    ("skipped", "skipped steps", "count"),
+];
+
+/// A number of every step that is drawn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Field {
+    /// As in the file.
+    pub(super) key: String,
+    /// In words.
+    pub(super) title: String,
+    /// None where the field is not one that is known here.
+    pub(super) unit: Option<&'static str>,
+}
+
+impl Field {
+    /// The fields that are asked for, or the loss and the throughput.
+    ///
+    /// # Errors
+    /// No run has such a field; which ones there are.
+    pub(super) fn choose(runs: &[History], wanted: &[String]) -> Result<Vec<Self>, String> {
+        if wanted.is_empty() {
+            let rate = THROUGHPUT.into_iter().find(|key| in_all(runs, key));
+            let rate = rate.or_else(|| THROUGHPUT.into_iter().find(|key| in_any(runs, key)));
+            let fields = ["loss"].into_iter().filter(|key| in_any(runs, key));
+            let fields: Vec<Self> = fields.chain(rate).map(Self::new).collect();
+            if fields.is_empty() {
+                return Err(format!("there is no loss to draw: {}", named(runs)));
+            }
+            return Ok(fields);
+        }
+        let wanted = wanted.iter().map(|key| key.trim());
+        let missing = wanted.clone().find(|key| !in_any(runs, key));
+        match missing {
+            Some(key) => Err(format!(
+                "--metrics: there is no number `{key}`: {}",
+                named(runs)
+            )),
+            None => Ok(wanted.map(Self::new).collect()),
+        }
+    }
+
+    fn new(key: &str) -> Self {
+        let known = KNOWN.iter().find(|(own, ..)| *own == key);
+        Self {
+            key: key.to_owned(),
+            title: known.map_or(key, |(_, title, _)| title).to_owned(),
+            unit: known.map(|(.., unit)| *unit),
+        }
+    }
+
+    /// `throughput (tokens/s)`
+    pub(super) fn label(&self) -> String {
+        match self.unit {
+            Some(unit) => format!("{} ({unit})", self.title),
+            None => self.title.clone(),
+        }
+    }
+}
+
+fn in_all(runs: &[History], key: &str) -> bool {
+    runs.iter().all(|run| run.points(key).is_some())
+}
+
+fn in_any(runs: &[History], key: &str) -> bool {
+    runs.iter().any(|run| run.points(key).is_some())
+}
+
+/// What could be drawn.
+fn named(runs: &[History]) -> String {
+    let fields: BTreeSet<&str> = runs.iter().flat_map(History::fields).collect();
+    let fields: Vec<&str> = fields.into_iter().collect();
+    if fields.is_empty() {
+        return "the files have no numbers but steps".to_owned();
+    }
+    format!("the files have {}", fields.join(", "))
+}

@@ -1,0 +1,185 @@
+//! The charts under each other with what names the runs, as an SVG document.
+//!
+//! Colours are in a style sheet with one set for light and one for dark surroundings,
+//! which libraries that draw charts do not write.
+
+use std::fmt::Write as _;
+
+use super::axis::Range;
+use super::chart::{ABOVE, BELOW, COLOURS, Chart, PLOT, dashes};
+use super::field::Field;
+use super::history::History;
+
+/// Pixels.
+pub(super) const WIDTH: f64 = 960.0;
+/// Free at the left of charts, for numbers, and at the right.
+pub(super) const LEFT: f64 = 68.0;
+pub(super) const RIGHT: f64 = 18.0;
+/// A line of the legend.
+const LINE: f64 = 22.0;
+const MARGIN: f64 = 14.0;
+/// Of a name in the legend: what its sample takes, and a character at most.
+const SAMPLE: f64 = 34.0;
+const CHARACTER: f64 = 7.6;
+const GAP: f64 = 22.0;
+/// Characters of a name at most.
+const LONGEST: usize = 60;
+
+const STYLE: &str = "<style>\
+.plot text{fill:#15181c}.plot .name{font-weight:bold}\
+.plot .ground{fill:#fff}.plot .panel{fill:#f4f6f8;stroke:#8d97a3;stroke-width:.8}\
+.plot .grid{stroke:#8d97a3;stroke-width:.5;stroke-opacity:.7;fill:none}\
+.plot .mean{fill:none;stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}\
+.plot .raw{fill:none;stroke-width:1;stroke-opacity:.35}.plot .dot{stroke:none}\
+";
+/// For a light ground and for a dark one: at least 3:1 on either, and apart for whoever
+/// sees few colours.
+const LIGHT: [&str; COLOURS] = [
+    "#0b62b8", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#be185d", "#0f766e", "#57534e",
+];
+const DARK: [&str; COLOURS] = [
+    "#6cb6ff", "#ff9b6b", "#6fd38b", "#c9a2ff", "#e3b341", "#ff8fc0", "#4fd1c5", "#c5c0bb",
+];
+
+/// A chart for each field, a curve in it for each run.
+pub(super) fn draw(runs: &[History], fields: &[Field], window: usize) -> String {
+    let places = legend_places(runs);
+    let lines = places.last().map_or(0.0, |(_, y)| y + LINE);
+    let top = MARGIN + lines;
+    let each = ABOVE + PLOT + BELOW;
+    let steps = steps(runs);
+    let charts = (0..).zip(fields);
+    let charts = charts.map(|(row, field)| {
+        let y = top + each * f64::from(row);
+        Chart::new(runs, field, steps, y)
+    });
+    let charts: Vec<Chart<'_>> = charts.collect();
+    let height = top + each * charts.len() as f64 + MARGIN;
+    let mut svg = begin(height, &words(&charts, window));
+    legend(&mut svg, runs, &places);
+    charts.iter().for_each(|chart| chart.draw(&mut svg, window));
+    let what = match window {
+        1 => "training step".to_owned(),
+        _ => format!("training step (strong: mean of {window} steps)"),
+    };
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(
+        svg,
+        "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{what}</text>\n</svg>",
+        f64::midpoint(LEFT, WIDTH - RIGHT),
+        height - MARGIN + 4.0
+    );
+    svg
+}
+
+/// From the first step of any run to the last.
+fn steps(runs: &[History]) -> Range {
+    let ends = runs.iter().filter_map(History::steps);
+    let ends = ends.flat_map(|(first, last)| [first as f64, last as f64]);
+    match Range::of(ends) {
+        Some(range) if range.from < range.to => range,
+        range => {
+            let only = range.map_or(1.0, |range| range.from);
+            Range {
+                from: only - 1.0,
+                to: only + 1.0,
+            }
+        }
+    }
+}
+
+fn words(charts: &[Chart<'_>], window: usize) -> String {
+    let mut words = "Curves over training steps.".to_owned();
+    if window > 1 {
+        let _ = write!(words, " Strong lines are means of {window} steps.");
+    }
+    charts
+        .iter()
+        .fold(words, |words, chart| words + " " + &chart.words())
+}
+
+fn begin(height: f64, words: &str) -> String {
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" class=\"plot\" \
+         font-family=\"sans-serif\" font-size=\"13\" role=\"img\" aria-label=\"How training went\">\n\
+         <desc>{}</desc>\n{STYLE}",
+        escaped(words)
+    );
+    colours(&mut svg, &LIGHT);
+    svg.push_str(
+        "@media (prefers-color-scheme:dark){.plot text{fill:#eceff3}.plot .ground{fill:#15171b}\
+         .plot .panel{fill:#1f2329}",
+    );
+    colours(&mut svg, &DARK);
+    svg.push_str("}</style>\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n");
+    svg
+}
+
+fn colours(svg: &mut String, colours: &[&str; COLOURS]) {
+    for (number, colour) in colours.iter().enumerate() {
+        let _ = write!(
+            svg,
+            ".plot .c{number}{{stroke:{colour}}}.plot .c{number} .dot{{fill:{colour}}}"
+        );
+    }
+}
+
+/// Where the names of the runs stand.
+fn legend_places(runs: &[History]) -> Vec<(f64, f64)> {
+    let (mut x, mut y) = (LEFT, 0.0);
+    let mut places = Vec::new();
+    for run in runs {
+        let wide = SAMPLE + CHARACTER * named(run).chars().count() as f64;
+        if x > LEFT && x + wide > WIDTH - RIGHT {
+            (x, y) = (LEFT, y + LINE);
+        }
+        places.push((x, y));
+        x += wide + GAP;
+    }
+    places
+}
+
+fn legend(svg: &mut String, runs: &[History], places: &[(f64, f64)]) {
+    for (number, (run, (x, y))) in runs.iter().zip(places).enumerate() {
+        let y = MARGIN + y + LINE / 2.0;
+        let _ = writeln!(
+            svg,
+            "<g class=\"c{}\"{}><path class=\"mean\" d=\"M{x} {y}h26\"/></g>\
+             <text x=\"{}\" y=\"{}\">{}</text>",
+            number % COLOURS,
+            dashes(number),
+            x + SAMPLE,
+            y + 4.5,
+            escaped(&named(run))
+        );
+    }
+}
+
+/// A name that is too long loses its beginning: paths differ at their ends.
+fn named(run: &History) -> String {
+    let count = run.name.chars().count();
+    if count <= LONGEST {
+        return run.name.clone();
+    }
+    let end: String = run.name.chars().skip(count - LONGEST + 1).collect();
+    format!("\u{2026}{end}")
+}
+
+/// Text as SVG has it. Characters that XML has not become the replacement character.
+pub(super) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '&' => escaped.push_str("&amp;"),
+            '"' => escaped.push_str("&quot;"),
+            '\n' | '\t' => escaped.push(c),
+            c if c.is_control() || ('\u{fffe}'..='\u{ffff}').contains(&c) => {
+                escaped.push('\u{fffd}');
+            }
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}

@@ -1,0 +1,81 @@
+//! The two kinds of model that both sides have.
+
+use tch::Tensor;
+
+use super::error::HuggingFaceError;
+use super::tensors::Files;
+use crate::models::zoo::ModelSpec;
+
+/// What `transformers` calls `gpt2` and `llama`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Architecture {
+    Gpt2,
+    Llama,
+}
+
+impl Architecture {
+    pub(super) fn of(spec: &ModelSpec) -> Result<Self, HuggingFaceError> {
+        let all = [Self::Gpt2, Self::Llama];
+        let own = all
+            .into_iter()
+            .find(|own| own.entry() == spec.entry().name());
+        own.ok_or_else(|| HuggingFaceError::Unknown {
+            model: spec.name().to_owned(),
+        })
+    }
+
+    /// What the zoo calls it.
+    pub(super) fn entry(self) -> &'static str {
+        match self {
+            Self::Gpt2 => "gpt",
+            Self::Llama => "llama",
+        }
+    }
+
+    /// What names begin with, except where weights were saved without a head.
+    pub(super) fn prefix(self) -> &'static str {
+        match self {
+            Self::Gpt2 => "transformer.",
+            Self::Llama => "model.",
+        }
+    }
+
+    /// The tensor that may stand for one that is not there.
+    pub(super) fn tied(self, name: &str) -> Option<&'static str> {
+        match (self, name) {
+            (Self::Llama, "lm_head.weight") => Some("model.embed_tokens.weight"),
+            _ => None,
+        }
+    }
+
+    /// Refuses tensors that would be lost: all but those that follow from others.
+    pub(super) fn check_rest(
+        self,
+        files: &mut Files,
+        weights: &[(String, Tensor)],
+    ) -> Result<(), HuggingFaceError> {
+        for name in files.rest() {
+            let why = match (self, name.as_str()) {
+                (Self::Gpt2, "lm_head.weight") => {
+                    let head = files.take(&name, "")?;
+                    let embedding = weights.iter().find(|(own, _)| own == "embed.wte");
+                    match (head, embedding) {
+                        (Some(head), Some((_, embedding))) if head.f_equal(embedding)? => continue,
+                        _ => "it differs from the embedding, and `gpt` uses one for both",
+                    }
+                }
+                (_, name) if follows(name) => continue,
+                _ => "these are the weights of another model",
+            };
+            return Err(files.extra(&name, why));
+        }
+        Ok(())
+    }
+}
+
+/// Masks and frequencies that older versions saved, though sizes decide them.
+fn follows(name: &str) -> bool {
+    [".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"]
+        .iter()
+        .any(|end| name.ends_with(end))
+}

@@ -1,0 +1,233 @@
+//! The files of a model: weights, `config.json`, perhaps a tokenizer.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, View};
+use serde_json::Value;
+use tch::{Device, Kind, Tensor};
+
+use super::error::HuggingFaceError;
+use super::tensors::Files;
+use super::vocabulary;
+
+const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// The largest JSON file that is read: vocabularies have some megabytes.
+const MAX_JSON: u64 = 256 << 20;
+
+/// Where a model lies.
+#[derive(Debug)]
+pub(super) struct Folder {
+    /// As it was asked for.
+    path: PathBuf,
+    parent: PathBuf,
+    /// The one file of weights that was named.
+    file: Option<PathBuf>,
+}
+
+/// A JSON file that was read.
+#[derive(Debug)]
+pub(super) struct Json {
+    pub(super) path: PathBuf,
+    pub(super) value: Value,
+}
+
+impl Folder {
+    pub(super) fn open(path: &Path) -> Result<Self, HuggingFaceError> {
+        if path.is_dir() {
+            return Ok(Self {
+                path: path.to_owned(),
+                parent: path.to_owned(),
+                file: None,
+            });
+        }
+        if !path.exists() {
+            return Err(wrong(path, "there is no such file or folder"));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            parent: parent(path),
+            file: Some(path.to_owned()),
+        })
+    }
+
+    /// What it is called in errors.
+    pub(super) fn shown(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    /// The sizes.
+    pub(super) fn config(&self) -> Result<Json, HuggingFaceError> {
+        let path = self.parent.join(CONFIG);
+        let value = read_json(&path)?.ok_or_else(|| {
+            wrong(
+                &self.path,
+                format!("there is no {CONFIG} beside the weights, which says their sizes"),
+            )
+        })?;
+        Ok(Json { path, value })
+    }
+
+    pub(super) fn tokenizer(&self) -> Result<Option<Value>, HuggingFaceError> {
+        read_json(&self.parent.join(TOKENIZER))
+    }
+
+    /// The weights: the file that was named, the one there is, or all of an index.
+    pub(super) fn tensors(&self) -> Result<Files, HuggingFaceError> {
+        if let Some(file) = &self.file {
+            return Files::open(std::slice::from_ref(file));
+        }
+        let whole = self.parent.join(WEIGHTS);
+        if whole.exists() {
+            return Files::open(&[whole]);
+        }
+        let index = self.parent.join(INDEX);
+        let Some(value) = read_json(&index)? else {
+            let why = format!("the folder has neither {WEIGHTS} nor {INDEX}");
+            return Err(wrong(&self.path, why));
+        };
+        let places = value["weight_map"].as_object();
+        let places = places.ok_or_else(|| wrong(&index, "has no `weight_map`"))?;
+        let mut names: Vec<&str> = places.values().filter_map(Value::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        // A name with a path in it could be any file of the machine.
+        let plain = |name: &&str| Path::new(name).file_name().is_some_and(|own| own == *name);
+        if let Some(odd) = names.iter().find(|name| !plain(name)) {
+            return Err(wrong(
+                &index,
+                format!("names a file `{odd}` outside of the folder"),
+            ));
+        }
+        let paths: Vec<PathBuf> = names.iter().map(|name| self.parent.join(name)).collect();
+        Files::open(&paths)
+    }
+}
+
+/// Writes a model; see [`export`](super::export).
+pub(super) fn write(
+    path: &Path,
+    weights: Vec<(String, Tensor)>,
+    config: &Value,
+    tokenizer: Option<&Value>,
+) -> Result<Vec<PathBuf>, HuggingFaceError> {
+    let is_file = path
+        .extension()
+        .is_some_and(|extension| extension == "safetensors");
+    let (folder, file) = if is_file {
+        (parent(path), path.to_owned())
+    } else {
+        (path.to_owned(), path.join(WEIGHTS))
+    };
+    fs::create_dir_all(&folder)
+        .map_err(|error| wrong(&folder, format!("cannot be made: {error}")))?;
+    let mut beside = vec![(folder.join(CONFIG), config.clone())];
+    if let Some(tokenizer) = tokenizer {
+        beside.push((folder.join(TOKENIZER), tokenizer.clone()));
+        beside.push((folder.join(TOKENIZER_CONFIG), vocabulary::config()));
+    }
+    for (path, value) in &beside {
+        if read_json(path)?.is_some_and(|there| there != *value) {
+            let why = "another one is there already: choose another folder, or remove it";
+            return Err(wrong(path, why));
+        }
+    }
+    let weights: Vec<(String, Bytes)> = weights
+        .into_iter()
+        .map(|(name, tensor)| Ok((name, Bytes::new(&tensor)?)))
+        .collect::<Result<_, HuggingFaceError>>()?;
+    // Without this, transformers takes the file for one of another library.
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    // In the folder by its full name: the writer puts a temporary file beside it.
+    let target = folder.join(file.file_name().unwrap_or_default());
+    safetensors::serialize_to_file(weights, Some(metadata), &target)
+        .map_err(|error| wrong(&target, format!("cannot be written: {error}")))?;
+    let mut written = vec![target];
+    for (path, value) in beside {
+        fs::write(&path, format!("{value:#}\n"))
+            .map_err(|error| wrong(&path, format!("cannot be written: {error}")))?;
+        written.push(path);
+    }
+    Ok(written)
+}
+
+/// The folder that a file is in; never the empty path, which no system takes for one.
+fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// A JSON file, or none where there is none.
+fn read_json(path: &Path) -> Result<Option<Value>, HuggingFaceError> {
+    let unreadable = |error: std::io::Error| wrong(path, format!("cannot be read: {error}"));
+    let bytes = match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(unreadable)?.len(),
+    };
+    if bytes > MAX_JSON {
+        return Err(wrong(
+            path,
+            format!("has {bytes} bytes, more than {MAX_JSON}"),
+        ));
+    }
+    let text = fs::read(path).map_err(unreadable)?;
+    let value = serde_json::from_slice(&text)
+        .map_err(|error| wrong(path, format!("is no JSON: {error}")))?;
+    Ok(Some(value))
+}
+
+fn wrong(path: &Path, why: impl Into<String>) -> HuggingFaceError {
+    HuggingFaceError::File {
+        path: path.to_owned(),
+        why: why.into(),
+    }
+}
+
+/// A tensor on the CPU as the bytes of its elements, which are made when they are
+/// written: one tensor's at a time.
+struct Bytes {
+    tensor: Tensor,
+    shape: Vec<usize>,
+}
+
+impl Bytes {
+    fn new(tensor: &Tensor) -> Result<Self, HuggingFaceError> {
+        let tensor = tensor.f_detach()?.f_to_device(Device::Cpu)?;
+        let tensor = tensor.f_to_kind(Kind::Float)?.f_contiguous()?;
+        let shape = tensor.size().into_iter().map(|side| side as usize);
+        Ok(Self {
+            shape: shape.collect(),
+            tensor,
+        })
+    }
+}
+
+impl View for Bytes {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let mut bytes = vec![0; self.data_len()];
+        // On the CPU, in one piece, and the room is what it takes.
+        self.tensor.copy_data_u8(&mut bytes, self.tensor.numel());
+        Cow::Owned(bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.shape.iter().product::<usize>() * size_of::<f32>()
+    }
+}

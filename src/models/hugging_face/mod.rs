@@ -1,0 +1,174 @@
+//! Weights between this library and Hugging Face's `transformers`.
+//!
+//! The zoo's models `gpt` and `llama` compute what `transformers`' `GPT2LMHeadModel` and
+//! `LlamaForCausalLM` do; only names and, for GPT-2, the layout of matrices differ.
+//! [`export`] writes a folder that `from_pretrained` reads, [`import`] reads one; no bit
+//! of a weight changes on the way.
+//!
+//! ```
+//! use gpipe::models::{hugging_face, zoo::Zoo};
+//! use gpipe::{Pipeline, tch::Device};
+//!
+//! let zoo = Zoo::builtin();
+//! let spec = zoo.spec("llama", ["layers=1", "d-model=16", "d-ff=24", "vocab=11"])?;
+//! let mut pipe = Pipeline::new(spec.build(), &[Device::Cpu], 1)?;
+//! let folder = std::env::temp_dir().join(format!("exported-{}", std::process::id()));
+//! hugging_face::export(&folder, &spec, &pipe.parameters()?, None)?;
+//!
+//! let read = hugging_face::import(&zoo, &folder)?;
+//! assert_eq!(read.spec.settings(), spec.settings());
+//! pipe.load(&read.weights)?;
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod architecture;
+mod config;
+mod error;
+mod folder;
+mod names;
+mod tensors;
+mod vocabulary;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use tch::Tensor;
+
+use super::zoo::{ModelSpec, Zoo};
+use crate::torch::Variable;
+use architecture::Architecture;
+use folder::Folder;
+
+pub use error::HuggingFaceError;
+
+/// A model that was read.
+#[derive(Debug)]
+pub struct Imported {
+    /// The model, with the sizes of the weights.
+    pub spec: ModelSpec,
+    /// Every parameter by its name in the model, on the CPU, in single precision.
+    pub weights: Vec<(String, Tensor)>,
+    /// The characters that tokens stand for, where the tokenizer beside the weights has
+    /// one token a character, as [`export`] writes it.
+    pub vocabulary: Option<Vec<char>>,
+}
+
+/// Writes weights as `transformers` names them, with the `config.json` that it needs
+/// beside them; and, for models of characters, a tokenizer.
+///
+/// `path` is a folder, which is made if it is not there, or the name of a
+/// `.safetensors` file. A file that is there is replaced in one go; a `config.json` of
+/// another model is not.
+///
+/// *Returns* the files that were written, the weights first.
+///
+/// # Errors
+/// [`HuggingFaceError`]: the model is neither a `gpt` nor a `llama`, a parameter is not
+/// among `weights`, a file cannot be written.
+pub fn export(
+    path: &Path,
+    spec: &ModelSpec,
+    weights: &[(String, Tensor)],
+    vocabulary: Option<&[char]>,
+) -> Result<Vec<PathBuf>, HuggingFaceError> {
+    let architecture = Architecture::of(spec)?;
+    let own: BTreeMap<&str, &Tensor> = (weights.iter())
+        .map(|(name, tensor)| (name.as_str(), tensor))
+        .collect();
+    let mut theirs = Vec::new();
+    for variable in variables(spec)? {
+        let name = architecture.theirs(variable.name());
+        let tensor = own.get(variable.name());
+        let tensor = tensor.ok_or_else(|| HuggingFaceError::Missing {
+            name: variable.name().to_owned(),
+            file: None,
+        })?;
+        theirs.push((name.name.clone(), name.turned(tensor)?));
+    }
+    let config = config::write(architecture, spec.settings());
+    let tokenizer = vocabulary.map(vocabulary::write);
+    folder::write(path, theirs, &config, tokenizer.as_ref())
+}
+
+/// Reads a model from a folder with `config.json` and `model.safetensors` (or the shards
+/// that `model.safetensors.index.json` names), or from a `.safetensors` file with a
+/// `config.json` beside it.
+///
+/// Weights in half precision are widened, which loses nothing.
+///
+/// # Errors
+/// [`HuggingFaceError`]: a file is missing or damaged, the model computes something that
+/// neither `gpt` nor `llama` does, a parameter is missing or has another shape.
+pub fn import(zoo: &Zoo, path: &Path) -> Result<Imported, HuggingFaceError> {
+    let folder = Folder::open(path)?;
+    let config = folder.config()?;
+    let (architecture, settings) =
+        config::read(&config.value).map_err(|rule| HuggingFaceError::Config {
+            path: config.path,
+            rule,
+        })?;
+    let spec = zoo.spec(architecture.entry(), settings)?;
+    let weights = read(
+        &folder,
+        architecture,
+        &spec,
+        config::ties_words(&config.value),
+    )?;
+    let vocabulary = folder.tokenizer()?.as_ref().and_then(vocabulary::read);
+    Ok(Imported {
+        spec,
+        weights,
+        vocabulary,
+    })
+}
+
+/// Reads the weights of a model whose sizes are known, from a folder or a `.safetensors`
+/// file as [`import`] does, but without its `config.json`.
+///
+/// # Errors
+/// As [`import`].
+pub fn weights(path: &Path, spec: &ModelSpec) -> Result<Vec<(String, Tensor)>, HuggingFaceError> {
+    let folder = Folder::open(path)?;
+    read(&folder, Architecture::of(spec)?, spec, true)
+}
+
+/// `tied` is whether the projection onto the vocabulary may be the embedding.
+fn read(
+    folder: &Folder,
+    architecture: Architecture,
+    spec: &ModelSpec,
+    tied: bool,
+) -> Result<Vec<(String, Tensor)>, HuggingFaceError> {
+    let mut files = folder.tensors()?;
+    let mut weights = Vec::new();
+    for variable in variables(spec)? {
+        let name = architecture.theirs(variable.name());
+        let found = files.take(&name.name, architecture.prefix())?;
+        let found = match (found, architecture.tied(&name.name)) {
+            (None, Some(twin)) if tied => files.again(twin, architecture.prefix())?,
+            (found, _) => found,
+        };
+        let found = found.ok_or_else(|| HuggingFaceError::Missing {
+            name: name.name.clone(),
+            file: Some(folder.shown()),
+        })?;
+        let tensor = name.turned(&found)?;
+        if tensor.size() != variable.shape() {
+            return Err(HuggingFaceError::Shape {
+                wanted: name.shape(variable.shape()),
+                shape: found.size(),
+                name: name.name,
+            });
+        }
+        weights.push((variable.name().to_owned(), tensor));
+    }
+    architecture.check_rest(&mut files, &weights)?;
+    Ok(weights)
+}
+
+/// The parameters of a model, those that are tied once.
+fn variables(spec: &ModelSpec) -> Result<Vec<Variable>, HuggingFaceError> {
+    let all = spec.build().distinct_variables();
+    all.map_err(HuggingFaceError::Model)
+}

@@ -1,0 +1,174 @@
+//! Safetensors files, read a tensor at a time.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, Metadata};
+use tch::{Kind, Tensor};
+
+use super::error::HuggingFaceError;
+
+/// The largest header that is read, as the format has it.
+const MAX_HEADER: u64 = 100_000_000;
+
+/// One file: where its tensors lie.
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    file: File,
+    header: Metadata,
+    /// Where the first tensor begins.
+    start: u64,
+}
+
+/// The tensors of one or several files.
+#[derive(Debug)]
+pub(super) struct Files {
+    shards: Vec<Shard>,
+    /// Those that nobody has taken, with the number of their file.
+    left: BTreeMap<String, usize>,
+    /// Those that somebody has.
+    taken: BTreeMap<String, usize>,
+}
+
+impl Files {
+    pub(super) fn open(paths: &[PathBuf]) -> Result<Self, HuggingFaceError> {
+        let shards = paths.iter().map(|path| Shard::open(path));
+        let shards: Vec<Shard> = shards.collect::<Result<_, _>>()?;
+        let mut left = BTreeMap::new();
+        for (number, shard) in shards.iter().enumerate() {
+            for name in shard.header.offset_keys() {
+                if left.insert(name.clone(), number).is_some() {
+                    return Err(shard.wrong(format!("another file has a tensor `{name}` too")));
+                }
+            }
+        }
+        let taken = BTreeMap::new();
+        Ok(Self {
+            shards,
+            left,
+            taken,
+        })
+    }
+
+    /// A tensor in single precision, which then counts as taken; `prefix` may be missing
+    /// from its name.
+    pub(super) fn take(
+        &mut self,
+        name: &str,
+        prefix: &str,
+    ) -> Result<Option<Tensor>, HuggingFaceError> {
+        let short = name.strip_prefix(prefix).unwrap_or(name);
+        let names = [name, short].into_iter();
+        let Some((name, number)) = (names.clone()).find_map(|name| self.left.remove_entry(name))
+        else {
+            return Ok(None);
+        };
+        let tensor = self.shards[number].tensor(&name)?;
+        self.taken.insert(name, number);
+        Ok(Some(tensor))
+    }
+
+    /// A tensor that was taken before.
+    pub(super) fn again(
+        &mut self,
+        name: &str,
+        prefix: &str,
+    ) -> Result<Option<Tensor>, HuggingFaceError> {
+        let short = name.strip_prefix(prefix).unwrap_or(name);
+        let found = [name, short].into_iter();
+        let mut found = found.filter_map(|name| Some((name, *self.taken.get(name)?)));
+        match found.next() {
+            Some((name, number)) => self.shards[number].tensor(name).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The names of those that nobody has taken.
+    pub(super) fn rest(&self) -> Vec<String> {
+        self.left.keys().cloned().collect()
+    }
+
+    /// The error about a tensor that nobody takes.
+    pub(super) fn extra(&self, name: &str, why: &str) -> HuggingFaceError {
+        let number = self.left.get(name).or_else(|| self.taken.get(name));
+        let path = number.map(|&number| self.shards[number].path.clone());
+        HuggingFaceError::Extra {
+            path: path.unwrap_or_default(),
+            name: name.to_owned(),
+            why: why.to_owned(),
+        }
+    }
+}
+
+impl Shard {
+    fn open(path: &Path) -> Result<Self, HuggingFaceError> {
+        let wrong = |why: String| HuggingFaceError::File {
+            path: path.to_owned(),
+            why,
+        };
+        let unreadable = |error: std::io::Error| wrong(format!("cannot be read: {error}"));
+        let mut file = File::open(path).map_err(unreadable)?;
+        let bytes = file.metadata().map_err(unreadable)?.len();
+        let mut length = [0; 8];
+        let none = |_| wrong(format!("is no safetensors file: it has only {bytes} bytes"));
+        file.read_exact(&mut length).map_err(none)?;
+        let length = u64::from_le_bytes(length);
+        if length > MAX_HEADER || length > bytes - 8 {
+            return Err(wrong(format!(
+                "is no safetensors file, or a damaged one: its first 8 bytes announce a header of \
+                 {length} bytes, but the file has {bytes}"
+            )));
+        }
+        let mut header = vec![0; length as usize];
+        file.read_exact(&mut header).map_err(unreadable)?;
+        let header: Metadata = serde_json::from_slice(&header)
+            .map_err(|error| wrong(format!("its safetensors header is damaged: {error}")))?;
+        let start = 8 + length;
+        let end = start + header.data_len() as u64;
+        if end != bytes {
+            return Err(wrong(format!(
+                "is damaged: its header says that it has {end} bytes, but it has {bytes}"
+            )));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            header,
+            start,
+        })
+    }
+
+    fn wrong(&self, why: String) -> HuggingFaceError {
+        HuggingFaceError::File {
+            path: self.path.clone(),
+            why,
+        }
+    }
+
+    fn tensor(&mut self, name: &str) -> Result<Tensor, HuggingFaceError> {
+        let missing = || self.wrong(format!("has no tensor `{name}`"));
+        let info = self.header.info(name).ok_or_else(missing)?;
+        let kind = match info.dtype {
+            Dtype::F32 => Kind::Float,
+            Dtype::F16 => Kind::Half,
+            Dtype::BF16 => Kind::BFloat16,
+            other => {
+                return Err(self.wrong(format!(
+                    "`{name}` has elements of kind {other:?}, but weights are F32, F16 or BF16"
+                )));
+            }
+        };
+        let (begin, end) = info.data_offsets;
+        let shape: Vec<i64> = info.shape.iter().map(|&side| side as i64).collect();
+        let mut bytes = vec![0; end - begin];
+        let place = SeekFrom::Start(self.start + begin as u64);
+        let mut file = &self.file;
+        let read = file.seek(place).and_then(|_| file.read_exact(&mut bytes));
+        read.map_err(|error| self.wrong(format!("`{name}` cannot be read: {error}")))?;
+        let tensor = Tensor::f_from_data_size(&bytes, &shape, kind)?;
+        Ok(tensor.f_to_kind(Kind::Float)?)
+    }
+}

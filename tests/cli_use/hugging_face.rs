@@ -1,0 +1,304 @@
+//! Weights go to `transformers` and come from it without a bit changed.
+//!
+//! `tests/fixtures/hugging_face/make.py` made what is read here, and checks what is
+//! written here with `transformers` itself.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gpipe::Pipeline;
+use gpipe::models::hugging_face::{self, HuggingFaceError};
+use gpipe::models::zoo::{ModelSpec, Zoo};
+use gpipe::tch::{Device, Kind, Tensor};
+use safetensors::SafeTensors;
+use serde_json::Value;
+
+fn fixture(name: &str) -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.join("tests/fixtures/hugging_face").join(name)
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+/// Names, shapes and bytes of a file's tensors.
+type Tensors = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
+
+fn tensors(path: &Path) -> Tensors {
+    let bytes = fs::read(path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).unwrap();
+    let all = file.tensors().into_iter();
+    all.map(|(name, view)| (name, (view.shape().to_vec(), view.data().to_vec())))
+        .collect()
+}
+
+fn pipeline(spec: &ModelSpec, stages: usize) -> Pipeline {
+    Pipeline::builder(spec.build())
+        .devices(&vec![Device::Cpu; stages])
+        .micro_batches(2)
+        .threads_per_stage(1)
+        .build()
+        .unwrap()
+}
+
+fn error(path: &Path) -> String {
+    let error: HuggingFaceError = hugging_face::import(&Zoo::builtin(), path).unwrap_err();
+    error.to_string()
+}
+
+/// A copy of a fixture that a test may spoil.
+fn copy(name: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(fixture(name)).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+    }
+    folder
+}
+
+/// Rewrites a file of JSON.
+fn change(path: &Path, with: impl FnOnce(&mut Value)) {
+    let mut value = json(path);
+    with(&mut value);
+    fs::write(path, value.to_string()).unwrap();
+}
+
+#[test]
+fn what_transformers_wrote_computes_what_it_computes_there() {
+    for name in ["gpt2", "gpt2-old", "llama", "llama-sharded"] {
+        let read = hugging_face::import(&Zoo::builtin(), &fixture(name)).unwrap();
+        let expected = json(&fixture(name).join("expected.json"));
+        let tokens: Vec<Vec<i64>> = serde_json::from_value(expected["tokens"].clone()).unwrap();
+        let logits: Vec<f64> = serde_json::from_value(expected["logits"].clone()).unwrap();
+        let tokens = Tensor::from_slice2(&tokens);
+        for stages in [1, 3] {
+            let mut pipe = pipeline(&read.spec, stages);
+            pipe.load(&read.weights).unwrap();
+            let ours = pipe.forward(&tokens).unwrap().to_kind(Kind::Double);
+            let theirs = Tensor::from_slice(&logits).view_as(&ours);
+            let apart = (&ours - &theirs).abs().max().double_value(&[]);
+            let size = theirs.abs().max().double_value(&[]);
+            // Sums in single precision, in another order on another machine.
+            assert!(apart < 1e-5 * size, "{name}: {apart} of {size}");
+        }
+    }
+}
+
+#[test]
+fn the_way_there_and_back_changes_no_bit() {
+    for name in ["gpt2", "llama"] {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("deep/er");
+        let zoo = Zoo::builtin();
+        let read = hugging_face::import(&zoo, &fixture(name)).unwrap();
+        // Through a pipeline, as training has them.
+        let mut pipe = pipeline(&read.spec, 2);
+        pipe.load(&read.weights).unwrap();
+        let own = pipe.parameters().unwrap();
+        let written = hugging_face::export(&out, &read.spec, &own, None).unwrap();
+        assert_eq!(
+            written,
+            [out.join("model.safetensors"), out.join("config.json")]
+        );
+        // The very tensors that transformers had written.
+        let original = tensors(&fixture(name).join("model.safetensors"));
+        assert!(tensors(&written[0]) == original, "{name}");
+        let again = hugging_face::import(&zoo, &out).unwrap();
+        assert_eq!(again.spec.settings(), read.spec.settings());
+        assert_eq!(again.weights.len(), own.len());
+        for (name, tensor) in &again.weights {
+            let (_, own) = own.iter().find(|(own, _)| own == name).unwrap();
+            assert!(tensor.equal(own), "{name}");
+        }
+    }
+}
+
+/// Every field of ours is a field of theirs with the same value; so is what they leave to
+/// their defaults.
+#[test]
+fn the_config_says_what_transformers_config_says() {
+    for name in ["gpt2", "llama"] {
+        let folder = tempfile::tempdir().unwrap();
+        let read = hugging_face::import(&Zoo::builtin(), &fixture(name)).unwrap();
+        hugging_face::export(folder.path(), &read.spec, &read.weights, None).unwrap();
+        let ours = json(&folder.path().join("config.json"));
+        let theirs = json(&fixture(name).join("config.json"));
+        let old = ["torch_dtype", "rope_theta", "bos_token_id", "eos_token_id"];
+        for (field, value) in ours.as_object().unwrap() {
+            if !old.contains(&field.as_str()) {
+                assert_eq!(value, &theirs[field], "{name}: {field}");
+            }
+        }
+        let bytes = fs::read(folder.path().join("model.safetensors")).unwrap();
+        let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+        // transformers refuses a file that does not say so.
+        assert_eq!(header.metadata().as_ref().unwrap()["format"], "pt");
+    }
+}
+
+#[test]
+fn a_file_can_be_named_and_what_stood_there_is_replaced_unless_it_is_another_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let zoo = Zoo::builtin();
+    let file = folder.path().join("weights.safetensors");
+    let gpt2 = hugging_face::import(&zoo, &fixture("gpt2")).unwrap();
+    for _ in 0..2 {
+        let written = hugging_face::export(&file, &gpt2.spec, &gpt2.weights, None).unwrap();
+        assert_eq!(written[0], file);
+    }
+    let own = hugging_face::weights(&file, &gpt2.spec).unwrap();
+    assert_eq!(own.len(), gpt2.weights.len());
+    let by_file = hugging_face::import(&zoo, &file).unwrap();
+    assert_eq!(by_file.spec.settings(), gpt2.spec.settings());
+
+    let llama = hugging_face::import(&zoo, &fixture("llama")).unwrap();
+    let before = fs::read(&file).unwrap();
+    let error = hugging_face::export(&file, &llama.spec, &llama.weights, None).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("config.json: another one is there"),
+        "{error}"
+    );
+    assert_eq!(fs::read(&file).unwrap(), before);
+    let files = fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(files, 2, "nothing temporary is left");
+}
+
+#[test]
+fn characters_travel_as_a_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let zoo = Zoo::builtin();
+    let read = hugging_face::import(&zoo, &fixture("gpt2")).unwrap();
+    assert_eq!(read.vocabulary, None);
+    let characters: Vec<char> = "\n !Cael鯨m\"\\".chars().collect();
+    let all = Some(characters.as_slice());
+    hugging_face::export(folder.path(), &read.spec, &read.weights, all).unwrap();
+    let again = hugging_face::import(&zoo, folder.path()).unwrap();
+    assert_eq!(again.vocabulary, Some(characters));
+}
+
+#[test]
+fn only_models_that_transformers_has_are_written_and_whole_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let zoo = Zoo::builtin();
+    let mlp = zoo.spec("mlp", [""; 0]).unwrap();
+    let error = hugging_face::export(folder.path(), &mlp, &[], None).unwrap_err();
+    assert!(error.to_string().contains("not for `mlp`"), "{error}");
+    let mut read = hugging_face::import(&zoo, &fixture("llama")).unwrap();
+    read.weights.retain(|(name, _)| name != "norm.weight");
+    let error = hugging_face::export(folder.path(), &read.spec, &read.weights, None);
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "there is no tensor `norm.weight`"
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// Some models have one table for both ends, which here are two that begin alike.
+#[test]
+fn a_tied_llama_gets_its_projection_from_the_embedding() {
+    let folder = copy("llama");
+    let file = folder.path().join("model.safetensors");
+    let all = tensors(&file);
+    let kept = all.iter().filter(|(name, _)| *name != "lm_head.weight");
+    let views = kept.map(|(name, (shape, bytes))| {
+        let view =
+            safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes);
+        (name.clone(), view.unwrap())
+    });
+    safetensors::serialize_to_file(views, None, &file).unwrap();
+    let missing = error(folder.path());
+    assert!(
+        missing.contains("there is no tensor `lm_head.weight` in "),
+        "{missing}"
+    );
+    let config = folder.path().join("config.json");
+    change(&config, |config| {
+        config["tie_word_embeddings"] = true.into()
+    });
+    let read = hugging_face::import(&Zoo::builtin(), folder.path()).unwrap();
+    let of = |wanted: &str| {
+        &read
+            .weights
+            .iter()
+            .find(|(name, _)| name == wanted)
+            .unwrap()
+            .1
+    };
+    assert!(of("lm_head.weight").equal(of("embed_tokens.weight")));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_file_and_tensor() {
+    let nowhere = fixture("nowhere");
+    assert!(error(&nowhere).contains("nowhere: there is no such file or folder"));
+    let folder = tempfile::tempdir().unwrap();
+    let own = folder.path();
+    assert!(error(own).contains("there is no config.json"));
+    fs::write(own.join("config.json"), "{").unwrap();
+    assert!(error(own).contains("config.json: is no JSON"));
+    fs::write(
+        own.join("config.json"),
+        "{\"model_type\":\"gpt2\",\"n_layer\":0}",
+    )
+    .unwrap();
+    assert!(error(own).contains("layers=0"));
+    fs::write(own.join("config.json"), "{\"model_type\":\"bert\"}").unwrap();
+    assert!(error(own).contains("`model_type` is \"bert\""));
+    fs::copy(fixture("gpt2/config.json"), own.join("config.json")).unwrap();
+    assert!(error(own).contains("neither model.safetensors nor"));
+    let index = own.join("model.safetensors.index.json");
+    fs::write(
+        &index,
+        r#"{"weight_map":{"a":"../gpt2/model.safetensors"}}"#,
+    )
+    .unwrap();
+    assert!(error(own).contains("outside of the folder"));
+    fs::write(&index, "{}").unwrap();
+    assert!(error(own).contains("has no `weight_map`"));
+
+    // Sizes that the weights do not have.
+    let folder = copy("gpt2");
+    change(&folder.path().join("config.json"), |config| {
+        config["n_positions"] = 13.into()
+    });
+    let shape = "`transformer.wpe.weight` has shape [12, 8], but the model's sizes make it [13, 8]";
+    assert_eq!(error(folder.path()), shape);
+    let folder = copy("gpt2");
+    change(&folder.path().join("config.json"), |config| {
+        config["n_layer"] = 1.into()
+    });
+    assert!(error(folder.path()).contains("no place for `transformer.h.1."));
+    let folder = copy("llama-sharded");
+    fs::remove_file(folder.path().join("model-00002-of-00002.safetensors")).unwrap();
+    assert!(error(folder.path()).contains("model-00002-of-00002.safetensors: cannot be read"));
+}
+
+/// Every prefix of a file, and every byte of its header, changed: an error, no panic.
+#[test]
+fn a_damaged_file_is_found_or_harmless() {
+    let folder = copy("gpt2");
+    let file = folder.path().join("model.safetensors");
+    let whole = fs::read(&file).unwrap();
+    for length in (0..whole.len()).step_by(487) {
+        fs::write(&file, &whole[..length]).unwrap();
+        let error = error(folder.path());
+        assert!(error.contains("model.safetensors: "), "{length}: {error}");
+    }
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let spec = hugging_face::import(&Zoo::builtin(), &fixture("gpt2"))
+        .unwrap()
+        .spec;
+    for place in (0..header).step_by(7) {
+        let mut damaged = whole.clone();
+        damaged[place] ^= 0x15;
+        fs::write(&file, damaged).unwrap();
+        // Where it can still be read (`pt` has become something else), all is there.
+        if let Ok(weights) = hugging_face::weights(&file, &spec) {
+            assert_eq!(weights.len(), 28, "{place}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What runs leave, used: curves, weights for other libraries, text, the held-out loss.
+#![allow(clippy::unwrap_used)]
+
+#[cfg(feature = "torch")]
+mod hugging_face;
+mod plot;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn gpipe(folder: &Path, args: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
+        .args(args.split_whitespace())
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+/// What standard error says of wrong use: exit code 2, no data, no panic.
+#[track_caller]
+fn refused(folder: &Path, args: &str, wanted: &[&str]) {
+    let output = gpipe(folder, args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args}: {errors}");
+    assert!(output.stdout.is_empty(), "{args}");
+    for part in wanted {
+        assert!(
+            errors.contains(part),
+            "{args}: `{errors}` does not say `{part}`"
+        );
+    }
+    assert!(!errors.contains("panicked"), "{errors}");
+}
+
+/// Standard output of a run that succeeds.
+#[track_caller]
+fn printed(folder: &Path, args: &str) -> String {
+    let output = gpipe(folder, args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}

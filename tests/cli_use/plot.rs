@@ -1,0 +1,180 @@
+//! `gpipe-rs plot`: curves of runs.
+
+use super::{gpipe, printed, refused};
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+/// A run of some steps, whose losses fall from `from`.
+fn run(folder: &Path, name: &str, steps: u32, from: f64) {
+    let mut lines = String::new();
+    for step in 1..=steps {
+        let loss = from / f64::from(step).sqrt();
+        let line = format!(
+            "{{\"step\":{step},\"loss\":{loss},\"samples_per_s\":80.5,\"tokens_per_s\":{},\
+             \"recompute\":\"never\",\"peak_bytes\":[{step},7]}}",
+            10_000 + step
+        );
+        writeln!(lines, "{line}").unwrap();
+    }
+    let run = folder.join(name);
+    fs::create_dir_all(&run).unwrap();
+    fs::write(run.join("metrics.jsonl"), lines).unwrap();
+}
+
+#[test]
+fn loss_and_throughput_of_a_run_are_drawn_beside_its_metrics() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), "runs/1", 40, 4.0);
+    let output = gpipe(folder.path(), "plot runs/1");
+    assert!(output.status.success() && output.stdout.is_empty());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(errors, "wrote runs/1/plot.svg\n");
+    let svg = fs::read_to_string(folder.path().join("runs/1/plot.svg")).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+    for part in [
+        ">loss (mean of the mini-batch)</text>",
+        ">throughput (tokens/s)</text>",
+        ">training step</text>",
+        ">runs/1</text>",
+        "<title>runs/1: 4.0000 at step 1, 0.6325 at step 40</title>",
+        "prefers-color-scheme:dark",
+    ] {
+        assert!(svg.contains(part), "{part}");
+    }
+    // It needs nothing from elsewhere, and both charts have a curve.
+    assert_eq!(svg.matches("://").count(), 1);
+    assert_eq!(svg.matches("<g class=\"c0\"><title>").count(), 2);
+}
+
+#[test]
+fn runs_are_compared_in_one_picture_with_means_where_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), "a", 30, 4.0);
+    run(folder.path(), "b & <c>", 60, 2.0);
+    let metrics = folder.path().join("b & <c>/metrics.jsonl");
+    fs::rename(metrics, folder.path().join("b.jsonl")).unwrap();
+    fs::write(folder.path().join("<d>.jsonl"), "{\"step\":5,\"loss\":1}\n").unwrap();
+    let svg = printed(
+        folder.path(),
+        "plot a b.jsonl <d>.jsonl --metrics loss,peak_bytes.0 --smooth 10 -o -",
+    );
+    for run in ["a", "b.jsonl", "&lt;d&gt;.jsonl"] {
+        assert!(svg.contains(&format!(">{run}</text>")), "{run}");
+    }
+    assert!(svg.contains("(strong: mean of 10 steps)"));
+    assert_eq!(
+        svg.matches("class=\"raw\"").count(),
+        4,
+        "two runs in two charts"
+    );
+    assert_eq!(
+        svg.matches("<circle").count(),
+        2,
+        "a single step is a dot, and its mean too"
+    );
+    assert!(svg.contains(">peak_bytes.0</text>"));
+    assert!(!svg.contains("<d>"));
+}
+
+#[test]
+fn many_steps_make_no_large_file() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), "run", 50_000, 9.0);
+    let svg = printed(folder.path(), "plot run -o -");
+    assert!(svg.len() < 200_000, "{} bytes", svg.len());
+}
+
+/// A killed run, or one that goes on, has half a line at its end.
+#[test]
+fn a_torn_last_line_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), "run", 3, 4.0);
+    let metrics = folder.path().join("run/metrics.jsonl");
+    let whole = fs::read_to_string(&metrics).unwrap();
+    let wanted = printed(folder.path(), "plot run -o -");
+    for torn in ["{", "{\"step\":4,\"lo", "{\"step\":4,\"loss\":1.25"] {
+        fs::write(&metrics, format!("{whole}{torn}")).unwrap();
+        assert_eq!(printed(folder.path(), "plot run -o -"), wanted, "{torn}");
+    }
+}
+
+#[test]
+fn what_cannot_be_drawn_is_said_with_file_and_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    run(path, "runs/2", 3, 4.0);
+    run(path, "runs/11", 3, 4.0);
+    fs::create_dir(path.join("empty")).unwrap();
+    fs::write(path.join("empty.jsonl"), "").unwrap();
+    fs::write(path.join("list.jsonl"), "[1]\n").unwrap();
+    fs::write(path.join("stepless.jsonl"), "{\"loss\":1}\n").unwrap();
+    fs::write(
+        path.join("torn.jsonl"),
+        "{\"step\":1,\"loss\":2}\n{\"st\n{\"step\":2}\n",
+    )
+    .unwrap();
+    fs::write(
+        path.join("words.jsonl"),
+        "{\"step\":1,\"recompute\":\"never\"}\n",
+    )
+    .unwrap();
+    fs::write(path.join("bytes.jsonl"), b"\xff\xfe\x00\n").unwrap();
+    let cases: [(&str, &[&str]); 14] = [
+        ("plot", &["<RUN>"]),
+        ("plot nowhere", &["there is no run nowhere"]),
+        ("plot empty", &["empty is no run folder", "metrics.jsonl"]),
+        ("plot runs", &["no run folder", "did you mean runs/11?"]),
+        (
+            "plot empty.jsonl",
+            &["empty.jsonl: is empty: no step has ended yet"],
+        ),
+        (
+            "plot list.jsonl",
+            &["list.jsonl, line 1", "no line of metrics"],
+        ),
+        ("plot stepless.jsonl", &["line 1", "`step` is missing"]),
+        ("plot torn.jsonl", &["torn.jsonl, line 2"]),
+        ("plot bytes.jsonl", &["bytes.jsonl, line 1"]),
+        (
+            "plot words.jsonl",
+            &["no loss to draw", "no numbers but steps"],
+        ),
+        (
+            "plot runs/2 --metrics los",
+            &["no number `los`", "loss, peak_bytes.0, peak_bytes.1"],
+        ),
+        (
+            "plot runs/2 -o plot.pdf",
+            &["--output plot.pdf", ".svg or .png"],
+        ),
+        (
+            "plot runs/2 -o nowhere/plot.svg",
+            &["there is no folder nowhere"],
+        ),
+        ("plot runs/2 --smooth 0", &["at least 1"]),
+    ];
+    for (args, wanted) in cases {
+        refused(path, args, wanted);
+    }
+}
+
+#[test]
+fn a_picture_of_pixels_is_made_or_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), "run", 5, 4.0);
+    if cfg!(feature = "png") {
+        printed(folder.path(), "plot run -o run.png");
+        let png = fs::read(folder.path().join("run.png")).unwrap();
+        assert!(png.starts_with(b"\x89PNG\r\n\x1a\n"));
+        // Text is drawn, too: a picture without takes half of that.
+        assert!(png.len() > 20_000, "{} bytes", png.len());
+    } else {
+        refused(
+            folder.path(),
+            "plot run -o run.png",
+            &["without the feature `png`", ".svg"],
+        );
+    }
+}
