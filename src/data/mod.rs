@@ -1,10 +1,43 @@
-//! Training data.
+//! Training data: from files to batches on a device.
+//!
+//! A [`Source`] has numbered items; a [`Dataset`] chains what is done with them; its
+//! [`Batches`] say how they are loaded; a [`Loader`] gives them, made ahead of their use
+//! on threads of its own, always in the same order.
 
+mod arrays;
+mod dataset;
+mod error;
+mod idx;
+mod loader;
+mod mapped;
 mod prefetch;
+mod random;
+mod source;
+mod stack;
+mod stages;
+mod store;
 mod text;
+mod tf_record;
+#[cfg(feature = "tokenizers")]
+mod tokenizer;
+mod tokens;
 
+pub use arrays::Array;
+pub use dataset::Dataset;
+pub use error::{DataError, Place};
+pub use idx::Idx;
+pub use loader::{Batches, Loader};
 pub use prefetch::Prefetch;
+pub use random::Random;
+pub use source::{Made, Source};
+pub use stack::{Number, OnDevice, Stack};
+pub use stages::{FileCache, Map, MapRandom, MemoryCache, Range, Shuffle, Zip};
+pub use store::Store;
 pub use text::{Sampler, Split, TextError, TextSet, Windows};
+pub use tf_record::{Example, ExampleError, TfRecordWriter, TfRecords};
+#[cfg(feature = "tokenizers")]
+pub use tokenizer::Tokenizer;
+pub use tokens::{RandomWindows, RowOfWindows, Tokens};
 
 /// The text of *Moby-Dick* (1851, public domain), which training uses by default.
 pub const MOBY_DICK: &str = include_str!("../../examples/data/moby-dick/moby-dick.txt");

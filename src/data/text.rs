@@ -7,8 +7,8 @@ use ndarray::Array2;
 use tch::Tensor;
 use thiserror::Error;
 
+use super::Random;
 use crate::TorchError;
-use crate::torch::{INCREMENT, mix};
 
 /// A text that cannot be used.
 #[derive(Debug, Error)]
@@ -140,12 +140,6 @@ impl TextSet {
             .collect()
     }
 
-    /// A checksum of the training part: whether a position in it means the same.
-    pub(crate) fn checksum(&self) -> u32 {
-        let add = |sum, token: &u32| crc32c::crc32c_append(sum, &token.to_le_bytes());
-        self.part(Split::Train).iter().fold(0, add)
-    }
-
     /// The character of a number; the replacement character past the vocabulary.
     pub fn decode(&self, token: i64) -> char {
         let place = usize::try_from(token).ok();
@@ -180,31 +174,19 @@ impl TextSet {
 /// Draws random windows from the training part; the same ones for the same seed.
 #[derive(Debug, Clone)]
 pub struct Sampler {
-    state: u64,
+    random: Random,
 }
 
 impl Sampler {
     /// A sampler whose draws are fixed by `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { state: seed }
+        let random = Random::new(seed);
+        Self { random }
     }
 
-    /// Where it stands: [`Sampler::from_state`] goes on from there.
+    /// Where it stands: [`Sampler::new`] of it goes on from there.
     pub fn state(&self) -> u64 {
-        self.state
-    }
-
-    /// A sampler that goes on where another one stood.
-    pub fn from_state(state: u64) -> Self {
-        Self { state }
-    }
-
-    /// Goes on as if `draws` numbers had been drawn; a batch draws one a window.
-    #[must_use]
-    pub fn skipping(self, draws: u64) -> Self {
-        Self {
-            state: self.state.wrapping_add(INCREMENT.wrapping_mul(draws)),
-        }
+        self.random.state()
     }
 
     /// The next `batch` windows of `seq` tokens.
@@ -216,21 +198,14 @@ impl Sampler {
         let part = set.part(Split::Train);
         let choices = (part.len() - seq) as u64;
         let starts: Vec<usize> = (0..batch)
-            .map(|_| (self.next() % choices) as usize)
+            .map(|_| self.random.below(choices) as usize)
             .collect();
         Ok(Windows::cut(part, &starts, seq))
     }
 
     /// A number in [0, 1).
     pub fn uniform(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// `SplitMix64` (Steele et al. 2014).
-    fn next(&mut self) -> u64 {
-        let number = mix(self.state, 0);
-        self.state = self.state.wrapping_add(INCREMENT);
-        number
+        self.random.uniform()
     }
 }
 
@@ -295,12 +270,10 @@ mod tests {
         let text: String = ('a'..='z').cycle().take(400).collect();
         let set = TextSet::new(&text);
         let mut one = Sampler::new(7);
-        for drawn in 0..4 {
-            let mut saved = Sampler::from_state(one.state());
-            let mut skipped = Sampler::new(7).skipping(drawn * 3);
+        for _ in 0..4 {
+            let mut saved = Sampler::new(one.state());
             let next = one.batch(&set, 3, 8).unwrap();
             assert_eq!(saved.batch(&set, 3, 8).unwrap(), next);
-            assert_eq!(skipped.batch(&set, 3, 8).unwrap(), next);
         }
     }
 

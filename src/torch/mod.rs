@@ -44,7 +44,7 @@ pub(crate) use step::{Mode, StepSettings};
 
 use std::cell::Cell;
 
-use error::panic_message;
+pub(crate) use error::panic_message;
 
 /// Runs the user's code; a panic (tch panics where libtorch refuses) is an error like any other.
 pub(crate) fn caught<T>(body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {

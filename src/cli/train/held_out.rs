@@ -1,24 +1,23 @@
-//! The loss on text that was never trained on.
+//! The loss on data that was never trained on.
 
 use tch::{Device, Tensor};
 
 use super::job::Job;
 use super::{Failure, failure};
 use crate::Pipeline;
-use crate::data::TextSet;
+use crate::data::DataError;
 use crate::torch::LossFn as _;
 
-/// Mean over the held-out text in windows, per character.
+/// Mean over the batches of what was held out, per token.
 pub(super) fn loss(
     pipe: &mut Pipeline,
-    text: &TextSet,
-    seq: usize,
+    batches: impl Iterator<Item = Result<(Tensor, Tensor), DataError>>,
     job: &Job,
 ) -> Result<f64, Failure> {
     let of_batch = job.chosen.spec.loss();
     let (mut sum, mut count) = (0.0, 0.0);
-    for windows in text.held_out(job.args.batch, seq) {
-        let (x, y) = windows.tensors()?;
+    for batch in batches {
+        let (x, y) = batch.map_err(anyhow::Error::from)?;
         let outputs = pipe.forward_values(x).map_err(failure)?;
         let tokens = y.numel() as f64;
         let device = outputs.present().next().map_or(Device::Cpu, Tensor::device);

@@ -39,12 +39,13 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let mut folder = RunFolder::create(&job, &pipe)?;
     let progress = Progress::new(&job, &pipe);
     let mut outcome = train(&job, &mut pipe, &mut folder, &progress)?;
-    if let Some((text, seq)) = job.source.text() {
+    let held_out = job.source.held_out(job.args.batch);
+    if let Some(batches) = held_out.map_err(anyhow::Error::from)? {
         progress.say("measuring the held-out loss");
-        outcome.held_out_loss = Some(held_out::loss(&mut pipe, text, seq, &job)?);
-        if !job.args.json {
-            outcome.sample = Some(sample::generate(&mut pipe, text, seq, job.args.seed));
-        }
+        outcome.held_out_loss = Some(held_out::loss(&mut pipe, batches, &job)?);
+    }
+    if let Some((text, seq)) = job.source.text().filter(|_| !job.args.json) {
+        outcome.sample = Some(sample::generate(&mut pipe, text, seq, job.args.seed));
     }
     outcome.print(&job)?;
     outcome.files

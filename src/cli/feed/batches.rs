@@ -1,0 +1,201 @@
+//! Batches in a row, and where one is among them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tch::Tensor;
+
+use super::{SYNTHETIC, Windows};
+use crate::Values;
+use crate::data::{DataError, Loader};
+use crate::models::zoo::ModelSpec;
+
+/// Batches in a row.
+#[derive(Debug)]
+pub(in crate::cli) struct Feed {
+    batches: Batches,
+    left: usize,
+}
+
+#[derive(Debug)]
+enum Batches {
+    Windows(Loader<(Tensor, Tensor)>),
+    Made {
+        inputs: Values,
+        targets: Values,
+        state: MadeState,
+    },
+}
+
+/// Up to where made-up data was consumed; every batch of it is the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MadeState {
+    data: String,
+    /// Samples.
+    position: u64,
+}
+
+impl Feed {
+    pub(super) fn windows(
+        windows: &Windows,
+        samples: usize,
+        batches: usize,
+        seed: u64,
+        from: Option<&Value>,
+    ) -> anyhow::Result<Self> {
+        let drawn = windows.train.random_windows(windows.seq, seed)?;
+        let mut drawn = drawn.batch(samples);
+        if let Some(state) = from {
+            drawn = drawn.resume(state);
+        }
+        let loader = drawn.load().map_err(explained)?;
+        Ok(Self {
+            batches: Batches::Windows(loader),
+            left: batches,
+        })
+    }
+
+    pub(super) fn made(
+        spec: &ModelSpec,
+        samples: usize,
+        batches: usize,
+        seed: u64,
+        from: Option<&Value>,
+    ) -> anyhow::Result<Self> {
+        let here = format!("{SYNTHETIC} data of {samples} samples with seed {seed}");
+        let state = match from {
+            Some(saved) => of_this(MadeState::deserialize(saved), here)?,
+            None => MadeState {
+                data: here,
+                position: 0,
+            },
+        };
+        let (inputs, targets) = spec.sample(samples, seed)?;
+        Ok(Self {
+            batches: Batches::Made {
+                inputs,
+                targets,
+                state,
+            },
+            left: batches,
+        })
+    }
+
+    /// Where it stands, after the batches that were taken: for [`Source::feed`](super::Source::feed).
+    #[allow(dead_code, reason = "what saves a run reads it")]
+    pub(in crate::cli) fn state(&self) -> Value {
+        match &self.batches {
+            Batches::Windows(loader) => loader.state(),
+            Batches::Made { state, .. } => json!(state),
+        }
+    }
+
+    /// How long batches were waited for since the last call of this.
+    #[allow(dead_code, reason = "what measures a run reads it")]
+    pub(in crate::cli) fn waited(&mut self) -> Duration {
+        match &mut self.batches {
+            Batches::Windows(loader) => loader.waited(),
+            Batches::Made { .. } => Duration::ZERO,
+        }
+    }
+}
+
+impl Iterator for Feed {
+    type Item = anyhow::Result<(Values, Values)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        match &mut self.batches {
+            Batches::Windows(loader) => {
+                let batch = loader.next()?;
+                Some(batch.map_or_else(|e| Err(e.into()), |(x, y)| Ok((x.into(), y.into()))))
+            }
+            Batches::Made {
+                inputs,
+                targets,
+                state,
+            } => {
+                let samples = targets.present().chain(inputs.present()).next();
+                let samples = samples.map_or(0, |tensor| tensor.size()[0]);
+                state.position += samples as u64;
+                Some(Ok((inputs.shallow_clone(), targets.shallow_clone())))
+            }
+        }
+    }
+}
+
+/// A position that does not fit, with what to do.
+fn explained(error: DataError) -> anyhow::Error {
+    let other = matches!(error, DataError::OtherData { .. });
+    let error = anyhow::Error::from(error);
+    if other {
+        return error
+            .context("go on with the data, the seed and the sizes that the run began with");
+    }
+    error
+}
+
+/// A saved position, if it is one in this data.
+fn of_this(saved: Result<MadeState, serde_json::Error>, here: String) -> anyhow::Result<MadeState> {
+    let saved = saved.map_err(DataError::State)?;
+    if saved.data == here {
+        return Ok(saved);
+    }
+    let saved = saved.data;
+    Err(explained(DataError::OtherData { saved, here }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::cli::feed::Source;
+    use crate::cli::model::Chosen;
+    use crate::cli::model::flags::Given;
+    use crate::models::zoo::Zoo;
+
+    fn job(data: Option<&Path>) -> (Chosen, Source) {
+        let model = Chosen::new(&Zoo::builtin(), "gpt", &Given::default()).unwrap();
+        Source::choose(model, data).unwrap()
+    }
+
+    fn bits(batch: Option<anyhow::Result<(Values, Values)>>) -> [Vec<i64>; 2] {
+        let (x, y) = batch.unwrap().unwrap();
+        [x, y].map(|values| Vec::try_from(&values.one().unwrap().reshape([-1])).unwrap())
+    }
+
+    #[test]
+    fn a_feed_goes_on_from_every_state_with_the_same_batches() {
+        let (chosen, source) = job(None);
+        let feed = |batches, from: Option<&Value>| {
+            let feed = source.feed(&chosen.spec, 3, batches, 5, from);
+            feed.unwrap()
+        };
+        let mut whole = feed(6, None);
+        for taken in 0..5 {
+            let state = whole.state();
+            let mut rest = feed(6 - taken, Some(&state));
+            assert_eq!(rest.state(), state);
+            let next = bits(whole.next());
+            assert_eq!(bits(rest.next()), next, "after {taken} batches");
+        }
+    }
+
+    #[test]
+    fn a_state_of_other_data_or_of_no_data_is_refused() {
+        let (chosen, source) = job(None);
+        let of = |state: &Value| source.feed(&chosen.spec, 3, 1, 5, Some(state));
+        let other = json!({"data": "7 tokens", "epoch": 0, "position": 3, "skipped": 0});
+        let error = format!("{:#}", of(&other).unwrap_err());
+        assert!(
+            error.contains("it was 7 tokens") && error.contains("other data"),
+            "{error}"
+        );
+        assert!(error.starts_with("go on with the data"), "{error}");
+        let error = format!("{:#}", of(&json!({"epoch": 1})).unwrap_err());
+        assert!(error.contains("missing field"), "{error}");
+    }
+}

@@ -1,0 +1,131 @@
+//! Which data fits which model.
+
+use crate::cli::model::Chosen;
+use crate::cli::model::flags::flag;
+use crate::cli::models::shapes;
+use crate::data::Tokens;
+use crate::models::zoo::{Fill, ModelSpec, Synthetic};
+
+/// The most values of a mini-batch's inputs and targets: tens of gigabytes are a slip.
+const MAX_VALUES: i64 = 1 << 32;
+
+/// What `--data` names, in messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    Text,
+    Tokens,
+}
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Tokens => "file of tokens",
+        }
+    }
+
+    /// What it has many of.
+    fn units(self) -> &'static str {
+        match self {
+            Self::Text => "characters",
+            Self::Tokens => "tokens",
+        }
+    }
+}
+
+/// Refuses a mini-batch that is a slip of the keyboard.
+pub(in crate::cli) fn check_batch(spec: &ModelSpec, batch: usize) -> Result<(), String> {
+    let values = |one: &Synthetic| {
+        let sides = one.shape().iter();
+        sides.fold(1_i64, |product, side| product.saturating_mul(*side))
+    };
+    let all = spec.inputs().iter().chain(spec.targets());
+    let sample = all.fold(0_i64, |sum, one| sum.saturating_add(values(one)));
+    let batch = i64::try_from(batch).unwrap_or(i64::MAX);
+    if batch.saturating_mul(sample) <= MAX_VALUES {
+        return Ok(());
+    }
+    Err(format!(
+        "--batch {batch}: a sample of `{}` has {sample} values with its target, and a step at \
+         most {MAX_VALUES}",
+        spec.name()
+    ))
+}
+
+/// Tokens of a sample, where that is what a sample is.
+pub(in crate::cli) fn tokens(spec: &ModelSpec) -> Option<usize> {
+    match spec.inputs() {
+        [input] if matches!(input.fill(), Fill::Classes(_)) => match input.shape() {
+            [length] => usize::try_from(*length).ok(),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The model with a vocabulary of this size, where it has one that nobody chose.
+pub(super) fn adapted(chosen: &Chosen, vocabulary: usize) -> Result<Chosen, String> {
+    if !chosen.has("vocab") || chosen.chose("vocab") {
+        return Ok(chosen.clone());
+    }
+    let setting = format!("vocab={}", vocabulary.max(1));
+    chosen.with(&[setting]).map_err(|error| error.to_string())
+}
+
+/// The tokens of a window that the model takes of them, or why it takes none.
+pub(super) fn window(chosen: &Chosen, of: What, known: usize) -> Result<usize, String> {
+    let (spec, what) = (&chosen.spec, of.name());
+    let name = spec.name();
+    let sequence = |all: &[Synthetic]| match all {
+        [one] => match (one.shape(), one.fill()) {
+            (&[length], Fill::Classes(classes)) => Some((length, classes)),
+            _ => None,
+        },
+        _ => None,
+    };
+    let (Some((length, tokens)), Some((targets, classes))) =
+        (sequence(spec.inputs()), sequence(spec.targets()))
+    else {
+        return Err(format!(
+            "a {what} is for models that give a token for each of a sequence; `{name}` maps {} to {}",
+            shapes(spec.inputs()),
+            shapes(spec.targets())
+        ));
+    };
+    if length != targets {
+        return Err(format!(
+            "`{name}` has {targets} targets for {length} tokens, a {what} one for each"
+        ));
+    }
+    if spec.sees_later_tokens() {
+        return Err(format!(
+            "`{name}` sees the tokens after each one: it would copy the next, not learn to tell it"
+        ));
+    }
+    let fewest = tokens.min(classes);
+    if fewest < known as i64 {
+        let more = if chosen.has("vocab") {
+            format!(": use {} {known}", flag("vocab"))
+        } else {
+            String::new()
+        };
+        return Err(format!(
+            "the {what} has {known} distinct {}, but `{name}` knows {fewest} tokens{more}",
+            of.units()
+        ));
+    }
+    Ok(usize::try_from(length).unwrap_or(usize::MAX))
+}
+
+/// Both parts of the tokens hold a window of `seq` and what follows it.
+pub(super) fn require(tokens: &Tokens, of: What, seq: usize) -> Result<(), String> {
+    let needed = seq.saturating_add(1).saturating_mul(10);
+    if tokens.len() >= needed {
+        return Ok(());
+    }
+    let (what, units) = (of.name(), of.units());
+    Err(format!(
+        "the {what} is too short: {} {units}, but a sequence of {seq} needs {needed} so that a tenth can be held out",
+        tokens.len()
+    ))
+}

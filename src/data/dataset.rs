@@ -1,0 +1,182 @@
+//! A source and what is done with its items, as a chain.
+
+use std::fmt;
+use std::path::Path;
+
+use super::stages::{FileCache, Map, MapRandom, MemoryCache, Range, Shuffle, Zip};
+use super::{Batches, DataError, Place, Random, Source, Stack, Store};
+
+/// Items and what is done with each, up to batches.
+///
+/// A chain only describes: nothing is read before [`Batches::load`], and then on the
+/// loader's threads.
+///
+/// ```
+/// use gpipe::data::{Dataset, Made};
+///
+/// let squares = Dataset::new(Made::new(10, |number| Ok(number as i64)))
+///     .map(|number| Ok(number * number))
+///     .shuffle(usize::MAX, 7)
+///     .batch(4)
+///     .workers(2);
+/// for batch in squares.load()? {
+///     println!("{:?}", Vec::<i64>::try_from(&batch?)?);
+/// }
+/// # Ok::<(), anyhow::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Dataset<S> {
+    source: S,
+}
+
+impl<S: Source> fmt::Debug for Dataset<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dataset({})", self.source.identity())
+    }
+}
+
+impl<S: Source> Dataset<S> {
+    /// The items of a source.
+    pub fn new(source: S) -> Self {
+        Self { source }
+    }
+
+    /// Each item through a function, on the loader's workers: decoding, transforming.
+    ///
+    /// The function is to give the same result for the same item; what it draws at
+    /// random belongs into [`Dataset::map_random`]. Its errors and panics come with the
+    /// place of the item.
+    pub fn map<T, F>(self, function: F) -> Dataset<Map<S, F>>
+    where
+        T: Send + 'static,
+        F: Fn(S::Item) -> anyhow::Result<T> + Send + Sync + 'static,
+    {
+        let source = self.source;
+        Dataset::new(Map { source, function })
+    }
+
+    /// As [`Dataset::map`], with random numbers: others for each item and epoch, but
+    /// always the same for the same seed, whatever the number of workers.
+    pub fn map_random<T, F>(self, seed: u64, function: F) -> Dataset<MapRandom<S, F>>
+    where
+        T: Send + 'static,
+        F: Fn(S::Item, &mut Random) -> anyhow::Result<T> + Send + Sync + 'static,
+    {
+        let source = self.source;
+        Dataset::new(MapRandom {
+            source,
+            function,
+            seed,
+        })
+    }
+
+    /// Pairs with the items of another chain.
+    ///
+    /// # Errors
+    /// There are not as many.
+    pub fn zip<B: Source>(self, other: Dataset<B>) -> Result<Dataset<Zip<S, B>>, DataError> {
+        let (left, right) = (self.source, other.source);
+        if left.len() != right.len() {
+            return Err(DataError::Settings(format!(
+                "as many items are needed on both sides: there are {} and {}",
+                left.identity(),
+                right.identity()
+            )));
+        }
+        Ok(Dataset::new(Zip { left, right }))
+    }
+
+    /// The items of a range of numbers: the first nine tenths for training, say.
+    ///
+    /// # Errors
+    /// The range is not among the items.
+    pub fn range(self, range: std::ops::Range<usize>) -> Result<Dataset<Range<S>>, DataError> {
+        let source = self.source;
+        if range.start > range.end || range.end > source.len() {
+            return Err(DataError::Settings(format!(
+                "there are no items {} to {}: there are {}",
+                range.start,
+                range.end,
+                source.identity()
+            )));
+        }
+        Ok(Dataset::new(Range { source, range }))
+    }
+
+    /// Keeps each item in memory once it was made; what comes before is then done once.
+    ///
+    /// Random transformations and shuffles that come before are those of the first
+    /// epoch, for ever: put these behind.
+    pub fn cache(self) -> Dataset<MemoryCache<S>>
+    where
+        S::Item: Store,
+    {
+        Dataset::new(MemoryCache::new(self.source))
+    }
+
+    /// As [`Dataset::cache`], in a file that later runs use too.
+    ///
+    /// The file knows the data that it was made from, but not what was done with it:
+    /// delete it when that changes.
+    ///
+    /// # Errors
+    /// The file cannot be written, is no whole cache or one of other data.
+    pub fn cache_file(self, path: impl AsRef<Path>) -> Result<Dataset<FileCache<S>>, DataError>
+    where
+        S::Item: Store,
+    {
+        Ok(Dataset::new(FileCache::open(self.source, path.as_ref())?))
+    }
+
+    /// Another order in every epoch, each item within a window of `window` items;
+    /// `usize::MAX` for all of them.
+    ///
+    /// No item is held for it, whatever the window; a small window keeps what is read
+    /// close together.
+    #[must_use]
+    pub fn shuffle(self, window: usize, seed: u64) -> Dataset<Shuffle<S>> {
+        let (source, window) = (self.source, window.max(1));
+        Dataset::new(Shuffle {
+            source,
+            window,
+            seed,
+        })
+    }
+
+    /// Batches of `size` items; the last of an epoch may have fewer.
+    pub fn batch(self, size: usize) -> Batches<S, <S::Item as Stack>::Batch>
+    where
+        S::Item: Stack,
+    {
+        self.batch_with(size, S::Item::stack)
+    }
+
+    /// As [`Dataset::batch`], made by a function: padding to the longest, say.
+    pub fn batch_with<B, F>(self, size: usize, collate: F) -> Batches<S, B>
+    where
+        B: Send + 'static,
+        F: Fn(Vec<S::Item>) -> anyhow::Result<B> + Send + 'static,
+    {
+        Batches::new(self.source, size, Box::new(collate))
+    }
+}
+
+impl<S: Source> Source for Dataset<S> {
+    type Item = S::Item;
+
+    fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    fn get(&self, epoch: u64, index: usize) -> Result<S::Item, DataError> {
+        self.source.get(epoch, index)
+    }
+
+    fn place(&self, epoch: u64, index: usize) -> Place {
+        self.source.place(epoch, index)
+    }
+
+    fn identity(&self) -> String {
+        self.source.identity()
+    }
+}

@@ -1,0 +1,211 @@
+//! IDX files, as MNIST and its kin come in.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use tch::{Kind, Tensor};
+
+use super::{DataError, Place, Source};
+use crate::TorchError;
+
+/// An array of a file in the IDX format, plain or compressed with gzip, in memory; its
+/// items are its parts along the first dimension, as tensors.
+///
+/// Images are `u8` tensors of `[rows, columns]`, labels `u8` tensors without dimension.
+#[derive(Debug)]
+pub struct Idx {
+    path: PathBuf,
+    kind: Kind,
+    shape: Vec<i64>,
+    /// Bytes before the data.
+    header: usize,
+    /// As this machine has its numbers.
+    data: Vec<u8>,
+}
+
+impl Idx {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, is no IDX file, is too short or too long for what it promises.
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        let mut file = Bytes::open(path)?;
+        let magic: [u8; 4] = file.array("the four bytes that every IDX file begins with")?;
+        let [0, 0, code, dimensions] = magic else {
+            let what = format!("this is no IDX file: it begins with {magic:02x?}, not with 00 00");
+            return Err(DataError::bad(path, 0, what));
+        };
+        let kind = kind(code).ok_or_else(|| {
+            let what = format!("{code:#04x} is none of IDX's types of numbers");
+            DataError::bad(path, 2, what)
+        })?;
+        if dimensions == 0 {
+            return Err(DataError::bad(
+                path,
+                3,
+                "an array without dimensions has no items",
+            ));
+        }
+        let mut shape = Vec::new();
+        for _ in 0..dimensions {
+            shape.push(i64::from(u32::from_be_bytes(file.array("the sizes")?)));
+        }
+        let header = file.read;
+        let sides = [i64::try_from(kind.elt_size_in_bytes()).unwrap_or(1)];
+        let product = |product: i64, side: &i64| product.checked_mul(*side);
+        let size = shape.iter().chain(&sides).try_fold(1, product);
+        let size = size.and_then(|size| usize::try_from(size).ok());
+        let size = size.ok_or_else(|| {
+            DataError::bad(
+                path,
+                4,
+                format!("an array of {shape:?} is too large for any memory"),
+            )
+        })?;
+        let mut data = file.exactly(size, &shape)?;
+        to_native(&mut data, kind.elt_size_in_bytes());
+        Ok(Self {
+            path: path.to_owned(),
+            kind,
+            shape,
+            header,
+            data,
+        })
+    }
+
+    /// The sizes of the dimensions; the first is the number of items.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    /// The kind of the numbers.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn item_bytes(&self) -> usize {
+        self.data.len() / self.len().max(1)
+    }
+}
+
+fn kind(code: u8) -> Option<Kind> {
+    Some(match code {
+        0x08 => Kind::Uint8,
+        0x09 => Kind::Int8,
+        0x0b => Kind::Int16,
+        0x0c => Kind::Int,
+        0x0d => Kind::Float,
+        0x0e => Kind::Double,
+        _ => return None,
+    })
+}
+
+/// IDX is big-endian.
+fn to_native(data: &mut [u8], width: usize) {
+    if cfg!(target_endian = "little") && width > 1 {
+        data.chunks_exact_mut(width).for_each(<[u8]>::reverse);
+    }
+}
+
+impl Source for Idx {
+    type Item = Tensor;
+
+    fn len(&self) -> usize {
+        self.shape[0] as usize
+    }
+
+    fn get(&self, epoch: u64, index: usize) -> Result<Tensor, DataError> {
+        let bytes = self.item_bytes();
+        let item = &self.data[index * bytes..][..bytes];
+        let tensor = Tensor::f_from_data_size(item, &self.shape[1..], self.kind);
+        tensor.map_err(|error| DataError::Item {
+            place: self.place(epoch, index),
+            source: TorchError::from(error).into(),
+        })
+    }
+
+    /// In a compressed file the byte is that of the file without compression.
+    fn place(&self, _: u64, index: usize) -> Place {
+        Place::file(&self.path, (self.header + index * self.item_bytes()) as u64)
+    }
+
+    fn identity(&self) -> String {
+        let sum = crc32c::crc32c(&self.data);
+        format!("an IDX array of {:?} with checksum {sum:08x}", self.shape)
+    }
+}
+
+/// A file's bytes without compression, counted.
+struct Bytes<'a> {
+    path: &'a Path,
+    reader: Box<dyn Read>,
+    read: usize,
+}
+
+impl<'a> Bytes<'a> {
+    fn open(path: &'a Path) -> Result<Self, DataError> {
+        let failed = |source| DataError::read(path, source);
+        let open = || File::open(path).map(BufReader::new);
+        let mut start = Vec::new();
+        let begin = open().map_err(failed)?.take(2).read_to_end(&mut start);
+        begin.map_err(failed)?;
+        let reader = open().map_err(failed)?;
+        let reader: Box<dyn Read> = if start == [0x1f, 0x8b] {
+            Box::new(MultiGzDecoder::new(reader))
+        } else {
+            Box::new(reader)
+        };
+        Ok(Self {
+            path,
+            reader,
+            read: 0,
+        })
+    }
+
+    fn array<const N: usize>(&mut self, what: &str) -> Result<[u8; N], DataError> {
+        let bytes = self.at_most(N)?;
+        bytes.try_into().map_err(|_| {
+            let what = format!("the file ends inside of {what}");
+            DataError::bad(self.path, self.read as u64, what)
+        })
+    }
+
+    fn exactly(&mut self, size: usize, shape: &[i64]) -> Result<Vec<u8>, DataError> {
+        let data = self.at_most(size)?;
+        let more = self.at_most(1)?.len();
+        if data.len() == size && more == 0 {
+            return Ok(data);
+        }
+        let what = if more > 0 {
+            format!("the file goes on after the {size} bytes of an array of {shape:?}")
+        } else {
+            let there = data.len();
+            format!(
+                "the file ends after {there} of the {size} bytes of an array of {shape:?}: was it copied whole?"
+            )
+        };
+        Err(DataError::bad(self.path, (self.read - more) as u64, what))
+    }
+
+    fn at_most(&mut self, size: usize) -> Result<Vec<u8>, DataError> {
+        let mut bytes = Vec::new();
+        let read = (&mut self.reader).take(size as u64).read_to_end(&mut bytes);
+        self.read += bytes.len();
+        match read {
+            Ok(_) => Ok(bytes),
+            Err(error) if is_damage(&error) => {
+                let what = format!("the compressed data is damaged or ends here: {error}");
+                Err(DataError::bad(self.path, self.read as u64, what))
+            }
+            Err(error) => Err(DataError::read(self.path, error)),
+        }
+    }
+}
+
+/// Whether it is the bytes that are wrong, not the reading of them.
+fn is_damage(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+    matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
+}

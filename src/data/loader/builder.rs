@@ -1,0 +1,243 @@
+//! How batches are loaded, and the threads that do it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crossbeam_channel::bounded;
+use serde::Deserialize as _;
+use serde_json::Value;
+use tch::Device;
+
+use super::assembly::{Assembly, Collate};
+use super::position::{Position, Spans, State};
+use super::work::{Shared, Watch};
+use super::{Loader, Waits};
+use crate::data::{DataError, OnDevice, Source};
+
+/// Items that a worker makes at a time, at most: few enough that the workers end a batch
+/// together, enough that handing over costs nothing.
+const SPAN: usize = 32;
+/// Spans of a batch for each worker.
+const SPANS: usize = 4;
+
+/// How a chain's items become batches; [`Batches::load`] begins.
+pub struct Batches<S: Source, B> {
+    source: S,
+    collate: Collate<S::Item, B>,
+    size: usize,
+    drop_last: bool,
+    epochs: Option<u64>,
+    workers: usize,
+    ahead: usize,
+    allowed: u64,
+    patience: Option<Duration>,
+    from: Option<Value>,
+    devices: Vec<Device>,
+}
+
+impl<S: Source, B> fmt::Debug for Batches<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batches")
+            .field("source", &self.source.identity())
+            .field("size", &self.size)
+            .field("epochs", &self.epochs)
+            .field("workers", &self.workers)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: Source, B: Send + 'static> Batches<S, B> {
+    pub(in crate::data) fn new(source: S, size: usize, collate: Collate<S::Item, B>) -> Self {
+        Self {
+            source,
+            collate,
+            size,
+            drop_last: false,
+            epochs: Some(1),
+            workers: 1,
+            ahead: 2,
+            allowed: 0,
+            patience: None,
+            from: None,
+            devices: Vec::new(),
+        }
+    }
+
+    /// Leaves out the last batch of an epoch where it is not full.
+    #[must_use]
+    pub fn drop_last(mut self) -> Self {
+        self.drop_last = true;
+        self
+    }
+
+    /// How many epochs there are, 1 by default; those before a resumed position count.
+    #[must_use]
+    pub fn epochs(mut self, epochs: u64) -> Self {
+        self.epochs = Some(epochs);
+        self
+    }
+
+    /// One epoch after the other, without end.
+    #[must_use]
+    pub fn endless(mut self) -> Self {
+        self.epochs = None;
+        self
+    }
+
+    /// Threads that read and transform, 1 by default. The batches do not depend on it.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// Batches made ahead of their use, 2 by default.
+    #[must_use]
+    pub fn prefetch(mut self, batches: usize) -> Self {
+        self.ahead = batches;
+        self
+    }
+
+    /// Skips bad items, at most `items` in an epoch; none by default. The loader tells
+    /// which they were: [`Loader::skipped`].
+    #[must_use]
+    pub fn skip_bad(mut self, items: u64) -> Self {
+        self.allowed = items;
+        self
+    }
+
+    /// Gives [`DataError::Slow`] when no batch comes for so long; without it the loader
+    /// waits for ever.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
+    }
+
+    /// Goes on where another loader stood, with [`Loader::state`] of that. Batch size,
+    /// workers and prefetching may be others.
+    #[must_use]
+    pub fn resume(mut self, state: &Value) -> Self {
+        self.from = Some(state.clone());
+        self
+    }
+
+    /// Brings batches to a device ahead of their use: on CUDA through pinned host memory
+    /// with copies that nobody waits for, on the CPU at no cost.
+    #[must_use]
+    pub fn to(mut self, device: Device) -> Self
+    where
+        B: OnDevice,
+    {
+        self.devices = vec![device];
+        if device.is_cuda() {
+            let collate = self.collate;
+            self.collate = Box::new(move |items| Ok(collate(items)?.pinned(device)?.on(device)?));
+        }
+        self
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// There are no items, a number is 0, the position is of other data, there is no such device,
+    /// or no thread.
+    pub fn load(self) -> Result<Loader<B>, DataError> {
+        self.check()?;
+        crate::torch::prepare(&self.devices)?;
+        // What each worker sets must not become the caller's default.
+        crate::torch::intra_op_threads()?;
+        let identity = self.source.identity();
+        let len = self.source.len();
+        let position = start(self.from.as_ref(), &identity, len)?;
+        let span = self.size.div_ceil(SPANS * self.workers).clamp(1, SPAN);
+        // Enough for the batch that is being made, and for every worker one to begin with.
+        let out = self.size.div_ceil(span).max(self.workers) + self.workers;
+        let shared = Shared::new(self.source, self.workers);
+        let (tasks, todo) = bounded(out);
+        let (ready, batches) = bounded(self.ahead);
+        let mut loader = Loader {
+            batches: Some(batches),
+            threads: Vec::new(),
+            watch: Arc::clone(&shared) as Arc<dyn Watch>,
+            identity,
+            position,
+            patience: self.patience,
+            hangs: false,
+            skipped: Vec::new(),
+            waits: Waits::default(),
+        };
+        let assembly = Assembly {
+            shared: Arc::clone(&shared),
+            spans: Spans {
+                epoch: position.epoch,
+                next: position.position,
+                len,
+                size: span,
+                epochs: self.epochs,
+            },
+            tasks,
+            collate: self.collate,
+            ready,
+            size: self.size,
+            drop_last: self.drop_last,
+            allowed: self.allowed,
+            out,
+            position,
+            gave: position.position > 0,
+        };
+        for worker in 0..self.workers {
+            let (shared, todo) = (Arc::clone(&shared), todo.clone());
+            let name = format!("load-{worker}");
+            let work = move || shared.work(worker, &todo);
+            loader.threads.push(spawn(name, work)?);
+        }
+        let thread = spawn("batch".to_owned(), move || assembly.run())?;
+        loader.threads.push(thread);
+        Ok(loader)
+    }
+
+    fn check(&self) -> Result<(), DataError> {
+        let wrong = |what: &str| Err(DataError::Settings(what.to_owned()));
+        if self.size == 0 {
+            return wrong("a batch of 0 items: it has at least 1");
+        }
+        if self.workers == 0 {
+            return wrong("0 workers: at least 1 thread has to load");
+        }
+        if self.drop_last && self.source.len() < self.size {
+            return wrong(&format!(
+                "no whole batch: batches have {} items, an epoch has {}",
+                self.size,
+                self.source.len()
+            ));
+        }
+        if self.source.is_empty() {
+            return wrong(&format!(
+                "there is nothing to load: {}",
+                self.source.identity()
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Where to begin.
+fn start(saved: Option<&Value>, here: &str, len: usize) -> Result<Position, DataError> {
+    let Some(saved) = saved else {
+        return Ok(Position::START);
+    };
+    let state = State::deserialize(saved).map_err(DataError::State)?;
+    if state.data != here {
+        let (saved, here) = (state.data, here.to_owned());
+        return Err(DataError::OtherData { saved, here });
+    }
+    Ok(state.position.normal(len))
+}
+
+fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, DataError> {
+    let thread = thread::Builder::new().name(name).spawn(body);
+    thread.map_err(DataError::Thread)
+}

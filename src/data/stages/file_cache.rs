@@ -1,0 +1,198 @@
+//! Items that are made once and kept in a file.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+
+use crate::data::tf_record::{TfRecordWriter, TfRecords, read_record};
+use crate::data::{DataError, Place, Source, Store};
+
+/// Each item made once, those of the first epoch, and kept in a file.
+///
+/// The file is a TFRecord file: the identity of what is cached, the items in the order
+/// in which they were made, and where each begins. Until all are there it is called
+/// `NAME.partial` and is begun again by the next run; then it gets its name, and later
+/// runs make no item at all.
+#[derive(Debug)]
+pub struct FileCache<S> {
+    source: S,
+    path: PathBuf,
+    /// Where the items are read from.
+    file: File,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Where each item begins, 0 where it is not there yet.
+    starts: Vec<u64>,
+    /// None once all are there.
+    filling: Option<Filling>,
+}
+
+#[derive(Debug)]
+struct Filling {
+    writer: TfRecordWriter,
+    partial: PathBuf,
+    end: u64,
+    missing: usize,
+}
+
+impl<S: Source> FileCache<S> {
+    pub(in crate::data) fn open(source: S, path: &Path) -> Result<Self, DataError> {
+        let made = if path.exists() {
+            whole(path, &source.identity(), source.len())
+        } else {
+            begun(path, &source.identity(), source.len())
+        };
+        let (file, state) = made?;
+        Ok(Self {
+            source,
+            path: path.to_owned(),
+            file,
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Where an item's record is, if it is there.
+    fn start(&self, index: usize) -> Result<Option<u64>, DataError> {
+        let mut state = self.state.lock();
+        let start = state.starts[index];
+        if let Some(filling) = &mut state.filling
+            && start != 0
+        {
+            // It may still be in the writer's buffer.
+            filling.writer.flush()?;
+        }
+        Ok((start != 0).then_some(start))
+    }
+
+    fn add(&self, index: usize, bytes: &[u8]) -> Result<(), DataError> {
+        let mut state = self.state.lock();
+        let State { starts, filling } = &mut *state;
+        let Some(mut open) = filling.take_if(|_| starts[index] == 0) else {
+            return Ok(());
+        };
+        let length = open.writer.write(bytes)?;
+        starts[index] = open.end;
+        open.end += length;
+        open.missing -= 1;
+        if open.missing > 0 {
+            *filling = Some(open);
+            return Ok(());
+        }
+        let table: Vec<u8> = starts
+            .iter()
+            .flat_map(|start| start.to_le_bytes())
+            .collect();
+        open.writer.write(&table)?;
+        open.writer.finish()?;
+        fs::rename(&open.partial, &self.path).map_err(|source| DataError::write(&self.path, source))
+    }
+}
+
+/// A cache that another run has filled.
+fn whole(path: &Path, identity: &str, items: usize) -> Result<(File, State), DataError> {
+    let records = TfRecords::open([path])?;
+    let bad = |what: &str| {
+        let what = format!("{what}; delete the file, and it is made anew");
+        DataError::bad(path, 0, what)
+    };
+    let saved = records.get(0, 0)?;
+    if saved != identity.as_bytes() {
+        let saved = String::from_utf8_lossy(&saved);
+        let what = format!("this is a cache of other data: of {saved}, not of {identity}");
+        return Err(bad(&what));
+    }
+    let table = records.get(0, records.len() - 1)?;
+    let starts: Vec<u64> = table
+        .chunks_exact(8)
+        .filter_map(|start| start.try_into().ok().map(u64::from_le_bytes))
+        .collect();
+    if starts.len() != items || records.len() != items + 2 {
+        return Err(bad("this is no whole cache"));
+    }
+    let file = File::open(path).map_err(|source| DataError::read(path, source))?;
+    let filling = None;
+    Ok((file, State { starts, filling }))
+}
+
+/// A new cache, in the place of one that was not filled.
+fn begun(path: &Path, identity: &str, items: usize) -> Result<(File, State), DataError> {
+    let mut partial = OsString::from(path);
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let write = |source| DataError::write(&partial, source);
+    let file = File::options()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .open(&partial);
+    let file = file.map_err(write)?;
+    if file.try_lock().is_err() {
+        let partial = partial.display();
+        let what =
+            format!("another process is filling {partial}: wait for it, or name another file");
+        return Err(DataError::Settings(what));
+    }
+    file.set_len(0).map_err(write)?;
+    let mut writer = TfRecordWriter::new(&partial, file);
+    let end = writer.write(identity.as_bytes())?;
+    let file = File::open(&partial).map_err(|source| DataError::read(&partial, source))?;
+    let filling = Filling {
+        writer,
+        partial,
+        end,
+        missing: items,
+    };
+    let state = State {
+        starts: vec![0; items],
+        filling: Some(filling),
+    };
+    Ok((file, state))
+}
+
+impl<S: Source<Item: Store>> Source for FileCache<S> {
+    type Item = S::Item;
+
+    fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    fn get(&self, _: u64, index: usize) -> Result<S::Item, DataError> {
+        let failed = |source| DataError::Item {
+            place: self.source.place(0, index),
+            source,
+        };
+        if let Some(start) = self.start(index)? {
+            let bytes = read_record(&self.file, &self.path, start)?;
+            return S::Item::take(&mut &bytes[..]).map_err(failed);
+        }
+        // Not of this epoch: a resumed run must find what the first one found.
+        let item = self.source.get(0, index)?;
+        let mut bytes = Vec::new();
+        item.put(&mut bytes).map_err(failed)?;
+        self.add(index, &bytes)?;
+        Ok(item)
+    }
+
+    fn place(&self, _: u64, index: usize) -> Place {
+        self.source.place(0, index)
+    }
+
+    fn identity(&self) -> String {
+        self.source.identity()
+    }
+}
+
+impl<S> Drop for FileCache<S> {
+    fn drop(&mut self) {
+        if let Some(filling) = &self.state.get_mut().filling {
+            // What is not whole is of no use; if it cannot be deleted, the next run
+            // writes over it.
+            let _ = fs::remove_file(&filling.partial);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Decoding and transforming.
+
+use std::fmt;
+
+use crate::data::{DataError, Place, Random, Source};
+
+/// Each item through a function.
+#[derive(Clone, Copy)]
+pub struct Map<S, F> {
+    pub(in crate::data) source: S,
+    pub(in crate::data) function: F,
+}
+
+impl<S: fmt::Debug, F> fmt::Debug for Map<S, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Map").field("source", &self.source).finish()
+    }
+}
+
+impl<S, F, T> Source for Map<S, F>
+where
+    S: Source,
+    T: Send + 'static,
+    F: Fn(S::Item) -> anyhow::Result<T> + Send + Sync + 'static,
+{
+    type Item = T;
+
+    fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    fn get(&self, epoch: u64, index: usize) -> Result<T, DataError> {
+        let item = self.source.get(epoch, index)?;
+        (self.function)(item).map_err(|source| DataError::Item {
+            place: self.place(epoch, index),
+            source,
+        })
+    }
+
+    fn place(&self, epoch: u64, index: usize) -> Place {
+        self.source.place(epoch, index)
+    }
+
+    fn identity(&self) -> String {
+        self.source.identity()
+    }
+}
+
+/// Each item through a function that draws random numbers: others for each item and
+/// epoch, and the same ones whatever the threads and after whatever resume.
+#[derive(Clone, Copy)]
+pub struct MapRandom<S, F> {
+    pub(in crate::data) source: S,
+    pub(in crate::data) function: F,
+    pub(in crate::data) seed: u64,
+}
+
+impl<S: fmt::Debug, F> fmt::Debug for MapRandom<S, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MapRandom")
+            .field("source", &self.source)
+            .field("seed", &self.seed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, F, T> Source for MapRandom<S, F>
+where
+    S: Source,
+    T: Send + 'static,
+    F: Fn(S::Item, &mut Random) -> anyhow::Result<T> + Send + Sync + 'static,
+{
+    type Item = T;
+
+    fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    fn get(&self, epoch: u64, index: usize) -> Result<T, DataError> {
+        let item = self.source.get(epoch, index)?;
+        let mut random = Random::of_item(self.seed, epoch, index);
+        (self.function)(item, &mut random).map_err(|source| DataError::Item {
+            place: self.place(epoch, index),
+            source,
+        })
+    }
+
+    fn place(&self, epoch: u64, index: usize) -> Place {
+        self.source.place(epoch, index)
+    }
+
+    fn identity(&self) -> String {
+        format!(
+            "{}, transformed with seed {}",
+            self.source.identity(),
+            self.seed
+        )
+    }
+}

@@ -1,0 +1,36 @@
+//! Two sources side by side.
+
+use crate::data::{DataError, Place, Source};
+
+/// Pairs of the items with the same number.
+#[derive(Debug, Clone)]
+pub struct Zip<A, B> {
+    pub(in crate::data) left: A,
+    pub(in crate::data) right: B,
+}
+
+impl<A: Source, B: Source> Source for Zip<A, B> {
+    type Item = (A::Item, B::Item);
+
+    fn len(&self) -> usize {
+        self.left.len()
+    }
+
+    fn get(&self, epoch: u64, index: usize) -> Result<Self::Item, DataError> {
+        let left = self.left.get(epoch, index)?;
+        Ok((left, self.right.get(epoch, index)?))
+    }
+
+    /// That of the left one.
+    fn place(&self, epoch: u64, index: usize) -> Place {
+        self.left.place(epoch, index)
+    }
+
+    fn identity(&self) -> String {
+        format!(
+            "({}) with ({})",
+            self.left.identity(),
+            self.right.identity()
+        )
+    }
+}

@@ -1,0 +1,42 @@
+//! Files that are open, few at a time.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// A set may have more shards than a process may have files open.
+const OPEN: usize = 64;
+
+/// Files by number, the last used ones kept open.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    open: Mutex<VecDeque<(usize, Arc<File>)>>,
+}
+
+impl Files {
+    pub(super) fn get(&self, number: usize, path: &Path) -> io::Result<Arc<File>> {
+        if let Some(file) = self.take(number) {
+            return Ok(self.put(number, file));
+        }
+        // Not under the lock: other threads go on reading meanwhile.
+        let file = Arc::new(File::open(path)?);
+        Ok(self.put(number, file))
+    }
+
+    fn take(&self, number: usize) -> Option<Arc<File>> {
+        let mut open = self.open.lock();
+        let place = open.iter().position(|(other, _)| *other == number)?;
+        open.remove(place).map(|(_, file)| file)
+    }
+
+    fn put(&self, number: usize, file: Arc<File>) -> Arc<File> {
+        let mut open = self.open.lock();
+        open.truncate(OPEN - 1);
+        open.push_front((number, Arc::clone(&file)));
+        file
+    }
+}

@@ -1,0 +1,174 @@
+//! TFRecord shards, as TensorFlow writes them.
+
+mod example;
+mod files;
+mod frame;
+mod index;
+mod writer;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use super::{DataError, Dataset, Place, Source};
+
+pub use example::{Example, ExampleError};
+pub use writer::TfRecordWriter;
+
+use files::Files;
+use index::Shard;
+
+/// The records of several files, in the order of the files, as bytes.
+///
+/// Opening walks over the records' lengths in all files, several at a time, so that any
+/// record can be read by itself; loaders then read with as many threads as they have
+/// workers. Checksums of lengths are checked when opening, those of data with each read.
+/// A damaged record is an error where it is read, so that a loader can skip it.
+#[derive(Debug)]
+pub struct TfRecords {
+    shards: Vec<Shard>,
+    /// The number of each shard's first record, and of all records.
+    firsts: Vec<usize>,
+    files: Files,
+}
+
+impl TfRecords {
+    /// Opens files.
+    ///
+    /// # Errors
+    /// There are none, one cannot be read or is compressed, or they hold no record.
+    pub fn open(paths: impl IntoIterator<Item: AsRef<Path>>) -> Result<Self, DataError> {
+        let paths: Vec<PathBuf> = paths
+            .into_iter()
+            .map(|path| path.as_ref().to_owned())
+            .collect();
+        let shards = on_threads(paths.len(), |shard| Shard::scan(&paths[shard]));
+        let shards: Vec<Shard> = shards.into_iter().collect::<Result<_, _>>()?;
+        let mut firsts = vec![0];
+        for shard in &shards {
+            firsts.push(firsts[firsts.len() - 1] + shard.starts.len());
+        }
+        let records = Self {
+            shards,
+            firsts,
+            files: Files::default(),
+        };
+        if records.is_empty() {
+            let files = paths.len();
+            let what = format!("there is no record in {files} TFRecord file(s)");
+            return Err(DataError::Settings(what));
+        }
+        Ok(records)
+    }
+
+    /// Opens the files of a folder with `.tfrecord` in their names, in the order of these.
+    ///
+    /// # Errors
+    /// As [`TfRecords::open`].
+    pub fn in_folder(folder: &Path) -> Result<Self, DataError> {
+        let read = |source| DataError::read(folder, source);
+        let mut paths = Vec::new();
+        for entry in folder.read_dir().map_err(read)? {
+            let path = entry.map_err(read)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.contains(".tfrecord") {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        if paths.is_empty() {
+            let folder = folder.display();
+            let what = format!("{folder} has no file with .tfrecord in its name");
+            return Err(DataError::Settings(what));
+        }
+        Self::open(paths)
+    }
+
+    /// Reads everything and gives all that is damaged, in order.
+    pub fn verify(&self) -> Vec<DataError> {
+        let of_shard = |shard: usize| {
+            let records = self.firsts[shard]..self.firsts[shard + 1];
+            let bad = records.filter_map(|record| self.get(0, record).err());
+            bad.collect::<Vec<_>>()
+        };
+        let bad = on_threads(self.shards.len(), of_shard);
+        bad.into_iter().flatten().collect()
+    }
+
+    /// The records as `tf.train.Example`s.
+    pub fn examples(self) -> Dataset<impl Source<Item = Example>> {
+        Dataset::new(self).map(|bytes| Ok(Example::decode(&bytes)?))
+    }
+
+    /// The shard of a record, and its number there.
+    fn find(&self, record: usize) -> (usize, usize) {
+        let shard = self.firsts.partition_point(|&first| first <= record) - 1;
+        (shard, record - self.firsts[shard])
+    }
+}
+
+impl Source for TfRecords {
+    type Item = Vec<u8>;
+
+    fn len(&self) -> usize {
+        self.firsts[self.shards.len()]
+    }
+
+    fn get(&self, _: u64, index: usize) -> Result<Vec<u8>, DataError> {
+        let (number, record) = self.find(index);
+        let shard = &self.shards[number];
+        let file = self.files.get(number, &shard.path);
+        let file = file.map_err(|source| DataError::read(&shard.path, source))?;
+        shard.read(&file, record)
+    }
+
+    fn place(&self, _: u64, index: usize) -> Place {
+        let (number, record) = self.find(index);
+        let shard = &self.shards[number];
+        Place::file(&shard.path, shard.starts[record])
+    }
+
+    fn identity(&self) -> String {
+        let bytes: u64 = self.shards.iter().map(|shard| shard.size).sum();
+        let (files, records) = (self.shards.len(), self.len());
+        format!("{records} TFRecords in {files} files of {bytes} bytes")
+    }
+}
+
+/// The data of the record that begins at `offset` of a file, checked.
+pub(super) fn read_record(file: &File, path: &Path, offset: u64) -> Result<Vec<u8>, DataError> {
+    let size = file
+        .metadata()
+        .map_err(|source| DataError::read(path, source))?
+        .len();
+    frame::read(file, path, offset, size)
+}
+
+/// What `task` gives for each number below `count`, in order, made on as many threads as
+/// there are cores.
+fn on_threads<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let numbers = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
+        let mine = numbers.take_while(|&number| number < count);
+        mine.map(|number| (number, task(number)))
+            .collect::<Vec<_>>()
+    };
+    let mut all = thread::scope(|scope| {
+        // A thread that the system does not give is one fewer.
+        let spawn = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
+        let others: Vec<_> = (1..threads.min(count)).filter_map(spawn).collect();
+        let mut all = work();
+        for other in others {
+            match other.join() {
+                Ok(some) => all.extend(some),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
+    });
+    all.sort_by_key(|(number, _)| *number);
+    all.into_iter().map(|(_, made)| made).collect()
+}

@@ -1,0 +1,67 @@
+//! Writing shards.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::frame;
+use crate::data::DataError;
+
+/// Writes one TFRecord file, which TensorFlow reads too.
+#[derive(Debug)]
+pub struct TfRecordWriter {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl TfRecordWriter {
+    /// A new file, in the place of what was there.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn create(path: &Path) -> Result<Self, DataError> {
+        let file = File::create(path).map_err(|source| DataError::write(path, source))?;
+        Ok(Self::new(path, file))
+    }
+
+    pub(in crate::data) fn new(path: &Path, file: File) -> Self {
+        Self {
+            path: path.to_owned(),
+            file: BufWriter::new(file),
+        }
+    }
+
+    /// Appends a record; gives how many bytes of the file it takes.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&mut self, data: &[u8]) -> Result<u64, DataError> {
+        let length = data.len() as u64;
+        let write = self
+            .file
+            .write_all(&frame::header(length))
+            .and_then(|()| self.file.write_all(data))
+            .and_then(|()| self.file.write_all(&frame::masked(data).to_le_bytes()));
+        write.map_err(|source| DataError::write(&self.path, source))?;
+        Ok(length + frame::AROUND)
+    }
+
+    /// Hands everything to the operating system.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn flush(&mut self) -> Result<(), DataError> {
+        let flushed = self.file.flush();
+        flushed.map_err(|source| DataError::write(&self.path, source))
+    }
+
+    /// Ends the file: what was written is on the disk then.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn finish(mut self) -> Result<(), DataError> {
+        self.flush()?;
+        let synced = self.file.get_ref().sync_all();
+        synced.map_err(|source| DataError::write(&self.path, source))
+    }
+}

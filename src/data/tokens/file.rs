@@ -1,0 +1,155 @@
+//! Files of tokens.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Data, Tokens};
+use crate::data::DataError;
+use crate::data::mapped::map;
+
+/// How a token is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Width {
+    #[serde(alias = "uint16")]
+    U16,
+    #[serde(alias = "uint32")]
+    U32,
+}
+
+impl Width {
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Self::U16 => 2,
+            Self::U32 => 4,
+        }
+    }
+
+    pub(super) fn token(self, bytes: &[u8], place: usize) -> u32 {
+        let bytes = &bytes[place * self.bytes()..];
+        let token = match self {
+            Self::U16 => bytes
+                .first_chunk()
+                .map(|two| u16::from_le_bytes(*two).into()),
+            Self::U32 => bytes.first_chunk().map(|four| u32::from_le_bytes(*four)),
+        };
+        // The file is a whole number of tokens: `open` has checked it.
+        token.unwrap_or_default()
+    }
+
+    /// What the name of a file tells.
+    fn of_name(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_string_lossy().to_lowercase();
+        let ends = |end: &str| name.ends_with(&format!(".{end}.bin"));
+        if ends("u16") {
+            Some(Self::U16)
+        } else if ends("u32") {
+            Some(Self::U32)
+        } else {
+            None
+        }
+    }
+}
+
+/// What the file beside it tells.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Beside {
+    dtype: Width,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vocabulary: Option<usize>,
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".json");
+    name.into()
+}
+
+pub(super) fn open(path: &Path) -> Result<Tokens, DataError> {
+    let (width, vocabulary) = described(path)?;
+    let bytes = map(path)?;
+    let rest = bytes.len() % width.bytes();
+    if rest > 0 {
+        let whole = (bytes.len() - rest) as u64;
+        let what = format!(
+            "the file ends with {rest} of a token's {} bytes: was it copied whole, and are its tokens {width:?}?",
+            width.bytes()
+        );
+        return Err(DataError::bad(path, whole, what));
+    }
+    let path = path.to_owned();
+    let mut tokens = Tokens::of(Data::Mapped { path, bytes, width }, 0);
+    tokens.vocabulary = vocabulary.unwrap_or_else(|| {
+        let largest = (0..tokens.len()).map(|place| tokens.at(place)).max();
+        largest.map_or(0, |largest| largest as usize + 1)
+    });
+    Ok(tokens)
+}
+
+fn described(path: &Path) -> Result<(Width, Option<usize>), DataError> {
+    let beside = beside(path);
+    let text = match fs::read(&beside) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let width = Width::of_name(path).ok_or_else(|| untold(path, &beside))?;
+            return Ok((width, None));
+        }
+        Err(error) => return Err(DataError::read(&beside, error)),
+    };
+    let told: Beside = serde_json::from_slice(&text).map_err(|error| {
+        let what =
+            format!("{error}; {{\"dtype\": \"u16\", \"vocabulary\": 50257}} is how it should look");
+        DataError::bad(&beside, 0, what)
+    })?;
+    Ok((told.dtype, told.vocabulary))
+}
+
+fn untold(path: &Path, beside: &Path) -> DataError {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    DataError::Settings(format!(
+        "nothing tells how wide the tokens of {} are: call it {stem}.u16.bin or {stem}.u32.bin, or write {{\"dtype\": \"u16\"}} to {}",
+        path.display(),
+        beside.display()
+    ))
+}
+
+/// All tokens are of the vocabulary.
+pub(super) fn check(tokens: &[u32], vocabulary: usize) -> Result<(), DataError> {
+    let outside = |&token: &u32| token as usize >= vocabulary;
+    let Some(place) = tokens.iter().position(outside) else {
+        return Ok(());
+    };
+    Err(DataError::Settings(format!(
+        "token {} at {place} is not of the vocabulary, which has {vocabulary}",
+        tokens[place]
+    )))
+}
+
+pub(super) fn write(path: &Path, tokens: &[u32], vocabulary: usize) -> Result<(), DataError> {
+    check(tokens, vocabulary)?;
+    let dtype = if vocabulary <= 1 << 16 {
+        Width::U16
+    } else {
+        Width::U32
+    };
+    let told = Beside {
+        dtype,
+        vocabulary: Some(vocabulary),
+    };
+    let told = serde_json::to_string(&told).unwrap_or_default() + "\n";
+    let name = beside(path);
+    fs::write(&name, told).map_err(|source| DataError::write(&name, source))?;
+    let write = || -> io::Result<()> {
+        let mut file = io::BufWriter::new(fs::File::create(path)?);
+        for token in tokens {
+            file.write_all(&token.to_le_bytes()[..dtype.bytes()])?;
+        }
+        file.flush()
+    };
+    write().map_err(|source| DataError::write(path, source))
+}

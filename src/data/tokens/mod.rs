@@ -1,0 +1,244 @@
+//! Tokens in a row, and windows of them.
+
+mod file;
+mod windows;
+
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use super::{DataError, Dataset, Place, Split, TextSet};
+
+pub use windows::{RandomWindows, RowOfWindows};
+
+use file::Width;
+
+/// Bytes at each end of a mapped file that its checksum is of.
+const ENDS: usize = 1 << 20;
+
+/// Numbered tokens in a row: of a text in memory, or of a file that is mapped, whatever
+/// its size.
+///
+/// ```
+/// use gpipe::data::Tokens;
+///
+/// let tokens = Tokens::of_bytes(b"the whale, the whale!");
+/// let windows = tokens.windows(4)?.shuffle(usize::MAX, 7).batch(2);
+/// for batch in windows.load()? {
+///     let (tokens, next) = batch?;
+///     assert_eq!(tokens.size(), next.size());
+/// }
+/// # Ok::<(), anyhow::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tokens {
+    data: Arc<Data>,
+    /// Those of all that are meant.
+    part: Range<usize>,
+    vocabulary: usize,
+}
+
+enum Data {
+    Memory(Vec<u32>),
+    Mapped {
+        path: std::path::PathBuf,
+        bytes: Mmap,
+        width: Width,
+    },
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens")
+            .field("len", &self.len())
+            .field("vocabulary", &self.vocabulary)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tokens {
+    /// Tokens in memory; the vocabulary ends with the largest.
+    pub fn new(tokens: Vec<u32>) -> Self {
+        let largest = tokens.iter().max();
+        let vocabulary = largest.map_or(0, |&largest| largest as usize + 1);
+        Self::of(Data::Memory(tokens), vocabulary)
+    }
+
+    /// Tokens in memory, of a vocabulary that may have more.
+    ///
+    /// # Errors
+    /// A token is not of the vocabulary.
+    pub fn with_vocabulary(tokens: Vec<u32>, vocabulary: usize) -> Result<Self, DataError> {
+        file::check(&tokens, vocabulary)?;
+        Ok(Self::of(Data::Memory(tokens), vocabulary))
+    }
+
+    /// One token a byte, of a vocabulary of 256.
+    pub fn of_bytes(text: &[u8]) -> Self {
+        let tokens = text.iter().copied().map(u32::from).collect();
+        Self::of(Data::Memory(tokens), 256)
+    }
+
+    /// The tokens of a text, one a character.
+    pub fn of_text(set: &TextSet) -> Self {
+        let tokens = [Split::Train, Split::HeldOut].map(|split| set.part(split));
+        Self::of(Data::Memory(tokens.concat()), set.vocabulary().len())
+    }
+
+    fn of(data: Data, vocabulary: usize) -> Self {
+        let mut tokens = Self {
+            data: Arc::new(data),
+            part: 0..0,
+            vocabulary,
+        };
+        tokens.part = 0..tokens.all();
+        tokens
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.part.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.part.is_empty()
+    }
+
+    /// All tokens are below this.
+    pub fn vocabulary(&self) -> usize {
+        self.vocabulary
+    }
+
+    /// Those of a range of places; all are where that is too long.
+    #[must_use]
+    pub fn range(&self, range: Range<usize>) -> Self {
+        let end = self.part.start.saturating_add(range.end).min(self.part.end);
+        let start = self.part.start.saturating_add(range.start).min(end);
+        Self {
+            part: start..end,
+            ..self.clone()
+        }
+    }
+
+    /// The first nine tenths, or the last tenth.
+    #[must_use]
+    pub fn split(&self, split: Split) -> Self {
+        let train = self.len() - self.len() / 10;
+        match split {
+            Split::Train => self.range(0..train),
+            Split::HeldOut => self.range(train..self.len()),
+        }
+    }
+
+    /// Windows of `seq` tokens each, one after the other, with the token that follows
+    /// each; what is left at the end is too short for one.
+    ///
+    /// # Errors
+    /// There is not one window.
+    pub fn windows(&self, seq: usize) -> Result<Dataset<RowOfWindows>, DataError> {
+        Ok(Dataset::new(RowOfWindows::new(self.clone(), seq)?))
+    }
+
+    /// Windows of `seq` tokens from places drawn at random, without end.
+    ///
+    /// # Errors
+    /// There is not one window.
+    pub fn random_windows(
+        &self,
+        seq: usize,
+        seed: u64,
+    ) -> Result<Dataset<RandomWindows>, DataError> {
+        Ok(Dataset::new(RandomWindows::new(self.clone(), seq, seed)?))
+    }
+
+    /// The tokens of a range.
+    ///
+    /// # Errors
+    /// One is not of the vocabulary: where it is.
+    ///
+    /// # Panics
+    /// The range is not inside.
+    pub fn get(&self, range: Range<usize>) -> Result<Vec<i64>, DataError> {
+        assert!(range.end <= self.len(), "{range:?} of {}", self.len());
+        let start = self.part.start + range.start;
+        let tokens = (start..start + range.len()).map(|place| {
+            let token = self.at(place);
+            if (token as usize) < self.vocabulary {
+                return Ok(i64::from(token));
+            }
+            Err(DataError::Bad {
+                place: self.place_in_all(place),
+                what: format!(
+                    "token {token} is not of the vocabulary, which has {}",
+                    self.vocabulary
+                ),
+            })
+        });
+        tokens.collect()
+    }
+
+    /// Where a token is.
+    pub(super) fn place(&self, token: usize) -> Place {
+        self.place_in_all(self.part.start + token)
+    }
+
+    fn place_in_all(&self, token: usize) -> Place {
+        match &*self.data {
+            Data::Memory(_) => Place::Item(token),
+            Data::Mapped { path, width, .. } => Place::file(path, (token * width.bytes()) as u64),
+        }
+    }
+
+    fn all(&self) -> usize {
+        match &*self.data {
+            Data::Memory(tokens) => tokens.len(),
+            Data::Mapped { bytes, width, .. } => bytes.len() / width.bytes(),
+        }
+    }
+
+    fn at(&self, place: usize) -> u32 {
+        match &*self.data {
+            Data::Memory(tokens) => tokens[place],
+            Data::Mapped { bytes, width, .. } => width.token(bytes, place),
+        }
+    }
+
+    /// What a position in them depends on. Of large files only both ends are looked at.
+    pub(super) fn identity(&self) -> String {
+        let ends = ENDS.min(self.len());
+        let of = |sum, place: usize| {
+            crc32c::crc32c_append(sum, &self.at(self.part.start + place).to_le_bytes())
+        };
+        let places = (0..ends).chain(self.len() - ends..self.len());
+        let sum = places.fold(0, of);
+        format!("{} tokens with checksum {sum:08x}", self.len())
+    }
+
+    /// Maps a file of tokens; what they are is told by its name or by a file beside it.
+    ///
+    /// The tokens are unsigned, little-endian, without anything before or between them.
+    /// They have 2 bytes where the name ends with `.u16.bin` and 4 where it ends with
+    /// `.u32.bin`; of other names a file `NAME.json` says it: `{"dtype": "u16",
+    /// "vocabulary": 50257}`. Where that tells no vocabulary, the file is searched for
+    /// the largest token.
+    ///
+    /// # Errors
+    /// A file cannot be read, nothing tells what the tokens are, or there is not a whole
+    /// number of them.
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        file::open(path)
+    }
+
+    /// Writes tokens for [`Tokens::open`], with the file beside it: 2 bytes each where
+    /// `vocabulary` allows it.
+    ///
+    /// # Errors
+    /// A token is not below `vocabulary`; the file cannot be written.
+    pub fn write(path: &Path, tokens: &[u32], vocabulary: usize) -> Result<(), DataError> {
+        file::write(path, tokens, vocabulary)
+    }
+}

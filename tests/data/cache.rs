@@ -1,0 +1,128 @@
+//! Items that are made once.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gpipe::data::{DataError, Dataset, Made, Source};
+
+use super::{all, says};
+
+/// Items that count how often one is made.
+fn counted(made: &Arc<AtomicUsize>) -> Dataset<impl Source<Item = (i64, Vec<i64>)>> {
+    let made = Arc::clone(made);
+    let items = Dataset::new(Made::new(12, Ok)).shuffle(4, 1);
+    items.map_random(3, move |number, random| {
+        made.fetch_add(1, Ordering::Relaxed);
+        let row = vec![number as i64; 3];
+        Ok((random.below(100) as i64, row))
+    })
+}
+
+/// Two epochs of what a chain of pairs gives.
+fn epochs<S: Source<Item = (i64, Vec<i64>)>>(items: Dataset<S>) -> Vec<Vec<i64>> {
+    let flat = items.map(|(one, row)| Ok([vec![one], row].concat()));
+    all(flat.batch(5).workers(3).epochs(2)).unwrap()
+}
+
+#[test]
+fn a_memory_cache_makes_each_item_once() {
+    let made = Arc::new(AtomicUsize::new(0));
+    let plain = epochs(counted(&made));
+    assert_eq!(made.swap(0, Ordering::Relaxed), 24);
+    let cached = epochs(counted(&made).cache());
+    assert_eq!(made.load(Ordering::Relaxed), 12);
+    assert_eq!(cached[..3], plain[..3], "the first epoch's items");
+    assert_eq!(cached[3..], plain[..3], "for ever");
+}
+
+/// A resumed run has an empty cache, and must fill it with what the first run had in it.
+#[test]
+fn what_a_cache_holds_does_not_depend_on_the_epoch_that_filled_it() {
+    let made = Arc::new(AtomicUsize::new(0));
+    let batches = || {
+        let flat = counted(&made)
+            .cache()
+            .map(|(one, row)| Ok([vec![one], row].concat()));
+        flat.shuffle(6, 8).batch(5).epochs(2)
+    };
+    let whole = all(batches()).unwrap();
+    let mut loader = batches().load().unwrap();
+    for taken in 0..whole.len() {
+        let rest = all(batches().resume(&loader.state())).unwrap();
+        assert_eq!(rest, whole[taken..]);
+        loader.next();
+    }
+}
+
+#[test]
+fn a_file_cache_is_filled_once_and_used_by_later_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("items.cache");
+    let made = Arc::new(AtomicUsize::new(0));
+    let plain = epochs(counted(&made));
+    made.store(0, Ordering::Relaxed);
+    let first = epochs(counted(&made).cache_file(&path).unwrap());
+    assert_eq!(made.load(Ordering::Relaxed), 12);
+    assert_eq!([&first[..3], &first[3..]], [&plain[..3]; 2]);
+    let second = epochs(counted(&made).cache_file(&path).unwrap());
+    assert_eq!(made.load(Ordering::Relaxed), 12, "none is made anew");
+    assert_eq!(second, first);
+    let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+}
+
+#[test]
+fn a_cache_that_was_not_filled_is_begun_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("items.cache");
+    let made = Arc::new(AtomicUsize::new(0));
+    let cached = || counted(&made).cache_file(&path);
+    let some = cached().unwrap();
+    some.get(0, 3).unwrap();
+    says(
+        &cached().unwrap_err(),
+        &["another process is filling", "items.cache.partial"],
+    );
+    drop(some);
+    assert!(!path.exists());
+    // As a killed process leaves it.
+    fs::write(folder.path().join("items.cache.partial"), b"half a rec").unwrap();
+    made.store(0, Ordering::Relaxed);
+    epochs(cached().unwrap());
+    assert_eq!(made.load(Ordering::Relaxed), 12);
+    assert!(path.exists());
+}
+
+#[test]
+fn a_damaged_or_foreign_cache_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("items.cache");
+    let made = Arc::new(AtomicUsize::new(0));
+    epochs(counted(&made).cache_file(&path).unwrap());
+
+    let other = Dataset::new(Made::new(12, |number| Ok(number as i64)));
+    let error = other.cache_file(&path).unwrap_err();
+    says(
+        &error,
+        &["items.cache", "cache of other data", "delete the file"],
+    );
+
+    let whole = fs::read(&path).unwrap();
+    let read = |path: &Path| -> Result<(), DataError> {
+        let cache = counted(&made).cache_file(path)?;
+        (0..12).try_for_each(|index| cache.get(0, index).map(drop))
+    };
+    assert!(read(&path).is_ok());
+    for byte in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[byte] ^= 0x10;
+        fs::write(&path, &damaged).unwrap();
+        says(&read(&path).unwrap_err(), &["items.cache, byte "]);
+    }
+    for length in [0, 5, whole.len() / 2, whole.len() - 1] {
+        fs::write(&path, &whole[..length]).unwrap();
+        assert!(read(&path).is_err(), "cut at {length}");
+    }
+}
