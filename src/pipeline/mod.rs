@@ -5,6 +5,7 @@ mod clip;
 mod memory;
 mod programs;
 mod report;
+mod snapshot;
 mod ties;
 mod weights;
 mod wiring;
@@ -23,6 +24,7 @@ pub use builder::PipelineBuilder;
 pub(crate) use builder::share_of_cores;
 pub use memory::{MemoryReport, MemoryUse};
 pub use report::StepReport;
+pub(crate) use snapshot::{Draws, Fitting, Form};
 
 use programs::Programs;
 use ties::Ties;
@@ -57,6 +59,7 @@ pub struct Pipeline {
     ties: Ties,
     non_finite: NonFinite,
     measures_memory: bool,
+    seed: u64,
     steps: u64,
 }
 

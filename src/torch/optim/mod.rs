@@ -5,7 +5,7 @@ mod groups;
 mod state;
 
 pub(crate) use groups::Groups;
-pub(crate) use state::OptimizerState;
+pub(crate) use state::{OptimizerState, Parts};
 
 /// Adam with decoupled weight decay (Loshchilov & Hutter 2019).
 #[derive(Debug, Clone, Copy, PartialEq)]
