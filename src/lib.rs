@@ -16,6 +16,8 @@ pub mod engine;
 #[cfg(feature = "torch")]
 mod batch;
 #[cfg(feature = "torch")]
+pub mod checkpoint;
+#[cfg(feature = "torch")]
 pub mod data;
 #[cfg(feature = "torch")]
 mod error;

@@ -207,6 +207,7 @@ impl PipelineBuilder {
             ties,
             non_finite: self.non_finite,
             measures_memory: self.measure_memory,
+            seed: self.seed,
             steps: 0,
         })
     }

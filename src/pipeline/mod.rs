@@ -5,6 +5,7 @@ mod clip;
 mod memory;
 mod programs;
 mod report;
+mod snapshot;
 mod ties;
 mod weights;
 mod wiring;
@@ -22,6 +23,7 @@ use crate::torch::{LossFn, Mode, NonFinite, Sequential, StepSettings, TorchStage
 pub use builder::PipelineBuilder;
 pub use memory::{MemoryReport, MemoryUse};
 pub use report::StepReport;
+pub(crate) use snapshot::{Draws, Fitting, Form};
 
 use programs::Programs;
 use ties::Ties;
@@ -56,6 +58,7 @@ pub struct Pipeline {
     ties: Ties,
     non_finite: NonFinite,
     measures_memory: bool,
+    seed: u64,
     steps: u64,
 }
 

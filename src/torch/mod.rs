@@ -1,5 +1,6 @@
 //! Stages over libtorch: layers, autograd, random numbers, devices.
 
+mod copies;
 mod device;
 mod error;
 mod ffi;
@@ -39,7 +40,7 @@ pub(crate) use ffi::copy as copy_tensor;
 pub(crate) use ffi::thread_time;
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
-pub(crate) use stage::{Books, Page, StageSpec, TorchStage, Used};
+pub(crate) use stage::{Books, Page, Portable, Role, StageSpec, TorchStage, Used};
 pub(crate) use step::{Mode, StepSettings};
 
 use std::cell::Cell;

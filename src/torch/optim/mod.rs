@@ -5,7 +5,7 @@ mod groups;
 mod state;
 
 pub(crate) use groups::Groups;
-pub(crate) use state::OptimizerState;
+pub(crate) use state::{OptimizerState, Parts};
 
 /// Adam (Kingma & Ba 2015), whose weight decay, if any, is that of a squared penalty:
 /// part of the gradient, and so of both means. [`AdamW`] decays weights by themselves.

@@ -1,10 +1,13 @@
 //! Updates of one stage's parameters, through libtorch's fused kernels.
 
+mod portable;
+
 use tch::{Kind, Tensor};
 
 use super::{AdamW, Groups, OptimizerKind, Sgd};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, AdamNumbers, SgdNumbers};
+pub(crate) use portable::Parts;
 
 /// What an optimizer remembers of each parameter of one stage.
 #[derive(Debug, Default)]

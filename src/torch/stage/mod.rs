@@ -14,6 +14,7 @@ mod flight;
 mod forward;
 mod gradients;
 mod ledger;
+mod portable;
 mod run;
 mod segment;
 
@@ -36,6 +37,7 @@ use crate::engine::Stage;
 use flight::{Flight, Half};
 use ledger::Ledger;
 pub(crate) use ledger::{Books, Page, Used};
+pub(crate) use portable::{Portable, Role};
 use segment::Segment;
 
 /// What a stage is made from.

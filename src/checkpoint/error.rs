@@ -1,0 +1,197 @@
+//! What can go wrong with a checkpoint, and what to do about it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Why a checkpoint was not written, or cannot be used.
+///
+/// Whatever it is, training goes on from where it was, and checkpoints that were
+/// whole before are whole still.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// A file or folder cannot be written.
+    #[error("cannot {action} {}: {source}; {}", .path.display(), advice(.source))]
+    Write {
+        /// What was to be done: `write`, `create`, `rename`, …
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Another process is writing checkpoints there.
+    #[error(
+        "{}: another process is writing checkpoints here; wait for it to end, or choose another \
+         folder", .folder.display()
+    )]
+    InUse {
+        /// The folder of checkpoints.
+        folder: PathBuf,
+    },
+    /// A file or folder cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is nothing to go on from.
+    #[error("{}: no checkpoint here (a folder named like step-00000100)", .folder.display())]
+    None {
+        /// The folder of checkpoints.
+        folder: PathBuf,
+    },
+    /// A file of the checkpoint is not there.
+    #[error("{}: the file is missing, so the checkpoint is incomplete; use another one", .path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file has another size than the manifest says.
+    #[error(
+        "{}: the file has {found} bytes, but the manifest says {expected}: it was cut off, or \
+         replaced; use another checkpoint", .path.display()
+    )]
+    Size {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that the manifest says.
+        expected: u64,
+        /// Bytes that there are.
+        found: u64,
+    },
+    /// A file's content is not what was written.
+    #[error(
+        "{}: the checksum is wrong: the file has been damaged or changed since it was written; \
+         use another checkpoint", .path.display()
+    )]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file is something else than a part of this checkpoint.
+    #[error("{}: not a file of this checkpoint: {why}", .path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A manifest of another version of the format.
+    #[error(
+        "{}: a checkpoint of version {found}, but this program reads version {known}; use the \
+         program that wrote it, or a newer one", .path.display()
+    )]
+    Version {
+        /// The manifest.
+        path: PathBuf,
+        /// Its version.
+        found: u64,
+        /// The version that can be read.
+        known: u64,
+    },
+    /// The checkpoint is another model's or another optimizer's.
+    #[error("{}: the checkpoint does not fit: {why}", .path.display())]
+    Fit {
+        /// The shard, or the folder where something is in none of the shards.
+        path: PathBuf,
+        /// What does not fit.
+        why: String,
+    },
+    /// A tensor has a type of numbers that safetensors files do not know.
+    #[error("`{name}` has numbers of type {kind}, which a checkpoint cannot hold")]
+    Kind {
+        /// The parameter or buffer.
+        name: String,
+        /// Its type, as libtorch calls it.
+        kind: String,
+    },
+    /// The writing thread ended without a result.
+    #[error("writing {} broke off: {why}", .folder.display())]
+    Broken {
+        /// The folder of checkpoints.
+        folder: PathBuf,
+        /// What the thread said.
+        why: String,
+    },
+    /// The pipeline could not do its part.
+    #[error(transparent)]
+    Pipeline(#[from] crate::Error),
+}
+
+impl CheckpointError {
+    /// Whether the checkpoint itself is no good, so that an older one may help.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. }
+                | Self::Missing { .. }
+                | Self::Size { .. }
+                | Self::Checksum { .. }
+                | Self::Foreign { .. }
+        )
+    }
+
+    /// Whether the caller asked for something that cannot be, rather than something
+    /// failed on the way.
+    pub fn is_wrong_use(&self) -> bool {
+        match self {
+            Self::None { .. } | Self::Fit { .. } | Self::Version { .. } | Self::InUse { .. } => {
+                true
+            }
+            Self::Pipeline(error) => error.is_wrong_use(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn write(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Write {
+            action,
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    pub(super) fn read(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        if source.kind() == io::ErrorKind::NotFound {
+            return Self::Missing { path };
+        }
+        Self::Read { path, source }
+    }
+
+    pub(super) fn foreign(path: &Path, why: impl Into<String>) -> Self {
+        Self::Foreign {
+            path: path.to_owned(),
+            why: why.into(),
+        }
+    }
+
+    pub(super) fn fit(path: &Path, why: impl Into<String>) -> Self {
+        Self::Fit {
+            path: path.to_owned(),
+            why: why.into(),
+        }
+    }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    use io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::StorageFull => {
+            "free some space, keep fewer checkpoints, or choose a folder on another disk"
+        }
+        Kind::QuotaExceeded | Kind::FileTooLarge => {
+            "raise the limit, or choose a folder that has none"
+        }
+        Kind::PermissionDenied | Kind::ReadOnlyFilesystem => {
+            "choose a folder that you may write to"
+        }
+        Kind::NotADirectory | Kind::AlreadyExists => "choose another folder",
+        _ => "checkpoints from before are as they were",
+    }
+}

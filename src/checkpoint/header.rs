@@ -1,0 +1,155 @@
+//! Reading shards: first what is in them, with everything verified, then tensors.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::Metadata;
+use tch::Tensor;
+
+use super::error::CheckpointError;
+use super::label;
+use super::manifest::ShardEntry;
+use crate::pipeline::Form;
+use crate::torch::{Portable, Role};
+
+/// Types and shapes of a shard's tensors.
+pub(super) type Header = BTreeMap<(Role, String), Form>;
+
+/// The longest header that is read, as in the safetensors crate.
+const MOST_HEADER: u64 = 100_000_000;
+
+/// Reads a shard once, in pieces, and believes nothing before its checksum is right.
+pub(super) fn verify(path: &Path, entry: &ShardEntry) -> Result<Header, CheckpointError> {
+    let failed = |error| CheckpointError::read(path, error);
+    let mut file = open(path, entry)?;
+    let mut start = [0; 8];
+    let mut sum = blake3::Hasher::new();
+    let mut text = Vec::new();
+    if entry.bytes >= 8 {
+        file.read_exact(&mut start).map_err(failed)?;
+        sum.update(&start);
+        let length = u64::from_le_bytes(start).min(MOST_HEADER);
+        (&mut file)
+            .take(length)
+            .read_to_end(&mut text)
+            .map_err(failed)?;
+        sum.update(&text);
+    }
+    sum.update_reader(file).map_err(failed)?;
+    check_sum(&sum, path, entry)?;
+    if u64::from_le_bytes(start) != text.len() as u64 || text.is_empty() {
+        return Err(CheckpointError::foreign(path, "it has no header"));
+    }
+    let room = entry.bytes - 8 - text.len() as u64;
+    header(&text, room, path, entry)
+}
+
+/// The tensors of a shard, verified again: the file may have been changed since.
+pub(super) fn tensors(path: &Path, entry: &ShardEntry) -> Result<Vec<Portable>, CheckpointError> {
+    let failed = |error| CheckpointError::read(path, error);
+    let mut bytes = Vec::new();
+    let mut file = open(path, entry)?.take(entry.bytes);
+    file.read_to_end(&mut bytes).map_err(failed)?;
+    let mut sum = blake3::Hasher::new();
+    sum.update(&bytes);
+    check_sum(&sum, path, entry)?;
+    let foreign = |why: String| CheckpointError::foreign(path, why);
+    let shard = SafeTensors::deserialize(&bytes).map_err(|error| foreign(error.to_string()))?;
+    let views = shard.tensors().into_iter();
+    views
+        .map(|(label, view)| {
+            let (role, name) = named(&label).map_err(foreign)?;
+            let (kind, shape) = form(view.dtype(), view.shape()).map_err(foreign)?;
+            let tensor = Tensor::f_from_data_size(view.data(), &shape, kind)
+                .map_err(|error| CheckpointError::Pipeline(error.into()))?;
+            Ok(Portable { role, name, tensor })
+        })
+        .collect()
+}
+
+/// Opens a file that has the right size.
+fn open(path: &Path, entry: &ShardEntry) -> Result<File, CheckpointError> {
+    let failed = |error| CheckpointError::read(path, error);
+    // Asked before it is opened: opening a pipe would wait for a writer.
+    let about = std::fs::metadata(path).map_err(failed)?;
+    if !about.is_file() {
+        return Err(CheckpointError::foreign(path, "it is not a file"));
+    }
+    if about.len() != entry.bytes {
+        return Err(CheckpointError::Size {
+            path: path.to_owned(),
+            expected: entry.bytes,
+            found: about.len(),
+        });
+    }
+    File::open(path).map_err(failed)
+}
+
+fn check_sum(sum: &blake3::Hasher, path: &Path, entry: &ShardEntry) -> Result<(), CheckpointError> {
+    if sum.finalize().to_hex().as_str() == entry.blake3 {
+        return Ok(());
+    }
+    Err(CheckpointError::Checksum {
+        path: path.to_owned(),
+    })
+}
+
+/// What a header says, if that is what the format allows and fills the file.
+fn header(
+    text: &[u8],
+    room: u64,
+    path: &Path,
+    entry: &ShardEntry,
+) -> Result<Header, CheckpointError> {
+    let foreign = |why: String| CheckpointError::foreign(path, why);
+    let metadata: Metadata = serde_json::from_slice(text)
+        .map_err(|error| foreign(format!("its header is none: {error}")))?;
+    let mut header = Header::new();
+    let mut places = Vec::new();
+    for (label, info) in metadata.tensors() {
+        let (role, name) = named(&label).map_err(foreign)?;
+        let (kind, shape) =
+            form(info.dtype, &info.shape).map_err(|why| foreign(format!("`{label}`: {why}")))?;
+        let bytes = shape
+            .iter()
+            .try_fold(kind.elt_size_in_bytes() as u64, |bytes, &size| {
+                bytes.checked_mul(size as u64)
+            });
+        places.push((info.data_offsets, bytes, label));
+        header.insert((role, name), (kind, shape));
+    }
+    places.sort();
+    let mut end = 0;
+    for ((from, to), bytes, label) in places {
+        if from as u64 != end || bytes.and_then(|bytes| end.checked_add(bytes)) != Some(to as u64) {
+            return Err(foreign(format!("`{label}` is not where it should be")));
+        }
+        end = to as u64;
+    }
+    if end != room || header.len() as u64 != entry.tensors {
+        let (has, says) = (header.len(), entry.tensors);
+        let why = format!(
+            "its header has {has} tensors of {end} bytes, where the manifest says {says} and there \
+             are {room} bytes"
+        );
+        return Err(foreign(why));
+    }
+    Ok(header)
+}
+
+fn named(label: &str) -> Result<(Role, String), String> {
+    let found = label::parse(label).map(|(role, name)| (role, name.to_owned()));
+    found.ok_or_else(|| {
+        format!("it has a tensor `{label}`, which is neither of a model nor of an optimizer")
+    })
+}
+
+fn form(dtype: safetensors::Dtype, shape: &[usize]) -> Result<Form, String> {
+    let kind = label::kind(dtype).ok_or_else(|| format!("libtorch has no type {dtype}"))?;
+    let sizes = shape.iter().map(|&size| i64::try_from(size));
+    let sizes = sizes.collect::<Result<_, _>>();
+    Ok((kind, sizes.map_err(|_| format!("a shape of {shape:?}"))?))
+}

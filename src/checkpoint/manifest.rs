@@ -1,0 +1,188 @@
+//! `manifest.json`: what belongs to a checkpoint.
+//!
+//! The last field is the BLAKE3 checksum of all bytes of the file before it, so
+//! that a manifest that was changed anywhere is known as such before it is believed.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::error::CheckpointError;
+use super::extras::Extras;
+use crate::pipeline::Draws;
+
+pub(super) const FILE: &str = "manifest.json";
+
+/// The version that is written, and the only one that is read.
+pub(super) const VERSION: u64 = 1;
+const FORMAT: &str = "gpipe checkpoint";
+
+/// No manifest is larger; nothing larger is read.
+pub(super) const MOST_BYTES: u64 = 256 << 20;
+
+/// Begin and end of the last field.
+const SEAL: (&[u8], &[u8]) = (b",\n  \"blake3\": \"", b"\"\n}\n");
+const DIGITS: usize = 2 * blake3::OUT_LEN;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    format: String,
+    version: u64,
+    /// Steps that the run has done.
+    pub(super) step: u64,
+    pub(super) random: Random,
+    pub(super) libtorch: String,
+    pub(super) config: String,
+    pub(super) parts: BTreeMap<String, Value>,
+    pub(super) shards: Vec<ShardEntry>,
+}
+
+/// What random layers draw from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Random {
+    pub(super) seed: u64,
+    pub(super) steps: u64,
+}
+
+/// A file of tensors.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ShardEntry {
+    pub(super) file: String,
+    pub(super) bytes: u64,
+    /// In lower-case hexadecimal digits.
+    pub(super) blake3: String,
+    pub(super) tensors: u64,
+}
+
+/// What is looked at before the rest: other versions have other fields.
+#[derive(Deserialize)]
+struct Kind {
+    format: String,
+    version: u64,
+}
+
+impl Manifest {
+    pub(super) fn new(extras: Extras, draws: Draws, shards: Vec<ShardEntry>) -> Self {
+        Self {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            step: extras.step,
+            random: Random {
+                seed: draws.seed,
+                steps: draws.steps,
+            },
+            libtorch: crate::libtorch_version(),
+            config: extras.config,
+            parts: extras.parts,
+            shards,
+        }
+    }
+
+    /// The file's text, sealed.
+    pub(super) fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec_pretty(self)?;
+        // The closing brace comes after the seal.
+        bytes.truncate(bytes.trim_ascii_end().len() - 1);
+        bytes.truncate(bytes.trim_ascii_end().len());
+        let sum = blake3::hash(&bytes).to_hex();
+        bytes.extend_from_slice(SEAL.0);
+        bytes.extend_from_slice(sum.as_bytes());
+        bytes.extend_from_slice(SEAL.1);
+        Ok(bytes)
+    }
+
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    /// It is not what somebody sealed, is of another version, or says what cannot be.
+    pub(super) fn from_bytes(bytes: &[u8], path: &Path) -> Result<Self, CheckpointError> {
+        let sealed = unsealed(bytes, path)?;
+        // The seal stands in the place of the brace.
+        let text = [sealed, b"}"].concat();
+        let wrong = |error: serde_json::Error| {
+            CheckpointError::foreign(path, format!("not a manifest: {error}"))
+        };
+        let kind: Kind = serde_json::from_slice(&text).map_err(wrong)?;
+        if kind.format != FORMAT {
+            let why = format!("its format is `{}`, not `{FORMAT}`", kind.format);
+            return Err(CheckpointError::foreign(path, why));
+        }
+        if kind.version != VERSION {
+            return Err(CheckpointError::Version {
+                path: path.to_owned(),
+                found: kind.version,
+                known: VERSION,
+            });
+        }
+        let manifest: Self = serde_json::from_slice(&text).map_err(wrong)?;
+        manifest.check(path)?;
+        Ok(manifest)
+    }
+
+    fn check(&self, path: &Path) -> Result<(), CheckpointError> {
+        let mut seen = HashSet::new();
+        for shard in &self.shards {
+            if !is_plain(&shard.file) {
+                let why = format!(
+                    "it names the file `{}`, which is not one of its own folder",
+                    shard.file.escape_debug()
+                );
+                return Err(CheckpointError::foreign(path, why));
+            }
+            if !seen.insert(&shard.file) {
+                let why = format!("it names the file `{}` twice", shard.file);
+                return Err(CheckpointError::foreign(path, why));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn draws(&self) -> Draws {
+        Draws {
+            seed: self.random.seed,
+            steps: self.random.steps,
+        }
+    }
+
+    pub(super) fn extras(self) -> Extras {
+        let mut extras = Extras::new(self.step).config(self.config);
+        extras.parts = self.parts;
+        extras
+    }
+}
+
+/// The name of the file that holds a stage's tensors.
+pub(super) fn shard_file(stage: usize) -> String {
+    format!("stage-{stage}.safetensors")
+}
+
+/// Whether a name leads to a shard in the manifest's own folder and nowhere else.
+fn is_plain(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.ends_with(".safetensors")
+        && name.len() <= 128
+        && name.chars().all(allowed)
+        && !name.starts_with('.')
+}
+
+/// What the seal was put under, if it is unbroken.
+fn unsealed<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a [u8], CheckpointError> {
+    let without_end = bytes.strip_suffix(SEAL.1);
+    let found = without_end.and_then(|rest| rest.split_at_checked(rest.len().checked_sub(DIGITS)?));
+    let found = found.and_then(|(rest, sum)| Some((rest.strip_suffix(SEAL.0)?, sum)));
+    let Some((sealed, sum)) = found else {
+        let why = "it does not end with a checksum: it was cut off, damaged, or changed by hand";
+        return Err(CheckpointError::foreign(path, why));
+    };
+    if blake3::hash(sealed).to_hex().as_bytes() != sum {
+        return Err(CheckpointError::Checksum {
+            path: path.to_owned(),
+        });
+    }
+    Ok(sealed)
+}

@@ -1,0 +1,111 @@
+//! What an optimizer remembers, as named tensors: to be saved, and put back on any
+//! stage, whatever the partition.
+
+use std::collections::BTreeMap;
+
+use tch::{Kind, Tensor};
+
+use super::{OptimizerState, Slot};
+use crate::torch::copies::like;
+use crate::torch::error::TorchError;
+use crate::torch::optim::OptimizerKind;
+
+const MEAN: &str = "mean";
+const SQUARE: &str = "square";
+const STEPS: &str = "steps";
+const MOMENTUM: &str = "momentum";
+
+/// What is remembered of one parameter: tensors by the names of its parts.
+pub(crate) type Parts = BTreeMap<String, Tensor>;
+
+impl OptimizerState {
+    /// Handles to what is remembered of the parameter at `place`; none: nothing is.
+    pub(crate) fn parts(&self, place: usize) -> Vec<(&'static str, &Tensor)> {
+        match self.slots.get(place) {
+            Some(Some(Slot::AdamW {
+                mean,
+                square,
+                steps,
+            })) => vec![(MEAN, mean), (SQUARE, square), (STEPS, steps)],
+            Some(Some(Slot::Momentum(buffer))) => vec![(MOMENTUM, buffer)],
+            Some(None) | None => Vec::new(),
+        }
+    }
+
+    /// Remembers these parts of the parameter at `place`, which [`check`] has passed.
+    ///
+    /// # Errors
+    /// libtorch refuses.
+    pub(crate) fn remember(
+        &mut self,
+        place: usize,
+        parameter: &Tensor,
+        parts: &Parts,
+    ) -> Result<(), TorchError> {
+        if self.slots.len() <= place {
+            self.slots.resize_with(place + 1, || None);
+        }
+        self.slots[place] = match (parts.get(MEAN), parts.get(SQUARE), parts.get(STEPS)) {
+            (Some(mean), Some(square), Some(steps)) => Some(Slot::AdamW {
+                mean: like(parameter, mean)?,
+                square: like(parameter, square)?,
+                steps: steps.f_to_device(parameter.device())?,
+            }),
+            _ => match parts.get(MOMENTUM) {
+                Some(momentum) => Some(Slot::Momentum(like(parameter, momentum)?)),
+                None => None,
+            },
+        };
+        Ok(())
+    }
+}
+
+impl OptimizerKind {
+    /// What updates of this kind remember of a parameter.
+    fn remembers(&self) -> &'static [&'static str] {
+        match self {
+            Self::AdamW(_) => &[MEAN, SQUARE, STEPS],
+            Self::Sgd(sgd) if sgd.momentum != 0.0 => &[MOMENTUM],
+            Self::Sgd(_) => &[],
+        }
+    }
+
+    /// Whether saved parts of a parameter, by name with type and shape, are what
+    /// updates of this kind go on with.
+    ///
+    /// # Errors
+    /// They are another kind's, or do not fit the parameter; in words.
+    pub(crate) fn check_parts<'a>(
+        &self,
+        (kind, shape): (Kind, &[i64]),
+        parts: impl Iterator<Item = (&'a str, Kind, &'a [i64])>,
+    ) -> Result<(), String> {
+        let wanted = self.remembers();
+        let mut found = Vec::new();
+        for (part, own_kind, own_shape) in parts {
+            let scalar = part == STEPS;
+            let (kind, shape): (Kind, &[i64]) = if scalar {
+                (Kind::Float, &[])
+            } else {
+                (kind, shape)
+            };
+            if !wanted.contains(&part) {
+                return Err(format!(
+                    "it has `{part}`, which this optimizer does not use: it was saved with another \
+                     kind of optimizer; resume with that one, or load the weights alone"
+                ));
+            }
+            if (own_kind, own_shape) != (kind, shape) {
+                return Err(format!(
+                    "its `{part}` is {own_kind:?} of shape {own_shape:?}, not {kind:?} of shape {shape:?}"
+                ));
+            }
+            found.push(part);
+        }
+        // Nothing at all is a parameter that has not been updated yet.
+        match wanted.iter().find(|part| !found.contains(part)) {
+            Some(part) if !found.is_empty() => Err(format!("it lacks `{part}`")),
+            _ => Ok(()),
+        }
+    }
+}
