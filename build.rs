@@ -15,7 +15,8 @@ mod shim {
     use std::path::Path;
 
     const FOLDER: &str = "src/torch/shim";
-    const SOURCES: [&str; 8] = [
+    const SOURCES: [&str; 9] = [
+        "autocast.cpp",
         "graph.cpp",
         "gradients.cpp",
         "memory.cpp",

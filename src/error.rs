@@ -36,6 +36,17 @@ pub enum Error {
     /// libtorch refused outside of a stage.
     #[error(transparent)]
     Torch(#[from] TorchError),
+    /// Nothing that a loss scale could do makes the gradients finite. The step is undone.
+    #[error(
+        "{what} is not finite, with a loss scale as small as {scale}: the model itself leaves the \
+         range of fp16 (find out where with `NonFinite::Fail`, use bf16, or train more gently)"
+    )]
+    LossScale {
+        /// The loss scale of the step.
+        scale: f64,
+        /// What is not finite.
+        what: String,
+    },
     /// A layer failed while it was profiled.
     #[error("layer `{layer}`, {action}: {source:#}")]
     Profile {

@@ -41,12 +41,12 @@ pub use {
     batch::BatchError,
     error::Error,
     optim::{LrKind, LrSchedule, Optimizer},
-    pipeline::{MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepReport},
+    pipeline::{LossScale, MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepReport},
     profile::{Doubt, LayerSpread, MeasuredLink, ProfileOptions, Profiled, Sample, profile},
     torch::{
-        Adam, AdamW, Context, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, Recompute,
-        Sequential, Sgd, TorchError, Values, Variable, cuda_available, intra_op_threads, layers,
-        libtorch_version, memory, on_values, parse_device,
+        Adam, AdamW, Context, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, Precision,
+        Recompute, Sequential, Sgd, TorchError, Values, Variable, cuda_available, intra_op_threads,
+        layers, libtorch_version, memory, on_values, parse_device,
     },
 };
 

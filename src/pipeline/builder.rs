@@ -10,13 +10,15 @@ use gpipe_partitioner::{
 use tch::Device;
 
 use super::Pipeline;
+use super::loss_scale::{LossScale, Scaler};
 use super::programs::{Programs, Source};
 use super::ties::Ties;
 use super::wiring::Wiring;
 use crate::engine::{Engine, StageBuilder};
 use crate::error::Error;
 use crate::torch::{
-    self, Books, NonFinite, Recompute, Sequential, Skip, StageSpec, TorchError, TorchStage,
+    self, Books, NonFinite, Precision, Recompute, Sequential, Skip, StageSpec, TorchError,
+    TorchStage,
 };
 
 /// Settings of a [`Pipeline`]; [`PipelineBuilder::build`] checks them together.
@@ -29,6 +31,8 @@ pub struct PipelineBuilder {
     balance: Option<Vec<usize>>,
     schedule: Source,
     recompute: Recompute,
+    precision: Precision,
+    loss_scale: LossScale,
     non_finite: NonFinite,
     measure_memory: bool,
     seed: u64,
@@ -45,6 +49,8 @@ impl PipelineBuilder {
             balance: None,
             schedule: Source::Kind(ScheduleKind::OneFOneB),
             recompute: Recompute::Never,
+            precision: Precision::F32,
+            loss_scale: LossScale::default(),
             non_finite: NonFinite::Allow,
             measure_memory: false,
             seed: 0,
@@ -133,6 +139,23 @@ impl PipelineBuilder {
         Ok(self)
     }
 
+    /// In which type of numbers layers and the loss function compute; single precision
+    /// by default. Parameters and gradients stay single precision, and what inference
+    /// gives is converted to it.
+    #[must_use]
+    pub fn precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
+    }
+
+    /// How gradients are kept in the range of [`Precision::Fp16`]; of no consequence for
+    /// other precisions.
+    #[must_use]
+    pub fn loss_scale(mut self, loss_scale: LossScale) -> Self {
+        self.loss_scale = loss_scale;
+        self
+    }
+
     /// What becomes of a step with NaN or infinity in it; allowed by default.
     #[must_use]
     pub fn on_non_finite(mut self, non_finite: NonFinite) -> Self {
@@ -175,6 +198,8 @@ impl PipelineBuilder {
         self.check()?;
         let shape = self.shape()?;
         let skips: Arc<[Skip]> = self.model.skips().map_err(Error::Settings)?.into();
+        let scaled = self.precision == Precision::Fp16;
+        let scaler = scaled.then(|| Scaler::new(self.loss_scale)).transpose()?;
         let partition = self.partition(shape.stages())?;
         self.check_recompute(shape.stages())?;
         torch::prepare(&self.devices).map_err(|error| Error::Settings(error.to_string()))?;
@@ -205,6 +230,8 @@ impl PipelineBuilder {
             partition,
             programs,
             ties,
+            precision: self.precision,
+            scaler,
             non_finite: self.non_finite,
             measures_memory: self.measure_memory,
             seed: self.seed,
@@ -362,6 +389,7 @@ impl PipelineBuilder {
             range,
             skips: Arc::clone(skips),
             recompute: self.recompute.clone(),
+            precision: self.precision,
             books: None,
         }
     }

@@ -2,6 +2,7 @@
 
 mod builder;
 mod clip;
+mod loss_scale;
 mod memory;
 mod programs;
 mod report;
@@ -18,13 +19,17 @@ use tch::{Device, Tensor};
 use crate::batch;
 use crate::engine::{EdgeId, Engine, Entry, Outcome, Program, Stage};
 use crate::error::Error;
-use crate::torch::{LossFn, Mode, NonFinite, Sequential, StepSettings, TorchStage, Values};
+use crate::torch::{
+    LossFn, Mode, NonFinite, Precision, Sequential, StepSettings, TorchStage, Values,
+};
 
 pub use builder::PipelineBuilder;
+pub use loss_scale::LossScale;
 pub use memory::{MemoryReport, MemoryUse};
 pub use report::StepReport;
 pub(crate) use snapshot::{Draws, Fitting, Form};
 
+use loss_scale::Scaler;
 use programs::Programs;
 use ties::Ties;
 use wiring::Purpose;
@@ -56,6 +61,8 @@ pub struct Pipeline {
     partition: Partition,
     programs: Programs,
     ties: Ties,
+    precision: Precision,
+    scaler: Option<Scaler>,
     non_finite: NonFinite,
     measures_memory: bool,
     seed: u64,
@@ -136,6 +143,7 @@ impl Pipeline {
             shares: shares.clone(),
             input_gradient,
             non_finite: self.non_finite,
+            loss_scale: self.loss_scale(),
         };
         let settings = Arc::new(StepSettings {
             step: self.steps,
@@ -174,7 +182,8 @@ impl Pipeline {
             mode: Mode::Infer,
         });
         let outcome = self.engine.step(&program, settings, entries)?;
-        Ok(batch::gather(outcome.exits.into_values().collect())?)
+        let outputs = batch::gather(outcome.exits.into_values().collect())?;
+        Ok(outputs.try_map(|output| self.precision.widened(output))?)
     }
 
     /// [`Pipeline::forward_values`] for a model of one output.
@@ -215,6 +224,11 @@ impl Pipeline {
         Ok(program.schedule().clone())
     }
 
+    /// In which type of numbers layers and the loss function compute.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
     /// Training steps done: what random layers derive their numbers from.
     pub fn steps(&self) -> u64 {
         self.steps
@@ -240,37 +254,44 @@ impl Pipeline {
         shares: &[f64],
     ) -> Result<StepReport, Error> {
         let losses = report::losses(outcome.exits.into_values(), shares)?;
+        let memory = self.memory(program.schedule())?;
+        let loss_scale = self.loss_scale();
+        let non_finite = self.non_finite(losses.total)?;
+        let factor = losses.factor(loss_scale);
         let gradients: Vec<Values> = outcome.gradients.into_values().collect();
         let input_gradient = if gradients.is_empty() {
             None
         } else {
-            Some(batch::gather(gradients)?)
+            Some(scaled(batch::gather(gradients)?, factor)?)
         };
-        let memory = self.memory(program.schedule())?;
-        let non_finite = self.non_finite(losses.total)?;
-        if non_finite.is_some() {
+        if let Some(what) = &non_finite {
             self.undo()?;
+            let scaler = self.scaler.as_mut();
+            scaler.map_or(Ok(()), |scaler| scaler.overflowed(what))?;
         } else {
             self.ties.sum(&mut self.engine)?;
-            if let Some(factor) = losses.scale {
+            if let Some(factor) = factor {
                 self.engine
                     .on_each(move |_, stage| Ok(stage.scale_step(factor)?))?;
             }
+            self.scaler.iter_mut().for_each(Scaler::succeeded);
         }
         let mut report = StepReport::new(losses.total, outcome.timeline, program.schedule());
         report.input_gradient = input_gradient;
         report.non_finite = non_finite;
+        report.loss_scale = loss_scale;
         report.memory = memory;
         Ok(report)
     }
 
     /// What is not finite in the step that just ended, where anybody wants to know.
     fn non_finite(&mut self, loss: f64) -> Result<Option<String>, Error> {
-        if self.non_finite != NonFinite::Skip {
+        let skips = self.non_finite == NonFinite::Skip;
+        if !skips && self.scaler.is_none() {
             return Ok(None);
         }
-        if !loss.is_finite() {
-            return Ok(Some(format!("the loss is {loss}")));
+        if skips && !loss.is_finite() {
+            return Ok(Some(format!("the loss ({loss})")));
         }
         let found = self
             .engine
@@ -278,6 +299,14 @@ impl Pipeline {
         let first = found.into_iter().flatten().next();
         Ok(first.map(|name| format!("the gradient of `{name}`")))
     }
+}
+
+/// Gradients times a factor, where there is one.
+fn scaled(gradients: Values, factor: Option<f64>) -> Result<Values, Error> {
+    let Some(factor) = factor else {
+        return Ok(gradients);
+    };
+    Ok(gradients.try_map(|grad| grad.f_mul_scalar(factor))?)
 }
 
 /// Micro-batches for each edge from the caller, in the order of the edges.

@@ -20,9 +20,13 @@ pub struct StepReport {
     /// Gradient of the input, where it required one.
     pub input_gradient: Option<Values>,
     /// What was not finite, in words, where the step was skipped for it
-    /// ([`NonFinite::Skip`](crate::NonFinite::Skip)): the loss is then that of the
+    /// ([`NonFinite::Skip`](crate::NonFinite::Skip), or an overflow of
+    /// [`Precision::Fp16`](crate::Precision::Fp16)): the loss is then that of the
     /// skipped step, and gradients and buffers are what they were before.
     pub non_finite: Option<String>,
+    /// What the loss's gradient was multiplied with in this step, where it was. All
+    /// gradients have been divided by it.
+    pub loss_scale: Option<f64>,
     /// What activations took, where the pipeline measures it
     /// ([`PipelineBuilder::measure_memory`](crate::PipelineBuilder::measure_memory)).
     pub memory: Option<MemoryReport>,
@@ -38,6 +42,7 @@ impl StepReport {
             predicted,
             input_gradient: None,
             non_finite: None,
+            loss_scale: None,
             memory: None,
         }
     }
@@ -74,6 +79,17 @@ pub(super) struct Losses {
     /// What the gradients must still be multiplied with: they were weighted by
     /// the loss function's own weights, whose sum only now is known.
     pub(super) scale: Option<f64>,
+}
+
+impl Losses {
+    /// What gradients must still be multiplied with, of a step under this loss scale.
+    pub(super) fn factor(&self, loss_scale: Option<f64>) -> Option<f64> {
+        match (self.scale, loss_scale) {
+            (None, None) => None,
+            // Powers of two: dividing by one loses no bits.
+            (own, scale) => Some(own.unwrap_or(1.0) / scale.unwrap_or(1.0)),
+        }
+    }
 }
 
 /// Adds up what the last stage sent, in micro-batch order.

@@ -18,8 +18,8 @@ use crate::error::Error;
 use crate::memory::Account;
 use crate::torch::thread_time;
 use crate::torch::{
-    LayerBuilder, LossFn, Mode, NonFinite, Recompute, Sequential, Skip, StageSpec, StepSettings,
-    TorchStage, Values,
+    LayerBuilder, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Skip, StageSpec,
+    StepSettings, TorchStage, Values,
 };
 
 /// Micro-batches of a step. The first one makes the gradients of the parameters and
@@ -113,6 +113,7 @@ impl Chain {
                 range: number..number + 1,
                 skips: Arc::clone(&plan.skips),
                 recompute: Recompute::Never,
+                precision: Precision::F32,
                 books: None,
             };
             let account = match plan.device {
@@ -177,6 +178,7 @@ impl Chain {
             shares: vec![1.0 / MICROS as f64; MICROS],
             input_gradient: flow.main.present().any(Tensor::requires_grad),
             non_finite: NonFinite::Allow,
+            loss_scale: None,
         };
         let settings = Arc::new(StepSettings { step: 0, mode });
         for unit in &mut self.units {

@@ -5,6 +5,8 @@ use std::fmt::Debug;
 use gpipe_partitioner::MicroId;
 use tch::{Device, Tensor, nn};
 
+use super::ffi::Autocast;
+use super::precision::Precision;
 use super::skips::SkipBox;
 use super::values::Values;
 
@@ -59,6 +61,7 @@ pub struct Context {
     pub(crate) micro: MicroId,
     pub(crate) device: Device,
     pub(crate) recomputing: bool,
+    pub(crate) precision: Precision,
     pub(crate) skips: SkipBox,
 }
 
@@ -83,6 +86,25 @@ impl Context {
     /// count it again. Changes that it makes to buffers are undone.
     pub fn recomputing(&self) -> bool {
         self.recomputing
+    }
+
+    /// In which type of numbers the pipeline computes.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
+    /// Runs `f` in single precision, for what a shorter type would lose: operators take
+    /// and give what they are given. Tensors that are short already stay so unless `f`
+    /// converts them.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn full_precision<T>(&self, f: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        if self.precision == Precision::F32 {
+            return f();
+        }
+        let _off = Autocast::open(self.device, Precision::F32)?;
+        f()
     }
 
     /// Leaves a tensor (or an absent value, `None`) for the layers that pop `name`.

@@ -9,7 +9,8 @@ use super::loss::LossFn;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NonFinite {
-    /// It is a step like any other; nobody looks.
+    /// It is a step like any other; nobody looks, but for the gradients of
+    /// [`Precision::Fp16`](crate::Precision::Fp16), which may overflow: that skips the step.
     #[default]
     Allow,
     /// Loss and gradients are looked at when the step is over. If one is not finite
@@ -18,7 +19,9 @@ pub enum NonFinite {
     Skip,
     /// Outputs of layers, losses and gradients are looked at as they are made. The
     /// first that is not finite fails the step with an error that names the stage,
-    /// layer, micro-batch and action. Slow: for finding out.
+    /// layer, micro-batch and action. Slow: for finding out. Under
+    /// [`Precision::Fp16`](crate::Precision::Fp16) gradients are left to its loss scale:
+    /// they skip the step as without this.
     Fail,
 }
 
@@ -38,6 +41,8 @@ pub(crate) enum Mode {
         /// Whether the gradient of the first stage's input is wanted.
         input_gradient: bool,
         non_finite: NonFinite,
+        /// What the gradient of the loss is multiplied with, where it is.
+        loss_scale: Option<f64>,
     },
     Infer,
 }
@@ -61,6 +66,27 @@ impl Mode {
                 ..
             }
         )
+    }
+
+    /// Whether a gradient that is not finite fails the step where it is made. A scaled
+    /// one may be so in the ordinary course of things.
+    pub(crate) fn fails_on_gradients(&self) -> bool {
+        let unscaled = matches!(
+            self,
+            Self::Train {
+                loss_scale: None,
+                ..
+            }
+        );
+        unscaled && self.fails_on_non_finite()
+    }
+
+    /// What the gradient of the loss is multiplied with.
+    pub(crate) fn loss_scale(&self) -> f64 {
+        match self {
+            Self::Train { loss_scale, .. } => loss_scale.unwrap_or(1.0),
+            Self::Infer => 1.0,
+        }
     }
 
     /// Micro-batches of the step; 0 in inference.

@@ -8,6 +8,7 @@
 //! [`error`] reads on the same thread.
 #![allow(unsafe_code)]
 
+mod autocast;
 mod clock;
 mod gradients;
 mod graph;
@@ -17,6 +18,7 @@ mod random;
 mod runtime;
 mod weightless;
 
+pub(crate) use autocast::*;
 pub(crate) use clock::*;
 pub(crate) use gradients::*;
 pub(crate) use graph::*;

@@ -172,7 +172,7 @@ impl TorchStage {
         settings: &StepSettings,
         mut inputs: impl Iterator<Item = &'a Tensor>,
     ) -> anyhow::Result<()> {
-        if !settings.mode.fails_on_non_finite() {
+        if !settings.mode.fails_on_gradients() {
             return Ok(());
         }
         if let Some(name) = self.non_finite_gradient()? {

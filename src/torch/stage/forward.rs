@@ -172,9 +172,12 @@ impl TorchStage {
             let outputs = live.enter(outputs)?;
             (live, outputs)
         };
+        let autocast = self.precision.scope(self.device)?;
         let loss = loss.loss(&outputs, targets)?;
+        drop(autocast);
         let share = shares.get(pass.micro.index()).copied().unwrap_or_default();
-        live.graph.loss(&loss.value, loss.weight.unwrap_or(share))?;
+        let weight = loss.weight.unwrap_or(share) * pass.settings.mode.loss_scale();
+        live.graph.loss(&loss.value, weight)?;
         live.graph.mark(&loss.value, self.layers.len())?;
         if pass.settings.mode.fails_on_non_finite() {
             anyhow::ensure!(finite(&loss.value)?, "the loss is not finite");

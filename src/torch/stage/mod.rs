@@ -27,6 +27,7 @@ use tch::{Device, Tensor};
 
 use super::error::TorchError;
 use super::optim::OptimizerState;
+use super::precision::Precision;
 use super::recompute::Recompute;
 use super::rng;
 use super::sequential::{BuiltLayer, LayerBuilder};
@@ -54,6 +55,7 @@ pub(crate) struct StageSpec {
     /// All skips of the model.
     pub(crate) skips: Arc<[Skip]>,
     pub(crate) recompute: Recompute,
+    pub(crate) precision: Precision,
     /// Where its activations are counted, where that is asked for.
     pub(crate) books: Option<Books>,
 }
@@ -70,6 +72,7 @@ pub(crate) struct TorchStage {
     segments: Vec<Segment>,
     whole: Segment,
     recompute: Recompute,
+    precision: Precision,
     skips: Arc<[Skip]>,
     /// Skips from earlier stages, and to later ones.
     incoming: Vec<usize>,
@@ -135,6 +138,7 @@ impl TorchStage {
             segments: segment::segments(&spec.range, spec.number, &spec.recompute, &spec.skips),
             whole: Segment::whole(&spec.range, &spec.skips),
             recompute: spec.recompute.clone(),
+            precision: spec.precision,
             incoming: segment::incoming(&spec.range, &spec.skips),
             outgoing: segment::outgoing(&spec.range, &spec.skips),
             skips: Arc::clone(&spec.skips),
@@ -246,7 +250,8 @@ impl Stage for TorchStage {
 
     fn run(&mut self, action: Action, inputs: Vec<Values>) -> anyhow::Result<Vec<Values>> {
         self.measured(action.kind, |stage| {
-            super::caught(|| stage.run_action(action, inputs))
+            let done = super::caught(|| stage.run_action(action, inputs));
+            done.map_err(|error| stage.precision.explain(stage.device, error))
         })
     }
 

@@ -246,11 +246,13 @@ impl TorchStage {
         let built = &self.layers[number];
         let seed = rng::pass_seed(built.seed, pass.settings.step, pass.micro.index());
         let _random = RandomScope::open(seed)?;
+        let autocast = self.precision.scope(self.device)?;
         let ctx = Context {
             train: matches!(pass.settings.mode, Mode::Train { .. }),
             micro: pass.micro,
             device: self.device,
             recomputing: pass.recomputing,
+            precision: self.precision,
             skips: SkipBox::new(
                 &built.declared,
                 self.waiting(number, run.transit),
@@ -258,6 +260,7 @@ impl TorchStage {
             ),
         };
         let outputs = built.layer.forward(inputs, &ctx)?;
+        drop(autocast);
         let stashed = ctx.skips.finish()?;
         let outputs = apart(outputs, !stashed.is_empty())?;
         self.stashed(number, &stashed, run)?;

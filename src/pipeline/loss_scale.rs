@@ -1,0 +1,201 @@
+//! Dynamic loss scaling: what keeps gradients within the range of half precision.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Pipeline;
+use crate::error::Error;
+
+/// Below this no gradient of half precision overflows because of the scale.
+const SMALLEST: f64 = 1.0 / 16384.0;
+/// Above this nothing is gained: single precision ends at 2^128.
+const LARGEST: f64 = 18_446_744_073_709_551_616.0;
+
+/// How the gradients of [`Precision::Fp16`](crate::Precision::Fp16) are kept in range
+/// (Micikevicius et al. 2018): that of the loss is multiplied with a scale, and those of
+/// the parameters are divided by it when the step is over.
+///
+/// A step with a gradient that is not finite is skipped on all stages, and the scale is
+/// halved. So many good steps in a row double it. Scales are powers of two, so that
+/// multiplying and dividing by them loses nothing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LossScale {
+    /// What the first step has: a power of two; 65,536 by default.
+    pub initial: f64,
+    /// Good steps in a row until the scale is doubled; 2,000 by default.
+    pub growth_interval: u64,
+}
+
+impl Default for LossScale {
+    fn default() -> Self {
+        Self {
+            initial: 65536.0,
+            growth_interval: 2000,
+        }
+    }
+}
+
+/// A scale on its way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scaler {
+    growth_interval: u64,
+    state: State,
+}
+
+/// What is saved of it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    scale: f64,
+    good_steps: u64,
+}
+
+impl Scaler {
+    /// # Errors
+    /// [`Error::Settings`] for a scale or an interval that cannot be.
+    pub(super) fn new(settings: LossScale) -> Result<Self, Error> {
+        if settings.growth_interval == 0 {
+            let message = "the loss scale's growth interval is 0: it is at least 1 step";
+            return Err(Error::Settings(message.to_owned()));
+        }
+        let state = State {
+            scale: settings.initial,
+            good_steps: 0,
+        };
+        Ok(Self {
+            growth_interval: settings.growth_interval,
+            state: state.checked().map_err(Error::Settings)?,
+        })
+    }
+
+    pub(super) fn scale(&self) -> f64 {
+        self.state.scale
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        self.state.good_steps += 1;
+        if self.state.good_steps >= self.growth_interval {
+            self.state.good_steps = 0;
+            self.state.scale = (self.state.scale * 2.0).min(LARGEST);
+        }
+    }
+
+    /// # Errors
+    /// [`Error::LossScale`] where a smaller one would not help.
+    pub(super) fn overflowed(&mut self, what: &str) -> Result<(), Error> {
+        self.state.good_steps = 0;
+        if self.state.scale <= SMALLEST {
+            return Err(Error::LossScale {
+                scale: self.state.scale,
+                what: what.to_owned(),
+            });
+        }
+        self.state.scale /= 2.0;
+        Ok(())
+    }
+}
+
+impl State {
+    fn checked(self) -> Result<Self, String> {
+        let scale = self.scale;
+        let within = (SMALLEST..=LARGEST).contains(&scale);
+        // A power of two has no bits set behind the first.
+        if within && scale.to_bits().trailing_zeros() >= f64::MANTISSA_DIGITS - 1 {
+            return Ok(self);
+        }
+        Err(format!(
+            "a loss scale is a power of two from 2^-14 to 2^64 (such as 65536), not {scale}"
+        ))
+    }
+}
+
+impl Pipeline {
+    /// What the next step multiplies the loss's gradient with; `None` in other precisions
+    /// than [`Precision::Fp16`](crate::Precision::Fp16).
+    pub fn loss_scale(&self) -> Option<f64> {
+        self.scaler.as_ref().map(Scaler::scale)
+    }
+
+    /// What [`Pipeline::restore_loss_scale`] needs to go on with the same scales; `None`
+    /// where there is none.
+    pub fn loss_scale_state(&self) -> Option<Value> {
+        let scaler = self.scaler.as_ref()?;
+        serde_json::to_value(scaler.state).ok()
+    }
+
+    /// Goes on with the scale of an earlier run.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] where the precision has no loss scale, and for anything
+    /// that is not such a state; nothing is changed then.
+    pub fn restore_loss_scale(&mut self, state: &Value) -> Result<(), Error> {
+        let Some(scaler) = &mut self.scaler else {
+            return Err(Error::Settings(format!(
+                "a loss scale is to be restored, but the precision is {}, which has none",
+                self.precision
+            )));
+        };
+        let read: Result<State, _> = serde_json::from_value(state.clone());
+        let read = read.map_err(|error| error.to_string());
+        let state = read
+            .and_then(State::checked)
+            .map_err(|why| Error::Settings(format!("the state of a loss scale: {why}")))?;
+        scaler.state = state;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scaler(initial: f64, growth_interval: u64) -> Scaler {
+        Scaler::new(LossScale {
+            initial,
+            growth_interval,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn good_steps_in_a_row_double_it_and_an_overflow_halves_it() {
+        let mut scaler = scaler(1024.0, 3);
+        let mut scales = Vec::new();
+        for good in [true, true, false, true, true, true, true, true, false, true] {
+            if good {
+                scaler.succeeded();
+            } else {
+                scaler.overflowed("x").unwrap();
+            }
+            scales.push(scaler.scale());
+        }
+        let expected = [1024, 1024, 512, 512, 512, 1024, 1024, 1024, 512, 512];
+        assert_eq!(scales, expected.map(f64::from));
+    }
+
+    #[test]
+    fn it_grows_to_an_end_and_falls_to_an_error() {
+        let mut up = scaler(LARGEST / 2.0, 1);
+        up.succeeded();
+        up.succeeded();
+        assert_eq!(up.scale(), LARGEST);
+        let mut down = scaler(1.0, 1);
+        let falls = (0..).take_while(|_| down.overflowed("the loss is NaN").is_ok());
+        assert_eq!(falls.count(), 14);
+        let message = down.overflowed("the loss is NaN").unwrap_err().to_string();
+        assert!(message.contains("the loss is NaN"), "{message}");
+        assert_eq!(down.scale(), SMALLEST);
+    }
+
+    #[test]
+    fn scales_that_are_no_powers_of_two_are_refused() {
+        for initial in [0.0, -2.0, 3.0, 1e5, f64::NAN, f64::INFINITY, 1e-6, 1e30] {
+            let settings = LossScale {
+                initial,
+                ..LossScale::default()
+            };
+            let message = Scaler::new(settings).unwrap_err().to_string();
+            assert!(message.contains("a power of two from 2^-14"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! In which type of numbers layers compute.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tch::{Device, Kind, Tensor};
+
+use super::error::TorchError;
+use super::ffi::Autocast;
+
+/// In which type of numbers layers and the loss function compute.
+///
+/// Parameters, their gradients and what optimizers remember are single precision
+/// always. With the two shorter types, libtorch's autocast decides operator by operator,
+/// by PyTorch's lists for the kind of device: matrix products, convolutions and attention
+/// take and give the shorter type, losses and what else needs the range single
+/// precision, and the rest what it is given. It is on in the forward pass, in a
+/// recomputed one and in the loss function.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// Single precision: `f32`.
+    #[default]
+    F32,
+    /// Half the bytes with the range of single precision, and 8 bits of it: `bf16`.
+    Bf16,
+    /// Half the bytes with 11 bits, from 6e-8 to 65504: `fp16`. Gradients need
+    /// [scaling](crate::LossScale) to stay in that range.
+    Fp16,
+}
+
+impl Precision {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Fp16];
+
+    /// The name in texts and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Fp16 => "fp16",
+        }
+    }
+
+    /// While what it gives lives, this thread computes so on `device`.
+    pub(crate) fn scope(self, device: Device) -> Result<Option<Autocast>, TorchError> {
+        match self {
+            Self::F32 => Ok(None),
+            _ => Autocast::open(device, self).map(Some),
+        }
+    }
+
+    /// What a caller sees of an output: the types do not depend on the precision.
+    pub(crate) fn widened(self, output: Tensor) -> Result<Tensor, TorchError> {
+        match output.kind() {
+            Kind::Half | Kind::BFloat16 if self != Self::F32 => Ok(output.f_to_kind(Kind::Float)?),
+            _ => Ok(output),
+        }
+    }
+
+    /// Says of an error of libtorch what can be done, where that is known.
+    pub(crate) fn explain(self, device: Device, error: anyhow::Error) -> anyhow::Error {
+        // libtorch's own kernels say the first, those of oneDNN the second.
+        let signs = ["not implemented for 'Half'", "could not create a primitive"];
+        let no_kernel = |cause: &(dyn std::error::Error + 'static)| {
+            let text = cause.to_string();
+            signs.iter().any(|sign| text.contains(sign))
+        };
+        if self == Self::Fp16 && device == Device::Cpu && error.chain().any(no_kernel) {
+            return error.context(
+                "the CPU has no fp16 kernel for something that this needs (use bf16, or a CUDA device)",
+            );
+        }
+        error
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "f32" | "fp32" | "float32" => Ok(Self::F32),
+            "bf16" | "bfloat16" => Ok(Self::Bf16),
+            "fp16" | "f16" | "float16" => Ok(Self::Fp16),
+            _ => Err("must be one of f32, bf16, fp16".to_owned()),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Shorter types of numbers: what they are used for, that they change no promise, and
+//! what becomes of a gradient that leaves their range.
+#![cfg(feature = "torch")]
+#![allow(clippy::unwrap_used, clippy::float_cmp)]
+
+mod everywhere;
+mod moby_dick;
+mod overflow;
+mod scale;
+#[path = "../support/mod.rs"]
+mod support;
+mod types;
+mod zoo;
+
+use gpipe::tch::Tensor;
+use gpipe::{Pipeline, PipelineBuilder, Precision};
+use support::*;
+
+const SHORT: [Precision; 2] = [Precision::Bf16, Precision::Fp16];
+
+/// A pipeline of [`mlp`] over so many stages, in four micro-batches.
+fn builder(stages: usize, precision: Precision) -> PipelineBuilder {
+    Pipeline::builder(sequential(&mlp()))
+        .devices(&cpus(stages))
+        .micro_batches(4)
+        .threads_per_stage(1)
+        .seed(5)
+        .precision(precision)
+}
+
+/// Copies of the gradients that have accumulated.
+fn copied(named: Vec<(String, Tensor)>) -> Vec<(String, Tensor)> {
+    let list = named.into_iter();
+    list.map(|(name, tensor)| (name, tensor.copy())).collect()
+}
