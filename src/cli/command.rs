@@ -7,7 +7,7 @@ use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser, Subcomma
 
 use super::Zoo;
 #[cfg(feature = "torch")]
-use super::{env, model::flags, models, profile, train};
+use super::{env, eval, export, generate, model::flags, models, profile, train};
 use super::{plan, plot, schedule, simulate};
 
 /// What this program is called where no other one offers its verbs.
@@ -31,6 +31,15 @@ pub(super) enum Verb {
     /// Show what this machine offers: libtorch, cores, devices.
     #[cfg(feature = "torch")]
     Env(env::Args),
+    /// Measure how well a trained model tells the next character of a text.
+    #[cfg(feature = "torch")]
+    Eval(eval::Args),
+    /// Write the weights of a trained model with Hugging Face's names.
+    #[cfg(feature = "torch")]
+    Export(export::Args),
+    /// Have a trained model go on with a text.
+    #[cfg(feature = "torch")]
+    Generate(generate::Args),
     /// List the models that have a name: sizes, parameters, shapes, sources.
     #[cfg(feature = "torch")]
     Models(models::Args),

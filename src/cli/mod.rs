@@ -7,7 +7,13 @@ mod command;
 #[cfg(feature = "torch")]
 mod env;
 #[cfg(feature = "torch")]
+mod eval;
+#[cfg(feature = "torch")]
+mod export;
+#[cfg(feature = "torch")]
 mod feed;
+#[cfg(feature = "torch")]
+mod generate;
 mod input;
 #[cfg(feature = "torch")]
 mod model;
@@ -25,6 +31,8 @@ mod simulate;
 mod table;
 #[cfg(feature = "torch")]
 mod train;
+#[cfg(feature = "torch")]
+mod trained;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -155,6 +163,12 @@ fn dispatch(verb: Verb, zoo: &Zoo) -> Result<(), Failure> {
     match verb {
         #[cfg(feature = "torch")]
         Verb::Env(args) => env::run(&args),
+        #[cfg(feature = "torch")]
+        Verb::Eval(args) => eval::run(&args, zoo),
+        #[cfg(feature = "torch")]
+        Verb::Export(args) => export::run(&args, zoo),
+        #[cfg(feature = "torch")]
+        Verb::Generate(args) => generate::run(&args, zoo),
         #[cfg(feature = "torch")]
         Verb::Models(args) => models::run(&args, zoo),
         Verb::Plan(args) => plan::run(&args),

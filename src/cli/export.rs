@@ -1,0 +1,58 @@
+//! `gpipe-rs export`: weights for other programs.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::trained::{Trained, Where};
+use super::{Failure, output};
+use crate::models::hugging_face::{self, HuggingFaceError};
+use crate::models::zoo::Zoo;
+
+/// Arguments of `gpipe-rs export`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  gpipe-rs export --run runs/1 -o exported
+  gpipe-rs export --checkpoint runs/1/checkpoints/step-00000100 -o model.safetensors
+
+In Python, `transformers.AutoModelForCausalLM.from_pretrained(\"exported\")` then has the model.")]
+pub(super) struct Args {
+    #[command(flatten)]
+    place: Where,
+    /// A folder, made where it is missing, or a name that ends in .safetensors. Besides the
+    /// weights of a `gpt` or a `llama`, with Hugging Face's names, config.json is written,
+    /// and for a model of characters tokenizer.json.
+    #[arg(short, long, value_name = "DIR|FILE")]
+    output: PathBuf,
+    /// Print one JSON object with the files that were written.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
+    let trained = Trained::read(&args.place, zoo)?;
+    let written = hugging_face::export(
+        &args.output,
+        &trained.spec,
+        &trained.weights,
+        trained.characters(),
+    );
+    let written = written.map_err(failed)?;
+    if args.json {
+        return output::print(&output::json(&json!({
+            "model": trained.spec.name(),
+            "files": written,
+        })));
+    }
+    for path in written {
+        super::say(&format!("wrote {}", path.display()));
+    }
+    Ok(())
+}
+
+fn failed(error: HuggingFaceError) -> Failure {
+    match error {
+        HuggingFaceError::Torch(error) => Failure::Run(error.into()),
+        other => Failure::Usage(format!("--output: {other}")),
+    }
+}

@@ -1,0 +1,107 @@
+//! Which token comes next.
+
+/// How a token is chosen among the likely ones.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Rule {
+    /// What logits are divided by; 0 takes the largest.
+    pub(super) temperature: f64,
+    /// How many of the likeliest may be drawn; all where nothing is said.
+    pub(super) top_k: Option<usize>,
+}
+
+impl Rule {
+    /// The token whose part of the odds `point` falls in, a number in [0, 1); None where
+    /// the logits are no numbers. Of equal logits the first counts as larger.
+    pub(super) fn draw(&self, logits: &[f64], point: f64) -> Option<usize> {
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        let best = *order.first()?;
+        if logits.iter().any(|logit| logit.is_nan()) || !logits[best].is_finite() {
+            return None;
+        }
+        order.truncate(self.top_k.unwrap_or(usize::MAX));
+        let odds = order
+            .iter()
+            .map(|&token| self.odds(logits[token] - logits[best]));
+        let odds: Vec<f64> = odds.collect();
+        let aim = point * odds.iter().sum::<f64>();
+        let mut sum = 0.0;
+        let passes = |odd: &f64| {
+            sum += odd;
+            sum > aim
+        };
+        let place = odds.iter().position(passes).unwrap_or_default();
+        Some(order[place])
+    }
+
+    /// Relative to those of the likeliest.
+    fn odds(&self, below: f64) -> f64 {
+        match (self.temperature, below) {
+            (_, 0.0) => 1.0,
+            (0.0, _) => 0.0,
+            (temperature, below) => (below / temperature).exp(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOGITS: [f64; 4] = [0.0, 2.0, 1.0, f64::NEG_INFINITY];
+
+    fn shares(rule: Rule) -> [f64; 4] {
+        let mut counts = [0.0; 4];
+        for point in 0..1000 {
+            let token = rule.draw(&LOGITS, f64::from(point) / 1000.0).unwrap();
+            counts[token] += 1e-3;
+        }
+        counts
+    }
+
+    #[test]
+    fn tokens_come_as_often_as_their_odds_say() {
+        let rule = |temperature, top_k| Rule { temperature, top_k };
+        let all: f64 = LOGITS.iter().map(|logit| logit.exp()).sum();
+        for (token, share) in shares(rule(1.0, None)).into_iter().enumerate() {
+            assert!(
+                (share - LOGITS[token].exp() / all).abs() < 2e-3,
+                "{token}: {share}"
+            );
+        }
+        let cold = shares(rule(0.5, None));
+        assert!(cold[1] > 0.85 && cold[3] == 0.0, "{cold:?}");
+        let two = shares(rule(1.0, Some(2)));
+        assert!(two[0] == 0.0 && two[1] > two[2] && two[2] > 0.2, "{two:?}");
+    }
+
+    #[test]
+    fn without_temperature_the_likeliest_comes_each_time_and_first_of_equals() {
+        let rule = Rule {
+            temperature: 0.0,
+            top_k: None,
+        };
+        for point in [0.0, 0.5, 1.0 - f64::EPSILON] {
+            assert_eq!(rule.draw(&LOGITS, point), Some(1));
+        }
+        assert_eq!(rule.draw(&[1.0, 3.0, 3.0], 0.0), Some(1));
+        // A temperature that makes every ratio infinite is as good as none.
+        let tiny = Rule {
+            temperature: 1e-320,
+            top_k: None,
+        };
+        assert_eq!(tiny.draw(&LOGITS, 0.7), Some(1));
+    }
+
+    #[test]
+    fn what_is_no_number_is_no_token() {
+        let rule = Rule {
+            temperature: 1.0,
+            top_k: Some(9),
+        };
+        assert_eq!(rule.draw(&[1.0, f64::NAN], 0.0), None);
+        assert_eq!(rule.draw(&[1.0, f64::INFINITY], 0.0), None);
+        assert_eq!(rule.draw(&[], 0.0), None);
+        assert_eq!(rule.draw(&[5.0], 0.9), Some(0));
+    }
+}

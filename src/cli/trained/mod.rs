@@ -1,0 +1,194 @@
+//! A model with its weights, from wherever a command line says.
+
+mod run;
+mod vocabulary;
+
+use std::path::{Path, PathBuf};
+
+use tch::Device;
+
+use super::feed;
+use super::models::shapes;
+use super::{Failure, room};
+use crate::models::hugging_face;
+use crate::models::zoo::{Fill, ModelSpec, Zoo};
+use crate::{Pipeline, Variable};
+
+pub(super) use run::{Settings, TrainedOn};
+pub(super) use vocabulary::Vocabulary;
+
+/// Weights as they were read, and in the pipeline.
+const COPIES: u64 = 2;
+
+/// Where a trained model is.
+#[derive(Clone, Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub(super) struct Where {
+    /// Run folder, as `train` writes it; its newest checkpoint is used.
+    #[arg(long, value_name = "DIR")]
+    run: Option<PathBuf>,
+    /// One checkpoint of a run, such as runs/1/checkpoints/step-00000100.
+    #[arg(long, value_name = "DIR")]
+    checkpoint: Option<PathBuf>,
+    /// A GPT-2 or Llama as Hugging Face's transformers saves it, and `export` too: a folder,
+    /// or a .safetensors file with a config.json beside it.
+    #[arg(long, value_name = "PATH")]
+    weights: Option<PathBuf>,
+}
+
+/// Where it is to compute.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Devices {
+    /// Devices, a stage and a thread each: `cpu` or `cuda:N`, may repeat.
+    #[arg(long, value_name = "LIST", default_value = "cpu", value_delimiter = ',', value_parser = device)]
+    pub(super) devices: Vec<Device>,
+}
+
+fn device(text: &str) -> Result<Device, String> {
+    crate::parse_device(text).map_err(|error| error.to_string())
+}
+
+/// A model that somebody trained.
+#[derive(Debug)]
+pub(super) struct Trained {
+    pub(super) spec: ModelSpec,
+    pub(super) weights: Vec<(String, tch::Tensor)>,
+    /// What is known of its training.
+    pub(super) settings: Settings,
+    /// The characters that its tokens stand for, or why nobody knows.
+    vocabulary: Result<Vocabulary, String>,
+}
+
+impl Trained {
+    /// Reads the model.
+    ///
+    /// # Errors
+    /// There is none there, or it is damaged: which file, and why.
+    pub(super) fn read(place: &Where, zoo: &Zoo) -> Result<Self, Failure> {
+        if let Some(run) = &place.run {
+            return run::newest(run, zoo);
+        }
+        if let Some(checkpoint) = &place.checkpoint {
+            return run::checkpoint(checkpoint, zoo);
+        }
+        // One of the three is there: the flags are a group that requires it.
+        Self::exported(place.weights.as_deref().unwrap_or(Path::new("")), zoo)
+    }
+
+    fn exported(path: &Path, zoo: &Zoo) -> Result<Self, Failure> {
+        let read = hugging_face::import(zoo, path)
+            .map_err(|error| Failure::Usage(format!("--weights: {error}")))?;
+        let vocabulary = read.vocabulary.map(Vocabulary::new);
+        let vocabulary = vocabulary.ok_or_else(|| {
+            format!(
+                "{} has no tokenizer of characters beside it, as `export` writes one",
+                path.display()
+            )
+        });
+        Self {
+            spec: read.spec,
+            weights: read.weights,
+            settings: Settings::default(),
+            vocabulary,
+        }
+        .checked()
+    }
+
+    /// That all of the model is there, and that its tokens are characters.
+    fn checked(mut self) -> Result<Self, Failure> {
+        let variables = self.spec.build().distinct_variables()?;
+        let there = |wanted: &&Variable| self.weights.iter().any(|(name, _)| name == wanted.name());
+        if let Some(missing) = variables.iter().find(|wanted| !there(wanted)) {
+            return Err(Failure::Usage(format!(
+                "the weights have no `{}`, which `{}` needs",
+                missing.name(),
+                self.spec.name()
+            )));
+        }
+        let tokens = self.tokens();
+        self.vocabulary = self.vocabulary.and_then(|own| match tokens {
+            Ok((_, tokens)) if own.len() > tokens => Err(format!(
+                "its text has {} distinct characters, but the model knows {tokens} tokens: another \
+                 text was trained on",
+                own.len()
+            )),
+            _ => Ok(own),
+        });
+        Ok(self)
+    }
+
+    /// The tokens of a sequence and how many distinct ones there are, of a model that
+    /// tells the next token of a text.
+    ///
+    /// # Errors
+    /// It is another kind of model: which.
+    pub(super) fn tokens(&self) -> Result<(usize, usize), String> {
+        let spec = &self.spec;
+        let classes = match (spec.inputs(), spec.targets()) {
+            ([input], [target]) if input.shape() == target.shape() => {
+                match (input.fill(), target.fill()) {
+                    (Fill::Classes(known), Fill::Classes(told)) => Some(known.min(told)),
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        match (feed::tokens(spec), classes) {
+            (Some(_), Some(_)) if spec.sees_later_tokens() => Err(format!(
+                "`{}` sees the tokens after each one, and so cannot tell the next",
+                spec.name()
+            )),
+            (Some(context), Some(classes)) => Ok((context, classes as usize)),
+            _ => Err(format!(
+                "`{}` is no model of texts: it maps {} to {}",
+                spec.name(),
+                shapes(spec.inputs()),
+                shapes(spec.targets())
+            )),
+        }
+    }
+
+    /// The characters that tokens stand for.
+    ///
+    /// # Errors
+    /// Nobody knows, or the model has no tokens.
+    pub(super) fn vocabulary(&self) -> Result<&Vocabulary, Failure> {
+        self.tokens().map_err(Failure::Usage)?;
+        self.vocabulary
+            .as_ref()
+            .map_err(|why| Failure::Usage(format!("what tokens stand for is not known: {why}")))
+    }
+
+    /// The characters, where they are known.
+    pub(super) fn characters(&self) -> Option<&[char]> {
+        self.vocabulary.as_ref().ok().map(Vocabulary::characters)
+    }
+
+    /// The model on devices, with its weights.
+    pub(super) fn pipeline(&self, devices: &[Device], micro: usize) -> Result<Pipeline, Failure> {
+        let model = self.spec.build();
+        if devices.iter().all(|device| *device == Device::Cpu) {
+            let bytes = model.parameter_bytes()?.iter().sum::<u64>();
+            let what = format!("the weights of `{}`", self.spec.name());
+            let instead = "take devices of their own memory";
+            room::check(&what, bytes.saturating_mul(COPIES), instead).map_err(Failure::Usage)?;
+        }
+        if devices.len() > model.len() {
+            return Err(Failure::Usage(format!(
+                "--devices makes {} stages, but `{}` has only {} layers: use fewer devices",
+                devices.len(),
+                self.spec.name(),
+                model.len()
+            )));
+        }
+        let mut builder = Pipeline::builder(model)
+            .devices(devices)
+            .micro_batches(micro);
+        if let Some(threads) = self.settings.threads_per_stage {
+            builder = builder.threads_per_stage(threads);
+        }
+        let mut pipe = builder.build().map_err(super::train::failure)?;
+        pipe.load(&self.weights).map_err(super::train::failure)?;
+        Ok(pipe)
+    }
+}
