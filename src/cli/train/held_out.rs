@@ -17,7 +17,7 @@ pub(super) fn loss(
 ) -> Result<f64, Failure> {
     let of_batch = job.chosen.spec.loss();
     let (mut sum, mut count) = (0.0, 0.0);
-    for windows in text.held_out(job.args.batch, seq) {
+    for windows in text.held_out(job.recipe.batch, seq) {
         let (x, y) = windows.tensors()?;
         let outputs = pipe.forward_values(x).map_err(failure)?;
         let tokens = y.numel() as f64;
