@@ -12,6 +12,7 @@
 
 pub mod cli;
 pub mod engine;
+pub mod metrics;
 
 #[cfg(feature = "torch")]
 mod batch;

@@ -116,13 +116,12 @@ pub(super) fn parse(
 
 #[cfg(feature = "torch")]
 fn sized(mut verb: Verb, matches: &ArgMatches, zoo: &Zoo) -> Verb {
-    let given = |matches: &ArgMatches| {
-        let (_, verb) = matches.subcommand()?;
-        Some(flags::given(verb, zoo))
+    let Some((_, given)) = matches.subcommand() else {
+        return verb;
     };
     match &mut verb {
-        Verb::Profile(args) => args.sizes = given(matches).unwrap_or_default(),
-        Verb::Train(args) => args.sizes = given(matches).unwrap_or_default(),
+        Verb::Profile(args) => args.sizes = flags::given(given, zoo),
+        Verb::Train(args) => args.given = flags::all_given(given),
         _ => {}
     }
     verb

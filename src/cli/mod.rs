@@ -5,6 +5,8 @@
 
 mod command;
 #[cfg(feature = "torch")]
+mod config;
+#[cfg(feature = "torch")]
 mod env;
 #[cfg(feature = "torch")]
 mod eval;

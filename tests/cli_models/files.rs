@@ -34,10 +34,10 @@ fn what_models_prints_is_a_model() {
     ];
     as_json(folder, &[&more[..], &of_file].concat());
     let config = config(folder, "run");
-    assert_eq!(config["model"].as_str(), Some("gpt2"));
-    assert_eq!(config["sizes"]["layers"].as_integer(), Some(4));
-    assert_eq!(config["sizes"]["d_model"].as_integer(), Some(16));
-    assert_eq!(config["data"].as_str(), Some("synthetic"));
+    assert_eq!(config["model"]["name"].as_str(), Some("gpt2"));
+    assert_eq!(config["model"]["layers"].as_integer(), Some(4));
+    assert_eq!(config["model"]["d_model"].as_integer(), Some(16));
+    assert_eq!(config["data"]["path"].as_str(), Some("synthetic"));
 
     let output = gpipe(
         folder,

@@ -19,8 +19,10 @@ fn lstm(folder: &Path, out: &str, flags: &[&str]) -> (String, i64) {
     assert_eq!(summary.get("held_out_loss").is_some(), is_text);
     assert!(summary["tokens_per_s"].as_f64().unwrap() > 0.0);
     let config = config(folder, out);
-    assert_eq!(config["data"].as_str(), Some(data.as_str()));
-    (data, config["sizes"]["vocab"].as_integer().unwrap())
+    let path = config["data"]["path"].as_str().unwrap();
+    let here = folder.join(&data).to_str().unwrap().to_owned();
+    assert_eq!(path, if is_text { &here } else { &data });
+    (data, config["model"]["vocab"].as_integer().unwrap())
 }
 
 #[test]
@@ -46,7 +48,7 @@ fn a_model_of_tokens_has_the_texts_vocabulary_unless_another_was_chosen() {
     let run = ["--steps", "1", "--batch", "4", "--quiet", "--out", "5"];
     as_json(folder, &[&["train"], &preset[..], &shrink, &run].concat());
     assert_eq!(
-        config(folder, "5")["sizes"]["vocab"].as_integer(),
+        config(folder, "5")["model"]["vocab"].as_integer(),
         Some(10_000)
     );
 }

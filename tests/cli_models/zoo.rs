@@ -78,12 +78,12 @@ fn profiled_and_trained(name: &str) {
     }
     assert_eq!(losses(folder, "one"), losses(folder, "three"), "{name}");
     let config = config(folder, "one");
-    assert_eq!(config["model"].as_str(), Some(name));
+    assert_eq!(config["model"]["name"].as_str(), Some(name));
     let flags: Vec<&str> = tiny(name).split_whitespace().collect();
     for pair in flags.chunks(2) {
         let size = pair[0].trim_start_matches("--").replace('-', "_");
         let size = if size == "seq" { "context" } else { &size };
-        let value = config["sizes"][size].as_integer().unwrap();
+        let value = config["model"][size].as_integer().unwrap();
         assert_eq!(value.to_string(), pair[1], "{name}: {size}");
     }
 }

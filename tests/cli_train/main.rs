@@ -139,14 +139,15 @@ fn a_run_leaves_its_configuration_a_line_a_step_and_a_trace() {
         .unwrap()
         .parse()
         .unwrap();
-    assert_eq!(config["micro"].as_integer(), Some(4));
-    assert_eq!(config["model"].as_str(), Some("gpt"));
-    assert_eq!(config["warmup"].as_integer(), Some(1));
-    assert_eq!(config["sizes"]["context"].as_integer(), Some(16));
-    assert_eq!(config["sizes"]["dropout"].as_float(), Some(0.0));
-    assert_eq!(config["chunks"].as_integer(), Some(1));
-    assert_eq!(config["recompute"].as_str(), Some("never"));
-    assert_eq!(config["balance"].as_array().map(Vec::len), Some(2));
+    assert_eq!(config["pipeline"]["micro"].as_integer(), Some(4));
+    assert_eq!(config["model"]["name"].as_str(), Some("gpt"));
+    assert_eq!(config["lr"]["warmup"].as_integer(), Some(1));
+    assert_eq!(config["model"]["context"].as_integer(), Some(16));
+    assert_eq!(config["model"]["dropout"].as_float(), Some(0.0));
+    assert_eq!(config["pipeline"]["chunks"].as_integer(), Some(1));
+    assert_eq!(config["pipeline"]["recompute"].as_str(), Some("never"));
+    let balance = config["pipeline"]["balance"].as_array();
+    assert_eq!(balance.map(Vec::len), Some(2));
     let trace: Value = serde_json::from_slice(&fs::read(run.join("trace.json")).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let spans = events.iter().filter(|event| event["ph"] == "X").count();

@@ -15,6 +15,7 @@ fn count(len: usize) -> Dataset<Made<impl Fn(usize) -> anyhow::Result<i64>>> {
 }
 
 /// Work whose length differs from item to item, so that workers overtake each other.
+#[allow(clippy::unnecessary_wraps, reason = "as a loader's map is")]
 fn uneven(number: i64) -> anyhow::Result<i64> {
     let turns = if number % 7 == 0 { 20_000 } else { 10 };
     let sum = (0..turns).fold(number, |sum, turn| sum.wrapping_mul(31) ^ turn);

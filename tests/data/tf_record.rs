@@ -36,6 +36,11 @@ fn shards(folder: &Path, count: usize, records: usize) -> Vec<(PathBuf, Vec<u64>
     (0..count).map(shard).collect()
 }
 
+#[allow(
+    clippy::needless_pass_by_value,
+    clippy::unnecessary_wraps,
+    reason = "as a loader's map is"
+)]
 fn number(record: Vec<u8>) -> anyhow::Result<i64> {
     Ok(i64::from_le_bytes(*record.first_chunk().unwrap()))
 }

@@ -29,6 +29,9 @@ const TOKENS: &str = "bin";
 const MEASURED: usize = 64;
 const MEASURED_SECONDS: f64 = 1.0;
 
+/// Inputs and targets, as a loader gives them.
+type Batch = Result<(Tensor, Tensor), DataError>;
+
 /// Where batches come from.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
@@ -133,7 +136,7 @@ impl Source {
     pub(super) fn held_out(
         &self,
         samples: usize,
-    ) -> Result<Option<impl Iterator<Item = Result<(Tensor, Tensor), DataError>>>, DataError> {
+    ) -> Result<Option<impl Iterator<Item = Batch>>, DataError> {
         let Some(Windows { held_out, seq, .. }) = self.windows() else {
             return Ok(None);
         };

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, Id};
 
 use crate::models::zoo::{Entry, Size, Zoo};
 
@@ -24,12 +25,12 @@ fn long(size: &str) -> String {
 }
 
 /// Where clap keeps the value: a verb's own argument may have the size's name.
-fn id(size: &str) -> String {
+pub(in crate::cli) fn id(size: &str) -> String {
     format!("size of the model: {size}")
 }
 
 /// The names of all sizes, each once, in the order of the entries.
-fn names(zoo: &Zoo) -> Vec<&str> {
+pub(in crate::cli) fn names(zoo: &Zoo) -> Vec<&str> {
     let mut seen = BTreeSet::new();
     let sizes = zoo.entries().flat_map(Entry::sizes).map(Size::name);
     sizes.filter(|name| seen.insert(*name)).collect()
@@ -114,6 +115,18 @@ fn put<K: PartialEq, V>(groups: &mut Groups<K, V>, key: K, value: V) {
         Some((_, values)) => values.push(value),
         None => groups.push((key, vec![value])),
     }
+}
+
+/// Everything that a verb's command line itself gives, by clap's names: defaults are left
+/// out, a list is one text with commas.
+pub(in crate::cli) fn all_given(verb: &ArgMatches) -> Given {
+    let value = |id: &Id| {
+        let own = verb.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+        let texts = verb.get_raw(id.as_str()).filter(|_| own)?;
+        let texts: Vec<_> = texts.map(|text| text.to_string_lossy()).collect();
+        Some((id.to_string(), texts.join(",")))
+    };
+    verb.ids().filter_map(value).collect()
 }
 
 /// The sizes that a command line gives.

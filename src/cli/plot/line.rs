@@ -80,7 +80,7 @@ mod tests {
             let of = |step: u64| thin.iter().filter(move |point| point.0 / 100 == step / 100);
             let step = group[0].0;
             assert_eq!(of(step).next(), group.first());
-            assert_eq!(of(step).last(), group.last());
+            assert_eq!(of(step).next_back(), group.last());
             let high = |points: &[Point]| points.iter().map(|p| p.1).fold(0.0, f64::max);
             let kept: Vec<Point> = of(step).copied().collect();
             assert_eq!(high(&kept), high(group));

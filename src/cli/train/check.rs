@@ -6,16 +6,17 @@ use gpipe_partitioner::{ScheduleKind, Shape};
 
 use super::Failure;
 use super::options::Args;
+use super::recipe::Recipe;
 use super::report::Format;
 use crate::cli::model::Chosen;
 use crate::cli::output;
 
 /// Checks the arguments against each other and the model.
-pub(super) fn check(args: &Args, chosen: &Chosen) -> Result<(), Failure> {
-    let checks = [micro(args), schedule(args), balance(args, chosen)];
+pub(super) fn check(args: &Args, recipe: &Recipe, chosen: &Chosen) -> Result<(), Failure> {
+    let checks = [micro(recipe), schedule(recipe), balance(recipe, chosen)];
     let checks = checks
         .into_iter()
-        .chain([layers(args, chosen), files(args)]);
+        .chain([layers(recipe, chosen), files(args)]);
     let mut results = checks.filter_map(Result::err);
     match results.next() {
         Some(why) => Err(Failure::Usage(why)),
@@ -23,36 +24,36 @@ pub(super) fn check(args: &Args, chosen: &Chosen) -> Result<(), Failure> {
     }
 }
 
-fn micro(args: &Args) -> Result<(), String> {
-    if args.micro > args.batch {
+fn micro(recipe: &Recipe) -> Result<(), String> {
+    if recipe.micro > recipe.batch {
         return Err(format!(
             "--micro {} is more than --batch {}: a micro-batch is at least one sample",
-            args.micro, args.batch
+            recipe.micro, recipe.batch
         ));
     }
     Ok(())
 }
 
 /// Whether there is such a schedule. The computed one takes any numbers, and time.
-fn schedule(args: &Args) -> Result<(), String> {
-    if args.schedule == ScheduleKind::Auto {
+fn schedule(recipe: &Recipe) -> Result<(), String> {
+    if recipe.schedule == ScheduleKind::Auto {
         return Ok(());
     }
-    let shape = Shape::new(args.devices.len(), args.micro).with_chunks(args.chunks());
-    let made = args.schedule.generate(shape);
-    made.map_err(|error| format!("--schedule {}: {error}", args.schedule))?;
+    let shape = Shape::new(recipe.devices.len(), recipe.micro).with_chunks(recipe.chunks());
+    let made = recipe.schedule.generate(shape);
+    made.map_err(|error| format!("--schedule {}: {error}", recipe.schedule))?;
     Ok(())
 }
 
-fn balance(args: &Args, chosen: &Chosen) -> Result<(), String> {
-    let Some(balance) = &args.balance else {
+fn balance(recipe: &Recipe, chosen: &Chosen) -> Result<(), String> {
+    let Some(balance) = &recipe.balance else {
         return Ok(());
     };
-    let (stages, wanted) = (balance.len(), stages(args));
+    let (stages, wanted) = (balance.len(), recipe.stages());
     if stages != wanted {
         return Err(format!(
             "--balance names {stages} stages, but {}: give one number for each stage",
-            arithmetic(args)
+            arithmetic(recipe)
         ));
     }
     let add = |sum: usize, number: &usize| sum.saturating_add(*number);
@@ -68,12 +69,12 @@ fn balance(args: &Args, chosen: &Chosen) -> Result<(), String> {
 }
 
 /// Every stage has at least one layer.
-fn layers(args: &Args, chosen: &Chosen) -> Result<(), String> {
-    let stages = stages(args);
+fn layers(recipe: &Recipe, chosen: &Chosen) -> Result<(), String> {
+    let stages = recipe.stages();
     if stages <= chosen.layers() {
         return Ok(());
     }
-    let fewer = if args.chunks() > 1 {
+    let fewer = if recipe.chunks() > 1 {
         "fewer devices or chunks, another schedule"
     } else {
         "fewer devices"
@@ -83,27 +84,23 @@ fn layers(args: &Args, chosen: &Chosen) -> Result<(), String> {
         .unwrap_or_else(|| "a model of more layers".to_owned());
     Err(format!(
         "{}, but `{}` has only {}: use {fewer}, or {more}",
-        arithmetic(args),
+        arithmetic(recipe),
         chosen.spec.name(),
         chosen.describe_layers(),
     ))
 }
 
-fn stages(args: &Args) -> usize {
-    args.devices.len().saturating_mul(args.chunks())
-}
-
 /// How the number of stages comes about.
-fn arithmetic(args: &Args) -> String {
-    let (devices, stages) = (args.devices.len(), stages(args));
-    match (args.chunks, args.chunks()) {
+fn arithmetic(recipe: &Recipe) -> String {
+    let (devices, stages) = (recipe.devices.len(), recipe.stages());
+    match (recipe.chunks, recipe.chunks()) {
         (_, 1) => format!("--devices makes {stages} stages"),
         (Some(chunks), _) => {
             format!("{devices} devices with --chunks {chunks} make {stages} stages")
         }
         (None, chunks) => format!(
             "{devices} devices with {chunks} chunks each (--schedule {}) make {stages} stages",
-            args.schedule
+            recipe.schedule
         ),
     }
 }

@@ -1,10 +1,13 @@
-//! What is trained: the flags, the model and the data that they name.
+//! What is trained: the recipe, the model and the data that it names.
+
+use std::path::PathBuf;
 
 use gpipe_partitioner::Plan;
 use tch::Device;
 
 use super::options::Args;
-use super::{check, failure, planned};
+use super::recipe::Recipe;
+use super::{check, config, failure, planned};
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
 use crate::cli::{Failure, room};
@@ -17,8 +20,12 @@ const COPIES: u64 = 4;
 /// A run with everything decided.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// With what the plan says in place of the flags for it.
     pub(super) args: Args,
+    /// With what the plan says in place of what is said without it.
+    pub(super) recipe: Recipe,
+    /// What a higher layer of the configuration made void, in words.
+    pub(super) notes: Vec<String>,
+    pub(super) zoo: Zoo,
     pub(super) chosen: Chosen,
     pub(super) source: Source,
     pub(super) plan: Option<Plan>,
@@ -29,19 +36,28 @@ pub(super) struct Job {
 impl Job {
     /// Checks everything that can be checked before anything is built.
     pub(super) fn new(args: &Args, zoo: &Zoo) -> Result<Self, Failure> {
-        let chosen = Chosen::new(zoo, &args.model, &args.sizes)?;
-        let plan = args.plan.as_deref().map(planned::read).transpose()?;
-        let args = match &plan {
-            Some(plan) => planned::applied(args, plan, &chosen)?,
-            None => args.clone(),
+        Self::over(&[], args, zoo)
+    }
+
+    /// The same on top of configurations, such as the one of a run that goes on.
+    pub(super) fn over(below: &[PathBuf], args: &Args, zoo: &Zoo) -> Result<Self, Failure> {
+        let (recipe, origins) = config::recipe(args, zoo, below)?;
+        let chosen = Chosen::new(zoo, &recipe.model, &recipe.sizes)?;
+        let plan = recipe.plan.as_deref().map(planned::read).transpose()?;
+        let recipe = match &plan {
+            Some(plan) => planned::applied(&recipe, plan, &chosen)?,
+            None => recipe,
         };
-        check::check(&args, &chosen)?;
-        feed::check_batch(&chosen.spec, args.batch).map_err(Failure::Usage)?;
-        let (chosen, source) = Source::choose(chosen, args.data.as_deref())?;
-        check_memory(&args, &chosen)?;
+        check::check(args, &recipe, &chosen)?;
+        feed::check_batch(&chosen.spec, recipe.batch).map_err(Failure::Usage)?;
+        let (chosen, source) = Source::choose(chosen, recipe.data.as_deref())?;
+        check_memory(&recipe, &chosen)?;
         Ok(Self {
             tokens: feed::tokens(&chosen.spec),
-            args,
+            args: args.clone(),
+            recipe,
+            notes: origins.notes,
+            zoo: zoo.clone(),
             chosen,
             source,
             plan,
@@ -50,22 +66,22 @@ impl Job {
 
     /// The model as a pipeline.
     pub(super) fn pipeline(&self) -> Result<Pipeline, Failure> {
-        let args = &self.args;
+        let recipe = &self.recipe;
         let mut builder = Pipeline::builder(self.chosen.spec.build())
-            .devices(&args.devices)
-            .micro_batches(args.micro)
-            .schedule(args.schedule)
+            .devices(&recipe.devices)
+            .micro_batches(recipe.micro)
+            .schedule(recipe.schedule)
             .measure_memory(true)
-            .chunks(args.chunks())
-            .recompute(args.recompute.clone())
-            .seed(args.seed);
-        if let Some(balance) = &args.balance {
+            .chunks(recipe.chunks())
+            .recompute(recipe.recompute.clone())
+            .seed(recipe.seed);
+        if let Some(balance) = &recipe.balance {
             builder = builder.balance(balance);
         }
         if let Some(plan) = &self.plan {
             builder = builder.plan(plan).map_err(failure)?;
         }
-        if let Some(threads) = args.threads_per_stage {
+        if let Some(threads) = recipe.threads_per_stage {
             builder = builder.threads_per_stage(threads);
         }
         builder.build().map_err(failure)
@@ -73,15 +89,15 @@ impl Job {
 
     pub(super) fn optimizer(&self) -> Optimizer {
         Optimizer::new(AdamW {
-            lr: self.args.lr,
+            lr: self.recipe.lr,
             ..AdamW::default()
         })
     }
 }
 
 /// The CPU can hold the model where no other device takes a part of it.
-fn check_memory(args: &Args, chosen: &Chosen) -> Result<(), Failure> {
-    if args.devices.iter().any(|device| *device != Device::Cpu) {
+fn check_memory(recipe: &Recipe, chosen: &Chosen) -> Result<(), Failure> {
+    if recipe.devices.iter().any(|device| *device != Device::Cpu) {
         return Ok(());
     }
     let layers = chosen.spec.build().parameter_bytes()?;

@@ -1,6 +1,7 @@
 //! `gpipe-rs train`: a model of the zoo on a text or on made-up data, as a pipeline.
 
 mod check;
+mod config;
 mod held_out;
 mod job;
 mod memory;
@@ -8,7 +9,9 @@ mod options;
 mod outcome;
 mod planned;
 mod progress;
+mod recipe;
 mod report;
+mod resolved;
 mod run_folder;
 mod sample;
 mod values;
@@ -27,6 +30,7 @@ use job::Job;
 use outcome::Outcome;
 use progress::Progress;
 use report::Comparison;
+use resolved::Resolved;
 use run_folder::{RunFolder, StepRecord};
 
 /// Columns of the timeline that is printed at the end.
@@ -36,16 +40,18 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     silence_caught_panics();
     let job = Job::new(args, zoo)?;
     let mut pipe = job.pipeline()?;
-    let mut folder = RunFolder::create(&job, &pipe)?;
-    let progress = Progress::new(&job, &pipe);
+    let resolved = Resolved::new(&job, &pipe);
+    let mut folder = RunFolder::create(job.args.out.as_deref(), &resolved.toml)?;
+    let progress = Progress::new(&job);
+    progress.begin(&job, &pipe, &resolved);
     let mut outcome = train(&job, &mut pipe, &mut folder, &progress)?;
-    let held_out = job.source.held_out(job.args.batch);
+    let held_out = job.source.held_out(job.recipe.batch);
     if let Some(batches) = held_out.map_err(anyhow::Error::from)? {
         progress.say("measuring the held-out loss");
         outcome.held_out_loss = Some(held_out::loss(&mut pipe, batches, &job)?);
     }
     if let Some((text, seq)) = job.source.text().filter(|_| !job.args.json) {
-        outcome.sample = Some(sample::generate(&mut pipe, text, seq, job.args.seed));
+        outcome.sample = Some(sample::generate(&mut pipe, text, seq, job.recipe.seed));
     }
     outcome.print(&job)?;
     outcome.files
@@ -68,20 +74,21 @@ fn train(
     folder: &mut RunFolder,
     progress: &Progress,
 ) -> Result<Outcome, Failure> {
-    let (args, spec) = (&job.args, &job.chosen.spec);
+    let (args, recipe, spec) = (&job.args, &job.recipe, &job.chosen.spec);
     let mut optimizer = job.optimizer();
     let mut outcome = Outcome::new(folder.path());
     let batches = job
         .source
-        .feed(spec, args.batch, args.steps, args.seed, None)?;
+        .feed(spec, recipe.batch, recipe.steps, recipe.seed, None)?;
     for (step, batch) in (1..).zip(batches) {
         // A computed schedule may change after a step: what counts is the one before.
-        let schedule = (step == args.steps).then(|| pipe.schedule());
+        let schedule = (step == recipe.steps).then(|| pipe.schedule());
         let schedule = schedule.transpose().map_err(failure)?;
         let (x, y) = batch?;
         let start = Instant::now();
         let report = pipe.train_step(x, y, spec.loss()).map_err(failure)?;
-        optimizer.set_lr(args.lr_at(step));
+        clip(pipe, recipe.clip)?;
+        optimizer.set_lr(recipe.lr_at(step));
         optimizer.step(pipe).map_err(failure)?;
         let record = record(step, &report, start.elapsed().as_secs_f64(), job);
         folder.step(&record)?;
@@ -89,7 +96,7 @@ fn train(
         outcome.add(&record);
         if let Some(schedule) = schedule {
             let comparison =
-                Comparison::new(args, args.steps, &report, &schedule)?.with_plan(job.plan.as_ref());
+                Comparison::new(recipe, step, &report, &schedule)?.with_plan(job.plan.as_ref());
             outcome.comparison = comparison.text(WIDTH);
             // A file that cannot be written must not cost what the training came to.
             outcome.files = last_step(args, &report, &comparison, folder);
@@ -105,6 +112,15 @@ fn train(
     }
     progress.finish();
     Ok(outcome)
+}
+
+/// Limits the gradients where that is asked for, and measures them otherwise: their norm.
+fn clip(pipe: &mut Pipeline, limit: Option<f64>) -> Result<Option<f64>, Failure> {
+    match limit {
+        Some(limit) => Ok(Some(pipe.clip_grad_norm(limit).map_err(failure)?)),
+        // What cannot be measured the optimizer refuses, and names the parameter.
+        None => Ok(pipe.clip_grad_norm(f64::INFINITY).ok()),
+    }
 }
 
 /// Writes the files that are about the last step.
@@ -126,7 +142,7 @@ fn last_step(
 }
 
 fn record(step: usize, report: &StepReport, seconds: f64, job: &Job) -> StepRecord {
-    let samples_per_s = job.args.batch as f64 / seconds;
+    let samples_per_s = job.recipe.batch as f64 / seconds;
     StepRecord {
         step,
         loss: report.loss,
@@ -136,8 +152,8 @@ fn record(step: usize, report: &StepReport, seconds: f64, job: &Job) -> StepReco
         makespan_ms: report.timeline.makespan().get() / 1e3,
         bubble_measured: report.bubble_measured(),
         bubble_predicted: report.bubble_predicted(),
-        chunks: job.args.chunks(),
-        recompute: job.args.recompute.to_string(),
+        chunks: job.recipe.chunks(),
+        recompute: job.recipe.recompute.to_string(),
     }
 }
 

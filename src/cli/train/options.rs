@@ -1,91 +1,37 @@
-//! Flags, and what they mean once checked.
+//! Flags.
 
 use std::path::PathBuf;
 
-use gpipe_partitioner::ScheduleKind;
-use tch::Device;
-
-use super::values::{at_least_one, chunks, device, positive, schedule, steps, threads};
-use crate::Recompute;
+use super::recipe::Recipe;
 use crate::cli::model::flags::Given;
-
-/// Steps of warm-up, in runs that are long enough.
-const WARM_UP: usize = 100;
 
 /// Arguments of `gpipe-rs train`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "Examples:
+#[command(
+    after_help = "Configuration: every run writes RUN/config.toml, which is a --config that trains the same again. Its
+keys may also come from the environment (GPIPE_TRAIN__STEPS=5 is train.steps) and from --set. Later ones
+win: --config FILE < environment < --set < flags.
+
+Examples:
   gpipe-rs train --devices cpu,cpu --micro 8 --schedule zbv --recompute always --report report.html
   gpipe-rs train --model vgg16 --image 32 --classes 10 --width 16 --hidden 256 --steps 20
+  gpipe-rs train --config runs/1/config.toml --set optimizer.lr=0.001 --steps 1000
   gpipe-rs models gpt layers=4 --json > model.json
-  gpipe-rs profile --model model.json --plan plan.json && gpipe-rs train --model model.json --plan plan.json")]
+  gpipe-rs profile --model model.json --plan plan.json && gpipe-rs train --model model.json --plan plan.json"
+)]
 pub(in crate::cli) struct Args {
-    /// The model: a name that the verb `models` lists, or a file (- is standard input) with
-    /// what `models NAME --json` prints. The flags of sizes below come on top.
-    #[arg(long, value_name = "NAME|FILE", default_value = "gpt")]
-    pub(super) model: String,
-    /// The sizes that flags give; those are made from the models.
+    #[command(flatten)]
+    pub(super) recipe: Recipe,
+    /// What the command line itself gives.
     #[arg(skip)]
-    pub(in crate::cli) sizes: Given,
-    /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
-    #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
-    pub(super) devices: Vec<Device>,
-    /// Micro-batches of a mini-batch.
-    #[arg(long, value_name = "M", default_value = "4", allow_negative_numbers = true, value_parser = at_least_one)]
-    pub(super) micro: usize,
-    /// Schedule: gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2,
-    /// interleaved-zb, zbv, v-half, v-min, dualpipe-v or auto. It changes speed and
-    /// memory, never numbers.
-    #[arg(long, value_name = "NAME", default_value = "1f1b", value_parser = schedule)]
-    pub(super) schedule: ScheduleKind,
-    /// Stages of each device; by default 2 where the schedule has several, else 1.
-    #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = chunks)]
-    pub(super) chunks: Option<usize>,
-    /// What is computed twice rather than kept for the backward, micro-batch by
-    /// micro-batch: never, except-last or always. It changes no numbers either.
-    #[arg(long, value_name = "WHEN", default_value = "never")]
-    pub(super) recompute: Recompute,
-    /// Layers of each stage, devices times chunks of them, such as 3,5; by default
-    /// balanced by parameters.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true, value_parser = at_least_one)]
-    pub(super) balance: Option<Vec<usize>>,
-    /// Schedule, chunks, balance, micro-batches and recompute from a plan, as `profile`
-    /// writes it for a model of the same sizes.
-    #[arg(
-        long, value_name = "FILE",
-        conflicts_with_all = ["micro", "schedule", "chunks", "recompute", "balance"]
-    )]
-    pub(super) plan: Option<PathBuf>,
-    /// Training steps.
-    #[arg(long, value_name = "N", default_value = "400", allow_negative_numbers = true, value_parser = at_least_one)]
-    pub(super) steps: usize,
-    /// Samples (texts: sequences) of a mini-batch.
-    #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = at_least_one)]
-    pub(super) batch: usize,
-    /// Learning rate of AdamW, after the warm-up.
-    #[arg(long, value_name = "RATE", default_value = "0.003", allow_negative_numbers = true, value_parser = positive)]
-    pub(super) lr: f64,
-    /// Steps over which the learning rate rises to --lr; by default a quarter of --steps,
-    /// at most 100.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = steps)]
-    pub(super) warmup: Option<usize>,
-    /// Seed of initial values, batches and dropout.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "0",
-        allow_negative_numbers = true
-    )]
-    pub(super) seed: u64,
-    /// Intra-op threads of each stage; by default the stages share the cores.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = threads)]
-    pub(super) threads_per_stage: Option<usize>,
-    /// UTF-8 text to train on, the last tenth held out, or `synthetic`: inputs and targets
-    /// of the model's shapes, made up once, for the speed alone. By default Moby-Dick for
-    /// models of token sequences, whose vocabulary then is the text's unless it is given,
-    /// and synthetic for the others.
-    #[arg(long, value_name = "FILE|synthetic")]
-    pub(super) data: Option<PathBuf>,
+    pub(in crate::cli) given: Given,
+    /// Configuration in TOML, such as another run's config.toml; of several, later ones
+    /// go on top.
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Vec<PathBuf>,
+    /// A key of the configuration, such as train.steps=5; may repeat.
+    #[arg(long, value_name = "TABLE.KEY=VALUE")]
+    pub(super) set: Vec<String>,
     /// Run folder, made new; by default the next free number under `runs`.
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
@@ -104,23 +50,4 @@ pub(in crate::cli) struct Args {
     /// without a text, tokens_per_s without tokens, planned_ms without --plan.
     #[arg(long)]
     pub(super) json: bool,
-}
-
-impl Args {
-    /// Steps until the learning rate is --lr.
-    pub(super) fn warmup(&self) -> usize {
-        self.warmup.unwrap_or(WARM_UP.min(self.steps / 4))
-    }
-
-    /// The learning rate of a step, from 1: it rises in a line over the warm-up. Models
-    /// whose head is tied to the embedding learn far slower without.
-    pub(super) fn lr_at(&self, step: usize) -> f64 {
-        self.lr * (step as f64 / self.warmup().max(1) as f64).min(1.0)
-    }
-
-    /// Stages of each device.
-    pub(super) fn chunks(&self) -> usize {
-        self.chunks
-            .unwrap_or_else(|| self.schedule.default_chunks())
-    }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use gpipe_partitioner::Plan;
 
 use super::Failure;
-use super::options::Args;
+use super::recipe::Recipe;
 use crate::Recompute;
 use crate::cli::model::Chosen;
 
@@ -14,8 +14,8 @@ pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
     Plan::read(path).map_err(|error| Failure::Usage(format!("--plan: {error}")))
 }
 
-/// The flags that say what the plan says, where it fits the others and the model.
-pub(super) fn applied(args: &Args, plan: &Plan, chosen: &Chosen) -> Result<Args, Failure> {
+/// The recipe that says what the plan says, where it fits the others and the model.
+pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<Recipe, Failure> {
     let wrong = |rule: String| Err(Failure::Usage(format!("--plan: {rule}")));
     let layers = plan.partition.layers();
     if layers != chosen.layers() {
@@ -29,21 +29,21 @@ pub(super) fn applied(args: &Args, plan: &Plan, chosen: &Chosen) -> Result<Args,
             chosen.describe_layers(),
         ));
     }
-    let (devices, own) = (plan.devices(), args.devices.len());
+    let (devices, own) = (plan.devices(), recipe.devices.len());
     if devices != own {
         return wrong(format!(
             "it is for {devices} devices, but --devices names {own}: name {devices}, or profile \
              for {own}"
         ));
     }
-    let size = args.batch.div_ceil(plan.micro_batches);
+    let size = recipe.batch.div_ceil(plan.micro_batches);
     if size != plan.micro_batch_size {
         return wrong(format!(
             "its {} micro-batches have {} samples each, which does not make --batch {}: use \
              --batch {}, or profile with this --batch",
             plan.micro_batches,
             plan.micro_batch_size,
-            args.batch,
+            recipe.batch,
             plan.micro_batches.saturating_mul(plan.micro_batch_size)
         ));
     }
@@ -51,13 +51,13 @@ pub(super) fn applied(args: &Args, plan: &Plan, chosen: &Chosen) -> Result<Args,
     if let Err(error) = schedule {
         return wrong(format!("its schedule {}: {error}", plan.schedule));
     }
-    Ok(Args {
+    Ok(Recipe {
         micro: plan.micro_batches,
         schedule: plan.schedule,
         chunks: Some(plan.chunks),
         balance: Some(plan.partition.balance()),
         recompute: recompute(&plan.recompute),
-        ..args.clone()
+        ..recipe.clone()
     })
 }
 

@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::job::Job;
 use super::outcome;
+use super::resolved::Resolved;
 use super::run_folder::StepRecord;
 use crate::Pipeline;
 use crate::cli::feed::Source;
@@ -21,34 +22,40 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(job: &Job, pipe: &Pipeline) -> Self {
-        let args = &job.args;
+    pub(super) fn new(job: &Job) -> Self {
+        let (quiet, steps) = (job.args.quiet, job.recipe.steps);
         let terminal = std::io::stderr().is_terminal();
-        let bar = (terminal && !args.quiet).then(|| bar(args.steps));
-        let progress = Self {
-            bar,
-            lines: !terminal && !args.quiet,
-            every: args.steps.div_ceil(20),
-            steps: args.steps,
-        };
-        progress.say(&format!(
+        Self {
+            bar: (terminal && !quiet).then(|| bar(steps)),
+            lines: !terminal && !quiet,
+            every: steps.div_ceil(20),
+            steps,
+        }
+    }
+
+    /// What is trained, and with which configuration.
+    pub(super) fn begin(&self, job: &Job, pipe: &Pipeline, resolved: &Resolved) {
+        for line in resolved.lines.iter().chain(&job.notes) {
+            self.say(line);
+        }
+        let recipe = &job.recipe;
+        self.say(&format!(
             "{}: {} layers over {} stage(s) {:?} on {} device(s), {} micro-batches, schedule {}, recompute {}",
             job.chosen.spec.name(),
             pipe.partition().layers(),
             pipe.partition().stages(),
             pipe.partition().balance(),
-            args.devices.len(),
-            args.micro,
-            args.schedule,
-            args.recompute,
+            recipe.devices.len(),
+            recipe.micro,
+            recipe.schedule,
+            recipe.recompute,
         ));
         if let Source::Synthetic(why) = &job.source {
             let why = why.as_ref().map_or_else(String::new, |why| {
                 format!(", as the built-in text does not fit ({why})")
             });
-            progress.say(&format!("data: made up once from the model's shapes{why}"));
+            self.say(&format!("data: made up once from the model's shapes{why}"));
         }
-        progress
     }
 
     /// A line, unless quiet.

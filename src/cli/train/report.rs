@@ -9,7 +9,7 @@ use gpipe_partitioner::{
 };
 
 use super::Failure;
-use super::options::Args;
+use super::recipe::Recipe;
 use crate::{MemoryUse, StepReport};
 
 /// What the comparison is written as.
@@ -47,7 +47,7 @@ impl Comparison {
     /// Compares `step` with what its own median times predict for `schedule`, the
     /// schedule that it ran.
     pub(super) fn new(
-        args: &Args,
+        recipe: &Recipe,
         step: usize,
         report: &StepReport,
         schedule: &CheckedSchedule,
@@ -55,7 +55,7 @@ impl Comparison {
         let plan = schedule.schedule();
         let costs = report.timeline.stage_costs(plan.stages());
         let prediction = simulate(schedule, &costs);
-        let chunks = match args.chunks() {
+        let chunks = match recipe.chunks() {
             1 => String::new(),
             chunks => format!(" x {chunks} chunks"),
         };
@@ -64,10 +64,10 @@ impl Comparison {
             what: format!("Step {step}"),
             title: format!(
                 "{}: {} devices{chunks}, {} micro-batches, recompute {}",
-                args.schedule,
+                recipe.schedule,
                 plan.devices(),
                 plan.micro_batches(),
-                args.recompute
+                recipe.recompute
             ),
             plan: None,
             memory: memory(report, schedule, costs),

@@ -5,12 +5,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tch::Device;
 
 use super::Failure;
-use super::job::Job;
-use crate::Pipeline;
-use crate::models::zoo::{ModelSpec, Size};
 
 /// One line of `metrics.jsonl`.
 #[derive(Debug, Clone, Serialize)]
@@ -35,29 +31,6 @@ pub(super) struct StepRecord {
     pub(super) recompute: String,
 }
 
-/// `config.toml`: everything that decides the numbers, and the rest.
-#[derive(Debug, Serialize)]
-struct Config {
-    model: String,
-    devices: Vec<String>,
-    balance: Vec<usize>,
-    schedule: String,
-    chunks: usize,
-    recompute: String,
-    micro: usize,
-    steps: usize,
-    batch: usize,
-    optimizer: &'static str,
-    lr: f64,
-    warmup: usize,
-    seed: u64,
-    threads_per_stage: String,
-    data: String,
-    libtorch: String,
-    /// Of the model: all, those that nobody chose too.
-    sizes: toml::Table,
-}
-
 /// A folder that belongs to one run.
 #[derive(Debug)]
 pub(super) struct RunFolder {
@@ -67,12 +40,11 @@ pub(super) struct RunFolder {
 
 impl RunFolder {
     /// Makes the folder and writes the configuration.
-    pub(super) fn create(job: &Job, pipe: &Pipeline) -> Result<Self, Failure> {
-        let path = match &job.args.out {
+    pub(super) fn create(out: Option<&Path>, config: &str) -> Result<Self, Failure> {
+        let path = match out {
             Some(path) => claim(path)?,
             None => next_free(Path::new("runs"))?,
         };
-        let config = toml::to_string(&config(job, pipe)).map_err(anyhow::Error::from)?;
         write(&path.join("config.toml"), config.as_bytes())?;
         let metrics = path.join("metrics.jsonl");
         let file = File::create(&metrics).map_err(|error| cannot_write(&metrics, &error))?;
@@ -97,56 +69,6 @@ impl RunFolder {
     /// Writes the timeline of a step, in Chrome's trace format.
     pub(super) fn trace(&self, trace: &str) -> Result<(), Failure> {
         write(&self.path.join("trace.json"), trace.as_bytes())
-    }
-}
-
-fn config(job: &Job, pipe: &Pipeline) -> Config {
-    let args = &job.args;
-    Config {
-        model: job.chosen.spec.name().to_owned(),
-        devices: args
-            .devices
-            .iter()
-            .map(|device| device_name(*device))
-            .collect(),
-        balance: pipe.partition().balance(),
-        schedule: args.schedule.to_string(),
-        chunks: args.chunks(),
-        recompute: args.recompute.to_string(),
-        micro: args.micro,
-        steps: args.steps,
-        batch: args.batch,
-        optimizer: "adamw",
-        lr: args.lr,
-        warmup: args.warmup(),
-        seed: args.seed,
-        threads_per_stage: args.threads_per_stage.map_or_else(
-            || "share of cores".to_owned(),
-            |threads| threads.to_string(),
-        ),
-        data: job.source.name(),
-        libtorch: crate::libtorch_version(),
-        sizes: sizes(&job.chosen.spec),
-    }
-}
-
-fn sizes(spec: &ModelSpec) -> toml::Table {
-    let value = |size: &Size| {
-        let value = spec.settings().value(size.name());
-        let value = if size.is_count() {
-            toml::Value::Integer(value as i64)
-        } else {
-            toml::Value::Float(value)
-        };
-        (size.name().to_owned(), value)
-    };
-    spec.entry().sizes().iter().map(value).collect()
-}
-
-fn device_name(device: Device) -> String {
-    match device {
-        Device::Cuda(index) => format!("cuda:{index}"),
-        _ => "cpu".to_owned(),
     }
 }
 

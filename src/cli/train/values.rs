@@ -3,6 +3,7 @@
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
+use crate::Recompute;
 use crate::cli::input;
 
 pub(super) fn device(text: &str) -> Result<Device, String> {
@@ -60,4 +61,23 @@ pub(super) fn positive(text: &str) -> Result<f64, String> {
         Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
         _ => Err("must be a number above 0".to_owned()),
     }
+}
+
+/// Layers of each stage.
+pub(super) fn balance(text: &str) -> Result<Vec<usize>, String> {
+    text.split(',').map(at_least_one).collect()
+}
+
+/// A word, or true or false for each stage, as a plan decides it.
+pub(super) fn recompute(text: &str) -> Result<Recompute, String> {
+    let stages = text.split(',').map(|stage| stage.trim().parse());
+    match stages.collect::<Result<Vec<bool>, _>>() {
+        Ok(stages) => Ok(Recompute::Stages(stages)),
+        Err(_) => text.trim().parse(),
+    }
+}
+
+pub(super) fn seed(text: &str) -> Result<u64, String> {
+    let rule = |_| format!("`{text}` is not a whole number from 0 to {}", u64::MAX);
+    text.trim().parse().map_err(rule)
 }

@@ -94,7 +94,7 @@ impl ZooError {
 }
 
 /// The name with the fewest edits from `wanted`.
-fn nearest(wanted: &str, names: &[String]) -> String {
+pub(crate) fn nearest(wanted: &str, names: &[String]) -> String {
     let wanted = wanted.to_lowercase();
     let best = (names.iter())
         // Of two as near, the one of more alike length: `gtp2` is `gpt2`, not `gpt`.

@@ -27,6 +27,7 @@ mod synthetic;
 
 pub use entry::{Entry, Instance, Preset};
 pub use error::ZooError;
+pub(crate) use error::nearest;
 pub use loss::{SharedLoss, binary_cross_entropy, class_cross_entropy, token_cross_entropy};
 pub use settings::{Settings, Size};
 pub use spec::ModelSpec;

@@ -116,7 +116,7 @@ impl LrSchedule {
         rate("peak", peak)?;
         let steps = steps.filter(|_| kind.ends());
         if kind.ends() && steps.is_none_or(|steps| steps == 0) {
-            return wrong(format!("{kind} needs the number of steps, at least 1"));
+            return wrong(&format!("{kind} needs the number of steps, at least 1"));
         }
         Ok(Self {
             kind,
@@ -137,7 +137,7 @@ impl LrSchedule {
     pub fn warm_up(mut self, steps: u64) -> Result<Self, Error> {
         if let Some(all) = self.steps.filter(|&all| steps > all) {
             let kind = self.kind;
-            return wrong(format!(
+            return wrong(&format!(
                 "{kind} over {all} steps cannot warm up for {steps}"
             ));
         }
@@ -151,11 +151,14 @@ impl LrSchedule {
     /// [`Error::Settings`] for other kinds, and where it is not between 0 and the peak.
     pub fn end(mut self, lr: f64) -> Result<Self, Error> {
         if !self.kind.ends() {
-            return wrong(format!("{} does not end, so not at {lr} either", self.kind));
+            return wrong(&format!(
+                "{} does not end, so not at {lr} either",
+                self.kind
+            ));
         }
         rate("end", lr)?;
         if lr > self.peak {
-            return wrong(format!("the end {lr} is above the peak {}", self.peak));
+            return wrong(&format!("the end {lr} is above the peak {}", self.peak));
         }
         self.end = Some(lr);
         Ok(self)
@@ -167,10 +170,10 @@ impl LrSchedule {
     /// [`Error::Settings`] for other kinds, and where it is not between 0 and 1.
     pub fn rise(mut self, share: f64) -> Result<Self, Error> {
         if self.kind != LrKind::OneCycle {
-            return wrong(format!("{} has no cycle that could rise", self.kind));
+            return wrong(&format!("{} has no cycle that could rise", self.kind));
         }
         if !(0.0..=1.0).contains(&share) {
-            return wrong(format!(
+            return wrong(&format!(
                 "a cycle rises for a share of 0 to 1 of it, not {share}"
             ));
         }
@@ -185,10 +188,10 @@ impl LrSchedule {
     /// [`Error::Settings`] for other kinds, and for 0.
     pub fn timescale(mut self, steps: u64) -> Result<Self, Error> {
         if self.kind != LrKind::InverseSqrt {
-            return wrong(format!("{} has no timescale", self.kind));
+            return wrong(&format!("{} has no timescale", self.kind));
         }
         if steps == 0 {
-            return wrong("a timescale is at least 1 step".to_owned());
+            return wrong("a timescale is at least 1 step");
         }
         self.timescale = Some(steps);
         Ok(self)
@@ -267,11 +270,11 @@ fn rate(what: &str, lr: f64) -> Result<(), Error> {
     if lr >= 0.0 && lr.is_finite() {
         return Ok(());
     }
-    wrong(format!(
+    wrong(&format!(
         "the {what} is {lr}, but must be 0 or more, and finite"
     ))
 }
 
-fn wrong<T>(why: String) -> Result<T, Error> {
+fn wrong<T>(why: &str) -> Result<T, Error> {
     Err(Error::Settings(format!("learning-rate schedule: {why}")))
 }

@@ -40,7 +40,7 @@ impl FromStr for LrSchedule {
         let (mut peak, mut steps, mut rest) = (None, None, Vec::new());
         for word in words {
             let Some((key, value)) = word.split_once('=') else {
-                return wrong(format!("`{word}` is not of the form key=value"));
+                return wrong(&format!("`{word}` is not of the form key=value"));
             };
             match key {
                 "lr" => peak = Some(number(key, value)?),
@@ -49,10 +49,10 @@ impl FromStr for LrSchedule {
             }
         }
         let Some(peak) = peak else {
-            return wrong(format!("`{text}` does not say lr=…"));
+            return wrong(&format!("`{text}` does not say lr=…"));
         };
         if steps.is_some() && !kind.ends() {
-            return wrong(format!("{kind} does not end, so it has no steps=…"));
+            return wrong(&format!("{kind} does not end, so it has no steps=…"));
         }
         let new = Self::new(kind, peak, steps)?;
         rest.into_iter()
@@ -61,7 +61,7 @@ impl FromStr for LrSchedule {
                 "end" => schedule.end(number(key, value)?),
                 "rise" => schedule.rise(number(key, value)?),
                 "timescale" => schedule.timescale(number(key, value)?),
-                _ => wrong(format!("`{key}` is not one of its keys, which are {KEYS}")),
+                _ => wrong(&format!("`{key}` is not one of its keys, which are {KEYS}")),
             })
     }
 }
@@ -69,6 +69,6 @@ impl FromStr for LrSchedule {
 fn number<T: FromStr>(key: &str, value: &str) -> Result<T, Error> {
     match value.parse() {
         Ok(number) => Ok(number),
-        Err(_) => wrong(format!("{key}={value} is not a number that {key} can be")),
+        Err(_) => wrong(&format!("{key}={value} is not a number that {key} can be")),
     }
 }

@@ -1,0 +1,106 @@
+//! From layers to a configuration.
+
+use std::collections::BTreeMap;
+
+use super::{Entry, Key, Layer, Origin, Schema};
+
+/// Where each key that was given has its value from.
+#[derive(Debug, Clone, Default)]
+pub(in crate::cli) struct Origins {
+    given: BTreeMap<String, (usize, Origin)>,
+    /// What no longer holds and why, for people.
+    pub(in crate::cli) notes: Vec<String>,
+}
+
+impl Origins {
+    /// Where the key's value was given; nothing for a default.
+    pub(in crate::cli) fn of(&self, key: &str) -> Option<&Origin> {
+        self.given.get(key).map(|(_, origin)| origin)
+    }
+
+    /// Which layer the key's value is from, counted from the lowest.
+    pub(in crate::cli) fn layer(&self, key: &str) -> Option<usize> {
+        self.given.get(key).map(|(layer, _)| *layer)
+    }
+}
+
+/// Puts layers on top of `defaults`, the lowest first.
+///
+/// # Errors
+/// A key that does not exist, or a value that it cannot have, in any layer: where it
+/// stands, what is wrong, what is right.
+pub(in crate::cli) fn resolve<T: Clone + 'static>(
+    schema: &Schema<T>,
+    defaults: T,
+    layers: &[Layer],
+) -> Result<(T, Origins), String> {
+    let (mut value, mut origins) = (defaults, Origins::default());
+    for (number, layer) in layers.iter().enumerate() {
+        let before = value.clone();
+        let below = origins.clone();
+        for entry in layer {
+            let Some(key) = schema.key(entry)? else {
+                continue;
+            };
+            apply(key, entry, &mut value)?;
+            let origin = (number, entry.origin.clone());
+            origins.given.insert(key.name.clone(), origin);
+        }
+        // In order: what one key is reset to may decide about the next.
+        for key in &schema.keys {
+            let from_below = origins.layer(&key.name).is_some_and(|own| own < number);
+            let Some(beside) = key.beside.as_ref().filter(|_| from_below) else {
+                continue;
+            };
+            let chosen_for = beside.keys.iter().any(|key| below.of(key).is_some());
+            if chosen_for && !(beside.keep)(&before, &value) {
+                let changed = changed(schema, key, &before, &value);
+                origins.forget(key, &before, &changed);
+                (beside.reset)(&mut value);
+            }
+        }
+    }
+    Ok((value, origins))
+}
+
+fn apply<T: 'static>(key: &Key<T>, entry: &Entry, value: &mut T) -> Result<(), String> {
+    let wrong = |why: String| {
+        let (name, given) = (&key.name, &entry.value);
+        match &entry.origin {
+            origin @ (Origin::Flag(_) | Origin::Set(_)) => format!("{origin}: {why}"),
+            origin => format!("{origin}: {name} = {given}: {why}"),
+        }
+    };
+    let text = entry.value.spelt(key.kind).map_err(wrong)?;
+    (key.set)(value, &text).map_err(wrong)
+}
+
+/// The keys that a value was chosen for, of which a layer changed.
+fn changed<T: 'static>(schema: &Schema<T>, key: &Key<T>, before: &T, after: &T) -> String {
+    let beside = key.beside.iter().flat_map(|beside| beside.keys);
+    let keys = beside.filter_map(|key| schema.get(key));
+    let values = keys.filter_map(|key| {
+        let (old, new) = ((key.get)(before), (key.get)(after));
+        (old != new).then(|| Some(format!("{} = {}", key.name, old?)))?
+    });
+    values.collect::<Vec<_>>().join(" and ")
+}
+
+impl Origins {
+    fn forget<T: 'static>(&mut self, key: &Key<T>, before: &T, changed: &str) {
+        let Some((_, origin)) = self.given.remove(&key.name) else {
+            return;
+        };
+        if let Some(value) = (key.get)(before) {
+            let were = if changed.is_empty() {
+                "what was said of the model".to_owned()
+            } else {
+                changed.to_owned()
+            };
+            self.notes.push(format!(
+                "{} = {value} ({origin}) went with {were}, and is not used",
+                key.name
+            ));
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! All keys of a configuration.
+
+use super::{Entry, Key, Layer, Origin, Value};
+use crate::models::zoo::nearest;
+
+/// The keys, in the order in which the resolved configuration has them.
+#[derive(Debug)]
+pub(in crate::cli) struct Schema<T> {
+    pub(super) keys: Vec<Key<T>>,
+}
+
+impl<T: 'static> Schema<T> {
+    pub(in crate::cli) fn new(keys: Vec<Key<T>>) -> Self {
+        Self { keys }
+    }
+
+    /// The tables, each once.
+    pub(super) fn tables(&self) -> Vec<&str> {
+        let mut tables: Vec<&str> = Vec::new();
+        for key in &self.keys {
+            if !tables.contains(&key.table()) {
+                tables.push(key.table());
+            }
+        }
+        tables
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Key<T>> {
+        self.keys.iter().find(|key| key.name == name)
+    }
+
+    /// The key of an entry; nothing for a table without a key in it.
+    ///
+    /// # Errors
+    /// There is none of this name: where it stands, and what was meant.
+    pub(super) fn key(&self, entry: &Entry) -> Result<Option<&Key<T>>, String> {
+        if let Some(key) = self.get(&entry.key) {
+            return Ok(Some(key));
+        }
+        let is_table = self.tables().contains(&entry.key.as_str());
+        if is_table && entry.value == Value::Table {
+            return Ok(None);
+        }
+        Err(format!("{}: {}", entry.origin, self.unknown(&entry.key)))
+    }
+
+    fn unknown(&self, name: &str) -> String {
+        let Some((table, own)) = name.split_once('.') else {
+            return self.no_table(name);
+        };
+        let keys = self.keys.iter().filter(|key| key.table() == table);
+        let own_names: Vec<String> = keys.map(|key| key.own().to_owned()).collect();
+        if own_names.is_empty() {
+            return self.no_table_of(table, name);
+        }
+        format!(
+            "there is no key `{name}`: did you mean `{}`? [{table}] has {}",
+            self.elsewhere(own).map_or_else(
+                || format!("{table}.{}", nearest(own, &own_names)),
+                str::to_owned
+            ),
+            own_names.join(", ")
+        )
+    }
+
+    /// A name without a table.
+    fn no_table(&self, name: &str) -> String {
+        if self.tables().contains(&name) {
+            return format!(
+                "`{name}` is a table of keys: give one of them, as in `{name}.{}`",
+                {
+                    let mut keys = self.keys.iter().filter(|key| key.table() == name);
+                    keys.next().map_or("", |key| key.own())
+                }
+            );
+        }
+        match self.elsewhere(name) {
+            Some(key) => format!("`{name}` stands in no table: did you mean `{key}`?"),
+            None => self.no_table_of(name, name),
+        }
+    }
+
+    fn no_table_of(&self, table: &str, name: &str) -> String {
+        let tables: Vec<String> = self.tables().into_iter().map(str::to_owned).collect();
+        let own = name.rsplit('.').next().unwrap_or_default();
+        let meant = self.elsewhere(own).filter(|_| name != own);
+        format!(
+            "there is no table `{table}`: did you mean `{}`? There are {}",
+            meant.map_or_else(|| nearest(table, &tables), str::to_owned),
+            tables.join(", ")
+        )
+    }
+
+    /// A key that has the right name in another table.
+    fn elsewhere(&self, own: &str) -> Option<&str> {
+        let key = self.keys.iter().find(|key| key.own() == own)?;
+        Some(&key.name)
+    }
+
+    /// The flags that were given as a layer: pairs of clap's name and the text.
+    pub(in crate::cli) fn flags(&self, given: &[(String, String)]) -> Layer {
+        let entry = |key: &Key<T>| {
+            let flag = key.flag.as_deref()?;
+            let (_, text) = given.iter().find(|(id, _)| id == flag)?;
+            Some(Entry {
+                key: key.name.clone(),
+                value: Value::Plain(text.clone()),
+                origin: Origin::Flag(format!("--{}", key.own().replace('_', "-"))),
+            })
+        };
+        self.keys.iter().filter_map(entry).collect()
+    }
+}

@@ -1,0 +1,23 @@
+//! The layer of `--set`.
+
+use super::{Entry, Layer, Origin, Value};
+
+/// What the command line sets: `train.steps=5`, as often as one likes.
+///
+/// # Errors
+/// One without `=`.
+pub(in crate::cli) fn set(settings: &[String]) -> Result<Layer, String> {
+    let entry = |setting: &String| {
+        let Some((key, value)) = setting.split_once('=') else {
+            return Err(format!(
+                "--set {setting}: write a key and its value, such as `train.steps=5`"
+            ));
+        };
+        Ok(Entry {
+            key: key.trim().to_owned(),
+            value: Value::of_text(value.trim()),
+            origin: Origin::Set(setting.clone()),
+        })
+    };
+    settings.iter().map(entry).collect()
+}

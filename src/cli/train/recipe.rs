@@ -1,0 +1,119 @@
+//! What a configuration says about a run, and flags too.
+
+use std::path::PathBuf;
+
+use clap::{Args as _, Command, FromArgMatches as _};
+use gpipe_partitioner::ScheduleKind;
+use tch::Device;
+
+use super::values::{at_least_one, chunks, device, positive, schedule, steps, threads};
+use crate::Recompute;
+use crate::cli::model::flags::Given;
+
+/// Steps of warm-up, in runs that are long enough.
+const WARM_UP: usize = 100;
+
+/// Everything that is chosen about a run: what makes its numbers, its speed and its
+/// memory. Each field is a flag and a key of the configuration (see `config`).
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Recipe {
+    /// The model: a name that the verb `models` lists, or a file (- is standard input) with
+    /// what `models NAME --json` prints. The flags of sizes below come on top.
+    #[arg(long, value_name = "NAME|FILE", default_value = "gpt")]
+    pub(super) model: String,
+    /// Sizes that are not to be the model's defaults; their flags are made from the models.
+    #[arg(skip)]
+    pub(super) sizes: Given,
+    /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
+    #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
+    pub(super) devices: Vec<Device>,
+    /// Micro-batches of a mini-batch.
+    #[arg(long, value_name = "M", default_value = "4", allow_negative_numbers = true, value_parser = at_least_one)]
+    pub(super) micro: usize,
+    /// Schedule: gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2,
+    /// interleaved-zb, zbv, v-half, v-min, dualpipe-v or auto. It changes speed and
+    /// memory, never numbers.
+    #[arg(long, value_name = "NAME", default_value = "1f1b", value_parser = schedule)]
+    pub(super) schedule: ScheduleKind,
+    /// Stages of each device; by default 2 where the schedule has several, else 1.
+    #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = chunks)]
+    pub(super) chunks: Option<usize>,
+    /// What is computed twice rather than kept for the backward, micro-batch by
+    /// micro-batch: never, except-last or always. It changes no numbers either.
+    #[arg(long, value_name = "WHEN", default_value = "never")]
+    pub(super) recompute: Recompute,
+    /// Layers of each stage, devices times chunks of them, such as 3,5; by default
+    /// balanced by parameters.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true, value_parser = at_least_one)]
+    pub(super) balance: Option<Vec<usize>>,
+    /// Schedule, chunks, balance, micro-batches and recompute from a plan, as `profile`
+    /// writes it for a model of the same sizes.
+    #[arg(
+        long, value_name = "FILE",
+        conflicts_with_all = ["micro", "schedule", "chunks", "recompute", "balance"]
+    )]
+    pub(super) plan: Option<PathBuf>,
+    /// Training steps.
+    #[arg(long, value_name = "N", default_value = "400", allow_negative_numbers = true, value_parser = at_least_one)]
+    pub(super) steps: usize,
+    /// Samples (texts: sequences) of a mini-batch.
+    #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = at_least_one)]
+    pub(super) batch: usize,
+    /// Learning rate of AdamW, after the warm-up.
+    #[arg(long, value_name = "RATE", default_value = "0.003", allow_negative_numbers = true, value_parser = positive)]
+    pub(super) lr: f64,
+    /// Steps over which the learning rate rises to --lr; by default a quarter of --steps,
+    /// at most 100.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = steps)]
+    pub(super) warmup: Option<usize>,
+    /// Seed of initial values, batches and dropout.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "0",
+        allow_negative_numbers = true
+    )]
+    pub(super) seed: u64,
+    /// Intra-op threads of each stage; by default the stages share the cores.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = threads)]
+    pub(super) threads_per_stage: Option<usize>,
+    /// Largest 2-norm of all gradients together: larger ones are scaled down to it.
+    #[arg(long, value_name = "NORM", allow_negative_numbers = true, value_parser = positive)]
+    pub(super) clip: Option<f64>,
+    /// UTF-8 text to train on, the last tenth held out, or `synthetic`: inputs and targets
+    /// of the model's shapes, made up once, for the speed alone. By default Moby-Dick for
+    /// models of token sequences, whose vocabulary then is the text's unless it is given,
+    /// and synthetic for the others.
+    #[arg(long, value_name = "FILE|synthetic")]
+    pub(super) data: Option<PathBuf>,
+}
+
+impl Recipe {
+    /// What holds where nothing is said.
+    pub(super) fn defaults() -> Result<Self, clap::Error> {
+        let matches = Self::augment_args(Command::new("train")).try_get_matches_from(["train"])?;
+        Self::from_arg_matches(&matches)
+    }
+
+    /// Steps until the learning rate is --lr.
+    pub(super) fn warmup(&self) -> usize {
+        self.warmup.unwrap_or(WARM_UP.min(self.steps / 4))
+    }
+
+    /// The learning rate of a step, from 1: it rises in a line over the warm-up. Models
+    /// whose head is tied to the embedding learn far slower without.
+    pub(super) fn lr_at(&self, step: usize) -> f64 {
+        self.lr * (step as f64 / self.warmup().max(1) as f64).min(1.0)
+    }
+
+    /// Stages of each device.
+    pub(super) fn chunks(&self) -> usize {
+        self.chunks
+            .unwrap_or_else(|| self.schedule.default_chunks())
+    }
+
+    /// Stages in all.
+    pub(super) fn stages(&self) -> usize {
+        self.devices.len().saturating_mul(self.chunks())
+    }
+}

@@ -1,0 +1,86 @@
+//! What a run was trained with, in full: nothing is left to defaults.
+
+use std::path::{Path, PathBuf};
+
+use super::config;
+use super::job::Job;
+use super::recipe::Recipe;
+use crate::Pipeline;
+use crate::cli::config::{lines, toml};
+use crate::cli::feed::Source;
+use crate::models::zoo::{ModelSpec, Size};
+use crate::torch::share_of_cores;
+
+/// A configuration that says everything: trained by it, a run gives the same losses.
+#[derive(Debug)]
+pub(super) struct Resolved {
+    /// The file.
+    pub(super) toml: String,
+    /// The same for people, a line for each table.
+    pub(super) lines: Vec<String>,
+}
+
+impl Resolved {
+    pub(super) fn new(job: &Job, pipe: &Pipeline) -> Self {
+        let schema = config::schema(&job.zoo);
+        let recipe = recipe(job, pipe);
+        let head = format!(
+            "# What this run was trained with, in full: `train --config` of this file trains the same.\n\
+             # gpipe-rs {}, libtorch {}, data: {}\n",
+            env!("CARGO_PKG_VERSION"),
+            crate::libtorch_version(),
+            // A name is no reason for a second line.
+            job.source.name().replace(char::is_control, " "),
+        );
+        Self {
+            toml: head + &toml(&schema, &recipe),
+            lines: lines(&schema, &recipe),
+        }
+    }
+}
+
+fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
+    let recipe = &job.recipe;
+    let share = || share_of_cores(&recipe.devices);
+    Recipe {
+        model: job.chosen.spec.name().to_owned(),
+        sizes: sizes(&job.chosen.spec),
+        balance: Some(pipe.partition().balance()),
+        chunks: Some(recipe.chunks()),
+        warmup: Some(recipe.warmup()),
+        // Some kernels add up in an order that depends on it.
+        threads_per_stage: Some(recipe.threads_per_stage.unwrap_or_else(share)),
+        data: data(job),
+        // What it decides stands in the other fields.
+        plan: None,
+        ..recipe.clone()
+    }
+}
+
+/// From whatever folder it is read; nothing for the built-in text.
+fn data(job: &Job) -> Option<PathBuf> {
+    match &job.source {
+        Source::Text { path, .. } => {
+            let path = path.as_ref()?;
+            Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
+        }
+        Source::Tokens { path, .. } => {
+            Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
+        }
+        Source::Synthetic(_) => Some(Path::new(&job.source.name()).to_owned()),
+    }
+}
+
+/// All, those that nobody chose too.
+fn sizes(spec: &ModelSpec) -> Vec<(String, String)> {
+    let text = |size: &Size| {
+        let value = spec.settings().value(size.name());
+        let text = if size.is_count() {
+            format!("{value}")
+        } else {
+            format!("{value:?}")
+        };
+        (size.name().to_owned(), text)
+    };
+    spec.entry().sizes().iter().map(text).collect()
+}

@@ -1,0 +1,129 @@
+//! The numbers of one training step.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// What a training step came to: a line of `metrics.jsonl`. What does not apply is not
+/// in the line.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StepMetrics {
+    /// From 1.
+    pub step: u64,
+    /// As the model's loss function has it: for texts, nats per token. JSON has no word
+    /// for a number that is not finite: it is `null` there, and NaN when read back.
+    #[serde(deserialize_with = "number_or_null")]
+    pub loss: f64,
+    /// Learning rate of the step's update.
+    pub lr: f64,
+    /// 2-norm of all gradients together, before they were clipped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grad_norm: Option<f64>,
+    /// Samples of the mini-batch by the time from the end of the step before to the end
+    /// of this one: what input is waited for counts.
+    pub samples_per_s: f64,
+    /// The same for tokens, where a sample is a sequence of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_per_s: Option<f64>,
+    /// Milliseconds from having the batch to the end of the optimizer's update.
+    pub step_ms: f64,
+    /// Milliseconds from the begin of the first action to the end of the last.
+    pub makespan_ms: f64,
+    /// Share of the time from the end of the step before to the end of this one in which
+    /// the batch was waited for, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_wait: Option<f64>,
+    /// Idle share of device time, 0 to 1.
+    pub bubble_measured: f64,
+    /// The same as the schedule alone costs it, with the step's own times.
+    pub bubble_predicted: f64,
+    /// The most bytes at any time on each device: parameters, their gradients, the
+    /// optimizer's state and activations.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub peak_bytes: Vec<u64>,
+    /// Model FLOP/s utilisation: FLOPs that the model needs for the samples, forward and
+    /// backward and nothing twice, by what the devices could have done, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mfu: Option<f64>,
+    /// What losses are multiplied with so that gradients in fp16 do not vanish.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<f64>,
+    /// Whether the update was left out because something was not finite.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub skipped: bool,
+    /// Stages of each device.
+    pub chunks: usize,
+    /// What was computed twice, in a word.
+    pub recompute: String,
+}
+
+fn number_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+impl StepMetrics {
+    /// The numbers as TensorBoard has them: name and value.
+    pub fn scalars(&self) -> Vec<(String, f64)> {
+        let always = [
+            ("train/loss", self.loss),
+            ("train/lr", self.lr),
+            ("speed/samples_per_s", self.samples_per_s),
+            ("speed/step_ms", self.step_ms),
+            ("speed/makespan_ms", self.makespan_ms),
+            ("pipeline/bubble_measured", self.bubble_measured),
+            ("pipeline/bubble_predicted", self.bubble_predicted),
+        ];
+        let sometimes = [
+            ("train/grad_norm", self.grad_norm),
+            ("train/loss_scale", self.loss_scale),
+            ("train/skipped", self.skipped.then_some(1.0)),
+            ("speed/tokens_per_s", self.tokens_per_s),
+            ("speed/input_wait", self.input_wait),
+            ("speed/mfu", self.mfu),
+        ];
+        let sometimes = sometimes.into_iter();
+        let there = sometimes.filter_map(|(tag, value)| Some((tag, value?)));
+        let named = always.into_iter().chain(there);
+        let memory = self.peak_bytes.iter().enumerate().map(|(device, bytes)| {
+            let tag = format!("memory/peak_bytes_device_{device}");
+            (tag, *bytes as f64)
+        });
+        let named = named.map(|(tag, value)| (tag.to_owned(), value));
+        named.chain(memory).collect()
+    }
+}
+
+/// `loss 4.4309  lr 3.00e-3  norm 0.81  272 samples/s, 4348 tokens/s  bubble 7.8 % (predicted 6.1 %)`,
+/// with what input was waited for where that is a tenth of a percent or more.
+impl fmt::Display for StepMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "loss {:.4}  lr {:.2e}", self.loss, self.lr)?;
+        if let Some(norm) = self.grad_norm {
+            write!(f, "  norm {norm:.3}")?;
+        }
+        let speed = speed(self.samples_per_s, self.tokens_per_s);
+        let (measured, predicted) = (self.bubble_measured * 100.0, self.bubble_predicted * 100.0);
+        write!(
+            f,
+            "  {speed}  bubble {measured:.1} % (predicted {predicted:.1} %)"
+        )?;
+        if let Some(wait) = self.input_wait.filter(|wait| *wait >= 1e-3) {
+            write!(f, "  input {:.1} %", wait * 100.0)?;
+        }
+        if let Some(mfu) = self.mfu {
+            write!(f, "  mfu {:.1} %", mfu * 100.0)?;
+        }
+        if self.skipped {
+            write!(f, "  update skipped")?;
+        }
+        Ok(())
+    }
+}
+
+/// `81.3 samples/s, 10406 tokens/s`
+pub fn speed(samples: f64, tokens: Option<f64>) -> String {
+    let tokens = tokens.map_or_else(String::new, |tokens| format!(", {tokens:.0} tokens/s"));
+    let digits = usize::from(samples < 100.0);
+    format!("{samples:.digits$} samples/s{tokens}")
+}

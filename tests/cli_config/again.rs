@@ -1,0 +1,123 @@
+//! A run's configuration trains the same run again.
+
+use super::{config, losses, tiny, train, trained};
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+const GPT: &str = "--layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 4 --micro 4 \
+                   --dropout 0.1 --seed 3 --warmup 2 --lr 0.0123456789 --clip 0.7";
+
+/// Trains with these flags, then by the configuration that this left, from elsewhere.
+#[track_caller]
+fn twice(folder: &Path, flags: &[&str]) {
+    trained(folder, &[flags, &["--out", "first"]].concat(), &[]);
+    let elsewhere = folder.join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let own = ["--config", "../first/config.toml", "--out", "../second"];
+    trained(&elsewhere, &own, &[]);
+    assert_eq!(losses(folder, "first"), losses(folder, "second"));
+    assert!(losses(folder, "first").len() > 1);
+    // The head tells what ran it, the rest says all there is to say.
+    assert_eq!(config(folder, "first"), config(folder, "second"));
+}
+
+#[test]
+fn the_losses_are_the_same_to_the_last_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(
+        folder.join("a \"text\".txt"),
+        "the whale! up helm! ".repeat(80),
+    )
+    .unwrap();
+    let mut flags: Vec<&str> = GPT.split_whitespace().collect();
+    flags.extend(["--schedule", "zbv", "--recompute", "except-last"]);
+    flags.extend(["--data", "a \"text\".txt"]);
+    twice(folder, &flags);
+}
+
+#[test]
+fn so_are_those_on_the_built_in_text_and_on_made_up_data() {
+    for data in [&["--data", "synthetic"][..], &[]] {
+        let folder = tempfile::tempdir().unwrap();
+        let flags: Vec<&str> = GPT.split_whitespace().collect();
+        twice(folder.path(), &[&flags[..], data].concat());
+    }
+}
+
+/// TOML's own whole numbers end at 2^63.
+#[test]
+fn a_seed_may_be_any_number_of_64_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let seed = u64::MAX.to_string();
+    let flags = tiny(&[], &["--seed", &seed, "--out", "first"]);
+    trained(folder.path(), &flags, &[]);
+    let own = ["--config", "first/config.toml", "--out", "second"];
+    trained(folder.path(), &own, &[]);
+    let file = |run: &str| fs::read(folder.path().join(run).join("config.toml")).unwrap();
+    assert_eq!(file("first"), file("second"));
+    assert_eq!(
+        losses(folder.path(), "first"),
+        losses(folder.path(), "second")
+    );
+}
+
+fn plan(folder: &Path) {
+    let args = "profile --model mlp --inputs 4 --hidden 4 --depth 2 --outputs 2 --batch 4 \
+                --threads-per-stage 1 --budget 1 --schedule 1f1b --devices cpu,cpu --micro 2 \
+                --plan plan.json";
+    let status = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
+        .args(args.split_whitespace())
+        .current_dir(folder)
+        .output()
+        .unwrap()
+        .status;
+    assert!(status.success());
+    // Stages that differ in what they recompute.
+    let text = fs::read_to_string(folder.join("plan.json")).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    json["recompute"] = serde_json::json!([true, false]);
+    fs::write(folder.join("plan.json"), json.to_string()).unwrap();
+}
+
+#[test]
+fn a_run_by_a_plan_needs_the_plan_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    plan(folder);
+    let flags = tiny(
+        &["--micro"],
+        &["--set", "pipeline.plan=plan.json", "--out", "first"],
+    );
+    trained(folder, &flags, &[]);
+    let pipeline = &config(folder, "first")["pipeline"];
+    let recompute: Vec<bool> = pipeline["recompute"].clone().try_into().unwrap();
+    assert_eq!(recompute, [true, false]);
+    assert_eq!(pipeline.get("plan"), None);
+    let own = ["--config", "first/config.toml", "--out", "second"];
+    trained(folder, &own, &[]);
+    assert_eq!(config(folder, "first"), config(folder, "second"));
+
+    // A plan goes on top of what a lower layer says of the same things, not beside it.
+    let over = [
+        &own[..3],
+        &["third", "--plan", "plan.json", "--schedule", "gpipe"],
+    ]
+    .concat();
+    assert_eq!(train(folder, &over, &[]).status.code(), Some(2));
+    let over = &over[..over.len() - 2];
+    trained(folder, over, &[]);
+    assert_eq!(config(folder, "first"), config(folder, "third"));
+    // What a plan decided for each stage goes with the number of stages.
+    let told = trained(
+        folder,
+        &[&own[..3], &["fourth", "--devices", "cpu"]].concat(),
+        &[],
+    );
+    assert!(
+        told.contains("pipeline.recompute = [true, false]"),
+        "{told}"
+    );
+}
