@@ -85,7 +85,10 @@ impl Disk for Faulty {
         if !self.hit() {
             return RealDisk.remove_folder(path);
         }
-        if !dead && let Some(Ok(entry)) = fs::read_dir(path)?.next() {
+        if !dead
+            && let Ok(mut entries) = fs::read_dir(path)
+            && let Some(Ok(entry)) = entries.next()
+        {
             fs::remove_file(entry.path())?;
         }
         Err(full())

@@ -62,7 +62,7 @@ pub(super) fn newest(run: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
     let found = match Checkpoint::newest(&checkpoints) {
         Err(CheckpointError::None { .. }) => {
             return wrong(
-                "the run has no checkpoint yet: wait for one, or train with --checkpoint-every"
+                "the run has no checkpoint, which a program saves with gpipe::checkpoint"
                     .to_owned(),
             );
         }
