@@ -32,7 +32,7 @@ type Case = (&'static [&'static str], &'static [&'static str]);
 fn all_refused(cases: &[Case]) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("short.txt"), "too short").unwrap();
-    fs::write(folder.path().join("bytes.bin"), b"abc\xff\xfe").unwrap();
+    fs::write(folder.path().join("bytes.txt"), b"abc\xff\xfe").unwrap();
     for (flags, wanted) in cases {
         let mut args = vec!["train"];
         args.extend(*flags);
@@ -59,8 +59,8 @@ const SIZES: [Case; 21] = [
     ),
     (&["--data", "short.txt"], &["too short", "9 characters"]),
     (
-        &["--data", "bytes.bin"],
-        &["bytes.bin is not UTF-8", "byte 3"],
+        &["--data", "bytes.txt"],
+        &["bytes.txt is not UTF-8", "byte 3"],
     ),
     (
         &["--heads", "3"],
