@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 #[cfg(feature = "torch")]
+mod book;
+#[cfg(feature = "torch")]
 mod eval;
 #[cfg(feature = "torch")]
 mod export;
