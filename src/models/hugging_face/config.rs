@@ -223,7 +223,7 @@ mod tests {
             (
                 "rms_norm_eps",
                 json!(1e-6),
-                "`rms_norm_eps` is 1e-6, but the model here has 1e-5",
+                "`rms_norm_eps` is 1e-6, but the model here has 0.00001",
             ),
             (
                 "rms_norm_eps",
