@@ -12,6 +12,8 @@ mod pages {
     struct Profiling;
     #[doc = include_str!("src/timeline.md")]
     struct Timeline;
+    #[doc = include_str!("src/use.md")]
+    struct Use;
     #[doc = include_str!("src/real-models.md")]
     struct RealModels;
     #[doc = include_str!("src/models.md")]

@@ -58,6 +58,17 @@ pub(crate) enum Failure {
     Run(anyhow::Error),
 }
 
+impl Failure {
+    /// What is said of it.
+    #[cfg(feature = "torch")]
+    fn said(&self) -> String {
+        match self {
+            Self::Usage(message) => message.clone(),
+            Self::Run(error) => format!("{error:#}"),
+        }
+    }
+}
+
 impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::Run(error.into())

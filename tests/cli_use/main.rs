@@ -2,15 +2,32 @@
 #![allow(clippy::unwrap_used)]
 
 #[cfg(feature = "torch")]
+mod book;
+#[cfg(feature = "torch")]
+mod eval;
+#[cfg(feature = "torch")]
+mod export;
+#[cfg(feature = "torch")]
+mod generate;
+#[cfg(feature = "torch")]
 mod hugging_face;
 mod plot;
+#[cfg(feature = "torch")]
+mod trained;
+#[cfg(feature = "torch")]
+mod wrong_use;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 fn gpipe(folder: &Path, args: &str) -> Output {
+    gpipe_args(folder, &args.split_whitespace().collect::<Vec<_>>())
+}
+
+/// The same for arguments with blanks in them.
+fn gpipe_args(folder: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
-        .args(args.split_whitespace())
+        .args(args)
         .current_dir(folder)
         .output()
         .unwrap()
@@ -19,7 +36,11 @@ fn gpipe(folder: &Path, args: &str) -> Output {
 /// What standard error says of wrong use: exit code 2, no data, no panic.
 #[track_caller]
 fn refused(folder: &Path, args: &str, wanted: &[&str]) {
-    let output = gpipe(folder, args);
+    refusal(&gpipe(folder, args), args, wanted);
+}
+
+#[track_caller]
+fn refusal(output: &Output, args: &str, wanted: &[&str]) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{args}: {errors}");
     assert!(output.stdout.is_empty(), "{args}");
@@ -35,8 +56,13 @@ fn refused(folder: &Path, args: &str, wanted: &[&str]) {
 /// Standard output of a run that succeeds.
 #[track_caller]
 fn printed(folder: &Path, args: &str) -> String {
-    let output = gpipe(folder, args);
+    printed_args(folder, &args.split_whitespace().collect::<Vec<_>>())
+}
+
+#[track_caller]
+fn printed_args(folder: &Path, args: &[&str]) -> String {
+    let output = gpipe_args(folder, args);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args}: {errors}");
+    assert!(output.status.success(), "{args:?}: {errors}");
     String::from_utf8(output.stdout).unwrap()
 }

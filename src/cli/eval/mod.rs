@@ -1,17 +1,19 @@
 //! `gpipe-rs eval`: how well a trained model tells the next token of a text.
 
+mod data;
+
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::json;
 use tch::{Device, Tensor};
 
-use super::trained::{Devices, Trained, TrainedOn, Where};
+use super::trained::{Devices, Trained, Where};
 use super::{Failure, input, output, train};
-use crate::data::{MOBY_DICK, Split, TextSet};
 use crate::models::zoo::Zoo;
 use crate::torch::LossFn as _;
 use crate::{Pipeline, Values};
+use data::Judge;
 
 /// Samples at a time, where a run does not say.
 const BATCH: usize = 32;
@@ -25,8 +27,8 @@ const BATCH: usize = 32;
 pub(super) struct Args {
     #[command(flatten)]
     place: Where,
-    /// Another text (UTF-8), which is used from its begin to its end. By default the tenth
-    /// of the run's own data that was held out from training.
+    /// Another text (UTF-8), or a file of tokens (.bin), which is used from its begin to its
+    /// end. By default the tenth of the run's own data that was held out from training.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     /// Sequences that are computed at a time; by default as many as in training. Changes
@@ -44,103 +46,17 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     train::silence_caught_panics();
     let trained = Trained::read(&args.place, zoo)?;
     let (context, _) = trained.tokens().map_err(Failure::Usage)?;
-    let text = Text::choose(&trained, args.data.as_deref())?;
+    let judge = Judge::choose(&trained, args.data.as_deref())?;
     let batch = args.batch.or(trained.settings.batch).unwrap_or(BATCH);
     // As in training, so that the numbers are the ones that training printed.
     let micro = trained.settings.micro.unwrap_or(args.on.devices.len());
     let mut pipe = trained.pipeline(&args.on.devices, micro)?;
     let mut sum = Sum::default();
-    for (x, y) in text.windows(context, batch) {
+    for window in judge.windows(context, batch) {
+        let (x, y) = window?;
         sum.add(&mut pipe, &trained, &x, &y)?;
     }
-    report(args, &trained, &text, &sum)
-}
-
-/// What a model is judged by.
-struct Text {
-    tokens: Vec<i64>,
-    /// What it is called.
-    name: String,
-    /// Whether all of it counts, to the last token that fills no window.
-    whole: bool,
-}
-
-impl Text {
-    fn choose(trained: &Trained, data: Option<&Path>) -> Result<Self, Failure> {
-        let vocabulary = trained.vocabulary()?;
-        let Some(path) = data else {
-            return Self::held_out(trained);
-        };
-        let wrong = |why: String| Failure::Usage(format!("--data {}: {why}", path.display()));
-        let text = input::text(path).map_err(|failure| match failure {
-            Failure::Usage(why) => Failure::Usage(format!("--data {why}")),
-            failed @ Failure::Run(_) => failed,
-        })?;
-        let tokens = vocabulary.encode(&text).map_err(wrong)?;
-        if tokens.len() < 2 {
-            return Err(wrong(
-                "the text is too short: there must be a character, and one after it".to_owned(),
-            ));
-        }
-        Ok(Self {
-            tokens,
-            name: path.display().to_string(),
-            whole: true,
-        })
-    }
-
-    /// The tenth of the run's own text that it was not trained on.
-    fn held_out(trained: &Trained) -> Result<Self, Failure> {
-        let usage = |why: String| Failure::Usage(format!("{why}; give a text with --data FILE"));
-        let (set, name) = match &trained.settings.data {
-            TrainedOn::BuiltIn => (TextSet::new(MOBY_DICK), "built-in: moby-dick".to_owned()),
-            TrainedOn::File(path) => {
-                let set = TextSet::read(path).map_err(|error| usage(error.to_string()))?;
-                (set, path.display().to_string())
-            }
-            TrainedOn::Synthetic | TrainedOn::Unknown => {
-                return Err(usage("there is no text that was held out".to_owned()));
-            }
-        };
-        let characters: String = (set.part(Split::HeldOut).iter())
-            .map(|&token| set.decode(token.into()))
-            .collect();
-        let tokens = trained.vocabulary()?.encode(&characters);
-        let tokens = tokens.map_err(|why| usage(format!("{name} is another text now: {why}")))?;
-        Ok(Self {
-            tokens,
-            name,
-            whole: false,
-        })
-    }
-
-    /// Windows of `context` tokens and what follows each, in batches.
-    fn windows(&self, context: usize, batch: usize) -> Vec<(Tensor, Tensor)> {
-        let last = self.tokens.len().saturating_sub(1);
-        let starts: Vec<usize> = (0..last).step_by(context).collect();
-        let (full, rest): (Vec<usize>, Vec<usize>) = starts
-            .into_iter()
-            .partition(|start| start + context <= last);
-        let mut windows: Vec<(Tensor, Tensor)> = full
-            .chunks(batch)
-            .map(|starts| self.cut(starts, context))
-            .collect();
-        let rest = rest.first().filter(|_| self.whole);
-        windows.extend(rest.map(|&start| self.cut(&[start], last - start)));
-        windows
-    }
-
-    fn cut(&self, starts: &[usize], length: usize) -> (Tensor, Tensor) {
-        let part = |offset: usize| {
-            let rows = starts.iter().map(|start| start + offset);
-            let rows: Vec<i64> = rows
-                .flat_map(|from| &self.tokens[from..from + length])
-                .copied()
-                .collect();
-            Tensor::from_slice(&rows).view([starts.len() as i64, length as i64])
-        };
-        (part(0), part(1))
-    }
+    report(args, &trained, &judge, &sum)
 }
 
 /// A mean that is being made, every token counting alike.
@@ -171,47 +87,43 @@ impl Sum {
     }
 }
 
-fn report(args: &Args, trained: &Trained, text: &Text, sum: &Sum) -> Result<(), Failure> {
+fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<(), Failure> {
+    let (name, unit) = (&judge.name, judge.unit);
     if sum.tokens == 0 {
         return Err(Failure::Usage(format!(
-            "{}: what was held out is shorter than a sequence of the model; give a text with \
-             --data FILE",
-            text.name
+            "{name}: what was held out is shorter than a sequence of the model; name other data \
+             with --data FILE"
         )));
     }
     let loss = sum.loss / sum.weight;
     let bits = loss / std::f64::consts::LN_2;
     if args.json {
-        let step = trained
-            .settings
-            .step
-            .map_or(json!({}), |step| json!({"step": step}));
         let mut object = json!({
             "model": trained.spec.name(),
-            "data": text.name,
-            "characters": sum.tokens,
+            "data": name,
+            "unit": unit,
+            "count": sum.tokens,
             "loss": loss,
             "perplexity": loss.exp(),
-            "bits_per_character": bits,
+            "bits": bits,
         });
-        if let (Some(object), Some(step)) = (object.as_object_mut(), step.as_object()) {
-            object.extend(step.clone());
+        if let Some(step) = trained.settings.step {
+            object["step"] = step.into();
         }
         return output::print(&output::json(&object));
     }
-    let held_out = if text.whole { "" } else { ", held out" };
+    let held_out = if judge.whole { "" } else { ", held out" };
     let mut lines = format!(
-        "data         {} ({} characters{held_out})\n\
-         loss         {loss:.4} per character\n\
-         perplexity   {:.3}\n\
-         compression  {bits:.3} bits per character\n",
-        text.name,
+        "data        {name} ({} {unit}s{held_out})\n\
+         loss        {loss:.4} per {unit}\n\
+         perplexity  {:.3}\n\
+         bits        {bits:.3} per {unit}\n",
         sum.tokens,
         loss.exp(),
     );
     if let Some(step) = trained.settings.step {
         // Writing to a String cannot fail.
-        let _ = writeln!(lines, "checkpoint   of step {step}");
+        let _ = writeln!(lines, "checkpoint  of step {step}");
     }
     output::print(&lines)
 }

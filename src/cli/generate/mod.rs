@@ -68,7 +68,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         ));
     }
     let trained = Trained::read(&args.place, zoo)?;
-    let vocabulary = trained.vocabulary()?;
+    let vocabulary = trained.vocabulary().map_err(Failure::Usage)?;
     let (context, _) = trained.tokens().map_err(Failure::Usage)?;
     let tokens = vocabulary.encode(&args.prompt);
     let tokens = tokens.map_err(|why| Failure::Usage(format!("--prompt: {why}")))?;

@@ -152,11 +152,10 @@ impl Trained {
     ///
     /// # Errors
     /// Nobody knows, or the model has no tokens.
-    pub(super) fn vocabulary(&self) -> Result<&Vocabulary, Failure> {
-        self.tokens().map_err(Failure::Usage)?;
-        self.vocabulary
-            .as_ref()
-            .map_err(|why| Failure::Usage(format!("what tokens stand for is not known: {why}")))
+    pub(super) fn vocabulary(&self) -> Result<&Vocabulary, String> {
+        self.tokens()?;
+        let known = self.vocabulary.as_ref();
+        known.map_err(|why| format!("what tokens stand for is not known: {why}"))
     }
 
     /// The characters, where they are known.

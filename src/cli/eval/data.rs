@@ -1,0 +1,150 @@
+//! What a model is judged by: tokens, cut into windows.
+
+use std::path::Path;
+
+use tch::Tensor;
+
+use crate::cli::trained::{Trained, TrainedOn};
+use crate::cli::{Failure, input};
+use crate::data::{DataError, MOBY_DICK, Split, TextSet, Tokens};
+
+/// What the name of a file of tokens ends with.
+const TOKENS: &str = "bin";
+
+/// Tokens that the model did not see in training.
+pub(super) struct Judge {
+    tokens: Tokens,
+    /// What they are called.
+    pub(super) name: String,
+    /// `character`, or `token` of whatever.
+    pub(super) unit: &'static str,
+    /// Whether all of it counts, to the last token that fills no window.
+    pub(super) whole: bool,
+}
+
+impl Judge {
+    /// All of the file that is named, or what was held out from training.
+    pub(super) fn choose(trained: &Trained, data: Option<&Path>) -> Result<Self, Failure> {
+        let judge = match data {
+            Some(path) => Self::named(trained, path)
+                .map_err(|why| Failure::Usage(format!("--data {}: {why}", path.display())))?,
+            None => Self::held_out(trained).map_err(|why| {
+                Failure::Usage(format!("{why}; name other data with --data FILE"))
+            })?,
+        };
+        Ok(judge)
+    }
+
+    fn named(trained: &Trained, path: &Path) -> Result<Self, String> {
+        let name = path.display().to_string();
+        let judge = if is_tokens(path) {
+            Self::of_tokens(trained, path)?
+        } else {
+            let vocabulary = trained.vocabulary()?;
+            let text = input::text(path).map_err(|failure| {
+                let why = failure.said();
+                why.strip_prefix(&format!("{name}: "))
+                    .unwrap_or(&why)
+                    .to_owned()
+            })?;
+            let tokens = vocabulary.encode(&text)?;
+            Self {
+                tokens: Tokens::new(tokens.into_iter().map(|token| token as u32).collect()),
+                name,
+                unit: "character",
+                whole: true,
+            }
+        };
+        match judge.tokens.len() {
+            0 | 1 => Err(format!(
+                "it is too short: there must be a {unit}, and one after it",
+                unit = judge.unit
+            )),
+            _ => Ok(judge),
+        }
+    }
+
+    fn of_tokens(trained: &Trained, path: &Path) -> Result<Self, String> {
+        let tokens = Tokens::open(path).map_err(|error| error.to_string())?;
+        let (_, known) = trained.tokens()?;
+        if tokens.vocabulary() > known {
+            return Err(format!(
+                "its tokens go up to {}, but the model knows {known}",
+                tokens.vocabulary() - 1
+            ));
+        }
+        Ok(Self {
+            tokens,
+            name: path.display().to_string(),
+            unit: "token",
+            whole: true,
+        })
+    }
+
+    /// The tenth of the run's own data that it was not trained on.
+    fn held_out(trained: &Trained) -> Result<Self, String> {
+        let (set, name) = match &trained.settings.data {
+            TrainedOn::BuiltIn => (TextSet::new(MOBY_DICK), "built-in: moby-dick".to_owned()),
+            TrainedOn::File(path) if is_tokens(path) => {
+                let all = Self::of_tokens(trained, path)?;
+                return Ok(Self {
+                    tokens: all.tokens.split(Split::HeldOut),
+                    whole: false,
+                    ..all
+                });
+            }
+            TrainedOn::File(path) => {
+                let set = TextSet::read(path).map_err(|error| error.to_string())?;
+                (set, path.display().to_string())
+            }
+            TrainedOn::Synthetic => {
+                return Err("it was trained on made-up data, of which none is held out".to_owned());
+            }
+            TrainedOn::Unknown => return Err("nothing says what it was trained on".to_owned()),
+        };
+        // The file may have changed since: its own numbers may be others now.
+        if trained.vocabulary()?.characters() != set.vocabulary() {
+            return Err(format!(
+                "{name} is another text than the one that was trained on"
+            ));
+        }
+        Ok(Self {
+            tokens: Tokens::of_text(&set).split(Split::HeldOut),
+            name,
+            unit: "character",
+            whole: false,
+        })
+    }
+
+    /// Windows of `context` tokens and what follows each, in batches of the same length.
+    pub(super) fn windows(
+        &self,
+        context: usize,
+        batch: usize,
+    ) -> impl Iterator<Item = Result<(Tensor, Tensor), DataError>> {
+        let last = self.tokens.len().saturating_sub(1);
+        let full = last / context;
+        let batches = (0..full).step_by(batch);
+        let batches = batches.map(move |first| {
+            let rows = batch.min(full - first);
+            (first * context, rows, context)
+        });
+        let rest = last - full * context;
+        let rest = (self.whole && rest > 0).then_some((full * context, 1, rest));
+        let windows = batches.chain(rest);
+        windows.map(|(begin, rows, length)| self.cut(begin, rows, length))
+    }
+
+    /// Windows that follow each other.
+    fn cut(&self, begin: usize, rows: usize, length: usize) -> Result<(Tensor, Tensor), DataError> {
+        let part = |begin: usize| -> Result<Tensor, DataError> {
+            let tokens = self.tokens.get(begin..begin + rows * length)?;
+            Ok(Tensor::from_slice(&tokens).view([rows as i64, length as i64]))
+        };
+        Ok((part(begin)?, part(begin + 1)?))
+    }
+}
+
+fn is_tokens(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == TOKENS)
+}

@@ -1,0 +1,82 @@
+//! `gpipe-rs export`: what a run learned, for other programs; and back.
+
+use std::fs;
+
+use gpipe::checkpoint::Checkpoint;
+use gpipe::models::hugging_face;
+use gpipe::models::zoo::Zoo;
+use serde_json::Value;
+
+use super::trained::{checkpoints, run, spec};
+use super::{gpipe, printed, printed_args, refused};
+
+#[test]
+fn an_exported_model_is_the_same_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("exported");
+    let shown = out.display();
+    let told = printed(run(), &format!("export --run run -o {shown} --json"));
+    let told: Value = serde_json::from_str(&told).unwrap();
+    let names = [
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
+    let files: Vec<String> = names.iter().map(|name| format!("{shown}/{name}")).collect();
+    assert_eq!(told["files"], Value::from(files));
+
+    let read = hugging_face::import(&Zoo::builtin(), &out).unwrap();
+    assert_eq!(read.spec.settings(), spec().settings());
+    let checkpoint = Checkpoint::newest(checkpoints(&run().join("run"))).unwrap();
+    let weights = checkpoint.weights().unwrap();
+    assert_eq!(read.weights.len(), weights.len());
+    for (name, tensor) in &read.weights {
+        let (_, own) = weights.iter().find(|(own, _)| own == name).unwrap();
+        assert!(tensor.equal(own), "{name}");
+    }
+
+    let go_on = |place: [&str; 2]| {
+        let rest = [
+            "--prompt",
+            "Ishmael",
+            "--tokens",
+            "50",
+            "--temperature",
+            "2",
+        ];
+        printed_args(run(), &[&["generate"][..], &place, &rest].concat())
+    };
+    let path = shown.to_string();
+    assert_eq!(go_on(["--weights", &path]), go_on(["--run", "run"]));
+    let file = format!("{shown}/model.safetensors");
+    let eval = format!("eval --weights {file} --data text.txt --json");
+    let told: Value = serde_json::from_str(&printed(run(), &eval)).unwrap();
+    assert!(told["loss"].as_f64().unwrap() < 0.5 && told["step"].is_null());
+}
+
+#[test]
+fn files_are_named_and_other_models_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("gpt.safetensors");
+    let output = gpipe(run(), &format!("export --run run -o {}", file.display()));
+    assert!(output.status.success() && output.stdout.is_empty());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        errors.contains(&format!("wrote {}\n", file.display())),
+        "{errors}"
+    );
+    // Again is no harm; another model's config.json stays.
+    printed(run(), &format!("export --run run -o {}", file.display()));
+    fs::write(
+        folder.path().join("config.json"),
+        "{\"model_type\":\"bert\"}",
+    )
+    .unwrap();
+    let again = format!("export --run run -o {}", file.display());
+    refused(
+        run(),
+        &again,
+        &["--output: ", "config.json: another one is there already"],
+    );
+}
