@@ -14,6 +14,8 @@ mod pages {
     struct Timeline;
     #[doc = include_str!("src/real-models.md")]
     struct RealModels;
+    #[doc = include_str!("src/data.md")]
+    struct Data;
     #[doc = include_str!("src/models.md")]
     struct Models;
     #[doc = include_str!("src/files.md")]

@@ -50,7 +50,7 @@ impl Array {
             .map_err(|error| bad(format!("this is no whole safetensors file: {error}")))?;
         let view = all.tensor(name).map_err(|_| {
             let mut names = all.names();
-            names.sort();
+            names.sort_unstable();
             bad(format!("there is no tensor `{name}`; there are {names:?}"))
         })?;
         let kind = kind(view.dtype()).ok_or_else(|| {

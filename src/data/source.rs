@@ -67,7 +67,9 @@ pub struct Made<F> {
 
 impl<F> std::fmt::Debug for Made<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Made").field("len", &self.len).finish()
+        f.debug_struct("Made")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 

@@ -13,7 +13,7 @@ use tch::Tensor;
 
 use super::Failure;
 use super::model::Chosen;
-use crate::data::{DataError, MOBY_DICK, Split, TextSet, Tokens};
+use crate::data::{DataError, Loader, MOBY_DICK, Split, TextSet, Tokens};
 use crate::models::zoo::ModelSpec;
 
 pub(super) use batches::Feed;
@@ -133,7 +133,7 @@ impl Source {
     pub(super) fn held_out(
         &self,
         samples: usize,
-    ) -> Result<Option<impl Iterator<Item = Result<(Tensor, Tensor), DataError>>>, DataError> {
+    ) -> Result<Option<Loader<(Tensor, Tensor)>>, DataError> {
         let Some(Windows { held_out, seq, .. }) = self.windows() else {
             return Ok(None);
         };

@@ -126,7 +126,7 @@ impl<S: Source, B> Assembly<S, B> {
                     ..Position::START
                 };
             }
-            self.position.position = index + 1;
+            self.position.items = index + 1;
             match item {
                 Ok(item) => {
                     let place = || self.shared.place(span.epoch, index);

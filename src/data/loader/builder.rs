@@ -173,7 +173,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             shared: Arc::clone(&shared),
             spans: Spans {
                 epoch: position.epoch,
-                next: position.position,
+                next: position.items,
                 len,
                 size: span,
                 epochs: self.epochs,
@@ -186,7 +186,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             allowed: self.allowed,
             out,
             position,
-            gave: position.position > 0,
+            gave: position.items > 0,
         };
         for worker in 0..self.workers {
             let (shared, todo) = (Arc::clone(&shared), todo.clone());

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Position {
     pub(super) epoch: u64,
     /// Items of the epoch, bad ones counted.
-    pub(super) position: usize,
+    #[serde(rename = "position")]
+    pub(super) items: usize,
     /// Bad ones among them.
     pub(super) skipped: u64,
 }
@@ -15,13 +16,13 @@ pub(super) struct Position {
 impl Position {
     pub(super) const START: Self = Self {
         epoch: 0,
-        position: 0,
+        items: 0,
         skipped: 0,
     };
 
     /// The end of an epoch is the start of the next.
     pub(super) fn normal(self, len: usize) -> Self {
-        if self.position < len {
+        if self.items < len {
             return self;
         }
         Self {

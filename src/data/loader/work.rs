@@ -21,12 +21,15 @@ pub(super) struct Task<T> {
     pub(super) answer: Sender<Answer<T>>,
 }
 
+/// The epoch and the number of the item that a worker is at.
+type Busy = Mutex<Option<(u64, usize)>>;
+
 /// What the threads of a loader share.
 #[derive(Debug)]
 pub(super) struct Shared<S> {
     pub(super) source: S,
     /// What each worker is at.
-    busy: Box<[Mutex<Option<(u64, usize)>>]>,
+    busy: Box<[Busy]>,
     stopped: AtomicBool,
 }
 

@@ -13,7 +13,9 @@ pub struct Map<S, F> {
 
 impl<S: fmt::Debug, F> fmt::Debug for Map<S, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Map").field("source", &self.source).finish()
+        f.debug_struct("Map")
+            .field("source", &self.source)
+            .finish_non_exhaustive()
     }
 }
 

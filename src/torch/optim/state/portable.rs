@@ -64,7 +64,7 @@ impl OptimizerKind {
     /// What updates of this kind remember of a parameter.
     fn remembers(&self) -> &'static [&'static str] {
         match self {
-            Self::AdamW(_) => &[MEAN, SQUARE, STEPS],
+            Self::Adam(_) | Self::AdamW(_) => &[MEAN, SQUARE, STEPS],
             Self::Sgd(sgd) if sgd.momentum != 0.0 => &[MOMENTUM],
             Self::Sgd(_) => &[],
         }
