@@ -5,6 +5,7 @@
 mod files;
 mod own;
 mod text;
+mod tokens;
 mod wrong_use;
 mod zoo;
 

@@ -52,7 +52,7 @@ pub(in crate::cli) struct Args {
     /// Whether stages recompute their forward: never, always or auto (each by itself).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
     pub(super) recompute: Recompute,
-    /// A text, or `synthetic`, that `train --data` is to be given: its loader is measured
+    /// A text, a file of tokens, or `synthetic`, that `train --data` is to be given: its loader is measured
     /// and compared with the step. The model is then the one that `train` makes for it.
     #[arg(long, value_name = "FILE|synthetic")]
     pub(super) data: Option<PathBuf>,

@@ -47,7 +47,7 @@ struct Summary<'a> {
 pub(super) struct Outcome {
     records: Vec<StepRecord>,
     run_dir: PathBuf,
-    /// Of texts, per character.
+    /// Per token; of a text, that is a character.
     pub(super) held_out_loss: Option<f64>,
     pub(super) sample: Option<String>,
     /// The last step beside its prediction, as text.
@@ -81,7 +81,7 @@ impl Outcome {
         if job.args.json {
             return output::print(&(serde_json::to_string(&summary)? + "\n"));
         }
-        output::print(&self.text(&summary))
+        output::print(&self.text(job, &summary))
     }
 
     fn summary<'a>(&'a self, job: &'a Job) -> Summary<'a> {
@@ -110,11 +110,16 @@ impl Outcome {
         }
     }
 
-    fn text(&self, numbers: &Summary<'_>) -> String {
+    fn text(&self, job: &Job, numbers: &Summary<'_>) -> String {
         let sample = self.sample.as_ref();
         let sample = sample.map_or_else(String::new, |sample| format!("\n{sample}\n"));
         let held_out = numbers.held_out_loss.map_or_else(String::new, |loss| {
-            format!("held-out loss  {loss:.4} per character\n")
+            let unit = if job.source.text().is_some() {
+                "character"
+            } else {
+                "token"
+            };
+            format!("held-out loss  {loss:.4} per {unit}\n")
         });
         let makespan = numbers.makespan_ms_median;
         let planned = numbers.planned_ms.map_or_else(String::new, |planned| {

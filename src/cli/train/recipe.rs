@@ -80,10 +80,11 @@ pub(super) struct Recipe {
     /// Largest 2-norm of all gradients together: larger ones are scaled down to it.
     #[arg(long, value_name = "NORM", allow_negative_numbers = true, value_parser = positive)]
     pub(super) clip: Option<f64>,
-    /// UTF-8 text to train on, the last tenth held out, or `synthetic`: inputs and targets
+    /// UTF-8 text to train on, or a file of tokens (.u16.bin, .u32.bin, or .bin with a
+    /// .bin.json beside it), the last tenth held out; or `synthetic`: inputs and targets
     /// of the model's shapes, made up once, for the speed alone. By default Moby-Dick for
-    /// models of token sequences, whose vocabulary then is the text's unless it is given,
-    /// and synthetic for the others.
+    /// models of token sequences, and synthetic for the others. The vocabulary is the
+    /// data's unless it is given.
     #[arg(long, value_name = "FILE|synthetic")]
     pub(super) data: Option<PathBuf>,
 }
