@@ -54,7 +54,7 @@ impl Checkpoint {
             return Ok(());
         };
         let why = format!(
-            "it has no {} `{name}`, which the model has{}",
+            "it lacks {} `{name}`, which the model has{}",
             word(role),
             OTHER_MODEL
         );

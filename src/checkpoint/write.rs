@@ -12,6 +12,7 @@
 //! Whatever fails or stops the process in 1 to 4 leaves older checkpoints as they
 //! were; what stops it in 5 leaves the new one.
 
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -120,7 +121,8 @@ fn prune(disk: &dyn Disk, folder: &Path, step: u64, keep: usize) -> Result<(), C
     let name = folder::name(step);
     folder::remove(disk, &folder.join([REPLACED, &name].concat()))?;
     let all = folder::list(folder)?;
-    let later = all.range(step + 1..).map(|(_, path)| path);
+    let later = all.range((Bound::Excluded(step), Bound::Unbounded));
+    let later = later.map(|(_, path)| path);
     let older = all.range(..=step).rev().skip(keep.max(1));
     for path in later.chain(older.map(|(_, path)| path)) {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
