@@ -20,6 +20,8 @@ mod pages {
     struct Data;
     #[doc = include_str!("src/models.md")]
     struct Models;
+    #[doc = include_str!("src/checkpoints.md")]
+    struct Checkpoints;
     #[doc = include_str!("src/files.md")]
     struct Files;
     #[doc = include_str!("src/your-crate.md")]
