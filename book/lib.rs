@@ -14,6 +14,8 @@ mod pages {
     struct Timeline;
     #[doc = include_str!("src/real-models.md")]
     struct RealModels;
+    #[doc = include_str!("src/precision.md")]
+    struct Precision;
     #[doc = include_str!("src/models.md")]
     struct Models;
     #[doc = include_str!("src/files.md")]
