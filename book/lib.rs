@@ -18,6 +18,8 @@ mod pages {
     struct RealModels;
     #[doc = include_str!("src/data.md")]
     struct Data;
+    #[doc = include_str!("src/precision.md")]
+    struct Precision;
     #[doc = include_str!("src/models.md")]
     struct Models;
     #[doc = include_str!("src/checkpoints.md")]

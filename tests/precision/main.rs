@@ -6,6 +6,7 @@
 mod everywhere;
 mod moby_dick;
 mod overflow;
+mod resume;
 mod scale;
 #[path = "../support/mod.rs"]
 mod support;
