@@ -25,6 +25,8 @@ mod error;
 mod events;
 mod json_lines;
 mod peak;
+#[cfg(feature = "torch")]
+mod report;
 mod run;
 mod step;
 

@@ -11,6 +11,8 @@ pub(in crate::cli) enum Kind {
     Whole,
     /// A number.
     Number,
+    /// True or false.
+    Truth,
     /// A text.
     Text,
     /// A list, or a text with commas.
@@ -22,6 +24,7 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Whole => "a whole number",
             Self::Number => "a number",
+            Self::Truth => "true or false",
             Self::Text => "a text",
             Self::List => "a list",
         })
@@ -91,6 +94,7 @@ impl Value {
             | (Kind::Text | Kind::List, Self::Text(text))
             | (Kind::Whole, Self::Whole(text))
             | (Kind::Number, Self::Whole(text) | Self::Number(text)) => Ok(text.clone()),
+            (Kind::Truth, Self::Truth(truth)) => Ok(truth.to_string()),
             (Kind::List, Self::List(items)) => {
                 let items: Option<Vec<String>> = items.iter().map(Self::item).collect();
                 let items = items.ok_or("a list has texts, numbers, true or false")?;

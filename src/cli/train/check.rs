@@ -16,7 +16,8 @@ pub(super) fn check(args: &Args, recipe: &Recipe, chosen: &Chosen) -> Result<(),
     let checks = [micro(recipe), schedule(recipe), balance(recipe, chosen)];
     let checks = checks
         .into_iter()
-        .chain([layers(recipe, chosen), files(args)]);
+        .chain([layers(recipe, chosen), files(args)])
+        .chain([recipe.update.kind().check()]);
     let mut results = checks.filter_map(Result::err);
     match results.next() {
         Some(why) => Err(Failure::Usage(why)),

@@ -7,12 +7,13 @@ use tch::Device;
 
 use super::options::Args;
 use super::recipe::Recipe;
+use super::utilisation::Utilisation;
 use super::{check, config, failure, planned};
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
 use crate::cli::{Failure, room};
 use crate::models::zoo::Zoo;
-use crate::{AdamW, Optimizer, Pipeline};
+use crate::{LrSchedule, Optimizer, Pipeline};
 
 /// Parameters, their gradients, and two numbers of the optimizer for each.
 const COPIES: u64 = 4;
@@ -29,6 +30,9 @@ pub(super) struct Job {
     pub(super) chosen: Chosen,
     pub(super) source: Source,
     pub(super) plan: Option<Plan>,
+    /// Learning rates.
+    pub(super) rates: LrSchedule,
+    pub(super) utilisation: Option<Utilisation>,
     /// Tokens of a sample, where it is a sequence of them.
     pub(super) tokens: Option<usize>,
 }
@@ -49,11 +53,14 @@ impl Job {
             None => recipe,
         };
         check::check(args, &recipe, &chosen)?;
+        let rates = recipe.update.schedule(recipe.steps).map_err(failure)?;
         feed::check_batch(&chosen.spec, recipe.batch).map_err(Failure::Usage)?;
         let (chosen, source) = Source::choose(chosen, recipe.data.as_deref())?;
         check_memory(&recipe, &chosen)?;
+        let tokens = feed::tokens(&chosen.spec);
+        let utilisation = Utilisation::new(&recipe, &chosen.spec, tokens)?;
         Ok(Self {
-            tokens: feed::tokens(&chosen.spec),
+            tokens,
             args: args.clone(),
             recipe,
             notes: origins.notes,
@@ -61,6 +68,8 @@ impl Job {
             chosen,
             source,
             plan,
+            rates,
+            utilisation,
         })
     }
 
@@ -88,10 +97,7 @@ impl Job {
     }
 
     pub(super) fn optimizer(&self) -> Optimizer {
-        Optimizer::new(AdamW {
-            lr: self.recipe.lr,
-            ..AdamW::default()
-        })
+        Optimizer::new(self.recipe.update.kind())
     }
 }
 

@@ -14,6 +14,8 @@ mod report;
 mod resolved;
 mod run_folder;
 mod sample;
+mod update;
+mod utilisation;
 mod values;
 
 use std::time::Instant;
@@ -21,8 +23,9 @@ use std::time::Instant;
 use gpipe_partitioner::render;
 
 use super::Failure;
+use crate::metrics::StepMetrics;
 use crate::models::zoo::Zoo;
-use crate::{Error, Pipeline, StepReport};
+use crate::{Error, Optimizer, Pipeline, StepReport, Values};
 
 pub(super) use options::Args;
 
@@ -31,7 +34,7 @@ use outcome::Outcome;
 use progress::Progress;
 use report::Comparison;
 use resolved::Resolved;
-use run_folder::{RunFolder, StepRecord};
+use run_folder::RunFolder;
 
 /// Columns of the timeline that is printed at the end.
 const WIDTH: usize = 100;
@@ -77,23 +80,23 @@ fn train(
     let (args, recipe, spec) = (&job.args, &job.recipe, &job.chosen.spec);
     let mut optimizer = job.optimizer();
     let mut outcome = Outcome::new(folder.path());
-    let batches = job
-        .source
-        .feed(spec, recipe.batch, recipe.steps, recipe.seed, None)?;
-    for (step, batch) in (1..).zip(batches) {
+    let (steps, seed) = (recipe.steps, recipe.seed);
+    let mut batches = job.source.feed(spec, recipe.batch, steps, seed, None)?;
+    for step in 1..=steps {
         // A computed schedule may change after a step: what counts is the one before.
-        let schedule = (step == recipe.steps).then(|| pipe.schedule());
+        let schedule = (step == steps).then(|| pipe.schedule());
         let schedule = schedule.transpose().map_err(failure)?;
-        let (x, y) = batch?;
-        let start = Instant::now();
-        let report = pipe.train_step(x, y, spec.loss()).map_err(failure)?;
-        clip(pipe, recipe.clip)?;
-        optimizer.set_lr(recipe.lr_at(step));
-        optimizer.step(pipe).map_err(failure)?;
-        let record = record(step, &report, start.elapsed().as_secs_f64(), job);
-        folder.step(&record)?;
-        progress.step(&record);
-        outcome.add(&record);
+        let begin = Instant::now();
+        let Some(batch) = batches.next().transpose()? else {
+            break;
+        };
+        let waited = begin.elapsed();
+        let (metrics, report) = one_step(job, pipe, &mut optimizer, step, batch)?;
+        let metrics = metrics.timed(recipe.batch, waited, begin.elapsed() - waited);
+        let metrics = with_rates(job, metrics);
+        folder.step(&metrics)?;
+        progress.step(&metrics);
+        outcome.add(&metrics);
         if let Some(schedule) = schedule {
             let comparison =
                 Comparison::new(recipe, step, &report, &schedule)?.with_plan(job.plan.as_ref());
@@ -112,6 +115,31 @@ fn train(
     }
     progress.finish();
     Ok(outcome)
+}
+
+/// Gradients of a batch and the update by them; what it came to, but for its speed.
+fn one_step(
+    job: &Job,
+    pipe: &mut Pipeline,
+    optimizer: &mut Optimizer,
+    step: usize,
+    (x, y): (Values, Values),
+) -> Result<(StepMetrics, StepReport), Failure> {
+    let report = pipe
+        .train_step(x, y, job.chosen.spec.loss())
+        .map_err(failure)?;
+    let grad_norm = clip(pipe, job.recipe.clip)?;
+    let lr = job.rates.at(step as u64);
+    optimizer.set_lr(lr);
+    optimizer.step(pipe).map_err(failure)?;
+    let metrics = StepMetrics {
+        lr,
+        grad_norm,
+        chunks: job.recipe.chunks(),
+        recompute: job.recipe.recompute.to_string(),
+        ..StepMetrics::of(step as u64, &report)
+    };
+    Ok((metrics, report))
 }
 
 /// Limits the gradients where that is asked for, and measures them otherwise: their norm.
@@ -141,19 +169,14 @@ fn last_step(
     Ok(())
 }
 
-fn record(step: usize, report: &StepReport, seconds: f64, job: &Job) -> StepRecord {
-    let samples_per_s = job.recipe.batch as f64 / seconds;
-    StepRecord {
-        step,
-        loss: report.loss,
-        samples_per_s,
-        tokens_per_s: job.tokens.map(|tokens| tokens as f64 * samples_per_s),
-        step_ms: seconds * 1e3,
-        makespan_ms: report.timeline.makespan().get() / 1e3,
-        bubble_measured: report.bubble_measured(),
-        bubble_predicted: report.bubble_predicted(),
-        chunks: job.recipe.chunks(),
-        recompute: job.recipe.recompute.to_string(),
+/// What follows from how fast it went.
+fn with_rates(job: &Job, metrics: StepMetrics) -> StepMetrics {
+    let samples = metrics.samples_per_s;
+    let utilisation = job.utilisation.as_ref();
+    StepMetrics {
+        tokens_per_s: job.tokens.map(|tokens| tokens as f64 * samples),
+        mfu: utilisation.map(|utilisation| utilisation.at(samples)),
+        ..metrics
     }
 }
 

@@ -7,9 +7,9 @@ use serde::Serialize;
 use super::Failure;
 use super::job::Job;
 use super::memory::{self, DeviceMemory};
-use super::run_folder::StepRecord;
 use crate::MemoryReport;
 use crate::cli::output;
+use crate::metrics::{StepMetrics, speed};
 
 /// What `--json` prints; times and rates are medians over the steps.
 #[derive(Debug, Serialize)]
@@ -27,6 +27,11 @@ struct Summary<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     tokens_per_s: Option<f64>,
     step_ms_median: f64,
+    /// Share of the time that batches were waited for.
+    input_wait: f64,
+    /// Where the devices' peak is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mfu: Option<f64>,
     bubble_measured: f64,
     bubble_predicted: f64,
     schedule: &'static str,
@@ -45,7 +50,7 @@ struct Summary<'a> {
 /// The numbers that are printed at the end.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    records: Vec<StepRecord>,
+    records: Vec<StepMetrics>,
     run_dir: PathBuf,
     /// Per token; of a text, that is a character.
     pub(super) held_out_loss: Option<f64>,
@@ -72,7 +77,7 @@ impl Outcome {
         }
     }
 
-    pub(super) fn add(&mut self, record: &StepRecord) {
+    pub(super) fn add(&mut self, record: &StepMetrics) {
         self.records.push(record.clone());
     }
 
@@ -85,7 +90,7 @@ impl Outcome {
     }
 
     fn summary<'a>(&'a self, job: &'a Job) -> Summary<'a> {
-        let loss = |record: Option<&StepRecord>| record.map_or(f64::NAN, |record| record.loss);
+        let loss = |record: Option<&StepMetrics>| record.map_or(f64::NAN, |record| record.loss);
         let samples_per_s = self.median(|record| record.samples_per_s);
         let memory = self.memory.as_ref().map(memory::devices);
         Summary {
@@ -98,6 +103,8 @@ impl Outcome {
             samples_per_s,
             tokens_per_s: job.tokens.map(|tokens| tokens as f64 * samples_per_s),
             step_ms_median: self.median(|record| record.step_ms),
+            input_wait: self.median(|record| record.input_wait.unwrap_or_default()),
+            mfu: job.utilisation.as_ref().map(|own| own.at(samples_per_s)),
             bubble_measured: self.median(|record| record.bubble_measured),
             bubble_predicted: self.median(|record| record.bubble_predicted),
             schedule: job.recipe.schedule.name(),
@@ -129,11 +136,19 @@ impl Outcome {
                 planned / makespan
             )
         });
+        let mfu = numbers.mfu.map_or_else(String::new, |share| {
+            format!(
+                "utilisation    {:.2} % of the devices' peak\n",
+                share * 100.0
+            )
+        });
         format!(
             "{sample}\nthe last step:\n\n{comparison}\n\
              loss           {first:.4} at step 1, {last:.4} at step {steps}\n\
              {held_out}\
              speed          {speed}, {step_ms:.1} ms a step (medians)\n\
+             input          {wait:.1} % of the time waited for\n\
+             {mfu}\
              bubble         {measured:.1} % measured, {predicted:.1} % predicted\n\
              {memory}\
              {planned}\
@@ -144,6 +159,7 @@ impl Outcome {
             steps = numbers.steps,
             speed = speed(numbers.samples_per_s, numbers.tokens_per_s),
             step_ms = numbers.step_ms_median,
+            wait = numbers.input_wait * 100.0,
             measured = numbers.bubble_measured * 100.0,
             predicted = numbers.bubble_predicted * 100.0,
             memory = memory::text(self.memory.as_ref()),
@@ -151,16 +167,9 @@ impl Outcome {
         )
     }
 
-    fn median(&self, number: impl Fn(&StepRecord) -> f64) -> f64 {
+    fn median(&self, number: impl Fn(&StepMetrics) -> f64) -> f64 {
         let mut numbers: Vec<f64> = self.records.iter().map(number).collect();
         numbers.sort_by(f64::total_cmp);
         numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
     }
-}
-
-/// `81.3 samples/s, 10406 tokens/s`
-pub(super) fn speed(samples: f64, tokens: Option<f64>) -> String {
-    let tokens = tokens.map_or_else(String::new, |tokens| format!(", {tokens:.0} tokens/s"));
-    let digits = usize::from(samples < 100.0);
-    format!("{samples:.digits$} samples/s{tokens}")
 }

@@ -5,12 +5,11 @@ use std::io::IsTerminal;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::job::Job;
-use super::outcome;
 use super::resolved::Resolved;
-use super::run_folder::StepRecord;
 use crate::Pipeline;
 use crate::cli::feed::Source;
 use crate::cli::say;
+use crate::metrics::StepMetrics;
 
 /// A bar on a terminal, about twenty lines elsewhere, nothing when quiet.
 #[derive(Debug)]
@@ -67,22 +66,13 @@ impl Progress {
         }
     }
 
-    pub(super) fn step(&self, record: &StepRecord) {
-        let numbers = format!(
-            "loss {:.4}  {}  bubble {:.1} % (predicted {:.1} %)",
-            record.loss,
-            outcome::speed(record.samples_per_s, record.tokens_per_s),
-            record.bubble_measured * 100.0,
-            record.bubble_predicted * 100.0,
-        );
+    pub(super) fn step(&self, metrics: &StepMetrics) {
+        let step = metrics.step as usize;
         if let Some(bar) = &self.bar {
-            bar.set_message(numbers);
+            bar.set_message(metrics.to_string());
             bar.inc(1);
-        } else if self.lines && (record.step.is_multiple_of(self.every) || record.step == 1) {
-            say(&format!(
-                "step {:>5}/{}  {numbers}",
-                record.step, self.steps
-            ));
+        } else if self.lines && (step.is_multiple_of(self.every) || step == 1) {
+            say(&format!("step {step:>5}/{}  {metrics}", self.steps));
         }
     }
 

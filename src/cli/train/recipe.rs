@@ -6,12 +6,10 @@ use clap::{Args as _, Command, FromArgMatches as _};
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
-use super::values::{at_least_one, chunks, device, positive, schedule, steps, threads};
+use super::update::Update;
+use super::values::{at_least_one, chunks, device, positive, schedule, threads};
 use crate::Recompute;
 use crate::cli::model::flags::Given;
-
-/// Steps of warm-up, in runs that are long enough.
-const WARM_UP: usize = 100;
 
 /// Everything that is chosen about a run: what makes its numbers, its speed and its
 /// memory. Each field is a flag and a key of the configuration (see `config`).
@@ -59,13 +57,8 @@ pub(super) struct Recipe {
     /// Samples (texts: sequences) of a mini-batch.
     #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = at_least_one)]
     pub(super) batch: usize,
-    /// Learning rate of AdamW, after the warm-up.
-    #[arg(long, value_name = "RATE", default_value = "0.003", allow_negative_numbers = true, value_parser = positive)]
-    pub(super) lr: f64,
-    /// Steps over which the learning rate rises to --lr; by default a quarter of --steps,
-    /// at most 100.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = steps)]
-    pub(super) warmup: Option<usize>,
+    #[command(flatten)]
+    pub(super) update: Update,
     /// Seed of initial values, batches and dropout.
     #[arg(
         long,
@@ -87,6 +80,14 @@ pub(super) struct Recipe {
     /// data's unless it is given.
     #[arg(long, value_name = "FILE|synthetic")]
     pub(super) data: Option<PathBuf>,
+    /// Floating-point operations per second that a device can do at most, for the metric
+    /// `mfu`; known of some GPUs.
+    #[arg(long, value_name = "FLOPS", allow_negative_numbers = true, value_parser = positive)]
+    pub(super) peak_flops: Option<f64>,
+    /// Operations that a sample takes, forward and backward, where the model is none of
+    /// tokens.
+    #[arg(skip)]
+    pub(super) flops_per_sample: Option<f64>,
 }
 
 impl Recipe {
@@ -94,17 +95,6 @@ impl Recipe {
     pub(super) fn defaults() -> Result<Self, clap::Error> {
         let matches = Self::augment_args(Command::new("train")).try_get_matches_from(["train"])?;
         Self::from_arg_matches(&matches)
-    }
-
-    /// Steps until the learning rate is --lr.
-    pub(super) fn warmup(&self) -> usize {
-        self.warmup.unwrap_or(WARM_UP.min(self.steps / 4))
-    }
-
-    /// The learning rate of a step, from 1: it rises in a line over the warm-up. Models
-    /// whose head is tied to the embedding learn far slower without.
-    pub(super) fn lr_at(&self, step: usize) -> f64 {
-        self.lr * (step as f64 / self.warmup().max(1) as f64).min(1.0)
     }
 
     /// Stages of each device.

@@ -47,7 +47,7 @@ fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
         sizes: sizes(&job.chosen.spec),
         balance: Some(pipe.partition().balance()),
         chunks: Some(recipe.chunks()),
-        warmup: Some(recipe.warmup()),
+        update: recipe.update.resolved(recipe.steps),
         // Some kernels add up in an order that depends on it.
         threads_per_stage: Some(recipe.threads_per_stage.unwrap_or_else(share)),
         data: data(job),

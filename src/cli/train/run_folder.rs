@@ -1,41 +1,17 @@
-//! What a run leaves behind: its configuration, a line a step, a trace.
+//! What a run leaves behind: its configuration, metrics of every step, a trace.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
 use super::Failure;
-
-/// One line of `metrics.jsonl`.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct StepRecord {
-    /// From 1.
-    pub(super) step: usize,
-    /// As the model's loss function has it: for texts, nats per character.
-    pub(super) loss: f64,
-    pub(super) samples_per_s: f64,
-    /// Where a sample is a sequence of tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) tokens_per_s: Option<f64>,
-    /// From having the batch to the end of the optimizer's update.
-    pub(super) step_ms: f64,
-    /// From the begin of the first action to the end of the last.
-    pub(super) makespan_ms: f64,
-    /// Idle share of device time.
-    pub(super) bubble_measured: f64,
-    pub(super) bubble_predicted: f64,
-    /// Stages of each device.
-    pub(super) chunks: usize,
-    pub(super) recompute: String,
-}
+use crate::metrics::{METRICS_FILE, RunMetrics, StepMetrics};
 
 /// A folder that belongs to one run.
 #[derive(Debug)]
 pub(super) struct RunFolder {
     path: PathBuf,
-    metrics: BufWriter<File>,
+    metrics: RunMetrics,
 }
 
 impl RunFolder {
@@ -46,24 +22,18 @@ impl RunFolder {
             None => next_free(Path::new("runs"))?,
         };
         write(&path.join("config.toml"), config.as_bytes())?;
-        let metrics = path.join("metrics.jsonl");
-        let file = File::create(&metrics).map_err(|error| cannot_write(&metrics, &error))?;
-        Ok(Self {
-            path,
-            metrics: BufWriter::new(file),
-        })
+        let metrics = RunMetrics::create(&path)?;
+        Ok(Self { path, metrics })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Appends a step's line; it is in the file when this returns, so that a
-    /// killed run has lost none.
-    pub(super) fn step(&mut self, record: &StepRecord) -> Result<(), Failure> {
-        let line = serde_json::to_string(record)?;
-        let written = writeln!(self.metrics, "{line}").and_then(|()| self.metrics.flush());
-        written.map_err(|error| cannot_write(&self.path.join("metrics.jsonl"), &error))
+    /// Writes what a step came to; it is in the files when this returns, so that a killed
+    /// run has lost none.
+    pub(super) fn step(&mut self, metrics: &StepMetrics) -> Result<(), Failure> {
+        Ok(self.metrics.step(metrics)?)
     }
 
     /// Writes the timeline of a step, in Chrome's trace format.
@@ -78,7 +48,7 @@ fn claim(path: &Path) -> Result<PathBuf, Failure> {
     if path.is_file() {
         return wrong("this is a file, not a folder");
     }
-    if ["config.toml", "metrics.jsonl"]
+    if ["config.toml", METRICS_FILE]
         .iter()
         .any(|file| path.join(file).exists())
     {

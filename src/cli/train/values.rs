@@ -81,3 +81,25 @@ pub(super) fn seed(text: &str) -> Result<u64, String> {
     let rule = |_| format!("`{text}` is not a whole number from 0 to {}", u64::MAX);
     text.trim().parse().map_err(rule)
 }
+
+pub(super) fn number(text: &str) -> Result<f64, String> {
+    let number = text.trim().parse::<f64>().ok();
+    let finite = number.filter(|number| number.is_finite());
+    finite.ok_or_else(|| "must be a number, and finite".to_owned())
+}
+
+pub(super) fn not_negative(text: &str) -> Result<f64, String> {
+    let number = number(text).ok().filter(|number| *number >= 0.0);
+    number.ok_or_else(|| "must be a number from 0 up".to_owned())
+}
+
+/// A share that is not all.
+pub(super) fn fraction(text: &str) -> Result<f64, String> {
+    let number = number(text).ok().filter(|own| (0.0..1.0).contains(own));
+    number.ok_or_else(|| "must be a number from 0 to below 1".to_owned())
+}
+
+pub(super) fn truth(text: &str) -> Result<bool, String> {
+    let truth = text.trim().parse();
+    truth.map_err(|_| "must be true or false".to_owned())
+}

@@ -1,0 +1,36 @@
+//! Metrics from what a training step tells.
+
+use std::time::Duration;
+
+use super::StepMetrics;
+use crate::StepReport;
+
+impl StepMetrics {
+    /// What the report of a step (from 1) says: loss, makespan, bubbles, memory.
+    pub fn of(step: u64, report: &StepReport) -> Self {
+        let devices = report.memory.iter().flat_map(|memory| &memory.devices);
+        Self {
+            step,
+            loss: report.loss,
+            makespan_ms: report.timeline.makespan().get() / 1e3,
+            bubble_measured: report.bubble_measured(),
+            bubble_predicted: report.bubble_predicted(),
+            peak_bytes: devices.map(|used| used.total.0).collect(),
+            skipped: report.skipped(),
+            ..Self::default()
+        }
+    }
+
+    /// The same with what its time says: how long its batch of so many samples was
+    /// `waited` for, and how long the step took from then to the end of the update.
+    #[must_use]
+    pub fn timed(self, samples: usize, waited: Duration, took: Duration) -> Self {
+        let all = (waited + took).as_secs_f64();
+        Self {
+            samples_per_s: samples as f64 / all,
+            step_ms: took.as_secs_f64() * 1e3,
+            input_wait: Some(waited.as_secs_f64() / all),
+            ..self
+        }
+    }
+}
