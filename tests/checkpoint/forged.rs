@@ -241,13 +241,11 @@ fn restored(forged: &Forged, bytes: &[u8], run: &mut Run, what: &str) -> bool {
         found.restore(&mut run.pipe, &mut run.optimizer)?;
         found.weights()
     });
-    match done {
-        Ok(_) => true,
-        Err(_) => {
-            assert_same_bits(&run.numbers(), &before, what);
-            false
-        }
+    if done.is_ok() {
+        return true;
     }
+    assert_same_bits(&run.numbers(), &before, what);
+    false
 }
 
 #[test]

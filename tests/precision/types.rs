@@ -247,21 +247,25 @@ fn batch8() -> (Tensor, Tensor) {
     batch(&[10, 8], 10)
 }
 
-/// Copies of weights that autocast makes belong to a micro-batch's graph.
+/// Copies of weights that autocast makes belong to a micro-batch's graph. That of the
+/// smallest weight takes 160 bytes; what differs from step to step is when a loss, a
+/// single number, goes.
 #[test]
 fn nothing_is_kept_from_step_to_step() {
     let (x, y) = mlp_batch(8);
     for schedule in [ScheduleKind::OneFOneB, ScheduleKind::ZbH1] {
         let builder = builder(2, Precision::Bf16).schedule(schedule);
         let mut pipe = builder.measure_memory(true).build().unwrap();
-        let mut held = Vec::new();
+        let mut held: Vec<Vec<u64>> = Vec::new();
         for _ in 0..3 {
             let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
             let devices = report.memory.unwrap().devices;
             assert!(devices.iter().all(|used| used.left.get() == 0));
-            held.push(devices.iter().map(|used| used.held).collect::<Vec<_>>());
+            held.push(devices.iter().map(|used| used.held.get()).collect());
         }
-        assert_eq!(held[1], held[2], "{schedule}");
+        let same = |(a, b): (&u64, &u64)| a.abs_diff(*b) < 64;
+        let pairs = || held[1].iter().zip(&held[2]);
+        assert!(pairs().all(same), "{schedule}: {held:?}");
     }
 }
 

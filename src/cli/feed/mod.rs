@@ -13,7 +13,7 @@ use tch::Tensor;
 
 use super::Failure;
 use super::model::Chosen;
-use crate::data::{DataError, Loader, MOBY_DICK, Split, TextSet, Tokens};
+use crate::data::{DataError, MOBY_DICK, Split, TextSet, Tokens};
 use crate::models::zoo::ModelSpec;
 
 pub(super) use batches::Feed;

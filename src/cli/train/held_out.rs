@@ -5,13 +5,13 @@ use tch::{Device, Tensor};
 use super::job::Job;
 use super::{Failure, failure};
 use crate::Pipeline;
-use crate::data::Loader;
+use crate::data::DataError;
 use crate::torch::LossFn as _;
 
 /// Mean over the batches of what was held out, per token.
 pub(super) fn loss(
     pipe: &mut Pipeline,
-    batches: Loader<(Tensor, Tensor)>,
+    batches: impl Iterator<Item = Result<(Tensor, Tensor), DataError>>,
     job: &Job,
 ) -> Result<f64, Failure> {
     let of_batch = job.chosen.spec.loss();

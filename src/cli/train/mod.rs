@@ -91,8 +91,9 @@ fn train(
             break;
         };
         let waited = begin.elapsed();
+        let begin = Instant::now();
         let (metrics, report) = one_step(job, pipe, &mut optimizer, step, batch)?;
-        let metrics = metrics.timed(recipe.batch, waited, begin.elapsed() - waited);
+        let metrics = metrics.timed(recipe.batch, waited, begin.elapsed());
         let metrics = with_rates(job, metrics);
         folder.step(&metrics)?;
         progress.step(&metrics);
