@@ -369,7 +369,11 @@ impl PipelineBuilder {
             };
             Box::new(build) as StageBuilder<TorchStage>
         });
-        Ok(Engine::new(builders.collect())?)
+        let builders = builders.collect();
+        Ok(match torch::turns(&self.devices, threads) {
+            Some(sharing) => Engine::taking_turns(builders, &sharing)?,
+            None => Engine::new(builders)?,
+        })
     }
 
     fn spec(
