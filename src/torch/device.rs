@@ -7,7 +7,7 @@ use gpipe_partitioner::{Cores, DeviceId};
 use tch::Device;
 
 use super::error::TorchError;
-use super::ffi;
+use super::{ffi, places};
 use crate::engine::Sharing;
 
 /// `cpu`, or `cuda:0`, `cuda:1`, …
@@ -117,7 +117,16 @@ pub(crate) fn turns(devices: &[Device], threads: usize) -> Option<Sharing> {
     let numbered = devices.iter().enumerate();
     let on_cpu = numbered.filter(|(_, device)| **device == Device::Cpu);
     let devices: Vec<DeviceId> = on_cpu.map(|(number, _)| DeviceId(number)).collect();
-    (at_once < devices.len()).then_some(Sharing { devices, at_once })
+    // The threads that help a stage which has several would stay where they were made.
+    let settle = if threads == 1 { places::settle } else { |_| {} };
+    (at_once < devices.len()).then(|| {
+        places::prepare();
+        Sharing {
+            devices,
+            at_once,
+            settle,
+        }
+    })
 }
 
 /// The cores that all of `devices` share; none where one of them is not the CPU.

@@ -10,6 +10,7 @@ pub mod layers;
 mod loss;
 pub mod memory;
 mod optim;
+mod places;
 mod precision;
 mod recompute;
 mod rng;
