@@ -1,10 +1,9 @@
 //! What is trained: the recipe, the model and the data that it names.
 
-use std::path::PathBuf;
-
 use gpipe_partitioner::Plan;
 use tch::Device;
 
+use super::config::Saved;
 use super::options::Args;
 use super::recipe::Recipe;
 use super::utilisation::Utilisation;
@@ -40,11 +39,11 @@ pub(super) struct Job {
 impl Job {
     /// Checks everything that can be checked before anything is built.
     pub(super) fn new(args: &Args, zoo: &Zoo) -> Result<Self, Failure> {
-        Self::over(&[], args, zoo)
+        Self::over(None, args, zoo)
     }
 
-    /// The same on top of configurations, such as the one of a run that goes on.
-    pub(super) fn over(below: &[PathBuf], args: &Args, zoo: &Zoo) -> Result<Self, Failure> {
+    /// The same on top of the configuration of a run that goes on.
+    pub(super) fn over(below: Option<&Saved>, args: &Args, zoo: &Zoo) -> Result<Self, Failure> {
         let (recipe, origins) = config::recipe(args, zoo, below)?;
         let chosen = Chosen::new(zoo, &recipe.model, &recipe.sizes)?;
         let plan = recipe.plan.as_deref().map(planned::read).transpose()?;
@@ -83,6 +82,7 @@ impl Job {
             .measure_memory(true)
             .chunks(recipe.chunks())
             .recompute(recipe.recompute.clone())
+            .precision(recipe.precision)
             .seed(recipe.seed);
         if let Some(balance) = &recipe.balance {
             builder = builder.balance(balance);

@@ -62,7 +62,8 @@ pub(super) fn newest(run: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
     let found = match Checkpoint::newest(&checkpoints) {
         Err(CheckpointError::None { .. }) => {
             return wrong(
-                "the run has no checkpoint, which a program saves with gpipe::checkpoint"
+                "the run has no checkpoint: `train --checkpoint-every N` writes one after every N \
+                 steps, and at the end of the run"
                     .to_owned(),
             );
         }
@@ -92,7 +93,8 @@ pub(super) fn checkpoint(path: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
     trained(&found, &config, path, zoo)
 }
 
-fn failed(error: CheckpointError) -> Failure {
+/// Wrong use or a failed run, as a checkpoint's error tells them apart.
+pub(in crate::cli) fn failed(error: CheckpointError) -> Failure {
     if error.is_wrong_use() {
         return Failure::Usage(error.to_string());
     }

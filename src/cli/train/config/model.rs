@@ -32,7 +32,7 @@ fn size(size: &str) -> Key<Recipe> {
             Some(Value::Number(text.clone()))
         },
     )
-    .flag(flags::id(size))
+    .flag_called(&flags::id(size), flags::flag(size))
     .beside(
         &["model.name"],
         |before, after| before.model == after.model,
