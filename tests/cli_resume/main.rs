@@ -8,6 +8,7 @@ mod killed;
 mod no_room;
 mod precision;
 mod stopped;
+mod weights;
 mod wrong_use;
 
 use std::fs;

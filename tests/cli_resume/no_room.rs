@@ -96,6 +96,60 @@ fn metrics_that_cannot_be_written_end_no_training_either() {
     assert_eq!(own, losses(folder, "whole")[..own.len()]);
 }
 
+/// What happens on a small disk of its own: filled up, then read-only, then as it should be.
+const DISK: &str = "set -u; mount -t tmpfs -o size=512k none disk || exit 77
+go() { \"$GPIPE\" train --resume disk/run --steps 8 --checkpoint-every 2; }
+cp -r run disk/run
+dd if=/dev/zero of=disk/filler bs=1k 2> /dev/null; truncate -s -40k disk/filler
+go; echo \"full $?\"
+rm disk/filler; mount -o remount,ro disk
+go; echo \"read-only $?\"
+mount -o remount,rw disk
+go; echo \"again $?\"
+cp -r disk/run after";
+
+/// A file system of its own needs rights that not everybody has: without them the limit on
+/// files, above, stands for it.
+#[test]
+fn a_small_disk_that_is_full_or_read_only_is_told_and_nothing_is_lost() {
+    let folder = place();
+    let folder = folder.path();
+    trained(
+        folder,
+        &gpt(&["--devices", "cpu", "--steps", "8", "--out", "whole"]),
+    );
+    let begun = ["--steps", "2", "--set", "lr.steps=8", "--out", "run"];
+    trained(folder, &gpt(&[&["--devices", "cpu"], &begun[..]].concat()));
+    fs::create_dir(folder.join("disk")).unwrap();
+    let mut shell = Command::new("unshare");
+    shell.args(["--user", "--map-root-user", "--mount", "sh", "-c", DISK]);
+    shell.env("GPIPE", env!("CARGO_BIN_EXE_gpipe-rs"));
+    let output = match shell.current_dir(folder).output() {
+        Ok(output) if output.status.code() != Some(77) && output.status.code() != Some(1) => output,
+        _ => {
+            println!("no file system can be mounted here");
+            return;
+        }
+    };
+    let (said, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    for part in ["full 1\n", "read-only 1\n", "again 0\n"] {
+        assert!(said.contains(part), "{said}{errors}");
+    }
+    for part in [
+        "warning: the checkpoint of step 4 could not be written",
+        "warning: the checkpoint of step 8 could not be written",
+        "free some space",
+        "newest whole one is of step 2",
+        "Read-only file system (os error 30); choose a folder that you may write to\n",
+    ] {
+        assert!(errors.contains(part), "{errors}");
+    }
+    assert_same(folder, "after", "whole");
+}
+
 /// A file in the place of the folder: nobody may write there, root neither.
 #[test]
 fn a_folder_of_checkpoints_that_cannot_be_is_told_before_anything_is_trained() {

@@ -56,7 +56,7 @@ fn the_precision_comes_from_file_environment_and_flag() {
     ];
     for (number, (flags, variable, wanted)) in cases.into_iter().enumerate() {
         let out = number.to_string();
-        let own = ["--steps", "1", "--devices", "cpu", "--out", &out];
+        let own = ["--steps", "2", "--devices", "cpu", "--out", &out];
         let mut command = crate::command(folder, &gpt(&[&own[..], flags].concat()));
         if let Some(value) = variable {
             command.env("GPIPE_PIPELINE__PRECISION", value);

@@ -73,7 +73,7 @@ fn what_is_no_run_is_named() {
     fs::create_dir(folder.join("empty")).unwrap();
     trained(
         folder,
-        &gpt(&["--devices", "cpu", "--steps", "1", "--out", "run"]),
+        &gpt(&["--devices", "cpu", "--steps", "2", "--out", "run"]),
     );
     let cases: [(&[&str], &[&str]); 5] = [
         (
@@ -90,7 +90,7 @@ fn what_is_no_run_is_named() {
         ),
         (&["--resume-fallback"], &["--help"]),
         (
-            &["--out", "run", "--steps", "1"],
+            &["--out", "run", "--steps", "2"],
             &["already holds a run", "--resume run"],
         ),
     ];
@@ -105,10 +105,10 @@ fn two_processes_do_not_train_in_one_folder() {
     let folder = folder.path();
     trained(
         folder,
-        &gpt(&["--devices", "cpu", "--steps", "1", "--out", "run"]),
+        &gpt(&["--devices", "cpu", "--steps", "2", "--out", "run"]),
     );
     let held = gpipe::checkpoint::Checkpointer::new(folder.join("run/checkpoints")).unwrap();
-    let go_on = ["--resume", "run", "--steps", "2"];
+    let go_on = ["--resume", "run", "--steps", "3"];
     fails(
         folder,
         &go_on,

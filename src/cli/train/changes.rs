@@ -30,9 +30,10 @@ type Flat = BTreeMap<String, toml::Value>;
 pub(super) fn check(saved: &str, now: &str) -> Result<Vec<String>, Failure> {
     let (saved, now) = (flat(saved)?, flat(now)?);
     let mut notes = Vec::new();
-    let keys = saved
-        .keys()
-        .chain(now.keys().filter(|key| !saved.contains_key(*key)));
+    let new = now.keys().filter(|key| !saved.contains_key(*key));
+    let mut keys: Vec<&String> = saved.keys().chain(new).collect();
+    // What another model has otherwise follows from its name.
+    keys.sort_by_key(|key| *key != "model.name");
     for key in keys {
         let (old, new) = (saved.get(key), now.get(key));
         if old == new || is_among(&FREE, key) {
@@ -58,7 +59,7 @@ pub(super) fn check(saved: &str, now: &str) -> Result<Vec<String>, Failure> {
 /// A name that ends with a dot is that of a table.
 fn is_among(names: &[&str], key: &str) -> bool {
     let fits = |name: &&str| *name == key || name.ends_with('.') && key.starts_with(*name);
-    names.iter().any(|name| fits(&name))
+    names.iter().any(fits)
 }
 
 fn shown(value: Option<&toml::Value>) -> String {

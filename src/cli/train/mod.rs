@@ -23,6 +23,7 @@ mod training;
 mod update;
 mod utilisation;
 mod values;
+mod weights;
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +45,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     silence_caught_panics();
     let taken_up = args.resume.as_deref().map(|run| TakenUp::open(run, args));
     let taken_up = taken_up.transpose()?;
-    let job = match &taken_up {
+    let mut job = match &taken_up {
         Some(taken_up) => taken_up.job(args, zoo)?,
         None => Job::new(args, zoo)?,
     };
@@ -55,6 +56,9 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     if let Some(finished) = taken_up.as_ref().filter(|own| own.is_finished(&job)) {
         say(&finished.nothing_left(&job));
         return Ok(());
+    }
+    if let Some(weights) = job.weights.take() {
+        pipe.load(&weights.all).map_err(failure)?;
     }
     let progress = Progress::new(&job);
     progress.begin(&job, &pipe, &resolved);

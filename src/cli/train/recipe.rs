@@ -22,6 +22,10 @@ pub(super) struct Recipe {
     /// Sizes that are not to be the model's defaults; their flags are made from the models.
     #[arg(skip)]
     pub(super) sizes: Given,
+    /// Begins with weights rather than random numbers: a GPT-2 or Llama as Hugging Face's
+    /// transformers saves it, and `export` too. The model and its sizes are then theirs.
+    #[arg(long, value_name = "PATH")]
+    pub(super) weights: Option<PathBuf>,
     /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
     #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
     pub(super) devices: Vec<Device>,

@@ -241,9 +241,15 @@ fn config(run: &Path, from: Option<&Checkpoint>) -> Result<Saved, Failure> {
     let saved = from.map(|from| Saved {
         path: from.path().join("manifest.json"),
         text: from.extras().config.clone(),
+        trained: true,
     });
+    let trained = from.is_some();
     match (fs::read_to_string(&path), saved) {
-        (Ok(text), _) => Ok(Saved { path, text }),
+        (Ok(text), _) => Ok(Saved {
+            path,
+            text,
+            trained,
+        }),
         (Err(_), Some(saved)) if !saved.text.is_empty() => Ok(saved),
         (Err(error), _) => Err(wrong(run, &format!("{CONFIG} cannot be read: {error}"))),
     }

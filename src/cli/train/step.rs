@@ -38,10 +38,11 @@ fn trained(
     let report = pipe
         .train_step(x, y, job.chosen.spec.loss())
         .map_err(failure)?;
-    let grad_norm = match report.skipped() {
-        // There are no gradients.
-        true => None,
-        false => clip(pipe, job.recipe.clip)?,
+    // A step that was skipped has left no gradients.
+    let grad_norm = if report.skipped() {
+        None
+    } else {
+        clip(pipe, job.recipe.clip)?
     };
     let lr = job.rates.at(step as u64);
     optimizer.set_lr(lr);

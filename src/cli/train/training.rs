@@ -59,16 +59,13 @@ impl<'a> Training<'a> {
             .source
             .feed(spec, recipe.batch, left, recipe.seed, data)?;
         let elsewhere = taken_up.as_ref().is_some_and(TakenUp::is_elsewhere);
-        let (folder, writer) = match taken_up {
-            Some(taken_up) => {
-                taken_up.restore(pipe, &mut optimizer)?;
-                taken_up.begin(&resolved.toml)?
-            }
-            None => {
-                let folder = RunFolder::create(job.args.out.as_deref(), &resolved.toml)?;
-                let writer = Checkpoints::open(folder.path())?;
-                (folder, writer)
-            }
+        let (folder, writer) = if let Some(taken_up) = taken_up {
+            taken_up.restore(pipe, &mut optimizer)?;
+            taken_up.begin(&resolved.toml)?
+        } else {
+            let folder = RunFolder::create(job.args.out.as_deref(), &resolved.toml)?;
+            let writer = Checkpoints::open(folder.path())?;
+            (folder, writer)
         };
         let whole = (done > 0 && !elsewhere).then_some(done as u64);
         let mut checkpoints = Checkpoints::new(writer, job, &resolved.toml, whole);

@@ -30,6 +30,8 @@ pub(super) struct Saved {
     pub(super) path: PathBuf,
     /// As TOML.
     pub(super) text: String,
+    /// Whether its weights come from a checkpoint.
+    pub(super) trained: bool,
 }
 
 /// All keys, table by table.
