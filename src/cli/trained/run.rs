@@ -62,7 +62,7 @@ pub(super) fn newest(run: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
     let found = match Checkpoint::newest(&checkpoints) {
         Err(CheckpointError::None { .. }) => {
             return wrong(
-                "the run has no checkpoint: `train --checkpoint-every N` writes one after every N \
+                "the run has no checkpoint yet: `train --checkpoint-every N` writes one after every N \
                  steps, and at the end of the run"
                     .to_owned(),
             );
