@@ -1,9 +1,10 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: train test build bench check setup clean
+.PHONY: train test build bench kills check setup clean
 
 # Train a character-level GPT on Moby-Dick over two CPU stages.
 # More flags: make train ARGS="--steps 1000 --devices cpu,cpu,cpu"
+# Ctrl-C saves it and stops; make train ARGS="--resume runs/1" goes on.
 train: build
 	target/release/gpipe-rs train $(ARGS)
 
@@ -16,6 +17,10 @@ build: setup
 
 bench: setup
 	cargo bench --workspace --locked
+
+# Kills a run by SIGKILL at 200 random moments, and prints what came of it.
+kills: setup
+	KILLS=200 cargo test --locked --test cli_resume killed -- --nocapture
 
 # Formatting, lints, documentation, and the build without libtorch.
 check: setup

@@ -16,6 +16,8 @@ mod pages {
     struct Use;
     #[doc = include_str!("src/real-models.md")]
     struct RealModels;
+    #[doc = include_str!("src/training.md")]
+    struct Training;
     #[doc = include_str!("src/data.md")]
     struct Data;
     #[doc = include_str!("src/precision.md")]

@@ -84,7 +84,6 @@ impl Feed {
     }
 
     /// Where it stands, after the batches that were taken: for [`Source::feed`](super::Source::feed).
-    #[allow(dead_code, reason = "what saves a run reads it")]
     pub(in crate::cli) fn state(&self) -> Value {
         match &self.batches {
             Batches::Windows(loader) => loader.state(),
