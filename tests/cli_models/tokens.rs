@@ -63,7 +63,11 @@ fn what_is_wrong_with_a_file_of_tokens_is_told_before_anything_is_built() {
     fs::write(folder.join("odd.u16.bin"), [0; 21]).unwrap();
     fs::write(folder.join("short.u16.bin"), [0; 20]).unwrap();
     let cases: [(&str, &[&str], &[&str]); 5] = [
-        ("none.bin", &[], &["--data", "nothing tells how wide"]),
+        (
+            "none.bin",
+            &[],
+            &["--data", "cannot read none.bin: No such file"],
+        ),
         ("bare.bin", &[], &["bare.u16.bin", "bare.bin.json"]),
         (
             "odd.u16.bin",
