@@ -41,7 +41,7 @@ fn compare(python: &str, run: &Path) {
         .map(String::from_utf8_lossy)
         .concat();
     assert!(output.status.success(), "{said}");
-    println!("{}", said.trim());
+    print!("{}", String::from_utf8_lossy(&output.stdout));
 }
 
 fn step(step: u64, loss: f64) -> StepMetrics {
