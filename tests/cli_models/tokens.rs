@@ -45,7 +45,7 @@ fn a_file_of_a_texts_tokens_trains_as_the_text_does() {
     assert_eq!(text["held_out_loss"], tokens["held_out_loss"]);
     assert!(tokens["held_out_loss"].is_number());
     assert_eq!(tokens["data"], "tokens.bin");
-    assert_eq!(config(folder, "1")["sizes"], config(folder, "2")["sizes"]);
+    assert_eq!(config(folder, "1")["model"], config(folder, "2")["model"]);
     let told = printed(folder, &flags("tokens.bin", "3"));
     assert!(told.contains("per token"), "{told}");
     assert!(told.starts_with("\nthe last step:\n"), "no sample: {told}");

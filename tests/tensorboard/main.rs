@@ -49,7 +49,7 @@ fn step(step: u64, loss: f64) -> StepMetrics {
         step,
         loss,
         lr: 0.1 / step as f64,
-        grad_norm: (step % 2 == 0).then_some(1.5),
+        grad_norm: step.is_multiple_of(2).then_some(1.5),
         tokens_per_s: Some(1e6 + step as f64),
         peak_bytes: vec![1 << 33, step],
         skipped: step == 4,

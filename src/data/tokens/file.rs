@@ -81,8 +81,9 @@ pub(super) fn open(path: &Path) -> Result<Tokens, DataError> {
     if rest > 0 {
         let whole = (bytes.len() - rest) as u64;
         let what = format!(
-            "the file ends with {rest} of a token's {} bytes: was it copied whole, and are its tokens {width:?}?",
-            width.bytes()
+            "the file ends with {rest} of a token's {} bytes: was it copied whole, and are its tokens u{}?",
+            width.bytes(),
+            8 * width.bytes()
         );
         return Err(DataError::bad(path, whole, what));
     }
