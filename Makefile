@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: train test build bench kills check setup clean
+.PHONY: train test build bench kills check tensorboard-check setup clean
 
 # Train a character-level GPT on Moby-Dick over two CPU stages.
 # More flags: make train ARGS="--steps 1000 --devices cpu,cpu,cpu"
@@ -28,6 +28,12 @@ check: setup
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --no-default-features --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+# Whether TensorBoard, from PyPI into a folder below target, reads what `train` writes.
+tensorboard-check: setup
+	test -x target/python/bin/python || python3 -m venv target/python
+	target/python/bin/python -m pip install --quiet tensorboard
+	TENSORBOARD_PYTHON=$(CURDIR)/target/python/bin/python cargo test --locked --test tensorboard -- --nocapture
 
 setup:
 	@sh src/torch/setup/libtorch.sh
