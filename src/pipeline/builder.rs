@@ -203,6 +203,7 @@ impl PipelineBuilder {
         let partition = self.partition(shape.stages())?;
         self.check_recompute(shape.stages())?;
         torch::prepare(&self.devices).map_err(|error| Error::Settings(error.to_string()))?;
+        torch::keep_memory(&self.devices);
         let recomputing = (0..shape.stages())
             .map(|stage| {
                 self.recompute

@@ -1,7 +1,8 @@
 //! Devices by name, and what a thread must set before it computes on one.
 
+use std::ffi::OsString;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use gpipe_partitioner::{Cores, DeviceId};
 use tch::Device;
@@ -83,6 +84,24 @@ pub(crate) fn prepare(devices: &[Device]) -> Result<(), TorchError> {
         }
     }
     Ok(())
+}
+
+/// Lets the C library keep the memory that a step on CPU stages frees, which the next one
+/// needs again. Who has told it something about memory by the environment is heeded.
+pub(crate) fn keep_memory(devices: &[Device]) {
+    static ONCE: Once = Once::new();
+    if on_cpu(devices) > 0 {
+        ONCE.call_once(|| {
+            let told = |(name, value): (OsString, OsString)| {
+                let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+                let tuned = name == "GLIBC_TUNABLES" && value.contains("malloc");
+                tuned || (name.starts_with("MALLOC_") && name.ends_with('_'))
+            };
+            if !std::env::vars_os().any(told) {
+                ffi::keep_memory();
+            }
+        });
+    }
 }
 
 /// Sets what libtorch keeps per thread: the intra-op threads and the current device.
