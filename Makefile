@@ -10,6 +10,8 @@ train: build
 
 test: setup
 	cargo test --workspace --locked
+	for example in custom_schedule hello_pipeline plan_from_profile; do \
+		target/debug/examples/$$example >/dev/null || exit 1; done
 
 # Leaves the command at target/release/gpipe-rs.
 build: setup

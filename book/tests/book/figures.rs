@@ -126,3 +126,18 @@ fn the_schedule_of_the_example_is_that_of_the_book() {
     );
     assert!(example.lines().count() < 60);
 }
+
+#[test]
+fn the_text_says_what_the_pictures_say() {
+    let text = page("parallelism.md");
+    assert!(text.contains("The first takes 48 ms, the\nsecond 21 ms."));
+    for (picture, step) in [
+        ("one-at-a-time", "step 48.00 ms"),
+        ("four-micro-batches", "step 21.00 ms"),
+    ] {
+        assert!(
+            page(&format!("images/{picture}.svg")).contains(step),
+            "{picture}"
+        );
+    }
+}

@@ -86,7 +86,7 @@ fn found(page: &str) -> (Vec<String>, Vec<String>) {
                 }
                 fence = None;
             }
-            (Some((_, code)), None) => *code += &format!("{line}\n"),
+            (Some((_, code)), None) => code.extend([line, "\n"]),
             (None, Some(kind)) => fence = Some((kind == "sh", String::new())),
             (None, None) => {
                 let spans = line.split('`').skip(1).step_by(2);
