@@ -38,7 +38,7 @@ tensorboard-check: setup
 	TENSORBOARD_PYTHON=$(CURDIR)/target/python/bin/python cargo test --locked --test tensorboard -- --nocapture
 
 # The book as a site: book/book/index.html. mdBook is built for it once.
-book: target/tools/bin/mdbook
+book: setup target/tools/bin/mdbook
 	cargo test --locked -p gpipe-book --test book
 	target/tools/bin/mdbook build book
 

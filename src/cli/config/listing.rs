@@ -20,7 +20,7 @@ impl<T: 'static> Schema<T> {
         let keys = self.keys.iter().map(|key| Listed {
             name: key.name.clone(),
             kind: key.kind.to_string(),
-            flag: key.flag.clone(),
+            flag: key.flag.as_ref().map(|flag| flag.id.clone()),
             default: (key.get)(defaults).map(|value| value.to_string()),
         });
         keys.collect()
