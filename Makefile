@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: train test build bench kills check tensorboard-check setup clean
+.PHONY: train test build bench kills check book pages tensorboard-check setup clean
 
 # Train a character-level GPT on Moby-Dick over two CPU stages.
 # More flags: make train ARGS="--steps 1000 --devices cpu,cpu,cpu"
@@ -10,6 +10,8 @@ train: build
 
 test: setup
 	cargo test --workspace --locked
+	for example in custom_schedule hello_pipeline plan_from_profile; do \
+		target/debug/examples/$$example >/dev/null || exit 1; done
 
 # Leaves the command at target/release/gpipe-rs.
 build: setup
@@ -34,6 +36,20 @@ tensorboard-check: setup
 	test -x target/python/bin/python || python3 -m venv target/python
 	target/python/bin/python -m pip install --quiet tensorboard
 	TENSORBOARD_PYTHON=$(CURDIR)/target/python/bin/python cargo test --locked --test tensorboard -- --nocapture
+
+# The book as a site: book/book/index.html. mdBook is built for it once.
+book: setup target/tools/bin/mdbook
+	cargo test --locked -p gpipe-book --test book
+	target/tools/bin/mdbook build book
+
+target/tools/bin/mdbook:
+	cargo install mdbook --version 0.5.4 --locked --no-default-features --features search --root target/tools
+
+# What in the book is made from code: the pages about commands and configuration, the
+# pictures of timelines.
+pages: setup
+	GPIPE_WRITE_PAGES=1 cargo test --locked --lib cli::
+	GPIPE_WRITE_PAGES=1 cargo test --locked -p gpipe-book --test book pictures::
 
 setup:
 	@sh src/torch/setup/libtorch.sh

@@ -32,4 +32,22 @@ mod pages {
     struct YourCrate;
     #[doc = include_str!("src/numbers.md")]
     struct Numbers;
+    #[doc = include_str!("src/add-schedule.md")]
+    struct AddSchedule;
+    #[doc = include_str!("src/engine.md")]
+    struct Engine;
+    #[doc = include_str!("src/extending.md")]
+    struct Extending;
+    #[doc = include_str!("src/inputs.md")]
+    struct Inputs;
+    #[doc = include_str!("src/memory.md")]
+    struct Memory;
+    #[doc = include_str!("src/partitions.md")]
+    struct Partitions;
+    #[doc = include_str!("src/path.md")]
+    struct Path;
+    #[doc = include_str!("src/pipelines.md")]
+    struct Pipelines;
+    #[doc = include_str!("src/trouble.md")]
+    struct Trouble;
 }

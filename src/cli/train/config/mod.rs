@@ -2,6 +2,8 @@
 //! recipe.
 
 mod model;
+#[cfg(test)]
+mod page;
 mod pipeline;
 mod training;
 mod updates;
