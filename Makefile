@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: train test build bench kills check book pages tensorboard-check setup clean
+.PHONY: train test build bench peers kills check book pages tensorboard-check setup clean
 
 # Train a character-level GPT on Moby-Dick over two CPU stages.
 # More flags: make train ARGS="--steps 1000 --devices cpu,cpu,cpu"
@@ -17,8 +17,17 @@ test: setup
 build: setup
 	cargo build --release --locked
 
+# Every benchmark, then one table of what they claim. On an idle machine: about 40 minutes.
 bench: setup
+	rm -f target/tmp/bench-*.json
 	cargo bench --workspace --locked
+	@python3 benches/summary.py target/tmp
+
+# The same training here and in PyTorch, torchgpipe and DeepSpeed, sample by sample in
+# turn, then one table (see benches/peers/README.md). ARGS="--w W3 --rounds 3" for a part.
+peers: setup
+	cargo build --release --locked --example peers_worker
+	"$$(sh benches/peers/setup.sh)" benches/peers/compare.py $(ARGS)
 
 # Kills a run by SIGKILL at 200 random moments, and prints what came of it.
 kills: setup
