@@ -15,7 +15,7 @@ mod shim {
     use std::path::Path;
 
     const FOLDER: &str = "src/torch/shim";
-    const SOURCES: [&str; 9] = [
+    const SOURCES: [&str; 10] = [
         "autocast.cpp",
         "graph.cpp",
         "gradients.cpp",
@@ -24,6 +24,7 @@ mod shim {
         "random.cpp",
         "runtime.cpp",
         "split.cpp",
+        "streams.cpp",
         "weightless.cpp",
     ];
 

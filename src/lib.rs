@@ -47,7 +47,7 @@ pub use {
     torch::{
         Adam, AdamW, Context, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, Precision,
         Recompute, Sequential, Sgd, TorchError, Values, Variable, cuda_available, intra_op_threads,
-        layers, libtorch_version, memory, on_values, parse_device,
+        layers, libtorch_version, memory, on_values, parse_device, streams,
     },
 };
 

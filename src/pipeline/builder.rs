@@ -5,17 +5,19 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gpipe_partitioner::{
-    CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
+    CheckedSchedule, LayerId, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
 };
 use tch::Device;
 
 use super::Pipeline;
 use super::loss_scale::{LossScale, Scaler};
 use super::programs::{Programs, Source};
+use super::stages::{Accelerators, Stages};
 use super::ties::Ties;
 use super::wiring::Wiring;
-use crate::engine::{Engine, StageBuilder};
+use crate::engine::StageBuilder;
 use crate::error::Error;
+use crate::torch::streams::{Lane, Layer, Place, Recorder, Route};
 use crate::torch::{
     self, Books, NonFinite, Precision, Recompute, Sequential, Skip, StageSpec, TorchError,
     TorchStage,
@@ -37,6 +39,7 @@ pub struct PipelineBuilder {
     measure_memory: bool,
     seed: u64,
     threads_per_stage: Option<usize>,
+    recorder: Option<Recorder>,
 }
 
 impl PipelineBuilder {
@@ -55,6 +58,7 @@ impl PipelineBuilder {
             measure_memory: false,
             seed: 0,
             threads_per_stage: None,
+            recorder: None,
         }
     }
 
@@ -185,6 +189,15 @@ impl PipelineBuilder {
     #[must_use]
     pub fn threads_per_stage(mut self, threads: usize) -> Self {
         self.threads_per_stage = Some(threads);
+        self
+    }
+
+    /// Has the devices stand for the recorder's accelerators: what these would be told
+    /// is written down, while everything is computed on the CPU. The recorder has a
+    /// place for each entry of the list of devices.
+    #[must_use]
+    pub fn record_streams(mut self, recorder: &Recorder) -> Self {
+        self.recorder = Some(recorder.clone());
         self
     }
 
@@ -346,30 +359,70 @@ impl PipelineBuilder {
         partition: &Partition,
         programs: &Programs,
         skips: &Arc<[Skip]>,
-    ) -> Result<Engine<TorchStage>, Error> {
+    ) -> Result<Stages, Error> {
         let threads = self
             .threads_per_stage
             .unwrap_or_else(|| torch::share_of_cores(&self.devices));
         let books = self.books()?;
+        let accelerators = self.accelerators()?;
+        let places: Vec<Place> = programs
+            .placement()
+            .iter()
+            .map(|device| match &accelerators {
+                Some(all) => all.places[device.index()],
+                None => Place::Host,
+            })
+            .collect();
         let builders = self.devices.iter().enumerate().map(|(number, &device)| {
             let own = |stage: &usize| programs.placement()[*stage].index() == number;
             let specs: Vec<StageSpec> = (0..partition.stages())
                 .filter(own)
                 .map(|stage| StageSpec {
                     books: books[number].clone(),
+                    route: route(stage, partition, &places, skips),
                     ..self.spec(stage, partition, device, skips)
                 })
                 .collect();
+            let streams = accelerators.as_ref().map(|all| {
+                let (place, joint) = (all.places[number], Arc::clone(&all.joints[number]));
+                (all.layer.clone(), place, joint)
+            });
             let build = move || {
                 torch::prepare_thread(device, threads)?;
+                let lane = Arc::new(match &streams {
+                    Some((layer, place, joint)) => Lane::open(layer, *place, joint)?,
+                    None => Lane::host(),
+                });
                 let stages = specs.iter();
-                stages
-                    .map(|spec| Ok((StageId(spec.number), TorchStage::build(spec)?)))
-                    .collect::<anyhow::Result<Vec<_>>>()
+                let stages = stages
+                    .map(|spec| Ok((StageId(spec.number), TorchStage::build(spec, &lane)?)))
+                    .collect::<anyhow::Result<Vec<_>>>()?;
+                lane.end()?;
+                Ok(stages)
             };
             Box::new(build) as StageBuilder<TorchStage>
         });
-        Ok(Engine::new(builders.collect())?)
+        let builders = builders.collect();
+        Stages::new(builders, accelerators)
+    }
+
+    /// The devices that have streams, if any has.
+    fn accelerators(&self) -> Result<Option<Accelerators>, Error> {
+        if let Some(recorder) = &self.recorder {
+            let (places, devices) = (recorder.places(), self.devices.len());
+            if places.len() != devices || self.devices.iter().any(|d| *d != Device::Cpu) {
+                return Err(Error::Settings(format!(
+                    "a recorder of {} places for {devices} devices: it stands in for CPU devices, \
+                     one place each",
+                    places.len()
+                )));
+            }
+            let layer = Layer::Recorder(recorder.clone());
+            return Ok(Some(Accelerators::new(layer, places.to_vec())));
+        }
+        let places: Vec<Place> = self.devices.iter().map(|d| Place::of(*d)).collect();
+        let any = places.iter().any(|place| *place != Place::Host);
+        Ok(any.then(|| Accelerators::new(Layer::Cuda, places)))
     }
 
     fn spec(
@@ -391,6 +444,7 @@ impl PipelineBuilder {
             recompute: self.recompute.clone(),
             precision: self.precision,
             books: None,
+            route: Route::default(),
         }
     }
 
@@ -405,9 +459,27 @@ impl PipelineBuilder {
     }
 }
 
+/// Where what a stage sends goes: `places` are those of the stages.
+fn route(stage: usize, partition: &Partition, places: &[Place], skips: &[Skip]) -> Route {
+    let of = |layer: usize| partition.stage_of(LayerId(layer)).index();
+    let place = |stage: usize| places.get(stage).copied();
+    let leaving = skips
+        .iter()
+        .filter(|s| of(s.from) == stage && of(s.to) != stage);
+    let coming = skips
+        .iter()
+        .filter(|s| of(s.to) == stage && of(s.from) != stage);
+    let next = std::iter::once(place(stage + 1));
+    let before = std::iter::once(stage.checked_sub(1).and_then(place));
+    Route {
+        forward: next.chain(leaving.map(|s| place(of(s.to)))).collect(),
+        backward: before.chain(coming.map(|s| place(of(s.from)))).collect(),
+    }
+}
+
 /// Refuses two parameters or buffers of one name, which `a` with a part `b.weight`
 /// and `a.b` with a `weight` make.
-fn check_names(engine: &mut Engine<TorchStage>) -> Result<(), Error> {
+fn check_names(engine: &mut Stages) -> Result<(), Error> {
     let names = engine.on_each(|_, stage| {
         let mut names: Vec<String> = stage.parameters()?.iter().map(|(n, _)| n.clone()).collect();
         names.extend(stage.buffers()?.iter().map(|(name, _)| name.clone()));

@@ -18,6 +18,7 @@ mod sizes;
 mod skips;
 mod stage;
 mod step;
+pub mod streams;
 mod values;
 
 pub use device::{cuda_available, parse_device};

@@ -16,6 +16,7 @@ mod memory;
 mod optim;
 mod random;
 mod runtime;
+mod streams;
 mod weightless;
 
 pub(crate) use autocast::*;
@@ -26,6 +27,7 @@ pub(crate) use memory::*;
 pub(crate) use optim::*;
 pub(crate) use random::*;
 pub(crate) use runtime::*;
+pub(crate) use streams::*;
 pub(crate) use weightless::*;
 
 use std::ffi::{CStr, c_char, c_int, c_void};

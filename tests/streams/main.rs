@@ -1,0 +1,11 @@
+//! Streams and events: who waits for whom, told by a device layer that writes down what
+//! devices would be told. The numbers are computed on the CPU all the while.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod broken;
+mod joins;
+mod random;
+mod schedules;
+mod setup;
