@@ -15,8 +15,9 @@ mod shim {
     use std::path::Path;
 
     const FOLDER: &str = "src/torch/shim";
-    const SOURCES: [&str; 10] = [
+    const SOURCES: [&str; 11] = [
         "autocast.cpp",
+        "driver.cpp",
         "graph.cpp",
         "gradients.cpp",
         "memory.cpp",

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gpipe_partitioner::{
-    CheckedSchedule, LayerId, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
+    Bytes, CheckedSchedule, LayerId, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
 };
 use tch::Device;
 
@@ -40,6 +40,7 @@ pub struct PipelineBuilder {
     seed: u64,
     threads_per_stage: Option<usize>,
     recorder: Option<Recorder>,
+    memory_limit: Option<Bytes>,
 }
 
 impl PipelineBuilder {
@@ -59,6 +60,7 @@ impl PipelineBuilder {
             seed: 0,
             threads_per_stage: None,
             recorder: None,
+            memory_limit: None,
         }
     }
 
@@ -192,6 +194,16 @@ impl PipelineBuilder {
         self
     }
 
+    /// Has each CUDA device refuse to hold more than this, as if it had no more, for the
+    /// whole process and from now on (see
+    /// [`limit_device`](crate::memory::limit_device)). What does not fit is an
+    /// [`OutOfMemory`](crate::OutOfMemory).
+    #[must_use]
+    pub fn memory_limit(mut self, limit: Bytes) -> Self {
+        self.memory_limit = Some(limit);
+        self
+    }
+
     /// Has the devices stand for the recorder's accelerators: what these would be told
     /// is written down, while everything is computed on the CPU. The recorder has a
     /// place for each entry of the list of devices.
@@ -216,6 +228,7 @@ impl PipelineBuilder {
         let partition = self.partition(shape.stages())?;
         self.check_recompute(shape.stages())?;
         torch::prepare(&self.devices).map_err(|error| Error::Settings(error.to_string()))?;
+        self.limit_memory()?;
         let recomputing = (0..shape.stages())
             .map(|stage| {
                 self.recompute
@@ -404,6 +417,24 @@ impl PipelineBuilder {
         });
         let builders = builders.collect();
         Stages::new(builders, accelerators)
+    }
+
+    fn limit_memory(&self) -> Result<(), Error> {
+        let Some(limit) = self.memory_limit else {
+            return Ok(());
+        };
+        let mut limited = false;
+        for device in self.devices.iter().filter(|device| device.is_cuda()) {
+            let set = torch::memory::limit_device(*device, limit);
+            set.map_err(|error| Error::Settings(error.to_string()))?;
+            limited = true;
+        }
+        if limited {
+            return Ok(());
+        }
+        Err(Error::Settings(format!(
+            "a memory limit of {limit}, but no CUDA device: the CPU's memory is the system's to limit"
+        )))
     }
 
     /// The devices that have streams, if any has.

@@ -10,6 +10,7 @@
 
 mod autocast;
 mod clock;
+mod driver;
 mod gradients;
 mod graph;
 mod memory;
@@ -21,6 +22,7 @@ mod weightless;
 
 pub(crate) use autocast::*;
 pub(crate) use clock::*;
+pub(crate) use driver::*;
 pub(crate) use gradients::*;
 pub(crate) use graph::*;
 pub(crate) use memory::*;

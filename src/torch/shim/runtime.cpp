@@ -3,6 +3,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/version.h>
 
@@ -41,6 +42,26 @@ GP_API int gp_load_cuda(const char* path) {
       const char* why = dlerror();
       TORCH_CHECK(false, why == nullptr ? "cannot load libtorch_cuda" : why);
     }
+  });
+}
+
+// Whether libtorch_cuda is in the process.
+GP_API int gp_cuda_loaded() {
+  int loaded = 0;
+  gpipe::guarded([&] { loaded = at::detail::getCUDAHooks().versionCUDART() > 0 ? 1 : 0; });
+  return loaded;
+}
+
+// TF32 for matrix products and convolutions, and operators whose results do not change
+// from run to run; for the whole process.
+GP_API int gp_numbers(int tf32, int deterministic) {
+  return gpipe::guarded([&] {
+    auto& context = at::globalContext();
+    context.setAllowTF32CuBLAS(tf32 != 0);
+    context.setAllowTF32CuDNN(tf32 != 0);
+    context.setDeterministicAlgorithms(deterministic != 0, /*warn_only=*/false);
+    context.setDeterministicCuDNN(deterministic != 0);
+    context.setBenchmarkCuDNN(deterministic == 0 && context.benchmarkCuDNN());
   });
 }
 

@@ -27,6 +27,7 @@ use tch::{Device, Tensor};
 
 use super::error::TorchError;
 use super::optim::OptimizerState;
+use super::out_of_memory::OutOfMemory;
 use super::precision::Precision;
 use super::recompute::Recompute;
 use super::rng;
@@ -277,7 +278,10 @@ impl Stage for TorchStage {
     fn run(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
         self.measured(action.kind, |stage| {
             let done = super::caught(|| stage.run_action(action, inputs));
-            done.map_err(|error| stage.precision.explain(stage.device, error))
+            done.map_err(|error| {
+                let error = OutOfMemory::explain(stage.device, error);
+                stage.precision.explain(stage.device, error)
+            })
         })
     }
 
