@@ -1,27 +1,31 @@
 //! What can be chosen about a pipeline.
 
+mod devices;
+
 use std::collections::HashSet;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, LayerId, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
+    Bytes, CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
 };
 use tch::Device;
 
 use super::Pipeline;
 use super::loss_scale::{LossScale, Scaler};
 use super::programs::{Programs, Source};
-use super::stages::{Accelerators, Stages};
+use super::stages::Stages;
 use super::ties::Ties;
 use super::wiring::Wiring;
 use crate::engine::StageBuilder;
 use crate::error::Error;
-use crate::torch::streams::{Lane, Layer, Place, Recorder, Route};
+use crate::torch::streams::{Lane, Place, Recorder, Route};
 use crate::torch::{
     self, Books, NonFinite, Precision, Recompute, Sequential, Skip, StageSpec, TorchError,
     TorchStage,
 };
+use devices::route;
 
 /// Settings of a [`Pipeline`]; [`PipelineBuilder::build`] checks them together.
 #[derive(Debug, Clone)]
@@ -41,6 +45,9 @@ pub struct PipelineBuilder {
     threads_per_stage: Option<usize>,
     recorder: Option<Recorder>,
     memory_limit: Option<Bytes>,
+    numbers: Option<(bool, bool)>,
+    forbid_host_waits: bool,
+    offload: Vec<usize>,
 }
 
 impl PipelineBuilder {
@@ -61,6 +68,9 @@ impl PipelineBuilder {
             threads_per_stage: None,
             recorder: None,
             memory_limit: None,
+            numbers: None,
+            forbid_host_waits: false,
+            offload: Vec::new(),
         }
     }
 
@@ -194,25 +204,6 @@ impl PipelineBuilder {
         self
     }
 
-    /// Has each CUDA device refuse to hold more than this, as if it had no more, for the
-    /// whole process and from now on (see
-    /// [`limit_device`](crate::memory::limit_device)). What does not fit is an
-    /// [`OutOfMemory`](crate::OutOfMemory).
-    #[must_use]
-    pub fn memory_limit(mut self, limit: Bytes) -> Self {
-        self.memory_limit = Some(limit);
-        self
-    }
-
-    /// Has the devices stand for the recorder's accelerators: what these would be told
-    /// is written down, while everything is computed on the CPU. The recorder has a
-    /// place for each entry of the list of devices.
-    #[must_use]
-    pub fn record_streams(mut self, recorder: &Recorder) -> Self {
-        self.recorder = Some(recorder.clone());
-        self
-    }
-
     /// Cuts the model and builds each stage's layers on its device.
     ///
     /// # Errors
@@ -228,7 +219,11 @@ impl PipelineBuilder {
         let partition = self.partition(shape.stages())?;
         self.check_recompute(shape.stages())?;
         torch::prepare(&self.devices).map_err(|error| Error::Settings(error.to_string()))?;
+        self.check_offload(&partition)?;
         self.limit_memory()?;
+        if let Some((tf32, deterministic)) = self.numbers {
+            torch::set_numbers(tf32, deterministic)?;
+        }
         let recomputing = (0..shape.stages())
             .map(|stage| {
                 self.recompute
@@ -392,7 +387,10 @@ impl PipelineBuilder {
                 .filter(own)
                 .map(|stage| StageSpec {
                     books: books[number].clone(),
-                    route: route(stage, partition, &places, skips),
+                    route: Route {
+                        offload: self.offload.contains(&stage),
+                        ..route(stage, partition, &places, skips)
+                    },
                     ..self.spec(stage, partition, device, skips)
                 })
                 .collect();
@@ -402,7 +400,7 @@ impl PipelineBuilder {
             });
             let build = move || {
                 torch::prepare_thread(device, threads)?;
-                let lane = Arc::new(match &streams {
+                let lane = Rc::new(match &streams {
                     Some((layer, place, joint)) => Lane::open(layer, *place, joint)?,
                     None => Lane::host(),
                 });
@@ -417,43 +415,6 @@ impl PipelineBuilder {
         });
         let builders = builders.collect();
         Stages::new(builders, accelerators)
-    }
-
-    fn limit_memory(&self) -> Result<(), Error> {
-        let Some(limit) = self.memory_limit else {
-            return Ok(());
-        };
-        let mut limited = false;
-        for device in self.devices.iter().filter(|device| device.is_cuda()) {
-            let set = torch::memory::limit_device(*device, limit);
-            set.map_err(|error| Error::Settings(error.to_string()))?;
-            limited = true;
-        }
-        if limited {
-            return Ok(());
-        }
-        Err(Error::Settings(format!(
-            "a memory limit of {limit}, but no CUDA device: the CPU's memory is the system's to limit"
-        )))
-    }
-
-    /// The devices that have streams, if any has.
-    fn accelerators(&self) -> Result<Option<Accelerators>, Error> {
-        if let Some(recorder) = &self.recorder {
-            let (places, devices) = (recorder.places(), self.devices.len());
-            if places.len() != devices || self.devices.iter().any(|d| *d != Device::Cpu) {
-                return Err(Error::Settings(format!(
-                    "a recorder of {} places for {devices} devices: it stands in for CPU devices, \
-                     one place each",
-                    places.len()
-                )));
-            }
-            let layer = Layer::Recorder(recorder.clone());
-            return Ok(Some(Accelerators::new(layer, places.to_vec())));
-        }
-        let places: Vec<Place> = self.devices.iter().map(|d| Place::of(*d)).collect();
-        let any = places.iter().any(|place| *place != Place::Host);
-        Ok(any.then(|| Accelerators::new(Layer::Cuda, places)))
     }
 
     fn spec(
@@ -487,24 +448,6 @@ impl PipelineBuilder {
             .iter()
             .map(books)
             .collect::<Result<_, TorchError>>()?)
-    }
-}
-
-/// Where what a stage sends goes: `places` are those of the stages.
-fn route(stage: usize, partition: &Partition, places: &[Place], skips: &[Skip]) -> Route {
-    let of = |layer: usize| partition.stage_of(LayerId(layer)).index();
-    let place = |stage: usize| places.get(stage).copied();
-    let leaving = skips
-        .iter()
-        .filter(|s| of(s.from) == stage && of(s.to) != stage);
-    let coming = skips
-        .iter()
-        .filter(|s| of(s.to) == stage && of(s.from) != stage);
-    let next = std::iter::once(place(stage + 1));
-    let before = std::iter::once(stage.checked_sub(1).and_then(place));
-    Route {
-        forward: next.chain(leaving.map(|s| place(of(s.to)))).collect(),
-        backward: before.chain(coming.map(|s| place(of(s.from)))).collect(),
     }
 }
 

@@ -57,7 +57,8 @@ pub(super) fn device_times(
                 end: at(end),
             });
         }
-        let busy: Duration = host.iter().map(|event| event.end - event.start).sum();
+        let lasted = |event: &HostEvent| event.end.saturating_sub(event.start);
+        let busy: Duration = host.iter().map(lasted).sum();
         if last > first {
             host_share = host_share.max(busy.as_secs_f64() / (last - first));
         }

@@ -10,7 +10,7 @@ use super::device_times::{DeviceTimes, device_times};
 use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Outcome, Program, StageBuilder};
 use crate::error::Error;
 use crate::torch::streams::{Fork, Joint, Layer, Left, Parcel, Place};
-use crate::torch::{Mode, StepSettings, TorchError, TorchStage, Values};
+use crate::torch::{self, Mode, StepSettings, TorchError, TorchStage, Values};
 
 /// An engine of stages.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub(super) struct Accelerators {
     /// The place of each device of the engine.
     pub(super) places: Vec<Place>,
     pub(super) joints: Vec<Arc<Joint>>,
+    /// Whether a wait of the host inside of a step fails it.
+    pub(super) forbid_host_waits: bool,
 }
 
 /// What a step of the engine brought, and what accelerators say of it.
@@ -45,7 +47,20 @@ impl Accelerators {
             layer,
             places,
             joints,
+            forbid_host_waits: false,
         }
+    }
+
+    /// Runs a step under the rules for waits of the host.
+    fn watching<T>(accelerators: Option<&Self>, step: impl FnOnce() -> T) -> Result<T, TorchError> {
+        let forbid = accelerators.is_some_and(|all| all.forbid_host_waits);
+        if !forbid {
+            return Ok(step());
+        }
+        torch::forbid_waits(true)?;
+        let done = step();
+        torch::forbid_waits(false)?;
+        Ok(done)
     }
 
     /// Their numbers, each once.
@@ -155,7 +170,9 @@ impl Stages {
         let entries = entries(program, columns, parcel)?;
         let settings = Arc::new(StepSettings { step, mode, fork });
         let epoch = Instant::now();
-        let outcome = self.engine.step(program, settings, entries);
+        let outcome = Accelerators::watching(accelerators.as_ref(), || {
+            self.engine.step(program, settings, entries)
+        })?;
         let Some(accelerators) = accelerators else {
             let left = Vec::new();
             return Ok(Stepped {

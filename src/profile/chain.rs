@@ -6,6 +6,7 @@
 //! layer, in the order and with the values of training.
 
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -104,7 +105,7 @@ impl Chain {
         loss: Option<&Arc<dyn LossFn>>,
     ) -> Result<Self, Error> {
         // On the current streams of the calling thread.
-        let lane = Arc::new(Lane::host());
+        let lane = Rc::new(Lane::host());
         let unit = |number: usize| -> Result<Unit, Error> {
             let last = number + 1 == plan.layers.len();
             let spec = StageSpec {

@@ -1,5 +1,7 @@
 //! What a device that is full says, in numbers.
 
+use std::fmt::Write as _;
+
 use gpipe_partitioner::Bytes;
 use tch::Device;
 use thiserror::Error;
@@ -27,14 +29,16 @@ pub struct OutOfMemory {
 impl OutOfMemory {
     fn sentence(&self) -> String {
         let mut text = format!("{} is out of memory", self.device);
-        if let Some(asked) = self.asked {
-            text += &format!(": {asked} asked for");
-        }
-        if let Some(free) = self.free {
-            text += &format!(", {free} free");
-        }
-        if let Some(limit) = self.limit {
-            text += &format!(", {limit} allowed");
+        let known = [
+            (": ", self.asked, "asked for"),
+            (", ", self.free, "free"),
+            (", ", self.limit, "allowed"),
+        ];
+        for (before, bytes, what) in known {
+            if let Some(bytes) = bytes {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "{before}{bytes} {what}");
+            }
         }
         text + " (use more micro-batches, which are smaller; recompute; or give this stage \
                 fewer layers)"

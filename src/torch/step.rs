@@ -107,6 +107,6 @@ impl fmt::Debug for StepSettings {
         f.debug_struct("StepSettings")
             .field("step", &self.step)
             .field("train", &train)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

@@ -63,7 +63,7 @@ fn what_comes_back_to_the_caller_is_waited_for() {
     };
     let report = pipe.train_step(&x, &y, weighted).unwrap();
     assert!(report.input_gradient.is_some());
-    let out = pipe.forward(&x.detach()).unwrap();
+    let out = pipe.forward(x.detach()).unwrap();
     assert_eq!(out.size()[0], 6);
     assert_eq!(out.kind(), Kind::Float);
     recorder.check().unwrap();

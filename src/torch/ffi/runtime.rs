@@ -15,6 +15,7 @@ unsafe extern "C" {
     fn gp_load_cuda(path: *const c_char) -> c_int;
     fn gp_cuda_loaded() -> c_int;
     fn gp_cuda_devices(out: *mut c_int) -> c_int;
+    fn gp_forbid_waits(forbid: c_int) -> c_int;
     fn gp_numbers(tf32: c_int, deterministic: c_int) -> c_int;
     fn gp_set_cuda_device(index: c_int) -> c_int;
 }
@@ -62,6 +63,13 @@ pub(crate) fn cuda_loaded() -> bool {
 pub(crate) fn set_numbers(tf32: bool, deterministic: bool) -> Result<()> {
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_numbers(c_int::from(tf32), c_int::from(deterministic)) })
+}
+
+/// Whether an operator for which the host would wait for a CUDA device is an error, for
+/// the whole process; `libtorch_cuda` must be loaded.
+pub(crate) fn forbid_waits(forbid: bool) -> Result<()> {
+    // SAFETY: plain values in, nothing out.
+    check(unsafe { gp_forbid_waits(c_int::from(forbid)) })
 }
 
 /// How many CUDA devices libtorch can use; 0 where `libtorch_cuda` is not loaded.

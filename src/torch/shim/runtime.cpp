@@ -8,6 +8,7 @@
 #include <torch/version.h>
 
 #include <dlfcn.h>
+#include <stdlib.h>
 
 std::string& gpipe::last_error() {
   static thread_local std::string message;
@@ -57,11 +58,27 @@ GP_API int gp_cuda_loaded() {
 GP_API int gp_numbers(int tf32, int deterministic) {
   return gpipe::guarded([&] {
     auto& context = at::globalContext();
+    if (deterministic != 0) {
+      // cuBLAS reads it when it is first used, and libtorch insists on it.
+      setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+    }
     context.setAllowTF32CuBLAS(tf32 != 0);
     context.setAllowTF32CuDNN(tf32 != 0);
     context.setDeterministicAlgorithms(deterministic != 0, /*warn_only=*/false);
     context.setDeterministicCuDNN(deterministic != 0);
     context.setBenchmarkCuDNN(deterministic == 0 && context.benchmarkCuDNN());
+  });
+}
+
+// Whether an operator for which the host would wait for a CUDA device is an error (for
+// the whole process). The switch is a variable of libc10_cuda; its own header needs
+// CUDA's.
+GP_API int gp_forbid_waits(int forbid) {
+  return gpipe::guarded([&] {
+    auto* mode = static_cast<int*>(
+        dlsym(RTLD_DEFAULT, "_ZZN3c104cuda13warning_stateEvE14warning_state_"));
+    TORCH_CHECK(mode != nullptr, "libc10_cuda is not loaded, or has no switch for waits of the host");
+    *mode = forbid != 0 ? 2 : 0;
   });
 }
 

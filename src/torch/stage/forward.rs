@@ -57,7 +57,12 @@ impl TorchStage {
                 Some(live) if !redo => (passed.outputs, Held::Live(live)),
                 _ => {
                     let outputs = passed.outputs.try_map(|tensor| hand_over(&tensor))?;
-                    (outputs, Held::Inputs(inputs))
+                    let held = if self.route.offload {
+                        Held::Stowed(self.stow(inputs)?)
+                    } else {
+                        Held::Inputs(inputs)
+                    };
+                    (outputs, held)
                 }
             };
             flight.segments.push(held);

@@ -17,9 +17,11 @@ mod ledger;
 mod portable;
 mod run;
 mod segment;
+mod stow;
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use gpipe_partitioner::{Action, Kind, MicroId};
@@ -69,7 +71,7 @@ pub(crate) struct StageSpec {
 pub(crate) struct TorchStage {
     device: Device,
     /// Its thread's streams, shared with the thread's other stages.
-    lane: Arc<Lane>,
+    lane: Rc<Lane>,
     route: Route,
     first: bool,
     last: bool,
@@ -120,7 +122,7 @@ enum Running {
 
 impl TorchStage {
     /// Builds the stage's layers on its device, on the thread that will run them.
-    pub(crate) fn build(spec: &StageSpec, lane: &Arc<Lane>) -> anyhow::Result<Self> {
+    pub(crate) fn build(spec: &StageSpec, lane: &Rc<Lane>) -> anyhow::Result<Self> {
         let ledger = spec.books.as_ref().map(Books::ledger).transpose()?;
         let charged = ledger.as_ref().and_then(Ledger::charge);
         let layers: Vec<_> = spec
@@ -138,7 +140,7 @@ impl TorchStage {
             .collect();
         Ok(Self {
             device: spec.device,
-            lane: Arc::clone(lane),
+            lane: Rc::clone(lane),
             route: spec.route.clone(),
             first: spec.number == 0,
             last: spec.last,

@@ -12,6 +12,7 @@ use super::fork::{Fork, Joint};
 use super::layer::{Event, Layer, Place, Stream};
 use super::parcel::Parcel;
 use crate::torch::error::TorchError;
+use crate::torch::ffi;
 use crate::torch::values::Values;
 
 /// Where what a stage sends goes, in the order of its edges; none is the caller.
@@ -21,6 +22,8 @@ pub(crate) struct Route {
     pub(crate) forward: Vec<Option<Place>>,
     /// The gradients of its inputs, then a skip each.
     pub(crate) backward: Vec<Option<Place>>,
+    /// Whether what recomputing segments keep goes to the host's memory meanwhile.
+    pub(crate) offload: bool,
 }
 
 /// What a device's thread has of streams; a host's has none.
@@ -160,6 +163,27 @@ impl Lane {
             .collect()
     }
 
+    /// Values on their way to the host's memory, for [`Lane::receive`] to bring back.
+    pub(crate) fn stow(&self, values: Values) -> Result<Parcel, TorchError> {
+        if let (Some(layer), Some(home)) = (&self.layer, &self.home) {
+            let here = layer.record(home.main)?;
+            return home.dispatch(layer, values, &here, Place::Host);
+        }
+        let copied = values.try_map(|tensor| -> Result<Tensor, TorchError> {
+            let copy = ffi::copy(&tensor.f_detach()?)?;
+            // One that overlaps itself is its own copy.
+            Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
+        });
+        Ok(Parcel::new(copied?, Place::Host, None))
+    }
+
+    /// Notes that what comes into the main stream next reads these.
+    pub(crate) fn reads<'a>(&self, tensors: impl Iterator<Item = &'a Tensor>) {
+        if let Some(layer) = &self.layer {
+            layer.reads("what was kept on the host", self.place(), tensors);
+        }
+    }
+
     /// What arrived, to be used by what comes into the main stream from now on.
     pub(crate) fn receive(&self, parcel: Parcel) -> Result<Values, TorchError> {
         let Parcel { values, at, ready } = parcel;
@@ -224,7 +248,7 @@ impl Home {
         let values = within(layer, &[near, last], || {
             values.try_map(|tensor| match layer.place(&tensor, from) {
                 Place::Host => Ok(tensor),
-                from => {
+                from @ Place::Accelerator(_) => {
                     let copy = layer.copy(&tensor, from, to)?;
                     layer.used_by(&tensor, near)?;
                     Ok(copy)

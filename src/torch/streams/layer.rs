@@ -178,10 +178,15 @@ impl Layer {
         }
     }
 
-    /// Notes that the caller reads on its own current streams.
-    pub(crate) fn caller_reads<'a>(&self, from: Place, tensors: impl Iterator<Item = &'a Tensor>) {
+    /// Notes that somebody reads on the current stream of an accelerator, or on the host.
+    pub(crate) fn reads<'a>(
+        &self,
+        who: &str,
+        place: Place,
+        tensors: impl Iterator<Item = &'a Tensor>,
+    ) {
         if let Self::Recorder(recorder) = self {
-            recorder.caller_reads(from, tensors);
+            recorder.reads(who, place, tensors);
         }
     }
 

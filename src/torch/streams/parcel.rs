@@ -43,7 +43,7 @@ impl Parcel {
                 layer.used_by(tensor, layer.current(device)?)?;
             }
         }
-        layer.caller_reads(at, self.values.present());
+        layer.reads("the caller", at, self.values.present());
         Ok(())
     }
 }

@@ -206,11 +206,16 @@ impl Recorder {
         state.entries.push(Entry::Work { on, what, reads });
     }
 
-    pub(super) fn caller_reads<'a>(&self, place: Place, tensors: impl Iterator<Item = &'a Tensor>) {
+    pub(super) fn reads<'a>(
+        &self,
+        who: &str,
+        place: Place,
+        tensors: impl Iterator<Item = &'a Tensor>,
+    ) {
         let addresses: Vec<usize> = tensors.map(address).collect();
         let mut state = self.log.state.lock();
         let reads = state.buffers_at(&addresses);
-        let (on, what) = (state.worker(place), "the caller".to_owned());
+        let (on, what) = (state.worker(place), who.to_owned());
         state.entries.push(Entry::Work { on, what, reads });
     }
 

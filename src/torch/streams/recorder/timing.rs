@@ -60,7 +60,11 @@ impl Clockwork {
     fn random(&mut self, most: u64) -> u64 {
         self.seed = rng::mix(self.seed, 1);
         let draw = self.seed >> 1;
-        let scale = if draw & 7 == 0 { most } else { most / 16 + 1 };
+        let scale = if draw.trailing_zeros() >= 3 {
+            most
+        } else {
+            most / 16 + 1
+        };
         (draw >> 8) % scale + 1
     }
 
