@@ -2,14 +2,15 @@
 //! compares the fastest with what `plan` chose from a profile, with equal numbers of
 //! layers and with equal parameters. See `benches/README.md`.
 //!
-//! Names of models as arguments choose some of them.
+//! Names of models as arguments choose some of them; `--all` prints every cut, with the
+//! step that the profile predicts for it.
 
 mod profile_support;
 
-use gpipe::Pipeline;
-use gpipe::partitioner::{Partition, ScheduleKind};
+use gpipe::partitioner::{Partition, Plan, ScheduleKind, simulate};
 use gpipe::tch::Device;
-use profile_support::{Runner, SUBJECTS, Subject};
+use gpipe::{Pipeline, Profiled};
+use profile_support::{Runner, SUBJECTS, Subject, stage_costs};
 
 const SCHEDULE: ScheduleKind = ScheduleKind::OneFOneB;
 const MICROS: usize = 4;
@@ -55,6 +56,26 @@ fn cut(subject: &Subject, balance: Vec<usize>) -> anyhow::Result<Cut> {
     })
 }
 
+/// Prints what each cut takes, in the order of what was measured, beside what is
+/// predicted for it.
+fn print_all(cuts: &[Cut], plan: &Plan, profiled: &Profiled) -> anyhow::Result<()> {
+    for cut in cuts {
+        let mut plan = plan.clone();
+        let layers = cut.balance.iter().sum();
+        plan.partition = Partition::from_balance(layers, &cut.balance)?;
+        let costs = stage_costs(&plan, profiled, cut.balance.len())?;
+        let predicted = simulate(&plan.generate()?, &costs).makespan().get();
+        let (measured, balance) = (cut.runner.median(), format!("{:?}", cut.balance));
+        println!(
+            "       {balance:12}  measured {:7.2} ms  predicted {:7.2} ms  {:.3}",
+            measured / 1e3,
+            predicted / 1e3,
+            predicted / measured
+        );
+    }
+    Ok(())
+}
+
 fn train(subject: &Subject, cuts: &mut [Cut], rounds: usize) -> anyhow::Result<()> {
     for cut in cuts.iter_mut() {
         cut.runner.steps.clear();
@@ -88,6 +109,9 @@ fn compare(subject: &Subject, stages: usize, measured: bool) -> anyhow::Result<b
     let cuts = all.into_iter().map(|balance| cut(subject, balance));
     let mut cuts: Vec<Cut> = cuts.collect::<Result<_, _>>()?;
     train(subject, &mut cuts, rounds.0)?;
+    if std::env::args().any(|argument| argument == "--all") {
+        print_all(&cuts, &plan, &profiled)?;
+    }
     let mut place = 0;
     cuts.retain(|cut| {
         place += 1;

@@ -82,7 +82,10 @@ fn a_limit_without_a_gpu_is_refused_in_words() {
     let error = built.unwrap_err();
     assert!(error.is_wrong_use());
     let text = error.to_string();
-    assert!(text.contains("1.0 GiB") && text.contains("no CUDA device"), "{text}");
+    assert!(
+        text.contains("1.0 GiB") && text.contains("no CUDA device"),
+        "{text}"
+    );
 }
 
 /// Where there is a GPU there is nothing to say.
@@ -98,5 +101,8 @@ fn a_device_that_is_not_there_is_told_with_what_to_install() {
     let text = built.unwrap_err().to_string();
     let driver = text.contains("install one for CUDA 13.0") || text.contains("nvidia-smi");
     let library = text.contains("TORCH=full make build");
-    assert!(text.contains("device `cuda:0`") && (driver || library), "{text}");
+    assert!(
+        text.contains("device `cuda:0`") && (driver || library),
+        "{text}"
+    );
 }

@@ -5,16 +5,16 @@ use crate::machine::MachineError;
 /// The cores that all devices of a machine share: devices are CPU stages, and there may
 /// be more of them than the cores can run at once.
 ///
-/// The operating system then gives each that works an equal part of the cores. A machine
-/// without it has a processor for every device.
+/// They then take turns: as many work as have cores, and whoever begins keeps its cores
+/// until its action is done; the most urgent go first ([`urgencies`](crate::urgencies)).
+/// A machine without it has a processor for every device.
 ///
 /// # Examples
 /// ```
 /// use gpipe_partitioner::Cores;
 ///
-/// let cores = Cores::new(2, 1)?;
-/// assert_eq!(cores.share(1), 1.0);
-/// assert_eq!(cores.share(4), 0.5);
+/// assert_eq!(Cores::new(8, 3)?.at_once(), 2);
+/// assert_eq!(Cores::new(2, 4)?.at_once(), 1);
 /// # Ok::<(), gpipe_partitioner::MachineError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,15 +40,17 @@ impl Cores {
         self.cores
     }
 
-    /// How fast each of `working` devices is that work at the same time, relative to one
-    /// that works alone.
-    pub fn share(self, working: usize) -> f64 {
-        let wanted = self.threads.saturating_mul(working).max(1);
-        (self.cores as f64 / wanted as f64).min(1.0)
+    /// How many devices can work at the same time without waiting for each other's cores;
+    /// at least one.
+    pub const fn at_once(self) -> usize {
+        match self.cores / self.threads {
+            0 => 1,
+            several => several,
+        }
     }
 
     /// Whether `devices` devices never wait for each other's cores.
     pub const fn suffice(self, devices: usize) -> bool {
-        self.threads.saturating_mul(devices) <= self.cores || devices <= 1
+        devices <= self.at_once()
     }
 }

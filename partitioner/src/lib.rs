@@ -39,6 +39,7 @@ pub mod simulate;
 pub mod solve;
 pub mod timeline;
 pub mod units;
+mod urgency;
 mod walk;
 
 pub use check::{CheckError, CheckedSchedule};
@@ -60,3 +61,4 @@ pub use simulate::{Simulation, simulate};
 pub use solve::{Problem, Recompute, Solution, SolveError, Strategy, Transfer};
 pub use timeline::{Span, Timeline};
 pub use units::{Bytes, Micros};
+pub use urgency::urgencies;

@@ -3,7 +3,7 @@
 use super::crew::Crew;
 use super::entry::{self, Entry, Outcome, Values};
 use super::failure::{EngineError, StageError, discard};
-use super::message::{Job, Lines, Message, News, Order, Record, Report, StepOrder};
+use super::message::{Job, Lines, Message, News, Order, Record, Report, Sharing, StepOrder};
 use super::patience::Patience;
 use super::program::Program;
 use super::stage::Stage;
@@ -35,10 +35,30 @@ impl<S: Stage> Engine<S> {
     /// [`EngineError::Placement`] when the stages are not 0, 1, 2, … once each. All
     /// threads are joined by then.
     pub fn new(builders: Vec<StageBuilder<S>>) -> Result<Self, EngineError> {
+        Self::build(builders, None)
+    }
+
+    /// The same where some devices have to take turns: of those that could work, the ones
+    /// whose next action is the most [urgent](gpipe_partitioner::urgencies) do. The
+    /// timeline counts an action from when its turn comes.
+    ///
+    /// # Errors
+    /// Those of [`Engine::new`].
+    pub fn taking_turns(
+        builders: Vec<StageBuilder<S>>,
+        sharing: &Sharing,
+    ) -> Result<Self, EngineError> {
+        Self::build(builders, Some(sharing))
+    }
+
+    fn build(
+        builders: Vec<StageBuilder<S>>,
+        sharing: Option<&Sharing>,
+    ) -> Result<Self, EngineError> {
         if builders.is_empty() {
             return Err(EngineError::NoDevices);
         }
-        let lines = Arc::new(Lines::new(builders.len()));
+        let lines = Arc::new(Lines::new(builders.len(), sharing));
         let mut engine = Self {
             lines,
             threads: Vec::new(),

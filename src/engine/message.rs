@@ -6,6 +6,7 @@ use super::failure::StageError;
 use super::mailbox::Mailbox;
 use super::program::{Exit, Program};
 use super::stage::Stage;
+use super::turns::Turns;
 use gpipe_partitioner::{DeviceId, StageId};
 use std::sync::Arc;
 use std::time::Instant;
@@ -74,18 +75,37 @@ pub(super) struct Record<V> {
     pub(super) events: Vec<Event>,
 }
 
+/// Devices that share cores which do not suffice for all of them at the same time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sharing {
+    /// These devices.
+    pub devices: Vec<DeviceId>,
+    /// How many of them may work at the same time; 0 counts as 1.
+    pub at_once: usize,
+}
+
+impl Sharing {
+    fn turns(&self, devices: usize) -> (Turns, Vec<bool>) {
+        let shares = (0..devices).map(|device| self.devices.contains(&DeviceId(device)));
+        (Turns::new(devices, self.at_once), shares.collect())
+    }
+}
+
 /// All mailboxes of an engine: one per worker and one for the caller.
 pub(super) struct Lines<S: Stage> {
     pub(super) inboxes: Vec<Mailbox<Message<S>>>,
     pub(super) reports: Mailbox<Report<S::Value>>,
+    /// Where the devices share too few cores, with whether a device does.
+    pub(super) turns: Option<(Turns, Vec<bool>)>,
 }
 
 impl<S: Stage> Lines<S> {
-    pub(super) fn new(devices: usize) -> Self {
+    pub(super) fn new(devices: usize, sharing: Option<&Sharing>) -> Self {
         let inboxes = (0..devices).map(|_| Mailbox::new()).collect();
         Self {
             inboxes,
             reports: Mailbox::new(),
+            turns: sharing.map(|sharing| sharing.turns(devices)),
         }
     }
 
@@ -95,6 +115,12 @@ impl<S: Stage> Lines<S> {
 
     pub(super) fn report(&self, device: DeviceId, news: News<S::Value>) {
         self.reports.post(Report { device, news });
+    }
+
+    /// The turns that `device` has to take.
+    pub(super) fn turns(&self, device: DeviceId) -> Option<&Turns> {
+        let (turns, shares) = self.turns.as_ref()?;
+        shares[device.index()].then_some(turns)
     }
 
     /// Tells every worker but `failed` to leave the step.

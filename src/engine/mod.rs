@@ -82,9 +82,15 @@
 //! stack reports that; the call in progress returns
 //! [`WorkerLost`](EngineError::WorkerLost), and the engine refuses further calls.
 //!
+//! **Turns.** Where devices share fewer cores than they are
+//! ([`Engine::taking_turns`]), a worker that has the inputs of an action waits for the
+//! right to run it, and keeps that right while its next actions have their inputs and
+//! nobody who waits is more urgent. It gives the right away before it waits for mail, at
+//! the end of the step, and when it fails: who has it works, so everybody's turn comes.
+//!
 //! **Waiting.** No thread waits for another except in `Mailbox::wait`, on the
-//! condition variable of its own mailbox, and it holds no lock while a stage runs:
-//! so there is no cycle of locks. Before a worker sleeps there it watches its
+//! condition variable of its own mailbox, and for its turn; it holds no lock while a
+//! stage runs: so there is no cycle of locks. Before a worker sleeps there it watches its
 //! mailbox for a moment, since most waits inside a step are shorter than a wake-up;
 //! only speed depends on that. A wake-up cannot be lost: the reader announces
 //! that it sleeps under the lock under which it found the queue empty, and a
@@ -113,12 +119,14 @@ mod program;
 mod stage;
 mod sync;
 mod topology;
+mod turns;
 mod worker;
 
 pub use entry::{Entry, EntryError, Outcome, Values};
 pub use event::Event;
 pub use failure::{EngineError, Panicked, Phase, StageError};
 pub use handle::Engine;
+pub use message::Sharing;
 pub use program::Program;
 pub use stage::Stage;
 pub use topology::{Edge, EdgeId, End, Topology, TopologyError};

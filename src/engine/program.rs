@@ -6,7 +6,7 @@
 //! slot where it will be wanted: running a program looks nothing up.
 
 use super::topology::{Edge, EdgeId, End, Topology, TopologyError};
-use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, Kind, MicroId, StageId};
+use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, Kind, MicroId, StageId, urgencies};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -49,6 +49,8 @@ pub(super) struct Op {
     pub(super) action: Action,
     /// The stage's place among the device's stages in increasing order.
     pub(super) seat: usize,
+    /// Where devices take turns: the higher, the sooner.
+    pub(super) urgency: u32,
     /// The slots of its inputs.
     pub(super) takes: Range<usize>,
     ways: Range<usize>,
@@ -110,8 +112,8 @@ impl Program {
             });
         }
         let mut compiler = Compiler::new(&schedule, topology);
-        let mut devices: Vec<_> = (0..plain.devices())
-            .map(|d| compiler.takes(DeviceId(d)))
+        let mut devices: Vec<_> = (urgencies(&schedule).iter().enumerate())
+            .map(|(device, urgencies)| compiler.takes(DeviceId(device), urgencies))
             .collect();
         for (d, device) in devices.iter_mut().enumerate() {
             compiler.ways(DeviceId(d), device)?;
@@ -177,14 +179,15 @@ impl<'a> Compiler<'a> {
     }
 
     /// First pass: numbers the slots of what `device` takes.
-    fn takes(&mut self, device: DeviceId) -> DeviceProgram {
+    fn takes(&mut self, device: DeviceId, urgencies: &[u32]) -> DeviceProgram {
         let mut stages: Vec<StageId> = self.schedule.stages_on(device).into_iter().collect();
         stages.sort_unstable();
         let mut program = DeviceProgram {
             stages,
             ..DeviceProgram::default()
         };
-        for &action in self.schedule.schedule().actions(device) {
+        let actions = self.schedule.schedule().actions(device).iter();
+        for (&action, &urgency) in actions.zip(urgencies) {
             let first = program.slots;
             for key in self.inputs(action) {
                 self.taken.insert(
@@ -200,6 +203,7 @@ impl<'a> Compiler<'a> {
             let seat = program.stages.binary_search(&action.stage).unwrap_or(0);
             program.ops.push(Op {
                 action,
+                urgency,
                 seat,
                 takes: first..program.slots,
                 ways: 0..0,

@@ -54,6 +54,8 @@ struct Worker<S: Stage> {
     order: Option<Order<S>>,
     /// A peer failed in the present step, or in the one about to come.
     stopped: bool,
+    /// It is this worker's turn, where workers take turns.
+    turn: bool,
 }
 
 /// Why a step ends early on a device.
@@ -79,6 +81,7 @@ impl<S: Stage> Worker<S> {
             batch,
             order: None,
             stopped: false,
+            turn: false,
         }
     }
 
@@ -111,7 +114,9 @@ impl<S: Stage> Worker<S> {
     }
 
     fn step(&mut self, order: StepOrder<S>) -> News<S::Value> {
-        let news = match self.perform(&order) {
+        let performed = self.perform(&order);
+        self.end_turn();
+        let news = match performed {
             Ok(record) => News::Finished(record),
             Err(Halt::Stopped) => News::Stopped,
             Err(Halt::Failed(error)) => {
@@ -135,6 +140,7 @@ impl<S: Stage> Worker<S> {
         self.crew.begin(&order.settings)?;
         for op in &program.ops {
             let inputs = self.inputs(op)?;
+            self.take_turn(op.urgency);
             let ways = program.ways(op);
             let ran = self.crew.run(op, ways.len(), inputs)?;
             log.add(op.action, ran.start, ran.end, ran.bytes);
@@ -161,6 +167,26 @@ impl<S: Stage> Worker<S> {
             .iter_mut()
             .filter_map(Option::take)
             .collect())
+    }
+
+    /// Waits for this worker's turn, where workers take turns.
+    fn take_turn(&mut self, urgency: u32) {
+        if let Some(turns) = self.lines.turns(self.device) {
+            if self.turn {
+                turns.keep(self.device, urgency);
+            } else {
+                turns.take(self.device, urgency);
+            }
+            self.turn = true;
+        }
+    }
+
+    fn end_turn(&mut self) {
+        if std::mem::take(&mut self.turn)
+            && let Some(turns) = self.lines.turns(self.device)
+        {
+            turns.leave();
+        }
     }
 
     /// Sends every output on its way. There are as many outputs as ways.
@@ -207,6 +233,7 @@ impl<S: Stage> Worker<S> {
     }
 
     fn wait_for_mail(&mut self) {
+        self.end_turn();
         self.lines
             .inbox(self.device)
             .wait(&mut self.batch, PATIENCE);
@@ -233,5 +260,12 @@ impl<S: Stage> Worker<S> {
         if self.table.len() < slots {
             self.table.resize_with(slots, || None);
         }
+    }
+}
+
+impl<S: Stage> Drop for Worker<S> {
+    /// A thread that dies must not take its turn with it.
+    fn drop(&mut self) {
+        self.end_turn();
     }
 }

@@ -18,7 +18,7 @@ use super::programs::{Programs, Source};
 use super::stages::Stages;
 use super::ties::Ties;
 use super::wiring::Wiring;
-use crate::engine::StageBuilder;
+use crate::engine::{Engine, StageBuilder};
 use crate::error::Error;
 use crate::torch::streams::{Lane, Place, Recorder, Route};
 use crate::torch::{
@@ -414,7 +414,11 @@ impl PipelineBuilder {
             Box::new(build) as StageBuilder<TorchStage>
         });
         let builders = builders.collect();
-        Stages::new(builders, accelerators)
+        let engine = match torch::turns(&self.devices, threads) {
+            Some(sharing) => Engine::taking_turns(builders, &sharing)?,
+            None => Engine::new(builders)?,
+        };
+        Stages::new(engine, accelerators)
     }
 
     fn spec(

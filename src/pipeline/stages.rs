@@ -7,7 +7,7 @@ use std::time::Instant;
 use gpipe_partitioner::{MicroId, StageId};
 
 use super::device_times::{DeviceTimes, device_times};
-use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Outcome, Program, StageBuilder};
+use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Outcome, Program};
 use crate::error::Error;
 use crate::torch::streams::{Fork, Joint, Layer, Left, Parcel, Place};
 use crate::torch::{self, Mode, StepSettings, TorchError, TorchStage, Values};
@@ -97,14 +97,13 @@ impl Accelerators {
 }
 
 impl Stages {
-    /// # Errors
-    /// As [`Engine::new`].
+    /// What builds the stages comes before what the caller does next.
     pub(super) fn new(
-        builders: Vec<StageBuilder<TorchStage>>,
+        engine: Engine<TorchStage>,
         accelerators: Option<Accelerators>,
     ) -> Result<Self, Error> {
         let stages = Self {
-            engine: Engine::new(builders)?,
+            engine,
             accelerators,
         };
         if let Some(accelerators) = &stages.accelerators {

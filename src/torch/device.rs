@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-use gpipe_partitioner::Cores;
+use gpipe_partitioner::{Cores, DeviceId};
 use tch::Device;
 
 use super::error::TorchError;
 use super::ffi;
+use crate::engine::Sharing;
 
 /// `cpu`, or `cuda:0`, `cuda:1`, …
 ///
@@ -125,6 +126,15 @@ pub(crate) fn share_of_cores(devices: &[Device]) -> usize {
 /// The CPU devices that work at the same time without waiting for each other's cores.
 pub(crate) fn at_once(devices: &[Device], threads: usize) -> usize {
     on_cpu(devices).min((cores() / threads.max(1)).max(1))
+}
+
+/// The CPU devices that have to take turns; none where the cores suffice for all.
+pub(crate) fn turns(devices: &[Device], threads: usize) -> Option<Sharing> {
+    let at_once = at_once(devices, threads);
+    let numbered = devices.iter().enumerate();
+    let on_cpu = numbered.filter(|(_, device)| **device == Device::Cpu);
+    let devices: Vec<DeviceId> = on_cpu.map(|(number, _)| DeviceId(number)).collect();
+    (at_once < devices.len()).then_some(Sharing { devices, at_once })
 }
 
 /// The cores that all of `devices` share; none where one of them is not the CPU.

@@ -36,7 +36,9 @@ pub use sequential::Sequential;
 pub use sizes::Variable;
 pub use values::Values;
 
-pub(crate) use device::{at_once, cores, prepare, prepare_thread, share_of_cores, shared_cores};
+pub(crate) use device::{
+    at_once, cores, prepare, prepare_thread, share_of_cores, shared_cores, turns,
+};
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, total_norm};
 pub(crate) use optim::Groups;

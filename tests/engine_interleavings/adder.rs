@@ -1,6 +1,8 @@
 //! A stage that keeps account of its micro-batches, and an engine of such stages.
 
-use crate::engine::{EdgeId, Engine, EngineError, Entry, Program, Stage, StageBuilder, Topology};
+use crate::engine::{
+    EdgeId, Engine, EngineError, Entry, Program, Sharing, Stage, StageBuilder, Topology,
+};
 use anyhow::{bail, ensure};
 use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, Kind, MicroId, StageId};
 use std::sync::Arc;
@@ -179,12 +181,31 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(schedule: &CheckedSchedule) -> Self {
+        Self::build(schedule, Engine::new)
+    }
+
+    /// `at_once` of the devices may work at the same time.
+    pub fn taking_turns(schedule: &CheckedSchedule, at_once: usize) -> Self {
+        let devices = schedule.schedule().devices();
+        let sharing = Sharing {
+            devices: (0..devices).map(DeviceId).collect(),
+            at_once,
+        };
+        Self::build(schedule, |builders| {
+            Engine::taking_turns(builders, &sharing)
+        })
+    }
+
+    fn build(
+        schedule: &CheckedSchedule,
+        engine: impl FnOnce(Vec<StageBuilder<Adder>>) -> Result<Engine<Adder>, EngineError>,
+    ) -> Self {
         let plain = schedule.schedule();
         let (stages, micros) = (plain.stages(), plain.micro_batches());
         let alive = Arc::default();
         let devices = (0..plain.devices()).map(DeviceId);
         let builders = devices.map(|device| builder(schedule.stages_on(device), stages, &alive));
-        let engine = Engine::new(builders.collect()).unwrap();
+        let engine = engine(builders.collect()).unwrap();
         let program = Program::new(schedule.clone(), &Topology::chain(stages)).unwrap();
         Self {
             engine,

@@ -173,3 +173,39 @@ fn the_end_of_an_engine_after_a_failure_or_before_anything() {
         Engine::new(builders).unwrap_err();
     });
 }
+
+#[test]
+fn devices_that_take_turns() {
+    sample("turns on one core", || {
+        let mut rig = Rig::taking_turns(&schedule(ScheduleKind::OneFOneB, 3, 3), 1);
+        rig.good_step();
+        rig.good_step();
+        rig.check_done(2);
+    });
+    sample("turns on two cores", || {
+        let mut rig = Rig::taking_turns(&schedule(ScheduleKind::ZbH1, 4, 3), 2);
+        rig.good_step();
+        rig.good_step();
+        rig.check_done(2);
+    });
+    depth_first("the smallest turns", || {
+        let mut rig = Rig::taking_turns(&schedule(ScheduleKind::GPipe, 2, 1), 1);
+        rig.step(vec![run("1F0")], false).unwrap_err();
+        rig.good_step();
+    });
+}
+
+#[test]
+fn failures_of_devices_that_take_turns() {
+    let schedule = schedule(ScheduleKind::OneFOneB, 3, 2);
+    let all = schedule.schedule().iter().flat_map(|(_, list)| list);
+    let actions: Vec<Action> = all.copied().collect();
+    sample_each("a failure in a turn", &actions, move |action| {
+        let mut rig = Rig::taking_turns(&schedule, 1);
+        rig.step(vec![At::Run(action)], true).unwrap_err();
+        rig.good_step();
+        rig.step(vec![At::Begin(1), At::End(2)], false).unwrap_err();
+        rig.good_step();
+        rig.check_done(2);
+    });
+}

@@ -151,7 +151,7 @@ impl Costs {
         self
     }
 
-    /// The devices share these cores; times are those of a device that works alone.
+    /// The devices share these cores; times are those of a device that has its cores.
     #[must_use]
     pub fn with_cores(mut self, cores: Cores) -> Self {
         self.cores = Some(cores);

@@ -41,7 +41,7 @@ pub struct Simulation {
 
 /// Runs `schedule` on paper with `costs`. A stage or edge that the costs do not
 /// have takes no time. Where devices share cores that do not suffice for all of them
-/// ([`Costs::with_cores`]), those that work at the same time slow each other down.
+/// ([`Costs::with_cores`]), they take turns, the most urgent first.
 ///
 /// # Complexity
 /// Linear in the number of actions; with too few cores, times the number of devices.

@@ -1,9 +1,11 @@
 //! Devices that are threads of one CPU with fewer cores than they are.
 //!
-//! Those that work at the same time get an equal part of the cores each (processor
-//! sharing, which is what a fair scheduler of an operating system comes to). How long an
-//! action takes then depends on what the others do meanwhile, so that time goes from one
-//! event to the next: an action ends, or a value arrives.
+//! They take turns: an action that has begun keeps its core to its end, and of those that
+//! wait for one the most urgent goes first. When an action runs then depends on what the
+//! others do, so that time goes from one event to the next: an action ends, or a value
+//! arrives.
+
+use std::cmp::Reverse;
 
 use super::arrivals::Arrivals;
 use crate::check::CheckedSchedule;
@@ -13,14 +15,14 @@ use crate::ids::DeviceId;
 use crate::schedule::Action;
 use crate::timeline::{Span, Timeline};
 use crate::units::Micros;
+use crate::urgency::urgencies;
 use crate::walk::Progress;
 
 /// The action that a device does.
 struct Working {
     action: Action,
     start: Micros,
-    /// What is left of it, in microseconds of a device that works alone.
-    left: f64,
+    end: f64,
 }
 
 #[derive(Default)]
@@ -35,7 +37,9 @@ struct Device {
 
 struct Run<'a, D> {
     schedule: &'a CheckedSchedule,
-    cores: Cores,
+    at_once: usize,
+    /// By device and place in its list.
+    urgencies: Vec<Vec<u32>>,
     duration: D,
     time: f64,
     devices: Vec<Device>,
@@ -43,7 +47,7 @@ struct Run<'a, D> {
     arrivals: Arrivals<'a>,
 }
 
-/// When each device does what, `duration` being how long an action takes alone.
+/// When each device does what.
 ///
 /// # Complexity
 /// Actions times devices.
@@ -56,7 +60,8 @@ pub(super) fn timeline<D: Fn(Action) -> Micros>(
     let devices = schedule.schedule().devices();
     let mut run = Run {
         schedule,
-        cores,
+        at_once: cores.at_once(),
+        urgencies: urgencies(schedule),
         duration,
         time: 0.0,
         devices: (0..devices).map(|_| Device::default()).collect(),
@@ -73,58 +78,78 @@ impl<D: Fn(Action) -> Micros> Run<'_, D> {
     /// Lets time go on until something ends or arrives; `false`: nothing is left.
     fn next_event(&mut self) -> bool {
         let waits = self.begin();
-        let working = self.devices.iter().filter(|device| device.now.is_some());
-        let share = self.cores.share(working.clone().count());
-        let ends = working.filter_map(|device| device.now.as_ref());
-        let ends = ends.map(|working| self.time + working.left / share);
+        let working = self.devices.iter().filter_map(|device| device.now.as_ref());
+        let ends = working.map(|working| working.end);
         let Some(next) = ends.chain(waits).min_by(f64::total_cmp) else {
             return false;
         };
+        self.time = next;
         for device in 0..self.devices.len() {
-            let Some(working) = &mut self.devices[device].now else {
-                continue;
-            };
-            if self.time + working.left / share <= next {
+            let now = self.devices[device].now.as_ref();
+            if now.is_some_and(|working| working.end <= next) {
                 self.end(device, next);
-            } else {
-                working.left -= (next - self.time) * share;
             }
         }
-        self.time = next;
         true
     }
 
-    /// Begins what can begin now; when the first value arrives that a device waits for
-    /// although it has been sent.
+    /// Begins what can begin now, the most urgent first; when the first value arrives
+    /// that a device waits for although it has been sent.
     fn begin(&mut self) -> Option<f64> {
-        let plan = self.schedule.schedule();
         let mut first: Option<f64> = None;
-        for (index, device) in self.devices.iter_mut().enumerate() {
-            let id = DeviceId(index);
-            let next = plan.actions(id).get(device.begun).copied();
-            let Some(action) = next.filter(|_| device.now.is_none()) else {
-                continue;
-            };
-            let partner = plan.partner(id, device.begun);
-            let both = [Some(action), partner].into_iter().flatten();
-            if !both.clone().all(|one| self.progress.ready(one)) {
+        let mut can = Vec::new();
+        let mut free = self.at_once;
+        for device in 0..self.devices.len() {
+            if self.devices[device].now.is_some() {
+                free = free.saturating_sub(1);
                 continue;
             }
-            let ready = both.map(|one| self.arrivals.ready(one)).max();
-            let ready = ready.map_or(0.0, Micros::get);
-            if ready > self.time {
-                first = Some(first.map_or(ready, |first| first.min(ready)));
-                continue;
+            match self.arrival(device) {
+                Some(ready) if ready > self.time => {
+                    first = Some(first.map_or(ready, |first| first.min(ready)));
+                }
+                Some(_) => can.push(device),
+                None => {}
             }
-            device.begun += 1;
-            device.held = device.held.or(partner.map(|_| action));
-            device.now = Some(Working {
-                action,
-                start: Micros::saturating(self.time),
-                left: (self.duration)(action).get(),
-            });
+        }
+        let urgency = |device: usize| self.urgencies[device][self.devices[device].begun];
+        can.sort_by_key(|&device| Reverse(urgency(device)));
+        can.truncate(free);
+        for device in can {
+            self.start(device);
         }
         first
+    }
+
+    /// When the device has all that its next action needs; none while that is not known.
+    fn arrival(&self, index: usize) -> Option<f64> {
+        let (plan, id) = (self.schedule.schedule(), DeviceId(index));
+        let begun = self.devices[index].begun;
+        let action = plan.actions(id).get(begun).copied()?;
+        let both = [Some(action), plan.partner(id, begun)]
+            .into_iter()
+            .flatten();
+        if !both.clone().all(|one| self.progress.ready(one)) {
+            return None;
+        }
+        let ready = both.map(|one| self.arrivals.ready(one)).max();
+        Some(ready.map_or(0.0, Micros::get))
+    }
+
+    fn start(&mut self, index: usize) {
+        let (plan, id) = (self.schedule.schedule(), DeviceId(index));
+        let device = &mut self.devices[index];
+        let Some(&action) = plan.actions(id).get(device.begun) else {
+            return;
+        };
+        let partner = plan.partner(id, device.begun);
+        device.begun += 1;
+        device.held = device.held.or(partner.map(|_| action));
+        device.now = Some(Working {
+            action,
+            start: Micros::saturating(self.time),
+            end: self.time + (self.duration)(action).get(),
+        });
     }
 
     fn end(&mut self, index: usize, time: f64) {

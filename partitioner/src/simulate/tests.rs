@@ -258,16 +258,15 @@ fn one_core_does_one_thing_after_the_other() {
 }
 
 #[test]
-fn devices_that_work_at_once_share_the_cores_evenly() {
-    // Both forwards of the second and third micro-batch run beside another device's.
+fn devices_without_a_core_wait_and_the_most_urgent_goes_first() {
     let costs = Costs::uniform(2, micros(6.0), micros(1.0), micros(1.0)).with_cores(cores(1));
     let timeline = run(ScheduleKind::ForwardOnly, 2, 2, &costs);
-    let ends = |device| -> Vec<f64> {
+    let starts = |device| -> Vec<f64> {
         let spans = timeline.spans_on(DeviceId(device)).iter();
-        spans.map(|span| span.end.get()).collect()
+        spans.map(|span| span.start.get()).collect()
     };
-    // Alone until 6, then half of the core each.
-    assert_eq!((ends(0), ends(1)), (vec![6.0, 18.0], vec![18.0, 24.0]));
+    // After 0F0 both devices could go on, with two actions to go: the first one does.
+    assert_eq!((starts(0), starts(1)), (vec![0.0, 6.0], vec![12.0, 18.0]));
 }
 
 mod sharing {
@@ -311,9 +310,18 @@ mod sharing {
             let close = 1e-9 * (1.0 + end);
             prop_assert_eq!(shared.timeline.spans().len(), schedule.schedule().iter().map(|(_, list)| list.len()).sum::<usize>());
             prop_assert!(end >= work / available as f64 - close);
-            // As slow at most as if every action had the slowest share.
-            let share = cores(available).share(p);
-            prop_assert!(end <= alone / share + close, "{end} {alone} {share}");
+            // The longest chain and, while it waits, all cores at work (Graham 1969).
+            prop_assert!(end >= alone - close, "{end} {alone}");
+            let waits = costs.clone().with_transfer(Micros::ZERO, Micros::ZERO);
+            let unlinked = simulate(&schedule, &waits.with_cores(cores(available))).makespan().get();
+            let most = work / available as f64 + alone * (1.0 - 1.0 / available as f64);
+            prop_assert!(unlinked <= most + close, "{unlinked} {alone} {most}");
+            let spans = shared.timeline.spans();
+            for span in spans {
+                let begun = spans.iter().filter(|other| other.start <= span.start);
+                let beside = begun.filter(|other| other.end > span.start).count();
+                prop_assert!(beside <= available, "{span:?}");
+            }
             if available >= p {
                 prop_assert_eq!(end, alone);
             }

@@ -82,7 +82,7 @@ fn core_bound(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Option<S
     let of_micro: f64 = (costs.iter())
         .map(|cost| cost.forward.get() + cost.backward.get())
         .sum();
-    let at_once = cores.share(devices) * devices as f64;
+    let at_once = cores.at_once() as f64;
     let busy = of_micro * plan.micro_batches as f64 / (at_once * plan.step.get());
     (busy > BUSY).then(|| {
         format!(

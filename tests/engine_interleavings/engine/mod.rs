@@ -23,12 +23,15 @@ mod stage;
 mod sync;
 #[path = "../../../src/engine/topology.rs"]
 mod topology;
+#[path = "../../../src/engine/turns.rs"]
+mod turns;
 #[path = "../../../src/engine/worker.rs"]
 mod worker;
 
 pub use entry::Entry;
 pub use failure::EngineError;
 pub use handle::Engine;
+pub use message::Sharing;
 pub use program::Program;
 pub use stage::Stage;
 pub use topology::{EdgeId, Topology};

@@ -1,0 +1,101 @@
+//! Whose turn it is, where devices share too few cores.
+
+use crate::check::CheckedSchedule;
+use crate::ids::DeviceId;
+use crate::schedule::{Action, Kind};
+use crate::walk::walk;
+
+/// How urgent each action of a schedule is, by device and place in the device's list:
+/// the length of the longest chain of actions that begins with it and that has to be done
+/// one after the other, where a forward takes one unit, a joint backward two, and
+/// everything else one.
+///
+/// Where more devices could work than there are cores, those whose next action is the most
+/// urgent go first, of equal ones the device with the lower number: list scheduling by
+/// critical path, whose makespan is at most (2 − 1/c) times the best one on c cores
+/// (Graham, Bounds on multiprocessing timing anomalies, 1969). It is a property of the
+/// schedule alone, so that an engine and a simulation of it agree.
+///
+/// # Complexity
+/// Linear in the number of actions.
+///
+/// # Examples
+/// ```
+/// use gpipe_partitioner::{ScheduleKind, Shape, urgencies};
+///
+/// let schedule = ScheduleKind::OneFOneB.generate(Shape::new(2, 2))?;
+/// // F0 F1 B0 B1 on the first device, F0 B0 F1 B1 on the second.
+/// assert_eq!(urgencies(&schedule), [[9, 6, 4, 2], [8, 7, 5, 4]]);
+/// # Ok::<(), gpipe_partitioner::Error>(())
+/// ```
+pub fn urgencies(schedule: &CheckedSchedule) -> Vec<Vec<u32>> {
+    let plan = schedule.schedule();
+    let mut order = Vec::new();
+    // A checked schedule has been walked to its end before.
+    let _ = walk(plan, schedule.owner(), |device, position, action| {
+        order.push((device, position, action));
+    });
+    let lengths = plan.iter().map(|(_, list)| vec![0; list.len()]);
+    let mut urgencies: Vec<Vec<u32>> = lengths.collect();
+    let mut chains = Chains::new(plan.stages(), plan.micro_batches());
+    for (DeviceId(device), position, action) in order.into_iter().rev() {
+        let own = &mut urgencies[device];
+        let next = own.get(position + 1).copied().unwrap_or(0);
+        let longest = next.max(chains.after(action));
+        own[position] = longest.saturating_add(units(action.kind));
+        chains.put(action, own[position]);
+    }
+    urgencies
+}
+
+fn units(kind: Kind) -> u32 {
+    match kind {
+        Kind::Backward => 2,
+        Kind::Forward | Kind::BackwardInput | Kind::BackwardWeight | Kind::Recompute => 1,
+    }
+}
+
+/// The chains that begin with what other devices wait for, by stage and micro-batch.
+struct Chains {
+    stages: usize,
+    micros: usize,
+    forward: Vec<u32>,
+    gradient: Vec<u32>,
+}
+
+impl Chains {
+    fn new(stages: usize, micros: usize) -> Self {
+        let none = vec![0; stages * micros];
+        Self {
+            stages,
+            micros,
+            forward: none.clone(),
+            gradient: none,
+        }
+    }
+
+    fn put(&mut self, action: Action, chain: u32) {
+        let place = action.stage.index() * self.micros + action.micro.index();
+        match action.kind {
+            Kind::Forward => self.forward[place] = chain,
+            Kind::Backward | Kind::BackwardInput => self.gradient[place] = chain,
+            Kind::BackwardWeight | Kind::Recompute => {}
+        }
+    }
+
+    /// The chain of what another stage does with the result of `action`. What the stage
+    /// itself does with it comes later in the same list.
+    fn after(&self, action: Action) -> u32 {
+        let (stage, micro) = (action.stage.index(), action.micro.index());
+        let there = match action.kind {
+            Kind::Forward => Some(stage + 1).filter(|next| *next < self.stages),
+            Kind::Backward | Kind::BackwardInput => stage.checked_sub(1),
+            Kind::BackwardWeight | Kind::Recompute => None,
+        };
+        let chains = match action.kind {
+            Kind::Forward => &self.forward,
+            _ => &self.gradient,
+        };
+        there.map_or(0, |stage| chains[stage * self.micros + micro])
+    }
+}
