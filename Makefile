@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: train test build bench peers kills check book pages tensorboard-check setup clean
+.PHONY: train test build bench peers kills check book pages tensorboard-check cuda-check setup clean
 
 # Train a character-level GPT on Moby-Dick over two CPU stages.
 # More flags: make train ARGS="--steps 1000 --devices cpu,cpu,cpu"
@@ -59,6 +59,11 @@ target/tools/bin/mdbook:
 pages: setup
 	GPIPE_WRITE_PAGES=1 cargo test --locked --lib cli::
 	GPIPE_WRITE_PAGES=1 cargo test --locked -p gpipe-book --test book pictures::
+
+# A folder with all that a machine with a GPU and PyTorch needs to check the CUDA part:
+# target/cuda-check, packed beside it. See benches/cuda/README.md.
+cuda-check: setup
+	python3 benches/cuda/pack.py
 
 setup:
 	@sh src/torch/setup/libtorch.sh

@@ -15,8 +15,9 @@ mod shim {
     use std::path::Path;
 
     const FOLDER: &str = "src/torch/shim";
-    const SOURCES: [&str; 9] = [
+    const SOURCES: [&str; 11] = [
         "autocast.cpp",
+        "driver.cpp",
         "graph.cpp",
         "gradients.cpp",
         "memory.cpp",
@@ -24,6 +25,7 @@ mod shim {
         "random.cpp",
         "runtime.cpp",
         "split.cpp",
+        "streams.cpp",
         "weightless.cpp",
     ];
 

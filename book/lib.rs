@@ -22,6 +22,8 @@ mod pages {
     struct Data;
     #[doc = include_str!("src/precision.md")]
     struct Precision;
+    #[doc = include_str!("src/cuda.md")]
+    struct Cuda;
     #[doc = include_str!("src/models.md")]
     struct Models;
     #[doc = include_str!("src/checkpoints.md")]

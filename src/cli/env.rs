@@ -1,10 +1,14 @@
 //! `gpipe-rs env`: what this machine offers.
 
+use std::fmt::Write as _;
 use std::thread;
 
 use serde_json::json;
 
 use super::{Failure, output};
+use crate::memory::room_on;
+use crate::tch::Device;
+use crate::{CudaDevice, CudaReport};
 
 /// Arguments of `gpipe-rs env`.
 #[derive(Debug, clap::Args)]
@@ -18,30 +22,66 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let libtorch = crate::libtorch_version();
-    let cuda = crate::cuda_available();
+    let room = room_on(Device::Cpu).ok();
+    let cuda = CudaReport::new();
     if args.json {
-        let (count, missing) = match &cuda {
-            Ok(count) => (*count, None),
-            Err(why) => (0, Some(why.to_string())),
-        };
         let object = json!({
             "gpipe": env!("CARGO_PKG_VERSION"),
             "libtorch": libtorch,
             "cpu_cores": cores,
-            "cuda_devices": count,
-            "cuda_missing": missing,
+            "cpu_memory": room.map(|(_, total)| total),
+            "cpu_memory_free": room.map(|(free, _)| free),
+            "cuda_driver": cuda.driver,
+            "cuda_libtorch": cuda.libtorch_cuda,
+            "cuda_devices": cuda.devices.len(),
+            "cuda": cuda.devices,
+            "cuda_missing": cuda.missing,
         });
         return output::print(&format!("{object}\n"));
     }
-    let cuda = match cuda {
-        Ok(count) => format!(
-            "{count} device(s): cuda:0 to cuda:{}",
-            count.saturating_sub(1)
-        ),
-        Err(why) => format!("none: {why}"),
-    };
+    let room = room.map_or(String::new(), |(free, total)| {
+        format!(", {free} of {total} of memory free")
+    });
     output::print(&format!(
-        "gpipe-rs  {}\nlibtorch  {libtorch}\ncpu       {cores} cores\ncuda      {cuda}\n",
-        env!("CARGO_PKG_VERSION")
+        "gpipe-rs  {}\nlibtorch  {libtorch}{}\ncpu       {cores} cores{room}\n{}",
+        env!("CARGO_PKG_VERSION"),
+        made_with(&cuda),
+        devices(&cuda)
     ))
+}
+
+fn made_with(cuda: &CudaReport) -> String {
+    let version = cuda.libtorch_cuda.as_ref();
+    version.map_or(String::new(), |version| {
+        format!(", made with CUDA {version}")
+    })
+}
+
+fn devices(cuda: &CudaReport) -> String {
+    let mut text = match &cuda.driver {
+        Some(version) => format!("driver    NVIDIA, for CUDA up to {version}\n"),
+        None => "driver    no NVIDIA driver\n".to_owned(),
+    };
+    for device in &cuda.devices {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{:<9} {}", device.device, line(device));
+    }
+    if let Some(missing) = &cuda.missing {
+        let _ = writeln!(text, "cuda      none: {missing}");
+    }
+    text
+}
+
+fn line(device: &CudaDevice) -> String {
+    let free = device
+        .free
+        .map_or(String::new(), |free| format!("{free} free of "));
+    let peers = match device.peers.as_slice() {
+        [] => "reaches no other device's memory by itself".to_owned(),
+        peers => format!("reaches the memory of {}", peers.join(", ")),
+    };
+    format!(
+        "{} (compute {}), {free}{} of memory; {peers}",
+        device.name, device.compute_capability, device.memory
+    )
 }

@@ -199,6 +199,12 @@ pub enum EngineError {
         /// The device.
         device: DeviceId,
     },
+    /// What comes before or after the stages' part could not be done.
+    #[error("{source}")]
+    Caller {
+        /// Why.
+        source: anyhow::Error,
+    },
     /// An earlier call was left half-done (by [`EngineError::WorkerLost`] or by a
     /// panic in the calling thread); the engine can only be dropped.
     #[error("the engine cannot be used again: an earlier call did not come to its end")]

@@ -1,25 +1,31 @@
 //! What can be chosen about a pipeline.
 
+mod devices;
+
 use std::collections::HashSet;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use gpipe_partitioner::{
-    CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
+    Bytes, CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
 };
 use tch::Device;
 
 use super::Pipeline;
 use super::loss_scale::{LossScale, Scaler};
 use super::programs::{Programs, Source};
+use super::stages::Stages;
 use super::ties::Ties;
 use super::wiring::Wiring;
 use crate::engine::{Engine, StageBuilder};
 use crate::error::Error;
+use crate::torch::streams::{Lane, Place, Recorder, Route};
 use crate::torch::{
     self, Books, NonFinite, Precision, Recompute, Sequential, Skip, StageSpec, TorchError,
     TorchStage,
 };
+use devices::route;
 
 /// Settings of a [`Pipeline`]; [`PipelineBuilder::build`] checks them together.
 #[derive(Debug, Clone)]
@@ -37,6 +43,11 @@ pub struct PipelineBuilder {
     measure_memory: bool,
     seed: u64,
     threads_per_stage: Option<usize>,
+    recorder: Option<Recorder>,
+    memory_limit: Option<Bytes>,
+    numbers: Option<(bool, bool)>,
+    forbid_host_waits: bool,
+    offload: Vec<usize>,
 }
 
 impl PipelineBuilder {
@@ -55,6 +66,11 @@ impl PipelineBuilder {
             measure_memory: false,
             seed: 0,
             threads_per_stage: None,
+            recorder: None,
+            memory_limit: None,
+            numbers: None,
+            forbid_host_waits: false,
+            offload: Vec::new(),
         }
     }
 
@@ -204,6 +220,11 @@ impl PipelineBuilder {
         self.check_recompute(shape.stages())?;
         torch::prepare(&self.devices).map_err(|error| Error::Settings(error.to_string()))?;
         torch::keep_memory(&self.devices);
+        self.check_offload(&partition)?;
+        self.limit_memory()?;
+        if let Some((tf32, deterministic)) = self.numbers {
+            torch::set_numbers(tf32, deterministic)?;
+        }
         let recomputing = (0..shape.stages())
             .map(|stage| {
                 self.recompute
@@ -347,34 +368,58 @@ impl PipelineBuilder {
         partition: &Partition,
         programs: &Programs,
         skips: &Arc<[Skip]>,
-    ) -> Result<Engine<TorchStage>, Error> {
+    ) -> Result<Stages, Error> {
         let threads = self
             .threads_per_stage
             .unwrap_or_else(|| torch::share_of_cores(&self.devices));
         let books = self.books()?;
+        let accelerators = self.accelerators()?;
+        let places: Vec<Place> = programs
+            .placement()
+            .iter()
+            .map(|device| match &accelerators {
+                Some(all) => all.places[device.index()],
+                None => Place::Host,
+            })
+            .collect();
         let builders = self.devices.iter().enumerate().map(|(number, &device)| {
             let own = |stage: &usize| programs.placement()[*stage].index() == number;
             let specs: Vec<StageSpec> = (0..partition.stages())
                 .filter(own)
                 .map(|stage| StageSpec {
                     books: books[number].clone(),
+                    route: Route {
+                        offload: self.offload.contains(&stage),
+                        ..route(stage, partition, &places, skips)
+                    },
                     ..self.spec(stage, partition, device, skips)
                 })
                 .collect();
+            let streams = accelerators.as_ref().map(|all| {
+                let (place, joint) = (all.places[number], Arc::clone(&all.joints[number]));
+                (all.layer.clone(), place, joint)
+            });
             let build = move || {
                 torch::prepare_thread(device, threads)?;
+                let lane = Rc::new(match &streams {
+                    Some((layer, place, joint)) => Lane::open(layer, *place, joint)?,
+                    None => Lane::host(),
+                });
                 let stages = specs.iter();
-                stages
-                    .map(|spec| Ok((StageId(spec.number), TorchStage::build(spec)?)))
-                    .collect::<anyhow::Result<Vec<_>>>()
+                let stages = stages
+                    .map(|spec| Ok((StageId(spec.number), TorchStage::build(spec, &lane)?)))
+                    .collect::<anyhow::Result<Vec<_>>>()?;
+                lane.end()?;
+                Ok(stages)
             };
             Box::new(build) as StageBuilder<TorchStage>
         });
         let builders = builders.collect();
-        Ok(match torch::turns(&self.devices, threads) {
+        let engine = match torch::turns(&self.devices, threads) {
             Some(sharing) => Engine::taking_turns(builders, &sharing)?,
             None => Engine::new(builders)?,
-        })
+        };
+        Stages::new(engine, accelerators)
     }
 
     fn spec(
@@ -396,6 +441,7 @@ impl PipelineBuilder {
             recompute: self.recompute.clone(),
             precision: self.precision,
             books: None,
+            route: Route::default(),
         }
     }
 
@@ -412,7 +458,7 @@ impl PipelineBuilder {
 
 /// Refuses two parameters or buffers of one name, which `a` with a part `b.weight`
 /// and `a.b` with a `weight` make.
-fn check_names(engine: &mut Engine<TorchStage>) -> Result<(), Error> {
+fn check_names(engine: &mut Stages) -> Result<(), Error> {
     let names = engine.on_each(|_, stage| {
         let mut names: Vec<String> = stage.parameters()?.iter().map(|(n, _)| n.clone()).collect();
         names.extend(stage.buffers()?.iter().map(|(name, _)| name.clone()));

@@ -2,26 +2,26 @@
 
 mod builder;
 mod clip;
+mod device_times;
 mod loss_scale;
 mod memory;
 mod programs;
 mod report;
 mod snapshot;
+mod stages;
 mod ties;
 mod weights;
 mod wiring;
 
 use std::sync::Arc;
 
-use gpipe_partitioner::{CheckedSchedule, MicroId, Partition};
+use gpipe_partitioner::{CheckedSchedule, Partition};
 use tch::{Device, Tensor};
 
 use crate::batch;
-use crate::engine::{EdgeId, Engine, Entry, Outcome, Program, Stage};
+use crate::engine::{Program, Stage};
 use crate::error::Error;
-use crate::torch::{
-    LossFn, Mode, NonFinite, Precision, Sequential, StepSettings, TorchStage, Values,
-};
+use crate::torch::{LossFn, Mode, NonFinite, Precision, Sequential, Values};
 
 pub use builder::PipelineBuilder;
 pub use loss_scale::LossScale;
@@ -31,6 +31,7 @@ pub(crate) use snapshot::{Draws, Fitting, Form};
 
 use loss_scale::Scaler;
 use programs::Programs;
+use stages::{Stages, Stepped};
 use ties::Ties;
 use wiring::Purpose;
 
@@ -56,7 +57,7 @@ use wiring::Purpose;
 /// ```
 #[derive(Debug)]
 pub struct Pipeline {
-    engine: Engine<TorchStage>,
+    engine: Stages,
     devices: Vec<Device>,
     partition: Partition,
     programs: Programs,
@@ -123,13 +124,10 @@ impl Pipeline {
         let program = self
             .programs
             .get(Purpose::Train { input_gradient }, sizes.len())?;
-        let entries = entries(
-            &program,
-            vec![
-                batch::scatter(&input, &sizes)?,
-                batch::scatter(&target, &sizes)?,
-            ],
-        );
+        let columns = vec![
+            batch::scatter(&input, &sizes)?,
+            batch::scatter(&target, &sizes)?,
+        ];
         #[allow(
             clippy::cast_precision_loss,
             reason = "a batch has fewer than 2^52 samples"
@@ -145,12 +143,8 @@ impl Pipeline {
             non_finite: self.non_finite,
             loss_scale: self.loss_scale(),
         };
-        let settings = Arc::new(StepSettings {
-            step: self.steps,
-            mode,
-        });
-        let outcome = self.engine.step(&program, settings, entries)?;
-        match self.report(&program, outcome, &shares) {
+        let stepped = self.engine.step(&program, self.steps, mode, columns)?;
+        match self.report(&program, stepped, &shares) {
             Ok(report) => {
                 self.steps += 1;
                 if sizes.len() == self.programs.micro_batches() {
@@ -176,13 +170,12 @@ impl Pipeline {
         let samples = batch::samples(&input, "input", None)?;
         let sizes = batch::sizes(samples, self.programs.micro_batches());
         let program = self.programs.get(Purpose::Infer, sizes.len())?;
-        let entries = entries(&program, vec![batch::scatter(&input, &sizes)?]);
-        let settings = Arc::new(StepSettings {
-            step: self.steps,
-            mode: Mode::Infer,
-        });
-        let outcome = self.engine.step(&program, settings, entries)?;
-        let outputs = batch::gather(outcome.exits.into_values().collect())?;
+        let columns = vec![batch::scatter(&input, &sizes)?];
+        let stepped = self
+            .engine
+            .step(&program, self.steps, Mode::Infer, columns)?;
+        let exits = stepped.outcome.exits.into_values();
+        let outputs = batch::gather(exits.map(|parcel| parcel.values).collect())?;
         Ok(outputs.try_map(|output| self.precision.widened(output))?)
     }
 
@@ -234,7 +227,7 @@ impl Pipeline {
         self.steps
     }
 
-    pub(crate) fn engine(&mut self) -> &mut Engine<TorchStage> {
+    pub(crate) fn engine(&mut self) -> &mut Stages {
         &mut self.engine
     }
 
@@ -250,15 +243,19 @@ impl Pipeline {
     fn report(
         &mut self,
         program: &Program,
-        outcome: Outcome<Values>,
+        stepped: Stepped,
         shares: &[f64],
     ) -> Result<StepReport, Error> {
-        let losses = report::losses(outcome.exits.into_values(), shares)?;
+        let times = self.engine.times(&stepped)?;
+        let outcome = stepped.outcome;
+        let exits = outcome.exits.into_values().map(|parcel| parcel.values);
+        let losses = report::losses(exits, shares)?;
         let memory = self.memory(program.schedule())?;
         let loss_scale = self.loss_scale();
         let non_finite = self.non_finite(losses.total)?;
         let factor = losses.factor(loss_scale);
-        let gradients: Vec<Values> = outcome.gradients.into_values().collect();
+        let gradients = outcome.gradients.into_values();
+        let gradients: Vec<Values> = gradients.map(|parcel| parcel.values).collect();
         let input_gradient = if gradients.is_empty() {
             None
         } else {
@@ -276,7 +273,10 @@ impl Pipeline {
             }
             self.scaler.iter_mut().for_each(Scaler::succeeded);
         }
-        let mut report = StepReport::new(losses.total, outcome.timeline, program.schedule());
+        let host_share = times.as_ref().map(|times| times.host_share);
+        let timeline = times.map_or(outcome.timeline, |times| times.timeline);
+        let mut report = StepReport::new(losses.total, timeline, program.schedule());
+        report.host_share = host_share;
         report.input_gradient = input_gradient;
         report.non_finite = non_finite;
         report.loss_scale = loss_scale;
@@ -307,27 +307,4 @@ fn scaled(gradients: Values, factor: Option<f64>) -> Result<Values, Error> {
         return Ok(gradients);
     };
     Ok(gradients.try_map(|grad| grad.f_mul_scalar(factor))?)
-}
-
-/// Micro-batches for each edge from the caller, in the order of the edges.
-fn entries(program: &Program, columns: Vec<Vec<Values>>) -> Vec<Entry<Values>> {
-    let edges: Vec<EdgeId> = program
-        .topology()
-        .outgoing(crate::engine::End::Caller)
-        .map(|(id, _)| id)
-        .collect();
-    edges
-        .into_iter()
-        .zip(columns)
-        .flat_map(|(edge, parts)| {
-            parts
-                .into_iter()
-                .enumerate()
-                .map(move |(micro, value)| Entry {
-                    edge,
-                    micro: MicroId(micro),
-                    value,
-                })
-        })
-        .collect()
 }

@@ -30,6 +30,10 @@ pub struct StepReport {
     /// What activations took, where the pipeline measures it
     /// ([`PipelineBuilder::measure_memory`](crate::PipelineBuilder::measure_memory)).
     pub memory: Option<MemoryReport>,
+    /// Where devices work by themselves: the largest share of a device's time in this
+    /// step, from its first action to its last, in which its host thread was busy
+    /// telling it what to do. See [`StepReport::is_host_bound`].
+    pub host_share: Option<f64>,
 }
 
 impl StepReport {
@@ -44,7 +48,14 @@ impl StepReport {
             non_finite: None,
             loss_scale: None,
             memory: None,
+            host_share: None,
         }
+    }
+
+    /// Whether a device had to wait for its host thread, which was busy nearly all the
+    /// time: larger micro-batches help then, and faster kernels do not.
+    pub fn is_host_bound(&self) -> bool {
+        self.host_share.is_some_and(|share| share > 0.9)
     }
 
     /// Whether the step was undone because something in it was not finite.

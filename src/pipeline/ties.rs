@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use gpipe_partitioner::{LayerId, Partition, StageId};
 
-use crate::engine::Engine;
+use super::stages::Stages;
 use crate::error::Error;
-use crate::torch::{Sequential, TorchStage};
+use crate::torch::Sequential;
 
 /// A parameter under one of its names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Ties {
     pub(super) fn join(
         model: &Sequential,
         partition: &Partition,
-        engine: &mut Engine<TorchStage>,
+        engine: &mut Stages,
     ) -> Result<Self, Error> {
         let mut all: Vec<Tied> = Vec::new();
         for tie in model.ties() {
@@ -74,7 +74,7 @@ impl Ties {
 
     /// Adds up what the last step left at the places of use, in their order, and
     /// leaves the sum with the owner.
-    pub(super) fn sum(&self, engine: &mut Engine<TorchStage>) -> Result<(), Error> {
+    pub(super) fn sum(&self, engine: &mut Stages) -> Result<(), Error> {
         for tied in self.0.iter() {
             let mut sum: Option<tch::Tensor> = None;
             for place in &tied.places {
@@ -103,7 +103,7 @@ impl Ties {
     }
 
     /// Has places of use get gradients exactly where their owner does.
-    pub(super) fn follow(&self, engine: &mut Engine<TorchStage>) -> Result<(), Error> {
+    pub(super) fn follow(&self, engine: &mut Stages) -> Result<(), Error> {
         for tied in self.0.iter() {
             let trainable = handle(&tied.owner, engine)?.requires_grad();
             for place in tied.places.iter().filter(|place| **place != tied.owner) {
@@ -115,7 +115,7 @@ impl Ties {
     }
 
     /// Brings places of use on other devices up to date after their owner changed.
-    pub(super) fn refresh(&self, engine: &mut Engine<TorchStage>) -> Result<(), Error> {
+    pub(super) fn refresh(&self, engine: &mut Stages) -> Result<(), Error> {
         for tied in self.0.iter() {
             let owner = handle(&tied.owner, engine)?;
             for place in tied.places.iter().filter(|place| **place != tied.owner) {
@@ -127,7 +127,7 @@ impl Ties {
     }
 }
 
-fn adopt(tied: &Tied, engine: &mut Engine<TorchStage>) -> Result<(), Error> {
+fn adopt(tied: &Tied, engine: &mut Stages) -> Result<(), Error> {
     let owner = handle(&tied.owner, engine)?;
     for place in tied.places.iter().filter(|place| **place != tied.owner) {
         let replica = handle(place, engine)?;
@@ -148,7 +148,7 @@ fn adopt(tied: &Tied, engine: &mut Engine<TorchStage>) -> Result<(), Error> {
     Ok(())
 }
 
-fn handle(place: &Place, engine: &mut Engine<TorchStage>) -> Result<tch::Tensor, Error> {
+fn handle(place: &Place, engine: &mut Stages) -> Result<tch::Tensor, Error> {
     let name = place.name.clone();
     let found = engine.on_stage(place.stage, move |stage| Ok(stage.place(&name)))?;
     found.ok_or_else(|| {

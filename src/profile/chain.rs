@@ -6,6 +6,7 @@
 //! layer, in the order and with the values of training.
 
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,6 +17,7 @@ use super::flow::{Flow, upstream};
 use crate::engine::Stage as _;
 use crate::error::Error;
 use crate::memory::Account;
+use crate::torch::streams::{Lane, Parcel, Route};
 use crate::torch::thread_time;
 use crate::torch::{
     LayerBuilder, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Skip, StageSpec,
@@ -102,6 +104,8 @@ impl Chain {
         range: Range<usize>,
         loss: Option<&Arc<dyn LossFn>>,
     ) -> Result<Self, Error> {
+        // On the current streams of the calling thread.
+        let lane = Rc::new(Lane::host());
         let unit = |number: usize| -> Result<Unit, Error> {
             let last = number + 1 == plan.layers.len();
             let spec = StageSpec {
@@ -115,13 +119,14 @@ impl Chain {
                 recompute: Recompute::Never,
                 precision: Precision::F32,
                 books: None,
+                route: Route::default(),
             };
             let account = match plan.device {
                 Device::Cpu => Some(Account::new()?),
                 _ => None,
             };
             let scope = account.as_ref().map(Account::enter);
-            let stage = TorchStage::build(&spec).map_err(Error::Build)?;
+            let stage = TorchStage::build(&spec, &lane).map_err(Error::Build)?;
             drop(scope);
             Ok(Unit {
                 name: plan.layers[number].name().to_owned(),
@@ -180,7 +185,11 @@ impl Chain {
             non_finite: NonFinite::Allow,
             loss_scale: None,
         };
-        let settings = Arc::new(StepSettings { step: 0, mode });
+        let settings = Arc::new(StepSettings {
+            step: 0,
+            mode,
+            fork: None,
+        });
         for unit in &mut self.units {
             unit.stage.recompute_all(way == Way::Again);
             unit.stage.zero_grad()?;
@@ -324,6 +333,7 @@ impl Chain {
             kind,
             micro: MicroId(micro),
         };
+        let inputs = inputs.into_iter().map(Parcel::from).collect();
         let scope = unit.account.as_ref().map(Account::enter);
         let (start, busy) = (Instant::now(), thread_time());
         let outputs = unit.stage.run(action, inputs);
@@ -347,7 +357,7 @@ impl Chain {
                 disturbed: on_cpu && busy.is_some_and(|busy| micros > busy * 1.05 + 20.0),
             },
         );
-        Ok(outputs)
+        Ok(outputs.into_iter().map(|parcel| parcel.values).collect())
     }
 }
 

@@ -45,16 +45,33 @@ pub fn cuda_available() -> Result<usize, TorchError> {
 
 fn find_cuda() -> Result<usize, TorchError> {
     // Found through the binary's rpath, as libtorch_cpu was.
-    ffi::load_cuda(Path::new("libtorch_cuda.so")).map_err(|error| {
-        TorchError::new(format!(
-            "the CUDA half of libtorch cannot be loaded ({error}): install the full libtorch with `TORCH=full make build`"
+    let driver = ffi::driver();
+    let no_driver =
+        || {
+            let why = driver.as_ref().err().map(ToString::to_string);
+            why.map(|why| format!(
+            "there is no NVIDIA driver that works ({why}): install one for CUDA 13.0 or newer \
+             (580 or newer; `nvidia-smi` shows it)"
         ))
+        };
+    ffi::load_cuda(Path::new("libtorch_cuda.so")).map_err(|error| {
+        let half = format!(
+            "the CUDA half of libtorch cannot be loaded ({error}): install the full libtorch with \
+             `TORCH=full make build`"
+        );
+        TorchError::new(match no_driver() {
+            Some(driver) => format!("{half}; and {driver}"),
+            None => half,
+        })
     })?;
-    let devices = ffi::cuda_devices()?;
+    // A driver that is too old, say, is an error here and not a count of none.
+    let devices = ffi::cuda_devices().unwrap_or(0);
     if devices == 0 {
-        return Err(TorchError::new(
-            "libtorch sees no CUDA device: is an NVIDIA driver installed, and a GPU visible (`nvidia-smi`)?",
-        ));
+        return Err(TorchError::new(no_driver().unwrap_or_else(|| {
+            "libtorch sees no CUDA device though there is a driver: is a GPU visible (`nvidia-smi`, \
+             `CUDA_VISIBLE_DEVICES`), and is the driver new enough for CUDA 13.0?"
+                .to_owned()
+        })));
     }
     Ok(devices)
 }

@@ -30,6 +30,7 @@
 
 use std::sync::Arc;
 
+use gpipe_partitioner::Bytes;
 use tch::Device;
 
 use super::device;
@@ -149,6 +150,45 @@ pub fn of_device(device: Device) -> Result<DeviceMemory, TorchError> {
 /// As [`of_device`].
 pub fn reset_device_peak(device: Device) -> Result<(), TorchError> {
     ffi::reset_cuda_peak(cuda_index(device)?)
+}
+
+/// Bytes of memory that programs can still get on a device, and that it has.
+///
+/// # Errors
+/// There is no such device, or the system does not tell.
+pub fn room_on(device: Device) -> Result<(Bytes, Bytes), TorchError> {
+    if device == Device::Cpu {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let line = |name| host_bytes(&text, name);
+        return line("MemAvailable:")
+            .zip(line("MemTotal:"))
+            .ok_or_else(|| TorchError::new("the system does not tell how much memory is free"));
+    }
+    let (free, total) = ffi::cuda_room(cuda_index(device)?)?;
+    Ok((Bytes(free), Bytes(total)))
+}
+
+/// Has the caching allocator of a CUDA device refuse to hold more than `limit`, for the
+/// whole process, as if the device had no more.
+///
+/// # Errors
+/// There is no such device, it has less memory, or it is the CPU, which has no such
+/// limit.
+pub fn limit_device(device: Device, limit: Bytes) -> Result<(), TorchError> {
+    let index = cuda_index(device)?;
+    let (_, total) = room_on(device)?;
+    if limit > total || limit == Bytes(0) {
+        return Err(TorchError::new(format!(
+            "a limit of {limit} for `cuda:{index}`, which has {total}: give one between"
+        )));
+    }
+    ffi::limit_cuda(index, limit.0 as f64 / total.0 as f64)
+}
+
+fn host_bytes(meminfo: &str, name: &str) -> Option<Bytes> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(Bytes(kibibytes * 1024))
 }
 
 fn cuda_index(device: Device) -> Result<usize, TorchError> {
@@ -344,10 +384,46 @@ mod tests {
     }
 
     #[test]
+    fn the_host_tells_its_room() {
+        let text = "MemTotal:  100 kB\nMemFree:  1 kB\nMemAvailable:      50 kB\n";
+        assert_eq!(host_bytes(text, "MemAvailable:"), Some(Bytes(50 * KIB)));
+        assert_eq!(host_bytes("nothing", "MemTotal:"), None);
+        let (free, total) = room_on(Device::Cpu).unwrap();
+        assert!(free <= total && free > Bytes(0));
+    }
+
+    /// What sets the limit calls a virtual function by its place in the class.
+    #[test]
+    fn the_class_of_the_cuda_allocator_begins_as_it_did() {
+        let header = concat!(env!("LIBTORCH"), "/include/c10/cuda/CUDACachingAllocator.h");
+        let text = std::fs::read_to_string(header).unwrap();
+        let class = text
+            .split("class CUDAAllocator : public DeviceAllocator {")
+            .nth(1)
+            .unwrap();
+        let functions: Vec<_> = class
+            .split("virtual ")
+            .skip(1)
+            .take(6)
+            .map(|function| function.split('(').next().unwrap())
+            .collect();
+        let expected = [
+            "void* raw_alloc",
+            "void* raw_alloc_with_stream",
+            "void raw_delete",
+            "void init",
+            "double getMemoryFraction",
+            "void setMemoryFraction",
+        ];
+        assert_eq!(functions, expected);
+    }
+
+    #[test]
     fn the_cpu_has_no_caching_allocator() {
         let error = of_device(Device::Cpu).unwrap_err().to_string();
         assert!(error.contains("memory account"), "{error}");
         assert!(reset_device_peak(Device::Cpu).is_err());
+        assert!(limit_device(Device::Cpu, Bytes(1)).is_err());
         assert!(of_device(Device::Cuda(1000)).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! Stages over libtorch: layers, autograd, random numbers, devices.
 
 mod copies;
+mod cuda;
 mod device;
 mod error;
 mod ffi;
@@ -10,6 +11,7 @@ pub mod layers;
 mod loss;
 pub mod memory;
 mod optim;
+mod out_of_memory;
 mod places;
 mod precision;
 mod recompute;
@@ -19,13 +21,16 @@ mod sizes;
 mod skips;
 mod stage;
 mod step;
+pub mod streams;
 mod values;
 
+pub use cuda::{CudaDevice, CudaReport};
 pub use device::{cuda_available, parse_device};
 pub use error::TorchError;
 pub use layer::{Context, Layer};
 pub use loss::{IntoLoss, Loss, LossFn, on_values};
 pub use optim::{Adam, AdamW, OptimizerKind, Sgd};
+pub use out_of_memory::OutOfMemory;
 pub use precision::Precision;
 pub use recompute::Recompute;
 pub use sequential::Sequential;
@@ -43,6 +48,7 @@ pub use step::NonFinite;
 
 pub(crate) use ffi::copy as copy_tensor;
 pub(crate) use ffi::thread_time;
+pub(crate) use ffi::{forbid_waits, set_numbers};
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub(crate) use stage::{Books, Page, Portable, Role, StageSpec, TorchStage, Used};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::loss::LossFn;
+use super::streams::Fork;
 
 /// What becomes of a step in which a number is not finite (NaN or infinity).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -30,6 +31,8 @@ pub(crate) struct StepSettings {
     /// Number of training steps that succeeded before this one.
     pub(crate) step: u64,
     pub(crate) mode: Mode,
+    /// What the step comes behind, where stages have streams.
+    pub(crate) fork: Option<Arc<Fork>>,
 }
 
 /// Training or inference.
@@ -104,6 +107,6 @@ impl fmt::Debug for StepSettings {
         f.debug_struct("StepSettings")
             .field("step", &self.step)
             .field("train", &train)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

@@ -18,6 +18,8 @@ unsafe extern "C" {
     fn gp_account_reset_peak(account: *mut c_void);
     fn gp_cuda_memory(index: c_int, current: *mut i64, peak: *mut i64) -> c_int;
     fn gp_cuda_reset_peak(index: c_int) -> c_int;
+    fn gp_cuda_room(index: c_int, free: *mut i64, total: *mut i64) -> c_int;
+    fn gp_cuda_limit(index: c_int, fraction: f64) -> c_int;
 }
 
 /// Makes libtorch's CPU allocator count from now on; nothing the second time.
@@ -124,6 +126,20 @@ pub(crate) fn cuda_memory(index: usize) -> Result<(u64, u64)> {
 pub(crate) fn reset_cuda_peak(index: usize) -> Result<()> {
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_cuda_reset_peak(device_index(index)) })
+}
+
+/// Bytes of a CUDA device that are free, for everybody, and that it has.
+pub(crate) fn cuda_room(index: usize) -> Result<(u64, u64)> {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: both places live through the call.
+    check(unsafe { gp_cuda_room(device_index(index), &raw mut free, &raw mut total) })?;
+    Ok((bytes(free), bytes(total)))
+}
+
+/// The caching allocator refuses to take more than this share of the device's memory.
+pub(crate) fn limit_cuda(index: usize, fraction: f64) -> Result<()> {
+    // SAFETY: plain values in, nothing out.
+    check(unsafe { gp_cuda_limit(device_index(index), fraction) })
 }
 
 fn device_index(index: usize) -> c_int {

@@ -10,22 +10,26 @@
 
 mod autocast;
 mod clock;
+mod driver;
 mod gradients;
 mod graph;
 mod memory;
 mod optim;
 mod random;
 mod runtime;
+mod streams;
 mod weightless;
 
 pub(crate) use autocast::*;
 pub(crate) use clock::*;
+pub(crate) use driver::*;
 pub(crate) use gradients::*;
 pub(crate) use graph::*;
 pub(crate) use memory::*;
 pub(crate) use optim::*;
 pub(crate) use random::*;
 pub(crate) use runtime::*;
+pub(crate) use streams::*;
 pub(crate) use weightless::*;
 
 use std::ffi::{CStr, c_char, c_int, c_void};

@@ -14,7 +14,10 @@ unsafe extern "C" {
     fn gp_keep_memory();
     fn gp_threads(out: *mut c_int) -> c_int;
     fn gp_load_cuda(path: *const c_char) -> c_int;
+    fn gp_cuda_loaded() -> c_int;
     fn gp_cuda_devices(out: *mut c_int) -> c_int;
+    fn gp_forbid_waits(forbid: c_int) -> c_int;
+    fn gp_numbers(tf32: c_int, deterministic: c_int) -> c_int;
     fn gp_set_cuda_device(index: c_int) -> c_int;
 }
 
@@ -53,6 +56,27 @@ pub(crate) fn load_cuda(path: &Path) -> Result<()> {
         .map_err(|_| TorchError::new("the path of libtorch_cuda holds a NUL byte"))?;
     // SAFETY: a NUL-terminated string that lives through the call.
     check(unsafe { gp_load_cuda(path.as_ptr()) })
+}
+
+/// Whether `libtorch_cuda` is in the process.
+pub(crate) fn cuda_loaded() -> bool {
+    // SAFETY: nothing in, a number out.
+    unsafe { gp_cuda_loaded() != 0 }
+}
+
+/// Whether matrix products and convolutions of CUDA devices may round single precision
+/// to TF32, and whether only operators are used whose results do not change from run to
+/// run; for the whole process.
+pub(crate) fn set_numbers(tf32: bool, deterministic: bool) -> Result<()> {
+    // SAFETY: plain values in, nothing out.
+    check(unsafe { gp_numbers(c_int::from(tf32), c_int::from(deterministic)) })
+}
+
+/// Whether an operator for which the host would wait for a CUDA device is an error, for
+/// the whole process; `libtorch_cuda` must be loaded.
+pub(crate) fn forbid_waits(forbid: bool) -> Result<()> {
+    // SAFETY: plain values in, nothing out.
+    check(unsafe { gp_forbid_waits(c_int::from(forbid)) })
 }
 
 /// How many CUDA devices libtorch can use; 0 where `libtorch_cuda` is not loaded.

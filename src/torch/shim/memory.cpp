@@ -29,6 +29,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <atomic>
+#include <cmath>
 #include <deque>
 #include <limits>
 #include <mutex>
@@ -263,5 +264,48 @@ GP_API int gp_cuda_reset_peak(int index) {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     auto* allocator = c10::getDeviceAllocator(c10::DeviceType::CUDA);
     allocator->resetPeakStats(static_cast<c10::DeviceIndex>(index));
+  });
+}
+
+// Bytes of a CUDA device that are free, for everybody, and that it has.
+GP_API int gp_cuda_room(int index, int64_t* free, int64_t* total) {
+  return gpipe::guarded([&] {
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    auto* allocator = c10::getDeviceAllocator(c10::DeviceType::CUDA);
+    const auto info = allocator->getMemoryInfo(static_cast<c10::DeviceIndex>(index));
+    *free = static_cast<int64_t>(info.first);
+    *total = static_cast<int64_t>(info.second);
+  });
+}
+
+namespace {
+
+// The beginning of `c10::cuda::CUDACachingAllocator::CUDAAllocator`, whose own header
+// needs CUDA's: the same base, and the same virtual functions in the same order up to
+// the one that is wanted (a test holds it against the header). libtorch has no other
+// way to the limit: this is what `torch.cuda.set_per_process_memory_fraction` calls.
+class CudaAllocator : public c10::DeviceAllocator {
+ public:
+  virtual void* raw_alloc(size_t nbytes) = 0;
+  virtual void* raw_alloc_with_stream(size_t nbytes, void* stream) = 0;
+  virtual void raw_delete(void* ptr) = 0;
+  virtual void init(int device_count) = 0;
+  virtual double getMemoryFraction(c10::DeviceIndex device) = 0;
+  virtual void setMemoryFraction(double fraction, c10::DeviceIndex device) = 0;
+};
+
+}  // namespace
+
+// The caching allocator refuses to take more than this share of the device's memory.
+GP_API int gp_cuda_limit(int index, double fraction) {
+  return gpipe::guarded([&] {
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    auto* any = c10::getDeviceAllocator(c10::DeviceType::CUDA);
+    auto* allocator = static_cast<CudaAllocator*>(any);
+    const auto device = static_cast<c10::DeviceIndex>(index);
+    allocator->setMemoryFraction(fraction, device);
+    const auto set = allocator->getMemoryFraction(device);
+    TORCH_CHECK(std::abs(set - fraction) < 1e-9, "the limit of device ", index, " is ", set,
+                " of its memory after it was set to ", fraction);
   });
 }

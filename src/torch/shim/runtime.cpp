@@ -3,6 +3,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/version.h>
 
@@ -10,6 +11,7 @@
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
+#include <stdlib.h>
 
 std::string& gpipe::last_error() {
   static thread_local std::string message;
@@ -55,6 +57,42 @@ GP_API int gp_load_cuda(const char* path) {
       const char* why = dlerror();
       TORCH_CHECK(false, why == nullptr ? "cannot load libtorch_cuda" : why);
     }
+  });
+}
+
+// Whether libtorch_cuda is in the process.
+GP_API int gp_cuda_loaded() {
+  int loaded = 0;
+  gpipe::guarded([&] { loaded = at::detail::getCUDAHooks().versionCUDART() > 0 ? 1 : 0; });
+  return loaded;
+}
+
+// TF32 for matrix products and convolutions, and operators whose results do not change
+// from run to run; for the whole process.
+GP_API int gp_numbers(int tf32, int deterministic) {
+  return gpipe::guarded([&] {
+    auto& context = at::globalContext();
+    if (deterministic != 0) {
+      // cuBLAS reads it when it is first used, and libtorch insists on it.
+      setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+    }
+    context.setAllowTF32CuBLAS(tf32 != 0);
+    context.setAllowTF32CuDNN(tf32 != 0);
+    context.setDeterministicAlgorithms(deterministic != 0, /*warn_only=*/false);
+    context.setDeterministicCuDNN(deterministic != 0);
+    context.setBenchmarkCuDNN(deterministic == 0 && context.benchmarkCuDNN());
+  });
+}
+
+// Whether an operator for which the host would wait for a CUDA device is an error (for
+// the whole process). The switch is a variable of libc10_cuda; its own header needs
+// CUDA's.
+GP_API int gp_forbid_waits(int forbid) {
+  return gpipe::guarded([&] {
+    auto* mode = static_cast<int*>(
+        dlsym(RTLD_DEFAULT, "_ZZN3c104cuda13warning_stateEvE14warning_state_"));
+    TORCH_CHECK(mode != nullptr, "libc10_cuda is not loaded, or has no switch for waits of the host");
+    *mode = forbid != 0 ? 2 : 0;
   });
 }
 

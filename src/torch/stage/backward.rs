@@ -65,6 +65,10 @@ impl TorchStage {
             let mut live = match held {
                 Held::Live(live) => live,
                 Held::Inputs(inputs) => self.recompute(number, &inputs, pass)?,
+                Held::Stowed(stowed) => {
+                    let inputs = self.fetch(stowed)?;
+                    self.recompute(number, &inputs, pass)?
+                }
             };
             *main = self.go_back(&mut live, half, std::mem::take(main), transit)?;
             if half == Half::Input {
@@ -102,12 +106,15 @@ impl TorchStage {
         settings: &StepSettings,
     ) -> anyhow::Result<Vec<Values>> {
         let mut flight = self.take_flight(micro)?;
-        let kept = |held: &Held| matches!(held, Held::Inputs(_));
+        let kept = |held: &Held| !matches!(held, Held::Live(_));
         // Segments before it wait for their turn: together they would take the
         // memory that recomputing saves.
-        if let Some(number) = flight.segments.iter().rposition(kept)
-            && let Held::Inputs(inputs) = flight.segments.remove(number)
-        {
+        if let Some(number) = flight.segments.iter().rposition(kept) {
+            let inputs = match flight.segments.remove(number) {
+                Held::Inputs(inputs) => inputs,
+                Held::Stowed(stowed) => self.fetch(stowed)?,
+                Held::Live(_) => anyhow::bail!("a segment that is kept is not to be recomputed"),
+            };
             let live = self.recompute(number, &inputs, again(micro, settings))?;
             flight.segments.insert(number, Held::Live(live));
         }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use tch::Tensor;
 
+use super::stow::Stowed;
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Graph, Sink};
 use crate::torch::values::Values;
@@ -27,6 +28,8 @@ pub(super) enum Held {
     Live(Live),
     /// What it needs to compute them again.
     Inputs(Inputs),
+    /// The same in the host's memory.
+    Stowed(Stowed),
 }
 
 /// What a segment is given, and keeps where it recomputes.

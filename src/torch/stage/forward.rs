@@ -57,7 +57,12 @@ impl TorchStage {
                 Some(live) if !redo => (passed.outputs, Held::Live(live)),
                 _ => {
                     let outputs = passed.outputs.try_map(|tensor| hand_over(&tensor))?;
-                    (outputs, Held::Inputs(inputs))
+                    let held = if self.route.offload {
+                        Held::Stowed(self.stow(inputs)?)
+                    } else {
+                        Held::Inputs(inputs)
+                    };
+                    (outputs, held)
                 }
             };
             flight.segments.push(held);
@@ -183,9 +188,8 @@ impl TorchStage {
             anyhow::ensure!(finite(&loss.value)?, "the loss is not finite");
         }
         self.running = Running::Nothing;
-        let weight = loss
-            .weight
-            .map(|weight| Tensor::from(weight).to_device(self.device));
+        // A number of the host: it stays there.
+        let weight = loss.weight.map(Tensor::from);
         // The caller keeps it to the end of the step. A copy: libtorch's own mean of
         // squares, say, is one number at the beginning of a whole batch's memory.
         let value = ffi::copy(&loss.value.f_detach()?)?;

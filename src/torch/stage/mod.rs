@@ -17,9 +17,11 @@ mod ledger;
 mod portable;
 mod run;
 mod segment;
+mod stow;
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use gpipe_partitioner::{Action, Kind, MicroId};
@@ -27,12 +29,14 @@ use tch::{Device, Tensor};
 
 use super::error::TorchError;
 use super::optim::OptimizerState;
+use super::out_of_memory::OutOfMemory;
 use super::precision::Precision;
 use super::recompute::Recompute;
 use super::rng;
 use super::sequential::{BuiltLayer, LayerBuilder};
 use super::skips::Skip;
 use super::step::{Mode, StepSettings};
+use super::streams::{Lane, Parcel, Route};
 use super::values::Values;
 use crate::engine::Stage;
 use flight::{Flight, Half};
@@ -58,12 +62,17 @@ pub(crate) struct StageSpec {
     pub(crate) precision: Precision,
     /// Where its activations are counted, where that is asked for.
     pub(crate) books: Option<Books>,
+    /// Where what it sends goes.
+    pub(crate) route: Route,
 }
 
 /// Consecutive layers on one device.
 #[derive(Debug)]
 pub(crate) struct TorchStage {
     device: Device,
+    /// Its thread's streams, shared with the thread's other stages.
+    lane: Rc<Lane>,
+    route: Route,
     first: bool,
     last: bool,
     layers: Vec<BuiltLayer>,
@@ -113,7 +122,7 @@ enum Running {
 
 impl TorchStage {
     /// Builds the stage's layers on its device, on the thread that will run them.
-    pub(crate) fn build(spec: &StageSpec) -> anyhow::Result<Self> {
+    pub(crate) fn build(spec: &StageSpec, lane: &Rc<Lane>) -> anyhow::Result<Self> {
         let ledger = spec.books.as_ref().map(Books::ledger).transpose()?;
         let charged = ledger.as_ref().and_then(Ledger::charge);
         let layers: Vec<_> = spec
@@ -131,6 +140,8 @@ impl TorchStage {
             .collect();
         Ok(Self {
             device: spec.device,
+            lane: Rc::clone(lane),
+            route: spec.route.clone(),
             first: spec.number == 0,
             last: spec.last,
             layers,
@@ -158,6 +169,11 @@ impl TorchStage {
             ledger,
             running: Running::Nothing,
         })
+    }
+
+    /// The streams of its thread.
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.lane
     }
 
     /// The skips from earlier stages and to later ones, by their numbers.
@@ -194,8 +210,9 @@ impl TorchStage {
             .ok_or_else(|| anyhow::anyhow!("an action outside of a step"))
     }
 
-    fn receive(&self, values: Values) -> Result<Values, TorchError> {
-        values.try_map(|tensor| {
+    /// What arrived, where the stage computes.
+    fn receive(&self, parcel: Parcel) -> Result<Values, TorchError> {
+        self.lane.receive(parcel)?.try_map(|tensor| {
             if tensor.device() == self.device {
                 return Ok(tensor);
             }
@@ -204,37 +221,49 @@ impl TorchStage {
         })
     }
 
-    fn run_action(&mut self, action: Action, inputs: Vec<Values>) -> anyhow::Result<Vec<Values>> {
+    fn run_action(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
         let settings = self.settings()?;
+        self.running = Running::Nothing;
         let inputs: Vec<Values> = inputs
             .into_iter()
-            .map(|values| self.receive(values))
+            .map(|parcel| self.receive(parcel))
             .collect::<Result<_, _>>()?;
-        self.running = Running::Nothing;
+        let begin = self.lane.acts(action, &inputs)?;
+        let outputs = self.compute(action, inputs, &settings)?;
+        Ok(self.lane.send(action, begin, outputs, &self.route)?)
+    }
+
+    fn compute(
+        &mut self,
+        action: Action,
+        inputs: Vec<Values>,
+        settings: &StepSettings,
+    ) -> anyhow::Result<Vec<Values>> {
         let micro = action.micro;
         match (action.kind, &settings.mode) {
-            (Kind::Forward, Mode::Infer) => self.infer(micro, inputs, &settings),
-            (Kind::Forward, Mode::Train { .. }) => self.forward(micro, inputs, &settings),
+            (Kind::Forward, Mode::Infer) => self.infer(micro, inputs, settings),
+            (Kind::Forward, Mode::Train { .. }) => self.forward(micro, inputs, settings),
             (Kind::Backward, Mode::Train { .. }) => {
-                self.backward(Half::Joint, micro, inputs, &settings)
+                self.backward(Half::Joint, micro, inputs, settings)
             }
             (Kind::BackwardInput, Mode::Train { .. }) => {
-                self.backward(Half::Input, micro, inputs, &settings)
+                self.backward(Half::Input, micro, inputs, settings)
             }
-            (Kind::BackwardWeight, Mode::Train { .. }) => self.backward_weight(micro, &settings),
-            (Kind::Recompute, Mode::Train { .. }) => self.recompute_ahead(micro, &settings),
+            (Kind::BackwardWeight, Mode::Train { .. }) => self.backward_weight(micro, settings),
+            (Kind::Recompute, Mode::Train { .. }) => self.recompute_ahead(micro, settings),
             (_, Mode::Infer) => anyhow::bail!("no {action} in inference"),
         }
     }
 }
 
 impl Stage for TorchStage {
-    type Value = Values;
+    type Value = Parcel;
     type Step = StepSettings;
 
     fn begin(&mut self, step: &Arc<StepSettings>) -> anyhow::Result<()> {
         self.running = Running::Nothing;
         self.settings = Some(Arc::clone(step));
+        self.lane.begin(step.fork.as_deref())?;
         // What an earlier step left must be out of reach of this one's abort.
         self.settle()?;
         self.saved_buffers.clear();
@@ -248,10 +277,13 @@ impl Stage for TorchStage {
         Ok(())
     }
 
-    fn run(&mut self, action: Action, inputs: Vec<Values>) -> anyhow::Result<Vec<Values>> {
+    fn run(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
         self.measured(action.kind, |stage| {
             let done = super::caught(|| stage.run_action(action, inputs));
-            done.map_err(|error| stage.precision.explain(stage.device, error))
+            done.map_err(|error| {
+                let error = OutOfMemory::explain(stage.device, error);
+                stage.precision.explain(stage.device, error)
+            })
         })
     }
 
@@ -259,7 +291,7 @@ impl Stage for TorchStage {
         let settings = self.settings.take();
         self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
         self.running = Running::Nothing;
-        Ok(())
+        Ok(self.lane.end()?)
     }
 
     fn abort(&mut self) {

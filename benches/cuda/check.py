@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Runs the CUDA tests and benchmarks that lie beside this file.
+
+    python3 cuda-check/check.py [--out FOLDER]
+
+Needs an NVIDIA GPU, its driver, and Python with PyTorch 2.11 for CUDA; neither cargo nor
+network. Writes `check.json` and `check.txt`, into the folder it is called from unless
+`--out` names another. Exits with 0 if all went well, 1 if something failed, 3 if there is no
+GPU: nothing was shown then.
+"""
+
+import argparse
+import datetime
+import importlib.util
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+WANTED = "2.11.0"
+
+
+def torch_folder():
+    """Where PyTorch is, without importing it."""
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.origin:
+        sys.exit("error: this Python has no PyTorch: `pip install torch==2.11.0`, or run this "
+                 "with the Python that has it")
+    return pathlib.Path(found.origin).parent
+
+
+def torch_version(folder):
+    for line in (folder / "version.py").read_text().splitlines():
+        if line.startswith("__version__"):
+            return line.split("'")[1]
+    return "unknown"
+
+
+def environment(folder):
+    """Has binaries find libtorch, and libtorch NVIDIA's libraries."""
+    libraries = [folder / "lib", *sorted(folder.parent.glob("nvidia/*/lib"))]
+    before = os.environ.get("LD_LIBRARY_PATH")
+    paths = [str(path) for path in libraries] + ([before] if before else [])
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(paths)}
+
+
+def run(command, env, limit):
+    """What a command printed, and how it ended."""
+    try:
+        done = subprocess.run([str(part) for part in command], env=env, timeout=limit,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return {"status": done.returncode, "output": done.stdout}
+    except subprocess.TimeoutExpired as late:
+        output = late.stdout or b""
+        output = output if isinstance(output, str) else output.decode(errors="replace")
+        return {"status": None, "output": output + f"\nstopped after {limit} s"}
+    except OSError as error:
+        return {"status": None, "output": str(error)}
+
+
+def with_json(name, env, limit):
+    """A command that writes a file of JSON; what is in it, and the run."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "out.json"
+        done = run([HERE / name, "--json", path], env, limit)
+        try:
+            return json.loads(path.read_text()), done
+        except (OSError, ValueError):
+            return None, done
+
+
+def last_object(text):
+    """The JSON object that the last line of an output is."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            return json.loads(line)
+    return None
+
+
+def described(env):
+    done = run([HERE / "gpipe-rs", "env", "--json"], env, 120)
+    return last_object(done["output"]) or {"cuda_devices": 0, "cuda_missing": done["output"].strip()}
+
+
+def number(value, *path):
+    for key in path:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, (int, float)) else None
+
+
+def judged(benches, eager):
+    """Each claim about speed: what it is, what was measured, whether it holds."""
+    own, theirs = number(benches, "gpt2_one_stage", "median_ms"), number(eager, "median_ms")
+    ratio = own / theirs if own and theirs else None
+    copies = number(benches, "copies_behind_computation", "step_over_longer")
+    two = number(benches, "gpt2_two_stages_one_card", "ratio")
+    peak = number(benches, "gpt2_xl_under_a_limit", "peak_bytes")
+    limit = number(benches, "gpt2_xl_under_a_limit", "limit_bytes")
+    trained = number(benches, "gpt2_xl_under_a_limit", "step", "median_ms")
+    waits = number(benches, "host_share", "host_waits_in_a_step")
+    claims = [
+        ("gpt2, bf16, 1 stage: step over PyTorch eager's", ratio, 1.0),
+        ("gpt2, bf16, 2 stages on one card: step over that of 1", two, 1.05),
+        ("copies of 64 MiB: step over the longer of compute and copy", copies, 1.10),
+        ("waits of the host inside of a step", waits, 0),
+        ("gpt2-xl under its limit: peak over the limit",
+         peak / limit if peak and limit and trained else None, 1.0),
+    ]
+    return [{"claim": claim, "measured": value, "at_most": most,
+             "holds": None if value is None else value <= most}
+            for claim, value, most in claims]
+
+
+def summary(report):
+    lines = [f"gpipe-rs CUDA check, {report['date']}, commit {report['commit']}",
+             f"host      {report['host']}, Python {report['python']}, PyTorch {report['torch']}"]
+    for device in report["environment"].get("cuda", []):
+        lines.append(f"{device['device']}    {device['name']}, {device['memory'] / 2**30:.1f} GiB")
+    missing = report["environment"].get("cuda_missing")
+    if missing:
+        lines += ["", "There is no GPU to check: every CUDA test and benchmark was skipped.",
+                  f"Reason: {missing}"]
+    tests = report["tests"] or []
+    counts = {word: sum(test["result"] == word for test in tests)
+              for word in ("passed", "failed", "skipped")}
+    lines += ["", "tests     " + ", ".join(f"{count} {word}" for word, count in counts.items())]
+    for test in tests:
+        if test["result"] == "failed":
+            lines.append(f"  failed: {test['name']}: {test['why'].splitlines()[0]}")
+    if report["tests"] is None:
+        lines.append("  the tests did not come to their end; their output is in check.json")
+    lines += ["", "claims"]
+    for claim in report["claims"]:
+        measured = claim["measured"]
+        verdict = {None: "not measured", True: "holds", False: "DOES NOT HOLD"}[claim["holds"]]
+        text = "" if measured is None else f" {measured:.3f} (at most {claim['at_most']})"
+        lines.append(f"  {claim['claim']}:{text} {verdict}")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", default=".", help="where to write check.json and check.txt")
+    out = pathlib.Path(parser.parse_args().out)
+    folder = torch_folder()
+    version = torch_version(folder)
+    if version.split("+")[0] != WANTED:
+        sys.exit(f"error: PyTorch {WANTED} is needed, this Python has {version}")
+    env = environment(folder)
+    machine = described(env)
+    print("running the CUDA tests", flush=True)
+    tests, tests_run = with_json("cuda-tests", env, 1200)
+    print("running the CUDA benchmarks", flush=True)
+    benches, benches_run = with_json("cuda-benches", env, 1200)
+    print("running the same model in PyTorch", flush=True)
+    eager_run = run([sys.executable, HERE / "eager.py"], env, 600)
+    eager = last_object(eager_run["output"])
+    commit = HERE / "commit.txt"
+    report = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit.read_text().strip() if commit.exists() else "unknown",
+        "host": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": version,
+        "environment": machine,
+        "tests": tests,
+        "benches": benches,
+        "eager": eager,
+        "claims": judged(benches or {}, eager or {}),
+        "runs": {"tests": tests_run, "benches": benches_run, "eager": eager_run},
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "check.json").write_text(json.dumps(report, indent=1) + "\n")
+    text = summary(report)
+    (out / "check.txt").write_text(text)
+    print("\n" + text)
+    if not machine.get("cuda_devices"):
+        sys.exit(3)
+    failed = tests_run["status"] != 0 or benches_run["status"] != 0
+    wrong = any(claim["holds"] is False for claim in report["claims"])
+    sys.exit(1 if failed or wrong or tests is None or benches is None else 0)
+
+
+if __name__ == "__main__":
+    main()

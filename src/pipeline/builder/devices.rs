@@ -1,0 +1,151 @@
+//! What can be chosen about devices: streams, memory, numbers.
+
+use gpipe_partitioner::{Bytes, LayerId, Partition, StageId};
+use tch::Device;
+
+use super::PipelineBuilder;
+use crate::error::Error;
+use crate::pipeline::stages::Accelerators;
+use crate::torch::streams::{Layer, Place, Recorder, Route};
+use crate::torch::{self, Skip};
+
+impl PipelineBuilder {
+    /// Has each CUDA device refuse to hold more than this, as if it had no more, for the
+    /// whole process and from now on (see
+    /// [`limit_device`](crate::memory::limit_device)). What does not fit is an
+    /// [`OutOfMemory`](crate::OutOfMemory).
+    #[must_use]
+    pub fn memory_limit(mut self, limit: Bytes) -> Self {
+        self.memory_limit = Some(limit);
+        self
+    }
+
+    /// Has the devices stand for the recorder's accelerators: what these would be told
+    /// is written down, while everything is computed on the CPU. The recorder has a
+    /// place for each entry of the list of devices.
+    #[must_use]
+    pub fn record_streams(mut self, recorder: &Recorder) -> Self {
+        self.recorder = Some(recorder.clone());
+        self
+    }
+
+    /// The stages, by number, that keep what they recompute from (their inputs, or those
+    /// of each layer) in the host's memory between forward and backward. On a GPU it goes
+    /// and comes on side streams, through page-locked memory; on the CPU it is a copy. No
+    /// number changes. Such a stage recomputes in full or in part.
+    #[must_use]
+    pub fn offload(mut self, stages: &[usize]) -> Self {
+        self.offload = stages.to_vec();
+        self
+    }
+
+    /// Whether matrix products and convolutions on CUDA devices may round the numbers
+    /// that they multiply to TF32 (10 bits behind the point), which is several times as
+    /// fast; off in PyTorch's defaults for matrix products. For the whole process.
+    #[must_use]
+    pub fn tf32(mut self, allow: bool) -> Self {
+        self.numbers.get_or_insert((false, false)).0 = allow;
+        self
+    }
+
+    /// Whether only operators are used whose results do not change from run to run,
+    /// which some of a CUDA device's do for speed; one that has no such form is an
+    /// error. For the whole process. Makes the promise of equal bits over cuts and
+    /// schedules hold on CUDA devices; on the CPU it holds anyway.
+    #[must_use]
+    pub fn deterministic(mut self, deterministic: bool) -> Self {
+        self.numbers.get_or_insert((false, false)).1 = deterministic;
+        self
+    }
+
+    /// Has a step fail in which an operator makes the host wait for a CUDA device (a
+    /// layer that reads a number, say), with an error that names the layer: such waits
+    /// keep the device idle. For finding out; the very first step may need some.
+    #[must_use]
+    pub fn forbid_host_waits(mut self, forbid: bool) -> Self {
+        self.forbid_host_waits = forbid;
+        self
+    }
+
+    pub(super) fn check_offload(&self, partition: &Partition) -> Result<(), Error> {
+        let stages = partition.stages();
+        for &stage in &self.offload {
+            if stage >= stages {
+                return Err(Error::Settings(format!(
+                    "stage {stage} is to offload, but there are {stages}, numbered from 0"
+                )));
+            }
+            let layers = partition.range(StageId(stage));
+            if !self.recompute.touches(stage, &layers) {
+                return Err(Error::Settings(format!(
+                    "stage {stage} is to offload, but recomputes nothing: what is kept in the \
+                     host's memory is what it recomputes from (set `recompute` for it)"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn limit_memory(&self) -> Result<(), Error> {
+        let Some(limit) = self.memory_limit else {
+            return Ok(());
+        };
+        let mut limited = false;
+        for device in self.devices.iter().filter(|device| device.is_cuda()) {
+            let set = torch::memory::limit_device(*device, limit);
+            set.map_err(|error| Error::Settings(error.to_string()))?;
+            limited = true;
+        }
+        if limited {
+            return Ok(());
+        }
+        Err(Error::Settings(format!(
+            "a memory limit of {limit}, but no CUDA device: the CPU's memory is the system's to limit"
+        )))
+    }
+
+    /// The devices that have streams, if any has.
+    pub(super) fn accelerators(&self) -> Result<Option<Accelerators>, Error> {
+        if let Some(recorder) = &self.recorder {
+            let (places, devices) = (recorder.places(), self.devices.len());
+            if places.len() != devices || self.devices.iter().any(|d| *d != Device::Cpu) {
+                return Err(Error::Settings(format!(
+                    "a recorder of {} places for {devices} devices: it stands in for CPU devices, \
+                     one place each",
+                    places.len()
+                )));
+            }
+            let layer = Layer::Recorder(recorder.clone());
+            return Ok(Some(Accelerators::new(layer, places.to_vec())));
+        }
+        let places: Vec<Place> = self.devices.iter().map(|d| Place::of(*d)).collect();
+        let any = places.iter().any(|place| *place != Place::Host);
+        let mut all = Accelerators::new(Layer::Cuda, places);
+        all.forbid_host_waits = self.forbid_host_waits;
+        Ok(any.then_some(all))
+    }
+}
+
+/// Where what a stage sends goes: `places` are those of the stages.
+pub(super) fn route(
+    stage: usize,
+    partition: &Partition,
+    places: &[Place],
+    skips: &[Skip],
+) -> Route {
+    let of = |layer: usize| partition.stage_of(LayerId(layer)).index();
+    let place = |stage: usize| places.get(stage).copied();
+    let leaving = skips
+        .iter()
+        .filter(|s| of(s.from) == stage && of(s.to) != stage);
+    let coming = skips
+        .iter()
+        .filter(|s| of(s.to) == stage && of(s.from) != stage);
+    let next = std::iter::once(place(stage + 1));
+    let before = std::iter::once(stage.checked_sub(1).and_then(place));
+    Route {
+        forward: next.chain(leaving.map(|s| place(of(s.to)))).collect(),
+        backward: before.chain(coming.map(|s| place(of(s.from)))).collect(),
+        offload: false,
+    }
+}

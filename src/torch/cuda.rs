@@ -1,0 +1,83 @@
+//! What there is of CUDA on this machine, and what is missing.
+
+use gpipe_partitioner::Bytes;
+use serde::Serialize;
+use tch::Device;
+
+use super::device::cuda_available;
+use super::ffi;
+use super::memory;
+
+/// A CUDA device as its driver and libtorch describe it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CudaDevice {
+    /// Its name here: `cuda:0`, ….
+    pub device: String,
+    /// Its maker's name for it.
+    pub name: String,
+    /// What it can compute, such as `9.0`.
+    pub compute_capability: String,
+    /// Bytes of memory that it has.
+    pub memory: Bytes,
+    /// Bytes that are free; none where libtorch does not tell.
+    pub free: Option<Bytes>,
+    /// The devices whose memory it can reach by itself.
+    pub peers: Vec<String>,
+}
+
+/// What there is of CUDA.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CudaReport {
+    /// The newest CUDA that the NVIDIA driver can run; none without a driver.
+    pub driver: Option<String>,
+    /// The CUDA that libtorch was made with; none where its CUDA half is not there.
+    pub libtorch_cuda: Option<String>,
+    /// The devices that pipelines can use.
+    pub devices: Vec<CudaDevice>,
+    /// What is missing, and what to do about it; none where devices can be used.
+    pub missing: Option<String>,
+}
+
+impl CudaReport {
+    /// Looks for all of it. Loads the CUDA half of libtorch, where it is there.
+    pub fn new() -> Self {
+        let usable = cuda_available();
+        let driver = ffi::driver();
+        let count = usable.as_ref().map_or(0, |count| *count);
+        Self {
+            driver: driver.ok().map(|(version, _)| version),
+            libtorch_cuda: ffi::cuda_loaded()
+                .then(ffi::cuda_version)
+                .and_then(Result::ok),
+            devices: (0..count)
+                .filter_map(|index| describe(index, count))
+                .collect(),
+            missing: usable.err().map(|why| why.to_string()),
+        }
+    }
+}
+
+impl Default for CudaReport {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn describe(index: usize, count: usize) -> Option<CudaDevice> {
+    let (name, bytes, compute_capability) = ffi::driver_device(index).ok()?;
+    let reaches = |other: &usize| *other != index && ffi::driver_peers(index, *other) == Ok(true);
+    let room = memory::room_on(Device::Cuda(index)).ok();
+    Some(CudaDevice {
+        device: format!("cuda:{index}"),
+        name,
+        compute_capability,
+        memory: Bytes(bytes),
+        free: room.map(|(free, _)| free),
+        peers: (0..count)
+            .filter(reaches)
+            .map(|other| format!("cuda:{other}"))
+            .collect(),
+    })
+}

@@ -1,0 +1,171 @@
+//! Streams, events and copies of CUDA devices (see `shim/streams.cpp`).
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use tch::Tensor;
+
+use super::{Result, TensorPtr, check, lend, own};
+use crate::torch::error::TorchError;
+
+unsafe extern "C" {
+    fn gp_stream_new(device: c_int, id: *mut i64) -> c_int;
+    fn gp_stream_current(device: c_int, id: *mut i64) -> c_int;
+    fn gp_stream_enter(device: c_int, id: i64, before: *mut i64) -> c_int;
+    fn gp_event_record(device: c_int, id: i64, out: *mut *mut c_void) -> c_int;
+    fn gp_event_free(event: *mut c_void);
+    fn gp_event_block(event: *const c_void, device: c_int, id: i64) -> c_int;
+    fn gp_event_synchronize(event: *const c_void) -> c_int;
+    fn gp_event_elapsed(from: *const c_void, to: *const c_void, out: *mut f64) -> c_int;
+    fn gp_record_stream(tensor: TensorPtr, device: c_int, id: i64) -> c_int;
+    fn gp_copy_to(tensor: TensorPtr, device: c_int, out: *mut TensorPtr) -> c_int;
+    fn gp_watched_copy(
+        tensor: TensorPtr,
+        log: *mut c_void,
+        number: u64,
+        freed: extern "C" fn(*mut c_void, u64),
+        out: *mut TensorPtr,
+    ) -> c_int;
+}
+
+/// A new stream of a CUDA device, by its id.
+pub(crate) fn new_stream(device: usize) -> Result<i64> {
+    let mut id = 0;
+    // SAFETY: `id` lives through the call.
+    check(unsafe { gp_stream_new(index(device), &raw mut id) })?;
+    Ok(id)
+}
+
+/// The calling thread's current stream of a CUDA device.
+pub(crate) fn current_stream(device: usize) -> Result<i64> {
+    let mut id = 0;
+    // SAFETY: `id` lives through the call.
+    check(unsafe { gp_stream_current(index(device), &raw mut id) })?;
+    Ok(id)
+}
+
+/// Makes a stream the calling thread's current one of its device; gives the one before.
+pub(crate) fn enter_stream(device: usize, id: i64) -> Result<i64> {
+    let mut before = 0;
+    // SAFETY: the id is one that libtorch has given for this device; `before` lives
+    // through the call.
+    check(unsafe { gp_stream_enter(index(device), id, &raw mut before) })?;
+    Ok(before)
+}
+
+/// A point in a stream of a CUDA device.
+#[derive(Debug)]
+pub(crate) struct RawEvent {
+    pointer: NonNull<c_void>,
+}
+
+// SAFETY: an event is recorded once, before anybody else has it; what is done with it
+// after that are calls of the CUDA runtime that any thread may make.
+unsafe impl Send for RawEvent {}
+// SAFETY: as above.
+unsafe impl Sync for RawEvent {}
+
+impl RawEvent {
+    /// The end of what is in the stream now.
+    pub(crate) fn record(device: usize, stream: i64) -> Result<Self> {
+        let mut out = ptr::null_mut();
+        // SAFETY: `out` holds an owned event after a successful call.
+        check(unsafe { gp_event_record(index(device), stream, &raw mut out) })?;
+        let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no event"))?;
+        Ok(Self { pointer })
+    }
+
+    /// What comes into the stream from now on waits for the event.
+    pub(crate) fn block(&self, device: usize, stream: i64) -> Result<()> {
+        // SAFETY: the event is alive.
+        check(unsafe { gp_event_block(self.pointer.as_ptr(), index(device), stream) })
+    }
+
+    /// The host waits for the event.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        // SAFETY: the event is alive.
+        check(unsafe { gp_event_synchronize(self.pointer.as_ptr()) })
+    }
+
+    /// Milliseconds from this event to another of the same device, both of them over.
+    pub(crate) fn milliseconds_to(&self, other: &Self) -> Result<f64> {
+        let mut out = 0.0;
+        // SAFETY: both events are alive, and `out` lives through the call.
+        check(unsafe {
+            gp_event_elapsed(self.pointer.as_ptr(), other.pointer.as_ptr(), &raw mut out)
+        })?;
+        Ok(out)
+    }
+}
+
+impl Drop for RawEvent {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is owned by `self` and freed once.
+        unsafe { gp_event_free(self.pointer.as_ptr()) }
+    }
+}
+
+/// The tensor's memory is nobody else's before what is in the stream when the tensor is
+/// freed is over.
+pub(crate) fn record_stream(tensor: &Tensor, device: usize, stream: i64) -> Result<()> {
+    // SAFETY: the tensor is alive through the call.
+    check(unsafe { gp_record_stream(lend(tensor), index(device), stream) })
+}
+
+/// A copy on a CUDA device, or (none) in page-locked memory of the host, on the current
+/// streams; the host does not wait.
+pub(crate) fn copy_to(tensor: &Tensor, device: Option<usize>) -> Result<Tensor> {
+    let mut out = ptr::null_mut();
+    // SAFETY: the tensor is alive; `out` is a new tensor on success.
+    unsafe {
+        check(gp_copy_to(
+            lend(tensor),
+            device.map_or(-1, index),
+            &raw mut out,
+        ))?;
+        own(out)
+    }
+    .ok_or_else(|| TorchError::new("a copy gave no tensor"))
+}
+
+/// Who wants to know of the end of watched copies.
+pub(crate) trait Watcher: Send + Sync {
+    /// The memory of the copy with this number is about to be freed, on the thread
+    /// that dropped its last handle. Must not panic, and must not drop tensors.
+    fn freed(&self, number: u64);
+}
+
+/// A copy in the host's memory whose end the watcher is told.
+pub(crate) fn watched_copy<W: Watcher>(
+    tensor: &Tensor,
+    watcher: &Arc<W>,
+    number: u64,
+) -> Result<Tensor> {
+    extern "C" fn freed<W: Watcher>(log: *mut c_void, number: u64) {
+        // SAFETY: `log` is what `into_raw` gave for this copy, and this is its one end.
+        let watcher = unsafe { Arc::from_raw(log.cast_const().cast::<W>()) };
+        watcher.freed(number);
+    }
+    let log = Arc::into_raw(Arc::clone(watcher))
+        .cast_mut()
+        .cast::<c_void>();
+    let mut out = ptr::null_mut();
+    // SAFETY: the tensor is alive; `log` is handed over to the copy, which gives it to
+    // `freed` once; `out` is a new tensor on success.
+    unsafe {
+        check(gp_watched_copy(
+            lend(tensor),
+            log,
+            number,
+            freed::<W>,
+            &raw mut out,
+        ))?;
+        own(out)
+    }
+    .ok_or_else(|| TorchError::new("a copy gave no tensor"))
+}
+
+fn index(device: usize) -> c_int {
+    c_int::try_from(device).unwrap_or(c_int::MAX)
+}

@@ -1,0 +1,145 @@
+//! What a device that is full says, in numbers.
+
+use std::fmt::Write as _;
+
+use gpipe_partitioner::Bytes;
+use tch::Device;
+use thiserror::Error;
+
+use super::memory;
+
+/// A device has not enough memory for what was to be computed.
+///
+/// It is a cause of the [`StageError`](crate::engine::StageError) that names stage, layer
+/// and micro-batch. The step is undone, and the pipeline can be used on.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{}", self.sentence())]
+#[non_exhaustive]
+pub struct OutOfMemory {
+    /// The device: `cpu`, `cuda:0`, ….
+    pub device: String,
+    /// What was asked for.
+    pub asked: Option<Bytes>,
+    /// What was free.
+    pub free: Option<Bytes>,
+    /// What the process may take, where that is limited.
+    pub limit: Option<Bytes>,
+}
+
+impl OutOfMemory {
+    fn sentence(&self) -> String {
+        let mut text = format!("{} is out of memory", self.device);
+        let known = [
+            (": ", self.asked, "asked for"),
+            (", ", self.free, "free"),
+            (", ", self.limit, "allowed"),
+        ];
+        for (before, bytes, what) in known {
+            if let Some(bytes) = bytes {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "{before}{bytes} {what}");
+            }
+        }
+        text + " (use more micro-batches, which are smaller; recompute; or give this stage \
+                fewer layers)"
+    }
+
+    /// What an error of libtorch on this device says, if it is of this kind.
+    fn read(device: Device, text: &str) -> Option<Self> {
+        if let Some((_, text)) = text.split_once("CUDA out of memory. Tried to allocate ") {
+            return Some(Self {
+                device: name(device),
+                asked: quantity(text),
+                free: before(text, " is free"),
+                limit: before(text, " allowed"),
+            });
+        }
+        // The host's allocator.
+        let (_, text) = text.split_once("can't allocate memory: you tried to allocate ")?;
+        let room = memory::room_on(Device::Cpu).ok();
+        Some(Self {
+            device: name(Device::Cpu),
+            asked: quantity(text),
+            free: room.map(|(free, _)| free),
+            limit: None,
+        })
+    }
+
+    /// Puts it in front of an error that is of this kind.
+    pub(crate) fn explain(device: Device, error: anyhow::Error) -> anyhow::Error {
+        let told = error
+            .chain()
+            .find_map(|cause| Self::read(device, &cause.to_string()));
+        match told {
+            Some(told) => error.context(told),
+            None => error,
+        }
+    }
+}
+
+fn name(device: Device) -> String {
+    match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        _ => "cpu".to_owned(),
+    }
+}
+
+/// The quantity at the beginning of a text: `2.00 GiB. …`, `512 bytes`.
+fn quantity(text: &str) -> Option<Bytes> {
+    let mut words = text.split_whitespace();
+    let number = words.next()?;
+    let unit = words
+        .next()?
+        .trim_matches(|c: char| !c.is_ascii_alphabetic());
+    let unit = if unit == "bytes" { "B" } else { unit };
+    format!("{number}{unit}").parse().ok()
+}
+
+/// The quantity right before some words.
+fn before(text: &str, words: &str) -> Option<Bytes> {
+    let (text, _) = text.split_once(words)?;
+    let mut last = text.split_whitespace().rev();
+    let (unit, number) = (last.next()?, last.next()?);
+    quantity(&format!("{number} {unit}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cudas_message_is_read() {
+        let text = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total capacity \
+                    of 79.15 GiB of which 1.25 GiB is free. Process 7 has 1.00 GiB memory in \
+                    use. 24.00 GiB allowed; Of the allocated memory 22.00 GiB is allocated by \
+                    PyTorch";
+        let told = OutOfMemory::read(Device::Cuda(1), text).unwrap();
+        let gib = |number: u64| Some(Bytes(number << 28));
+        assert_eq!(
+            (told.asked, told.free, told.limit),
+            (gib(10), gib(5), gib(96))
+        );
+        let sentence = told.to_string();
+        assert!(
+            sentence.starts_with(
+                "cuda:1 is out of memory: 2.5 GiB asked for, 1.2 GiB free, 24.0 GiB allowed"
+            ),
+            "{sentence}"
+        );
+    }
+
+    #[test]
+    fn other_messages_are_left_alone() {
+        assert_eq!(OutOfMemory::read(Device::Cpu, "shapes differ"), None);
+        let error = OutOfMemory::explain(Device::Cpu, anyhow::anyhow!("shapes differ"));
+        assert_eq!(error.to_string(), "shapes differ");
+    }
+
+    #[test]
+    fn quantities_without_numbers_are_none() {
+        assert_eq!(quantity("20.00 MiB. GPU"), Some(Bytes(20 << 20)));
+        assert_eq!(quantity("512 bytes. Error"), Some(Bytes(512)));
+        assert_eq!(quantity("many bytes"), None);
+        assert_eq!(before("nothing here", " is free"), None);
+    }
+}

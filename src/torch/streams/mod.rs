@@ -1,0 +1,36 @@
+//! Streams and events: who waits for whom on devices that work by themselves.
+//!
+//! The host only puts work into a device's *streams*; work in one stream runs in
+//! order, work in different streams as it comes. An *event* is a point in a stream
+//! that another stream (or the host) can wait for. The rules that keep the numbers
+//! right, and that [`Recorder`] checks:
+//!
+//! 1. A device's thread computes on a stream of its own, the *main* one.
+//! 2. What leaves for another device is copied on a *side* stream, which first waits
+//!    for the main one's event; the thread of the accelerator does it, as soon as the
+//!    action that made the value is in the stream. What comes from the host is copied
+//!    on another side stream when it is wanted, by way of page-locked memory.
+//! 3. The stream that uses what arrived waits for the copy's event. The host does not,
+//!    but for a stage that computes on the host itself.
+//! 4. Memory belongs to the stream on which it was taken: the allocator gives it out
+//!    again to that stream at once. So every other stream that uses it is told to the
+//!    allocator, for what leaves (source) and what arrives (destination).
+//! 5. Between two devices on the same accelerator nothing is copied: rules 3 and 4 hold
+//!    for the tensor itself.
+//! 6. A step, and every other task of the stages, starts behind what is on the caller's
+//!    current streams, and what the caller does next comes behind it.
+//!
+//! The CPU has no streams: there, nothing of this happens.
+
+mod fork;
+mod lane;
+mod layer;
+mod parcel;
+mod recorder;
+
+pub use recorder::{Disorder, Recorder, Summary};
+
+pub(crate) use fork::{Fork, Joint, Left};
+pub(crate) use lane::{Lane, Route};
+pub(crate) use layer::{Event, Layer, Place};
+pub(crate) use parcel::Parcel;

@@ -1,0 +1,72 @@
+//! What can be written down, and what can be wrong with it.
+
+use std::thread::ThreadId;
+
+use crate::torch::streams::layer::Stream;
+
+/// One block of memory that has crossed a stage's border.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Buffer(pub(super) u64);
+
+/// Who works: a stream, or a thread of the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Worker {
+    Stream(Stream),
+    Host(ThreadId),
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Entry {
+    /// An action.
+    Work {
+        on: Worker,
+        what: String,
+        reads: Vec<Buffer>,
+    },
+    /// What the last work in the stream made, in memory of the stream.
+    Made {
+        buffer: Buffer,
+        stream: Stream,
+    },
+    /// A copy; a place without a stream is the host.
+    Copy {
+        from: Option<Buffer>,
+        to: Buffer,
+        reads: Option<Stream>,
+        writes: Option<Stream>,
+    },
+    Record {
+        event: u64,
+        stream: Stream,
+    },
+    Wait {
+        stream: Stream,
+        event: u64,
+    },
+    /// The host waits.
+    Finish {
+        thread: ThreadId,
+        event: u64,
+    },
+    /// A note to the allocator.
+    UsedBy {
+        buffer: Buffer,
+        stream: Stream,
+    },
+    Freed {
+        buffer: Buffer,
+    },
+}
+
+/// Memory that is used without order.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Disorder {
+    pub(super) what: String,
+}
+
+impl Disorder {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into() }
+    }
+}

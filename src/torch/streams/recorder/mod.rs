@@ -1,0 +1,315 @@
+//! A device layer without devices: it writes down what it is told, and checks it.
+
+mod entry;
+mod order;
+mod timing;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::thread::{self, ThreadId};
+
+use gpipe_partitioner::{Action, Kind, StageId};
+use parking_lot::Mutex;
+use tch::Tensor;
+
+use super::layer::{Place, Stream};
+use crate::torch::error::TorchError;
+use crate::torch::ffi::{self, Watcher};
+use entry::{Buffer, Entry, Worker};
+
+pub use entry::Disorder;
+pub use order::Summary;
+
+/// Stands in for the accelerators of a pipeline and writes down what they would have
+/// been told: work, copies, events, waits, and when which memory was freed.
+///
+/// Stages compute on the CPU all the same, with the same numbers. What was written down
+/// can be checked for every order that the events allow ([`Recorder::check`]), and be
+/// played with made-up times ([`Recorder::play`]): does each copy wait for who makes the
+/// value, each stage for the copy, and no memory get a new owner before its last reader
+/// is done?
+///
+/// ```
+/// # use gpipe::{Pipeline, Sequential, streams::Recorder, tch::{Device, Kind, Tensor, nn}};
+/// # let model = Sequential::new()
+/// #     .layer("hidden", |p| nn::linear(p, 8, 4, Default::default()))
+/// #     .layer("head", |p| nn::linear(p, 4, 2, Default::default()));
+/// # let x = Tensor::ones([4, 8], (Kind::Float, Device::Cpu));
+/// # let y = Tensor::zeros([4], (Kind::Int64, Device::Cpu));
+/// let recorder = Recorder::new(&[Some(0), Some(1)]);
+/// let mut pipe = Pipeline::builder(model)
+///     .devices(&[Device::Cpu, Device::Cpu])
+///     .record_streams(&recorder)
+///     .micro_batches(2)
+///     .build()?;
+/// pipe.train_step(&x, &y, |out: &Tensor, y: &Tensor| out.cross_entropy_for_logits(y))?;
+/// let summary = recorder.check()?;
+/// assert!(summary.copies > 0 && summary.waits > 0);
+/// # Ok::<(), anyhow::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    places: Arc<[Place]>,
+    log: Arc<Log>,
+}
+
+/// What was written down.
+#[derive(Debug, Default)]
+struct Log {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: Vec<Entry>,
+    streams: i64,
+    events: u64,
+    buffers: u64,
+    /// Current streams of threads that have entered one.
+    current: HashMap<(ThreadId, usize), Stream>,
+    /// Memory that is there now: where it begins and ends, and whose it is.
+    live: BTreeMap<usize, (usize, Buffer)>,
+    /// What a stage was given for a micro-batch and may read again.
+    kept: HashMap<(StageId, usize), Vec<Buffer>>,
+}
+
+impl Recorder {
+    /// For each entry of the pipeline's list of devices, the number of the accelerator
+    /// that it stands for; none for the host itself.
+    pub fn new(places: &[Option<usize>]) -> Self {
+        let place = |place: &Option<usize>| place.map_or(Place::Host, Place::Accelerator);
+        Self {
+            places: places.iter().map(place).collect(),
+            log: Arc::default(),
+        }
+    }
+
+    /// How many things were written down.
+    pub fn len(&self) -> usize {
+        self.log.state.lock().entries.len()
+    }
+
+    /// Whether nothing was.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Checks that for every order that the streams and events allow.
+    ///
+    /// # Errors
+    /// The first use of memory that nothing keeps in order, in words.
+    pub fn check(&self) -> Result<Summary, Disorder> {
+        order::check(&self.log.state.lock().entries)
+    }
+
+    /// Gives every piece of work a length from a made-up clock, lets a caching allocator
+    /// give memory out again as soon as it may, and watches who reads what when.
+    ///
+    /// # Errors
+    /// The first reader that comes too early or too late, in words.
+    pub fn play(&self, seed: u64) -> Result<(), Disorder> {
+        timing::play(&self.log.state.lock().entries, seed)
+    }
+
+    /// A copy of what was written down without one of the entries that keep order
+    /// (a wait, or a note to the allocator): number `index` of them. None where there
+    /// are no more.
+    pub fn without(&self, index: usize) -> Option<Self> {
+        let mut entries = self.log.state.lock().entries.clone();
+        let keeps = |(_, entry): &(usize, &Entry)| {
+            matches!(
+                entry,
+                Entry::Wait { .. } | Entry::Finish { .. } | Entry::UsedBy { .. }
+            )
+        };
+        let (place, _) = entries.iter().enumerate().filter(keeps).nth(index)?;
+        entries.remove(place);
+        let state = State {
+            entries,
+            ..State::default()
+        };
+        Some(Self {
+            places: Arc::clone(&self.places),
+            log: Arc::new(Log {
+                state: Mutex::new(state),
+            }),
+        })
+    }
+
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    pub(super) fn new_stream(&self) -> i64 {
+        let mut state = self.log.state.lock();
+        state.streams += 1;
+        state.streams
+    }
+
+    pub(super) fn current(&self, device: usize) -> Stream {
+        self.log.state.lock().current(device)
+    }
+
+    pub(super) fn enter(&self, stream: Stream) -> Stream {
+        let mut state = self.log.state.lock();
+        let before = state.current(stream.device);
+        state
+            .current
+            .insert((thread::current().id(), stream.device), stream);
+        before
+    }
+
+    pub(super) fn record(&self, stream: Stream) -> u64 {
+        let mut state = self.log.state.lock();
+        state.events += 1;
+        let event = state.events;
+        state.entries.push(Entry::Record { event, stream });
+        event
+    }
+
+    pub(super) fn wait(&self, stream: Stream, event: u64) {
+        let entry = Entry::Wait { stream, event };
+        self.log.state.lock().entries.push(entry);
+    }
+
+    pub(super) fn finish(&self, event: u64) {
+        let thread = thread::current().id();
+        let entry = Entry::Finish { thread, event };
+        self.log.state.lock().entries.push(entry);
+    }
+
+    pub(super) fn used_by(&self, tensor: &Tensor, stream: Stream) {
+        let address = address(tensor);
+        let mut state = self.log.state.lock();
+        if let Some(buffer) = state.buffer(address) {
+            state.entries.push(Entry::UsedBy { buffer, stream });
+        }
+    }
+
+    pub(super) fn works<'a>(
+        &self,
+        action: Action,
+        place: Place,
+        reads: impl Iterator<Item = &'a Tensor>,
+    ) {
+        let addresses: Vec<usize> = reads.map(address).collect();
+        let mut state = self.log.state.lock();
+        // What it was given before for the same micro-batch it may read again.
+        let key = (action.stage, action.micro.index());
+        let mut reads = state.kept.remove(&key).unwrap_or_default();
+        reads.retain(|buffer| state.live.values().any(|(_, live)| live == buffer));
+        reads.extend(state.buffers_at(&addresses));
+        if !matches!(action.kind, Kind::Backward | Kind::BackwardWeight) {
+            state.kept.insert(key, reads.clone());
+        }
+        let (on, what) = (state.worker(place), action.to_string());
+        state.entries.push(Entry::Work { on, what, reads });
+    }
+
+    pub(super) fn reads<'a>(
+        &self,
+        who: &str,
+        place: Place,
+        tensors: impl Iterator<Item = &'a Tensor>,
+    ) {
+        let addresses: Vec<usize> = tensors.map(address).collect();
+        let mut state = self.log.state.lock();
+        let reads = state.buffers_at(&addresses);
+        let (on, what) = (state.worker(place), who.to_owned());
+        state.entries.push(Entry::Work { on, what, reads });
+    }
+
+    pub(super) fn made(&self, tensor: &Tensor, device: usize) -> Result<Tensor, TorchError> {
+        let stream = self.current(device);
+        self.watched(tensor, |buffer| Entry::Made { buffer, stream })
+    }
+
+    pub(super) fn copy(
+        &self,
+        tensor: &Tensor,
+        from: Place,
+        to: Place,
+    ) -> Result<Tensor, TorchError> {
+        let source = {
+            let state = self.log.state.lock();
+            state.buffer(address(tensor))
+        };
+        let stream = |place| match place {
+            Place::Host => None,
+            Place::Accelerator(device) => Some(self.current(device)),
+        };
+        let (reads, writes) = (stream(from), stream(to));
+        self.watched(tensor, |buffer| Entry::Copy {
+            from: source,
+            to: buffer,
+            reads,
+            writes,
+        })
+    }
+
+    /// A copy whose end will be written down, as its beginning is.
+    fn watched(
+        &self,
+        tensor: &Tensor,
+        entry: impl FnOnce(Buffer) -> Entry,
+    ) -> Result<Tensor, TorchError> {
+        let buffer = {
+            let mut state = self.log.state.lock();
+            state.buffers += 1;
+            let buffer = Buffer(state.buffers);
+            let entry = entry(buffer);
+            state.entries.push(entry);
+            buffer
+        };
+        let copy = ffi::watched_copy(tensor, &self.log, buffer.0)?;
+        let begin = address(&copy);
+        let bytes = crate::torch::tensor_bytes(&copy) as usize;
+        if bytes > 0 {
+            let mut state = self.log.state.lock();
+            state.live.insert(begin, (begin + bytes, buffer));
+        }
+        Ok(copy)
+    }
+}
+
+impl Watcher for Log {
+    fn freed(&self, number: u64) {
+        let buffer = Buffer(number);
+        let mut state = self.state.lock();
+        state.live.retain(|_, (_, live)| *live != buffer);
+        state.entries.push(Entry::Freed { buffer });
+    }
+}
+
+impl State {
+    fn current(&self, device: usize) -> Stream {
+        let key = (thread::current().id(), device);
+        let default = Stream { device, id: 0 };
+        self.current.get(&key).copied().unwrap_or(default)
+    }
+
+    fn worker(&self, place: Place) -> Worker {
+        match place {
+            Place::Host => Worker::Host(thread::current().id()),
+            Place::Accelerator(device) => Worker::Stream(self.current(device)),
+        }
+    }
+
+    fn buffers_at(&self, addresses: &[usize]) -> Vec<Buffer> {
+        let found = addresses.iter().map(|address| self.buffer(*address));
+        found.flatten().collect()
+    }
+
+    /// Whose memory is at this address.
+    fn buffer(&self, address: usize) -> Option<Buffer> {
+        let (_, (end, buffer)) = self.live.range(..=address).next_back()?;
+        (address < *end).then_some(*buffer)
+    }
+}
+
+fn address(tensor: &Tensor) -> usize {
+    if tensor.numel() == 0 {
+        return 0;
+    }
+    tensor.data_ptr() as usize
+}

@@ -1,0 +1,261 @@
+//! Whether everything is in order, whatever takes how long.
+//!
+//! Each piece of work in a stream gets a number, and each stream a *clock*: of every
+//! stream, the last number that is sure to be over before what comes next. An event
+//! keeps the clock of its stream, a wait joins it to that of another; what the host has
+//! waited for joins the clock of all that its thread puts into streams after it.
+
+use std::collections::HashMap;
+use std::thread::ThreadId;
+
+use super::entry::{Buffer, Disorder, Entry, Worker};
+use crate::torch::streams::layer::Stream;
+
+/// What was checked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Actions of stages.
+    pub actions: usize,
+    /// Copies from one place to another.
+    pub copies: usize,
+    /// Waits of streams.
+    pub waits: usize,
+    /// Waits of the host.
+    pub host_waits: usize,
+    /// Blocks of memory that were freed.
+    pub freed: usize,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Clock(HashMap<Stream, u64>);
+
+impl Clock {
+    fn join(&mut self, other: &Self) {
+        for (stream, number) in &other.0 {
+            let own = self.0.entry(*stream).or_default();
+            *own = (*own).max(*number);
+        }
+    }
+
+    fn has_seen(&self, (stream, number): (Stream, u64)) -> bool {
+        self.0.get(&stream).is_some_and(|seen| *seen >= number)
+    }
+}
+
+/// What is known of a block.
+#[derive(Debug, Default)]
+struct Block {
+    /// The stream that the memory belongs to; none for the host's.
+    home: Option<Stream>,
+    written: Option<(Stream, u64)>,
+    uses: Vec<(Stream, u64)>,
+    told: Vec<Stream>,
+    freed: bool,
+}
+
+#[derive(Default)]
+struct Order {
+    streams: HashMap<Stream, Clock>,
+    hosts: HashMap<ThreadId, Clock>,
+    /// What any thread has waited for: what one thread passes on to another in the
+    /// host's memory is there by then.
+    host: Clock,
+    events: HashMap<u64, Clock>,
+    blocks: HashMap<Buffer, Block>,
+    summary: Summary,
+}
+
+pub(super) fn check(entries: &[Entry]) -> Result<Summary, Disorder> {
+    let mut order = Order::default();
+    entries.iter().try_for_each(|entry| order.go_on(entry))?;
+    Ok(order.summary)
+}
+
+impl Order {
+    fn go_on(&mut self, entry: &Entry) -> Result<(), Disorder> {
+        match entry {
+            Entry::Work { on, what, reads } => {
+                self.summary.actions += 1;
+                match on {
+                    Worker::Stream(stream) => self.work(*stream, what, reads)?,
+                    Worker::Host(thread) => self.host_work(*thread, what, reads)?,
+                }
+            }
+            Entry::Made { buffer, stream } => {
+                let number = self.clock(*stream).0.get(stream).copied();
+                let block = self.blocks.entry(*buffer).or_default();
+                block.home = Some(*stream);
+                block.written = number.map(|number| (*stream, number));
+            }
+            Entry::Copy {
+                from,
+                to,
+                reads,
+                writes,
+            } => {
+                self.summary.copies += 1;
+                self.copy(*from, *to, *reads, *writes)?;
+            }
+            Entry::Record { event, stream } => {
+                let clock = self.clock(*stream).clone();
+                self.events.insert(*event, clock);
+            }
+            Entry::Wait { stream, event } => {
+                self.summary.waits += 1;
+                let seen = self.event(*event)?;
+                self.clock(*stream).join(&seen);
+            }
+            Entry::Finish { thread, event } => {
+                self.summary.host_waits += 1;
+                let seen = self.event(*event)?;
+                self.hosts.entry(*thread).or_default().join(&seen);
+                self.host.join(&seen);
+            }
+            Entry::UsedBy { buffer, stream } => {
+                self.blocks.entry(*buffer).or_default().told.push(*stream);
+            }
+            Entry::Freed { buffer } => {
+                self.summary.freed += 1;
+                self.free(*buffer)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn clock(&mut self, stream: Stream) -> &mut Clock {
+        self.streams.entry(stream).or_default()
+    }
+
+    fn event(&self, event: u64) -> Result<Clock, Disorder> {
+        let missing =
+            || Disorder::new(format!("event {event} is waited for before it is recorded"));
+        self.events.get(&event).cloned().ok_or_else(missing)
+    }
+
+    /// The next piece of work in a stream.
+    fn next(&mut self, stream: Stream) -> (Stream, u64) {
+        let number = self.clock(stream).0.entry(stream).or_default();
+        *number += 1;
+        (stream, *number)
+    }
+
+    fn work(&mut self, stream: Stream, what: &str, reads: &[Buffer]) -> Result<(), Disorder> {
+        for buffer in reads {
+            self.read(*buffer, stream, what)?;
+        }
+        let work = self.next(stream);
+        for buffer in reads {
+            self.blocks.entry(*buffer).or_default().uses.push(work);
+        }
+        Ok(())
+    }
+
+    fn host_work(
+        &mut self,
+        thread: ThreadId,
+        what: &str,
+        reads: &[Buffer],
+    ) -> Result<(), Disorder> {
+        for buffer in reads {
+            let Some(block) = self.blocks.get(buffer) else {
+                continue;
+            };
+            let clock = self.hosts.entry(thread).or_default();
+            if block
+                .written
+                .is_some_and(|written| !clock.has_seen(written))
+            {
+                return Err(Disorder::new(format!(
+                    "{what} reads on the host what may not be there yet: nothing waits for the \
+                     copy into block {}",
+                    buffer.0
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// A stream is about to read a block.
+    fn read(&mut self, buffer: Buffer, stream: Stream, what: &str) -> Result<(), Disorder> {
+        let clock = &*self.streams.entry(stream).or_default();
+        let Some(block) = self.blocks.get(&buffer) else {
+            return Ok(());
+        };
+        if block.freed {
+            return Err(Disorder::new(format!(
+                "{what} reads block {}, which is freed",
+                buffer.0
+            )));
+        }
+        let on_host = block.home.is_none();
+        let seen = |written| clock.has_seen(written) || (on_host && self.host.has_seen(written));
+        if block.written.is_some_and(|written| !seen(written)) {
+            return Err(Disorder::new(format!(
+                "{what}, in stream {} of device {}, reads block {}, and nothing makes it wait \
+                 for who writes that",
+                stream.id, stream.device, buffer.0
+            )));
+        }
+        Ok(())
+    }
+
+    /// As libtorch copies: in the source's stream, behind the destination's and before
+    /// what comes next there.
+    fn copy(
+        &mut self,
+        from: Option<Buffer>,
+        to: Buffer,
+        reads: Option<Stream>,
+        writes: Option<Stream>,
+    ) -> Result<(), Disorder> {
+        let Some(on) = reads.or(writes) else {
+            return Err(Disorder::new("a copy from the host to the host"));
+        };
+        if let Some(writes) = writes {
+            let behind = self.clock(writes).clone();
+            self.clock(on).join(&behind);
+        }
+        if let Some(from) = from {
+            self.read(from, on, "a copy")?;
+        }
+        let work = self.next(on);
+        if let Some(writes) = writes {
+            let behind = self.clock(on).clone();
+            self.clock(writes).join(&behind);
+        }
+        if let Some(from) = from {
+            self.blocks.entry(from).or_default().uses.push(work);
+        }
+        let block = self.blocks.entry(to).or_default();
+        block.home = writes;
+        block.written = Some(work);
+        block.uses.push(work);
+        Ok(())
+    }
+
+    /// The allocator may give the block out again to whoever works in its own stream
+    /// next: all uses must be over by then, or have been told.
+    fn free(&mut self, buffer: Buffer) -> Result<(), Disorder> {
+        let Some(block) = self.blocks.get_mut(&buffer) else {
+            return Ok(());
+        };
+        block.freed = true;
+        let Some(home) = block.home else {
+            // libtorch's allocator of page-locked memory knows the copies itself.
+            return Ok(());
+        };
+        let clock = self.streams.entry(home).or_default();
+        for work in &block.uses {
+            let (stream, _) = *work;
+            if !block.told.contains(&stream) && !clock.has_seen(*work) {
+                return Err(Disorder::new(format!(
+                    "block {} of stream {} of device {} is freed while stream {} of device {} \
+                     may be using it, and the allocator was not told",
+                    buffer.0, home.id, home.device, stream.id, stream.device
+                )));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! What would have happened when, had every piece of work taken so long.
+//!
+//! The host puts one thing after the other into the streams, each a moment after the
+//! one before. Work begins when it is in its stream, what is before it there is over,
+//! and what its stream waits for has come. The allocator is the greediest one that the
+//! rules allow: whoever needs memory in a stream gets the block that was freed there
+//! last, as soon as the streams that were told are through with it.
+
+use std::collections::HashMap;
+
+use super::entry::{Buffer, Disorder, Entry, Worker};
+use crate::torch::rng;
+use crate::torch::streams::layer::Stream;
+
+/// A place in memory, which one block after the other has.
+#[derive(Debug, Clone, Copy, Default)]
+struct Room {
+    /// When the last reader or writer of any block in it is done.
+    used_until: u64,
+    /// When the allocator may give it out again.
+    free_from: u64,
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    home: Option<Stream>,
+    room: usize,
+    /// When its values are there.
+    written: u64,
+    told: Vec<Stream>,
+}
+
+struct Clockwork {
+    seed: u64,
+    /// The host's time.
+    now: u64,
+    /// When a stream is through with what is in it.
+    streams: HashMap<Stream, u64>,
+    events: HashMap<u64, u64>,
+    rooms: Vec<Room>,
+    free: HashMap<Stream, Vec<usize>>,
+    blocks: HashMap<Buffer, Block>,
+}
+
+pub(super) fn play(entries: &[Entry], seed: u64) -> Result<(), Disorder> {
+    let mut clockwork = Clockwork {
+        seed,
+        now: 0,
+        streams: HashMap::new(),
+        events: HashMap::new(),
+        rooms: Vec::new(),
+        free: HashMap::new(),
+        blocks: HashMap::new(),
+    };
+    entries.iter().try_for_each(|entry| clockwork.go_on(entry))
+}
+
+impl Clockwork {
+    /// Mostly short, now and then very long.
+    fn random(&mut self, most: u64) -> u64 {
+        self.seed = rng::mix(self.seed, 1);
+        let draw = self.seed >> 1;
+        let scale = if draw.trailing_zeros() >= 3 {
+            most
+        } else {
+            most / 16 + 1
+        };
+        (draw >> 8) % scale + 1
+    }
+
+    fn go_on(&mut self, entry: &Entry) -> Result<(), Disorder> {
+        self.now += self.random(20);
+        match entry {
+            Entry::Work { on, what, reads } => self.work(*on, what, reads)?,
+            Entry::Made { buffer, stream } => {
+                // Its memory was taken by now, for the last kernel of the work.
+                let end = self.through(*stream).max(self.now);
+                self.streams.insert(*stream, end);
+                self.take(*buffer, Some(*stream), end, end)?;
+            }
+            Entry::Copy {
+                from,
+                to,
+                reads,
+                writes,
+            } => self.copy(*from, *to, *reads, *writes)?,
+            Entry::Record { event, stream } => {
+                let end = self.through(*stream);
+                self.events.insert(*event, end);
+            }
+            Entry::Wait { stream, event } => {
+                let end = self.events.get(event).copied().unwrap_or(u64::MAX);
+                let through = self.through(*stream);
+                self.streams.insert(*stream, through.max(end));
+            }
+            Entry::Finish { event, .. } => {
+                let end = self.events.get(event).copied().unwrap_or(u64::MAX);
+                self.now = self.now.max(end);
+            }
+            Entry::UsedBy { buffer, stream } => {
+                self.blocks.entry(*buffer).or_default().told.push(*stream);
+            }
+            Entry::Freed { buffer } => self.free(*buffer),
+        }
+        Ok(())
+    }
+
+    fn through(&self, stream: Stream) -> u64 {
+        self.streams.get(&stream).copied().unwrap_or(0)
+    }
+
+    fn work(&mut self, on: Worker, what: &str, reads: &[Buffer]) -> Result<(), Disorder> {
+        let length = self.random(400);
+        let begin = match on {
+            Worker::Host(_) => self.now,
+            Worker::Stream(stream) => self.now.max(self.through(stream)),
+        };
+        let end = begin + length;
+        for buffer in reads {
+            self.read(*buffer, begin, end, what)?;
+        }
+        match on {
+            Worker::Host(_) => self.now = end,
+            Worker::Stream(stream) => {
+                self.streams.insert(stream, end);
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, buffer: Buffer, begin: u64, end: u64, what: &str) -> Result<(), Disorder> {
+        let Some(block) = self.blocks.get(&buffer) else {
+            return Ok(());
+        };
+        if begin < block.written {
+            return Err(Disorder::new(format!(
+                "{what} reads block {} at {begin}, which is written at {}",
+                buffer.0, block.written
+            )));
+        }
+        let room = &mut self.rooms[block.room];
+        room.used_until = room.used_until.max(end);
+        Ok(())
+    }
+
+    fn copy(
+        &mut self,
+        from: Option<Buffer>,
+        to: Buffer,
+        reads: Option<Stream>,
+        writes: Option<Stream>,
+    ) -> Result<(), Disorder> {
+        let length = self.random(400);
+        let streams = [reads, writes].into_iter().flatten();
+        let behind = streams.map(|stream| self.through(stream)).max();
+        let begin = self.now.max(behind.unwrap_or(0));
+        let end = begin + length;
+        if let Some(from) = from {
+            self.read(from, begin, end, "a copy")?;
+        }
+        for stream in [reads, writes].into_iter().flatten() {
+            self.streams.insert(stream, end);
+        }
+        self.take(to, writes, begin, end)
+    }
+
+    /// Memory for a block of this stream, written from `begin` to `end`.
+    fn take(
+        &mut self,
+        buffer: Buffer,
+        home: Option<Stream>,
+        begin: u64,
+        end: u64,
+    ) -> Result<(), Disorder> {
+        let room = self.room(home);
+        let used_until = self.rooms[room].used_until;
+        if begin < used_until {
+            return Err(Disorder::new(format!(
+                "block {} is written from {begin} on in memory that is used until {used_until}",
+                buffer.0
+            )));
+        }
+        self.rooms[room].used_until = end;
+        let block = Block {
+            home,
+            room,
+            written: end,
+            told: Vec::new(),
+        };
+        self.blocks.insert(buffer, block);
+        Ok(())
+    }
+
+    fn room(&mut self, home: Option<Stream>) -> usize {
+        let (now, rooms) = (self.now, &self.rooms);
+        if let Some(free) = home.and_then(|home| self.free.get_mut(&home))
+            && let Some(place) = free.iter().rposition(|room| rooms[*room].free_from <= now)
+        {
+            return free.remove(place);
+        }
+        self.rooms.push(Room::default());
+        self.rooms.len() - 1
+    }
+
+    fn free(&mut self, buffer: Buffer) {
+        let Some(block) = self.blocks.remove(&buffer) else {
+            return;
+        };
+        let Some(home) = block.home else {
+            return;
+        };
+        // What the streams that were told have in them now.
+        let told = block.told.iter().filter(|stream| **stream != home);
+        let through = told.map(|stream| self.through(*stream)).max();
+        self.rooms[block.room].free_from = through.unwrap_or(0);
+        self.free.entry(home).or_default().push(block.room);
+    }
+}

@@ -1,0 +1,108 @@
+//! What memory is taken, limited, and run out of.
+
+use gpipe::memory::{limit_device, of_device, reset_device_peak, room_on};
+use gpipe::partitioner::Bytes;
+use gpipe::tch::{Device, Kind, Tensor, nn};
+use gpipe::{OutOfMemory, Pipeline, Sequential};
+
+use crate::harness::{Test, mib};
+use crate::support::cross_entropy;
+
+const GPU: Device = Device::Cuda(0);
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        ("memory::the_allocator_tells_current_and_peak", counts),
+        ("memory::a_limit_is_kept_and_told", limit),
+        (
+            "memory::a_device_that_is_full_is_an_error_and_the_pipeline_lives",
+            full,
+        ),
+    ]
+}
+
+fn counts() {
+    let before = of_device(GPU).unwrap().current;
+    reset_device_peak(GPU).unwrap();
+    let x = Tensor::zeros([1 << 20], (Kind::Float, GPU));
+    let now = of_device(GPU).unwrap();
+    assert_eq!(now.current - before, 4 << 20);
+    drop(x);
+    let after = of_device(GPU).unwrap();
+    assert_eq!(after.current, before);
+    assert!(after.peak >= before + (4 << 20));
+}
+
+/// Gives the whole device back when it goes.
+struct Limited;
+
+impl Limited {
+    /// So much more than is taken now.
+    fn to(more: Bytes) -> Self {
+        let taken = of_device(GPU).unwrap().current;
+        limit_device(GPU, Bytes(taken + more.0)).unwrap();
+        Self
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        let (_, total) = room_on(GPU).unwrap();
+        limit_device(GPU, total).unwrap();
+    }
+}
+
+fn limit() {
+    let _limited = Limited::to(mib(512));
+    let refused = Tensor::f_zeros([1 << 28], (Kind::Float, GPU));
+    let message = refused.unwrap_err().to_string();
+    assert!(message.contains("out of memory"), "{message}");
+    drop(Tensor::zeros([1 << 20], (Kind::Float, GPU)));
+    let (_, total) = room_on(GPU).unwrap();
+    let error = limit_device(GPU, Bytes(total.0 + 1)).unwrap_err();
+    assert!(error.to_string().contains("which has"), "{error}");
+}
+
+/// The second layer takes as many floats as the target's first number says.
+fn hungry() -> Sequential {
+    Sequential::new()
+        .layer("one", |p| nn::linear(p, 8, 8, nn::LinearConfig::default()))
+        .layer("two", |p| {
+            let linear = nn::linear(p, 8, 5, nn::LinearConfig::default());
+            nn::func_t(move |x: &Tensor, _| {
+                let wanted = x.size()[0] * (1 << 24);
+                let eaten = Tensor::zeros([wanted], (Kind::Float, x.device()));
+                x.apply(&linear) + eaten.narrow(0, 0, 1)
+            })
+        })
+}
+
+fn full() {
+    let mut pipe = Pipeline::builder(hungry())
+        .devices(&[GPU; 2])
+        .micro_batches(2)
+        .build()
+        .unwrap();
+    let batch = |samples: i64| {
+        let x = Tensor::ones([samples, 8], (Kind::Float, Device::Cpu));
+        (x, Tensor::zeros([samples], (Kind::Int64, Device::Cpu)))
+    };
+    let _limited = Limited::to(mib(512));
+    let (x, y) = batch(64);
+    let error = pipe.train_step(&x, &y, cross_entropy).unwrap_err();
+    let text = error.to_string();
+    for part in [
+        "stage 1",
+        "layer `two`",
+        "micro-batch 0",
+        "2.0 GiB asked for",
+        "allowed",
+    ] {
+        assert!(text.contains(part), "no `{part}` in: {text}");
+    }
+    let source = &error.stage_error().unwrap().source;
+    assert!(source.downcast_ref::<OutOfMemory>().is_some(), "{text}");
+    let (x, y) = batch(4);
+    let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
+    assert!(report.loss.is_finite());
+}

@@ -1,0 +1,119 @@
+//! How steps run: nobody waits, clocks of devices, checkpoints of streams.
+
+use gpipe::tch::{Device, Kind, Tensor};
+use gpipe::{AdamW, Optimizer, Pipeline, Recompute};
+
+use crate::harness::Test;
+use crate::support::models;
+
+const GPU: Device = Device::Cuda(0);
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        (
+            "steps::the_host_waits_for_nothing_inside_of_a_step",
+            no_waits,
+        ),
+        ("steps::the_timeline_is_the_devices_own", timeline),
+        ("steps::inputs_may_be_on_the_device", inputs_there),
+        ("steps::random_batches_leave_no_memory_behind", no_leaks),
+    ]
+}
+
+fn no_waits() {
+    for recompute in [Recompute::Never, Recompute::Always] {
+        let model = models::transformer(0.1);
+        let (x, y) = (model.batch)(8);
+        let build = |forbid| {
+            Pipeline::builder(model.sequential())
+                .devices(&[GPU; 2])
+                .micro_batches(4)
+                .recompute(recompute.clone())
+                .forbid_host_waits(forbid)
+                .build()
+                .unwrap()
+        };
+        // What is loaded at the first use of a kernel is no part of a step.
+        build(false).train_step(&x, &y, model.loss).unwrap();
+        let mut pipe = build(true);
+        let mut optimizer = Optimizer::new(AdamW::default());
+        for _ in 0..3 {
+            pipe.train_step(&x, &y, model.loss).unwrap();
+            optimizer.step(&mut pipe).unwrap();
+        }
+        // A layer that reads a number is found, and named.
+        let mut reads = Pipeline::builder(model.sequential())
+            .devices(&[GPU])
+            .forbid_host_waits(true)
+            .build()
+            .unwrap();
+        let reading = |out: &Tensor, y: &Tensor| {
+            let loss = (models::transformer(0.1).loss)(out, y);
+            anyhow::ensure!(loss.f_double_value(&[])? < 1e9, "large");
+            anyhow::Ok(loss)
+        };
+        let error = reads.train_step(&x, &y, reading).unwrap_err().to_string();
+        assert!(error.contains("layer `loss`"), "{error}");
+    }
+}
+
+fn timeline() {
+    let model = models::transformer(0.0);
+    let mut pipe = Pipeline::builder(model.sequential())
+        .devices(&[GPU; 2])
+        .micro_batches(4)
+        .build()
+        .unwrap();
+    let (x, y) = (model.batch)(8);
+    pipe.train_step(&x, &y, model.loss).unwrap();
+    let report = pipe.train_step(&x, &y, model.loss).unwrap();
+    assert_eq!(report.timeline.spans().len(), 2 * 2 * 4);
+    assert!(
+        report
+            .timeline
+            .spans()
+            .iter()
+            .all(|span| span.end > span.start)
+    );
+    assert!(report.host_share.unwrap() > 0.0);
+}
+
+fn inputs_there() {
+    let model = models::mlp();
+    let (x, y) = (model.batch)(8);
+    let loss = |x: &Tensor, y: &Tensor| {
+        let mut pipe = Pipeline::builder(model.sequential())
+            .devices(&[GPU; 2])
+            .micro_batches(4)
+            .deterministic(true)
+            .build()
+            .unwrap();
+        pipe.train_step(x, y, model.loss).unwrap().loss
+    };
+    let there = (x.to_device(GPU), y.to_device(GPU));
+    assert_eq!(loss(&x, &y).to_bits(), loss(&there.0, &there.1).to_bits());
+}
+
+fn no_leaks() {
+    let model = models::mlp();
+    let mut pipe = Pipeline::builder(model.sequential())
+        .devices(&[GPU, Device::Cpu, GPU])
+        .micro_batches(4)
+        .build()
+        .unwrap();
+    let mut optimizer = Optimizer::new(AdamW::default());
+    let (x, y) = (model.batch)(8);
+    let mut step = || {
+        let noise = Tensor::randn(x.size(), (Kind::Float, Device::Cpu));
+        pipe.train_step(&x + noise, &y, model.loss).unwrap();
+        optimizer.step(&mut pipe).unwrap();
+        gpipe::tch::Cuda::synchronize(0);
+        gpipe::memory::of_device(GPU).unwrap().current
+    };
+    let levels: Vec<u64> = (0..20).map(|_| step()).collect();
+    assert_eq!(
+        levels[5..].iter().max(),
+        levels[5..].iter().min(),
+        "{levels:?}"
+    );
+}

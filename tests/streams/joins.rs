@@ -1,0 +1,78 @@
+//! Steps join what comes before and after: the caller, and steps that fail.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use gpipe::streams::Recorder;
+use gpipe::tch::{Kind, Tensor};
+use gpipe::{Loss, Pipeline, Recompute, Sequential};
+
+use crate::support::everywhere::{plain_linear, with_linear};
+use crate::support::{batch, cpus, cross_entropy};
+
+/// Three layers, the second of which fails when it is run for this time.
+fn failing_at(time: usize) -> Sequential {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let model = plain_linear(Sequential::new(), "one");
+    let model = with_linear(model, "two", move |x, linear, _| {
+        let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
+        anyhow::ensure!(run != time, "as asked");
+        Ok(x.apply(linear))
+    });
+    plain_linear(model, "three")
+}
+
+#[test]
+fn a_step_that_fails_leaves_the_streams_in_order() {
+    for (time, recompute) in [
+        (2, Recompute::Never),
+        (5, Recompute::Always),
+        (7, Recompute::Never),
+    ] {
+        let recorder = Recorder::new(&[Some(0), Some(0), Some(1)]);
+        let mut pipe = Pipeline::builder(failing_at(time))
+            .devices(&cpus(3))
+            .micro_batches(3)
+            .recompute(recompute)
+            .record_streams(&recorder)
+            .build()
+            .unwrap();
+        let (x, y) = batch(&[6, 8], 6);
+        let steps = (0..3).map(|_| pipe.train_step(&x, &y, cross_entropy).is_err());
+        assert_eq!(steps.filter(|failed| *failed).count(), 1, "run {time}");
+        recorder.check().unwrap();
+        (0..8).for_each(|seed| recorder.play(seed).unwrap());
+    }
+}
+
+#[test]
+fn what_comes_back_to_the_caller_is_waited_for() {
+    let recorder = Recorder::new(&[Some(0), Some(1)]);
+    let mut pipe = Pipeline::builder(failing_at(0))
+        .devices(&cpus(2))
+        .micro_batches(2)
+        .record_streams(&recorder)
+        .build()
+        .unwrap();
+    let (x, y) = batch(&[6, 8], 6);
+    let x = x.set_requires_grad(true);
+    // A loss with a weight, and a gradient of the input.
+    let weighted = |out: &Tensor, y: &Tensor| Loss {
+        value: out.cross_entropy_for_logits(y),
+        weight: Some(y.size()[0] as f64),
+    };
+    let report = pipe.train_step(&x, &y, weighted).unwrap();
+    assert!(report.input_gradient.is_some());
+    let out = pipe.forward(x.detach()).unwrap();
+    assert_eq!(out.size()[0], 6);
+    assert_eq!(out.kind(), Kind::Float);
+    recorder.check().unwrap();
+    (0..8).for_each(|seed| recorder.play(seed).unwrap());
+    // Without one of the waits of the end, some read of the caller is out of order.
+    let broken = (0..).map_while(|index| recorder.without(index));
+    let told = broken.filter_map(|broken| broken.check().err());
+    assert!(
+        told.into_iter()
+            .any(|wrong| wrong.to_string().contains("the caller"))
+    );
+}

@@ -1,0 +1,77 @@
+//! Every schedule, over accelerators of several kinds of neighbourhood.
+
+use gpipe::Recompute;
+use gpipe::partitioner::ScheduleKind;
+
+use crate::setup::{Setup, train};
+use crate::support::assert_same_bits;
+use crate::support::models::{self, Model};
+
+/// Accelerators of the devices, with a name: each its own, all on one, pairs that share
+/// one, and the host between accelerators.
+fn neighbourhoods(devices: usize) -> Vec<(&'static str, Vec<Option<usize>>)> {
+    let places = |place: fn(usize) -> Option<usize>| (0..devices).map(place).collect();
+    vec![
+        ("each its own", places(Some)),
+        ("all on one", places(|_| Some(0))),
+        ("in pairs", places(|device| Some(device / 2))),
+        (
+            "with the host",
+            places(|device| (device % 2 == 0).then_some(device)),
+        ),
+    ]
+}
+
+fn in_order_everywhere(model: &Model, devices: usize) {
+    let mut seen = 0;
+    for schedule in ScheduleKind::ALL {
+        for (name, places) in neighbourhoods(devices) {
+            let setup = Setup {
+                schedule,
+                chunks: schedule.default_chunks(),
+                micro_batches: 4,
+                recompute: [Recompute::Never, Recompute::Always][seen % 2].clone(),
+                places,
+            };
+            if !setup.exists(model.parts.len()) {
+                continue;
+            }
+            seen += 1;
+            let case = format!("{}, {schedule}, {name}", model.name);
+            let plain = train(&mut setup.pipeline(model, None), model);
+            let (recorder, numbers) = setup.recorded(model);
+            assert_eq!(plain.0, numbers.0, "{case}");
+            assert_same_bits(&plain.1, &numbers.1, &case);
+            let summary = recorder
+                .check()
+                .unwrap_or_else(|wrong| panic!("{case}: {wrong}"));
+            assert!(summary.actions > 0 && summary.freed > 0, "{case}");
+            let copied = name != "all on one" || summary.copies > 0;
+            assert!(copied && summary.waits > 0, "{case}: {summary:?}");
+            if name != "with the host" {
+                assert_eq!(summary.host_waits, 0, "{case}: the host waited");
+            }
+            for seed in 0..4 {
+                let played = recorder.play(seed);
+                assert_eq!(played, Ok(()), "{case}, clock {seed}");
+            }
+        }
+    }
+    assert!(seen >= 20, "{seen} cases");
+}
+
+#[test]
+fn copies_and_consumers_wait_under_every_schedule() {
+    in_order_everywhere(&models::mlp(), 2);
+    in_order_everywhere(&models::mlp(), 3);
+}
+
+#[test]
+fn so_do_values_that_skip_stages() {
+    in_order_everywhere(&models::unet(), 3);
+}
+
+#[test]
+fn so_do_parameters_that_several_stages_use() {
+    in_order_everywhere(&models::tied(), 2);
+}

@@ -1,0 +1,74 @@
+//! Pipelines that are recorded.
+
+use gpipe::partitioner::{ScheduleKind, Shape};
+use gpipe::streams::Recorder;
+use gpipe::tch::Tensor;
+use gpipe::{AdamW, Optimizer, Pipeline, Recompute};
+
+use crate::support::models::Model;
+use crate::support::{cpus, single_threaded, snapshot};
+
+/// What is recorded.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    pub(crate) schedule: ScheduleKind,
+    pub(crate) chunks: usize,
+    pub(crate) micro_batches: usize,
+    pub(crate) recompute: Recompute,
+    /// The accelerator of each device, or the host.
+    pub(crate) places: Vec<Option<usize>>,
+}
+
+impl Setup {
+    /// Whether there is such a schedule, and the model has so many layers.
+    pub(crate) fn exists(&self, layers: usize) -> bool {
+        let shape = Shape {
+            devices: self.places.len(),
+            chunks: self.chunks,
+            micro_batches: self.micro_batches,
+        };
+        let inference = self.schedule == ScheduleKind::ForwardOnly;
+        !inference && shape.stages() <= layers && self.schedule.generate(shape).is_ok()
+    }
+
+    pub(crate) fn pipeline(&self, model: &Model, recorder: Option<&Recorder>) -> Pipeline {
+        let builder = Pipeline::builder(model.sequential())
+            .devices(&cpus(self.places.len()))
+            .schedule(self.schedule)
+            .chunks(self.chunks)
+            .micro_batches(self.micro_batches)
+            .recompute(self.recompute.clone())
+            .threads_per_stage(1)
+            .seed(5);
+        let builder = match recorder {
+            Some(recorder) => builder.record_streams(recorder),
+            None => builder,
+        };
+        builder.build().unwrap()
+    }
+
+    /// Two training steps with their updates, and what was recorded.
+    pub(crate) fn recorded(&self, model: &Model) -> (Recorder, Numbers) {
+        let recorder = Recorder::new(&self.places);
+        let numbers = train(&mut self.pipeline(model, Some(&recorder)), model);
+        (recorder, numbers)
+    }
+}
+
+/// What training comes to.
+pub(crate) type Numbers = (Vec<f64>, Vec<(String, Tensor)>);
+
+pub(crate) fn train(pipe: &mut Pipeline, model: &Model) -> Numbers {
+    single_threaded();
+    let mut optimizer = Optimizer::new(AdamW::default());
+    let (x, y) = (model.batch)(8);
+    let mut losses = Vec::new();
+    for _ in 0..2 {
+        let report = pipe.train_step(&x, &y, model.loss).unwrap();
+        losses.push(report.loss);
+        losses.push(pipe.clip_grad_norm(1.0).unwrap());
+        optimizer.step(pipe).unwrap();
+    }
+    let _ = pipe.forward(&x).unwrap();
+    (losses, snapshot(pipe))
+}
