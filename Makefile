@@ -1,21 +1,37 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: train test build bench check cuda-check setup clean
+.PHONY: train test build bench peers kills check cuda-check book pages tensorboard-check setup clean
 
 # Train a character-level GPT on Moby-Dick over two CPU stages.
 # More flags: make train ARGS="--steps 1000 --devices cpu,cpu,cpu"
+# Ctrl-C saves it and stops; make train ARGS="--resume runs/1" goes on.
 train: build
 	target/release/gpipe-rs train $(ARGS)
 
 test: setup
 	cargo test --workspace --locked
+	for example in custom_schedule hello_pipeline plan_from_profile; do \
+		target/debug/examples/$$example >/dev/null || exit 1; done
 
 # Leaves the command at target/release/gpipe-rs.
 build: setup
 	cargo build --release --locked
 
+# Every benchmark, then one table of what they claim. On an idle machine: about 40 minutes.
 bench: setup
+	rm -f target/tmp/bench-*.json
 	cargo bench --workspace --locked
+	@python3 benches/summary.py target/tmp
+
+# The same training here and in PyTorch, torchgpipe and DeepSpeed, sample by sample in
+# turn, then one table (see benches/peers/README.md). ARGS="--w W3 --rounds 3" for a part.
+peers: setup
+	cargo build --release --locked --example peers_worker
+	"$$(sh benches/peers/setup.sh)" benches/peers/compare.py $(ARGS)
+
+# Kills a run by SIGKILL at 200 random moments, and prints what came of it.
+kills: setup
+	KILLS=200 cargo test --locked --test cli_resume killed -- --nocapture
 
 # Formatting, lints, documentation, and the build without libtorch.
 check: setup
@@ -28,6 +44,26 @@ check: setup
 # target/cuda-check, packed beside it. See benches/cuda/README.md.
 cuda-check: setup
 	python3 benches/cuda/pack.py
+
+# Whether TensorBoard, from PyPI into a folder below target, reads what `train` writes.
+tensorboard-check: setup
+	test -x target/python/bin/python || python3 -m venv target/python
+	target/python/bin/python -m pip install --quiet tensorboard
+	TENSORBOARD_PYTHON=$(CURDIR)/target/python/bin/python cargo test --locked --test tensorboard -- --nocapture
+
+# The book as a site: book/book/index.html. mdBook is built for it once.
+book: setup target/tools/bin/mdbook
+	cargo test --locked -p gpipe-book --test book
+	target/tools/bin/mdbook build book
+
+target/tools/bin/mdbook:
+	cargo install mdbook --version 0.5.4 --locked --no-default-features --features search --root target/tools
+
+# What in the book is made from code: the pages about commands and configuration, the
+# pictures of timelines.
+pages: setup
+	GPIPE_WRITE_PAGES=1 cargo test --locked --lib cli::
+	GPIPE_WRITE_PAGES=1 cargo test --locked -p gpipe-book --test book pictures::
 
 setup:
 	@sh src/torch/setup/libtorch.sh

@@ -2,127 +2,136 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod engine_support;
+mod report_support;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use engine_support::{Rig, log, makespan, replay, sleep_precisely};
+use engine_support::{Rig, log, sleep_precisely};
 use gpipe::engine::Event;
 use gpipe_partitioner::{DeviceId, ScheduleKind};
+use report_support::{Report, median};
 use std::time::{Duration, Instant};
 
-const MICROS: usize = 32;
 const SCHEDULES: [ScheduleKind; 2] = [ScheduleKind::GPipe, ScheduleKind::OneFOneB];
 
 /// Wall time of a step over stages that do nothing, per action.
 fn cost_per_action(c: &mut Criterion) {
     let mut group = c.benchmark_group("cost per action");
+    let mut worst: f64 = 0.0;
     for kind in SCHEDULES {
-        for p in [1, 2, 4, 8] {
-            let mut rig = Rig::new(kind, p, MICROS, Duration::ZERO).unwrap();
+        for (p, m) in [(1, 32), (2, 32), (4, 32), (8, 32), (2, 4), (2, 256)] {
+            let mut rig = Rig::new(kind, p, m, Duration::ZERO).unwrap();
             group.throughput(Throughput::Elements(rig.actions() as u64));
             let actions = rig.actions() as u32;
-            group.bench_function(BenchmarkId::new(kind.name(), p), |b| {
+            let mut all = Vec::new();
+            group.bench_function(BenchmarkId::new(kind.name(), format!("p{p}/m{m}")), |b| {
                 b.iter_custom(|steps| {
                     let start = Instant::now();
                     for _ in 0..steps {
                         rig.run().unwrap();
                     }
-                    start.elapsed() / actions
+                    let taken = start.elapsed() / actions;
+                    all.push(taken.as_secs_f64() * 1e6 / steps as f64);
+                    taken
                 });
             });
-        }
-    }
-    group.finish();
-}
-
-/// What a schedule of waiting stages takes beyond a replay on paper of the same
-/// durations, per action on the longest chain. The shares over the replay and over
-/// the simulation with the durations asked for go to standard output.
-fn overhead(c: &mut Criterion) {
-    sleep_precisely();
-    let mut group = c.benchmark_group("overhead per critical action");
-    for time in [100, 200, 2000].map(Duration::from_micros) {
-        for kind in SCHEDULES {
-            for p in [2, 4, 8] {
-                let mut rig = Rig::new(kind, p, MICROS, time).unwrap();
-                let mut shares = Shares::new(rig.simulated());
-                let critical = rig.critical();
-                let id = BenchmarkId::new(format!("{} {time:?}", kind.name()), p);
-                group.bench_function(id, |b| {
-                    b.iter_custom(|steps| {
-                        let mut cost = |rig: &mut Rig| shares.add(&rig.run().unwrap());
-                        (0..steps)
-                            .map(|_| cost(&mut rig))
-                            .sum::<Duration>()
-                            .div_f64(critical)
-                    });
-                });
-                if let Some(medians) = shares.medians() {
-                    println!("{} p={p} {time:?}: {medians}", kind.name());
-                }
+            if m == 32 && !all.is_empty() {
+                worst = worst.max(median(all));
             }
         }
     }
     group.finish();
+    let mut report = Report::new("engine");
+    report.at_most(
+        "the engine's own cost per action, m = 32, worst of p = 1, 2, 4, 8",
+        worst,
+        10.0,
+        "us",
+    );
+    report.write().unwrap();
 }
 
-/// Makespans beyond what was expected, as shares of it.
-struct Shares {
-    simulated: Duration,
-    over_replay: Vec<f64>,
-    over_simulation: Vec<f64>,
-}
-
-impl Shares {
-    fn new(simulated: Duration) -> Self {
-        Self {
-            simulated,
-            over_replay: Vec::new(),
-            over_simulation: Vec::new(),
-        }
-    }
-
-    /// Takes a step in and gives how much longer it was than its replay.
-    fn add(&mut self, events: &[Vec<Event>]) -> Duration {
-        let (measured, replay) = (makespan(events), replay(events));
-        let share = |of: Duration| measured.as_secs_f64() / of.as_secs_f64() - 1.0;
-        self.over_replay.push(share(replay));
-        self.over_simulation.push(share(self.simulated));
-        measured.saturating_sub(replay)
-    }
-
-    /// Nothing where the benchmark was filtered out.
-    fn medians(&mut self) -> Option<String> {
-        let [replay, simulation] = [&mut self.over_replay, &mut self.over_simulation].map(|all| {
-            all.sort_by(f64::total_cmp);
-            Some(100.0 * all.get(all.len() / 2)?)
-        });
-        let (replay, simulation) = (replay?, simulation?);
-        Some(format!(
-            "{replay:.2} % over its replay, {simulation:.2} % over the simulation"
-        ))
-    }
-}
-
-/// From the end of an action to the start of the one on the next device that
-/// waited for it: asleep after a long wait, or busy until just before.
+/// From the moment at which an action could start, its input made and its device
+/// free, to its start: where devices slept until then, or had been busy.
 fn hand_over(c: &mut Criterion) {
     sleep_precisely();
     let mut group = c.benchmark_group("hand-over");
-    for (name, wait) in [("awake", 20), ("asleep", 1000)] {
+    let cases = [
+        ("awake", 20, 2, 2),
+        ("awake", 20, 2, 32),
+        ("asleep", 1000, 2, 1),
+        ("asleep", 1000, 4, 1),
+        ("asleep", 1000, 8, 1),
+    ];
+    for (name, wait, p, m) in cases {
         let time = Duration::from_micros(wait);
-        let mut rig = Rig::new(ScheduleKind::ForwardOnly, 2, 2, time).unwrap();
-        group.bench_function(name, |b| {
-            b.iter_custom(|steps| {
-                let gap = |rig: &mut Rig| {
-                    let events = rig.run().unwrap();
-                    let (from, to) = (log(&events, DeviceId(0))[0], log(&events, DeviceId(1))[0]);
-                    to.start.saturating_sub(from.end)
-                };
-                (0..steps).map(|_| gap(&mut rig)).sum()
-            });
+        let mut rig = Rig::new(ScheduleKind::ForwardOnly, p, m, time).unwrap();
+        group.bench_function(BenchmarkId::new(name, format!("p{p}/m{m}")), |b| {
+            b.iter_custom(|steps| (0..steps).map(|_| gap(&rig.run().unwrap())).sum());
         });
     }
     group.finish();
+}
+
+/// The mean over all hand-overs of a forward-only step.
+fn gap(events: &[Vec<Event>]) -> Duration {
+    let mut gaps = Vec::new();
+    for device in 1..events.len() {
+        let [before, own] = [device - 1, device].map(|d| log(events, DeviceId(d)));
+        for (micro, (made, taken)) in before.iter().zip(own).enumerate() {
+            let free = micro
+                .checked_sub(1)
+                .map_or(Duration::ZERO, |last| own[last].end);
+            gaps.push(taken.start.saturating_sub(made.end.max(free)));
+        }
+    }
+    gaps.iter().sum::<Duration>() / gaps.len().max(1) as u32
+}
+
+/// Values for every micro-batch into the engine and out again, per micro-batch: what
+/// a step through stages that do nothing takes more with more of them.
+fn scatter_and_gather(c: &mut Criterion) {
+    let mut group = c.benchmark_group("scatter and gather");
+    for p in [1, 2] {
+        for m in [8, 64, 512] {
+            let mut rig = Rig::new(ScheduleKind::ForwardOnly, p, m, Duration::ZERO).unwrap();
+            group.bench_function(BenchmarkId::new(format!("values, p{p}"), m), |b| {
+                b.iter_custom(|steps| {
+                    let start = Instant::now();
+                    for _ in 0..steps {
+                        rig.run().unwrap();
+                    }
+                    start.elapsed() / m as u32
+                });
+            });
+        }
+    }
+    #[cfg(feature = "torch")]
+    tensors(&mut group);
+    group.finish();
+}
+
+/// The same for a batch that is cut, passes a layer that does nothing and is put
+/// together again.
+#[cfg(feature = "torch")]
+fn tensors(group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>) {
+    use gpipe::tch::{Device, Kind, Tensor, nn};
+    let x = Tensor::zeros([1024, 16], (Kind::Float, Device::Cpu));
+    for p in [1, 2] {
+        for m in [8, 64, 512] {
+            let model =
+                gpipe::Sequential::new().layers("same", p, |_, _| nn::func(|x| x.shallow_clone()));
+            let mut pipe = gpipe::Pipeline::new(model, &vec![Device::Cpu; p], m).unwrap();
+            group.bench_function(BenchmarkId::new(format!("tensors, p{p}"), m), |b| {
+                b.iter_custom(|steps| {
+                    let start = Instant::now();
+                    for _ in 0..steps {
+                        drop(pipe.forward(&x).unwrap());
+                    }
+                    start.elapsed() / m as u32
+                });
+            });
+        }
+    }
 }
 
 /// A step with a single action per device: start and stop of everything.
@@ -151,6 +160,6 @@ fn configuration() -> Criterion {
 criterion_group! {
     name = engine;
     config = configuration();
-    targets = cost_per_action, overhead, hand_over, start_and_stop
+    targets = cost_per_action, hand_over, scatter_and_gather, start_and_stop
 }
 criterion_main!(engine);

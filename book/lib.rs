@@ -16,6 +16,8 @@ mod pages {
     struct Use;
     #[doc = include_str!("src/real-models.md")]
     struct RealModels;
+    #[doc = include_str!("src/training.md")]
+    struct Training;
     #[doc = include_str!("src/data.md")]
     struct Data;
     #[doc = include_str!("src/precision.md")]
@@ -32,4 +34,22 @@ mod pages {
     struct YourCrate;
     #[doc = include_str!("src/numbers.md")]
     struct Numbers;
+    #[doc = include_str!("src/add-schedule.md")]
+    struct AddSchedule;
+    #[doc = include_str!("src/engine.md")]
+    struct Engine;
+    #[doc = include_str!("src/extending.md")]
+    struct Extending;
+    #[doc = include_str!("src/inputs.md")]
+    struct Inputs;
+    #[doc = include_str!("src/memory.md")]
+    struct Memory;
+    #[doc = include_str!("src/partitions.md")]
+    struct Partitions;
+    #[doc = include_str!("src/path.md")]
+    struct Path;
+    #[doc = include_str!("src/pipelines.md")]
+    struct Pipelines;
+    #[doc = include_str!("src/trouble.md")]
+    struct Trouble;
 }

@@ -73,6 +73,7 @@ impl Rig {
         let sharing = Sharing {
             devices: (0..p).map(DeviceId).collect(),
             at_once,
+            settle: |_| {},
         };
         let engine = Engine::taking_turns((0..p).map(build).collect(), &sharing).unwrap();
         let program = Arc::new(Program::new(schedule, &Topology::chain(p)).unwrap());

@@ -44,8 +44,13 @@ impl Stage for Fixed {
     fn abort(&mut self) {}
 }
 
-/// How much of a wait is spent awake: what a sleep may overshoot by.
-const AWAKE: Duration = Duration::from_micros(40);
+/// How much of a wait is spent awake, looking at the clock and offering the core.
+///
+/// Sleeps end late: on virtual machines the timer's interrupt alone comes some 40 µs
+/// after its time, and the threads that it wakes together then take turns. A thread
+/// that only offers its core gets it back within a few microseconds, even where four
+/// of them share it.
+const AWAKE: Duration = Duration::from_micros(250);
 
 /// Waits for `duration` without occupying a core for most of it, so that more
 /// stages than cores can wait at the same time.

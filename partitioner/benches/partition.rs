@@ -4,12 +4,16 @@
 
 use std::time::Instant;
 
-use criterion::{Criterion, criterion_group, criterion_main};
+mod growth;
+
+use criterion::{Criterion, criterion_group};
 use gpipe_partitioner::solve::block_partition;
 use gpipe_partitioner::{
     Bytes, CheckedSchedule, LayerProfile, Machine, Micros, Partition, PlanOptions, Problem,
     Profile, ScheduleKind, Shape, StageId, Times, plan,
 };
+
+use growth::{Report, grows};
 
 /// A small generator, so that every run sees the same chains (Steele, Lea, Flood: splitmix64).
 struct Random(u64);
@@ -229,5 +233,83 @@ fn partition(criterion: &mut Criterion) {
     });
 }
 
+/// With layers and with stages: the even filling is stated as stages times layers, the
+/// exact cut, which prunes, is held to the same; a plan is linear in layers and, its
+/// schedules being linear in devices, in those.
+fn growing(report: &mut Report) -> anyhow::Result<()> {
+    let mut random = Random(4);
+    let layers = [500, 1000, 2000, 4000, 8000];
+    let stages = [8, 16, 32, 64, 128];
+    let profile = random_profile(&mut random, 8000)?;
+    let weights = profile.parameter_bytes();
+    grows(
+        report,
+        "by_weight in layers, 64 stages",
+        1.0,
+        &layers,
+        |n| Partition::by_weight(&weights[..n], 64),
+    );
+    grows(
+        report,
+        "by_weight in stages, 4,000 layers",
+        1.0,
+        &stages,
+        |p| Partition::by_weight(&weights[..4000], p),
+    );
+    let profiles = layers
+        .map(|n| random_profile(&mut random, n).map(|profile| (n, profile)))
+        .into_iter()
+        .collect::<anyhow::Result<std::collections::HashMap<_, _>>>()?;
+    let exact = |profile: &Profile, p| -> anyhow::Result<_> {
+        let schedule = ScheduleKind::OneFOneB.generate(Shape::new(p, 16))?;
+        let machine = Machine::new(p)?.with_link("25GB/s,5us".parse()?);
+        Ok(Problem::new(profile, 8, &machine, &schedule).solve()?)
+    };
+    grows(
+        report,
+        "exact cut in layers, 64 stages",
+        1.0,
+        &layers,
+        |n| exact(&profiles[&n], 64),
+    );
+    grows(
+        report,
+        "exact cut in stages, 4,000 layers",
+        1.0,
+        &stages,
+        |p| exact(&profiles[&4000], p),
+    );
+    let small = [50, 100, 200, 400];
+    let profiles = small
+        .map(|n| random_profile(&mut random, n).map(|profile| (n, profile)))
+        .into_iter()
+        .collect::<anyhow::Result<std::collections::HashMap<_, _>>>()?;
+    let planned = |n, p| -> anyhow::Result<_> {
+        let machine = Machine::new(p)?.with_link("25GB/s,5us".parse()?);
+        Ok(plan(&profiles[&n], &PlanOptions::new(machine))?)
+    };
+    grows(report, "plan in layers, 16 devices", 1.0, &small, |n| {
+        planned(n, 16)
+    });
+    grows(
+        report,
+        "plan in devices, 200 layers",
+        1.0,
+        &[4, 8, 16, 32],
+        |p| planned(200, p),
+    );
+    Ok(())
+}
+
 criterion_group!(benches, partition);
-criterion_main!(benches);
+
+fn main() -> anyhow::Result<()> {
+    benches();
+    if std::env::args().any(|argument| argument == "--bench") {
+        let mut report = Report::new("partition");
+        growing(&mut report)?;
+        report.write()?;
+    }
+    Criterion::default().configure_from_args().final_summary();
+    Ok(())
+}

@@ -3,6 +3,8 @@
 //! Data goes to standard output, everything else to standard error. Exit code 0
 //! is success, 1 a run that failed, 2 wrong use.
 
+#[cfg(all(test, feature = "torch"))]
+mod book;
 mod command;
 #[cfg(feature = "torch")]
 mod config;

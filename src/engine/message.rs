@@ -76,27 +76,42 @@ pub(super) struct Record<V> {
 }
 
 /// Devices that share cores which do not suffice for all of them at the same time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Sharing {
     /// These devices.
     pub devices: Vec<DeviceId>,
     /// How many of them may work at the same time; 0 counts as 1.
     pub at_once: usize,
+    /// Called on a device's thread when its place is another one than before: a number
+    /// below `at_once`, or none from the end of a step on. Whoever has a place has it
+    /// alone, so that a core may go with it.
+    pub settle: fn(Option<usize>),
 }
 
 impl Sharing {
-    fn turns(&self, devices: usize) -> (Turns, Vec<bool>) {
+    fn turns(&self, devices: usize) -> TurnsOf {
         let shares = (0..devices).map(|device| self.devices.contains(&DeviceId(device)));
-        (Turns::new(devices, self.at_once), shares.collect())
+        TurnsOf {
+            turns: Turns::new(devices, self.at_once),
+            shares: shares.collect(),
+            settle: self.settle,
+        }
     }
+}
+
+/// The turns of the devices that take them.
+pub(super) struct TurnsOf {
+    pub(super) turns: Turns,
+    shares: Vec<bool>,
+    pub(super) settle: fn(Option<usize>),
 }
 
 /// All mailboxes of an engine: one per worker and one for the caller.
 pub(super) struct Lines<S: Stage> {
     pub(super) inboxes: Vec<Mailbox<Message<S>>>,
     pub(super) reports: Mailbox<Report<S::Value>>,
-    /// Where the devices share too few cores, with whether a device does.
-    pub(super) turns: Option<(Turns, Vec<bool>)>,
+    /// Where devices share too few cores.
+    pub(super) turns: Option<TurnsOf>,
 }
 
 impl<S: Stage> Lines<S> {
@@ -118,9 +133,9 @@ impl<S: Stage> Lines<S> {
     }
 
     /// The turns that `device` has to take.
-    pub(super) fn turns(&self, device: DeviceId) -> Option<&Turns> {
-        let (turns, shares) = self.turns.as_ref()?;
-        shares[device.index()].then_some(turns)
+    pub(super) fn turns(&self, device: DeviceId) -> Option<&TurnsOf> {
+        let turns = self.turns.as_ref();
+        turns.filter(|turns| turns.shares[device.index()])
     }
 
     /// Tells every worker but `failed` to leave the step.

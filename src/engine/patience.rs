@@ -15,8 +15,9 @@ impl Patience {
     /// Goes to sleep at once.
     pub(super) const NONE: Self = Self(Duration::ZERO);
 
-    /// About what it takes to wake a thread.
-    pub(super) const SOME: Self = Self(Duration::from_micros(30));
+    /// Several times what it takes to put a thread to sleep and to wake it, so that
+    /// waits of the length of a short action end awake.
+    pub(super) const SOME: Self = Self(Duration::from_micros(100));
 
     /// Stays awake until `seen`, or until patience is at its end.
     pub(super) fn watch(self, seen: impl Fn() -> bool) {

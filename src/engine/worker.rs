@@ -54,8 +54,10 @@ struct Worker<S: Stage> {
     order: Option<Order<S>>,
     /// A peer failed in the present step, or in the one about to come.
     stopped: bool,
-    /// It is this worker's turn, where workers take turns.
-    turn: bool,
+    /// Where it works, while it is its turn, where workers take turns.
+    turn: Option<usize>,
+    /// Where it worked last in this step.
+    place: Option<usize>,
 }
 
 /// Why a step ends early on a device.
@@ -81,7 +83,8 @@ impl<S: Stage> Worker<S> {
             batch,
             order: None,
             stopped: false,
-            turn: false,
+            turn: None,
+            place: None,
         }
     }
 
@@ -115,7 +118,7 @@ impl<S: Stage> Worker<S> {
 
     fn step(&mut self, order: StepOrder<S>) -> News<S::Value> {
         let performed = self.perform(&order);
-        self.end_turn();
+        self.leave_place();
         let news = match performed {
             Ok(record) => News::Finished(record),
             Err(Halt::Stopped) => News::Stopped,
@@ -171,21 +174,34 @@ impl<S: Stage> Worker<S> {
 
     /// Waits for this worker's turn, where workers take turns.
     fn take_turn(&mut self, urgency: u32) {
-        if let Some(turns) = self.lines.turns(self.device) {
-            if self.turn {
-                turns.keep(self.device, urgency);
-            } else {
-                turns.take(self.device, urgency);
+        if let Some(of) = self.lines.turns(self.device) {
+            let place = match self.turn {
+                Some(place) => of.turns.keep(self.device, urgency, place),
+                None => of.turns.take(self.device, urgency, self.place),
+            };
+            self.turn = Some(place);
+            if self.place != Some(place) {
+                self.place = Some(place);
+                (of.settle)(Some(place));
             }
-            self.turn = true;
         }
     }
 
     fn end_turn(&mut self) {
-        if std::mem::take(&mut self.turn)
-            && let Some(turns) = self.lines.turns(self.device)
+        if let Some(place) = self.turn.take()
+            && let Some(of) = self.lines.turns(self.device)
         {
-            turns.leave();
+            of.turns.leave(place);
+        }
+    }
+
+    /// The step is over: what comes next may run anywhere.
+    fn leave_place(&mut self) {
+        self.end_turn();
+        if self.place.take().is_some()
+            && let Some(of) = self.lines.turns(self.device)
+        {
+            (of.settle)(None);
         }
     }
 

@@ -32,6 +32,8 @@ mod step;
 
 pub use error::MetricsError;
 pub use events::EventFile;
+#[cfg(feature = "torch")]
+pub(crate) use events::is_event_file;
 pub use json_lines::{JsonLines, read};
 pub use peak::{Arithmetic, gpu_peak_flops, machine_peak_flops};
 pub use run::{METRICS_FILE, RunMetrics};

@@ -1,5 +1,6 @@
 //! The files of metrics of a run.
 
+use std::collections::VecDeque;
 use std::path::Path;
 
 use super::{EventFile, JsonLines, MetricsError, StepMetrics};
@@ -8,10 +9,16 @@ use super::{EventFile, JsonLines, MetricsError, StepMetrics};
 pub const METRICS_FILE: &str = "metrics.jsonl";
 
 /// Writes each step as a line of `metrics.jsonl` and to a TensorBoard event file beside it.
+///
+/// What cannot be written, as on a full disk, is kept and written later.
 #[derive(Debug)]
 pub struct RunMetrics {
     lines: JsonLines,
     events: EventFile,
+    /// Steps that are not in the first yet.
+    owed_lines: VecDeque<StepMetrics>,
+    /// Steps that are not in the second yet.
+    owed_events: VecDeque<StepMetrics>,
 }
 
 impl RunMetrics {
@@ -20,10 +27,8 @@ impl RunMetrics {
     /// # Errors
     /// [`MetricsError::Io`].
     pub fn create(folder: &Path) -> Result<Self, MetricsError> {
-        Ok(Self {
-            lines: JsonLines::create(&folder.join(METRICS_FILE))?,
-            events: EventFile::create(folder)?,
-        })
+        let lines = JsonLines::create(&folder.join(METRICS_FILE))?;
+        Ok(Self::new(lines, EventFile::create(folder)?))
     }
 
     /// Goes on after `step`, the last one that counts; with 0, none does. What is there of
@@ -32,19 +37,49 @@ impl RunMetrics {
     /// # Errors
     /// As [`JsonLines::resume`] and [`EventFile::resume`].
     pub fn resume(folder: &Path, step: u64) -> Result<Self, MetricsError> {
-        Ok(Self {
-            lines: JsonLines::resume(&folder.join(METRICS_FILE), step)?,
-            events: EventFile::resume(folder, step)?,
-        })
+        let lines = JsonLines::resume(&folder.join(METRICS_FILE), step)?;
+        Ok(Self::new(lines, EventFile::resume(folder, step)?))
+    }
+
+    fn new(lines: JsonLines, events: EventFile) -> Self {
+        Self {
+            lines,
+            events,
+            owed_lines: VecDeque::new(),
+            owed_events: VecDeque::new(),
+        }
     }
 
     /// Writes a step to both; it is in the files when this returns.
     ///
     /// # Errors
-    /// [`MetricsError::Io`].
+    /// [`MetricsError::Io`]: the next call, or [`RunMetrics::flush`], writes it before
+    /// anything else.
     pub fn step(&mut self, step: &StepMetrics) -> Result<(), MetricsError> {
-        self.lines.step(step)?;
-        self.events.scalars(step.step, &step.scalars())
+        self.owed_lines.push_back(step.clone());
+        self.owed_events.push_back(step.clone());
+        self.flush()
+    }
+
+    /// Writes what could not be written before.
+    ///
+    /// # Errors
+    /// [`MetricsError::Io`]: it still cannot be.
+    pub fn flush(&mut self) -> Result<(), MetricsError> {
+        let lines = self.owed_lines_written();
+        while let Some(step) = self.owed_events.front() {
+            self.events.scalars(step.step, &step.scalars())?;
+            self.owed_events.pop_front();
+        }
+        lines
+    }
+
+    fn owed_lines_written(&mut self) -> Result<(), MetricsError> {
+        while let Some(step) = self.owed_lines.front() {
+            self.lines.step(step)?;
+            self.owed_lines.pop_front();
+        }
+        Ok(())
     }
 
     /// As [`JsonLines::sync`], for both.

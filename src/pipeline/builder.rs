@@ -224,6 +224,7 @@ impl PipelineBuilder {
         if let Some((tf32, deterministic)) = self.numbers {
             torch::set_numbers(tf32, deterministic)?;
         }
+        torch::keep_memory(&self.devices);
         let recomputing = (0..shape.stages())
             .map(|stage| {
                 self.recompute

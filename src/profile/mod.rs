@@ -210,6 +210,9 @@ pub fn profile(
         .first()
         .ok_or_else(|| Error::Settings("no devices: profiling needs at least one".to_owned()))?;
     torch::prepare(&options.devices).map_err(|error| Error::Settings(error.to_string()))?;
+    if !options.low_memory {
+        torch::keep_memory(&options.devices);
+    }
     let threads = options
         .threads_per_stage
         .unwrap_or_else(|| share_of_cores(&options.devices));

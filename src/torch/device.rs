@@ -1,13 +1,14 @@
 //! Devices by name, and what a thread must set before it computes on one.
 
+use std::ffi::OsString;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use gpipe_partitioner::{Cores, DeviceId};
 use tch::Device;
 
 use super::error::TorchError;
-use super::ffi;
+use super::{ffi, places};
 use crate::engine::Sharing;
 
 /// `cpu`, or `cuda:0`, `cuda:1`, …
@@ -102,6 +103,24 @@ pub(crate) fn prepare(devices: &[Device]) -> Result<(), TorchError> {
     Ok(())
 }
 
+/// Lets the C library keep the memory that a step on CPU stages frees, which the next one
+/// needs again. Who has told it something about memory by the environment is heeded.
+pub(crate) fn keep_memory(devices: &[Device]) {
+    static ONCE: Once = Once::new();
+    if on_cpu(devices) > 0 {
+        ONCE.call_once(|| {
+            let told = |(name, value): (OsString, OsString)| {
+                let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+                let tuned = name == "GLIBC_TUNABLES" && value.contains("malloc");
+                tuned || (name.starts_with("MALLOC_") && name.ends_with('_'))
+            };
+            if !std::env::vars_os().any(told) {
+                ffi::keep_memory();
+            }
+        });
+    }
+}
+
 /// Sets what libtorch keeps per thread: the intra-op threads and the current device.
 pub(crate) fn prepare_thread(device: Device, threads: usize) -> Result<(), TorchError> {
     ffi::set_threads(threads)?;
@@ -134,7 +153,16 @@ pub(crate) fn turns(devices: &[Device], threads: usize) -> Option<Sharing> {
     let numbered = devices.iter().enumerate();
     let on_cpu = numbered.filter(|(_, device)| **device == Device::Cpu);
     let devices: Vec<DeviceId> = on_cpu.map(|(number, _)| DeviceId(number)).collect();
-    (at_once < devices.len()).then_some(Sharing { devices, at_once })
+    // The threads that help a stage which has several would stay where they were made.
+    let settle = if threads == 1 { places::settle } else { |_| {} };
+    (at_once < devices.len()).then(|| {
+        places::prepare();
+        Sharing {
+            devices,
+            at_once,
+            settle,
+        }
+    })
 }
 
 /// The cores that all of `devices` share; none where one of them is not the CPU.

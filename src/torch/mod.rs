@@ -12,6 +12,7 @@ mod loss;
 pub mod memory;
 mod optim;
 mod out_of_memory;
+mod places;
 mod precision;
 mod recompute;
 mod rng;
@@ -37,7 +38,7 @@ pub use sizes::Variable;
 pub use values::Values;
 
 pub(crate) use device::{
-    at_once, cores, prepare, prepare_thread, share_of_cores, shared_cores, turns,
+    at_once, cores, keep_memory, prepare, prepare_thread, share_of_cores, shared_cores, turns,
 };
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, total_norm};

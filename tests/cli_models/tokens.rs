@@ -45,7 +45,7 @@ fn a_file_of_a_texts_tokens_trains_as_the_text_does() {
     assert_eq!(text["held_out_loss"], tokens["held_out_loss"]);
     assert!(tokens["held_out_loss"].is_number());
     assert_eq!(tokens["data"], "tokens.bin");
-    assert_eq!(config(folder, "1")["sizes"], config(folder, "2")["sizes"]);
+    assert_eq!(config(folder, "1")["model"], config(folder, "2")["model"]);
     let told = printed(folder, &flags("tokens.bin", "3"));
     assert!(told.contains("per token"), "{told}");
     assert!(told.starts_with("\nthe last step:\n"), "no sample: {told}");
@@ -63,7 +63,11 @@ fn what_is_wrong_with_a_file_of_tokens_is_told_before_anything_is_built() {
     fs::write(folder.join("odd.u16.bin"), [0; 21]).unwrap();
     fs::write(folder.join("short.u16.bin"), [0; 20]).unwrap();
     let cases: [(&str, &[&str], &[&str]); 5] = [
-        ("none.bin", &[], &["--data", "nothing tells how wide"]),
+        (
+            "none.bin",
+            &[],
+            &["--data", "cannot read none.bin: No such file"],
+        ),
         ("bare.bin", &[], &["bare.u16.bin", "bare.bin.json"]),
         (
             "odd.u16.bin",

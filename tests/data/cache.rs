@@ -119,10 +119,40 @@ fn a_damaged_or_foreign_cache_is_named() {
         let mut damaged = whole.clone();
         damaged[byte] ^= 0x10;
         fs::write(&path, &damaged).unwrap();
-        says(&read(&path).unwrap_err(), &["items.cache, byte "]);
+        let error = read(&path).unwrap_err();
+        says(&error, &["items.cache, byte ", "delete the file"]);
     }
     for length in [0, 5, whole.len() / 2, whole.len() - 1] {
         fs::write(&path, &whole[..length]).unwrap();
-        assert!(read(&path).is_err(), "cut at {length}");
+        let error = read(&path).expect_err("a part of it");
+        says(&error, &["items.cache, byte ", "delete the file"]);
     }
+}
+
+/// The cache knows its data, but what was done with them only by what the items are.
+#[test]
+fn items_of_another_kind_are_not_taken_for_those_that_were_cached() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("items.cache");
+    let items = || Dataset::new(Made::new(3, |number| Ok(number as i64)));
+    let pairs = items().map(|number| Ok((number, number)));
+    let pairs = pairs.cache_file(&path).unwrap();
+    (0..3).for_each(|index| assert!(pairs.get(0, index).is_ok()));
+    let numbers = items().cache_file(&path).unwrap();
+    let error = numbers.get(0, 1).unwrap_err();
+    says(
+        &error,
+        &[
+            "items.cache, byte ",
+            "another kind",
+            "8 of its 16 bytes",
+            "delete the file",
+        ],
+    );
+    let rows = items().map(|number| Ok(vec![number; 9]));
+    let error = rows.cache_file(&path).unwrap().get(0, 2).unwrap_err();
+    says(
+        &error,
+        &["items.cache, byte ", "another kind", "delete the file"],
+    );
 }

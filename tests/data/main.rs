@@ -9,6 +9,7 @@ mod loader;
 mod resume;
 mod tf_record;
 mod tokens;
+mod wrong_input;
 
 use gpipe::data::{Batches, DataError, Source};
 use gpipe::tch::Tensor;

@@ -95,6 +95,51 @@ fn numbers_that_are_not_packed_are_read_too() {
     assert_eq!(example.floats("x").unwrap(), [0.5, -2.0]);
 }
 
+/// Made by `tests/fixtures/tensorflow_records.py`.
+#[test]
+fn what_tensorflow_itself_wrote_is_read_and_written_the_same() {
+    let path = fixture("tensorflow.tfrecord");
+    let records = TfRecords::open([&path]).unwrap();
+    assert!(records.verify().is_empty());
+    assert_eq!(records.len(), 7);
+    for index in 0..5 {
+        let example = Example::decode(&records.get(0, index).unwrap()).unwrap();
+        let label = (-1000_i64).pow(index as u32);
+        assert_eq!(example.int("label").unwrap(), label);
+        let x = index as f32;
+        assert_eq!(example.floats("x").unwrap(), [x, x + 0.5]);
+        let name = format!("whale {index}");
+        assert_eq!(example.byte_string("name").unwrap(), name.as_bytes());
+        assert!(example.ints("none").unwrap().is_empty());
+        assert_eq!(Example::decode(&example.encode()).unwrap(), example);
+    }
+    assert_eq!(records.get(0, 5).unwrap(), b"");
+    assert_eq!(records.get(0, 6).unwrap(), [0xff; 3000]);
+
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("copy");
+    let mut writer = TfRecordWriter::create(&copy).unwrap();
+    for index in 0..7 {
+        writer.write(&records.get(0, index).unwrap()).unwrap();
+    }
+    writer.finish().unwrap();
+    assert_eq!(fs::read(copy).unwrap(), fs::read(&path).unwrap());
+
+    // A bit of the checksums that TensorFlow wrote, or of what they are of, is missed.
+    let whole = fs::read(&path).unwrap();
+    let damaged = folder.path().join("damaged.tfrecord");
+    for byte in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[byte] ^= 0x10;
+        fs::write(&damaged, bytes).unwrap();
+        let bad = TfRecords::open([&damaged]).unwrap().verify();
+        let [error] = &bad[..] else {
+            panic!("byte {byte}: {bad:?}");
+        };
+        says(error, &["damaged.tfrecord, byte "]);
+    }
+}
+
 /// Byte for byte what the other writer made of the same records.
 #[test]
 fn what_is_written_is_what_the_other_writer_writes() {
@@ -161,6 +206,35 @@ fn two_hundred_shards_with_flipped_bits_tell_file_and_offset() {
     }
 }
 
+/// Shuffled, on several threads, past damaged records, from everywhere in two epochs.
+#[test]
+fn a_damaged_set_goes_on_mid_epoch_with_the_same_batches() {
+    let folder = tempfile::tempdir().unwrap();
+    let shards = shards(folder.path(), 8, 5);
+    for (shard, record, byte) in [(1, 0, 14), (4, 3, 0), (7, 4, 9)] {
+        flip(&shards[shard].0, shards[shard].1[record] + byte);
+    }
+    let batches = |workers, from: Option<&serde_json::Value>| {
+        let records = TfRecords::in_folder(folder.path()).unwrap();
+        let numbers = Dataset::new(records).map(number).shuffle(usize::MAX, 5);
+        let batches = numbers.batch(4).epochs(2).workers(workers).skip_bad(3);
+        match from {
+            Some(state) => batches.resume(state),
+            None => batches,
+        }
+    };
+    let whole = all(batches(1, None)).unwrap();
+    assert_eq!(whole.concat().len(), 2 * 37);
+    let mut loader = batches(2, None).load().unwrap();
+    for taken in 0..=whole.len() {
+        let state = loader.state();
+        let rest = all(batches(1 + taken % 4, Some(&state))).unwrap();
+        assert_eq!(rest, whole[taken..], "after {taken}: {state}");
+        assert_eq!(loader.next().is_some(), taken < whole.len());
+    }
+    assert_eq!(loader.skipped().len(), 6, "three an epoch");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
     /// Whatever single byte is damaged: one record is lost and named, no other.
@@ -221,7 +295,7 @@ fn what_is_no_set_of_records_is_refused() {
     );
     says(
         &TfRecords::open([] as [&Path; 0]).unwrap_err(),
-        &["no record in 0"],
+        &["no TFRecord file was named"],
     );
     let path = folder.path().join("a.tfrecord.gz");
     fs::write(&path, [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1, 2, 3]).unwrap();
@@ -234,7 +308,14 @@ fn what_is_no_set_of_records_is_refused() {
         &["cannot read /nowhere/b"],
     );
     fs::write(&path, b"").unwrap();
-    says(&TfRecords::open([&path]).unwrap_err(), &["no record in 1"]);
+    says(
+        &TfRecords::open([&path]).unwrap_err(),
+        &["a.tfrecord.gz is empty"],
+    );
+    says(
+        &TfRecords::open([&path, &path, &path]).unwrap_err(),
+        &["a.tfrecord.gz and 2 other files are empty"],
+    );
 }
 
 #[test]

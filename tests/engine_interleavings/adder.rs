@@ -190,6 +190,7 @@ impl Rig {
         let sharing = Sharing {
             devices: (0..devices).map(DeviceId).collect(),
             at_once,
+            settle: |_| {},
         };
         Self::build(schedule, |builders| {
             Engine::taking_turns(builders, &sharing)

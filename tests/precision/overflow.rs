@@ -43,51 +43,52 @@ fn optimizer() -> Optimizer {
 
 #[test]
 fn one_overflow_skips_exactly_one_step_on_all_stages() {
-    let (x, y) = mlp_batch(8);
-    let schedules = [
-        ScheduleKind::GPipe,
-        ScheduleKind::OneFOneB,
-        ScheduleKind::ZbH1,
-        ScheduleKind::Zbv,
-    ];
-    for stages in 1..=3 {
-        for schedule in schedules {
-            let what = format!("p={stages} {schedule}");
-            let pipe = || {
-                let builder = builder(stages, Precision::Fp16).schedule(schedule);
-                builder.loss_scale(half(256.0)).build().unwrap()
-            };
-            let (mut hit, mut spared) = (pipe(), pipe());
-            let mut optimizers = [optimizer(), optimizer()];
-            let mut skipped = Vec::new();
-            for step in 0..5 {
-                // The second of the third step's four micro-batches.
-                let loss = overflowing(if step == 2 { 1 } else { usize::MAX });
-                let before = snapshot(&mut hit);
-                let report = hit.train_step(&x, &y, loss).unwrap();
-                assert_eq!(
-                    report.loss_scale,
-                    Some(if step < 3 { 256.0 } else { 128.0 })
-                );
-                skipped.push(report.skipped());
-                optimizers[0].step(&mut hit).unwrap();
-                for ((name, before), (_, after)) in before.iter().zip(&snapshot(&mut hit)) {
-                    assert_eq!(before.equal(after), step == 2, "{what}: {name}");
-                }
-                if step == 2 {
-                    // The other run has never heard of this step.
-                    let state = hit.loss_scale_state().unwrap();
-                    spared.restore_loss_scale(&state).unwrap();
-                    continue;
-                }
-                spared.train_step(&x, &y, cross_entropy).unwrap();
-                optimizers[1].step(&mut spared).unwrap();
-            }
-            assert_eq!(skipped, [false, false, true, false, false], "{what}");
-            assert_same_bits(&snapshot(&mut hit), &snapshot(&mut spared), &what);
-            assert_eq!(hit.loss_scale_state(), spared.loss_scale_state());
-        }
+    let training = |kind: &ScheduleKind| *kind != ScheduleKind::ForwardOnly;
+    for schedule in ScheduleKind::ALL.into_iter().filter(training) {
+        let fits = (1..=3).filter(|&stages| one_overflow_skips_one_step(stages, schedule));
+        // Some need a number of micro-batches that three devices divide.
+        assert!(fits.count() >= 2, "{schedule}");
     }
+}
+
+/// Whether there is such a pipeline.
+fn one_overflow_skips_one_step(stages: usize, schedule: ScheduleKind) -> bool {
+    let (x, y) = mlp_batch(8);
+    let what = format!("p={stages} {schedule}");
+    let pipe = || {
+        let builder = builder(stages, Precision::Fp16).schedule(schedule);
+        builder.loss_scale(half(256.0)).build()
+    };
+    let (Ok(mut hit), Ok(mut spared)) = (pipe(), pipe()) else {
+        return false;
+    };
+    let mut optimizers = [optimizer(), optimizer()];
+    let mut skipped = Vec::new();
+    for step in 0..5 {
+        // The second of the third step's four micro-batches.
+        let loss = overflowing(if step == 2 { 1 } else { usize::MAX });
+        let before = snapshot(&mut hit);
+        let report = hit.train_step(&x, &y, loss).unwrap();
+        let scale = if step < 3 { 256.0 } else { 128.0 };
+        assert_eq!(report.loss_scale, Some(scale), "{what}");
+        skipped.push(report.skipped());
+        optimizers[0].step(&mut hit).unwrap();
+        for ((name, before), (_, after)) in before.iter().zip(&snapshot(&mut hit)) {
+            assert_eq!(before.equal(after), step == 2, "{what}: {name}");
+        }
+        if step == 2 {
+            // The other run has never heard of this step.
+            let state = hit.loss_scale_state().unwrap();
+            spared.restore_loss_scale(&state).unwrap();
+            continue;
+        }
+        spared.train_step(&x, &y, cross_entropy).unwrap();
+        optimizers[1].step(&mut spared).unwrap();
+    }
+    assert_eq!(skipped, [false, false, true, false, false], "{what}");
+    assert_same_bits(&snapshot(&mut hit), &snapshot(&mut spared), &what);
+    assert_eq!(hit.loss_scale_state(), spared.loss_scale_state());
+    true
 }
 
 #[test]

@@ -13,11 +13,20 @@ pub(in crate::cli) struct Key<T> {
     /// With its table: `train.steps`.
     pub(super) name: String,
     pub(super) kind: Kind,
-    /// Where clap keeps the flag that says the same.
-    pub(super) flag: Option<String>,
+    /// The flag that says the same.
+    pub(super) flag: Option<Flag>,
     pub(super) set: Box<Set<T>>,
     pub(super) get: Box<Get<T>>,
     pub(super) beside: Option<Beside<T>>,
+}
+
+/// A flag of the command line.
+#[derive(Debug)]
+pub(super) struct Flag {
+    /// Where clap keeps it.
+    pub(super) id: String,
+    /// As a person writes it: `--steps`.
+    pub(super) written: String,
 }
 
 /// When a value from a lower layer no longer holds.
@@ -49,8 +58,15 @@ impl<T: 'static> Key<T> {
 
     /// The flag that says the same, by clap's name for it.
     #[must_use]
-    pub(in crate::cli) fn flag(mut self, id: impl Into<String>) -> Self {
-        self.flag = Some(id.into());
+    pub(in crate::cli) fn flag(self, id: &str) -> Self {
+        self.flag_called(id, format!("--{}", id.replace('_', "-")))
+    }
+
+    /// The same of a flag that is written in another way than clap keeps it.
+    #[must_use]
+    pub(in crate::cli) fn flag_called(mut self, id: &str, written: String) -> Self {
+        let id = id.to_owned();
+        self.flag = Some(Flag { id, written });
         self
     }
 

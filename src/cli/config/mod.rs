@@ -8,6 +8,8 @@
 mod environment;
 mod file;
 mod key;
+#[cfg(test)]
+mod listing;
 mod resolve;
 mod schema;
 mod set;

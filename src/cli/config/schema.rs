@@ -100,12 +100,12 @@ impl<T: 'static> Schema<T> {
     /// The flags that were given as a layer: pairs of clap's name and the text.
     pub(in crate::cli) fn flags(&self, given: &[(String, String)]) -> Layer {
         let entry = |key: &Key<T>| {
-            let flag = key.flag.as_deref()?;
-            let (_, text) = given.iter().find(|(id, _)| id == flag)?;
+            let flag = key.flag.as_ref()?;
+            let (_, text) = given.iter().find(|(id, _)| *id == flag.id)?;
             Some(Entry {
                 key: key.name.clone(),
                 value: Value::Plain(text.clone()),
-                origin: Origin::Flag(format!("--{}", key.own().replace('_', "-"))),
+                origin: Origin::Flag(flag.written.clone()),
             })
         };
         self.keys.iter().filter_map(entry).collect()

@@ -28,7 +28,8 @@ enum Batches {
     },
 }
 
-/// Up to where made-up data was consumed; every batch of it is the same.
+/// Up to where made-up data was consumed; its batches are the same but for which target
+/// belongs to which input.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MadeState {
@@ -84,7 +85,6 @@ impl Feed {
     }
 
     /// Where it stands, after the batches that were taken: for [`Source::feed`](super::Source::feed).
-    #[allow(dead_code, reason = "what saves a run reads it")]
     pub(in crate::cli) fn state(&self) -> Value {
         match &self.batches {
             Batches::Windows(loader) => loader.state(),
@@ -119,11 +119,24 @@ impl Iterator for Feed {
             } => {
                 let samples = targets.present().chain(inputs.present()).next();
                 let samples = samples.map_or(0, |tensor| tensor.size()[0]);
+                let targets = turned(targets, state.position, samples);
                 state.position += samples as u64;
-                Some(Ok((inputs.shallow_clone(), targets.shallow_clone())))
+                Some(Ok((inputs.shallow_clone(), targets)))
             }
         }
     }
+}
+
+/// The same targets, as many places on as batches were taken: a model that could learn
+/// one batch by heart would soon have gradients of denormal numbers, which cost a CPU
+/// several times as long, and nothing would be known about its speed.
+fn turned(targets: &Values, position: u64, samples: i64) -> Values {
+    let batches = position / samples.max(1).unsigned_abs();
+    let turn = |target: &Tensor| {
+        let places = (batches % (target.numel() as u64).max(1)) as i64;
+        target.reshape([-1]).roll(places, 0).view_as(target)
+    };
+    targets.iter().map(|target| target.map(turn)).collect()
 }
 
 /// A position that does not fit, with what to do.

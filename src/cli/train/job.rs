@@ -1,13 +1,13 @@
 //! What is trained: the recipe, the model and the data that it names.
 
-use std::path::PathBuf;
-
 use gpipe_partitioner::Plan;
 use tch::Device;
 
+use super::config::Saved;
 use super::options::Args;
 use super::recipe::Recipe;
 use super::utilisation::Utilisation;
+use super::weights::{self, Weights};
 use super::{check, config, failure, planned};
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
@@ -33,6 +33,8 @@ pub(super) struct Job {
     /// Learning rates.
     pub(super) rates: LrSchedule,
     pub(super) utilisation: Option<Utilisation>,
+    /// What it begins with, where that is not random.
+    pub(super) weights: Option<Weights>,
     /// Tokens of a sample, where it is a sequence of them.
     pub(super) tokens: Option<usize>,
 }
@@ -40,12 +42,20 @@ pub(super) struct Job {
 impl Job {
     /// Checks everything that can be checked before anything is built.
     pub(super) fn new(args: &Args, zoo: &Zoo) -> Result<Self, Failure> {
-        Self::over(&[], args, zoo)
+        Self::over(None, args, zoo)
     }
 
-    /// The same on top of configurations, such as the one of a run that goes on.
-    pub(super) fn over(below: &[PathBuf], args: &Args, zoo: &Zoo) -> Result<Self, Failure> {
+    /// The same on top of the configuration of a run that goes on.
+    pub(super) fn over(below: Option<&Saved>, args: &Args, zoo: &Zoo) -> Result<Self, Failure> {
         let (recipe, origins) = config::recipe(args, zoo, below)?;
+        let trained = below.is_some_and(|saved| saved.trained);
+        let (recipe, weights) = match recipe.weights.clone().filter(|_| !trained) {
+            Some(path) => {
+                let (recipe, weights) = weights::read(&path, &recipe, &origins, zoo)?;
+                (recipe, Some(weights))
+            }
+            None => (recipe, None),
+        };
         let chosen = Chosen::new(zoo, &recipe.model, &recipe.sizes)?;
         let plan = recipe.plan.as_deref().map(planned::read).transpose()?;
         let recipe = match &plan {
@@ -56,6 +66,9 @@ impl Job {
         let rates = recipe.update.schedule(recipe.steps).map_err(failure)?;
         feed::check_batch(&chosen.spec, recipe.batch).map_err(Failure::Usage)?;
         let (chosen, source) = Source::choose(chosen, recipe.data.as_deref())?;
+        if let Some(weights) = &weights {
+            weights.check(&source)?;
+        }
         check_memory(&recipe, &chosen)?;
         let tokens = feed::tokens(&chosen.spec);
         let utilisation = Utilisation::new(&recipe, &chosen.spec, tokens)?;
@@ -70,6 +83,7 @@ impl Job {
             plan,
             rates,
             utilisation,
+            weights,
         })
     }
 
@@ -83,6 +97,7 @@ impl Job {
             .measure_memory(true)
             .chunks(recipe.chunks())
             .recompute(recipe.recompute.clone())
+            .precision(recipe.precision)
             .seed(recipe.seed);
         if let Some(balance) = &recipe.balance {
             builder = builder.balance(balance);

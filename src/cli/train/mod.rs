@@ -1,6 +1,8 @@
 //! `gpipe-rs train`: a model of the zoo on a text or on made-up data, as a pipeline.
 
+mod changes;
 mod check;
+mod checkpoints;
 mod config;
 mod held_out;
 mod job;
@@ -12,42 +14,63 @@ mod progress;
 mod recipe;
 mod report;
 mod resolved;
+mod resume;
 mod run_folder;
 mod sample;
+mod signals;
+mod step;
+mod training;
 mod update;
 mod utilisation;
 mod values;
+mod weights;
 
-use std::time::Instant;
+use std::path::{Path, PathBuf};
 
-use gpipe_partitioner::render;
-
-use super::Failure;
-use crate::metrics::StepMetrics;
+use super::{Failure, say};
+use crate::Error;
 use crate::models::zoo::Zoo;
-use crate::{Error, Optimizer, Pipeline, StepReport, Values};
 
 pub(super) use options::Args;
 
 use job::Job;
 use outcome::Outcome;
 use progress::Progress;
-use report::Comparison;
 use resolved::Resolved;
-use run_folder::RunFolder;
-
-/// Columns of the timeline that is printed at the end.
-const WIDTH: usize = 100;
+use resume::TakenUp;
+use signals::Stop;
+use training::{Ended, Training};
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     silence_caught_panics();
-    let job = Job::new(args, zoo)?;
+    let taken_up = args.resume.as_deref().map(|run| TakenUp::open(run, args));
+    let taken_up = taken_up.transpose()?;
+    let mut job = match &taken_up {
+        Some(taken_up) => taken_up.job(args, zoo)?,
+        None => Job::new(args, zoo)?,
+    };
     let mut pipe = job.pipeline()?;
     let resolved = Resolved::new(&job, &pipe);
-    let mut folder = RunFolder::create(job.args.out.as_deref(), &resolved.toml)?;
+    let notes = taken_up.as_ref().map(|own| own.check(&job, &resolved.toml));
+    let notes = notes.transpose()?.unwrap_or_default();
+    if let Some(finished) = taken_up.as_ref().filter(|own| own.is_finished(&job)) {
+        say(&finished.nothing_left(&job));
+        return Ok(());
+    }
+    if let Some(weights) = job.weights.take() {
+        pipe.load(&weights.all).map_err(failure)?;
+    }
     let progress = Progress::new(&job);
     progress.begin(&job, &pipe, &resolved);
-    let mut outcome = train(&job, &mut pipe, &mut folder, &progress)?;
+    notes.iter().for_each(|note| progress.say(note));
+    let mut training = Training::begin(&job, &mut pipe, &resolved, taken_up)?;
+    let stop = Stop::listen()?;
+    let ended = training.run(&mut pipe, &progress, &stop)?;
+    stop.at_once();
+    let mut outcome = training.into_outcome();
+    if let Ended::Stopped { step } = ended {
+        return stopped(&job, outcome, step);
+    }
     let held_out = job.source.held_out(job.recipe.batch);
     if let Some(batches) = held_out.map_err(anyhow::Error::from)? {
         progress.say("measuring the held-out loss");
@@ -60,6 +83,34 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     outcome.files
 }
 
+/// Says how to go on with a run that a signal ended.
+fn stopped(job: &Job, outcome: Outcome, step: usize) -> Result<(), Failure> {
+    let steps = job.recipe.steps;
+    let run = outcome.run_dir().display().to_string();
+    if job.args.json {
+        outcome.print(job)?;
+    }
+    outcome.files?;
+    if job.recipe.checkpoint_every == 0 {
+        say(&format!(
+            "stopped after step {step} of {steps}; nothing was saved, as checkpoint.every is 0"
+        ));
+    } else {
+        say(&format!(
+            "stopped after step {step} of {steps} and saved; go on with: {} train --resume {run}",
+            program()
+        ));
+    }
+    Ok(())
+}
+
+/// What this program is called.
+fn program() -> String {
+    let own = std::env::args_os().next().map(PathBuf::from);
+    let own = own.as_deref().and_then(Path::file_stem);
+    own.map_or_else(String::new, |own| own.to_string_lossy().into_owned())
+}
+
 /// A layer's panic becomes the error that ends the run, with stage, layer and
 /// micro-batch; the default message and back-trace would only bury it.
 pub(super) fn silence_caught_panics() {
@@ -69,116 +120,6 @@ pub(super) fn silence_caught_panics() {
             default(info);
         }
     }));
-}
-
-fn train(
-    job: &Job,
-    pipe: &mut Pipeline,
-    folder: &mut RunFolder,
-    progress: &Progress,
-) -> Result<Outcome, Failure> {
-    let (args, recipe, spec) = (&job.args, &job.recipe, &job.chosen.spec);
-    let mut optimizer = job.optimizer();
-    let mut outcome = Outcome::new(folder.path());
-    let (steps, seed) = (recipe.steps, recipe.seed);
-    let mut batches = job.source.feed(spec, recipe.batch, steps, seed, None)?;
-    for step in 1..=steps {
-        // A computed schedule may change after a step: what counts is the one before.
-        let schedule = (step == steps).then(|| pipe.schedule());
-        let schedule = schedule.transpose().map_err(failure)?;
-        let begin = Instant::now();
-        let Some(batch) = batches.next().transpose()? else {
-            break;
-        };
-        let waited = begin.elapsed();
-        let begin = Instant::now();
-        let (metrics, report) = one_step(job, pipe, &mut optimizer, step, batch)?;
-        let metrics = metrics.timed(recipe.batch, waited, begin.elapsed());
-        let metrics = with_rates(job, metrics);
-        folder.step(&metrics)?;
-        progress.step(&metrics);
-        outcome.add(&metrics);
-        if let Some(schedule) = schedule {
-            let comparison =
-                Comparison::new(recipe, step, &report, &schedule)?.with_plan(job.plan.as_ref());
-            outcome.comparison = comparison.text(WIDTH);
-            // A file that cannot be written must not cost what the training came to.
-            outcome.files = last_step(args, &report, &comparison, folder);
-            outcome.memory.clone_from(&report.memory);
-        }
-        if !report.loss.is_finite() {
-            let why = format!(
-                "the loss is {} at step {step}: try a smaller --lr",
-                report.loss
-            );
-            return Err(Failure::Run(anyhow::anyhow!(why)));
-        }
-    }
-    progress.finish();
-    Ok(outcome)
-}
-
-/// Gradients of a batch and the update by them; what it came to, but for its speed.
-fn one_step(
-    job: &Job,
-    pipe: &mut Pipeline,
-    optimizer: &mut Optimizer,
-    step: usize,
-    (x, y): (Values, Values),
-) -> Result<(StepMetrics, StepReport), Failure> {
-    let report = pipe
-        .train_step(x, y, job.chosen.spec.loss())
-        .map_err(failure)?;
-    let grad_norm = clip(pipe, job.recipe.clip)?;
-    let lr = job.rates.at(step as u64);
-    optimizer.set_lr(lr);
-    optimizer.step(pipe).map_err(failure)?;
-    let metrics = StepMetrics {
-        lr,
-        grad_norm,
-        chunks: job.recipe.chunks(),
-        recompute: job.recipe.recompute.to_string(),
-        ..StepMetrics::of(step as u64, &report)
-    };
-    Ok((metrics, report))
-}
-
-/// Limits the gradients where that is asked for, and measures them otherwise: their norm.
-fn clip(pipe: &mut Pipeline, limit: Option<f64>) -> Result<Option<f64>, Failure> {
-    match limit {
-        Some(limit) => Ok(Some(pipe.clip_grad_norm(limit).map_err(failure)?)),
-        // What cannot be measured the optimizer refuses, and names the parameter.
-        None => Ok(pipe.clip_grad_norm(f64::INFINITY).ok()),
-    }
-}
-
-/// Writes the files that are about the last step.
-fn last_step(
-    args: &Args,
-    report: &StepReport,
-    comparison: &Comparison,
-    folder: &RunFolder,
-) -> Result<(), Failure> {
-    let trace = render::chrome_trace(&report.timeline);
-    folder.trace(&trace)?;
-    if let Some(path) = &args.trace {
-        run_folder::write(path, trace.as_bytes())?;
-    }
-    if let Some(path) = &args.report {
-        run_folder::write(path, comparison.file(path)?.as_bytes())?;
-    }
-    Ok(())
-}
-
-/// What follows from how fast it went.
-fn with_rates(job: &Job, metrics: StepMetrics) -> StepMetrics {
-    let samples = metrics.samples_per_s;
-    let utilisation = job.utilisation.as_ref();
-    StepMetrics {
-        tokens_per_s: job.tokens.map(|tokens| tokens as f64 * samples),
-        mfu: utilisation.map(|utilisation| utilisation.at(samples)),
-        ..metrics
-    }
 }
 
 /// Wrong use or a failed run, as the library tells them apart.

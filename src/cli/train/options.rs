@@ -16,6 +16,7 @@ Examples:
   gpipe-rs train --devices cpu,cpu --micro 8 --schedule zbv --recompute always --report report.html
   gpipe-rs train --model vgg16 --image 32 --classes 10 --width 16 --hidden 256 --steps 20
   gpipe-rs train --config runs/1/config.toml --set optimizer.lr=0.001 --steps 1000
+  gpipe-rs train --resume runs/1 --devices cpu,cpu,cpu
   gpipe-rs models gpt layers=4 --json > model.json
   gpipe-rs profile --model model.json --plan plan.json && gpipe-rs train --model model.json --plan plan.json"
 )]
@@ -32,7 +33,15 @@ pub(in crate::cli) struct Args {
     /// A key of the configuration, such as train.steps=5; may repeat.
     #[arg(long, value_name = "TABLE.KEY=VALUE")]
     pub(super) set: Vec<String>,
-    /// Run folder, made new; by default the next free number under `runs`.
+    /// Goes on with the run in this folder from its newest checkpoint, which may be one on
+    /// other devices and under another schedule; its configuration is the lowest layer.
+    #[arg(long, value_name = "RUN")]
+    pub(super) resume: Option<PathBuf>,
+    /// Goes on from the newest checkpoint that is intact where newer ones are damaged.
+    #[arg(long, requires = "resume")]
+    pub(super) resume_fallback: bool,
+    /// Run folder, made new; by default the next free number under `runs`, and with
+    /// --resume the run's own.
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
     /// Where to write the last step's timeline as Chrome's trace events (for

@@ -64,17 +64,21 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub(super) fn new(run_dir: &Path) -> Self {
-        let run_dir = run_dir.to_owned();
+    /// With the steps that the run had done before.
+    pub(super) fn new(run_dir: &Path, records: Vec<StepMetrics>) -> Self {
         Self {
-            records: Vec::new(),
-            run_dir,
+            records,
+            run_dir: run_dir.to_owned(),
             held_out_loss: None,
             sample: None,
             comparison: String::new(),
             memory: None,
             files: Ok(()),
         }
+    }
+
+    pub(super) fn run_dir(&self) -> &Path {
+        &self.run_dir
     }
 
     pub(super) fn add(&mut self, record: &StepMetrics) {
@@ -144,7 +148,7 @@ impl Outcome {
         });
         format!(
             "{sample}\nthe last step:\n\n{comparison}\n\
-             loss           {first:.4} at step 1, {last:.4} at step {steps}\n\
+             loss           {first:.4} at step {begin}, {last:.4} at step {end}\n\
              {held_out}\
              speed          {speed}, {step_ms:.1} ms a step (medians)\n\
              input          {wait:.1} % of the time waited for\n\
@@ -156,7 +160,8 @@ impl Outcome {
             comparison = self.comparison,
             first = numbers.loss_first,
             last = numbers.loss_last,
-            steps = numbers.steps,
+            begin = self.records.first().map_or(0, |record| record.step),
+            end = self.records.last().map_or(0, |record| record.step),
             speed = speed(numbers.samples_per_s, numbers.tokens_per_s),
             step_ms = numbers.step_ms_median,
             wait = numbers.input_wait * 100.0,

@@ -66,6 +66,14 @@ impl Progress {
         }
     }
 
+    /// So many steps have been done by an earlier run.
+    pub(super) fn go_on(&self, done: usize) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(done as u64);
+            bar.reset_eta();
+        }
+    }
+
     pub(super) fn step(&self, metrics: &StepMetrics) {
         let step = metrics.step as usize;
         if let Some(bar) = &self.bar {

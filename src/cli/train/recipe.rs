@@ -7,9 +7,9 @@ use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
 use super::update::Update;
-use super::values::{at_least_one, chunks, device, positive, schedule, threads};
-use crate::Recompute;
+use super::values::{at_least_one, chunks, device, positive, precision, schedule, steps, threads};
 use crate::cli::model::flags::Given;
+use crate::{Precision, Recompute};
 
 /// Everything that is chosen about a run: what makes its numbers, its speed and its
 /// memory. Each field is a flag and a key of the configuration (see `config`).
@@ -22,6 +22,10 @@ pub(super) struct Recipe {
     /// Sizes that are not to be the model's defaults; their flags are made from the models.
     #[arg(skip)]
     pub(super) sizes: Given,
+    /// Begins with weights rather than random numbers: a GPT-2 or Llama as Hugging Face's
+    /// transformers saves it, and `export` too. The model and its sizes are then theirs.
+    #[arg(long, value_name = "PATH")]
+    pub(super) weights: Option<PathBuf>,
     /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
     #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
     pub(super) devices: Vec<Device>,
@@ -40,6 +44,10 @@ pub(super) struct Recipe {
     /// micro-batch: never, except-last or always. It changes no numbers either.
     #[arg(long, value_name = "WHEN", default_value = "never")]
     pub(super) recompute: Recompute,
+    /// In which numbers layers compute: f32, bf16, or fp16 with loss scaling. Parameters
+    /// are single precision always.
+    #[arg(long, value_name = "NAME", default_value = "f32", value_parser = precision)]
+    pub(super) precision: Precision,
     /// Layers of each stage, devices times chunks of them, such as 3,5; by default
     /// balanced by parameters.
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true, value_parser = at_least_one)]
@@ -80,6 +88,13 @@ pub(super) struct Recipe {
     /// data's unless it is given.
     #[arg(long, value_name = "FILE|synthetic")]
     pub(super) data: Option<PathBuf>,
+    /// Saves the run after every N steps, at its end, and when it is interrupted; 0 saves
+    /// nothing.
+    #[arg(long, value_name = "N", default_value = "100", allow_negative_numbers = true, value_parser = steps)]
+    pub(super) checkpoint_every: usize,
+    /// Keeps the newest K checkpoints.
+    #[arg(long, value_name = "K", default_value = "3", allow_negative_numbers = true, value_parser = at_least_one)]
+    pub(super) checkpoint_keep: usize,
     /// Floating-point operations per second that a device can do at most, for the metric
     /// `mfu`; known of some GPUs.
     #[arg(long, value_name = "FLOPS", allow_negative_numbers = true, value_parser = positive)]
@@ -88,6 +103,9 @@ pub(super) struct Recipe {
     /// tokens.
     #[arg(skip)]
     pub(super) flops_per_sample: Option<f64>,
+    /// Whether an earlier run goes on: more steps do not stretch its learning rates then.
+    #[arg(skip)]
+    pub(super) goes_on: bool,
 }
 
 impl Recipe {

@@ -51,28 +51,28 @@ fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
         // Some kernels add up in an order that depends on it.
         threads_per_stage: Some(recipe.threads_per_stage.unwrap_or_else(share)),
         data: data(job),
+        weights: recipe.weights.as_deref().map(absolute),
         // What it decides stands in the other fields.
         plan: None,
         ..recipe.clone()
     }
 }
 
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// From whatever folder it is read; nothing for the built-in text.
 fn data(job: &Job) -> Option<PathBuf> {
     match &job.source {
-        Source::Text { path, .. } => {
-            let path = path.as_ref()?;
-            Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
-        }
-        Source::Tokens { path, .. } => {
-            Some(std::path::absolute(path).unwrap_or_else(|_| path.clone()))
-        }
+        Source::Text { path, .. } => path.as_deref().map(absolute),
+        Source::Tokens { path, .. } => Some(absolute(path)),
         Source::Synthetic(_) => Some(Path::new(&job.source.name()).to_owned()),
     }
 }
 
 /// All, those that nobody chose too.
-fn sizes(spec: &ModelSpec) -> Vec<(String, String)> {
+pub(super) fn sizes(spec: &ModelSpec) -> Vec<(String, String)> {
     let text = |size: &Size| {
         let value = spec.settings().value(size.name());
         let text = if size.is_count() {

@@ -1,44 +1,99 @@
 //! What a run leaves behind: its configuration, metrics of every step, a trace.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::Failure;
-use crate::metrics::{METRICS_FILE, RunMetrics, StepMetrics};
+use super::checkpoints;
+use crate::cli::say;
+use crate::metrics::{METRICS_FILE, MetricsError, RunMetrics, StepMetrics, is_event_file, read};
+
+/// In a run folder.
+pub(super) const CONFIG: &str = "config.toml";
 
 /// A folder that belongs to one run.
 #[derive(Debug)]
 pub(super) struct RunFolder {
     path: PathBuf,
     metrics: RunMetrics,
+    /// Whether metrics wait for room on the disk.
+    owes: bool,
 }
 
 impl RunFolder {
     /// Makes the folder and writes the configuration.
     pub(super) fn create(out: Option<&Path>, config: &str) -> Result<Self, Failure> {
-        let path = match out {
-            Some(path) => claim(path)?,
-            None => next_free(Path::new("runs"))?,
-        };
-        write(&path.join("config.toml"), config.as_bytes())?;
+        let path = made(out)?;
+        write_whole(&path.join(CONFIG), config.as_bytes())?;
         let metrics = RunMetrics::create(&path)?;
-        Ok(Self { path, metrics })
+        Ok(Self::new(path, metrics))
+    }
+
+    /// Goes on with a folder after `step`: what came after it is cut off.
+    pub(super) fn go_on(path: &Path, config: &str, step: u64) -> Result<Self, Failure> {
+        write_whole(&path.join(CONFIG), config.as_bytes())?;
+        let metrics = RunMetrics::resume(path, step)?;
+        Ok(Self::new(path.to_owned(), metrics))
+    }
+
+    /// Makes a folder that goes on with what another run had come to after `step`.
+    pub(super) fn fork(out: &Path, from: &Path, config: &str, step: u64) -> Result<Self, Failure> {
+        let path = made(Some(out))?;
+        copy_metrics(from, &path)?;
+        Self::go_on(&path, config, step)
+    }
+
+    fn new(path: PathBuf, metrics: RunMetrics) -> Self {
+        Self {
+            path,
+            metrics,
+            owes: false,
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
+    /// The steps that the folder has.
+    pub(super) fn records(&self) -> Result<Vec<StepMetrics>, MetricsError> {
+        read(&self.path.join(METRICS_FILE))
+    }
+
     /// Writes what a step came to; it is in the files when this returns, so that a killed
-    /// run has lost none.
-    pub(super) fn step(&mut self, metrics: &StepMetrics) -> Result<(), Failure> {
-        Ok(self.metrics.step(metrics)?)
+    /// run has lost none. Where there is no room it is written later, with a warning.
+    pub(super) fn step(&mut self, metrics: &StepMetrics) {
+        let written = self.metrics.step(metrics);
+        let owed = std::mem::replace(&mut self.owes, written.is_err());
+        match written {
+            Err(error) if !owed => say(&format!(
+                "warning: {error}; training goes on, and the metrics are written when they can be"
+            )),
+            _ => {}
+        }
+    }
+
+    /// Has on the disk what was written, before a checkpoint says that it is.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn sync(&mut self) -> Result<(), Failure> {
+        self.metrics.flush()?;
+        Ok(self.metrics.sync()?)
     }
 
     /// Writes the timeline of a step, in Chrome's trace format.
     pub(super) fn trace(&self, trace: &str) -> Result<(), Failure> {
         write(&self.path.join("trace.json"), trace.as_bytes())
+    }
+}
+
+/// The folder of a new run.
+fn made(out: Option<&Path>) -> Result<PathBuf, Failure> {
+    match out {
+        Some(path) => claim(path),
+        None => next_free(Path::new("runs")),
     }
 }
 
@@ -48,11 +103,15 @@ fn claim(path: &Path) -> Result<PathBuf, Failure> {
     if path.is_file() {
         return wrong("this is a file, not a folder");
     }
-    if ["config.toml", METRICS_FILE]
+    if [CONFIG, METRICS_FILE, checkpoints::FOLDER]
         .iter()
         .any(|file| path.join(file).exists())
     {
-        return wrong("the folder already holds a run; choose another, or remove it");
+        return wrong(&format!(
+            "the folder already holds a run; choose another, or remove it, or go on with it by \
+             --resume {}",
+            path.display()
+        ));
     }
     fs::create_dir_all(path)
         .map_err(|error| Failure::Usage(format!("--out {}: {error}", path.display())))?;
@@ -76,10 +135,48 @@ fn next_free(root: &Path) -> Result<PathBuf, Failure> {
     )))
 }
 
+/// The metrics of a run into the folder of another.
+fn copy_metrics(from: &Path, to: &Path) -> Result<(), Failure> {
+    let entries = fs::read_dir(from).map_err(|error| cannot_read(from, &error))?;
+    for entry in entries {
+        let path = entry.map_err(|error| cannot_read(from, &error))?.path();
+        let Some(name) = path.file_name() else {
+            continue;
+        };
+        if name == METRICS_FILE || is_event_file(&path) {
+            let copy = to.join(name);
+            fs::copy(&path, &copy).map_err(|error| cannot_write(&copy, &error))?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     fs::write(path, bytes).map_err(|error| cannot_write(path, &error))
 }
 
+/// The whole file or, whatever happens, the one that was there.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    if fs::read(path).is_ok_and(|there| there == bytes) {
+        return Ok(());
+    }
+    let new = path.with_extension("new");
+    let written = fs::File::create(&new).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    let written = written.and_then(|()| fs::rename(&new, path));
+    written.map_err(|error| {
+        // The room that it takes may be what is missing.
+        let _ = fs::remove_file(&new);
+        cannot_write(path, &error)
+    })
+}
+
 fn cannot_write(path: &Path, error: &io::Error) -> Failure {
     Failure::Run(anyhow::anyhow!("cannot write {}: {error}", path.display()))
+}
+
+fn cannot_read(path: &Path, error: &io::Error) -> Failure {
+    Failure::Run(anyhow::anyhow!("cannot read {}: {error}", path.display()))
 }

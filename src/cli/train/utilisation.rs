@@ -3,6 +3,7 @@
 use tch::Device;
 
 use super::recipe::Recipe;
+use crate::Precision;
 use crate::metrics::{Arithmetic, machine_peak_flops};
 use crate::models::zoo::ModelSpec;
 
@@ -56,9 +57,17 @@ fn peak(recipe: &Recipe) -> Option<f64> {
     let others = recipe.devices.len() - gpus.len();
     gpus.sort_unstable();
     gpus.dedup();
-    let known = || (others == 0).then(|| machine_peak_flops(Arithmetic::F32))?;
+    let known = || (others == 0).then(|| machine_peak_flops(arithmetic(recipe.precision)))?;
     let of_each = recipe.peak_flops.or_else(known)?;
     Some(of_each * (others + gpus.len()) as f64)
+}
+
+/// What matrices are multiplied in.
+fn arithmetic(precision: Precision) -> Arithmetic {
+    match precision {
+        Precision::F32 => Arithmetic::F32,
+        Precision::Bf16 | Precision::Fp16 => Arithmetic::Half,
+    }
 }
 
 /// Operations of a sequence: of every weight matrix but those of the first layer, which

@@ -3,8 +3,9 @@
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
-use crate::Recompute;
 use crate::cli::input;
+use crate::models::zoo::nearest;
+use crate::{Precision, Recompute};
 
 pub(super) fn device(text: &str) -> Result<Device, String> {
     crate::parse_device(text).map_err(|error| error.to_string())
@@ -75,6 +76,16 @@ pub(super) fn recompute(text: &str) -> Result<Recompute, String> {
         Ok(stages) => Ok(Recompute::Stages(stages)),
         Err(_) => text.trim().parse(),
     }
+}
+
+pub(super) fn precision(text: &str) -> Result<Precision, String> {
+    let names = Precision::ALL.map(|precision| precision.name().to_owned());
+    text.trim().parse().map_err(|rule| {
+        format!(
+            "`{text}` is no precision: did you mean `{}`? It {rule}",
+            nearest(text, &names)
+        )
+    })
 }
 
 pub(super) fn seed(text: &str) -> Result<u64, String> {

@@ -62,7 +62,8 @@ pub(super) fn newest(run: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
     let found = match Checkpoint::newest(&checkpoints) {
         Err(CheckpointError::None { .. }) => {
             return wrong(
-                "the run has no checkpoint, which a program saves with gpipe::checkpoint"
+                "the run has no checkpoint yet: `train --checkpoint-every N` writes one after every N \
+                 steps, and at the end of the run"
                     .to_owned(),
             );
         }
@@ -92,11 +93,16 @@ pub(super) fn checkpoint(path: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
     trained(&found, &config, path, zoo)
 }
 
-fn failed(error: CheckpointError) -> Failure {
+/// Wrong use or a failed run, as a checkpoint's error tells them apart.
+pub(in crate::cli) fn failed(error: CheckpointError) -> Failure {
     if error.is_wrong_use() {
         return Failure::Usage(error.to_string());
     }
-    Failure::Run(error.into())
+    match error {
+        CheckpointError::Pipeline(error) => Failure::Run(error.into()),
+        // Its text has its cause in it.
+        error => Failure::Run(anyhow::anyhow!(error.to_string())),
+    }
 }
 
 /// `text` is the configuration, `from` where it stands.
@@ -148,7 +154,8 @@ fn read(text: &str, zoo: &Zoo) -> Result<(ModelSpec, Settings), String> {
     let model = table("model").ok_or("has no table `model`")?;
     let name = model.get("name").and_then(toml::Value::as_str);
     let name = name.ok_or("has no `model.name`")?;
-    let sizes = model.iter().filter(|(key, _)| *key != "name");
+    let own = ["name", "weights"];
+    let sizes = model.iter().filter(|(key, _)| !own.contains(&key.as_str()));
     let sizes = sizes.map(|(key, value)| format!("{key}={value}"));
     let spec = zoo.spec(name, sizes).map_err(|error| error.to_string())?;
     let path = table("data").and_then(|data| data.get("path"));

@@ -56,6 +56,26 @@ impl<S: Source> FileCache<S> {
         })
     }
 
+    /// The item whose record begins at `start`.
+    fn read(&self, start: u64) -> Result<S::Item, DataError>
+    where
+        S::Item: Store,
+    {
+        let path = &self.path;
+        let bytes = read_record(&self.file, path, start);
+        let bytes = bytes.map_err(|error| with_advice(path, error))?;
+        let mut rest = &bytes[..];
+        let item = S::Item::take(&mut rest).and_then(|item| {
+            let left = rest.len();
+            anyhow::ensure!(left == 0, "{left} of its {} bytes are left", bytes.len());
+            Ok(item)
+        });
+        item.map_err(|error| {
+            let what = format!("the item here is of another kind than those to be made: {error}");
+            bad(path, start, &what)
+        })
+    }
+
     /// Where an item's record is, if it is there.
     fn start(&self, index: usize) -> Result<Option<u64>, DataError> {
         let mut state = self.state.lock();
@@ -93,20 +113,36 @@ impl<S: Source> FileCache<S> {
     }
 }
 
+/// What is wrong with the bytes from `offset` on, and what to do.
+fn bad(path: &Path, offset: u64, what: &str) -> DataError {
+    let what = format!("{what}; delete the file, and it is made anew");
+    DataError::bad(path, offset, what)
+}
+
+/// An error of reading a cache, with what to do where it is the bytes that are wrong.
+fn with_advice(path: &Path, error: DataError) -> DataError {
+    match error {
+        DataError::Bad {
+            place: Place::File { offset, .. },
+            what,
+        } => bad(path, offset, &what),
+        DataError::Settings(_) => bad(path, 0, "the file is empty"),
+        other => other,
+    }
+}
+
 /// A cache that another run has filled.
 fn whole(path: &Path, identity: &str, items: usize) -> Result<(File, State), DataError> {
-    let records = TfRecords::open([path])?;
-    let bad = |what: &str| {
-        let what = format!("{what}; delete the file, and it is made anew");
-        DataError::bad(path, 0, what)
-    };
-    let saved = records.get(0, 0)?;
+    let bad = |what: &str| bad(path, 0, what);
+    let advise = |error| with_advice(path, error);
+    let records = TfRecords::open([path]).map_err(advise)?;
+    let saved = records.get(0, 0).map_err(advise)?;
     if saved != identity.as_bytes() {
         let saved = String::from_utf8_lossy(&saved);
         let what = format!("this is a cache of other data: of {saved}, not of {identity}");
         return Err(bad(&what));
     }
-    let table = records.get(0, records.len() - 1)?;
+    let table = records.get(0, records.len() - 1).map_err(advise)?;
     let starts: Vec<u64> = table
         .chunks_exact(8)
         .filter_map(|start| start.try_into().ok().map(u64::from_le_bytes))
@@ -167,8 +203,7 @@ impl<S: Source<Item: Store>> Source for FileCache<S> {
             source,
         };
         if let Some(start) = self.start(index)? {
-            let bytes = read_record(&self.file, &self.path, start)?;
-            return S::Item::take(&mut &bytes[..]).map_err(failed);
+            return self.read(start);
         }
         // Not of this epoch: a resumed run must find what the first one found.
         let item = self.source.get(0, index)?;

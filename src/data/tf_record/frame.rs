@@ -70,6 +70,13 @@ pub(super) fn at(file: &File, offset: u64, size: u64) -> Result<u64, Flaw> {
     }
 }
 
+/// The checksum that is told of the data of the record at `offset`.
+pub(super) fn told(file: &File, offset: u64, length: u64) -> io::Result<[u8; 4]> {
+    let mut sum = [0; 4];
+    file.read_exact_at(&mut sum, offset + HEADER + length)?;
+    Ok(sum)
+}
+
 /// The data of the record at `offset`, checked.
 pub(super) fn read(file: &File, path: &Path, offset: u64, size: u64) -> Result<Vec<u8>, DataError> {
     let length = at(file, offset, size).map_err(|flaw| match flaw {

@@ -12,13 +12,15 @@ use crate::data::DataError;
 /// Bytes that are searched at a time for the next whole record.
 const SEARCHED: u64 = 1 << 20;
 
-/// A file's records, found by their lengths alone: the data is not read.
+/// A file's records, found by their lengths alone: of the data only the checksums are read.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) path: PathBuf,
     pub(super) size: u64,
     /// Where each record begins.
     pub(super) starts: Vec<u64>,
+    /// A checksum of the checksums of all data.
+    pub(super) sum: u32,
     /// Those that cannot be read, and why.
     pub(super) broken: BTreeMap<usize, String>,
 }
@@ -35,6 +37,7 @@ impl Shard {
             path: path.to_owned(),
             size,
             starts: Vec::new(),
+            sum: 0,
             broken: BTreeMap::new(),
         };
         refuse_compressed(&file, path, size)?;
@@ -42,17 +45,24 @@ impl Shard {
         while offset < size {
             shard.starts.push(offset);
             offset = match frame::at(&file, offset, size) {
-                Ok(length) => offset + AROUND + length,
+                Ok(length) => {
+                    let told = frame::told(&file, offset, length).map_err(read)?;
+                    shard.sum = crc32c::crc32c_append(shard.sum, &told);
+                    offset + AROUND + length
+                }
                 Err(Flaw::Read(source)) => return Err(read(source)),
                 Err(Flaw::Cut(what)) => shard.lost(what, size),
                 Err(Flaw::Length(what)) => {
                     let next = search(&file, offset + 1, size).map_err(read)?;
                     let lost = next.unwrap_or(size) - offset;
-                    let rest = if next.is_some() { "" } else { ", the rest" };
-                    shard.lost(
-                        format!("{what}; {lost} bytes{rest} are lost"),
-                        offset + lost,
-                    )
+                    let what = match next {
+                        None if offset == 0 => {
+                            "this is no TFRecord file: no record begins anywhere in it".to_owned()
+                        }
+                        None => format!("{what}; {lost} bytes, the rest, are lost"),
+                        Some(_) => format!("{what}; {lost} bytes are lost"),
+                    };
+                    shard.lost(what, offset + lost)
                 }
             };
         }

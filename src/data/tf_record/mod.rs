@@ -55,8 +55,15 @@ impl TfRecords {
             files: Files::default(),
         };
         if records.is_empty() {
-            let files = paths.len();
-            let what = format!("there is no record in {files} TFRecord file(s)");
+            let what = match &paths[..] {
+                [] => "no TFRecord file was named".to_owned(),
+                [one] => format!("{} is empty: it has no record", one.display()),
+                [first, others @ ..] => format!(
+                    "{} and {} other files are empty: they have no record",
+                    first.display(),
+                    others.len()
+                ),
+            };
             return Err(DataError::Settings(what));
         }
         Ok(records)
@@ -131,8 +138,10 @@ impl Source for TfRecords {
 
     fn identity(&self) -> String {
         let bytes: u64 = self.shards.iter().map(|shard| shard.size).sum();
+        let sums = self.shards.iter().map(|shard| shard.sum.to_le_bytes());
+        let sum = sums.fold(0, |all, sum| crc32c::crc32c_append(all, &sum));
         let (files, records) = (self.shards.len(), self.len());
-        format!("{records} TFRecords in {files} files of {bytes} bytes")
+        format!("{records} TFRecords in {files} files of {bytes} bytes with checksum {sum:08x}")
     }
 }
 

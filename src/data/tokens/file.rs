@@ -62,6 +62,9 @@ struct Beside {
     dtype: Width,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     vocabulary: Option<usize>,
+    /// How many there are, so that a file that was cut off is known as such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tokens: Option<usize>,
 }
 
 fn beside(path: &Path) -> PathBuf {
@@ -71,42 +74,56 @@ fn beside(path: &Path) -> PathBuf {
 }
 
 pub(super) fn open(path: &Path) -> Result<Tokens, DataError> {
-    let (width, vocabulary) = described(path)?;
+    let told = described(path)?;
+    let width = told.dtype;
     let bytes = map(path)?;
     let rest = bytes.len() % width.bytes();
     if rest > 0 {
         let whole = (bytes.len() - rest) as u64;
         let what = format!(
-            "the file ends with {rest} of a token's {} bytes: was it copied whole, and are its tokens {width:?}?",
-            width.bytes()
+            "the file ends with {rest} of a token's {} bytes: was it copied whole, and are its tokens u{}?",
+            width.bytes(),
+            8 * width.bytes()
         );
         return Err(DataError::bad(path, whole, what));
     }
+    let there = bytes.len() / width.bytes();
+    if let Some(tokens) = told.tokens.filter(|tokens| *tokens != there) {
+        let what = format!(
+            "the file has {there} tokens, but {} says {tokens}: was it copied whole?",
+            beside(path).display()
+        );
+        return Err(DataError::bad(path, bytes.len() as u64, what));
+    }
     let path = path.to_owned();
     let mut tokens = Tokens::of(Data::Mapped { path, bytes, width }, 0);
-    tokens.vocabulary = vocabulary.unwrap_or_else(|| {
+    tokens.vocabulary = told.vocabulary.unwrap_or_else(|| {
         let largest = (0..tokens.len()).map(|place| tokens.at(place)).max();
         largest.map_or(0, |largest| largest as usize + 1)
     });
     Ok(tokens)
 }
 
-fn described(path: &Path) -> Result<(Width, Option<usize>), DataError> {
+fn described(path: &Path) -> Result<Beside, DataError> {
     let beside = beside(path);
     let text = match fs::read(&beside) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let width = Width::of_name(path).ok_or_else(|| untold(path, &beside))?;
-            return Ok((width, None));
+            // A missing file is not one whose tokens nothing tells about.
+            fs::metadata(path).map_err(|source| DataError::read(path, source))?;
+            return Ok(Beside {
+                dtype: Width::of_name(path).ok_or_else(|| untold(path, &beside))?,
+                vocabulary: None,
+                tokens: None,
+            });
         }
         Err(error) => return Err(DataError::read(&beside, error)),
     };
-    let told: Beside = serde_json::from_slice(&text).map_err(|error| {
+    serde_json::from_slice(&text).map_err(|error| {
         let what =
             format!("{error}; {{\"dtype\": \"u16\", \"vocabulary\": 50257}} is how it should look");
         DataError::bad(&beside, 0, what)
-    })?;
-    Ok((told.dtype, told.vocabulary))
+    })
 }
 
 fn untold(path: &Path, beside: &Path) -> DataError {
@@ -140,6 +157,7 @@ pub(super) fn write(path: &Path, tokens: &[u32], vocabulary: usize) -> Result<()
     let told = Beside {
         dtype,
         vocabulary: Some(vocabulary),
+        tokens: Some(tokens.len()),
     };
     let told = serde_json::to_string(&told).unwrap_or_default() + "\n";
     let name = beside(path);

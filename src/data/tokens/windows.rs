@@ -17,8 +17,12 @@ fn require(tokens: &Tokens, seq: usize) -> Result<(), DataError> {
     if seq > 0 && tokens.len() > seq {
         return Ok(());
     }
+    let of = match tokens.place(0) {
+        Place::File { path, .. } => format!(" of {}", path.display()),
+        Place::Item(_) => String::new(),
+    };
     Err(DataError::Settings(format!(
-        "no window of {seq} tokens, with the one after it, in {} tokens",
+        "no window of {seq} tokens, with the one after it, in {} tokens{of}",
         tokens.len()
     )))
 }

@@ -96,6 +96,12 @@ impl EventFile {
     }
 }
 
+/// Whether it is an event file, by its name.
+#[cfg(feature = "torch")]
+pub(crate) fn is_event_file(path: &Path) -> bool {
+    seconds_of(path).is_some()
+}
+
 /// Event files in a folder, in the order in which TensorBoard reads them.
 fn existing(folder: &Path) -> Result<Vec<PathBuf>, MetricsError> {
     let entries = fs::read_dir(folder).map_err(MetricsError::io("read", folder))?;

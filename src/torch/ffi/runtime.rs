@@ -11,6 +11,7 @@ use crate::torch::error::TorchError;
 unsafe extern "C" {
     fn gp_version() -> *const c_char;
     fn gp_set_threads(count: c_int) -> c_int;
+    fn gp_keep_memory();
     fn gp_threads(out: *mut c_int) -> c_int;
     fn gp_load_cuda(path: *const c_char) -> c_int;
     fn gp_cuda_loaded() -> c_int;
@@ -33,6 +34,12 @@ pub(crate) fn set_threads(count: usize) -> Result<()> {
     let count = c_int::try_from(count).unwrap_or(c_int::MAX);
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_set_threads(count) })
+}
+
+/// Lets the C library keep what is freed.
+pub(crate) fn keep_memory() {
+    // SAFETY: nothing in, nothing out; the C library locks what it changes.
+    unsafe { gp_keep_memory() }
 }
 
 /// Intra-op threads of the calling thread.

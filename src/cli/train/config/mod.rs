@@ -2,6 +2,8 @@
 //! recipe.
 
 mod model;
+#[cfg(test)]
+mod page;
 mod pipeline;
 mod training;
 mod updates;
@@ -23,6 +25,17 @@ const PLANNED: [&str; 5] = [
     "pipeline.balance",
 ];
 
+/// What a run was configured with.
+#[derive(Debug)]
+pub(super) struct Saved {
+    /// Where it stands.
+    pub(super) path: PathBuf,
+    /// As TOML.
+    pub(super) text: String,
+    /// Whether its weights come from a checkpoint.
+    pub(super) trained: bool,
+}
+
 /// All keys, table by table.
 pub(super) fn schema(zoo: &Zoo) -> Schema<Recipe> {
     let tables = [
@@ -32,26 +45,35 @@ pub(super) fn schema(zoo: &Zoo) -> Schema<Recipe> {
         updates::optimizer(),
         updates::rate(),
         training::data(),
+        training::checkpoint(),
         training::metrics(),
     ];
     Schema::new(tables.into_iter().flatten().collect())
 }
 
 /// Puts together what files, the environment, `--set` and flags say, and where each
-/// value is from; `below` are files that everything else goes on top of.
+/// value is from; all of it goes on top of what is `below`, the configuration of a run
+/// that goes on.
 pub(super) fn recipe(
     args: &Args,
     zoo: &Zoo,
-    below: &[PathBuf],
+    below: Option<&Saved>,
 ) -> Result<(Recipe, Origins), Failure> {
     let schema = schema(zoo);
-    let files = below.iter().chain(&args.config);
-    let mut layers: Vec<Layer> = files.map(|path| file(path)).collect::<Result<_, _>>()?;
+    let below = below.map(|saved| config::file(&saved.path, &saved.text));
+    let below = below.transpose().map_err(Failure::Usage)?;
+    let mut layers: Vec<Layer> = below.into_iter().collect();
+    for path in &args.config {
+        layers.push(file(path)?);
+    }
     let variables = std::env::vars_os();
     layers.push(config::environment(&schema, variables).map_err(Failure::Usage)?);
     layers.push(config::set(&args.set).map_err(Failure::Usage)?);
     layers.push(schema.flags(&args.given));
-    let defaults = Recipe::defaults()?;
+    let defaults = Recipe {
+        goes_on: args.resume.is_some(),
+        ..Recipe::defaults()?
+    };
     let (recipe, origins) = config::resolve(&schema, defaults, &layers).map_err(Failure::Usage)?;
     check_plan(&origins).map_err(Failure::Usage)?;
     check_sizes(zoo, &recipe, &origins).map_err(Failure::Usage)?;

@@ -1,7 +1,9 @@
 //! `[model]`: its name, and a key for every size that a model of the zoo has.
 
+use std::path::PathBuf;
+
 use super::super::recipe::Recipe;
-use super::put;
+use super::{path, put};
 use crate::cli::config::{Key, Kind, Value};
 use crate::cli::model::flags;
 use crate::models::zoo::Zoo;
@@ -13,8 +15,15 @@ pub(super) fn keys(zoo: &Zoo) -> Vec<Key<Recipe>> {
         |recipe: &mut Recipe, text| put(&mut recipe.model, Ok(text.to_owned())),
         |recipe| Some(Value::Text(recipe.model.clone())),
     );
+    let weights = Key::new(
+        "model.weights",
+        Kind::Text,
+        |recipe: &mut Recipe, text| put(&mut recipe.weights, Ok(Some(PathBuf::from(text)))),
+        |recipe| recipe.weights.as_deref().map(path),
+    );
+    let own = [name.flag("model"), weights.flag("weights")];
     let sizes = flags::names(zoo).into_iter().map(size);
-    std::iter::once(name.flag("model")).chain(sizes).collect()
+    own.into_iter().chain(sizes).collect()
 }
 
 fn size(size: &str) -> Key<Recipe> {
@@ -32,7 +41,7 @@ fn size(size: &str) -> Key<Recipe> {
             Some(Value::Number(text.clone()))
         },
     )
-    .flag(flags::id(size))
+    .flag_called(&flags::id(size), flags::flag(size))
     .beside(
         &["model.name"],
         |before, after| before.model == after.model,

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use tch::Device;
 
 use super::super::recipe::Recipe;
-use super::super::values::{at_least_one, balance, chunks, device, recompute, schedule, threads};
+use super::super::values::{
+    at_least_one, balance, chunks, device, precision, recompute, schedule, threads,
+};
 use super::{path, put};
 use crate::Recompute;
 use crate::cli::config::{Key, Kind, Value};
@@ -34,6 +36,12 @@ pub(super) fn keys(zoo: &Zoo) -> Vec<Key<Recipe>> {
         |recipe: &mut Recipe, text| put(&mut recipe.schedule, schedule(text)),
         |recipe| Some(Value::Text(recipe.schedule.to_string())),
     );
+    let numbers = Key::new(
+        "pipeline.precision",
+        Kind::Text,
+        |recipe: &mut Recipe, text| put(&mut recipe.precision, precision(text)),
+        |recipe| Some(Value::Text(recipe.precision.to_string())),
+    );
     let threads = Key::new(
         "pipeline.threads_per_stage",
         Kind::Whole,
@@ -53,6 +61,7 @@ pub(super) fn keys(zoo: &Zoo) -> Vec<Key<Recipe>> {
         chunks_key(),
         balance_key(zoo.clone()),
         recompute_key(),
+        numbers.flag("precision"),
         threads.flag("threads_per_stage"),
         plan.flag("plan"),
     ]

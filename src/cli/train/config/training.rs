@@ -1,9 +1,9 @@
-//! `[train]`, `[data]` and `[metrics]`.
+//! `[train]`, `[data]`, `[checkpoint]` and `[metrics]`.
 
 use std::path::PathBuf;
 
 use super::super::recipe::Recipe;
-use super::super::values::{at_least_one, positive, seed};
+use super::super::values::{at_least_one, positive, seed, steps};
 use super::{path, put};
 use crate::cli::config::{Key, Kind, Value};
 
@@ -48,6 +48,22 @@ pub(super) fn data() -> Vec<Key<Recipe>> {
         |recipe| recipe.data.as_deref().map(path),
     );
     vec![source.flag("data")]
+}
+
+pub(super) fn checkpoint() -> Vec<Key<Recipe>> {
+    let every = Key::new(
+        "checkpoint.every",
+        Kind::Whole,
+        |recipe: &mut Recipe, text| put(&mut recipe.checkpoint_every, steps(text)),
+        |recipe| Some(Value::whole(recipe.checkpoint_every)),
+    );
+    let keep = Key::new(
+        "checkpoint.keep",
+        Kind::Whole,
+        |recipe: &mut Recipe, text| put(&mut recipe.checkpoint_keep, at_least_one(text)),
+        |recipe| Some(Value::whole(recipe.checkpoint_keep)),
+    );
+    vec![every.flag("checkpoint_every"), keep.flag("checkpoint_keep")]
 }
 
 pub(super) fn metrics() -> Vec<Key<Recipe>> {

@@ -104,8 +104,8 @@ pub(super) fn rate() -> Vec<Key<Recipe>> {
     let length = count_of_course("lr.steps", |own| &mut own.steps).beside(
         &["lr.schedule", "train.steps"],
         |before, after| {
-            let of = |recipe: &Recipe| (recipe.update.lr_schedule, recipe.steps);
-            of(before) == of(after)
+            let same_steps = after.goes_on || before.steps == after.steps;
+            same_steps && before.update.lr_schedule == after.update.lr_schedule
         },
         |recipe| recipe.update.course.steps = None,
     );

@@ -1,0 +1,127 @@
+//! Every file, target, test, benchmark and example that the book names is there.
+
+use std::fs;
+
+use crate::pages::{all, prose, root};
+
+/// Folders of the repository with code, as paths in the book begin.
+const FOLDERS: [&str; 7] = [
+    "src/",
+    "partitioner/",
+    "tests/",
+    "examples/",
+    "benches/",
+    "book/",
+    ".ci/",
+];
+
+/// The code spans of a page, and the words of its shell code.
+fn spans(text: &str) -> Vec<String> {
+    let prose: Vec<&str> = prose(text).collect();
+    let prose = prose.join(" ");
+    prose
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_path_exists() {
+    let mut seen = 0;
+    for page in all() {
+        for span in spans(&page.text) {
+            let is_path = FOLDERS.iter().any(|folder| span.starts_with(folder));
+            if !is_path || span.contains(' ') || span.contains('*') {
+                continue;
+            }
+            seen += 1;
+            assert!(
+                root().join(&span).exists(),
+                "{}: there is no `{span}`",
+                page.name
+            );
+        }
+    }
+    assert!(seen > 100, "{seen}");
+}
+
+/// The word behind `flag` in each of a page's lines.
+fn behind<'t>(text: &'t str, flag: &str) -> Vec<&'t str> {
+    let parts = text.split(flag).skip(1);
+    let word = |part: &'t str| {
+        let end = part.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == '-'));
+        &part[..end.unwrap_or(part.len())]
+    };
+    parts.map(word).filter(|word| !word.is_empty()).collect()
+}
+
+#[test]
+fn every_make_target_exists() {
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let mut seen = 0;
+    for page in all() {
+        for target in behind(&page.text, "`make ")
+            .into_iter()
+            .chain(behind(&page.text, "\nmake "))
+        {
+            seen += 1;
+            let rule = format!("\n{target}:");
+            assert!(makefile.contains(&rule), "{}: `make {target}`", page.name);
+        }
+    }
+    assert!(seen > 5, "{seen}");
+}
+
+#[test]
+fn every_benchmark_example_and_test_that_is_run_exists() {
+    let mut seen = 0;
+    for page in all() {
+        for (flag, folder) in [
+            ("--bench ", "benches"),
+            ("--example ", "examples"),
+            ("--test ", "tests"),
+        ] {
+            for name in behind(&page.text, flag) {
+                seen += 1;
+                let places = [
+                    format!("{folder}/{name}.rs"),
+                    format!("{folder}/{name}/main.rs"),
+                    format!("partitioner/{folder}/{name}.rs"),
+                    format!("book/{folder}/{name}/main.rs"),
+                ];
+                let there = places.iter().any(|place| root().join(place).exists());
+                assert!(there, "{}: {flag}{name}", page.name);
+            }
+        }
+    }
+    assert!(seen > 5, "{seen}");
+}
+
+/// The page on the architecture says where it is.
+#[test]
+fn unsafe_code_is_where_the_book_says() {
+    let mut folders = vec![root().join("src"), root().join("partitioner/src")];
+    let mut seen = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            if path.extension().is_some_and(|kind| kind == "rs") && text.contains("unsafe {") {
+                let told = path.parent().unwrap().ends_with("src/torch/ffi");
+                assert!(
+                    told || path.ends_with("src/data/mapped.rs"),
+                    "{}",
+                    path.display()
+                );
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 5, "{seen}");
+}

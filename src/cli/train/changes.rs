@@ -1,0 +1,128 @@
+//! What differs between the run that was saved and the one that goes on.
+
+use std::collections::BTreeMap;
+
+use super::Failure;
+
+/// Keys that change no number, or that the run is meant to have anew.
+const FREE: [&str; 9] = [
+    "pipeline.devices",
+    "pipeline.schedule",
+    "pipeline.chunks",
+    "pipeline.balance",
+    "pipeline.recompute",
+    "train.steps",
+    "model.weights",
+    "checkpoint.",
+    "metrics.",
+];
+
+/// Keys that the saved state is of: with others there is nothing to go on from.
+const FIXED: [&str; 3] = ["train.seed", "optimizer.name", "model."];
+
+type Flat = BTreeMap<String, toml::Value>;
+
+/// Compares the configuration that is in the checkpoint with the one of the run that goes
+/// on; gives a line for each change that makes other losses.
+///
+/// # Errors
+/// A key was changed that cannot be.
+pub(super) fn check(saved: &str, now: &str) -> Result<Vec<String>, Failure> {
+    let (saved, now) = (flat(saved)?, flat(now)?);
+    let mut notes = Vec::new();
+    let new = now.keys().filter(|key| !saved.contains_key(*key));
+    let mut keys: Vec<&String> = saved.keys().chain(new).collect();
+    // What another model has otherwise follows from its name.
+    keys.sort_by_key(|key| *key != "model.name");
+    for key in keys {
+        let (old, new) = (saved.get(key), now.get(key));
+        if old == new || is_among(&FREE, key) {
+            continue;
+        }
+        let (old, new) = (shown(old), shown(new));
+        // Chances, such as dropout's, are no part of what is saved.
+        let is_chance = saved.get(key).is_some_and(toml::Value::is_float);
+        if is_among(&FIXED, key) && !is_chance {
+            return Err(Failure::Usage(format!(
+                "--resume: the run was trained with {key} = {old} and cannot go on with {new}: leave \
+                 {key} as it was, or begin a new run without --resume"
+            )));
+        }
+        notes.push(format!(
+            "{key} = {new}, where the run had {old}: from here on its losses are others than they would \
+             have been"
+        ));
+    }
+    Ok(notes)
+}
+
+/// A name that ends with a dot is that of a table.
+fn is_among(names: &[&str], key: &str) -> bool {
+    let fits = |name: &&str| *name == key || name.ends_with('.') && key.starts_with(*name);
+    names.iter().any(fits)
+}
+
+fn shown(value: Option<&toml::Value>) -> String {
+    value.map_or_else(|| "nothing".to_owned(), toml::Value::to_string)
+}
+
+/// `table.key` and its value.
+fn flat(text: &str) -> Result<Flat, Failure> {
+    let tables: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        Failure::Run(anyhow::anyhow!(
+            "the configuration in the checkpoint is no TOML: {}",
+            error.message()
+        ))
+    })?;
+    let keys = tables.into_iter().flat_map(|(table, keys)| match keys {
+        toml::Value::Table(keys) => keys
+            .into_iter()
+            .map(|(key, value)| (format!("{table}.{key}"), value))
+            .collect(),
+        value => vec![(table, value)],
+    });
+    Ok(keys.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAVED: &str = "[model]\nname = \"gpt\"\nlayers = 2\ndropout = 0.1\n[pipeline]\nmicro = 4\n\
+                         devices = [\"cpu\"]\n[train]\nsteps = 4\nseed = 1\n[checkpoint]\nevery = 2\n";
+
+    #[track_caller]
+    fn with(from: &str, to: &str) -> Result<Vec<String>, Failure> {
+        assert!(SAVED.contains(from));
+        check(SAVED, &SAVED.replace(from, to))
+    }
+
+    #[test]
+    fn what_changes_no_number_is_not_spoken_of() {
+        for (from, to) in [
+            ("[\"cpu\"]", "[\"cpu\", \"cpu\"]"),
+            ("steps = 4", "steps = 400"),
+            ("every = 2", "every = 7"),
+        ] {
+            assert_eq!(with(from, to).unwrap(), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn what_changes_losses_is_said_or_refused() {
+        let told = |from, to| with(from, to).unwrap().join("; ");
+        assert!(
+            told("micro = 4", "micro = 8").starts_with("pipeline.micro = 8, where the run had 4")
+        );
+        assert!(told("dropout = 0.1", "dropout = 0.0").contains("model.dropout = 0.0"));
+        assert!(told("seed = 1\n", "seed = 1\nclip = 1.0\n").contains("had nothing"));
+        for (from, to) in [
+            ("name = \"gpt\"", "name = \"bert\""),
+            ("layers = 2", "layers = 3"),
+            ("seed = 1", "seed = 2"),
+        ] {
+            let why = with(from, to).unwrap_err().said();
+            assert!(why.contains("cannot go on"), "{why}");
+        }
+    }
+}

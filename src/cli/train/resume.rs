@@ -1,0 +1,289 @@
+//! A run that goes on: where it is, what it goes on from, and whether one may believe it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::Failure;
+use super::changes;
+use super::checkpoints::{self, Checkpoints};
+use super::config::Saved;
+use super::job::Job;
+use super::options::Args;
+use super::run_folder::{CONFIG, RunFolder};
+use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer};
+use crate::cli::say;
+use crate::cli::trained::failed_checkpoint;
+use crate::metrics::{METRICS_FILE, read};
+use crate::models::zoo::Zoo;
+use crate::{Optimizer, Pipeline};
+
+/// A run that is taken up again.
+#[derive(Debug)]
+pub(super) struct TakenUp {
+    run: PathBuf,
+    /// What it goes on from; nothing if it was stopped before its first checkpoint.
+    from: Option<Checkpoint>,
+    config: Saved,
+    /// What was said to be in another folder than the run's own.
+    out: Option<PathBuf>,
+    /// In the run's own folder: no other process may go on with it.
+    writer: Option<Checkpointer>,
+}
+
+impl TakenUp {
+    /// Finds the newest checkpoint and verifies it.
+    ///
+    /// # Errors
+    /// There is no run, or another process trains it, or its newest checkpoint is no
+    /// good: which file, why, and what to do.
+    pub(super) fn open(run: &Path, args: &Args) -> Result<Self, Failure> {
+        check_folder(run).map_err(|why| wrong(run, &why))?;
+        let out = args.out.clone().filter(|out| !same_folder(out, run));
+        // Before anything is read: whoever trains there may remove it meanwhile.
+        let writer = match &out {
+            None => Some(Checkpoints::open(run)?),
+            Some(_) => None,
+        };
+        let from = newest(run, args.resume_fallback)?;
+        let config = config(run, from.as_ref())?;
+        if from.is_none() {
+            check_unsaved(run)?;
+        }
+        Ok(Self {
+            run: run.to_owned(),
+            from,
+            config,
+            out,
+            writer,
+        })
+    }
+
+    /// What is trained, with the run's configuration as the lowest layer.
+    pub(super) fn job(&self, args: &Args, zoo: &Zoo) -> Result<Job, Failure> {
+        let args = Args {
+            out: Some(self.folder().to_owned()),
+            ..args.clone()
+        };
+        Job::over(Some(&self.config), &args, zoo)
+    }
+
+    /// The folder in which it goes on.
+    fn folder(&self) -> &Path {
+        self.out.as_deref().unwrap_or(&self.run)
+    }
+
+    /// Steps that have been done.
+    pub(super) fn step(&self) -> u64 {
+        self.from.as_ref().map_or(0, |from| from.extras().step)
+    }
+
+    /// Where it stood in the data.
+    pub(super) fn data(&self) -> Option<&Value> {
+        self.from.as_ref()?.extras().get(checkpoints::DATA)
+    }
+
+    /// That the resolved configuration goes on with what was saved; what there is to say.
+    ///
+    /// # Errors
+    /// What was changed cannot be.
+    pub(super) fn check(&self, job: &Job, resolved: &str) -> Result<Vec<String>, Failure> {
+        let Some(from) = &self.from else {
+            return Ok(vec![format!(
+                "{} was stopped before its first checkpoint: it begins at step 1",
+                self.run.display()
+            )]);
+        };
+        let extras = from.extras();
+        let mut notes = vec![format!(
+            "goes on after step {} from {}",
+            extras.step,
+            from.path().display()
+        )];
+        notes.extend(changes::check(&extras.config, resolved)?);
+        let saved = extras.get(checkpoints::VOCABULARY).and_then(Value::as_str);
+        if let (Some(saved), Some((set, _))) = (saved, job.source.text())
+            && !saved.chars().eq(set.vocabulary().iter().copied())
+        {
+            return Err(Failure::Usage(format!(
+                "--resume: the text {} has other characters than the one that the run was trained on: \
+                 name that one with --data",
+                job.source.name()
+            )));
+        }
+        Ok(notes)
+    }
+
+    /// Whether there is nothing left to do.
+    pub(super) fn is_finished(&self, job: &Job) -> bool {
+        self.step() >= job.recipe.steps as u64
+    }
+
+    /// What to say then.
+    pub(super) fn nothing_left(&self, job: &Job) -> String {
+        format!(
+            "{}: all {} steps are done; to train on, give more with --steps N",
+            self.run.display(),
+            job.recipe.steps
+        )
+    }
+
+    /// Whether it goes on in a folder of its own.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.out.is_some()
+    }
+
+    /// Has pipeline and optimizer go on from the checkpoint.
+    pub(super) fn restore(
+        &self,
+        pipe: &mut Pipeline,
+        optimizer: &mut Optimizer,
+    ) -> Result<(), Failure> {
+        let Some(from) = &self.from else {
+            return Ok(());
+        };
+        from.restore(pipe, optimizer).map_err(failed_checkpoint)?;
+        match from.extras().get(checkpoints::LOSS_SCALE) {
+            // In another precision there is none.
+            Some(scale) if pipe.loss_scale().is_some() => {
+                pipe.restore_loss_scale(scale).map_err(super::failure)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The run folder, cut off after the checkpoint's step; the writer of its checkpoints.
+    pub(super) fn begin(self, config: &str) -> Result<(RunFolder, Checkpointer), Failure> {
+        let step = self.step();
+        let folder = match &self.out {
+            Some(out) => RunFolder::fork(out, &self.run, config, step)?,
+            None => RunFolder::go_on(&self.run, config, step)?,
+        };
+        let writer = match self.writer {
+            Some(writer) => writer,
+            None => Checkpoints::open(folder.path())?,
+        };
+        Ok((folder, writer))
+    }
+}
+
+fn wrong(run: &Path, why: &str) -> Failure {
+    Failure::Usage(format!("--resume {}: {why}", run.display()))
+}
+
+fn check_folder(run: &Path) -> Result<(), String> {
+    if !run.exists() {
+        return Err("there is no such folder".to_owned());
+    }
+    if !run.is_dir() {
+        return Err("this is a file, not a run folder".to_owned());
+    }
+    if [CONFIG, checkpoints::FOLDER]
+        .iter()
+        .any(|own| run.join(own).exists())
+    {
+        return Ok(());
+    }
+    Err(format!(
+        "this is no run folder: it has neither {CONFIG} nor {}, which `train` writes",
+        checkpoints::FOLDER
+    ))
+}
+
+fn same_folder(one: &Path, other: &Path) -> bool {
+    match (fs::canonicalize(one), fs::canonicalize(other)) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
+}
+
+/// The newest checkpoint, or the newest that is intact where that is agreed to.
+fn newest(run: &Path, fallback: bool) -> Result<Option<Checkpoint>, Failure> {
+    let folder = run.join(checkpoints::FOLDER);
+    if fallback {
+        return match Checkpoint::newest_intact(&folder) {
+            Ok((found, damaged)) => {
+                for error in damaged {
+                    say(&format!("warning: {error}"));
+                }
+                Ok(Some(found))
+            }
+            Err(CheckpointError::None { .. }) => Ok(None),
+            Err(error) => Err(failed_checkpoint(error)),
+        };
+    }
+    match Checkpoint::newest(&folder) {
+        Ok(found) => Ok(Some(found)),
+        Err(CheckpointError::None { .. }) => Ok(None),
+        Err(error) if error.is_damage() => Err(Failure::Run(anyhow::anyhow!(
+            "{error}; {}",
+            instead(&folder)
+        ))),
+        Err(error) => Err(failed_checkpoint(error)),
+    }
+}
+
+/// What can be done where the newest checkpoint is damaged.
+fn instead(folder: &Path) -> String {
+    match Checkpoint::newest_intact(folder) {
+        Ok((found, _)) => format!(
+            "--resume-fallback goes on from {}, which is intact",
+            found.path().display()
+        ),
+        Err(_) => "no older checkpoint is intact either".to_owned(),
+    }
+}
+
+/// The run's configuration; where it is lost, that in the checkpoint.
+fn config(run: &Path, from: Option<&Checkpoint>) -> Result<Saved, Failure> {
+    let path = run.join(CONFIG);
+    let saved = from.map(|from| Saved {
+        path: from.path().join("manifest.json"),
+        text: from.extras().config.clone(),
+        trained: true,
+    });
+    let trained = from.is_some();
+    match (fs::read_to_string(&path), saved) {
+        (Ok(text), _) => Ok(Saved {
+            path,
+            text,
+            trained,
+        }),
+        (Err(_), Some(saved)) if !saved.text.is_empty() => Ok(saved),
+        (Err(error), _) => Err(wrong(run, &format!("{CONFIG} cannot be read: {error}"))),
+    }
+}
+
+/// Without a checkpoint the run begins anew, unless it seems to have lost some: the
+/// metrics of a long run are not to be cut off.
+fn check_unsaved(run: &Path) -> Result<(), Failure> {
+    let metrics = run.join(METRICS_FILE);
+    if !metrics.exists() {
+        return Ok(());
+    }
+    let done = read(&metrics)?.last().map_or(0, |last| last.step);
+    let config = run.join(CONFIG);
+    let every = fs::read_to_string(&config)
+        .ok()
+        .and_then(|text| every(&text));
+    // The second one waits until the first is written.
+    if every.is_some_and(|every| done < 2 * every) {
+        return Ok(());
+    }
+    Err(wrong(
+        run,
+        &format!(
+            "the run has done {done} steps, but {} has no checkpoint to go on from: put back what was \
+             there, or begin anew with `train --config {}`",
+            run.join(checkpoints::FOLDER).display(),
+            config.display()
+        ),
+    ))
+}
+
+fn every(config: &str) -> Option<u64> {
+    let config: toml::Table = config.parse().ok()?;
+    let every = config.get("checkpoint")?.get("every")?.as_integer()?;
+    u64::try_from(every).ok()
+}

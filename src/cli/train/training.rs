@@ -1,0 +1,208 @@
+//! Step after step, to the last one or until somebody stops it.
+
+use gpipe_partitioner::{CheckedSchedule, render};
+
+use super::checkpoints::Checkpoints;
+use super::job::Job;
+use super::options::Args;
+use super::outcome::Outcome;
+use super::progress::Progress;
+use super::report::Comparison;
+use super::resolved::Resolved;
+use super::resume::TakenUp;
+use super::run_folder::{self, RunFolder};
+use super::signals::Stop;
+use super::{Failure, failure, step};
+use crate::cli::feed::Feed;
+use crate::{Optimizer, Pipeline, StepReport};
+
+/// Columns of the timeline that is printed at the end.
+const WIDTH: usize = 100;
+
+/// A run on its way.
+#[derive(Debug)]
+pub(super) struct Training<'a> {
+    job: &'a Job,
+    optimizer: Optimizer,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    batches: Feed,
+    outcome: Outcome,
+    /// Steps that have been done.
+    done: usize,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    AllDone,
+    /// By a signal, after this step.
+    Stopped {
+        step: usize,
+    },
+}
+
+impl<'a> Training<'a> {
+    /// Makes the run folder, or goes on in it.
+    pub(super) fn begin(
+        job: &'a Job,
+        pipe: &mut Pipeline,
+        resolved: &Resolved,
+        taken_up: Option<TakenUp>,
+    ) -> Result<Self, Failure> {
+        let (spec, recipe) = (&job.chosen.spec, &job.recipe);
+        let mut optimizer = job.optimizer();
+        let done = taken_up.as_ref().map_or(0, TakenUp::step) as usize;
+        let data = taken_up.as_ref().and_then(TakenUp::data);
+        let left = recipe.steps - done.min(recipe.steps);
+        let batches = job
+            .source
+            .feed(spec, recipe.batch, left, recipe.seed, data)?;
+        let elsewhere = taken_up.as_ref().is_some_and(TakenUp::is_elsewhere);
+        let (folder, writer) = if let Some(taken_up) = taken_up {
+            taken_up.restore(pipe, &mut optimizer)?;
+            taken_up.begin(&resolved.toml)?
+        } else {
+            let folder = RunFolder::create(job.args.out.as_deref(), &resolved.toml)?;
+            let writer = Checkpoints::open(folder.path())?;
+            (folder, writer)
+        };
+        let whole = (done > 0 && !elsewhere).then_some(done as u64);
+        let mut checkpoints = Checkpoints::new(writer, job, &resolved.toml, whole);
+        if elsewhere && done > 0 && checkpoints.due(done, true) {
+            // From now on the new folder needs the old one no more.
+            checkpoints.save(pipe, &optimizer, done, batches.state());
+        }
+        let outcome = Outcome::new(folder.path(), folder.records()?);
+        Ok(Self {
+            job,
+            optimizer,
+            folder,
+            checkpoints,
+            batches,
+            outcome,
+            done,
+        })
+    }
+
+    /// Trains to the last step, or to the one in which a signal comes.
+    pub(super) fn run(
+        &mut self,
+        pipe: &mut Pipeline,
+        progress: &Progress,
+        stop: &Stop,
+    ) -> Result<Ended, Failure> {
+        let steps = self.job.recipe.steps;
+        progress.go_on(self.done);
+        let begun_after = self.done;
+        let mut ended = Ended::AllDone;
+        while self.done < steps {
+            if !self.step(pipe, progress)? {
+                break;
+            }
+            if stop.asked() && self.done < steps {
+                ended = Ended::Stopped { step: self.done };
+                break;
+            }
+            if self.checkpoints.due(self.done, false) {
+                self.save(pipe);
+            }
+            self.checkpoints.look();
+        }
+        // The last step, whichever that is, unless it has been saved a moment ago.
+        let saved = self.done == begun_after || self.checkpoints.asked() == Some(self.done);
+        if !saved && self.checkpoints.due(self.done, true) {
+            self.save(pipe);
+        }
+        progress.finish();
+        let written = self.folder.sync();
+        let saved = self.checkpoints.finish();
+        let files = std::mem::replace(&mut self.outcome.files, Ok(()));
+        self.outcome.files = files.and(saved).and(written);
+        Ok(ended)
+    }
+
+    /// What it came to.
+    pub(super) fn into_outcome(self) -> Outcome {
+        self.outcome
+    }
+
+    /// Trains one step more; false at the end of the data.
+    fn step(&mut self, pipe: &mut Pipeline, progress: &Progress) -> Result<bool, Failure> {
+        let (job, step) = (self.job, self.done + 1);
+        // A computed schedule may change after a step: what counts is the one before.
+        let schedule = (step == job.recipe.steps).then(|| pipe.schedule());
+        let schedule = schedule.transpose().map_err(failure)?;
+        let trained = step::next(job, pipe, &mut self.optimizer, &mut self.batches, step)?;
+        let Some((metrics, report)) = trained else {
+            return Ok(false);
+        };
+        self.folder.step(&metrics);
+        progress.step(&metrics);
+        self.outcome.add(&metrics);
+        if let Some(schedule) = schedule {
+            self.compare(step, &report, &schedule)?;
+        }
+        self.outcome.memory.clone_from(&report.memory);
+        if !report.loss.is_finite() && !report.skipped() {
+            return Err(self.diverged(report.loss, step));
+        }
+        self.done = step;
+        Ok(true)
+    }
+
+    /// What is about the last step.
+    fn compare(
+        &mut self,
+        step: usize,
+        report: &StepReport,
+        schedule: &CheckedSchedule,
+    ) -> Result<(), Failure> {
+        let job = self.job;
+        let comparison =
+            Comparison::new(&job.recipe, step, report, schedule)?.with_plan(job.plan.as_ref());
+        self.outcome.comparison = comparison.text(WIDTH);
+        // A file that cannot be written must not cost what the training came to.
+        self.outcome.files = last_step(&job.args, report, &comparison, &self.folder);
+        Ok(())
+    }
+
+    fn save(&mut self, pipe: &mut Pipeline) {
+        // Steps that a checkpoint has done are in the metrics. Where they cannot be
+        // written there has been a warning.
+        let _ = self.folder.sync();
+        let data = self.batches.state();
+        self.checkpoints
+            .save(pipe, &self.optimizer, self.done, data);
+    }
+
+    fn diverged(&self, loss: f64, step: usize) -> Failure {
+        let saved = self.checkpoints.whole().map_or_else(String::new, |saved| {
+            format!(
+                ", such as with `train --resume {} --lr RATE`, which goes on after step {saved}",
+                self.folder.path().display()
+            )
+        });
+        Failure::Run(anyhow::anyhow!(
+            "the loss is {loss} at step {step}: try a smaller --lr{saved}"
+        ))
+    }
+}
+
+/// Writes the files that are about the last step.
+fn last_step(
+    args: &Args,
+    report: &StepReport,
+    comparison: &Comparison,
+    folder: &RunFolder,
+) -> Result<(), Failure> {
+    let trace = render::chrome_trace(&report.timeline);
+    folder.trace(&trace)?;
+    if let Some(path) = &args.trace {
+        run_folder::write(path, trace.as_bytes())?;
+    }
+    if let Some(path) = &args.report {
+        run_folder::write(path, comparison.file(path)?.as_bytes())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Training that begins with weights from elsewhere.
+
+use std::path::Path;
+
+use tch::Tensor;
+
+use super::Failure;
+use super::recipe::Recipe;
+use super::resolved::sizes;
+use crate::cli::config::Origins;
+use crate::cli::feed::Source;
+use crate::models::hugging_face;
+use crate::models::zoo::Zoo;
+
+/// What a run begins with.
+#[derive(Debug)]
+pub(super) struct Weights {
+    pub(super) all: Vec<(String, Tensor)>,
+    /// The characters that tokens stand for, where that is known.
+    vocabulary: Option<Vec<char>>,
+}
+
+/// Reads weights; the recipe is then that of their model, with the sizes that were given on
+/// top.
+///
+/// # Errors
+/// There are none, or they are another model's: which.
+pub(super) fn read(
+    path: &Path,
+    recipe: &Recipe,
+    origins: &Origins,
+    zoo: &Zoo,
+) -> Result<(Recipe, Weights), Failure> {
+    let read = hugging_face::import(zoo, path)
+        .map_err(|error| Failure::Usage(format!("--weights: {error}")))?;
+    let name = read.spec.name();
+    if let Some(origin) = origins.of("model.name").filter(|_| recipe.model != name) {
+        return Err(Failure::Usage(format!(
+            "--weights {}: they are those of a `{name}`, but the model is `{}` ({origin}): leave it out",
+            path.display(),
+            recipe.model
+        )));
+    }
+    let mut sizes = sizes(&read.spec);
+    for (size, value) in &recipe.sizes {
+        sizes.retain(|(own, _)| own != size);
+        sizes.push((size.clone(), value.clone()));
+    }
+    let recipe = Recipe {
+        model: name.to_owned(),
+        sizes,
+        ..recipe.clone()
+    };
+    let weights = Weights {
+        all: read.weights,
+        vocabulary: read.vocabulary,
+    };
+    Ok((recipe, weights))
+}
+
+impl Weights {
+    /// That the data's tokens stand for what the weights have learned of them.
+    pub(super) fn check(&self, source: &Source) -> Result<(), Failure> {
+        let Some((set, _)) = source.text() else {
+            return Ok(());
+        };
+        let why = match &self.vocabulary {
+            Some(own) if own == set.vocabulary() => return Ok(()),
+            Some(_) => "its tokens stand for other characters than those of the text",
+            None => "nothing says that its tokens stand for characters",
+        };
+        Err(Failure::Usage(format!(
+            "--weights: {why} {}: name a file of its own tokens with --data FILE.bin, or the text that it \
+             was trained on",
+            source.name()
+        )))
+    }
+}

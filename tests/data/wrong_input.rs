@@ -1,0 +1,186 @@
+//! Every source on files that are not what they should be: the error names the file, where
+//! bytes are wrong the byte, and what to do where that is not plain.
+
+use std::fs;
+use std::path::Path;
+
+use gpipe::data::{Array, Dataset, Idx, Source, TextSet, TfRecordWriter, TfRecords, Tokens};
+use gpipe::tch::Tensor;
+
+/// Opens a file and reads all that is in it.
+type Open = fn(&Path) -> anyhow::Result<()>;
+
+fn all<S: Source>(source: &S) -> anyhow::Result<()> {
+    for index in 0..source.len() {
+        source.get(0, index)?;
+    }
+    Ok(())
+}
+
+/// Kinds of sources, how each is named, and how one is opened.
+const SOURCES: [(&str, Open); 5] = [
+    ("a.txt", |path| Ok(TextSet::read(path)?.require(4)?)),
+    ("a.u16.bin", |path| all(&Tokens::open(path)?.windows(4)?)),
+    ("a-idx3-ubyte", |path| all(&Idx::open(path)?)),
+    ("a.tfrecord", |path| all(&TfRecords::open([path])?)),
+    ("a.safetensors", |path| all(&Array::open(path, "x")?)),
+];
+
+fn good(path: &Path) {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    match name {
+        "a.txt" => fs::write(path, "the whale! é".repeat(10)).unwrap(),
+        "a.u16.bin" => fs::write(path, [1, 0, 2, 0, 3, 0, 4, 0, 5, 0]).unwrap(),
+        "a-idx3-ubyte" => fs::write(path, [0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]).unwrap(),
+        "a.tfrecord" => {
+            let mut writer = TfRecordWriter::create(path).unwrap();
+            writer.write(b"call me").unwrap();
+            writer.write(b"Ishmael").unwrap();
+            writer.finish().unwrap();
+        }
+        _ => {
+            let x = Tensor::from_slice(&[1.0_f32, 2.0, 3.0]);
+            Tensor::write_safetensors(&[("x", &x)], path).unwrap();
+        }
+    }
+}
+
+/// What each source says of a file that `make` has made, which must have all its parts; a
+/// part `PATH` stands for the file.
+fn each_says(make: impl Fn(&Path), wanted: [&[&str]; 5]) {
+    for ((name, open), wanted) in SOURCES.into_iter().zip(wanted) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        good(&path);
+        open(&path).unwrap();
+        make(&path);
+        let error = format!("{:#}", open(&path).expect_err(name));
+        for part in wanted {
+            let part = part.replace("PATH", path.to_str().unwrap());
+            assert!(error.contains(&part), "{name}: {part} missing in: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_file() {
+    let wanted: &[&str] = &["cannot read PATH: No such file"];
+    each_says(|path| fs::remove_file(path).unwrap(), [wanted; 5]);
+}
+
+#[test]
+fn a_folder() {
+    let make = |path: &Path| {
+        fs::remove_file(path).unwrap();
+        fs::create_dir(path).unwrap();
+    };
+    let wanted: &[&str] = &["cannot read PATH: ", "is a directory"];
+    let system: &[&str] = &["cannot read PATH: Is a directory"];
+    each_says(make, [system, wanted, system, system, wanted]);
+}
+
+#[test]
+fn an_empty_file() {
+    let make = |path: &Path| fs::write(path, []).unwrap();
+    each_says(
+        make,
+        [
+            &["too short: 0 characters"],
+            &["no window of 4 tokens", "in 0 tokens of PATH"],
+            &["PATH, byte 0", "the file ends inside of the four bytes"],
+            &["PATH is empty"],
+            &["PATH, byte 0", "no whole safetensors file", "copied whole"],
+        ],
+    );
+}
+
+#[test]
+fn a_file_of_something_else() {
+    let make =
+        |path: &Path| fs::write(path, b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR-of-an-image!").unwrap();
+    each_says(
+        make,
+        [
+            &["PATH is not UTF-8 text: byte 0"],
+            // Any bytes are tokens, of an even number of them.
+            &["PATH, byte 28", "1 of a token's 2 bytes"],
+            &["PATH, byte 0", "no IDX file"],
+            &["PATH, byte 0", "no TFRecord file"],
+            &["PATH, byte 0", "no whole safetensors file"],
+        ],
+    );
+}
+
+#[test]
+fn a_file_that_was_cut_off() {
+    let make = |path: &Path| {
+        let whole = fs::read(path).unwrap();
+        fs::write(path, &whole[..whole.len() - 1]).unwrap();
+    };
+    each_says(
+        make,
+        [
+            &["PATH is not UTF-8 text: byte 128"],
+            &["PATH, byte 8", "copied whole"],
+            &["PATH, byte 10", "2 of the 3 bytes", "copied whole"],
+            &["PATH, byte 23", "the file ends", "copied whole"],
+            &["PATH, byte 0", "no whole safetensors file", "copied whole"],
+        ],
+    );
+}
+
+/// At a token's end nothing of the bytes tells it; the file beside them does.
+#[test]
+fn tokens_that_were_cut_off_between_two() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.bin");
+    Tokens::write(&path, &[1, 2, 3, 4, 5], 6).unwrap();
+    assert_eq!(Tokens::open(&path).unwrap().len(), 5);
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..6]).unwrap();
+    super::says(
+        &Tokens::open(&path).unwrap_err(),
+        &[
+            "a.bin, byte 6",
+            "has 3 tokens",
+            "a.bin.json says 5",
+            "copied whole",
+        ],
+    );
+}
+
+/// Same names, same sizes, other content: a saved position is not one in it.
+#[test]
+fn other_content_in_files_of_the_same_size_is_other_data() {
+    for (name, change) in [("a-idx3-ubyte", 10), ("a.safetensors", 0), ("a.u16.bin", 2)] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        good(&path);
+        let identity = || match name {
+            "a-idx3-ubyte" => Idx::open(&path).unwrap().identity(),
+            "a.safetensors" => Array::open(&path, "x").unwrap().identity(),
+            _ => Tokens::open(&path).unwrap().windows(4).unwrap().identity(),
+        };
+        let before = identity();
+        let mut bytes = fs::read(&path).unwrap();
+        let place = if change == 0 { bytes.len() - 1 } else { change };
+        bytes[place] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert_ne!(identity(), before, "{name}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.tfrecord");
+    good(&path);
+    let batches = || Dataset::new(TfRecords::open([&path]).unwrap()).batch_with(1, Ok);
+    let state = batches().load().unwrap().state();
+    batches().resume(&state).load().unwrap();
+    let mut writer = TfRecordWriter::create(&path).unwrap();
+    writer.write(b"call me").unwrap();
+    writer.write(b"Queequg").unwrap();
+    writer.finish().unwrap();
+    let error = batches().resume(&state).load().unwrap_err();
+    super::says(
+        &error,
+        &["other data", "2 TFRecords in 1 files of 46 bytes"],
+    );
+}
