@@ -53,7 +53,7 @@ fn out_of_memory_names_the_place_and_the_bytes_and_the_pipeline_lives() {
         "layer `two`",
         "micro-batch 2",
         "forward",
-        "cpu is out of memory: 1024.0 TiB asked for",
+        "cpu is out of memory: 1.0 PiB asked for",
         "free",
         "more micro-batches",
         "recompute",
