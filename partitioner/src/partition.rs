@@ -153,7 +153,6 @@ impl Partition {
         })
     }
 
-    /// From `stages + 1` cut positions, known to start at 0 and to increase.
     /// Every way to cut `layers` layers into `stages` stages, in lexical order of the
     /// balances, if there are at most `most`.
     pub(crate) fn all(layers: usize, stages: usize, most: usize) -> Option<Vec<Self>> {
@@ -178,6 +177,7 @@ impl Partition {
         Some(all)
     }
 
+    /// From `stages + 1` cut positions, known to start at 0 and to increase.
     pub(crate) fn from_cuts(cuts: Vec<usize>) -> Self {
         debug_assert!(cuts.first() == Some(&0) && cuts.windows(2).all(|w| w[0] < w[1]));
         Self { cuts }

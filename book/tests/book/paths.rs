@@ -15,6 +15,9 @@ const FOLDERS: [&str; 7] = [
     ".ci/",
 ];
 
+/// What a command makes.
+const MADE: [&str; 1] = ["book/book"];
+
 /// The code spans of a page, and the words of its shell code.
 fn spans(text: &str) -> Vec<String> {
     let prose: Vec<&str> = prose(text).collect();
@@ -33,7 +36,7 @@ fn every_path_exists() {
     for page in all() {
         for span in spans(&page.text) {
             let is_path = FOLDERS.iter().any(|folder| span.starts_with(folder));
-            if !is_path || span.contains(' ') || span.contains('*') {
+            if !is_path || span.contains(' ') || span.contains('*') || MADE.contains(&&*span) {
                 continue;
             }
             seen += 1;
