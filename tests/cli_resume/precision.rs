@@ -99,3 +99,53 @@ fn another_precision_is_said() {
         "{told}"
     );
 }
+
+/// Skipped steps kept a run alive for 29 steps, whose checkpoints replaced all good ones.
+#[test]
+fn a_run_in_half_precision_whose_loss_is_not_finite_ends_and_keeps_its_good_checkpoints() {
+    let folder = place();
+    let folder = folder.path();
+    let flags = [
+        "--precision",
+        "fp16",
+        "--devices",
+        "cpu",
+        "--checkpoint-every",
+        "1",
+    ];
+    let good = [
+        "--checkpoint-keep",
+        "2",
+        "--steps",
+        "3",
+        "--set",
+        "lr.steps=20",
+        "--out",
+        "run",
+    ];
+    trained(folder, &gpt(&[&flags[..], &good[..]].concat()));
+    let astray = [
+        "--resume",
+        "run",
+        "--steps",
+        "20",
+        "--lr",
+        "1e30",
+        "--optimizer",
+        "adamw",
+    ];
+    fails(
+        folder,
+        &astray,
+        1,
+        &["the loss is NaN at step 7", "smaller --lr"],
+    );
+    let kept = fs::read_dir(folder.join("run/checkpoints")).unwrap();
+    let mut kept: Vec<String> = kept
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with("step-"))
+        .collect();
+    kept.sort();
+    // The update of the fourth step is what led astray.
+    assert_eq!(kept, ["step-00000003", "step-00000004"]);
+}

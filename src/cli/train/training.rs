@@ -30,7 +30,13 @@ pub(super) struct Training<'a> {
     outcome: Outcome,
     /// Steps that have been done.
     done: usize,
+    /// The last ones in a row whose loss was not finite.
+    astray: usize,
 }
+
+/// So many skipped steps in a row whose loss is not finite end a run: that no smaller loss
+/// scale heals, while one alone may be a strange batch.
+const ASTRAY: usize = 3;
 
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +88,7 @@ impl<'a> Training<'a> {
             batches,
             outcome,
             done,
+            astray: 0,
         })
     }
 
@@ -104,7 +111,8 @@ impl<'a> Training<'a> {
                 ended = Ended::Stopped { step: self.done };
                 break;
             }
-            if self.checkpoints.due(self.done, false) {
+            // Checkpoints of a run that has gone astray would only replace better ones.
+            if self.astray == 0 && self.checkpoints.due(self.done, false) {
                 self.save(pipe);
             }
             self.checkpoints.look();
@@ -144,8 +152,14 @@ impl<'a> Training<'a> {
             self.compare(step, &report, &schedule)?;
         }
         self.outcome.memory.clone_from(&report.memory);
-        if !report.loss.is_finite() && !report.skipped() {
-            return Err(self.diverged(report.loss, step));
+        if report.loss.is_finite() {
+            self.astray = 0;
+        } else {
+            self.astray += 1;
+            let skipped = report.skipped() && step < job.recipe.steps;
+            if !skipped || self.astray == ASTRAY {
+                return Err(self.diverged(report.loss, step));
+            }
         }
         self.done = step;
         Ok(true)

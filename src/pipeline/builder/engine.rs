@@ -1,0 +1,131 @@
+//! From settings to an engine with its stages.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gpipe_partitioner::{Partition, StageId};
+use tch::Device;
+
+use super::PipelineBuilder;
+use super::devices::route;
+use crate::engine::{Engine, StageBuilder};
+use crate::error::Error;
+use crate::pipeline::programs::Programs;
+use crate::pipeline::stages::Stages;
+use crate::torch::streams::{Lane, Place, Route};
+use crate::torch::{self, Books, Skip, StageSpec, TorchError, TorchStage};
+
+impl PipelineBuilder {
+    pub(super) fn engine(
+        &self,
+        partition: &Partition,
+        programs: &Programs,
+        skips: &Arc<[Skip]>,
+    ) -> Result<Stages, Error> {
+        let threads = self
+            .threads_per_stage
+            .unwrap_or_else(|| torch::share_of_cores(&self.devices));
+        let books = self.books()?;
+        let accelerators = self.accelerators()?;
+        let places: Vec<Place> = programs
+            .placement()
+            .iter()
+            .map(|device| match &accelerators {
+                Some(all) => all.places[device.index()],
+                None => Place::Host,
+            })
+            .collect();
+        let builders = self.devices.iter().enumerate().map(|(number, &device)| {
+            let own = |stage: &usize| programs.placement()[*stage].index() == number;
+            let specs: Vec<StageSpec> = (0..partition.stages())
+                .filter(own)
+                .map(|stage| StageSpec {
+                    books: books[number].clone(),
+                    route: Route {
+                        offload: self.offload.contains(&stage),
+                        ..route(stage, partition, &places, skips)
+                    },
+                    ..self.spec(stage, partition, device, skips)
+                })
+                .collect();
+            let streams = accelerators.as_ref().map(|all| {
+                let (place, joint) = (all.places[number], Arc::clone(&all.joints[number]));
+                (all.layer.clone(), place, joint)
+            });
+            let build = move || {
+                torch::prepare_thread(device, threads)?;
+                let lane = Rc::new(match &streams {
+                    Some((layer, place, joint)) => Lane::open(layer, *place, joint)?,
+                    None => Lane::host(),
+                });
+                let stages = specs.iter();
+                let stages = stages
+                    .map(|spec| Ok((StageId(spec.number), TorchStage::build(spec, &lane)?)))
+                    .collect::<anyhow::Result<Vec<_>>>()?;
+                lane.end()?;
+                Ok(stages)
+            };
+            Box::new(build) as StageBuilder<TorchStage>
+        });
+        let builders = builders.collect();
+        let engine = match torch::turns(&self.devices, threads) {
+            Some(sharing) => Engine::taking_turns(builders, &sharing)?,
+            None => Engine::new(builders)?,
+        };
+        Stages::new(engine, accelerators)
+    }
+
+    fn spec(
+        &self,
+        number: usize,
+        partition: &Partition,
+        device: Device,
+        skips: &Arc<[Skip]>,
+    ) -> StageSpec {
+        let range: Range<usize> = partition.range(StageId(number));
+        StageSpec {
+            number,
+            last: number + 1 == partition.stages(),
+            device,
+            seed: self.seed,
+            layers: self.model.builders()[range.clone()].to_vec(),
+            range,
+            skips: Arc::clone(skips),
+            recompute: self.recompute.clone(),
+            precision: self.precision,
+            books: None,
+            route: Route::default(),
+        }
+    }
+
+    /// For each device, where its stages count their activations.
+    fn books(&self) -> Result<Vec<Option<Books>>, Error> {
+        let books = |&device| self.measure_memory.then(|| Books::new(device)).transpose();
+        Ok(self
+            .devices
+            .iter()
+            .map(books)
+            .collect::<Result<_, TorchError>>()?)
+    }
+}
+
+/// Refuses two parameters or buffers of one name, which `a` with a part `b.weight`
+/// and `a.b` with a `weight` make.
+pub(super) fn check_names(engine: &mut Stages) -> Result<(), Error> {
+    let names = engine.on_each(|_, stage| {
+        let mut names: Vec<String> = stage.parameters()?.iter().map(|(n, _)| n.clone()).collect();
+        names.extend(stage.buffers()?.iter().map(|(name, _)| name.clone()));
+        Ok(names)
+    })?;
+    let mut seen = HashSet::new();
+    for name in names.into_iter().flatten() {
+        if let Some(name) = seen.replace(name) {
+            return Err(Error::Settings(format!(
+                "two parameters are named `{name}`: give one of their layers another name"
+            )));
+        }
+    }
+    Ok(())
+}
