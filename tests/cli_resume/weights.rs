@@ -24,7 +24,10 @@ fn a_run_begins_with_what_another_one_exported() {
         let flags = small.split_whitespace().chain(["--weights", "exported"]);
         flags.chain(more.iter().copied()).collect()
     };
-    trained(folder, &begin(&["--steps", "6", "--out", "second"]));
+    trained(
+        folder,
+        &begin(&["--steps", "6", "--layers", "2", "--out", "second"]),
+    );
     let loss = |run, step: usize| -> f64 { losses(folder, run)[step].1.parse().unwrap() };
     assert!(loss("second", 0) < 0.9 * loss("first", 0));
 
@@ -38,6 +41,14 @@ fn a_run_begins_with_what_another_one_exported() {
         2,
         &["they are those of a `gpt`", "`llama` (--model)"],
     );
+    // Weights fitted any number of layers or heads: the rest was random or cut anew.
+    for (flag, value, own) in [
+        ("--layers", "3", "layers=2, not 3 (--layers)"),
+        ("--heads", "4", "heads=2, not 4 (--heads)"),
+        ("--d-model", "64", "d_model=16, not 64 (--d-model)"),
+    ] {
+        fails(folder, &["--weights", "exported", flag, value], 2, &[own]);
+    }
     fs::write(folder.join("other.txt"), "quite another text ".repeat(120)).unwrap();
     let wrong = ["--weights", "exported", "--data", "other.txt"];
     fails(

@@ -26,6 +26,9 @@ fn an_exported_model_is_the_same_model() {
     let files: Vec<String> = names.iter().map(|name| format!("{shown}/{name}")).collect();
     assert_eq!(told["files"], Value::from(files));
 
+    let may = |name: &str| fs::metadata(out.join(name)).unwrap().permissions();
+    assert_eq!(may("model.safetensors"), may("config.json"));
+
     let read = hugging_face::import(&Zoo::builtin(), &out).unwrap();
     assert_eq!(read.spec.settings(), spec().settings());
     let checkpoint = Checkpoint::newest(checkpoints(&run().join("run"))).unwrap();

@@ -9,6 +9,7 @@ use super::recipe::Recipe;
 use super::resolved::sizes;
 use crate::cli::config::Origins;
 use crate::cli::feed::Source;
+use crate::cli::model::flags::flag;
 use crate::models::hugging_face;
 use crate::models::zoo::Zoo;
 
@@ -18,6 +19,17 @@ pub(super) struct Weights {
     pub(super) all: Vec<(String, Tensor)>,
     /// The characters that tokens stand for, where that is known.
     vocabulary: Option<Vec<char>>,
+}
+
+/// The one size that says nothing of weights.
+const DROPOUT: &str = "dropout";
+
+/// Whether two texts are the same number.
+fn same(one: &str, other: &str) -> bool {
+    match (one.trim().parse::<f64>(), other.trim().parse::<f64>()) {
+        (Ok(one), Ok(other)) => one.total_cmp(&other).is_eq(),
+        _ => one.trim() == other.trim(),
+    }
 }
 
 /// Reads weights; the recipe is then that of their model, with the sizes that were given on
@@ -43,6 +55,14 @@ pub(super) fn read(
     }
     let mut sizes = sizes(&read.spec);
     for (size, value) in &recipe.sizes {
+        let own = sizes.iter().find(|(own, _)| own == size);
+        if let Some((_, own)) = own.filter(|(_, own)| size != DROPOUT && !same(own, value)) {
+            return Err(Failure::Usage(format!(
+                "--weights {}: they are those of a model with {size}={own}, not {value} ({}): leave it out",
+                path.display(),
+                flag(size)
+            )));
+        }
         sizes.retain(|(own, _)| own != size);
         sizes.push((size.clone(), value.clone()));
     }

@@ -155,6 +155,10 @@ pub(super) fn write(
             .map_err(|error| wrong(&path, format!("cannot be written: {error}")))?;
         written.push(path);
     }
+    // The writer's temporary file was for its owner's eyes only.
+    fs::metadata(&written[1])
+        .and_then(|config| fs::set_permissions(&written[0], config.permissions()))
+        .map_err(|error| wrong(&written[0], format!("cannot be shared: {error}")))?;
     Ok(written)
 }
 
