@@ -46,8 +46,10 @@ fn a_signal_ends_the_run_after_the_step_and_it_goes_on_to_the_same_bits() {
         let (output, errors) = ended(child);
         assert_eq!(output.status.code(), Some(0), "{errors}");
         assert!(errors.contains("of 300 and saved"), "{errors}");
-        let advice = "go on with: gpipe-rs train --resume run";
-        assert!(errors.trim_end().ends_with(advice), "{errors}");
+        // The program as it was called, so that the line can be typed again.
+        let program = env!("CARGO_BIN_EXE_gpipe-rs");
+        let advice = format!("go on with: {program} train --resume run");
+        assert!(errors.trim_end().ends_with(&advice), "{errors}");
         assert!(output.stdout.is_empty());
         let done = crate::losses(folder, "run").len() as u64;
         assert!((3..300).contains(&done));

@@ -57,6 +57,21 @@ fn a_run_begins_with_what_another_one_exported() {
         2,
         &["its tokens stand for other characters"],
     );
+    // They were taken, and not looked at.
+    let wrong = [
+        "--resume",
+        "first",
+        "--steps",
+        "25",
+        "--weights",
+        "exported",
+    ];
+    fails(
+        folder,
+        &wrong,
+        2,
+        &["model.weights = nothing", "without --resume"],
+    );
     fs::remove_dir_all(folder.join("exported")).unwrap();
     trained(folder, &["--resume", "part", "--steps", "6"]);
     assert_same(folder, "part", "second");

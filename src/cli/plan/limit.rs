@@ -45,9 +45,13 @@ pub(in crate::cli) fn sentence(
         return sentence;
     }
     if plan.bubble_fraction > IDLE {
+        // Where their number was chosen, more of them of the same batch were slower.
+        let more = match options.micro_batches {
+            Some(_) => "more micro-batches (--micro, or a larger --batch) fill it better",
+            None => "micro-batches of a larger --batch fill it better",
+        };
         return format!(
-            "bubble-bound: devices idle {:.0} % of the step while the pipeline fills and drains; \
-             more micro-batches (--micro, or a larger --batch) fill it better",
+            "bubble-bound: devices idle {:.0} % of the step while the pipeline fills and drains; {more}",
             100.0 * plan.bubble_fraction
         );
     }

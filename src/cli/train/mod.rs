@@ -25,8 +25,6 @@ mod utilisation;
 mod values;
 mod weights;
 
-use std::path::{Path, PathBuf};
-
 use super::{Failure, say};
 use crate::Error;
 use crate::models::zoo::Zoo;
@@ -73,7 +71,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     }
     let held_out = job.source.held_out(job.recipe.batch);
     if let Some(batches) = held_out.map_err(anyhow::Error::from)? {
-        progress.say("measuring the held-out loss");
+        progress.say("all steps are done; measuring the held-out loss");
         outcome.held_out_loss = Some(held_out::loss(&mut pipe, batches, &job)?);
     }
     if let Some((text, seq)) = job.source.text().filter(|_| !job.args.json) {
@@ -104,10 +102,9 @@ fn stopped(job: &Job, outcome: Outcome, step: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What this program is called.
+/// How this program was called.
 fn program() -> String {
-    let own = std::env::args_os().next().map(PathBuf::from);
-    let own = own.as_deref().and_then(Path::file_stem);
+    let own = std::env::args_os().next();
     own.map_or_else(String::new, |own| own.to_string_lossy().into_owned())
 }
 

@@ -84,9 +84,10 @@ impl Progress {
         }
     }
 
+    /// Leaves the bar where it is: a run may stop before its last step.
     pub(super) fn finish(&self) {
         if let Some(bar) = &self.bar {
-            bar.finish();
+            bar.abandon();
         }
     }
 }
