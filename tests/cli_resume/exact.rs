@@ -231,3 +231,40 @@ fn every_k_newest_are_kept_from_file_environment_and_flags() {
     let steps: Vec<u64> = listed.iter().map(|one| one.step).collect();
     assert_eq!(steps, [6, 7]);
 }
+
+/// The lines that were left were counted.
+#[test]
+fn a_run_whose_metrics_are_lost_knows_how_many_steps_it_has_done() {
+    let folder = place();
+    let folder = folder.path();
+    let cpu = ["--devices", "cpu", "--steps", "3", "--out", "run"];
+    trained(folder, &gpt(&cpu));
+    fs::remove_file(folder.join("run/metrics.jsonl")).unwrap();
+    let output = train(folder, &["--resume", "run", "--steps", "5", "--json"]);
+    assert!(output.status.success());
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["steps"], 5);
+}
+
+/// The last update was one too large, and nobody was told.
+#[test]
+fn a_run_whose_held_out_loss_is_not_finite_has_failed() {
+    let folder = place();
+    let wild = [
+        "--devices",
+        "cpu",
+        "--steps",
+        "1",
+        "--warmup",
+        "0",
+        "--lr",
+        "1e30",
+    ];
+    let flags: Vec<&str> = gpt(&[]).into_iter().take(14).chain(wild).collect();
+    fails(
+        folder.path(),
+        &flags,
+        1,
+        &["the held-out loss is", "smaller --lr"],
+    );
+}

@@ -78,7 +78,13 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         outcome.sample = Some(sample::generate(&mut pipe, text, seq, job.recipe.seed));
     }
     outcome.print(&job)?;
-    outcome.files
+    outcome.files?;
+    match outcome.held_out_loss {
+        Some(loss) if !loss.is_finite() => Err(Failure::Run(anyhow::anyhow!(
+            "the held-out loss is {loss} after the last step: try a smaller --lr"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Says how to go on with a run that a signal ended.

@@ -100,7 +100,8 @@ impl Outcome {
         Summary {
             model: job.chosen.spec.name(),
             data: job.source.name(),
-            steps: self.records.len(),
+            // Lines of earlier steps may be lost.
+            steps: self.records.last().map_or(0, |record| record.step as usize),
             loss_first: loss(self.records.first()),
             loss_last: loss(self.records.last()),
             held_out_loss: self.held_out_loss,
@@ -160,8 +161,11 @@ impl Outcome {
             comparison = self.comparison,
             first = numbers.loss_first,
             last = numbers.loss_last,
-            begin = self.records.first().map_or(0, |record| record.step),
-            end = self.records.last().map_or(0, |record| record.step),
+            begin = self
+                .records
+                .first()
+                .map_or(0, |record| record.step as usize),
+            end = self.records.last().map_or(0, |record| record.step as usize),
             speed = speed(numbers.samples_per_s, numbers.tokens_per_s),
             step_ms = numbers.step_ms_median,
             wait = numbers.input_wait * 100.0,
