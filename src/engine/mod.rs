@@ -43,7 +43,8 @@
 //!
 //! **Who shares what.** An engine with p devices has p worker threads and p + 1
 //! mailboxes: one inbox per worker, and one for the reports to the caller. Nothing
-//! else is shared but what never changes (the program, the step's settings). A
+//! else is shared but what never changes (the program, the step's settings) and, where
+//! devices take turns, whose turn it is. A
 //! mailbox is a locked queue with any number of writers and a single reader.
 //!
 //! **A step.** The caller puts into every inbox, under one lock, the order to run
@@ -100,10 +101,11 @@
 //! to the next, and the edges of a topology only lead to later stages.
 //!
 //! **Memory order.** All values pass through the mutex of a mailbox: what a writer
-//! did before it posted happens before what the reader does after it took. The
-//! only other shared variable is a mailbox's hint that something is there; it is
-//! read and written relaxed, because a late `false` costs a look under the lock, a
-//! late `true` costs a lock for nothing, and nobody sleeps on its account.
+//! did before it posted happens before what the reader does after it took. No value
+//! goes through the turns. The only other shared variable is a mailbox's hint that
+//! something is there; it is read and written relaxed, because a late `false` costs a
+//! look under the lock, a late `true` costs a lock for nothing, and nobody sleeps on its
+//! account.
 
 mod crew;
 mod entry;

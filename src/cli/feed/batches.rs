@@ -1,7 +1,5 @@
 //! Batches in a row, and where one is among them.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tch::Tensor;
@@ -89,15 +87,6 @@ impl Feed {
         match &self.batches {
             Batches::Windows(loader) => loader.state(),
             Batches::Made { state, .. } => json!(state),
-        }
-    }
-
-    /// How long batches were waited for since the last call of this.
-    #[allow(dead_code, reason = "what measures a run reads it")]
-    pub(in crate::cli) fn waited(&mut self) -> Duration {
-        match &mut self.batches {
-            Batches::Windows(loader) => loader.waited(),
-            Batches::Made { .. } => Duration::ZERO,
         }
     }
 }
