@@ -15,7 +15,7 @@ mod shim {
     use std::path::Path;
 
     const FOLDER: &str = "src/torch/shim";
-    const SOURCES: [&str; 11] = [
+    const SOURCES: &[&str] = &[
         "autocast.cpp",
         "driver.cpp",
         "graph.cpp",
@@ -26,6 +26,7 @@ mod shim {
         "runtime.cpp",
         "split.cpp",
         "streams.cpp",
+        "walk.cpp",
         "weightless.cpp",
     ];
 
@@ -61,7 +62,7 @@ mod shim {
             .flag("-D_GLIBCXX_USE_CXX11_ABI=1")
             .include(torch.join("include"))
             .include(torch.join("include/torch/csrc/api/include"))
-            .files(SOURCES.map(|file| format!("{FOLDER}/{file}")))
+            .files(SOURCES.iter().map(|file| format!("{FOLDER}/{file}")))
             .compile("gpipe_shim");
     }
 }

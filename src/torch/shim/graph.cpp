@@ -12,8 +12,8 @@
 // the sinks, the weight pass, any time later, those of the parameters (see
 // `split.h`).
 #include "split.h"
+#include "walk.h"
 
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
@@ -158,8 +158,7 @@ GP_API int gp_graph_backward(Graph* graph, at::Tensor** grads, int64_t count) {
     auto [edges, seeds] = take_roots(graph, grads, count);
     graph->marks.first.clear();
     if (!edges.empty()) {
-      torch::autograd::Engine::get_default_engine().execute(
-          edges, seeds, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+      gpipe::run_backward(edges, std::move(seeds));
     }
   });
 }

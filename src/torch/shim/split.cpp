@@ -1,4 +1,5 @@
 #include "split.h"
+#include "walk.h"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -257,8 +258,7 @@ void SplitRun::weight_pass() {
   auto edges = std::exchange(edges_, {});
   auto grads = std::exchange(grads_, {});
   if (!edges.empty()) {
-    torch::autograd::Engine::get_default_engine().execute(
-        edges, grads, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+    run_backward(edges, std::move(grads));
   }
 }
 

@@ -1,0 +1,155 @@
+#include "walk.h"
+
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/input_buffer.h>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <cstdint>
+#include <queue>
+#include <string>
+#include <utility>
+#include <vector>
+
+using torch::autograd::Edge;
+using torch::autograd::edge_list;
+using torch::autograd::InputBuffer;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+constexpr uint32_t kNowhere = UINT32_MAX;
+
+struct Pending {
+  explicit Pending(Node* node) : node(node) {}
+
+  Node* node;
+  // Where its edges begin in `Walk::targets_`.
+  size_t first_target = 0;
+  // Edges into the node along which nothing has arrived yet.
+  uint32_t missing = 0;
+  variable_list inputs;
+};
+
+class Walk {
+ public:
+  // Finds all nodes; false where this is not for one thread alone.
+  bool prepare(const edge_list& roots) {
+    for (const auto& root : roots) {
+      ++pending_[place(root.function.get())].missing;
+    }
+    for (size_t i = 0; i < pending_.size(); ++i) {
+      Node* node = pending_[i].node;
+      if (node->device().type() != at::kCPU) {
+        return false;
+      }
+      pending_[i].first_target = targets_.size();
+      for (const auto& edge : node->next_edges()) {
+        auto target = kNowhere;
+        if (edge.is_valid()) {
+          target = place(edge.function.get());
+          ++pending_[target].missing;
+        }
+        targets_.push_back(target);
+      }
+    }
+    return true;
+  }
+
+  void run(const edge_list& roots, variable_list grads) {
+    for (size_t i = 0; i < roots.size(); ++i) {
+      arrive(places_.at(roots[i].function.get()), roots[i].input_nr, std::move(grads[i]));
+    }
+    while (!ready_.empty()) {
+      const auto number = ready_.top().second;
+      ready_.pop();
+      Node& node = *pending_[number].node;
+      const auto first = pending_[number].first_target;
+      auto outputs = call(node, std::move(pending_[number].inputs));
+      node.release_variables();
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        if (targets_[first + i] != kNowhere) {
+          arrive(targets_[first + i], node.next_edge(i).input_nr, std::move(outputs[i]));
+        }
+      }
+    }
+  }
+
+ private:
+  uint32_t place(Node* node) {
+    auto [entry, is_new] = places_.emplace(node, static_cast<uint32_t>(pending_.size()));
+    if (is_new) {
+      pending_.emplace_back(node);
+    }
+    return entry->second;
+  }
+
+  void arrive(uint32_t number, uint32_t input, at::Tensor&& grad) {
+    auto& there = pending_[number];
+    there.inputs.resize(there.node->num_inputs());
+    auto& sum = there.inputs.at(input);
+    if (!sum.defined()) {
+      sum = std::move(grad);
+    } else if (grad.defined()) {
+      // The engine's own sum: in place where it is in place there.
+      InputBuffer both(1);
+      both.add(0, std::move(sum), std::nullopt, std::nullopt, there.node);
+      both.add(0, std::move(grad), std::nullopt, std::nullopt, there.node);
+      sum = std::move(both.buffer[0]);
+    }
+    if (--there.missing == 0) {
+      ready_.emplace(there.node->sequence_nr(), number);
+    }
+  }
+
+  static variable_list call(Node& node, variable_list inputs) {
+    for (const auto& hook : node.tensor_pre_hooks()) {
+      inputs = (*hook)(inputs);
+    }
+    for (const auto& retained : node.retains_grad_hooks()) {
+      inputs = (*retained.second)(inputs);
+    }
+    for (const auto& hook : node.pre_hooks()) {
+      inputs = (*hook)(inputs);
+    }
+    node.will_release_variables();
+    // Without hooks that want them later, a parameter may keep a gradient as it is.
+    const auto kept = node.post_hooks().empty() ? variable_list() : inputs;
+    auto outputs = node(std::move(inputs));
+    torch::autograd::validate_outputs(node.next_edges(), outputs, [&](const std::string& message) {
+      return "Function " + node.name() + " returned an " + message;
+    });
+    for (const auto& hook : node.post_hooks()) {
+      outputs = (*hook)(outputs, kept);
+    }
+    return outputs;
+  }
+
+  std::vector<Pending> pending_;
+  ska::flat_hash_map<Node*, uint32_t> places_;
+  std::vector<uint32_t> targets_;
+  std::priority_queue<std::pair<uint64_t, uint32_t>> ready_;
+};
+
+}  // namespace
+
+namespace gpipe {
+
+void run_backward(const edge_list& roots, variable_list grads) {
+  Walk walk;
+  if (torch::autograd::AnomalyMode::is_enabled() || !walk.prepare(roots)) {
+    torch::autograd::Engine::get_default_engine().execute(
+        roots, grads, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+    return;
+  }
+  torch::autograd::validate_outputs(roots, grads,
+                                    [](const std::string& message) { return message; });
+  at::AutoGradMode no_graph(false);
+  walk.run(roots, std::move(grads));
+}
+
+}  // namespace gpipe

@@ -1,0 +1,24 @@
+// A backward run through a graph that is on the CPU as a whole.
+//
+// libtorch's engine serves several devices from several threads: for each node it
+// sets up and takes down the whole thread-local state of the thread that asked, and
+// passes the node through a queue with a lock. For small operations that is half of
+// the backward. Here one thread walks through the graph that it made itself, in the
+// engine's order (the node made last goes first, parameters before all others), with
+// the engine's sums, hooks and checks, so that every gradient has the same bits.
+//
+// Nodes see no current graph task: one that asks whether the graph is kept hears yes
+// and copies what it saved, and none can ask for a call at the run's end.
+#pragma once
+
+#include "shim.h"
+
+#include <torch/csrc/autograd/function.h>
+
+namespace gpipe {
+
+// Runs all that `roots` lead to: parameters accumulate, saved tensors are freed. Graphs
+// with nodes on other devices are left to libtorch's engine, and so is anomaly mode.
+void run_backward(const torch::autograd::edge_list& roots, torch::autograd::variable_list grads);
+
+}  // namespace gpipe
