@@ -73,6 +73,28 @@ bool any_edge(const Node& node, Wanted&& wanted) {
   return std::any_of(edges.begin(), edges.end(), wanted);
 }
 
+// The input pass by libtorch's engine, which runs only what leads to `ports`; the
+// nodes that are `passed` on the way are not needed again.
+void run_to(const std::vector<std::shared_ptr<Node>>& ports, const std::vector<Node*>& passed,
+            const edge_list& roots, const variable_list& grads, gpipe::Arrivals& arrivals) {
+  for (auto* node : passed) {
+    node->add_post_hook(std::make_unique<ReleaseAfter>(node));
+  }
+  edge_list wanted;
+  for (const auto& port : ports) {
+    for (uint32_t i = 0; i < port->num_inputs(); ++i) {
+      wanted.emplace_back(port, i);
+    }
+  }
+  auto captured = torch::autograd::Engine::get_default_engine().execute(
+      roots, grads, /*keep_graph=*/true, /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    auto& arrived = arrivals.at(wanted[i].function.get());
+    arrived.resize(wanted[i].function->num_inputs());
+    arrived[wanted[i].input_nr] = std::move(captured[i]);
+  }
+}
+
 }  // namespace
 
 namespace gpipe {
@@ -186,30 +208,26 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
     std::for_each(node->next_edges().begin(), node->next_edges().end(), keep);
   }
 
-  edge_list wanted;
-  std::vector<size_t> sink_of;
+  Arrivals arrivals;
+  std::vector<std::shared_ptr<Node>> ports;
   std::unordered_set<Node*> reached(nodes.begin(), nodes.end());
-  for (size_t i = 0; i < sinks.size(); ++i) {
-    if (reached.count(sinks[i].get()) > 0) {
-      wanted.emplace_back(sinks[i], 0);
-      sink_of.push_back(i);
+  for (const auto& sink : sinks) {
+    if (reached.count(sink.get()) > 0 && arrivals.try_emplace(sink.get()).second) {
+      ports.push_back(sink);
     }
   }
-  const auto received = wanted.size();
-  std::vector<std::shared_ptr<Node>> junctions;
+  const auto received = ports.size();
+  std::vector<Node*> passed;
   for (auto* node : nodes) {
     if (side.count(node) == 0) {
       continue;
     }
-    auto& handle = handles.at(node);
     if (any_edge(*node, towards_weights)) {
-      junctions.push_back(handle);
-      for (uint32_t i = 0; i < node->num_inputs(); ++i) {
-        wanted.emplace_back(handle, i);
-      }
+      arrivals.try_emplace(node);
+      ports.push_back(handles.at(node));
       node->add_pre_hook(std::make_unique<Announce>(marks.running, marks.layer_of(*node)));
     } else {
-      node->add_post_hook(std::make_unique<ReleaseAfter>(node));
+      passed.push_back(node);
     }
   }
 
@@ -223,29 +241,42 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
     (is_inner ? inner : edges_).push_back(roots[i]);
     (is_inner ? inner_grads : grads_).push_back(std::move(grads[i]));
   }
-  variable_list captured;
-  if (!inner.empty() && !wanted.empty()) {
-    captured = torch::autograd::Engine::get_default_engine().execute(
-        inner, inner_grads, /*keep_graph=*/true, /*create_graph=*/false,
-        /*accumulate_grad=*/false, wanted);
-  }
-  captured.resize(wanted.size());
-
-  variable_list result(sinks.size());
-  for (size_t i = 0; i < received; ++i) {
-    result[sink_of[i]] = std::move(captured[i]);
-  }
-  for (size_t i = received; i < wanted.size(); ++i) {
-    // Nothing arrived for an output that nobody used, and as a root of the weight
-    // pass nothing is not allowed.
-    if (captured[i].defined()) {
-      edges_.push_back(std::move(wanted[i]));
-      grads_.push_back(std::move(captured[i]));
+  if (!inner.empty() && !ports.empty()) {
+    std::vector<std::pair<Edge*, Edge>> held;
+    for (size_t i = received; i < ports.size(); ++i) {
+      for (auto& edge : ports[i]->next_edges()) {
+        if (towards_weights(edge)) {
+          held.emplace_back(&edge, std::exchange(edge, Edge()));
+        }
+      }
+    }
+    const bool walked = walk_backward(inner, inner_grads, arrivals);
+    for (auto& [place, edge] : held) {
+      *place = std::move(edge);
+    }
+    if (!walked) {
+      run_to(ports, passed, inner, inner_grads, arrivals);
     }
   }
-  for (const auto& junction : junctions) {
-    const bool whole = must_run_whole(*junction);
-    for (auto& edge : junction->next_edges()) {
+
+  variable_list result;
+  for (const auto& sink : sinks) {
+    const auto arrived = arrivals.find(sink.get());
+    const bool any = arrived != arrivals.end() && !arrived->second.empty();
+    result.push_back(any ? std::move(arrived->second[0]) : at::Tensor());
+  }
+  for (size_t i = received; i < ports.size(); ++i) {
+    auto& arrived = arrivals.at(ports[i].get());
+    for (size_t input = 0; input < arrived.size(); ++input) {
+      // Nothing arrived for an output that nobody used, and as a root of the weight
+      // pass nothing is not allowed.
+      if (arrived[input].defined()) {
+        edges_.emplace_back(ports[i], static_cast<uint32_t>(input));
+        grads_.push_back(std::move(arrived[input]));
+      }
+    }
+    const bool whole = must_run_whole(*ports[i]);
+    for (auto& edge : ports[i]->next_edges()) {
       if (towards_sinks(edge)) {
         edge = whole ? discard(edge) : Edge();
       }

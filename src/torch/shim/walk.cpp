@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/flat_hash_map.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <queue>
 #include <string>
@@ -60,7 +61,7 @@ class Walk {
     return true;
   }
 
-  void run(const edge_list& roots, variable_list grads) {
+  void run(const edge_list& roots, variable_list grads, gpipe::Arrivals& arrivals) {
     for (size_t i = 0; i < roots.size(); ++i) {
       arrive(places_.at(roots[i].function.get()), roots[i].input_nr, std::move(grads[i]));
     }
@@ -69,8 +70,19 @@ class Walk {
       ready_.pop();
       Node& node = *pending_[number].node;
       const auto first = pending_[number].first_target;
-      auto outputs = call(node, std::move(pending_[number].inputs));
-      node.release_variables();
+      auto inputs = std::move(pending_[number].inputs);
+      const auto noted = arrivals.find(&node);
+      const bool keep = noted != arrivals.end();
+      if (keep) {
+        noted->second = inputs;
+        if (leads_nowhere(node)) {
+          continue;
+        }
+      }
+      auto outputs = call(node, std::move(inputs), keep);
+      if (!keep) {
+        node.release_variables();
+      }
       for (size_t i = 0; i < outputs.size(); ++i) {
         if (targets_[first + i] != kNowhere) {
           arrive(targets_[first + i], node.next_edge(i).input_nr, std::move(outputs[i]));
@@ -106,7 +118,12 @@ class Walk {
     }
   }
 
-  static variable_list call(Node& node, variable_list inputs) {
+  static bool leads_nowhere(const Node& node) {
+    const auto& edges = node.next_edges();
+    return std::none_of(edges.begin(), edges.end(), [](const Edge& e) { return e.is_valid(); });
+  }
+
+  static variable_list call(Node& node, variable_list inputs, bool keep) {
     for (const auto& hook : node.tensor_pre_hooks()) {
       inputs = (*hook)(inputs);
     }
@@ -116,7 +133,9 @@ class Walk {
     for (const auto& hook : node.pre_hooks()) {
       inputs = (*hook)(inputs);
     }
-    node.will_release_variables();
+    if (!keep) {
+      node.will_release_variables();
+    }
     // Without hooks that want them later, a parameter may keep a gradient as it is.
     const auto kept = node.post_hooks().empty() ? variable_list() : inputs;
     auto outputs = node(std::move(inputs));
@@ -139,17 +158,24 @@ class Walk {
 
 namespace gpipe {
 
-void run_backward(const edge_list& roots, variable_list grads) {
+bool walk_backward(const edge_list& roots, variable_list& grads, Arrivals& arrivals) {
   Walk walk;
   if (torch::autograd::AnomalyMode::is_enabled() || !walk.prepare(roots)) {
-    torch::autograd::Engine::get_default_engine().execute(
-        roots, grads, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
-    return;
+    return false;
   }
   torch::autograd::validate_outputs(roots, grads,
                                     [](const std::string& message) { return message; });
   at::AutoGradMode no_graph(false);
-  walk.run(roots, std::move(grads));
+  walk.run(roots, std::move(grads), arrivals);
+  return true;
+}
+
+void run_backward(const edge_list& roots, variable_list grads) {
+  Arrivals none;
+  if (!walk_backward(roots, grads, none)) {
+    torch::autograd::Engine::get_default_engine().execute(
+        roots, grads, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+  }
 }
 
 }  // namespace gpipe

@@ -15,10 +15,20 @@
 
 #include <torch/csrc/autograd/function.h>
 
+#include <unordered_map>
+
 namespace gpipe {
+
+// Nodes that keep what they saved, and what has arrived at each of their outputs.
+using Arrivals = std::unordered_map<torch::autograd::Node*, torch::autograd::variable_list>;
 
 // Runs all that `roots` lead to: parameters accumulate, saved tensors are freed. Graphs
 // with nodes on other devices are left to libtorch's engine, and so is anomaly mode.
 void run_backward(const torch::autograd::edge_list& roots, torch::autograd::variable_list grads);
+
+// The same, noting what arrives at the nodes of `arrivals`, which run but free nothing.
+// Where that is left to the engine, nothing has run and the answer is no.
+bool walk_backward(const torch::autograd::edge_list& roots, torch::autograd::variable_list& grads,
+                   Arrivals& arrivals);
 
 }  // namespace gpipe
