@@ -152,6 +152,11 @@ fn a_plan_that_cannot_be_says_why() {
         ),
         (&["--devices", "3", "--micro", "many"], "whole number"),
         (&["--devices", "1000000000000000000"], "devices"),
+        // Once the plan was printed, and then the run failed.
+        (
+            &["--devices", "2", "-o", "no/plan.json"],
+            "-o no/plan.json: there is no folder no",
+        ),
     ] {
         let message = refused(&plan(flags), 2);
         assert!(message.contains(hint), "{flags:?}: {message}");

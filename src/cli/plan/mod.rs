@@ -80,6 +80,11 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let machine = machine(args).map_err(|error| Failure::Usage(error.to_string()))?;
+    let file = args.output.as_deref();
+    if let Some(path) = file.filter(|path| *path != Path::new("-")) {
+        output::writable(path)
+            .map_err(|why| Failure::Usage(format!("-o {}: {why}", path.display())))?;
+    }
     if let Some(path) = &args.report {
         let profile = Some(args.profile.as_path());
         page::check(
