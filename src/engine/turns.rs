@@ -180,11 +180,7 @@ impl Turns {
         }
     }
 
-    fn wait<'a>(
-        &self,
-        device: usize,
-        mut state: MutexGuard<'a, State>,
-    ) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, device: usize, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         while !matches!(state.lines[device].stand, Stand::At(_)) {
             state = wait(&self.granted[device], state);
         }
