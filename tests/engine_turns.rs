@@ -3,7 +3,9 @@
 
 use gpipe::engine::{EdgeId, EngineError};
 use gpipe::engine::{Engine, Entry, Program, Sharing, Stage, StageBuilder, Topology};
-use gpipe::partitioner::{Action, DeviceId, MicroId, ScheduleKind, Shape, StageId};
+use gpipe::partitioner::{
+    Action, Cores, Costs, DeviceId, MicroId, Micros, ScheduleKind, Shape, StageId, simulate,
+};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -73,7 +75,8 @@ impl Rig {
         let sharing = Sharing {
             devices: (0..p).map(DeviceId).collect(),
             at_once,
-            settle: |_| {},
+            thread: || 0,
+            settle: |_, _| {},
         };
         let engine = Engine::taking_turns((0..p).map(build).collect(), &sharing).unwrap();
         let program = Arc::new(Program::new(schedule, &Topology::chain(p)).unwrap());
@@ -120,6 +123,27 @@ proptest! {
         let actions = rig.program.schedule().schedule().iter();
         let actions: usize = actions.map(|(_, list)| list.len()).sum();
         prop_assert_eq!(rig.seen.order.lock().unwrap().len(), 2 * actions);
+    }
+
+    /// Who wakes up late does not lose its turn: on one core all is done in the order
+    /// that is simulated, every time.
+    #[test]
+    fn turns_go_as_simulated(
+        kind in prop::sample::select(KINDS.to_vec()), p in 1_usize..6, m in 1_usize..6,
+    ) {
+        let mut rig = Rig::new(kind, (p, m), 1, None);
+        let cores = Cores::new(1, 1).unwrap();
+        let unit = Micros::new(1.0).unwrap();
+        let costs = Costs::uniform(p, unit, unit, unit).with_cores(cores);
+        let timeline = simulate(rig.program.schedule(), &costs).timeline;
+        let mut spans = timeline.spans().to_vec();
+        spans.sort_by_key(|span| span.start);
+        let simulated: Vec<Action> = spans.iter().map(|span| span.action).collect();
+        for _ in 0..3 {
+            rig.step().unwrap();
+            let ran = std::mem::take(&mut *rig.seen.order.lock().unwrap());
+            prop_assert_eq!(&ran, &simulated);
+        }
     }
 
     /// Whoever fails or not, the others get their turns and the next step its numbers.

@@ -220,6 +220,9 @@ impl<S: Stage> Engine<S> {
         entries: Vec<Vec<(usize, S::Value)>>,
     ) {
         let epoch = Instant::now();
+        if let Some(turns) = &self.lines.turns {
+            turns.start(program);
+        }
         for (inbox, values) in self.lines.inboxes.iter().zip(entries) {
             let (program, settings) = (Arc::clone(program), Arc::clone(settings));
             let order = Order::Step(StepOrder {

@@ -82,28 +82,19 @@ pub struct Sharing {
     pub devices: Vec<DeviceId>,
     /// How many of them may work at the same time; 0 counts as 1.
     pub at_once: usize,
-    /// Called on a device's thread when its place is another one than before: a number
-    /// below `at_once`, or none from the end of a step on. Whoever has a place has it
-    /// alone, so that a core may go with it.
-    pub settle: fn(Option<usize>),
+    /// The number by which `settle` knows the thread that calls this.
+    pub thread: fn() -> u64,
+    /// Called when a device's thread is to work at another place than before, by whichever
+    /// thread gives it the place: a number below `at_once`, or none from the end of a step
+    /// on. Whoever has a place has it alone, so that a core may go with it.
+    pub settle: fn(u64, Option<usize>),
 }
 
 impl Sharing {
-    fn turns(&self, devices: usize) -> TurnsOf {
+    fn turns(&self, devices: usize) -> Turns {
         let shares = (0..devices).map(|device| self.devices.contains(&DeviceId(device)));
-        TurnsOf {
-            turns: Turns::new(devices, self.at_once),
-            shares: shares.collect(),
-            settle: self.settle,
-        }
+        Turns::new(shares.collect(), self.at_once, self.thread, self.settle)
     }
-}
-
-/// The turns of the devices that take them.
-pub(super) struct TurnsOf {
-    pub(super) turns: Turns,
-    shares: Vec<bool>,
-    pub(super) settle: fn(Option<usize>),
 }
 
 /// All mailboxes of an engine: one per worker and one for the caller.
@@ -111,7 +102,7 @@ pub(super) struct Lines<S: Stage> {
     pub(super) inboxes: Vec<Mailbox<Message<S>>>,
     pub(super) reports: Mailbox<Report<S::Value>>,
     /// Where devices share too few cores.
-    pub(super) turns: Option<TurnsOf>,
+    pub(super) turns: Option<Turns>,
 }
 
 impl<S: Stage> Lines<S> {
@@ -130,12 +121,6 @@ impl<S: Stage> Lines<S> {
 
     pub(super) fn report(&self, device: DeviceId, news: News<S::Value>) {
         self.reports.post(Report { device, news });
-    }
-
-    /// The turns that `device` has to take.
-    pub(super) fn turns(&self, device: DeviceId) -> Option<&TurnsOf> {
-        let turns = self.turns.as_ref();
-        turns.filter(|turns| turns.shares[device.index()])
     }
 
     /// Tells every worker but `failed` to leave the step.

@@ -84,10 +84,13 @@
 //! [`WorkerLost`](EngineError::WorkerLost), and the engine refuses further calls.
 //!
 //! **Turns.** Where devices share fewer cores than they are
-//! ([`Engine::taking_turns`]), a worker that has the inputs of an action waits for the
-//! right to run it, and keeps that right while its next actions have their inputs and
-//! nobody who waits is more urgent. It gives the right away before it waits for mail, at
-//! the end of the step, and when it fails: who has it works, so everybody's turn comes.
+//! ([`Engine::taking_turns`]), a worker that has the inputs of an action waits for a place
+//! to run it at. The turns know the program: whoever has done an action tells them what it
+//! is about to send and gives its place back, and in the same moment, under the same lock,
+//! every free place goes to the most urgent device whose next action then has all it
+//! needs, awake or not. A worker gives its place back after every action, at the end of
+//! the step, and when it fails; a value that was told is sent without fail. So who has a
+//! place works or is about to, and everybody's turn comes.
 //!
 //! **Waiting.** No thread waits for another except in `Mailbox::wait`, on the
 //! condition variable of its own mailbox, and for its turn; it holds no lock while a

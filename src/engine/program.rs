@@ -53,6 +53,8 @@ pub(super) struct Op {
     pub(super) urgency: u32,
     /// The slots of its inputs.
     pub(super) takes: Range<usize>,
+    /// How many of them other devices fill.
+    pub(super) awaits: usize,
     ways: Range<usize>,
 }
 
@@ -72,6 +74,8 @@ pub(super) enum Way {
 pub(super) struct Place {
     pub(super) device: DeviceId,
     pub(super) slot: usize,
+    /// Place of the action that takes it in the device's list.
+    pub(super) op: usize,
 }
 
 /// What a value that goes back to the caller is.
@@ -118,6 +122,7 @@ impl Program {
         for (d, device) in devices.iter_mut().enumerate() {
             compiler.ways(DeviceId(d), device)?;
         }
+        await_others(&mut devices);
         let entries = compiler.entries()?;
         let exits = devices
             .iter()
@@ -195,6 +200,7 @@ impl<'a> Compiler<'a> {
                     Place {
                         device,
                         slot: program.slots,
+                        op: program.ops.len(),
                     },
                 );
                 program.slots += 1;
@@ -206,6 +212,7 @@ impl<'a> Compiler<'a> {
                 urgency,
                 seat,
                 takes: first..program.slots,
+                awaits: 0,
                 ways: 0..0,
             });
         }
@@ -305,6 +312,16 @@ impl<'a> Compiler<'a> {
                 edge: key.edge,
                 micro: key.micro,
             })
+    }
+}
+
+/// Counts what each action takes from other devices.
+fn await_others(devices: &mut [DeviceProgram]) {
+    let ways: Vec<Way> = devices.iter().flat_map(|d| d.ways.clone()).collect();
+    for way in ways {
+        if let Way::To(place) = way {
+            devices[place.device.index()].ops[place.op].awaits += 1;
+        }
     }
 }
 

@@ -54,10 +54,6 @@ struct Worker<S: Stage> {
     order: Option<Order<S>>,
     /// A peer failed in the present step, or in the one about to come.
     stopped: bool,
-    /// Where it works, while it is its turn, where workers take turns.
-    turn: Option<usize>,
-    /// Where it worked last in this step.
-    place: Option<usize>,
 }
 
 /// Why a step ends early on a device.
@@ -83,8 +79,6 @@ impl<S: Stage> Worker<S> {
             batch,
             order: None,
             stopped: false,
-            turn: None,
-            place: None,
         }
     }
 
@@ -118,7 +112,7 @@ impl<S: Stage> Worker<S> {
 
     fn step(&mut self, order: StepOrder<S>) -> News<S::Value> {
         let performed = self.perform(&order);
-        self.leave_place();
+        self.leave_turns();
         let news = match performed {
             Ok(record) => News::Finished(record),
             Err(Halt::Stopped) => News::Stopped,
@@ -143,10 +137,13 @@ impl<S: Stage> Worker<S> {
         self.crew.begin(&order.settings)?;
         for op in &program.ops {
             let inputs = self.inputs(op)?;
-            self.take_turn(op.urgency);
+            if let Some(turns) = &self.lines.turns {
+                turns.take(self.device);
+            }
             let ways = program.ways(op);
             let ran = self.crew.run(op, ways.len(), inputs)?;
             log.add(op.action, ran.start, ran.end, ran.bytes);
+            self.end_turn(ways);
             self.send(ways, ran.outputs, &mut exits);
         }
         self.crew.end()?;
@@ -172,36 +169,20 @@ impl<S: Stage> Worker<S> {
             .collect())
     }
 
-    /// Waits for this worker's turn, where workers take turns.
-    fn take_turn(&mut self, urgency: u32) {
-        if let Some(of) = self.lines.turns(self.device) {
-            let place = match self.turn {
-                Some(place) => of.turns.keep(self.device, urgency, place),
-                None => of.turns.take(self.device, urgency, self.place),
-            };
-            self.turn = Some(place);
-            if self.place != Some(place) {
-                self.place = Some(place);
-                (of.settle)(Some(place));
-            }
+    /// An action is done: what it made is sent the next moment.
+    fn end_turn(&self, ways: &[Way]) {
+        if let Some(turns) = &self.lines.turns {
+            let sent = ways.iter().filter_map(|way| match way {
+                Way::To(place) => Some(*place),
+                Way::Here(_) | Way::Exit(_) => None,
+            });
+            turns.finish(self.device, sent);
         }
     }
 
-    fn end_turn(&mut self) {
-        if let Some(place) = self.turn.take()
-            && let Some(of) = self.lines.turns(self.device)
-        {
-            of.turns.leave(place);
-        }
-    }
-
-    /// The step is over: what comes next may run anywhere.
-    fn leave_place(&mut self) {
-        self.end_turn();
-        if self.place.take().is_some()
-            && let Some(of) = self.lines.turns(self.device)
-        {
-            (of.settle)(None);
+    fn leave_turns(&self) {
+        if let Some(turns) = &self.lines.turns {
+            turns.leave(self.device);
         }
     }
 
@@ -249,7 +230,6 @@ impl<S: Stage> Worker<S> {
     }
 
     fn wait_for_mail(&mut self) {
-        self.end_turn();
         self.lines
             .inbox(self.device)
             .wait(&mut self.batch, PATIENCE);
@@ -282,6 +262,6 @@ impl<S: Stage> Worker<S> {
 impl<S: Stage> Drop for Worker<S> {
     /// A thread that dies must not take its turn with it.
     fn drop(&mut self) {
-        self.end_turn();
+        self.leave_turns();
     }
 }

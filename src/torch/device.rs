@@ -154,12 +154,17 @@ pub(crate) fn turns(devices: &[Device], threads: usize) -> Option<Sharing> {
     let on_cpu = numbered.filter(|(_, device)| **device == Device::Cpu);
     let devices: Vec<DeviceId> = on_cpu.map(|(number, _)| DeviceId(number)).collect();
     // The threads that help a stage which has several would stay where they were made.
-    let settle = if threads == 1 { places::settle } else { |_| {} };
+    let settle = if threads == 1 {
+        places::settle
+    } else {
+        |_, _| {}
+    };
     (at_once < devices.len()).then(|| {
         places::prepare();
         Sharing {
             devices,
             at_once,
+            thread: places::thread,
             settle,
         }
     })

@@ -8,7 +8,7 @@
 mod linux {
     use std::sync::OnceLock;
 
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
     /// The cores that the process had when first asked.
     fn all() -> Option<&'static CpuSet> {
@@ -20,8 +20,12 @@ mod linux {
         all();
     }
 
-    pub(crate) fn settle(place: Option<usize>) {
-        let Some(all) = all() else {
+    pub(crate) fn thread() -> u64 {
+        u64::from(gettid().as_raw_nonzero().get().unsigned_abs())
+    }
+
+    pub(crate) fn settle(thread: u64, place: Option<usize>) {
+        let (Some(all), Ok(thread)) = (all(), i32::try_from(thread)) else {
             return;
         };
         let cores = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
@@ -32,17 +36,23 @@ mod linux {
             set
         });
         // Only speed depends on it: where it is not allowed, the system decides as ever.
-        let _ = sched_setaffinity(None, &set);
+        let _ = sched_setaffinity(Pid::from_raw(thread), &set);
     }
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{prepare, settle};
+pub(crate) use linux::{prepare, settle, thread};
 
 /// Notes which cores there are; to be called on a thread that may use all of them.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn prepare() {}
 
-/// Binds this thread to a core of its own, or to none in particular.
+/// The number by which [`settle`] knows this thread.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn settle(_: Option<usize>) {}
+pub(crate) fn thread() -> u64 {
+    0
+}
+
+/// Binds a thread to a core of its own, or to none in particular.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn settle(_: u64, _: Option<usize>) {}

@@ -190,7 +190,8 @@ impl Rig {
         let sharing = Sharing {
             devices: (0..devices).map(DeviceId).collect(),
             at_once,
-            settle: |_| {},
+            thread: || 0,
+            settle: |_, _| {},
         };
         Self::build(schedule, |builders| {
             Engine::taking_turns(builders, &sharing)

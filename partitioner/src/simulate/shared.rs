@@ -2,8 +2,10 @@
 //!
 //! They take turns: an action that has begun keeps its core to its end, and of those that
 //! wait for one the most urgent goes first. When an action runs then depends on what the
-//! others do, so that time goes from one event to the next: an action ends, or a value
-//! arrives.
+//! others do, so that time goes from one end of an action to the next.
+//!
+//! A device gets its core in the moment in which the last value that it needs is sent, as
+//! in the engine, and waits for that value there.
 
 use std::cmp::Reverse;
 
@@ -75,12 +77,12 @@ pub(super) fn timeline<D: Fn(Action) -> Micros>(
 }
 
 impl<D: Fn(Action) -> Micros> Run<'_, D> {
-    /// Lets time go on until something ends or arrives; `false`: nothing is left.
+    /// Lets time go on until something ends; `false`: nothing is left.
     fn next_event(&mut self) -> bool {
-        let waits = self.begin();
+        self.begin();
         let working = self.devices.iter().filter_map(|device| device.now.as_ref());
         let ends = working.map(|working| working.end);
-        let Some(next) = ends.chain(waits).min_by(f64::total_cmp) else {
+        let Some(next) = ends.min_by(f64::total_cmp) else {
             return false;
         };
         self.time = next;
@@ -93,35 +95,26 @@ impl<D: Fn(Action) -> Micros> Run<'_, D> {
         true
     }
 
-    /// Begins what can begin now, the most urgent first; when the first value arrives
-    /// that a device waits for although it has been sent.
-    fn begin(&mut self) -> Option<f64> {
-        let mut first: Option<f64> = None;
+    /// Begins what can begin now, the most urgent first.
+    fn begin(&mut self) {
         let mut can = Vec::new();
         let mut free = self.at_once;
         for device in 0..self.devices.len() {
             if self.devices[device].now.is_some() {
                 free = free.saturating_sub(1);
-                continue;
-            }
-            match self.arrival(device) {
-                Some(ready) if ready > self.time => {
-                    first = Some(first.map_or(ready, |first| first.min(ready)));
-                }
-                Some(_) => can.push(device),
-                None => {}
+            } else if let Some(ready) = self.arrival(device) {
+                can.push((device, ready));
             }
         }
         let urgency = |device: usize| self.urgencies[device][self.devices[device].begun];
-        can.sort_by_key(|&device| Reverse(urgency(device)));
+        can.sort_by_key(|&(device, _)| Reverse(urgency(device)));
         can.truncate(free);
-        for device in can {
-            self.start(device);
+        for (device, ready) in can {
+            self.start(device, ready);
         }
-        first
     }
 
-    /// When the device has all that its next action needs; none while that is not known.
+    /// When the device has all that its next action needs; none while that is not sent.
     fn arrival(&self, index: usize) -> Option<f64> {
         let (plan, id) = (self.schedule.schedule(), DeviceId(index));
         let begun = self.devices[index].begun;
@@ -136,7 +129,7 @@ impl<D: Fn(Action) -> Micros> Run<'_, D> {
         Some(ready.map_or(0.0, Micros::get))
     }
 
-    fn start(&mut self, index: usize) {
+    fn start(&mut self, index: usize, ready: f64) {
         let (plan, id) = (self.schedule.schedule(), DeviceId(index));
         let device = &mut self.devices[index];
         let Some(&action) = plan.actions(id).get(device.begun) else {
@@ -145,10 +138,11 @@ impl<D: Fn(Action) -> Micros> Run<'_, D> {
         let partner = plan.partner(id, device.begun);
         device.begun += 1;
         device.held = device.held.or(partner.map(|_| action));
+        let start = self.time.max(ready);
         device.now = Some(Working {
             action,
-            start: Micros::saturating(self.time),
-            end: self.time + (self.duration)(action).get(),
+            start: Micros::saturating(start),
+            end: start + (self.duration)(action).get(),
         });
     }
 
