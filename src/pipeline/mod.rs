@@ -4,8 +4,10 @@ mod builder;
 mod clip;
 mod device_times;
 mod loss_scale;
+mod losses;
 mod memory;
 mod programs;
+mod readback;
 mod report;
 mod snapshot;
 mod stages;
@@ -24,13 +26,16 @@ use crate::error::Error;
 use crate::torch::{LossFn, Mode, NonFinite, Precision, Sequential, Values};
 
 pub use builder::PipelineBuilder;
+pub use clip::GradNorm;
 pub use loss_scale::LossScale;
 pub use memory::{MemoryReport, MemoryUse};
-pub use report::StepReport;
+pub use report::{StepNumbers, StepReport};
 pub(crate) use snapshot::{Draws, Fitting, Form};
 
 use loss_scale::Scaler;
+use losses::Losses;
 use programs::Programs;
+use report::Unread;
 use stages::{Stages, Stepped};
 use ties::Ties;
 use wiring::Purpose;
@@ -242,17 +247,18 @@ impl Pipeline {
 
     fn report(
         &mut self,
-        program: &Program,
+        program: &Arc<Program>,
         stepped: Stepped,
         shares: &[f64],
     ) -> Result<StepReport, Error> {
-        let times = self.engine.times(&stepped)?;
-        let outcome = stepped.outcome;
+        let Stepped { outcome, times } = stepped;
         let exits = outcome.exits.into_values().map(|parcel| parcel.values);
-        let losses = report::losses(exits, shares)?;
+        let watch = self.engine.watch()?;
+        let losses = Losses::new(&self.engine, exits, shares)?;
+        drop(watch);
         let memory = self.memory(program.schedule())?;
         let loss_scale = self.loss_scale();
-        let non_finite = self.non_finite(losses.total)?;
+        let non_finite = self.non_finite(&losses)?;
         let factor = losses.factor(loss_scale);
         let gradients = outcome.gradients.into_values();
         let gradients: Vec<Values> = gradients.map(|parcel| parcel.values).collect();
@@ -273,25 +279,30 @@ impl Pipeline {
             }
             self.scaler.iter_mut().for_each(Scaler::succeeded);
         }
-        let host_share = times.as_ref().map(|times| times.host_share);
-        let timeline = times.map_or(outcome.timeline, |times| times.timeline);
-        let mut report = StepReport::new(losses.total, timeline, program.schedule());
-        report.host_share = host_share;
+        let unread = Unread {
+            losses,
+            timeline: outcome.timeline,
+            times,
+            non_finite,
+            loss_scale,
+        };
+        let mut report = StepReport::new(program, unread);
         report.input_gradient = input_gradient;
-        report.non_finite = non_finite;
-        report.loss_scale = loss_scale;
         report.memory = memory;
         Ok(report)
     }
 
     /// What is not finite in the step that just ended, where anybody wants to know.
-    fn non_finite(&mut self, loss: f64) -> Result<Option<String>, Error> {
+    fn non_finite(&mut self, losses: &Losses) -> Result<Option<String>, Error> {
         let skips = self.non_finite == NonFinite::Skip;
         if !skips && self.scaler.is_none() {
             return Ok(None);
         }
-        if skips && !loss.is_finite() {
-            return Ok(Some(format!("the loss ({loss})")));
+        if skips {
+            let loss = losses.total()?;
+            if !loss.is_finite() {
+                return Ok(Some(format!("the loss ({loss})")));
+            }
         }
         let found = self
             .engine

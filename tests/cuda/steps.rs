@@ -15,6 +15,7 @@ pub(crate) fn tests() -> Vec<Test> {
             no_waits,
         ),
         ("steps::the_timeline_is_the_devices_own", timeline),
+        ("steps::timelines_may_be_read_steps_later", late_timelines),
         ("steps::inputs_may_be_on_the_device", inputs_there),
         ("steps::random_batches_leave_no_memory_behind", no_leaks),
     ]
@@ -37,9 +38,25 @@ fn no_waits() {
         build(false).train_step(&x, &y, model.loss).unwrap();
         let mut pipe = build(true);
         let mut optimizer = Optimizer::new(AdamW::default());
+        let mut late = Vec::new();
         for _ in 0..3 {
-            pipe.train_step(&x, &y, model.loss).unwrap();
+            let report = pipe.train_step(&x, &y, model.loss).unwrap();
+            let norm = pipe.clip_gradients(0.1).unwrap();
             optimizer.step(&mut pipe).unwrap();
+            late.push((report, norm));
+        }
+        // Read behind all of it, they are those of their own steps.
+        let mut plain = build(false);
+        let mut optimizer = Optimizer::new(AdamW::default());
+        for (report, norm) in late {
+            assert!(report.read().unwrap().loss.is_finite());
+            assert!(report.is_ready() && norm.read().unwrap() > 0.0 && norm.is_ready());
+            let at_once = plain.train_step(&x, &y, model.loss).unwrap();
+            let loss = at_once.loss;
+            assert!((report.loss - loss).abs() <= 1e-3 * loss.abs());
+            let own = plain.clip_grad_norm(0.1).unwrap();
+            assert!((norm.read().unwrap() - own).abs() <= 1e-2 * own);
+            optimizer.step(&mut plain).unwrap();
         }
         // A layer that reads a number is found, and named.
         let mut reads = Pipeline::builder(model.sequential())
@@ -76,6 +93,32 @@ fn timeline() {
             .all(|span| span.end > span.start)
     );
     assert!(report.host_share.unwrap() > 0.0);
+}
+
+/// The host may be steps ahead of the device: what a step is told to have taken is its own
+/// time all the same, and steps do not overlap.
+fn late_timelines() {
+    let model = models::transformer(0.0);
+    let mut pipe = Pipeline::builder(model.sequential())
+        .devices(&[GPU; 2])
+        .micro_batches(4)
+        .build()
+        .unwrap();
+    let (x, y) = (model.batch)(8);
+    pipe.train_step(&x, &y, model.loss).unwrap();
+    let begin = std::time::Instant::now();
+    let step = |_| pipe.train_step(&x, &y, model.loss).unwrap();
+    let reports: Vec<_> = (0..8).map(step).collect();
+    let makespans = reports
+        .iter()
+        .map(|report| report.timeline.makespan().get());
+    let sum: f64 = makespans.sum();
+    // To a hundredth: the clocks are the device's and the host's.
+    assert!(sum <= 1.01 * begin.elapsed().as_secs_f64() * 1e6, "{sum}");
+    for report in &reports {
+        assert_eq!(report.timeline.spans().len(), 2 * 2 * 4);
+        assert!(report.host_share.unwrap() > 0.0);
+    }
 }
 
 fn inputs_there() {

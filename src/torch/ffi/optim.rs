@@ -5,7 +5,7 @@ use std::ptr;
 
 use tch::Tensor;
 
-use super::{Result, TensorPtr, check, lend_all, same_length};
+use super::{Result, TensorPtr, check, lend, lend_all, same_length};
 
 unsafe extern "C" {
     fn gp_fused_adam(
@@ -35,6 +35,7 @@ unsafe extern "C" {
         first: c_int,
     ) -> c_int;
     fn gp_scale(tensors: *mut TensorPtr, count: i64, factor: f64) -> c_int;
+    fn gp_scale_by(tensors: *mut TensorPtr, count: i64, factor: TensorPtr) -> c_int;
     fn gp_add(tensors: *mut TensorPtr, others: *mut TensorPtr, count: i64) -> c_int;
 }
 
@@ -130,6 +131,21 @@ pub(crate) fn scale(tensors: &[Tensor], factor: f64) -> Result<()> {
     }
     // SAFETY: a list of lent tensors that outlive the call.
     check(unsafe { gp_scale(lend_all(tensors).as_mut_ptr(), tensors.len() as i64, factor) })
+}
+
+/// `tensors[i] *= factor`, in one call; the factor is one number on the tensors' device.
+pub(crate) fn scale_by(tensors: &[Tensor], factor: &Tensor) -> Result<()> {
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: a list of lent tensors, and one more, that outlive the call.
+    check(unsafe {
+        gp_scale_by(
+            lend_all(tensors).as_mut_ptr(),
+            tensors.len() as i64,
+            lend(factor),
+        )
+    })
 }
 
 /// `tensors[i] += others[i]`, in one call.

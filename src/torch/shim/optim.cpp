@@ -68,6 +68,14 @@ GP_API int gp_scale(at::Tensor** tensors, int64_t count, double factor) {
   });
 }
 
+// tensors[i] *= factor, a number on their device.
+GP_API int gp_scale_by(at::Tensor** tensors, int64_t count, const at::Tensor* factor) {
+  return gpipe::guarded([&] {
+    at::NoGradGuard no_grad;
+    at::_foreach_mul_(list(tensors, count), *factor);
+  });
+}
+
 // tensors[i] += others[i]
 GP_API int gp_add(at::Tensor** tensors, at::Tensor** others, int64_t count) {
   return gpipe::guarded([&] {

@@ -8,7 +8,7 @@ use super::TorchStage;
 use super::ledger::Ledger;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
-use crate::torch::gradients::{first_non_finite, norms};
+use crate::torch::gradients::{first_non_finite, norms, norms_there};
 use crate::torch::optim::{Groups, OptimizerState};
 
 impl TorchStage {
@@ -59,6 +59,19 @@ impl TorchStage {
     pub(crate) fn gradient_norms(&mut self) -> anyhow::Result<Vec<f64>> {
         self.settle()?;
         Ok(norms(&self.step_gradients())?)
+    }
+
+    /// The same as a tensor on the stage's device, where that can be: nobody waits for it.
+    pub(crate) fn gradient_norms_there(&mut self) -> anyhow::Result<Option<Tensor>> {
+        self.settle()?;
+        Ok(norms_there(&self.step_gradients(), self.device)?)
+    }
+
+    /// Scales all gradients that have accumulated by a number on some device.
+    pub(crate) fn scale_gradients_by(&mut self, factor: &Tensor) -> anyhow::Result<()> {
+        self.settle()?;
+        let factor = factor.f_to_device(self.device)?;
+        Ok(ffi::scale_by(&self.step_gradients(), &factor)?)
     }
 
     /// Scales all gradients that have accumulated.
