@@ -26,9 +26,16 @@ pub struct StepReport {
     /// What activations took, where the pipeline measures it
     /// ([`PipelineBuilder::measure_memory`](crate::PipelineBuilder::measure_memory)).
     pub memory: Option<MemoryReport>,
-    numbers: OnceCell<Result<StepNumbers, (TorchError, StepNumbers)>>,
+    numbers: OnceCell<Read>,
     unread: RefCell<Option<Unread>>,
     program: Arc<Program>,
+}
+
+/// Numbers that were read, or why they are none.
+#[derive(Debug)]
+struct Read {
+    numbers: StepNumbers,
+    failed: Option<TorchError>,
 }
 
 /// The numbers of one training step: fields of a [`StepReport`].
@@ -75,9 +82,7 @@ impl Deref for StepReport {
     /// The numbers; where they cannot be read ([`StepReport::read`] says why), a loss of NaN
     /// and no times.
     fn deref(&self) -> &StepNumbers {
-        match self.numbers() {
-            Ok(numbers) | Err((_, numbers)) => numbers,
-        }
+        &self.numbers().numbers
     }
 }
 
@@ -97,9 +102,11 @@ impl StepReport {
     /// # Errors
     /// A device failed in the step after the host had told it what to do.
     pub fn read(&self) -> Result<&StepNumbers, Error> {
-        self.numbers()
-            .as_ref()
-            .map_err(|(why, _)| why.clone().into())
+        let Read { numbers, failed } = self.numbers();
+        match failed {
+            Some(why) => Err(why.clone().into()),
+            None => Ok(numbers),
+        }
     }
 
     /// Whether the numbers are there, so that reading one does not wait.
@@ -110,14 +117,23 @@ impl StepReport {
         self.unread.borrow().as_ref().is_none_or(Unread::is_ready)
     }
 
-    fn numbers(&self) -> &Result<StepNumbers, (TorchError, StepNumbers)> {
+    fn numbers(&self) -> &Read {
         self.numbers.get_or_init(|| {
             let schedule = self.program.schedule();
             let read = match self.unread.take() {
                 Some(unread) => unread.read(schedule),
                 None => Err(TorchError::new("the numbers of the step were lost")),
             };
-            read.map_err(|why| (why, StepNumbers::unknown(schedule)))
+            match read {
+                Ok(numbers) => Read {
+                    numbers,
+                    failed: None,
+                },
+                Err(why) => Read {
+                    numbers: StepNumbers::unknown(schedule),
+                    failed: Some(why),
+                },
+            }
         })
     }
 
