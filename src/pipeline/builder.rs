@@ -240,7 +240,7 @@ impl PipelineBuilder {
         let mut engine = self.engine(&partition, &programs, &skips)?;
         check_names(&mut engine)?;
         let ties = Ties::join(&self.model, &partition, &mut engine)?;
-        Ok(Pipeline {
+        let mut pipe = Pipeline {
             engine,
             devices,
             partition,
@@ -252,7 +252,9 @@ impl PipelineBuilder {
             measures_memory: self.measure_memory,
             seed: self.seed,
             steps: 0,
-        })
+        };
+        pipe.scale_by_device()?;
+        Ok(pipe)
     }
 
     fn check(&self) -> Result<(), Error> {

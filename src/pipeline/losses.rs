@@ -12,6 +12,8 @@ use crate::torch::{TorchError, Values};
 pub(super) struct Losses {
     /// The loss of each micro-batch, in their order.
     values: Readback,
+    /// The same where they were made.
+    there: Tensor,
     /// What each counts.
     weights: Vec<f64>,
     /// What the gradients must still be multiplied with: they were weighted by
@@ -42,9 +44,30 @@ impl Losses {
         let all = tch::no_grad(|| Tensor::f_stack(&values, 0))?;
         Ok(Self {
             values: Readback::new(stages, &all)?,
+            there: all,
             weights,
             scale,
         })
+    }
+
+    /// The same for somebody else.
+    pub(super) fn share(&self) -> Self {
+        Self {
+            values: self.values.share(),
+            there: self.there.shallow_clone(),
+            weights: self.weights.clone(),
+            scale: self.scale,
+        }
+    }
+
+    /// The loss of each micro-batch, on the device that made them.
+    pub(super) fn there(&self) -> &Tensor {
+        &self.there
+    }
+
+    /// What the gradients must still be multiplied with, whatever the loss scale.
+    pub(super) fn scale(&self) -> Option<f64> {
+        self.scale
     }
 
     /// Whether [`Losses::total`] would not wait.

@@ -26,6 +26,14 @@ impl Readback {
         Ok(Self { numbers, ready })
     }
 
+    /// The same for somebody else.
+    pub(super) fn share(&self) -> Self {
+        Self {
+            numbers: self.numbers.shallow_clone(),
+            ready: self.ready.clone(),
+        }
+    }
+
     /// Whether [`Readback::read`] would not wait.
     pub(super) fn is_ready(&self) -> bool {
         match &self.ready {

@@ -9,6 +9,7 @@ use gpipe_partitioner::{CheckedSchedule, Timeline, simulate};
 use super::MemoryReport;
 use super::device_times::Times;
 use super::losses::Losses;
+use super::verdict::Verdict;
 use crate::engine::Program;
 use crate::error::Error;
 use crate::metrics::is_host_bound;
@@ -74,6 +75,8 @@ pub(super) struct Unread {
     pub(super) times: Option<Times>,
     pub(super) non_finite: Option<String>,
     pub(super) loss_scale: Option<f64>,
+    /// Where the devices know whether the step counts, and nobody else.
+    pub(super) verdict: Option<Verdict>,
 }
 
 impl Deref for StepReport {
@@ -162,11 +165,17 @@ impl StepReport {
 
 impl Unread {
     fn is_ready(&self) -> bool {
-        self.losses.is_ready() && self.times.as_ref().is_none_or(Times::are_ready)
+        let judged = self.verdict.as_ref().is_none_or(Verdict::is_ready);
+        judged && self.losses.is_ready() && self.times.as_ref().is_none_or(Times::are_ready)
     }
 
     fn read(self, schedule: &CheckedSchedule) -> Result<StepNumbers, TorchError> {
         let loss = self.losses.total()?;
+        let (mut non_finite, mut loss_scale) = (self.non_finite, self.loss_scale);
+        if let Some(verdict) = self.verdict {
+            let (what, scale) = verdict.read()?;
+            (non_finite, loss_scale) = (what, loss_scale.map(|_| scale));
+        }
         let times = self.times.map(Times::read).transpose()?;
         let host_share = times.as_ref().map(|times| times.host_share);
         let timeline = times.map_or(self.timeline, |times| times.timeline);
@@ -176,8 +185,8 @@ impl Unread {
             loss,
             timeline,
             predicted,
-            non_finite: self.non_finite,
-            loss_scale: self.loss_scale,
+            non_finite,
+            loss_scale,
             host_share,
         })
     }

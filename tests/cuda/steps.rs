@@ -1,7 +1,7 @@
 //! How steps run: nobody waits, clocks of devices, checkpoints of streams.
 
-use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::{AdamW, Optimizer, Pipeline, Recompute};
+use gpipe::tch::{Device, Kind, Tensor, nn};
+use gpipe::{AdamW, LossScale, Optimizer, Pipeline, Precision, Recompute, Sequential};
 
 use crate::harness::Test;
 use crate::support::models;
@@ -15,6 +15,10 @@ pub(crate) fn tests() -> Vec<Test> {
             no_waits,
         ),
         ("steps::the_timeline_is_the_devices_own", timeline),
+        (
+            "steps::the_device_skips_an_overflow_without_the_host",
+            no_waits_for_overflows,
+        ),
         ("steps::timelines_may_be_read_steps_later", late_timelines),
         ("steps::inputs_may_be_on_the_device", inputs_there),
         ("steps::random_batches_leave_no_memory_behind", no_leaks),
@@ -71,6 +75,71 @@ fn no_waits() {
         };
         let error = reads.train_step(&x, &y, reading).unwrap_err().to_string();
         assert!(error.contains("layer `loss`"), "{error}");
+    }
+}
+
+/// Of the finite check, the loss scale, clipping and the update the host reads nothing.
+fn no_waits_for_overflows() {
+    let model = || {
+        let linear = nn::LinearConfig::default;
+        Sequential::new()
+            .layer("one", move |p| nn::linear(p, 64, 64, linear()))
+            .layer("two", move |p| nn::linear(p, 64, 64, linear()))
+    };
+    let build = |forbid| {
+        Pipeline::builder(model())
+            .devices(&[GPU; 2])
+            .micro_batches(4)
+            .precision(Precision::Fp16)
+            .loss_scale(LossScale {
+                initial: 256.0,
+                growth_interval: 2,
+            })
+            .forbid_host_waits(forbid)
+            .build()
+            .unwrap()
+    };
+    let x = Tensor::ones([16, 64], (Kind::Float, GPU)) * 0.1;
+    let y = Tensor::zeros([16, 64], (Kind::Float, GPU));
+    let loss = |times: f64| {
+        move |out: &Tensor, y: &Tensor| out.mse_loss(y, gpipe::tch::Reduction::Mean) * times
+    };
+    // What is loaded at the first use of a kernel is no part of a step.
+    let mut first = build(false);
+    first.train_step(&x, &y, loss(1.0)).unwrap();
+    first.clip_gradients(1.0).unwrap();
+    Optimizer::new(AdamW::default()).step(&mut first).unwrap();
+    let mut pipe = build(true);
+    let mut optimizer = Optimizer::new(AdamW::default());
+    let times = [1.0, 1e9, 1.0, 1.0, 1e9, 1.0];
+    let reports = times.map(|times| {
+        let report = pipe.train_step(&x, &y, loss(times)).unwrap();
+        pipe.clip_gradients(1.0).unwrap();
+        optimizer.step(&mut pipe).unwrap();
+        report
+    });
+    let skipped = [false, true, false, false, true, false];
+    assert_eq!(reports.each_ref().map(|report| report.skipped()), skipped);
+    let scales = [256.0, 256.0, 128.0, 128.0, 256.0, 128.0];
+    assert_eq!(
+        reports.each_ref().map(|report| report.loss_scale),
+        scales.map(Some)
+    );
+    assert_eq!(pipe.loss_scale(), Some(128.0));
+    // The bits of a host that looks after every step.
+    let mut looks = build(false);
+    let mut optimizer = Optimizer::new(AdamW::default());
+    for times in times {
+        let report = looks.train_step(&x, &y, loss(times)).unwrap();
+        let _ = looks.parameters().unwrap();
+        if !report.skipped() {
+            looks.clip_grad_norm(1.0).unwrap();
+        }
+        optimizer.step(&mut looks).unwrap();
+    }
+    let weights = [&mut pipe, &mut looks].map(|pipe| pipe.parameters().unwrap());
+    for ((name, one), (_, other)) in weights[0].iter().zip(&weights[1]) {
+        assert!(one.allclose(other, 1e-4, 1e-6, false), "{name}");
     }
 }
 
