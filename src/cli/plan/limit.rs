@@ -2,6 +2,7 @@
 
 use gpipe_partitioner::{Machine, Micros, Plan, PlanOptions, Problem, Profile, StageId, simulate};
 
+#[cfg(feature = "torch")]
 use crate::metrics::is_host_bound;
 
 /// A step that is shorter by this share without transfers is bound by them.
@@ -66,6 +67,7 @@ pub(in crate::cli) fn sentence(
 
 /// The verdict where devices that work by themselves wait for the host threads that tell
 /// them what to do, which were busy for this share of their time.
+#[cfg(feature = "torch")]
 pub(in crate::cli) fn host_bound(host_share: Option<f64>) -> Option<String> {
     let share = host_share.filter(|share| is_host_bound(*share))?;
     Some(format!(
