@@ -42,7 +42,10 @@ pub use {
     batch::BatchError,
     error::Error,
     optim::{LrKind, LrSchedule, Optimizer},
-    pipeline::{LossScale, MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepReport},
+    pipeline::{
+        GradNorm, LossScale, MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepNumbers,
+        StepReport,
+    },
     profile::{Doubt, LayerSpread, MeasuredLink, ProfileOptions, Profiled, Sample, profile},
     torch::{
         Adam, AdamW, Context, CudaDevice, CudaReport, IntoLoss, Layer, Loss, LossFn, NonFinite,

@@ -45,12 +45,12 @@ fn builder(devices: usize, micro: usize) -> PipelineBuilder {
 fn results(mut pipe: Pipeline) -> (u64, Vec<(String, Tensor)>) {
     let (x, y) = mlp_batch(16);
     let x = x.set_requires_grad(true);
-    let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
+    let mut report = pipe.train_step(&x, &y, cross_entropy).unwrap();
     let mut all: Vec<_> = gradients(&mut pipe)
         .into_iter()
         .map(|(name, grad)| (format!("gradient of {name}"), grad.copy()))
         .collect();
-    let input = report.input_gradient.unwrap().into_one().unwrap();
+    let input = report.input_gradient.take().unwrap().into_one().unwrap();
     all.push(("gradient of the input".to_owned(), input));
     let mut optimizer = Optimizer::new(AdamW::default());
     for _ in 0..2 {

@@ -90,8 +90,8 @@ fn run(stages: usize) -> (u64, Vec<(String, Tensor)>, Tensor) {
         let first = a.cross_entropy_for_logits(&targets.get(0).unwrap().remainder(4));
         first + b.mse_loss(targets.get(1).unwrap(), gpipe::tch::Reduction::Mean)
     });
-    let report = pipe.train_step(&x, targets, loss).unwrap();
-    let input = report.input_gradient.unwrap().into_one().unwrap();
+    let mut report = pipe.train_step(&x, targets, loss).unwrap();
+    let input = report.input_gradient.take().unwrap().into_one().unwrap();
     let outputs = pipe.forward_values(&x).unwrap();
     assert_eq!(
         (outputs.len(), outputs.get(1).unwrap().size()),

@@ -37,4 +37,4 @@ pub(crate) use events::is_event_file;
 pub use json_lines::{JsonLines, read};
 pub use peak::{Arithmetic, gpu_peak_flops, machine_peak_flops};
 pub use run::{METRICS_FILE, RunMetrics};
-pub use step::{StepMetrics, speed};
+pub use step::{StepMetrics, is_host_bound, speed};

@@ -16,6 +16,7 @@ impl StepMetrics {
             bubble_measured: report.bubble_measured(),
             bubble_predicted: report.bubble_predicted(),
             peak_bytes: devices.map(|used| used.total.0).collect(),
+            host_share: report.host_share,
             loss_scale: report.loss_scale,
             skipped: report.skipped(),
             ..Self::default()

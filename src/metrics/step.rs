@@ -46,6 +46,11 @@ pub struct StepMetrics {
     /// backward and nothing twice, by what the devices could have done, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
+    /// Where devices work by themselves: the largest share of a device's time, from its first
+    /// action to its last, in which its host thread was busy telling it what to do, 0 to 1;
+    /// above 1 where the device came to that later. See [`is_host_bound`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_share: Option<f64>,
     /// What losses are multiplied with so that gradients in fp16 do not vanish.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f64>,
@@ -56,6 +61,16 @@ pub struct StepMetrics {
     pub chunks: usize,
     /// What was computed twice, in a word.
     pub recompute: String,
+}
+
+/// From this share on a device waits for the host thread that tells it what to do.
+const HOST_BOUND: f64 = 0.9;
+
+/// Whether a device with this [`host_share`](StepMetrics::host_share) waited for its host
+/// thread nearly all the time (above nine tenths): faster kernels do not help then, and
+/// larger micro-batches do.
+pub fn is_host_bound(host_share: f64) -> bool {
+    host_share > HOST_BOUND
 }
 
 fn number_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
@@ -81,6 +96,7 @@ impl StepMetrics {
             ("speed/tokens_per_s", self.tokens_per_s),
             ("speed/input_wait", self.input_wait),
             ("speed/mfu", self.mfu),
+            ("speed/host_share", self.host_share),
         ];
         let sometimes = sometimes.into_iter();
         let there = sometimes.filter_map(|(tag, value)| Some((tag, value?)));
@@ -113,6 +129,9 @@ impl fmt::Display for StepMetrics {
         }
         if let Some(mfu) = self.mfu {
             write!(f, "  mfu {:.1} %", mfu * 100.0)?;
+        }
+        if let Some(share) = self.host_share.filter(|share| is_host_bound(*share)) {
+            write!(f, "  host-bound ({:.0} %)", share * 100.0)?;
         }
         if self.skipped {
             write!(f, "  update skipped")?;

@@ -56,6 +56,10 @@ impl Layer for Embed {
         let embedded = Tensor::f_embedding(&self.tokens, &tokens, -1, false, false)?;
         Ok(ctx.dropout(&embedded, self.dropout)?.into())
     }
+
+    fn gathers(&self) -> bool {
+        false
+    }
 }
 
 /// One LSTM layer over a whole sequence, then dropout.
@@ -95,5 +99,9 @@ impl Layer for LstmLayer {
         let train = ctx.train();
         let (output, ..) = input.f_lstm(&state, &weights, true, 1, 0.0, train, false, true)?;
         Ok(ctx.dropout(&output, self.dropout)?.into())
+    }
+
+    fn gathers(&self) -> bool {
+        false
     }
 }

@@ -6,7 +6,7 @@ mod engine;
 use std::sync::Arc;
 
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
+    CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
 };
 use tch::Device;
 
@@ -18,6 +18,7 @@ use super::wiring::Wiring;
 use crate::error::Error;
 use crate::torch::streams::Recorder;
 use crate::torch::{self, NonFinite, Precision, Recompute, Sequential, Skip};
+use devices::Limit;
 use engine::check_names;
 
 /// Settings of a [`Pipeline`]; [`PipelineBuilder::build`] checks them together.
@@ -37,7 +38,7 @@ pub struct PipelineBuilder {
     seed: u64,
     threads_per_stage: Option<usize>,
     recorder: Option<Recorder>,
-    memory_limit: Option<Bytes>,
+    memory_limit: Option<Limit>,
     numbers: Option<(bool, bool)>,
     forbid_host_waits: bool,
     offload: Vec<usize>,
@@ -239,7 +240,7 @@ impl PipelineBuilder {
         let mut engine = self.engine(&partition, &programs, &skips)?;
         check_names(&mut engine)?;
         let ties = Ties::join(&self.model, &partition, &mut engine)?;
-        Ok(Pipeline {
+        let mut pipe = Pipeline {
             engine,
             devices,
             partition,
@@ -251,7 +252,9 @@ impl PipelineBuilder {
             measures_memory: self.measure_memory,
             seed: self.seed,
             steps: 0,
-        })
+        };
+        pipe.scale_by_device()?;
+        Ok(pipe)
     }
 
     fn check(&self) -> Result<(), Error> {

@@ -1,8 +1,32 @@
 //! Gradients of the whole model, limited together.
 
+use parking_lot::Mutex;
+use tch::Tensor;
+
 use super::Pipeline;
+use super::readback::{LateNumber, Readback};
 use crate::error::Error;
-use crate::torch::{clip_factor, total_norm};
+use crate::torch::{TorchError, clip_factor, clip_there, total_norm};
+
+/// The 2-norm of all gradients together, before they were clipped: a number that may still
+/// be on a device which works by itself.
+#[derive(Debug)]
+pub struct GradNorm(LateNumber);
+
+impl GradNorm {
+    /// The number; the host waits for a device that is not there yet.
+    ///
+    /// # Errors
+    /// The device failed in what it was told to do.
+    pub fn read(&self) -> Result<f64, Error> {
+        Ok(self.0.read()?)
+    }
+
+    /// Whether the number is there, so that reading it does not wait.
+    pub fn is_ready(&self) -> bool {
+        self.0.is_ready()
+    }
+}
 
 impl Pipeline {
     /// Limits the 2-norm of all gradients together to `max_norm`, as PyTorch's
@@ -32,10 +56,27 @@ impl Pipeline {
     /// # Errors
     /// [`Error::Settings`] for a negative `max_norm` or NaN. A sparse gradient.
     pub fn clip_grad_norm(&mut self, max_norm: f64) -> Result<f64, Error> {
+        self.clip_gradients(max_norm)?.read()
+    }
+
+    /// [`Pipeline::clip_grad_norm`] without waiting for devices that work by themselves:
+    /// the norm is read when it is asked for, and they clip by it without the host.
+    ///
+    /// Where a stage is on the CPU, or gradients are of another type than `f32`, the host
+    /// waits all the same.
+    ///
+    /// # Errors
+    /// As [`Pipeline::clip_grad_norm`].
+    pub fn clip_gradients(&mut self, max_norm: f64) -> Result<GradNorm, Error> {
         if max_norm.is_nan() || max_norm < 0.0 {
             return Err(Error::Settings(format!(
                 "gradients cannot be clipped to a norm of {max_norm}: it must be 0 or more"
             )));
+        }
+        if self.engine.run_by_themselves()
+            && let Some(norm) = self.clip_there(max_norm)?
+        {
+            return Ok(GradNorm(norm));
         }
         let norms = self.engine.on_each(|_, stage| stage.gradient_norms())?;
         let total = total_norm(&norms.concat());
@@ -44,6 +85,38 @@ impl Pipeline {
             self.engine
                 .on_each(move |_, stage| stage.scale_gradients(factor))?;
         }
-        Ok(total)
+        Ok(GradNorm(LateNumber::known(total)))
     }
+
+    /// The same on the devices alone, where that can be.
+    fn clip_there(&mut self, max_norm: f64) -> Result<Option<LateNumber>, Error> {
+        let _watch = self.engine.watch()?;
+        let norms = self
+            .engine
+            .on_each(|_, stage| stage.gradient_norms_there())?;
+        let Some(norms) = norms.into_iter().collect::<Option<Vec<Tensor>>>() else {
+            return Ok(None);
+        };
+        let (total, factor) = tch::no_grad(|| clip_there(&in_model_order(&norms)?, max_norm))?;
+        let norm = Readback::new(&self.engine, &total)?;
+        if max_norm.is_finite() {
+            // Tensors go from thread to thread, but are not shared.
+            let factor = Mutex::new(factor);
+            self.engine.on_each(move |_, stage| {
+                let factor = factor.lock().shallow_clone();
+                stage.scale_gradients_by(&factor)
+            })?;
+        }
+        Ok(Some(LateNumber::new(norm)))
+    }
+}
+
+/// The stages' norms as one list, on the first stage's device.
+fn in_model_order(norms: &[Tensor]) -> Result<Tensor, TorchError> {
+    let Some(first) = norms.first() else {
+        return Err(TorchError::new("there are no stages"));
+    };
+    let here = norms.iter().map(|own| own.f_to_device(first.device()));
+    let here: Vec<Tensor> = here.collect::<Result<_, _>>()?;
+    Ok(Tensor::f_cat(&here, 0)?)
 }

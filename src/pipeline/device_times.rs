@@ -1,19 +1,76 @@
 //! When actions ran on devices that have clocks of their own.
 //!
 //! The engine's log says when the host put an action into a device's stream. Where the
-//! device keeps the time of events, its own say when the action ran. All of one
-//! accelerator are counted from the first moment at which a stage of it began the step;
-//! that moment is put where the host was then. It is exact where the accelerator was
-//! idle then, as after a step whose loss has been read.
+//! device keeps the time of events, its own say when the action ran. Such times are
+//! distances from another event of the same device. So each accelerator has an *anchor*:
+//! an event of which it is known when it was over by the host's clock. The first is made,
+//! and waited for, when the pipeline is; from then on, the beginning of each step whose
+//! times are read is the next. All accelerators and the host are so on one axis, whether
+//! the host runs ahead of them or not.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gpipe_partitioner::{DeviceId, Span, Timeline};
 
-use super::stages::Stepped;
 use crate::engine::Event as HostEvent;
 use crate::torch::TorchError;
-use crate::torch::streams::{Layer, Left, Place};
+use crate::torch::streams::{Event, Layer, Left, Place};
+
+/// An event of an accelerator, and when it was over by the host's clock.
+#[derive(Debug, Clone)]
+struct Anchor {
+    event: Event,
+    at: Instant,
+}
+
+/// The newest anchor of each accelerator.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Anchors(Arc<Mutex<BTreeMap<usize, Anchor>>>);
+
+impl Anchors {
+    /// Of these accelerators, now. The host waits for them.
+    pub(super) fn drop_in(&self, layer: &Layer, devices: &[usize]) -> Result<(), TorchError> {
+        for device in devices.iter().filter(|_| layer.keeps_time()) {
+            let event = layer.record(layer.current(*device)?)?;
+            layer.finish(&event)?;
+            let at = Instant::now();
+            self.put(*device, Anchor { event, at });
+        }
+        Ok(())
+    }
+
+    /// Later ones take the place of earlier ones.
+    fn put(&self, device: usize, new: Anchor) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = all.get(&device);
+        if old.is_none_or(|old| old.at < new.at) {
+            all.insert(device, new);
+        }
+    }
+
+    fn now(&self) -> BTreeMap<usize, Anchor> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.clone()
+    }
+}
+
+/// What there is of times of a step that may not be over.
+#[derive(Debug)]
+pub(super) struct Times {
+    layer: Layer,
+    places: Vec<Place>,
+    /// One for each device.
+    left: Vec<Left>,
+    host: Vec<Vec<HostEvent>>,
+    /// When the host's clock began.
+    epoch: Instant,
+    /// As they were when the step began: earlier than all of it.
+    anchors: BTreeMap<usize, Anchor>,
+    /// Where the step's own beginnings become anchors.
+    next: Anchors,
+}
 
 /// A step by the devices' clocks.
 #[derive(Debug)]
@@ -24,63 +81,136 @@ pub(super) struct DeviceTimes {
     pub(super) host_share: f64,
 }
 
-/// Waits for the step's end; none where nobody keeps the time.
-pub(super) fn device_times(
-    layer: &Layer,
-    places: &[Place],
-    stepped: &Stepped,
-) -> Result<Option<DeviceTimes>, TorchError> {
-    if !layer.keeps_time() {
-        return Ok(None);
+impl Times {
+    /// None where nobody keeps the time.
+    pub(super) fn new(
+        layer: &Layer,
+        places: &[Place],
+        left: Vec<Left>,
+        host: Vec<Vec<HostEvent>>,
+        epoch: Instant,
+        anchors: &Anchors,
+    ) -> Option<Self> {
+        layer.keeps_time().then(|| Self {
+            layer: layer.clone(),
+            places: places.to_vec(),
+            left,
+            host,
+            epoch,
+            anchors: anchors.now(),
+            next: anchors.clone(),
+        })
     }
-    let mut spans = Vec::new();
-    let mut host_share: f64 = 0.0;
-    for (number, (left, host)) in stepped.left.iter().zip(&stepped.outcome.events).enumerate() {
-        let device = DeviceId(number);
-        let Some((base, begun)) = base(places, &stepped.left, number) else {
-            spans.extend(host.iter().map(|event| by_host(device, event)));
-            continue;
+
+    /// Whether [`Times::read`] would not wait.
+    pub(super) fn are_ready(&self) -> bool {
+        let ends = self.left.iter().filter_map(|left| left.end.as_ref());
+        // What failed has no more to wait for.
+        ends.into_iter()
+            .all(|end| Layer::is_over(end).unwrap_or(true))
+    }
+
+    /// Waits for the step's end.
+    pub(super) fn read(self) -> Result<DeviceTimes, TorchError> {
+        for end in self.left.iter().filter_map(|left| left.end.as_ref()) {
+            self.layer.finish(end)?;
+        }
+        let mut spans = Vec::new();
+        let mut shares: Vec<f64> = Vec::new();
+        for (number, host) in self.host.iter().enumerate() {
+            let Some((base, at)) = self.base(number)? else {
+                spans.extend(host.iter().map(|event| by_host(DeviceId(number), event)));
+                continue;
+            };
+            let own = self.by_device(number, &base, at)?;
+            let first = own
+                .iter()
+                .map(|(begin, _)| *begin)
+                .fold(f64::INFINITY, f64::min);
+            let last = own.iter().map(|(_, end)| *end).fold(0.0, f64::max);
+            let actions = self.left[number].actions.iter();
+            for ((action, _, _), (begin, end)) in actions.zip(own) {
+                spans.push(Span {
+                    device: DeviceId(number),
+                    action: *action,
+                    start: Duration::from_secs_f64(begin).into(),
+                    end: Duration::from_secs_f64(end).into(),
+                });
+            }
+            shares.extend(host_share(host, last - first));
+        }
+        Ok(DeviceTimes {
+            timeline: Timeline::new(self.places.len(), spans),
+            host_share: shares.into_iter().fold(0.0, f64::max),
+        })
+    }
+
+    /// An event of the device's accelerator, and when it was, in seconds since the epoch
+    /// (or before it). None for the host.
+    fn base(&self, number: usize) -> Result<Option<(Event, f64)>, TorchError> {
+        let Place::Accelerator(accelerator) = self.places[number] else {
+            return Ok(None);
         };
-        if let Some(end) = &left.end {
-            layer.finish(end)?;
-        }
-        let offset = begun.saturating_duration_since(stepped.epoch);
-        let (mut first, mut last) = (f64::INFINITY, 0.0_f64);
-        for (action, begin, end) in &left.actions {
-            let (begin, end) = (Layer::seconds(base, begin)?, Layer::seconds(base, end)?);
-            (first, last) = (first.min(begin), last.max(end));
-            let at = |seconds: f64| (offset + Duration::from_secs_f64(seconds.max(0.0))).into();
-            spans.push(Span {
-                device,
-                action: *action,
-                start: at(begin),
-                end: at(end),
-            });
-        }
-        let lasted = |event: &HostEvent| event.end.saturating_sub(event.start);
-        let busy: Duration = host.iter().map(lasted).sum();
-        if last > first {
-            host_share = host_share.max(busy.as_secs_f64() / (last - first));
-        }
+        let same =
+            (0..self.places.len()).filter(|other| self.places[*other] == self.places[number]);
+        let begun = same.filter_map(|other| self.left[other].begin.as_ref());
+        let Some((event, begun)) = begun.min_by_key(|(_, begun)| *begun) else {
+            return Ok(None);
+        };
+        let at = match self.anchors.get(&accelerator) {
+            Some(anchor) => after(anchor.at, Layer::seconds(&anchor.event, event)?),
+            None => *begun,
+        };
+        let anchor = Anchor {
+            event: event.clone(),
+            at,
+        };
+        self.next.put(accelerator, anchor);
+        Ok(Some((event.clone(), since(self.epoch, at))))
     }
-    Ok(Some(DeviceTimes {
-        timeline: Timeline::new(places.len(), spans),
-        host_share,
-    }))
+
+    /// When the device's actions began and ended, in seconds since the epoch.
+    fn by_device(
+        &self,
+        number: usize,
+        base: &Event,
+        at: f64,
+    ) -> Result<Vec<(f64, f64)>, TorchError> {
+        let actions = self.left[number].actions.iter();
+        actions
+            .map(|(_, begin, end)| {
+                let begin = at + Layer::seconds(base, begin)?;
+                let end = at + Layer::seconds(base, end)?;
+                // A clock that is a little off may say that it was before the step.
+                Ok((begin.max(0.0), end.max(0.0)))
+            })
+            .collect()
+    }
 }
 
-/// What the accelerator of a device is counted from, and when the host was there.
-fn base<'a>(
-    places: &[Place],
-    left: &'a [Left],
-    number: usize,
-) -> Option<(&'a crate::torch::streams::Event, Instant)> {
-    let same = |other: &usize| places[*other] == places[number];
-    let begun = (0..places.len()).filter(same);
-    begun
-        .filter_map(|other| left[other].begin.as_ref())
-        .min_by_key(|(_, begun)| *begun)
-        .map(|(event, begun)| (event, *begun))
+/// The share of a device's time (in seconds) in which its host thread told it what to do.
+fn host_share(host: &[HostEvent], device_seconds: f64) -> Option<f64> {
+    let lasted = |event: &HostEvent| event.end.saturating_sub(event.start);
+    let busy: Duration = host.iter().map(lasted).sum();
+    (device_seconds > 0.0).then(|| busy.as_secs_f64() / device_seconds)
+}
+
+fn after(at: Instant, seconds: f64) -> Instant {
+    let distance = Duration::from_secs_f64(seconds.abs());
+    let moved = if seconds < 0.0 {
+        at.checked_sub(distance)
+    } else {
+        at.checked_add(distance)
+    };
+    moved.unwrap_or(at)
+}
+
+/// Seconds from one moment to another, which may be before it.
+fn since(epoch: Instant, at: Instant) -> f64 {
+    match at.checked_duration_since(epoch) {
+        Some(later) => later.as_secs_f64(),
+        None => -epoch.duration_since(at).as_secs_f64(),
+    }
 }
 
 fn by_host(device: DeviceId, event: &HostEvent) -> Span {
@@ -89,5 +219,35 @@ fn by_host(device: DeviceId, event: &HostEvent) -> Span {
         action: event.action,
         start: event.start.into(),
         end: event.end.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpipe_partitioner::{Action, Bytes, Kind};
+
+    #[test]
+    fn moments_before_and_after_are_told_apart() {
+        let epoch = Instant::now() + Duration::from_secs(10);
+        for seconds in [-2.5, -0.001, 0.0, 0.25, 3.0] {
+            let there = since(epoch, after(epoch, seconds));
+            assert!((there - seconds).abs() < 1e-6, "{there} for {seconds}");
+        }
+    }
+
+    #[test]
+    fn the_hosts_share_is_of_the_devices_time() {
+        let event = |start, end| HostEvent {
+            action: Action::new(0, Kind::Forward, 0),
+            start: Duration::from_millis(start),
+            end: Duration::from_millis(end),
+            bytes_in_flight: Bytes(0),
+        };
+        let host = [event(0, 10), event(30, 40)];
+        assert_eq!(host_share(&host, 0.08), Some(0.25));
+        assert_eq!(host_share(&host, 0.02), Some(1.0));
+        assert_eq!(host_share(&host, 0.0), None);
+        assert_eq!(host_share(&[], 1.0), Some(0.0));
     }
 }

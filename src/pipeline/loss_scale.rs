@@ -1,15 +1,21 @@
 //! Dynamic loss scaling: what keeps gradients within the range of half precision.
 
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tch::{Device, Tensor};
 
 use super::Pipeline;
+use super::verdict::{ScaleThere, Verdict};
 use crate::error::Error;
+use crate::torch::TorchError;
 
 /// Below this no gradient of half precision overflows because of the scale.
-const SMALLEST: f64 = 1.0 / 16384.0;
+pub(super) const SMALLEST: f64 = 1.0 / 16384.0;
 /// Above this nothing is gained: single precision ends at 2^128.
-const LARGEST: f64 = 18_446_744_073_709_551_616.0;
+pub(super) const LARGEST: f64 = 18_446_744_073_709_551_616.0;
 
 /// How the gradients of [`Precision::Fp16`](crate::Precision::Fp16) are kept in range
 /// (Micikevicius et al. 2018): that of the loss is multiplied with a scale, and those of
@@ -36,10 +42,15 @@ impl Default for LossScale {
 }
 
 /// A scale on its way.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Scaler {
     growth_interval: u64,
+    /// After all steps but those whose verdicts are yet to be heard.
     state: State,
+    /// The same on a device, after all steps, where these work by themselves.
+    there: Option<ScaleThere>,
+    /// Of the steps since, the oldest first.
+    verdicts: VecDeque<Verdict>,
 }
 
 /// What is saved of it.
@@ -65,37 +76,116 @@ impl Scaler {
         Ok(Self {
             growth_interval: settings.growth_interval,
             state: state.checked().map_err(Error::Settings)?,
+            there: None,
+            verdicts: VecDeque::new(),
         })
     }
 
+    /// Has the scale on this device from now on; gives the number there.
+    pub(super) fn put_on(&mut self, device: Device) -> Result<Tensor, TorchError> {
+        let State { scale, good_steps } = self.state;
+        let there = ScaleThere::new(device, scale, good_steps, self.growth_interval)?;
+        let handle = there.handle();
+        self.verdicts.clear();
+        self.there = Some(there);
+        Ok(handle)
+    }
+
+    pub(super) fn there(&self) -> Option<&ScaleThere> {
+        self.there.as_ref()
+    }
+
+    /// A step has ended of which only devices know whether it counts.
+    pub(super) fn judged(&mut self, found: &Tensor, verdict: Verdict) -> Result<(), TorchError> {
+        self.verdicts.push_back(verdict);
+        match &mut self.there {
+            Some(there) => there.follow(found),
+            None => Ok(()),
+        }
+    }
+
+    /// A step has ended of which the host knows whether it counts; so does the device's own
+    /// number from now on.
+    pub(super) fn tell(&mut self, found: bool) -> Result<(), TorchError> {
+        match &mut self.there {
+            Some(there) => there.follow(&Tensor::from(if found { 1.0_f32 } else { 0.0 })),
+            None => Ok(()),
+        }
+    }
+
+    /// Hears the verdicts that are there, or all of them.
+    ///
+    /// # Errors
+    /// [`Error::LossScale`] where a smaller scale would not have helped in a step. A device
+    /// failed.
+    pub(super) fn hear(&mut self, all: bool) -> Result<(), Error> {
+        while let Some(verdict) = self.verdicts.front()
+            && (all || verdict.is_ready())
+        {
+            let what = verdict.read()?.0;
+            self.verdicts.pop_front();
+            self.state.follow(what.as_deref(), self.growth_interval)?;
+        }
+        Ok(())
+    }
+
+    /// The state after all steps; waits for the verdicts on them.
+    fn last_state(&self) -> State {
+        let mut state = self.state;
+        for verdict in &self.verdicts {
+            // A device that failed is told by the next step, which cannot be done.
+            let Ok((what, _)) = verdict.read() else { break };
+            // So is a scale that is too small.
+            let _ = state.follow(what.as_deref(), self.growth_interval);
+        }
+        state
+    }
+
     pub(super) fn scale(&self) -> f64 {
-        self.state.scale
+        self.last_state().scale
     }
 
     pub(super) fn succeeded(&mut self) {
-        self.state.good_steps += 1;
-        if self.state.good_steps >= self.growth_interval {
-            self.state.good_steps = 0;
-            self.state.scale = (self.state.scale * 2.0).min(LARGEST);
-        }
+        self.state.succeeded(self.growth_interval);
     }
 
     /// # Errors
     /// [`Error::LossScale`] where a smaller one would not help.
     pub(super) fn overflowed(&mut self, what: &str) -> Result<(), Error> {
-        self.state.good_steps = 0;
-        if self.state.scale <= SMALLEST {
-            return Err(Error::LossScale {
-                scale: self.state.scale,
-                what: what.to_owned(),
-            });
-        }
-        self.state.scale /= 2.0;
-        Ok(())
+        self.state.overflowed(what)
     }
 }
 
 impl State {
+    /// What `not_finite` says of the next step.
+    fn follow(&mut self, not_finite: Option<&str>, growth_interval: u64) -> Result<(), Error> {
+        if let Some(what) = not_finite {
+            return self.overflowed(what);
+        }
+        self.succeeded(growth_interval);
+        Ok(())
+    }
+
+    fn succeeded(&mut self, growth_interval: u64) {
+        self.good_steps += 1;
+        if self.good_steps >= growth_interval {
+            self.good_steps = 0;
+            self.scale = (self.scale * 2.0).min(LARGEST);
+        }
+    }
+
+    fn overflowed(&mut self, what: &str) -> Result<(), Error> {
+        self.good_steps = 0;
+        if self.scale <= SMALLEST {
+            return Err(Error::LossScale {
+                scale: self.scale,
+                what: what.to_owned(),
+            });
+        }
+        self.scale /= 2.0;
+        Ok(())
+    }
+
     fn checked(self) -> Result<Self, String> {
         let scale = self.scale;
         let within = (SMALLEST..=LARGEST).contains(&scale);
@@ -111,7 +201,8 @@ impl State {
 
 impl Pipeline {
     /// What the next step multiplies the loss's gradient with; `None` in other precisions
-    /// than [`Precision::Fp16`](crate::Precision::Fp16).
+    /// than [`Precision::Fp16`](crate::Precision::Fp16). Waits for the steps that are on
+    /// devices still.
     pub fn loss_scale(&self) -> Option<f64> {
         self.scaler.as_ref().map(Scaler::scale)
     }
@@ -120,7 +211,26 @@ impl Pipeline {
     /// where there is none.
     pub fn loss_scale_state(&self) -> Option<Value> {
         let scaler = self.scaler.as_ref()?;
-        serde_json::to_value(scaler.state).ok()
+        serde_json::to_value(scaler.last_state()).ok()
+    }
+
+    /// Has the loss scale on the device that makes the losses, where devices work by
+    /// themselves.
+    pub(super) fn scale_by_device(&mut self) -> Result<(), Error> {
+        let Some(scaler) = self
+            .scaler
+            .as_mut()
+            .filter(|_| self.engine.run_by_themselves())
+        else {
+            return Ok(());
+        };
+        let device = self.devices.last().copied().unwrap_or(Device::Cpu);
+        let scale = Mutex::new(scaler.put_on(device)?);
+        self.engine.on_each(move |_, stage| {
+            stage.set_scale(&scale.lock());
+            Ok(())
+        })?;
+        Ok(())
     }
 
     /// Goes on with the scale of an earlier run.
@@ -141,6 +251,10 @@ impl Pipeline {
             .and_then(State::checked)
             .map_err(|why| Error::Settings(format!("the state of a loss scale: {why}")))?;
         scaler.state = state;
+        scaler.verdicts.clear();
+        if scaler.there.is_some() {
+            self.scale_by_device()?;
+        }
         Ok(())
     }
 }

@@ -3,13 +3,17 @@
 mod builder;
 mod clip;
 mod device_times;
+mod judged;
 mod loss_scale;
+mod losses;
 mod memory;
 mod programs;
+mod readback;
 mod report;
 mod snapshot;
 mod stages;
 mod ties;
+mod verdict;
 mod weights;
 mod wiring;
 
@@ -24,13 +28,16 @@ use crate::error::Error;
 use crate::torch::{LossFn, Mode, NonFinite, Precision, Sequential, Values};
 
 pub use builder::PipelineBuilder;
+pub use clip::GradNorm;
 pub use loss_scale::LossScale;
 pub use memory::{MemoryReport, MemoryUse};
-pub use report::StepReport;
+pub use report::{StepNumbers, StepReport};
 pub(crate) use snapshot::{Draws, Fitting, Form};
 
 use loss_scale::Scaler;
+use losses::Losses;
 use programs::Programs;
+use report::Unread;
 use stages::{Stages, Stepped};
 use ties::Ties;
 use wiring::Purpose;
@@ -116,6 +123,7 @@ impl Pipeline {
         target: impl Into<Values>,
         loss: impl LossFn,
     ) -> Result<StepReport, Error> {
+        self.scaler.as_mut().map_or(Ok(()), |own| own.hear(false))?;
         let (input, target) = (input.into(), target.into());
         let samples = batch::samples(&input, "input", None)?;
         batch::samples(&target, "target", Some(samples))?;
@@ -141,7 +149,7 @@ impl Pipeline {
             shares: shares.clone(),
             input_gradient,
             non_finite: self.non_finite,
-            loss_scale: self.loss_scale(),
+            loss_scale: self.loss_scale_of_step(),
         };
         let stepped = self.engine.step(&program, self.steps, mode, columns)?;
         match self.report(&program, stepped, &shares) {
@@ -242,69 +250,32 @@ impl Pipeline {
 
     fn report(
         &mut self,
-        program: &Program,
+        program: &Arc<Program>,
         stepped: Stepped,
         shares: &[f64],
     ) -> Result<StepReport, Error> {
-        let times = self.engine.times(&stepped)?;
-        let outcome = stepped.outcome;
+        let Stepped { outcome, times } = stepped;
         let exits = outcome.exits.into_values().map(|parcel| parcel.values);
-        let losses = report::losses(exits, shares)?;
+        let watch = self.engine.watch()?;
+        let losses = Losses::new(&self.engine, exits, shares)?;
+        drop(watch);
         let memory = self.memory(program.schedule())?;
-        let loss_scale = self.loss_scale();
-        let non_finite = self.non_finite(losses.total)?;
-        let factor = losses.factor(loss_scale);
         let gradients = outcome.gradients.into_values();
         let gradients: Vec<Values> = gradients.map(|parcel| parcel.values).collect();
-        let input_gradient = if gradients.is_empty() {
-            None
-        } else {
-            Some(scaled(batch::gather(gradients)?, factor)?)
+        let gradients = (!gradients.is_empty()).then(|| batch::gather(gradients));
+        let gradients = gradients.transpose()?;
+        let judged = self.judged(&losses, gradients)?;
+        let unread = Unread {
+            losses,
+            timeline: outcome.timeline,
+            times,
+            non_finite: judged.non_finite,
+            loss_scale: judged.loss_scale,
+            verdict: judged.verdict,
         };
-        if let Some(what) = &non_finite {
-            self.undo()?;
-            let scaler = self.scaler.as_mut();
-            scaler.map_or(Ok(()), |scaler| scaler.overflowed(what))?;
-        } else {
-            self.ties.sum(&mut self.engine)?;
-            if let Some(factor) = factor {
-                self.engine
-                    .on_each(move |_, stage| Ok(stage.scale_step(factor)?))?;
-            }
-            self.scaler.iter_mut().for_each(Scaler::succeeded);
-        }
-        let host_share = times.as_ref().map(|times| times.host_share);
-        let timeline = times.map_or(outcome.timeline, |times| times.timeline);
-        let mut report = StepReport::new(losses.total, timeline, program.schedule());
-        report.host_share = host_share;
-        report.input_gradient = input_gradient;
-        report.non_finite = non_finite;
-        report.loss_scale = loss_scale;
+        let mut report = StepReport::new(program, unread);
+        report.input_gradient = judged.input_gradient;
         report.memory = memory;
         Ok(report)
     }
-
-    /// What is not finite in the step that just ended, where anybody wants to know.
-    fn non_finite(&mut self, loss: f64) -> Result<Option<String>, Error> {
-        let skips = self.non_finite == NonFinite::Skip;
-        if !skips && self.scaler.is_none() {
-            return Ok(None);
-        }
-        if skips && !loss.is_finite() {
-            return Ok(Some(format!("the loss ({loss})")));
-        }
-        let found = self
-            .engine
-            .on_each(|_, stage| stage.non_finite_gradient())?;
-        let first = found.into_iter().flatten().next();
-        Ok(first.map(|name| format!("the gradient of `{name}`")))
-    }
-}
-
-/// Gradients times a factor, where there is one.
-fn scaled(gradients: Values, factor: Option<f64>) -> Result<Values, Error> {
-    let Some(factor) = factor else {
-        return Ok(gradients);
-    };
-    Ok(gradients.try_map(|grad| grad.f_mul_scalar(factor))?)
 }

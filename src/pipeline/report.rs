@@ -1,14 +1,48 @@
-//! What a training step tells.
+//! What a training step tells, as late as it is asked.
+
+use std::cell::{OnceCell, RefCell};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use gpipe_partitioner::{CheckedSchedule, Timeline, simulate};
 
 use super::MemoryReport;
+use super::device_times::Times;
+use super::losses::Losses;
+use super::verdict::Verdict;
+use crate::engine::Program;
 use crate::error::Error;
+use crate::metrics::is_host_bound;
 use crate::torch::{TorchError, Values};
 
 /// The result of one training step.
+///
+/// Its [`StepNumbers`] are read when one of them is first used (`report.loss` is one).
+/// Devices that work by themselves may still be at it then, and the host waits for them;
+/// until then it does not.
 #[derive(Debug)]
 pub struct StepReport {
+    /// Gradient of the input, where it required one.
+    pub input_gradient: Option<Values>,
+    /// What activations took, where the pipeline measures it
+    /// ([`PipelineBuilder::measure_memory`](crate::PipelineBuilder::measure_memory)).
+    pub memory: Option<MemoryReport>,
+    numbers: OnceCell<Read>,
+    unread: RefCell<Option<Unread>>,
+    program: Arc<Program>,
+}
+
+/// Numbers that were read, or why they are none.
+#[derive(Debug)]
+struct Read {
+    numbers: StepNumbers,
+    failed: Option<TorchError>,
+}
+
+/// The numbers of one training step: fields of a [`StepReport`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StepNumbers {
     /// The exact mini-batch loss: the micro-batches' losses weighted by their
     /// samples (or by the weights the loss function gave), added in order.
     pub loss: f64,
@@ -17,8 +51,6 @@ pub struct StepReport {
     /// The same schedule simulated with each stage's median times of this step:
     /// what it would have taken without waiting for anything but data.
     pub predicted: Timeline,
-    /// Gradient of the input, where it required one.
-    pub input_gradient: Option<Values>,
     /// What was not finite, in words, where the step was skipped for it
     /// ([`NonFinite::Skip`](crate::NonFinite::Skip), or an overflow of
     /// [`Precision::Fp16`](crate::Precision::Fp16)): the loss is then that of the
@@ -27,35 +59,91 @@ pub struct StepReport {
     /// What the loss's gradient was multiplied with in this step, where it was. All
     /// gradients have been divided by it.
     pub loss_scale: Option<f64>,
-    /// What activations took, where the pipeline measures it
-    /// ([`PipelineBuilder::measure_memory`](crate::PipelineBuilder::measure_memory)).
-    pub memory: Option<MemoryReport>,
     /// Where devices work by themselves: the largest share of a device's time in this
     /// step, from its first action to its last, in which its host thread was busy
     /// telling it what to do. See [`StepReport::is_host_bound`].
     pub host_share: Option<f64>,
 }
 
+/// What numbers are made of.
+#[derive(Debug)]
+pub(super) struct Unread {
+    pub(super) losses: Losses,
+    /// By the host's clock.
+    pub(super) timeline: Timeline,
+    /// By the devices' own, where they have any.
+    pub(super) times: Option<Times>,
+    pub(super) non_finite: Option<String>,
+    pub(super) loss_scale: Option<f64>,
+    /// Where the devices know whether the step counts, and nobody else.
+    pub(super) verdict: Option<Verdict>,
+}
+
+impl Deref for StepReport {
+    type Target = StepNumbers;
+
+    /// The numbers; where they cannot be read ([`StepReport::read`] says why), a loss of NaN
+    /// and no times.
+    fn deref(&self) -> &StepNumbers {
+        &self.numbers().numbers
+    }
+}
+
 impl StepReport {
-    pub(super) fn new(loss: f64, timeline: Timeline, schedule: &CheckedSchedule) -> Self {
-        let costs = timeline.stage_costs(schedule.schedule().stages());
-        let predicted = simulate(&one_by_one(schedule), &costs).timeline;
+    pub(super) fn new(program: &Arc<Program>, unread: Unread) -> Self {
         Self {
-            loss,
-            timeline,
-            predicted,
             input_gradient: None,
-            non_finite: None,
-            loss_scale: None,
             memory: None,
-            host_share: None,
+            numbers: OnceCell::new(),
+            unread: RefCell::new(Some(unread)),
+            program: Arc::clone(program),
         }
+    }
+
+    /// The numbers, once devices that work by themselves are done with the step.
+    ///
+    /// # Errors
+    /// A device failed in the step after the host had told it what to do.
+    pub fn read(&self) -> Result<&StepNumbers, Error> {
+        let Read { numbers, failed } = self.numbers();
+        match failed {
+            Some(why) => Err(why.clone().into()),
+            None => Ok(numbers),
+        }
+    }
+
+    /// Whether the numbers are there, so that reading one does not wait.
+    pub fn is_ready(&self) -> bool {
+        if self.numbers.get().is_some() {
+            return true;
+        }
+        self.unread.borrow().as_ref().is_none_or(Unread::is_ready)
+    }
+
+    fn numbers(&self) -> &Read {
+        self.numbers.get_or_init(|| {
+            let schedule = self.program.schedule();
+            let read = match self.unread.take() {
+                Some(unread) => unread.read(schedule),
+                None => Err(TorchError::new("the numbers of the step were lost")),
+            };
+            match read {
+                Ok(numbers) => Read {
+                    numbers,
+                    failed: None,
+                },
+                Err(why) => Read {
+                    numbers: StepNumbers::unknown(schedule),
+                    failed: Some(why),
+                },
+            }
+        })
     }
 
     /// Whether a device had to wait for its host thread, which was busy nearly all the
     /// time: larger micro-batches help then, and faster kernels do not.
     pub fn is_host_bound(&self) -> bool {
-        self.host_share.is_some_and(|share| share > 0.9)
+        self.host_share.is_some_and(is_host_bound)
     }
 
     /// Whether the step was undone because something in it was not finite.
@@ -75,70 +163,53 @@ impl StepReport {
     }
 }
 
+impl Unread {
+    fn is_ready(&self) -> bool {
+        let judged = self.verdict.as_ref().is_none_or(Verdict::is_ready);
+        judged && self.losses.is_ready() && self.times.as_ref().is_none_or(Times::are_ready)
+    }
+
+    fn read(self, schedule: &CheckedSchedule) -> Result<StepNumbers, TorchError> {
+        let loss = self.losses.total()?;
+        let (mut non_finite, mut loss_scale) = (self.non_finite, self.loss_scale);
+        if let Some(verdict) = self.verdict {
+            let (what, scale) = verdict.read()?;
+            (non_finite, loss_scale) = (what, loss_scale.map(|_| scale));
+        }
+        let times = self.times.map(Times::read).transpose()?;
+        let host_share = times.as_ref().map(|times| times.host_share);
+        let timeline = times.map_or(self.timeline, |times| times.timeline);
+        let costs = timeline.stage_costs(schedule.schedule().stages());
+        let predicted = simulate(&one_by_one(schedule), &costs).timeline;
+        Ok(StepNumbers {
+            loss,
+            timeline,
+            predicted,
+            non_finite,
+            loss_scale,
+            host_share,
+        })
+    }
+}
+
+impl StepNumbers {
+    fn unknown(schedule: &CheckedSchedule) -> Self {
+        let nothing = || Timeline::new(schedule.schedule().devices(), Vec::new());
+        Self {
+            loss: f64::NAN,
+            timeline: nothing(),
+            predicted: nothing(),
+            non_finite: None,
+            loss_scale: None,
+            host_share: None,
+        }
+    }
+}
+
 /// The schedule as a stage runs it: an overlapped pair one after the other, the
 /// first result leaving at once.
 fn one_by_one(schedule: &CheckedSchedule) -> CheckedSchedule {
     let plain = schedule.schedule().clone().with_pairs(Vec::new());
     // Without pairs there are fewer rules to break.
     plain.check().unwrap_or_else(|_| schedule.clone())
-}
-
-/// The losses of all micro-batches, put together.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Losses {
-    pub(super) total: f64,
-    /// What the gradients must still be multiplied with: they were weighted by
-    /// the loss function's own weights, whose sum only now is known.
-    pub(super) scale: Option<f64>,
-}
-
-impl Losses {
-    /// What gradients must still be multiplied with, of a step under this loss scale.
-    pub(super) fn factor(&self, loss_scale: Option<f64>) -> Option<f64> {
-        match (self.scale, loss_scale) {
-            (None, None) => None,
-            // Powers of two: dividing by one loses no bits.
-            (own, scale) => Some(own.unwrap_or(1.0) / scale.unwrap_or(1.0)),
-        }
-    }
-}
-
-/// Adds up what the last stage sent, in micro-batch order.
-pub(super) fn losses(parts: impl Iterator<Item = Values>, shares: &[f64]) -> Result<Losses, Error> {
-    let (mut sum, mut weights, mut own) = (0.0, 0.0, 0);
-    let mut count = 0;
-    for (part, share) in parts.zip(shares) {
-        let value = number(&part, 0)?.unwrap_or(f64::NAN);
-        let weight = number(&part, 1)?;
-        own += usize::from(weight.is_some());
-        count += 1;
-        sum += value * weight.unwrap_or(*share);
-        weights += weight.unwrap_or(*share);
-    }
-    if own == 0 {
-        return Ok(Losses {
-            total: sum,
-            scale: None,
-        });
-    }
-    if own < count {
-        let message = "the loss function gave some micro-batches a weight and others none";
-        return Err(Error::Settings(message.to_owned()));
-    }
-    if weights <= 0.0 {
-        return Err(Error::Settings(
-            "the weights of the loss function sum to zero".to_owned(),
-        ));
-    }
-    Ok(Losses {
-        total: sum / weights,
-        scale: Some(1.0 / weights),
-    })
-}
-
-fn number(values: &Values, index: usize) -> Result<Option<f64>, TorchError> {
-    values
-        .get(index)
-        .map(|tensor| Ok(tensor.f_double_value(&[])?))
-        .transpose()
 }

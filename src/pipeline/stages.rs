@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpipe_partitioner::{MicroId, StageId};
+use tch::{Device, Tensor};
 
-use super::device_times::{DeviceTimes, device_times};
+use super::device_times::{Anchors, Times};
 use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Outcome, Program};
 use crate::error::Error;
-use crate::torch::streams::{Fork, Joint, Layer, Left, Parcel, Place};
-use crate::torch::{self, Mode, StepSettings, TorchError, TorchStage, Values};
+use crate::torch::streams::{Event, Fork, Joint, Layer, Left, Parcel, Place};
+use crate::torch::{self, Mode, StepSettings, TorchError, TorchStage, Values, copy_to_host};
 
 /// An engine of stages.
 #[derive(Debug)]
@@ -28,16 +29,15 @@ pub(super) struct Accelerators {
     pub(super) joints: Vec<Arc<Joint>>,
     /// Whether a wait of the host inside of a step fails it.
     pub(super) forbid_host_waits: bool,
+    anchors: Anchors,
 }
 
 /// What a step of the engine brought, and what accelerators say of it.
 #[derive(Debug)]
 pub(super) struct Stepped {
     pub(super) outcome: Outcome<Parcel>,
-    /// One for each device; none without accelerators.
-    pub(super) left: Vec<Left>,
-    /// When it began.
-    pub(super) epoch: Instant,
+    /// By the devices' own clocks, where they have any.
+    pub(super) times: Option<Times>,
 }
 
 impl Accelerators {
@@ -48,19 +48,8 @@ impl Accelerators {
             places,
             joints,
             forbid_host_waits: false,
+            anchors: Anchors::default(),
         }
-    }
-
-    /// Runs a step under the rules for waits of the host.
-    fn watching<T>(accelerators: Option<&Self>, step: impl FnOnce() -> T) -> Result<T, TorchError> {
-        let forbid = accelerators.is_some_and(|all| all.forbid_host_waits);
-        if !forbid {
-            return Ok(step());
-        }
-        torch::forbid_waits(true)?;
-        let done = step();
-        torch::forbid_waits(false)?;
-        Ok(done)
     }
 
     /// Their numbers, each once.
@@ -108,8 +97,39 @@ impl Stages {
         };
         if let Some(accelerators) = &stages.accelerators {
             accelerators.join()?;
+            let (layer, devices) = (&accelerators.layer, accelerators.devices());
+            accelerators.anchors.drop_in(layer, &devices)?;
         }
         Ok(stages)
+    }
+
+    /// Whether no device computes on the host: what is put into their streams can be left
+    /// to them.
+    pub(super) fn run_by_themselves(&self) -> bool {
+        let places = self.accelerators.iter().flat_map(|all| &all.places);
+        let mut places = places.peekable();
+        places.peek().is_some() && places.all(|place| *place != Place::Host)
+    }
+
+    /// While the result lives, a wait of the host fails what causes it, where that was
+    /// asked for.
+    pub(super) fn watch(&self) -> Result<Option<Watch>, TorchError> {
+        let forbid = (self.accelerators.as_ref()).is_some_and(|all| all.forbid_host_waits);
+        forbid.then(Watch::begin).transpose()
+    }
+
+    /// A tensor in the host's memory, and what tells when it is there. It begins its way
+    /// behind what the caller's current streams have.
+    pub(super) fn to_host(
+        &self,
+        tensor: Tensor,
+    ) -> Result<(Tensor, Option<(Layer, Event)>), TorchError> {
+        let (Some(all), Device::Cuda(device)) = (&self.accelerators, tensor.device()) else {
+            return Ok((tensor, None));
+        };
+        let copy = copy_to_host(&tensor)?;
+        let ready = all.layer.record(all.layer.current(device)?)?;
+        Ok((copy, Some((all.layer.clone(), ready))))
     }
 
     /// As [`Engine::on_each`].
@@ -169,15 +189,13 @@ impl Stages {
         let entries = entries(program, columns, parcel)?;
         let settings = Arc::new(StepSettings { step, mode, fork });
         let epoch = Instant::now();
-        let outcome = Accelerators::watching(accelerators.as_ref(), || {
-            self.engine.step(program, settings, entries)
-        })?;
+        let watch = self.watch()?;
+        let outcome = self.engine.step(program, settings, entries);
+        drop(watch);
         let Some(accelerators) = accelerators else {
-            let left = Vec::new();
             return Ok(Stepped {
                 outcome: outcome?,
-                left,
-                epoch,
+                times: None,
             });
         };
         if outcome.is_err() {
@@ -185,23 +203,38 @@ impl Stages {
             self.engine.on_each(|_, stage| Ok(stage.lane().end()?))?;
         }
         let left = accelerators.join()?;
-        let outcome = outcome?;
+        let mut outcome = outcome?;
         for parcel in outcome.exits.values().chain(outcome.gradients.values()) {
             parcel.hand_out(&accelerators.layer)?;
         }
-        Ok(Stepped {
-            outcome,
+        let events = std::mem::take(&mut outcome.events);
+        let times = Times::new(
+            &accelerators.layer,
+            &accelerators.places,
             left,
+            events,
             epoch,
-        })
+            &accelerators.anchors,
+        );
+        Ok(Stepped { outcome, times })
     }
+}
 
-    /// The step by the devices' own clocks, where they have any.
-    pub(super) fn times(&self, stepped: &Stepped) -> Result<Option<DeviceTimes>, TorchError> {
-        let Some(accelerators) = &self.accelerators else {
-            return Ok(None);
-        };
-        device_times(&accelerators.layer, &accelerators.places, stepped)
+/// See [`Stages::watch`].
+#[derive(Debug)]
+pub(super) struct Watch;
+
+impl Watch {
+    fn begin() -> Result<Self, TorchError> {
+        torch::forbid_waits(true)?;
+        Ok(Self)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // What could be switched on can be switched off.
+        let _ = torch::forbid_waits(false);
     }
 }
 

@@ -114,6 +114,8 @@ impl Optimizer {
     /// some stage, which the error names.
     pub fn step(&mut self, pipe: &mut Pipeline) -> Result<(), Error> {
         let (id, alive, groups) = (self.id(), self.alive(), self.groups()?);
+        let by_themselves = pipe.engine.run_by_themselves();
+        let _watch = by_themselves.then(|| pipe.engine.watch()).transpose()?;
         pipe.engine()
             .on_each(move |_: StageId, stage| stage.optimize(id, &alive, &groups))?;
         pipe.ties.clone().refresh(&mut pipe.engine)

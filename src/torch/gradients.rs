@@ -2,7 +2,7 @@
 //! concerns its own parameters, and what is put together from the parts in model
 //! order does not depend, to the last bit, on how the model is cut.
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::error::TorchError;
 use super::ffi;
@@ -25,6 +25,45 @@ pub(crate) fn norms(tensors: &[Tensor]) -> Result<Vec<f64>, TorchError> {
         }
     }
     Ok(norms)
+}
+
+/// [`norms`] as a tensor of `f64` on the tensors' device, `[tensors]`, for which nobody
+/// waits. None where it is not that simple: some are not dense, or not `f32`.
+pub(crate) fn norms_there(
+    tensors: &[Tensor],
+    device: Device,
+) -> Result<Option<Tensor>, TorchError> {
+    let simple = |tensor: &Tensor| tensor.kind() == Kind::Float && !tensor.is_sparse();
+    if !tensors.iter().all(simple) {
+        return Ok(None);
+    }
+    if tensors.is_empty() {
+        return Ok(Some(Tensor::f_zeros([0], (Kind::Double, device))?));
+    }
+    ffi::norms_there(tensors).map(Some)
+}
+
+/// [`total_norm`] of norms that [`norms_there`] gave, and what gradients are multiplied
+/// with so that the total is at most `max_norm` (1 where it is not finite), an `f32`. Both
+/// are where the norms are, and nobody waits for a device that works by itself.
+pub(crate) fn clip_there(norms: &Tensor, max_norm: f64) -> Result<(Tensor, Tensor), TorchError> {
+    if norms.device() == Device::Cpu {
+        // The bits of the pipelines that have no streams.
+        let norms: Vec<f64> = Vec::try_from(norms)?;
+        let total = total_norm(&norms);
+        let finite = total.is_finite().then(|| clip_factor(max_norm, total));
+        let factor = Tensor::from(finite.unwrap_or(1.0)).f_to_kind(Kind::Float)?;
+        return Ok((Tensor::from(total), factor));
+    }
+    // Squares of norms of `f32` neither over- nor underflow in `f64`.
+    let total = norms.f_square()?.f_sum(Kind::Double)?.f_sqrt()?;
+    let one = total.f_ones_like()?;
+    let factor = total
+        .f_full_like(max_norm)?
+        .f_div(&total.f_add_scalar(1e-6)?)?;
+    let factor = factor.f_clamp_max(1.0)?;
+    let factor = factor.f_where_self(&total.f_isfinite()?, &one)?;
+    Ok((total, factor.f_to_kind(Kind::Float)?))
 }
 
 /// The place of the first tensor with a NaN or an infinity in it.
@@ -90,7 +129,6 @@ fn all_finite(tensor: &Tensor) -> Result<bool, TorchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tch::Device;
 
     fn tensor(values: &[f64], kind: Kind) -> Tensor {
         Tensor::from_slice(values).to_kind(kind)

@@ -42,6 +42,13 @@ pub trait Layer: Debug {
         Ok(())
     }
 
+    /// Whether [`Layer::commit`] and [`Layer::discard`] do anything. Where they do, and
+    /// steps may be skipped for what is not finite, the host waits for the devices after
+    /// each step to know which of them to call.
+    fn gathers(&self) -> bool {
+        true
+    }
+
     /// A training step failed or was skipped: what forward passes gathered in it
     /// must not count. Buffers are restored without the layer's help.
     fn discard(&self) {}
@@ -50,6 +57,10 @@ pub trait Layer: Debug {
 impl<M: nn::ModuleT> Layer for M {
     fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
         Ok(self.forward_t(inputs.one()?, ctx.train()).into())
+    }
+
+    fn gathers(&self) -> bool {
+        false
     }
 }
 

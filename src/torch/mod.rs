@@ -41,12 +41,13 @@ pub(crate) use device::{
     at_once, cores, keep_memory, prepare, prepare_thread, share_of_cores, shared_cores, turns,
 };
 pub(crate) use ffi::RandomScope;
-pub(crate) use gradients::{clip_factor, total_norm};
+pub(crate) use gradients::{clip_factor, clip_there, total_norm};
 pub(crate) use optim::Groups;
 pub(crate) use rng::{INCREMENT, mix};
 pub use step::NonFinite;
 
 pub(crate) use ffi::copy as copy_tensor;
+pub(crate) use ffi::copy_to_host;
 pub(crate) use ffi::thread_time;
 pub(crate) use ffi::{forbid_waits, set_numbers};
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};

@@ -38,6 +38,62 @@ fn the_losses_are_the_same_to_the_last_bit() {
     twice(folder, &flags);
 }
 
+/// Where there are no GPUs they change nothing, and are in the configuration all the same.
+#[test]
+fn so_are_those_with_what_is_asked_of_devices() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let plain = tiny(&[], &["--recompute", "always", "--out", "plain"]);
+    trained(folder, &plain, &[]);
+    let flags = [
+        "--recompute",
+        "always",
+        "--offload",
+        "1",
+        "--tf32",
+        "--deterministic",
+    ];
+    let told = trained(
+        folder,
+        &tiny(&[], &[&flags[..], &["--out", "first"]].concat()),
+        &[],
+    );
+    assert!(
+        told.contains("pipeline.tf32 = true does nothing here"),
+        "{told}"
+    );
+    let own = [
+        "--config",
+        "first/config.toml",
+        "--tf32=false",
+        "--out",
+        "second",
+    ];
+    trained(folder, &own, &[]);
+    assert_eq!(losses(folder, "plain"), losses(folder, "first"));
+    assert_eq!(losses(folder, "plain"), losses(folder, "second"));
+    let of = |run: &str, key: &str| config(folder, run)["pipeline"][key].to_string();
+    let keys = ["offload", "tf32", "deterministic"];
+    assert_eq!(
+        keys.map(|key| of("plain", key)),
+        ["\"none\"", "false", "false"]
+    );
+    assert_eq!(keys.map(|key| of("first", key)), ["[1]", "true", "true"]);
+    assert_eq!(keys.map(|key| of("second", key)), ["[1]", "false", "true"]);
+    // On other devices there is no stage 1 to offload, which is said.
+    let own = [
+        "--config",
+        "first/config.toml",
+        "--devices",
+        "cpu",
+        "--out",
+        "third",
+    ];
+    let told = trained(folder, &own, &[]);
+    assert!(told.contains("pipeline.offload = [1]"), "{told}");
+    assert_eq!(of("third", "offload"), "\"none\"");
+}
+
 #[test]
 fn so_are_those_on_the_built_in_text_and_on_made_up_data() {
     for data in [&["--data", "synthetic"][..], &[]] {

@@ -186,6 +186,47 @@ fn wrong_sizes_texts_and_devices_are_exit_code_2_and_one_helpful_line() {
     all_refused(&SIZES);
 }
 
+const OF_DEVICES: [Case; 9] = [
+    (
+        &["--memory", "24GiB"],
+        &["--memory limits what CUDA devices may hold, and --devices has none"],
+    ),
+    (
+        &["--memory", "1GiB,2GiB,3GiB"],
+        &["--memory has 3 values, but --devices names 2"],
+    ),
+    (
+        &["--memory", "much"],
+        &["--memory", "an amount of memory such as"],
+    ),
+    (&["--memory", "0"], &["--memory", "more than nothing"]),
+    (
+        &["--memory", "none,1GiB", "--devices", "cuda:0,cpu"],
+        &["--memory gives 1GiB to device 1, which is a CPU"],
+    ),
+    (
+        &["--offload", "2", "--recompute", "always"],
+        &["--offload names stage 2, but there are 2, numbered from 0"],
+    ),
+    (
+        &["--offload", "last"],
+        &[
+            "--offload",
+            "`last` is no stage: give the numbers of stages",
+        ],
+    ),
+    (&["--tf32=yes"], &["--tf32", "must be true or false"]),
+    (
+        &["--set", "pipeline.deterministic=1"],
+        &["--set pipeline.deterministic=1: must be true or false"],
+    ),
+];
+
+#[test]
+fn what_devices_cannot_do_is_exit_code_2_and_one_helpful_line() {
+    all_refused(&OF_DEVICES);
+}
+
 #[test]
 fn wrong_schedules_stages_and_files_are_exit_code_2_and_one_helpful_line() {
     all_refused(&STAGES_AND_FILES);

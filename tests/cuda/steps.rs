@@ -1,7 +1,7 @@
 //! How steps run: nobody waits, clocks of devices, checkpoints of streams.
 
-use gpipe::tch::{Device, Kind, Tensor};
-use gpipe::{AdamW, Optimizer, Pipeline, Recompute};
+use gpipe::tch::{Device, Kind, Tensor, nn};
+use gpipe::{AdamW, LossScale, Optimizer, Pipeline, Precision, Recompute, Sequential};
 
 use crate::harness::Test;
 use crate::support::models;
@@ -15,6 +15,11 @@ pub(crate) fn tests() -> Vec<Test> {
             no_waits,
         ),
         ("steps::the_timeline_is_the_devices_own", timeline),
+        (
+            "steps::the_device_skips_an_overflow_without_the_host",
+            no_waits_for_overflows,
+        ),
+        ("steps::timelines_may_be_read_steps_later", late_timelines),
         ("steps::inputs_may_be_on_the_device", inputs_there),
         ("steps::random_batches_leave_no_memory_behind", no_leaks),
     ]
@@ -37,9 +42,25 @@ fn no_waits() {
         build(false).train_step(&x, &y, model.loss).unwrap();
         let mut pipe = build(true);
         let mut optimizer = Optimizer::new(AdamW::default());
+        let mut late = Vec::new();
         for _ in 0..3 {
-            pipe.train_step(&x, &y, model.loss).unwrap();
+            let report = pipe.train_step(&x, &y, model.loss).unwrap();
+            let norm = pipe.clip_gradients(0.1).unwrap();
             optimizer.step(&mut pipe).unwrap();
+            late.push((report, norm));
+        }
+        // Read behind all of it, they are those of their own steps.
+        let mut plain = build(false);
+        let mut optimizer = Optimizer::new(AdamW::default());
+        for (report, norm) in late {
+            assert!(report.read().unwrap().loss.is_finite());
+            assert!(report.is_ready() && norm.read().unwrap() > 0.0 && norm.is_ready());
+            let at_once = plain.train_step(&x, &y, model.loss).unwrap();
+            let loss = at_once.loss;
+            assert!((report.loss - loss).abs() <= 1e-3 * loss.abs());
+            let own = plain.clip_grad_norm(0.1).unwrap();
+            assert!((norm.read().unwrap() - own).abs() <= 1e-2 * own);
+            optimizer.step(&mut plain).unwrap();
         }
         // A layer that reads a number is found, and named.
         let mut reads = Pipeline::builder(model.sequential())
@@ -54,6 +75,71 @@ fn no_waits() {
         };
         let error = reads.train_step(&x, &y, reading).unwrap_err().to_string();
         assert!(error.contains("layer `loss`"), "{error}");
+    }
+}
+
+/// Of the finite check, the loss scale, clipping and the update the host reads nothing.
+fn no_waits_for_overflows() {
+    let model = || {
+        let linear = nn::LinearConfig::default;
+        Sequential::new()
+            .layer("one", move |p| nn::linear(p, 64, 64, linear()))
+            .layer("two", move |p| nn::linear(p, 64, 64, linear()))
+    };
+    let build = |forbid| {
+        Pipeline::builder(model())
+            .devices(&[GPU; 2])
+            .micro_batches(4)
+            .precision(Precision::Fp16)
+            .loss_scale(LossScale {
+                initial: 256.0,
+                growth_interval: 2,
+            })
+            .forbid_host_waits(forbid)
+            .build()
+            .unwrap()
+    };
+    let x = Tensor::ones([16, 64], (Kind::Float, GPU)) * 0.1;
+    let y = Tensor::zeros([16, 64], (Kind::Float, GPU));
+    let loss = |times: f64| {
+        move |out: &Tensor, y: &Tensor| out.mse_loss(y, gpipe::tch::Reduction::Mean) * times
+    };
+    // What is loaded at the first use of a kernel is no part of a step.
+    let mut first = build(false);
+    first.train_step(&x, &y, loss(1.0)).unwrap();
+    first.clip_gradients(1.0).unwrap();
+    Optimizer::new(AdamW::default()).step(&mut first).unwrap();
+    let mut pipe = build(true);
+    let mut optimizer = Optimizer::new(AdamW::default());
+    let times = [1.0, 1e9, 1.0, 1.0, 1e9, 1.0];
+    let reports = times.map(|times| {
+        let report = pipe.train_step(&x, &y, loss(times)).unwrap();
+        pipe.clip_gradients(1.0).unwrap();
+        optimizer.step(&mut pipe).unwrap();
+        report
+    });
+    let skipped = [false, true, false, false, true, false];
+    assert_eq!(reports.each_ref().map(|report| report.skipped()), skipped);
+    let scales = [256.0, 256.0, 128.0, 128.0, 256.0, 128.0];
+    assert_eq!(
+        reports.each_ref().map(|report| report.loss_scale),
+        scales.map(Some)
+    );
+    assert_eq!(pipe.loss_scale(), Some(128.0));
+    // The bits of a host that looks after every step.
+    let mut looks = build(false);
+    let mut optimizer = Optimizer::new(AdamW::default());
+    for times in times {
+        let report = looks.train_step(&x, &y, loss(times)).unwrap();
+        let _ = looks.parameters().unwrap();
+        if !report.skipped() {
+            looks.clip_grad_norm(1.0).unwrap();
+        }
+        optimizer.step(&mut looks).unwrap();
+    }
+    let weights = [&mut pipe, &mut looks].map(|pipe| pipe.parameters().unwrap());
+    for ((name, one), (_, other)) in weights[0].iter().zip(&weights[1]) {
+        assert!(one.allclose(other, 1e-4, 1e-6, false), "{name}");
     }
 }
 
@@ -76,6 +162,32 @@ fn timeline() {
             .all(|span| span.end > span.start)
     );
     assert!(report.host_share.unwrap() > 0.0);
+}
+
+/// The host may be steps ahead of the device: what a step is told to have taken is its own
+/// time all the same, and steps do not overlap.
+fn late_timelines() {
+    let model = models::transformer(0.0);
+    let mut pipe = Pipeline::builder(model.sequential())
+        .devices(&[GPU; 2])
+        .micro_batches(4)
+        .build()
+        .unwrap();
+    let (x, y) = (model.batch)(8);
+    pipe.train_step(&x, &y, model.loss).unwrap();
+    let begin = std::time::Instant::now();
+    let step = |_| pipe.train_step(&x, &y, model.loss).unwrap();
+    let reports: Vec<_> = (0..8).map(step).collect();
+    let makespans = reports
+        .iter()
+        .map(|report| report.timeline.makespan().get());
+    let sum: f64 = makespans.sum();
+    // To a hundredth: the clocks are the device's and the host's.
+    assert!(sum <= 1.01 * begin.elapsed().as_secs_f64() * 1e6, "{sum}");
+    for report in &reports {
+        assert_eq!(report.timeline.spans().len(), 2 * 2 * 4);
+        assert!(report.host_share.unwrap() > 0.0);
+    }
 }
 
 fn inputs_there() {

@@ -98,7 +98,7 @@ fn the_report_says_what_overflowed_and_the_scale_is_halved() {
     assert_eq!(pipe.loss_scale(), Some(65536.0));
     let report = pipe.train_step(&x, &y, overflowing(0)).unwrap();
     assert!(report.skipped());
-    let what = report.non_finite.unwrap();
+    let what = report.non_finite.clone().unwrap();
     assert!(what.starts_with("the gradient of `"), "{what}");
     assert!(report.loss.is_finite());
     assert_eq!(report.loss_scale, Some(65536.0));
@@ -199,7 +199,7 @@ fn an_overflow_of_the_forward_skips_or_fails_as_told() {
     for non_finite in [NonFinite::Allow, NonFinite::Skip] {
         let mut pipe = multiplied_pipeline(1e30, non_finite);
         let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
-        let what = report.non_finite.unwrap();
+        let what = report.non_finite.clone().unwrap();
         let expected = match non_finite {
             NonFinite::Skip => "the loss (NaN)",
             _ => "the gradient of `",

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpipe::streams::Recorder;
 use gpipe::tch::{Kind, Tensor};
-use gpipe::{Loss, Pipeline, Recompute, Sequential};
+use gpipe::{AdamW, GradNorm, Loss, Optimizer, Pipeline, Recompute, Sequential, StepReport};
 
 use crate::support::everywhere::{plain_linear, with_linear};
-use crate::support::{batch, cpus, cross_entropy};
+use crate::support::{batch, cpus, cross_entropy, single_threaded};
 
 /// Three layers, the second of which fails when it is run for this time.
 fn failing_at(time: usize) -> Sequential {
@@ -42,6 +42,63 @@ fn a_step_that_fails_leaves_the_streams_in_order() {
         assert_eq!(steps.filter(|failed| *failed).count(), 1, "run {time}");
         recorder.check().unwrap();
         (0..8).for_each(|seed| recorder.play(seed).unwrap());
+    }
+}
+
+/// Two runs of the same steps: one reads each number at once, the other all of them at the
+/// end.
+#[test]
+fn numbers_are_the_same_however_late_they_are_read() {
+    let run = |recorder: Option<&Recorder>, late: bool| {
+        let builder = Pipeline::builder(failing_at(0))
+            .devices(&cpus(2))
+            .micro_batches(3)
+            .threads_per_stage(1);
+        let builder = match recorder {
+            Some(recorder) => builder.record_streams(recorder),
+            None => builder,
+        };
+        let mut pipe = builder.build().unwrap();
+        let mut optimizer = Optimizer::new(AdamW::default());
+        let (x, y) = batch(&[6, 8], 6);
+        let weighted = |out: &Tensor, y: &Tensor| Loss {
+            value: out.cross_entropy_for_logits(y),
+            weight: Some(y.size()[0] as f64 + 0.5),
+        };
+        let (mut numbers, mut unread) = (Vec::new(), Vec::new());
+        for limit in [0.01, f64::INFINITY, 0.5, 1e9] {
+            let report = pipe.train_step(&x, &y, weighted).unwrap();
+            let norm = pipe.clip_gradients(limit).unwrap();
+            assert!(
+                report.is_ready() && norm.is_ready(),
+                "the CPU leaves nothing for later"
+            );
+            if !late {
+                numbers.push((report.loss.to_bits(), norm.read().unwrap().to_bits()));
+            }
+            unread.push((report, norm));
+            optimizer.step(&mut pipe).unwrap();
+        }
+        if late {
+            drop(pipe);
+            let read = |(report, norm): &(StepReport, GradNorm)| {
+                (report.loss.to_bits(), norm.read().unwrap().to_bits())
+            };
+            numbers.extend(unread.iter().map(read));
+        }
+        numbers
+    };
+    single_threaded();
+    let expected = run(None, false);
+    assert_eq!(run(None, true), expected);
+    for places in [[Some(0), Some(1)], [Some(0), Some(0)], [Some(0), None]] {
+        for late in [false, true] {
+            let recorder = Recorder::new(&places);
+            assert_eq!(run(Some(&recorder), late), expected, "{places:?}");
+            let summary = recorder.check().unwrap();
+            assert!(summary.host_waits == 0 || places[1].is_none(), "{places:?}");
+            (0..4).for_each(|seed| recorder.play(seed).unwrap());
+        }
     }
 }
 

@@ -13,3 +13,4 @@ mod offload;
 mod random;
 mod schedules;
 mod setup;
+mod skipped;

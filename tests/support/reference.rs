@@ -203,9 +203,10 @@ pub(crate) fn pipeline_numbers(
     steps: usize,
 ) -> Result<Numbers, gpipe::Error> {
     let output = pipe.forward(x)?;
-    let report = pipe.train_step(asking(x), y, model.loss)?;
+    let mut report = pipe.train_step(asking(x), y, model.loss)?;
     let input_gradient = report
         .input_gradient
+        .take()
         .map(|values| values.into_one().unwrap());
     let gradients = copied(gradients(pipe));
     let mut losses = vec![report.loss];

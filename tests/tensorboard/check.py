@@ -35,7 +35,7 @@ def expected(run):
     series = {}
     groups = {
         "train": ["loss", "lr", "grad_norm", "loss_scale", "skipped"],
-        "speed": ["samples_per_s", "tokens_per_s", "step_ms", "makespan_ms", "input_wait", "mfu"],
+        "speed": ["samples_per_s", "tokens_per_s", "step_ms", "makespan_ms", "input_wait", "mfu", "host_share"],
         "pipeline": ["bubble_measured", "bubble_predicted"],
     }
     for line in [json.loads(line) for line in open(run / "metrics.jsonl")]:

@@ -8,7 +8,7 @@ use super::history::History;
 const THROUGHPUT: [&str; 2] = ["tokens_per_s", "samples_per_s"];
 
 /// Names, what is drawn, and its unit.
-const KNOWN: [(&str, &str, &str); 13] = [
+const KNOWN: [(&str, &str, &str); 14] = [
     ("loss", "loss", "mean of the mini-batch"),
     ("lr", "learning rate", "of the step"),
     ("grad_norm", "gradient norm", "before clipping"),
@@ -28,6 +28,7 @@ const KNOWN: [(&str, &str, &str); 13] = [
         "share of device time",
     ),
     ("mfu", "model FLOP/s utilisation", "share of the peak"),
+    ("host_share", "host's share", "share of the device's time"),
     ("loss_scale", "loss scale", "factor"),
     ("skipped", "skipped steps", "count"),
 ];

@@ -5,16 +5,21 @@ use std::collections::BTreeMap;
 use super::Failure;
 
 /// Keys that change no number, or that the run is meant to have anew.
-const FREE: [&str; 8] = [
+const FREE: [&str; 10] = [
     "pipeline.devices",
     "pipeline.schedule",
     "pipeline.chunks",
     "pipeline.balance",
     "pipeline.recompute",
+    "pipeline.memory",
+    "pipeline.offload",
     "train.steps",
     "checkpoint.",
     "metrics.",
 ];
+
+/// What held where a run was saved before there were these keys.
+const BEFORE: [(&str, bool); 2] = [("pipeline.tf32", false), ("pipeline.deterministic", false)];
 
 /// Keys that the saved state is of: with others there is nothing to go on from.
 const FIXED: [&str; 3] = ["train.seed", "optimizer.name", "model."];
@@ -73,6 +78,7 @@ fn flat(text: &str) -> Result<Flat, Failure> {
             error.message()
         ))
     })?;
+    let before = BEFORE.map(|(key, held)| (key.to_owned(), held.into()));
     let keys = tables.into_iter().flat_map(|(table, keys)| match keys {
         toml::Value::Table(keys) => keys
             .into_iter()
@@ -80,7 +86,8 @@ fn flat(text: &str) -> Result<Flat, Failure> {
             .collect(),
         value => vec![(table, value)],
     });
-    Ok(keys.collect())
+    // What is said comes behind, and holds.
+    Ok(before.into_iter().chain(keys).collect())
 }
 
 #[cfg(test)]

@@ -14,8 +14,13 @@ use crate::cli::output;
 /// Checks the arguments against each other and the model.
 pub(super) fn check(args: &Args, recipe: &Recipe, chosen: &Chosen) -> Result<(), Failure> {
     let checks = [micro(recipe), schedule(recipe), balance(recipe, chosen)];
+    let own = &recipe.on_devices;
     let checks = checks
         .into_iter()
+        .chain([
+            own.check_memory(&recipe.devices),
+            own.check_offload(recipe.stages()),
+        ])
         .chain([layers(recipe, chosen), files(args)])
         .chain([recipe.update.kind().check()]);
     let mut results = checks.filter_map(Result::err);

@@ -74,6 +74,7 @@ impl Job {
         notes.extend((plan.as_ref()).and_then(|plan| planned::note(plan, &chosen.spec)));
         let tokens = feed::tokens(&chosen.spec);
         let utilisation = Utilisation::new(&recipe, &chosen.spec, tokens)?;
+        notes.extend(recipe.on_devices.idle(&recipe.devices));
         Ok(Self {
             tokens,
             args: args.clone(),
@@ -110,7 +111,10 @@ impl Job {
         if let Some(threads) = recipe.threads_per_stage {
             builder = builder.threads_per_stage(threads);
         }
-        builder.build().map_err(failure)
+        let asked = recipe
+            .on_devices
+            .ask(builder, &recipe.devices, recipe.stages());
+        asked.build().map_err(failure)
     }
 
     pub(super) fn optimizer(&self) -> Optimizer {

@@ -7,6 +7,7 @@ mod config;
 mod held_out;
 mod job;
 mod memory;
+mod on_devices;
 mod options;
 mod outcome;
 mod planned;

@@ -9,6 +9,7 @@ use super::job::Job;
 use super::memory::{self, DeviceMemory};
 use crate::MemoryReport;
 use crate::cli::output;
+use crate::cli::plan::limit;
 use crate::metrics::{StepMetrics, speed};
 
 /// What `--json` prints; times and rates are medians over the steps.
@@ -32,6 +33,9 @@ struct Summary<'a> {
     /// Where the devices' peak is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     mfu: Option<f64>,
+    /// Where devices work by themselves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_share: Option<f64>,
     bubble_measured: f64,
     bubble_predicted: f64,
     schedule: &'static str,
@@ -110,6 +114,7 @@ impl Outcome {
             step_ms_median: self.median(|record| record.step_ms),
             input_wait: self.median(|record| record.input_wait.unwrap_or_default()),
             mfu: job.utilisation.as_ref().map(|own| own.at(samples_per_s)),
+            host_share: self.host_share(),
             bubble_measured: self.median(|record| record.bubble_measured),
             bubble_predicted: self.median(|record| record.bubble_predicted),
             schedule: job.recipe.schedule.name(),
@@ -154,10 +159,12 @@ impl Outcome {
              speed          {speed}, {step_ms:.1} ms a step (medians)\n\
              input          {wait:.1} % of the time waited for\n\
              {mfu}\
+             {host}\
              bubble         {measured:.1} % measured, {predicted:.1} % predicted\n\
              {memory}\
              {planned}\
              run folder     {run}\n",
+            host = host(numbers.host_share),
             comparison = self.comparison,
             first = numbers.loss_first,
             last = numbers.loss_last,
@@ -176,9 +183,63 @@ impl Outcome {
         )
     }
 
+    /// Of the steps of which it is known.
+    fn host_share(&self) -> Option<f64> {
+        let known = self.records.iter().filter_map(|record| record.host_share);
+        let mut known: Vec<f64> = known.collect();
+        known.sort_by(f64::total_cmp);
+        known.get(known.len() / 2).copied()
+    }
+
     fn median(&self, number: impl Fn(&StepMetrics) -> f64) -> f64 {
         let mut numbers: Vec<f64> = self.records.iter().map(number).collect();
         numbers.sort_by(f64::total_cmp);
         numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// How busy the host was, and whether devices waited for it.
+fn host(share: Option<f64>) -> String {
+    let verdict = limit::host_bound(share).map(|verdict| format!("limit          {verdict}\n"));
+    let share = share.map(|share| {
+        format!(
+            "host           {:.1} % of the devices' time busy telling them what to do\n",
+            share * 100.0
+        )
+    });
+    share.unwrap_or_default() + &verdict.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_devices_wait_for_is_named() {
+        assert_eq!(host(None), "");
+        let idle = host(Some(0.125));
+        assert_eq!(
+            idle,
+            "host           12.5 % of the devices' time busy telling them what to do\n"
+        );
+        let busy = host(Some(0.95));
+        assert!(
+            busy.contains("limit          host-bound: telling the devices"),
+            "{busy}"
+        );
+        assert!(busy.contains("takes 95 % of"), "{busy}");
+    }
+
+    #[test]
+    fn the_hosts_share_is_the_median_of_the_steps_that_have_one() {
+        let of = |shares: &[Option<f64>]| {
+            let record = |share: &Option<f64>| StepMetrics {
+                host_share: *share,
+                ..StepMetrics::default()
+            };
+            Outcome::new(Path::new("run"), shares.iter().map(record).collect()).host_share()
+        };
+        assert_eq!(of(&[None, None]), None);
+        assert_eq!(of(&[Some(0.5), None, Some(0.1), Some(0.2)]), Some(0.2));
     }
 }

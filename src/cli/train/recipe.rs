@@ -6,6 +6,7 @@ use clap::{Args as _, Command, FromArgMatches as _};
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
+use super::on_devices::OnDevices;
 use super::update::Update;
 use super::values::{at_least_one, chunks, device, positive, precision, schedule, steps, threads};
 use crate::cli::input;
@@ -60,6 +61,8 @@ pub(super) struct Recipe {
         conflicts_with_all = ["micro", "schedule", "chunks", "recompute", "balance"]
     )]
     pub(super) plan: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) on_devices: OnDevices,
     /// Training steps.
     #[arg(long, value_name = "N", default_value = "400", allow_negative_numbers = true, value_parser = at_least_one)]
     pub(super) steps: usize,

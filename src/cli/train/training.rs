@@ -1,5 +1,7 @@
 //! Step after step, to the last one or until somebody stops it.
 
+use std::time::Instant;
+
 use gpipe_partitioner::{CheckedSchedule, render};
 
 use super::checkpoints::Checkpoints;
@@ -12,7 +14,8 @@ use super::resolved::Resolved;
 use super::resume::TakenUp;
 use super::run_folder::{self, RunFolder};
 use super::signals::Stop;
-use super::{Failure, failure, step};
+use super::step::{self, Trained};
+use super::{Failure, failure};
 use crate::cli::feed::Feed;
 use crate::{Optimizer, Pipeline, StepReport};
 
@@ -30,8 +33,20 @@ pub(super) struct Training<'a> {
     outcome: Outcome,
     /// Steps that have been done.
     done: usize,
+    /// The last of them, while its numbers are not there: see [`Training::step`].
+    behind: Option<Behind>,
+    /// When the numbers of a step were last read.
+    read: Instant,
     /// The last ones in a row whose loss was not finite.
     astray: usize,
+}
+
+/// A step that the host is ahead of.
+#[derive(Debug)]
+struct Behind {
+    trained: Trained,
+    /// Of the last step: what it ran.
+    schedule: Option<CheckedSchedule>,
 }
 
 /// So many skipped steps in a row whose loss is not finite end a run: that no smaller loss
@@ -88,6 +103,8 @@ impl<'a> Training<'a> {
             batches,
             outcome,
             done,
+            behind: None,
+            read: Instant::now(),
             astray: 0,
         })
     }
@@ -101,6 +118,7 @@ impl<'a> Training<'a> {
     ) -> Result<Ended, Failure> {
         let steps = self.job.recipe.steps;
         progress.go_on(self.done);
+        self.read = Instant::now();
         let begun_after = self.done;
         let mut ended = Ended::AllDone;
         while self.done < steps {
@@ -111,12 +129,17 @@ impl<'a> Training<'a> {
                 ended = Ended::Stopped { step: self.done };
                 break;
             }
-            // Checkpoints of a run that has gone astray would only replace better ones.
-            if self.astray == 0 && self.checkpoints.due(self.done, false) {
-                self.save(pipe);
+            if self.checkpoints.due(self.done, false) {
+                // What is saved is what is known to be good.
+                self.catch_up(progress)?;
+                // Checkpoints of a run that has gone astray would only replace better ones.
+                if self.astray == 0 {
+                    self.save(pipe);
+                }
             }
             self.checkpoints.look();
         }
+        self.catch_up(progress)?;
         // The last step, whichever that is, unless it has been saved a moment ago.
         let saved = self.done == begun_after || self.checkpoints.asked() == Some(self.done);
         if !saved && self.checkpoints.due(self.done, true) {
@@ -136,33 +159,57 @@ impl<'a> Training<'a> {
     }
 
     /// Trains one step more; false at the end of the data.
+    ///
+    /// Where devices work by themselves the numbers of a step are read when the next one
+    /// has been given to them, so that they have something to do meanwhile: a loss that is
+    /// not finite ends the run one step later than it came. Nothing is saved without the
+    /// numbers of the step before having been looked at.
     fn step(&mut self, pipe: &mut Pipeline, progress: &Progress) -> Result<bool, Failure> {
         let (job, step) = (self.job, self.done + 1);
         // A computed schedule may change after a step: what counts is the one before.
         let schedule = (step == job.recipe.steps).then(|| pipe.schedule());
         let schedule = schedule.transpose().map_err(failure)?;
-        let trained = step::next(job, pipe, &mut self.optimizer, &mut self.batches, step)?;
-        let Some((metrics, report)) = trained else {
-            return Ok(false);
+        let trained = step::next(job, pipe, &mut self.optimizer, &mut self.batches, step);
+        // Also where this one has failed: what was done is to be in the metrics.
+        let told = self.catch_up(progress);
+        let Some(trained) = trained? else {
+            return told.map(|()| false);
         };
+        told?;
+        self.done = step;
+        let is_ready = trained.is_ready();
+        self.behind = Some(Behind { trained, schedule });
+        if is_ready {
+            self.catch_up(progress)?;
+        }
+        Ok(true)
+    }
+
+    /// Reads the numbers of the last step, where that has not been done.
+    fn catch_up(&mut self, progress: &Progress) -> Result<(), Failure> {
+        let Some(Behind { trained, schedule }) = self.behind.take() else {
+            return Ok(());
+        };
+        let (job, step, report) = (self.job, trained.step, &trained.report);
+        let metrics = trained.metrics(job, self.read)?;
+        self.read = Instant::now();
         self.folder.step(&metrics);
         progress.step(&metrics);
         self.outcome.add(&metrics);
         if let Some(schedule) = schedule {
-            self.compare(step, &report, &schedule)?;
+            self.compare(step, report, &schedule)?;
         }
         self.outcome.memory.clone_from(&report.memory);
         if report.loss.is_finite() {
             self.astray = 0;
-        } else {
-            self.astray += 1;
-            let skipped = report.skipped() && step < job.recipe.steps;
-            if !skipped || self.astray == ASTRAY {
-                return Err(self.diverged(report.loss, step));
-            }
+            return Ok(());
         }
-        self.done = step;
-        Ok(true)
+        self.astray += 1;
+        let skipped = report.skipped() && step < job.recipe.steps;
+        if !skipped || self.astray == ASTRAY {
+            return Err(self.diverged(report.loss, step));
+        }
+        Ok(())
     }
 
     /// What is about the last step.

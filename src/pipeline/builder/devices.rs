@@ -9,6 +9,15 @@ use crate::pipeline::stages::Accelerators;
 use crate::torch::streams::{Layer, Place, Recorder, Route};
 use crate::torch::{self, Skip};
 
+/// What CUDA devices may hold.
+#[derive(Debug, Clone)]
+pub(super) enum Limit {
+    /// Each of them.
+    OfEach(Bytes),
+    /// By entry of the list of devices.
+    OfEntries(Vec<Option<Bytes>>),
+}
+
 impl PipelineBuilder {
     /// Has each CUDA device refuse to hold more than this, as if it had no more, for the
     /// whole process and from now on (see
@@ -16,7 +25,16 @@ impl PipelineBuilder {
     /// [`OutOfMemory`](crate::OutOfMemory).
     #[must_use]
     pub fn memory_limit(mut self, limit: Bytes) -> Self {
-        self.memory_limit = Some(limit);
+        self.memory_limit = Some(Limit::OfEach(limit));
+        self
+    }
+
+    /// The same for each entry of the list of devices, as if each were a card of its own:
+    /// where several are on one CUDA device, it may hold what they may hold together.
+    /// `None`: no limit, which is all that a CPU can have.
+    #[must_use]
+    pub fn memory_limits(mut self, limits: &[Option<Bytes>]) -> Self {
+        self.memory_limit = Some(Limit::OfEntries(limits.to_vec()));
         self
     }
 
@@ -87,21 +105,22 @@ impl PipelineBuilder {
     }
 
     pub(super) fn limit_memory(&self) -> Result<(), Error> {
-        let Some(limit) = self.memory_limit else {
-            return Ok(());
+        let limits = match &self.memory_limit {
+            None => return Ok(()),
+            Some(Limit::OfEach(limit)) => {
+                let of_each = limits_of_each(&self.devices, *limit);
+                of_each.map_err(Error::Settings)?
+            }
+            Some(Limit::OfEntries(limits)) => {
+                let of_entries = limits_of_entries(&self.devices, limits);
+                of_entries.map_err(Error::Settings)?
+            }
         };
-        let mut limited = false;
-        for device in self.devices.iter().filter(|device| device.is_cuda()) {
-            let set = torch::memory::limit_device(*device, limit);
+        for (device, limit) in limits {
+            let set = torch::memory::limit_device(device, limit);
             set.map_err(|error| Error::Settings(error.to_string()))?;
-            limited = true;
         }
-        if limited {
-            return Ok(());
-        }
-        Err(Error::Settings(format!(
-            "a memory limit of {limit}, but no CUDA device: the CPU's memory is the system's to limit"
-        )))
+        Ok(())
     }
 
     /// The devices that have streams, if any has.
@@ -126,6 +145,54 @@ impl PipelineBuilder {
     }
 }
 
+/// A limit for each CUDA device.
+fn limits_of_each(devices: &[Device], limit: Bytes) -> Result<Vec<(Device, Bytes)>, String> {
+    let cards = devices.iter().filter(|device| device.is_cuda());
+    let limits: Vec<_> = cards.map(|card| (*card, limit)).collect();
+    if limits.is_empty() {
+        return Err(format!(
+            "a memory limit of {limit}, but no CUDA device: the CPU's memory is the system's to limit"
+        ));
+    }
+    Ok(limits)
+}
+
+/// What the entries of each CUDA device may hold together.
+fn limits_of_entries(
+    devices: &[Device],
+    limits: &[Option<Bytes>],
+) -> Result<Vec<(Device, Bytes)>, String> {
+    let (given, wanted) = (limits.len(), devices.len());
+    if given != wanted {
+        return Err(format!(
+            "{given} memory limits for {wanted} devices: give one for each, or none"
+        ));
+    }
+    let mut sums: Vec<(Device, Option<Bytes>)> = Vec::new();
+    for (device, limit) in devices.iter().zip(limits) {
+        if let (Device::Cpu, Some(limit)) = (device, limit) {
+            return Err(format!(
+                "a memory limit of {limit} for a CPU: its memory is the system's to limit"
+            ));
+        }
+        match sums.iter_mut().find(|(own, _)| own == device) {
+            None => sums.push((*device, *limit)),
+            Some((_, sum)) if sum.is_some() != limit.is_some() => {
+                return Err(format!(
+                    "{device:?} is named several times, with a memory limit and without: give \
+                     each entry one, or none"
+                ));
+            }
+            Some((_, sum)) => {
+                let add = |(sum, limit): (Bytes, Bytes)| Bytes(sum.0.saturating_add(limit.0));
+                *sum = sum.zip(*limit).map(add);
+            }
+        }
+    }
+    let limited = |(device, limit): (Device, Option<Bytes>)| Some((device, limit?));
+    Ok(sums.into_iter().filter_map(limited).collect())
+}
+
 /// Where what a stage sends goes: `places` are those of the stages.
 pub(super) fn route(
     stage: usize,
@@ -147,5 +214,29 @@ pub(super) fn route(
         forward: next.chain(leaving.map(|s| place(of(s.to)))).collect(),
         backward: before.chain(coming.map(|s| place(of(s.from)))).collect(),
         offload: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_on_one_card_may_hold_what_they_may_hold_together() {
+        let (zero, one, cpu) = (Device::Cuda(0), Device::Cuda(1), Device::Cpu);
+        let [four, six] = [4, 6].map(|count| Some(Bytes(count)));
+        let devices = [zero, one, cpu, zero];
+        let limits = limits_of_entries(&devices, &[four, four, None, six]);
+        assert_eq!(limits, Ok(vec![(zero, Bytes(10)), (one, Bytes(4))]));
+        let limits = limits_of_entries(&devices, &[four, None, None, six]);
+        assert_eq!(limits, Ok(vec![(zero, Bytes(10))]));
+        for (limits, wanted) in [
+            (&[four][..], "1 memory limits for 4 devices"),
+            (&[four, None, six, six], "for a CPU"),
+            (&[four, None, None, None], "with a memory limit and without"),
+        ] {
+            let error = limits_of_entries(&devices, limits).unwrap_err();
+            assert!(error.contains(wanted), "{error}");
+        }
     }
 }

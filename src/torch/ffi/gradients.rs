@@ -1,13 +1,16 @@
 //! Norms of lists of tensors.
 
 use std::ffi::c_int;
+use std::ptr;
 
 use tch::{Device, Tensor};
 
-use super::{Result, TensorPtr, check, lend_all};
+use super::{Result, TensorPtr, check, lend_all, own};
+use crate::torch::error::TorchError;
 
 unsafe extern "C" {
     fn gp_cpu_norms(tensors: *mut TensorPtr, count: i64, out: *mut f64) -> c_int;
+    fn gp_norms_there(tensors: *mut TensorPtr, count: i64, out: *mut TensorPtr) -> c_int;
     fn gp_device_norms(tensors: *mut TensorPtr, count: i64, out: *mut f64) -> c_int;
 }
 
@@ -24,6 +27,22 @@ pub(crate) fn norms(tensors: &[Tensor]) -> Result<Vec<f64>> {
 /// [`norms`] by kernels of the tensors' device.
 pub(crate) fn device_norms(tensors: &[Tensor]) -> Result<Vec<f64>> {
     call(gp_device_norms, tensors)
+}
+
+/// The 2-norms of some dense tensors of `f32` on one device, as a tensor of `f64` there,
+/// for which nobody waits.
+pub(crate) fn norms_there(tensors: &[Tensor]) -> Result<Tensor> {
+    let mut out = ptr::null_mut();
+    // SAFETY: a list of lent tensors that outlive the call; `out` is a new tensor on success.
+    unsafe {
+        check(gp_norms_there(
+            lend_all(tensors).as_mut_ptr(),
+            tensors.len() as i64,
+            &raw mut out,
+        ))?;
+        own(out)
+    }
+    .ok_or_else(|| TorchError::new("norms gave no tensor"))
 }
 
 type Norms = unsafe extern "C" fn(*mut TensorPtr, i64, *mut f64) -> c_int;

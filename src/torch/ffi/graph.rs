@@ -19,7 +19,7 @@ unsafe extern "C" {
     ) -> c_int;
     fn gp_graph_mark(graph: *mut c_void, output: TensorPtr, layer: i64) -> c_int;
     fn gp_graph_root(graph: *mut c_void, output: TensorPtr) -> c_int;
-    fn gp_graph_loss(graph: *mut c_void, loss: TensorPtr, weight: f64) -> c_int;
+    fn gp_graph_loss(graph: *mut c_void, loss: TensorPtr, weight: f64, scale: TensorPtr) -> c_int;
     fn gp_graph_backward(graph: *mut c_void, grads: *mut TensorPtr, count: i64) -> c_int;
     fn gp_graph_backward_input(graph: *mut c_void, grads: *mut TensorPtr, count: i64) -> c_int;
     fn gp_graph_backward_weight(graph: *mut c_void) -> c_int;
@@ -81,10 +81,17 @@ impl Graph {
         check(unsafe { gp_graph_root(self.pointer.as_ptr(), lend(output)) })
     }
 
-    /// Adds the loss as a root whose gradient is `weight`.
-    pub(crate) fn loss(&mut self, loss: &Tensor, weight: f64) -> Result<()> {
-        // SAFETY: graph and tensor are alive through the call.
-        check(unsafe { gp_graph_loss(self.pointer.as_ptr(), lend(loss), weight) })
+    /// Adds the loss as a root whose gradient is `weight`, times `scale` on its device where
+    /// there is one.
+    pub(crate) fn loss(
+        &mut self,
+        loss: &Tensor,
+        weight: f64,
+        scale: Option<&Tensor>,
+    ) -> Result<()> {
+        let scale = scale.map_or(ptr::null_mut(), lend);
+        // SAFETY: graph and tensors are alive through the call; the scale may be null.
+        check(unsafe { gp_graph_loss(self.pointer.as_ptr(), lend(loss), weight, scale) })
     }
 
     /// Runs autograd from all roots with these gradients, one for each root.

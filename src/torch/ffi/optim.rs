@@ -5,7 +5,7 @@ use std::ptr;
 
 use tch::Tensor;
 
-use super::{Result, TensorPtr, check, lend_all, same_length};
+use super::{Result, TensorPtr, check, lend, lend_all, same_length};
 
 unsafe extern "C" {
     fn gp_fused_adam(
@@ -21,6 +21,7 @@ unsafe extern "C" {
         weight_decay: f64,
         eps: f64,
         decoupled: c_int,
+        found: TensorPtr,
     ) -> c_int;
     fn gp_fused_sgd(
         parameters: *mut TensorPtr,
@@ -33,8 +34,10 @@ unsafe extern "C" {
         weight_decay: f64,
         nesterov: c_int,
         first: c_int,
+        found: TensorPtr,
     ) -> c_int;
     fn gp_scale(tensors: *mut TensorPtr, count: i64, factor: f64) -> c_int;
+    fn gp_scale_by(tensors: *mut TensorPtr, count: i64, factor: TensorPtr) -> c_int;
     fn gp_add(tensors: *mut TensorPtr, others: *mut TensorPtr, count: i64) -> c_int;
 }
 
@@ -50,7 +53,8 @@ pub(crate) struct AdamNumbers {
     pub(crate) decoupled: bool,
 }
 
-/// One fused update of all `parameters`; all lists have one entry for each.
+/// One fused update of all `parameters`; all lists have one entry for each. It changes
+/// nothing where `found` is 1, a number on their device.
 pub(crate) fn fused_adam(
     parameters: &[Tensor],
     grads: &[Tensor],
@@ -58,9 +62,10 @@ pub(crate) fn fused_adam(
     squares: &[Tensor],
     steps: &[Tensor],
     numbers: AdamNumbers,
+    found: Option<&Tensor>,
 ) -> Result<()> {
     let count = same_length(&[parameters, grads, means, squares, steps])?;
-    // SAFETY: five lists of `count` lent tensors that outlive the call.
+    // SAFETY: five lists of `count` lent tensors, and one more or null, outlive the call.
     check(unsafe {
         gp_fused_adam(
             lend_all(parameters).as_mut_ptr(),
@@ -75,6 +80,7 @@ pub(crate) fn fused_adam(
             numbers.weight_decay,
             numbers.eps,
             c_int::from(numbers.decoupled),
+            found.map_or(ptr::null_mut(), lend),
         )
     })
 }
@@ -91,12 +97,13 @@ pub(crate) struct SgdNumbers {
     pub(crate) first: bool,
 }
 
-/// One fused SGD update; `buffers` is empty without momentum.
+/// One fused SGD update; `buffers` is empty without momentum. As [`fused_adam`] for `found`.
 pub(crate) fn fused_sgd(
     parameters: &[Tensor],
     grads: &[Tensor],
     buffers: &[Tensor],
     numbers: SgdNumbers,
+    found: Option<&Tensor>,
 ) -> Result<()> {
     let count = same_length(&[parameters, grads])?;
     let mut momenta = lend_all(buffers);
@@ -119,6 +126,7 @@ pub(crate) fn fused_sgd(
             numbers.weight_decay,
             c_int::from(numbers.nesterov),
             c_int::from(numbers.first),
+            found.map_or(ptr::null_mut(), lend),
         )
     })
 }
@@ -130,6 +138,21 @@ pub(crate) fn scale(tensors: &[Tensor], factor: f64) -> Result<()> {
     }
     // SAFETY: a list of lent tensors that outlive the call.
     check(unsafe { gp_scale(lend_all(tensors).as_mut_ptr(), tensors.len() as i64, factor) })
+}
+
+/// `tensors[i] *= factor`, in one call; the factor is one number on the tensors' device.
+pub(crate) fn scale_by(tensors: &[Tensor], factor: &Tensor) -> Result<()> {
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: a list of lent tensors, and one more, that outlive the call.
+    check(unsafe {
+        gp_scale_by(
+            lend_all(tensors).as_mut_ptr(),
+            tensors.len() as i64,
+            lend(factor),
+        )
+    })
 }
 
 /// `tensors[i] += others[i]`, in one call.

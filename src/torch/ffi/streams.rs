@@ -17,6 +17,7 @@ unsafe extern "C" {
     fn gp_event_free(event: *mut c_void);
     fn gp_event_block(event: *const c_void, device: c_int, id: i64) -> c_int;
     fn gp_event_synchronize(event: *const c_void) -> c_int;
+    fn gp_event_query(event: *const c_void, over: *mut c_int) -> c_int;
     fn gp_event_elapsed(from: *const c_void, to: *const c_void, out: *mut f64) -> c_int;
     fn gp_record_stream(tensor: TensorPtr, device: c_int, id: i64) -> c_int;
     fn gp_copy_to(tensor: TensorPtr, device: c_int, out: *mut TensorPtr) -> c_int;
@@ -88,6 +89,14 @@ impl RawEvent {
         check(unsafe { gp_event_synchronize(self.pointer.as_ptr()) })
     }
 
+    /// Whether what comes before the event is over; nobody waits.
+    pub(crate) fn is_over(&self) -> Result<bool> {
+        let mut over = 0;
+        // SAFETY: the event is alive, and `over` lives through the call.
+        check(unsafe { gp_event_query(self.pointer.as_ptr(), &raw mut over) })?;
+        Ok(over != 0)
+    }
+
     /// Milliseconds from this event to another of the same device, both of them over.
     pub(crate) fn milliseconds_to(&self, other: &Self) -> Result<f64> {
         let mut out = 0.0;
@@ -127,6 +136,12 @@ pub(crate) fn copy_to(tensor: &Tensor, device: Option<usize>) -> Result<Tensor> 
         own(out)
     }
     .ok_or_else(|| TorchError::new("a copy gave no tensor"))
+}
+
+/// A copy in page-locked memory of the host, by way of the current stream of the tensor's
+/// device; the host does not wait for it.
+pub(crate) fn copy_to_host(tensor: &Tensor) -> Result<Tensor> {
+    copy_to(tensor, None)
 }
 
 /// Who wants to know of the end of watched copies.

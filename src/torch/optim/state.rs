@@ -48,25 +48,35 @@ struct Batch {
 impl OptimizerState {
     /// Applies the gradients that the parameters have accumulated, each as its
     /// group says, and clears all gradients. Parameters without a gradient and
-    /// frozen ones are left alone.
+    /// frozen ones are left alone. Where `found` is 1, a number on the parameters' device, all
+    /// are, and so is what is remembered.
     pub(crate) fn step(
         &mut self,
         groups: &Groups,
         parameters: &[(String, Tensor)],
+        found: Option<&Tensor>,
     ) -> Result<(), TorchError> {
         self.slots.resize_with(parameters.len(), || None);
         for batch in batches(groups, parameters)? {
             match groups.kind(batch.group) {
-                OptimizerKind::Adam(adam) => self.adam(&adam.moments(), false, &batch.chosen)?,
-                OptimizerKind::AdamW(adamw) => self.adam(adamw, true, &batch.chosen)?,
-                OptimizerKind::Sgd(sgd) => self.sgd(sgd, &batch.chosen)?,
+                OptimizerKind::Adam(adam) => {
+                    self.adam(&adam.moments(), false, &batch.chosen, found)?
+                }
+                OptimizerKind::AdamW(adamw) => self.adam(adamw, true, &batch.chosen, found)?,
+                OptimizerKind::Sgd(sgd) => self.sgd(sgd, &batch.chosen, found)?,
             }
         }
         Ok(())
     }
 
     /// Adam's update; `decoupled` is whether weights decay by themselves, as in `AdamW`.
-    fn adam(&mut self, adam: &AdamW, decoupled: bool, chosen: &[Chosen]) -> Result<(), TorchError> {
+    fn adam(
+        &mut self,
+        adam: &AdamW,
+        decoupled: bool,
+        chosen: &[Chosen],
+        found: Option<&Tensor>,
+    ) -> Result<(), TorchError> {
         let (parameters, grads) = split(chosen);
         let (mut means, mut squares, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         for Chosen {
@@ -95,18 +105,33 @@ impl OptimizerState {
             eps: adam.eps,
             decoupled,
         };
-        ffi::fused_adam(&parameters, &grads, &means, &squares, &counts, numbers)
+        ffi::fused_adam(
+            &parameters,
+            &grads,
+            &means,
+            &squares,
+            &counts,
+            numbers,
+            found,
+        )
     }
 
-    fn sgd(&mut self, sgd: &Sgd, chosen: &[Chosen]) -> Result<(), TorchError> {
+    fn sgd(
+        &mut self,
+        sgd: &Sgd,
+        chosen: &[Chosen],
+        found: Option<&Tensor>,
+    ) -> Result<(), TorchError> {
         if sgd.momentum == 0.0 {
             let (parameters, grads) = split(chosen);
-            return ffi::fused_sgd(&parameters, &grads, &[], numbers(sgd, false));
+            return ffi::fused_sgd(&parameters, &grads, &[], numbers(sgd, false), found);
         }
         // A parameter's first update fills its buffer instead of blending into it.
         let known = |one: &&Chosen| matches!(self.slots[one.place], Some(Slot::Momentum(_)));
         let (known, new): (Vec<_>, Vec<_>) = chosen.iter().partition(known);
-        for (list, first) in [(new, true), (known, false)] {
+        // Nobody may know yet whether it is the first: a buffer of zeros comes to the same, as
+        // nothing is dampened then (see `Groups::dampen`).
+        for (list, first) in [(new, found.is_none()), (known, false)] {
             if list.is_empty() {
                 continue;
             }
@@ -120,7 +145,7 @@ impl OptimizerState {
                 self.slots[one.place] = Some(Slot::Momentum(buffer.shallow_clone()));
                 buffers.push(buffer);
             }
-            ffi::fused_sgd(&parameters, &grads, &buffers, numbers(sgd, first))?;
+            ffi::fused_sgd(&parameters, &grads, &buffers, numbers(sgd, first), found)?;
         }
         Ok(())
     }
@@ -238,7 +263,7 @@ mod tests {
         let mut state = OptimizerState::default();
         for step in 0..5 {
             give_gradients(parameters, step);
-            state.step(groups, parameters).unwrap();
+            state.step(groups, parameters, None).unwrap();
         }
         state
     }
@@ -294,7 +319,7 @@ mod tests {
             give_gradients(&own, 5);
             ffi::set_grad(&own[1].1, None).unwrap();
             let _ = own[2].1.set_requires_grad(false);
-            state.step(&groups, &own).unwrap();
+            state.step(&groups, &own, None).unwrap();
             assert!(!own[0].1.equal(&before[0].1));
             let left_alone = ["unused", "frozen"];
             assert_same(&subset(&own, &left_alone), &subset(&before, &left_alone));
@@ -316,14 +341,14 @@ mod tests {
             weight_decay: 0.0,
             ..MOMENTUM
         };
-        state.step(&Groups::new(plain.into()), &own).unwrap();
+        state.step(&Groups::new(plain.into()), &own, None).unwrap();
         let expected = tch::no_grad(|| before - grad * 0.2);
         assert!(own[0].1.allclose(&expected, 1e-6, 1e-7, false));
         let slower = AdamW { lr: 0.01, ..BASE };
         give_gradients(&own, 6);
-        state.step(&Groups::new(slower.into()), &own).unwrap();
+        state.step(&Groups::new(slower.into()), &own, None).unwrap();
         give_gradients(&own, 7);
-        state.step(&Groups::new(BASE.into()), &own).unwrap();
+        state.step(&Groups::new(BASE.into()), &own, None).unwrap();
         let Some(Slot::AdamW { steps, .. }) = &state.slots[0] else {
             panic!("not AdamW's state");
         };
@@ -355,7 +380,7 @@ mod tests {
         let own = parameters(&["embed.weight"]);
         let grad = own[0].1.detach().to_sparse_sparse_dim(1);
         ffi::set_grad(&own[0].1, Some(&grad)).unwrap();
-        let error = OptimizerState::default().step(&Groups::new(BASE.into()), &own);
+        let error = OptimizerState::default().step(&Groups::new(BASE.into()), &own, None);
         let message = error.unwrap_err().to_string();
         assert!(message.contains("`embed.weight` is sparse"), "{message}");
     }

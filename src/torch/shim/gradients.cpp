@@ -13,6 +13,8 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_real.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <array>
 #include <cmath>
@@ -65,6 +67,44 @@ double cpu_norm(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+// The 2-norms of dense tensors of floats on one device, as one tensor of doubles there,
+// [count]; nobody waits. On the CPU they have the bits of `gp_cpu_norms`.
+GP_API int gp_norms_there(at::Tensor** tensors, int64_t count, at::Tensor** out) {
+  return gpipe::guarded([&] {
+    at::NoGradGuard no_grad;
+    TORCH_CHECK(count > 0, "no tensors to take norms of");
+    const auto options = tensors[0]->options().dtype(at::kDouble);
+    if (tensors[0]->is_cpu()) {
+      auto norms = at::empty({count}, options);
+      auto* numbers = norms.mutable_data_ptr<double>();
+      for (int64_t i = 0; i < count; ++i) {
+        numbers[i] = cpu_norm(dense(*tensors[i], i));
+      }
+      *out = new at::Tensor(std::move(norms));
+      return;
+    }
+    // One without elements would send the whole list along a slower way.
+    std::vector<at::Tensor> list;
+    std::vector<int64_t> places;
+    std::vector<at::Tensor> norms(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      if (tensors[i]->numel() == 0) {
+        norms[i] = at::zeros({}, options);
+        continue;
+      }
+      places.push_back(i);
+      list.push_back(dense(*tensors[i], i));
+    }
+    if (!list.empty()) {
+      auto own = at::_foreach_norm(list, 2, at::kDouble);
+      for (size_t i = 0; i < own.size(); ++i) {
+        norms[places[i]] = std::move(own[i]);
+      }
+    }
+    *out = new at::Tensor(at::stack(norms));
+  });
+}
 
 // out[i] = 2-norm of tensors[i], on the CPU.
 GP_API int gp_cpu_norms(at::Tensor** tensors, int64_t count, double* out) {

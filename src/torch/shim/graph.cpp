@@ -141,13 +141,20 @@ GP_API int gp_graph_root(Graph* graph, const at::Tensor* output) {
 }
 
 // The loss, whose gradient is `weight`: what a multiplication by the weight
-// before the backward pass would give, without the multiplication.
-GP_API int gp_graph_loss(Graph* graph, const at::Tensor* loss, double weight) {
+// before the backward pass would give, without the multiplication. Times `scale`, a
+// number on the loss's device, where there is one (null: none).
+GP_API int gp_graph_loss(Graph* graph, const at::Tensor* loss, double weight,
+                         const at::Tensor* scale) {
   return gpipe::guarded([&] {
     TORCH_CHECK(loss->defined() && loss->numel() == 1, "the loss must be one number, but has shape ",
                 loss->sizes());
     TORCH_CHECK(loss->requires_grad(), "the loss does not depend on any parameter");
-    graph->roots.push_back({torch::autograd::impl::gradient_edge(*loss), at::full_like(*loss, weight)});
+    auto seed = at::full_like(*loss, weight);
+    if (scale != nullptr) {
+      at::NoGradGuard no_grad;
+      seed.mul_(*scale);
+    }
+    graph->roots.push_back({torch::autograd::impl::gradient_edge(*loss), std::move(seed)});
   });
 }
 

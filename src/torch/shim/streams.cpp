@@ -68,6 +68,11 @@ GP_API int gp_event_synchronize(const c10::Event* event) {
   return gpipe::guarded([&] { event->synchronize(); });
 }
 
+// Whether what is before the event is over; nobody waits.
+GP_API int gp_event_query(const c10::Event* event, int* over) {
+  return gpipe::guarded([&] { *over = event->query() ? 1 : 0; });
+}
+
 // Milliseconds from one event to another, both of them over and of one device.
 GP_API int gp_event_elapsed(const c10::Event* from, const c10::Event* to, double* out) {
   return gpipe::guarded([&] { *out = from->elapsedTime(*to); });

@@ -182,7 +182,7 @@ impl TorchStage {
         drop(autocast);
         let share = shares.get(pass.micro.index()).copied().unwrap_or_default();
         let weight = loss.weight.unwrap_or(share) * pass.settings.mode.loss_scale();
-        live.graph.loss(&loss.value, weight)?;
+        live.graph.loss(&loss.value, weight, self.scale.as_ref())?;
         live.graph.mark(&loss.value, self.layers.len())?;
         if pass.settings.mode.fails_on_non_finite() {
             anyhow::ensure!(finite(&loss.value)?, "the loss is not finite");

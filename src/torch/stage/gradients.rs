@@ -8,7 +8,7 @@ use super::TorchStage;
 use super::ledger::Ledger;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
-use crate::torch::gradients::{first_non_finite, norms};
+use crate::torch::gradients::{first_non_finite, norms, norms_there};
 use crate::torch::optim::{Groups, OptimizerState};
 
 impl TorchStage {
@@ -33,13 +33,17 @@ impl TorchStage {
         alive: &Weak<()>,
         groups: &Groups,
     ) -> anyhow::Result<()> {
-        self.settle()?;
+        if groups.dampen() {
+            self.settle()?;
+        }
+        let found = self.settle_unless_judged()?;
         self.optimizers
             .retain(|_, (alive, _)| alive.strong_count() > 0);
         let _charged = self.ledger.as_ref().and_then(Ledger::charge);
         let new = || (Weak::clone(alive), OptimizerState::default());
         let (_, state) = self.optimizers.entry(id).or_insert_with(new);
-        Ok(state.step(groups, &self.parameters)?)
+        state.step(groups, &self.parameters, found.as_ref())?;
+        self.execute_verdict()
     }
 
     /// Clears the accumulated gradients.
@@ -59,6 +63,19 @@ impl TorchStage {
     pub(crate) fn gradient_norms(&mut self) -> anyhow::Result<Vec<f64>> {
         self.settle()?;
         Ok(norms(&self.step_gradients())?)
+    }
+
+    /// The same as a tensor on the stage's device, where that can be: nobody waits for it.
+    pub(crate) fn gradient_norms_there(&mut self) -> anyhow::Result<Option<Tensor>> {
+        self.settle_unless_judged()?;
+        Ok(norms_there(&self.step_gradients(), self.device)?)
+    }
+
+    /// Scales all gradients that have accumulated by a number on some device.
+    pub(crate) fn scale_gradients_by(&mut self, factor: &Tensor) -> anyhow::Result<()> {
+        self.settle_unless_judged()?;
+        let factor = factor.f_to_device(self.device)?;
+        Ok(ffi::scale_by(&self.step_gradients(), &factor)?)
     }
 
     /// Scales all gradients that have accumulated.
@@ -197,7 +214,7 @@ impl TorchStage {
         Ok(())
     }
 
-    fn step_gradients(&self) -> Vec<Tensor> {
+    pub(super) fn step_gradients(&self) -> Vec<Tensor> {
         let grads = self.parameters.iter().map(|(_, p)| p.grad());
         grads.filter(Tensor::defined).collect()
     }
@@ -233,6 +250,7 @@ impl TorchStage {
     /// every stage: its gradients join those of earlier steps, and layers commit
     /// what they gathered.
     pub(super) fn settle(&mut self) -> anyhow::Result<()> {
+        self.hear_verdict()?;
         for ((_, parameter), held) in self.parameters.iter().zip(std::mem::take(&mut self.held)) {
             let Some(earlier) = held else { continue };
             if let Some(new) = ffi::take_grad(parameter)? {

@@ -18,6 +18,7 @@ mod portable;
 mod run;
 mod segment;
 mod stow;
+mod verdict;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -107,6 +108,11 @@ pub(crate) struct TorchStage {
     saved_buffers: Vec<Tensor>,
     /// A step has ended here, and its layers have not been told.
     uncommitted: bool,
+    /// 1 on the stage's device where the last step does not count; see
+    /// `pipeline/verdict.rs`.
+    verdict: Option<Tensor>,
+    /// What the loss is multiplied with, where that is on the stage's device.
+    scale: Option<Tensor>,
     optimizers: HashMap<u64, (Weak<()>, OptimizerState)>,
     ledger: Option<Ledger>,
     running: Running,
@@ -165,6 +171,8 @@ impl TorchStage {
             early: HashMap::new(),
             saved_buffers: Vec::new(),
             uncommitted: false,
+            verdict: None,
+            scale: None,
             optimizers: HashMap::new(),
             ledger,
             running: Running::Nothing,
@@ -256,6 +264,29 @@ impl TorchStage {
     }
 }
 
+impl TorchStage {
+    /// Leaves no trace of the last step.
+    fn undo_step(&mut self) {
+        self.verdict = None;
+        self.uncommitted = false;
+        self.restore_gradients();
+        for layer in &self.layers {
+            // A layer that cannot even forget: there is nobody left to tell.
+            let _ = super::caught(|| {
+                layer.layer.discard();
+                Ok(())
+            });
+        }
+        // Copies between tensors that were made as copies of each other.
+        let saved = std::mem::take(&mut self.saved_buffers);
+        tch::no_grad(|| {
+            for ((_, buffer), saved) in self.buffers.iter().zip(&saved) {
+                let _ = buffer.shallow_clone().f_copy_(saved);
+            }
+        });
+    }
+}
+
 impl Stage for TorchStage {
     type Value = Parcel;
     type Step = StepSettings;
@@ -297,23 +328,8 @@ impl Stage for TorchStage {
     fn abort(&mut self) {
         self.settings = None;
         self.running = Running::Nothing;
-        self.uncommitted = false;
         self.flights.clear();
-        self.restore_gradients();
-        for layer in &self.layers {
-            // A layer that cannot even forget: there is nobody left to tell.
-            let _ = super::caught(|| {
-                layer.layer.discard();
-                Ok(())
-            });
-        }
-        // Copies between tensors that were made as copies of each other.
-        let saved = std::mem::take(&mut self.saved_buffers);
-        tch::no_grad(|| {
-            for ((_, buffer), saved) in self.buffers.iter().zip(&saved) {
-                let _ = buffer.shallow_clone().f_copy_(saved);
-            }
-        });
+        self.undo_step();
     }
 
     fn layer(&self) -> Option<String> {

@@ -127,6 +127,15 @@ impl Layer {
         }
     }
 
+    /// Whether the event is over, without waiting for it. What is recorded is never known
+    /// to be.
+    pub(crate) fn is_over(event: &Event) -> Result<bool, TorchError> {
+        match event {
+            Event::Cuda(event) => event.is_over(),
+            Event::Recorded(_) => Ok(false),
+        }
+    }
+
     /// Tells the allocator that the stream uses the tensor's memory.
     pub(crate) fn used_by(&self, tensor: &Tensor, stream: Stream) -> Result<(), TorchError> {
         match self {

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use tch::Device;
 
+use super::super::on_devices::Offload;
 use super::super::recipe::Recipe;
 use super::super::values::{
-    at_least_one, balance, chunks, device, precision, recompute, schedule, threads,
+    at_least_one, balance, chunks, device, precision, recompute, schedule, threads, truth,
 };
 use super::{path, put};
 use crate::Recompute;
@@ -54,6 +55,18 @@ pub(super) fn keys(zoo: &Zoo) -> Vec<Key<Recipe>> {
         |recipe: &mut Recipe, text| put(&mut recipe.plan, Ok(Some(PathBuf::from(text)))),
         |recipe| recipe.plan.as_deref().map(path),
     );
+    let tf32 = Key::new(
+        "pipeline.tf32",
+        Kind::Truth,
+        |recipe: &mut Recipe, text| put(&mut recipe.on_devices.tf32, truth(text)),
+        |recipe| Some(Value::Truth(recipe.on_devices.tf32)),
+    );
+    let deterministic = Key::new(
+        "pipeline.deterministic",
+        Kind::Truth,
+        |recipe: &mut Recipe, text| put(&mut recipe.on_devices.deterministic, truth(text)),
+        |recipe| Some(Value::Truth(recipe.on_devices.deterministic)),
+    );
     vec![
         devices.flag("devices"),
         micro.flag("micro"),
@@ -64,6 +77,10 @@ pub(super) fn keys(zoo: &Zoo) -> Vec<Key<Recipe>> {
         numbers.flag("precision"),
         threads.flag("threads_per_stage"),
         plan.flag("plan"),
+        memory_key(),
+        offload_key(),
+        tf32.flag("tf32"),
+        deterministic.flag("deterministic"),
     ]
 }
 
@@ -140,6 +157,56 @@ fn recompute_key() -> Key<Recipe> {
             !of_stages || before.stages() == after.stages()
         },
         |recipe| recipe.recompute = Recompute::Never,
+    )
+}
+
+fn memory_key() -> Key<Recipe> {
+    Key::new(
+        "pipeline.memory",
+        Kind::List,
+        |recipe: &mut Recipe, text| {
+            let caps = text.split(',').map(str::parse).collect();
+            put(&mut recipe.on_devices.memory, caps)
+        },
+        |recipe| {
+            let caps = recipe.on_devices.memory.iter();
+            let caps: Vec<_> = caps.map(|cap| Value::Text(cap.to_string())).collect();
+            (!caps.is_empty()).then_some(Value::List(caps))
+        },
+    )
+    .flag("memory")
+    .beside(
+        &["pipeline.devices"],
+        |before, after| {
+            let same = before.devices == after.devices;
+            same || after.on_devices.check_memory(&after.devices).is_ok()
+        },
+        |recipe| recipe.on_devices.memory.clear(),
+    )
+}
+
+fn offload_key() -> Key<Recipe> {
+    Key::new(
+        "pipeline.offload",
+        Kind::List,
+        |recipe: &mut Recipe, text| put(&mut recipe.on_devices.offload, text.parse()),
+        |recipe| {
+            let word = |word: &str| Some(Value::Text(word.to_owned()));
+            match &recipe.on_devices.offload {
+                Offload::None => word("none"),
+                Offload::All => word("all"),
+                Offload::Stages(own) => Some(Value::List(own.iter().map(Value::whole).collect())),
+            }
+        },
+    )
+    .flag("offload")
+    .beside(
+        &["pipeline.devices", "pipeline.schedule", "pipeline.chunks"],
+        |before, after| {
+            let same = before.stages() == after.stages();
+            same || after.on_devices.offload.fits(after.stages())
+        },
+        |recipe| recipe.on_devices.offload = Offload::None,
     )
 }
 

@@ -1,0 +1,93 @@
+//! Numbers on their way from a device to the host, which waits for them when they are used.
+
+use std::cell::OnceCell;
+
+use tch::{Kind, Tensor};
+
+use super::stages::Stages;
+use crate::torch::TorchError;
+use crate::torch::streams::{Event, Layer};
+
+/// Numbers that are, or will be, in the host's memory.
+#[derive(Debug)]
+pub(super) struct Readback {
+    /// `f64`, of one dimension.
+    numbers: Tensor,
+    /// Until when they are not there.
+    ready: Option<(Layer, Event)>,
+}
+
+impl Readback {
+    /// What `numbers` are, as `f64`, on whatever device; the host does not wait for one
+    /// that works by itself.
+    pub(super) fn new(stages: &Stages, numbers: &Tensor) -> Result<Self, TorchError> {
+        let numbers = tch::no_grad(|| numbers.f_reshape([-1])?.f_to_kind(Kind::Double))?;
+        let (numbers, ready) = stages.to_host(numbers)?;
+        Ok(Self { numbers, ready })
+    }
+
+    /// The same for somebody else.
+    pub(super) fn share(&self) -> Self {
+        Self {
+            numbers: self.numbers.shallow_clone(),
+            ready: self.ready.clone(),
+        }
+    }
+
+    /// Whether [`Readback::read`] would not wait.
+    pub(super) fn is_ready(&self) -> bool {
+        match &self.ready {
+            // One that failed has no more to wait for.
+            Some((_, event)) => Layer::is_over(event).unwrap_or(true),
+            None => true,
+        }
+    }
+
+    /// The numbers, once they are there.
+    ///
+    /// # Errors
+    /// The device failed in the work that makes them.
+    pub(super) fn read(&self) -> Result<Vec<f64>, TorchError> {
+        if let Some((layer, event)) = &self.ready {
+            layer.finish(event)?;
+        }
+        Ok(Vec::try_from(&self.numbers)?)
+    }
+}
+
+/// A number that is read when it is used.
+#[derive(Debug)]
+pub(super) struct LateNumber {
+    from: Readback,
+    read: OnceCell<f64>,
+}
+
+impl LateNumber {
+    pub(super) fn new(from: Readback) -> Self {
+        let read = OnceCell::new();
+        Self { from, read }
+    }
+
+    pub(super) fn known(number: f64) -> Self {
+        let numbers = Tensor::from_slice(&[number]);
+        Self {
+            from: Readback {
+                numbers,
+                ready: None,
+            },
+            read: OnceCell::from(number),
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.read.get().is_some() || self.from.is_ready()
+    }
+
+    pub(super) fn read(&self) -> Result<f64, TorchError> {
+        if let Some(number) = self.read.get() {
+            return Ok(*number);
+        }
+        let number = self.from.read()?.first().copied().unwrap_or(f64::NAN);
+        Ok(*self.read.get_or_init(|| number))
+    }
+}
