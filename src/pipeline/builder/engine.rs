@@ -44,7 +44,7 @@ impl PipelineBuilder {
                 .map(|stage| StageSpec {
                     books: books[number].clone(),
                     route: Route {
-                        offload: self.offload.contains(&stage),
+                        offload: (self.offload.contains(&stage)).then_some(self.offload_at_least.0),
                         ..route(stage, partition, &places, skips)
                     },
                     ..self.spec(stage, partition, device, skips)

@@ -95,6 +95,8 @@ pub(crate) struct TorchStage {
     /// Handles to the same, by layer.
     layer_buffers: Vec<Vec<Tensor>>,
     flights: HashMap<MicroId, Flight>,
+    /// The micro-batch whose backward the device does directly after its forward.
+    directly: Option<MicroId>,
     settings: Option<Arc<StepSettings>>,
     /// Gradients that earlier steps left: set aside so that a failed step can
     /// give them back, and so that this step's can be scaled alone.
@@ -159,6 +161,7 @@ impl TorchStage {
             buffers: by_layer.into_iter().flatten().collect(),
             layer_buffers,
             flights: HashMap::new(),
+            directly: None,
             settings: None,
             held: Vec::new(),
             next: 0,
@@ -277,6 +280,12 @@ impl Stage for TorchStage {
         Ok(())
     }
 
+    fn ahead(&mut self, next: Action) -> anyhow::Result<()> {
+        self.running = Running::Nothing;
+        let begun = super::caught(|| Ok(self.bring_back_for(next)?));
+        begun.map_err(|error| OutOfMemory::explain(self.device, error))
+    }
+
     fn run(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
         self.measured(action.kind, |stage| {
             let done = super::caught(|| stage.run_action(action, inputs));
@@ -291,6 +300,7 @@ impl Stage for TorchStage {
         let settings = self.settings.take();
         self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
         self.running = Running::Nothing;
+        self.lane.stowed()?;
         Ok(self.lane.end()?)
     }
 
@@ -299,6 +309,9 @@ impl Stage for TorchStage {
         self.running = Running::Nothing;
         self.uncommitted = false;
         self.flights.clear();
+        self.directly = None;
+        // As below: who would be told?
+        let _ = self.lane.stowed();
         self.restore_gradients();
         for layer in &self.layers {
             // A layer that cannot even forget: there is nobody left to tell.
