@@ -54,12 +54,14 @@ impl PipelineBuilder {
                 let (place, joint) = (all.places[number], Arc::clone(&all.joints[number]));
                 (all.layer.clone(), place, joint)
             });
+            let elsewhere = books[number].as_ref().and_then(Books::elsewhere);
             let build = move || {
                 torch::prepare_thread(device, threads)?;
-                let lane = Rc::new(match &streams {
+                let lane = match &streams {
                     Some((layer, place, joint)) => Lane::open(layer, *place, joint)?,
                     None => Lane::host(),
-                });
+                };
+                let lane = Rc::new(lane.charging(elsewhere));
                 let stages = specs.iter();
                 let stages = stages
                     .map(|spec| Ok((StageId(spec.number), TorchStage::build(spec, &lane)?)))

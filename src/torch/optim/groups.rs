@@ -13,6 +13,7 @@ type Predicate = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 pub(crate) struct Groups {
     default: OptimizerKind,
     groups: Vec<Group>,
+    offload: bool,
 }
 
 #[derive(Clone)]
@@ -25,8 +26,20 @@ struct Group {
 
 impl Groups {
     pub(crate) fn new(default: OptimizerKind) -> Self {
-        let groups = Vec::new();
-        Self { default, groups }
+        Self {
+            default,
+            groups: Vec::new(),
+            offload: false,
+        }
+    }
+
+    /// Whether what is remembered is in the host's memory between steps.
+    pub(crate) fn offload(&self) -> bool {
+        self.offload
+    }
+
+    pub(crate) fn set_offload(&mut self, offload: bool) {
+        self.offload = offload;
     }
 
     pub(crate) fn push(&mut self, matches: Predicate, kind: OptimizerKind) {

@@ -1,5 +1,6 @@
 //! Updates of one stage's parameters, through libtorch's fused kernels.
 
+mod away;
 mod portable;
 
 use tch::{Kind, Tensor};
@@ -7,12 +8,15 @@ use tch::{Kind, Tensor};
 use super::{AdamW, Groups, OptimizerKind, Sgd};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, AdamNumbers, SgdNumbers};
+use crate::torch::streams::Lane;
 pub(crate) use portable::Parts;
 
 /// What an optimizer remembers of each parameter of one stage.
 #[derive(Debug, Default)]
 pub(crate) struct OptimizerState {
     slots: Vec<Option<Slot>>,
+    /// Of which parameters it is in the host's memory.
+    away: Vec<bool>,
 }
 
 /// What is remembered of one parameter, of its shape and type.
@@ -53,16 +57,46 @@ impl OptimizerState {
         &mut self,
         groups: &Groups,
         parameters: &[(String, Tensor)],
+        lane: &Lane,
     ) -> Result<(), TorchError> {
         self.slots.resize_with(parameters.len(), || None);
-        for batch in batches(groups, parameters)? {
-            match groups.kind(batch.group) {
-                OptimizerKind::Adam(adam) => self.adam(&adam.moments(), false, &batch.chosen)?,
-                OptimizerKind::AdamW(adamw) => self.adam(adamw, true, &batch.chosen)?,
-                OptimizerKind::Sgd(sgd) => self.sgd(sgd, &batch.chosen)?,
+        self.away.resize(parameters.len(), false);
+        let batches = batches(groups, parameters)?;
+        if !groups.offload() && !self.any_away() {
+            let update = |batch: &Batch| self.update(groups.kind(batch.group), &batch.chosen);
+            return batches.iter().try_for_each(update);
+        }
+        let windows = batches.iter().flat_map(|batch| {
+            let kind = groups.kind(batch.group);
+            away::windows(&batch.chosen)
+                .into_iter()
+                .map(move |window| (kind, window))
+        });
+        let mut windows = windows.peekable();
+        let mut coming = match windows.peek() {
+            Some((_, first)) => Some(self.come(first, lane)?),
+            None => None,
+        };
+        while let (Some((kind, window)), Some(arriving)) = (windows.next(), coming.take()) {
+            self.arrive(arriving, lane)?;
+            if let Some((_, next)) = windows.peek() {
+                coming = Some(self.come(next, lane)?);
+            }
+            self.update(kind, window)?;
+            if groups.offload() {
+                let places: Vec<usize> = window.iter().map(|one| one.place).collect();
+                self.leave(&places, lane)?;
             }
         }
-        Ok(())
+        lane.stowed()
+    }
+
+    fn update(&mut self, kind: &OptimizerKind, chosen: &[Chosen]) -> Result<(), TorchError> {
+        match kind {
+            OptimizerKind::Adam(adam) => self.adam(&adam.moments(), false, chosen),
+            OptimizerKind::AdamW(adamw) => self.adam(adamw, true, chosen),
+            OptimizerKind::Sgd(sgd) => self.sgd(sgd, chosen),
+        }
     }
 
     /// Adam's update; `decoupled` is whether weights decay by themselves, as in `AdamW`.
@@ -238,7 +272,7 @@ mod tests {
         let mut state = OptimizerState::default();
         for step in 0..5 {
             give_gradients(parameters, step);
-            state.step(groups, parameters).unwrap();
+            state.step(groups, parameters, &Lane::host()).unwrap();
         }
         state
     }
@@ -294,7 +328,7 @@ mod tests {
             give_gradients(&own, 5);
             ffi::set_grad(&own[1].1, None).unwrap();
             let _ = own[2].1.set_requires_grad(false);
-            state.step(&groups, &own).unwrap();
+            state.step(&groups, &own, &Lane::host()).unwrap();
             assert!(!own[0].1.equal(&before[0].1));
             let left_alone = ["unused", "frozen"];
             assert_same(&subset(&own, &left_alone), &subset(&before, &left_alone));
@@ -316,14 +350,20 @@ mod tests {
             weight_decay: 0.0,
             ..MOMENTUM
         };
-        state.step(&Groups::new(plain.into()), &own).unwrap();
+        state
+            .step(&Groups::new(plain.into()), &own, &Lane::host())
+            .unwrap();
         let expected = tch::no_grad(|| before - grad * 0.2);
         assert!(own[0].1.allclose(&expected, 1e-6, 1e-7, false));
         let slower = AdamW { lr: 0.01, ..BASE };
         give_gradients(&own, 6);
-        state.step(&Groups::new(slower.into()), &own).unwrap();
+        state
+            .step(&Groups::new(slower.into()), &own, &Lane::host())
+            .unwrap();
         give_gradients(&own, 7);
-        state.step(&Groups::new(BASE.into()), &own).unwrap();
+        state
+            .step(&Groups::new(BASE.into()), &own, &Lane::host())
+            .unwrap();
         let Some(Slot::AdamW { steps, .. }) = &state.slots[0] else {
             panic!("not AdamW's state");
         };
@@ -355,7 +395,7 @@ mod tests {
         let own = parameters(&["embed.weight"]);
         let grad = own[0].1.detach().to_sparse_sparse_dim(1);
         ffi::set_grad(&own[0].1, Some(&grad)).unwrap();
-        let error = OptimizerState::default().step(&Groups::new(BASE.into()), &own);
+        let error = OptimizerState::default().step(&Groups::new(BASE.into()), &own, &Lane::host());
         let message = error.unwrap_err().to_string();
         assert!(message.contains("`embed.weight` is sparse"), "{message}");
     }

@@ -39,7 +39,7 @@ impl TorchStage {
         let _charged = self.ledger.as_ref().and_then(Ledger::charge);
         let new = || (Weak::clone(alive), OptimizerState::default());
         let (_, state) = self.optimizers.entry(id).or_insert_with(new);
-        Ok(state.step(groups, &self.parameters)?)
+        Ok(state.step(groups, &self.parameters, &self.lane)?)
     }
 
     /// Clears the accumulated gradients.

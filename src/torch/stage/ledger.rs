@@ -55,7 +55,6 @@ pub(crate) struct Page {
 pub(crate) struct Ledger {
     device: Arc<Mutex<Meter>>,
     stage: Option<(Account, Meter)>,
-    elsewhere: Option<Account>,
     /// Bytes that the present forward has sent to the host, and the most that one has.
     leaving: u64,
     offloaded: u64,
@@ -122,6 +121,11 @@ impl Books {
         })
     }
 
+    /// Who is charged with what the device's stages keep on the host.
+    pub(crate) fn elsewhere(&self) -> Option<Account> {
+        self.elsewhere.clone()
+    }
+
     pub(crate) fn ledger(&self) -> Result<Ledger, TorchError> {
         let stage = match &self.account {
             Some(whole) => {
@@ -134,7 +138,6 @@ impl Books {
         Ok(Ledger {
             device: Arc::clone(&self.meter),
             stage,
-            elsewhere: self.elsewhere.clone(),
             leaving: 0,
             offloaded: 0,
             gradients: 0,
@@ -147,11 +150,6 @@ impl Ledger {
     /// What this thread allocates while the result lives is the stage's, step or not.
     pub(super) fn charge(&self) -> Option<Scope> {
         self.stage.as_ref().map(|(account, _)| account.enter())
-    }
-
-    /// What this thread allocates while the result lives is kept elsewhere for the stage.
-    pub(super) fn elsewhere(&self) -> Option<Scope> {
-        self.elsewhere.as_ref().map(Account::enter)
     }
 
     /// So many bytes leave for the host. What a stage of the CPU was sent is on the

@@ -12,7 +12,6 @@ use super::TorchStage;
 use super::flight::{Flight, Held, Inputs, Live};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{Shelf, ShelfScope};
-use crate::torch::memory::Scope;
 use crate::torch::sequential::bytes;
 use crate::torch::streams::Coming;
 use crate::torch::values::Values;
@@ -153,12 +152,11 @@ impl TorchStage {
     }
 
     fn put_away(&mut self, sources: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
-        let _elsewhere: Option<Scope> = self.ledger.as_mut().and_then(|ledger| {
+        if let Some(ledger) = &mut self.ledger {
             for (tensor, foreign) in &sources {
                 ledger.leaves(bytes(tensor), *foreign);
             }
-            ledger.elsewhere()
-        });
+        }
         self.lane.put_away(sources)
     }
 

@@ -13,6 +13,7 @@ use super::layer::{Event, Layer, Place, Stream};
 use super::parcel::Parcel;
 use super::stow::Leaving;
 use crate::torch::error::TorchError;
+use crate::torch::memory::Account;
 use crate::torch::values::Values;
 
 /// Where what a stage sends goes, in the order of its edges; none is the caller.
@@ -33,6 +34,8 @@ pub(crate) struct Lane {
     pub(super) layer: Option<Layer>,
     pub(super) home: Option<Home>,
     pub(super) leaving: RefCell<Leaving>,
+    /// Who is charged with what the CPU's stages keep on the host.
+    pub(super) elsewhere: Option<Account>,
     joint: Arc<Joint>,
 }
 
@@ -58,6 +61,7 @@ impl Lane {
             layer: None,
             home: None,
             leaving: RefCell::default(),
+            elsewhere: None,
             joint: Arc::default(),
         }
     }
@@ -76,8 +80,14 @@ impl Lane {
             layer: Some(layer.clone()),
             home,
             leaving: RefCell::default(),
+            elsewhere: None,
             joint: Arc::clone(joint),
         })
+    }
+
+    /// The same, with an account for what is kept on the host.
+    pub(crate) fn charging(self, elsewhere: Option<Account>) -> Self {
+        Self { elsewhere, ..self }
     }
 
     pub(super) fn place(&self) -> Place {

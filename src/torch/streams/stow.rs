@@ -6,6 +6,7 @@ use super::lane::{Lane, within};
 use super::layer::{Event, Place};
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
+use crate::torch::memory::Account;
 use crate::torch::values::Values;
 
 /// Memory that is being copied to the host, held until nobody reads it any more.
@@ -29,6 +30,7 @@ impl Lane {
     /// whether it is in another stream's memory. The device's next action ends before
     /// the memory is free.
     pub(crate) fn put_away(&self, tensors: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
+        let _elsewhere = self.elsewhere.as_ref().map(Account::enter);
         let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
             let copies = tensors.iter().map(|(tensor, _)| on_host(tensor)).collect();
             let held = tensors.into_iter().map(|(tensor, _)| tensor);
@@ -78,6 +80,14 @@ impl Lane {
     pub(crate) fn stowed(&self) -> Result<(), TorchError> {
         self.acted()?;
         self.acted()
+    }
+
+    /// The host waits until what was put away is there, to read it itself.
+    pub(crate) fn put_away_by_now(&self) -> Result<(), TorchError> {
+        match (&self.layer, &self.home) {
+            (Some(layer), Some(home)) => layer.finish(&layer.record(home.stowing)?),
+            _ => Ok(()),
+        }
     }
 
     /// Begins to bring back from the host what is going to be used by a later action.
