@@ -229,6 +229,14 @@ impl Home {
     }
 
     /// Copies values to another place, once `done` is over (rule 2).
+    ///
+    /// The memory at the other end is taken here, by the sender, and not posted by the
+    /// receiver ahead of time: that would gain nothing. The host puts the copy into its
+    /// stream directly behind the work that makes the value, before that work is over
+    /// (unless the host is the slower one), so the copy waits for nothing but the event.
+    /// Taking the memory is a look into the allocator's cache, the least of what the host
+    /// does for a copy; and memory that is taken an action earlier is held for an action
+    /// longer, on each edge.
     fn dispatch(
         &self,
         layer: &Layer,
