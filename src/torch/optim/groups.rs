@@ -83,7 +83,7 @@ impl Groups {
         self.default
             .check()
             .map_err(|why| format!("the optimizer's {why}"))?;
-        self.groups
+        self.others
             .iter()
             .enumerate()
             .try_for_each(|(number, group)| {
