@@ -24,6 +24,7 @@ mod shim {
         "optim.cpp",
         "random.cpp",
         "runtime.cpp",
+        "saved.cpp",
         "split.cpp",
         "streams.cpp",
         "walk.cpp",

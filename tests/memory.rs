@@ -10,9 +10,11 @@ use std::thread;
 
 use gpipe::layers::TransformerBlock;
 use gpipe::memory::{self, Account};
-use gpipe::partitioner::{DeviceId, ScheduleKind};
+use gpipe::partitioner::{Bytes, DeviceId, ScheduleKind};
 use gpipe::tch::{Device, Kind, Reduction, Tensor};
-use gpipe::{AdamW, MemoryReport, MemoryUse, Optimizer, Pipeline, Recompute, Sequential};
+use gpipe::{
+    AdamW, MemoryReport, MemoryUse, Optimizer, Pipeline, PipelineBuilder, Recompute, Sequential,
+};
 use support::*;
 
 /// Tensors from before anything counted, and the word to be the only test that
@@ -83,16 +85,19 @@ fn blocks() -> Sequential {
     })
 }
 
-fn pipeline_over_four(schedule: ScheduleKind, recompute: Recompute) -> Pipeline {
-    Pipeline::builder(blocks())
+fn pipeline_over_four(
+    schedule: ScheduleKind,
+    recompute: Recompute,
+    more: impl FnOnce(PipelineBuilder) -> PipelineBuilder,
+) -> Pipeline {
+    let builder = Pipeline::builder(blocks())
         .devices(&cpus(4))
         .schedule(schedule)
         .micro_batches(16)
         .recompute(recompute)
         .threads_per_stage(1)
-        .measure_memory(true)
-        .build()
-        .unwrap()
+        .measure_memory(true);
+    more(builder).build().unwrap()
 }
 
 /// The memory of a step that is not the first.
@@ -118,7 +123,7 @@ fn what_stages_hold_is_what_the_schedule_predicts() {
     for schedule in trainable() {
         for recompute in [Recompute::Never, Recompute::Always] {
             let what = format!("{schedule} {recompute:?}");
-            let memory = memory_of(&mut pipeline_over_four(schedule, recompute.clone()));
+            let memory = memory_of(&mut pipeline_over_four(schedule, recompute.clone(), |b| b));
             let stages: Vec<MemoryUse> = memory.stages.into_iter().flatten().collect();
             assert!(stages.len() >= memory.devices.len(), "{what}");
             for used in stages.iter().chain(&memory.devices) {
@@ -140,10 +145,53 @@ fn what_stages_hold_is_what_the_schedule_predicts() {
 }
 
 #[test]
+fn what_is_offloaded_is_not_held_and_the_prediction_knows() {
+    let _alone = alone();
+    for schedule in trainable() {
+        for recompute in [Recompute::Never, Recompute::Always] {
+            let what = format!("{schedule} {recompute:?}");
+            let pipe = |offload: bool| {
+                let mut pipe = pipeline_over_four(schedule, recompute.clone(), |builder| {
+                    let stages = 4 * schedule.default_chunks();
+                    let all: Vec<usize> = (0..if offload { stages } else { 0 }).collect();
+                    builder.offload(&all).offload_at_least(Bytes(256))
+                });
+                let first_held = |memory: &MemoryReport| memory.devices[0].held.0 as f64;
+                let memory = memory_of(&mut pipe);
+                (first_held(&memory), memory)
+            };
+            let ((held, there), (plain, all)) = (pipe(true), pipe(false));
+            for (used, all) in there.devices.iter().zip(&all.devices) {
+                let (held, predicted) = (used.held.0 as f64, used.predicted.0 as f64);
+                assert!(held < predicted * 1.02 + ON_THE_WAY, "{what}: {used:?}");
+                // What leaves and what comes is there while actions run, not between.
+                let least = match recompute {
+                    Recompute::Never => 0.6,
+                    _ => 0.4,
+                };
+                let peak = used.peak.0 as f64;
+                assert!(peak > predicted * least - ON_THE_WAY, "{what}: {used:?}");
+                // A computed schedule is another one each time.
+                let most = all.held.0 as f64 * 1.1 + ON_THE_WAY;
+                let less = held < most || schedule == ScheduleKind::Auto;
+                assert!(less, "{what}: {used:?} {all:?}");
+                assert_eq!(used.left.0, 0, "{what}: {used:?}");
+            }
+            // GPipe keeps all of 16 micro-batches; what is here at once are three.
+            if schedule == ScheduleKind::GPipe && recompute == Recompute::Never {
+                assert!(held < plain / 3.0, "{what}: {held} of {plain}");
+                let micro_batch = &there.micro_batches[0];
+                assert!(micro_batch.offloaded.0 * 10 > micro_batch.activation.0 * 8);
+            }
+        }
+    }
+}
+
+#[test]
 fn schedules_hold_the_share_of_gpipes_memory_that_they_promise() {
     let _alone = alone();
     let held = |schedule| {
-        let mut pipe = pipeline_over_four(schedule, Recompute::Never);
+        let mut pipe = pipeline_over_four(schedule, Recompute::Never, |b| b);
         let in_flight: Vec<f64> = (0..4)
             .map(|device| pipe.schedule().unwrap().peak_in_flight_on(DeviceId(device)))
             .collect();
@@ -189,7 +237,7 @@ fn a_pipeline_measures_its_memory_only_when_asked() {
 #[test]
 fn accumulated_gradients_are_no_activations() {
     let _alone = alone();
-    let mut pipe = pipeline_over_four(ScheduleKind::OneFOneB, Recompute::Never);
+    let mut pipe = pipeline_over_four(ScheduleKind::OneFOneB, Recompute::Never, |b| b);
     let first = memory_of(&mut pipe);
     // Gradients that are there already, and after an update those that are not.
     let again = memory_of(&mut pipe);
@@ -206,7 +254,7 @@ fn accumulated_gradients_are_no_activations() {
 #[test]
 fn the_total_has_parameters_gradients_and_optimizer_state() {
     let _alone = alone();
-    let mut pipe = pipeline_over_four(ScheduleKind::OneFOneB, Recompute::Never);
+    let mut pipe = pipeline_over_four(ScheduleKind::OneFOneB, Recompute::Never, |b| b);
     let bytes = |parameters: &[(String, Tensor)]| -> u64 {
         let bytes = parameters.iter().map(|(_, p)| 4 * p.numel() as u64);
         bytes.sum()

@@ -57,6 +57,7 @@ pub use plan::{Alternative, Plan, PlanError, PlanOptions, plan};
 pub use profile::{Footprint, LayerProfile, Profile, Spread, Times};
 pub use schedule::{
     Action, CsvError, CsvFormat, Kind, Placement, Schedule, ScheduleError, ScheduleKind, Shape,
+    Trip,
 };
 pub use schedule::{Auto, auto};
 pub use simulate::{Simulation, simulate};

@@ -65,6 +65,14 @@ impl<S: Stage> Crew<S> {
         })
     }
 
+    /// `next` takes up a micro-batch once the op that is run now is over.
+    pub(super) fn ahead(&mut self, next: &Op) -> Result<(), StageError> {
+        let seat = &mut self.seats[next.seat];
+        let (kind, micro) = (next.action.kind, next.action.micro);
+        guarded(|| seat.stage.ahead(next.action))
+            .map_err(|error| seat.failure(Phase::Action(kind), Some(micro), error))
+    }
+
     /// Runs `op`, which has to return `wanted` values.
     pub(super) fn run(
         &mut self,

@@ -95,6 +95,12 @@ struct Key {
 }
 
 impl DeviceProgram {
+    /// The op behind the one at this place, if it takes up what a forward has left.
+    pub(super) fn taken_up_after(&self, at: usize) -> Option<&Op> {
+        let next = self.ops.get(at + 1);
+        next.filter(|op| op.action.kind.takes_up())
+    }
+
     /// Where the values that `op` makes go, in the order in which it makes them.
     pub(super) fn ways(&self, op: &Op) -> &[Way] {
         &self.ways[op.ways.clone()]

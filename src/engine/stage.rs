@@ -21,6 +21,18 @@ pub trait Stage: 'static {
     /// Any error fails the step.
     fn begin(&mut self, step: &Arc<Self::Step>) -> anyhow::Result<()>;
 
+    /// Told before an action is run: directly after it the device takes up what this
+    /// stage's forward has left for a micro-batch (`next` is an `R`, `B` or `I` of the
+    /// stage; the action to be run is of any of the device's stages). What that needs can
+    /// be made ready meanwhile.
+    ///
+    /// # Errors
+    /// Any error fails the step.
+    fn ahead(&mut self, next: Action) -> anyhow::Result<()> {
+        let _ = next;
+        Ok(())
+    }
+
     /// Runs one action.
     ///
     /// What an action takes and returns follows from the [`Topology`]:

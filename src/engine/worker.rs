@@ -135,10 +135,13 @@ impl<S: Stage> Worker<S> {
         self.crew.ready();
         self.heed_stop()?;
         self.crew.begin(&order.settings)?;
-        for op in &program.ops {
+        for (at, op) in program.ops.iter().enumerate() {
             let inputs = self.inputs(op)?;
             if let Some(turns) = &self.lines.turns {
                 turns.take(self.device);
+            }
+            if let Some(next) = program.taken_up_after(at) {
+                self.crew.ahead(next)?;
             }
             let ways = program.ways(op);
             let ran = self.crew.run(op, ways.len(), inputs)?;

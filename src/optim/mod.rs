@@ -68,6 +68,24 @@ impl Optimizer {
         self
     }
 
+    /// Whether what is remembered of parameters (Adam's means, say) is in the host's
+    /// memory between steps; not, unless this is called.
+    ///
+    /// On a GPU it is in page-locked memory then. At a step it comes and goes on side
+    /// streams, a window of parameters at a time: while one window is updated, the next
+    /// one's comes, and that of the one before leaves. No number changes, and checkpoints
+    /// are the same. On the CPU it is a copy, and saves nothing.
+    #[must_use]
+    pub fn offload(mut self, offload: bool) -> Self {
+        self.groups.set_offload(offload);
+        self
+    }
+
+    /// As [`Optimizer::offload`] was told.
+    pub(crate) fn offloads(&self) -> bool {
+        self.groups.offload()
+    }
+
     /// The group that a parameter of this name belongs to; `None`: it is updated
     /// as [`Optimizer::new`] was told.
     pub fn group_of(&self, name: &str) -> Option<usize> {

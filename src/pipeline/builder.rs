@@ -42,6 +42,7 @@ pub struct PipelineBuilder {
     numbers: Option<(bool, bool)>,
     forbid_host_waits: bool,
     offload: Vec<usize>,
+    offload_at_least: Bytes,
 }
 
 impl PipelineBuilder {
@@ -65,6 +66,7 @@ impl PipelineBuilder {
             numbers: None,
             forbid_host_waits: false,
             offload: Vec::new(),
+            offload_at_least: Bytes(256 << 10),
         }
     }
 

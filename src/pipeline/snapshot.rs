@@ -71,9 +71,10 @@ impl Pipeline {
     /// there and fits.
     pub(crate) fn put(&mut self, optimizer: &Optimizer, all: Vec<Portable>) -> Result<(), Error> {
         let (id, alive) = (optimizer.id(), optimizer.alive());
+        let offload = optimizer.offloads();
         let all = Arc::new(Mutex::new(all));
         self.engine
-            .on_each(move |_, stage| stage.adopt_portable(id, &alive, &all))?;
+            .on_each(move |_, stage| stage.adopt_portable(id, (&alive, offload), &all))?;
         Ok(())
     }
 

@@ -11,12 +11,19 @@ mod support;
 
 mod harness;
 mod memory;
+mod offload;
 mod parity;
 mod steps;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let tests = [parity::tests(), memory::tests(), steps::tests()].concat();
+    let tests = [
+        parity::tests(),
+        memory::tests(),
+        offload::tests(),
+        steps::tests(),
+    ]
+    .concat();
     harness::run(&tests)
 }

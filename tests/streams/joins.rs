@@ -11,7 +11,7 @@ use crate::support::everywhere::{plain_linear, with_linear};
 use crate::support::{batch, cpus, cross_entropy, single_threaded};
 
 /// Three layers, the second of which fails when it is run for this time.
-fn failing_at(time: usize) -> Sequential {
+pub(crate) fn failing_at(time: usize) -> Sequential {
     let runs = Arc::new(AtomicUsize::new(0));
     let model = plain_linear(Sequential::new(), "one");
     let model = with_linear(model, "two", move |x, linear, _| {

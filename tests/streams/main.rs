@@ -10,6 +10,7 @@ mod support;
 mod broken;
 mod joins;
 mod offload;
+mod optimizer;
 mod random;
 mod schedules;
 mod setup;

@@ -1,12 +1,14 @@
-//! What recomputing stages keep may be in the host's memory meanwhile.
+//! What stages keep for their backwards may be in the host's memory meanwhile.
 
-use gpipe::partitioner::ScheduleKind;
+use gpipe::partitioner::{Bytes, ScheduleKind};
 use gpipe::streams::Recorder;
-use gpipe::{Pipeline, PipelineBuilder, Recompute};
+use gpipe::{Pipeline, PipelineBuilder, Recompute, Sequential};
 
-use crate::setup::{Numbers, train};
+use crate::joins::failing_at;
+use crate::setup::{Numbers, Setup, train};
+use crate::support::everywhere::{plain_linear, with_linear};
 use crate::support::models::{self, Model};
-use crate::support::{assert_same_bits, cpus};
+use crate::support::{assert_same_bits, batch, cpus, cross_entropy};
 
 fn builder(model: &Model, schedule: ScheduleKind, recompute: Recompute) -> PipelineBuilder {
     Pipeline::builder(model.sequential())
@@ -14,6 +16,7 @@ fn builder(model: &Model, schedule: ScheduleKind, recompute: Recompute) -> Pipel
         .schedule(schedule)
         .micro_batches(4)
         .recompute(recompute)
+        .offload_at_least(Bytes(1))
         .threads_per_stage(1)
         .seed(5)
 }
@@ -29,11 +32,12 @@ fn no_number_changes_and_copies_are_waited_for() {
         let by_layer = (0..model.parts.len()).map(|layer| layer % 2 == 0).collect();
         let recomputes = [
             Recompute::Always,
+            Recompute::Never,
             Recompute::ExceptLast,
             Recompute::Layers(by_layer),
         ];
         for (turn, recompute) in recomputes.into_iter().enumerate() {
-            let schedule = [ScheduleKind::OneFOneB, ScheduleKind::ZbH1][turn % 2];
+            let schedule = [ScheduleKind::GPipe, ScheduleKind::ZbH1][turn / 2];
             let case = format!("{} {schedule} {recompute}", model.name);
             let build = || builder(&model, schedule, recompute.clone());
             let plain = train(&mut build().build().unwrap(), &model);
@@ -43,34 +47,188 @@ fn no_number_changes_and_copies_are_waited_for() {
                 let recorder = Recorder::new(&[Some(0), Some(1)]);
                 let pipe = build().offload(offload).record_streams(&recorder).build();
                 same(&plain, &train(&mut pipe.unwrap(), &model), &case);
+                let summary = recorder
+                    .check()
+                    .unwrap_or_else(|wrong| panic!("{case}: {wrong}"));
                 (0..8).for_each(|seed| recorder.play(seed).unwrap());
-                let summary = recorder.check().unwrap();
                 assert_eq!(summary.host_waits, 0, "{case}");
                 summary.copies
             };
             assert!(copies(&[0, 1]) > copies(&[1]), "{case}");
-            assert!(copies(&[1]) > copies(&[]), "{case}");
+            // Of ZB-H1 the last stage takes up directly what it has made.
+            let moves = copies(&[1]) > copies(&[]);
+            assert_eq!(moves, schedule == ScheduleKind::GPipe, "{case}");
+        }
+    }
+}
+
+/// With stages that recompute and such that do not side by side.
+#[test]
+fn no_number_changes_under_any_schedule() {
+    let model = models::unet();
+    let mut seen = 0;
+    for schedule in ScheduleKind::ALL {
+        for (turn, places) in [
+            vec![Some(0), Some(1)],
+            vec![Some(0); 2],
+            vec![None, Some(0)],
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let chunks = schedule.default_chunks();
+            let stages: Vec<usize> = (0..2 * chunks).collect();
+            let setup = Setup {
+                schedule,
+                chunks,
+                micro_batches: 4,
+                recompute: Recompute::Stages(stages.iter().map(|s| (s + turn) % 3 == 0).collect()),
+                places,
+            };
+            if !setup.exists(model.parts.len()) {
+                continue;
+            }
+            seen += 1;
+            let case = format!("{setup:?}");
+            let plain = train(&mut setup.pipeline(&model, None), &model);
+            let recorder = Recorder::new(&setup.places);
+            let offloading = setup
+                .builder(&model, Some(&recorder))
+                .offload(&stages)
+                .offload_at_least(Bytes(1));
+            same(
+                &plain,
+                &train(&mut offloading.build().unwrap(), &model),
+                &case,
+            );
+            let checked = recorder.check();
+            assert!(checked.is_ok(), "{case}: {checked:?}");
+            for seed in 0..4 {
+                assert_eq!(recorder.play(seed), Ok(()), "{case}, clock {seed}");
+            }
+        }
+    }
+    assert!(seen >= 15, "{seen}");
+}
+
+#[test]
+fn nothing_that_keeps_what_moves_in_order_can_be_left_out() {
+    let model = models::mlp();
+    let waits = |offload: &[usize]| {
+        let recorder = Recorder::new(&[Some(0), Some(1)]);
+        let builder = builder(&model, ScheduleKind::GPipe, Recompute::Never).offload(offload);
+        train(
+            &mut builder.record_streams(&recorder).build().unwrap(),
+            &model,
+        );
+        let broken = (0..).map_while(|index| recorder.without(index));
+        let told = broken.filter_map(|broken| broken.check().err());
+        told.map(|wrong| wrong.to_string()).collect::<Vec<_>>()
+    };
+    let (with, without) = (waits(&[0, 1]), waits(&[]));
+    assert!(with.len() > without.len());
+    // The wait for what came back, and that for what left before its memory is free.
+    let came_back = "what was kept on the host, in stream";
+    assert!(with.iter().any(|wrong| wrong.starts_with(came_back)));
+    assert!(!without.iter().any(|wrong| wrong.starts_with(came_back)));
+    let freed = |all: &[String]| all.iter().filter(|w| w.contains("was freed")).count();
+    assert!(freed(&with) > freed(&without));
+}
+
+#[test]
+fn small_pieces_stay() {
+    let model = models::mlp();
+    let copies = |least| {
+        let recorder = Recorder::new(&[Some(0), Some(1)]);
+        let builder = builder(&model, ScheduleKind::GPipe, Recompute::Never)
+            .offload(&[0, 1])
+            .offload_at_least(Bytes(least))
+            .record_streams(&recorder);
+        train(&mut builder.build().unwrap(), &model);
+        recorder.check().unwrap().copies
+    };
+    assert!(copies(1) > copies(256 << 10));
+}
+
+/// Where every forward is followed by its own backward, nothing moves.
+#[test]
+fn what_is_taken_up_directly_stays() {
+    let model = models::mlp();
+    let copies = |stages: &[usize]| {
+        let recorder = Recorder::new(&[Some(0), Some(1)]);
+        let builder = builder(&model, ScheduleKind::OneFOneB, Recompute::Never)
+            .offload(stages)
+            .record_streams(&recorder);
+        train(&mut builder.build().unwrap(), &model);
+        recorder.check().unwrap().copies
+    };
+    assert_eq!(copies(&[1]), copies(&[]));
+    assert!(copies(&[0]) > copies(&[]));
+}
+
+/// Three layers, the second of which changes in place what the first has saved.
+fn spoiling() -> Sequential {
+    let model = plain_linear(Sequential::new(), "in");
+    let model = with_linear(model, "spoils", |x, linear, _| {
+        let saved = x.apply(linear).exp();
+        let out = &saved * 2.0;
+        let _ = saved.shallow_clone().g_mul_scalar_(3.0);
+        Ok(out)
+    });
+    plain_linear(model, "out")
+}
+
+#[test]
+fn a_change_in_place_of_what_was_saved_is_an_error_as_ever() {
+    let (x, y) = batch(&[6, 8], 6);
+    let message = |offload: &[usize]| {
+        let mut pipe = Pipeline::builder(spoiling())
+            .devices(&cpus(1))
+            .micro_batches(2)
+            .schedule(ScheduleKind::GPipe)
+            .offload(offload)
+            .offload_at_least(Bytes(1))
+            .build()
+            .unwrap();
+        let error = pipe.train_step(&x, &y, cross_entropy).unwrap_err();
+        error.to_string()
+    };
+    for message in [message(&[]), message(&[0])] {
+        for part in [
+            "layer `spoils`",
+            "modified by an inplace operation",
+            "is at version 1",
+        ] {
+            assert!(message.contains(part), "{message}");
         }
     }
 }
 
 #[test]
-fn stages_that_keep_everything_cannot_offload() {
+fn a_step_that_fails_leaves_the_streams_in_order() {
+    let (x, y) = batch(&[6, 8], 6);
+    for time in [2, 4, 7] {
+        let recorder = Recorder::new(&[Some(0), Some(1)]);
+        let mut pipe = Pipeline::builder(failing_at(time))
+            .devices(&cpus(2))
+            .micro_batches(4)
+            .schedule(ScheduleKind::GPipe)
+            .offload(&[0, 1])
+            .offload_at_least(Bytes(1))
+            .record_streams(&recorder)
+            .build()
+            .unwrap();
+        let steps = (0..3).map(|_| pipe.train_step(&x, &y, cross_entropy).is_err());
+        assert_eq!(steps.filter(|failed| *failed).count(), 1, "run {time}");
+        recorder.check().unwrap();
+        (0..8).for_each(|seed| recorder.play(seed).unwrap());
+    }
+}
+
+#[test]
+fn only_stages_that_there_are_can_offload() {
     let model = models::mlp();
-    let build = |stages: &[usize]| {
-        let builder = builder(
-            &model,
-            ScheduleKind::GPipe,
-            Recompute::Stages(vec![true, false]),
-        );
-        builder.offload(stages).build().map(drop)
-    };
-    build(&[0]).unwrap();
-    let message = build(&[1]).unwrap_err().to_string();
-    assert!(
-        message.contains("stage 1 is to offload, but recomputes nothing"),
-        "{message}"
-    );
-    let message = build(&[2]).unwrap_err().to_string();
+    let built = builder(&model, ScheduleKind::GPipe, Recompute::Never).offload(&[2]);
+    let message = built.build().unwrap_err().to_string();
     assert!(message.contains("but there are 2"), "{message}");
 }

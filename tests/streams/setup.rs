@@ -3,7 +3,7 @@
 use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::streams::Recorder;
 use gpipe::tch::Tensor;
-use gpipe::{AdamW, Optimizer, Pipeline, Recompute};
+use gpipe::{AdamW, Optimizer, Pipeline, PipelineBuilder, Recompute};
 
 use crate::support::models::Model;
 use crate::support::{cpus, single_threaded, snapshot};
@@ -32,6 +32,10 @@ impl Setup {
     }
 
     pub(crate) fn pipeline(&self, model: &Model, recorder: Option<&Recorder>) -> Pipeline {
+        self.builder(model, recorder).build().unwrap()
+    }
+
+    pub(crate) fn builder(&self, model: &Model, recorder: Option<&Recorder>) -> PipelineBuilder {
         let builder = Pipeline::builder(model.sequential())
             .devices(&cpus(self.places.len()))
             .schedule(self.schedule)
@@ -40,11 +44,10 @@ impl Setup {
             .recompute(self.recompute.clone())
             .threads_per_stage(1)
             .seed(5);
-        let builder = match recorder {
+        match recorder {
             Some(recorder) => builder.record_streams(recorder),
             None => builder,
-        };
-        builder.build().unwrap()
+        }
     }
 
     /// Two training steps with their updates, and what was recorded.

@@ -16,6 +16,10 @@ pub struct StageMemory {
     /// What a micro-batch keeps from its F to its backward: all activations, or
     /// only the stage's inputs when the rest is recomputed.
     pub activation: Bytes,
+    /// How much of `activation` is in the host's memory meanwhile: gone when the device's
+    /// action after the F is over, and back when the one before the R or backward
+    /// begins. Nothing leaves where that is the device's next action after the F.
+    pub offloaded: Bytes,
     /// What a recompute brings back, from R (or, without an R of its own, from the
     /// start of the backward) to the end of the backward.
     pub recomputed: Bytes,

@@ -54,6 +54,12 @@ impl Kind {
         matches!(self, Self::Backward | Self::BackwardInput)
     }
 
+    /// Whether the action takes up what the micro-batch's forward has left on the stage
+    /// (R, B, I).
+    pub const fn takes_up(self) -> bool {
+        matches!(self, Self::Recompute | Self::Backward | Self::BackwardInput)
+    }
+
     /// Whether the action adds to the gradients of the weights, and so is the
     /// last one of its micro-batch on the stage (B, W).
     pub const fn accumulates(self) -> bool {

@@ -23,6 +23,7 @@ pub mod one_f_one_b;
 mod pictures;
 mod placement;
 mod recompute;
+mod trips;
 pub mod v_half;
 pub mod v_min;
 mod vee;
@@ -36,6 +37,7 @@ pub use csv::{CsvError, CsvFormat};
 pub use error::ScheduleError;
 pub use kind::ScheduleKind;
 pub use placement::Placement;
+pub use trips::Trip;
 
 use crate::check::{CheckError, CheckedSchedule, check};
 use crate::ids::DeviceId;

@@ -3,10 +3,10 @@
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::{DeviceId, StageId};
-use crate::schedule::{Action, Kind, Schedule};
+use crate::schedule::{Action, Kind, Schedule, Trip};
 use crate::timeline::{Span, Timeline};
 use crate::units::{Bytes, Micros};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// The memory that a device uses from a point in time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,7 @@ pub(super) fn levels(
     let mut taken = taken(schedule, costs, timeline, device)
         .into_iter()
         .peekable();
+    let trips = Trips::new(schedule, costs, device);
     for span in timeline.spans_on(device) {
         while let Some((time, gone)) = taken.next_if(|&(time, _)| time < span.start) {
             bytes = bytes - gone;
@@ -55,13 +56,14 @@ pub(super) fn levels(
         let apart = recomputed.contains(&span.action.with(Kind::Recompute));
         let change = change(costs, span.action, apart, schedule.is_training());
         let working = costs.memory(span.action.stage).working;
-        bytes += change.takes;
+        let (comes, leaves) = trips.of(span.action);
+        bytes += change.takes + comes;
         set(span.start, bytes + working);
         while let Some((time, gone)) = taken.next_if(|&(time, _)| time < span.end) {
             bytes = bytes - gone;
             set(time, bytes + working);
         }
-        bytes = bytes - change.gives + sent(costs, span.action);
+        bytes = bytes - change.gives - leaves + sent(costs, span.action);
         bytes += gradients.made(costs, span.action);
         set(span.end, bytes);
     }
@@ -118,18 +120,63 @@ pub(super) fn stage_peaks(schedule: &CheckedSchedule, costs: &Costs) -> Vec<Byte
     let mut peaks = levels.clone();
     for (device, actions) in plan.iter() {
         let recomputed = recomputed(plan, device);
+        let trips = Trips::new(schedule, costs, device);
         for &action in actions {
             let apart = recomputed.contains(&action.with(Kind::Recompute));
             let change = change(costs, action, apart, schedule.is_training());
             let stage = action.stage.index();
             let working = costs.memory(action.stage).working;
+            let Trip { comes, gone } = trips.by_action(action);
+            if let Some((coming, _)) = comes {
+                let coming = coming.index();
+                levels[coming] += costs.memory(StageId(coming)).offloaded;
+                peaks[coming] = peaks[coming].max(levels[coming]);
+            }
             levels[stage] += change.takes;
             peaks[stage] = peaks[stage].max(levels[stage] + working);
             levels[stage] = levels[stage] - change.gives + gradients.made(costs, action);
+            if let Some((gone, _)) = gone {
+                let offloaded = costs.memory(gone).offloaded;
+                levels[gone.index()] = levels[gone.index()] - offloaded;
+            }
             peaks[stage] = peaks[stage].max(levels[stage]);
         }
     }
     peaks
+}
+
+/// What moves between a device and the host's memory.
+struct Trips<'a> {
+    costs: &'a Costs,
+    trips: HashMap<Action, Trip>,
+}
+
+impl<'a> Trips<'a> {
+    fn new(schedule: &CheckedSchedule, costs: &'a Costs, device: DeviceId) -> Self {
+        let stages = schedule.stages_on(device).into_iter();
+        let mut offloaded = stages.map(|stage| costs.memory(stage).offloaded);
+        let trips = if schedule.is_training() && offloaded.any(|bytes| bytes != Bytes::ZERO) {
+            let plan = schedule.schedule();
+            let list = plan.actions(device).iter().copied();
+            list.zip(plan.trips(device)).collect()
+        } else {
+            HashMap::new()
+        };
+        Self { costs, trips }
+    }
+
+    fn by_action(&self, action: Action) -> Trip {
+        self.trips.get(&action).copied().unwrap_or_default()
+    }
+
+    /// The bytes that come while the action runs, and that are gone when it is over.
+    fn of(&self, action: Action) -> (Bytes, Bytes) {
+        let bytes = |of: Option<(StageId, _)>| {
+            of.map_or(Bytes::ZERO, |(stage, _)| self.costs.memory(stage).offloaded)
+        };
+        let Trip { comes, gone } = self.by_action(action);
+        (bytes(comes), bytes(gone))
+    }
 }
 
 /// What a stage takes when a step begins.

@@ -1,6 +1,6 @@
 //! What can be chosen about devices: streams, memory, numbers.
 
-use gpipe_partitioner::{Bytes, LayerId, Partition, StageId};
+use gpipe_partitioner::{Bytes, LayerId, Partition};
 use tch::Device;
 
 use super::PipelineBuilder;
@@ -47,13 +47,23 @@ impl PipelineBuilder {
         self
     }
 
-    /// The stages, by number, that keep what they recompute from (their inputs, or those
-    /// of each layer) in the host's memory between forward and backward. On a GPU it goes
-    /// and comes on side streams, through page-locked memory; on the CPU it is a copy. No
-    /// number changes. Such a stage recomputes in full or in part.
+    /// The stages, by number, that keep in the host's memory, between forward and
+    /// backward, what autograd saves, and where layers recompute, what they recompute
+    /// from. On a GPU it goes and comes on side streams, through page-locked memory; on
+    /// the CPU it is a copy. No number changes. Parameters and buffers stay, and so does a
+    /// micro-batch whose backward is what the device does next; what comes back does so
+    /// while the device runs the action before, one micro-batch at most.
     #[must_use]
     pub fn offload(mut self, stages: &[usize]) -> Self {
         self.offload = stages.to_vec();
+        self
+    }
+
+    /// Memory of fewer bytes stays on the device all the same; 256 KiB by default, about
+    /// what a link moves in the time that a copy takes to begin.
+    #[must_use]
+    pub fn offload_at_least(mut self, bytes: Bytes) -> Self {
+        self.offload_at_least = bytes;
         self
     }
 
@@ -91,13 +101,6 @@ impl PipelineBuilder {
             if stage >= stages {
                 return Err(Error::Settings(format!(
                     "stage {stage} is to offload, but there are {stages}, numbered from 0"
-                )));
-            }
-            let layers = partition.range(StageId(stage));
-            if !self.recompute.touches(stage, &layers) {
-                return Err(Error::Settings(format!(
-                    "stage {stage} is to offload, but recomputes nothing: what is kept in the \
-                     host's memory is what it recomputes from (set `recompute` for it)"
                 )));
             }
         }
@@ -213,7 +216,7 @@ pub(super) fn route(
     Route {
         forward: next.chain(leaving.map(|s| place(of(s.to)))).collect(),
         backward: before.chain(coming.map(|s| place(of(s.from)))).collect(),
-        offload: false,
+        offload: None,
     }
 }
 

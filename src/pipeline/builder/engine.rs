@@ -44,7 +44,7 @@ impl PipelineBuilder {
                 .map(|stage| StageSpec {
                     books: books[number].clone(),
                     route: Route {
-                        offload: self.offload.contains(&stage),
+                        offload: (self.offload.contains(&stage)).then_some(self.offload_at_least.0),
                         ..route(stage, partition, &places, skips)
                     },
                     ..self.spec(stage, partition, device, skips)
@@ -54,12 +54,14 @@ impl PipelineBuilder {
                 let (place, joint) = (all.places[number], Arc::clone(&all.joints[number]));
                 (all.layer.clone(), place, joint)
             });
+            let elsewhere = books[number].as_ref().and_then(Books::elsewhere);
             let build = move || {
                 torch::prepare_thread(device, threads)?;
-                let lane = Rc::new(match &streams {
+                let lane = match &streams {
                     Some((layer, place, joint)) => Lane::open(layer, *place, joint)?,
                     None => Lane::host(),
-                });
+                };
+                let lane = Rc::new(lane.charging(elsewhere));
                 let stages = specs.iter();
                 let stages = stages
                     .map(|spec| Ok((StageId(spec.number), TorchStage::build(spec, &lane)?)))

@@ -17,6 +17,7 @@ mod memory;
 mod optim;
 mod random;
 mod runtime;
+mod saved;
 mod streams;
 mod weightless;
 
@@ -29,6 +30,7 @@ pub(crate) use memory::*;
 pub(crate) use optim::*;
 pub(crate) use random::*;
 pub(crate) use runtime::*;
+pub(crate) use saved::*;
 pub(crate) use streams::*;
 pub(crate) use weightless::*;
 

@@ -28,6 +28,12 @@ unsafe extern "C" {
         freed: extern "C" fn(*mut c_void, u64),
         out: *mut TensorPtr,
     ) -> c_int;
+    fn gp_watch(
+        tensor: TensorPtr,
+        log: *mut c_void,
+        number: u64,
+        freed: extern "C" fn(*mut c_void, u64),
+    ) -> c_int;
 }
 
 /// A new stream of a CUDA device, by its id.
@@ -157,14 +163,7 @@ pub(crate) fn watched_copy<W: Watcher>(
     watcher: &Arc<W>,
     number: u64,
 ) -> Result<Tensor> {
-    extern "C" fn freed<W: Watcher>(log: *mut c_void, number: u64) {
-        // SAFETY: `log` is what `into_raw` gave for this copy, and this is its one end.
-        let watcher = unsafe { Arc::from_raw(log.cast_const().cast::<W>()) };
-        watcher.freed(number);
-    }
-    let log = Arc::into_raw(Arc::clone(watcher))
-        .cast_mut()
-        .cast::<c_void>();
+    let log = as_log(watcher);
     let mut out = ptr::null_mut();
     // SAFETY: the tensor is alive; `log` is handed over to the copy, which gives it to
     // `freed` once; `out` is a new tensor on success.
@@ -179,6 +178,25 @@ pub(crate) fn watched_copy<W: Watcher>(
         own(out)
     }
     .ok_or_else(|| TorchError::new("a copy gave no tensor"))
+}
+
+/// Tells the watcher of the end of a tensor's memory, whoever else has handles to it.
+pub(crate) fn watch<W: Watcher>(tensor: &Tensor, watcher: &Arc<W>, number: u64) -> Result<()> {
+    let log = as_log(watcher);
+    // SAFETY: the tensor is alive; `log` is handed over to its memory, which gives it to
+    // `freed` once.
+    check(unsafe { gp_watch(lend(tensor), log, number, freed::<W>) })
+}
+
+/// A handle that [`freed`] will take back.
+fn as_log<W: Watcher>(watcher: &Arc<W>) -> *mut c_void {
+    Arc::into_raw(Arc::clone(watcher)).cast_mut().cast()
+}
+
+extern "C" fn freed<W: Watcher>(log: *mut c_void, number: u64) {
+    // SAFETY: `log` is what `into_raw` gave for this memory, and this is its one end.
+    let watcher = unsafe { Arc::from_raw(log.cast_const().cast::<W>()) };
+    watcher.freed(number);
 }
 
 fn index(device: usize) -> c_int {

@@ -12,7 +12,8 @@ type Predicate = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 #[derive(Debug, Clone)]
 pub(crate) struct Groups {
     default: OptimizerKind,
-    groups: Vec<Group>,
+    others: Vec<Group>,
+    offload: bool,
 }
 
 #[derive(Clone)]
@@ -25,13 +26,25 @@ struct Group {
 
 impl Groups {
     pub(crate) fn new(default: OptimizerKind) -> Self {
-        let groups = Vec::new();
-        Self { default, groups }
+        Self {
+            default,
+            others: Vec::new(),
+            offload: false,
+        }
+    }
+
+    /// Whether what is remembered is in the host's memory between steps.
+    pub(crate) fn offload(&self) -> bool {
+        self.offload
+    }
+
+    pub(crate) fn set_offload(&mut self, offload: bool) {
+        self.offload = offload;
     }
 
     pub(crate) fn push(&mut self, matches: Predicate, kind: OptimizerKind) {
         let share = kind.lr() / self.default.lr();
-        self.groups.push(Group {
+        self.others.push(Group {
             matches,
             kind,
             share: share.is_finite().then_some(share),
@@ -40,11 +53,11 @@ impl Groups {
 
     /// The first group that the parameter belongs to; none: the default's.
     pub(crate) fn of(&self, name: &str) -> Option<usize> {
-        self.groups.iter().position(|group| (group.matches)(name))
+        self.others.iter().position(|group| (group.matches)(name))
     }
 
     pub(crate) fn kind(&self, group: Option<usize>) -> &OptimizerKind {
-        let own = group.and_then(|group| self.groups.get(group));
+        let own = group.and_then(|group| self.others.get(group));
         own.map_or(&self.default, |group| &group.kind)
     }
 
@@ -59,13 +72,13 @@ impl Groups {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.groups.len()
+        self.others.len()
     }
 
     /// Sets the default's learning rate; each group's keeps its share of it.
     pub(crate) fn set_lr(&mut self, lr: f64) {
         self.default.set_lr(lr);
-        for group in &mut self.groups {
+        for group in &mut self.others {
             if let Some(share) = group.share {
                 group.kind.set_lr(lr * share);
             }
@@ -80,7 +93,7 @@ impl Groups {
         self.default
             .check()
             .map_err(|why| format!("the optimizer's {why}"))?;
-        self.groups
+        self.others
             .iter()
             .enumerate()
             .try_for_each(|(number, group)| {

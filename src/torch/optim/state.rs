@@ -1,5 +1,6 @@
 //! Updates of one stage's parameters, through libtorch's fused kernels.
 
+mod away;
 mod portable;
 
 use tch::{Kind, Tensor};
@@ -7,12 +8,15 @@ use tch::{Kind, Tensor};
 use super::{AdamW, Groups, OptimizerKind, Sgd};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, AdamNumbers, SgdNumbers};
+use crate::torch::streams::Lane;
 pub(crate) use portable::Parts;
 
 /// What an optimizer remembers of each parameter of one stage.
 #[derive(Debug, Default)]
 pub(crate) struct OptimizerState {
     slots: Vec<Option<Slot>>,
+    /// Of which parameters it is in the host's memory.
+    away: Vec<bool>,
 }
 
 /// What is remembered of one parameter, of its shape and type.
@@ -54,19 +58,52 @@ impl OptimizerState {
         &mut self,
         groups: &Groups,
         parameters: &[(String, Tensor)],
+        lane: &Lane,
         found: Option<&Tensor>,
     ) -> Result<(), TorchError> {
         self.slots.resize_with(parameters.len(), || None);
-        for batch in batches(groups, parameters)? {
-            match groups.kind(batch.group) {
-                OptimizerKind::Adam(adam) => {
-                    self.adam(&adam.moments(), false, &batch.chosen, found)?
-                }
-                OptimizerKind::AdamW(adamw) => self.adam(adamw, true, &batch.chosen, found)?,
-                OptimizerKind::Sgd(sgd) => self.sgd(sgd, &batch.chosen, found)?,
+        self.away.resize(parameters.len(), false);
+        let batches = batches(groups, parameters)?;
+        if !groups.offload() && !self.any_away() {
+            let update = |batch: &Batch| self.update(groups.kind(batch.group), &batch.chosen, found);
+            return batches.iter().try_for_each(update);
+        }
+        let windows = batches.iter().flat_map(|batch| {
+            let kind = groups.kind(batch.group);
+            away::windows(&batch.chosen)
+                .into_iter()
+                .map(move |window| (kind, window))
+        });
+        let mut windows = windows.peekable();
+        let mut coming = match windows.peek() {
+            Some((_, first)) => Some(self.come(first, lane)?),
+            None => None,
+        };
+        while let (Some((kind, window)), Some(arriving)) = (windows.next(), coming.take()) {
+            self.arrive(arriving, lane)?;
+            if let Some((_, next)) = windows.peek() {
+                coming = Some(self.come(next, lane)?);
+            }
+            self.update(kind, window, found)?;
+            if groups.offload() {
+                let places: Vec<usize> = window.iter().map(|one| one.place).collect();
+                self.leave(&places, lane)?;
             }
         }
-        Ok(())
+        lane.stowed()
+    }
+
+    fn update(
+        &mut self,
+        kind: &OptimizerKind,
+        chosen: &[Chosen],
+        found: Option<&Tensor>,
+    ) -> Result<(), TorchError> {
+        match kind {
+            OptimizerKind::Adam(adam) => self.adam(&adam.moments(), false, chosen, found),
+            OptimizerKind::AdamW(adamw) => self.adam(adamw, true, chosen, found),
+            OptimizerKind::Sgd(sgd) => self.sgd(sgd, chosen, found),
+        }
     }
 
     /// Adam's update; `decoupled` is whether weights decay by themselves, as in `AdamW`.
@@ -263,7 +300,7 @@ mod tests {
         let mut state = OptimizerState::default();
         for step in 0..5 {
             give_gradients(parameters, step);
-            state.step(groups, parameters, None).unwrap();
+            state.step(groups, parameters, &Lane::host(), None).unwrap();
         }
         state
     }
@@ -319,7 +356,7 @@ mod tests {
             give_gradients(&own, 5);
             ffi::set_grad(&own[1].1, None).unwrap();
             let _ = own[2].1.set_requires_grad(false);
-            state.step(&groups, &own, None).unwrap();
+            state.step(&groups, &own, &Lane::host(), None).unwrap();
             assert!(!own[0].1.equal(&before[0].1));
             let left_alone = ["unused", "frozen"];
             assert_same(&subset(&own, &left_alone), &subset(&before, &left_alone));
@@ -341,14 +378,20 @@ mod tests {
             weight_decay: 0.0,
             ..MOMENTUM
         };
-        state.step(&Groups::new(plain.into()), &own, None).unwrap();
+        state
+            .step(&Groups::new(plain.into()), &own, &Lane::host(), None)
+            .unwrap();
         let expected = tch::no_grad(|| before - grad * 0.2);
         assert!(own[0].1.allclose(&expected, 1e-6, 1e-7, false));
         let slower = AdamW { lr: 0.01, ..BASE };
         give_gradients(&own, 6);
-        state.step(&Groups::new(slower.into()), &own, None).unwrap();
+        state
+            .step(&Groups::new(slower.into()), &own, &Lane::host(), None)
+            .unwrap();
         give_gradients(&own, 7);
-        state.step(&Groups::new(BASE.into()), &own, None).unwrap();
+        state
+            .step(&Groups::new(BASE.into()), &own, &Lane::host(), None)
+            .unwrap();
         let Some(Slot::AdamW { steps, .. }) = &state.slots[0] else {
             panic!("not AdamW's state");
         };
@@ -380,7 +423,7 @@ mod tests {
         let own = parameters(&["embed.weight"]);
         let grad = own[0].1.detach().to_sparse_sparse_dim(1);
         ffi::set_grad(&own[0].1, Some(&grad)).unwrap();
-        let error = OptimizerState::default().step(&Groups::new(BASE.into()), &own, None);
+        let error = OptimizerState::default().step(&Groups::new(BASE.into()), &own, &Lane::host(), None);
         let message = error.unwrap_err().to_string();
         assert!(message.contains("`embed.weight` is sparse"), "{message}");
     }

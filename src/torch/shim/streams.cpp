@@ -139,3 +139,26 @@ GP_API int gp_watched_copy(const at::Tensor* tensor, void* log, uint64_t number,
     *out = new at::Tensor(std::move(view));
   });
 }
+
+// Has the end of a tensor's memory told as that of a watched copy. Whoever else has the
+// memory keeps it.
+GP_API int gp_watch(const at::Tensor* tensor, void* log, uint64_t number,
+                    void (*freed)(void*, uint64_t)) {
+  return gpipe::guarded([&] {
+    auto storage = tensor->storage();
+    struct Watched {
+      at::DataPtr memory;
+      void* log;
+      uint64_t number;
+      void (*freed)(void*, uint64_t);
+    };
+    auto* watched = new Watched{at::DataPtr(), log, number, freed};
+    auto wrapper = at::DataPtr(storage.mutable_data(), watched,
+                               [](void* context) {
+                                 std::unique_ptr<Watched> own(static_cast<Watched*>(context));
+                                 own->freed(own->log, own->number);
+                               },
+                               storage.device());
+    watched->memory = storage.set_data_ptr(std::move(wrapper));
+  });
+}

@@ -62,13 +62,9 @@ impl TorchStage {
     ) -> anyhow::Result<Vec<Held>> {
         let mut kept = Vec::new();
         for (number, held) in segments.into_iter().enumerate().rev() {
-            let mut live = match held {
-                Held::Live(live) => live,
-                Held::Inputs(inputs) => self.recompute(number, &inputs, pass)?,
-                Held::Stowed(stowed) => {
-                    let inputs = self.fetch(stowed)?;
-                    self.recompute(number, &inputs, pass)?
-                }
+            let mut live = match self.inputs(held)? {
+                Ok(inputs) => self.recompute(number, &inputs, pass)?,
+                Err(live) => live,
             };
             *main = self.go_back(&mut live, half, std::mem::take(main), transit)?;
             if half == Half::Input {
@@ -110,10 +106,8 @@ impl TorchStage {
         // Segments before it wait for their turn: together they would take the
         // memory that recomputing saves.
         if let Some(number) = flight.segments.iter().rposition(kept) {
-            let inputs = match flight.segments.remove(number) {
-                Held::Inputs(inputs) => inputs,
-                Held::Stowed(stowed) => self.fetch(stowed)?,
-                Held::Live(_) => anyhow::bail!("a segment that is kept is not to be recomputed"),
+            let Ok(inputs) = self.inputs(flight.segments.remove(number))? else {
+                anyhow::bail!("a segment that is kept is not to be recomputed");
             };
             let live = self.recompute(number, &inputs, again(micro, settings))?;
             flight.segments.insert(number, Held::Live(live));
@@ -135,6 +129,7 @@ impl TorchStage {
         grads: Vec<Option<Tensor>>,
         transit: &mut Transit,
     ) -> anyhow::Result<Vec<Option<Tensor>>> {
+        self.present(live)?;
         let done = live.backward(half, grads, transit);
         self.blame(live, done)
     }
@@ -206,5 +201,6 @@ fn again(micro: MicroId, settings: &StepSettings) -> Pass<'_> {
         settings,
         recomputing: true,
         again: false,
+        stows: None,
     }
 }

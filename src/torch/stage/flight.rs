@@ -4,9 +4,10 @@ use std::collections::HashMap;
 
 use tch::Tensor;
 
-use super::stow::Stowed;
+use super::stow::{Saved, Stowed};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Graph, Sink};
+use crate::torch::streams::Coming;
 use crate::torch::values::Values;
 
 /// Values (or gradients) of skips on their way, by the skips' numbers.
@@ -29,7 +30,9 @@ pub(super) enum Held {
     /// What it needs to compute them again.
     Inputs(Inputs),
     /// The same in the host's memory.
-    Stowed(Stowed),
+    Stowed(Stowed<Values>),
+    /// The same on its way back.
+    Coming(Stowed<Coming>),
 }
 
 /// What a segment is given, and keeps where it recomputes.
@@ -80,6 +83,8 @@ pub(super) struct Live {
     skip_sinks: Vec<(usize, Option<Sink>)>,
     /// The skips whose values are the graph's first roots; its outputs are the rest.
     pub(super) outgoing: Vec<usize>,
+    /// What autograd has saved, where that is in the host's memory meanwhile.
+    pub(super) saved: Option<Saved>,
 }
 
 /// Which part of the backward.
@@ -98,6 +103,7 @@ impl Live {
             sinks: Vec::new(),
             skip_sinks: Vec::new(),
             outgoing: Vec::new(),
+            saved: None,
         })
     }
 

@@ -21,6 +21,9 @@ pub(super) struct Pass<'a> {
     pub(super) recomputing: bool,
     /// Whether the same inputs will be needed for another run.
     pub(super) again: bool,
+    /// Whether what autograd saves goes to the host's memory, in pieces of at least so
+    /// many bytes.
+    pub(super) stows: Option<u64>,
 }
 
 impl TorchStage {
@@ -37,6 +40,7 @@ impl TorchStage {
             settings,
             recomputing: false,
             again: false,
+            stows: self.stows(micro),
         };
         let redo = self.recompute.applies(micro, settings.mode.micro_batches());
         let mut flight = Flight::default();
@@ -49,6 +53,7 @@ impl TorchStage {
             // by it), so that a run without one may differ in the last bits.
             let run = Pass {
                 again: redo,
+                stows: pass.stows.filter(|_| !redo),
                 ..pass
             };
             let passed = self.run_segment(Which::Segment(number), &inputs, true, run)?;
@@ -57,10 +62,9 @@ impl TorchStage {
                 Some(live) if !redo => (passed.outputs, Held::Live(live)),
                 _ => {
                     let outputs = passed.outputs.try_map(|tensor| hand_over(&tensor))?;
-                    let held = if self.route.offload {
-                        Held::Stowed(self.stow(inputs)?)
-                    } else {
-                        Held::Inputs(inputs)
+                    let held = match pass.stows {
+                        Some(least) => self.stow(inputs, least)?,
+                        None => Held::Inputs(inputs),
                     };
                     (outputs, held)
                 }
@@ -89,6 +93,7 @@ impl TorchStage {
             settings,
             recomputing: false,
             again: false,
+            stows: None,
         };
         let inputs = self.whole.take_inputs(values, &mut transit);
         let passed = self.run_segment(Which::Whole, &inputs, false, pass)?;
@@ -178,8 +183,10 @@ impl TorchStage {
             (live, outputs)
         };
         let autocast = self.precision.scope(self.device)?;
+        let shelf = Self::saves_loss(live, targets)?;
         let loss = loss.loss(&outputs, targets)?;
-        drop(autocast);
+        drop((shelf, autocast));
+        self.sweep(live)?;
         let share = shares.get(pass.micro.index()).copied().unwrap_or_default();
         let weight = loss.weight.unwrap_or(share) * pass.settings.mode.loss_scale();
         live.graph.loss(&loss.value, weight, self.scale.as_ref())?;

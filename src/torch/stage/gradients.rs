@@ -42,7 +42,7 @@ impl TorchStage {
         let _charged = self.ledger.as_ref().and_then(Ledger::charge);
         let new = || (Weak::clone(alive), OptimizerState::default());
         let (_, state) = self.optimizers.entry(id).or_insert_with(new);
-        state.step(groups, &self.parameters, found.as_ref())?;
+        state.step(groups, &self.parameters, &self.lane, found.as_ref())?;
         self.execute_verdict()
     }
 

@@ -23,6 +23,9 @@ pub(crate) struct Books {
     meter: Arc<Mutex<Meter>>,
     /// On a CUDA device none: its allocator does not know stages.
     account: Option<Account>,
+    /// What stages of the CPU keep elsewhere; that of CUDA devices is in memory that
+    /// their allocator has nothing to do with.
+    elsewhere: Option<Account>,
 }
 
 /// A step's bytes of activations on a stage or device.
@@ -52,6 +55,9 @@ pub(crate) struct Page {
 pub(crate) struct Ledger {
     device: Arc<Mutex<Meter>>,
     stage: Option<(Account, Meter)>,
+    /// Bytes that the present forward has sent to the host, and the most that one has.
+    leaving: u64,
+    offloaded: u64,
     /// The stage's gradients of parameters as of now.
     gradients: i64,
     /// By kind of action, the most that one left more than it found.
@@ -80,6 +86,10 @@ impl TorchStage {
             let gradients = grads.filter(Tensor::defined).map(|grad| bytes_of(&grad));
             ledger.close(kind, action, gradients.sum::<u64>() as i64)?;
         }
+        self.lane.acted()?;
+        if let Some(ledger) = &mut self.ledger {
+            ledger.settle()?;
+        }
         Ok(result)
     }
 
@@ -103,7 +113,17 @@ impl Books {
             None => Gauge::Device(device),
         };
         let meter = Arc::new(Mutex::new(Meter::new(gauge)));
-        Ok(Self { meter, account })
+        let elsewhere = account.as_ref().map(|_| Account::new()).transpose()?;
+        Ok(Self {
+            meter,
+            account,
+            elsewhere,
+        })
+    }
+
+    /// Who is charged with what the device's stages keep on the host.
+    pub(crate) fn elsewhere(&self) -> Option<Account> {
+        self.elsewhere.clone()
     }
 
     pub(crate) fn ledger(&self) -> Result<Ledger, TorchError> {
@@ -118,6 +138,8 @@ impl Books {
         Ok(Ledger {
             device: Arc::clone(&self.meter),
             stage,
+            leaving: 0,
+            offloaded: 0,
             gradients: 0,
             growth: [None; Kind::ALL.len()],
         })
@@ -130,10 +152,19 @@ impl Ledger {
         self.stage.as_ref().map(|(account, _)| account.enter())
     }
 
+    /// So many bytes leave for the host. What a stage of the CPU was sent is on the
+    /// sender's account.
+    pub(super) fn leaves(&mut self, bytes: u64, foreign: bool) {
+        if !(foreign && self.stage.is_some()) {
+            self.leaving += bytes;
+        }
+    }
+
     /// A step begins; the stage has no gradients of it yet.
     pub(super) fn begin(&mut self) -> Result<(), TorchError> {
         self.gradients = 0;
         self.growth = [None; Kind::ALL.len()];
+        (self.leaving, self.offloaded) = (0, 0);
         self.meters(Meter::begin)?;
         Ok(())
     }
@@ -162,6 +193,13 @@ impl Ledger {
         let level = self.meters(|meter| meter.close(more))?;
         let growth = &mut self.growth[kind as usize];
         *growth = (*growth).max(Some(level - before));
+        self.offloaded = self.offloaded.max(std::mem::take(&mut self.leaving));
+        Ok(())
+    }
+
+    /// What has left is let go of, as far as it is after the action.
+    pub(super) fn settle(&mut self) -> Result<(), TorchError> {
+        self.meters(Meter::settle)?;
         Ok(())
     }
 
@@ -184,6 +222,7 @@ impl Ledger {
         let kept = growth(Kind::BackwardInput).map(|more| activation + recomputed + more);
         StageMemory {
             activation: bytes(activation),
+            offloaded: Bytes(self.offloaded),
             recomputed: bytes(recomputed),
             kept_for_weight: kept.map(bytes),
             ..StageMemory::default()
@@ -249,6 +288,11 @@ impl Meter {
         self.peak = self.peak.max(peak - self.begin - self.gradients);
         self.total = self.total.max(peak);
         self.gradients += gradients;
+        self.level()
+    }
+
+    /// Between two actions.
+    fn settle(&mut self) -> Result<i64, TorchError> {
         let level = self.level()?;
         self.held = self.held.max(level);
         Ok(level)

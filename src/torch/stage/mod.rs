@@ -96,6 +96,8 @@ pub(crate) struct TorchStage {
     /// Handles to the same, by layer.
     layer_buffers: Vec<Vec<Tensor>>,
     flights: HashMap<MicroId, Flight>,
+    /// The micro-batch whose backward the device does directly after its forward.
+    directly: Option<MicroId>,
     settings: Option<Arc<StepSettings>>,
     /// Gradients that earlier steps left: set aside so that a failed step can
     /// give them back, and so that this step's can be scaled alone.
@@ -165,6 +167,7 @@ impl TorchStage {
             buffers: by_layer.into_iter().flatten().collect(),
             layer_buffers,
             flights: HashMap::new(),
+            directly: None,
             settings: None,
             held: Vec::new(),
             next: 0,
@@ -308,6 +311,12 @@ impl Stage for TorchStage {
         Ok(())
     }
 
+    fn ahead(&mut self, next: Action) -> anyhow::Result<()> {
+        self.running = Running::Nothing;
+        let begun = super::caught(|| Ok(self.bring_back_for(next)?));
+        begun.map_err(|error| OutOfMemory::explain(self.device, error))
+    }
+
     fn run(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
         self.measured(action.kind, |stage| {
             let done = super::caught(|| stage.run_action(action, inputs));
@@ -322,6 +331,7 @@ impl Stage for TorchStage {
         let settings = self.settings.take();
         self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
         self.running = Running::Nothing;
+        self.lane.stowed()?;
         Ok(self.lane.end()?)
     }
 
@@ -329,6 +339,9 @@ impl Stage for TorchStage {
         self.settings = None;
         self.running = Running::Nothing;
         self.flights.clear();
+        self.directly = None;
+        // Nobody is left to tell.
+        let _ = self.lane.stowed();
         self.undo_step();
     }
 

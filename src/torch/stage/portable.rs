@@ -35,6 +35,7 @@ impl TorchStage {
     /// Copies, in the host's memory, of all that training goes on from.
     pub(crate) fn portable(&mut self, optimizer: u64) -> anyhow::Result<Vec<Portable>> {
         self.settle()?;
+        self.lane.put_away_by_now()?;
         let mut all = Vec::new();
         let mut add = |role, name: &str, tensor: &Tensor| -> anyhow::Result<()> {
             let copied = host_copy(tensor).map_err(|error| {
@@ -73,11 +74,12 @@ impl TorchStage {
     }
 
     /// Takes what belongs to this stage out of `all` and goes on from it. Types and
-    /// shapes have been checked.
+    /// shapes have been checked. `alive` is whether the optimizer still is, and `offload`
+    /// whether it keeps what it remembers on the host.
     pub(crate) fn adopt_portable(
         &mut self,
         optimizer: u64,
-        alive: &Weak<()>,
+        (alive, offload): (&Weak<()>, bool),
         all: &Mutex<Vec<Portable>>,
     ) -> anyhow::Result<()> {
         let places: HashMap<&str, usize> = (self.parameters.iter().enumerate())
@@ -111,9 +113,10 @@ impl TorchStage {
         let new = || (Weak::clone(alive), OptimizerState::default());
         let (_, state) = self.optimizers.entry(optimizer).or_insert_with(new);
         for (place, parts) in remembered {
-            state.remember(place, &self.parameters[place].1, &parts)?;
+            let host = offload.then_some(&*self.lane);
+            state.remember(place, &self.parameters[place].1, &parts, host)?;
         }
-        Ok(())
+        Ok(self.lane.stowed()?)
     }
 
     /// Draws random numbers as a model does that was built with this seed.

@@ -127,7 +127,7 @@ impl TorchStage {
             .map(|tensor| Ok((tensor.shallow_clone(), ffi::changes(tensor)?)))
             .collect::<Result<_, TorchError>>()?;
         let passed = if graph {
-            self.with_graph(which, seen, pass, writes, &mut stashed)?
+            self.with_graph(which, (seen, copies), pass, writes, &mut stashed)?
         } else {
             let _no_grad = tch::no_grad_guard();
             self.without_graph(which, seen, pass, writes, &mut stashed)?
@@ -149,12 +149,16 @@ impl TorchStage {
     fn with_graph(
         &mut self,
         which: Which,
-        inputs: Inputs,
+        (inputs, copies): (Inputs, bool),
         pass: Pass<'_>,
         writes: Writes,
         stashed: &mut Watched,
     ) -> anyhow::Result<Passed> {
         let mut live = Live::new()?;
+        live.saved = match pass.stows {
+            Some(least) => Some(self.shelf(&inputs, copies, least)?),
+            None => None,
+        };
         let main = live.enter(inputs.main)?;
         let mut transit = Transit::new();
         for (skip, value) in inputs.skips {
@@ -166,8 +170,7 @@ impl TorchStage {
             stashed,
             copy_stashes: writes.stashes,
         };
-        let graph = Some(&mut live.graph);
-        let mut outputs = self.run_layers(layers, main, &mut run, pass, graph)?;
+        let mut outputs = self.run_layers(layers, main, &mut run, pass, Some(&mut live))?;
         let segment = self.segment(which);
         let mut skips = Vec::with_capacity(segment.outgoing.len());
         for &skip in &segment.outgoing {
@@ -221,15 +224,19 @@ impl TorchStage {
         mut values: Values,
         run: &mut Run<'_>,
         pass: Pass<'_>,
-        mut graph: Option<&mut Graph>,
+        mut live: Option<&mut Live>,
     ) -> anyhow::Result<Values> {
         for number in layers {
             self.running = Running::Layer(number);
+            let saved = live.as_ref().and_then(|live| live.saved.as_ref());
+            let shelf = saved.map(|saved| saved.shelf.enter());
             values = self.run_layer(number, values, run, pass)?;
-            if let Some(graph) = graph.as_deref_mut() {
+            drop(shelf);
+            if let Some(live) = live.as_deref_mut() {
                 values
                     .present()
-                    .try_for_each(|output| graph.mark(output, number))?;
+                    .try_for_each(|output| live.graph.mark(output, number))?;
+                self.sweep(live)?;
             }
         }
         self.running = Running::Nothing;

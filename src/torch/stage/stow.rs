@@ -1,45 +1,237 @@
-//! What a stage that recomputes keeps of a micro-batch, in the host's memory.
+//! What a stage keeps of a micro-batch, in the host's memory meanwhile.
 //!
-//! On an accelerator it leaves on a side stream while the next action computes, into
-//! page-locked memory, and comes back on another when its backward begins.
+//! A segment that recomputes keeps its inputs, the others what autograd saves in their
+//! forward. On an accelerator it leaves on a side stream as soon as it is made, into
+//! page-locked memory, and comes back on another while the device runs the action before
+//! the one that uses it.
 
+use gpipe_partitioner::{Action, Kind, MicroId};
 use tch::Tensor;
 
 use super::TorchStage;
-use super::flight::Inputs;
+use super::flight::{Flight, Held, Inputs, Live};
 use crate::torch::error::TorchError;
-use crate::torch::streams::Parcel;
+use crate::torch::ffi::{Shelf, ShelfScope};
+use crate::torch::sequential::bytes;
+use crate::torch::streams::Coming;
 use crate::torch::values::Values;
 
 /// A segment's inputs, elsewhere.
 #[derive(Debug)]
-pub(super) struct Stowed {
+pub(super) struct Stowed<T> {
     /// The main values, then one a skip.
-    parcel: Parcel,
+    values: T,
     skips: Vec<usize>,
 }
 
+/// What autograd has saved in a segment's forward.
+#[derive(Debug)]
+pub(super) struct Saved {
+    pub(super) shelf: Shelf,
+    /// How many pieces have been seen to.
+    swept: usize,
+    /// The pieces that are on their way back.
+    coming: Option<(Vec<usize>, Coming)>,
+}
+
 impl TorchStage {
-    /// Sends a segment's inputs to the host's memory.
-    pub(super) fn stow(&self, inputs: Inputs) -> Result<Stowed, TorchError> {
+    /// Whether what the forward to come leaves goes to the host, in pieces of at least so
+    /// many bytes. It stays where the micro-batch's backward is what the device does next.
+    pub(super) fn stows(&mut self, micro: MicroId) -> Option<u64> {
+        let stays = self.directly.take() == Some(micro);
+        self.route.offload.filter(|_| !stays)
+    }
+
+    /// Sends a segment's inputs to the host's memory; not if they are small.
+    pub(super) fn stow(&mut self, inputs: Inputs, least: u64) -> Result<Held, TorchError> {
+        let size: u64 = inputs.tensors().map(bytes).sum();
+        if size < least {
+            return Ok(Held::Inputs(inputs));
+        }
         let skips = inputs.skips.iter().map(|(skip, _)| *skip).collect();
         let skipping = inputs.skips.into_iter().map(|(_, value)| value);
-        let values: Values = inputs.main.into_iter().chain(skipping).collect();
-        Ok(Stowed {
-            parcel: self.lane.stow(values)?,
+        let values: Vec<Option<Tensor>> = inputs.main.into_iter().chain(skipping).collect();
+        let present = values.iter().flatten();
+        // From another stage, as far as anybody here knows.
+        let sources = present.map(|value| (value.shallow_clone(), true)).collect();
+        let mut copies = self.put_away(sources)?.into_iter();
+        let away = values.into_iter().map(|value| value.and(copies.next()));
+        Ok(Held::Stowed(Stowed {
+            values: away.collect(),
             skips,
+        }))
+    }
+
+    /// Begins to bring them back.
+    fn fetch(&self, stowed: Stowed<Values>) -> Result<Stowed<Coming>, TorchError> {
+        Ok(Stowed {
+            values: self.lane.bring_back(stowed.values)?,
+            skips: stowed.skips,
         })
     }
 
-    /// Brings them back.
-    pub(super) fn fetch(&self, stowed: Stowed) -> Result<Inputs, TorchError> {
-        let values = self.lane.receive(stowed.parcel)?;
-        self.lane.reads(values.present());
+    /// What a segment recomputes from; none where it does not.
+    pub(super) fn inputs(&self, held: Held) -> Result<Result<Inputs, Live>, TorchError> {
+        let Stowed { values, skips } = match held {
+            Held::Live(live) => return Ok(Err(live)),
+            Held::Inputs(inputs) => return Ok(Ok(inputs)),
+            Held::Stowed(stowed) => self.fetch(stowed)?,
+            Held::Coming(stowed) => stowed,
+        };
+        let values = self.lane.back(values)?;
         let mut values: Vec<Option<Tensor>> = values.into_iter().collect();
-        let skipping = values.split_off(values.len() - stowed.skips.len());
-        Ok(Inputs {
+        let skipping = values.split_off(values.len() - skips.len());
+        Ok(Ok(Inputs {
             main: values.into_iter().collect(),
-            skips: stowed.skips.into_iter().zip(skipping).collect(),
+            skips: skips.into_iter().zip(skipping).collect(),
+        }))
+    }
+
+    /// A shelf for what the forward of a segment saves that is run with these inputs, or
+    /// copies of its own.
+    pub(super) fn shelf(
+        &self,
+        inputs: &Inputs,
+        copies: bool,
+        least: u64,
+    ) -> Result<Saved, TorchError> {
+        let shelf = Shelf::new(self.device, least)?;
+        let all = [&self.parameters, &self.replicas, &self.buffers];
+        for (_, tensor) in all.into_iter().flatten() {
+            shelf.stays(tensor)?;
+        }
+        if !copies {
+            inputs
+                .tensors()
+                .try_for_each(|input| shelf.foreign(input))?;
+        }
+        Ok(Saved {
+            shelf,
+            swept: 0,
+            coming: None,
         })
+    }
+
+    /// What the loss function saves goes to the shelf of the segment before it, if that
+    /// has one; but the caller's targets stay.
+    pub(super) fn saves_loss<'a>(
+        live: &'a Live,
+        targets: &Values,
+    ) -> Result<Option<ShelfScope<'a>>, TorchError> {
+        let Some(saved) = &live.saved else {
+            return Ok(None);
+        };
+        targets
+            .present()
+            .try_for_each(|target| saved.shelf.stays(target))?;
+        Ok(Some(saved.shelf.enter()))
+    }
+
+    /// Sends to the host what has been saved since the last time.
+    pub(super) fn sweep(&mut self, live: &mut Live) -> Result<(), TorchError> {
+        let Some(saved) = &mut live.saved else {
+            return Ok(());
+        };
+        let (mut numbers, mut pieces) = (Vec::new(), Vec::new());
+        for number in saved.swept..saved.shelf.len() {
+            if let Some(piece) = saved.shelf.here(number)? {
+                numbers.push(number);
+                pieces.push(piece);
+            }
+        }
+        saved.swept = saved.shelf.len();
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let copies = self.put_away(pieces)?;
+        let shelf = &saved.shelf;
+        numbers
+            .into_iter()
+            .zip(&copies)
+            .try_for_each(|(number, copy)| shelf.put_away(number, copy))
+    }
+
+    fn put_away(&mut self, sources: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
+        if let Some(ledger) = &mut self.ledger {
+            for (tensor, foreign) in &sources {
+                ledger.leaves(bytes(tensor), *foreign);
+            }
+        }
+        self.lane.put_away(sources)
+    }
+
+    /// What autograd has saved is where the stage computes, from now on.
+    pub(super) fn present(&self, live: &mut Live) -> Result<(), TorchError> {
+        let Some(saved) = &mut live.saved else {
+            return Ok(());
+        };
+        self.fetch_saved(saved)?;
+        let Some((numbers, coming)) = saved.coming.take() else {
+            return Ok(());
+        };
+        let values = self.lane.back(coming)?;
+        numbers
+            .into_iter()
+            .zip(values.present())
+            .try_for_each(|(number, value)| saved.shelf.bring_back(number, value))
+    }
+
+    fn fetch_saved(&self, saved: &mut Saved) -> Result<(), TorchError> {
+        if saved.coming.is_some() {
+            return Ok(());
+        }
+        let (mut numbers, mut pieces) = (Vec::new(), Vec::new());
+        for number in 0..saved.shelf.len() {
+            if let Some(piece) = saved.shelf.away(number)? {
+                numbers.push(number);
+                pieces.push(piece);
+            }
+        }
+        if !pieces.is_empty() {
+            let coming = self.lane.bring_back(pieces.into_iter().collect())?;
+            saved.coming = Some((numbers, coming));
+        }
+        Ok(())
+    }
+
+    /// What an action will use that the device runs after the next one.
+    pub(super) fn bring_back_for(&mut self, next: Action) -> Result<(), TorchError> {
+        if self.route.offload.is_none() {
+            return Ok(());
+        }
+        let Some(mut flight) = self.flights.remove(&next.micro) else {
+            self.directly = Some(next.micro);
+            return Ok(());
+        };
+        let charged = self.ledger.as_ref().and_then(super::Ledger::charge);
+        let coming = self.coming(&mut flight, next.kind);
+        drop(charged);
+        self.flights.insert(next.micro, flight);
+        coming
+    }
+
+    fn coming(&self, flight: &mut Flight, kind: Kind) -> Result<(), TorchError> {
+        let kept = |held: &Held| !matches!(held, Held::Live(_));
+        let only = (kind == Kind::Recompute).then(|| flight.segments.iter().rposition(kept));
+        let segments = std::mem::take(&mut flight.segments);
+        for (number, held) in segments.into_iter().enumerate() {
+            let wanted = only.is_none_or(|only| only == Some(number));
+            flight.segments.push(match held {
+                Held::Stowed(stowed) if wanted => Held::Coming(self.fetch(stowed)?),
+                Held::Live(mut live) if wanted => {
+                    if let Some(saved) = &mut live.saved {
+                        self.fetch_saved(saved)?;
+                    }
+                    Held::Live(live)
+                }
+                held => held,
+            });
+        }
+        if let Some(saved) = flight.loss.as_mut().and_then(|live| live.saved.as_mut())
+            && only.is_none()
+        {
+            self.fetch_saved(saved)?;
+        }
+        Ok(())
     }
 }

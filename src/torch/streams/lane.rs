@@ -11,8 +11,9 @@ use tch::Tensor;
 use super::fork::{Fork, Joint};
 use super::layer::{Event, Layer, Place, Stream};
 use super::parcel::Parcel;
+use super::stow::Leaving;
 use crate::torch::error::TorchError;
-use crate::torch::ffi;
+use crate::torch::memory::Account;
 use crate::torch::values::Values;
 
 /// Where what a stage sends goes, in the order of its edges; none is the caller.
@@ -22,26 +23,33 @@ pub(crate) struct Route {
     pub(crate) forward: Vec<Option<Place>>,
     /// The gradients of its inputs, then a skip each.
     pub(crate) backward: Vec<Option<Place>>,
-    /// Whether what recomputing segments keep goes to the host's memory meanwhile.
-    pub(crate) offload: bool,
+    /// Where what it keeps for its backwards goes to the host's memory meanwhile: pieces
+    /// of at least so many bytes.
+    pub(crate) offload: Option<u64>,
 }
 
 /// What a device's thread has of streams; a host's has none.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    layer: Option<Layer>,
-    home: Option<Home>,
+    pub(super) layer: Option<Layer>,
+    pub(super) home: Option<Home>,
+    pub(super) leaving: RefCell<Leaving>,
+    /// Who is charged with what the CPU's stages keep on the host.
+    pub(super) elsewhere: Option<Account>,
     joint: Arc<Joint>,
 }
 
 /// On an accelerator.
 #[derive(Debug)]
-struct Home {
-    device: usize,
-    main: Stream,
+pub(super) struct Home {
+    pub(super) device: usize,
+    pub(super) main: Stream,
     /// For copies from the host, and to other places.
     arriving: Stream,
     leaving: Stream,
+    /// For what is kept for backwards, on its way to the host and back.
+    pub(super) stowing: Stream,
+    pub(super) returning: Stream,
     /// For the far end of copies to other accelerators.
     far: RefCell<HashMap<usize, Stream>>,
 }
@@ -52,6 +60,8 @@ impl Lane {
         Self {
             layer: None,
             home: None,
+            leaving: RefCell::default(),
+            elsewhere: None,
             joint: Arc::default(),
         }
     }
@@ -69,11 +79,18 @@ impl Lane {
         Ok(Self {
             layer: Some(layer.clone()),
             home,
+            leaving: RefCell::default(),
+            elsewhere: None,
             joint: Arc::clone(joint),
         })
     }
 
-    fn place(&self) -> Place {
+    /// The same, with an account for what is kept on the host.
+    pub(crate) fn charging(self, elsewhere: Option<Account>) -> Self {
+        Self { elsewhere, ..self }
+    }
+
+    pub(super) fn place(&self) -> Place {
         let home = self.home.as_ref();
         home.map_or(Place::Host, |home| Place::Accelerator(home.device))
     }
@@ -163,27 +180,6 @@ impl Lane {
             .collect()
     }
 
-    /// Values on their way to the host's memory, for [`Lane::receive`] to bring back.
-    pub(crate) fn stow(&self, values: Values) -> Result<Parcel, TorchError> {
-        if let (Some(layer), Some(home)) = (&self.layer, &self.home) {
-            let here = layer.record(home.main)?;
-            return home.dispatch(layer, values, &here, Place::Host);
-        }
-        let copied = values.try_map(|tensor| -> Result<Tensor, TorchError> {
-            let copy = ffi::copy(&tensor.f_detach()?)?;
-            // One that overlaps itself is its own copy.
-            Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
-        });
-        Ok(Parcel::new(copied?, Place::Host, None))
-    }
-
-    /// Notes that what comes into the main stream next reads these.
-    pub(crate) fn reads<'a>(&self, tensors: impl Iterator<Item = &'a Tensor>) {
-        if let Some(layer) = &self.layer {
-            layer.reads("what was kept on the host", self.place(), tensors);
-        }
-    }
-
     /// What arrived, to be used by what comes into the main stream from now on.
     pub(crate) fn receive(&self, parcel: Parcel) -> Result<Values, TorchError> {
         let Parcel { values, at, ready } = parcel;
@@ -216,6 +212,8 @@ impl Home {
             main,
             arriving: layer.stream(device)?,
             leaving: layer.stream(device)?,
+            stowing: layer.stream(device)?,
+            returning: layer.stream(device)?,
             far: RefCell::default(),
         })
     }
@@ -231,6 +229,14 @@ impl Home {
     }
 
     /// Copies values to another place, once `done` is over (rule 2).
+    ///
+    /// The memory at the other end is taken here, by the sender, and not posted by the
+    /// receiver ahead of time: that would gain nothing. The host puts the copy into its
+    /// stream directly behind the work that makes the value, before that work is over
+    /// (unless the host is the slower one), so the copy waits for nothing but the event.
+    /// Taking the memory is a look into the allocator's cache, the least of what the host
+    /// does for a copy; and memory that is taken an action earlier is held for an action
+    /// longer, on each edge.
     fn dispatch(
         &self,
         layer: &Layer,
@@ -306,7 +312,7 @@ impl Home {
 }
 
 /// Does something with these streams as the current ones of their devices.
-fn within<T>(
+pub(super) fn within<T>(
     layer: &Layer,
     streams: &[Stream],
     body: impl FnOnce() -> Result<T, TorchError>,

@@ -187,6 +187,14 @@ impl Layer {
         }
     }
 
+    /// Notes memory that an action has made and that stays for its backward.
+    pub(crate) fn kept(&self, tensor: &Tensor, device: usize) -> Result<(), TorchError> {
+        match self {
+            Self::Recorder(recorder) => recorder.kept(tensor, device),
+            Self::Cuda => Ok(()),
+        }
+    }
+
     /// Notes that somebody reads on the current stream of an accelerator, or on the host.
     pub(crate) fn reads<'a>(
         &self,

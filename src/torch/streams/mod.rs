@@ -20,6 +20,14 @@
 //! 6. A step, and every other task of the stages, starts behind what is on the caller's
 //!    current streams, and what the caller does next comes behind it.
 //!
+//! 7. What a stage keeps for its backwards may be on the host meanwhile. It goes and
+//!    comes on two more side streams, and rule 4 holds by waiting instead of telling: what
+//!    has left is held until the main stream has waited for the copy, at the end of the
+//!    device's next action, and what comes back is copied behind what the main stream has
+//!    in it by then. So memory is free in the order in which the host works, however far
+//!    ahead of the device it is; the allocator would let go of what it was told of only
+//!    when it finds the other stream's event over.
+//!
 //! The CPU has no streams: there, nothing of this happens.
 
 mod fork;
@@ -27,6 +35,7 @@ mod lane;
 mod layer;
 mod parcel;
 mod recorder;
+mod stow;
 
 pub use recorder::{Disorder, Recorder, Summary};
 
@@ -34,3 +43,4 @@ pub(crate) use fork::{Fork, Joint, Left};
 pub(crate) use lane::{Lane, Route};
 pub(crate) use layer::{Event, Layer, Place};
 pub(crate) use parcel::Parcel;
+pub(crate) use stow::Coming;

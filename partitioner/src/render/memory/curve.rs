@@ -162,6 +162,7 @@ mod tests {
                 gradients: Bytes(amounts[1]),
                 optimizer: Bytes(amounts[2]),
                 activation: Bytes(amounts[3] + stage),
+                offloaded: Bytes(amounts[3] / 2),
                 recomputed: Bytes(amounts[4]),
                 kept_for_weight: None,
                 sent: Bytes(amounts[5]),

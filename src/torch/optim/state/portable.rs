@@ -9,6 +9,7 @@ use super::{OptimizerState, Slot};
 use crate::torch::copies::like;
 use crate::torch::error::TorchError;
 use crate::torch::optim::OptimizerKind;
+use crate::torch::streams::Lane;
 
 const MEAN: &str = "mean";
 const SQUARE: &str = "square";
@@ -32,7 +33,8 @@ impl OptimizerState {
         }
     }
 
-    /// Remembers these parts of the parameter at `place`, which [`check`] has passed.
+    /// Remembers these parts of the parameter at `place`, which [`check`] has passed; in
+    /// the host's memory if `host` says by what way.
     ///
     /// # Errors
     /// libtorch refuses.
@@ -41,10 +43,13 @@ impl OptimizerState {
         place: usize,
         parameter: &Tensor,
         parts: &Parts,
+        host: Option<&Lane>,
     ) -> Result<(), TorchError> {
         if self.slots.len() <= place {
             self.slots.resize_with(place + 1, || None);
+            self.away.resize(place + 1, false);
         }
+        self.away[place] = false;
         self.slots[place] = match (parts.get(MEAN), parts.get(SQUARE), parts.get(STEPS)) {
             (Some(mean), Some(square), Some(steps)) => Some(Slot::AdamW {
                 mean: like(parameter, mean)?,
@@ -56,7 +61,7 @@ impl OptimizerState {
                 None => None,
             },
         };
-        Ok(())
+        host.map_or(Ok(()), |lane| self.leave(&[place], lane))
     }
 }
 

@@ -224,6 +224,26 @@ impl Recorder {
         self.watched(tensor, |buffer| Entry::Made { buffer, stream })
     }
 
+    /// As [`made`](Self::made) for memory that others have handles to already; nothing
+    /// for memory that is known.
+    pub(super) fn kept(&self, tensor: &Tensor, device: usize) -> Result<(), TorchError> {
+        let stream = self.current(device);
+        let begin = address(tensor);
+        let bytes = crate::torch::tensor_bytes(tensor) as usize;
+        let buffer = {
+            let mut state = self.log.state.lock();
+            if bytes == 0 || state.buffer(begin).is_some() {
+                return Ok(());
+            }
+            state.buffers += 1;
+            let buffer = Buffer(state.buffers);
+            state.entries.push(Entry::Made { buffer, stream });
+            state.live.insert(begin, (begin + bytes, buffer));
+            buffer
+        };
+        ffi::watch(tensor, &self.log, buffer.0)
+    }
+
     pub(super) fn copy(
         &self,
         tensor: &Tensor,

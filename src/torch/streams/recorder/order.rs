@@ -63,7 +63,17 @@ struct Order {
     host: Clock,
     events: HashMap<u64, Clock>,
     blocks: HashMap<Buffer, Block>,
+    /// By stream, uses of memory that was freed there: whoever gets memory of the stream
+    /// next may get that.
+    pending: HashMap<Stream, Vec<Pending>>,
     summary: Summary,
+}
+
+/// A use that the allocator was not told of.
+#[derive(Debug)]
+struct Pending {
+    buffer: Buffer,
+    work: (Stream, u64),
 }
 
 pub(super) fn check(entries: &[Entry]) -> Result<Summary, Disorder> {
@@ -83,6 +93,7 @@ impl Order {
                 }
             }
             Entry::Made { buffer, stream } => {
+                self.takes_memory(*stream)?;
                 let number = self.clock(*stream).0.get(stream).copied();
                 let block = self.blocks.entry(*buffer).or_default();
                 block.home = Some(*stream);
@@ -117,7 +128,7 @@ impl Order {
             }
             Entry::Freed { buffer } => {
                 self.summary.freed += 1;
-                self.free(*buffer)?;
+                self.free(*buffer);
             }
         }
         Ok(())
@@ -141,6 +152,7 @@ impl Order {
     }
 
     fn work(&mut self, stream: Stream, what: &str, reads: &[Buffer]) -> Result<(), Disorder> {
+        self.takes_memory(stream)?;
         for buffer in reads {
             self.read(*buffer, stream, what)?;
         }
@@ -219,6 +231,9 @@ impl Order {
         if let Some(from) = from {
             self.read(from, on, "a copy")?;
         }
+        if let Some(writes) = writes {
+            self.takes_memory(writes)?;
+        }
         let work = self.next(on);
         if let Some(writes) = writes {
             let behind = self.clock(on).clone();
@@ -236,26 +251,37 @@ impl Order {
 
     /// The allocator may give the block out again to whoever works in its own stream
     /// next: all uses must be over by then, or have been told.
-    fn free(&mut self, buffer: Buffer) -> Result<(), Disorder> {
+    fn free(&mut self, buffer: Buffer) {
         let Some(block) = self.blocks.get_mut(&buffer) else {
-            return Ok(());
+            return;
         };
         block.freed = true;
         let Some(home) = block.home else {
             // libtorch's allocator of page-locked memory knows the copies itself.
-            return Ok(());
+            return;
         };
         let clock = self.streams.entry(home).or_default();
-        for work in &block.uses {
-            let (stream, _) = *work;
-            if !block.told.contains(&stream) && !clock.has_seen(*work) {
-                return Err(Disorder::new(format!(
-                    "block {} of stream {} of device {} is freed while stream {} of device {} \
-                     may be using it, and the allocator was not told",
-                    buffer.0, home.id, home.device, stream.id, stream.device
-                )));
-            }
-        }
-        Ok(())
+        let told = |work: &(Stream, u64)| block.told.contains(&work.0) || clock.has_seen(*work);
+        let untold = block.uses.iter().filter(|work| !told(work));
+        let pending = untold.map(|work| Pending {
+            buffer,
+            work: *work,
+        });
+        self.pending.entry(home).or_default().extend(pending);
+    }
+
+    /// Memory of a stream is given out.
+    fn takes_memory(&mut self, home: Stream) -> Result<(), Disorder> {
+        let clock = self.streams.entry(home).or_default();
+        let pending = self.pending.entry(home).or_default();
+        pending.retain(|use_| !clock.has_seen(use_.work));
+        let Some(Pending { buffer, work }) = pending.first() else {
+            return Ok(());
+        };
+        Err(Disorder::new(format!(
+            "block {} of stream {} of device {} was freed and may be given out again while \
+             stream {} of device {} is using it, and the allocator was not told",
+            buffer.0, home.id, home.device, work.0.id, work.0.device
+        )))
     }
 }

@@ -1,0 +1,128 @@
+//! What is kept for a backward, to the host's memory and back (rule 7).
+
+use tch::Tensor;
+
+use super::lane::{Lane, within};
+use super::layer::{Event, Place};
+use crate::torch::error::TorchError;
+use crate::torch::ffi;
+use crate::torch::memory::Account;
+use crate::torch::values::Values;
+
+/// Memory that is being copied to the host, held until nobody reads it any more.
+#[derive(Debug, Default)]
+pub(crate) struct Leaving {
+    /// Since the present action, and since the one before, whose copies end there.
+    now: Vec<Tensor>,
+    before: Vec<Tensor>,
+    copied: Option<Event>,
+}
+
+/// What was kept on the host, on its way back.
+#[derive(Debug)]
+pub(crate) struct Coming {
+    values: Values,
+    ready: Option<Event>,
+}
+
+impl Lane {
+    /// Copies to the host what the main stream has made by now; `foreign` tells of each
+    /// whether it is in another stream's memory. The device's next action ends before
+    /// the memory is free.
+    pub(crate) fn put_away(&self, tensors: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
+        let _elsewhere = self.elsewhere.as_ref().map(Account::enter);
+        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+            let copies = tensors.iter().map(|(tensor, _)| on_host(tensor)).collect();
+            let held = tensors.into_iter().map(|(tensor, _)| tensor);
+            self.leaving.borrow_mut().now.extend(held);
+            return copies;
+        };
+        for (tensor, foreign) in &tensors {
+            if !foreign {
+                layer.kept(tensor, home.device)?;
+            }
+        }
+        layer.wait(home.stowing, &layer.record(home.main)?)?;
+        within(layer, &[home.stowing], || {
+            let copy = |(tensor, foreign): (Tensor, bool)| {
+                let copy = layer.copy(&tensor, self.place(), Place::Host)?;
+                if foreign {
+                    layer.used_by(&tensor, home.stowing)?;
+                }
+                self.leaving.borrow_mut().now.push(tensor);
+                Ok(copy)
+            };
+            tensors.into_iter().map(copy).collect()
+        })
+    }
+
+    /// An action of the device is over: what left in the one before is let go of.
+    pub(crate) fn acted(&self) -> Result<(), TorchError> {
+        let mut leaving = self.leaving.borrow_mut();
+        let Leaving {
+            now,
+            before,
+            copied,
+        } = &mut *leaving;
+        if let (Some(layer), Some(home)) = (&self.layer, &self.home) {
+            if let Some(copied) = copied.take() {
+                layer.wait(home.main, &copied)?;
+            }
+            if !now.is_empty() {
+                *copied = Some(layer.record(home.stowing)?);
+            }
+        }
+        *before = std::mem::take(now);
+        Ok(())
+    }
+
+    /// A task is over, in whatever way: everything that left is let go of.
+    pub(crate) fn stowed(&self) -> Result<(), TorchError> {
+        self.acted()?;
+        self.acted()
+    }
+
+    /// The host waits until what was put away is there, to read it itself.
+    pub(crate) fn put_away_by_now(&self) -> Result<(), TorchError> {
+        match (&self.layer, &self.home) {
+            (Some(layer), Some(home)) => layer.finish(&layer.record(home.stowing)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins to bring back from the host what is going to be used by a later action.
+    pub(crate) fn bring_back(&self, values: Values) -> Result<Coming, TorchError> {
+        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+            let values = values.try_map(|tensor| on_host(&tensor))?;
+            let ready = None;
+            return Ok(Coming { values, ready });
+        };
+        // It may be leaving still.
+        layer.wait(home.returning, &layer.record(home.stowing)?)?;
+        layer.wait(home.returning, &layer.record(home.main)?)?;
+        let values = within(layer, &[home.returning], || {
+            values.try_map(|tensor| layer.copy(&tensor, Place::Host, self.place()))
+        })?;
+        let ready = Some(layer.record(home.returning)?);
+        Ok(Coming { values, ready })
+    }
+
+    /// What came back, for what comes into the main stream from now on.
+    pub(crate) fn back(&self, coming: Coming) -> Result<Values, TorchError> {
+        let Coming { values, ready } = coming;
+        if let (Some(layer), Some(home)) = (&self.layer, &self.home) {
+            if let Some(ready) = ready {
+                layer.wait(home.main, &ready)?;
+            }
+            layer.reads("what was kept on the host", self.place(), values.present());
+        }
+        Ok(values)
+    }
+}
+
+/// A copy in the host's memory of what is there already.
+fn on_host(tensor: &Tensor) -> Result<Tensor, TorchError> {
+    let copy = ffi::copy(&tensor.f_detach()?)?;
+    // One that overlaps itself is its own copy.
+    Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
+}

@@ -1,0 +1,126 @@
+//! What stages and optimizers keep in the host's memory meanwhile.
+
+use gpipe::memory::{of_device, reset_device_peak};
+use gpipe::partitioner::{Bytes, ScheduleKind};
+use gpipe::tch::{Device, Kind, Tensor, nn};
+use gpipe::{AdamW, Optimizer, Pipeline, PipelineBuilder, Recompute, Sequential};
+
+use crate::harness::Test;
+use crate::support::models::{self, Model};
+use crate::support::{assert_same_bits, cross_entropy, snapshot};
+
+const GPU: Device = Device::Cuda(0);
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        ("offload::no_number_changes", same_bits),
+        ("offload::the_host_waits_for_nothing", no_waits),
+        ("offload::what_is_away_is_not_on_the_device", less_memory),
+    ]
+}
+
+fn builder(model: &Model, schedule: ScheduleKind, recompute: &Recompute) -> PipelineBuilder {
+    Pipeline::builder(model.sequential())
+        .devices(&[GPU; 2])
+        .schedule(schedule)
+        .micro_batches(4)
+        .recompute(recompute.clone())
+        .offload_at_least(Bytes(1))
+        .deterministic(true)
+        .seed(5)
+}
+
+fn same_bits() {
+    let schedules = [
+        ScheduleKind::GPipe,
+        ScheduleKind::OneFOneB,
+        ScheduleKind::ZbH1,
+    ];
+    for model in [models::mlp(), models::unet(), models::transformer(0.2)] {
+        for schedule in schedules {
+            for recompute in [Recompute::Never, Recompute::ExceptLast] {
+                let train = |offload: bool| {
+                    let stages: &[usize] = if offload { &[0, 1] } else { &[] };
+                    let mut pipe = builder(&model, schedule, &recompute)
+                        .offload(stages)
+                        .build()
+                        .unwrap();
+                    let mut optimizer = Optimizer::new(AdamW::default()).offload(offload);
+                    let (x, y) = (model.batch)(8);
+                    for _ in 0..3 {
+                        pipe.train_step(&x, &y, model.loss).unwrap();
+                        optimizer.step(&mut pipe).unwrap();
+                    }
+                    snapshot(&mut pipe)
+                };
+                let case = format!("{} {schedule} {recompute}", model.name);
+                assert_same_bits(&train(false), &train(true), &case);
+            }
+        }
+    }
+}
+
+fn no_waits() {
+    let model = models::transformer(0.1);
+    let (x, y) = (model.batch)(8);
+    let build = |forbid| {
+        builder(&model, ScheduleKind::GPipe, &Recompute::Never)
+            .offload(&[0, 1])
+            .forbid_host_waits(forbid)
+            .build()
+            .unwrap()
+    };
+    build(false).train_step(&x, &y, model.loss).unwrap();
+    let mut pipe = build(true);
+    let mut optimizer = Optimizer::new(AdamW::default()).offload(true);
+    for _ in 0..3 {
+        pipe.train_step(&x, &y, model.loss).unwrap();
+        optimizer.step(&mut pipe).unwrap();
+    }
+}
+
+const SIDE: i64 = 1024;
+const LAYERS: usize = 8;
+
+fn wide() -> Sequential {
+    let layers = (0..LAYERS).fold(Sequential::new(), |model, number| {
+        model.layer(format!("wide.{number}"), |p| {
+            let linear = nn::linear(p, SIDE, SIDE, nn::LinearConfig::default());
+            nn::func(move |x: &Tensor| x.apply(&linear).gelu("none"))
+        })
+    });
+    layers.layer("head", |p| {
+        nn::linear(p, SIDE, 4, nn::LinearConfig::default())
+    })
+}
+
+/// The peak of a step, and what is there after it.
+fn memory(offload: bool) -> (u64, u64) {
+    let stages: &[usize] = if offload { &[0] } else { &[] };
+    let mut pipe = Pipeline::builder(wide())
+        .devices(&[GPU])
+        .schedule(ScheduleKind::GPipe)
+        .micro_batches(16)
+        .offload(stages)
+        .build()
+        .unwrap();
+    let mut optimizer = Optimizer::new(AdamW::default()).offload(offload);
+    let x = Tensor::ones([16 * 1024, SIDE], (Kind::Float, Device::Cpu));
+    let y = Tensor::zeros([16 * 1024], (Kind::Int64, Device::Cpu));
+    for _ in 0..2 {
+        reset_device_peak(GPU).unwrap();
+        pipe.train_step(&x, &y, cross_entropy).unwrap();
+        optimizer.step(&mut pipe).unwrap();
+    }
+    let memory = of_device(GPU).unwrap();
+    (memory.peak, memory.current)
+}
+
+fn less_memory() {
+    let ((peak, after), (least, away)) = (memory(false), memory(true));
+    // Two tensors a layer, of 4 MiB a micro-batch: all of 16 micro-batches, or of three.
+    let micro_batch = (LAYERS as u64) * 2 * 4 * (1024 * SIDE as u64);
+    assert!(least + 10 * micro_batch < peak, "{least} {peak}");
+    let moments = (LAYERS as u64) * 2 * 4 * (SIDE * SIDE) as u64;
+    assert!(away + moments * 9 / 10 < after, "{away} {after}");
+}
