@@ -75,4 +75,8 @@ impl Layer for Head {
         let normed: Tensor = inputs.into_one()?.apply(&self.norm);
         Ok(normed.f_linear(&self.project.ws, None::<Tensor>)?.into())
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }

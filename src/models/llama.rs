@@ -103,6 +103,10 @@ impl Layer for RmsNorm {
     fn forward(&self, inputs: Values, _ctx: &Context) -> anyhow::Result<Values> {
         Ok(self.apply(inputs.one()?)?.into())
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }
 
 /// Attention and a gated feed-forward net, each behind a norm and added to its input.
@@ -145,6 +149,10 @@ impl Layer for Block {
         let input = input.f_add(&attended)?;
         let fed = self.feed_forward(&self.post_norm.apply(&input)?)?;
         Ok(input.f_add(&fed)?.into())
+    }
+
+    fn replayable(&self) -> bool {
+        true
     }
 }
 

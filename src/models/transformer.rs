@@ -83,6 +83,10 @@ impl Layer for Embed {
         let sum = embedded.f_add(&positions(time, d_model, tokens.device())?)?;
         Ok(ctx.dropout(&sum, self.dropout)?.into())
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }
 
 /// Sines and cosines in turn of wavelengths from 2π to 10000 · 2π, `[time, d_model]`.
@@ -137,6 +141,10 @@ impl Layer for EncoderLayer {
         let fed = self.feed_forward(&input, ctx)?;
         let sum = input.f_add(&ctx.dropout(&fed, self.dropout)?)?;
         Ok(sum.apply(&self.norm_2).into())
+    }
+
+    fn replayable(&self) -> bool {
+        true
     }
 }
 

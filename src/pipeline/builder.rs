@@ -41,6 +41,7 @@ pub struct PipelineBuilder {
     numbers: Option<(bool, bool)>,
     forbid_host_waits: bool,
     offload: Vec<usize>,
+    cuda_graphs: bool,
 }
 
 impl PipelineBuilder {
@@ -64,6 +65,7 @@ impl PipelineBuilder {
             numbers: None,
             forbid_host_waits: false,
             offload: Vec::new(),
+            cuda_graphs: false,
         }
     }
 

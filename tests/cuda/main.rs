@@ -9,6 +9,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod graphs;
 mod harness;
 mod memory;
 mod parity;
@@ -17,6 +18,12 @@ mod steps;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let tests = [parity::tests(), memory::tests(), steps::tests()].concat();
+    let tests = [
+        parity::tests(),
+        memory::tests(),
+        steps::tests(),
+        graphs::tests(),
+    ]
+    .concat();
     harness::run(&tests)
 }

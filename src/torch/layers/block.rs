@@ -73,4 +73,8 @@ impl Layer for TransformerBlock {
         let fed = self.feed_forward(&input.apply(&self.norm_2))?;
         Ok(input.f_add(&ctx.dropout(&fed, self.dropout)?)?.into())
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }

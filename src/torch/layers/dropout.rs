@@ -19,4 +19,8 @@ impl Layer for Dropout {
     fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
         inputs.try_map(|tensor| ctx.dropout(&tensor, self.p))
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }

@@ -43,4 +43,8 @@ impl Layer for TokenEmbedding {
         let sum = tokens.f_add(&self.positions.f_narrow(0, 0, time)?)?;
         Ok(ctx.dropout(&sum, self.dropout)?.into())
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }

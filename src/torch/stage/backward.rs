@@ -6,6 +6,7 @@ use tch::Tensor;
 use super::flight::{Flight, Half, Held, Live, Transit};
 use super::forward::Pass;
 use super::gradients::finite;
+use super::graphs::Returned;
 use super::{Running, TorchStage};
 use crate::torch::step::StepSettings;
 use crate::torch::values::Values;
@@ -36,6 +37,7 @@ impl TorchStage {
         }
         let segments = std::mem::take(&mut flight.segments);
         let pass = again(micro, settings);
+        self.note_half(half, pass);
         if half == Half::Joint {
             self.in_turn(micro.index(), |stage| {
                 let kept = stage.go_through(segments, half, &mut main, &mut transit, pass)?;
@@ -63,6 +65,14 @@ impl TorchStage {
         let mut kept = Vec::new();
         for (number, held) in segments.into_iter().enumerate().rev() {
             let mut live = match held {
+                Held::Slot(slot) => match self.return_through(slot, half, main, transit, pass)? {
+                    Returned::Done(grads, rest) => {
+                        *main = grads;
+                        kept.extend(rest);
+                        continue;
+                    }
+                    Returned::Eager(live) => live,
+                },
                 Held::Live(live) => live,
                 Held::Inputs(inputs) => self.recompute(number, &inputs, pass)?,
                 Held::Stowed(stowed) => {
@@ -70,7 +80,8 @@ impl TorchStage {
                     self.recompute(number, &inputs, pass)?
                 }
             };
-            *main = self.go_back(&mut live, half, std::mem::take(main), transit)?;
+            let grads = std::mem::take(main);
+            *main = self.heeding(|stage| stage.go_back(&mut live, half, grads, transit))?;
             if half == Half::Input {
                 kept.push(Held::Live(live));
             }
@@ -87,11 +98,18 @@ impl TorchStage {
         let flight = self.take_flight(micro)?;
         self.in_turn(micro.index(), |stage| {
             for held in flight.segments {
-                let Held::Live(mut live) = held else {
-                    anyhow::bail!("micro-batch {micro} has no input pass behind it");
+                let mut live = match held {
+                    Held::Live(live) => live,
+                    Held::Slot(slot) => {
+                        stage.weigh_through(slot, again(micro, settings))?;
+                        continue;
+                    }
+                    _ => anyhow::bail!("micro-batch {micro} has no input pass behind it"),
                 };
-                let done = live.graph.backward_weight();
-                stage.blame(&live, done)?;
+                stage.heeding(|stage| {
+                    let done = live.graph.backward_weight();
+                    stage.blame(&live, done)
+                })?;
             }
             Ok(())
         })?;
@@ -106,14 +124,16 @@ impl TorchStage {
         settings: &StepSettings,
     ) -> anyhow::Result<Vec<Values>> {
         let mut flight = self.take_flight(micro)?;
-        let kept = |held: &Held| !matches!(held, Held::Live(_));
+        let kept = |held: &Held| !matches!(held, Held::Live(_) | Held::Slot(_));
         // Segments before it wait for their turn: together they would take the
         // memory that recomputing saves.
         if let Some(number) = flight.segments.iter().rposition(kept) {
             let inputs = match flight.segments.remove(number) {
                 Held::Inputs(inputs) => inputs,
                 Held::Stowed(stowed) => self.fetch(stowed)?,
-                Held::Live(_) => anyhow::bail!("a segment that is kept is not to be recomputed"),
+                Held::Live(_) | Held::Slot(_) => {
+                    anyhow::bail!("a segment that is kept is not to be recomputed")
+                }
             };
             let live = self.recompute(number, &inputs, again(micro, settings))?;
             flight.segments.insert(number, Held::Live(live));

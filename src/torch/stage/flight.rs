@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use tch::Tensor;
 
+use super::graphs::Slot;
 use super::stow::Stowed;
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Graph, Sink};
@@ -30,6 +31,8 @@ pub(super) enum Held {
     Inputs(Inputs),
     /// The same in the host's memory.
     Stowed(Stowed),
+    /// Graphs that have them.
+    Slot(Box<Slot>),
 }
 
 /// What a segment is given, and keeps where it recomputes.

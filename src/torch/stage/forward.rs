@@ -5,7 +5,8 @@ use tch::Tensor;
 
 use super::flight::{Flight, Held, Inputs, Live, Transit};
 use super::gradients::finite;
-use super::run::{add_roots, restore};
+use super::graphs::Start;
+use super::run::{add_roots, changed, restore, watch};
 use super::segment::Which;
 use super::{Running, TorchStage};
 use crate::torch::ffi::{self, RandomScope};
@@ -51,11 +52,20 @@ impl TorchStage {
                 again: redo,
                 ..pass
             };
-            let passed = self.run_segment(Which::Segment(number), &inputs, true, run)?;
+            let (passed, inputs) = match self.start(inputs, run)? {
+                Start::Replayed(passed, slot) => (passed, Err(slot)),
+                Start::Eager(inputs) => {
+                    let passed = self.heeding(|stage| {
+                        stage.run_segment(Which::Segment(number), &inputs, true, run)
+                    })?;
+                    (passed, Ok(inputs))
+                }
+            };
             transit.extend(passed.skips);
-            (values, held) = match passed.live {
-                Some(live) if !redo => (passed.outputs, Held::Live(live)),
-                _ => {
+            (values, held) = match (passed.live, inputs) {
+                (_, Err(slot)) => (passed.outputs, Held::Slot(slot)),
+                (Some(live), _) if !redo => (passed.outputs, Held::Live(live)),
+                (_, Ok(inputs)) => {
                     let outputs = passed.outputs.try_map(|tensor| hand_over(&tensor))?;
                     let held = if self.route.offload {
                         Held::Stowed(self.stow(inputs)?)
@@ -170,6 +180,7 @@ impl TorchStage {
         self.running = Running::Loss;
         let seed = rng::pass_seed(self.loss_seed, pass.settings.step, pass.micro.index());
         let _random = RandomScope::open(seed)?;
+        let apart = !matches!(flight.segments.last(), Some(Held::Live(_)));
         let (live, outputs) = if let Some(Held::Live(live)) = flight.segments.last_mut() {
             (live, outputs)
         } else {
@@ -178,8 +189,13 @@ impl TorchStage {
             (live, outputs)
         };
         let autocast = self.precision.scope(self.device)?;
+        let watched = self.graphs.as_ref().map(|_| watch(outputs.present()));
+        let watched = watched.transpose()?;
         let loss = loss.loss(&outputs, targets)?;
         drop(autocast);
+        if let (Some(graphs), Some(watched)) = (&self.graphs, watched) {
+            graphs.watch_loss(changed(&watched)?, apart)?;
+        }
         let share = shares.get(pass.micro.index()).copied().unwrap_or_default();
         let weight = loss.weight.unwrap_or(share) * pass.settings.mode.loss_scale();
         live.graph.loss(&loss.value, weight)?;

@@ -13,6 +13,7 @@ mod backward;
 mod flight;
 mod forward;
 mod gradients;
+mod graphs;
 mod ledger;
 mod portable;
 mod run;
@@ -40,6 +41,9 @@ use super::streams::{Lane, Parcel, Route};
 use super::values::Values;
 use crate::engine::Stage;
 use flight::{Flight, Half};
+pub use graphs::GraphUse;
+pub(crate) use graphs::Graphing;
+use graphs::Graphs;
 use ledger::Ledger;
 pub(crate) use ledger::{Books, Page, Used};
 pub(crate) use portable::{Portable, Role};
@@ -64,6 +68,8 @@ pub(crate) struct StageSpec {
     pub(crate) books: Option<Books>,
     /// Where what it sends goes.
     pub(crate) route: Route,
+    /// Whether its passes are captured and replayed.
+    pub(crate) graphing: Graphing,
 }
 
 /// Consecutive layers on one device.
@@ -109,6 +115,8 @@ pub(crate) struct TorchStage {
     uncommitted: bool,
     optimizers: HashMap<u64, (Weak<()>, OptimizerState)>,
     ledger: Option<Ledger>,
+    /// Where passes are to be captured and replayed.
+    graphs: Option<Graphs>,
     running: Running,
 }
 
@@ -138,7 +146,7 @@ impl TorchStage {
             .iter()
             .map(|buffers| buffers.iter().map(handle).collect())
             .collect();
-        Ok(Self {
+        let stage = Self {
             device: spec.device,
             lane: Rc::clone(lane),
             route: spec.route.clone(),
@@ -167,8 +175,11 @@ impl TorchStage {
             uncommitted: false,
             optimizers: HashMap::new(),
             ledger,
+            graphs: Graphs::new(&spec.graphing),
             running: Running::Nothing,
-        })
+        };
+        stage.judge_layers();
+        Ok(stage)
     }
 
     /// The streams of its thread.
@@ -270,6 +281,7 @@ impl Stage for TorchStage {
         if matches!(step.mode, Mode::Train { .. }) {
             self.set_aside()?;
             self.saved_buffers = self.buffers.iter().map(|(_, b)| b.copy()).collect();
+            self.begin_graphs()?;
         }
         if let Some(ledger) = &mut self.ledger {
             ledger.begin()?;
@@ -290,6 +302,7 @@ impl Stage for TorchStage {
     fn end(&mut self) -> anyhow::Result<()> {
         let settings = self.settings.take();
         self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
+        self.end_graphs();
         self.running = Running::Nothing;
         Ok(self.lane.end()?)
     }
@@ -298,6 +311,7 @@ impl Stage for TorchStage {
         self.settings = None;
         self.running = Running::Nothing;
         self.uncommitted = false;
+        self.abort_graphs();
         self.flights.clear();
         self.restore_gradients();
         for layer in &self.layers {

@@ -20,8 +20,13 @@
 //! 6. A step, and every other task of the stages, starts behind what is on the caller's
 //!    current streams, and what the caller does next comes behind it.
 //!
+//! 7. While a thread captures a graph, nothing is told to its main stream but what the
+//!    stage computes: no event, no copy from elsewhere, no note to the allocator. A graph
+//!    is replayed on the main stream, where rules 2 to 4 hold for what goes in and out.
+//!
 //! The CPU has no streams: there, nothing of this happens.
 
+mod captures;
 mod fork;
 mod lane;
 mod layer;
@@ -30,6 +35,7 @@ mod recorder;
 
 pub use recorder::{Disorder, Recorder, Summary};
 
+pub(crate) use captures::{Captured, Pool, can_capture};
 pub(crate) use fork::{Fork, Joint, Left};
 pub(crate) use lane::{Lane, Route};
 pub(crate) use layer::{Event, Layer, Place};
