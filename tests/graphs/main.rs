@@ -8,6 +8,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cli;
 mod failures;
 mod numbers;
 mod reasons;

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use super::Failure;
 
 /// Keys that change no number, or that the run is meant to have anew.
-const FREE: [&str; 8] = [
+const FREE: [&str; 9] = [
     "pipeline.devices",
     "pipeline.schedule",
     "pipeline.chunks",
     "pipeline.balance",
     "pipeline.recompute",
+    "pipeline.cuda_graphs",
     "train.steps",
     "checkpoint.",
     "metrics.",

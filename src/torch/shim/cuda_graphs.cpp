@@ -207,10 +207,33 @@ GP_API int gp_cuda_graph_begin(int device, uint64_t first, uint64_t second, Cuda
   });
 }
 
+// libtorch's default random source believes that it is in a capture until one ends well,
+// and serves nobody meanwhile: an empty one does. What it warns of is expected.
+static void end_well(c10::DeviceIndex device) {
+  struct Deaf : public c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  } deaf;
+  c10::WarningUtils::WarningHandlerGuard quiet(&deaf);
+  gpipe::guarded([&] {
+    CudaGraph empty(device, functions().pool());
+    empty.capturing([&] {
+      functions().begin(empty.memory, empty.pool, THREAD_LOCAL_MODE);
+      functions().end(empty.memory);
+    });
+  });
+}
+
 // The end of it, on the same thread and stream. The graph can be replayed if this
 // succeeds; if not, the stream runs what it is given again all the same.
 GP_API int gp_cuda_graph_end(CudaGraph* graph) {
-  return gpipe::guarded([&] { graph->capturing([&] { functions().end(graph->memory); }); });
+  return gpipe::guarded([&] {
+    try {
+      graph->capturing([&] { functions().end(graph->memory); });
+    } catch (...) {
+      end_well(graph->device);
+      throw;
+    }
+  });
 }
 
 // Puts all of it into the calling thread's current stream.

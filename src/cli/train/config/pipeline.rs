@@ -6,7 +6,7 @@ use tch::Device;
 
 use super::super::recipe::Recipe;
 use super::super::values::{
-    at_least_one, balance, chunks, device, precision, recompute, schedule, threads,
+    at_least_one, balance, chunks, device, precision, recompute, schedule, threads, truth,
 };
 use super::{path, put};
 use crate::Recompute;
@@ -42,6 +42,12 @@ pub(super) fn keys(zoo: &Zoo) -> Vec<Key<Recipe>> {
         |recipe: &mut Recipe, text| put(&mut recipe.precision, precision(text)),
         |recipe| Some(Value::Text(recipe.precision.to_string())),
     );
+    let graphs = Key::new(
+        "pipeline.cuda_graphs",
+        Kind::Truth,
+        |recipe: &mut Recipe, text| put(&mut recipe.cuda_graphs, truth(text)),
+        |recipe| recipe.cuda_graphs.then_some(Value::Truth(true)),
+    );
     let threads = Key::new(
         "pipeline.threads_per_stage",
         Kind::Whole,
@@ -62,6 +68,7 @@ pub(super) fn keys(zoo: &Zoo) -> Vec<Key<Recipe>> {
         balance_key(zoo.clone()),
         recompute_key(),
         numbers.flag("precision"),
+        graphs.flag("cuda_graphs"),
         threads.flag("threads_per_stage"),
         plan.flag("plan"),
     ]
