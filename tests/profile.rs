@@ -361,6 +361,24 @@ fn a_model_is_profiled_planned_and_trained_by_the_plan() {
     let planned = summary["planned_ms"].as_f64().unwrap();
     assert!((planned - plan.step.get() / 1e3).abs() < 1e-9);
     assert!(summary["makespan_ms_median"].as_f64().unwrap() > 0.0);
+    // One that does not name its model, as the first builds wrote them.
+    let path = folder.path().join("plan.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut old: Value = serde_json::from_str(&text).unwrap();
+    let model = old.as_object_mut().unwrap().remove("model").unwrap();
+    assert_eq!(
+        (&model["name"], &model["settings"]["d_model"]),
+        (&"gpt".into(), &16.into())
+    );
+    fs::write(&path, old.to_string()).unwrap();
+    let output = gpipe(folder.path(), &args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert!(
+        errors.contains("warning: the plan does not say for which model"),
+        "{errors}"
+    );
+    fs::write(&path, text).unwrap();
     // The same plan for another model, batch or machine.
     let refused = |flags: &[&str], wanted: &str| {
         let output = gpipe(
@@ -371,16 +389,19 @@ fn a_model_is_profiled_planned_and_trained_by_the_plan() {
         assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(errors.lines().next().unwrap().contains(wanted), "{errors}");
     };
+    let sizes = "--layers 2 --d-model 16 --heads 2 --seq 16";
+    let sizes: Vec<&str> = sizes.split_whitespace().collect();
     refused(
         &["--layers", "5"],
-        "model of 4 layers, but `gpt` has 7 layers (embed .. head): use --layers 2",
+        "it is for `gpt` with layers=2, d_model=16, heads=2, context=16, not 5, 128, 4, 128: use \
+         --layers 2 --d-model 16 --heads 2 --context 16, or profile this one",
     );
     refused(
-        &["--layers", "2", "--devices", "cpu"],
+        &[&sizes[..], &["--devices", "cpu"]].concat(),
         "it is for 2 devices",
     );
     refused(
-        &["--layers", "2", "--batch", "100"],
+        &[&sizes[..], &["--batch", "100"]].concat(),
         "profile with this --batch",
     );
     refused(&["--micro", "4"], "cannot be used with");

@@ -5,9 +5,12 @@
 
 mod support;
 
+use std::sync::{Arc, Mutex};
+use std::thread;
+
 use gpipe::partitioner::{Partition, ScheduleKind};
-use gpipe::tch::{self, Kind, Tensor};
-use gpipe::{AdamW, Optimizer, Pipeline, Sgd};
+use gpipe::tch::{self, Kind, Tensor, nn};
+use gpipe::{AdamW, Optimizer, Pipeline, Sequential, Sgd};
 use support::*;
 
 const SCHEDULES: [ScheduleKind; 2] = [ScheduleKind::GPipe, ScheduleKind::OneFOneB];
@@ -363,5 +366,30 @@ fn loading_puts_values_where_their_layer_is() {
             .unwrap_err()
             .to_string()
             .contains("`nobody.weight`")
+    );
+}
+
+/// None ever has layers that are not its own, not even for a moment.
+#[test]
+fn every_layer_is_built_by_the_device_that_owns_it() {
+    let built = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&built);
+    let model = Sequential::new().layers("linear", 5, move |p, number| {
+        let thread = thread::current().name().unwrap_or_default().to_owned();
+        seen.lock().unwrap().push((number, thread));
+        nn::linear(p, 4, 4, nn::LinearConfig::default())
+    });
+    let _pipe = Pipeline::builder(model)
+        .devices(&cpus(3))
+        .balance(&[1, 3, 1])
+        .build()
+        .unwrap();
+    let mut built = built.lock().unwrap().clone();
+    built.sort();
+    let owners = ["stage-0", "stage-1", "stage-1", "stage-1", "stage-2"];
+    assert!(built.len() == 5, "each once: {built:?}");
+    assert!(
+        built.iter().map(|(_, thread)| thread.as_str()).eq(owners),
+        "{built:?}"
     );
 }

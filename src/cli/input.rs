@@ -46,6 +46,13 @@ pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Of random numbers.
+#[cfg(feature = "torch")]
+pub(super) fn seed(text: &str) -> Result<u64, String> {
+    let rule = |_| format!("`{text}` is not a whole number from 0 to {}", u64::MAX);
+    text.trim().parse().map_err(rule)
+}
+
 /// A count, or nothing for `auto`.
 pub(super) fn count_or_auto(text: &str) -> Result<Option<usize>, String> {
     match text.trim() {

@@ -24,7 +24,7 @@ fn refused(flags: &[&str], variables: &[(&str, &str)], file: &str, wanted: &[&st
 /// A file, and what is said about it.
 type Case = (&'static str, &'static [&'static str]);
 
-const NAMES: [Case; 7] = [
+const NAMES: [Case; 9] = [
     (
         "[train]\n\nstepz = 5\n",
         &["run.toml:3: there is no key `train.stepz`: did you mean `train.steps`? [train] has"],
@@ -45,6 +45,15 @@ const NAMES: [Case; 7] = [
         &["run.toml:1: `steps` stands in no table: did you mean `train.steps`?"],
     ),
     ("[train]\nlr = 0.1\n", &["did you mean `optimizer.lr`?"]),
+    // Of several tables that have the key, the one of the most alike name.
+    (
+        "[lrr]\nschedule = \"cosine\"\n",
+        &["did you mean `lr.schedule`?"],
+    ),
+    (
+        "stpes = 5\n",
+        &["run.toml:1: there is no key `stpes`: did you mean `train.steps`?"],
+    ),
     (
         "[train.steps]\nall = 5\n",
         &["run.toml:2: there is no key `train.steps.all`"],
@@ -180,6 +189,19 @@ fn in_set_with_what_was_set() {
         (
             "train.stepz=5",
             "--set train.stepz=5: there is no key `train.stepz`: did you mean `train.steps`?",
+        ),
+        // Once the hint was a table, `model`.
+        (
+            "stpes=5",
+            "--set stpes=5: there is no key `stpes`: did you mean `train.steps`?",
+        ),
+        (
+            "modle=gpt",
+            "--set modle=gpt: there is no table `modle`: did you mean `model`?",
+        ),
+        (
+            "trian.stepz=5",
+            "--set trian.stepz=5: there is no table `trian`: did you mean `train.steps`?",
         ),
         (
             "train.steps",

@@ -50,7 +50,7 @@ fn what_models_prints_is_a_model() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
         errors
-            .contains("model of 5 layers, but `gpt2` has 4 layers (embed .. head): use --layers 3"),
+            .contains("it is for `gpt2` with layers=3, not 2: use --layers 3, or profile this one"),
         "{errors}"
     );
 

@@ -4,6 +4,8 @@ use super::gpipe;
 
 use std::fs;
 
+use serde_json::Value;
+
 /// The verb with these flags is refused with a message that says all of this.
 type Case<'a> = (&'a str, &'a [&'a str]);
 
@@ -115,16 +117,25 @@ const PROFILE: [Case<'static>; 5] = [
     ("", &["--model"]),
 ];
 
-const TRAIN: [Case<'static>; 5] = [
+const TRAIN: [Case<'static>; 7] = [
     (
         "--model lstm --plan plan.json",
+        &["it is for the model `mlp`, but this is `lstm`"],
+    ),
+    // Once only the number of layers was compared.
+    (
+        "--model mlp --plan plan.json --depth 3 --hidden 16 --inputs 9",
+        &["it is for `mlp` with inputs=8, hidden=8, not 9, 16: use --inputs 8 --hidden 8, or"],
+    ),
+    (
+        "--model lstm --plan old.json",
         &[
             "for a model of 4 layers, but `lstm` has 6 layers",
             "use --layers 2",
         ],
     ),
     (
-        "--model vgg16 --plan plan.json",
+        "--model vgg16 --plan old.json",
         &[
             "for a model of 4 layers",
             "name the model that was profiled",
@@ -154,6 +165,11 @@ fn all_refused(verb: &str, cases: &[Case<'_>]) {
     let mlp = "profile --model mlp --depth 3 --hidden 8 --inputs 8 --quick --plan plan.json";
     let args: Vec<&str> = mlp.split_whitespace().collect();
     assert!(gpipe(folder.path(), &args).status.success());
+    // As plans were before they had the model.
+    let plan = fs::read_to_string(folder.path().join("plan.json")).unwrap();
+    let mut plan: Value = serde_json::from_str(&plan).unwrap();
+    plan.as_object_mut().unwrap().remove("model").unwrap();
+    write("old.json", &plan.to_string());
     for (flags, wanted) in cases {
         let args: Vec<&str> = [verb].into_iter().chain(flags.split_whitespace()).collect();
         let output = gpipe(folder.path(), &args);

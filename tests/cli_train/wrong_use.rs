@@ -44,7 +44,7 @@ fn all_refused(cases: &[Case]) {
     );
 }
 
-const SIZES: [Case; 21] = [
+const SIZES: [Case; 22] = [
     (
         &["--devices", "gpu"],
         &["unknown device `gpu`", "`cpu` and `cuda:N`"],
@@ -68,6 +68,11 @@ const SIZES: [Case; 21] = [
     ),
     (&["--dropout", "1"], &["--dropout 1", "below 1"]),
     (&["--lr", "nan"], &["--lr", "above 0"]),
+    // Once "invalid digit found in string".
+    (
+        &["--seed", "-1"],
+        &["--seed", "`-1` is not a whole number from 0 to"],
+    ),
     (&["--micro", "-1"], &["--micro", "at least 1"]),
     (&["--micro", "33"], &["--micro 33 is more than --batch 32"]),
     (&["--lr", "-1"], &["--lr", "above 0"]),

@@ -14,6 +14,8 @@ use crate::units::{Bytes, Micros};
 
 pub(crate) use parse::Node;
 
+/// The most fields of an object.
+pub(crate) const MAX_FIELDS: usize = 64;
 /// The largest file that is read, in bytes.
 pub(crate) const MAX_FILE: u64 = 64 << 20;
 /// The largest amount of memory that one field may name: 1 PiB.
@@ -265,6 +267,18 @@ impl<'a> Fields<'a> {
             field: self.at(name),
             rule: "is missing".to_owned(),
         })
+    }
+
+    /// All fields, whatever their names.
+    pub(crate) fn all(self) -> Vec<(String, Located<'a>)> {
+        let paths: Vec<String> = (self.entries.iter())
+            .map(|(name, _)| self.at(&parse::shorten(name)))
+            .collect();
+        let located = |((name, node), path)| {
+            let file = self.file;
+            (name, Located { file, path, node })
+        };
+        self.entries.into_iter().zip(paths).map(located).collect()
     }
 
     /// The field `version`, which must be `known`; to be read before all others.

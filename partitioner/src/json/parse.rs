@@ -5,10 +5,10 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 
+use super::MAX_FIELDS;
+
 /// The most values a file may hold.
 const MAX_VALUES: usize = 4_000_000;
-/// The most fields an object may have.
-const MAX_FIELDS: usize = 64;
 
 /// One value.
 #[derive(Debug)]

@@ -196,6 +196,7 @@ impl Candidate {
             ..
         } = self.solution;
         Plan {
+            model: None,
             placement: (0..partition.stages())
                 .map(|s| self.schedule.device_of(StageId(s)))
                 .collect(),

@@ -9,6 +9,7 @@ use super::{Alternative, PLAN_VERSION, Plan};
 use crate::ids::DeviceId;
 use crate::json::{Located, Place, ReadError, read_file};
 use crate::machine::MAX_DEVICES;
+use crate::model::ModelId;
 use crate::partition::Partition;
 use crate::profile::{MAX_BATCH, MAX_LAYERS};
 use crate::schedule::{Schedule, ScheduleKind};
@@ -43,6 +44,9 @@ impl Plan {
             "peak_bytes": self.peak_bytes,
             "alternatives": self.alternatives.iter().map(alternative_value).collect::<Vec<_>>(),
         });
+        if let Some(model) = &self.model {
+            value["model"] = model.to_value();
+        }
         if let Some(schedule) = &self.computed {
             let csv = schedule.to_csv();
             value["actions"] = csv.lines().collect();
@@ -68,6 +72,8 @@ impl Plan {
     pub fn from_json(text: impl AsRef<[u8]>, file: &str) -> Result<Self, ReadError> {
         let mut fields = Located::parse(text.as_ref(), file)?.fields()?;
         fields.version(PLAN_VERSION)?;
+        // Plans of the first builds do not have it.
+        let model = fields.optional("model").map(ModelId::read).transpose()?;
         let balance = sizes(fields.required("balance")?, 1)?;
         let placement = fields.required("placement")?;
         let recompute = fields.required("recompute")?;
@@ -103,6 +109,7 @@ impl Plan {
                 .error("has other numbers of stages, devices or micro-batches than the plan"));
         }
         Ok(Self {
+            model,
             computed,
             partition,
             placement: each(placement, stages, |d| d.size(0, devices - 1).map(DeviceId))?,

@@ -14,6 +14,7 @@ mod tests;
 
 use crate::check::CheckedSchedule;
 use crate::ids::DeviceId;
+use crate::model::ModelId;
 use crate::partition::Partition;
 use crate::schedule::{Schedule, ScheduleError, ScheduleKind, Shape};
 use crate::solve::Shortfall;
@@ -32,6 +33,8 @@ pub const PLAN_VERSION: u64 = 1;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Plan {
+    /// The model that was profiled, where the profile names it.
+    pub model: Option<ModelId>,
     /// Layers per stage.
     pub partition: Partition,
     /// The device of each stage.

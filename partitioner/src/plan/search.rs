@@ -68,7 +68,10 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     }
     let best = fitting.remove(0);
     let alternatives = alternatives(&best, &fitting, &misfits);
-    Ok(best.plan(alternatives))
+    Ok(Plan {
+        model: profile.model().cloned(),
+        ..best.plan(alternatives)
+    })
 }
 
 impl PlanOptions {

@@ -126,6 +126,17 @@ fn a_plan_survives_writing_and_reading() {
     assert_eq!(Plan::from_json(plan.to_json(), "plan.json").unwrap(), plan);
 }
 
+/// So that it is not used for another one.
+#[test]
+fn a_plan_names_the_model_that_was_profiled() {
+    let model = ModelId::new("mlp", [("depth", 5.0)]);
+    let profile = profile(&[1.5; 6]).with_model(model.clone());
+    let plan = plan(&profile, &options(2)).unwrap();
+    assert_eq!(plan.model.as_ref(), Some(&model));
+    assert_eq!(Plan::from_json(plan.to_json(), "plan.json").unwrap(), plan);
+    assert_eq!(sample().model, None);
+}
+
 #[test]
 fn alternatives_say_what_they_need_where_they_fit() {
     let plan = sample();

@@ -13,6 +13,7 @@ mod write;
 
 use crate::cost::Link;
 use crate::json::{MAX_BYTES, MAX_MICROS, ReadError};
+use crate::model::ModelId;
 use crate::units::{Bytes, Micros};
 
 pub use footprint::Footprint;
@@ -212,6 +213,7 @@ pub struct Profile {
     libtorch: Option<String>,
     measured: Option<String>,
     link: Option<Link>,
+    model: Option<ModelId>,
 }
 
 impl Profile {
@@ -233,6 +235,7 @@ impl Profile {
             libtorch: None,
             measured: None,
             link: None,
+            model: None,
         };
         profile.checked("profile")
     }
@@ -250,6 +253,13 @@ impl Profile {
         let short = |text: String| text.chars().take(MAX_TEXT / 4).collect();
         self.libtorch = libtorch.map(short);
         self.measured = measured.map(short);
+        self
+    }
+
+    /// The same with the model that was measured.
+    #[must_use]
+    pub fn with_model(mut self, model: ModelId) -> Self {
+        self.model = Some(model);
         self
     }
 
@@ -291,6 +301,11 @@ impl Profile {
     /// How it was measured, where it is known.
     pub fn measured(&self) -> Option<&str> {
         self.measured.as_deref()
+    }
+
+    /// The model that was measured, where it is known.
+    pub fn model(&self) -> Option<&ModelId> {
+        self.model.as_ref()
     }
 
     /// The link between two of the devices, where it was measured.

@@ -9,6 +9,7 @@ use super::{
 use super::{Profile, Spread, Times};
 use crate::cost::Link;
 use crate::json::{Fields, Located, MAX_BYTES, ReadError, read_file};
+use crate::model::ModelId;
 use crate::units::Bytes;
 
 impl Profile {
@@ -36,6 +37,7 @@ impl Profile {
         let libtorch = text(fields.optional("libtorch"))?;
         let measured = text(fields.optional("measured"))?;
         let input = optional_bytes(&mut fields, "input_bytes")?;
+        let model = fields.optional("model").map(ModelId::read).transpose()?;
         let link = fields.optional("link").map(link).transpose()?;
         let layers = fields.required("layers")?.list(1, MAX_LAYERS)?;
         fields.finish()?;
@@ -47,6 +49,7 @@ impl Profile {
             libtorch,
             measured,
             link,
+            model,
         };
         profile.checked(file)
     }

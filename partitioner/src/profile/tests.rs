@@ -30,6 +30,7 @@ fn sample() -> Profile {
         .with_input(Bytes(64))
         .with_origin(Some("2.11.0".into()), None)
         .with_link("25GB/s,5us".parse().unwrap())
+        .with_model(ModelId::new("gpt", [("layers", 2.0), ("dropout", 0.1)]))
 }
 
 #[test]
@@ -40,7 +41,7 @@ fn a_profile_survives_writing_and_reading() {
     // Layers stay one a line, so that a diff of two profiles can be read.
     assert_eq!(
         text.lines()
-            .filter(|line| line.contains("\"name\""))
+            .filter(|line| line.contains("\"forward_us\""))
             .count(),
         2
     );

@@ -15,6 +15,9 @@ impl Profile {
         head.insert("version".into(), json!(PROFILE_VERSION));
         head.insert("device".into(), json!(self.device));
         head.insert("batch".into(), json!(self.batch));
+        if let Some(model) = &self.model {
+            head.insert("model".into(), model.to_value());
+        }
         for (name, text) in [("libtorch", &self.libtorch), ("measured", &self.measured)] {
             if let Some(text) = text {
                 head.insert(name.into(), json!(text));

@@ -41,12 +41,16 @@ impl<T: 'static> Schema<T> {
         if is_table && entry.value == Value::Table {
             return Ok(None);
         }
-        Err(format!("{}: {}", entry.origin, self.unknown(&entry.key)))
+        let what = match &entry.value {
+            Value::Table if !entry.key.contains('.') => self.no_table(&entry.key),
+            _ => self.unknown(&entry.key),
+        };
+        Err(format!("{}: {what}", entry.origin))
     }
 
     fn unknown(&self, name: &str) -> String {
         let Some((table, own)) = name.split_once('.') else {
-            return self.no_table(name);
+            return self.alone(name);
         };
         let keys = self.keys.iter().filter(|key| key.table() == table);
         let own_names: Vec<String> = keys.map(|key| key.own().to_owned()).collect();
@@ -63,8 +67,8 @@ impl<T: 'static> Schema<T> {
         )
     }
 
-    /// A name without a table.
-    fn no_table(&self, name: &str) -> String {
+    /// A name without a table, which is to have a value.
+    fn alone(&self, name: &str) -> String {
         if self.tables().contains(&name) {
             return format!(
                 "`{name}` is a table of keys: give one of them, as in `{name}.{}`",
@@ -74,20 +78,41 @@ impl<T: 'static> Schema<T> {
                 }
             );
         }
-        match self.elsewhere(name) {
-            Some(key) => format!("`{name}` stands in no table: did you mean `{key}`?"),
-            None => self.no_table_of(name, name),
+        if let Some(key) = self.elsewhere(name) {
+            return format!("`{name}` stands in no table: did you mean `{key}`?");
+        }
+        let tables = self.tables().into_iter().map(str::to_owned);
+        let own = self.keys.iter().map(|key| key.own().to_owned());
+        match self.elsewhere(&nearest(name, &tables.chain(own).collect::<Vec<_>>())) {
+            Some(key) => format!("there is no key `{name}`: did you mean `{key}`?"),
+            None => self.no_table(name),
         }
     }
 
-    fn no_table_of(&self, table: &str, name: &str) -> String {
+    fn no_table(&self, table: &str) -> String {
         let tables: Vec<String> = self.tables().into_iter().map(str::to_owned).collect();
-        let own = name.rsplit('.').next().unwrap_or_default();
-        let meant = self.elsewhere(own).filter(|_| name != own);
         format!(
             "there is no table `{table}`: did you mean `{}`? There are {}",
-            meant.map_or_else(|| nearest(table, &tables), str::to_owned),
+            nearest(table, &tables),
             tables.join(", ")
+        )
+    }
+
+    /// The key's own name may be right, and is then looked for in all tables.
+    fn no_table_of(&self, table: &str, name: &str) -> String {
+        let own = name.rsplit('.').next().unwrap_or_default();
+        let keys = |like: &dyn Fn(&Key<T>) -> bool| -> Vec<String> {
+            let keys = self.keys.iter().filter(|key| like(key));
+            keys.map(|key| key.name.clone()).collect()
+        };
+        let mut meant = keys(&|key| key.own() == own);
+        if meant.is_empty() {
+            meant = keys(&|_| true);
+        }
+        format!(
+            "there is no table `{table}`: did you mean `{}`? There are {}",
+            nearest(name, &meant),
+            self.tables().join(", ")
         )
     }
 

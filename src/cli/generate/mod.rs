@@ -39,12 +39,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = input::at_least_one)]
     top_k: Option<usize>,
     /// Seed of the draws: the same one gives the same text.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "0",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = input::seed)]
     seed: u64,
     #[command(flatten)]
     on: Devices,

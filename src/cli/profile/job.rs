@@ -1,6 +1,6 @@
 //! What is profiled: the model and the data that the flags name.
 
-use gpipe_partitioner::PlanOptions;
+use gpipe_partitioner::{ModelId, PlanOptions};
 use tch::Device;
 
 use super::options::Args;
@@ -41,6 +41,12 @@ impl<'a> Job<'a> {
 
     pub(super) fn spec(&self) -> &ModelSpec {
         &self.chosen.spec
+    }
+
+    /// What profile and plan call it.
+    pub(super) fn model_id(&self) -> ModelId {
+        let spec = self.spec();
+        ModelId::new(spec.entry().name(), spec.settings().iter())
     }
 
     /// The model, and a micro-batch of the largest size for it.

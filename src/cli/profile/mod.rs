@@ -26,7 +26,8 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let options = profile_options(args);
     let (model, sample) = job.sample()?;
     say(&report::beginning(job.spec(), args, options.budget)?);
-    let measured = profile(&model, &sample, &options).map_err(super::train::failure)?;
+    let mut measured = profile(&model, &sample, &options).map_err(super::train::failure)?;
+    measured.profile = measured.profile.with_model(job.model_id());
     for doubt in &measured.doubts {
         say(&format!("note: {doubt}"));
     }

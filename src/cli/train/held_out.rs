@@ -3,20 +3,26 @@
 use tch::{Device, Tensor};
 
 use super::job::Job;
+use super::signals::Stop;
 use super::{Failure, failure};
 use crate::Pipeline;
 use crate::data::DataError;
 use crate::torch::LossFn as _;
 
-/// Mean over the batches of what was held out, per token.
+/// Mean over the batches of what was held out, per token; nothing where a signal came
+/// before the last of them.
 pub(super) fn loss(
     pipe: &mut Pipeline,
     batches: impl Iterator<Item = Result<(Tensor, Tensor), DataError>>,
     job: &Job,
-) -> Result<f64, Failure> {
+    stop: &Stop,
+) -> Result<Option<f64>, Failure> {
     let of_batch = job.chosen.spec.loss();
     let (mut sum, mut count) = (0.0, 0.0);
     for batch in batches {
+        if stop.asked() {
+            return Ok(None);
+        }
         let (x, y) = batch.map_err(anyhow::Error::from)?;
         let outputs = pipe.forward_values(x).map_err(failure)?;
         let tokens = y.numel() as f64;
@@ -26,5 +32,5 @@ pub(super) fn loss(
         sum += loss.value.f_double_value(&[])? * weight;
         count += weight;
     }
-    Ok(sum / count)
+    Ok(Some(sum / count))
 }

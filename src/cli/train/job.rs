@@ -70,13 +70,15 @@ impl Job {
             weights.check(&source)?;
         }
         check_memory(&recipe, &chosen)?;
+        let mut notes = origins.notes;
+        notes.extend((plan.as_ref()).and_then(|plan| planned::note(plan, &chosen.spec)));
         let tokens = feed::tokens(&chosen.spec);
         let utilisation = Utilisation::new(&recipe, &chosen.spec, tokens)?;
         Ok(Self {
             tokens,
             args: args.clone(),
             recipe,
-            notes: origins.notes,
+            notes,
             zoo: zoo.clone(),
             chosen,
             source,

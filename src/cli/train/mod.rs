@@ -65,7 +65,6 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let mut training = Training::begin(&job, &mut pipe, &resolved, taken_up)?;
     let stop = Stop::listen()?;
     let ended = training.run(&mut pipe, &progress, &stop)?;
-    stop.at_once();
     let mut outcome = training.into_outcome();
     if let Ended::Stopped { step } = ended {
         return stopped(&job, outcome, step);
@@ -73,11 +72,17 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let held_out = job.source.held_out(job.recipe.batch);
     if let Some(batches) = held_out.map_err(anyhow::Error::from)? {
         progress.say("all steps are done; measuring the held-out loss");
-        outcome.held_out_loss = Some(held_out::loss(&mut pipe, batches, &job)?);
+        outcome.held_out_loss = held_out::loss(&mut pipe, batches, &job, &stop)?;
+        if outcome.held_out_loss.is_none() {
+            return unjudged(&job, outcome);
+        }
     }
-    if let Some((text, seq)) = job.source.text().filter(|_| !job.args.json) {
-        outcome.sample = Some(sample::generate(&mut pipe, text, seq, job.recipe.seed));
+    if let Some(text) = job.source.text().filter(|_| !job.args.json) {
+        let sample = sample::generate(&mut pipe, text, job.recipe.seed, &stop);
+        outcome.sample = Some(sample);
     }
+    // Nothing is left that a signal could cut short.
+    stop.at_once();
     outcome.print(&job)?;
     outcome.files?;
     match outcome.held_out_loss {
@@ -106,6 +111,26 @@ fn stopped(job: &Job, outcome: Outcome, step: usize) -> Result<(), Failure> {
             program()
         ));
     }
+    Ok(())
+}
+
+/// Says what a run came to that a signal ended after its last step.
+fn unjudged(job: &Job, outcome: Outcome) -> Result<(), Failure> {
+    let steps = job.recipe.steps;
+    let run = outcome.run_dir().display().to_string();
+    outcome.print(job)?;
+    outcome.files?;
+    let saved = if job.recipe.checkpoint_every == 0 {
+        "nothing was saved, as checkpoint.every is 0".to_owned()
+    } else {
+        format!(
+            "they are saved; measure it with: {} eval --run {run}",
+            program()
+        )
+    };
+    say(&format!(
+        "stopped before the held-out loss was measured; all {steps} steps are done, and {saved}"
+    ));
     Ok(())
 }
 

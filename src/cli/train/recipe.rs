@@ -8,6 +8,7 @@ use tch::Device;
 
 use super::update::Update;
 use super::values::{at_least_one, chunks, device, positive, precision, schedule, steps, threads};
+use crate::cli::input;
 use crate::cli::model::flags::Given;
 use crate::{Precision, Recompute};
 
@@ -72,12 +73,7 @@ pub(super) struct Recipe {
     #[command(flatten)]
     pub(super) update: Update,
     /// Seed of initial values, batches and dropout.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "0",
-        allow_negative_numbers = true
-    )]
+    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = input::seed)]
     pub(super) seed: u64,
     /// Intra-op threads of each stage; by default the stages share the cores.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = threads)]

@@ -2,6 +2,7 @@
 
 use tch::{Kind, Tensor};
 
+use super::signals::Stop;
 use crate::Pipeline;
 use crate::data::{Sampler, Split, TextSet};
 
@@ -10,13 +11,24 @@ const LENGTH: usize = 240;
 /// Below 1: likely characters become likelier still, which reads better.
 const TEMPERATURE: f64 = 0.8;
 
-/// Continues the beginning of the held-out text; says why where the model cannot.
-pub(super) fn generate(pipe: &mut Pipeline, text: &TextSet, seq: usize, seed: u64) -> String {
-    continued(pipe, text, seq, seed)
+/// Continues the beginning of the held-out text until a signal comes; says why where the
+/// model cannot.
+pub(super) fn generate(
+    pipe: &mut Pipeline,
+    (text, seq): (&TextSet, usize),
+    seed: u64,
+    stop: &Stop,
+) -> String {
+    continued(pipe, (text, seq), seed, stop)
         .unwrap_or_else(|error| format!("(no sample of what it writes: {error:#})"))
 }
 
-fn continued(pipe: &mut Pipeline, text: &TextSet, seq: usize, seed: u64) -> anyhow::Result<String> {
+fn continued(
+    pipe: &mut Pipeline,
+    (text, seq): (&TextSet, usize),
+    seed: u64,
+    stop: &Stop,
+) -> anyhow::Result<String> {
     let start = (seq / 4).max(1);
     let mut tokens: Vec<i64> = text
         .part(Split::HeldOut)
@@ -27,6 +39,9 @@ fn continued(pipe: &mut Pipeline, text: &TextSet, seq: usize, seed: u64) -> anyh
     let known = text.vocabulary().len() as i64;
     let mut sampler = Sampler::new(seed);
     for _ in 0..LENGTH {
+        if stop.asked() {
+            break;
+        }
         let seen = &tokens[tokens.len().saturating_sub(seq)..];
         let input = Tensor::from_slice(seen).view([1, -1]);
         let logits = pipe.forward(input)?.f_select(0, 0)?.f_select(0, -1)?;

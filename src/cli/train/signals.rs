@@ -1,9 +1,10 @@
-//! Ctrl-C and SIGTERM: the first one ends the run after the step, a second one at once.
+//! Ctrl-C, SIGTERM and SIGHUP: the first one ends the run after the step, a second one at
+//! once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 /// What a process that a signal ended leaves as its exit code, less the signal's number.
@@ -17,7 +18,9 @@ impl Stop {
     /// Listens from now on.
     pub(super) fn listen() -> anyhow::Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
+        // Under `nohup` a run is to outlive its terminal.
+        let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+        for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
             // In this order: the first signal sees the flag as it was before it.
             flag::register_conditional_shutdown(signal, ENDED_BY + signal, Arc::clone(&asked))?;
             flag::register(signal, Arc::clone(&asked))?;
@@ -34,4 +37,12 @@ impl Stop {
     pub(super) fn at_once(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
+}
+
+/// Whether this process was started so that a signal does nothing, where Linux says so.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = (status.lines()).find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
 }

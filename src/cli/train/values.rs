@@ -88,11 +88,6 @@ pub(super) fn precision(text: &str) -> Result<Precision, String> {
     })
 }
 
-pub(super) fn seed(text: &str) -> Result<u64, String> {
-    let rule = |_| format!("`{text}` is not a whole number from 0 to {}", u64::MAX);
-    text.trim().parse().map_err(rule)
-}
-
 pub(super) fn number(text: &str) -> Result<f64, String> {
     let number = text.trim().parse::<f64>().ok();
     let finite = number.filter(|number| number.is_finite());

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use super::super::recipe::Recipe;
-use super::super::values::{at_least_one, positive, seed, steps};
+use super::super::values::{at_least_one, positive, steps};
 use super::{path, put};
 use crate::cli::config::{Key, Kind, Value};
+use crate::cli::input;
 
 pub(super) fn train() -> Vec<Key<Recipe>> {
     let number = Key::new(
@@ -23,7 +24,7 @@ pub(super) fn train() -> Vec<Key<Recipe>> {
     let seed = Key::new(
         "train.seed",
         Kind::Whole,
-        |recipe: &mut Recipe, text| put(&mut recipe.seed, seed(text)),
+        |recipe: &mut Recipe, text| put(&mut recipe.seed, input::seed(text)),
         |recipe| Some(Value::whole(recipe.seed)),
     );
     let clip = Key::new(

@@ -3,152 +3,21 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used)]
 
+mod brittle;
+mod refused;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 
 use gpipe::partitioner::{MicroId, ScheduleKind, StageId};
-use gpipe::tch::{self, Tensor, nn};
-use gpipe::{AdamW, Context, Error, Layer, Optimizer, Pipeline, Sequential, Values};
+use gpipe::tch::{self, Tensor};
+use gpipe::{Error, Pipeline};
+
+use brittle::{FAULTS, Fault, MICRO_BATCHES, NEVER, STAGES, setup};
 use support::*;
-
-const MICRO_BATCHES: usize = 4;
-const STAGES: usize = 3;
-const NEVER: usize = usize::MAX;
-
-/// How a layer fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    Error,
-    Panic,
-    /// tch's own panic, out of a plain method.
-    TorchPanic,
-    /// An output of another shape, which the next layer (or the loss) cannot take.
-    Shape,
-    /// Overwrites what its own backward needs.
-    Backward,
-}
-
-const FAULTS: [Fault; 5] = [
-    Fault::Error,
-    Fault::Panic,
-    Fault::TorchPanic,
-    Fault::Shape,
-    Fault::Backward,
-];
-
-/// On which micro-batch the layer fails; [`NEVER`] for not at all.
-type Switch = Arc<AtomicUsize>;
-
-/// A linear layer with a switch, and a count of those alive.
-#[derive(Debug)]
-struct Brittle {
-    linear: nn::Linear,
-    switch: Switch,
-    fault: Fault,
-    alive: Arc<AtomicUsize>,
-}
-
-impl Layer for Brittle {
-    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
-        let output = inputs.into_one()?.apply(&self.linear);
-        if self.switch.load(Ordering::SeqCst) != ctx.micro().index() {
-            return Ok(output.into());
-        }
-        match self.fault {
-            Fault::Error => anyhow::bail!("the layer gives up"),
-            Fault::Panic => panic!("the layer panics"),
-            Fault::TorchPanic => Ok(output
-                .matmul(&Tensor::ones([3, 3], tch::kind::FLOAT_CPU))
-                .into()),
-            Fault::Shape => Ok(output.narrow(1, 0, 3).into()),
-            Fault::Backward => {
-                let mut curve = output.exp();
-                tch::no_grad(|| {
-                    let _ = curve.fill_(2.0);
-                });
-                Ok(curve.into())
-            }
-        }
-    }
-}
-
-impl Drop for Brittle {
-    fn drop(&mut self) {
-        self.alive.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// One brittle layer a stage, batch norm behind each: a step moves its statistics.
-struct Setup {
-    pipe: Pipeline,
-    optimizer: Optimizer,
-    switches: Vec<Switch>,
-    alive: Arc<AtomicUsize>,
-}
-
-fn setup(fault: Fault, schedule: ScheduleKind) -> Setup {
-    let alive = Arc::new(AtomicUsize::new(0));
-    let switches: Vec<Switch> = (0..STAGES)
-        .map(|_| Arc::new(AtomicUsize::new(NEVER)))
-        .collect();
-    let mut model = Sequential::new();
-    for (stage, switch) in switches.iter().enumerate() {
-        let (switch, alive) = (Arc::clone(switch), Arc::clone(&alive));
-        let (inputs, outputs) = (if stage == 0 { 12 } else { 8 }, 8);
-        model = model
-            .layer(format!("brittle{stage}"), move |p| {
-                alive.fetch_add(1, Ordering::SeqCst);
-                let linear = nn::linear(p, inputs, outputs, nn::LinearConfig::default());
-                Brittle {
-                    linear,
-                    switch: Arc::clone(&switch),
-                    fault,
-                    alive: Arc::clone(&alive),
-                }
-            })
-            .layer(format!("norm{stage}"), |p| {
-                nn::batch_norm1d(p, 8, nn::BatchNormConfig::default())
-            });
-    }
-    let pipe = Pipeline::builder(model)
-        .devices(&cpus(STAGES))
-        .balance(&[2; STAGES])
-        .micro_batches(MICRO_BATCHES)
-        .schedule(schedule)
-        .threads_per_stage(1)
-        .build()
-        .unwrap();
-    let optimizer = Optimizer::new(AdamW {
-        lr: 1e-2,
-        ..AdamW::default()
-    });
-    Setup {
-        pipe,
-        optimizer,
-        switches,
-        alive,
-    }
-}
-
-impl Setup {
-    fn good_step(&mut self) -> u64 {
-        let (x, y) = mlp_batch(13);
-        let loss = self.pipe.train_step(&x, &y, cross_entropy).unwrap().loss;
-        self.optimizer.step(&mut self.pipe).unwrap();
-        loss.to_bits()
-    }
-
-    fn bad_step(&mut self, stage: usize, micro: usize) -> Error {
-        let (x, y) = mlp_batch(13);
-        self.switches[stage].store(micro, Ordering::SeqCst);
-        let error = self.pipe.train_step(&x, &y, cross_entropy).unwrap_err();
-        self.switches[stage].store(NEVER, Ordering::SeqCst);
-        error
-    }
-}
 
 #[test]
 fn a_fault_on_any_stage_and_micro_batch_is_named_and_leaves_no_trace() {
@@ -369,76 +238,4 @@ fn a_panic_of_the_caller_ends_the_threads_too() {
         assert!(caller.join().is_err());
         assert_eq!(alive.load(Ordering::SeqCst), 0);
     });
-}
-
-#[test]
-fn a_layer_that_cannot_be_built_is_named() {
-    let broken = |_: &nn::Path<'_>| -> anyhow::Result<nn::Linear> { anyhow::bail!("no weights") };
-    let model = Sequential::new()
-        .layer("fine", |p| nn::linear(p, 2, 2, nn::LinearConfig::default()))
-        .try_layer("broken", broken);
-    for stages in 1..=2 {
-        let error = Pipeline::new(model.clone(), &cpus(stages), 1)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("layer `broken` cannot be built") && error.contains("no weights"),
-            "{error}"
-        );
-    }
-    let panics = Sequential::new().layer("panics", |p| {
-        nn::linear(p, -1, 2, nn::LinearConfig::default())
-    });
-    let error = Pipeline::new(panics, &cpus(1), 1).unwrap_err().to_string();
-    assert!(
-        error.contains("layer `panics`") && !error.contains("frame #"),
-        "{error}"
-    );
-}
-
-#[test]
-fn batches_that_do_not_fit_are_refused_in_words() {
-    let mut setup = setup(Fault::Error, ScheduleKind::OneFOneB);
-    let (x, y) = mlp_batch(8);
-    let mut refused = |x: &Tensor, y: &Tensor| {
-        setup
-            .pipe
-            .train_step(x, y, cross_entropy)
-            .unwrap_err()
-            .to_string()
-    };
-    assert!(refused(&x, &y.narrow(0, 0, 5)).contains("5 samples"));
-    assert!(refused(&x.narrow(0, 0, 0), &y.narrow(0, 0, 0)).contains("no samples"));
-    assert!(refused(&Tensor::from(1.0), &y).contains("dimension 0"));
-}
-
-#[test]
-fn settings_that_do_not_fit_are_refused_in_words() {
-    let build = |f: &dyn Fn(gpipe::PipelineBuilder) -> gpipe::PipelineBuilder| {
-        f(Pipeline::builder(sequential(&mlp())))
-            .build()
-            .unwrap_err()
-            .to_string()
-    };
-    assert!(build(&|b| b.micro_batches(0)).contains("0 micro-batches"));
-    assert!(build(&|b| b.devices(&[])).contains("no devices"));
-    assert!(build(&|b| b.devices(&cpus(9))).contains("9 stages"));
-    assert!(build(&|b| b.devices(&cpus(2)).balance(&[3, 4])).contains("covers 7 layers"));
-    assert!(build(&|b| b.devices(&cpus(2)).balance(&[8])).contains("2 devices"));
-    assert!(build(&|b| b.threads_per_stage(0)).contains("0 threads"));
-    let twice = Sequential::new()
-        .layers("a", 1, |_, _| nn::func(Tensor::tanh))
-        .layer("a.0", |_| nn::func(Tensor::tanh));
-    assert!(
-        Pipeline::new(twice, &cpus(1), 1)
-            .unwrap_err()
-            .to_string()
-            .contains("two layers are named `a.0`")
-    );
-    assert!(
-        Pipeline::new(Sequential::new(), &cpus(1), 1)
-            .unwrap_err()
-            .to_string()
-            .contains("no layers")
-    );
 }

@@ -1,0 +1,152 @@
+//! Which model a profile or a plan is about.
+
+use serde_json::{Map, Value, json};
+
+use crate::json::{Located, MAX_FIELDS, ReadError};
+
+/// The most bytes of a name.
+const MAX_NAME: usize = 4096;
+/// The most sizes of a model: what an object in a file may have.
+const MAX_SETTINGS: usize = MAX_FIELDS;
+/// The largest size: all whole numbers up to here are exact.
+const MAX_VALUE: f64 = (1_u64 << 53) as f64;
+
+/// A model by its name and sizes, as the files about it have them.
+///
+/// # Examples
+/// ```
+/// use gpipe_partitioner::ModelId;
+///
+/// let model = ModelId::new("gpt", [("layers", 6.0), ("dropout", 0.1)]);
+/// assert_eq!(model.setting("layers"), Some(6.0));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelId {
+    name: String,
+    settings: Vec<(String, f64)>,
+}
+
+impl ModelId {
+    /// A model with its sizes, of which the first of each name counts; what no file can hold
+    /// (beyond 2⁵³ or not finite, a name of kilobytes) is left out or cut off.
+    pub fn new<S: Into<String>>(
+        name: impl Into<String>,
+        settings: impl IntoIterator<Item = (S, f64)>,
+    ) -> Self {
+        let short = |text: String| text.chars().take(MAX_NAME / 4).collect::<String>();
+        let settings = settings.into_iter();
+        let mut settings: Vec<(String, f64)> = settings
+            .map(|(name, value)| (short(name.into()), value))
+            .filter(|(_, value)| value.abs() <= MAX_VALUE)
+            .collect();
+        settings.sort_by(|one, other| one.0.cmp(&other.0));
+        settings.dedup_by(|later, first| later.0 == first.0);
+        settings.truncate(MAX_SETTINGS);
+        Self {
+            name: short(name.into()),
+            settings,
+        }
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its sizes, by their names.
+    pub fn settings(&self) -> &[(String, f64)] {
+        &self.settings
+    }
+
+    /// One of its sizes.
+    pub fn setting(&self, name: &str) -> Option<f64> {
+        let setting = self.settings.iter().find(|(own, _)| own == name)?;
+        Some(setting.1)
+    }
+
+    pub(crate) fn to_value(&self) -> Value {
+        let whole = |value: f64| value.fract() == 0.0;
+        let setting = |(name, value): &(String, f64)| match *value {
+            value if whole(value) => (name.clone(), json!(value as i64)),
+            value => (name.clone(), json!(value)),
+        };
+        let settings: Map<String, Value> = self.settings.iter().map(setting).collect();
+        json!({"name": self.name, "settings": settings})
+    }
+
+    pub(crate) fn read(located: Located<'_>) -> Result<Self, ReadError> {
+        let mut fields = located.fields()?;
+        let name = fields.required("name")?.text(MAX_NAME)?;
+        let settings = fields.required("settings")?.fields()?;
+        fields.finish()?;
+        let value = |(name, located): (String, Located<'_>)| {
+            Ok((name, located.number(-MAX_VALUE, MAX_VALUE)?))
+        };
+        let settings: Result<Vec<(String, f64)>, ReadError> =
+            settings.all().into_iter().map(value).collect();
+        Ok(Self {
+            name,
+            ..Self::new("", settings?)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(value: &Value) -> Result<ModelId, String> {
+        let text = value.to_string();
+        let located = Located::parse(text.as_bytes(), "p").map_err(|error| error.to_string())?;
+        ModelId::read(located).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_model_survives_writing_and_reading() {
+        let sizes = [
+            ("width", 64.0),
+            ("dropout", 0.1),
+            ("shift", -2.5),
+            ("none", 0.0),
+        ];
+        let model = ModelId::new("mlp", sizes);
+        assert_eq!(read(&model.to_value()), Ok(model.clone()));
+        assert_eq!(model.to_value()["settings"]["width"].as_u64(), Some(64));
+        assert_eq!(
+            (model.setting("dropout"), model.setting("depth")),
+            (Some(0.1), None)
+        );
+        // Whatever it is made of, it can be read again.
+        let long = "x".repeat(5000);
+        let names = (0..2000).map(|number| (number.to_string(), 1.0));
+        let odd = [
+            (long.clone(), f64::NAN),
+            (long.clone(), 1.0),
+            ("big".into(), 1e300),
+        ];
+        let model = ModelId::new(long, odd.into_iter().chain(names));
+        assert_eq!(model.settings().len(), MAX_SETTINGS);
+        assert!(read(&model.to_value()) == Ok(model));
+    }
+
+    #[test]
+    fn what_is_no_model_is_refused_with_its_place() {
+        for (value, wanted) in [
+            (json!([]), "p: must be an object"),
+            (json!({"name": "mlp"}), "settings: is missing"),
+            (json!({"settings": {}}), "name: is missing"),
+            (json!({"name": 1, "settings": {}}), "name: must be a text"),
+            (
+                json!({"name": "mlp", "settings": {"width": "64"}}),
+                "settings.width: must be a number",
+            ),
+            (
+                json!({"name": "mlp", "settings": {}, "colour": 1}),
+                "colour: is not a field here",
+            ),
+        ] {
+            let error = read(&value).unwrap_err();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+}
