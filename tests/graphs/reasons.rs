@@ -41,6 +41,15 @@ fn assert_first_alone(reasons: &[Option<String>], part: &str) {
     assert_eq!(reasons[1], None);
 }
 
+/// A layer that does not say whether it can be replayed.
+#[derive(Debug)]
+struct Silent(nn::Linear);
+impl Layer for Silent {
+    fn forward(&self, inputs: Values, _: &Context) -> anyhow::Result<Values> {
+        Ok(inputs.one()?.apply(&self.0).into())
+    }
+}
+
 #[test]
 fn layers_that_draw_ask_or_do_not_say_keep_their_stage_without() {
     let drawing = |model| with_linear(model, "first", |x, l, ctx| ctx.dropout(&x.apply(l), 0.5));
@@ -57,13 +66,6 @@ fn layers_that_draw_ask_or_do_not_say_keep_their_stage_without() {
         &reasons(|| two(asking)),
         "layer `first` asks for its micro-batch",
     );
-    #[derive(Debug)]
-    struct Silent(nn::Linear);
-    impl Layer for Silent {
-        fn forward(&self, inputs: Values, _: &Context) -> anyhow::Result<Values> {
-            Ok(inputs.one()?.apply(&self.0).into())
-        }
-    }
     let silent = |model: Sequential| {
         model.layer("first", |p| {
             Silent(nn::linear(p, 8, 8, nn::LinearConfig::default()))

@@ -112,10 +112,9 @@ impl PipelineBuilder {
         if !self.cuda_graphs {
             return Ok(());
         }
-        let places = accelerators.places.iter();
+        let mut places = accelerators.places.iter();
         places
-            .map(|place| can_capture(&accelerators.layer, *place))
-            .collect::<Result<(), _>>()
+            .try_for_each(|place| can_capture(&accelerators.layer, *place))
             .map_err(|error| Error::Settings(error.to_string()))
     }
 

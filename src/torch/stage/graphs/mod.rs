@@ -85,6 +85,7 @@ pub(super) struct Graphs {
     /// How micro-batches come back: by their number and how many there are.
     halves: HashMap<(usize, usize), Half>,
     /// Slots that no micro-batch is in.
+    #[expect(clippy::vec_box, reason = "flights have them in boxes")]
     free: Vec<Box<Slot>>,
     captured: Cell<u64>,
     replayed: Cell<u64>,
@@ -204,8 +205,8 @@ impl Graphs {
 
     /// A slot for micro-batches of this shape that come back in this way.
     fn take(&mut self, shape: &Shape, half: Half) -> Option<Box<Slot>> {
-        let fits = |slot: &Box<Slot>| slot.half == half && slot.shape == *shape;
-        let place = self.free.iter().position(fits)?;
+        let mut free = self.free.iter();
+        let place = free.position(|slot| slot.half == half && slot.shape == *shape)?;
         Some(self.free.swap_remove(place))
     }
 

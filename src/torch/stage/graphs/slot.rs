@@ -60,6 +60,9 @@ pub(super) fn fill_all<'a>(
     Ok(())
 }
 
+/// Values of skips, or their gradients, by the skips' numbers.
+pub(super) type Skips = Vec<(usize, Option<Tensor>)>;
+
 /// One micro-batch's place in a stage's graphs.
 #[derive(Debug)]
 pub(in crate::torch::stage) struct Slot {
@@ -71,7 +74,7 @@ pub(in crate::torch::stage) struct Slot {
     pub(super) forward: Captured,
     pub(super) outputs: Values,
     /// Those that leave, by their numbers.
-    pub(super) skips: Vec<(usize, Option<Tensor>)>,
+    pub(super) skips: Skips,
     /// What the capture of the backward goes back through.
     pub(super) live: Option<Live>,
     pub(super) back: Option<Back>,
@@ -87,7 +90,7 @@ pub(super) struct Back {
     pub(super) shape: Shape,
     /// Gradients of the inputs, and of skips that arrive.
     pub(super) main: Vec<Option<Tensor>>,
-    pub(super) skips: Vec<(usize, Option<Tensor>)>,
+    pub(super) skips: Skips,
     /// Those of parameters, where it is the whole backward.
     pub(super) gradients: Vec<Option<Tensor>>,
 }
@@ -122,7 +125,7 @@ impl Slot {
     }
 
     /// What leaves with the forward, to be kept by others.
-    pub(super) fn sent(&self) -> Result<(Values, Vec<(usize, Option<Tensor>)>), TorchError> {
+    pub(super) fn sent(&self) -> Result<(Values, Skips), TorchError> {
         let outputs = self.outputs.iter().map(fresh_or_none);
         Ok((outputs.collect::<Result<_, _>>()?, copies(&self.skips)?))
     }
@@ -137,12 +140,10 @@ impl Back {
 }
 
 /// Gradients of the inputs, and of skips by their numbers.
-pub(super) type Sent = (Vec<Option<Tensor>>, Vec<(usize, Option<Tensor>)>);
+pub(super) type Sent = (Vec<Option<Tensor>>, Skips);
 
 /// Copies of skips' values, to be kept by others.
-pub(super) fn copies(
-    skips: &[(usize, Option<Tensor>)],
-) -> Result<Vec<(usize, Option<Tensor>)>, TorchError> {
+pub(super) fn copies(skips: &[(usize, Option<Tensor>)]) -> Result<Skips, TorchError> {
     let copy =
         |(skip, value): &(usize, Option<Tensor>)| Ok((*skip, fresh_or_none(value.as_ref())?));
     skips.iter().map(copy).collect()
