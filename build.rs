@@ -17,6 +17,7 @@ mod shim {
     const FOLDER: &str = "src/torch/shim";
     const SOURCES: &[&str] = &[
         "autocast.cpp",
+        "cuda_graphs.cpp",
         "driver.cpp",
         "graph.cpp",
         "gradients.cpp",

@@ -82,6 +82,51 @@ pub(crate) fn host_share() -> Result<Value> {
     Ok(json!({"host_share": share, "host_waits_in_a_step": 0, "micro_batches": 32}))
 }
 
+/// A GPT of small kernels, for which the host is slower than the device: a step and the
+/// host's share without and with CUDA graphs, and whether the losses are the same.
+pub(crate) fn graphs() -> Result<Value> {
+    let small = Gpt {
+        context: 128,
+        d_model: 256,
+        heads: 4,
+        ..GPT2
+    };
+    let x = tokens().view([BATCH * 8, 128]);
+    let run = |graphs: bool| -> Result<(Value, Vec<f64>, Value)> {
+        let mut pipe = builder(small, 2, 8)
+            .deterministic(true)
+            .cuda_graphs(graphs)
+            .build()?;
+        let (mut losses, mut shares) = (Vec::new(), Vec::new());
+        let times = timed(8, 20, || {
+            let report = pipe.train_step(&x, &x, token_cross_entropy)?;
+            pipe.zero_grad()?;
+            losses.push(report.loss);
+            shares.extend(report.host_share);
+            Ok(())
+        })?;
+        shares.sort_by(f64::total_cmp);
+        let uses = pipe.cuda_graphs()?;
+        let used = uses.iter().map(|used| {
+            json!({"captured": used.captured, "replayed": used.replayed, "eager": used.eager})
+        });
+        let told = json!({
+            "step": times,
+            "host_share": shares.get(shares.len() / 2),
+            "stages": used.collect::<Vec<_>>(),
+        });
+        Ok((times, losses, told))
+    };
+    let (plain, plain_losses, without) = run(false)?;
+    let (graphs, graph_losses, with) = run(true)?;
+    Ok(json!({
+        "without": without,
+        "with": with,
+        "ratio": median(&graphs) / median(&plain),
+        "same_losses": plain_losses == graph_losses,
+    }))
+}
+
 /// GPT-2 XL on two stages of 24 GiB each. On one card the two share one limit.
 pub(crate) fn under_a_limit() -> Result<Value> {
     let xl = Gpt {

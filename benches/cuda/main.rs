@@ -15,11 +15,12 @@ use serde_json::{Map, Value, json};
 /// One measurement, by name.
 type Case = (&'static str, fn() -> Result<Value>);
 
-const CASES: [Case; 5] = [
+const CASES: [Case; 6] = [
     ("gpt2_one_stage", gpt2::one_stage),
     ("gpt2_two_stages_one_card", gpt2::two_stages),
     ("copies_behind_computation", transfers::hidden),
     ("host_share", gpt2::host_share),
+    ("cuda_graphs", gpt2::graphs),
     ("gpt2_xl_under_a_limit", gpt2::under_a_limit),
 ];
 

@@ -79,4 +79,8 @@ impl Layer for Head {
     fn gathers(&self) -> bool {
         false
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }

@@ -107,6 +107,10 @@ impl Layer for RmsNorm {
     fn gathers(&self) -> bool {
         false
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }
 
 /// Attention and a gated feed-forward net, each behind a norm and added to its input.
@@ -153,6 +157,10 @@ impl Layer for Block {
 
     fn gathers(&self) -> bool {
         false
+    }
+
+    fn replayable(&self) -> bool {
+        true
     }
 }
 

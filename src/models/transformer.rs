@@ -87,6 +87,10 @@ impl Layer for Embed {
     fn gathers(&self) -> bool {
         false
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }
 
 /// Sines and cosines in turn of wavelengths from 2π to 10000 · 2π, `[time, d_model]`.
@@ -145,6 +149,10 @@ impl Layer for EncoderLayer {
 
     fn gathers(&self) -> bool {
         false
+    }
+
+    fn replayable(&self) -> bool {
+        true
     }
 }
 

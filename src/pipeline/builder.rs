@@ -6,7 +6,7 @@ mod engine;
 use std::sync::Arc;
 
 use gpipe_partitioner::{
-    CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
+    Bytes, CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
 };
 use tch::Device;
 
@@ -43,6 +43,7 @@ pub struct PipelineBuilder {
     forbid_host_waits: bool,
     offload: Vec<usize>,
     offload_at_least: Bytes,
+    cuda_graphs: bool,
 }
 
 impl PipelineBuilder {
@@ -67,6 +68,7 @@ impl PipelineBuilder {
             forbid_host_waits: false,
             offload: Vec::new(),
             offload_at_least: Bytes(256 << 10),
+            cuda_graphs: false,
         }
     }
 

@@ -25,7 +25,7 @@ use tch::{Device, Tensor};
 use crate::batch;
 use crate::engine::{Program, Stage};
 use crate::error::Error;
-use crate::torch::{LossFn, Mode, NonFinite, Precision, Sequential, Values};
+use crate::torch::{GraphUse, LossFn, Mode, NonFinite, Precision, Sequential, Values};
 
 pub use builder::PipelineBuilder;
 pub use clip::GradNorm;
@@ -233,6 +233,16 @@ impl Pipeline {
     /// Training steps done: what random layers derive their numbers from.
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// What became of CUDA graphs on each stage; empty where nobody asked for them
+    /// ([`PipelineBuilder::cuda_graphs`]).
+    ///
+    /// # Errors
+    /// A stage's thread is gone.
+    pub fn cuda_graphs(&mut self) -> Result<Vec<GraphUse>, Error> {
+        let all = self.engine.on_each(|_, stage| Ok(stage.graph_use()))?;
+        Ok(all.into_iter().flatten().collect())
     }
 
     pub(crate) fn engine(&mut self) -> &mut Stages {

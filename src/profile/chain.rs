@@ -20,8 +20,8 @@ use crate::memory::Account;
 use crate::torch::streams::{Lane, Parcel, Route};
 use crate::torch::thread_time;
 use crate::torch::{
-    LayerBuilder, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Skip, StageSpec,
-    StepSettings, TorchStage, Values,
+    Graphing, LayerBuilder, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Skip,
+    StageSpec, StepSettings, TorchStage, Values,
 };
 
 /// Micro-batches of a step. The first one makes the gradients of the parameters and
@@ -120,6 +120,7 @@ impl Chain {
                 precision: Precision::F32,
                 books: None,
                 route: Route::default(),
+                graphing: Graphing::Off,
             };
             let account = match plan.device {
                 Device::Cpu => Some(Account::new()?),

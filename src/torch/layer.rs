@@ -1,5 +1,6 @@
 //! What a stage is made of.
 
+use std::cell::Cell;
 use std::fmt::Debug;
 
 use gpipe_partitioner::MicroId;
@@ -52,6 +53,15 @@ pub trait Layer: Debug {
     /// A training step failed or was skipped: what forward passes gathered in it
     /// must not count. Buffers are restored without the layer's help.
     fn discard(&self) {}
+
+    /// Whether a forward pass in training can be written down once and replayed with other
+    /// numbers ([`PipelineBuilder::cuda_graphs`](crate::PipelineBuilder::cuda_graphs)): what
+    /// it does depends on nothing but the tensors it is given and its parameters, and on
+    /// the host it does nothing that counts (gathering, counting, reading numbers). A
+    /// layer that does not say so keeps its stage without graphs.
+    fn replayable(&self) -> bool {
+        false
+    }
 }
 
 impl<M: nn::ModuleT> Layer for M {
@@ -62,6 +72,10 @@ impl<M: nn::ModuleT> Layer for M {
     fn gathers(&self) -> bool {
         false
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }
 
 /// What a layer may know about the pass it takes part in, and where it leaves and
@@ -70,6 +84,8 @@ impl<M: nn::ModuleT> Layer for M {
 pub struct Context {
     pub(crate) train: bool,
     pub(crate) micro: MicroId,
+    /// Whether the layer asked for the micro-batch.
+    pub(crate) asked: Cell<bool>,
     pub(crate) device: Device,
     pub(crate) recomputing: bool,
     pub(crate) precision: Precision,
@@ -84,7 +100,12 @@ impl Context {
 
     /// The micro-batch, from 0.
     pub fn micro(&self) -> MicroId {
+        self.asked.set(true);
         self.micro
+    }
+
+    pub(crate) fn asked_for_micro(&self) -> bool {
+        self.asked.get()
     }
 
     /// The device that the layer runs on.

@@ -52,7 +52,8 @@ pub(crate) use ffi::thread_time;
 pub(crate) use ffi::{forbid_waits, set_numbers};
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
-pub(crate) use stage::{Books, Page, Portable, Role, StageSpec, TorchStage, Used};
+pub use stage::GraphUse;
+pub(crate) use stage::{Books, Graphing, Page, Portable, Role, StageSpec, TorchStage, Used};
 pub(crate) use step::{Mode, StepSettings};
 
 use std::cell::Cell;

@@ -9,6 +9,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod graphs;
 mod harness;
 mod memory;
 mod offload;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         memory::tests(),
         offload::tests(),
         steps::tests(),
+        graphs::tests(),
     ]
     .concat();
     harness::run(&tests)

@@ -22,6 +22,10 @@ impl<F: Fn(Values, &Context) -> anyhow::Result<Values>> Layer for Closure<F> {
     fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
         self.0(inputs, ctx)
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }
 
 /// A layer of one value: its linear layer, and what the closure makes of it.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Failure;
 
 /// Keys that change no number, or that the run is meant to have anew.
-const FREE: [&str; 10] = [
+const FREE: [&str; 11] = [
     "pipeline.devices",
     "pipeline.schedule",
     "pipeline.chunks",
@@ -13,6 +13,7 @@ const FREE: [&str; 10] = [
     "pipeline.recompute",
     "pipeline.memory",
     "pipeline.offload",
+    "pipeline.cuda_graphs",
     "train.steps",
     "checkpoint.",
     "metrics.",

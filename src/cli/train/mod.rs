@@ -4,6 +4,7 @@ mod changes;
 mod check;
 mod checkpoints;
 mod config;
+mod graphs;
 mod held_out;
 mod job;
 mod memory;

@@ -50,6 +50,10 @@ pub(super) struct Recipe {
     /// are single precision always.
     #[arg(long, value_name = "NAME", default_value = "f32", value_parser = precision)]
     pub(super) precision: Precision,
+    /// Has stages on CUDA devices replay their passes as CUDA graphs, for models of many
+    /// small kernels. It changes no numbers; activations are not measured then.
+    #[arg(long)]
+    pub(super) cuda_graphs: bool,
     /// Layers of each stage, devices times chunks of them, such as 3,5; by default
     /// balanced by parameters.
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true, value_parser = at_least_one)]

@@ -5,6 +5,7 @@ use std::time::Instant;
 use gpipe_partitioner::{CheckedSchedule, render};
 
 use super::checkpoints::Checkpoints;
+use super::graphs::Untold;
 use super::job::Job;
 use super::options::Args;
 use super::outcome::Outcome;
@@ -119,12 +120,14 @@ impl<'a> Training<'a> {
         let steps = self.job.recipe.steps;
         progress.go_on(self.done);
         self.read = Instant::now();
+        let mut graphs = Untold::new(self.job, pipe);
         let begun_after = self.done;
         let mut ended = Ended::AllDone;
         while self.done < steps {
             if !self.step(pipe, progress)? {
                 break;
             }
+            graphs.look(pipe, progress)?;
             if stop.asked() && self.done < steps {
                 ended = Ended::Stopped { step: self.done };
                 break;

@@ -1,13 +1,13 @@
 //! What can be chosen about devices: streams, memory, numbers.
 
-use gpipe_partitioner::{Bytes, LayerId, Partition};
+use gpipe_partitioner::{Bytes, LayerId, Partition, StageId};
 use tch::Device;
 
 use super::PipelineBuilder;
 use crate::error::Error;
 use crate::pipeline::stages::Accelerators;
-use crate::torch::streams::{Layer, Place, Recorder, Route};
-use crate::torch::{self, Skip};
+use crate::torch::streams::{Layer, Place, Recorder, Route, can_capture};
+use crate::torch::{self, Graphing, NonFinite, Skip};
 
 /// What CUDA devices may hold.
 #[derive(Debug, Clone)]
@@ -86,6 +86,27 @@ impl PipelineBuilder {
         self
     }
 
+    /// Whether stages on CUDA devices put their forward and backward passes into CUDA
+    /// graphs, which cost the host next to nothing; off by default. For models of many
+    /// small kernels, where the host is slower than the device
+    /// ([`StepReport::is_host_bound`](crate::StepReport::is_host_bound)). No number changes:
+    /// the same kernels run over the same values.
+    ///
+    /// The first steps run without them. A stage whose passes cannot be replayed (it is on
+    /// the CPU, recomputes, draws random numbers, has the host wait, has a
+    /// [`Layer`](crate::Layer) that is not
+    /// [`replayable`](crate::Layer::replayable)) goes on without graphs, and says why
+    /// ([`Pipeline::cuda_graphs`](crate::Pipeline::cuda_graphs)); so do micro-batches of
+    /// another shape than most. Every micro-batch that a stage holds at once has memory
+    /// of its own for its activations and for one set of gradients of the parameters.
+    /// [`PipelineBuilder::deterministic`] and [`PipelineBuilder::tf32`] are to stay as they
+    /// are, for all pipelines of the process.
+    #[must_use]
+    pub fn cuda_graphs(mut self, capture: bool) -> Self {
+        self.cuda_graphs = capture;
+        self
+    }
+
     /// Has a step fail in which an operator makes the host wait for a CUDA device (a
     /// layer that reads a number, say), with an error that names the layer: such waits
     /// keep the device idle. For finding out; the very first step may need some.
@@ -105,6 +126,40 @@ impl PipelineBuilder {
             }
         }
         Ok(())
+    }
+
+    /// Whether there is what graphs need on the devices that can have them.
+    pub(super) fn check_graphs(&self, accelerators: &Accelerators) -> Result<(), Error> {
+        if !self.cuda_graphs {
+            return Ok(());
+        }
+        let mut places = accelerators.places.iter();
+        places
+            .try_for_each(|place| can_capture(&accelerators.layer, *place))
+            .map_err(|error| Error::Settings(error.to_string()))
+    }
+
+    /// Whether a stage is to capture graphs.
+    pub(super) fn graphing(&self, stage: usize, partition: &Partition, place: Place) -> Graphing {
+        let refused = |why: &str| Graphing::Refused(why.to_owned());
+        let layers = partition.range(StageId(stage));
+        if !self.cuda_graphs {
+            Graphing::Off
+        } else if place == Place::Host {
+            refused("it computes on the CPU, which has no graphs")
+        } else if self.recompute.touches(stage, &layers) {
+            refused("it recomputes activations")
+        } else if self.offload.contains(&stage) {
+            refused("what it keeps goes to the host's memory")
+        } else if self.non_finite == NonFinite::Fail {
+            refused(
+                "what its layers make is looked at as it is made, for numbers that are not finite",
+            )
+        } else if self.measure_memory {
+            refused("memory is measured, action by action")
+        } else {
+            Graphing::On
+        }
     }
 
     pub(super) fn limit_memory(&self) -> Result<(), Error> {

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::pipeline::programs::Programs;
 use crate::pipeline::stages::Stages;
 use crate::torch::streams::{Lane, Place, Route};
-use crate::torch::{self, Books, Skip, StageSpec, TorchError, TorchStage};
+use crate::torch::{self, Books, Graphing, Skip, StageSpec, TorchError, TorchStage};
 
 impl PipelineBuilder {
     pub(super) fn engine(
@@ -29,6 +29,9 @@ impl PipelineBuilder {
             .unwrap_or_else(|| torch::share_of_cores(&self.devices));
         let books = self.books()?;
         let accelerators = self.accelerators()?;
+        if let Some(accelerators) = &accelerators {
+            self.check_graphs(accelerators)?;
+        }
         let places: Vec<Place> = programs
             .placement()
             .iter()
@@ -47,6 +50,7 @@ impl PipelineBuilder {
                         offload: (self.offload.contains(&stage)).then_some(self.offload_at_least.0),
                         ..route(stage, partition, &places, skips)
                     },
+                    graphing: self.graphing(stage, partition, places[stage]),
                     ..self.spec(stage, partition, device, skips)
                 })
                 .collect();
@@ -99,6 +103,7 @@ impl PipelineBuilder {
             precision: self.precision,
             books: None,
             route: Route::default(),
+            graphing: Graphing::Off,
         }
     }
 

@@ -10,6 +10,7 @@
 
 mod autocast;
 mod clock;
+mod cuda_graphs;
 mod driver;
 mod gradients;
 mod graph;
@@ -23,6 +24,7 @@ mod weightless;
 
 pub(crate) use autocast::*;
 pub(crate) use clock::*;
+pub(crate) use cuda_graphs::*;
 pub(crate) use driver::*;
 pub(crate) use gradients::*;
 pub(crate) use graph::*;

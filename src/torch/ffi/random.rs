@@ -9,6 +9,7 @@ use crate::torch::error::TorchError;
 unsafe extern "C" {
     fn gp_random_open(seed: u64, out: *mut *mut c_void) -> c_int;
     fn gp_random_close(scope: *mut c_void);
+    fn gp_random_drew(scope: *const c_void) -> c_int;
 }
 
 /// While it lives, everything that this thread draws comes from generators
@@ -26,6 +27,12 @@ impl RandomScope {
         check(unsafe { gp_random_open(seed, &raw mut out) })?;
         let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no random scope"))?;
         Ok(Self { pointer })
+    }
+
+    /// Whether anything was drawn from it so far.
+    pub(crate) fn drew(&self) -> bool {
+        // SAFETY: the scope is open, on this thread.
+        unsafe { gp_random_drew(self.pointer.as_ptr()) != 0 }
     }
 }
 

@@ -77,4 +77,8 @@ impl Layer for TransformerBlock {
     fn gathers(&self) -> bool {
         false
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }

@@ -23,4 +23,8 @@ impl Layer for Dropout {
     fn gathers(&self) -> bool {
         false
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }

@@ -47,4 +47,8 @@ impl Layer for TokenEmbedding {
     fn gathers(&self) -> bool {
         false
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }

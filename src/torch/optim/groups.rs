@@ -64,7 +64,7 @@ impl Groups {
     /// Whether some update of a parameter differs from the later ones, because its momentum
     /// begins undampened.
     pub(crate) fn dampen(&self) -> bool {
-        let own = self.groups.iter().map(|group| &group.kind);
+        let own = self.others.iter().map(|group| &group.kind);
         let mut kinds = own.chain([&self.default]);
         kinds.any(|kind| {
             matches!(kind, OptimizerKind::Sgd(sgd) if sgd.momentum != 0.0 && sgd.dampening != 0.0)

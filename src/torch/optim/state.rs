@@ -65,7 +65,8 @@ impl OptimizerState {
         self.away.resize(parameters.len(), false);
         let batches = batches(groups, parameters)?;
         if !groups.offload() && !self.any_away() {
-            let update = |batch: &Batch| self.update(groups.kind(batch.group), &batch.chosen, found);
+            let update =
+                |batch: &Batch| self.update(groups.kind(batch.group), &batch.chosen, found);
             return batches.iter().try_for_each(update);
         }
         let windows = batches.iter().flat_map(|batch| {
@@ -423,7 +424,8 @@ mod tests {
         let own = parameters(&["embed.weight"]);
         let grad = own[0].1.detach().to_sparse_sparse_dim(1);
         ffi::set_grad(&own[0].1, Some(&grad)).unwrap();
-        let error = OptimizerState::default().step(&Groups::new(BASE.into()), &own, &Lane::host(), None);
+        let error =
+            OptimizerState::default().step(&Groups::new(BASE.into()), &own, &Lane::host(), None);
         let message = error.unwrap_err().to_string();
         assert!(message.contains("`embed.weight` is sparse"), "{message}");
     }

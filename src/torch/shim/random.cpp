@@ -150,6 +150,9 @@ GP_API int gp_random_open(uint64_t seed, Scope** out) {
   });
 }
 
+// Whether anything was drawn from a scope, on the thread that opened it.
+GP_API int gp_random_drew(const Scope* scope) { return scope->generators.empty() ? 0 : 1; }
+
 // Closes the scope that was opened last, on the thread that opened it.
 GP_API void gp_random_close(Scope* scope) {
   gpipe::guarded([&] { delete scope; });

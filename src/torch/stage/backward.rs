@@ -6,6 +6,7 @@ use tch::Tensor;
 use super::flight::{Flight, Half, Held, Live, Transit};
 use super::forward::Pass;
 use super::gradients::finite;
+use super::graphs::Returned;
 use super::{Running, TorchStage};
 use crate::torch::step::StepSettings;
 use crate::torch::values::Values;
@@ -36,6 +37,7 @@ impl TorchStage {
         }
         let segments = std::mem::take(&mut flight.segments);
         let pass = again(micro, settings);
+        self.note_half(half, pass);
         if half == Half::Joint {
             self.in_turn(micro.index(), |stage| {
                 let kept = stage.go_through(segments, half, &mut main, &mut transit, pass)?;
@@ -62,11 +64,22 @@ impl TorchStage {
     ) -> anyhow::Result<Vec<Held>> {
         let mut kept = Vec::new();
         for (number, held) in segments.into_iter().enumerate().rev() {
-            let mut live = match self.inputs(held)? {
-                Ok(inputs) => self.recompute(number, &inputs, pass)?,
-                Err(live) => live,
+            let mut live = match held {
+                Held::Slot(slot) => match self.return_through(slot, half, main, transit, pass)? {
+                    Returned::Done(grads, rest) => {
+                        *main = grads;
+                        kept.extend(rest);
+                        continue;
+                    }
+                    Returned::Eager(live) => live,
+                },
+                held => match self.inputs(held)? {
+                    Ok(inputs) => self.recompute(number, &inputs, pass)?,
+                    Err(live) => live,
+                },
             };
-            *main = self.go_back(&mut live, half, std::mem::take(main), transit)?;
+            let grads = std::mem::take(main);
+            *main = self.heeding(|stage| stage.go_back(&mut live, half, grads, transit))?;
             if half == Half::Input {
                 kept.push(Held::Live(live));
             }
@@ -83,11 +96,18 @@ impl TorchStage {
         let flight = self.take_flight(micro)?;
         self.in_turn(micro.index(), |stage| {
             for held in flight.segments {
-                let Held::Live(mut live) = held else {
-                    anyhow::bail!("micro-batch {micro} has no input pass behind it");
+                let mut live = match held {
+                    Held::Live(live) => live,
+                    Held::Slot(slot) => {
+                        stage.weigh_through(slot, again(micro, settings))?;
+                        continue;
+                    }
+                    _ => anyhow::bail!("micro-batch {micro} has no input pass behind it"),
                 };
-                let done = live.graph.backward_weight();
-                stage.blame(&live, done)?;
+                stage.heeding(|stage| {
+                    let done = live.graph.backward_weight();
+                    stage.blame(&live, done)
+                })?;
             }
             Ok(())
         })?;
@@ -102,7 +122,7 @@ impl TorchStage {
         settings: &StepSettings,
     ) -> anyhow::Result<Vec<Values>> {
         let mut flight = self.take_flight(micro)?;
-        let kept = |held: &Held| !matches!(held, Held::Live(_));
+        let kept = |held: &Held| !matches!(held, Held::Live(_) | Held::Slot(_));
         // Segments before it wait for their turn: together they would take the
         // memory that recomputing saves.
         if let Some(number) = flight.segments.iter().rposition(kept) {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use tch::Tensor;
 
+use super::graphs::Slot;
 use super::stow::{Saved, Stowed};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Graph, Sink};
@@ -33,6 +34,8 @@ pub(super) enum Held {
     Stowed(Stowed<Values>),
     /// The same on its way back.
     Coming(Stowed<Coming>),
+    /// Graphs that have them.
+    Slot(Box<Slot>),
 }
 
 /// What a segment is given, and keeps where it recomputes.

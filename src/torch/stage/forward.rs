@@ -5,7 +5,8 @@ use tch::Tensor;
 
 use super::flight::{Flight, Held, Inputs, Live, Transit};
 use super::gradients::finite;
-use super::run::{add_roots, restore};
+use super::graphs::Start;
+use super::run::{add_roots, changed, restore, watch};
 use super::segment::Which;
 use super::{Running, TorchStage};
 use crate::torch::ffi::{self, RandomScope};
@@ -56,11 +57,20 @@ impl TorchStage {
                 stows: pass.stows.filter(|_| !redo),
                 ..pass
             };
-            let passed = self.run_segment(Which::Segment(number), &inputs, true, run)?;
+            let (passed, inputs) = match self.start(inputs, run)? {
+                Start::Replayed(passed, slot) => (passed, Err(slot)),
+                Start::Eager(inputs) => {
+                    let passed = self.heeding(|stage| {
+                        stage.run_segment(Which::Segment(number), &inputs, true, run)
+                    })?;
+                    (passed, Ok(inputs))
+                }
+            };
             transit.extend(passed.skips);
-            (values, held) = match passed.live {
-                Some(live) if !redo => (passed.outputs, Held::Live(live)),
-                _ => {
+            (values, held) = match (passed.live, inputs) {
+                (_, Err(slot)) => (passed.outputs, Held::Slot(slot)),
+                (Some(live), _) if !redo => (passed.outputs, Held::Live(live)),
+                (_, Ok(inputs)) => {
                     let outputs = passed.outputs.try_map(|tensor| hand_over(&tensor))?;
                     let held = match pass.stows {
                         Some(least) => self.stow(inputs, least)?,
@@ -175,6 +185,7 @@ impl TorchStage {
         self.running = Running::Loss;
         let seed = rng::pass_seed(self.loss_seed, pass.settings.step, pass.micro.index());
         let _random = RandomScope::open(seed)?;
+        let apart = !matches!(flight.segments.last(), Some(Held::Live(_)));
         let (live, outputs) = if let Some(Held::Live(live)) = flight.segments.last_mut() {
             (live, outputs)
         } else {
@@ -183,9 +194,14 @@ impl TorchStage {
             (live, outputs)
         };
         let autocast = self.precision.scope(self.device)?;
+        let watched = self.graphs.as_ref().map(|_| watch(outputs.present()));
+        let watched = watched.transpose()?;
         let shelf = Self::saves_loss(live, targets)?;
         let loss = loss.loss(&outputs, targets)?;
         drop((shelf, autocast));
+        if let (Some(graphs), Some(watched)) = (&self.graphs, watched) {
+            graphs.watch_loss(changed(&watched)?, apart)?;
+        }
         self.sweep(live)?;
         let share = shares.get(pass.micro.index()).copied().unwrap_or_default();
         let weight = loss.weight.unwrap_or(share) * pass.settings.mode.loss_scale();

@@ -193,14 +193,14 @@ impl TorchStage {
         self.add_gradients(sum)
     }
 
-    fn take_gradients(&self) -> Result<Vec<Option<Tensor>>, TorchError> {
+    pub(super) fn take_gradients(&self) -> Result<Vec<Option<Tensor>>, TorchError> {
         let places = self.parameters.iter().chain(&self.replicas);
         places
             .map(|(_, parameter)| ffi::take_grad(parameter))
             .collect()
     }
 
-    fn add_gradients(&self, grads: Vec<Option<Tensor>>) -> anyhow::Result<()> {
+    pub(super) fn add_gradients(&self, grads: Vec<Option<Tensor>>) -> anyhow::Result<()> {
         let places = self.parameters.iter().chain(&self.replicas);
         for ((_, parameter), grad) in places.zip(grads) {
             let Some(grad) = grad else { continue };

@@ -13,6 +13,7 @@ mod backward;
 mod flight;
 mod forward;
 mod gradients;
+mod graphs;
 mod ledger;
 mod portable;
 mod run;
@@ -41,6 +42,9 @@ use super::streams::{Lane, Parcel, Route};
 use super::values::Values;
 use crate::engine::Stage;
 use flight::{Flight, Half};
+pub use graphs::GraphUse;
+pub(crate) use graphs::Graphing;
+use graphs::Graphs;
 use ledger::Ledger;
 pub(crate) use ledger::{Books, Page, Used};
 pub(crate) use portable::{Portable, Role};
@@ -65,6 +69,8 @@ pub(crate) struct StageSpec {
     pub(crate) books: Option<Books>,
     /// Where what it sends goes.
     pub(crate) route: Route,
+    /// Whether its passes are captured and replayed.
+    pub(crate) graphing: Graphing,
 }
 
 /// Consecutive layers on one device.
@@ -117,6 +123,8 @@ pub(crate) struct TorchStage {
     scale: Option<Tensor>,
     optimizers: HashMap<u64, (Weak<()>, OptimizerState)>,
     ledger: Option<Ledger>,
+    /// Where passes are to be captured and replayed.
+    graphs: Option<Graphs>,
     running: Running,
 }
 
@@ -146,7 +154,7 @@ impl TorchStage {
             .iter()
             .map(|buffers| buffers.iter().map(handle).collect())
             .collect();
-        Ok(Self {
+        let stage = Self {
             device: spec.device,
             lane: Rc::clone(lane),
             route: spec.route.clone(),
@@ -178,8 +186,11 @@ impl TorchStage {
             scale: None,
             optimizers: HashMap::new(),
             ledger,
+            graphs: Graphs::new(&spec.graphing),
             running: Running::Nothing,
-        })
+        };
+        stage.judge_layers();
+        Ok(stage)
     }
 
     /// The streams of its thread.
@@ -304,6 +315,7 @@ impl Stage for TorchStage {
         if matches!(step.mode, Mode::Train { .. }) {
             self.set_aside()?;
             self.saved_buffers = self.buffers.iter().map(|(_, b)| b.copy()).collect();
+            self.begin_graphs()?;
         }
         if let Some(ledger) = &mut self.ledger {
             ledger.begin()?;
@@ -330,6 +342,7 @@ impl Stage for TorchStage {
     fn end(&mut self) -> anyhow::Result<()> {
         let settings = self.settings.take();
         self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
+        self.end_graphs();
         self.running = Running::Nothing;
         self.lane.stowed()?;
         Ok(self.lane.end()?)
@@ -338,6 +351,7 @@ impl Stage for TorchStage {
     fn abort(&mut self) {
         self.settings = None;
         self.running = Running::Nothing;
+        self.abort_graphs();
         self.flights.clear();
         self.directly = None;
         // Nobody is left to tell.

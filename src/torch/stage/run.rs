@@ -8,6 +8,7 @@
 //! first time; if so, that run is undone, and from then on it is given copies. The
 //! others, nearly all, copy nothing.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -46,7 +47,7 @@ struct Attempt {
 
 /// What was seen to be written to in a run: tensors, and how often they had been
 /// changed before anybody in the run could.
-type Watched = Vec<(Tensor, i64)>;
+pub(super) type Watched = Vec<(Tensor, i64)>;
 
 impl TorchStage {
     /// Runs a segment, with its graph (whose first roots are the skips that leave
@@ -122,10 +123,7 @@ impl TorchStage {
         // segment will be run with once more.
         let copies = writes.inputs || self.is_first(which) || pass.again;
         let seen = inputs.seen(copies)?;
-        let watched: Watched = seen
-            .tensors()
-            .map(|tensor| Ok((tensor.shallow_clone(), ffi::changes(tensor)?)))
-            .collect::<Result<_, TorchError>>()?;
+        let watched = watch(seen.tensors())?;
         let passed = if graph {
             self.with_graph(which, (seen, copies), pass, writes, &mut stashed)?
         } else {
@@ -252,11 +250,12 @@ impl TorchStage {
     ) -> anyhow::Result<Values> {
         let built = &self.layers[number];
         let seed = rng::pass_seed(built.seed, pass.settings.step, pass.micro.index());
-        let _random = RandomScope::open(seed)?;
+        let random = RandomScope::open(seed)?;
         let autocast = self.precision.scope(self.device)?;
         let ctx = Context {
             train: matches!(pass.settings.mode, Mode::Train { .. }),
             micro: pass.micro,
+            asked: Cell::default(),
             device: self.device,
             recomputing: pass.recomputing,
             precision: self.precision,
@@ -268,6 +267,9 @@ impl TorchStage {
         };
         let outputs = built.layer.forward(inputs, &ctx)?;
         drop(autocast);
+        if let Some(graphs) = &self.graphs {
+            graphs.watch(&built.name, &ctx, &random);
+        }
         let stashed = ctx.skips.finish()?;
         let outputs = apart(outputs, !stashed.is_empty())?;
         self.stashed(number, &stashed, run)?;
@@ -367,7 +369,15 @@ struct Run<'a> {
     copy_stashes: bool,
 }
 
-fn changed(watched: &[(Tensor, i64)]) -> Result<bool, TorchError> {
+/// Begins to watch tensors.
+pub(super) fn watch<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Watched, TorchError> {
+    tensors
+        .map(|tensor| Ok((tensor.shallow_clone(), ffi::changes(tensor)?)))
+        .collect()
+}
+
+/// Whether one of them has been written to.
+pub(super) fn changed(watched: &[(Tensor, i64)]) -> Result<bool, TorchError> {
     for (tensor, before) in watched {
         if ffi::changes(tensor)? != *before {
             return Ok(true);

@@ -77,6 +77,7 @@ impl TorchStage {
             Held::Inputs(inputs) => return Ok(Ok(inputs)),
             Held::Stowed(stowed) => self.fetch(stowed)?,
             Held::Coming(stowed) => stowed,
+            Held::Slot(_) => return Err(TorchError::new("graphs keep no inputs")),
         };
         let values = self.lane.back(values)?;
         let mut values: Vec<Option<Tensor>> = values.into_iter().collect();
@@ -211,7 +212,7 @@ impl TorchStage {
     }
 
     fn coming(&self, flight: &mut Flight, kind: Kind) -> Result<(), TorchError> {
-        let kept = |held: &Held| !matches!(held, Held::Live(_));
+        let kept = |held: &Held| !matches!(held, Held::Live(_) | Held::Slot(_));
         let only = (kind == Kind::Recompute).then(|| flight.segments.iter().rposition(kept));
         let segments = std::mem::take(&mut flight.segments);
         for (number, held) in segments.into_iter().enumerate() {

@@ -90,6 +90,20 @@ impl Lane {
         Self { elsewhere, ..self }
     }
 
+    /// Its accelerator, and who has its streams.
+    pub(super) fn on_accelerator(&self) -> Option<(&Layer, usize)> {
+        let home = self.home.as_ref()?;
+        Some((self.layer.as_ref()?, home.device))
+    }
+
+    /// The host waits until the main stream is empty.
+    pub(crate) fn drain(&self) -> Result<(), TorchError> {
+        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+            return Ok(());
+        };
+        layer.finish(&layer.record(home.main)?)
+    }
+
     pub(super) fn place(&self) -> Place {
         let home = self.home.as_ref();
         home.map_or(Place::Host, |home| Place::Accelerator(home.device))

@@ -27,9 +27,13 @@
 //!    in it by then. So memory is free in the order in which the host works, however far
 //!    ahead of the device it is; the allocator would let go of what it was told of only
 //!    when it finds the other stream's event over.
+//! 8. While a thread captures a graph, nothing is told to its main stream but what the
+//!    stage computes: no event, no copy from elsewhere, no note to the allocator. A graph
+//!    is replayed on the main stream, where rules 2 to 4 hold for what goes in and out.
 //!
 //! The CPU has no streams: there, nothing of this happens.
 
+mod captures;
 mod fork;
 mod lane;
 mod layer;
@@ -39,6 +43,7 @@ mod stow;
 
 pub use recorder::{Disorder, Recorder, Summary};
 
+pub(crate) use captures::{Captured, Pool, can_capture};
 pub(crate) use fork::{Fork, Joint, Left};
 pub(crate) use lane::{Lane, Route};
 pub(crate) use layer::{Event, Layer, Place};

@@ -195,6 +195,10 @@ impl Layer for InPipeline {
     fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
         Ok(self.0(&inputs.into_one()?, ctx).into())
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }
 
 /// tch's own linear layer.

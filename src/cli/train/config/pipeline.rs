@@ -43,6 +43,12 @@ pub(super) fn keys(zoo: &Zoo) -> Vec<Key<Recipe>> {
         |recipe: &mut Recipe, text| put(&mut recipe.precision, precision(text)),
         |recipe| Some(Value::Text(recipe.precision.to_string())),
     );
+    let graphs = Key::new(
+        "pipeline.cuda_graphs",
+        Kind::Truth,
+        |recipe: &mut Recipe, text| put(&mut recipe.cuda_graphs, truth(text)),
+        |recipe| recipe.cuda_graphs.then_some(Value::Truth(true)),
+    );
     let threads = Key::new(
         "pipeline.threads_per_stage",
         Kind::Whole,
@@ -75,6 +81,7 @@ pub(super) fn keys(zoo: &Zoo) -> Vec<Key<Recipe>> {
         balance_key(zoo.clone()),
         recompute_key(),
         numbers.flag("precision"),
+        graphs.flag("cuda_graphs"),
         threads.flag("threads_per_stage"),
         plan.flag("plan"),
         memory_key(),

@@ -1,5 +1,6 @@
 //! A device layer without devices: it writes down what it is told, and checks it.
 
+mod captures;
 mod entry;
 mod order;
 mod timing;
@@ -71,6 +72,7 @@ struct State {
     live: BTreeMap<usize, (usize, Buffer)>,
     /// What a stage was given for a micro-batch and may read again.
     kept: HashMap<(StageId, usize), Vec<Buffer>>,
+    captures: captures::Captures,
 }
 
 impl Recorder {
@@ -99,7 +101,9 @@ impl Recorder {
     /// # Errors
     /// The first use of memory that nothing keeps in order, in words.
     pub fn check(&self) -> Result<Summary, Disorder> {
-        order::check(&self.log.state.lock().entries)
+        let state = self.log.state.lock();
+        state.captures.check()?;
+        order::check(&state.entries)
     }
 
     /// Gives every piece of work a length from a made-up clock, lets a caching allocator
@@ -161,6 +165,7 @@ impl Recorder {
 
     pub(super) fn record(&self, stream: Stream) -> u64 {
         let mut state = self.log.state.lock();
+        state.captures.interrupted("an event");
         state.events += 1;
         let event = state.events;
         state.entries.push(Entry::Record { event, stream });
@@ -168,19 +173,22 @@ impl Recorder {
     }
 
     pub(super) fn wait(&self, stream: Stream, event: u64) {
-        let entry = Entry::Wait { stream, event };
-        self.log.state.lock().entries.push(entry);
+        let mut state = self.log.state.lock();
+        state.captures.interrupted("a wait");
+        state.entries.push(Entry::Wait { stream, event });
     }
 
     pub(super) fn finish(&self, event: u64) {
         let thread = thread::current().id();
-        let entry = Entry::Finish { thread, event };
-        self.log.state.lock().entries.push(entry);
+        let mut state = self.log.state.lock();
+        state.captures.interrupted("a wait of the host");
+        state.entries.push(Entry::Finish { thread, event });
     }
 
     pub(super) fn used_by(&self, tensor: &Tensor, stream: Stream) {
         let address = address(tensor);
         let mut state = self.log.state.lock();
+        state.captures.interrupted("a note to the allocator");
         if let Some(buffer) = state.buffer(address) {
             state.entries.push(Entry::UsedBy { buffer, stream });
         }
@@ -275,6 +283,7 @@ impl Recorder {
     ) -> Result<Tensor, TorchError> {
         let buffer = {
             let mut state = self.log.state.lock();
+            state.captures.interrupted("a copy");
             state.buffers += 1;
             let buffer = Buffer(state.buffers);
             let entry = entry(buffer);

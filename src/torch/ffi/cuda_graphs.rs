@@ -1,0 +1,123 @@
+//! CUDA graphs of libtorch (see `shim/cuda_graphs.cpp`).
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::{Result, check};
+use crate::torch::error::TorchError;
+
+unsafe extern "C" {
+    fn gp_cuda_graphs() -> c_int;
+    fn gp_cuda_graph_pool(first: *mut u64, second: *mut u64) -> c_int;
+    fn gp_cuda_graph_begin(device: c_int, first: u64, second: u64, out: *mut *mut c_void) -> c_int;
+    fn gp_cuda_graph_end(graph: *mut c_void) -> c_int;
+    fn gp_cuda_graph_replay(graph: *mut c_void) -> c_int;
+    fn gp_cuda_graph_free(graph: *mut c_void);
+    fn gp_waits_listen(out: *mut *mut c_void) -> c_int;
+    fn gp_waits_heard(listener: *mut c_void) -> c_int;
+}
+
+/// One capture at a time: beginning and ending them touches state of libtorch that the
+/// whole process shares.
+static CAPTURING: Mutex<()> = Mutex::new(());
+
+/// Whether this libtorch has CUDA graphs.
+pub(crate) fn has_cuda_graphs() -> Result<()> {
+    // SAFETY: nothing in, nothing out.
+    check(unsafe { gp_cuda_graphs() })
+}
+
+/// A pool of memory for graphs that are replayed in the order of their capture.
+pub(crate) fn cuda_graph_pool() -> Result<(u64, u64)> {
+    let (mut first, mut second) = (0, 0);
+    // SAFETY: both places live through the call.
+    check(unsafe { gp_cuda_graph_pool(&raw mut first, &raw mut second) })?;
+    Ok((first, second))
+}
+
+/// A stretch of what a stream was told.
+#[derive(Debug)]
+pub(crate) struct CudaGraph {
+    pointer: NonNull<c_void>,
+}
+
+/// A graph that is being captured on the thread that has this.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    graph: CudaGraph,
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Capture {
+    /// From now on what the calling thread puts into its current stream of the device is
+    /// written down and not run; memory that it takes is the pool's.
+    pub(crate) fn begin(device: usize, pool: (u64, u64)) -> Result<Self> {
+        let alone = CAPTURING.lock();
+        let device = c_int::try_from(device).unwrap_or(c_int::MAX);
+        let mut out = ptr::null_mut();
+        // SAFETY: `out` holds an owned graph after a successful call.
+        check(unsafe { gp_cuda_graph_begin(device, pool.0, pool.1, &raw mut out) })?;
+        let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no CUDA graph"))?;
+        Ok(Self {
+            graph: CudaGraph { pointer },
+            _alone: alone,
+        })
+    }
+
+    /// The end of it. The stream runs what it is given again, also after an error.
+    pub(crate) fn end(self) -> Result<CudaGraph> {
+        // SAFETY: the graph is alive, and this is the thread that began the capture: the
+        // guard does not leave it.
+        check(unsafe { gp_cuda_graph_end(self.graph.pointer.as_ptr()) })?;
+        Ok(self.graph)
+    }
+}
+
+impl CudaGraph {
+    /// Puts all of it into the calling thread's current stream.
+    pub(crate) fn replay(&self) -> Result<()> {
+        // SAFETY: the graph is alive, and its capture has ended well.
+        check(unsafe { gp_cuda_graph_replay(self.pointer.as_ptr()) })
+    }
+}
+
+impl Drop for CudaGraph {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is owned by `self` and freed once.
+        unsafe { gp_cuda_graph_free(self.pointer.as_ptr()) }
+    }
+}
+
+/// Hears of operators of this thread for which the host waits for a CUDA device.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pointer: NonNull<c_void>,
+}
+
+impl Listener {
+    /// From now on; `libtorch_cuda` must be loaded.
+    pub(crate) fn new() -> Result<Self> {
+        let mut out = ptr::null_mut();
+        // SAFETY: `out` holds an owned listener after a successful call.
+        check(unsafe { gp_waits_listen(&raw mut out) })?;
+        let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no listener"))?;
+        Ok(Self { pointer })
+    }
+
+    /// Whether there was one.
+    pub(crate) fn heard(self) -> bool {
+        let own = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the pointer is owned by `self`, which is not dropped, and freed here.
+        unsafe { gp_waits_heard(own.pointer.as_ptr()) != 0 }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is owned by `self` and freed once, on the thread that made
+        // it, since `self` is not `Send`.
+        unsafe { gp_waits_heard(self.pointer.as_ptr()) };
+    }
+}

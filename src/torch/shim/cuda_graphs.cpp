@@ -1,0 +1,257 @@
+// CUDA graphs: what a stream is told, written down once and given to the device as one
+// piece from then on.
+//
+// libtorch's own `at::cuda::CUDAGraph` does it, since the memory that a graph uses must
+// come from a pool of the caching allocator that nobody else takes from. Its header
+// needs CUDA's, and nothing links against libtorch_cuda: its functions are looked up by
+// name when it runs, and the object lives in a piece of memory that is large enough.
+#include "shim.h"
+
+#include <ATen/core/CachingHostAllocator.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace gpipe {
+
+using c10::MempoolId_t;
+
+// The first virtual functions of `c10::cuda::CUDACachingAllocator::CUDAAllocator` in
+// libtorch 2.11, in their order: its header needs CUDA's. Only the last two are called.
+// Not in a namespace without a name: the compiler would see that nobody implements it
+// there, and leave the calls out.
+struct CudaAllocator : c10::DeviceAllocator {
+  virtual void* raw_alloc(size_t) = 0;
+  virtual void* raw_alloc_with_stream(size_t, void*) = 0;
+  virtual void raw_delete(void*) = 0;
+  virtual void init(int) = 0;
+  virtual double getMemoryFraction(c10::DeviceIndex) = 0;
+  virtual void setMemoryFraction(double, c10::DeviceIndex) = 0;
+  virtual void getExpandableSegmentSizes(c10::DeviceIndex) = 0;
+  virtual void enable(bool) = 0;
+  virtual bool isEnabled() const = 0;
+  virtual void cacheInfo(c10::DeviceIndex, size_t*) = 0;
+  virtual void* getBaseAllocation(void*, size_t*) = 0;
+  virtual void recordCudaStream(const c10::DataPtr&, void*) = 0;
+  virtual void snapshot(MempoolId_t, bool) = 0;
+  virtual void beginAllocateToPool(c10::DeviceIndex, MempoolId_t, std::function<bool(void*)>) = 0;
+  virtual void endAllocateToPool(c10::DeviceIndex, MempoolId_t) = 0;
+  virtual void releasePool(c10::DeviceIndex, MempoolId_t) = 0;
+};
+
+}  // namespace gpipe
+
+namespace {
+
+using c10::MempoolId_t;
+
+// cudaStreamCaptureModeThreadLocal: what other threads ask of the device meanwhile does
+// not break the capture. Stages on one device have a thread each.
+constexpr int THREAD_LOCAL_MODE = 1;
+
+// `at::cuda::CUDAGraph` of libtorch 2.11 has fewer than 200 bytes.
+constexpr size_t ROOM = 1024;
+
+template <typename Function>
+void find(Function*& function, const char* name) {
+  auto* found = dlsym(RTLD_DEFAULT, name);
+  TORCH_CHECK(found != nullptr, "this libtorch has no CUDA graphs (libtorch_cuda is not loaded, or is not "
+              "of version 2.11: there is no ", name, ")");
+  function = reinterpret_cast<Function*>(found);
+}
+
+// Member functions take the object as their first argument.
+struct Functions {
+  void (*construct)(void*, bool);
+  void (*destroy)(void*);
+  void (*begin)(void*, MempoolId_t, int);
+  void (*end)(void*);
+  void (*replay)(void*);
+  MempoolId_t (*pool)();
+
+  Functions() {
+    find(construct, "_ZN2at4cuda9CUDAGraphC1Eb");
+    find(destroy, "_ZN2at4cuda9CUDAGraphD1Ev");
+    find(begin, "_ZN2at4cuda9CUDAGraph13capture_beginESt4pairIyyE21cudaStreamCaptureMode");
+    find(end, "_ZN2at4cuda9CUDAGraph11capture_endEv");
+    find(replay, "_ZN2at4cuda9CUDAGraph6replayEv");
+    find(pool, "_ZN2at4cuda17graph_pool_handleEv");
+  }
+};
+
+const Functions& functions() {
+  // One that throws is tried again by the next call.
+  static const Functions all;
+  return all;
+}
+
+// A capture that failed has libtorch leave the allocators of device and page-locked
+// memory in it: the stream's memory would be taken from the pool, and what several
+// streams have used never be given back. Where the capture never was in it, or has left
+// it already, the calls say so, and that is all right.
+void leave(c10::DeviceIndex device, MempoolId_t pool) {
+  gpipe::guarded([&] {
+    auto* allocator = static_cast<gpipe::CudaAllocator*>(c10::getDeviceAllocator(c10::DeviceType::CUDA));
+    allocator->endAllocateToPool(device, pool);
+    allocator->releasePool(device, pool);
+  });
+  gpipe::guarded([&] {
+    auto* host = at::getHostAllocator(c10::DeviceType::CUDA);
+    host->end_allocate_to_pool(pool);
+    host->release_pool(pool);
+  });
+}
+
+struct CudaGraph {
+  CudaGraph(c10::DeviceIndex device, MempoolId_t pool) : device(device), pool(pool) {
+    functions().construct(memory, /*keep_graph=*/false);
+  }
+  ~CudaGraph() { functions().destroy(memory); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  // Does something that fails as a capture does.
+  template <typename Body>
+  void capturing(Body&& body) {
+    try {
+      body();
+    } catch (...) {
+      leave(device, pool);
+      throw;
+    }
+  }
+
+  alignas(std::max_align_t) unsigned char memory[ROOM] = {};
+  c10::DeviceIndex device;
+  MempoolId_t pool;
+};
+
+// What an operator says for which the host waits, where libtorch is told to warn of it.
+constexpr auto WAITED = "called a synchronizing CUDA operation";
+
+// Hears of operators for which the host waits, on the thread that made it: what the
+// autograd engine's own threads warn of is passed on to whoever called it.
+struct Listener : public c10::WarningHandler {
+  Listener() {
+    mode = static_cast<int*>(dlsym(RTLD_DEFAULT, "_ZZN3c104cuda13warning_stateEvE14warning_state_"));
+    TORCH_CHECK(mode != nullptr, "libc10_cuda is not loaded, or has no switch for waits of the host");
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (listeners++ == 0 && *mode == 0) {
+        *mode = 1;
+      }
+    }
+    outer = c10::WarningUtils::get_warning_handler();
+    c10::WarningUtils::set_warning_handler(this);
+  }
+  ~Listener() override {
+    c10::WarningUtils::set_warning_handler(outer);
+    std::lock_guard<std::mutex> lock(mutex);
+    if (--listeners == 0 && *mode == 1) {
+      *mode = 0;
+    }
+  }
+
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().find(WAITED) != std::string::npos) {
+      heard = true;
+    } else {
+      outer->process(warning);
+    }
+  }
+
+  // The switch is one for the whole process.
+  static std::mutex mutex;
+  static int listeners;
+
+  int* mode;
+  c10::WarningHandler* outer;
+  bool heard = false;
+};
+
+std::mutex Listener::mutex;
+int Listener::listeners = 0;
+
+}  // namespace
+
+// Whether this libtorch has what is needed.
+GP_API int gp_cuda_graphs() {
+  return gpipe::guarded([&] { functions(); });
+}
+
+// A pool of memory for graphs that are replayed in the order of their capture.
+GP_API int gp_cuda_graph_pool(uint64_t* first, uint64_t* second) {
+  return gpipe::guarded([&] {
+    auto pool = functions().pool();
+    *first = pool.first;
+    *second = pool.second;
+  });
+}
+
+// From now on what the calling thread puts into its current stream is written down and
+// not run.
+GP_API int gp_cuda_graph_begin(int device, uint64_t first, uint64_t second, CudaGraph** out) {
+  return gpipe::guarded([&] {
+    auto graph = std::make_unique<CudaGraph>(static_cast<c10::DeviceIndex>(device),
+                                             MempoolId_t(first, second));
+    graph->capturing([&] { functions().begin(graph->memory, graph->pool, THREAD_LOCAL_MODE); });
+    *out = graph.release();
+  });
+}
+
+// libtorch's default random source believes that it is in a capture until one ends well,
+// and serves nobody meanwhile: an empty one does. What it warns of is expected.
+static void end_well(c10::DeviceIndex device) {
+  struct Deaf : public c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  } deaf;
+  c10::WarningUtils::WarningHandlerGuard quiet(&deaf);
+  gpipe::guarded([&] {
+    CudaGraph empty(device, functions().pool());
+    empty.capturing([&] {
+      functions().begin(empty.memory, empty.pool, THREAD_LOCAL_MODE);
+      functions().end(empty.memory);
+    });
+  });
+}
+
+// The end of it, on the same thread and stream. The graph can be replayed if this
+// succeeds; if not, the stream runs what it is given again all the same.
+GP_API int gp_cuda_graph_end(CudaGraph* graph) {
+  return gpipe::guarded([&] {
+    try {
+      graph->capturing([&] { functions().end(graph->memory); });
+    } catch (...) {
+      end_well(graph->device);
+      throw;
+    }
+  });
+}
+
+// Puts all of it into the calling thread's current stream.
+GP_API int gp_cuda_graph_replay(CudaGraph* graph) {
+  return gpipe::guarded([&] { functions().replay(graph->memory); });
+}
+
+GP_API void gp_cuda_graph_free(CudaGraph* graph) {
+  gpipe::guarded([&] { delete graph; });
+}
+
+// Begins to listen for operators for which the host waits.
+GP_API int gp_waits_listen(Listener** out) {
+  return gpipe::guarded([&] { *out = new Listener(); });
+}
+
+// Whether there was one; the end of listening, on the same thread.
+GP_API int gp_waits_heard(Listener* listener) {
+  std::unique_ptr<Listener> own(listener);
+  return own->heard ? 1 : 0;
+}
