@@ -91,7 +91,7 @@ mod tests {
                     continue;
                 };
                 for recompute in [false, true] {
-                    let wanted = |stage: StageId, _| recompute && stage.0 % 2 == 0;
+                    let wanted = |stage: StageId, _| recompute && stage.0.is_multiple_of(2);
                     let schedule = checked.schedule().clone().with_recomputes(wanted);
                     for (device, list) in schedule.iter() {
                         cases += 1;
