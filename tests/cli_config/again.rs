@@ -50,6 +50,7 @@ fn so_are_those_with_what_is_asked_of_devices() {
         "always",
         "--offload",
         "1",
+        "--offload-optimizer",
         "--tf32",
         "--deterministic",
     ];
@@ -80,6 +81,10 @@ fn so_are_those_with_what_is_asked_of_devices() {
     );
     assert_eq!(keys.map(|key| of("first", key)), ["[1]", "true", "true"]);
     assert_eq!(keys.map(|key| of("second", key)), ["[1]", "false", "true"]);
+    for run in ["first", "second"] {
+        let offload = config(folder, run)["optimizer"]["offload"].as_bool();
+        assert_eq!(offload, Some(true), "{run}");
+    }
     // On other devices there is no stage 1 to offload, which is said.
     let own = [
         "--config",

@@ -119,7 +119,8 @@ impl Job {
     }
 
     pub(super) fn optimizer(&self) -> Optimizer {
-        Optimizer::new(self.recipe.update.kind())
+        let offload = self.recipe.on_devices.offload_optimizer;
+        Optimizer::new(self.recipe.update.kind()).offload(offload)
     }
 }
 

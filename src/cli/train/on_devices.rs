@@ -23,8 +23,9 @@ pub(super) struct OnDevices {
         allow_hyphen_values = true
     )]
     pub(super) memory: Vec<Cap>,
-    /// Stages that keep what they recompute from in the host's memory between forward and
-    /// backward: their numbers, such as 0,2, or all or none. It changes no numbers.
+    /// Stages that keep what they need for the backward (activations, or what they recompute
+    /// from) in the host's memory meanwhile: their numbers, such as 0,2, or all or none. It
+    /// changes no numbers.
     #[arg(
         long,
         value_name = "STAGES",
@@ -32,6 +33,13 @@ pub(super) struct OnDevices {
         allow_hyphen_values = true
     )]
     pub(super) offload: Offload,
+    /// Whether what the optimizer remembers (AdamW's two means) is in the host's memory
+    /// between steps. It changes no numbers.
+    #[arg(
+        long, value_name = "BOOL", default_value = "false", default_missing_value = "true",
+        num_args = 0..=1, require_equals = true, value_parser = truth, action = clap::ArgAction::Set
+    )]
+    pub(super) offload_optimizer: bool,
     /// Whether CUDA devices may round what they multiply to TF32 (10 bits behind the
     /// point), which is several times as fast.
     #[arg(

@@ -44,6 +44,15 @@ pub(super) fn optimizer() -> Vec<Key<Recipe>> {
         |recipe: &mut Recipe, text| put(&mut recipe.update.numbers.nesterov, truth(text).map(Some)),
         |recipe| recipe.update.numbers.nesterov.map(Value::Truth),
     );
+    let offload = Key::new(
+        "optimizer.offload",
+        Kind::Truth,
+        |recipe: &mut Recipe, text| put(&mut recipe.on_devices.offload_optimizer, truth(text)),
+        |recipe| {
+            let offload = recipe.on_devices.offload_optimizer;
+            offload.then_some(Value::Truth(true))
+        },
+    );
     vec![
         name.flag("optimizer"),
         rate.flag("lr"),
@@ -56,6 +65,7 @@ pub(super) fn optimizer() -> Vec<Key<Recipe>> {
         of_optimizer("optimizer.momentum", not_negative, |own| &mut own.momentum),
         of_optimizer("optimizer.dampening", number, |own| &mut own.dampening),
         beside_optimizer(nesterov, |recipe| recipe.update.numbers.nesterov = None),
+        offload.flag("offload_optimizer"),
     ]
 }
 
