@@ -69,29 +69,7 @@ impl OptimizerState {
                 |batch: &Batch| self.update(groups.kind(batch.group), &batch.chosen, found);
             return batches.iter().try_for_each(update);
         }
-        let windows = batches.iter().flat_map(|batch| {
-            let kind = groups.kind(batch.group);
-            away::windows(&batch.chosen)
-                .into_iter()
-                .map(move |window| (kind, window))
-        });
-        let mut windows = windows.peekable();
-        let mut coming = match windows.peek() {
-            Some((_, first)) => Some(self.come(first, lane)?),
-            None => None,
-        };
-        while let (Some((kind, window)), Some(arriving)) = (windows.next(), coming.take()) {
-            self.arrive(arriving, lane)?;
-            if let Some((_, next)) = windows.peek() {
-                coming = Some(self.come(next, lane)?);
-            }
-            self.update(kind, window, found)?;
-            if groups.offload() {
-                let places: Vec<usize> = window.iter().map(|one| one.place).collect();
-                self.leave(&places, lane)?;
-            }
-        }
-        lane.stowed()
+        self.update_by_windows(groups, &batches, lane, found)
     }
 
     fn update(

@@ -5,7 +5,7 @@
 
 use tch::Tensor;
 
-use super::{Chosen, OptimizerState, Slot};
+use super::{Batch, Chosen, Groups, OptimizerState, Slot};
 use crate::torch::error::TorchError;
 use crate::torch::sequential::bytes;
 use crate::torch::streams::{Coming, Lane};
@@ -15,13 +15,13 @@ use crate::torch::values::Values;
 const WINDOW: u64 = 64 << 20;
 
 /// What is remembered of a window's parameters, on its way.
-pub(super) struct Arriving {
+struct Arriving {
     places: Vec<usize>,
     coming: Coming,
 }
 
 /// Parts of a batch, in order.
-pub(super) fn windows(chosen: &[Chosen]) -> Vec<&[Chosen]> {
+fn windows(chosen: &[Chosen]) -> Vec<&[Chosen]> {
     let mut windows = Vec::new();
     let mut rest = chosen;
     while let Some((first, more)) = rest.split_first() {
@@ -43,8 +43,40 @@ impl OptimizerState {
         self.away.contains(&true)
     }
 
+    /// All updates, window by window.
+    pub(super) fn update_by_windows(
+        &mut self,
+        groups: &Groups,
+        batches: &[Batch],
+        lane: &Lane,
+        found: Option<&Tensor>,
+    ) -> Result<(), TorchError> {
+        let windows = batches.iter().flat_map(|batch| {
+            let kind = groups.kind(batch.group);
+            let windows = windows(&batch.chosen).into_iter();
+            windows.map(move |window| (kind, window))
+        });
+        let mut windows = windows.peekable();
+        let mut coming = match windows.peek() {
+            Some((_, first)) => Some(self.come(first, lane)?),
+            None => None,
+        };
+        while let (Some((kind, window)), Some(arriving)) = (windows.next(), coming.take()) {
+            self.arrive(arriving, lane)?;
+            if let Some((_, next)) = windows.peek() {
+                coming = Some(self.come(next, lane)?);
+            }
+            self.update(kind, window, found)?;
+            if groups.offload() {
+                let places: Vec<usize> = window.iter().map(|one| one.place).collect();
+                self.leave(&places, lane)?;
+            }
+        }
+        lane.stowed()
+    }
+
     /// Begins to bring back what is remembered of a window's parameters.
-    pub(super) fn come(&self, window: &[Chosen], lane: &Lane) -> Result<Arriving, TorchError> {
+    fn come(&self, window: &[Chosen], lane: &Lane) -> Result<Arriving, TorchError> {
         let places: Vec<usize> = window.iter().map(|one| one.place).collect();
         let places: Vec<usize> = places.into_iter().filter(|at| self.away[*at]).collect();
         let slots = places.iter().filter_map(|at| self.slots[*at].as_ref());
@@ -59,7 +91,7 @@ impl OptimizerState {
     }
 
     /// It is there.
-    pub(super) fn arrive(&mut self, arriving: Arriving, lane: &Lane) -> Result<(), TorchError> {
+    fn arrive(&mut self, arriving: Arriving, lane: &Lane) -> Result<(), TorchError> {
         let values = lane.back(arriving.coming)?;
         self.replace(&arriving.places, values.into_iter().flatten(), false);
         Ok(())
