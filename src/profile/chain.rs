@@ -83,6 +83,8 @@ pub(super) struct Took {
     pub(super) busy: f64,
     /// Its thread had to wait for a core meanwhile.
     pub(super) disturbed: bool,
+    /// For so long its thread told a device that works by itself what to do.
+    pub(super) told: Option<f64>,
 }
 
 /// Where one action's duration goes: layer, kind, whether it only warmed up, and
@@ -338,7 +340,9 @@ impl Chain {
         let scope = unit.account.as_ref().map(Account::enter);
         let (start, busy) = (Instant::now(), thread_time());
         let outputs = unit.stage.run(action, inputs);
+        let mut told = None;
         if let Device::Cuda(index) = self.device {
+            told = Some(start.elapsed().as_secs_f64() * 1e6);
             // Kernels run behind the caller's back: wait for them.
             tch::Cuda::synchronize(index as i64);
         }
@@ -356,6 +360,7 @@ impl Chain {
                 micros,
                 busy: busy.filter(|_| on_cpu).unwrap_or(micros),
                 disturbed: on_cpu && busy.is_some_and(|busy| micros > busy * 1.05 + 20.0),
+                told,
             },
         );
         Ok(outputs.into_iter().map(|parcel| parcel.values).collect())

@@ -24,16 +24,36 @@ const IDLE_ROUNDS: usize = 20;
 
 /// Durations of one layer for one size of micro-batch.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LayerSeries([Series; Kind::ALL.len()]);
+pub(super) struct LayerSeries {
+    kinds: [Series; Kind::ALL.len()],
+    telling: Telling,
+}
+
+/// Of all that was measured on a device that works by itself, in microseconds.
+#[derive(Debug, Clone, Copy, Default)]
+struct Telling {
+    /// The host told it what to do.
+    told: f64,
+    /// Until it was done.
+    done: f64,
+}
 
 impl LayerSeries {
     pub(super) fn of(&self, kind: Kind) -> &Series {
-        &self.0[kind as usize]
+        &self.kinds[kind as usize]
     }
 
     fn count_warm_up(&mut self) {
-        self.0.iter_mut().for_each(Series::count_warm_up);
+        self.kinds.iter_mut().for_each(Series::count_warm_up);
     }
+}
+
+/// The share of the time in which the host told a device what to do; none where the
+/// host computes itself.
+pub(super) fn host_share(series: &[LayerSeries]) -> Option<f64> {
+    let told: f64 = series.iter().map(|layer| layer.telling.told).sum();
+    let done: f64 = series.iter().map(|layer| layer.telling.done).sum();
+    (done > 0.0).then(|| told / done)
 }
 
 /// All that was measured.
@@ -266,7 +286,12 @@ fn round(
             if way == Way::Again && kind != Kind::Recompute {
                 return;
             }
-            let series = &mut series[layer].0[kind as usize];
+            let layer = &mut series[layer];
+            let series = &mut layer.kinds[kind as usize];
+            if let Some(told) = took.told.filter(|_| !warm_up && !first) {
+                layer.telling.told += told;
+                layer.telling.done += took.micros;
+            }
             if warm_up {
                 series.warm_up(took.micros, took.disturbed, first);
             } else if !first {
@@ -297,3 +322,22 @@ pub(super) fn doubt(series: &[LayerSeries]) -> f64 {
 
 /// The time that a layer may take by default.
 pub(super) const BUDGET: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_share_is_that_of_all_layers_together() {
+        let layer = |told, done| LayerSeries {
+            telling: Telling { told, done },
+            ..LayerSeries::default()
+        };
+        assert_eq!(host_share(&[]), None);
+        assert_eq!(host_share(&[LayerSeries::default()]), None);
+        assert_eq!(
+            host_share(&[layer(10.0, 20.0), layer(50.0, 60.0)]),
+            Some(0.75)
+        );
+    }
+}

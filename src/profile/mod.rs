@@ -178,6 +178,9 @@ pub struct Profiled {
     pub link: Option<MeasuredLink>,
     /// The cores that the devices share, where all of them are the CPU.
     pub cores: Option<Cores>,
+    /// On a GPU: the share of the layers' time in which the host told it what to do. Near 1
+    /// the GPU waits for the host, whatever it could do by itself.
+    pub host_share: Option<f64>,
 }
 
 /// Measures what each layer of `model` costs: time of the forward, the joint backward,
@@ -257,6 +260,7 @@ pub fn profile(
         doubts,
         link,
         cores: shared_cores(&options.devices, threads),
+        host_share: measure::host_share(series),
     })
 }
 

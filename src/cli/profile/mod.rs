@@ -41,7 +41,8 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let plan = plan?;
     write(args.plan.as_deref(), &plan.to_json())?;
     let load = loading.as_ref().map(|loading| loading.each);
-    let limit = limit::sentence(&measured.profile, &plan, &plan_options, load);
+    let limit = limit::host_bound(measured.host_share)
+        .unwrap_or_else(|| limit::sentence(&measured.profile, &plan, &plan_options, load));
     if let Some(path) = &args.report {
         let page = html::page(&spec, &measured, &plan, &plan_options, &limit)?;
         output::write(Some(path), &page)?;
