@@ -1,4 +1,4 @@
-//! No link of the book, of the README or of the benchmarks' page leads nowhere.
+//! No link of the book, of the README or of the benchmarks' pages leads nowhere.
 
 use std::fs;
 use std::path::Path;
@@ -48,7 +48,7 @@ fn no_link_is_dead() {
     for page in all() {
         links += check(&page.name, &src(), &page.text);
     }
-    for name in ["README.md", "benches/README.md"] {
+    for name in ["README.md", "benches/README.md", "benches/peers/README.md"] {
         let path = root().join(name);
         let text = fs::read_to_string(&path).unwrap();
         links += check(name, path.parent().unwrap(), &text);
