@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gpipe::Sequential;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::Tensor;
 
 use crate::setup::{Pair, Setup, WARM_UP};
-use crate::support::everywhere::{plain_linear, with_linear};
+use crate::support::everywhere::failing_at;
 use crate::support::{batch, cross_entropy, models, single_threaded};
 
 #[test]
@@ -45,18 +44,6 @@ fn a_capture_that_is_refused_leaves_a_stage_that_goes_on() {
             }
         }
     }
-}
-
-/// Three layers, the second of which fails when it is run for this time.
-fn failing_at(time: usize) -> Sequential {
-    let runs = Arc::new(AtomicUsize::new(0));
-    let model = plain_linear(Sequential::new(), "one");
-    let model = with_linear(model, "two", move |x, linear, _| {
-        let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
-        anyhow::ensure!(run != time, "as asked");
-        Ok(x.apply(linear))
-    });
-    plain_linear(model, "three")
 }
 
 #[test]

@@ -1,26 +1,11 @@
 //! Steps join what comes before and after: the caller, and steps that fail.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use gpipe::streams::Recorder;
 use gpipe::tch::{Kind, Tensor};
-use gpipe::{AdamW, GradNorm, Loss, Optimizer, Pipeline, Recompute, Sequential, StepReport};
+use gpipe::{AdamW, GradNorm, Loss, Optimizer, Pipeline, Recompute, StepReport};
 
-use crate::support::everywhere::{plain_linear, with_linear};
+use crate::support::everywhere::failing_at;
 use crate::support::{batch, cpus, cross_entropy, single_threaded};
-
-/// Three layers, the second of which fails when it is run for this time.
-pub(crate) fn failing_at(time: usize) -> Sequential {
-    let runs = Arc::new(AtomicUsize::new(0));
-    let model = plain_linear(Sequential::new(), "one");
-    let model = with_linear(model, "two", move |x, linear, _| {
-        let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
-        anyhow::ensure!(run != time, "as asked");
-        Ok(x.apply(linear))
-    });
-    plain_linear(model, "three")
-}
 
 #[test]
 fn a_step_that_fails_leaves_the_streams_in_order() {

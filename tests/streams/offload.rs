@@ -4,9 +4,8 @@ use gpipe::partitioner::{Bytes, ScheduleKind};
 use gpipe::streams::Recorder;
 use gpipe::{Pipeline, PipelineBuilder, Recompute, Sequential};
 
-use crate::joins::failing_at;
 use crate::setup::{Numbers, Setup, train};
-use crate::support::everywhere::{plain_linear, with_linear};
+use crate::support::everywhere::{failing_at, plain_linear, with_linear};
 use crate::support::models::{self, Model};
 use crate::support::{assert_same_bits, batch, cpus, cross_entropy};
 

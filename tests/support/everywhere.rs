@@ -1,6 +1,8 @@
 //! Models of small layers, run over every cut and schedule.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::tch::{Tensor, nn};
@@ -150,4 +152,16 @@ pub(crate) fn same_everywhere(model: &Sequential, x: &Tensor, expected: Option<&
 pub(crate) fn popped(ctx: &Context, name: &str) -> anyhow::Result<Tensor> {
     ctx.pop(name)?
         .ok_or_else(|| anyhow::anyhow!("`{name}` is absent"))
+}
+
+/// Three layers, the second of which fails when it is run for this time.
+pub(crate) fn failing_at(time: usize) -> Sequential {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let model = plain_linear(Sequential::new(), "one");
+    let model = with_linear(model, "two", move |x, linear, _| {
+        let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
+        anyhow::ensure!(run != time, "as asked");
+        Ok(x.apply(linear))
+    });
+    plain_linear(model, "three")
 }
