@@ -10,25 +10,47 @@ mod profile_support;
 use gpipe::partitioner::{Partition, Plan, ScheduleKind, simulate};
 use gpipe::tch::Device;
 use gpipe::{Pipeline, Profiled};
-use profile_support::{Runner, SUBJECTS, Subject, stage_costs};
+use profile_support::{Measured, Runner, SUBJECTS, Subject, stage_costs};
 
 const SCHEDULE: ScheduleKind = ScheduleKind::OneFOneB;
 const MICROS: usize = 4;
-/// Steps before any that count, in two passes over all cuts: it takes some until a
-/// pipeline has all the memory that it goes on with, and each that asks for more is late.
-const SETTLING: usize = 3;
-/// Passes over all cuts, to find those that are worth a closer look.
-const ROUNDS: usize = 5;
+/// Steps of a pipeline before any that count: it takes some until it has all the memory
+/// that it goes on with, and each that asks for more is late.
+const SETTLING: usize = 2;
+/// Pipelines that each cut gets, in turn with the others', to find those that are worth
+/// a closer look.
+const ROUNDS: usize = 3;
 /// The fastest of these, which are measured again, in turn.
 const FINALISTS: usize = 5;
-const FINAL_ROUNDS: usize = 30;
-const STEPS: usize = 2;
+const FINAL_ROUNDS: usize = 15;
+/// Steps that count of each pipeline.
+const STEPS: usize = 4;
 /// The chosen cut may take this much longer than the best.
 const LIMIT: f64 = 1.03;
 
 struct Cut {
     balance: Vec<usize>,
-    runner: Runner,
+    measured: Measured,
+}
+
+impl Cut {
+    /// Trains with a pipeline of its own: where in memory one happens to lie can make
+    /// each of its steps a tenth longer, and that is not the cut's doing.
+    fn run(&mut self, subject: &Subject, steps: usize) -> anyhow::Result<()> {
+        let devices = vec![Device::Cpu; self.balance.len()];
+        let pipe = Pipeline::builder(subject.spec.build())
+            .devices(&devices)
+            .micro_batches(MICROS)
+            .schedule(SCHEDULE)
+            .balance(&self.balance)
+            .build()?;
+        let mut runner = Runner::new(pipe);
+        runner.run(subject, SETTLING)?;
+        runner.measured = Measured::default();
+        runner.run(subject, steps)?;
+        self.measured.add(runner.measured);
+        Ok(())
+    }
 }
 
 /// Every way to give `layers` layers to `stages` stages.
@@ -45,20 +67,6 @@ fn balances(layers: usize, stages: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-fn cut(subject: &Subject, balance: Vec<usize>) -> anyhow::Result<Cut> {
-    let devices = vec![Device::Cpu; balance.len()];
-    let pipe = Pipeline::builder(subject.spec.build())
-        .devices(&devices)
-        .micro_batches(MICROS)
-        .schedule(SCHEDULE)
-        .balance(&balance)
-        .build()?;
-    Ok(Cut {
-        runner: Runner::new(pipe, devices.len()),
-        balance,
-    })
-}
-
 /// Prints what each cut takes, in the order of what was measured, beside what is
 /// predicted for it.
 fn print_all(cuts: &[Cut], plan: &Plan, profiled: &Profiled) -> anyhow::Result<()> {
@@ -68,7 +76,7 @@ fn print_all(cuts: &[Cut], plan: &Plan, profiled: &Profiled) -> anyhow::Result<(
         plan.partition = Partition::from_balance(layers, &cut.balance)?;
         let costs = stage_costs(&plan, profiled, cut.balance.len())?;
         let predicted = simulate(&plan.generate()?, &costs).makespan().get();
-        let (measured, balance) = (cut.runner.median(), format!("{:?}", cut.balance));
+        let (measured, balance) = (cut.measured.median(), format!("{:?}", cut.balance));
         println!(
             "       {balance:12}  measured {:7.2} ms  predicted {:7.2} ms  {:.3}",
             measured / 1e3,
@@ -81,14 +89,14 @@ fn print_all(cuts: &[Cut], plan: &Plan, profiled: &Profiled) -> anyhow::Result<(
 
 fn train(subject: &Subject, cuts: &mut [Cut], rounds: usize) -> anyhow::Result<()> {
     for cut in cuts.iter_mut() {
-        cut.runner.steps.clear();
+        cut.measured = Measured::default();
     }
     for _ in 0..rounds {
         for cut in cuts.iter_mut() {
-            cut.runner.run(subject, STEPS)?;
+            cut.run(subject, STEPS)?;
         }
     }
-    cuts.sort_by(|a, b| a.runner.median().total_cmp(&b.runner.median()));
+    cuts.sort_by(|a, b| a.measured.median().total_cmp(&b.measured.median()));
     Ok(())
 }
 
@@ -109,14 +117,13 @@ fn compare(subject: &Subject, stages: usize, measured: bool) -> anyhow::Result<b
             (1, 1)
         },
     );
-    let cuts = all.into_iter().map(|balance| cut(subject, balance));
-    let mut cuts: Vec<Cut> = cuts.collect::<Result<_, _>>()?;
-    for _ in 0..2 {
-        for cut in &mut cuts {
-            cut.runner
-                .run(subject, if measured { SETTLING } else { 0 })?;
-        }
-    }
+    let mut cuts: Vec<Cut> = all
+        .into_iter()
+        .map(|balance| Cut {
+            balance,
+            measured: Measured::default(),
+        })
+        .collect();
     train(subject, &mut cuts, rounds.0)?;
     if std::env::args().any(|argument| argument == "--all") {
         print_all(&cuts, &plan, &profiled)?;
@@ -129,9 +136,9 @@ fn compare(subject: &Subject, stages: usize, measured: bool) -> anyhow::Result<b
     train(subject, &mut cuts, rounds.1)?;
     let median = |balance: &[usize]| {
         let found = cuts.iter().find(|cut| cut.balance == balance);
-        found.map_or(f64::NAN, |cut| cut.runner.median())
+        found.map_or(f64::NAN, |cut| cut.measured.median())
     };
-    let (own, best) = (median(&chosen), cuts[0].runner.median());
+    let (own, best) = (median(&chosen), cuts[0].measured.median());
     println!(
         "{:5}  {count:3} cuts  best {:10} {:7.2} ms  chosen {:10} {:.3}  equal layers {:10} {:.3}  equal parameters {:10} {:.3}{}",
         subject.spec.name(),

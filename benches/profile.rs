@@ -8,7 +8,7 @@ mod profile_support;
 use gpipe::partitioner::{Plan, ScheduleKind, simulate};
 use gpipe::tch::Device;
 use gpipe::{Pipeline, Profiled};
-use profile_support::{Runner, SUBJECTS, Subject, median, stage_costs};
+use profile_support::{Measured, Runner, SUBJECTS, Subject, median, stage_costs};
 
 const SCHEDULES: [ScheduleKind; 3] = [
     ScheduleKind::GPipe,
@@ -19,7 +19,7 @@ const MICROS: [usize; 3] = [2, 4, 8];
 /// The model is profiled so often, with training between, so that a machine that becomes
 /// faster or slower does so for both.
 const PASSES: usize = 5;
-/// Rounds over all cases in each pass, one after the other: what disturbs disturbs all.
+/// Rounds over all cases in each pass, one after the other: what disturbs one disturbs all.
 const ROUNDS: usize = 3;
 /// Steps that count in each round.
 const STEPS: usize = 2;
@@ -29,12 +29,26 @@ const LIMIT: f64 = 0.1;
 
 struct Case {
     plan: Plan,
-    runner: Runner,
+    measured: Measured,
     /// The steps that the profiles predict, in microseconds.
     predicted: Vec<f64>,
 }
 
 impl Case {
+    /// Trains by the plan with a pipeline of its own: where in memory one happens to lie
+    /// can make each of its steps a tenth longer, and that is not the plan's doing.
+    fn run(&mut self, subject: &Subject) -> anyhow::Result<()> {
+        let pipe = Pipeline::builder(subject.spec.build())
+            .devices(&DEVICES)
+            .measure_memory(true)
+            .plan(&self.plan)?
+            .build()?;
+        let mut runner = Runner::new(pipe);
+        runner.run(subject, STEPS)?;
+        self.measured.add(runner.measured);
+        Ok(())
+    }
+
     /// The step that a profile predicts for this plan.
     fn predict(&mut self, measured: &Profiled) -> anyhow::Result<()> {
         let costs = stage_costs(&self.plan, measured, DEVICES.len())?;
@@ -45,15 +59,11 @@ impl Case {
 
     /// Prints a row; says how many of its predictions are off the limit.
     fn print(&self, name: &str) -> usize {
-        let (predicted, measured_step) = (median(&self.predicted), self.runner.median());
-        let best = self
-            .runner
-            .steps
-            .iter()
-            .copied()
-            .fold(f64::INFINITY, f64::min);
+        let (predicted, measured_step) = (median(&self.predicted), self.measured.median());
+        let best = self.measured.steps.iter().copied();
+        let best = best.fold(f64::INFINITY, f64::min);
         let ratio = |predicted: u64, measured: u64| predicted as f64 / measured.max(1) as f64;
-        let measured = self.runner.peaks();
+        let measured = self.measured.peaks(DEVICES.len());
         let peaks = measured.iter().zip(&self.plan.peak_bytes);
         let totals: Vec<f64> = peaks
             .map(|(measured, predicted)| ratio(predicted.get(), *measured))
@@ -88,14 +98,9 @@ fn cases(subject: &Subject, measured: &Profiled) -> anyhow::Result<Vec<Case>> {
     for kind in SCHEDULES {
         for micros in MICROS {
             let plan = subject.plan(measured, DEVICES.len(), kind, micros)?;
-            let pipe = Pipeline::builder(subject.spec.build())
-                .devices(&DEVICES)
-                .measure_memory(true)
-                .plan(&plan)?
-                .build()?;
             cases.push(Case {
                 plan,
-                runner: Runner::new(pipe, DEVICES.len()),
+                measured: Measured::default(),
                 predicted: Vec::new(),
             });
         }
@@ -115,7 +120,7 @@ fn measure(subject: &Subject, passes: usize) -> anyhow::Result<usize> {
         }
         for _ in 0..ROUNDS {
             for case in &mut cases {
-                case.runner.run(subject, STEPS)?;
+                case.run(subject)?;
             }
         }
     }

@@ -122,14 +122,48 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 pub(crate) struct Runner {
     pub(crate) pipe: Pipeline,
     optimizer: Optimizer,
+    pub(crate) measured: Measured,
+}
+
+/// What steps took.
+#[derive(Default)]
+pub(crate) struct Measured {
     /// Makespans in microseconds.
     pub(crate) steps: Vec<f64>,
-    /// Per device, of each step.
+    /// Of each step, per device.
     peaks: Vec<Vec<u64>>,
 }
 
+impl Measured {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.steps.extend(more.steps);
+        self.peaks.extend(more.peaks);
+    }
+
+    fn count(&mut self, report: &StepReport) {
+        self.steps.push(report.timeline.makespan().get());
+        let memory = report.memory.iter().flat_map(|memory| &memory.devices);
+        self.peaks
+            .push(memory.map(|used| used.total.get()).collect());
+    }
+
+    /// Per device the median of the peaks of everything.
+    pub(crate) fn peaks(&self, devices: usize) -> Vec<u64> {
+        let middle = |device: usize| {
+            let mut sorted: Vec<u64> = self.peaks.iter().map(|step| step[device]).collect();
+            sorted.sort_unstable();
+            sorted[sorted.len() / 2]
+        };
+        (0..devices).map(middle).collect()
+    }
+
+    pub(crate) fn median(&self) -> f64 {
+        median(&self.steps)
+    }
+}
+
 impl Runner {
-    pub(crate) fn new(pipe: Pipeline, devices: usize) -> Self {
+    pub(crate) fn new(pipe: Pipeline) -> Self {
         Self {
             pipe,
             // A model that has learned its one batch by heart has gradients of numbers so
@@ -138,8 +172,7 @@ impl Runner {
                 lr: 1e-9,
                 ..AdamW::default()
             }),
-            steps: Vec::new(),
-            peaks: vec![Vec::new(); devices],
+            measured: Measured::default(),
         }
     }
 
@@ -153,31 +186,9 @@ impl Runner {
             )?;
             self.optimizer.step(&mut self.pipe)?;
             if number > 0 {
-                self.count(&report);
+                self.measured.count(&report);
             }
         }
         Ok(())
-    }
-
-    fn count(&mut self, report: &StepReport) {
-        self.steps.push(report.timeline.makespan().get());
-        let memory = report.memory.iter().flat_map(|memory| &memory.devices);
-        for (peaks, used) in self.peaks.iter_mut().zip(memory) {
-            peaks.push(used.total.get());
-        }
-    }
-
-    /// Per device the median of the peaks of everything.
-    pub(crate) fn peaks(&self) -> Vec<u64> {
-        let middle = |peaks: &Vec<u64>| {
-            let mut sorted = peaks.clone();
-            sorted.sort_unstable();
-            sorted[sorted.len() / 2]
-        };
-        self.peaks.iter().map(middle).collect()
-    }
-
-    pub(crate) fn median(&self) -> f64 {
-        median(&self.steps)
     }
 }
