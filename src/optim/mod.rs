@@ -5,6 +5,8 @@ mod schedule;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use gpipe_partitioner::Bytes;
+
 use crate::error::Error;
 use crate::torch::{Groups, OptimizerKind};
 
@@ -75,9 +77,20 @@ impl Optimizer {
     /// streams, a window of parameters at a time: while one window is updated, the next
     /// one's comes, and that of the one before leaves. No number changes, and checkpoints
     /// are the same. On the CPU it is a copy, and saves nothing.
+    ///
+    /// A step takes the memory of two windows before it updates anything.
     #[must_use]
     pub fn offload(mut self, offload: bool) -> Self {
         self.groups.set_offload(offload);
+        self
+    }
+
+    /// Bytes of the parameters whose turn it is at a time with [`Optimizer::offload`]; 64 MiB,
+    /// unless this is called. A parameter that is larger has a window of its own. Adam
+    /// remembers twice the bytes, so two windows take four times as much on the device.
+    #[must_use]
+    pub fn offload_window(mut self, bytes: Bytes) -> Self {
+        self.groups.set_window(bytes.0);
         self
     }
 

@@ -1,6 +1,7 @@
 //! Parameters and buffers, by name, wherever they are.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gpipe_partitioner::StageId;
 use tch::Tensor;
@@ -108,16 +109,31 @@ impl Optimizer {
     /// Applies the accumulated gradients to every parameter, each stage on its
     /// own thread and all at once, and clears them.
     ///
+    /// No stage begins before every one has all that it needs, its memory above all: an
+    /// optimizer that cannot go on changes no parameter on any stage, and leaves the
+    /// gradients to be used.
+    ///
     /// # Errors
     /// [`Error::Settings`] for a number that an update is not defined for (a
-    /// negative learning rate, say), before anything is done. libtorch refuses on
-    /// some stage, which the error names.
+    /// negative learning rate, say). Some stage, which the error names, has no memory for
+    /// what is to be remembered of its parameters, or a gradient that no update is defined
+    /// for.
     pub fn step(&mut self, pipe: &mut Pipeline) -> Result<(), Error> {
         let (id, alive, groups) = (self.id(), self.alive(), self.groups()?);
         let by_themselves = pipe.engine.run_by_themselves();
         let _watch = by_themselves.then(|| pipe.engine.watch()).transpose()?;
-        pipe.engine()
-            .on_each(move |_: StageId, stage| stage.optimize(id, &alive, &groups))?;
+        let engine = pipe.engine();
+        let groups = Arc::new(groups);
+        let own = Arc::clone(&groups);
+        let prepared = engine.on_each(move |_, stage| stage.prepare_updates(id, &alive, &own));
+        if let Err(error) = prepared {
+            engine.on_each(move |_, stage| {
+                stage.abandon_updates(id);
+                Ok(())
+            })?;
+            return Err(error.into());
+        }
+        engine.on_each(move |_: StageId, stage| stage.optimize(id, &groups))?;
         pipe.ties.clone().refresh(&mut pipe.engine)
     }
 }

@@ -3,10 +3,10 @@
 use gpipe::memory::{limit_device, of_device, reset_device_peak, room_on};
 use gpipe::partitioner::Bytes;
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{OutOfMemory, Pipeline, Sequential};
+use gpipe::{AdamW, Optimizer, OutOfMemory, Pipeline, Sequential};
 
 use crate::harness::{Test, mib};
-use crate::support::cross_entropy;
+use crate::support::{assert_same_bits, cross_entropy, snapshot};
 
 const GPU: Device = Device::Cuda(0);
 
@@ -17,6 +17,10 @@ pub(crate) fn tests() -> Vec<Test> {
         (
             "memory::a_device_that_is_full_is_an_error_and_the_pipeline_lives",
             full,
+        ),
+        (
+            "memory::an_update_that_has_no_room_changes_nothing",
+            no_room_for_updates,
         ),
     ]
 }
@@ -105,4 +109,41 @@ fn full() {
     let (x, y) = batch(4);
     let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
     assert!(report.loss.is_finite());
+}
+
+/// Two stages of a layer each, of 64 MiB.
+fn heavy() -> Pipeline {
+    let side = 4096;
+    let linear = move |p: &nn::Path<'_>| nn::linear(p, side, side, nn::LinearConfig::default());
+    let model = Sequential::new().layer("one", linear).layer("two", linear);
+    Pipeline::builder(model)
+        .devices(&[GPU; 2])
+        .micro_batches(2)
+        .seed(4)
+        .build()
+        .unwrap()
+}
+
+/// Room for what AdamW remembers on one of the stages, not on both.
+fn no_room_for_updates() {
+    for offload in [false, true] {
+        let x = Tensor::ones([4, 4096], (Kind::Float, Device::Cpu));
+        let y = Tensor::zeros([4], (Kind::Int64, Device::Cpu));
+        let adamw = || Optimizer::new(AdamW::default()).offload(offload);
+        let (mut pipe, mut optimizer) = (heavy(), adamw());
+        pipe.train_step(&x, &y, cross_entropy).unwrap();
+        let before = snapshot(&mut pipe);
+        let limited = Limited::to(mib(150));
+        let error = optimizer.step(&mut pipe).unwrap_err().to_string();
+        drop(limited);
+        assert!(error.contains("cuda:0 is out of memory"), "{error}");
+        assert_same_bits(&snapshot(&mut pipe), &before, "no room");
+        optimizer.step(&mut pipe).unwrap();
+        let updated = snapshot(&mut pipe);
+        drop((pipe, optimizer));
+        let (mut calm, mut optimizer) = (heavy(), adamw());
+        calm.train_step(&x, &y, cross_entropy).unwrap();
+        optimizer.step(&mut calm).unwrap();
+        assert_same_bits(&updated, &snapshot(&mut calm), "with room again");
+    }
 }

@@ -7,6 +7,7 @@ mod brittle;
 mod refused;
 #[path = "../support/mod.rs"]
 mod support;
+mod updates;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,6 +1,7 @@
 //! What optimizers remember may be in the host's memory between steps.
 
 use gpipe::checkpoint::{Checkpoint, Checkpointer, Extras};
+use gpipe::partitioner::Bytes;
 use gpipe::streams::Recorder;
 use gpipe::{AdamW, Optimizer, OptimizerKind, Pipeline, Sgd};
 
@@ -72,6 +73,41 @@ fn no_number_changes_and_copies_are_waited_for() {
             summary.copies
         };
         assert!(recorded(true) > recorded(false));
+    }
+}
+
+/// Each parameter in a window of its own: memory is used again while others are on their way.
+#[test]
+fn windows_take_turns_in_the_same_memory() {
+    let model = models::transformer(0.0);
+    for kinds in kinds() {
+        let mut plain = optimizer(kinds);
+        let expected = steps(&mut pipeline(&model, None), &model, &mut plain, 3);
+        for window in [Bytes(1), Bytes(3000)] {
+            let recorder = Recorder::new(&[Some(0), Some(1)]);
+            let mut optimizer = optimizer(kinds).offload(true).offload_window(window);
+            let mut pipe = pipeline(&model, Some(&recorder));
+            let got = steps(&mut pipe, &model, &mut optimizer, 3);
+            assert_same_bits(&expected.1, &got.1, &format!("{window:?}"));
+            assert_eq!(recorder.check().unwrap().host_waits, 0);
+            (0..8).for_each(|seed| recorder.play(seed).unwrap());
+        }
+    }
+}
+
+#[test]
+fn nothing_that_keeps_windows_in_order_can_be_left_out() {
+    let model = models::mlp();
+    let recorder = Recorder::new(&[Some(0), Some(1)]);
+    let optimizer = Optimizer::new(AdamW::default());
+    let mut optimizer = optimizer.offload(true).offload_window(Bytes(1));
+    let mut pipe = pipeline(&model, Some(&recorder));
+    let _ = steps(&mut pipe, &model, &mut optimizer, 2);
+    let broken = (0..).map_while(|index| recorder.without(index));
+    let told = broken.filter_map(|broken| broken.check().err());
+    let told: Vec<String> = told.map(|wrong| wrong.to_string()).collect();
+    for part in ["what was kept on the host, in stream", "overwrites block"] {
+        assert!(told.iter().any(|wrong| wrong.contains(part)), "no `{part}`");
     }
 }
 

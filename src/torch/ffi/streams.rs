@@ -21,6 +21,7 @@ unsafe extern "C" {
     fn gp_event_elapsed(from: *const c_void, to: *const c_void, out: *mut f64) -> c_int;
     fn gp_record_stream(tensor: TensorPtr, device: c_int, id: i64) -> c_int;
     fn gp_copy_to(tensor: TensorPtr, device: c_int, out: *mut TensorPtr) -> c_int;
+    fn gp_copy_into(to: TensorPtr, from: TensorPtr) -> c_int;
     fn gp_watched_copy(
         tensor: TensorPtr,
         log: *mut c_void,
@@ -148,6 +149,13 @@ pub(crate) fn copy_to(tensor: &Tensor, device: Option<usize>) -> Result<Tensor> 
 /// device; the host does not wait for it.
 pub(crate) fn copy_to_host(tensor: &Tensor) -> Result<Tensor> {
     copy_to(tensor, None)
+}
+
+/// Copies values into a tensor by way of the current streams; the host does not wait where
+/// its own memory is page-locked.
+pub(crate) fn copy_into(to: &Tensor, from: &Tensor) -> Result<()> {
+    // SAFETY: both tensors are alive.
+    check(unsafe { gp_copy_into(lend(to), lend(from)) })
 }
 
 /// Who wants to know of the end of watched copies.

@@ -14,7 +14,11 @@ pub(crate) struct Groups {
     default: OptimizerKind,
     others: Vec<Group>,
     offload: bool,
+    window: u64,
 }
+
+/// Bytes of the parameters that are updated at a time where what is remembered is away.
+const WINDOW: u64 = 64 << 20;
 
 #[derive(Clone)]
 struct Group {
@@ -30,6 +34,7 @@ impl Groups {
             default,
             others: Vec::new(),
             offload: false,
+            window: WINDOW,
         }
     }
 
@@ -40,6 +45,15 @@ impl Groups {
 
     pub(crate) fn set_offload(&mut self, offload: bool) {
         self.offload = offload;
+    }
+
+    /// Bytes of the parameters that are updated at a time then; a larger one goes by itself.
+    pub(crate) fn window(&self) -> u64 {
+        self.window
+    }
+
+    pub(crate) fn set_window(&mut self, window: u64) {
+        self.window = window;
     }
 
     pub(crate) fn push(&mut self, matches: Predicate, kind: OptimizerKind) {

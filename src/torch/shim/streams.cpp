@@ -109,6 +109,14 @@ GP_API int gp_copy_to(const at::Tensor* tensor, int device, at::Tensor** out) {
   });
 }
 
+// Into memory that is there already; non-blocking, as above.
+GP_API int gp_copy_into(const at::Tensor* to, const at::Tensor* from) {
+  return gpipe::guarded([&] {
+    at::NoGradGuard no_grad;
+    to->copy_(*from, /*non_blocking=*/true);
+  });
+}
+
 // A copy in the host's memory whose end is told: `freed(log, number)` is called by
 // whoever drops the last handle, just before the memory is gone.
 GP_API int gp_watched_copy(const at::Tensor* tensor, void* log, uint64_t number,

@@ -10,6 +10,7 @@ use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::gradients::{first_non_finite, norms, norms_there};
 use crate::torch::optim::{Groups, OptimizerState};
+use crate::torch::out_of_memory::OutOfMemory;
 
 impl TorchStage {
     /// Names and handles of the parameters, by layer and name.
@@ -24,10 +25,11 @@ impl TorchStage {
         Ok(&self.buffers)
     }
 
-    /// Applies and clears the accumulated gradients.
+    /// Gets ready for [`TorchStage::optimize`]; parameters and gradients stay as they are,
+    /// also if it fails.
     ///
     /// `alive` is whether the optimizer still is, for when another one is here.
-    pub(crate) fn optimize(
+    pub(crate) fn prepare_updates(
         &mut self,
         id: u64,
         alive: &Weak<()>,
@@ -36,13 +38,31 @@ impl TorchStage {
         if groups.dampen() {
             self.settle()?;
         }
-        let found = self.settle_unless_judged()?;
+        self.settle_unless_judged()?;
         self.optimizers
             .retain(|_, (alive, _)| alive.strong_count() > 0);
         let _charged = self.ledger.as_ref().and_then(Ledger::charge);
         let new = || (Weak::clone(alive), OptimizerState::default());
         let (_, state) = self.optimizers.entry(id).or_insert_with(new);
-        state.step(groups, &self.parameters, &self.lane, found.as_ref())?;
+        state
+            .prepare(groups, &self.parameters, &self.lane)
+            .map_err(|error| OutOfMemory::explain(self.device, error.into()))
+    }
+
+    /// There will be no update: some stage cannot.
+    pub(crate) fn abandon_updates(&mut self, id: u64) {
+        if let Some((_, state)) = self.optimizers.get_mut(&id) {
+            state.abandon();
+        }
+    }
+
+    /// Applies and clears the accumulated gradients, for which it is prepared.
+    pub(crate) fn optimize(&mut self, id: u64, groups: &Groups) -> anyhow::Result<()> {
+        let found = self.settle_unless_judged()?;
+        let _charged = self.ledger.as_ref().and_then(Ledger::charge);
+        if let Some((_, state)) = self.optimizers.get_mut(&id) {
+            state.apply(groups, &self.parameters, &self.lane, found.as_ref())?;
+        }
         self.execute_verdict()
     }
 

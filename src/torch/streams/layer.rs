@@ -163,6 +163,19 @@ impl Layer {
         Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
     }
 
+    /// As [`Layer::copy`], into memory that is there already.
+    pub(crate) fn copy_into(
+        &self,
+        to: &Tensor,
+        tensor: &Tensor,
+        (from, into): (Place, Place),
+    ) -> Result<(), TorchError> {
+        if let Self::Recorder(recorder) = self {
+            recorder.copies_into(to, tensor, (from, into));
+        }
+        ffi::copy_into(to, tensor)
+    }
+
     /// Notes that an action runs: on the current stream of an accelerator, or on the
     /// host.
     pub(crate) fn works<'a>(

@@ -1,6 +1,6 @@
 //! What is kept for a backward, to the host's memory and back (rule 7).
 
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
 use super::lane::{Lane, within};
 use super::layer::{Event, Place};
@@ -8,6 +8,9 @@ use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::memory::Account;
 use crate::torch::values::Values;
+
+/// Who reads what came back, for messages.
+const KEPT: &str = "what was kept on the host";
 
 /// Memory that is being copied to the host, held until nobody reads it any more.
 #[derive(Debug, Default)]
@@ -114,9 +117,82 @@ impl Lane {
             if let Some(ready) = ready {
                 layer.wait(home.main, &ready)?;
             }
-            layer.reads("what was kept on the host", self.place(), values.present());
+            layer.reads(KEPT, self.place(), values.present());
         }
         Ok(values)
+    }
+}
+
+impl Lane {
+    /// So many bytes of the device's memory, which copies are going to write into.
+    pub(crate) fn reserve(&self, bytes: u64, device: Device) -> Result<Tensor, TorchError> {
+        let memory = Tensor::f_empty([bytes as i64], (Kind::Uint8, device))?;
+        if let (Some(layer), Some(home)) = (&self.layer, &self.home) {
+            layer.kept(&memory, home.device)?;
+        }
+        Ok(memory)
+    }
+
+    /// Begins to copy from the host into memory of the main stream: of each pair, the first
+    /// into the second.
+    pub(crate) fn bring_into<'a>(
+        &self,
+        pairs: impl Iterator<Item = (&'a Tensor, &'a Tensor)>,
+    ) -> Result<Option<Event>, TorchError> {
+        let mut pairs = pairs.peekable();
+        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+            pairs.try_for_each(|(host, here)| ffi::copy_into(here, host))?;
+            return Ok(None);
+        };
+        if pairs.peek().is_none() {
+            return Ok(None);
+        }
+        // It may be leaving still, and what was in the memory before, too.
+        layer.wait(home.returning, &layer.record(home.stowing)?)?;
+        layer.wait(home.returning, &layer.record(home.main)?)?;
+        within(layer, &[home.returning], || {
+            pairs.try_for_each(|(host, here)| {
+                layer.copy_into(here, host, (Place::Host, self.place()))
+            })
+        })?;
+        layer.record(home.returning).map(Some)
+    }
+
+    /// What [`Lane::bring_into`] has begun is over, for what comes into the main stream from
+    /// now on.
+    pub(crate) fn are_there<'a>(
+        &self,
+        ready: Option<Event>,
+        tensors: impl Iterator<Item = &'a Tensor>,
+    ) -> Result<(), TorchError> {
+        if let (Some(layer), Some(home), Some(ready)) = (&self.layer, &self.home, ready) {
+            layer.wait(home.main, &ready)?;
+            layer.reads(KEPT, self.place(), tensors);
+        }
+        Ok(())
+    }
+
+    /// Copies what the main stream has made by now into the host's memory: of each pair,
+    /// the first into the second.
+    pub(crate) fn send_into(
+        &self,
+        pairs: impl Iterator<Item = (Tensor, Tensor)>,
+    ) -> Result<(), TorchError> {
+        let mut pairs = pairs.peekable();
+        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+            return pairs.try_for_each(|(here, host)| ffi::copy_into(&host, &here));
+        };
+        if pairs.peek().is_none() {
+            return Ok(());
+        }
+        layer.wait(home.stowing, &layer.record(home.main)?)?;
+        within(layer, &[home.stowing], || {
+            pairs.try_for_each(|(here, host)| {
+                layer.copy_into(&host, &here, (self.place(), Place::Host))?;
+                self.leaving.borrow_mut().now.push(here);
+                Ok(())
+            })
+        })
     }
 }
 

@@ -1,34 +1,92 @@
 //! What is remembered, in the host's memory between steps.
 //!
 //! Updates then go window by window: while one is computed, what is remembered of the
-//! next comes, and that of the one before leaves.
+//! next comes, and that of the one before leaves. Both ends of every copy are there before
+//! the first update: half a step's windows cannot be left without memory.
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
-use super::{Batch, Chosen, Groups, OptimizerState, Slot};
+use super::slot::Slot;
+use super::{Batch, Chosen, Fresh, Groups, OptimizerKind, OptimizerState, Update};
 use crate::torch::error::TorchError;
 use crate::torch::sequential::bytes;
-use crate::torch::streams::{Coming, Lane};
-use crate::torch::values::Values;
+use crate::torch::streams::{Event, Lane};
 
-/// Bytes of the parameters that are updated at a time; a larger one goes by itself.
-const WINDOW: u64 = 64 << 20;
+/// Where tensors begin in a window's memory: a multiple of so many bytes, as the
+/// allocator has it.
+const ALIGNMENT: u64 = 512;
+
+/// Parameters that are updated at a time.
+struct Window<'a> {
+    group: Option<usize>,
+    chosen: &'a [Chosen],
+}
+
+/// Memory on the device for two windows, which take turns.
+#[derive(Debug)]
+pub(super) struct Staging {
+    halves: Vec<Tensor>,
+}
 
 /// What is remembered of a window's parameters, on its way.
 struct Arriving {
-    places: Vec<usize>,
-    coming: Coming,
+    /// By parameter: its place, what is on the host, and where it goes.
+    slots: Vec<(usize, Vec<(Tensor, Tensor)>)>,
+    ready: Option<Event>,
 }
 
-/// Parts of a batch, in order.
-fn windows(chosen: &[Chosen]) -> Vec<&[Chosen]> {
+impl Staging {
+    /// For windows of these batches.
+    fn new(groups: &Groups, batches: &[Batch], lane: &Lane) -> Result<Self, TorchError> {
+        let windows = all_windows(groups, batches);
+        let need = |window: &Window| {
+            let moments = Slot::moments_of(groups.kind(window.group));
+            let sizes = window.chosen.iter().map(|one| aligned(&one.parameter));
+            moments * sizes.sum::<u64>()
+        };
+        let most = windows.iter().map(need).max().unwrap_or(0);
+        let device = windows
+            .first()
+            .map_or(Device::Cpu, |window| window.chosen[0].parameter.device());
+        let halves = (0..windows.len().min(2)).map(|_| lane.reserve(most, device));
+        Ok(Self {
+            halves: halves.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// A tensor like another in the memory of a window, so many bytes from its beginning.
+    fn place(&self, window: usize, offset: u64, like: &Tensor) -> Result<Tensor, TorchError> {
+        let half = &self.halves[window % self.halves.len()];
+        let flat = half.f_narrow(0, offset as i64, bytes(like) as i64)?;
+        let typed = flat.f_view_dtype(like.kind())?;
+        Ok(typed.f_as_strided(like.size(), like.stride(), None)?)
+    }
+}
+
+fn aligned(parameter: &Tensor) -> u64 {
+    bytes(parameter).next_multiple_of(ALIGNMENT)
+}
+
+fn all_windows<'a>(groups: &Groups, batches: &'a [Batch]) -> Vec<Window<'a>> {
+    let of = |batch: &'a Batch| {
+        let windows = windows(&batch.chosen, groups.window()).into_iter();
+        windows.map(|chosen| Window {
+            group: batch.group,
+            chosen,
+        })
+    };
+    batches.iter().flat_map(of).collect()
+}
+
+/// Parts of a batch, in order, each of so many bytes at most.
+fn windows(chosen: &[Chosen], most: u64) -> Vec<&[Chosen]> {
     let mut windows = Vec::new();
     let mut rest = chosen;
     while let Some((first, more)) = rest.split_first() {
         let mut size = bytes(&first.parameter);
         let fits = more.iter().take_while(|one| {
             size += bytes(&one.parameter);
-            size <= WINDOW
+            size <= most
         });
         let (window, others) = rest.split_at(1 + fits.count());
         windows.push(window);
@@ -38,99 +96,154 @@ fn windows(chosen: &[Chosen]) -> Vec<&[Chosen]> {
 }
 
 impl OptimizerState {
-    /// Whether anything is on the host that these updates need.
-    pub(super) fn any_away(&self) -> bool {
-        self.away.contains(&true)
-    }
-
-    /// All updates, window by window.
-    pub(super) fn update_by_windows(
+    /// Sends away what is here, makes what is yet missing, and takes the memory for the
+    /// windows.
+    pub(super) fn prepare_away(
         &mut self,
         groups: &Groups,
         batches: &[Batch],
         lane: &Lane,
-        found: Option<&Tensor>,
-    ) -> Result<(), TorchError> {
-        let windows = batches.iter().flat_map(|batch| {
-            let kind = groups.kind(batch.group);
-            let windows = windows(&batch.chosen).into_iter();
-            windows.map(move |window| (kind, window))
-        });
-        let mut windows = windows.peekable();
-        let mut coming = match windows.peek() {
-            Some((_, first)) => Some(self.come(first, lane)?),
-            None => None,
-        };
-        while let (Some((kind, window)), Some(arriving)) = (windows.next(), coming.take()) {
-            self.arrive(arriving, lane)?;
-            if let Some((_, next)) = windows.peek() {
-                coming = Some(self.come(next, lane)?);
+    ) -> Result<(Fresh, Staging), TorchError> {
+        let mut fresh = Vec::new();
+        for Window { group, chosen } in all_windows(groups, batches) {
+            let places = chosen.iter().map(|one| one.place);
+            let here: Vec<usize> = places.filter(|place| !self.away[*place]).collect();
+            self.leave(&here, lane)?;
+            for one in chosen {
+                if let Some(mut slot) = self.fresh(groups.kind(group), one)? {
+                    slot.put_away(lane)?;
+                    fresh.push((one.place, slot));
+                }
             }
-            self.update(kind, window, found)?;
-            if groups.offload() {
-                let places: Vec<usize> = window.iter().map(|one| one.place).collect();
-                self.leave(&places, lane)?;
-            }
+            lane.acted()?;
         }
-        lane.stowed()
+        lane.stowed()?;
+        Ok((fresh, Staging::new(groups, batches, lane)?))
     }
 
-    /// Begins to bring back what is remembered of a window's parameters.
-    fn come(&self, window: &[Chosen], lane: &Lane) -> Result<Arriving, TorchError> {
-        let places: Vec<usize> = window.iter().map(|one| one.place).collect();
-        let places: Vec<usize> = places.into_iter().filter(|at| self.away[*at]).collect();
-        let slots = places.iter().filter_map(|at| self.slots[*at].as_ref());
-        let values: Values = slots
-            .flat_map(Slot::moments)
-            .map(Tensor::shallow_clone)
-            .collect();
-        Ok(Arriving {
-            coming: lane.bring_back(values)?,
-            places,
-        })
-    }
-
-    /// It is there.
-    fn arrive(&mut self, arriving: Arriving, lane: &Lane) -> Result<(), TorchError> {
-        let values = lane.back(arriving.coming)?;
-        self.replace(&arriving.places, values.into_iter().flatten(), false);
+    /// Brings back whatever is on the host.
+    pub(super) fn come_home(&mut self, lane: &Lane) -> Result<(), TorchError> {
+        for (slot, away) in self.slots.iter_mut().zip(&mut self.away) {
+            let Some(slot) = slot.as_mut().filter(|_| *away) else {
+                continue;
+            };
+            let moments = slot.moments().into_iter().map(Tensor::shallow_clone);
+            let coming = lane.bring_back(moments.collect())?;
+            let here = lane.back(coming)?.into_iter().flatten();
+            slot.replace(here);
+            *away = false;
+        }
         Ok(())
     }
 
     /// Sends away what is remembered of the parameters at these places.
     pub(super) fn leave(&mut self, places: &[usize], lane: &Lane) -> Result<(), TorchError> {
-        let slots = places.iter().filter_map(|at| self.slots[*at].as_ref());
-        let moments = slots.flat_map(Slot::moments);
-        let sources = moments.map(|moment| (moment.shallow_clone(), false));
-        let copies = lane.put_away(sources.collect())?;
-        self.replace(places, copies.into_iter(), true);
+        for &place in places {
+            if let Some(slot) = &mut self.slots[place] {
+                slot.put_away(lane)?;
+                self.away[place] = true;
+            }
+        }
         lane.acted()
     }
 
-    fn replace(&mut self, places: &[usize], mut tensors: impl Iterator<Item = Tensor>, away: bool) {
-        for &place in places {
-            self.away[place] = away && self.slots[place].is_some();
-            let moments = self.slots[place].iter_mut().flat_map(Slot::moments_mut);
-            for (moment, tensor) in moments.zip(&mut tensors) {
-                *moment = tensor;
+    /// All updates, window by window.
+    pub(super) fn update_by_windows(
+        &mut self,
+        update: &Update,
+        batches: &[Batch],
+        staging: &Staging,
+        lane: &Lane,
+    ) -> Result<(), TorchError> {
+        let windows = all_windows(update.groups, batches);
+        let come = |state: &Self, number: usize| match windows.get(number) {
+            Some(window) => {
+                let kind = update.groups.kind(window.group);
+                let arriving = state.come(number, kind, window.chosen, staging, lane);
+                arriving.map(Some)
+            }
+            None => Ok(None),
+        };
+        let mut coming = come(self, 0)?;
+        for (number, window) in windows.iter().enumerate() {
+            let Some(Arriving { slots, ready }) = coming.take() else {
+                break;
+            };
+            let here = slots.iter().flat_map(|(_, pairs)| pairs);
+            lane.are_there(ready, here.map(|(_, here)| here))?;
+            coming = come(self, number + 1)?;
+            self.remember_where(&slots, |(_, here)| here);
+            let updated = self.update(update, window.group, window.chosen);
+            self.remember_where(&slots, |(host, _)| host);
+            updated?;
+            let pairs = slots.into_iter().flat_map(|(_, pairs)| pairs);
+            lane.send_into(pairs.map(|(host, here)| (here, host)))?;
+            lane.acted()?;
+        }
+        lane.stowed()
+    }
+
+    /// Begins to bring what is remembered of a window's parameters.
+    fn come(
+        &self,
+        number: usize,
+        kind: &OptimizerKind,
+        window: &[Chosen],
+        staging: &Staging,
+        lane: &Lane,
+    ) -> Result<Arriving, TorchError> {
+        let mut slots = Vec::new();
+        let mut offset = 0;
+        for one in window.iter().filter(|_| Slot::moments_of(kind) > 0) {
+            let Some(slot) = &self.slots[one.place] else {
+                continue;
+            };
+            let mut pairs = Vec::new();
+            for host in slot.moments() {
+                pairs.push((host.shallow_clone(), staging.place(number, offset, host)?));
+                offset += aligned(host);
+            }
+            slots.push((one.place, pairs));
+        }
+        let pairs = slots.iter().flat_map(|(_, pairs)| pairs);
+        let ready = lane.bring_into(pairs.map(|(host, here)| (host, here)))?;
+        Ok(Arriving { slots, ready })
+    }
+
+    fn remember_where(
+        &mut self,
+        slots: &[(usize, Vec<(Tensor, Tensor)>)],
+        which: impl Fn(&(Tensor, Tensor)) -> &Tensor,
+    ) {
+        for (place, pairs) in slots {
+            if let Some(slot) = &mut self.slots[*place] {
+                slot.replace(pairs.iter().map(|pair| which(pair).shallow_clone()));
             }
         }
     }
 }
 
 impl Slot {
-    /// What is as large as the parameter.
-    fn moments(&self) -> Vec<&Tensor> {
-        match self {
-            Self::AdamW { mean, square, .. } => vec![mean, square],
-            Self::Momentum(buffer) => vec![buffer],
+    /// How many tensors as large as a parameter updates of this kind remember.
+    fn moments_of(kind: &OptimizerKind) -> u64 {
+        match kind {
+            OptimizerKind::Adam(_) | OptimizerKind::AdamW(_) => 2,
+            OptimizerKind::Sgd(sgd) => u64::from(sgd.momentum != 0.0),
         }
     }
 
-    fn moments_mut(&mut self) -> Vec<&mut Tensor> {
-        match self {
-            Self::AdamW { mean, square, .. } => vec![mean, square],
-            Self::Momentum(buffer) => vec![buffer],
+    /// Sends it to the host.
+    fn put_away(&mut self, lane: &Lane) -> Result<(), TorchError> {
+        let moments = self.moments().into_iter();
+        let sources = moments.map(|moment| (moment.shallow_clone(), false));
+        let copies = lane.put_away(sources.collect())?;
+        self.replace(copies.into_iter());
+        Ok(())
+    }
+
+    fn replace(&mut self, tensors: impl Iterator<Item = Tensor>) {
+        for (moment, tensor) in self.moments_mut().into_iter().zip(tensors) {
+            *moment = tensor;
         }
     }
 }
@@ -138,24 +251,48 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tch::{Device, Kind};
+    use tch::Kind;
+
+    fn chosen(mib: i64) -> Chosen {
+        let one = Tensor::empty([1], (Kind::Uint8, Device::Cpu)).expand([mib << 20], true);
+        Chosen {
+            place: 0,
+            grad: one.shallow_clone(),
+            parameter: one,
+        }
+    }
 
     #[test]
     fn windows_are_full_or_a_single_parameter() {
-        let chosen = |mib: i64| {
-            let one = Tensor::empty([1], (Kind::Uint8, Device::Cpu)).expand([mib << 20], true);
-            Chosen {
-                place: 0,
-                grad: one.shallow_clone(),
-                parameter: one,
-            }
-        };
         let sizes = |all: &[i64]| -> Vec<usize> {
             let all: Vec<Chosen> = all.iter().map(|mib| chosen(*mib)).collect();
-            windows(&all).iter().map(|window| window.len()).collect()
+            windows(&all, 64 << 20)
+                .iter()
+                .map(|window| window.len())
+                .collect()
         };
         assert_eq!(sizes(&[]), [0_usize; 0]);
         assert_eq!(sizes(&[1, 2, 61, 1]), [3, 1]);
         assert_eq!(sizes(&[100, 1, 100, 100, 32, 32, 1]), [1, 1, 1, 1, 2, 1]);
+    }
+
+    #[test]
+    fn two_windows_in_turn_have_memory_of_their_own() {
+        let half = || Tensor::zeros([4096], (Kind::Uint8, Device::Cpu));
+        let staging = Staging {
+            halves: vec![half(), half()],
+        };
+        let like = Tensor::ones([4, 6], (Kind::Float, Device::Cpu)).tr();
+        let place = |window, offset| staging.place(window, offset, &like).unwrap();
+        let mut first = place(0, 512);
+        assert_eq!((first.size(), first.stride()), (like.size(), like.stride()));
+        let _ = first.fill_(3.0);
+        let sum = |window, offset| place(window, offset).sum(Kind::Float).double_value(&[]);
+        assert_eq!(
+            [sum(0, 512), sum(2, 512)],
+            [72.0; 2],
+            "its own, and in turn"
+        );
+        assert_eq!([sum(0, 0), sum(0, 1024), sum(1, 512)], [0.0; 3]);
     }
 }

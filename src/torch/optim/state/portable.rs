@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use tch::{Kind, Tensor};
 
-use super::{OptimizerState, Slot};
+use super::OptimizerState;
+use super::slot::Slot;
 use crate::torch::copies::like;
 use crate::torch::error::TorchError;
 use crate::torch::optim::OptimizerKind;

@@ -28,7 +28,8 @@ pub(super) enum Entry {
         buffer: Buffer,
         stream: Stream,
     },
-    /// A copy; a place without a stream is the host.
+    /// A copy into new memory, or into a block that is there; a place without a stream is
+    /// the host.
     Copy {
         from: Option<Buffer>,
         to: Buffer,

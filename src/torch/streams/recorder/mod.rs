@@ -262,17 +262,37 @@ impl Recorder {
             let state = self.log.state.lock();
             state.buffer(address(tensor))
         };
-        let stream = |place| match place {
-            Place::Host => None,
-            Place::Accelerator(device) => Some(self.current(device)),
-        };
-        let (reads, writes) = (stream(from), stream(to));
+        let (reads, writes) = (self.stream(from), self.stream(to));
         self.watched(tensor, |buffer| Entry::Copy {
             from: source,
             to: buffer,
             reads,
             writes,
         })
+    }
+
+    /// A copy into memory that is there already.
+    pub(super) fn copies_into(&self, to: &Tensor, tensor: &Tensor, (from, into): (Place, Place)) {
+        let (reads, writes) = (self.stream(from), self.stream(into));
+        let mut state = self.log.state.lock();
+        state.captures.interrupted("a copy");
+        let from = state.buffer(address(tensor));
+        if let Some(to) = state.buffer(address(to)) {
+            state.entries.push(Entry::Copy {
+                from,
+                to,
+                reads,
+                writes,
+            });
+        }
+    }
+
+    /// The calling thread's current stream at a place.
+    fn stream(&self, place: Place) -> Option<Stream> {
+        match place {
+            Place::Host => None,
+            Place::Accelerator(device) => Some(self.current(device)),
+        }
     }
 
     /// A copy whose end will be written down, as its beginning is.

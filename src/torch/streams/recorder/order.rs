@@ -234,6 +234,7 @@ impl Order {
         if let Some(writes) = writes {
             self.takes_memory(writes)?;
         }
+        self.overwrite(to, on)?;
         let work = self.next(on);
         if let Some(writes) = writes {
             let behind = self.clock(on).clone();
@@ -242,10 +243,31 @@ impl Order {
         if let Some(from) = from {
             self.blocks.entry(from).or_default().uses.push(work);
         }
+        let new = !self.blocks.contains_key(&to);
         let block = self.blocks.entry(to).or_default();
-        block.home = writes;
+        if new {
+            block.home = writes;
+        }
         block.written = Some(work);
         block.uses.push(work);
+        Ok(())
+    }
+
+    /// A stream is about to write into a block, which others may have used before.
+    fn overwrite(&mut self, buffer: Buffer, on: Stream) -> Result<(), Disorder> {
+        let clock = &*self.streams.entry(on).or_default();
+        let Some(block) = self.blocks.get(&buffer) else {
+            return Ok(());
+        };
+        let on_host = block.home.is_none();
+        let seen = |work| clock.has_seen(work) || (on_host && self.host.has_seen(work));
+        if let Some((by, _)) = block.uses.iter().find(|work| !seen(**work)) {
+            return Err(Disorder::new(format!(
+                "a copy, in stream {} of device {}, overwrites block {}, and nothing makes it wait \
+                 for stream {} of device {}, which uses that",
+                on.id, on.device, buffer.0, by.id, by.device
+            )));
+        }
         Ok(())
     }
 

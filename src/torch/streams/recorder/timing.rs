@@ -161,7 +161,27 @@ impl Clockwork {
         for stream in [reads, writes].into_iter().flatten() {
             self.streams.insert(stream, end);
         }
-        self.take(to, writes, begin, end)
+        match self.blocks.get(&to) {
+            Some(_) => self.overwrite(to, begin, end),
+            None => self.take(to, writes, begin, end),
+        }
+    }
+
+    /// A block is written anew.
+    fn overwrite(&mut self, buffer: Buffer, begin: u64, end: u64) -> Result<(), Disorder> {
+        let Some(block) = self.blocks.get_mut(&buffer) else {
+            return Ok(());
+        };
+        block.written = end;
+        let room = &mut self.rooms[block.room];
+        if begin < room.used_until {
+            return Err(Disorder::new(format!(
+                "block {} is overwritten from {begin} on, but used until {}",
+                buffer.0, room.used_until
+            )));
+        }
+        room.used_until = end;
+        Ok(())
     }
 
     /// Memory for a block of this stream, written from `begin` to `end`.
