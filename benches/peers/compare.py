@@ -91,6 +91,14 @@ def machine():
     return f"{os.cpu_count()} cores ({model}), {platform.system()} {platform.release()}"
 
 
+def this_run():
+    """What made the rows of this run."""
+    given = " ".join(f"'{x}'" if " " in x else x for x in sys.argv[1:] if x not in ("--add", "--keep"))
+    revision = subprocess.run(["git", "-C", HERE, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return dict(command="make peers" + (f' ARGS="{given}"' if given else ""), date=time.strftime("%Y-%m-%d"),
+                revision=revision.stdout.strip())
+
+
 def arguments():
     a = argparse.ArgumentParser(description=__doc__)
     a.add_argument("--w", default="W3,W2,W1,W4", help="workloads")
@@ -114,14 +122,12 @@ def main():
     fcntl.flock(lock, fcntl.LOCK_EX)        # two at once would spoil each other's samples
     rows = json.load(open(path))["rows"] if args.add and os.path.exists(path) else []
     ms = [int(m) for m in args.m.split(",")]
-    revision = subprocess.run(["git", "-C", HERE, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    run = this_run()
     for w in args.w.split(","):
         for part in parts(w, chosen(candidates(w, os.cpu_count()), args.only), ms):
             new = measure(part, args.rounds, os.path.abspath(args.ours))
-            rows = report.merged(rows, new)
-            given = " ".join(f"'{x}'" if " " in x else x for x in sys.argv[1:])
-            result = dict(machine=machine(), date=time.strftime("%Y-%m-%d"), revision=revision.stdout.strip(),
-                          command="make peers" + (f' ARGS="{given}"' if given else ""), rows=rows)
+            rows = report.merged(rows, [dict(row, run=run) for row in new])
+            result = dict(machine=machine(), rows=rows)
             with open(path + ".new", "w") as f:
                 json.dump(result, f)
             os.replace(path + ".new", path)

@@ -223,10 +223,22 @@ def left_out(results):
     return "\n".join(lines)
 
 
-def origin(results):
-    a = results.all
-    return (f"Machine class: {a['machine']}. {a['date']}, revision {a['revision']}. Command: `{a['command']}`. Medians, "
-            "quartiles in brackets, of samples taken in turn; ratios are taken pair by pair.")
+def runs(rows):
+    """The runs that the rows are of, each once, in their order."""
+    found = []
+    for row in rows:
+        if row["run"] not in found:
+            found.append(row["run"])
+    return found
+
+
+def origin(results, rows):
+    lines = [f"- {r['date']}, revision {r['revision']}: `{r['command']}`" for r in runs(rows)]
+    return (f"Machine class: {results.all['machine']}. Medians, quartiles in brackets, of samples taken in turn; ratios are "
+            "taken pair by pair. Measured by\n\n" + "\n".join(lines) + "\n\n(with `--add` to all but the first, to keep the others' rows)"
+            if len(lines) > 1 else
+            f"Machine class: {results.all['machine']}. {lines[0][2:]}. Medians, quartiles in brackets, of samples taken in turn; ratios "
+            "are taken pair by pair.")
 
 
 def write(results, folder):
@@ -240,11 +252,11 @@ def write(results, folder):
         rows = [dict(r, samples=[{k: round(v, 3) if isinstance(v, float) else v for k, v in s.items()} for s in r.get("samples", [])])
                 for r in results.all["rows"]
                 if any(r["w"] == x["workload"] and r["m"] == x["m"] and label(r) in (x["ours"], x["theirs"]) for x in lines)]
-        about = {k: results.all[k] for k in ("machine", "date", "revision", "command")}
         with open(os.path.join(place, "results.json"), "w") as f:
-            json.dump(dict(about, claim=title, lines=lines, rows=rows), f, separators=(",", ":"))
+            json.dump(dict(machine=results.all["machine"], claim=title, lines=lines, rows=rows), f, separators=(",", ":"))
             f.write("\n")
-        text = f"# {title}\n\n{claim_table(lines)}\n{origin(results)}\n"
+        of = results.all["rows"] if claim == "one-process" else rows
+        text = f"# {title}\n\n{claim_table(lines)}\n{origin(results, of)}\n"
         if claim == "one-process":
             text += "\n## Everything\n\n" + "\n".join(step_table(results, w) for w in results.workloads)
             missing = left_out(results)
@@ -268,7 +280,7 @@ def main(path, folder=None):
             print(title + "\n\n" + claim_table(lines))
     with open(os.path.join(os.path.dirname(path), "claims.json"), "w") as f:
         json.dump(summary, f, indent=1)
-    print(origin(results) + f"\nEvery sample in {path}")
+    print(origin(results, results.all["rows"]) + f"\nEvery sample in {path}")
     if folder:
         write(results, folder)
 
