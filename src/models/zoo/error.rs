@@ -87,10 +87,27 @@ impl ZooError {
         Self::UnknownSize {
             model: model.to_owned(),
             size: size.to_owned(),
-            nearest: nearest(size, &sizes),
+            nearest: meant(size, &sizes),
             sizes,
         }
     }
+}
+
+/// What models call the same, each in its own way.
+const SAME: [&[&str]; 4] = [
+    &["layers", "depth", "blocks3"],
+    &["d_model", "hidden", "width", "filters"],
+    &["outputs", "classes", "vocab"],
+    &["context", "image", "inputs"],
+];
+
+/// The size that the model has for another model's `size`, or else the nearest name.
+fn meant(size: &str, sizes: &[String]) -> String {
+    let groups = SAME.iter().filter(|group| group.contains(&size));
+    let own = groups
+        .flat_map(|group| sizes.iter().filter(|own| group.contains(&own.as_str())))
+        .next();
+    own.cloned().unwrap_or_else(|| nearest(size, sizes))
 }
 
 /// The name with the fewest edits from `wanted`.
@@ -129,6 +146,18 @@ fn edits(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_of_another_model_is_answered_with_the_own_one() {
+        let mlp = ["inputs", "hidden", "depth", "outputs"].map(str::to_owned);
+        assert_eq!(meant("layers", &mlp), "depth");
+        assert_eq!(meant("d_model", &mlp), "hidden");
+        assert_eq!(meant("classes", &mlp), "outputs");
+        assert_eq!(meant("hiden", &mlp), "hidden");
+        let gpt = ["layers", "d_model", "context"].map(str::to_owned);
+        assert_eq!(meant("depth", &gpt), "layers");
+        assert_eq!(meant("contekst", &gpt), "context");
+    }
 
     #[test]
     fn the_nearest_name_has_the_fewest_edits() {
