@@ -125,7 +125,8 @@ def summary(report):
     missing = report["environment"].get("cuda_missing")
     if missing:
         lines += ["", "There is no GPU to check: every CUDA test and benchmark was skipped.",
-                  f"Reason: {missing}"]
+                  f"Reason: {missing}", "Here that means: run this script with a Python whose PyTorch is the CUDA build, on a "
+                  "machine with an NVIDIA driver (`nvidia-smi` shows it)."]
     tests = report["tests"] or []
     counts = {word: sum(test["result"] == word for test in tests)
               for word in ("passed", "failed", "skipped")}

@@ -122,6 +122,32 @@ fn a_faster_stage_is_named_too() {
     );
 }
 
+/// With two micro-batches the median is the mean: once a stage's average was named that was
+/// as predicted, "0.0 % longer" in a step that was shorter.
+#[test]
+fn averages_that_are_as_predicted_are_not_named() {
+    let schedule = schedule(ScheduleKind::GPipe, 2, 2);
+    let costs = uniform(&schedule, 200.0);
+    let prediction = simulate(&schedule, &costs);
+    let timeline = run(&schedule, &costs, Micros::ZERO, |action| {
+        let usual = costs.stage(action.stage).of(action.kind);
+        match (action.stage.index(), action.kind, action.micro.index()) {
+            (0, Kind::Forward, 0) | (1, Kind::Forward, 1) => usual * 0.5,
+            (0, Kind::Forward, 1) | (1, Kind::Forward, 0) => usual * 1.5,
+            _ => usual,
+        }
+    });
+    let explanation = explain(&prediction, &timeline).unwrap();
+    let sentence = explanation.sentence("Step 10");
+    assert!(
+        sentence.contains("shorter than predicted")
+            && sentence.ends_with(
+                "is a fast stage (-100.0 us): single actions differ, the averages of stages do not."
+            ),
+        "{sentence}"
+    );
+}
+
 #[test]
 fn slow_first_actions_are_warm_up() {
     let (schedule, costs, prediction) = three();

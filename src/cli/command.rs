@@ -59,6 +59,19 @@ pub(super) enum Verb {
     Train(Box<train::Args>),
 }
 
+/// Why there is no such verb in this build; none where that is not the reason.
+#[cfg(not(feature = "torch"))]
+pub(super) fn left_out(args: &[OsString]) -> Option<String> {
+    const VERBS: [&str; 7] = [
+        "env", "eval", "export", "generate", "models", "profile", "train",
+    ];
+    let verb = args.get(1)?.to_str().filter(|verb| VERBS.contains(verb))?;
+    Some(format!(
+        "`{verb}` needs libtorch, and this build has none (--no-default-features): `make build` \
+         builds with it"
+    ))
+}
+
 /// The verbs, with a flag for every size of a model, under the program's own name.
 ///
 /// # Errors
@@ -130,4 +143,17 @@ fn sized(mut verb: Verb, matches: &ArgMatches, zoo: &Zoo) -> Verb {
 #[cfg(not(feature = "torch"))]
 fn sized(verb: Verb, _: &ArgMatches, _: &Zoo) -> Verb {
     verb
+}
+
+#[cfg(all(test, not(feature = "torch")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verb_that_this_build_lacks_is_told_from_one_that_there_is_not() {
+        let told = |verb: &str| left_out(&["gpipe-rs".into(), verb.into()]);
+        assert!(told("train").is_some_and(|why| why.contains("needs libtorch")));
+        assert_eq!((told("plan"), told("trian")), (None, None));
+        assert_eq!(left_out(&["gpipe-rs".into()]), None);
+    }
 }

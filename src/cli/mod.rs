@@ -140,6 +140,10 @@ where
     I: IntoIterator<Item: Into<OsString>>,
 {
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    #[cfg(not(feature = "torch"))]
+    if let Some(why) = command::left_out(&args) {
+        return ended(Err(Failure::Usage(why)));
+    }
     let parsed = match command::build(&args, zoo) {
         Ok(command) => command::parse(command, args, zoo),
         Err(why) => return ended(Err(Failure::Usage(why))),

@@ -1,6 +1,7 @@
 //! What speaks against the numbers, and what to do about it.
 
 use std::fmt;
+use std::time::Duration;
 
 use gpipe_partitioner::Kind;
 
@@ -12,6 +13,10 @@ const NOISY: f64 = 0.15;
 const MATTERS: f64 = 0.03;
 /// The last third of the measurements against the first.
 const DRIFT: f64 = 1.05;
+/// Other programs use more than this share of the cores.
+const BUSY: f64 = 0.25;
+/// How long is looked at what they use.
+const LOOK: Duration = Duration::from_millis(300);
 /// The first run against the median.
 const SLOW_START: f64 = 5.0;
 
@@ -21,8 +26,8 @@ const SLOW_START: f64 = 5.0;
 pub enum Doubt {
     /// Other programs use the machine.
     Busy {
-        /// Runnable threads, on average over the last minute, before measuring.
-        load: f64,
+        /// Cores that they used, right before measuring.
+        used: f64,
         /// Cores of the machine.
         cores: usize,
     },
@@ -57,10 +62,10 @@ pub enum Doubt {
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy { load, cores } => write!(
+            Self::Busy { used, cores } => write!(
                 f,
-                "the machine was busy before (load {load:.1} on {cores} cores): times are too \
-                 long; stop other programs and measure again"
+                "the machine was busy before ({used:.1} of {cores} cores): times are too long; \
+                 stop other programs and measure again"
             ),
             Self::Unsure { reached, .. } if !reached.is_finite() => write!(
                 f,
@@ -139,8 +144,36 @@ pub(super) fn doubts(names: &[&str], series: &[LayerSeries], wanted: f64) -> Vec
 
 /// Whether others used the machine before; nothing where the system does not tell.
 pub(super) fn busy() -> Option<Doubt> {
-    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
-    let load: f64 = text.split_whitespace().next()?.parse().ok()?;
+    let before = working_time()?;
+    std::thread::sleep(LOOK);
+    let after = working_time()?;
     let cores = crate::torch::cores();
-    (load > 0.5 * cores as f64).then_some(Doubt::Busy { load, cores })
+    let total = after.total.checked_sub(before.total).filter(|t| *t > 0)?;
+    let working = after.working.saturating_sub(before.working);
+    let used = cores as f64 * working as f64 / total as f64;
+    (used > BUSY * cores as f64).then_some(Doubt::Busy { used, cores })
+}
+
+/// Ticks of all cores since the machine started.
+struct Ticks {
+    working: u64,
+    total: u64,
+}
+
+/// None where the system does not tell.
+fn working_time() -> Option<Ticks> {
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    // user, nice, system, idle, waiting for disks, interrupts (2), stolen; guests are in user.
+    let ticks: Vec<u64> = line
+        .split_whitespace()
+        .take(8)
+        .map(|number| number.parse().ok())
+        .collect::<Option<_>>()?;
+    let total = ticks.iter().sum();
+    let idle = ticks.get(3)? + ticks.get(4)?;
+    Some(Ticks {
+        working: total - idle,
+        total,
+    })
 }

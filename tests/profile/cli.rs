@@ -96,7 +96,7 @@ fn a_model_is_profiled_planned_and_trained_by_the_plan() {
     );
     refused(
         &[&sizes[..], &["--batch", "100"]].concat(),
-        "profile with this --batch",
+        "make a plan for this one (`plan --profile PROFILE --batch 100`)",
     );
     refused(&["--micro", "4"], "cannot be used with");
 }

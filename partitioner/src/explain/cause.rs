@@ -46,7 +46,7 @@ impl Cause {
     /// What the cause is, for a table's reader.
     pub const fn meaning(self) -> &'static str {
         match self {
-            Self::SlowStage => "actions took longer than the prediction says",
+            Self::SlowStage => "actions took longer (below zero: shorter) than predicted",
             Self::WarmUp => "the first actions of a kind took longer than their median",
             Self::Pairs => "overlapped pairs ran one after the other",
             Self::Link => "values were under way for longer than predicted",

@@ -106,6 +106,9 @@ fn slow_stage(rows: &[StageRow], longer: bool) -> Option<String> {
         return Some(took);
     }
     let share = Delta::between(row.predicted, mean).share_of(row.predicted);
+    if share.abs() < SAME || (share < 0.0) == longer {
+        return Some("single actions differ, the averages of stages do not".to_owned());
+    }
     Some(format!("{took}, {}", relative(share)))
 }
 

@@ -250,6 +250,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Whether there is a field of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.entries.iter().any(|(key, _)| key == name)
+    }
+
     pub(crate) fn optional(&mut self, name: &'static str) -> Option<Located<'a>> {
         self.taken.push(name);
         let index = self.entries.iter().position(|(key, _)| key == name)?;

@@ -72,6 +72,11 @@ impl Plan {
     pub fn from_json(text: impl AsRef<[u8]>, file: &str) -> Result<Self, ReadError> {
         let mut fields = Located::parse(text.as_ref(), file)?.fields()?;
         fields.version(PLAN_VERSION)?;
+        if fields.has("layers") && !fields.has("balance") {
+            return Err(
+                fields.error("it is a profile, not a plan: `gpipe-rs plan` makes one from it")
+            );
+        }
         // Plans of the first builds do not have it.
         let model = fields.optional("model").map(ModelId::read).transpose()?;
         let balance = sizes(fields.required("balance")?, 1)?;

@@ -349,3 +349,15 @@ fn plans_know_of_more_devices_than_cores() {
     let best = all.iter().map(step).min().unwrap();
     assert_eq!(shared.step, best);
 }
+
+#[test]
+fn a_profile_in_place_of_a_plan_is_called_that_and_the_other_way_round() {
+    let time = Micros::new(1.0).unwrap();
+    let layer = LayerProfile::new("one", Times::new(time, time, time));
+    let profile = Profile::new("cpu", 1, vec![layer]).unwrap().to_json();
+    let error = Plan::from_json(&profile, "p.json").unwrap_err().to_string();
+    assert!(error.contains("it is a profile, not a plan"), "{error}");
+    let plan = sample().to_json();
+    let error = Profile::from_json(&plan, "q.json").unwrap_err().to_string();
+    assert!(error.contains("it is a plan, not a profile"), "{error}");
+}

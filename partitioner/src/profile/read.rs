@@ -31,6 +31,9 @@ impl Profile {
     pub fn from_json(text: impl AsRef<[u8]>, file: &str) -> Result<Self, ReadError> {
         let mut fields = Located::parse(text.as_ref(), file)?.fields()?;
         fields.version(PROFILE_VERSION)?;
+        if fields.has("balance") && !fields.has("layers") {
+            return Err(fields.error("it is a plan, not a profile: `gpipe-rs profile` makes those"));
+        }
         let device = fields.required("device")?.text(MAX_TEXT)?;
         let batch = fields.required("batch")?.size(1, MAX_BATCH)?;
         let text = |field: Option<Located<'_>>| field.map(|t| t.text(MAX_TEXT)).transpose();

@@ -25,6 +25,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let job = Job::new(args, zoo)?;
     let options = profile_options(args);
     let (model, sample) = job.sample()?;
+    crate::torch::prepare(&args.devices).map_err(|error| Failure::Usage(error.to_string()))?;
     say(&report::beginning(job.spec(), args, options.budget)?);
     let mut measured = profile(&model, &sample, &options).map_err(super::train::failure)?;
     measured.profile = measured.profile.with_model(job.model_id());

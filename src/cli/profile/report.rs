@@ -189,8 +189,8 @@ pub(super) fn beginning(spec: &ModelSpec, args: &Args, budget: Duration) -> anyh
     let seconds = (budget.as_secs_f64() * (layers * sizes.len()) as f64).ceil();
     let listed: Vec<String> = sizes.iter().map(usize::to_string).collect();
     Ok(format!(
-        "measuring {}: {} parameters in {layers} layers, micro-batches of {} samples; some {seconds} \
-         s, minutes where one pass takes seconds",
+        "measuring {}: {} parameters in {layers} layers, micro-batches of {} samples; at least \
+         {seconds} s, minutes where a pass takes seconds",
         spec.name(),
         thousands(parameters),
         listed.join(", "),

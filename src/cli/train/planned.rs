@@ -49,11 +49,12 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
     if size != plan.micro_batch_size {
         return wrong(format!(
             "its {} micro-batches have {} samples each, which does not make --batch {}: use \
-             --batch {}, or profile with this --batch",
+             --batch {}, or make a plan for this one (`plan --profile PROFILE --batch {}`)",
             plan.micro_batches,
             plan.micro_batch_size,
             recipe.batch,
-            plan.micro_batches.saturating_mul(plan.micro_batch_size)
+            plan.micro_batches.saturating_mul(plan.micro_batch_size),
+            recipe.batch,
         ));
     }
     let schedule = plan.generate();

@@ -174,7 +174,7 @@ fn wrong(run: &Path, why: &str) -> Failure {
 
 fn check_folder(run: &Path) -> Result<(), String> {
     if !run.exists() {
-        return Err("there is no such folder".to_owned());
+        return Err("there is no such folder; every run says its own when it begins".to_owned());
     }
     if !run.is_dir() {
         return Err("this is a file, not a run folder".to_owned());
