@@ -53,6 +53,28 @@ fn a_plan_is_chosen_written_and_read_back() {
     assert_eq!(read.partition.balance(), [7, 5]);
 }
 
+#[test]
+fn sizes_that_nobody_measured_are_noted() {
+    let folder = folder_with_profile();
+    let noted = |batch: &str| {
+        let args = [
+            "plan",
+            "--profile",
+            "profile.json",
+            "--devices",
+            "2",
+            "--micro",
+            "4",
+        ];
+        let output = gpipe_in(folder.path(), &[&args[..], &["--batch", batch]].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(noted("32"), "");
+    let note = "micro-batches of 16 samples are larger than any that was measured (8)";
+    assert!(noted("64").contains(note), "{}", noted("64"));
+}
+
 /// The step of a plan, with what `change` makes of the profile and with `flags`.
 fn step(change: impl FnOnce(&mut Value), flags: &[&str]) -> f64 {
     let folder = tempfile::tempdir().unwrap();

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::render::ProfilePage;
 use gpipe_partitioner::{
-    Bytes, Cores, Link, Machine, MachineError, PlanError, PlanOptions, Recompute, ScheduleKind,
-    plan,
+    Bytes, Cores, Link, Machine, MachineError, Plan, PlanError, PlanOptions, Profile, Recompute,
+    ScheduleKind, plan,
 };
 
-use super::{Failure, input, output};
+use super::{Failure, input, output, say};
 
 /// Arguments of `gpipe-rs plan`.
 #[derive(Debug, clap::Args)]
@@ -95,6 +95,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let profile = input::profile(&args.profile)?;
     let options = options(args, machine, profile.link());
     let plan = plan(&profile, &options).map_err(failure)?;
+    if let Some(note) = beyond(&profile, &plan) {
+        say(&note);
+    }
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if args.json || to_stdout {
         output::write(None, &plan.to_json())?;
@@ -111,6 +114,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         output::write(Some(path), &page.html())?;
     }
     Ok(())
+}
+
+/// What is to be known of a plan for sizes that nobody measured.
+fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
+    let (size, largest) = (plan.micro_batch_size, profile.batch());
+    (size > largest).then(|| {
+        format!(
+            "note: micro-batches of {size} samples are larger than any that was measured \
+             ({largest}): times and bytes are carried on from there; profile with a larger --batch \
+             to know"
+        )
+    })
 }
 
 fn machine(args: &Args) -> Result<Machine, MachineError> {
