@@ -27,6 +27,24 @@ fn begun(folder: &Path) {
     );
 }
 
+/// A power cut may keep a checkpoint and lose metrics; once nobody was told.
+#[test]
+fn lost_metrics_are_told_and_the_run_goes_on() {
+    let folder = place();
+    begun(folder.path());
+    let file = folder.path().join("run/metrics.jsonl");
+    let text = fs::read_to_string(&file).unwrap();
+    let first = text.lines().next().unwrap();
+    fs::write(&file, format!("{first}\n")).unwrap();
+    let told = trained(folder.path(), &["--resume", "run", "--steps", "5"]);
+    assert!(
+        told.contains("metrics.jsonl has no lines of steps 2 to 4"),
+        "{told}"
+    );
+    let told = trained(folder.path(), &["--resume", "run", "--steps", "6"]);
+    assert!(told.contains("steps 2 to 4;"), "{told}");
+}
+
 #[test]
 fn a_damaged_newest_one_is_named_and_an_older_one_used_where_that_is_agreed_to() {
     type Damage = fn(&Path);

@@ -180,3 +180,27 @@ fn cannot_write(path: &Path, error: &io::Error) -> Failure {
 fn cannot_read(path: &Path, error: &io::Error) -> Failure {
     Failure::Run(anyhow::anyhow!("cannot read {}: {error}", path.display()))
 }
+
+/// What is said of steps up to `done` that have no line: a power cut may keep a checkpoint
+/// and lose the lines of steps before it.
+pub(super) fn missing(records: &[StepMetrics], done: u64) -> Option<String> {
+    let mut gaps = Vec::new();
+    let mut next = 1;
+    let ends = records.iter().map(|record| record.step).chain([done + 1]);
+    for step in ends.filter(|step| *step <= done + 1) {
+        if step > next {
+            gaps.push(match step - 1 - next {
+                0 => format!("step {next}"),
+                _ => format!("steps {next} to {}", step - 1),
+            });
+        }
+        next = next.max(step + 1);
+    }
+    (!gaps.is_empty()).then(|| {
+        format!(
+            "warning: {METRICS_FILE} has no lines of {}; the checkpoint has the weights of all \
+             {done} steps",
+            gaps.join(", ")
+        )
+    })
+}

@@ -18,6 +18,7 @@ use super::signals::Stop;
 use super::step::{self, Trained};
 use super::{Failure, failure};
 use crate::cli::feed::Feed;
+use crate::cli::say;
 use crate::{Optimizer, Pipeline, StepReport};
 
 /// Columns of the timeline that is printed at the end.
@@ -95,7 +96,11 @@ impl<'a> Training<'a> {
             // From now on the new folder needs the old one no more.
             checkpoints.save(pipe, &optimizer, done, batches.state());
         }
-        let outcome = Outcome::new(folder.path(), folder.records()?);
+        let records = folder.records()?;
+        if let Some(warning) = run_folder::missing(&records, done as u64) {
+            say(&warning);
+        }
+        let outcome = Outcome::new(folder.path(), records);
         Ok(Self {
             job,
             optimizer,
