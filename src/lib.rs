@@ -46,7 +46,10 @@ pub use {
         GradNorm, LossScale, MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepNumbers,
         StepReport,
     },
-    profile::{Doubt, LayerSpread, MeasuredLink, ProfileOptions, Profiled, Sample, profile},
+    profile::{
+        Doubt, LayerSpread, MeasuredLink, ProfileOptions, ProfileProgress, Profiled, Sample,
+        profile, profile_watched,
+    },
     torch::{
         Adam, AdamW, Context, CudaDevice, CudaReport, GraphUse, IntoLoss, Layer, Loss, LossFn,
         NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute, Sequential, Sgd, TorchError,

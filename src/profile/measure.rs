@@ -15,6 +15,7 @@ use super::bytes::LayerBytes;
 use super::chain::{Chain, Plan, Way};
 use super::flow::Flow;
 use super::series::Series;
+use super::watch::{ProfileProgress, Watch};
 use super::{ProfileOptions, Sample};
 use crate::error::Error;
 use crate::torch::{LossFn, Sequential, TorchError, caught, prepare_thread};
@@ -87,6 +88,7 @@ pub(super) struct Job<'a> {
     pub(super) options: &'a ProfileOptions,
     pub(super) sizes: &'a [usize],
     pub(super) threads: usize,
+    pub(super) watch: Watch<'a>,
     /// Threads that do the same beside, as the other stages do in training.
     pub(super) beside: usize,
 }
@@ -129,6 +131,11 @@ impl Job<'_> {
                 ready.wait();
                 prepared.clone()?;
             }
+            self.watch.tell(ProfileProgress::Layers {
+                from: start,
+                to: start + group,
+                of: layers,
+            });
             let flows = flows
                 .as_mut()
                 .map_err(|error| Error::Torch(error.clone()))?;
@@ -183,6 +190,7 @@ impl Job<'_> {
         for (flow, series) in flows.iter().zip(&mut series) {
             outs.push(round(chain, flow, series, true)?);
         }
+        self.watch.tell(ProfileProgress::WarmedUp);
         let enough = self.brief() && start.elapsed() >= budget;
         for (flow, bytes) in flows.iter().zip(&mut outcome.bytes) {
             bytes.extend(chain.bytes(flow)?);
@@ -214,6 +222,8 @@ impl Job<'_> {
             for (flow, series) in flows.iter().zip(&mut *series) {
                 round(chain, flow, series, false)?;
             }
+            let sure_to = series.iter().map(|s| doubt(s)).fold(0.0, f64::max);
+            self.watch.tell(ProfileProgress::Round { rounds, sure_to });
             let sure = series.iter().all(|s| doubt(s) <= self.options.confidence);
             if rounds >= self.options.rounds && (sure || start.elapsed() >= budget) {
                 break;

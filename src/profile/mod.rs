@@ -12,6 +12,7 @@ mod flow;
 mod link;
 mod measure;
 mod series;
+mod watch;
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,9 +29,11 @@ use crate::torch::{
 use chain::Plan;
 use flow::{Flow, values_bytes};
 use measure::{BUDGET, Job, LayerSeries, Outcome};
+use watch::Watch;
 
 pub use doubts::Doubt;
 pub use link::MeasuredLink;
+pub use watch::ProfileProgress;
 
 /// Inputs to profile with, as training has them: a micro-batch of the largest size.
 ///
@@ -207,6 +210,20 @@ pub fn profile(
     sample: &Sample,
     options: &ProfileOptions,
 ) -> Result<Profiled, Error> {
+    profile_watched(model, sample, options, |_| ())
+}
+
+/// As [`profile`], and tells how far it is: from the measuring thread, between two
+/// measurements.
+///
+/// # Errors
+/// As [`profile`].
+pub fn profile_watched(
+    model: &Sequential,
+    sample: &Sample,
+    options: &ProfileOptions,
+    watch: impl Fn(ProfileProgress) + Sync,
+) -> Result<Profiled, Error> {
     let sizes = sizes(sample, options)?;
     let device = *options
         .devices
@@ -226,6 +243,7 @@ pub fn profile(
         options,
         sizes: &sizes,
         threads,
+        watch: Watch(&watch),
         beside: if options.low_memory {
             0
         } else {

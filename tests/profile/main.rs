@@ -4,6 +4,7 @@
 
 mod cli;
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use gpipe::models::{Gpt, Mlp, gpt, mlp};
@@ -12,8 +13,8 @@ use gpipe::partitioner::{
 };
 use gpipe::tch::{self, Device, Kind, Tensor, nn};
 use gpipe::{
-    AdamW, Context, Error, Optimizer, Pipeline, ProfileOptions, Profiled, Sample, Sequential,
-    Values, profile,
+    AdamW, Context, Error, Optimizer, Pipeline, ProfileOptions, ProfileProgress, Profiled, Sample,
+    Sequential, Values, profile, profile_watched,
 };
 
 const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
@@ -308,4 +309,34 @@ fn what_cannot_be_measured_is_refused_by_name() {
             .contains("`bad` cannot be built: no such file"),
         "{error}"
     );
+}
+
+#[test]
+fn who_watches_is_told_how_far_it_is() {
+    let watched = |low_memory: bool| {
+        let (x, y) = rows(8);
+        let mut options = quick(1);
+        options.low_memory = low_memory;
+        options.brief = false;
+        let told = Mutex::new(Vec::new());
+        let sample = Sample::new(x).with_loss(y, loss);
+        profile_watched(&small_mlp(), &sample, &options, |at| {
+            told.lock().unwrap().push(at)
+        })
+        .unwrap();
+        told.into_inner().unwrap()
+    };
+    let layers = |from, to| ProfileProgress::Layers { from, to, of: 5 };
+    let begun = |told: &[ProfileProgress]| -> Vec<ProfileProgress> {
+        let layers = told
+            .iter()
+            .filter(|at| matches!(at, ProfileProgress::Layers { .. }));
+        layers.copied().collect()
+    };
+    let told = watched(false);
+    assert_eq!(told[..2], [layers(0, 5), ProfileProgress::WarmedUp]);
+    assert!(matches!(told[2], ProfileProgress::Round { rounds: 1, .. }));
+    assert_eq!(begun(&told), [layers(0, 5)]);
+    let one_by_one: Vec<ProfileProgress> = (0..5).map(|at| layers(at, at + 1)).collect();
+    assert_eq!(begun(&watched(true)), one_by_one);
 }

@@ -3,6 +3,7 @@
 mod html;
 mod job;
 mod options;
+mod progress;
 mod report;
 
 use std::path::Path;
@@ -13,11 +14,12 @@ use gpipe_partitioner::{Machine, Plan, PlanOptions, ScheduleKind, plan};
 use super::plan::limit;
 use super::{Failure, output, say};
 use crate::models::zoo::Zoo;
-use crate::{ProfileOptions, Profiled, profile};
+use crate::{ProfileOptions, Profiled, profile_watched};
 
 pub(super) use options::Args;
 
 use job::Job;
+use progress::Progress;
 use report::Loading;
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
@@ -27,7 +29,11 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let (model, sample) = job.sample()?;
     crate::torch::prepare(&args.devices).map_err(|error| Failure::Usage(error.to_string()))?;
     say(&report::beginning(job.spec(), args, options.budget)?);
-    let mut measured = profile(&model, &sample, &options).map_err(super::train::failure)?;
+    let names: Vec<&str> = model.names().collect();
+    let progress = Progress::new(&names);
+    let measured = profile_watched(&model, &sample, &options, |at| progress.tell(at));
+    progress.finish();
+    let mut measured = measured.map_err(super::train::failure)?;
     measured.profile = measured.profile.with_model(job.model_id());
     for doubt in &measured.doubts {
         say(&format!("note: {doubt}"));
