@@ -175,7 +175,13 @@ impl OptimizerState {
             self.remember_where(&slots, |(_, here)| here);
             let updated = self.update(update, window.group, window.chosen);
             self.remember_where(&slots, |(host, _)| host);
-            updated?;
+            if updated.is_err() {
+                // The memory goes with the staging: nobody may be writing into it then.
+                let ready = coming.and_then(|arriving| arriving.ready);
+                lane.are_there(ready, std::iter::empty())?;
+                lane.stowed()?;
+                return updated;
+            }
             let pairs = slots.into_iter().flat_map(|(_, pairs)| pairs);
             lane.send_into(pairs.map(|(host, here)| (here, host)))?;
             lane.acted()?;
