@@ -20,6 +20,7 @@ mod run;
 mod segment;
 mod stow;
 mod verdict;
+mod watched;
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -18,6 +18,7 @@ use super::flight::{Inputs, Live, Transit};
 use super::forward::Pass;
 use super::gradients::finite;
 use super::segment::{Segment, Which, Writes};
+use super::watched::{Watched, changed, watch};
 use super::{Running, TorchStage};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Graph, RandomScope};
@@ -44,10 +45,6 @@ struct Attempt {
     /// What of it was not a copy of their own.
     harm: Writes,
 }
-
-/// What was seen to be written to in a run: tensors, and how often they had been
-/// changed before anybody in the run could.
-pub(super) type Watched = Vec<(Tensor, i64)>;
 
 impl TorchStage {
     /// Runs a segment, with its graph (whose first roots are the skips that leave
@@ -367,23 +364,6 @@ struct Run<'a> {
     transit: &'a mut Transit,
     stashed: &'a mut Watched,
     copy_stashes: bool,
-}
-
-/// Begins to watch tensors.
-pub(super) fn watch<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Watched, TorchError> {
-    tensors
-        .map(|tensor| Ok((tensor.shallow_clone(), ffi::changes(tensor)?)))
-        .collect()
-}
-
-/// Whether one of them has been written to.
-pub(super) fn changed(watched: &[(Tensor, i64)]) -> Result<bool, TorchError> {
-    for (tensor, before) in watched {
-        if ffi::changes(tensor)? != *before {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Puts saved values back, past autograd's eyes: graphs may have saved these tensors.
