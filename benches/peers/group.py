@@ -16,9 +16,9 @@ PORT = [29600]
 
 
 def steps(w, m):
-    """Steps of a sample: about half a second for the small ones."""
+    """Steps of a sample: for the small ones so many that it lasts a tenth of a second at least."""
     if w == "W3":
-        return {1: 60, 2: 40, 4: 24, 8: 14}.get(m, 8)
+        return {1: 60, 2: 40, 4: 30}.get(m, 20)
     return 1
 
 

@@ -365,12 +365,20 @@ proptest! {
         let timeline = simulate(&schedule, &costs.scaled(stage, factor)).timeline;
         prop_assume!(timeline.makespan() > prediction.makespan() * 1.01);
         let explanation = explain(&prediction, &timeline).unwrap();
+        for row in explanation.stages() {
+            prop_assert_eq!(row.extra > Delta::ZERO, row.stage == stage);
+        }
+        if (0..devices).any(|device| !schedule.schedule().pairs(DeviceId(device)).is_empty()) {
+            // This run overlaps its pairs, as predicted; what is told of running them apart,
+            // and taken back as the engine's, may be more than what the stage made longer.
+            let apart = delta(&explanation, Cause::Pairs) + delta(&explanation, Cause::Engine);
+            prop_assert_eq!(apart, Delta::ZERO);
+            prop_assert_eq!(delta(&explanation, Cause::SlowStage), explanation.difference());
+            return Ok(());
+        }
         prop_assert_eq!(explanation.largest().cause, Cause::SlowStage);
         let named = format!("stage {stage}'s");
         let sentence = explanation.sentence("The step");
         prop_assert!(sentence.contains(&named), "{}", sentence);
-        for row in explanation.stages() {
-            prop_assert_eq!(row.extra > Delta::ZERO, row.stage == stage);
-        }
     }
 }

@@ -3,8 +3,10 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/input_buffer.h>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/flat_hash_map.h>
 
@@ -12,9 +14,12 @@
 #include <cstdint>
 #include <queue>
 #include <string>
+#include <string_view>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
+using torch::autograd::AccumulateGrad;
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::InputBuffer;
@@ -24,6 +29,47 @@ using torch::autograd::variable_list;
 namespace {
 
 constexpr uint32_t kNowhere = UINT32_MAX;
+
+// Whether the node is one of libtorch's own formulas, which never ask for a graph of
+// what they do: their operations need not be looked at by autograd, one by one.
+bool is_formula(const Node& node) {
+  constexpr std::string_view kFormulas = "N5torch8autograd9generated";
+  return std::string_view(typeid(node).name()).substr(0, kFormulas.size()) == kFormulas;
+}
+
+// Small enough that libtorch adds it up on one thread, and that what an operation costs
+// outweighs its wider instructions.
+constexpr int64_t kSmall = 8192;
+
+bool plain(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided && tensor.device().is_cpu() &&
+         tensor.scalar_type() == at::kFloat && !tensor.is_neg() && tensor.numel() <= kSmall &&
+         tensor.is_non_overlapping_and_dense();
+}
+
+// What a parameter's node does with one more gradient, without an operation: the same
+// additions. False where there is more to it.
+bool add_small(const Node& node, const variable_list& inputs) {
+  if (typeid(node) != typeid(AccumulateGrad) || inputs.size() != 1 || !inputs[0].defined()) {
+    return false;
+  }
+  const auto& parameter = static_cast<const AccumulateGrad&>(node).variable;
+  const auto& more = inputs[0];
+  const auto& sum = parameter.grad();
+  if (!parameter.requires_grad() || node.tensor_post_acc_grad_hooks() != nullptr ||
+      !sum.defined() || !plain(sum) || !plain(more) || sum.sizes() != more.sizes() ||
+      sum.strides() != more.strides() || sum.requires_grad() || sum.is_same(more)) {
+    return false;
+  }
+  auto* to = sum.mutable_data_ptr<float>();
+  const auto* from = more.const_data_ptr<float>();
+  const auto count = sum.numel();
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] += from[i];
+  }
+  sum.unsafeGetTensorImpl()->bump_version();
+  return true;
+}
 
 struct Pending {
   explicit Pending(Node* node) : node(node) {}
@@ -40,6 +86,11 @@ class Walk {
  public:
   // Finds all nodes; false where this is not for one thread alone.
   bool prepare(const edge_list& roots) {
+    // The graphs of a stage's micro-batches are of one size.
+    thread_local size_t usual = 0;
+    pending_.reserve(usual);
+    places_.reserve(usual);
+    targets_.reserve(2 * usual);
     for (const auto& root : roots) {
       ++pending_[place(root.function.get())].missing;
     }
@@ -58,6 +109,7 @@ class Walk {
         targets_.push_back(target);
       }
     }
+    usual = pending_.size();
     return true;
   }
 
@@ -123,6 +175,23 @@ class Walk {
     return std::none_of(edges.begin(), edges.end(), [](const Edge& e) { return e.is_valid(); });
   }
 
+  static variable_list compute(Node& node, variable_list inputs) {
+    if (is_formula(node)) {
+      at::AutoDispatchBelowADInplaceOrView plainly;
+      return node(std::move(inputs));
+    }
+    return add_small(node, inputs) ? variable_list() : node(std::move(inputs));
+  }
+
+  // What is summed over broadcast dimensions here, and brought to another type, needs no
+  // graph either.
+  static void check(const Node& node, variable_list& outputs) {
+    at::AutoDispatchBelowADInplaceOrView plainly;
+    torch::autograd::validate_outputs(node.next_edges(), outputs, [&](const std::string& message) {
+      return "Function " + node.name() + " returned an " + message;
+    });
+  }
+
   static variable_list call(Node& node, variable_list inputs, bool keep) {
     for (const auto& hook : node.tensor_pre_hooks()) {
       inputs = (*hook)(inputs);
@@ -138,10 +207,8 @@ class Walk {
     }
     // Without hooks that want them later, a parameter may keep a gradient as it is.
     const auto kept = node.post_hooks().empty() ? variable_list() : inputs;
-    auto outputs = node(std::move(inputs));
-    torch::autograd::validate_outputs(node.next_edges(), outputs, [&](const std::string& message) {
-      return "Function " + node.name() + " returned an " + message;
-    });
+    auto outputs = compute(node, std::move(inputs));
+    check(node, outputs);
     for (const auto& hook : node.post_hooks()) {
       outputs = (*hook)(outputs, kept);
     }

@@ -5,7 +5,10 @@
 // passes the node through a queue with a lock. For small operations that is half of
 // the backward. Here one thread walks through the graph that it made itself, in the
 // engine's order (the node made last goes first, parameters before all others), with
-// the engine's sums, hooks and checks, so that every gradient has the same bits.
+// the engine's sums, hooks and checks, so that every gradient has the same bits. No graph
+// is made of a backward here: autograd is kept out of libtorch's own formulas, where it
+// would look at each operation and record none, and a small parameter's gradient is
+// added up without an operation.
 //
 // Nodes see no current graph task: one that asks whether the graph is kept hears yes
 // and copies what it saved, and none can ask for a call at the run's end.
