@@ -233,12 +233,14 @@ def runs(rows):
 
 
 def origin(results, rows):
-    lines = [f"- {r['date']}, revision {r['revision']}: `{r['command']}`" for r in runs(rows)]
-    return (f"Machine class: {results.all['machine']}. Medians, quartiles in brackets, of samples taken in turn; ratios are "
-            "taken pair by pair. Measured by\n\n" + "\n".join(lines) + "\n\n(with `--add` to all but the first, to keep the others' rows)"
-            if len(lines) > 1 else
-            f"Machine class: {results.all['machine']}. {lines[0][2:]}. Medians, quartiles in brackets, of samples taken in turn; ratios "
-            "are taken pair by pair.")
+    """On what machine, when and by which commands the rows were measured."""
+    lines = [f"{r['date']}, revision {r['revision']}: `{r['command']}`" for r in runs(rows)]
+    how = "Medians, quartiles in brackets, of samples taken in turn; ratios are taken pair by pair."
+    start = f"Machine class: {results.all['machine']}. "
+    if len(lines) == 1:
+        return f"{start}{lines[0]}. {how}"
+    listed = "\n".join(f"- {line}" for line in lines)
+    return f"{start}{how} Measured by\n\n{listed}\n\n(with `--add` to all but the first, to keep the others' rows)"
 
 
 def write(results, folder):

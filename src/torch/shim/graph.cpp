@@ -165,7 +165,7 @@ GP_API int gp_graph_backward(Graph* graph, at::Tensor** grads, int64_t count) {
     auto [edges, seeds] = take_roots(graph, grads, count);
     graph->marks.first.clear();
     if (!edges.empty()) {
-      gpipe::run_backward(edges, std::move(seeds));
+      gpipe::run_backward(edges, std::move(seeds), graph->marks);
     }
   });
 }
@@ -187,7 +187,7 @@ GP_API int gp_graph_backward_input(Graph* graph, at::Tensor** grads, int64_t cou
 // The weight pass: parameters accumulate what the joint backward would have given
 // them, to the bit.
 GP_API int gp_graph_backward_weight(Graph* graph) {
-  return gpipe::guarded([&] { graph->split.weight_pass(); });
+  return gpipe::guarded([&] { graph->split.weight_pass(graph->marks); });
 }
 
 // The gradient that arrived at a sink, moved out; null where none did. Whoever gets
@@ -205,7 +205,7 @@ GP_API int gp_graph_take_grad(Graph* graph, int64_t sink, at::Tensor** out) {
 
 // The layer whose backward ran last, -1 before any.
 GP_API int64_t gp_graph_layer(const Graph* graph) {
-  return graph->marks.running->load(std::memory_order_relaxed);
+  return graph->marks.running();
 }
 
 // A copy with the same strides. Differentiable.

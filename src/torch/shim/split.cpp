@@ -5,14 +5,13 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
-#include <ATen/SequenceNumber.h>
-
 #include <algorithm>
+#include <unordered_map>
+#include <utility>
 
 using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::FunctionPostHook;
-using torch::autograd::FunctionPreHook;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
@@ -30,20 +29,6 @@ struct ReleaseAfter : public FunctionPostHook {
 
   // The hook lives in the node.
   Node* node;
-};
-
-// Says which layer's weight pass is running.
-struct Announce : public FunctionPreHook {
-  Announce(std::shared_ptr<std::atomic<int64_t>> running, int64_t layer)
-      : running(std::move(running)), layer(layer) {}
-
-  variable_list operator()(const variable_list& grads) override {
-    running->store(layer, std::memory_order_relaxed);
-    return grads;
-  }
-
-  std::shared_ptr<std::atomic<int64_t>> running;
-  int64_t layer;
 };
 
 // Takes a gradient that nobody wants.
@@ -98,58 +83,6 @@ void run_to(const std::vector<std::shared_ptr<Node>>& ports, const std::vector<N
 }  // namespace
 
 namespace gpipe {
-
-void LayerMarks::add(const at::Tensor& output, int64_t layer) {
-  // A leaf is a parameter that the layer passes on: it has no backward of its
-  // own, and hooks on it would outlive the micro-batch.
-  if (!output.defined() || !output.requires_grad() || output.is_leaf()) {
-    return;
-  }
-  auto now = running;
-  output.register_hook(
-      [now, layer](const at::Tensor&) { now->store(layer, std::memory_order_relaxed); });
-  ends.emplace_back(at::sequence_number::peek(), layer);
-  if (first_layer < 0 || first_layer == layer) {
-    first_layer = layer;
-    first.push_back(output.grad_fn());
-  }
-}
-
-int64_t LayerMarks::layer_of(const Node& node) const {
-  for (const auto& [end, layer] : ends) {
-    if (node.sequence_nr() < end) {
-      return layer;
-    }
-  }
-  return -1;
-}
-
-std::vector<Node*> SplitRun::reachable(const edge_list& roots) const {
-  std::vector<Node*> order;
-  std::unordered_set<Node*> seen;
-  // Depth first without recursion: a deep model must not overflow the stack.
-  std::vector<std::pair<Node*, size_t>> path;
-  for (const auto& root : roots) {
-    if (!seen.insert(root.function.get()).second) {
-      continue;
-    }
-    path.emplace_back(root.function.get(), 0);
-    while (!path.empty()) {
-      auto& [node, next] = path.back();
-      if (next == node->num_outputs()) {
-        order.push_back(node);
-        path.pop_back();
-        continue;
-      }
-      auto* child = node->next_edge(next++).function.get();
-      if (child != nullptr && seen.insert(child).second) {
-        path.emplace_back(child, 0);
-      }
-    }
-  }
-  std::reverse(order.begin(), order.end());
-  return order;
-}
 
 std::unordered_set<Node*> SplitRun::input_side(const std::vector<Node*>& nodes,
                                                const std::unordered_set<Node*>& sinks,
@@ -217,7 +150,7 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
     }
   }
   const auto received = ports.size();
-  std::vector<Node*> passed;
+  std::vector<Node*> passed, junctions;
   for (auto* node : nodes) {
     if (side.count(node) == 0) {
       continue;
@@ -225,7 +158,7 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
     if (any_edge(*node, towards_weights)) {
       arrivals.try_emplace(node);
       ports.push_back(handles.at(node));
-      node->add_pre_hook(std::make_unique<Announce>(marks.running, marks.layer_of(*node)));
+      junctions.push_back(node);
     } else {
       passed.push_back(node);
     }
@@ -250,11 +183,13 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
         }
       }
     }
-    const bool walked = walk_backward(inner, inner_grads, arrivals);
+    const bool walked = walk_backward(inner, inner_grads, arrivals, marks);
     for (auto& [place, edge] : held) {
       *place = std::move(edge);
     }
     if (!walked) {
+      // In the weight pass nothing arrives at the outputs whose hooks would tell.
+      marks.listen(marks.has_hooks() ? junctions : nodes);
       run_to(ports, passed, inner, inner_grads, arrivals);
     }
   }
@@ -285,11 +220,11 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
   return result;
 }
 
-void SplitRun::weight_pass() {
+void SplitRun::weight_pass(const LayerMarks& marks) {
   auto edges = std::exchange(edges_, {});
   auto grads = std::exchange(grads_, {});
   if (!edges.empty()) {
-    run_backward(edges, std::move(grads));
+    run_backward(edges, std::move(grads), marks);
   }
 }
 

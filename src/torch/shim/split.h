@@ -16,37 +16,15 @@
 // a gradient: any line is exact, this one leaves the weight pass about its share.
 #pragma once
 
-#include "shim.h"
+#include "marks.h"
 
 #include <torch/csrc/autograd/function.h>
 
-#include <atomic>
 #include <memory>
-#include <unordered_map>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 namespace gpipe {
-
-// Which layer an autograd node belongs to, and which layer's backward is running.
-struct LayerMarks {
-  // From now on, the nodes made since the last call are those of `layer`, which
-  // computed `output`.
-  void add(const at::Tensor& output, int64_t layer);
-  int64_t layer_of(const torch::autograd::Node& node) const;
-
-  // Shared with hooks, which live in autograd nodes that a layer may keep alive
-  // longer than the graph.
-  std::shared_ptr<std::atomic<int64_t>> running = std::make_shared<std::atomic<int64_t>>(-1);
-  // The nodes of the first marked layer's outputs.
-  std::vector<std::shared_ptr<torch::autograd::Node>> first;
-
- private:
-  int64_t first_layer = -1;
-  // Nodes with a smaller number than this are of that layer.
-  std::vector<std::pair<uint64_t, int64_t>> ends;
-};
 
 class SplitRun {
  public:
@@ -54,14 +32,12 @@ class SplitRun {
   torch::autograd::variable_list input_pass(
       torch::autograd::edge_list roots, torch::autograd::variable_list grads,
       const std::vector<std::shared_ptr<torch::autograd::Node>>& sinks, const LayerMarks& marks);
-  void weight_pass();
+  void weight_pass(const LayerMarks& marks);
 
  private:
   using Node = torch::autograd::Node;
 
-  // Every node that a root reaches, each before what it leads to.
-  std::vector<Node*> reachable(const torch::autograd::edge_list& roots) const;
-  // Those of them on the way to a sink, or above the line where there is none.
+  // Those of the nodes on the way to a sink, or above the line where there is none.
   std::unordered_set<Node*> input_side(const std::vector<Node*>& nodes,
                                        const std::unordered_set<Node*>& sinks,
                                        const LayerMarks& marks) const;

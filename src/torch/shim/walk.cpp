@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 #include <typeinfo>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -84,6 +85,8 @@ struct Pending {
 
 class Walk {
  public:
+  explicit Walk(const gpipe::LayerMarks& marks) : marks_(marks) {}
+
   // Finds all nodes; false where this is not for one thread alone.
   bool prepare(const edge_list& roots) {
     // The graphs of a stage's micro-batches are of one size.
@@ -121,6 +124,7 @@ class Walk {
       const auto number = ready_.top().second;
       ready_.pop();
       Node& node = *pending_[number].node;
+      marks_.next(node);
       const auto first = pending_[number].first_target;
       auto inputs = std::move(pending_[number].inputs);
       const auto noted = arrivals.find(&node);
@@ -215,6 +219,7 @@ class Walk {
     return outputs;
   }
 
+  const gpipe::LayerMarks& marks_;
   std::vector<Pending> pending_;
   ska::flat_hash_map<Node*, uint32_t> places_;
   std::vector<uint32_t> targets_;
@@ -225,8 +230,36 @@ class Walk {
 
 namespace gpipe {
 
-bool walk_backward(const edge_list& roots, variable_list& grads, Arrivals& arrivals) {
-  Walk walk;
+std::vector<Node*> reachable(const edge_list& roots) {
+  std::vector<Node*> order;
+  std::unordered_set<Node*> seen;
+  // Depth first without recursion: a deep model must not overflow the stack.
+  std::vector<std::pair<Node*, size_t>> path;
+  for (const auto& root : roots) {
+    if (!seen.insert(root.function.get()).second) {
+      continue;
+    }
+    path.emplace_back(root.function.get(), 0);
+    while (!path.empty()) {
+      auto& [node, next] = path.back();
+      if (next == node->num_outputs()) {
+        order.push_back(node);
+        path.pop_back();
+        continue;
+      }
+      auto* child = node->next_edge(next++).function.get();
+      if (child != nullptr && seen.insert(child).second) {
+        path.emplace_back(child, 0);
+      }
+    }
+  }
+  std::reverse(order.begin(), order.end());
+  return order;
+}
+
+bool walk_backward(const edge_list& roots, variable_list& grads, Arrivals& arrivals,
+                   const LayerMarks& marks) {
+  Walk walk(marks);
   if (torch::autograd::AnomalyMode::is_enabled() || !walk.prepare(roots)) {
     return false;
   }
@@ -237,12 +270,16 @@ bool walk_backward(const edge_list& roots, variable_list& grads, Arrivals& arriv
   return true;
 }
 
-void run_backward(const edge_list& roots, variable_list grads) {
+void run_backward(const edge_list& roots, variable_list grads, const LayerMarks& marks) {
   Arrivals none;
-  if (!walk_backward(roots, grads, none)) {
-    torch::autograd::Engine::get_default_engine().execute(
-        roots, grads, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+  if (walk_backward(roots, grads, none, marks)) {
+    return;
   }
+  if (!marks.has_hooks()) {
+    marks.listen(reachable(roots));
+  }
+  torch::autograd::Engine::get_default_engine().execute(
+      roots, grads, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
 }
 
 }  // namespace gpipe

@@ -14,24 +14,29 @@
 // and copies what it saved, and none can ask for a call at the run's end.
 #pragma once
 
-#include "shim.h"
+#include "marks.h"
 
 #include <torch/csrc/autograd/function.h>
 
 #include <unordered_map>
+#include <vector>
 
 namespace gpipe {
 
 // Nodes that keep what they saved, and what has arrived at each of their outputs.
 using Arrivals = std::unordered_map<torch::autograd::Node*, torch::autograd::variable_list>;
 
+// Every node that a root reaches, each before what it leads to.
+std::vector<torch::autograd::Node*> reachable(const torch::autograd::edge_list& roots);
+
 // Runs all that `roots` lead to: parameters accumulate, saved tensors are freed. Graphs
 // with nodes on other devices are left to libtorch's engine, and so is anomaly mode.
-void run_backward(const torch::autograd::edge_list& roots, torch::autograd::variable_list grads);
+void run_backward(const torch::autograd::edge_list& roots, torch::autograd::variable_list grads,
+                  const LayerMarks& marks);
 
 // The same, noting what arrives at the nodes of `arrivals`, which run but free nothing.
 // Where that is left to the engine, nothing has run and the answer is no.
 bool walk_backward(const torch::autograd::edge_list& roots, torch::autograd::variable_list& grads,
-                   Arrivals& arrivals);
+                   Arrivals& arrivals, const LayerMarks& marks);
 
 }  // namespace gpipe
