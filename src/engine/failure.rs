@@ -127,6 +127,10 @@ pub enum EngineError {
         /// The first stage, in stage order, whose `abort` panicked.
         abort: Box<StageError>,
     },
+    /// A stage did not come back in time
+    /// ([`Engine::set_patience`](super::Engine::set_patience)).
+    #[error("{0}")]
+    Stalled(Box<super::watchdog::Stall>),
     /// The stages of a device could not be built.
     #[error("building the stages of device {device}: {source:#}")]
     Build {
@@ -205,8 +209,8 @@ pub enum EngineError {
         /// Why.
         source: anyhow::Error,
     },
-    /// An earlier call was left half-done (by [`EngineError::WorkerLost`] or by a
-    /// panic in the calling thread); the engine can only be dropped.
+    /// An earlier call was left half-done (by [`EngineError::WorkerLost`], by a panic in the
+    /// calling thread, or by a stall outside of a step); the engine can only be dropped.
     #[error("the engine cannot be used again: an earlier call did not come to its end")]
     Broken,
 }

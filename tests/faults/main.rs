@@ -5,6 +5,7 @@
 
 mod brittle;
 mod refused;
+mod stalled;
 #[path = "../support/mod.rs"]
 mod support;
 mod updates;

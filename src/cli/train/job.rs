@@ -1,5 +1,7 @@
 //! What is trained: the recipe, the model and the data that it names.
 
+use std::time::Duration;
+
 use gpipe_partitioner::Plan;
 use tch::Device;
 
@@ -111,6 +113,9 @@ impl Job {
         }
         if let Some(threads) = recipe.threads_per_stage {
             builder = builder.threads_per_stage(threads);
+        }
+        if let Some(patience) = recipe.patience {
+            builder = builder.patience(Duration::from_secs_f64(patience));
         }
         let asked = recipe
             .on_devices

@@ -76,10 +76,11 @@ impl PipelineBuilder {
             Box::new(build) as StageBuilder<TorchStage>
         });
         let builders = builders.collect();
-        let engine = match torch::turns(&self.devices, threads) {
+        let mut engine = match torch::turns(&self.devices, threads) {
             Some(sharing) => Engine::taking_turns(builders, &sharing)?,
             None => Engine::new(builders)?,
         };
+        engine.set_patience(self.patience);
         Stages::new(engine, accelerators)
     }
 

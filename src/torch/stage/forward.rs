@@ -3,13 +3,13 @@
 use gpipe_partitioner::MicroId;
 use tch::Tensor;
 
+use super::TorchStage;
 use super::flight::{Flight, Held, Inputs, Live, Transit};
 use super::gradients::finite;
 use super::graphs::Start;
 use super::run::{add_roots, restore};
 use super::segment::Which;
 use super::watched::{changed, watch};
-use super::{Running, TorchStage};
 use crate::torch::ffi::{self, RandomScope};
 use crate::torch::rng;
 use crate::torch::step::{Mode, StepSettings};
@@ -183,7 +183,7 @@ impl TorchStage {
         let Mode::Train { loss, shares, .. } = &pass.settings.mode else {
             anyhow::bail!("a loss in inference");
         };
-        self.running = Running::Loss;
+        self.running.loss();
         let seed = rng::pass_seed(self.loss_seed, pass.settings.step, pass.micro.index());
         let _random = RandomScope::open(seed)?;
         let apart = !matches!(flight.segments.last(), Some(Held::Live(_)));
@@ -211,7 +211,7 @@ impl TorchStage {
         if pass.settings.mode.fails_on_non_finite() {
             anyhow::ensure!(finite(&loss.value)?, "the loss is not finite");
         }
-        self.running = Running::Nothing;
+        self.running.nothing();
         // A number of the host: it stays there.
         let weight = loss.weight.map(Tensor::from);
         // The caller keeps it to the end of the step. A copy: libtorch's own mean of

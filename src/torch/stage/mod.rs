@@ -17,6 +17,7 @@ mod graphs;
 mod ledger;
 mod portable;
 mod run;
+mod running;
 mod segment;
 mod stow;
 mod verdict;
@@ -41,7 +42,7 @@ use super::skips::Skip;
 use super::step::{Mode, StepSettings};
 use super::streams::{Lane, Parcel, Route};
 use super::values::Values;
-use crate::engine::Stage;
+use crate::engine::{Observer, Stage};
 use flight::{Flight, Half};
 pub use graphs::GraphUse;
 pub(crate) use graphs::Graphing;
@@ -49,6 +50,7 @@ use graphs::Graphs;
 use ledger::Ledger;
 pub(crate) use ledger::{Books, Page, Used};
 pub(crate) use portable::{Portable, Role};
+use running::Running;
 use segment::Segment;
 
 /// What a stage is made from.
@@ -129,14 +131,6 @@ pub(crate) struct TorchStage {
     running: Running,
 }
 
-/// Where the stage is, for error messages.
-#[derive(Debug, Clone, Copy)]
-enum Running {
-    Nothing,
-    Layer(usize),
-    Loss,
-}
-
 impl TorchStage {
     /// Builds the stage's layers on its device, on the thread that will run them.
     pub(crate) fn build(spec: &StageSpec, lane: &Rc<Lane>) -> anyhow::Result<Self> {
@@ -148,6 +142,7 @@ impl TorchStage {
             .map(|layer| layer.build(spec.device, spec.seed))
             .collect::<Result<_, _>>()?;
         drop(charged);
+        let running = Running::new(layers.iter().map(|layer| layer.name.clone()));
         let parameters = layers.iter().flat_map(BuiltLayer::parameters).collect();
         let by_layer: Vec<_> = layers.iter().map(BuiltLayer::buffers).collect();
         let handle = |(_, buffer): &(String, Tensor)| buffer.shallow_clone();
@@ -188,7 +183,7 @@ impl TorchStage {
             optimizers: HashMap::new(),
             ledger,
             graphs: Graphs::new(&spec.graphing),
-            running: Running::Nothing,
+            running,
         };
         stage.judge_layers();
         Ok(stage)
@@ -246,7 +241,7 @@ impl TorchStage {
 
     fn run_action(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
         let settings = self.settings()?;
-        self.running = Running::Nothing;
+        self.running.nothing();
         let inputs: Vec<Values> = inputs
             .into_iter()
             .map(|parcel| self.receive(parcel))
@@ -307,7 +302,7 @@ impl Stage for TorchStage {
     type Step = StepSettings;
 
     fn begin(&mut self, step: &Arc<StepSettings>) -> anyhow::Result<()> {
-        self.running = Running::Nothing;
+        self.running.nothing();
         self.settings = Some(Arc::clone(step));
         self.lane.begin(step.fork.as_deref())?;
         // What an earlier step left must be out of reach of this one's abort.
@@ -325,7 +320,7 @@ impl Stage for TorchStage {
     }
 
     fn ahead(&mut self, next: Action) -> anyhow::Result<()> {
-        self.running = Running::Nothing;
+        self.running.nothing();
         let begun = super::caught(|| Ok(self.bring_back_for(next)?));
         begun.map_err(|error| OutOfMemory::explain(self.device, error))
     }
@@ -344,14 +339,14 @@ impl Stage for TorchStage {
         let settings = self.settings.take();
         self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
         self.end_graphs();
-        self.running = Running::Nothing;
+        self.running.nothing();
         self.lane.stowed()?;
         Ok(self.lane.end()?)
     }
 
     fn abort(&mut self) {
         self.settings = None;
-        self.running = Running::Nothing;
+        self.running.nothing();
         self.abort_graphs();
         self.flights.clear();
         self.directly = None;
@@ -361,10 +356,11 @@ impl Stage for TorchStage {
     }
 
     fn layer(&self) -> Option<String> {
-        match self.running {
-            Running::Nothing => None,
-            Running::Layer(number) => self.layers.get(number).map(|layer| layer.name.clone()),
-            Running::Loss => Some("loss".to_owned()),
-        }
+        self.running.name()
+    }
+
+    fn observer(&self) -> Option<Observer> {
+        let running = self.running.clone();
+        Some(Box::new(move || running.name()))
     }
 }

@@ -14,12 +14,12 @@ use std::ops::Range;
 
 use tch::Tensor;
 
+use super::TorchStage;
 use super::flight::{Inputs, Live, Transit};
 use super::forward::Pass;
 use super::gradients::finite;
 use super::segment::{Segment, Which, Writes};
 use super::watched::{Watched, changed, watch};
-use super::{Running, TorchStage};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Graph, RandomScope};
 use crate::torch::layer::Context;
@@ -222,7 +222,7 @@ impl TorchStage {
         mut live: Option<&mut Live>,
     ) -> anyhow::Result<Values> {
         for number in layers {
-            self.running = Running::Layer(number);
+            self.running.layer(number);
             let saved = live.as_ref().and_then(|live| live.saved.as_ref());
             let shelf = saved.map(|saved| saved.shelf.enter());
             values = self.run_layer(number, values, run, pass)?;
@@ -234,7 +234,7 @@ impl TorchStage {
                 self.sweep(live)?;
             }
         }
-        self.running = Running::Nothing;
+        self.running.nothing();
         Ok(values)
     }
 

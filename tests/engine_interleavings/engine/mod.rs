@@ -8,6 +8,8 @@ mod entry;
 mod event;
 #[path = "../../../src/engine/failure.rs"]
 mod failure;
+#[path = "../../../src/engine/gather.rs"]
+mod gather;
 #[path = "../../../src/engine/handle.rs"]
 mod handle;
 #[path = "../../../src/engine/mailbox.rs"]
@@ -25,6 +27,8 @@ mod sync;
 mod topology;
 #[path = "../../../src/engine/turns.rs"]
 mod turns;
+#[path = "../../../src/engine/watchdog.rs"]
+mod watchdog;
 #[path = "../../../src/engine/worker.rs"]
 mod worker;
 
