@@ -6,6 +6,7 @@ use super::handle::Engine;
 use super::message::{News, Record, Report};
 use super::patience::Patience;
 use super::program::Program;
+use super::settled::State;
 use super::stage::{Observer, Stage};
 use super::watchdog::{Doing, Stall, Watchdog};
 use gpipe_partitioner::{DeviceId, StageId};
@@ -61,6 +62,7 @@ impl<S: Stage> Engine<S> {
             for report in batch.drain(..) {
                 if let News::Lost = report.news {
                     self.lines.stop_all_but(report.device);
+                    self.state = State::Broken;
                     return Err(EngineError::WorkerLost {
                         device: report.device,
                     });

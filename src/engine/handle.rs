@@ -2,10 +2,11 @@
 
 use super::crew::Crew;
 use super::entry::{self, Entry, Outcome};
-use super::failure::{EngineError, StageError, discard};
+use super::failure::EngineError;
 use super::gather::Asked;
 use super::message::{Job, Lines, Message, News, Order, Sharing, StepOrder};
 use super::program::Program;
+use super::settled::State;
 use super::stage::{Observer, Stage};
 use super::sync::{Builder, JoinHandle, Mutex};
 use super::worker::{StageBuilder, live};
@@ -27,18 +28,7 @@ pub struct Engine<S: Stage> {
     pub(super) patience: Option<Duration>,
     /// Devices that a call has not waited for to its end: they stalled.
     pub(super) owing: Vec<DeviceId>,
-    state: State,
-}
-
-/// What the last call has left.
-#[derive(Debug)]
-enum State {
-    /// Nothing: it came to its end.
-    Ready,
-    /// This step, which is undone once those who owe their report of it have come back.
-    Stalled(Arc<Program>),
-    /// Something half-done.
-    Broken,
+    pub(super) state: State,
 }
 
 impl<S: Stage> Engine<S> {
@@ -281,54 +271,6 @@ impl<S: Stage> Engine<S> {
         }
     }
 
-    /// Lets every stage undo a failed step, which every worker has left. Returns the first
-    /// failure on the way, in stage order.
-    fn abort(&mut self) -> Result<Option<StageError>, EngineError> {
-        for inbox in &self.lines.inboxes {
-            inbox.post(Message::Order(Order::Abort));
-        }
-        let gathered = self.gather(Asked::all(self.devices()))?.complete()?;
-        let failures = gathered.in_device_order().flat_map(|(_, news)| match news {
-            News::Aborted(failures) => failures,
-            _ => Vec::new(),
-        });
-        Ok(failures.min_by_key(|failure| failure.stage))
-    }
-
-    /// Leaves a step in which devices stalled. It is undone now if they have come back
-    /// meanwhile, otherwise when they have.
-    fn leave(&mut self, program: &Arc<Program>) -> Result<(), EngineError> {
-        self.state = State::Stalled(Arc::clone(program));
-        if self.owing.is_empty() {
-            self.undo()?;
-        }
-        Ok(())
-    }
-
-    /// Whether a call can begin; waits for those who owe their report of a step that was left.
-    fn ready(&mut self) -> Result<(), EngineError> {
-        let program = match &self.state {
-            State::Ready => return Ok(()),
-            State::Broken => return Err(EngineError::Broken),
-            State::Stalled(program) => Arc::clone(program),
-        };
-        let owing = std::mem::take(&mut self.owing);
-        let gathered = self.gather(Asked::these(owing).of_step(&program))?;
-        if self.owing.is_empty() {
-            discard(gathered);
-            return self.undo();
-        }
-        gathered.complete().map(discard)
-    }
-
-    /// Undoes a step that was left.
-    fn undo(&mut self) -> Result<(), EngineError> {
-        self.state = State::Broken;
-        let failure = self.abort()?;
-        self.state = State::Ready;
-        failure.map_or(Ok(()), |failure| Err(EngineError::Stage(failure)))
-    }
-
     fn check_fit(&self, program: &Program) -> Result<(), EngineError> {
         let schedule = || program.schedule().schedule().name().to_owned();
         if program.devices() != self.devices() {
@@ -354,18 +296,6 @@ impl<S: Stage> Engine<S> {
             }
         }
         Ok(())
-    }
-}
-
-impl<S: Stage> Engine<S> {
-    /// Takes note of those who have come back since the last call gave up.
-    fn hear_late_reports(&mut self) {
-        let mut late = Vec::new();
-        self.lines.reports.poll(&mut late);
-        for report in late {
-            self.owing.retain(|device| *device != report.device);
-            discard(report);
-        }
     }
 }
 

@@ -132,6 +132,7 @@ mod mailbox;
 mod message;
 mod patience;
 mod program;
+mod settled;
 mod stage;
 mod sync;
 mod topology;

@@ -20,6 +20,8 @@ mod message;
 mod patience;
 #[path = "../../../src/engine/program.rs"]
 mod program;
+#[path = "../../../src/engine/settled.rs"]
+mod settled;
 #[path = "../../../src/engine/stage.rs"]
 mod stage;
 mod sync;
