@@ -51,10 +51,10 @@ pub use {
         profile, profile_watched,
     },
     torch::{
-        Adam, AdamW, Context, CudaDevice, CudaReport, GraphUse, IntoLoss, Layer, Loss, LossFn,
-        NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute, Sequential, Sgd, TorchError,
-        Values, Variable, cuda_available, intra_op_threads, layers, libtorch_version, memory,
-        on_values, parse_device, streams,
+        Adam, AdamW, Context, CudaDevice, CudaReport, DeviceLost, GraphUse, IntoLoss, Layer, Loss,
+        LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute, Sequential, Sgd,
+        TorchError, Values, Variable, cuda_available, intra_op_threads, layers, libtorch_version,
+        memory, on_values, parse_device, streams,
     },
 };
 

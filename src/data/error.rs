@@ -81,6 +81,9 @@ pub enum DataError {
         /// Why there is no batch.
         source: anyhow::Error,
     },
+    /// A batch cannot be used on the device to which it was brought.
+    #[error("a batch on its device: {0}")]
+    Device(TorchError),
     /// More items of an epoch are bad than may be skipped.
     #[error("{bad} bad items in epoch {epoch} where {allowed} may be skipped; the last: {last}")]
     TooManyBad {

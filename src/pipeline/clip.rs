@@ -1,5 +1,6 @@
 //! Gradients of the whole model, limited together.
 
+use gpipe_partitioner::StageId;
 use parking_lot::Mutex;
 use tch::Tensor;
 
@@ -100,6 +101,7 @@ impl Pipeline {
         let (total, factor) = tch::no_grad(|| clip_there(&in_model_order(&norms)?, max_norm))?;
         let norm = Readback::new(&self.engine, &total)?;
         if max_norm.is_finite() {
+            self.engine.made(&factor, StageId(0))?;
             // Tensors go from thread to thread, but are not shared.
             let factor = Mutex::new(factor);
             self.engine.on_each(move |_, stage| {

@@ -6,7 +6,7 @@ use tch::{Kind, Tensor};
 
 use super::stages::Stages;
 use crate::torch::TorchError;
-use crate::torch::streams::{Event, Layer};
+use crate::torch::streams::{Event, Layer, Stream};
 
 /// Numbers that are, or will be, in the host's memory.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Readback {
     /// `f64`, of one dimension.
     numbers: Tensor,
     /// Until when they are not there.
-    ready: Option<(Layer, Event)>,
+    ready: Option<(Layer, Stream, Event)>,
 }
 
 impl Readback {
@@ -38,7 +38,7 @@ impl Readback {
     pub(super) fn is_ready(&self) -> bool {
         match &self.ready {
             // One that failed has no more to wait for.
-            Some((_, event)) => Layer::is_over(event).unwrap_or(true),
+            Some((_, _, event)) => Layer::is_over(event).unwrap_or(true),
             None => true,
         }
     }
@@ -48,10 +48,22 @@ impl Readback {
     /// # Errors
     /// The device failed in the work that makes them.
     pub(super) fn read(&self) -> Result<Vec<f64>, TorchError> {
-        if let Some((layer, event)) = &self.ready {
-            layer.finish(event)?;
+        if let Some((layer, stream, event)) = &self.ready {
+            let finished = layer.finish(event);
+            finished.map_err(|error| layer.lost_in_reading(*stream, error))?;
         }
         Ok(Vec::try_from(&self.numbers)?)
+    }
+}
+
+impl Drop for Readback {
+    /// Page-locked memory is not to be freed any more once a device is lost.
+    fn drop(&mut self) {
+        if let Some((layer, ..)) = &self.ready
+            && layer.lost().is_some()
+        {
+            std::mem::forget(std::mem::replace(&mut self.numbers, Tensor::new()));
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod copies;
 mod cuda;
 mod device;
+mod device_lost;
 mod error;
 mod ffi;
 mod gradients;
@@ -26,6 +27,7 @@ mod values;
 
 pub use cuda::{CudaDevice, CudaReport};
 pub use device::{cuda_available, parse_device};
+pub use device_lost::DeviceLost;
 pub use error::TorchError;
 pub use layer::{Context, Layer};
 pub use loss::{IntoLoss, Loss, LossFn, on_values};

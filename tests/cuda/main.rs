@@ -9,6 +9,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod apart;
 mod graphs;
 mod harness;
 mod memory;

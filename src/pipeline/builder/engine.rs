@@ -66,6 +66,7 @@ impl PipelineBuilder {
                     None => Lane::host(),
                 };
                 let lane = Rc::new(lane.charging(elsewhere));
+                let _shared = lane.sharing();
                 let stages = specs.iter();
                 let stages = stages
                     .map(|spec| Ok((StageId(spec.number), TorchStage::build(spec, &lane)?)))

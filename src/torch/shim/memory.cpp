@@ -21,12 +21,12 @@
 //
 // Accounts are never freed, only used again once they are retired and empty:
 // a block may outlive everything else that knew of its account.
+#include "cuda_allocator.h"
 #include "shim.h"
 
 #include <ATen/Context.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/CachingDeviceAllocator.h>
 
 #include <atomic>
 #include <cmath>
@@ -278,34 +278,29 @@ GP_API int gp_cuda_room(int index, int64_t* free, int64_t* total) {
   });
 }
 
-namespace {
-
-// The beginning of `c10::cuda::CUDACachingAllocator::CUDAAllocator`, whose own header
-// needs CUDA's: the same base, and the same virtual functions in the same order up to
-// the one that is wanted (a test holds it against the header). libtorch has no other
-// way to the limit: this is what `torch.cuda.set_per_process_memory_fraction` calls.
-class CudaAllocator : public c10::DeviceAllocator {
- public:
-  virtual void* raw_alloc(size_t nbytes) = 0;
-  virtual void* raw_alloc_with_stream(size_t nbytes, void* stream) = 0;
-  virtual void raw_delete(void* ptr) = 0;
-  virtual void init(int device_count) = 0;
-  virtual double getMemoryFraction(c10::DeviceIndex device) = 0;
-  virtual void setMemoryFraction(double fraction, c10::DeviceIndex device) = 0;
-};
-
-}  // namespace
-
 // The caching allocator refuses to take more than this share of the device's memory.
+// libtorch has no other way to the limit: this is what
+// `torch.cuda.set_per_process_memory_fraction` calls.
 GP_API int gp_cuda_limit(int index, double fraction) {
   return gpipe::guarded([&] {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
-    auto* any = c10::getDeviceAllocator(c10::DeviceType::CUDA);
-    auto* allocator = static_cast<CudaAllocator*>(any);
+    auto* allocator = gpipe::cuda_allocator();
     const auto device = static_cast<c10::DeviceIndex>(index);
     allocator->setMemoryFraction(fraction, device);
     const auto set = allocator->getMemoryFraction(device);
     TORCH_CHECK(std::abs(set - fraction) < 1e-9, "the limit of device ", index, " is ", set,
                 " of its memory after it was set to ", fraction);
+  });
+}
+
+// A device that failed in what it was told to do answers no call any more. Where memory is
+// freed that several streams have used, the allocator asks it for an event, in a
+// destructor, where an error ends the process. While something is being captured the
+// allocator puts such questions off: it is told so here, for good.
+GP_API int gp_cuda_abandon(int index) {
+  return gpipe::guarded([&] {
+    const c10::MempoolId_t nobody(0, std::numeric_limits<c10::CaptureId_t>::max());
+    gpipe::cuda_allocator()->beginAllocateToPool(static_cast<c10::DeviceIndex>(index), nobody,
+                                                 [](void*) { return false; });
   });
 }

@@ -86,8 +86,9 @@ GP_API int gp_record_stream(const at::Tensor* tensor, int device, int64_t id) {
 
 // A copy on a CUDA device, or (device -1) in page-locked memory of the host, on the
 // current streams of the devices that take part; the host does not wait. The copy
-// has the source's strides. Memory of the host that is not page-locked goes through
-// page-locked memory first.
+// has the source's strides, but for a source with gaps, or with elements that share
+// memory: it is dense, in the same order of dimensions. Memory of the host that is not
+// page-locked goes through page-locked memory first.
 GP_API int gp_copy_to(const at::Tensor* tensor, int device, at::Tensor** out) {
   return gpipe::guarded([&] {
     at::NoGradGuard no_grad;
@@ -98,8 +99,16 @@ GP_API int gp_copy_to(const at::Tensor* tensor, int device, at::Tensor** out) {
       *out = new at::Tensor(from.to(to, from.scalar_type()));
       return;
     }
-    if (!pinned && from.device().is_cpu() && !from.is_pinned()) {
-      from = from.pin_memory();
+    // What is not dense libtorch would bring over by way of temporaries of its own: in
+    // memory of the host that is not page-locked, for which the host waits.
+    const bool dense = from.is_non_overlapping_and_dense();
+    if (!pinned && from.device().is_cpu() && !(dense && from.is_pinned())) {
+      auto locked = at::empty_like(from, from.options().pinned_memory(true),
+                                   at::MemoryFormat::Preserve);
+      locked.copy_(from);
+      from = std::move(locked);
+    } else if (!dense) {
+      from = from.clone();
     }
     auto options = from.options().pinned_memory(pinned);
     options = options.device(pinned ? c10::Device(c10::kCPU) : cuda(device));

@@ -15,6 +15,7 @@ mod forward;
 mod gradients;
 mod graphs;
 mod ledger;
+mod lost;
 mod portable;
 mod run;
 mod running;
@@ -42,7 +43,7 @@ use super::skips::Skip;
 use super::step::{Mode, StepSettings};
 use super::streams::{Lane, Parcel, Route};
 use super::values::Values;
-use crate::engine::{Observer, Stage};
+use crate::engine::{Observer, Phase, Stage};
 use flight::{Flight, Half};
 pub use graphs::GraphUse;
 pub(crate) use graphs::Graphing;
@@ -79,6 +80,7 @@ pub(crate) struct StageSpec {
 /// Consecutive layers on one device.
 #[derive(Debug)]
 pub(crate) struct TorchStage {
+    number: usize,
     device: Device,
     /// Its thread's streams, shared with the thread's other stages.
     lane: Rc<Lane>,
@@ -151,6 +153,7 @@ impl TorchStage {
             .map(|buffers| buffers.iter().map(handle).collect())
             .collect();
         let stage = Self {
+            number: spec.number,
             device: spec.device,
             lane: Rc::clone(lane),
             route: spec.route.clone(),
@@ -192,6 +195,11 @@ impl TorchStage {
     /// The streams of its thread.
     pub(crate) fn lane(&self) -> &Lane {
         &self.lane
+    }
+
+    /// The same, for longer than the stage is looked at.
+    pub(crate) fn shared_lane(&self) -> Rc<Lane> {
+        Rc::clone(&self.lane)
     }
 
     /// The skips from earlier stages and to later ones, by their numbers.
@@ -275,6 +283,22 @@ impl TorchStage {
 }
 
 impl TorchStage {
+    fn begin_step(&mut self, step: &StepSettings) -> anyhow::Result<()> {
+        self.lane.begin(step.fork.as_deref())?;
+        // What an earlier step left must be out of reach of this one's abort.
+        self.settle()?;
+        self.saved_buffers.clear();
+        if matches!(step.mode, Mode::Train { .. }) {
+            self.set_aside()?;
+            self.saved_buffers = self.buffers.iter().map(|(_, b)| b.copy()).collect();
+            self.begin_graphs()?;
+        }
+        if let Some(ledger) = &mut self.ledger {
+            ledger.begin()?;
+        }
+        Ok(())
+    }
+
     /// Leaves no trace of the last step.
     fn undo_step(&mut self) {
         self.verdict = None;
@@ -302,51 +326,58 @@ impl Stage for TorchStage {
     type Step = StepSettings;
 
     fn begin(&mut self, step: &Arc<StepSettings>) -> anyhow::Result<()> {
+        let lane = self.shared_lane();
+        let _shared = lane.sharing();
         self.running.nothing();
         self.settings = Some(Arc::clone(step));
-        self.lane.begin(step.fork.as_deref())?;
-        // What an earlier step left must be out of reach of this one's abort.
-        self.settle()?;
-        self.saved_buffers.clear();
-        if matches!(step.mode, Mode::Train { .. }) {
-            self.set_aside()?;
-            self.saved_buffers = self.buffers.iter().map(|(_, b)| b.copy()).collect();
-            self.begin_graphs()?;
-        }
-        if let Some(ledger) = &mut self.ledger {
-            ledger.begin()?;
-        }
-        Ok(())
+        let begun = self.begin_step(step);
+        begun.map_err(|error| self.explain_loss(Phase::Begin, None, error))
     }
 
     fn ahead(&mut self, next: Action) -> anyhow::Result<()> {
+        let lane = self.shared_lane();
+        let _shared = lane.sharing();
         self.running.nothing();
         let begun = super::caught(|| Ok(self.bring_back_for(next)?));
-        begun.map_err(|error| OutOfMemory::explain(self.device, error))
+        begun.map_err(|error| {
+            let error = OutOfMemory::explain(self.device, error);
+            self.explain_loss(Phase::Action(next.kind), Some(next.micro), error)
+        })
     }
 
     fn run(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
-        self.measured(action.kind, |stage| {
+        let lane = self.shared_lane();
+        let _shared = lane.sharing();
+        let done = self.measured(action.kind, |stage| {
             let done = super::caught(|| stage.run_action(action, inputs));
             done.map_err(|error| {
                 let error = OutOfMemory::explain(stage.device, error);
                 stage.precision.explain(stage.device, error)
             })
-        })
+        });
+        let at = Phase::Action(action.kind);
+        done.map_err(|error| self.explain_loss(at, Some(action.micro), error))
     }
 
     fn end(&mut self) -> anyhow::Result<()> {
+        let lane = self.shared_lane();
+        let _shared = lane.sharing();
         let settings = self.settings.take();
         self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
         self.end_graphs();
         self.running.nothing();
-        self.lane.stowed()?;
-        Ok(self.lane.end()?)
+        let ended = self.lane.stowed().and_then(|()| self.lane.end());
+        ended.map_err(|error| self.explain_loss(Phase::End, None, error.into()))
     }
 
     fn abort(&mut self) {
+        let lane = self.shared_lane();
+        let _shared = lane.sharing();
         self.settings = None;
         self.running.nothing();
+        if lane.is_lost() {
+            return self.leave_behind();
+        }
         self.abort_graphs();
         self.flights.clear();
         self.directly = None;
