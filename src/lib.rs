@@ -31,6 +31,8 @@ mod pipeline;
 #[cfg(feature = "torch")]
 mod profile;
 #[cfg(feature = "torch")]
+mod threads;
+#[cfg(feature = "torch")]
 mod torch;
 
 pub use gpipe_partitioner as partitioner;
