@@ -9,9 +9,12 @@
 //! Without the feature `torch` only what needs no tensors is here: the
 //! [`engine`] over any stage type and the `gpipe_partitioner` crate.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
+// They panic where the stream cannot be written to: `cli` has functions that do not.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod cli;
 pub mod engine;
+mod files;
 pub mod metrics;
 
 #[cfg(feature = "torch")]
@@ -30,6 +33,8 @@ mod optim;
 mod pipeline;
 #[cfg(feature = "torch")]
 mod profile;
+#[cfg(feature = "torch")]
+mod threads;
 #[cfg(feature = "torch")]
 mod torch;
 

@@ -13,7 +13,7 @@ use super::extras::Extras;
 use super::folder;
 use super::shard;
 use super::write::{self, Copied, Saved};
-use crate::{Optimizer, Pipeline};
+use crate::{Optimizer, Pipeline, files};
 
 /// Saves a run in a folder, again and again.
 ///
@@ -189,11 +189,9 @@ fn make(folder: &Path) -> Result<(), CheckpointError> {
 
 fn lock(folder: &Path) -> Result<File, CheckpointError> {
     let path = folder.join(".lock");
-    let opened = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path);
+    let mut options = File::options();
+    let options = options.write(true).create(true).truncate(false);
+    let opened = files::check_if_any(&path).and_then(|()| options.open(&path));
     let file = opened.map_err(|error| CheckpointError::write("create", &path, error))?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => Err(CheckpointError::InUse {

@@ -14,7 +14,6 @@
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use super::disk::Disk;
 use super::error::CheckpointError;
@@ -23,7 +22,12 @@ use super::folder::{self, REMOVING, REPLACED, WRITING};
 use super::manifest::{self, Manifest, ShardEntry, shard_file};
 use super::shard;
 use crate::pipeline::Draws;
+use crate::threads::side_by_side;
 use crate::torch::Portable;
+
+/// Files that are written or read at a time, at most: more keep no disk busier, and a
+/// manifest may name any number of them.
+const AT_ONCE: usize = 64;
 
 /// All that goes into a checkpoint.
 #[derive(Debug)]
@@ -138,22 +142,14 @@ fn prune(disk: &dyn Disk, folder: &Path, step: u64, keep: usize) -> Result<(), C
     Ok(())
 }
 
-/// Runs a job for each item, each on a thread of its own; the results in order.
+/// Runs a job for each item, many at a time; the results in order.
 ///
 /// # Errors
 /// The first error in the order of the items, when all are done.
 pub(super) fn all_at_once<T: Send, R: Send>(
-    items: impl Iterator<Item = T>,
+    items: impl ExactSizeIterator<Item = T> + Send,
     job: impl Fn(T) -> Result<R, CheckpointError> + Sync,
 ) -> Result<Vec<R>, CheckpointError> {
-    let job = &job;
-    thread::scope(|scope| {
-        let threads: Vec<_> = items.map(|item| scope.spawn(move || job(item))).collect();
-        let joined = threads.into_iter().map(|thread| {
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        joined.collect()
-    })
+    let done = side_by_side(items, AT_ONCE, job);
+    done.into_iter().collect()
 }

@@ -146,6 +146,7 @@ impl Author<'_> {
 
 /// Writes to standard output at once; false where nobody reads any more.
 fn show(text: &str) -> Result<bool, Failure> {
+    let text = output::plain(text);
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),

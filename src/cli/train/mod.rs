@@ -43,6 +43,10 @@ use training::{Ended, Training};
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     silence_caught_panics();
+    // What needs no model is told before one is made.
+    if let (None, Some(out)) = (&args.resume, &args.out) {
+        run_folder::check_free(out)?;
+    }
     let taken_up = args.resume.as_deref().map(|run| TakenUp::open(run, args));
     let taken_up = taken_up.transpose()?;
     let mut job = match &taken_up {

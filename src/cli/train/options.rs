@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::recipe::Recipe;
-use crate::cli::model::flags::Given;
+use crate::cli::model::flags::AllGiven;
 
 /// Arguments of `gpipe-rs train`.
 #[derive(Clone, Debug, clap::Args)]
@@ -25,7 +25,7 @@ pub(in crate::cli) struct Args {
     pub(super) recipe: Recipe,
     /// What the command line itself gives.
     #[arg(skip)]
-    pub(in crate::cli) given: Given,
+    pub(in crate::cli) given: AllGiven,
     /// Configuration in TOML, such as another run's config.toml; of several, later ones
     /// go on top.
     #[arg(long, value_name = "FILE")]

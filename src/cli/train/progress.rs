@@ -8,7 +8,7 @@ use super::job::Job;
 use super::resolved::Resolved;
 use crate::Pipeline;
 use crate::cli::feed::Source;
-use crate::cli::say;
+use crate::cli::{output, say};
 use crate::metrics::StepMetrics;
 
 /// A bar on a terminal, about twenty lines elsewhere, nothing when quiet.
@@ -60,7 +60,7 @@ impl Progress {
     /// A line, unless quiet.
     pub(super) fn say(&self, line: &str) {
         if let Some(bar) = &self.bar {
-            bar.println(line);
+            bar.println(output::plain(line));
         } else if self.lines {
             say(line);
         }

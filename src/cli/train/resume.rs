@@ -11,10 +11,11 @@ use super::checkpoints::{self, Checkpoints};
 use super::config::Saved;
 use super::job::Job;
 use super::options::Args;
-use super::run_folder::{CONFIG, RunFolder};
+use super::run_folder::{CONFIG, RunFolder, check_free};
 use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer};
 use crate::cli::say;
-use crate::cli::trained::failed_checkpoint;
+use crate::cli::trained::{failed_checkpoint, saved_vocabulary, unfit};
+use crate::files;
 use crate::metrics::{METRICS_FILE, read};
 use crate::models::zoo::Zoo;
 use crate::{Optimizer, Pipeline};
@@ -41,6 +42,9 @@ impl TakenUp {
     pub(super) fn open(run: &Path, args: &Args) -> Result<Self, Failure> {
         check_folder(run).map_err(|why| wrong(run, &why))?;
         let out = args.out.clone().filter(|out| !same_folder(out, run));
+        if let Some(out) = &out {
+            check_free(out)?;
+        }
         // Before anything is read: whoever trains there may remove it meanwhile.
         let writer = match &out {
             None => Some(Checkpoints::open(run)?),
@@ -80,8 +84,17 @@ impl TakenUp {
     }
 
     /// Where it stood in the data.
-    pub(super) fn data(&self) -> Option<&Value> {
-        self.from.as_ref()?.extras().get(checkpoints::DATA)
+    ///
+    /// # Errors
+    /// The checkpoint does not say: the data would silently begin anew.
+    pub(super) fn data(&self) -> Result<Option<&Value>, Failure> {
+        let Some(from) = &self.from else {
+            return Ok(None);
+        };
+        let saved = from.extras().get(checkpoints::DATA);
+        saved
+            .map(Some)
+            .ok_or_else(|| unfit(from, checkpoints::DATA))
     }
 
     /// That the resolved configuration goes on with what was saved; what there is to say.
@@ -102,8 +115,7 @@ impl TakenUp {
             from.path().display()
         )];
         notes.extend(changes::check(&extras.config, resolved)?);
-        let saved = extras.get(checkpoints::VOCABULARY).and_then(Value::as_str);
-        if let (Some(saved), Some((set, _))) = (saved, job.source.text())
+        if let (Some(saved), Some((set, _))) = (saved_vocabulary(from)?, job.source.text())
             && !saved.chars().eq(set.vocabulary().iter().copied())
         {
             return Err(Failure::Usage(format!(
@@ -244,7 +256,7 @@ fn config(run: &Path, from: Option<&Checkpoint>) -> Result<Saved, Failure> {
         trained: true,
     });
     let trained = from.is_some();
-    match (fs::read_to_string(&path), saved) {
+    match (files::read_text(&path), saved) {
         (Ok(text), _) => Ok(Saved {
             path,
             text,
@@ -264,9 +276,7 @@ fn check_unsaved(run: &Path) -> Result<(), Failure> {
     }
     let done = read(&metrics)?.last().map_or(0, |last| last.step);
     let config = run.join(CONFIG);
-    let every = fs::read_to_string(&config)
-        .ok()
-        .and_then(|text| every(&text));
+    let every = files::read_text(&config).ok().and_then(|text| every(&text));
     // The second one waits until the first is written.
     if every.is_some_and(|every| done < 2 * every) {
         return Ok(());

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::Failure;
 use super::checkpoints;
 use crate::cli::say;
+use crate::files;
 use crate::metrics::{METRICS_FILE, MetricsError, RunMetrics, StepMetrics, is_event_file, read};
 
 /// In a run folder.
@@ -85,7 +86,7 @@ impl RunFolder {
 
     /// Writes the timeline of a step, in Chrome's trace format.
     pub(super) fn trace(&self, trace: &str) -> Result<(), Failure> {
-        write(&self.path.join("trace.json"), trace.as_bytes())
+        write_whole(&self.path.join("trace.json"), trace.as_bytes())
     }
 }
 
@@ -99,13 +100,21 @@ fn made(out: Option<&Path>) -> Result<PathBuf, Failure> {
 
 /// The folder that was asked for, which must not hold another run.
 fn claim(path: &Path) -> Result<PathBuf, Failure> {
+    check_free(path)?;
+    fs::create_dir_all(path)
+        .map_err(|error| Failure::Usage(format!("--out {}: {error}", path.display())))?;
+    Ok(path.to_owned())
+}
+
+/// That a folder holds no run yet.
+pub(super) fn check_free(path: &Path) -> Result<(), Failure> {
     let wrong = |why: &str| Err(Failure::Usage(format!("--out {}: {why}", path.display())));
     if path.is_file() {
         return wrong("this is a file, not a folder");
     }
     if [CONFIG, METRICS_FILE, checkpoints::FOLDER]
         .iter()
-        .any(|file| path.join(file).exists())
+        .any(|file| path.join(file).symlink_metadata().is_ok())
     {
         return wrong(&format!(
             "the folder already holds a run; choose another, or remove it, or go on with it by \
@@ -113,9 +122,7 @@ fn claim(path: &Path) -> Result<PathBuf, Failure> {
             path.display()
         ));
     }
-    fs::create_dir_all(path)
-        .map_err(|error| Failure::Usage(format!("--out {}: {error}", path.display())))?;
-    Ok(path.to_owned())
+    Ok(())
 }
 
 /// `root/1`, or the next number that nobody has taken.
@@ -151,17 +158,24 @@ fn copy_metrics(from: &Path, to: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Writes a file that was asked for by name, whatever stands there.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     fs::write(path, bytes).map_err(|error| cannot_write(path, &error))
 }
 
-/// The whole file or, whatever happens, the one that was there.
+/// The whole file or, whatever happens, the one that was there. Links that others may have
+/// left in the folder are replaced, not followed.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    if fs::read(path).is_ok_and(|there| there == bytes) {
+    if files::read(path).is_ok_and(|there| there == bytes) {
         return Ok(());
     }
     let new = path.with_extension("new");
-    let written = fs::File::create(&new).and_then(|mut file| {
+    let removed = match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    let created = removed.and_then(|()| fs::File::create_new(&new));
+    let written = created.and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()
     });

@@ -76,7 +76,7 @@ impl<'a> Training<'a> {
         let (spec, recipe) = (&job.chosen.spec, &job.recipe);
         let mut optimizer = job.optimizer();
         let done = taken_up.as_ref().map_or(0, TakenUp::step) as usize;
-        let data = taken_up.as_ref().and_then(TakenUp::data);
+        let data = taken_up.as_ref().map(TakenUp::data).transpose()?.flatten();
         let left = recipe.steps - done.min(recipe.steps);
         let batches = job
             .source
@@ -157,7 +157,7 @@ impl<'a> Training<'a> {
         let written = self.folder.sync();
         let saved = self.checkpoints.finish();
         let files = std::mem::replace(&mut self.outcome.files, Ok(()));
-        self.outcome.files = files.and(saved).and(written);
+        self.outcome.files = all_told([files, saved, written]);
         Ok(ended)
     }
 
@@ -256,6 +256,14 @@ impl<'a> Training<'a> {
             "the loss is {loss} at step {step}: try a smaller --lr{saved}"
         ))
     }
+}
+
+/// Every error: which of the files are missing is for the last line to say.
+fn all_told(results: [Result<(), Failure>; 3]) -> Result<(), Failure> {
+    let errors = results.into_iter().filter_map(Result::err);
+    let together = errors
+        .reduce(|all, next| Failure::Run(anyhow::anyhow!("{}; and {}", all.said(), next.said())));
+    together.map_or(Ok(()), Err)
 }
 
 /// Writes the files that are about the last step.

@@ -14,7 +14,7 @@ use crate::models::hugging_face;
 use crate::models::zoo::{Fill, ModelSpec, Zoo};
 use crate::{Pipeline, Variable};
 
-pub(super) use run::{Settings, TrainedOn, failed as failed_checkpoint};
+pub(super) use run::{Settings, TrainedOn, failed as failed_checkpoint, saved_vocabulary, unfit};
 pub(super) use vocabulary::Vocabulary;
 
 /// Weights as they were read, and in the pipeline.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::bounded;
 use serde::Deserialize as _;
+use serde::de::Error as _;
 use serde_json::Value;
 use tch::Device;
 
@@ -254,7 +255,12 @@ fn start(saved: Option<&Value>, here: &str, len: usize) -> Result<Position, Data
         let (saved, here) = (state.data, here.to_owned());
         return Err(DataError::OtherData { saved, here });
     }
-    Ok(state.position.normal(len))
+    let position = state.position;
+    if !position.is_one_of(len) {
+        let what = format!("{position:?} of {len} items cannot be");
+        return Err(DataError::State(serde_json::Error::custom(what)));
+    }
+    Ok(position.normal(len))
 }
 
 fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, DataError> {

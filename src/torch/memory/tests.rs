@@ -180,9 +180,6 @@ fn accounts_are_used_again_once_dropped_and_empty() {
 
 #[test]
 fn the_host_tells_its_room() {
-    let text = "MemTotal:  100 kB\nMemFree:  1 kB\nMemAvailable:      50 kB\n";
-    assert_eq!(host_bytes(text, "MemAvailable:"), Some(Bytes(50 * KIB)));
-    assert_eq!(host_bytes("nothing", "MemTotal:"), None);
     let (free, total) = room_on(Device::Cpu).unwrap();
     assert!(free <= total && free > Bytes(0));
 }

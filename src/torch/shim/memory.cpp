@@ -42,12 +42,14 @@ struct alignas(64) Account {
   std::atomic<int64_t> current{0};
   std::atomic<int64_t> peak{0};
   // The account that this one is a part of. It outlives the bytes here: they are
-  // on it too, so that it is not empty.
+  // on it too, so that it is not empty. Written when nobody has bytes here any more:
+  // whoever gives the last ones back has read it before (release), and whoever uses
+  // the account again has seen them given back (acquire).
   Account* whole = nullptr;
   // Guarded by the mutex of `Accounts`.
   bool retired = false;
 
-  // Only the sums matter, no other memory is published through them: relaxed.
+  // Only the sums matter: relaxed.
   void charge(int64_t bytes) noexcept {
     for (auto* account = this; account != nullptr; account = account->whole) {
       const auto now = account->current.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -61,7 +63,7 @@ struct alignas(64) Account {
   void give_back(int64_t bytes) noexcept {
     for (auto* account = this; account != nullptr;) {
       auto* next = account->whole;
-      account->current.fetch_sub(bytes, std::memory_order_relaxed);
+      account->current.fetch_sub(bytes, std::memory_order_release);
       account = next;
     }
   }
@@ -189,7 +191,7 @@ GP_API int gp_account_new(Account* whole, Account** out) {
     Account* account = nullptr;
     for (auto& old : all) {
       // Nothing can be charged to a retired account, so an empty one stays empty.
-      if (old.retired && old.current.load(std::memory_order_relaxed) == 0) {
+      if (old.retired && old.current.load(std::memory_order_acquire) == 0) {
         account = &old;
         break;
       }

@@ -69,7 +69,7 @@ pub(super) fn recipe(
     let variables = std::env::vars_os();
     layers.push(config::environment(&schema, variables).map_err(Failure::Usage)?);
     layers.push(config::set(&args.set).map_err(Failure::Usage)?);
-    layers.push(schema.flags(&args.given));
+    layers.push(schema.flags(&args.given).map_err(Failure::Usage)?);
     let defaults = Recipe {
         goes_on: args.resume.is_some(),
         ..Recipe::defaults()?
