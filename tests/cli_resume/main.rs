@@ -7,6 +7,7 @@ mod exact;
 mod killed;
 mod no_room;
 mod precision;
+mod repaired;
 mod stopped;
 mod weights;
 mod wrong_use;

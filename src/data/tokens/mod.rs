@@ -16,7 +16,7 @@ pub use windows::{RandomWindows, RowOfWindows};
 
 use file::Width;
 
-/// Bytes at each end of a mapped file that its checksum is of.
+/// Tokens at each end that the checksum is of.
 const ENDS: usize = 1 << 20;
 
 /// Numbered tokens in a row: of a text in memory, or of a file that is mapped, whatever
@@ -164,21 +164,39 @@ impl Tokens {
     /// The range is not inside.
     pub fn get(&self, range: Range<usize>) -> Result<Vec<i64>, DataError> {
         assert!(range.end <= self.len(), "{range:?} of {}", self.len());
-        let start = self.part.start + range.start;
-        let tokens = (start..start + range.len()).map(|place| {
-            let token = self.at(place);
-            if (token as usize) < self.vocabulary {
-                return Ok(i64::from(token));
-            }
-            Err(DataError::Bad {
-                place: self.place_in_all(place),
-                what: format!(
-                    "token {token} is not of the vocabulary, which has {}",
-                    self.vocabulary
-                ),
-            })
-        });
-        tokens.collect()
+        range.map(|place| self.token(place)).collect()
+    }
+
+    fn token(&self, place: usize) -> Result<i64, DataError> {
+        let place = self.part.start + place;
+        let token = self.at(place);
+        if (token as usize) < self.vocabulary {
+            return Ok(i64::from(token));
+        }
+        Err(DataError::Bad {
+            place: self.place_in_all(place),
+            what: format!(
+                "token {token} is not of the vocabulary, which has {}",
+                self.vocabulary
+            ),
+        })
+    }
+
+    /// That the tokens that [`Tokens::identity`] depends on are of the vocabulary. If one
+    /// of them were found when its turn comes, it could not be put right: no position
+    /// that was saved would be one in the file any more.
+    ///
+    /// # Errors
+    /// Where the first is that is not.
+    pub(crate) fn check_ends(&self) -> Result<(), DataError> {
+        self.ends()
+            .try_for_each(|place| self.token(place).map(drop))
+    }
+
+    /// The places at both ends that stand for all; some twice, if there are not many.
+    fn ends(&self) -> impl Iterator<Item = usize> {
+        let ends = ENDS.min(self.len());
+        (0..ends).chain(self.len() - ends..self.len())
     }
 
     /// Where a token is.
@@ -209,12 +227,10 @@ impl Tokens {
 
     /// What a position in them depends on. Of large files only both ends are looked at.
     pub(super) fn identity(&self) -> String {
-        let ends = ENDS.min(self.len());
         let of = |sum, place: usize| {
             crc32c::crc32c_append(sum, &self.at(self.part.start + place).to_le_bytes())
         };
-        let places = (0..ends).chain(self.len() - ends..self.len());
-        let sum = places.fold(0, of);
+        let sum = self.ends().fold(0, of);
         format!("{} tokens with checksum {sum:08x}", self.len())
     }
 
