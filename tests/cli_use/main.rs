@@ -4,6 +4,8 @@
 #[cfg(feature = "torch")]
 mod book;
 #[cfg(feature = "torch")]
+mod diverged;
+#[cfg(feature = "torch")]
 mod eval;
 #[cfg(feature = "torch")]
 mod export;
