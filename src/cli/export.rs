@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::trained::{Trained, Where};
+use super::trained::{Trained, Where, not_finite};
 use super::{Failure, output};
 use crate::models::hugging_face::{self, HuggingFaceError};
 use crate::models::zoo::Zoo;
@@ -31,6 +31,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let trained = Trained::read(&args.place, zoo)?;
+    if let Some(name) = not_finite(&trained.weights)? {
+        return Err(Failure::Run(anyhow::anyhow!(
+            "`{name}` has numbers that are NaN or infinite: the model's training has diverged, and \
+             nothing was written; an older checkpoint may be better: --checkpoint DIR"
+        )));
+    }
     let written = hugging_face::export(
         &args.output,
         &trained.spec,

@@ -6,6 +6,8 @@ mod book;
 #[cfg(feature = "torch")]
 mod cuda_at_start;
 #[cfg(feature = "torch")]
+mod diverged;
+#[cfg(feature = "torch")]
 mod eval;
 #[cfg(feature = "torch")]
 mod export;

@@ -137,8 +137,10 @@ fn explained(error: DataError) -> anyhow::Error {
     let other = matches!(error, DataError::OtherData { .. });
     let error = anyhow::Error::from(error);
     if other {
-        return error
-            .context("go on with the data, the seed and the sizes that the run began with");
+        return error.context(
+            "go on with the data, the seed and the sizes that the run began with; on other data a \
+             `gpt` or a `llama` begins with what `export` makes of the run, as --weights",
+        );
     }
     error
 }

@@ -190,9 +190,13 @@ impl Read {
     }
 
     fn tokens(path: &Path) -> Result<Self, DataError> {
+        let tokens = Tokens::open(path)?;
+        for part in [Split::Train, Split::HeldOut] {
+            tokens.split(part).check_ends()?;
+        }
         Ok(Self {
             text: None,
-            tokens: Tokens::open(path)?,
+            tokens,
             path: Some(path.to_owned()),
         })
     }

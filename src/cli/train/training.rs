@@ -81,21 +81,21 @@ impl<'a> Training<'a> {
         let batches = job
             .source
             .feed(spec, recipe.batch, left, recipe.seed, data)?;
-        let elsewhere = taken_up.as_ref().is_some_and(TakenUp::is_elsewhere);
-        let (folder, writer) = if let Some(taken_up) = taken_up {
+        let config = &resolved.toml;
+        let (folder, checkpoints) = if let Some(taken_up) = taken_up {
             taken_up.restore(pipe, &mut optimizer)?;
-            taken_up.begin(&resolved.toml)?
+            // From then on the new folder needs the old one no more.
+            taken_up.begin(job, config, |checkpoints| {
+                if done == 0 || !checkpoints.due(done, true) {
+                    return Ok(());
+                }
+                checkpoints.save_first(pipe, &optimizer, done, batches.state())
+            })?
         } else {
-            let folder = RunFolder::create(job.args.out.as_deref(), &resolved.toml)?;
-            let writer = Checkpoints::open(folder.path())?;
-            (folder, writer)
+            let (path, writer) = RunFolder::claim(job.args.out.as_deref())?;
+            let folder = RunFolder::create(path, config)?;
+            (folder, Checkpoints::new(writer, job, config, None))
         };
-        let whole = (done > 0 && !elsewhere).then_some(done as u64);
-        let mut checkpoints = Checkpoints::new(writer, job, &resolved.toml, whole);
-        if elsewhere && done > 0 && checkpoints.due(done, true) {
-            // From now on the new folder needs the old one no more.
-            checkpoints.save(pipe, &optimizer, done, batches.state());
-        }
         let records = folder.records()?;
         if let Some(warning) = run_folder::missing(&records, done as u64) {
             say(&warning);
@@ -142,20 +142,21 @@ impl<'a> Training<'a> {
                 self.catch_up(progress)?;
                 // Checkpoints of a run that has gone astray would only replace better ones.
                 if self.astray == 0 {
-                    self.save(pipe);
+                    self.save(pipe)?;
                 }
             }
-            self.checkpoints.look();
+            self.checkpoints.look()?;
         }
         self.catch_up(progress)?;
         // The last step, whichever that is, unless it has been saved a moment ago.
         let saved = self.done == begun_after || self.checkpoints.asked() == Some(self.done);
         if !saved && self.checkpoints.due(self.done, true) {
-            self.save(pipe);
+            self.save(pipe)?;
         }
         progress.finish();
         let written = self.folder.sync();
-        let saved = self.checkpoints.finish();
+        self.checkpoints.settle()?;
+        let saved = self.checkpoints.is_saved();
         let files = std::mem::replace(&mut self.outcome.files, Ok(()));
         self.outcome.files = all_told([files, saved, written]);
         Ok(ended)
@@ -210,6 +211,7 @@ impl<'a> Training<'a> {
         self.outcome.memory.clone_from(&report.memory);
         if report.loss.is_finite() {
             self.astray = 0;
+            self.checkpoints.approve();
             return Ok(());
         }
         self.astray += 1;
@@ -227,6 +229,8 @@ impl<'a> Training<'a> {
         report: &StepReport,
         schedule: &CheckedSchedule,
     ) -> Result<(), Failure> {
+        // The folder's name may be another run's by now.
+        self.checkpoints.look()?;
         let job = self.job;
         let comparison =
             Comparison::new(&job.recipe, step, report, schedule)?.with_plan(job.plan.as_ref());
@@ -236,25 +240,22 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
-    fn save(&mut self, pipe: &mut Pipeline) {
+    fn save(&mut self, pipe: &mut Pipeline) -> Result<(), Failure> {
         // Steps that a checkpoint has done are in the metrics. Where they cannot be
         // written there has been a warning.
         let _ = self.folder.sync();
         let data = self.batches.state();
         self.checkpoints
-            .save(pipe, &self.optimizer, self.done, data);
+            .save(pipe, &self.optimizer, self.done, data)
     }
 
-    fn diverged(&self, loss: f64, step: usize) -> Failure {
-        let saved = self.checkpoints.whole().map_or_else(String::new, |saved| {
-            format!(
-                ", such as with `train --resume {} --lr RATE`, which goes on after step {saved}",
-                self.folder.path().display()
-            )
-        });
-        Failure::Run(anyhow::anyhow!(
-            "the loss is {loss} at step {step}: try a smaller --lr{saved}"
-        ))
+    fn diverged(&mut self, loss: f64, step: usize) -> Failure {
+        match self.checkpoints.instead(step) {
+            Ok(instead) => Failure::Run(anyhow::anyhow!(
+                "the loss is {loss} at step {step}: {instead}"
+            )),
+            Err(failure) => failure,
+        }
     }
 }
 

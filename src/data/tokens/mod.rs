@@ -161,22 +161,47 @@ impl Tokens {
     /// The range is not inside.
     pub fn get(&self, range: Range<usize>) -> Result<Vec<i64>, DataError> {
         assert!(range.end <= self.len(), "{range:?} of {}", self.len());
-        let start = self.part.start + range.start;
         let mut tokens = Vec::with_capacity(range.len());
+        self.valid(range, |token| tokens.push(i64::from(token)))?;
+        Ok(tokens)
+    }
+
+    /// Shows the tokens of a range, in order.
+    ///
+    /// # Errors
+    /// They cannot be read, or one is not of the vocabulary.
+    fn valid(&self, range: Range<usize>, mut show: impl FnMut(u32)) -> Result<(), DataError> {
+        let start = self.part.start + range.start;
+        let (mut place, mut bad) = (start, None);
         self.visit(start..start + range.len(), |token| {
-            tokens.push(i64::from(token));
+            if bad.is_none() && token as usize >= self.vocabulary {
+                bad = Some((place, token));
+            }
+            place += 1;
+            show(token);
         })?;
-        let outside = |token: &i64| *token as usize >= self.vocabulary;
-        match tokens.iter().position(outside) {
-            None => Ok(tokens),
-            Some(place) => Err(DataError::Bad {
-                place: self.place_in_all(start + place),
-                what: format!(
-                    "token {} is not of the vocabulary, which has {}",
-                    tokens[place], self.vocabulary
-                ),
-            }),
-        }
+        let Some((place, token)) = bad else {
+            return Ok(());
+        };
+        Err(DataError::Bad {
+            place: self.place_in_all(place),
+            what: format!(
+                "token {token} is not of the vocabulary, which has {}",
+                self.vocabulary
+            ),
+        })
+    }
+
+    /// That the tokens that [`Tokens::identity`] depends on are of the vocabulary. If one
+    /// of them were found when its turn comes, it could not be put right: no position
+    /// that was saved would be one in the file any more.
+    ///
+    /// # Errors
+    /// Where the first is that is not.
+    pub(crate) fn check_ends(&self) -> Result<(), DataError> {
+        let ends = ENDS.min(self.len());
+        self.valid(0..ends, |_| ())?;
+        self.valid(self.len() - ends..self.len(), |_| ())
     }
 
     /// Where a token is.
