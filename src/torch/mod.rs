@@ -42,6 +42,7 @@ pub(crate) use device::{
 };
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, clip_there, total_norm};
+pub(crate) use loss::Reduction;
 pub(crate) use optim::Groups;
 pub(crate) use rng::{INCREMENT, mix};
 pub use step::NonFinite;

@@ -79,9 +79,9 @@ impl Sum {
         let device = outputs.present().next().map_or(Device::Cpu, Tensor::device);
         let targets: Values = y.f_to_device(device)?.into();
         let loss = trained.spec.loss().loss(&outputs, &targets)?;
-        let weight = loss.weight.unwrap_or(y.numel() as f64);
-        self.loss += loss.value.f_double_value(&[])? * weight;
-        self.weight += weight;
+        let (sum, count) = loss.total(y.numel() as f64)?;
+        self.loss += sum;
+        self.weight += count;
         self.tokens += y.numel();
         Ok(())
     }
