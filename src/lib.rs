@@ -13,6 +13,7 @@
 pub mod cli;
 pub mod engine;
 pub mod metrics;
+mod panics;
 
 #[cfg(feature = "torch")]
 mod batch;

@@ -1,6 +1,5 @@
 //! Writes checkpoints while training goes on.
 
-use std::any::Any;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,6 +12,7 @@ use super::extras::Extras;
 use super::folder;
 use super::shard;
 use super::write::{self, Copied, Saved};
+use crate::panics::panic_message;
 use crate::{Optimizer, Pipeline};
 
 /// Saves a run in a folder, again and again.
@@ -144,7 +144,7 @@ impl Checkpointer {
         let written = writing.join().unwrap_or_else(|panic| {
             Err(CheckpointError::Broken {
                 folder: self.folder.clone(),
-                why: said(&*panic),
+                why: panic_message(&*panic),
             })
         });
         written.map(Some)
@@ -205,10 +205,4 @@ fn lock(folder: &Path) -> Result<File, CheckpointError> {
         }
         _ => Ok(file),
     }
-}
-
-fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without a message").to_owned()
 }

@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod brittle;
+mod quiet;
 mod refused;
+mod said_once;
 #[path = "../support/mod.rs"]
 mod support;
 mod updates;

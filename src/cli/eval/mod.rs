@@ -43,7 +43,6 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
-    train::silence_caught_panics();
     let trained = Trained::read(&args.place, zoo)?;
     let (context, _) = trained.tokens().map_err(Failure::Usage)?;
     let judge = Judge::choose(&trained, args.data.as_deref())?;

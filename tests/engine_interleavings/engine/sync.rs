@@ -1,6 +1,7 @@
 //! The model checker's locks and threads behind the engine's own door.
 
 use super::patience::Patience;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 
 pub(super) use shuttle::sync::atomic::AtomicBool;
@@ -21,6 +22,18 @@ impl<T> Mutex<T> {
 
 pub(super) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The checker runs all threads on one: a variable of the thread would be that of all.
+pub(super) fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(body)).map_err(|payload| {
+        let text = payload.downcast_ref::<&str>().copied();
+        text.unwrap_or("(no message)").to_owned()
+    })
+}
+
+pub(super) fn survived(body: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(body));
 }
 
 /// Watching the clock means nothing where time does not pass.
