@@ -16,6 +16,7 @@ pub mod cli;
 pub mod engine;
 mod files;
 pub mod metrics;
+mod panics;
 
 #[cfg(feature = "torch")]
 mod batch;

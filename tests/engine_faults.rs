@@ -44,7 +44,11 @@ fn a_real_panic_with_a_formatted_message_is_caught_too() {
         };
         let error = stage_error(rig.engine.on_each(job).unwrap_err());
         assert_eq!((error.stage, error.action), (StageId(1), Phase::Job));
-        assert_eq!(error.source.to_string(), "panicked: told to panic 42 times");
+        let said = error.source.to_string();
+        assert!(
+            said.starts_with("panicked: told to panic 42 times"),
+            "{said}"
+        );
         rig.check_unharmed();
     });
 }

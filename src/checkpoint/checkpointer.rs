@@ -1,6 +1,5 @@
 //! Writes checkpoints while training goes on.
 
-use std::any::Any;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use super::folder;
 use super::lock::{Lock, Locked};
 use super::shard;
 use super::write::{self, Copied, Saved};
+use crate::panics::panic_message;
 use crate::{Optimizer, Pipeline};
 
 /// Saves a run in a folder, again and again.
@@ -222,7 +222,7 @@ impl Checkpointer {
         let written = writing.thread.join().unwrap_or_else(|panic| {
             Err(CheckpointError::Broken {
                 folder: self.folder.clone(),
-                why: said(&*panic),
+                why: panic_message(&*panic),
             })
         });
         // Whatever the disk said then, this is why.
@@ -264,10 +264,4 @@ fn make(folder: &Path) -> Result<(), CheckpointError> {
         }
         _ => Ok(()),
     }
-}
-
-fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without a message").to_owned()
 }

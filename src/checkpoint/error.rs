@@ -22,7 +22,7 @@ pub enum CheckpointError {
         /// The file or folder.
         path: PathBuf,
         /// What the system says.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Another process is writing checkpoints there.
     #[error(
@@ -62,7 +62,7 @@ pub enum CheckpointError {
         /// The file or folder.
         path: PathBuf,
         /// What the system says.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// There is nothing to go on from.
     #[error("{}: no checkpoint here (a folder named like step-00000100)", .folder.display())]

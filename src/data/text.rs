@@ -20,7 +20,7 @@ pub enum TextError {
         /// The file.
         path: PathBuf,
         /// What the operating system said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The file is not UTF-8.
     #[error("{} is not UTF-8 text: byte {offset} starts no character", path.display())]

@@ -1,4 +1,4 @@
-//! The only door of the engine to locks and threads.
+//! The only door of the engine to locks, threads and their panics.
 //!
 //! The files of the protocol name no lock and no thread but these, so that a
 //! test can compile the same files against those of a model checker.
@@ -6,6 +6,7 @@
 use super::patience::Patience;
 use std::time::Duration;
 
+pub(super) use crate::panics::{caught, survived};
 pub(super) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(super) use std::sync::atomic::AtomicBool;
 pub(super) use std::thread::{Builder, JoinHandle};

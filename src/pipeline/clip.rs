@@ -46,7 +46,7 @@ impl Pipeline {
     /// # let mut pipe = Pipeline::new(model, &[Device::Cpu], 2)?;
     /// # let x = Tensor::ones([4, 8], (Kind::Float, Device::Cpu));
     /// # let y = Tensor::zeros([4, 2], (Kind::Float, Device::Cpu));
-    /// # let loss_fn = |out: &Tensor, y: &Tensor| out.mse_loss(y, gpipe::tch::Reduction::Sum);
+    /// # let loss_fn = |out: &Tensor, y: &Tensor| out.mse_loss(y, gpipe::tch::Reduction::Mean);
     /// pipe.train_step(&x, &y, loss_fn)?;
     /// let before = pipe.clip_grad_norm(0.1)?;
     /// let after = pipe.clip_grad_norm(f64::INFINITY)?;

@@ -26,6 +26,15 @@ impl Readback {
         Ok(Self { numbers, ready })
     }
 
+    /// A number that waits for an event which its device does not know.
+    #[cfg(test)]
+    pub(super) fn of_a_failed_device() -> Self {
+        Self {
+            numbers: Tensor::from_slice(&[0.0]),
+            ready: Some((Layer::Cuda, Event::Recorded(0))),
+        }
+    }
+
     /// The same for somebody else.
     pub(super) fn share(&self) -> Self {
         Self {

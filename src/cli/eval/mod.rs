@@ -43,7 +43,6 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
-    train::silence_caught_panics();
     let trained = Trained::read(&args.place, zoo)?;
     let (context, _) = trained.tokens().map_err(Failure::Usage)?;
     let judge = Judge::choose(&trained, args.data.as_deref())?;
@@ -79,9 +78,9 @@ impl Sum {
         let device = outputs.present().next().map_or(Device::Cpu, Tensor::device);
         let targets: Values = y.f_to_device(device)?.into();
         let loss = trained.spec.loss().loss(&outputs, &targets)?;
-        let weight = loss.weight.unwrap_or(y.numel() as f64);
-        self.loss += loss.value.f_double_value(&[])? * weight;
-        self.weight += weight;
+        let (sum, count) = loss.total(y.numel() as f64)?;
+        self.loss += sum;
+        self.weight += count;
         self.tokens += y.numel();
         Ok(())
     }

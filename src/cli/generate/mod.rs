@@ -56,7 +56,6 @@ fn temperature(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
-    train::silence_caught_panics();
     if args.prompt.is_empty() {
         return Err(Failure::Usage(
             "--prompt is empty: give at least one character to go on with".to_owned(),

@@ -23,7 +23,6 @@ use progress::Progress;
 use report::Loading;
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
-    super::train::silence_caught_panics();
     let job = Job::new(args, zoo)?;
     let options = profile_options(args);
     let (model, sample) = job.sample()?;

@@ -42,7 +42,6 @@ use signals::Stop;
 use training::{Ended, Training};
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
-    silence_caught_panics();
     // What needs no model is told before one is made.
     if let (None, Some(out)) = (&args.resume, &args.out) {
         run_folder::check_free(out)?;
@@ -143,17 +142,6 @@ fn unjudged(job: &Job, outcome: Outcome) -> Result<(), Failure> {
 fn program() -> String {
     let own = std::env::args_os().next();
     own.map_or_else(String::new, |own| own.to_string_lossy().into_owned())
-}
-
-/// A layer's panic becomes the error that ends the run, with stage, layer and
-/// micro-batch; the default message and back-trace would only bury it.
-pub(super) fn silence_caught_panics() {
-    let default = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        if !crate::torch::catching() {
-            default(info);
-        }
-    }));
 }
 
 /// Wrong use or a failed run, as the library tells them apart.

@@ -96,11 +96,7 @@ pub(in crate::cli) fn failed(error: CheckpointError) -> Failure {
     if error.is_wrong_use() {
         return Failure::Usage(error.to_string());
     }
-    match error {
-        CheckpointError::Pipeline(error) => Failure::Run(error.into()),
-        // Its text has its cause in it.
-        error => Failure::Run(anyhow::anyhow!(error.to_string())),
-    }
+    Failure::Run(error.into())
 }
 
 /// `text` is the configuration, `from` where it stands.

@@ -72,21 +72,6 @@ impl Files {
         Ok(Some(tensor))
     }
 
-    /// A tensor that was taken before.
-    pub(super) fn again(
-        &mut self,
-        name: &str,
-        prefix: &str,
-    ) -> Result<Option<Tensor>, HuggingFaceError> {
-        let short = name.strip_prefix(prefix).unwrap_or(name);
-        let found = [name, short].into_iter();
-        let mut found = found.filter_map(|name| Some((name, *self.taken.get(name)?)));
-        match found.next() {
-            Some((name, number)) => self.shards[number].tensor(name).map(Some),
-            None => Ok(None),
-        }
-    }
-
     /// The names of those that nobody has taken.
     pub(super) fn rest(&self) -> Vec<String> {
         self.left.keys().cloned().collect()

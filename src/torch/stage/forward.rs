@@ -198,25 +198,32 @@ impl TorchStage {
         let watched = self.graphs.as_ref().map(|_| watch(outputs.present()));
         let watched = watched.transpose()?;
         let shelf = Self::saves_loss(live, targets)?;
-        let loss = loss.loss(&outputs, targets)?;
+        let loss = loss.loss(&outputs, targets)?.checked()?;
         drop((shelf, autocast));
         if let (Some(graphs), Some(watched)) = (&self.graphs, watched) {
             graphs.watch_loss(changed(&watched)?, apart)?;
         }
         self.sweep(live)?;
-        let share = shares.get(pass.micro.index()).copied().unwrap_or_default();
-        let weight = loss.weight.unwrap_or(share) * pass.settings.mode.loss_scale();
-        live.graph.loss(&loss.value, weight, self.scale.as_ref())?;
-        live.graph.mark(&loss.value, self.layers.len())?;
-        if pass.settings.mode.fails_on_non_finite() {
-            anyhow::ensure!(finite(&loss.value)?, "the loss is not finite");
-        }
+        let value = if loss.counts() {
+            let share = shares.get(pass.micro.index()).copied().unwrap_or_default();
+            let seed = loss.reduction.seed(share) * pass.settings.mode.loss_scale();
+            live.graph.loss(&loss.value, seed, self.scale.as_ref())?;
+            live.graph.mark(&loss.value, self.layers.len())?;
+            if pass.settings.mode.fails_on_non_finite() {
+                anyhow::ensure!(finite(&loss.value)?, "the loss is not finite");
+            }
+            // The caller keeps it to the end of the step. A copy: libtorch's own mean of
+            // squares, say, is one number at the beginning of a whole batch's memory.
+            ffi::copy(&loss.value.f_detach()?)?
+        } else {
+            // A root without a gradient: 0 times NaN would be NaN, in the loss and on the
+            // way back.
+            live.graph.root(&loss.value)?;
+            let options = (loss.value.kind(), loss.value.device());
+            Tensor::f_zeros([], options)?
+        };
         self.running.nothing();
-        // A number of the host: it stays there.
-        let weight = loss.weight.map(Tensor::from);
-        // The caller keeps it to the end of the step. A copy: libtorch's own mean of
-        // squares, say, is one number at the beginning of a whole batch's memory.
-        let value = ffi::copy(&loss.value.f_detach()?)?;
-        Ok([Some(value), weight].into_iter().collect())
+        let reduction = loss.reduction.to_tensor();
+        Ok([Some(value), reduction].into_iter().collect())
     }
 }

@@ -305,11 +305,8 @@ impl TorchStage {
         self.uncommitted = false;
         self.restore_gradients();
         for layer in &self.layers {
-            // A layer that cannot even forget: there is nobody left to tell.
-            let _ = super::caught(|| {
-                layer.layer.discard();
-                Ok(())
-            });
+            // A layer that cannot even forget: no error is left to tell of it.
+            crate::panics::survived(|| layer.layer.discard());
         }
         // Copies between tensors that were made as copies of each other.
         let saved = std::mem::take(&mut self.saved_buffers);
