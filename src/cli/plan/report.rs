@@ -4,16 +4,16 @@ use gpipe_partitioner::{Alternative, Plan, Profile, StageId};
 
 use super::super::table::{Align, Table};
 
-/// What was chosen, its stages and devices, and what loses against it.
-pub(in crate::cli) fn text(plan: &Plan, profile: &Profile) -> String {
+/// What was chosen, its stages and devices, and what loses against it, in `width` columns.
+pub(in crate::cli) fn text(plan: &Plan, profile: &Profile, width: usize) -> String {
     let mut text = headline(plan);
     text.push('\n');
-    text.push_str(&stages(plan, profile));
+    text.push_str(&stages(plan, profile, width));
     text.push('\n');
     text.push_str(&devices(plan));
     if !plan.alternatives.is_empty() {
         text.push('\n');
-        text.push_str(&alternatives(&plan.alternatives));
+        text.push_str(&alternatives(&plan.alternatives, width));
     }
     text
 }
@@ -36,7 +36,7 @@ fn headline(plan: &Plan) -> String {
     )
 }
 
-fn stages(plan: &Plan, profile: &Profile) -> String {
+fn stages(plan: &Plan, profile: &Profile, width: usize) -> String {
     let mut table = Table::new(&[
         ("stage", Align::Right),
         ("device", Align::Right),
@@ -61,7 +61,7 @@ fn stages(plan: &Plan, profile: &Profile) -> String {
             },
         ]);
     }
-    table.render()
+    table.render_within(width)
 }
 
 fn devices(plan: &Plan) -> String {
@@ -72,7 +72,7 @@ fn devices(plan: &Plan) -> String {
     table.render()
 }
 
-fn alternatives(alternatives: &[Alternative]) -> String {
+fn alternatives(alternatives: &[Alternative], width: usize) -> String {
     let mut table = Table::new(&[
         ("runner-up", Align::Left),
         ("chunks", Align::Right),
@@ -94,5 +94,5 @@ fn alternatives(alternatives: &[Alternative]) -> String {
             other.reason.clone(),
         ]);
     }
-    table.render()
+    table.render_within(width)
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::options::Args;
 use crate::Profiled;
 use crate::cli::models::thousands;
+use crate::cli::output;
 use crate::cli::plan::report as plan_report;
 use crate::cli::table::{Align, Table};
 use crate::models::zoo::ModelSpec;
@@ -34,7 +35,7 @@ pub(super) fn text(
     loading: Option<&Loading>,
     limit: &str,
 ) -> String {
-    let profile = &measured.profile;
+    let (profile, width) = (&measured.profile, output::width(None));
     let mut text = format!(
         "{} layers on {}, times of a micro-batch of {} samples ({})\n\n",
         profile.layers().len(),
@@ -60,8 +61,8 @@ pub(super) fn text(
     }
     let mut short = plan.clone();
     short.alternatives.truncate(RUNNERS_UP);
-    let _ = writeln!(text, "\n{}", plan_report::text(&short, profile));
-    let _ = writeln!(text, "{limit}");
+    let _ = writeln!(text, "\n{}", plan_report::text(&short, profile, width));
+    let _ = writeln!(text, "{}", output::wrapped(limit, width));
     text
 }
 
