@@ -76,9 +76,9 @@ pub(super) fn wrapped(text: &str, width: usize) -> String {
 
 fn broken(line: &str, width: usize) -> String {
     let (mut text, mut column) = (String::new(), 0);
-    for word in line.split(' ') {
+    for (number, word) in line.split(' ').enumerate() {
         let wide = word.chars().count();
-        if !text.is_empty() {
+        if number > 0 {
             let fits = column + 1 + wide <= width;
             text.push(if fits { ' ' } else { '\n' });
             column = if fits { column + 1 } else { 0 };

@@ -328,3 +328,93 @@ fn slow_devices_are_no_slow_link() {
     let (_, limit) = planned(&even, &flags.replace("100GB/s,1us", "100kB/s,1us"));
     assert!(limit.starts_with("transfer-bound"), "{limit}");
 }
+
+/// What a profile was doubted for was in no file: `plan` and `train --plan` said nothing of it.
+#[test]
+fn doubts_go_with_the_profile_into_the_plan_and_its_page() {
+    let mut profile = of_layers(&[(1.0, 1.0, 1.0, 2.0); 4]);
+    profile["doubts"] = json!(["layer `hidden.1` is noisy (\u{b1}70 %)"]);
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("profile.json"), profile.to_string()).unwrap();
+    let args = "plan --profile profile.json --devices 2 -o plan.json --report page.html";
+    let args: Vec<&str> = args.split(' ').collect();
+    let output = gpipe_in(folder.path(), &args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        errors.contains("note: of the profile: layer `hidden.1` is noisy"),
+        "{errors}"
+    );
+    let plan = gpipe::partitioner::Plan::read(folder.path().join("plan.json")).unwrap();
+    assert_eq!(plan.doubts, ["layer `hidden.1` is noisy (\u{b1}70 %)"]);
+    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+    assert!(
+        page.contains("<li>layer <code>hidden.1</code> is noisy"),
+        "{page}"
+    );
+    // Of a profile that was looked at and found good, and of one that was not looked at.
+    for (doubts, said) in [
+        (Some(json!([])), "Nothing was seen that speaks against"),
+        (None, "does not tell how far its measurements are apart"),
+    ] {
+        let mut profile = of_layers(&[(1.0, 1.0, 1.0, 2.0); 4]);
+        if let Some(doubts) = doubts {
+            profile["doubts"] = doubts;
+        }
+        fs::write(folder.path().join("profile.json"), profile.to_string()).unwrap();
+        let output = gpipe_in(folder.path(), &args);
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("note: "));
+        let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+        assert!(page.contains(said), "{said}");
+    }
+}
+
+/// It was a raw message of the parser: "expected value at line 1 column 1".
+#[test]
+fn a_file_that_is_no_json_is_called_so() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("mine.txt"), "The whale").unwrap();
+    let args = "plan --profile mine.txt --devices 2";
+    let args: Vec<&str> = args.split(' ').collect();
+    let message = refused(&gpipe_in(folder.path(), &args), 2);
+    assert!(
+        message.starts_with("error: --profile: mine.txt: is not JSON (expected value at line 1"),
+        "{message}"
+    );
+}
+
+/// There were `1 micro-batches of 1 samples`, and bytes that nobody can read at a glance.
+#[test]
+fn one_is_singular_and_missing_bytes_have_a_unit() {
+    let profile = of_layers(&[(1.0, 1.0, 1.0, 2.0); 4]);
+    let flags = "--devices 1 --batch 1 --micro 1 --schedule gpipe";
+    let (text, _) = planned(&profile, flags);
+    assert!(
+        text.starts_with("gpipe: 1 device, 1 micro-batch of 1 sample\n"),
+        "{text}"
+    );
+    let folder = folder_with_profile();
+    let args = "plan --profile profile.json --devices 2 --memory 16MiB --schedule gpipe";
+    let args: Vec<&str> = args.split(' ').collect();
+    let message = refused(&gpipe_in(folder.path(), &args), 1);
+    let (_, more) = message.split_once("it fits with ").unwrap();
+    assert!(
+        more.contains("MiB (") && more.contains(" bytes) more on device"),
+        "{more}"
+    );
+}
+
+/// With one stage a device looped-bfs is gpipe and interleaved-zb is zb-h1: runners-up were
+/// listed twice.
+#[test]
+fn runners_up_are_listed_under_one_name() {
+    let profile = of_layers(&[(1.0, 1.0, 1.0, 2.0); 4]);
+    let (text, _) = planned(&profile, "--devices 4 --micro 8");
+    let (_, table) = text.split_once("runner-up").unwrap();
+    for name in ["looped-bfs", "interleaved-zb"] {
+        assert!(!table.lines().any(|line| line.starts_with(name)), "{text}");
+    }
+    assert!(
+        table.lines().any(|line| line.starts_with("gpipe")),
+        "{text}"
+    );
+}

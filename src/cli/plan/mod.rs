@@ -94,6 +94,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         )?;
     }
     let profile = input::profile(&args.profile)?;
+    for doubt in profile.doubts().unwrap_or_default() {
+        say(&format!("note: of the profile: {doubt}"));
+    }
     let options = options(args, machine, profile.link());
     let plan = plan(&profile, &options).map_err(failure)?;
     if let Some(note) = beyond(&profile, &plan) {

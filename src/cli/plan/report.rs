@@ -1,5 +1,6 @@
 //! A plan for the eye.
 
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Alternative, Plan, Profile, StageId};
 
 use super::super::table::{Align, Table};
@@ -24,12 +25,12 @@ fn headline(plan: &Plan) -> String {
         chunks => format!(" x {chunks} chunks"),
     };
     format!(
-        "{}: {} devices{chunks}, {} micro-batches of {} samples\n\
+        "{}: {}{chunks}, {} of {}\n\
          step {}, bubble {:.1} %, slowest stage {}\n",
         plan.schedule,
-        plan.devices(),
-        plan.micro_batches,
-        plan.micro_batch_size,
+        count(plan.devices(), "device"),
+        count(plan.micro_batches, "micro-batch"),
+        count(plan.micro_batch_size, "sample"),
         plan.step,
         100.0 * plan.bubble_fraction,
         plan.bottleneck,
