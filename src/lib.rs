@@ -31,6 +31,8 @@ pub mod models;
 #[cfg(feature = "torch")]
 mod optim;
 #[cfg(feature = "torch")]
+mod others;
+#[cfg(feature = "torch")]
 mod pipeline;
 #[cfg(feature = "torch")]
 mod profile;

@@ -21,7 +21,7 @@ pub(super) struct Args {
     place: Where,
     /// A folder, made where it is missing, or a name that ends in .safetensors. Besides the
     /// weights of a `gpt` or a `llama`, with Hugging Face's names, config.json is written,
-    /// and for a model of characters tokenizer.json.
+    /// and for a model of characters tokenizer.json and tokenizer_config.json.
     #[arg(short, long, value_name = "DIR|FILE")]
     output: PathBuf,
     /// Print one JSON object with the files that were written.

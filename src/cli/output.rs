@@ -97,6 +97,28 @@ pub(super) fn width(target: Option<&Path>) -> usize {
         .unwrap_or(WIDTH)
 }
 
+/// Words in lines of at most `width` columns, longer words on lines of their own; line
+/// breaks stay.
+pub(super) fn wrapped(text: &str, width: usize) -> String {
+    let lines: Vec<String> = text.lines().map(|line| broken(line, width)).collect();
+    lines.join("\n")
+}
+
+fn broken(line: &str, width: usize) -> String {
+    let (mut text, mut column) = (String::new(), 0);
+    for (number, word) in line.split(' ').enumerate() {
+        let wide = word.chars().count();
+        if number > 0 {
+            let fits = column + 1 + wide <= width;
+            text.push(if fits { ' ' } else { '\n' });
+            column = if fits { column + 1 } else { 0 };
+        }
+        text.push_str(word);
+        column += wide;
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,5 +133,14 @@ mod tests {
         for text in ["", "one\ttwo\n", "W\u{e4}l, \u{3b1} \u{1f40b} \u{5d0}"] {
             assert!(matches!(plain(text), Cow::Borrowed(same) if same == text));
         }
+    }
+
+    #[test]
+    fn lines_are_broken_between_words_and_stay_within_the_width() {
+        assert_eq!(wrapped("one two three", 7), "one two\nthree");
+        assert_eq!(wrapped("one two\nthree", 80), "one two\nthree");
+        assert_eq!(wrapped("a verylongword b", 5), "a\nverylongword\nb");
+        assert_eq!(wrapped("  two blanks", 12), "  two blanks");
+        assert_eq!(wrapped("µµ µµ", 5), "µµ µµ");
     }
 }

@@ -45,6 +45,18 @@ impl LayerSeries {
         &self.kinds[kind as usize]
     }
 
+    /// Made up, for tests: durations by kind.
+    #[cfg(test)]
+    pub(super) fn of_times(times: impl Fn(Kind) -> Vec<f64>) -> Self {
+        let mut layer = Self::default();
+        for kind in Kind::ALL {
+            for micros in times(kind) {
+                layer.kinds[kind as usize].push(micros, false);
+            }
+        }
+        layer
+    }
+
     fn count_warm_up(&mut self) {
         self.kinds.iter_mut().for_each(Series::count_warm_up);
     }

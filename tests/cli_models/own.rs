@@ -220,3 +220,21 @@ fn names_of_models_and_sizes_that_are_taken_are_wrong_use() {
     let code = gpipe::cli::run(|zoo| zoo.add(Entry::new("gpt", twice)));
     assert_eq!(exit(code), exit(ExitCode::from(2)));
 }
+
+/// A program for a model of one's own trained a GPT on the built-in text where no model was
+/// named.
+#[test]
+fn a_program_for_an_own_model_trains_that_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut zoo = Zoo::builtin();
+    let entry = Entry::new("twice", twice).count("wide", 4, "features");
+    zoo.add(entry.layers("deep", 4, "layers")).unwrap();
+    let out = folder.path().join("run");
+    let train = format!(
+        "own train --batch 8 --steps 1 --quiet --json --out {}",
+        out.display()
+    );
+    assert_eq!(code(&train, &zoo), exit(ExitCode::SUCCESS));
+    let config = fs::read_to_string(out.join("config.toml")).unwrap();
+    assert!(config.contains("name = \"twice\""), "{config}");
+}

@@ -28,6 +28,9 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let (model, sample) = job.sample()?;
     crate::torch::prepare(&args.devices).map_err(|error| Failure::Usage(error.to_string()))?;
     say(&report::beginning(job.spec(), args, options.budget)?);
+    if let Some(vocabulary) = job.vocabulary() {
+        say(&vocabulary);
+    }
     let names: Vec<&str> = model.names().collect();
     let progress = Progress::new(&names);
     let measured = profile_watched(&model, &sample, &options, |at| progress.tell(at));

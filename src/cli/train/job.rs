@@ -74,6 +74,7 @@ impl Job {
         check_memory(&recipe, &chosen)?;
         let mut notes = origins.notes;
         notes.extend((plan.as_ref()).and_then(|plan| planned::note(plan, &chosen.spec)));
+        notes.extend(plan.iter().flat_map(planned::doubts));
         let tokens = feed::tokens(&chosen.spec);
         let utilisation = Utilisation::new(&recipe, &chosen.spec, tokens)?;
         notes.extend(recipe.on_devices.idle(&recipe.devices));

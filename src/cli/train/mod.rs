@@ -4,6 +4,7 @@ mod changes;
 mod check;
 mod checkpoints;
 mod config;
+mod cut;
 mod graphs;
 mod held_out;
 mod job;
@@ -26,6 +27,8 @@ mod update;
 mod utilisation;
 mod values;
 mod weights;
+
+use gpipe_partitioner::words;
 
 use super::{Failure, say};
 use crate::Error;
@@ -73,10 +76,15 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     if let Ended::Stopped { step } = ended {
         return stopped(&job, outcome, step);
     }
-    let held_out = job.source.held_out(job.recipe.batch);
-    if let Some(batches) = held_out.map_err(anyhow::Error::from)? {
-        progress.say("all steps are done; measuring the held-out loss");
-        outcome.held_out_loss = held_out::loss(&mut pipe, batches, &job, &stop)?;
+    let held_out = (job.source).held_out(job.recipe.batch, job.recipe.held_out);
+    if let Some((batches, count)) = held_out.map_err(anyhow::Error::from)? {
+        progress.say(&format!(
+            "all steps are done; measuring the held-out loss ({}; --held-out N takes fewer)",
+            words::count(count, "batch")
+        ));
+        let bar = progress.judging(count);
+        outcome.held_out_loss = held_out::loss(&mut pipe, bar.wrap_iter(batches), &job, &stop)?;
+        bar.finish_and_clear();
         if outcome.held_out_loss.is_none() {
             return unjudged(&job, outcome);
         }

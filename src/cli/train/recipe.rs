@@ -97,6 +97,10 @@ pub(super) struct Recipe {
     /// data's unless it is given.
     #[arg(long, value_name = "FILE|synthetic")]
     pub(super) data: Option<PathBuf>,
+    /// Batches of what is held out on which the loss is measured at the end; by default all of
+    /// it, and 0 measures none.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = steps)]
+    pub(super) held_out: Option<usize>,
     /// Saves the run after every N steps, at its end, and when it is interrupted; 0 saves
     /// nothing.
     #[arg(long, value_name = "N", default_value = "100", allow_negative_numbers = true, value_parser = steps)]

@@ -5,6 +5,7 @@ use std::time::Instant;
 use gpipe_partitioner::{CheckedSchedule, render};
 
 use super::checkpoints::Checkpoints;
+use super::cut;
 use super::graphs::Untold;
 use super::job::Job;
 use super::options::Args;
@@ -18,11 +19,9 @@ use super::signals::Stop;
 use super::step::{self, Trained};
 use super::{Failure, failure};
 use crate::cli::feed::Feed;
-use crate::cli::say;
+use crate::cli::{output, say};
+use crate::others::Moment;
 use crate::{Optimizer, Pipeline, StepReport};
-
-/// Columns of the timeline that is printed at the end.
-const WIDTH: usize = 100;
 
 /// A run on its way.
 #[derive(Debug)]
@@ -39,6 +38,10 @@ pub(super) struct Training<'a> {
     behind: Option<Behind>,
     /// When the numbers of a step were last read.
     read: Instant,
+    /// When the first of its steps began, by the clocks of the machine's cores.
+    begun: Option<Moment>,
+    /// Layers of each stage.
+    balance: Vec<usize>,
     /// The last ones in a row whose loss was not finite.
     astray: usize,
 }
@@ -111,6 +114,8 @@ impl<'a> Training<'a> {
             done,
             behind: None,
             read: Instant::now(),
+            begun: None,
+            balance: pipe.partition().balance(),
             astray: 0,
         })
     }
@@ -125,6 +130,7 @@ impl<'a> Training<'a> {
         let steps = self.job.recipe.steps;
         progress.go_on(self.done);
         self.read = Instant::now();
+        self.begun = Moment::now();
         let mut graphs = Untold::new(self.job, pipe);
         let begun_after = self.done;
         let mut ended = Ended::AllDone;
@@ -153,7 +159,7 @@ impl<'a> Training<'a> {
         if !saved && self.checkpoints.due(self.done, true) {
             self.save(pipe)?;
         }
-        progress.finish();
+        progress.finish(ended);
         let written = self.folder.sync();
         self.checkpoints.settle()?;
         let saved = self.checkpoints.is_saved();
@@ -232,9 +238,13 @@ impl<'a> Training<'a> {
         // The folder's name may be another run's by now.
         self.checkpoints.look()?;
         let job = self.job;
-        let comparison =
-            Comparison::new(&job.recipe, step, report, schedule)?.with_plan(job.plan.as_ref());
-        self.outcome.comparison = comparison.text(WIDTH);
+        let others = self.begun.and_then(|begun| begun.since());
+        let comparison = Comparison::new(&job.recipe, step, report, schedule)?
+            .with_plan(job.plan.as_ref())
+            .with_others(others);
+        self.outcome.comparison = comparison.text(output::width(None));
+        self.outcome.others = others;
+        self.outcome.cut = cut::uneven(job, comparison.predicted(), &self.balance);
         // A file that cannot be written must not cost what the training came to.
         self.outcome.files = last_step(&job.args, report, &comparison, &self.folder);
         Ok(())
