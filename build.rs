@@ -21,6 +21,7 @@ mod shim {
         "driver.cpp",
         "graph.cpp",
         "gradients.cpp",
+        "lost.cpp",
         "marks.cpp",
         "memory.cpp",
         "optim.cpp",

@@ -52,7 +52,7 @@ pub use step::NonFinite;
 pub(crate) use ffi::copy as copy_tensor;
 pub(crate) use ffi::copy_to_host;
 pub(crate) use ffi::thread_time;
-pub(crate) use ffi::{forbid_waits, set_numbers};
+pub(crate) use ffi::{forbid_waits, set_numbers, tell_ends};
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub use stage::GraphUse;

@@ -28,7 +28,7 @@ const BROKEN: [Test; 5] = [
 ];
 
 /// For one test.
-const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 /// Exit codes of a test's process, and what is before the reason.
 const FAILED: u8 = 101;
@@ -78,10 +78,12 @@ struct Asked {
     broken: bool,
 }
 
-pub(crate) fn run(tests: &[Test]) -> ExitCode {
+/// Runs the tests that are asked for; `parts` are what some of them run in processes of
+/// their own.
+pub(crate) fn run(tests: &[Test], parts: &[Test]) -> ExitCode {
     let asked = asked(std::env::args().skip(1));
     if let Some(name) = &asked.one {
-        let mut all = tests.iter().chain(&OWN).chain(&BROKEN);
+        let mut all = tests.iter().chain(parts).chain(&OWN).chain(&BROKEN);
         return match all.find(|(own, _)| own == name) {
             Some((_, test)) => here(*test),
             None => ExitCode::from(2),

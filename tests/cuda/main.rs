@@ -28,5 +28,5 @@ fn main() -> ExitCode {
         graphs::tests(),
     ]
     .concat();
-    harness::run(&tests)
+    harness::run(&tests, &steps::PARTS)
 }

@@ -197,6 +197,9 @@ impl PipelineBuilder {
         }
         let places: Vec<Place> = self.devices.iter().map(|d| Place::of(*d)).collect();
         let any = places.iter().any(|place| *place != Place::Host);
+        if any {
+            torch::tell_ends();
+        }
         let mut all = Accelerators::new(Layer::Cuda, places);
         all.forbid_host_waits = self.forbid_host_waits;
         Ok(any.then_some(all))

@@ -20,7 +20,6 @@ unsafe extern "C" {
     fn gp_cuda_reset_peak(index: c_int) -> c_int;
     fn gp_cuda_room(index: c_int, free: *mut i64, total: *mut i64) -> c_int;
     fn gp_cuda_limit(index: c_int, fraction: f64) -> c_int;
-    fn gp_cuda_abandon(index: c_int) -> c_int;
 }
 
 /// Makes libtorch's CPU allocator count from now on; nothing the second time.
@@ -143,12 +142,6 @@ pub(crate) fn cuda_room(index: usize) -> Result<(u64, u64)> {
 pub(crate) fn limit_cuda(index: usize, fraction: f64) -> Result<()> {
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_cuda_limit(device_index(index), fraction) })
-}
-
-/// Has the caching allocator ask a device nothing any more where memory is freed; once.
-pub(crate) fn abandon_cuda(index: usize) -> Result<()> {
-    // SAFETY: plain values in, nothing out.
-    check(unsafe { gp_cuda_abandon(device_index(index)) })
 }
 
 fn device_index(index: usize) -> c_int {

@@ -294,15 +294,3 @@ GP_API int gp_cuda_limit(int index, double fraction) {
                 " of its memory after it was set to ", fraction);
   });
 }
-
-// A device that failed in what it was told to do answers no call any more. Where memory is
-// freed that several streams have used, the allocator asks it for an event, in a
-// destructor, where an error ends the process. While something is being captured the
-// allocator puts such questions off: it is told so here, for good.
-GP_API int gp_cuda_abandon(int index) {
-  return gpipe::guarded([&] {
-    const c10::MempoolId_t nobody(0, std::numeric_limits<c10::CaptureId_t>::max());
-    gpipe::cuda_allocator()->beginAllocateToPool(static_cast<c10::DeviceIndex>(index), nobody,
-                                                 [](void*) { return false; });
-  });
-}
