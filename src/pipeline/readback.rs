@@ -31,7 +31,7 @@ impl Readback {
     pub(super) fn of_a_failed_device() -> Self {
         Self {
             numbers: Tensor::from_slice(&[0.0]),
-            ready: Some((Layer::Cuda, Event::Recorded(0))),
+            ready: Some((Layer::Cuda, Stream { device: 0, id: 0 }, Event::Recorded(0))),
         }
     }
 
