@@ -39,14 +39,7 @@ fn a_process_whose_folder_was_removed_ends_and_leaves_the_next_run_alone() {
     let folder = place();
     let folder = folder.path();
     let run = folder.join("run");
-    let long = [
-        "--steps",
-        "100000",
-        "--checkpoint-every",
-        "1",
-        "--out",
-        "run",
-    ];
+    let long = ["--steps", "400", "--checkpoint-every", "1", "--out", "run"];
     let mut old = command(folder, &gpt(&long));
     let old = old.stdout(Stdio::null()).stderr(Stdio::piped());
     let old = old.spawn().unwrap();
