@@ -131,7 +131,7 @@ impl Comparison {
 /// Who had the cores.
 fn in_the_way(others: &Others) -> String {
     let waiting = others.waiting.map_or_else(String::new, |waiting| {
-        format!(", and its own threads were ready without a core for {waiting:.2} s in a second")
+        format!(", and on average {waiting:.1} of its own threads were ready without a core")
     });
     format!(
         "Other programs used {:.1} of {} meanwhile{waiting}: what is put down to the engine or to a \
