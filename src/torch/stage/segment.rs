@@ -26,6 +26,8 @@ pub(super) struct Writes {
     pub(super) inputs: bool,
     /// What its layers have stashed.
     pub(super) stashes: bool,
+    /// Parameters and buffers that its layers have given out.
+    pub(super) own: bool,
 }
 
 impl Writes {
@@ -33,6 +35,7 @@ impl Writes {
         Self {
             inputs: self.inputs || other.inputs,
             stashes: self.stashes || other.stashes,
+            own: self.own || other.own,
         }
     }
 }
@@ -49,6 +52,8 @@ pub(super) struct Segment {
     pub(super) outgoing: Vec<usize>,
     /// Unknown before the first run.
     pub(super) writes: Option<Writes>,
+    /// The layers that give out parameters or buffers; unknown before the first run.
+    pub(super) owners: Option<Vec<usize>>,
 }
 
 impl Segment {
@@ -59,6 +64,7 @@ impl Segment {
             layers: run.start - stage.start..run.end - stage.start,
             recompute,
             writes: None,
+            owners: None,
         }
     }
 
