@@ -97,7 +97,7 @@ impl Lane {
     /// Begins to bring back from the host what is going to be used by a later action.
     pub(crate) fn bring_back(&self, values: Values) -> Result<Coming, TorchError> {
         let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
-            let values = values.try_map(|tensor| on_host(&tensor))?;
+            let values = values.try_move(|tensor| on_host(&tensor))?;
             let ready = None;
             return Ok(Coming { values, ready });
         };
@@ -106,7 +106,7 @@ impl Lane {
         layer.wait(returning, &layer.record(home.stowing(layer)?)?)?;
         layer.wait(returning, &layer.record(home.main)?)?;
         let values = within(layer, &[returning], || {
-            values.try_map(|tensor| layer.copy(&tensor, Place::Host, self.place()))
+            values.try_move(|tensor| layer.copy(&tensor, Place::Host, self.place()))
         })?;
         let ready = Some(layer.record(returning)?);
         Ok(Coming { values, ready })
@@ -203,6 +203,5 @@ impl Lane {
 /// A copy in the host's memory of what is there already.
 fn on_host(tensor: &Tensor) -> Result<Tensor, TorchError> {
     let copy = ffi::copy(&tensor.f_detach()?)?;
-    // One that overlaps itself is its own copy.
     Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
 }

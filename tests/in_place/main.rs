@@ -2,7 +2,13 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used)]
 
+mod aliases;
+mod owned;
+mod plain;
+mod slices;
+#[path = "../support/mod.rs"]
 mod support;
+mod written_views;
 
 use gpipe::Sequential;
 use gpipe::tch::{Device, Kind, Tensor, nn};
