@@ -178,6 +178,8 @@ fn a_weight_that_is_no_count_is_refused_wherever_it_is_given() {
     }
 }
 
+type LossOf = fn(&Tensor, &Tensor) -> Loss;
+
 fn sum_of_all(out: &Tensor, y: &Tensor) -> Loss {
     Loss::sum(each(out, y).sum(None))
 }
@@ -260,7 +262,6 @@ fn a_step_has_losses_of_one_kind() {
     let mean = |out: &Tensor, y: &Tensor| Loss::mean(cross_entropy(out, y));
     let sum = |out: &Tensor, y: &Tensor| Loss::sum(cross_entropy(out, y));
     let weighted = |out: &Tensor, y: &Tensor| Loss::weighted(cross_entropy(out, y), 2.0);
-    type LossOf = fn(&Tensor, &Tensor) -> Loss;
     let cases: [(LossOf, LossOf, &str, &str); 3] = [
         (mean, sum, "mean", "sum"),
         (sum, weighted, "sum", "weighted mean"),

@@ -106,7 +106,7 @@ impl Size {
                 "must be a number from 0 to below 1".to_owned(),
             ),
             SizeKind::Switch => (
-                value == 0.0 || value == 1.0,
+                [0.0, 1.0].contains(&value),
                 "must be 0 (no) or 1 (yes)".to_owned(),
             ),
         };
