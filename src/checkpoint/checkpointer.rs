@@ -213,7 +213,8 @@ impl Checkpointer {
     /// Waits until the last checkpoint is written. Tells it once.
     ///
     /// # Errors
-    /// The checkpoint could not be written.
+    /// The checkpoint could not be written; [`CheckpointError::NotFinite`]: it would be of
+    /// weights that nothing can be trained from.
     pub fn finish(&mut self) -> Result<Option<Saved>, CheckpointError> {
         self.approve();
         let Some(writing) = self.writing.take() else {

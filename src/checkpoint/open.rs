@@ -169,8 +169,8 @@ impl Checkpoint {
     /// [`CheckpointError::NotFinite`]: which. The files have been changed since they were
     /// verified.
     pub fn check_finite(&self) -> Result<(), CheckpointError> {
-        let shards = self.shards.iter();
-        shards.map(|(file, _)| header::check_finite(file)).collect()
+        let mut shards = self.shards.iter();
+        shards.try_for_each(|(file, _)| header::check_finite(file))
     }
 
     pub(super) fn draws(&self) -> Draws {
