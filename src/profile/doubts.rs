@@ -90,7 +90,7 @@ impl fmt::Display for Doubt {
             ),
             Self::Unsure { reached, wanted } => write!(
                 f,
-                "times are known to \u{b1}{:.1} % (wanted \u{b1}{:.1} %): give it more time or a quieter \
+                "times are known to ±{:.1} % (wanted ±{:.1} %): give it more time or a quieter \
                  machine",
                 reached * 100.0,
                 wanted * 100.0
@@ -100,10 +100,10 @@ impl fmt::Display for Doubt {
                 spread,
                 others,
             } => {
-                write!(f, "layer `{layer}` is noisy (\u{b1}{:.0} %", spread * 50.0)?;
+                write!(f, "layer `{layer}` is noisy (±{:.0} %", spread * 50.0)?;
                 if *others > 0 {
                     let more = count(*others, "more layer");
-                    write!(f, ", and {more} beyond \u{b1}{:.0} %", NOISY * 50.0)?;
+                    write!(f, ", and {more} beyond ±{:.0} %", NOISY * 50.0)?;
                 }
                 f.write_str("): stop other programs, or fix the clock rate")
             }
