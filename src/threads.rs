@@ -69,10 +69,9 @@ pub(crate) mod tests {
     }
 
     pub(super) fn ask() -> io::Result<()> {
-        match LEFT.get().checked_sub(1) {
-            Some(left) => Ok(LEFT.set(left)),
-            None => Err(io::ErrorKind::WouldBlock.into()),
-        }
+        let left = LEFT.get().checked_sub(1);
+        LEFT.set(left.ok_or(io::ErrorKind::WouldBlock)?);
+        Ok(())
     }
 
     #[test]

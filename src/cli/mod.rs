@@ -69,7 +69,7 @@ impl Failure {
     fn said(&self) -> String {
         match self {
             Self::Usage(message) => message.clone(),
-            Self::Run(error) => format!("{error:#}"),
+            Self::Run(error) => with_causes(error),
         }
     }
 }
@@ -177,10 +177,22 @@ fn ended(result: Result<(), Failure>) -> ExitCode {
             ExitCode::from(2)
         }
         Err(Failure::Run(error)) => {
-            say(&format!("error: {error:#}"));
+            say(&format!("error: {}", with_causes(&error)));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error and its causes; one whose text the errors before have in theirs is not repeated.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text += ": ";
+            text += &cause;
+        }
+    }
+    text
 }
 
 /// A line on standard error; where that is closed or full, nobody can be told.

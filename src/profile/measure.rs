@@ -119,11 +119,12 @@ impl Job<'_> {
             let _at_the_end = Stopping(&stop);
             for _ in 0..self.beside {
                 let (other, ready, stop) = (self.clone(), ready.clone(), &stop);
-                spawn(scope, move || other.keep_busy(ready, stop)).map_err(no_thread)?;
+                spawn(scope, move || other.keep_busy(ready, stop))
+                    .map_err(|error| no_thread(&error))?;
             }
             drop(ready);
             let measure = move || caught(|| Ok(self.measure(&others))).map_err(Error::Build)?;
-            let measured = spawn(scope, measure).map_err(no_thread)?;
+            let measured = spawn(scope, measure).map_err(|error| no_thread(&error))?;
             let gone = || Err(Error::Build(anyhow::anyhow!("the measuring thread died")));
             measured.join().unwrap_or_else(|_| gone())
         })
@@ -298,7 +299,7 @@ impl Drop for Stopping<'_> {
     }
 }
 
-fn no_thread(error: std::io::Error) -> Error {
+fn no_thread(error: &std::io::Error) -> Error {
     Error::Build(anyhow::anyhow!(
         "cannot start a thread to measure on: {error}"
     ))

@@ -70,6 +70,9 @@ fn a_system_without_threads_to_give_is_told_or_done_without() {
         let errors = refused(&without_threads(folder, args), 1);
         assert!(errors.contains("thread"), "{args}: {errors}");
         assert!(!errors.contains("panicked"), "{args}: {errors}");
+        // Three errors, each with its cause in its text, said it three times.
+        let said = errors.matches("os error").count();
+        assert_eq!(said, 1, "{args}: {errors}");
     }
     // Nothing of the run was lost.
     printed(folder, "train --resume run --steps 4 --quiet");

@@ -133,8 +133,9 @@ impl<T: 'static> Schema<T> {
             let flag = key.flag.as_ref()?;
             let (_, text) = given.iter().find(|(id, _)| *id == flag.id)?;
             let Some(text) = text.to_str() else {
+                let text = text.display();
                 return Some(Err(format!(
-                    "{}: {text:?} is not UTF-8, and cannot stand in a configuration as {}: rename \
+                    "{}: {text} is not UTF-8, and cannot stand in a configuration as {}: rename \
                      the file",
                     flag.written, key.name
                 )));
