@@ -29,7 +29,7 @@ const CASES: [Case; 6] = [
 ];
 
 /// For one measurement.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_mins(15);
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -8,13 +8,16 @@ use super::stages::Stages;
 use crate::torch::TorchError;
 use crate::torch::streams::{Event, Layer, Stream};
 
+/// Until when something is on its way, and in which stream.
+pub(super) type Until = (Layer, Stream, Event);
+
 /// Numbers that are, or will be, in the host's memory.
 #[derive(Debug)]
 pub(super) struct Readback {
     /// `f64`, of one dimension.
     numbers: Tensor,
     /// Until when they are not there.
-    ready: Option<(Layer, Stream, Event)>,
+    ready: Option<Until>,
 }
 
 impl Readback {

@@ -8,9 +8,10 @@ use gpipe_partitioner::{MicroId, StageId};
 use tch::{Device, Tensor};
 
 use super::device_times::{Anchors, Times};
+use super::readback::Until;
 use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Outcome, Program};
 use crate::error::Error;
-use crate::torch::streams::{Event, Fork, Joint, Layer, Left, Parcel, Place, Stream};
+use crate::torch::streams::{Fork, Joint, Layer, Left, Parcel, Place};
 use crate::torch::{self, Mode, StepSettings, TorchError, TorchStage, Values, copy_to_host};
 
 /// An engine of stages.
@@ -134,10 +135,7 @@ impl Stages {
 
     /// A tensor in the host's memory, and what tells when it is there. It begins its way
     /// behind what the caller's current streams have.
-    pub(super) fn to_host(
-        &self,
-        tensor: Tensor,
-    ) -> Result<(Tensor, Option<(Layer, Stream, Event)>), TorchError> {
+    pub(super) fn to_host(&self, tensor: Tensor) -> Result<(Tensor, Option<Until>), TorchError> {
         let (Some(all), Device::Cuda(device)) = (&self.accelerators, tensor.device()) else {
             return Ok((tensor, None));
         };

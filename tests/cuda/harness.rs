@@ -28,7 +28,7 @@ const BROKEN: [Test; 5] = [
 ];
 
 /// For one test.
-pub(crate) const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LIMIT: Duration = Duration::from_mins(10);
 
 /// Exit codes of a test's process, and what is before the reason.
 const FAILED: u8 = 101;

@@ -29,13 +29,12 @@ fn bring<B: OnDevice>(
     batch: B,
 ) -> Result<(B, Event), TorchError> {
     let _shared = layer.share(device);
-    let stream = match own.get() {
-        Some(stream) => *stream,
-        None => {
-            let stream = layer.stream(device)?;
-            layer.enter(stream)?;
-            *own.get_or_init(|| stream)
-        }
+    let stream = if let Some(stream) = own.get() {
+        *stream
+    } else {
+        let stream = layer.stream(device)?;
+        layer.enter(stream)?;
+        *own.get_or_init(|| stream)
     };
     let there = Place::Accelerator(device);
     let batch = batch.map_tensors(&mut |tensor| layer.copy(&tensor, Place::Host, there))?;

@@ -1,6 +1,6 @@
 //! The streams of one device's thread, and what it does with them.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,6 +12,7 @@ use super::fork::{Fork, Joint};
 use super::layer::{Event, Layer, Place, Stream};
 use super::parcel::Parcel;
 use super::sharing::Share;
+use super::side::{Side, within};
 use super::stow::Leaving;
 use crate::torch::error::TorchError;
 use crate::torch::memory::Account;
@@ -55,21 +56,6 @@ pub(super) struct Home {
     returning: Side,
     /// For the far end of copies to other accelerators.
     far: RefCell<HashMap<usize, Stream>>,
-}
-
-/// A stream that is there once something goes through it: a device has 32, which libtorch
-/// gives out again and again.
-#[derive(Debug, Default)]
-struct Side(OnceCell<Stream>);
-
-impl Side {
-    fn of(&self, home: &Home, layer: &Layer) -> Result<Stream, TorchError> {
-        if let Some(stream) = self.0.get() {
-            return Ok(*stream);
-        }
-        let stream = layer.stream(home.device)?;
-        Ok(*self.0.get_or_init(|| stream))
-    }
 }
 
 impl Lane {
@@ -275,11 +261,11 @@ impl Home {
     }
 
     pub(super) fn stowing(&self, layer: &Layer) -> Result<Stream, TorchError> {
-        self.stowing.of(self, layer)
+        self.stowing.of(layer, self.device)
     }
 
     pub(super) fn returning(&self, layer: &Layer) -> Result<Stream, TorchError> {
-        self.returning.of(self, layer)
+        self.returning.of(layer, self.device)
     }
 
     /// The near and far stream of copies to another accelerator.
@@ -316,7 +302,7 @@ impl Home {
         done: &Event,
         to: Place,
     ) -> Result<Parcel, TorchError> {
-        let near = self.leaving.of(self, layer)?;
+        let near = self.leaving.of(layer, self.device)?;
         layer.wait(near, done)?;
         let _shared = self.other(layer, to);
         let last = match to {
@@ -364,7 +350,7 @@ impl Home {
         from: Place,
         ready: Option<&Event>,
     ) -> Result<Tensor, TorchError> {
-        let near = self.arriving.of(self, layer)?;
+        let near = self.arriving.of(layer, self.device)?;
         let _shared = self.other(layer, from);
         let far = match from {
             Place::Host => near,
@@ -383,21 +369,4 @@ impl Home {
         layer.used_by(&copy, self.main)?;
         Ok(copy)
     }
-}
-
-/// Does something with these streams as the current ones of their devices.
-pub(super) fn within<T>(
-    layer: &Layer,
-    streams: &[Stream],
-    body: impl FnOnce() -> Result<T, TorchError>,
-) -> Result<T, TorchError> {
-    let mut before = Vec::with_capacity(streams.len());
-    for stream in streams {
-        before.push(layer.enter(*stream)?);
-    }
-    let done = body();
-    for stream in before.into_iter().rev() {
-        layer.enter(stream)?;
-    }
-    done
 }

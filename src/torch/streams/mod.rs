@@ -46,6 +46,7 @@ mod lost;
 mod parcel;
 mod recorder;
 mod sharing;
+mod side;
 mod stow;
 
 pub use recorder::{Disorder, Recorder, Summary};

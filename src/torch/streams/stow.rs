@@ -2,8 +2,9 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::lane::{Lane, within};
+use super::lane::Lane;
 use super::layer::{Event, Place};
+use super::side::within;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::memory::Account;

@@ -2,6 +2,8 @@
 
 mod captures;
 mod entry;
+mod failures;
+mod memory;
 mod order;
 mod timing;
 
@@ -15,10 +17,10 @@ use tch::Tensor;
 
 use super::layer::{DEFAULT, Place, Stream};
 use super::sharing::Accesses;
-use crate::torch::device_lost::DeviceLost;
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Watcher};
 use entry::{Buffer, Entry, Worker};
+use memory::Live;
 
 pub use entry::Disorder;
 pub use order::Summary;
@@ -76,18 +78,7 @@ struct State {
     /// What a stage was given for a micro-batch and may read again.
     kept: HashMap<(StageId, usize), Vec<Buffer>>,
     captures: captures::Captures,
-    /// What accelerators say to everything, where they fail; and what is told of it.
-    failure: Option<String>,
-    lost: Option<DeviceLost>,
-}
-
-/// A piece of memory.
-#[derive(Debug, Clone, Copy)]
-struct Live {
-    end: usize,
-    buffer: Buffer,
-    /// The accelerator that it would be on.
-    device: Option<usize>,
+    failures: failures::Failures,
 }
 
 impl Recorder {
@@ -161,27 +152,6 @@ impl Recorder {
         })
     }
 
-    /// Has the accelerators fail from now on, as a CUDA device does after an error in what
-    /// it was told to do: everything that it is told or asked is answered by this.
-    pub fn fail_devices(&self, error: &str) {
-        self.log.state.lock().failure = Some(error.to_owned());
-    }
-
-    /// # Errors
-    /// The accelerators fail.
-    pub(super) fn answers(&self) -> Result<(), TorchError> {
-        let state = self.log.state.lock();
-        state
-            .failure
-            .as_ref()
-            .map_or(Ok(()), |error| Err(TorchError::new(error)))
-    }
-
-    /// What is remembered of a device that is lost.
-    pub(super) fn lost<T>(&self, with: impl FnOnce(&mut Option<DeviceLost>) -> T) -> T {
-        with(&mut self.log.state.lock().lost)
-    }
-
     pub(crate) fn places(&self) -> &[Place] {
         &self.places
     }
@@ -229,13 +199,6 @@ impl Recorder {
         let mut state = self.log.state.lock();
         state.captures.interrupted("a wait of the host", None);
         state.entries.push(Entry::Finish { thread, event });
-    }
-
-    /// Where a tensor would be.
-    pub(super) fn place(&self, tensor: &Tensor) -> Place {
-        let live = self.log.state.lock().live(address(tensor));
-        let device = live.and_then(|live| live.device);
-        device.map_or(Place::Host, Place::Accelerator)
     }
 
     pub(super) fn used_by(&self, tensor: &Tensor, stream: Stream) {
@@ -413,21 +376,6 @@ impl State {
             Place::Host => Worker::Host(thread::current().id()),
             Place::Accelerator(device) => Worker::Stream(self.current(device)),
         }
-    }
-
-    fn buffers_at(&self, addresses: &[usize]) -> Vec<Buffer> {
-        let found = addresses.iter().map(|address| self.buffer(*address));
-        found.flatten().collect()
-    }
-
-    /// Whose memory is at this address.
-    fn buffer(&self, address: usize) -> Option<Buffer> {
-        self.live(address).map(|live| live.buffer)
-    }
-
-    fn live(&self, address: usize) -> Option<Live> {
-        let (_, live) = self.live.range(..=address).next_back()?;
-        (address < live.end).then_some(*live)
     }
 }
 
