@@ -1,0 +1,123 @@
+//! What the caller gives to a step, and the loss function.
+
+use anyhow::Result;
+use gpipe::tch::{Kind, Tensor};
+
+use crate::layer::{CPU, WIDTH, numbers};
+use crate::program::{Holds, How, Input, Loss, Program};
+
+/// A tensor of the caller: the memory it lies in, and how to find it there.
+#[derive(Debug)]
+pub(crate) struct Given {
+    pub(crate) base: Tensor,
+    how: How,
+}
+
+impl Given {
+    /// One input, with the same numbers each time.
+    pub(crate) fn input(input: &Input, number: usize, samples: i64, kind: Kind) -> Self {
+        Self::new(input.how, samples, WIDTH, |shape| {
+            let values = numbers(shape, 1000 + number, kind);
+            match input.holds {
+                Holds::Floats => values,
+                Holds::Ids => (values * 10.0).to_kind(Kind::Int64),
+            }
+        })
+    }
+
+    /// The target.
+    pub(crate) fn target(program: &Program) -> Self {
+        let kind = crate::layer::kind(program);
+        Self::new(program.batch.target, program.batch.samples, 2, |shape| {
+            numbers(shape, 2000, kind)
+        })
+    }
+
+    fn new(how: How, samples: i64, width: i64, fill: impl Fn(&[i64]) -> Tensor) -> Self {
+        let shape = match how {
+            How::Own => [samples, width],
+            How::Rows => [samples + 3, width],
+            How::Columns => [samples, width + 5],
+            How::Transposed => [width, samples],
+            How::Expanded => [samples, 1],
+        };
+        Self {
+            base: fill(&shape),
+            how,
+        }
+    }
+
+    /// The tensor that the caller gives.
+    pub(crate) fn tensor(&self) -> Tensor {
+        self.of(&self.base)
+    }
+
+    /// The tensor where it lies in memory of this size.
+    fn of(&self, base: &Tensor) -> Tensor {
+        let size = base.size();
+        match self.how {
+            How::Own => base.shallow_clone(),
+            How::Rows => base.narrow(0, 1, size[0] - 3),
+            How::Columns => base.narrow(1, 2, size[1] - 5),
+            How::Transposed => base.tr(),
+            How::Expanded => base.expand([size[0], 3], false),
+        }
+    }
+
+    /// A leaf of autograd, and the tensor made from it, with the same strides, which may
+    /// be changed in place. An expanded one cannot be, and is the leaf.
+    pub(crate) fn leaf(&self) -> (Tensor, Tensor) {
+        if self.how == How::Expanded {
+            let leaf = self.tensor().set_requires_grad(true);
+            return (leaf.shallow_clone(), leaf);
+        }
+        let leaf = self.base.detach().set_requires_grad(true);
+        let whole = self.of(&leaf.copy());
+        (leaf, whole)
+    }
+
+    /// The gradient of the tensor, where the leaf has one.
+    pub(crate) fn gradient(&self, leaf: &Tensor) -> Option<Tensor> {
+        let gradient = leaf.grad();
+        if !gradient.defined() || self.how == How::Expanded {
+            return gradient.defined().then_some(gradient);
+        }
+        Some(self.of(&gradient))
+    }
+}
+
+/// The loss of a micro-batch, and what it counts where that is not its samples.
+pub(crate) fn loss(
+    what: Loss,
+    outputs: &[Option<Tensor>],
+    target: &Tensor,
+) -> Result<(Tensor, Option<f64>)> {
+    let mut target = target.shallow_clone();
+    if what == Loss::TargetInPlace {
+        target = target.f_mul_scalar_(2.0)?;
+    }
+    let kind = target.kind();
+    let mut sum = Tensor::zeros([], (kind, CPU));
+    let mut weight = 1.0;
+    for (number, output) in outputs.iter().enumerate() {
+        let Some(output) = output else { continue };
+        let mut output = output.shallow_clone();
+        if what == Loss::OutputsInPlace && output.is_floating_point() {
+            output = output.f_mul_scalar_(2.0)?;
+        }
+        weight += output.numel() as f64;
+        // Not a mean: there may be no elements at all.
+        let mean = 1.0 / (output.numel() + 1) as f64;
+        let value = if output.is_floating_point() {
+            output
+                .f_sin()?
+                .f_add(&output.f_mul_scalar(0.1 * (number + 1) as f64)?)?
+        } else {
+            output.f_to_kind(kind)?
+        };
+        sum = sum.f_add(&value.f_sum(kind)?.f_mul_scalar(mean)?)?;
+    }
+    let distance = sum.f_sub(&target.f_mean(kind)?)?;
+    let weight = (what == Loss::Weighted).then_some(weight);
+    Ok((distance.f_square()?.f_add(&sum)?, weight))
+}

@@ -1,0 +1,413 @@
+//! What a program has to give: plain tch in the calling thread, one micro-batch after
+//! the other, with autograd's own backward and none of the library's stages.
+//!
+//! It follows what the library documents:
+//!
+//! - Micro-batches are as even as possible, the larger ones first; the loss is their
+//!   mean weighted by samples, or by the weights that the loss function returns.
+//! - What the caller gives is never written to: each micro-batch is made anew.
+//! - A stash is a snapshot of the moment, and each pop of it a way of its own.
+//! - Where a value leaves a layer on several ways, what comes back along each is added
+//!   up first, and the sums join: those of the skips (the last popping layer first),
+//!   then those of the outputs. In a plain model that is a view for each way.
+//! - Buffers move micro-batch by micro-batch, in order.
+//! - Gradients of a step are added up by themselves, micro-batch by micro-batch, then
+//!   joined with what earlier steps left. Those of a tied parameter are added up for
+//!   each place of use, and these in the order of the layers.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use anyhow::{Result, ensure};
+use gpipe::tch::{self, Tensor};
+
+use crate::batch::{Given, loss};
+use crate::layer::{Body, Pass, Plan, kind, plans};
+use crate::machine::skip;
+use crate::program::{After, Holds, Input, Loss, Program};
+use crate::record::{Gradients, Record, Step};
+use crate::ways::{Stash, apart, not_owned};
+
+/// How far parameters move.
+pub(crate) const RATE: f64 = -0.1;
+
+/// A layer's pass without a pipeline.
+struct Plain<'a> {
+    train: bool,
+    micro: usize,
+    layer: usize,
+    /// By popping layer and name.
+    skips: &'a RefCell<HashMap<(usize, &'static str), Option<Tensor>>>,
+    stashed: RefCell<Vec<Stash>>,
+    notes: Option<&'a RefCell<Vec<String>>>,
+}
+
+impl Pass for Plain<'_> {
+    fn train(&self) -> bool {
+        self.train
+    }
+
+    fn micro(&self) -> usize {
+        self.micro
+    }
+
+    fn stash(&self, name: &str, value: Option<&Tensor>) -> Result<()> {
+        self.stashed.borrow_mut().push(Stash::new(name, value)?);
+        Ok(())
+    }
+
+    fn pop(&self, name: &str) -> Result<Option<Tensor>> {
+        let mut skips = self.skips.borrow_mut();
+        let value = skips.extract_if(|(layer, own), _| *layer == self.layer && *own == name);
+        let value = value.map(|(_, value)| value).next();
+        Ok(value.flatten())
+    }
+
+    fn note(&self, text: impl FnOnce() -> String) {
+        if let Some(notes) = self.notes {
+            notes.borrow_mut().push(text());
+        }
+    }
+}
+
+/// A program's plain form.
+pub(crate) struct Reference<'a> {
+    program: &'a Program,
+    layers: Vec<Body>,
+    /// What each operation made, of the first micro-batch.
+    pub(crate) notes: RefCell<Vec<String>>,
+}
+
+impl<'a> Reference<'a> {
+    pub(crate) fn new(program: &'a Program) -> Self {
+        Self {
+            program,
+            layers: built(&plans(program)),
+            notes: RefCell::default(),
+        }
+    }
+
+    /// Everything that a pipeline is compared with. An error says that plain tch, too,
+    /// cannot run the program.
+    pub(crate) fn record(&self) -> Result<Record> {
+        let before = self.infer()?;
+        let mut steps = Vec::new();
+        let mut earlier: Option<Gradients> = None;
+        for (number, after) in self.program.steps.iter().enumerate() {
+            let values = self.values();
+            let mut step = self.step(number == 0)?;
+            self.unchanged(&values)?;
+            if let Some(earlier) = earlier.take() {
+                step.gradients = added(earlier, step.gradients)?;
+            }
+            step.buffers = self.buffers();
+            match after {
+                After::Zero => {}
+                After::Keep => earlier = Some(copied(&step.gradients)),
+                After::Update => self.update(&step.gradients)?,
+            }
+            steps.push(step);
+        }
+        let after = self.infer()?;
+        Ok(Record {
+            before,
+            steps,
+            after,
+        })
+    }
+
+    fn values(&self) -> Vec<(String, Tensor)> {
+        let copied = |(name, value): (String, Tensor)| (name, value.detach().copy());
+        self.parameters().map(copied).collect()
+    }
+
+    /// A layer that changes parameters by itself is its own master: under a pipeline
+    /// other micro-batches are in flight.
+    fn unchanged(&self, values: &[(String, Tensor)]) -> Result<()> {
+        for ((name, now), (_, value)) in self.parameters().zip(values) {
+            ensure!(now.equal(value), "the forward changes the parameter {name}");
+        }
+        Ok(())
+    }
+
+    /// The outputs in inference, joined as a batch's; `None` where they cannot be.
+    fn infer(&self) -> Result<Option<Vec<Option<Tensor>>>> {
+        let _no_grad = tch::no_grad_guard();
+        let values = self.values();
+        let mut parts = Vec::new();
+        let mut start = 0;
+        for (micro, &size) in sizes(self.program).iter().enumerate() {
+            let inputs = self.inputs().into_iter();
+            let inputs = inputs.map(|input| Some(input.whole.narrow(0, start, size)));
+            parts.push(self.forward(inputs.collect(), micro, false, None)?);
+            start += size;
+        }
+        self.unchanged(&values)?;
+        Ok(joined(parts))
+    }
+
+    /// One step's loss, and the gradients of the inputs.
+    fn step(&self, first: bool) -> Result<Step> {
+        let (mut losses, mut weights, mut gradients) = (Vec::new(), Vec::new(), Vec::new());
+        let mut start = 0;
+        for (micro, &size) in sizes(self.program).iter().enumerate() {
+            let inputs = self.inputs();
+            let parts = inputs.iter().map(|i| Some(i.whole.narrow(0, start, size)));
+            let notes = (first && micro == 0).then_some(&self.notes);
+            let outputs = self.forward(parts.collect(), micro, true, notes)?;
+            let target = Given::target(self.program).tensor().narrow(0, start, size);
+            let (value, weight) = loss(self.program.loss, &outputs, &target)?;
+            let share = size as f64 / self.program.batch.samples as f64;
+            let counts = weight.unwrap_or(share);
+            value.f_mul_scalar(counts)?.f_backward()?;
+            losses.push(value.double_value(&[]));
+            weights.push(counts);
+            let own = inputs.iter().map(|input| {
+                let gradient = input.given.gradient(input.leaf.as_ref()?)?;
+                Some(gradient.narrow(0, start, size))
+            });
+            gradients.push(own.collect());
+            start += size;
+        }
+        let pairs = losses.iter().zip(&weights);
+        let loss = pairs.fold(0.0, |sum, (loss, weight)| sum + loss * weight);
+        let all = weights.iter().fold(0.0, |sum, weight| sum + weight);
+        let weighted = self.program.loss == Loss::Weighted;
+        let mut input_gradients = joined(gradients).unwrap_or_default();
+        if weighted {
+            for gradient in input_gradients.iter_mut().flatten() {
+                *gradient = gradient.f_mul_scalar(1.0 / all)?;
+            }
+        }
+        Ok(Step {
+            loss: if weighted { loss / all } else { loss },
+            gradients: self.summed(weighted.then_some(1.0 / all))?,
+            buffers: Vec::new(),
+            input_gradients,
+        })
+    }
+
+    /// What the caller gives, made anew.
+    fn inputs(&self) -> Vec<Entering> {
+        let (batch, kind) = (&self.program.batch, kind(self.program));
+        let inputs = batch.inputs.iter().enumerate();
+        let inputs = inputs.map(|(number, input)| {
+            let given = Given::input(input, number, batch.samples, kind);
+            if asks(input) {
+                let (leaf, whole) = given.leaf();
+                return Entering {
+                    given,
+                    leaf: Some(leaf),
+                    whole,
+                };
+            }
+            Entering {
+                whole: given.tensor(),
+                leaf: None,
+                given,
+            }
+        });
+        inputs.collect()
+    }
+
+    fn forward(
+        &self,
+        mut values: Vec<Option<Tensor>>,
+        micro: usize,
+        train: bool,
+        notes: Option<&RefCell<Vec<String>>>,
+    ) -> Result<Vec<Option<Tensor>>> {
+        let skips = RefCell::default();
+        for (number, body) in self.layers.iter().enumerate() {
+            let pass = Plain {
+                train,
+                micro,
+                layer: number,
+                skips: &skips,
+                stashed: RefCell::default(),
+                notes,
+            };
+            pass.note(|| format!("layer {number}"));
+            values = not_owned(body.forward(values, &pass)?, body)?;
+            let stashed = pass.stashed.into_inner();
+            if values.len() > 1 || !stashed.is_empty() {
+                values = apart(values)?;
+            }
+            for (to, name) in self.ways(number) {
+                let stash = stashed.iter().find(|stash| stash.name == name);
+                let value = stash.map(Stash::way).transpose()?.flatten();
+                skips.borrow_mut().insert((to, name), value);
+            }
+        }
+        Ok(values)
+    }
+
+    /// The skips that begin at a layer, in the order in which their ways do: those that
+    /// begin last are the first to join.
+    fn ways(&self, from: usize) -> Vec<(usize, &'static str)> {
+        let mut ways = Vec::new();
+        for (to, body) in self.layers.iter().enumerate() {
+            for name in body.plan.pops.iter().rev() {
+                if self.layers[from].plan.stashes.contains(name) {
+                    ways.push((to, skip(*name)));
+                }
+            }
+        }
+        ways
+    }
+
+    /// The step's gradients, taken out of all places and added up for each parameter.
+    fn summed(&self, factor: Option<f64>) -> Result<Gradients> {
+        let mut sums: Gradients = Vec::new();
+        for body in &self.layers {
+            for (own, tensor) in body.owned().filter(|(own, _)| own.trainable) {
+                let name = full_name(&body.plan, own.name);
+                let gradient = taken(tensor);
+                match sums.iter_mut().find(|(sum, _)| *sum == name) {
+                    None => sums.push((name, gradient)),
+                    Some((_, sum)) => match (sum.as_ref(), gradient) {
+                        (Some(before), Some(new)) => *sum = Some(before.f_add(&new)?),
+                        (None, new) => *sum = new,
+                        (Some(_), None) => {}
+                    },
+                }
+            }
+        }
+        if let Some(factor) = factor {
+            for sum in sums.iter_mut().filter_map(|(_, sum)| sum.as_mut()) {
+                let _ = sum.f_mul_scalar_(factor)?;
+            }
+        }
+        Ok(sums)
+    }
+
+    /// Every parameter, once, in the order of the layers.
+    fn parameters(&self) -> impl Iterator<Item = (String, Tensor)> {
+        let bodies = self.layers.iter();
+        bodies.flat_map(|body| {
+            let own = body.owned().filter(|(own, _)| own.trainable);
+            own.map(|(own, tensor)| (full_name(&body.plan, own.name), tensor.shallow_clone()))
+        })
+    }
+
+    fn buffers(&self) -> Vec<(String, Tensor)> {
+        let bodies = self.layers.iter();
+        let all = bodies.flat_map(|body| {
+            let own = body.owned().filter(|(own, _)| !own.trainable);
+            own.map(|(own, tensor)| (full_name(&body.plan, own.name), tensor.copy()))
+        });
+        all.collect()
+    }
+
+    /// Moves every parameter along its gradient. Those that are tied share memory: each
+    /// moves once.
+    fn update(&self, gradients: &[(String, Option<Tensor>)]) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        for (name, gradient) in gradients {
+            let own = self.parameters().find(|(own, _)| own == name);
+            if let (Some((_, mut tensor)), Some(gradient)) = (own, gradient) {
+                let _ = tensor.f_add_(&gradient.f_mul_scalar(RATE)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An input as a micro-batch finds it.
+struct Entering {
+    given: Given,
+    leaf: Option<Tensor>,
+    whole: Tensor,
+}
+
+/// Whether an input asks for its gradient.
+pub(crate) fn asks(input: &Input) -> bool {
+    input.gradient && input.holds == Holds::Floats
+}
+
+/// The name under which the user finds a layer's tensor.
+pub(crate) fn full_name(plan: &Plan, own: &str) -> String {
+    match plan.tied_to {
+        Some(first) if own == "weight" => format!("l{first}.{own}"),
+        _ => format!("{}.{own}", plan.name),
+    }
+}
+
+/// A parameter's gradient, which it has no longer.
+fn taken(parameter: &Tensor) -> Option<Tensor> {
+    let gradient = parameter.grad();
+    if !gradient.defined() {
+        return None;
+    }
+    let own = gradient.copy();
+    let mut parameter = parameter.shallow_clone();
+    parameter.zero_grad();
+    Some(own)
+}
+
+/// Parts joined along dimension 0, a value that is absent in any part absent; `None`
+/// where some cannot be.
+fn joined(parts: Vec<Vec<Option<Tensor>>>) -> Option<Vec<Option<Tensor>>> {
+    let width = parts.first().map_or(0, Vec::len);
+    let columns = (0..width).map(|column| {
+        let values: Option<Vec<_>> = parts.iter().map(|part| part[column].as_ref()).collect();
+        let Some(values) = values else {
+            return Some(None);
+        };
+        if values.len() == 1 {
+            return Some(Some(values[0].copy()));
+        }
+        Tensor::f_cat(&values, 0).ok().map(Some)
+    });
+    columns.collect()
+}
+
+/// The layers with their tensors. A replica of a tied weight is another leaf with the
+/// same memory, so that each place of use has a gradient of its own.
+fn built(plans: &[Plan]) -> Vec<Body> {
+    let mut bodies: Vec<Body> = Vec::new();
+    for plan in plans {
+        let owner = plan.tied_to.map_or(plan, |first| &plans[first]);
+        let shared = plan.tied_to.map(|first| bodies[first].own("weight"));
+        bodies.push(Body::new(plan, |own, values| {
+            let (weight, bias) = plan.layer.frozen;
+            match own.name {
+                "weight" => {
+                    let values = shared.as_ref().map_or(values, Tensor::detach);
+                    values.set_requires_grad(!owner.layer.frozen.0)
+                }
+                "bias" => values.set_requires_grad(!bias),
+                _ => values.set_requires_grad(own.trainable && !weight),
+            }
+        }));
+    }
+    bodies
+}
+
+/// What earlier steps left, and on top of it what a step gives.
+fn added(earlier: Gradients, step: Gradients) -> Result<Gradients> {
+    let pairs = earlier.into_iter().zip(step);
+    let sums = pairs.map(|((name, before), (_, new))| {
+        let sum = match (before, new) {
+            (Some(before), Some(new)) => Some(before.f_add(&new)?),
+            (before, new) => before.or(new),
+        };
+        Ok((name, sum))
+    });
+    sums.collect()
+}
+
+fn copied(gradients: &Gradients) -> Gradients {
+    let copy =
+        |(name, value): &(String, Option<Tensor>)| (name.clone(), value.as_ref().map(Tensor::copy));
+    gradients.iter().map(copy).collect()
+}
+
+/// Sizes of micro-batches: as even as possible, the larger ones first.
+fn sizes(program: &Program) -> Vec<i64> {
+    let samples = program.batch.samples;
+    let count = samples.min(program.settings.micro_batches as i64);
+    (0..count)
+        .map(|i| samples / count + i64::from(i < samples % count))
+        .collect()
+}

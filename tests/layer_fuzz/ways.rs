@@ -1,0 +1,100 @@
+//! How values leave a layer in the plain loop.
+
+use anyhow::Result;
+use gpipe::tch::{self, Tensor};
+
+use crate::layer::Body;
+
+/// A value as it was when it was stashed.
+pub(crate) struct Stash {
+    pub(crate) name: String,
+    value: Option<Tensor>,
+    before: Option<Tensor>,
+    /// In the graph at the place where it was stashed.
+    copy: Option<Tensor>,
+}
+
+impl Stash {
+    pub(crate) fn new(name: &str, value: Option<&Tensor>) -> Result<Self> {
+        Ok(Self {
+            name: name.to_owned(),
+            value: value.map(Tensor::shallow_clone),
+            before: value.map(|v| tch::no_grad(|| snapshot(v))).transpose()?,
+            copy: value.map(snapshot).transpose()?,
+        })
+    }
+
+    /// The snapshot on a way of its own. The way begins where the layer ends, behind all
+    /// that the layer did; where the value has changed since, behind a copy.
+    pub(crate) fn way(&self) -> Result<Option<Tensor>> {
+        let (Some(value), Some(before), Some(copy)) = (&self.value, &self.before, &self.copy)
+        else {
+            return Ok(None);
+        };
+        if !copy.requires_grad() || !value.requires_grad() || !value.detach().equal(before) {
+            return Ok(Some(
+                tch::no_grad(|| snapshot(copy)).and_then(|own| on_way(own, copy))?,
+            ));
+        }
+        let own = tch::no_grad(|| snapshot(before))?;
+        Ok(Some(on_way(own, value)?))
+    }
+}
+
+/// These numbers, with the gradient's way of `value`, which has the same.
+fn on_way(numbers: Tensor, value: &Tensor) -> Result<Tensor> {
+    if !value.requires_grad() {
+        return Ok(numbers);
+    }
+    let (core, numbers_core) = (core(value)?, core(&numbers)?);
+    let nothing = core.f_sub(&core.f_detach()?)?;
+    let sum = numbers_core.shallow_clone().f_add_(&nothing)?;
+    Ok(sum.f_expand(&value.size(), false)?)
+}
+
+/// A copy with the same strides: kernels do with it what they do with the original.
+/// Elements that lie on each other do so in the copy.
+pub(crate) fn snapshot(value: &Tensor) -> Result<Tensor> {
+    let core = core(value)?;
+    let options = (value.kind(), value.device());
+    let mut copy = Tensor::f_empty_strided(&core.size(), &core.stride(), options)?;
+    copy.f_copy_(&core)?;
+    Ok(copy.f_expand(&value.size(), false)?)
+}
+
+/// The value with dimensions of one element where others lie on it.
+fn core(value: &Tensor) -> Result<Tensor> {
+    let mut core = value.shallow_clone();
+    for (dim, stride) in value.stride().into_iter().enumerate() {
+        if stride == 0 && core.size()[dim] > 1 {
+            core = core.f_narrow(dim as i64, 0, 1)?;
+        }
+    }
+    Ok(core)
+}
+
+/// Each value on a way of its own; ways that begin last are the first to join.
+pub(crate) fn apart(values: Vec<Option<Tensor>>) -> Result<Vec<Option<Tensor>>> {
+    let reversed = values.into_iter().rev();
+    let ways = reversed.map(|value| value.map(|value| value.f_alias()).transpose());
+    let mut ways: Vec<_> = ways.collect::<Result<_, _>>()?;
+    ways.reverse();
+    Ok(ways)
+}
+
+/// A layer's own tensors stay its own: where it gives one out, that is a copy.
+pub(crate) fn not_owned(values: Vec<Option<Tensor>>, body: &Body) -> Result<Vec<Option<Tensor>>> {
+    let lies_in = |value: &Tensor, own: &Tensor| {
+        let begin = own.data_ptr() as usize;
+        let bytes = own.numel() * own.kind().elt_size_in_bytes();
+        (begin..begin + bytes).contains(&(value.data_ptr() as usize))
+    };
+    let copied = values.into_iter().map(|value| {
+        let Some(value) = value else { return Ok(None) };
+        if body.owned().any(|(_, own)| lies_in(&value, own)) {
+            return Ok(Some(snapshot(&value)?));
+        }
+        Ok(Some(value))
+    });
+    copied.collect()
+}
