@@ -81,10 +81,14 @@ fn text(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or_else(|| "a panic".to_owned())
 }
 
-/// Leaves out what tch says when it panics: the errors tell it.
-fn hush() {
+/// One thread for the plain loop, and nothing of what tch says when it panics: the errors
+/// tell it.
+fn begin() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        // The first use of libtorch on a thread sets their number.
+        let _ = tch::get_num_threads();
+        tch::set_num_threads(1);
         let told = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             let of_tch = |place: &panic::Location<'_>| place.file().contains("/tch-");
@@ -129,11 +133,19 @@ pub(crate) fn report(program: &Program, how: &str) -> String {
     format!("{how}\n{program:#?}\n{fitted}\nin the plain loop, first micro-batch:\n{notes}")
 }
 
+/// Runs a program that plain tch can run.
+pub(crate) fn one(program: &Program) {
+    begin();
+    match outcome(program) {
+        Outcome::Same => {}
+        Outcome::Invalid(why) => panic!("plain tch cannot run it: {why}"),
+        Outcome::Different(how) => panic!("{}", report(program, &how)),
+    }
+}
+
 /// Runs the programs of these seeds.
 pub(crate) fn all(seeds: Range<u64>) {
-    hush();
-    let _ = tch::get_num_threads();
-    tch::set_num_threads(1);
+    begin();
     let began = Instant::now();
     let (next, valid) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
     let failures = Mutex::new(Vec::new());

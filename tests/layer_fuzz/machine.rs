@@ -27,7 +27,11 @@ impl<'a, P: Pass> Machine<'a, P> {
     }
 
     pub(crate) fn outputs(&self, which: &[usize]) -> Vec<Option<Tensor>> {
-        let outputs: Vec<_> = which.iter().map(|&nth| self.any(nth)).collect();
+        let mut outputs: Vec<_> = which.iter().map(|&nth| self.any(nth)).collect();
+        // The first one can have a gradient, if any can.
+        if let Some(value) = which.first().and_then(|&nth| self.floating(nth)) {
+            outputs[0] = Some(value);
+        }
         self.pass.note(|| format!("  returns {}", shapes(&outputs)));
         outputs
     }

@@ -238,7 +238,8 @@ fn outputs(
     caller: &Caller,
 ) -> Result<Option<Vec<Option<Tensor>>>> {
     match pipe.forward_values(caller.input(program, false)) {
-        Ok(values) => Ok(Some(values.into_iter().collect())),
+        // Copies, since an output may share its memory with a parameter.
+        Ok(values) => Ok(Some(values.iter().map(|v| v.map(Tensor::copy)).collect())),
         Err(gpipe::Error::Batch(_)) => Ok(None),
         Err(error) => Err(error).context("inference"),
     }

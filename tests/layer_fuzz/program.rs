@@ -65,7 +65,8 @@ pub(crate) enum How {
 #[derive(Debug, Clone)]
 pub(crate) struct Layer {
     pub(crate) ops: Vec<Op>,
-    /// Which of the values it returns, counted from the newest.
+    /// Which of the values it returns, counted from the newest; the first of them among
+    /// the floating ones.
     pub(crate) outputs: Vec<usize>,
     /// Whether its weight is the same as that of other layers with this flag.
     pub(crate) tied: bool,
@@ -282,16 +283,19 @@ fn hows() -> impl Strategy<Value = How> {
 
 fn layers() -> impl Strategy<Value = Layer> {
     (
-        vec(ops(), 1..=6),
-        vec(operand(), 0..=2),
+        (prop::bool::weighted(0.5), vec(ops(), 1..=5)),
+        (operand(), vec(operand(), 0..=2)),
         prop::bool::weighted(0.2),
         (prop::bool::weighted(0.1), prop::bool::weighted(0.1)),
         prop::bool::weighted(0.1),
     )
-        .prop_map(|(ops, more, tied, frozen, idle)| Layer {
-            ops,
-            // The newest first: a layer that forgets what it has done tests little.
-            outputs: std::iter::once(0).chain(more).collect(),
+        .prop_map(|((linear, ops), (first, more), tied, frozen, idle)| Layer {
+            ops: linear
+                .then_some(Op::Linear(0))
+                .into_iter()
+                .chain(ops)
+                .collect(),
+            outputs: std::iter::once(first).chain(more).collect(),
             tied,
             frozen,
             idle,

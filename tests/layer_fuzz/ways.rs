@@ -31,35 +31,40 @@ impl Stash {
         else {
             return Ok(None);
         };
-        if !copy.requires_grad() || !value.requires_grad() || !value.detach().equal(before) {
-            return Ok(Some(
-                tch::no_grad(|| snapshot(copy)).and_then(|own| on_way(own, copy))?,
-            ));
-        }
-        let own = tch::no_grad(|| snapshot(before))?;
-        Ok(Some(on_way(own, value)?))
+        let changed = !value.detach().equal(before);
+        Ok(Some(on_way(before, if changed { copy } else { value })?))
     }
 }
 
-/// These numbers, with the gradient's way of `value`, which has the same.
-fn on_way(numbers: Tensor, value: &Tensor) -> Result<Tensor> {
-    if !value.requires_grad() {
-        return Ok(numbers);
+/// A copy of these numbers, with the gradient's way of `value`, which has the same.
+fn on_way(numbers: &Tensor, value: &Tensor) -> Result<Tensor> {
+    let mut copy = tch::no_grad(|| strided(&core(numbers)?))?;
+    if value.requires_grad() {
+        let core = core(value)?;
+        let nothing = core.f_sub(&core.f_detach()?)?;
+        let _ = copy.f_add_(&nothing)?;
     }
-    let (core, numbers_core) = (core(value)?, core(&numbers)?);
-    let nothing = core.f_sub(&core.f_detach()?)?;
-    let sum = numbers_core.shallow_clone().f_add_(&nothing)?;
-    Ok(sum.f_expand(&value.size(), false)?)
+    spread(copy, value)
 }
 
 /// A copy with the same strides: kernels do with it what they do with the original.
 /// Elements that lie on each other do so in the copy.
 pub(crate) fn snapshot(value: &Tensor) -> Result<Tensor> {
-    let core = core(value)?;
+    spread(strided(&core(value)?)?, value)
+}
+
+fn strided(value: &Tensor) -> Result<Tensor> {
     let options = (value.kind(), value.device());
-    let mut copy = Tensor::f_empty_strided(&core.size(), &core.stride(), options)?;
-    copy.f_copy_(&core)?;
-    Ok(copy.f_expand(&value.size(), false)?)
+    let mut copy = Tensor::f_empty_strided(value.size(), value.stride(), options)?;
+    copy.f_copy_(value)?;
+    Ok(copy)
+}
+
+fn spread(core: Tensor, like: &Tensor) -> Result<Tensor> {
+    if core.size() == like.size() {
+        return Ok(core);
+    }
+    Ok(core.f_expand(like.size(), false)?)
 }
 
 /// The value with dimensions of one element where others lie on it.
