@@ -21,6 +21,7 @@ mod program;
 mod record;
 mod reference;
 mod regressions;
+mod schedule;
 mod ways;
 
 /// So many programs belong to the suite.

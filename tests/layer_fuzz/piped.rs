@@ -10,9 +10,10 @@ use gpipe::{Context, Layer, Loss as Weighted, Pipeline, Recompute, Sequential, V
 use crate::batch::{Given, loss};
 use crate::layer::{Body, CPU, Pass, Plan, kind, plans};
 use crate::machine::skip;
-use crate::program::{After, Program, Recomputing, Settings};
+use crate::program::{After, Program, Recomputing, Scheduled, Settings};
 use crate::record::{Record, Step, different};
 use crate::reference::{RATE, asks, full_name};
+use crate::schedule::random;
 
 /// A layer of the pipeline.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl Pass for Context {
 
 /// The settings as they fit a program.
 pub(crate) struct Fitted {
-    schedule: ScheduleKind,
+    schedule: Scheduled,
     devices: usize,
     chunks: usize,
     balance: Vec<usize>,
@@ -59,23 +60,48 @@ impl Fitted {
     pub(crate) fn new(program: &Program) -> Self {
         let layers = program.layers.len();
         let own = &program.settings;
-        let fits = |devices: usize, chunks: usize| {
+        let fits = |&(devices, chunks): &(usize, usize)| {
             let shape = Shape::new(devices, own.micro_batches).with_chunks(chunks);
-            devices * chunks <= layers && own.schedule.generate(shape).is_ok()
+            let exists = match own.schedule {
+                Scheduled::Kind(kind) => kind.generate(shape).is_ok(),
+                Scheduled::Random { .. } => own.micro_batches as i64 <= program.batch.samples,
+            };
+            devices * chunks <= layers && exists
         };
-        let all = (1..=own.devices).flat_map(|p| (1..=own.chunks).map(move |v| (p, v)));
         // The most stages; a model may be too short for the schedule.
-        let most = all.filter(|&(p, v)| fits(p, v)).max_by_key(|(p, v)| p * v);
+        let all = (1..=own.devices).flat_map(|p| (1..=own.chunks).map(move |v| (p, v)));
+        let most = all.filter(fits).max_by_key(|(p, v)| p * v);
         let (devices, chunks) = most.unwrap_or((1, 1));
+        let simplest = Scheduled::Kind(ScheduleKind::GPipe);
         let stages = devices * chunks;
         Self {
-            schedule: most.map_or(ScheduleKind::GPipe, |_| own.schedule),
+            schedule: most.map_or(simplest, |_| own.schedule.clone()),
             devices,
             chunks,
             balance: balance(layers, stages, own),
             recompute: recompute(layers, stages, &own.recompute),
             offload: own.offload.iter().map(|stage| stage % stages).collect(),
         }
+    }
+
+    fn pipeline(self, model: Sequential, micro_batches: usize) -> Result<Pipeline> {
+        let (devices, stages) = (self.devices, self.devices * self.chunks);
+        let pipe = Pipeline::builder(model)
+            .devices(&vec![CPU; devices])
+            .chunks(self.chunks)
+            .balance(&self.balance)
+            .micro_batches(micro_batches)
+            .recompute(self.recompute)
+            .offload(&self.offload)
+            .offload_at_least(Bytes(0))
+            .threads_per_stage(1);
+        let pipe = match self.schedule {
+            Scheduled::Kind(kind) => pipe.schedule(kind),
+            Scheduled::Random { choices, halves } => {
+                pipe.custom_schedule(random((devices, stages), micro_batches, &choices, &halves))
+            }
+        };
+        pipe.build().context("cannot be built")
     }
 }
 
@@ -91,7 +117,7 @@ impl fmt::Display for Fitted {
         } = self;
         write!(
             f,
-            "{schedule}, {devices} devices, {chunks} chunks, balance {balance:?}, recompute {recompute:?}, \
+            "{schedule:?}, {devices} devices, {chunks} chunks, balance {balance:?}, recompute {recompute:?}, \
              offload {offload:?}"
         )
     }
@@ -140,18 +166,7 @@ fn sequential(plans: &[Plan]) -> Sequential {
 
 fn built(program: &Program, plans: &[Plan]) -> Result<Pipeline> {
     let fitted = Fitted::new(program);
-    let mut pipe = Pipeline::builder(sequential(plans))
-        .devices(&vec![CPU; fitted.devices])
-        .chunks(fitted.chunks)
-        .balance(&fitted.balance)
-        .micro_batches(program.settings.micro_batches)
-        .schedule(fitted.schedule)
-        .recompute(fitted.recompute)
-        .offload(&fitted.offload)
-        .offload_at_least(Bytes(0))
-        .threads_per_stage(1)
-        .build()
-        .context("cannot be built")?;
+    let mut pipe = fitted.pipeline(sequential(plans), program.settings.micro_batches)?;
     let mut frozen = Vec::new();
     for plan in plans {
         let (weight, bias) = plan.layer.frozen;

@@ -203,12 +203,23 @@ pub(crate) struct Settings {
     pub(crate) devices: usize,
     pub(crate) chunks: usize,
     pub(crate) micro_batches: usize,
-    pub(crate) schedule: ScheduleKind,
+    pub(crate) schedule: Scheduled,
     /// The stages that have a layer more than the others.
     pub(crate) cut: Vec<usize>,
     pub(crate) recompute: Recomputing,
     /// Stages that keep what their graphs saved elsewhere.
     pub(crate) offload: Vec<usize>,
+}
+
+/// The order of a pipeline's actions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Scheduled {
+    Kind(ScheduleKind),
+    /// Any legal order. Stages whose flag is set go backward in halves.
+    Random {
+        choices: Vec<usize>,
+        halves: Vec<bool>,
+    },
 }
 
 /// What is recomputed; flags repeat.
@@ -408,6 +419,11 @@ fn settings() -> impl Strategy<Value = Settings> {
         .filter(|kind| *kind != ScheduleKind::ForwardOnly)
         .collect();
     let flags = || vec(any::<bool>(), 1..=6);
+    let scheduled = prop_oneof![
+        4 => select(schedules).prop_map(Scheduled::Kind),
+        1 => (vec(0..100_usize, 1..=40), flags())
+            .prop_map(|(choices, halves)| Scheduled::Random { choices, halves }),
+    ];
     let recompute = prop_oneof![
         3 => Just(Recomputing::Never),
         2 => Just(Recomputing::Always),
@@ -419,7 +435,7 @@ fn settings() -> impl Strategy<Value = Settings> {
         1..=4_usize,
         1..=3_usize,
         1..=5_usize,
-        select(schedules),
+        scheduled,
         vec(0..6_usize, 0..=5),
         recompute,
         prop_oneof![5 => Just(Vec::new()), 1 => vec(0..4_usize, 1..=2)],

@@ -4,7 +4,7 @@ use gpipe::partitioner::ScheduleKind;
 
 use crate::check;
 use crate::program::{
-    After, Batch, Holds, How, Input, Layer, Loss, Op, Program, Recomputing, Settings,
+    After, Batch, Holds, How, Input, Layer, Loss, Op, Program, Recomputing, Scheduled, Settings,
 };
 
 /// Two samples in one micro-batch, one step on one device.
@@ -23,7 +23,7 @@ fn program(layers: Vec<Layer>) -> Program {
             devices: 1,
             chunks: 1,
             micro_batches: 1,
-            schedule: ScheduleKind::GPipe,
+            schedule: Scheduled::Kind(ScheduleKind::GPipe),
             cut: Vec::new(),
             recompute: Recomputing::Never,
             offload: Vec::new(),
@@ -63,7 +63,7 @@ fn everywhere(program: &Program) {
                     let mut program = program.clone();
                     program.settings = Settings {
                         devices,
-                        schedule,
+                        schedule: Scheduled::Kind(schedule),
                         recompute: recompute.clone(),
                         micro_batches,
                         ..program.settings

@@ -94,12 +94,14 @@ pub(crate) fn not_owned(values: Vec<Option<Tensor>>, body: &Body) -> Result<Vec<
         let bytes = own.numel() * own.kind().elt_size_in_bytes();
         (begin..begin + bytes).contains(&(value.data_ptr() as usize))
     };
-    let copied = values.into_iter().map(|value| {
+    let copied = values.into_iter().rev().map(|value| {
         let Some(value) = value else { return Ok(None) };
         if body.owned().any(|(_, own)| lies_in(&value, own)) {
             return Ok(Some(snapshot(&value)?));
         }
         Ok(Some(value))
     });
-    copied.collect()
+    let mut copied: Vec<_> = copied.collect::<Result<_>>()?;
+    copied.reverse();
+    Ok(copied)
 }
