@@ -150,7 +150,7 @@ impl Drop for Graph {
     }
 }
 
-/// A copy with the same strides. Differentiable.
+/// A copy with the same strides. Gradients of the copy are the tensor's.
 pub(crate) fn copy(tensor: &Tensor) -> Result<Tensor> {
     let mut out = ptr::null_mut();
     // SAFETY: the tensor is alive; `out` is a new tensor on success.

@@ -19,7 +19,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/MemoryOverlap.h>
+#include <ATen/ops/as_strided.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full_like.h>
@@ -83,17 +83,35 @@ std::pair<torch::autograd::edge_list, variable_list> take_roots(Graph* graph, at
   return {std::move(edges), std::move(seeds)};
 }
 
+// Every place of a tensor's memory once: one that is expanded has several elements in one.
+at::Tensor once(const at::Tensor& tensor) {
+  auto sizes = tensor.sizes().vec();
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.stride(i) == 0 && sizes[i] > 1) {
+      sizes[i] = 1;
+    }
+  }
+  return tensor.as_strided(sizes, tensor.strides());
+}
+
 // A copy with the same strides, so that kernels do with it exactly what they do
-// with the original. A tensor whose elements overlap (an expanded one) cannot be
-// written to in place and is its own copy.
+// with the original. To autograd it is the original.
 at::Tensor copy_of(const at::Tensor& tensor) {
-  if (tensor.layout() != c10::kStrided || tensor.is_non_overlapping_and_dense()) {
-    return tensor.clone();
+  at::Tensor copy;
+  {
+    at::NoGradGuard no_grad;
+    const auto values = tensor.detach();
+    if (values.layout() != c10::kStrided || values.is_non_overlapping_and_dense()) {
+      copy = values.clone();
+    } else {
+      copy = at::empty_strided(values.sizes(), values.strides(), values.options());
+      once(copy).copy_(once(values));
+    }
   }
-  if (at::has_internal_overlap(tensor) != at::MemOverlap::No) {
-    return tensor;
+  if (at::GradMode::is_enabled() && tensor.requires_grad()) {
+    torch::autograd::impl::set_gradient_edge(copy, torch::autograd::impl::gradient_edge(tensor));
   }
-  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).copy_(tensor);
+  return copy;
 }
 
 }  // namespace
@@ -192,12 +210,13 @@ GP_API int gp_graph_backward_weight(Graph* graph) {
 
 // The gradient that arrived at a sink, moved out; null where none did. Whoever gets
 // it may keep it as a parameter's gradient and add to it in place, so it must not
-// share memory with a gradient that is kept here.
+// share memory with a gradient that is kept here. (libtorch keeps none that is not dense.)
 GP_API int gp_graph_take_grad(Graph* graph, int64_t sink, at::Tensor** out) {
   return gpipe::guarded([&] {
     auto grad = std::exchange(graph->sinks.at(static_cast<size_t>(sink))->grad, at::Tensor());
-    if (grad.defined() && grad.has_storage() && grad.storage().use_count() > 1) {
-      grad = copy_of(grad);
+    if (grad.defined() && grad.has_storage() && grad.storage().use_count() > 1 &&
+        grad.is_non_overlapping_and_dense()) {
+      grad = grad.clone();
     }
     *out = grad.defined() ? new at::Tensor(std::move(grad)) : nullptr;
   });
@@ -208,7 +227,7 @@ GP_API int64_t gp_graph_layer(const Graph* graph) {
   return graph->marks.running();
 }
 
-// A copy with the same strides. Differentiable.
+// A copy with the same strides. Gradients of the copy are the tensor's.
 GP_API int gp_copy(const at::Tensor* tensor, at::Tensor** out) {
   return gpipe::guarded([&] { *out = new at::Tensor(copy_of(*tensor)); });
 }

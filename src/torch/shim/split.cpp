@@ -3,6 +3,7 @@
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/tensor.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
@@ -41,6 +42,17 @@ struct Discard : public Node {
 // libtorch 2.11's group norm on the CPU writes to the missing gradient of an input
 // in channels-last layout. Their weight pass computes the input's once more.
 bool must_run_whole(const Node& node) { return node.name() == "NativeGroupNormBackward0"; }
+
+// Where an edge of a node is kept. The node of a write into a view has another node
+// inside, that of what was written, and checks that both lead to the same places.
+std::vector<Edge*> places_of(Node& node, size_t edge) {
+  std::vector<Edge*> places{&node.next_edges().at(edge)};
+  const auto* write = dynamic_cast<const torch::autograd::CopySlices*>(&node);
+  if (write != nullptr && write->fn != nullptr) {
+    places.push_back(&write->fn->next_edges().at(edge));
+  }
+  return places;
+}
 
 // In place of where `edge` leads.
 Edge discard(const Edge& edge) {
@@ -177,9 +189,11 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
   if (!inner.empty() && !ports.empty()) {
     std::vector<std::pair<Edge*, Edge>> held;
     for (size_t i = received; i < ports.size(); ++i) {
-      for (auto& edge : ports[i]->next_edges()) {
-        if (towards_weights(edge)) {
-          held.emplace_back(&edge, std::exchange(edge, Edge()));
+      for (size_t e = 0; e < ports[i]->num_outputs(); ++e) {
+        if (towards_weights(ports[i]->next_edge(e))) {
+          for (auto* place : places_of(*ports[i], e)) {
+            held.emplace_back(place, std::exchange(*place, Edge()));
+          }
         }
       }
     }
@@ -211,9 +225,12 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
       }
     }
     const bool whole = must_run_whole(*ports[i]);
-    for (auto& edge : ports[i]->next_edges()) {
-      if (towards_sinks(edge)) {
-        edge = whole ? discard(edge) : Edge();
+    for (size_t e = 0; e < ports[i]->num_outputs(); ++e) {
+      if (towards_sinks(ports[i]->next_edge(e))) {
+        const auto end = whole ? discard(ports[i]->next_edge(e)) : Edge();
+        for (auto* place : places_of(*ports[i], e)) {
+          *place = end;
+        }
       }
     }
   }

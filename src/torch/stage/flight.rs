@@ -59,11 +59,7 @@ impl Inputs {
                 return Ok(tensor.shallow_clone());
             }
             let copy = tch::no_grad(|| ffi::copy(tensor))?;
-            // A tensor that overlaps itself is its own copy.
-            if tensor.requires_grad() && !copy.requires_grad() {
-                return Ok(copy.f_set_requires_grad(true)?);
-            }
-            Ok(copy)
+            Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
         };
         let one = |value: Option<&Tensor>| value.map(seen).transpose();
         Ok(Self {

@@ -5,8 +5,9 @@
 //! own tensors, and what a segment that recomputes is run with, are always copied
 //! first. The rest may be needed by the sender's backward or by another stage that
 //! pops it. Whether a segment writes to its inputs is found out when it runs for the
-//! first time; if so, that run is undone, and from then on it is given copies. The
-//! others, nearly all, copy nothing.
+//! first time, on copies; if so, it is given copies from then on. The others, nearly
+//! all, copy nothing. If it writes to what it has stashed, its first run is undone and
+//! made again, and from then on it stashes copies.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -78,7 +79,7 @@ impl TorchStage {
         Ok(passed)
     }
 
-    /// Finds out what the segment writes to.
+    /// Finds out what the segment writes to, on copies.
     fn first_run(
         &mut self,
         which: Which,
@@ -87,23 +88,22 @@ impl TorchStage {
         pass: Pass<'_>,
     ) -> anyhow::Result<Passed> {
         let buffers = self.save_buffers(&self.segment(which).layers);
-        let saved: Vec<(Tensor, Tensor)> = inputs
-            .tensors()
-            .map(|tensor| Ok((tensor.f_data()?, ffi::copy(&tensor.f_data()?)?)))
-            .collect::<Result<_, TorchError>>()?;
-        let mut writes = Writes::default();
+        let mut writes = Writes {
+            inputs: true,
+            ..Writes::default()
+        };
         loop {
             let done = self.attempt(which, inputs, graph, pass, writes);
             if !matches!(&done, Ok(done) if done.harm == Writes::default()) {
-                restore(&saved)?;
                 restore(&buffers)?;
             }
             let done = done?;
-            writes = writes.and(done.wrote);
             if done.harm == Writes::default() {
-                self.segment_mut(which).writes = Some(writes);
+                let inputs = done.wrote.inputs;
+                self.segment_mut(which).writes = Some(Writes { inputs, ..writes });
                 return Ok(done.passed);
             }
+            writes = writes.and(done.wrote);
         }
     }
 

@@ -199,6 +199,5 @@ impl Lane {
 /// A copy in the host's memory of what is there already.
 fn on_host(tensor: &Tensor) -> Result<Tensor, TorchError> {
     let copy = ffi::copy(&tensor.f_detach()?)?;
-    // One that overlaps itself is its own copy.
     Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
 }

@@ -2,7 +2,11 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used)]
 
+mod plain;
+mod slices;
+#[path = "../support/mod.rs"]
 mod support;
+mod written_views;
 
 use gpipe::Sequential;
 use gpipe::tch::{Device, Kind, Tensor, nn};
