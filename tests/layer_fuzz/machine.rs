@@ -63,7 +63,7 @@ impl<'a, P: Pass> Machine<'a, P> {
         let _ = match op {
             Op::Absent | Op::Weight | Op::Stash { .. } | Op::Pop { .. } => self.apart(op)?,
             Op::SometimesAbsent(_) => self.apart(op)?,
-            _ if is_in_place(op) => self.in_place(op)?,
+            _ if op.is_in_place() => self.in_place(op)?,
             _ => match self.view(op)? {
                 Some(views) => self.push(views),
                 None => match self.fresh(op)? {
@@ -401,23 +401,6 @@ impl<'a, P: Pass> Machine<'a, P> {
         };
         Ok(Some(()))
     }
-}
-
-fn is_in_place(op: Op) -> bool {
-    matches!(
-        op,
-        Op::DoubleIn(_)
-            | Op::ReluIn(_)
-            | Op::TanhIn(_)
-            | Op::FillIn(_)
-            | Op::AddIn { .. }
-            | Op::CopyIn { .. }
-            | Op::MaskIn(_)
-            | Op::TimesBiasIn(_)
-            | Op::AddBiasIn(_)
-            | Op::CopyBiasIn(_)
-            | Op::OtherIn(_)
-    )
 }
 
 fn last(x: &Tensor) -> i64 {

@@ -210,7 +210,7 @@ pub(crate) fn record(program: &Program) -> Result<Record> {
     let after = outputs(&mut pipe, program, &caller)?;
     for (base, before) in caller.bases().iter().zip(&before) {
         if let Some(how) = different("what the caller gave", Some(base), Some(before)) {
-            bail!(how);
+            bail!(how.text);
         }
     }
     Ok(Record {

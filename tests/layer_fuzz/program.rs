@@ -174,6 +174,43 @@ pub(crate) enum Op {
     },
 }
 
+impl Op {
+    /// Whether it writes to a value that was there before.
+    pub(crate) fn is_in_place(self) -> bool {
+        matches!(
+            self,
+            Op::DoubleIn(_)
+                | Op::ReluIn(_)
+                | Op::TanhIn(_)
+                | Op::FillIn(_)
+                | Op::AddIn { .. }
+                | Op::CopyIn { .. }
+                | Op::MaskIn(_)
+                | Op::TimesBiasIn(_)
+                | Op::AddBiasIn(_)
+                | Op::CopyBiasIn(_)
+                | Op::OtherIn(_)
+        )
+    }
+}
+
+impl Program {
+    /// The same model in one stage, with nothing recomputed.
+    pub(crate) fn uncut(&self) -> Self {
+        let mut program = self.clone();
+        program.settings = Settings {
+            devices: 1,
+            chunks: 1,
+            micro_batches: self.settings.micro_batches,
+            schedule: Scheduled::Kind(ScheduleKind::GPipe),
+            cut: Vec::new(),
+            recompute: Recomputing::Never,
+            offload: Vec::new(),
+        };
+        program
+    }
+}
+
 /// What the loss function does beside its sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loss {

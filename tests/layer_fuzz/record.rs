@@ -1,6 +1,6 @@
 //! What a program gave, and in what two runs of it differ.
 
-use gpipe::tch::Tensor;
+use gpipe::tch::{Kind, Tensor};
 
 /// By parameter; `None` where there is no gradient.
 pub(crate) type Gradients = Vec<(String, Option<Tensor>)>;
@@ -15,6 +15,20 @@ pub(crate) struct Record {
     pub(crate) after: Option<Vec<Option<Tensor>>>,
 }
 
+/// One thing in which two runs differ.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    pub(crate) text: String,
+    /// Whether no more than sums in another order would make.
+    pub(crate) small: bool,
+}
+
+impl Difference {
+    fn new(text: String) -> Self {
+        Self { text, small: false }
+    }
+}
+
 /// What one step gave.
 #[derive(Debug)]
 pub(crate) struct Step {
@@ -26,15 +40,16 @@ pub(crate) struct Step {
 }
 
 /// In what a run differs from what it has to give.
-pub(crate) fn differences(got: &Record, wanted: &Record) -> Vec<String> {
+pub(crate) fn differences(got: &Record, wanted: &Record) -> Vec<Difference> {
     let mut found = Vec::new();
     outputs("before the steps", &got.before, &wanted.before, &mut found);
     for (number, (got, wanted)) in got.steps.iter().zip(&wanted.steps).enumerate() {
-        if got.loss.to_bits() != wanted.loss.to_bits()
-            && !(got.loss.is_nan() && wanted.loss.is_nan())
-        {
-            let (got, wanted) = (got.loss, wanted.loss);
-            found.push(format!("step {number}: the loss is {got}, not {wanted}"));
+        let (own, plain) = (got.loss, wanted.loss);
+        if own.to_bits() != plain.to_bits() && !(own.is_nan() && plain.is_nan()) {
+            found.push(Difference {
+                text: format!("step {number}: the loss is {own}, not {plain}"),
+                small: (own - plain).abs() < 1e-4 * (1.0 + plain.abs()),
+            });
         }
         for ((name, wanted), (_, got)) in wanted.gradients.iter().zip(&got.gradients) {
             let what = format!("step {number}: the gradient of {name}");
@@ -58,11 +73,12 @@ fn outputs(
     when: &str,
     got: &Option<Vec<Option<Tensor>>>,
     wanted: &Option<Vec<Option<Tensor>>>,
-    found: &mut Vec<String>,
+    found: &mut Vec<Difference>,
 ) {
     let (Some(got), Some(wanted)) = (got, wanted) else {
         if got.is_some() != wanted.is_some() {
-            found.push(format!("{when}: outputs are joined: {}", got.is_some()));
+            let text = format!("{when}: outputs are joined: {}", got.is_some());
+            found.push(Difference::new(text));
         }
         return;
     };
@@ -77,7 +93,7 @@ pub(crate) fn different(
     what: &str,
     got: Option<&Tensor>,
     wanted: Option<&Tensor>,
-) -> Option<String> {
+) -> Option<Difference> {
     let (got, wanted) = match (got, wanted) {
         (None, None) => return None,
         (Some(got), Some(wanted)) => (got.detach(), wanted.detach()),
@@ -87,17 +103,12 @@ pub(crate) fn different(
             } else {
                 "is absent"
             };
-            return Some(format!("{what} {is}"));
+            return Some(Difference::new(format!("{what} {is}")));
         }
     };
     if got.size() != wanted.size() || got.kind() != wanted.kind() {
-        return Some(format!(
-            "{what} is {:?}{:?}, not {:?}{:?}",
-            got.kind(),
-            got.size(),
-            wanted.kind(),
-            wanted.size()
-        ));
+        let (is, not) = ((got.kind(), got.size()), (wanted.kind(), wanted.size()));
+        return Some(Difference::new(format!("{what} is {is:?}, not {not:?}")));
     }
     // `equal` says no where there are NaNs.
     if got.equal(&wanted) {
@@ -109,12 +120,19 @@ pub(crate) fn different(
     if left.any().int64_value(&[]) == 0 {
         return None;
     }
-    let kind = gpipe::tch::Kind::Double;
-    let apart = (got.to_kind(kind) - wanted.to_kind(kind)).abs().max();
-    let most = wanted.to_kind(kind).abs().max();
-    Some(format!(
-        "{what} differs by {:e} where the largest is {:e}",
-        apart.double_value(&[]),
-        most.double_value(&[])
-    ))
+    let double = |t: &Tensor| t.to_kind(Kind::Double);
+    let apart = (double(&got) - double(&wanted))
+        .abs()
+        .max()
+        .double_value(&[]);
+    let most = double(&wanted).abs().max().double_value(&[]);
+    let bound = if wanted.kind() == Kind::Double {
+        1e-11
+    } else {
+        1e-4
+    };
+    Some(Difference {
+        text: format!("{what} differs by {apart:e} where the largest is {most:e}"),
+        small: wanted.is_floating_point() && apart <= bound * (most + 1e-2),
+    })
 }

@@ -15,7 +15,7 @@
 //!   joined with what earlier steps left. Those of a tied parameter are added up for
 //!   each place of use, and these in the order of the layers.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 use anyhow::{Result, ensure};
@@ -26,7 +26,7 @@ use crate::layer::{Body, Pass, Plan, kind, plans};
 use crate::machine::skip;
 use crate::program::{After, Holds, Input, Loss, Program};
 use crate::record::{Gradients, Record, Step};
-use crate::ways::{Stash, apart, not_owned};
+use crate::ways::{Stash, apart, not_owned, share};
 
 /// How far parameters move.
 pub(crate) const RATE: f64 = -0.1;
@@ -74,6 +74,8 @@ impl Pass for Plain<'_> {
 pub(crate) struct Reference<'a> {
     program: &'a Program,
     layers: Vec<Body>,
+    /// Whether values left a layer that share memory.
+    shared: Cell<bool>,
     /// What each operation made, of the first micro-batch.
     pub(crate) notes: RefCell<Vec<String>>,
 }
@@ -83,8 +85,20 @@ impl<'a> Reference<'a> {
         Self {
             program,
             layers: built(&plans(program)),
+            shared: Cell::new(false),
             notes: RefCell::default(),
         }
+    }
+
+    /// Whether the order of the sums is not settled by what is documented: a change in
+    /// place of a value that has left its layer makes autograd put its way elsewhere.
+    /// Then the plain loop holds but for rounding.
+    pub(crate) fn is_loose(&self) -> bool {
+        let layers = || self.layers.iter().map(|body| &body.plan);
+        let ways = layers().any(|plan| plan.layer.outputs.len() > 1 || !plan.stashes.is_empty());
+        let mut ops = layers().flat_map(|plan| &plan.layer.ops);
+        let writes = self.program.loss == Loss::OutputsInPlace || ops.any(|op| op.is_in_place());
+        self.shared.get() || (ways && writes)
     }
 
     /// Everything that a pipeline is compared with. An error says that plain tch, too,
@@ -228,7 +242,9 @@ impl<'a> Reference<'a> {
                 notes,
             };
             pass.note(|| format!("layer {number}"));
-            values = not_owned(body.forward(values, &pass)?, body)?;
+            values = body.forward(values, &pass)?;
+            self.shared.set(self.shared.get() || share(&values));
+            values = not_owned(values, body)?;
             let stashed = pass.stashed.into_inner();
             if values.len() > 1 || !stashed.is_empty() {
                 values = apart(values)?;

@@ -1,5 +1,7 @@
 //! How values leave a layer in the plain loop.
 
+use std::ops::Range;
+
 use anyhow::Result;
 use gpipe::tch::{self, Tensor};
 
@@ -85,6 +87,21 @@ pub(crate) fn apart(values: Vec<Option<Tensor>>) -> Result<Vec<Option<Tensor>>> 
     let mut ways: Vec<_> = ways.collect::<Result<_, _>>()?;
     ways.reverse();
     Ok(ways)
+}
+
+/// Whether some of the values may share their memory.
+pub(crate) fn share(values: &[Option<Tensor>]) -> bool {
+    let memory = |value: &Tensor| {
+        let extents = value.size().into_iter().zip(value.stride());
+        let last: i64 = extents
+            .map(|(size, stride)| (size - 1).max(0) * stride)
+            .sum();
+        let begin = value.data_ptr() as usize;
+        begin..begin + (last as usize + 1) * value.kind().elt_size_in_bytes()
+    };
+    let all: Vec<_> = values.iter().flatten().map(memory).collect();
+    let overlap = |a: &Range<usize>, b: &Range<usize>| a.start < b.end && b.start < a.end;
+    (1..all.len()).any(|i| all[..i].iter().any(|other| overlap(other, &all[i])))
 }
 
 /// A layer's own tensors stay its own: where it gives one out, that is a copy.
