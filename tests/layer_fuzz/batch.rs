@@ -4,7 +4,7 @@ use anyhow::Result;
 use gpipe::tch::{Kind, Tensor};
 
 use crate::layer::{CPU, WIDTH, numbers};
-use crate::program::{Holds, How, Input, Loss, Program};
+use crate::program::{Holds, How, Loss, Program};
 
 /// A tensor of the caller: the memory it lies in, and how to find it there.
 #[derive(Debug)]
@@ -14,15 +14,25 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// One input, with the same numbers each time.
-    pub(crate) fn input(input: &Input, number: usize, samples: i64, kind: Kind) -> Self {
-        Self::new(input.how, samples, WIDTH, |shape| {
-            let values = numbers(shape, 1000 + number, kind);
-            match input.holds {
-                Holds::Floats => values,
-                Holds::Ids => (values * 10.0).to_kind(Kind::Int64),
-            }
-        })
+    /// The inputs, with the same numbers each time.
+    pub(crate) fn inputs(program: &Program) -> Vec<Self> {
+        let (batch, kind) = (&program.batch, crate::layer::kind(program));
+        let mut inputs: Vec<Self> = Vec::new();
+        for (number, input) in batch.inputs.iter().enumerate() {
+            let values = |shape: &[i64]| numbers(shape, 1000 + number, kind);
+            let given = match (input.holds, inputs.first()) {
+                (Holds::Again, Some(first)) => Self {
+                    base: first.base.shallow_clone(),
+                    how: first.how,
+                },
+                (Holds::Ids, _) => Self::new(input.how, batch.samples, WIDTH, |shape| {
+                    (values(shape) * 10.0).to_kind(Kind::Int64)
+                }),
+                _ => Self::new(input.how, batch.samples, WIDTH, values),
+            };
+            inputs.push(given);
+        }
+        inputs
     }
 
     /// The target.

@@ -8,7 +8,7 @@ use gpipe::tch::{self, Tensor};
 use gpipe::{Context, Layer, Loss as Weighted, Pipeline, Recompute, Sequential, Values, on_values};
 
 use crate::batch::{Given, loss};
-use crate::layer::{Body, CPU, Pass, Plan, kind, plans};
+use crate::layer::{Body, CPU, Pass, Plan, plans};
 use crate::machine::skip;
 use crate::program::{After, Program, Recomputing, Scheduled, Settings};
 use crate::record::{Record, Step, different};
@@ -188,11 +188,8 @@ fn built(program: &Program, plans: &[Plan]) -> Result<Pipeline> {
 pub(crate) fn record(program: &Program) -> Result<Record> {
     let plans = plans(program);
     let mut pipe = built(program, &plans)?;
-    let (batch, kind) = (&program.batch, kind(program));
-    let inputs = batch.inputs.iter().enumerate();
-    let inputs = inputs.map(|(number, input)| Given::input(input, number, batch.samples, kind));
     let caller = Caller {
-        inputs: inputs.collect(),
+        inputs: Given::inputs(program),
         target: Given::target(program),
     };
     let before = caller.bases();

@@ -45,6 +45,8 @@ pub(crate) struct Input {
 pub(crate) enum Holds {
     Floats,
     Ids,
+    /// The first tensor once more.
+    Again,
 }
 
 /// How a tensor of the caller lies in memory.
@@ -195,6 +197,12 @@ impl Op {
 }
 
 impl Program {
+    /// Whether any layer or the loss function writes to a value that was there before.
+    pub(crate) fn writes(&self) -> bool {
+        let mut ops = self.layers.iter().flat_map(|layer| &layer.ops);
+        self.loss == Loss::OutputsInPlace || ops.any(|op| op.is_in_place())
+    }
+
     /// The same model in one stage, with nothing recomputed.
     pub(crate) fn uncut(&self) -> Self {
         let mut program = self.clone();
@@ -294,7 +302,7 @@ pub(crate) fn programs() -> impl Strategy<Value = Program> {
 
 fn batches() -> impl Strategy<Value = Batch> {
     let more = (
-        select(vec![Holds::Floats, Holds::Ids]),
+        select(vec![Holds::Floats, Holds::Ids, Holds::Again]),
         hows(),
         prop::bool::weighted(0.3),
     );

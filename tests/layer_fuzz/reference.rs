@@ -22,7 +22,7 @@ use anyhow::{Result, ensure};
 use gpipe::tch::{self, Tensor};
 
 use crate::batch::{Given, loss};
-use crate::layer::{Body, Pass, Plan, kind, plans};
+use crate::layer::{Body, Pass, Plan, plans};
 use crate::machine::skip;
 use crate::program::{After, Holds, Input, Loss, Program};
 use crate::record::{Gradients, Record, Step};
@@ -96,14 +96,17 @@ impl<'a> Reference<'a> {
     pub(crate) fn is_loose(&self) -> bool {
         let layers = || self.layers.iter().map(|body| &body.plan);
         let ways = layers().any(|plan| plan.layer.outputs.len() > 1 || !plan.stashes.is_empty());
-        let mut ops = layers().flat_map(|plan| &plan.layer.ops);
-        let writes = self.program.loss == Loss::OutputsInPlace || ops.any(|op| op.is_in_place());
-        self.shared.get() || (ways && writes)
+        self.shared.get() || (ways && self.program.writes())
     }
 
     /// Everything that a pipeline is compared with. An error says that plain tch, too,
     /// cannot run the program.
     pub(crate) fn record(&self) -> Result<Record> {
+        let again = |input: &Input| input.holds == Holds::Again;
+        ensure!(
+            !self.program.writes() || !self.program.batch.inputs.iter().any(again),
+            "where one of two inputs that share memory is changed, nothing says what becomes of the other"
+        );
         let before = self.infer()?;
         let mut steps = Vec::new();
         let mut earlier: Option<Gradients> = None;
@@ -203,10 +206,9 @@ impl<'a> Reference<'a> {
 
     /// What the caller gives, made anew.
     fn inputs(&self) -> Vec<Entering> {
-        let (batch, kind) = (&self.program.batch, kind(self.program));
-        let inputs = batch.inputs.iter().enumerate();
-        let inputs = inputs.map(|(number, input)| {
-            let given = Given::input(input, number, batch.samples, kind);
+        let given = Given::inputs(self.program).into_iter();
+        let inputs = given.zip(&self.program.batch.inputs);
+        let inputs = inputs.map(|(given, input)| {
             if asks(input) {
                 let (leaf, whole) = given.leaf();
                 return Entering {
@@ -338,7 +340,7 @@ struct Entering {
 
 /// Whether an input asks for its gradient.
 pub(crate) fn asks(input: &Input) -> bool {
-    input.gradient && input.holds == Holds::Floats
+    input.gradient && input.holds != Holds::Ids
 }
 
 /// The name under which the user finds a layer's tensor.
