@@ -195,3 +195,15 @@ fn a_target_that_the_loss_function_writes_to() {
     program.loss = Loss::TargetInPlace;
     everywhere(&program);
 }
+
+/// Whether stashed values are written to was looked for in layers alone: what the loss
+/// function did to a popped value it did to the value that had been stashed, too.
+#[test]
+fn a_popped_value_that_the_loss_function_writes_to() {
+    let mut program = program(vec![
+        layer(&[Op::Linear(0), Op::Stash { name: 0, of: 0 }], &[0]),
+        layer(&[Op::Halve(0), Op::Pop { name: 0 }], &[0, 1, 2]),
+    ]);
+    program.loss = Loss::OutputsInPlace;
+    everywhere(&program);
+}
