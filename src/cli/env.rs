@@ -28,6 +28,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let object = json!({
             "gpipe": env!("CARGO_PKG_VERSION"),
             "libtorch": libtorch,
+            "mkl_cbwr": crate::torch::mkl_mode().map(|(mode, _)| mode),
             "cpu_cores": cores,
             "cpu_memory": room.map(|(_, total)| total),
             "cpu_memory_free": room.map(|(free, _)| free),
@@ -43,9 +44,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         format!(", {free} of {total} of memory free")
     });
     output::print(&format!(
-        "gpipe-rs  {}\nlibtorch  {libtorch}{}\ncpu       {cores} cores{room}\n{}",
+        "gpipe-rs  {}\nlibtorch  {libtorch}{}\n{}cpu       {cores} cores{room}\n{}",
         env!("CARGO_PKG_VERSION"),
         made_with(&cuda),
+        mkl(),
         devices(&cuda)
     ))
 }
@@ -55,6 +57,23 @@ fn made_with(cuda: &CudaReport) -> String {
     version.map_or(String::new(), |version| {
         format!(", made with CUDA {version}")
     })
+}
+
+fn mkl() -> String {
+    let Some((mode, told)) = crate::torch::mkl_mode() else {
+        return String::new();
+    };
+    let by = if told {
+        ", as the environment says"
+    } else {
+        ""
+    };
+    let means = if mode == "OFF" {
+        "the last bits depend on where numbers lie in memory"
+    } else {
+        "the same bits wherever numbers lie in memory"
+    };
+    format!("mkl       MKL_CBWR={mode}{by}: {means}\n")
 }
 
 fn devices(cuda: &CudaReport) -> String {

@@ -89,6 +89,23 @@ pub fn libtorch_version() -> String {
     ffi::version()
 }
 
+/// What `MKL_CBWR` would be called that MKL runs with, and whether the environment says
+/// so; none where libtorch has no MKL.
+pub(crate) fn mkl_mode() -> Option<(String, bool)> {
+    const STRICT: i32 = 0x1_0000;
+    let (mode, told) = ffi::mkl_mode()?;
+    let branch = match mode & !STRICT {
+        0 | 1 => "OFF".to_owned(),
+        2 => "AUTO".to_owned(),
+        3 => "COMPATIBLE".to_owned(),
+        10 => "AVX2".to_owned(),
+        12 => "AVX512".to_owned(),
+        other => format!("branch {other}"),
+    };
+    let strict = if mode & STRICT == 0 { "" } else { ",STRICT" };
+    Some((format!("{branch}{strict}"), told))
+}
+
 /// Intra-op threads of the calling thread.
 ///
 /// # Errors

@@ -202,6 +202,31 @@ fn env_says_what_is_there() {
     );
 }
 
+#[test]
+fn env_says_how_mkl_rounds_and_heeds_the_environment() {
+    let mode = |own: Option<&str>, json: bool| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
+        command.arg("env").env_remove("MKL_CBWR");
+        command.args(json.then_some("--json"));
+        command.envs(own.map(|own| ("MKL_CBWR", own)));
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let named = |own| -> Value {
+        let env: Value = serde_json::from_str(&mode(own, true)).unwrap();
+        env["mkl_cbwr"].clone()
+    };
+    assert_eq!(named(None), "AUTO");
+    assert_eq!(named(Some("")), "AUTO");
+    assert_eq!(named(Some("COMPATIBLE")), "COMPATIBLE");
+    assert_eq!(named(Some("AUTO,STRICT")), "AUTO,STRICT");
+    let (own, told) = (mode(None, false), mode(Some("COMPATIBLE"), false));
+    assert!(own.contains("MKL_CBWR=AUTO: the same bits"), "{own}");
+    assert!(
+        told.contains("MKL_CBWR=COMPATIBLE, as the environment says"),
+        "{told}"
+    );
+}
+
 /// Printing to a reader that has gone away used to end in a panic.
 #[test]
 fn a_closed_standard_output_is_no_panic() {

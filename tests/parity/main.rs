@@ -11,7 +11,9 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss)]
 
+mod alignment;
 mod case;
+mod operators;
 #[path = "../support/mod.rs"]
 mod support;
 

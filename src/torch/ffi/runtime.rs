@@ -10,6 +10,7 @@ use crate::torch::error::TorchError;
 
 unsafe extern "C" {
     fn gp_version() -> *const c_char;
+    fn gp_mkl_mode(told: *mut c_int) -> c_int;
     fn gp_set_threads(count: c_int) -> c_int;
     fn gp_keep_memory();
     fn gp_threads(out: *mut c_int) -> c_int;
@@ -27,6 +28,15 @@ pub(crate) fn version() -> String {
     unsafe { CStr::from_ptr(gp_version()) }
         .to_string_lossy()
         .into_owned()
+}
+
+/// MKL's mode of conditional numerical reproducibility, and whether the environment set
+/// it; none where libtorch has no MKL.
+pub(crate) fn mkl_mode() -> Option<(c_int, bool)> {
+    let mut told = 0;
+    // SAFETY: `told` lives through the call.
+    let mode = unsafe { gp_mkl_mode(&raw mut told) };
+    (mode >= 0).then_some((mode, told != 0))
 }
 
 /// Sets the intra-op threads of the calling thread.

@@ -13,6 +13,35 @@
 #endif
 #include <stdlib.h>
 
+// MKL's switch for the same bits wherever operands lie; weak, since a libtorch may be
+// made without MKL.
+extern "C" int mkl_serv_cbwr_set(int mode) __attribute__((weak));
+extern "C" int mkl_serv_cbwr_get(int which) __attribute__((weak));
+
+namespace {
+
+constexpr int kCbwrAuto = 2;
+constexpr int kCbwrAll = ~0;
+
+// Whether the environment names a mode for MKL.
+bool told_mkl() {
+  const char* own = getenv("MKL_CBWR");
+  return own != nullptr && *own != '\0';
+}
+
+// Unless told otherwise, MKL chooses kernels by the operands' addresses modulo 64, so
+// that a product of a slice may round differently from that of its copy. It reads the
+// mode once, when it is first used, and a user may call libtorch before anything of
+// this library: hence at load time. It is in this file because every other one needs
+// `last_error`, and so the linker keeps it.
+__attribute__((constructor)) void have_mkl_ignore_addresses() {
+  if (mkl_serv_cbwr_set != nullptr && !told_mkl()) {
+    mkl_serv_cbwr_set(kCbwrAuto);
+  }
+}
+
+}  // namespace
+
 std::string& gpipe::last_error() {
   static thread_local std::string message;
   return message;
@@ -22,6 +51,13 @@ std::string& gpipe::last_error() {
 GP_API const char* gp_error() { return gpipe::last_error().c_str(); }
 
 GP_API const char* gp_version() { return TORCH_VERSION; }
+
+// MKL's mode of conditional numerical reproducibility, -1 where there is no MKL; whether
+// the environment has set it.
+GP_API int gp_mkl_mode(int* told) {
+  *told = told_mkl() ? 1 : 0;
+  return mkl_serv_cbwr_get == nullptr ? -1 : mkl_serv_cbwr_get(kCbwrAll);
+}
 
 // Intra-op threads of the calling thread. A thread's first use of libtorch sets
 // it to whatever any thread has set last; reading the number is such a use, and
