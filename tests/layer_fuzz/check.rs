@@ -13,7 +13,8 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use crate::piped::{self, Fitted};
-use crate::program::{Program, programs};
+use crate::program::Program;
+use crate::random::programs;
 use crate::record::{Difference, Record, differences};
 use crate::reference::Reference;
 

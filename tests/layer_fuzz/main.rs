@@ -14,14 +14,17 @@
 
 mod batch;
 mod check;
+mod effects;
 mod layer;
 mod machine;
 mod piped;
 mod program;
+mod random;
 mod record;
 mod reference;
 mod regressions;
 mod schedule;
+mod sums;
 mod ways;
 
 /// So many programs belong to the suite.

@@ -26,6 +26,7 @@ use crate::layer::{Body, Pass, Plan, plans};
 use crate::machine::skip;
 use crate::program::{After, Holds, Input, Loss, Program};
 use crate::record::{Gradients, Record, Step};
+use crate::sums::{added, copied, joined, taken};
 use crate::ways::{Stash, apart, not_owned, share};
 
 /// How far parameters move.
@@ -351,35 +352,6 @@ pub(crate) fn full_name(plan: &Plan, own: &str) -> String {
     }
 }
 
-/// A parameter's gradient, which it has no longer.
-fn taken(parameter: &Tensor) -> Option<Tensor> {
-    let gradient = parameter.grad();
-    if !gradient.defined() {
-        return None;
-    }
-    let own = gradient.copy();
-    let mut parameter = parameter.shallow_clone();
-    parameter.zero_grad();
-    Some(own)
-}
-
-/// Parts joined along dimension 0, a value that is absent in any part absent; `None`
-/// where some cannot be.
-fn joined(parts: Vec<Vec<Option<Tensor>>>) -> Option<Vec<Option<Tensor>>> {
-    let width = parts.first().map_or(0, Vec::len);
-    let columns = (0..width).map(|column| {
-        let values: Option<Vec<_>> = parts.iter().map(|part| part[column].as_ref()).collect();
-        let Some(values) = values else {
-            return Some(None);
-        };
-        if values.len() == 1 {
-            return Some(Some(values[0].copy()));
-        }
-        Tensor::f_cat(&values, 0).ok().map(Some)
-    });
-    columns.collect()
-}
-
 /// The layers with their tensors. A replica of a tied weight is another leaf with the
 /// same memory, so that each place of use has a gradient of its own.
 fn built(plans: &[Plan]) -> Vec<Body> {
@@ -400,25 +372,6 @@ fn built(plans: &[Plan]) -> Vec<Body> {
         }));
     }
     bodies
-}
-
-/// What earlier steps left, and on top of it what a step gives.
-fn added(earlier: Gradients, step: Gradients) -> Result<Gradients> {
-    let pairs = earlier.into_iter().zip(step);
-    let sums = pairs.map(|((name, before), (_, new))| {
-        let sum = match (before, new) {
-            (Some(before), Some(new)) => Some(before.f_add(&new)?),
-            (before, new) => before.or(new),
-        };
-        Ok((name, sum))
-    });
-    sums.collect()
-}
-
-fn copied(gradients: &Gradients) -> Gradients {
-    let copy =
-        |(name, value): &(String, Option<Tensor>)| (name.clone(), value.as_ref().map(Tensor::copy));
-    gradients.iter().map(copy).collect()
 }
 
 /// Sizes of micro-batches: as even as possible, the larger ones first.
