@@ -12,6 +12,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss)]
 
 mod alignment;
+mod buffers;
 mod case;
 mod operators;
 #[path = "../support/mod.rs"]
@@ -42,7 +43,7 @@ const EVERY: usize = 5;
 const TOLD: usize = 20;
 
 /// For telling a model that was not asked for from a slip.
-const MODELS: [&str; 8] = [
+const MODELS: [&str; 9] = [
     "mlp",
     "convnet",
     "transformer",
@@ -51,6 +52,7 @@ const MODELS: [&str; 8] = [
     "recurrent",
     "multi-output",
     "tied",
+    "moving buffers",
 ];
 
 #[derive(Default)]
@@ -314,6 +316,13 @@ fn weights_used_more_than_once() {
 #[test]
 fn nodes_with_several_outputs() {
     suite(models::multi_output());
+}
+
+/// A second run found its buffers as later micro-batches had left them: spectral norm and
+/// subtracted running means had wrong gradients, and nobody said so.
+#[test]
+fn buffers_that_a_forward_reads_and_moves() {
+    suite(models::moving());
 }
 
 #[test]

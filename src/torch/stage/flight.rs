@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use tch::Tensor;
 
+use super::buffers::Before;
 use super::graphs::Slot;
 use super::stow::{Saved, Stowed};
 use crate::torch::error::TorchError;
@@ -44,6 +45,8 @@ pub(super) struct Inputs {
     pub(super) main: Values,
     /// By skip.
     pub(super) skips: Vec<(usize, Option<Tensor>)>,
+    /// What its layers find in buffers that move, where they are to run once more.
+    pub(super) before: Before,
 }
 
 impl Inputs {
@@ -69,6 +72,7 @@ impl Inputs {
                 .iter()
                 .map(|(skip, value)| Ok((*skip, one(value.as_ref())?)))
                 .collect::<Result<_, TorchError>>()?,
+            before: Before::new(),
         })
     }
 }

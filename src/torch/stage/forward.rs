@@ -6,7 +6,7 @@ use tch::Tensor;
 use super::flight::{Flight, Held, Inputs, Live, Transit};
 use super::gradients::finite;
 use super::graphs::Start;
-use super::run::{add_roots, restore};
+use super::run::add_roots;
 use super::segment::Which;
 use super::watched::{changed, watch};
 use super::{Running, TorchStage};
@@ -48,8 +48,11 @@ impl TorchStage {
         let mut flight = Flight::default();
         for number in 0..self.segments.len() {
             let held;
-            let inputs = self.segments[number].take_inputs(values, &mut transit);
+            let mut inputs = self.segments[number].take_inputs(values, &mut transit);
             let redo = redo && self.segments[number].recompute;
+            if redo {
+                inputs.before = self.before(&self.segments[number].layers)?;
+            }
             // Where it will run again, the graph is made and dropped: libtorch chooses
             // kernels by whether a tensor requires a gradient (`matmul` folds batches
             // by it), so that a run without one may differ in the last bits.
@@ -151,16 +154,17 @@ impl TorchStage {
     }
 
     /// Makes the graph of a segment that kept its inputs: the forward once more,
-    /// without its effects on buffers.
+    /// with what that found in its buffers, and without effects on them.
     pub(super) fn recompute(
         &mut self,
         number: usize,
         inputs: &Inputs,
         pass: Pass<'_>,
     ) -> anyhow::Result<Live> {
-        let buffers = self.save_buffers(&self.segments[number].layers);
-        let passed = self.run_segment(Which::Segment(number), inputs, true, pass)?;
-        restore(&buffers)?;
+        let layers = self.segments[number].layers.clone();
+        let passed = self.as_before(&layers, &inputs.before, |stage| {
+            stage.run_segment(Which::Segment(number), inputs, true, pass)
+        })?;
         let Some(mut live) = passed.live else {
             anyhow::bail!("a segment was run without its graph");
         };

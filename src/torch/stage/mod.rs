@@ -10,6 +10,7 @@
 //! which brings its own gradient: the micro-batch's share of the mini-batch.
 
 mod backward;
+mod buffers;
 mod flight;
 mod forward;
 mod gradients;
@@ -42,6 +43,7 @@ use super::step::{Mode, StepSettings};
 use super::streams::{Lane, Parcel, Route};
 use super::values::Values;
 use crate::engine::Stage;
+use buffers::Moves;
 use flight::{Flight, Half};
 pub use graphs::GraphUse;
 pub(crate) use graphs::Graphing;
@@ -100,8 +102,9 @@ pub(crate) struct TorchStage {
     /// Parameters that stand for one of another layer: further places of its use.
     replicas: Vec<(String, Tensor)>,
     buffers: Vec<(String, Tensor)>,
-    /// Handles to the same, by layer.
-    layer_buffers: Vec<Vec<Tensor>>,
+    /// Where those of each layer are.
+    layer_buffers: Vec<Range<usize>>,
+    moves: Moves,
     flights: HashMap<MicroId, Flight>,
     /// The micro-batch whose backward the device does directly after its forward.
     directly: Option<MicroId>,
@@ -150,11 +153,7 @@ impl TorchStage {
         drop(charged);
         let parameters = layers.iter().flat_map(BuiltLayer::parameters).collect();
         let by_layer: Vec<_> = layers.iter().map(BuiltLayer::buffers).collect();
-        let handle = |(_, buffer): &(String, Tensor)| buffer.shallow_clone();
-        let layer_buffers = by_layer
-            .iter()
-            .map(|buffers| buffers.iter().map(handle).collect())
-            .collect();
+        let layer_buffers = buffers::places(by_layer.iter().map(Vec::len));
         let stage = Self {
             device: spec.device,
             lane: Rc::clone(lane),
@@ -175,6 +174,7 @@ impl TorchStage {
             replicas: Vec::new(),
             buffers: by_layer.into_iter().flatten().collect(),
             layer_buffers,
+            moves: Moves::default(),
             flights: HashMap::new(),
             directly: None,
             settings: None,
@@ -315,7 +315,7 @@ impl Stage for TorchStage {
         self.saved_buffers.clear();
         if matches!(step.mode, Mode::Train { .. }) {
             self.set_aside()?;
-            self.saved_buffers = self.buffers.iter().map(|(_, b)| b.copy()).collect();
+            self.save_all_buffers()?;
             self.begin_graphs()?;
         }
         if let Some(ledger) = &mut self.ledger {

@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use tch::Tensor;
 
+use super::buffers::restore;
 use super::flight::{Inputs, Live, Transit};
 use super::forward::Pass;
 use super::gradients::finite;
@@ -87,7 +88,9 @@ impl TorchStage {
         graph: bool,
         pass: Pass<'_>,
     ) -> anyhow::Result<Passed> {
-        let buffers = self.save_buffers(&self.segment(which).layers);
+        let layers = self.segment(which).layers.clone();
+        let buffers = self.save_buffers(&layers);
+        let changes = self.changes_of(&layers)?;
         let mut writes = Writes {
             inputs: true,
             ..Writes::default()
@@ -101,6 +104,7 @@ impl TorchStage {
             if done.harm == Writes::default() {
                 let inputs = done.wrote.inputs;
                 self.segment_mut(which).writes = Some(Writes { inputs, ..writes });
+                self.note_moves(&layers, &changes, &buffers)?;
                 return Ok(done.passed);
             }
             writes = writes.and(done.wrote);
@@ -331,14 +335,6 @@ impl TorchStage {
             Which::Whole => &mut self.whole,
         }
     }
-
-    /// The buffers of some layers, and copies of what they hold.
-    pub(super) fn save_buffers(&self, layers: &Range<usize>) -> Vec<(Tensor, Tensor)> {
-        let buffers = self.layer_buffers[layers.clone()].iter().flatten();
-        buffers
-            .map(|buffer| (buffer.data(), buffer.copy()))
-            .collect()
-    }
 }
 
 /// A layer's outputs, each on a way of its own where there are other ways.
@@ -364,16 +360,6 @@ struct Run<'a> {
     transit: &'a mut Transit,
     stashed: &'a mut Watched,
     copy_stashes: bool,
-}
-
-/// Puts saved values back, past autograd's eyes: graphs may have saved these tensors.
-pub(super) fn restore(saved: &[(Tensor, Tensor)]) -> Result<(), TorchError> {
-    tch::no_grad(|| {
-        saved
-            .iter()
-            .try_for_each(|(tensor, before)| tensor.shallow_clone().f_copy_(before).map(drop))
-    })?;
-    Ok(())
 }
 
 /// Makes a graph's outputs its roots.

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use super::buffers::Before;
 use super::flight::{Inputs, Transit};
 use crate::torch::recompute::Recompute;
 use crate::torch::skips::Skip;
@@ -75,6 +76,7 @@ impl Segment {
             skips: skips
                 .map(|skip| (*skip, transit.remove(skip).flatten()))
                 .collect(),
+            before: Before::new(),
         }
     }
 }

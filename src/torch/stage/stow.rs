@@ -9,6 +9,7 @@ use gpipe_partitioner::{Action, Kind, MicroId};
 use tch::Tensor;
 
 use super::TorchStage;
+use super::buffers::Before;
 use super::flight::{Flight, Held, Inputs, Live};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{Shelf, ShelfScope};
@@ -22,6 +23,8 @@ pub(super) struct Stowed<T> {
     /// The main values, then one a skip.
     values: T,
     skips: Vec<usize>,
+    /// Stays: buffers that move are small.
+    before: Before,
 }
 
 /// What autograd has saved in a segment's forward.
@@ -59,6 +62,7 @@ impl TorchStage {
         Ok(Held::Stowed(Stowed {
             values: away.collect(),
             skips,
+            before: inputs.before,
         }))
     }
 
@@ -67,12 +71,17 @@ impl TorchStage {
         Ok(Stowed {
             values: self.lane.bring_back(stowed.values)?,
             skips: stowed.skips,
+            before: stowed.before,
         })
     }
 
     /// What a segment recomputes from; none where it does not.
     pub(super) fn inputs(&self, held: Held) -> Result<Result<Inputs, Live>, TorchError> {
-        let Stowed { values, skips } = match held {
+        let Stowed {
+            values,
+            skips,
+            before,
+        } = match held {
             Held::Live(live) => return Ok(Err(live)),
             Held::Inputs(inputs) => return Ok(Ok(inputs)),
             Held::Stowed(stowed) => self.fetch(stowed)?,
@@ -85,6 +94,7 @@ impl TorchStage {
         Ok(Ok(Inputs {
             main: values.into_iter().collect(),
             skips: skips.into_iter().zip(skipping).collect(),
+            before,
         }))
     }
 

@@ -3,12 +3,15 @@
 #![allow(unused_imports, reason = "every test binary uses its own part of this")]
 
 mod images;
+mod moving;
 mod outputs;
 mod recurrent;
 mod tied;
 mod transformer;
 
 pub(crate) use images::{convnet, unet};
+#[allow(unused_imports, reason = "likewise")]
+pub(crate) use moving::moving;
 #[allow(unused_imports, reason = "likewise")]
 pub(crate) use outputs::multi_output;
 #[allow(unused_imports, reason = "likewise")]

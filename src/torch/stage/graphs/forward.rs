@@ -9,9 +9,10 @@ use super::like::{fresh_or_none, once};
 use super::slot::{Part, Shape, Slot, copies, fill_all};
 use crate::torch::error::TorchError;
 use crate::torch::stage::TorchStage;
+use crate::torch::stage::buffers::{Before, restore};
 use crate::torch::stage::flight::{Half, Inputs, Live};
 use crate::torch::stage::forward::Pass;
-use crate::torch::stage::run::{Passed, add_roots, restore};
+use crate::torch::stage::run::{Passed, add_roots};
 use crate::torch::stage::segment::Which;
 use crate::torch::values::hand_over;
 
@@ -78,12 +79,14 @@ impl TorchStage {
         shape: Shape,
         pass: Pass<'_>,
     ) -> anyhow::Result<Box<Slot>> {
-        let inputs = inputs.fresh()?;
+        let mut inputs = inputs.fresh()?;
         let pool = self.lane.pool()?;
         let lane = Rc::clone(&self.lane);
         let writes = self.segments[SEGMENT].writes;
         let buffers = self.saved_for_rehearsal();
+        // Should the backward need another run, that finds what was in the buffers.
         let captured = lane.capture(pool, || {
+            inputs.before = self.before(&self.segments[SEGMENT].layers)?;
             self.run_segment(Which::Segment(SEGMENT), &inputs, true, pass)
         });
         restore(&buffers)?;
@@ -156,6 +159,7 @@ impl TorchStage {
 
     /// Where there is no device that could replay: does what the graph holds.
     fn rehearse_forward(&mut self, slot: &mut Slot, pass: Pass<'_>) -> anyhow::Result<()> {
+        slot.inputs.before = self.before(&self.segments[SEGMENT].layers)?;
         let passed = self.run_segment(Which::Segment(SEGMENT), &slot.inputs, true, pass)?;
         fill_all(slot.outputs.iter(), passed.outputs.iter())?;
         fill_all(
@@ -172,9 +176,11 @@ impl TorchStage {
         if let Some(live) = slot.live.take() {
             return Ok(live);
         }
-        let buffers = self.saved_for_rehearsal();
-        let passed = self.run_segment(Which::Segment(SEGMENT), &slot.inputs, true, pass)?;
-        restore(&buffers)?;
+        let layers = self.segments[SEGMENT].layers.clone();
+        let inputs = &slot.inputs;
+        let passed = self.as_before(&layers, &inputs.before, |stage| {
+            stage.run_segment(Which::Segment(SEGMENT), inputs, true, pass)
+        })?;
         rooted(passed)
     }
 
@@ -198,6 +204,7 @@ impl Inputs {
                 .map(fresh_or_none)
                 .collect::<Result<_, _>>()?,
             skips: copies(&self.skips)?,
+            before: Before::new(),
         })
     }
 
