@@ -115,7 +115,8 @@ impl Context {
 
     /// Whether this forward pass repeats an earlier one, whose activations were not
     /// kept: random numbers are the same, and what counts forward passes must not
-    /// count it again. Changes that it makes to buffers are undone.
+    /// count it again. The buffers hold what the earlier pass found, and changes to
+    /// them are undone.
     pub fn recomputing(&self) -> bool {
         self.recomputing
     }

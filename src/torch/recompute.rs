@@ -11,7 +11,9 @@ use gpipe_partitioner::MicroId;
 /// al. 2019).
 ///
 /// It trades time for memory and never changes a number: a recomputed forward has
-/// the same random masks, and changes that it makes to buffers do not count.
+/// the same random masks, finds in the layers' buffers what the first one found, and
+/// changes that it makes to them do not count. What of these moves is kept for each
+/// micro-batch between the two.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recompute {

@@ -8,12 +8,19 @@ use gpipe::tch::Tensor;
 
 use crate::setup::{Pair, Setup, WARM_UP};
 use crate::support::everywhere::failing_at;
-use crate::support::{batch, cross_entropy, models, single_threaded};
+use crate::support::models::{self, Model};
+use crate::support::{batch, cross_entropy, single_threaded};
 
 #[test]
 fn a_capture_that_is_refused_leaves_a_stage_that_goes_on() {
+    // The second: what a backward without its graph runs once more must find the buffers
+    // of its micro-batch.
+    refused_captures(&models::unet());
+    refused_captures(&models::moving());
+}
+
+fn refused_captures(model: &Model) {
     single_threaded();
-    let model = models::unet();
     for schedule in [ScheduleKind::OneFOneB, ScheduleKind::ZbH1] {
         let setup = Setup {
             stages: 2,
@@ -23,7 +30,7 @@ fn a_capture_that_is_refused_leaves_a_stage_that_goes_on() {
         // One stage's captures come one after the other, so that forwards, backwards and
         // weight passes are among them.
         for number in 0..8 {
-            let case = format!("{schedule}, capture {number}");
+            let case = format!("{} {schedule}, capture {number}", model.name);
             let mut pair = Pair::new(&setup, || setup.builder(model.sequential()));
             pair.recorder.refuse_capture(number);
             let batch = (model.batch)(8);

@@ -53,12 +53,14 @@ fn every_schedule_has_the_same_bits() {
 
 #[test]
 fn every_kind_of_edge_has_the_same_bits() {
-    // Skips that cross stages, several outputs, tied parameters, attention.
+    // Skips that cross stages, several outputs, tied parameters, attention, and layers that
+    // read what the micro-batches before have left in their buffers.
     for model in [
         models::unet(),
         models::multi_output(),
         models::tied(),
         models::transformer(0.0),
+        models::moving(),
     ] {
         for (stages, schedule) in [(3, ScheduleKind::OneFOneB), (2, ScheduleKind::ZbH1)] {
             let setup = Setup {

@@ -27,7 +27,12 @@ fn same(one: &Numbers, other: &Numbers, case: &str) {
 
 #[test]
 fn no_number_changes_and_copies_are_waited_for() {
-    for model in [models::mlp(), models::unet(), models::transformer(0.2)] {
+    for model in [
+        models::mlp(),
+        models::unet(),
+        models::transformer(0.2),
+        models::moving(),
+    ] {
         let by_layer = (0..model.parts.len()).map(|layer| layer % 2 == 0).collect();
         let recomputes = [
             Recompute::Always,
