@@ -16,6 +16,7 @@ mod shim {
 
     const FOLDER: &str = "src/torch/shim";
     const SOURCES: &[&str] = &[
+        "aliases.cpp",
         "autocast.cpp",
         "cuda_graphs.cpp",
         "driver.cpp",

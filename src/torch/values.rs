@@ -3,6 +3,7 @@
 use tch::Tensor;
 
 use super::error::TorchError;
+use super::ffi;
 
 /// One or several tensors, some of them possibly absent, in a fixed order.
 ///
@@ -89,6 +90,44 @@ impl Values {
             .into_iter()
             .map(|value| value.map(&mut f).transpose())
             .collect()
+    }
+}
+
+impl Values {
+    /// Brings values into other memory: those that share memory at once, as one tensor that
+    /// holds it, so that they share it there.
+    pub(crate) fn try_move<E: From<TorchError>>(
+        self,
+        mut f: impl FnMut(Tensor) -> Result<Tensor, E>,
+    ) -> Result<Self, E> {
+        let Some(first) = ffi::aliases(self.iter())? else {
+            return self.try_map(f);
+        };
+        let mut moved: Vec<Option<Tensor>> = self.0.iter().map(|_| None).collect();
+        for (index, value) in self.iter().enumerate() {
+            let Some(value) = value.filter(|_| first[index] == index) else {
+                continue;
+            };
+            let of_group = |other: &usize| first[*other] == index;
+            let group: Vec<usize> = (0..first.len()).filter(of_group).collect();
+            if group.len() == 1 {
+                moved[index] = Some(f(value.shallow_clone())?);
+                continue;
+            }
+            let members = group.iter().filter_map(|member| self.get(*member));
+            let members: Vec<Tensor> = members.map(Tensor::shallow_clone).collect();
+            let carrier = ffi::carrier(&members)?;
+            let there = f(hand_over(&carrier)?)?;
+            for (member, part) in group.iter().zip(ffi::parts(&there, &carrier, &members)?) {
+                moved[*member] = part;
+            }
+        }
+        Ok(Self(moved))
+    }
+
+    /// Whether some of them share memory.
+    pub(crate) fn share_memory(&self) -> Result<bool, TorchError> {
+        Ok(ffi::aliases(self.iter())?.is_some())
     }
 }
 

@@ -6,7 +6,7 @@ use gpipe::tch::{Tensor, nn};
 use gpipe::{Context, Layer, NonFinite, Pipeline, PipelineBuilder, Recompute, Sequential, Values};
 
 use crate::setup::{Pair, Setup, WARM_UP};
-use crate::support::everywhere::{plain_linear, with_linear};
+use crate::support::everywhere::{Closure, plain_linear, with_linear};
 use crate::support::{batch, cpus, cross_entropy, models, single_threaded};
 
 const SETUP: Setup = Setup {
@@ -124,6 +124,41 @@ fn a_loss_that_writes_to_the_outputs_keeps_the_last_stage_without() {
     let uses = pair.finish("in place");
     assert_eq!(uses[0].eager, None);
     assert!(uses[1].eager.as_ref().unwrap().contains("loss function"));
+}
+
+/// A slot has memory of its own for each value.
+#[test]
+fn values_that_share_memory_keep_both_their_stages_without() {
+    let layer = |body: fn(Values, &nn::Linear) -> Values| {
+        move |path: &nn::Path<'_>| {
+            let linear = nn::linear(path, 8, 8, nn::LinearConfig::default());
+            Closure(move |x: Values, _: &Context| Ok(body(x, &linear)))
+        }
+    };
+    let build = || {
+        let model = Sequential::new()
+            .layer(
+                "twice",
+                layer(|x, linear| {
+                    let x = x.into_one().unwrap().apply(linear);
+                    vec![x.shallow_clone(), x].into()
+                }),
+            )
+            .layer(
+                "write",
+                layer(|x, linear| {
+                    let (mut a, b) = (x.get(0).unwrap().shallow_clone(), x.get(1).unwrap());
+                    let _ = a.g_mul_scalar_(2.0);
+                    (a + b.apply(linear)).into()
+                }),
+            );
+        SETUP.builder(model).balance(&[1, 1])
+    };
+    let reasons = reasons(build);
+    for (reason, part) in reasons.iter().zip(["outputs", "inputs"]) {
+        let words = format!("its {part} share memory");
+        assert!(reason.as_ref().unwrap().contains(&words), "{reasons:?}");
+    }
 }
 
 #[test]

@@ -2,6 +2,8 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used)]
 
+mod aliases;
+mod owned;
 mod plain;
 mod slices;
 #[path = "../support/mod.rs"]

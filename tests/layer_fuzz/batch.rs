@@ -59,12 +59,7 @@ impl Given {
 
     /// The tensor that the caller gives.
     pub(crate) fn tensor(&self) -> Tensor {
-        self.of(&self.base)
-    }
-
-    /// The tensor where it lies in memory of this size.
-    fn of(&self, base: &Tensor) -> Tensor {
-        let size = base.size();
+        let (base, size) = (&self.base, self.base.size());
         match self.how {
             How::Own => base.shallow_clone(),
             How::Rows => base.narrow(0, 1, size[0] - 3),
@@ -72,27 +67,6 @@ impl Given {
             How::Transposed => base.tr(),
             How::Expanded => base.expand([size[0], 3], false),
         }
-    }
-
-    /// A leaf of autograd, and the tensor made from it, with the same strides, which may
-    /// be changed in place. An expanded one cannot be, and is the leaf.
-    pub(crate) fn leaf(&self) -> (Tensor, Tensor) {
-        if self.how == How::Expanded {
-            let leaf = self.tensor().set_requires_grad(true);
-            return (leaf.shallow_clone(), leaf);
-        }
-        let leaf = self.base.detach().set_requires_grad(true);
-        let whole = self.of(&leaf.copy());
-        (leaf, whole)
-    }
-
-    /// The gradient of the tensor, where the leaf has one.
-    pub(crate) fn gradient(&self, leaf: &Tensor) -> Option<Tensor> {
-        let gradient = leaf.grad();
-        if !gradient.defined() || self.how == How::Expanded {
-            return gradient.defined().then_some(gradient);
-        }
-        Some(self.of(&gradient))
     }
 }
 

@@ -27,7 +27,7 @@ use crate::machine::skip;
 use crate::program::{After, Holds, Input, Loss, Program};
 use crate::record::{Gradients, Record, Step};
 use crate::sums::{added, copied, joined, taken};
-use crate::ways::{Stash, apart, not_owned, share};
+use crate::ways::{Stash, apart, not_owned, share, snapshot};
 
 /// How far parameters move.
 pub(crate) const RATE: f64 = -0.1;
@@ -155,9 +155,8 @@ impl<'a> Reference<'a> {
         let mut parts = Vec::new();
         let mut start = 0;
         for (micro, &size) in sizes(self.program).iter().enumerate() {
-            let inputs = self.inputs().into_iter();
-            let inputs = inputs.map(|input| Some(input.whole.narrow(0, start, size)));
-            parts.push(self.forward(inputs.collect(), micro, false, None)?);
+            let inputs = parts_of(&self.inputs(), start, size)?;
+            parts.push(self.forward(inputs, micro, false, None)?);
             start += size;
         }
         self.unchanged(&values)?;
@@ -170,9 +169,9 @@ impl<'a> Reference<'a> {
         let mut start = 0;
         for (micro, &size) in sizes(self.program).iter().enumerate() {
             let inputs = self.inputs();
-            let parts = inputs.iter().map(|i| Some(i.whole.narrow(0, start, size)));
+            let parts = parts_of(&inputs, start, size)?;
             let notes = (first && micro == 0).then_some(&self.notes);
-            let outputs = self.forward(parts.collect(), micro, true, notes)?;
+            let outputs = self.forward(parts, micro, true, notes)?;
             let target = Given::target(self.program).tensor().narrow(0, start, size);
             let (value, weight) = loss(self.program.loss, &outputs, &target)?;
             let share = size as f64 / self.program.batch.samples as f64;
@@ -181,8 +180,8 @@ impl<'a> Reference<'a> {
             losses.push(value.double_value(&[]));
             weights.push(counts);
             let own = inputs.iter().map(|input| {
-                let gradient = input.given.gradient(input.leaf.as_ref()?)?;
-                Some(gradient.narrow(0, start, size))
+                let gradient = input.grad();
+                gradient.defined().then(|| gradient.narrow(0, start, size))
             });
             gradients.push(own.collect());
             start += size;
@@ -206,23 +205,15 @@ impl<'a> Reference<'a> {
     }
 
     /// What the caller gives, made anew.
-    fn inputs(&self) -> Vec<Entering> {
+    fn inputs(&self) -> Vec<Tensor> {
         let given = Given::inputs(self.program).into_iter();
         let inputs = given.zip(&self.program.batch.inputs);
         let inputs = inputs.map(|(given, input)| {
+            let tensor = given.tensor();
             if asks(input) {
-                let (leaf, whole) = given.leaf();
-                return Entering {
-                    given,
-                    leaf: Some(leaf),
-                    whole,
-                };
+                return tensor.set_requires_grad(true);
             }
-            Entering {
-                whole: given.tensor(),
-                leaf: None,
-                given,
-            }
+            tensor
         });
         inputs.collect()
     }
@@ -332,11 +323,21 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// An input as a micro-batch finds it.
-struct Entering {
-    given: Given,
-    leaf: Option<Tensor>,
-    whole: Tensor,
+/// A micro-batch's part of the inputs, in memory of its own: no view, so that autograd
+/// goes back through a change in place of it as through one of what a stage receives.
+/// Elements of a leaf that lie on each other have gradients of their own, though, and
+/// autograd lets nobody change them.
+fn parts_of(inputs: &[Tensor], start: i64, size: i64) -> Result<Vec<Option<Tensor>>> {
+    let part = |input: &Tensor| {
+        let part = input.f_narrow(0, start, size)?;
+        let overlaps = input.stride().contains(&0);
+        Ok(Some(if input.requires_grad() && overlaps {
+            part
+        } else {
+            snapshot(&part)?
+        }))
+    };
+    inputs.iter().map(part).collect()
 }
 
 /// Whether an input asks for its gradient.

@@ -5,20 +5,22 @@ use std::ptr::{self, NonNull};
 
 use tch::Tensor;
 
+use super::aliases::{lend_some, own_some};
 use super::{Result, TensorPtr, check, lend, own};
 use crate::torch::error::TorchError;
 
 unsafe extern "C" {
     fn gp_graph_new(out: *mut *mut c_void) -> c_int;
     fn gp_graph_free(graph: *mut c_void);
-    fn gp_graph_input(
+    fn gp_graph_enter(
         graph: *mut c_void,
-        received: TensorPtr,
+        received: *const TensorPtr,
+        count: i64,
         out: *mut TensorPtr,
-        sink: *mut i64,
+        sinks: *mut i64,
     ) -> c_int;
     fn gp_graph_mark(graph: *mut c_void, output: TensorPtr, layer: i64) -> c_int;
-    fn gp_graph_root(graph: *mut c_void, output: TensorPtr) -> c_int;
+    fn gp_graph_roots(graph: *mut c_void, outputs: *const TensorPtr, count: i64) -> c_int;
     fn gp_graph_loss(graph: *mut c_void, loss: TensorPtr, weight: f64, scale: TensorPtr) -> c_int;
     fn gp_graph_backward(graph: *mut c_void, grads: *mut TensorPtr, count: i64) -> c_int;
     fn gp_graph_backward_input(graph: *mut c_void, grads: *mut TensorPtr, count: i64) -> c_int;
@@ -27,6 +29,7 @@ unsafe extern "C" {
     fn gp_graph_layer(graph: *const c_void) -> i64;
     fn gp_copy(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
     fn gp_way(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
+    fn gp_ways(outputs: *const TensorPtr, count: i64, out: *mut TensorPtr) -> c_int;
     fn gp_changes(tensor: TensorPtr, out: *mut i64) -> c_int;
     fn gp_take_grad(parameter: TensorPtr, out: *mut TensorPtr) -> c_int;
     fn gp_set_grad(parameter: TensorPtr, grad: TensorPtr) -> c_int;
@@ -51,22 +54,34 @@ impl Graph {
         Ok(Self { pointer })
     }
 
-    /// The tensor that layers see in place of `received`, and where its gradient
-    /// arrives; no sink for types that cannot have one.
-    pub(crate) fn input(&mut self, received: &Tensor) -> Result<(Tensor, Option<Sink>)> {
-        let (mut out, mut sink) = (ptr::null_mut(), -1);
-        // SAFETY: graph and tensor are alive; `out` is a new tensor on success.
-        let tensor = unsafe {
-            check(gp_graph_input(
+    /// The values that layers see in place of the received ones, and where the gradient of
+    /// each arrives: nowhere for those that can have none, and for several that share
+    /// memory where the first one's does.
+    pub(crate) fn enter(
+        &mut self,
+        received: &[Option<Tensor>],
+    ) -> Result<(Vec<Option<Tensor>>, Vec<Option<Sink>>)> {
+        let lent = lend_some(received.iter().map(Option::as_ref));
+        let mut out = vec![ptr::null_mut(); lent.len()];
+        let mut sinks = vec![-1; lent.len()];
+        let (list, count) = (lent.as_ptr(), lent.len() as i64);
+        // SAFETY: the graph is alive, as are the tensors; there is room for as many new
+        // tensors and numbers.
+        let seen = unsafe {
+            let (out, sinks) = (out.as_mut_ptr(), sinks.as_mut_ptr());
+            check(gp_graph_enter(
                 self.pointer.as_ptr(),
-                lend(received),
-                &raw mut out,
-                &raw mut sink,
-            ))?;
-            own(out)
-        }
-        .ok_or_else(|| TorchError::new("an input gave no tensor"))?;
-        Ok((tensor, (sink >= 0).then_some(Sink(sink))))
+                list,
+                count,
+                out,
+                sinks,
+            ))
+        };
+        seen?;
+        // SAFETY: null or new tensors after a successful call.
+        let seen = unsafe { own_some(out) };
+        let sink = |number: i64| (number >= 0).then_some(Sink(number));
+        Ok((seen, sinks.into_iter().map(sink).collect()))
     }
 
     /// Notes that layer number `layer` computed `output`, for [`Graph::layer`].
@@ -75,10 +90,16 @@ impl Graph {
         check(unsafe { gp_graph_mark(self.pointer.as_ptr(), lend(output), layer as i64) })
     }
 
-    /// Adds an output, whose gradient [`Graph::backward`] will be given.
-    pub(crate) fn root(&mut self, output: &Tensor) -> Result<()> {
-        // SAFETY: graph and tensor are alive through the call.
-        check(unsafe { gp_graph_root(self.pointer.as_ptr(), lend(output)) })
+    /// Adds outputs, whose gradients [`Graph::backward`] will be given; for several that
+    /// share memory that of the first.
+    pub(crate) fn roots<'a>(
+        &mut self,
+        outputs: impl Iterator<Item = Option<&'a Tensor>>,
+    ) -> Result<()> {
+        let lent = lend_some(outputs);
+        let (list, count) = (lent.as_ptr(), lent.len() as i64);
+        // SAFETY: graph and tensors are alive through the call.
+        check(unsafe { gp_graph_roots(self.pointer.as_ptr(), list, count) })
     }
 
     /// Adds the loss as a root whose gradient is `weight`, times `scale` on its device where
@@ -96,7 +117,7 @@ impl Graph {
 
     /// Runs autograd from all roots with these gradients, one for each root.
     pub(crate) fn backward(&mut self, grads: &[Option<Tensor>]) -> Result<()> {
-        let mut grads = lend_some(grads);
+        let mut grads = lend_some(grads.iter().map(Option::as_ref));
         let (list, count) = (grads.as_mut_ptr(), grads.len() as i64);
         // SAFETY: the pointers are null or lent tensors that outlive the call.
         check(unsafe { gp_graph_backward(self.pointer.as_ptr(), list, count) })
@@ -105,7 +126,7 @@ impl Graph {
     /// The input pass of a split backward: sinks receive, parameters wait for
     /// [`Graph::backward_weight`].
     pub(crate) fn backward_input(&mut self, grads: &[Option<Tensor>]) -> Result<()> {
-        let mut grads = lend_some(grads);
+        let mut grads = lend_some(grads.iter().map(Option::as_ref));
         let (list, count) = (grads.as_mut_ptr(), grads.len() as i64);
         // SAFETY: the pointers are null or lent tensors that outlive the call.
         check(unsafe { gp_graph_backward_input(self.pointer.as_ptr(), list, count) })
@@ -138,11 +159,6 @@ impl Graph {
     }
 }
 
-fn lend_some(tensors: &[Option<Tensor>]) -> Vec<TensorPtr> {
-    let lend = |tensor: &Option<Tensor>| tensor.as_ref().map_or(ptr::null_mut(), lend);
-    tensors.iter().map(lend).collect()
-}
-
 impl Drop for Graph {
     fn drop(&mut self) {
         // SAFETY: the pointer is owned by `self` and freed once.
@@ -172,6 +188,21 @@ pub(crate) fn way(tensor: &Tensor) -> Result<Tensor> {
         own(out)
     }
     .ok_or_else(|| TorchError::new("a way gave no tensor"))
+}
+
+/// A layer's outputs, each on a way of its own, the first one's begun last; those that
+/// share memory on one, and still sharing it.
+pub(crate) fn ways<'a>(
+    outputs: impl Iterator<Item = Option<&'a Tensor>>,
+) -> Result<Vec<Option<Tensor>>> {
+    let lent = lend_some(outputs);
+    let mut out = vec![ptr::null_mut(); lent.len()];
+    let (list, count) = (lent.as_ptr(), lent.len() as i64);
+    // SAFETY: the tensors are alive; there is room for as many new ones.
+    unsafe {
+        check(gp_ways(list, count, out.as_mut_ptr()))?;
+        Ok(own_some(out))
+    }
 }
 
 /// How often a tensor, or another with the same memory, was changed in place.

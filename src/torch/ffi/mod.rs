@@ -8,6 +8,7 @@
 //! [`error`] reads on the same thread.
 #![allow(unsafe_code)]
 
+mod aliases;
 mod autocast;
 mod clock;
 mod cuda_graphs;
@@ -22,6 +23,7 @@ mod saved;
 mod streams;
 mod weightless;
 
+pub(crate) use aliases::*;
 pub(crate) use autocast::*;
 pub(crate) use clock::*;
 pub(crate) use cuda_graphs::*;

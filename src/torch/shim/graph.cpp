@@ -11,6 +11,7 @@
 // The backward runs in one go, or split: the input pass computes the gradients of
 // the sinks, the weight pass, any time later, those of the parameters (see
 // `split.h`).
+#include "aliases.h"
 #include "split.h"
 #include "walk.h"
 
@@ -24,6 +25,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full_like.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -50,6 +52,17 @@ struct Way : public Node {
   std::string name() const override { return "GpipeWay"; }
 };
 
+at::Tensor way_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.requires_grad() || !at::GradMode::is_enabled()) {
+    return tensor;
+  }
+  std::shared_ptr<Way> node(new Way(), torch::autograd::deleteNode);
+  node->set_next_edges(torch::autograd::collect_next_edges(tensor));
+  auto value = tensor.detach();
+  torch::autograd::create_gradient_edge(value, node);
+  return value;
+}
+
 struct Root {
   Edge edge;
   // The loss is the only root that brings its own gradient.
@@ -63,6 +76,39 @@ struct Graph {
   // What the input pass left for the weight pass.
   gpipe::SplitRun split;
 };
+
+// The tensor that layers see in place of a received one, whose gradient will arrive at
+// `*sink` where it is wanted.
+at::Tensor begin(Graph* graph, const at::Tensor& received, bool wanted, int64_t* sink) {
+  if (!wanted) {
+    return received;
+  }
+  auto value = received.detach();
+  std::shared_ptr<GradSink> node(new GradSink(), torch::autograd::deleteNode);
+  torch::autograd::create_gradient_edge(value, node);
+  *sink = static_cast<int64_t>(graph->sinks.size());
+  graph->sinks.push_back(std::move(node));
+  return value;
+}
+
+bool wants_gradient(const gpipe::Aliases& aliases) {
+  return std::any_of(aliases.begin(), aliases.end(),
+                     [](const at::Tensor& tensor) { return tensor.requires_grad(); });
+}
+
+// Puts the values of a group where they belong.
+void place(gpipe::Aliases values, const std::vector<int64_t>& group, std::vector<at::Tensor>& all) {
+  for (size_t i = 0; i < group.size(); ++i) {
+    all[group[i]] = std::move(values[i]);
+  }
+}
+
+// Gives out those that are there.
+void give(std::vector<at::Tensor>& values, const at::Tensor* const* there, at::Tensor** out) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    out[i] = there[i] == nullptr ? nullptr : new at::Tensor(std::move(values[i]));
+  }
+}
 
 // The roots that have a gradient, and their gradients, moved out of the graph.
 std::pair<torch::autograd::edge_list, variable_list> take_roots(Graph* graph, at::Tensor** grads,
@@ -125,19 +171,27 @@ GP_API void gp_graph_free(Graph* graph) {
   gpipe::guarded([&] { delete graph; });
 }
 
-// The tensor that layers see in place of the received one; `*sink` is where its
-// gradient will arrive, or -1 where it can have none (integers, booleans).
-GP_API int gp_graph_input(Graph* graph, const at::Tensor* received, at::Tensor** out, int64_t* sink) {
+// The values that layers see in place of the received ones (null: absent), of which those
+// that share memory still do; `sinks` is where their gradients will arrive, or -1 where
+// they can have none. The gradient of several that share memory arrives at the first.
+GP_API int gp_graph_enter(Graph* graph, const at::Tensor* const* received, int64_t count,
+                          at::Tensor** out, int64_t* sinks) {
   return gpipe::guarded([&] {
-    auto value = received->detach();
-    *sink = -1;
-    if (torch::autograd::isDifferentiableType(value.scalar_type())) {
-      std::shared_ptr<GradSink> node(new GradSink(), torch::autograd::deleteNode);
-      torch::autograd::create_gradient_edge(value, node);
-      *sink = static_cast<int64_t>(graph->sinks.size());
-      graph->sinks.push_back(std::move(node));
+    std::vector<at::Tensor> seen(count);
+    std::fill(sinks, sinks + count, -1);
+    for (const auto& group : gpipe::alias_groups(received, count)) {
+      const auto first = group.front();
+      if (group.size() == 1) {
+        const auto& value = *received[first];
+        seen[first] = begin(graph, value, value.requires_grad(), &sinks[first]);
+        continue;
+      }
+      const auto aliases = gpipe::members(received, group);
+      const auto carrier = gpipe::carrier_of(aliases);
+      const auto own = begin(graph, carrier, wants_gradient(aliases), &sinks[first]);
+      place(gpipe::members_of(own, carrier, aliases), group, seen);
     }
-    *out = new at::Tensor(std::move(value));
+    give(seen, received, out);
   });
 }
 
@@ -147,14 +201,22 @@ GP_API int gp_graph_mark(Graph* graph, const at::Tensor* output, int64_t layer) 
   return gpipe::guarded([&] { graph->marks.add(*output, layer); });
 }
 
-// An output of the stage, whose gradient will be given to `gp_graph_backward`.
-GP_API int gp_graph_root(Graph* graph, const at::Tensor* output) {
+// Outputs of the stage (null: absent), whose gradients will be given to
+// `gp_graph_backward`: of several that share memory, one gradient for the first.
+GP_API int gp_graph_roots(Graph* graph, const at::Tensor* const* outputs, int64_t count) {
   return gpipe::guarded([&] {
-    Root root;
-    if (output->defined() && output->requires_grad()) {
-      root.edge = torch::autograd::impl::gradient_edge(*output);
+    const auto first = graph->roots.size();
+    graph->roots.resize(first + count);
+    for (const auto& group : gpipe::alias_groups(outputs, count)) {
+      auto output = *outputs[group.front()];
+      if (group.size() > 1) {
+        const auto aliases = gpipe::members(outputs, group);
+        output = wants_gradient(aliases) ? gpipe::carrier_in_graph(aliases) : output;
+      }
+      if (output.defined() && output.requires_grad()) {
+        graph->roots[first + group.front()].edge = torch::autograd::impl::gradient_edge(output);
+      }
     }
-    graph->roots.push_back(std::move(root));
   });
 }
 
@@ -235,16 +297,53 @@ GP_API int gp_copy(const at::Tensor* tensor, at::Tensor** out) {
 // The tensor as the beginning of a way of its own: gradients that come back along
 // it are added up here first, as they would be on another stage.
 GP_API int gp_way(const at::Tensor* tensor, at::Tensor** out) {
+  return gpipe::guarded([&] { *out = new at::Tensor(way_of(*tensor)); });
+}
+
+// The outputs of a layer (null: absent) on ways of their own, the last one's begun first;
+// those that share memory on one way, begun at the first of them.
+GP_API int gp_ways(const at::Tensor* const* outputs, int64_t count, at::Tensor** out) {
   return gpipe::guarded([&] {
-    if (!tensor->defined() || !tensor->requires_grad() || !at::GradMode::is_enabled()) {
-      *out = new at::Tensor(*tensor);
+    std::vector<at::Tensor> ways(count);
+    if (!at::GradMode::is_enabled()) {
+      std::transform(outputs, outputs + count, ways.begin(), gpipe::tensor_or_undefined);
+      give(ways, outputs, out);
       return;
     }
-    std::shared_ptr<Way> node(new Way(), torch::autograd::deleteNode);
-    node->set_next_edges(torch::autograd::collect_next_edges(*tensor));
-    auto value = tensor->detach();
-    torch::autograd::create_gradient_edge(value, node);
-    *out = new at::Tensor(std::move(value));
+    auto groups = gpipe::alias_groups(outputs, count);
+    std::reverse(groups.begin(), groups.end());
+    for (const auto& group : groups) {
+      if (group.size() == 1) {
+        ways[group.front()] = way_of(*outputs[group.front()]);
+        continue;
+      }
+      auto aliases = gpipe::members(outputs, group);
+      if (wants_gradient(aliases)) {
+        const auto carrier = gpipe::carrier_in_graph(aliases);
+        aliases = gpipe::members_of(way_of(carrier), carrier, aliases);
+      }
+      place(std::move(aliases), group, ways);
+    }
+    give(ways, outputs, out);
+  });
+}
+
+// Values (null: absent), and copies of the `wanted` ones; those that share memory with one
+// are parts of its copy. Gradients of copies are the values'.
+GP_API int gp_copies(const at::Tensor* const* values, int64_t count, const bool* wanted,
+                     at::Tensor** out) {
+  return gpipe::guarded([&] {
+    std::vector<at::Tensor> all(count);
+    for (const auto& group : gpipe::alias_groups(values, count)) {
+      auto aliases = gpipe::members(values, group);
+      const bool any = std::any_of(group.begin(), group.end(), [&](int64_t i) { return wanted[i]; });
+      if (any) {
+        const auto carrier = gpipe::carrier_of(aliases);
+        aliases = gpipe::members_of(copy_of(carrier), carrier, aliases);
+      }
+      place(std::move(aliases), group, all);
+    }
+    give(all, values, out);
   });
 }
 

@@ -55,24 +55,29 @@ impl Inputs {
         self.main.present().chain(skips)
     }
 
-    /// What the layers are to see: these tensors, or copies of them.
-    pub(super) fn seen(&self, copies: bool) -> Result<Self, TorchError> {
-        let seen = |tensor: &Tensor| -> Result<Tensor, TorchError> {
+    /// What the layers are to see: these tensors, or copies of them. Main values that share
+    /// memory do so as copies, too; but not `apart`.
+    pub(super) fn seen(&self, copies: bool, apart: bool) -> Result<Self, TorchError> {
+        let seen = |tensor: Tensor| -> Result<Tensor, TorchError> {
             if !copies {
-                return Ok(tensor.shallow_clone());
+                return Ok(tensor);
             }
-            let copy = tch::no_grad(|| ffi::copy(tensor))?;
+            let copy = tch::no_grad(|| ffi::copy(&tensor))?;
             Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
         };
-        let one = |value: Option<&Tensor>| value.map(seen).transpose();
+        let main = self.main.shallow_clone();
+        let skips = self.skips.iter().map(|(skip, value)| {
+            let value = value.as_ref().map(Tensor::shallow_clone);
+            Ok((*skip, value.map(seen).transpose()?))
+        });
         Ok(Self {
-            main: self.main.iter().map(one).collect::<Result<_, _>>()?,
-            skips: self
-                .skips
-                .iter()
-                .map(|(skip, value)| Ok((*skip, one(value.as_ref())?)))
-                .collect::<Result<_, TorchError>>()?,
             before: Before::new(),
+            skips: skips.collect::<Result<_, TorchError>>()?,
+            main: if copies && !apart {
+                main.try_move(seen)?
+            } else {
+                main.try_map(seen)?
+            },
         })
     }
 }
@@ -112,12 +117,10 @@ impl Live {
 
     /// The beginning of the graph: the tensors that layers see in place of these.
     pub(super) fn enter(&mut self, inputs: Values) -> Result<Values, TorchError> {
-        let mut begin = |tensor: Option<Tensor>| -> Result<Option<Tensor>, TorchError> {
-            let (tensor, sink) = begin(&mut self.graph, tensor)?;
-            self.sinks.push(sink);
-            Ok(tensor)
-        };
-        inputs.into_iter().map(&mut begin).collect()
+        let inputs: Vec<_> = inputs.into_iter().collect();
+        let (seen, sinks) = self.graph.enter(&inputs)?;
+        self.sinks = sinks;
+        Ok(seen.into_iter().collect())
     }
 
     /// The same for the value of a skip.
@@ -126,9 +129,10 @@ impl Live {
         skip: usize,
         value: Option<Tensor>,
     ) -> Result<Option<Tensor>, TorchError> {
-        let (tensor, sink) = begin(&mut self.graph, value)?;
+        let (seen, sinks) = self.graph.enter(&[value])?;
+        let sink = sinks.into_iter().next().flatten();
         self.skip_sinks.push((skip, sink));
-        Ok(tensor)
+        Ok(seen.into_iter().next().flatten())
     }
 
     /// Goes back from the roots; `grads` belong to the outputs, and the skips'
@@ -160,18 +164,5 @@ impl Live {
 
     fn take(&mut self, sink: Option<Sink>) -> Result<Option<Tensor>, TorchError> {
         sink.map_or(Ok(None), |sink| self.graph.take_grad(sink))
-    }
-}
-
-fn begin(
-    graph: &mut Graph,
-    tensor: Option<Tensor>,
-) -> Result<(Option<Tensor>, Option<Sink>), TorchError> {
-    match tensor {
-        Some(tensor) if tensor.requires_grad() => {
-            let (tensor, sink) = graph.input(&tensor)?;
-            Ok((Some(tensor), sink))
-        }
-        other => Ok((other, None)),
     }
 }

@@ -75,7 +75,7 @@ impl TorchStage {
                 (_, Err(slot)) => (passed.outputs, Held::Slot(slot)),
                 (Some(live), _) if !redo => (passed.outputs, Held::Live(live)),
                 (_, Ok(inputs)) => {
-                    let outputs = passed.outputs.try_map(|tensor| hand_over(&tensor))?;
+                    let outputs = passed.outputs.try_move(|tensor| hand_over(&tensor))?;
                     let held = match pass.stows {
                         Some(least) => self.stow(inputs, least)?,
                         None => Held::Inputs(inputs),
@@ -141,7 +141,7 @@ impl TorchStage {
         if let Some(Held::Live(live)) = flight.segments.last_mut() {
             add_roots(&mut live.graph, &values)?;
         }
-        let mut sent = vec![values.try_map(|tensor| hand_over(&tensor))?];
+        let mut sent = vec![values.try_move(|tensor| hand_over(&tensor))?];
         sent.extend(self.sent_skips(transit));
         Ok(sent)
     }

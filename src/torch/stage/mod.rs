@@ -16,12 +16,14 @@ mod forward;
 mod gradients;
 mod graphs;
 mod ledger;
+mod own;
 mod portable;
 mod run;
 mod segment;
 mod stow;
 mod verdict;
 mod watched;
+mod ways;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -235,7 +237,14 @@ impl TorchStage {
 
     /// What arrived, where the stage computes.
     fn receive(&self, parcel: Parcel) -> Result<Values, TorchError> {
-        self.lane.receive(parcel)?.try_map(|tensor| {
+        let values = self.lane.receive(parcel)?;
+        if values
+            .present()
+            .all(|tensor| tensor.device() == self.device)
+        {
+            return Ok(values);
+        }
+        values.try_move(|tensor| {
             if tensor.device() == self.device {
                 return Ok(tensor);
             }

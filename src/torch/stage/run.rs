@@ -10,7 +10,6 @@
 //! made again, and from then on it stashes copies.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::ops::Range;
 
 use tch::Tensor;
@@ -19,14 +18,16 @@ use super::buffers::restore;
 use super::flight::{Inputs, Live, Transit};
 use super::forward::Pass;
 use super::gradients::finite;
+use super::own::Own;
 use super::segment::{Segment, Which, Writes};
 use super::watched::{Watched, changed, watch};
+use super::ways::{Run, apart};
 use super::{Running, TorchStage};
 use crate::torch::error::TorchError;
-use crate::torch::ffi::{self, Graph, RandomScope};
+use crate::torch::ffi::{Graph, RandomScope};
 use crate::torch::layer::Context;
 use crate::torch::rng;
-use crate::torch::skips::{SkipBox, Stashed};
+use crate::torch::skips::SkipBox;
 use crate::torch::step::Mode;
 use crate::torch::values::{Values, hand_over};
 
@@ -46,6 +47,8 @@ struct Attempt {
     wrote: Writes,
     /// What of it was not a copy of their own.
     harm: Writes,
+    /// The layers that gave out parameters or buffers.
+    owners: Vec<usize>,
 }
 
 impl TorchStage {
@@ -65,11 +68,17 @@ impl TorchStage {
             passed,
             wrote,
             harm,
+            ..
         } = self.attempt(which, inputs, graph, pass, writes)?;
         self.segment_mut(which).writes = Some(writes.and(wrote));
         if harm == Writes::default() {
             return Ok(passed);
         }
+        anyhow::ensure!(
+            !harm.own,
+            "the stage's layers changed a parameter or buffer in place that a layer before them gave \
+             out, which they had not done before; it will be copied from now on"
+        );
         // Without skips nobody but the sender's graph may have the value, and that
         // finds out by itself if it needs it, as it does in the uncut model.
         anyhow::ensure!(
@@ -103,7 +112,9 @@ impl TorchStage {
             let done = done?;
             if done.harm == Writes::default() {
                 let inputs = done.wrote.inputs;
-                self.segment_mut(which).writes = Some(Writes { inputs, ..writes });
+                let segment = self.segment_mut(which);
+                segment.writes = Some(Writes { inputs, ..writes });
+                segment.owners = Some(done.owners);
                 self.note_moves(&layers, &changes, &buffers)?;
                 return Ok(done.passed);
             }
@@ -123,25 +134,41 @@ impl TorchStage {
         // The caller's own tensors are never written to, and neither is what the
         // segment will be run with once more.
         let copies = writes.inputs || self.is_first(which) || pass.again;
-        let seen = inputs.seen(copies)?;
+        // Two of the caller's own tensors that want gradients get one each.
+        let apart = self.is_first(which) && inputs.main.present().any(Tensor::requires_grad);
+        let seen = inputs.seen(copies, apart)?;
         let watched = watch(seen.tensors())?;
-        let passed = if graph {
-            self.with_graph(which, (seen, copies), pass, writes, &mut stashed)?
-        } else {
-            let _no_grad = tch::no_grad_guard();
-            self.without_graph(which, seen, pass, writes, &mut stashed)?
+        let mut own = Own::new(self.segment(which).owners.clone(), writes.own);
+        let passed = {
+            let mut run = Run {
+                transit: &mut Transit::new(),
+                stashed: &mut stashed,
+                own: &mut own,
+                copy_stashes: writes.stashes,
+            };
+            if graph {
+                self.with_graph(which, (seen, copies), pass, &mut run)
+            } else {
+                let _no_grad = tch::no_grad_guard();
+                self.without_graph(which, seen, pass, &mut run)
+            }
         };
         let wrote = Writes {
             inputs: changed(&watched)?,
             stashes: changed(&stashed)?,
+            own: own.changed()?,
         };
+        if wrote.own || passed.is_err() {
+            own.restore()?;
+        }
         Ok(Attempt {
-            passed,
+            passed: passed?,
             wrote,
             harm: Writes {
                 inputs: wrote.inputs && !copies,
-                stashes: wrote.stashes,
+                ..wrote
             },
+            owners: own.found,
         })
     }
 
@@ -150,8 +177,7 @@ impl TorchStage {
         which: Which,
         (inputs, copies): (Inputs, bool),
         pass: Pass<'_>,
-        writes: Writes,
-        stashed: &mut Watched,
+        run: &mut Run<'_>,
     ) -> anyhow::Result<Passed> {
         let mut live = Live::new()?;
         live.saved = match pass.stows {
@@ -159,29 +185,22 @@ impl TorchStage {
             None => None,
         };
         let main = live.enter(inputs.main)?;
-        let mut transit = Transit::new();
         for (skip, value) in inputs.skips {
-            transit.insert(skip, live.enter_skip(skip, value)?);
+            run.transit.insert(skip, live.enter_skip(skip, value)?);
         }
         let layers = self.segment(which).layers.clone();
-        let mut run = Run {
-            transit: &mut transit,
-            stashed,
-            copy_stashes: writes.stashes,
-        };
-        let mut outputs = self.run_layers(layers, main, &mut run, pass, Some(&mut live))?;
+        let mut outputs = self.run_layers(layers, main, run, pass, Some(&mut live))?;
         let segment = self.segment(which);
         let mut skips = Vec::with_capacity(segment.outgoing.len());
         for &skip in &segment.outgoing {
-            let value = transit.remove(&skip).flatten();
-            let absent = Tensor::new();
-            live.graph.root(value.as_ref().unwrap_or(&absent))?;
+            let value = run.transit.remove(&skip).flatten();
+            live.graph.roots([value.as_ref()].into_iter())?;
             skips.push((skip, value.as_ref().map(hand_over).transpose()?));
         }
         live.outgoing.clone_from(&segment.outgoing);
         if matches!(which, Which::Segment(number) if number + 1 < self.segments.len()) {
             add_roots(&mut live.graph, &outputs)?;
-            outputs = outputs.try_map(|tensor| hand_over(&tensor))?;
+            outputs = outputs.try_move(|tensor| hand_over(&tensor))?;
         }
         Ok(Passed {
             outputs,
@@ -195,20 +214,14 @@ impl TorchStage {
         which: Which,
         inputs: Inputs,
         pass: Pass<'_>,
-        writes: Writes,
-        stashed: &mut Watched,
+        run: &mut Run<'_>,
     ) -> anyhow::Result<Passed> {
-        let mut transit: Transit = inputs.skips.into_iter().collect();
+        run.transit.extend(inputs.skips);
         let layers = self.segment(which).layers.clone();
-        let mut run = Run {
-            transit: &mut transit,
-            stashed,
-            copy_stashes: writes.stashes,
-        };
-        let outputs = self.run_layers(layers, inputs.main, &mut run, pass, None)?;
+        let outputs = self.run_layers(layers, inputs.main, run, pass, None)?;
         let outgoing = self.segment(which).outgoing.iter();
         let skips = outgoing
-            .map(|skip| (*skip, transit.remove(skip).flatten()))
+            .map(|skip| (*skip, run.transit.remove(skip).flatten()))
             .collect();
         Ok(Passed {
             outputs,
@@ -262,7 +275,7 @@ impl TorchStage {
             precision: self.precision,
             skips: SkipBox::new(
                 &built.declared,
-                self.waiting(number, run.transit),
+                self.waiting(number, &inputs, run.transit)?,
                 run.copy_stashes,
             ),
         };
@@ -272,7 +285,8 @@ impl TorchStage {
             graphs.watch(&built.name, &ctx, &random);
         }
         let stashed = ctx.skips.finish()?;
-        let outputs = apart(outputs, !stashed.is_empty())?;
+        let (outputs, own) = self.give_own(number, outputs, run.own)?;
+        let outputs = apart(outputs, own || !stashed.is_empty())?;
         self.stashed(number, &stashed, run)?;
         if pass.settings.mode.fails_on_non_finite() {
             for output in outputs.present() {
@@ -280,41 +294,6 @@ impl TorchStage {
             }
         }
         Ok(outputs)
-    }
-
-    /// What a layer finds to pop, by name.
-    fn waiting(&self, number: usize, transit: &mut Transit) -> HashMap<String, Option<Tensor>> {
-        let layer = self.first_layer + number;
-        let skips = self.skips.iter().enumerate();
-        skips
-            .filter(|(_, skip)| skip.to == layer)
-            .map(|(id, skip)| (skip.name.clone(), transit.remove(&id).flatten()))
-            .collect()
-    }
-
-    /// Puts what a layer stashed on its ways.
-    fn stashed(
-        &self,
-        number: usize,
-        stashed: &[Stashed],
-        run: &mut Run<'_>,
-    ) -> Result<(), TorchError> {
-        let layer = self.first_layer + number;
-        for (id, skip) in self.skips.iter().enumerate().rev() {
-            let own = |stash: &&Stashed| skip.from == layer && skip.name == stash.name;
-            let Some(stash) = stashed.iter().find(own) else {
-                continue;
-            };
-            let value = stash.value.as_ref().map(|value| {
-                if run.copy_stashes {
-                    return ffi::way(&ffi::copy(value)?);
-                }
-                run.stashed.push((value.shallow_clone(), stash.changes));
-                ffi::way(value)
-            });
-            run.transit.insert(id, value.transpose()?);
-        }
-        Ok(())
     }
 
     /// Whether what goes in is the caller's.
@@ -337,35 +316,7 @@ impl TorchStage {
     }
 }
 
-/// A layer's outputs, each on a way of its own where there are other ways.
-///
-/// One value may leave a layer several times: as outputs, stashed, passed on by the
-/// next. Where a stage ends there, what comes back along each way has been added up
-/// on the other side, and the sums then join in the order of the graph's roots: the
-/// skips, then the outputs. The same is done where no stage ends, so that the bits
-/// do not depend on it; ways begun last come first.
-fn apart(outputs: Values, stashes: bool) -> Result<Values, TorchError> {
-    if !stashes && outputs.len() < 2 {
-        return Ok(outputs);
-    }
-    let reversed = outputs.into_iter().rev();
-    let ways = reversed.map(|output| output.as_ref().map(ffi::way).transpose());
-    let mut ways: Vec<_> = ways.collect::<Result<_, _>>()?;
-    ways.reverse();
-    Ok(ways.into_iter().collect())
-}
-
-/// Where the values of skips are during a run.
-struct Run<'a> {
-    transit: &'a mut Transit,
-    stashed: &'a mut Watched,
-    copy_stashes: bool,
-}
-
 /// Makes a graph's outputs its roots.
 pub(super) fn add_roots(graph: &mut Graph, outputs: &Values) -> Result<(), TorchError> {
-    let absent = Tensor::new();
-    outputs
-        .iter()
-        .try_for_each(|output| graph.root(output.unwrap_or(&absent)))
+    graph.roots(outputs.iter())
 }

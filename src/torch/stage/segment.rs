@@ -27,6 +27,8 @@ pub(super) struct Writes {
     pub(super) inputs: bool,
     /// What its layers have stashed.
     pub(super) stashes: bool,
+    /// Parameters and buffers that its layers have given out.
+    pub(super) own: bool,
 }
 
 impl Writes {
@@ -34,6 +36,7 @@ impl Writes {
         Self {
             inputs: self.inputs || other.inputs,
             stashes: self.stashes || other.stashes,
+            own: self.own || other.own,
         }
     }
 }
@@ -50,6 +53,8 @@ pub(super) struct Segment {
     pub(super) outgoing: Vec<usize>,
     /// Unknown before the first run.
     pub(super) writes: Option<Writes>,
+    /// The layers that give out parameters or buffers; unknown before the first run.
+    pub(super) owners: Option<Vec<usize>>,
 }
 
 impl Segment {
@@ -60,6 +65,7 @@ impl Segment {
             layers: run.start - stage.start..run.end - stage.start,
             recompute,
             writes: None,
+            owners: None,
         }
     }
 

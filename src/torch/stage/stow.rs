@@ -52,15 +52,20 @@ impl TorchStage {
             return Ok(Held::Inputs(inputs));
         }
         let skips = inputs.skips.iter().map(|(skip, _)| *skip).collect();
-        let skipping = inputs.skips.into_iter().map(|(_, value)| value);
-        let values: Vec<Option<Tensor>> = inputs.main.into_iter().chain(skipping).collect();
-        let present = values.iter().flatten();
         // From another stage, as far as anybody here knows.
-        let sources = present.map(|value| (value.shallow_clone(), true)).collect();
-        let mut copies = self.put_away(sources)?.into_iter();
-        let away = values.into_iter().map(|value| value.and(copies.next()));
+        let mut away = |tensor: Tensor| -> Result<Tensor, TorchError> {
+            let copy = self.put_away(vec![(tensor, true)])?.pop();
+            copy.ok_or_else(|| TorchError::new("what was put away gave no tensor"))
+        };
+        let main = inputs.main.try_move(&mut away)?;
+        let skipping = inputs.skips.into_iter().map(|(_, value)| value);
+        let skipping = skipping.map(|value| value.map(&mut away).transpose());
         Ok(Held::Stowed(Stowed {
-            values: away.collect(),
+            values: main
+                .into_iter()
+                .map(Ok)
+                .chain(skipping)
+                .collect::<Result<_, TorchError>>()?,
             skips,
             before: inputs.before,
         }))

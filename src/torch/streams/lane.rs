@@ -173,7 +173,7 @@ impl Lane {
         };
         let outputs: Vec<Values> = outputs
             .into_iter()
-            .map(|values| values.try_map(|tensor| layer.made(tensor, self.place())))
+            .map(|values| values.try_move(|tensor| layer.made(tensor, self.place())))
             .collect::<Result<_, _>>()?;
         let done = layer.record(home.main)?;
         if let Some(begin) = begin {
@@ -201,12 +201,12 @@ impl Lane {
             return Ok(values);
         };
         if let Some(home) = &self.home {
-            return values.try_map(|tensor| home.receive(layer, tensor, at, ready.as_ref()));
+            return values.try_move(|tensor| home.receive(layer, tensor, at, ready.as_ref()));
         }
         if let Some(ready) = &ready {
             layer.finish(ready)?;
         }
-        values.try_map(|tensor| match layer.place(&tensor, at) {
+        values.try_move(|tensor| match layer.place(&tensor, at) {
             Place::Host => Ok(tensor),
             // The caller's own, on an accelerator that it shares with no stage.
             Place::Accelerator(_) => {
@@ -266,7 +266,7 @@ impl Home {
         };
         let from = Place::Accelerator(self.device);
         let values = within(layer, &[near, last], || {
-            values.try_map(|tensor| match layer.place(&tensor, from) {
+            values.try_move(|tensor| match layer.place(&tensor, from) {
                 Place::Host => Ok(tensor),
                 from @ Place::Accelerator(_) => {
                     let copy = layer.copy(&tensor, from, to)?;

@@ -96,7 +96,7 @@ impl Lane {
     /// Begins to bring back from the host what is going to be used by a later action.
     pub(crate) fn bring_back(&self, values: Values) -> Result<Coming, TorchError> {
         let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
-            let values = values.try_map(|tensor| on_host(&tensor))?;
+            let values = values.try_move(|tensor| on_host(&tensor))?;
             let ready = None;
             return Ok(Coming { values, ready });
         };
@@ -104,7 +104,7 @@ impl Lane {
         layer.wait(home.returning, &layer.record(home.stowing)?)?;
         layer.wait(home.returning, &layer.record(home.main)?)?;
         let values = within(layer, &[home.returning], || {
-            values.try_map(|tensor| layer.copy(&tensor, Place::Host, self.place()))
+            values.try_move(|tensor| layer.copy(&tensor, Place::Host, self.place()))
         })?;
         let ready = Some(layer.record(home.returning)?);
         Ok(Coming { values, ready })

@@ -35,7 +35,12 @@ impl TorchStage {
         inputs: Inputs,
         pass: Pass<'_>,
     ) -> anyhow::Result<Start> {
-        if pass.again || self.segments.len() != 1 {
+        if self.graphs.is_none() || pass.again || self.segments.len() != 1 {
+            return Ok(Start::Eager(inputs));
+        }
+        // A graph has memory of its own for each value that it is given.
+        if inputs.main.share_memory()? {
+            self.refuse_graphs(|| "its inputs share memory with each other".to_owned())?;
             return Ok(Start::Eager(inputs));
         }
         let wanted = |graphs: &mut Graphs| {
@@ -95,12 +100,16 @@ impl TorchStage {
             self.segments[SEGMENT].writes == writes,
             "its layers change a value in place now and then"
         );
+        anyhow::ensure!(
+            !passed.outputs.share_memory()?,
+            "its outputs share memory with each other"
+        );
         self.graphs.iter().try_for_each(Graphs::still_wanted)?;
         let mut live = passed
             .live
             .ok_or_else(|| anyhow::anyhow!("a forward without a graph"))?;
         add_roots(&mut live.graph, &passed.outputs)?;
-        let outputs = passed.outputs.try_map(|tensor| hand_over(&tensor))?;
+        let outputs = passed.outputs.try_move(|tensor| hand_over(&tensor))?;
         let slot = Slot {
             shape,
             half: self

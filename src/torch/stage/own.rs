@@ -1,0 +1,89 @@
+//! Parameters and buffers that a layer gives out, as they are.
+//!
+//! Later layers may read them, at no cost. Where one changes them in place, it is given
+//! copies: that is all that layers on another stage could change, and what a buffer is
+//! does not depend on the cut. Which layers give out something of their stage's own is
+//! found out when a segment runs for the first time.
+
+use tch::Tensor;
+
+use super::TorchStage;
+use super::buffers::restore;
+use super::watched::{Watched, changed};
+use crate::torch::error::TorchError;
+use crate::torch::ffi;
+use crate::torch::values::Values;
+
+/// What one run knows of it and finds out.
+#[derive(Debug)]
+pub(super) struct Own {
+    /// The layers that are known to give out what is the stage's; none before the first run.
+    known: Option<Vec<usize>>,
+    pub(super) found: Vec<usize>,
+    copies: bool,
+    given: Watched,
+    /// Tensors that were given out, and what they held, where this is a first run.
+    before: Vec<(Tensor, Tensor)>,
+}
+
+impl Own {
+    pub(super) fn new(known: Option<Vec<usize>>, copies: bool) -> Self {
+        Self {
+            known,
+            found: Vec::new(),
+            copies,
+            given: Vec::new(),
+            before: Vec::new(),
+        }
+    }
+
+    /// Whether something that was given out has been changed.
+    pub(super) fn changed(&self) -> Result<bool, TorchError> {
+        changed(&self.given)
+    }
+
+    /// Puts it back, after a first run.
+    pub(super) fn restore(&mut self) -> Result<(), TorchError> {
+        // A layer that passes it on may have given out what was changed already.
+        self.before.reverse();
+        restore(&self.before)
+    }
+}
+
+impl TorchStage {
+    /// A layer's outputs, and whether some are the stage's own: those are copies, or
+    /// somebody looks whether they change.
+    pub(super) fn give_own(
+        &self,
+        number: usize,
+        outputs: Values,
+        own: &mut Own,
+    ) -> Result<(Values, bool), TorchError> {
+        let gives = |known: &Vec<usize>| known.contains(&number);
+        if !own.known.as_ref().is_none_or(gives) {
+            return Ok((outputs, false));
+        }
+        let all = [&self.parameters, &self.replicas, &self.buffers];
+        let all = all.into_iter().flatten().map(|(_, tensor)| tensor);
+        let inside = ffi::in_memory_of(outputs.iter(), all)?;
+        if !inside.contains(&true) {
+            return Ok((outputs, false));
+        }
+        own.found.push(number);
+        if own.copies {
+            let copies = ffi::copies(outputs.iter(), &inside)?;
+            return Ok((copies.into_iter().collect(), true));
+        }
+        let given = outputs.iter().zip(inside).filter(|(_, inside)| *inside);
+        for tensor in given.filter_map(|(output, _)| output) {
+            if own.known.is_none() {
+                let values = tensor.f_data()?;
+                let copy = ffi::copy(&values)?;
+                own.before.push((values, copy));
+            }
+            own.given
+                .push((tensor.shallow_clone(), ffi::changes(tensor)?));
+        }
+        Ok((outputs, true))
+    }
+}
