@@ -12,6 +12,7 @@ use gpipe::tch;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
+use crate::open::REFUSED;
 use crate::piped::{self, Fitted};
 use crate::program::Program;
 use crate::random::programs;
@@ -40,6 +41,7 @@ pub(crate) fn outcome(program: &Program) -> Outcome {
             Err(why) => Outcome::Invalid(why),
             Ok(wanted) => match compared(&program, &wanted) {
                 Ok(()) => Outcome::Same,
+                Err(how) if how.contains(REFUSED) => Outcome::Invalid(how),
                 Err(how) => Outcome::Different(how),
             },
         };

@@ -17,6 +17,7 @@ mod check;
 mod effects;
 mod layer;
 mod machine;
+mod open;
 mod piped;
 mod program;
 mod random;

@@ -18,12 +18,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use gpipe::tch::{self, Tensor};
 
 use crate::batch::{Given, loss};
 use crate::layer::{Body, Pass, Plan, plans};
 use crate::machine::skip;
+use crate::open;
 use crate::program::{After, Holds, Input, Loss, Program};
 use crate::record::{Gradients, Record, Step};
 use crate::sums::{added, copied, joined, taken};
@@ -103,11 +104,9 @@ impl<'a> Reference<'a> {
     /// Everything that a pipeline is compared with. An error says that plain tch, too,
     /// cannot run the program.
     pub(crate) fn record(&self) -> Result<Record> {
-        let again = |input: &Input| input.holds == Holds::Again;
-        ensure!(
-            !self.program.writes() || !self.program.batch.inputs.iter().any(again),
-            "where one of two inputs that share memory is changed, nothing says what becomes of the other"
-        );
+        if let Some(why) = open::in_program(self.program) {
+            bail!(why);
+        }
         let before = self.infer()?;
         let mut steps = Vec::new();
         let mut earlier: Option<Gradients> = None;
@@ -211,7 +210,8 @@ impl<'a> Reference<'a> {
         let inputs = inputs.map(|(given, input)| {
             let tensor = given.tensor();
             if asks(input) {
-                return tensor.set_requires_grad(true);
+                // Another tensor, since one may be given twice.
+                return tensor.detach().set_requires_grad(true);
             }
             tensor
         });
@@ -237,6 +237,9 @@ impl<'a> Reference<'a> {
             };
             pass.note(|| format!("layer {number}"));
             values = body.forward(values, &pass)?;
+            if let Some(why) = open::in_values(self.program, &values) {
+                bail!(why);
+            }
             self.shared.set(self.shared.get() || share(&values));
             values = not_owned(values, body)?;
             let stashed = pass.stashed.into_inner();

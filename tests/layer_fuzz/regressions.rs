@@ -188,14 +188,6 @@ fn an_expanded_input_that_is_filled() {
     ));
 }
 
-/// Only inputs were copied.
-#[test]
-fn a_target_that_the_loss_function_writes_to() {
-    let mut program = program(vec![layer(&[Op::Linear(0)], &[0])]);
-    program.loss = Loss::TargetInPlace;
-    everywhere(&program);
-}
-
 /// Whether stashed values are written to was looked for in layers alone: what the loss
 /// function did to a popped value it did to the value that had been stashed, too.
 #[test]

@@ -104,21 +104,30 @@ pub(crate) fn share(values: &[Option<Tensor>]) -> bool {
     (1..all.len()).any(|i| all[..i].iter().any(|other| overlap(other, &all[i])))
 }
 
-/// A layer's own tensors stay its own: where it gives one out, that is a copy.
+/// A layer's own tensors stay its own: where it gives one out, that is a copy. Several
+/// parts of one are parts of one copy.
 pub(crate) fn not_owned(values: Vec<Option<Tensor>>, body: &Body) -> Result<Vec<Option<Tensor>>> {
-    let lies_in = |value: &Tensor, own: &Tensor| {
+    let mut values = values;
+    for (_, own) in body.owned() {
+        let size = own.kind().elt_size_in_bytes();
         let begin = own.data_ptr() as usize;
-        let bytes = own.numel() * own.kind().elt_size_in_bytes();
-        (begin..begin + bytes).contains(&(value.data_ptr() as usize))
-    };
-    let copied = values.into_iter().rev().map(|value| {
-        let Some(value) = value else { return Ok(None) };
-        if body.owned().any(|(_, own)| lies_in(&value, own)) {
-            return Ok(Some(snapshot(&value)?));
+        let memory = begin..begin + own.numel() * size;
+        let lies_in = |value: &&mut Tensor| memory.contains(&(value.data_ptr() as usize));
+        let mut parts: Vec<_> = values.iter_mut().flatten().filter(lies_in).collect();
+        if let [part] = parts.as_mut_slice() {
+            **part = snapshot(part)?;
+            continue;
         }
-        Ok(Some(value))
-    });
-    let mut copied: Vec<_> = copied.collect::<Result<_>>()?;
-    copied.reverse();
-    Ok(copied)
+        let copy = own.copy();
+        for part in parts {
+            let copy = if part.requires_grad() {
+                copy.shallow_clone()
+            } else {
+                copy.detach()
+            };
+            let offset = (part.data_ptr() as usize - begin) / size;
+            *part = copy.f_as_strided(part.size(), part.stride(), offset as i64)?;
+        }
+    }
+    Ok(values)
 }
