@@ -12,7 +12,7 @@ use gpipe::tch;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-use crate::open::REFUSED;
+use crate::open::{self, REFUSED};
 use crate::piped::{self, Fitted};
 use crate::program::Program;
 use crate::random::programs;
@@ -143,6 +143,10 @@ fn shrunk(seed: u64) -> Result<bool, (Program, String)> {
     let mut runner = TestRunner::new_with_rng(config, rng);
     let tree = programs().new_tree(&mut runner).unwrap();
     let first = tree.current();
+    let outcome = |program: &Program| match open::in_program(program) {
+        Some(why) => Outcome::Invalid(why.to_owned()),
+        None => outcome(program),
+    };
     let test = |program: Program| match outcome(&program) {
         Outcome::Same => Ok(()),
         Outcome::Invalid(why) => Err(TestCaseError::reject(why)),
