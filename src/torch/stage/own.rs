@@ -8,7 +8,7 @@
 use tch::Tensor;
 
 use super::TorchStage;
-use super::run::restore;
+use super::buffers::restore;
 use super::watched::{Watched, changed};
 use crate::torch::error::TorchError;
 use crate::torch::ffi;

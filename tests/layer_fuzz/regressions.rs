@@ -1,0 +1,201 @@
+//! Programs that went wrong once, as small as they could be made.
+
+use gpipe::partitioner::ScheduleKind;
+
+use crate::check;
+use crate::program::{
+    After, Batch, Holds, How, Input, Layer, Loss, Op, Program, Recomputing, Scheduled, Settings,
+};
+
+/// Two samples in one micro-batch, one step on one device.
+fn program(layers: Vec<Layer>) -> Program {
+    Program {
+        batch: Batch {
+            samples: 2,
+            inputs: vec![input(How::Own)],
+            target: How::Own,
+            double: false,
+        },
+        layers,
+        loss: Loss::Mean,
+        steps: vec![After::Zero],
+        settings: Settings {
+            devices: 1,
+            chunks: 1,
+            micro_batches: 1,
+            schedule: Scheduled::Kind(ScheduleKind::GPipe),
+            cut: Vec::new(),
+            recompute: Recomputing::Never,
+            offload: Vec::new(),
+        },
+    }
+}
+
+fn input(how: How) -> Input {
+    Input {
+        holds: Holds::Floats,
+        how,
+        gradient: false,
+    }
+}
+
+fn layer(ops: &[Op], outputs: &[usize]) -> Layer {
+    Layer {
+        ops: ops.to_vec(),
+        outputs: outputs.to_vec(),
+        tied: false,
+        frozen: (false, false),
+        idle: false,
+    }
+}
+
+fn given(how: How, mut program: Program) -> Program {
+    program.batch.inputs = vec![input(how)];
+    program
+}
+
+/// Runs the program on one device, and on as many as it has layers.
+fn everywhere(program: &Program) {
+    for devices in 1..=program.layers.len() {
+        for schedule in [ScheduleKind::GPipe, ScheduleKind::ZbH1] {
+            for recompute in [Recomputing::Never, Recomputing::Always] {
+                for micro_batches in 1..=2 {
+                    let mut program = program.clone();
+                    program.settings = Settings {
+                        devices,
+                        schedule: Scheduled::Kind(schedule),
+                        recompute: recompute.clone(),
+                        micro_batches,
+                        ..program.settings
+                    };
+                    check::one(&program);
+                }
+            }
+        }
+    }
+}
+
+/// A slice counted as its own copy, since libtorch cannot say quickly whether its elements
+/// overlap.
+#[test]
+fn an_input_that_is_a_slice_is_copied_before_it_is_written_to() {
+    let double = layer(&[Op::DoubleIn(0)], &[0]);
+    let linear = layer(&[Op::Linear(0)], &[0]);
+    for how in [How::Columns, How::Rows, How::Transposed] {
+        everywhere(&given(how, program(vec![double.clone(), linear.clone()])));
+    }
+}
+
+/// For the same reason the run that finds out what a stage writes to ran over its own
+/// results.
+#[test]
+fn a_slice_that_another_stage_writes_to() {
+    let slice = Op::Narrow {
+        of: 0,
+        dim: 1,
+        start: 1,
+        len: 2,
+    };
+    everywhere(&program(vec![
+        layer(&[Op::Linear(0), slice], &[0]),
+        layer(&[Op::DoubleIn(0)], &[0]),
+        layer(&[Op::Linear(0)], &[0]),
+    ]));
+}
+
+/// And so a stashed slice was no snapshot.
+#[test]
+fn a_stashed_slice_is_a_snapshot() {
+    let slice = Op::Narrow {
+        of: 0,
+        dim: 1,
+        start: 1,
+        len: 2,
+    };
+    everywhere(&program(vec![
+        layer(&[Op::Linear(0), slice, Op::Stash { name: 0, of: 0 }], &[0]),
+        layer(&[Op::DoubleIn(0)], &[0]),
+        layer(&[Op::Pop { name: 0 }, Op::Add(0, 1)], &[0]),
+    ]));
+}
+
+/// Each output was a variable of its own over the same memory: autograd did not know
+/// that a change of one changes the other.
+#[test]
+fn a_value_returned_twice_and_changed_once() {
+    for writes in [Op::DoubleIn(1), Op::MaskIn(0), Op::TimesBiasIn(0)] {
+        everywhere(&program(vec![
+            layer(&[Op::Linear(0)], &[0, 0]),
+            layer(&[writes, Op::Add(0, 1)], &[0]),
+        ]));
+    }
+}
+
+/// The backward in halves gave the node of a view that was written to other edges than
+/// the node inside it has.
+#[test]
+fn a_parameter_written_into_a_view() {
+    let slice = Op::Narrow {
+        of: 0,
+        dim: 0,
+        start: 0,
+        len: 0,
+    };
+    for writes in [Op::CopyBiasIn(0), Op::TimesBiasIn(0), Op::AddBiasIn(0)] {
+        everywhere(&program(vec![
+            layer(&[Op::Linear(0)], &[0]),
+            layer(&[slice, writes], &[0, 1]),
+        ]));
+    }
+}
+
+/// The second run of a layer saw its buffers as the first, and those of later
+/// micro-batches, had left them.
+#[test]
+fn a_buffer_that_moves_before_it_is_read() {
+    for moves in [
+        Op::Center(0),
+        Op::CenterBefore(0),
+        Op::Count(0),
+        Op::SpectralNorm(0),
+    ] {
+        everywhere(&program(vec![layer(
+            &[Op::Linear(0), moves, Op::Tanh(0), Op::Linear(0)],
+            &[0],
+        )]));
+    }
+}
+
+/// A parameter that one layer gives and the next changes was changed itself, or not,
+/// depending on the cut.
+#[test]
+fn a_parameter_given_to_the_next_layer_which_changes_it() {
+    everywhere(&program(vec![
+        layer(&[Op::Weight], &[0]),
+        layer(&[Op::DoubleIn(0)], &[0]),
+    ]));
+}
+
+/// An expanded tensor counted as one that nobody can write to.
+#[test]
+fn an_expanded_input_that_is_filled() {
+    everywhere(&given(
+        How::Expanded,
+        program(vec![
+            layer(&[Op::FillIn(0)], &[0]),
+            layer(&[Op::Linear(0)], &[0]),
+        ]),
+    ));
+}
+
+/// Whether stashed values are written to was looked for in layers alone: what the loss
+/// function did to a popped value it did to the value that had been stashed, too.
+#[test]
+fn a_popped_value_that_the_loss_function_writes_to() {
+    let mut program = program(vec![
+        layer(&[Op::Linear(0), Op::Stash { name: 0, of: 0 }], &[0]),
+        layer(&[Op::Halve(0), Op::Pop { name: 0 }], &[0, 1, 2]),
+    ]);
+    program.loss = Loss::OutputsInPlace;
+    everywhere(&program);
+}

@@ -1,0 +1,62 @@
+//! Any legal schedule: of the actions whose needs are met, some other one each time.
+
+use std::collections::HashSet;
+
+use gpipe::partitioner::{Action, CheckedSchedule, Kind, Schedule};
+
+/// Runs ready actions, chosen by `choices`, each on its stage's device, until all have
+/// run. Stages whose flag is set go backward in halves.
+pub(crate) fn random(
+    (devices, stages): (usize, usize),
+    micro_batches: usize,
+    choices: &[usize],
+    halves: &[bool],
+) -> CheckedSchedule {
+    let split = |stage: usize| halves.get(stage).copied().unwrap_or(false);
+    let all: Vec<Action> = (0..stages)
+        .flat_map(|stage| {
+            let kinds: &[Kind] = if split(stage) {
+                &[Kind::Forward, Kind::BackwardInput, Kind::BackwardWeight]
+            } else {
+                &[Kind::Forward, Kind::Backward]
+            };
+            let micros = 0..micro_batches;
+            micros.flat_map(move |m| kinds.iter().map(move |kind| Action::new(stage, *kind, m)))
+        })
+        .collect();
+    let mut done = HashSet::new();
+    let mut lists = vec![Vec::new(); devices];
+    for turn in 0..all.len() {
+        let ready = |action: &&Action| !done.contains(*action) && needs(**action, stages, &done);
+        let ready: Vec<_> = all.iter().filter(ready).copied().collect();
+        let choice = choices.get(turn % choices.len().max(1)).copied();
+        let action = ready[choice.unwrap_or(0) % ready.len()];
+        lists[action.stage.index() % devices].push(action);
+        done.insert(action);
+    }
+    let schedule = Schedule::new("random", stages, micro_batches, lists);
+    schedule.check().unwrap()
+}
+
+/// Whether what an action needs is done.
+fn needs(action: Action, stages: usize, done: &HashSet<Action>) -> bool {
+    let (stage, micro) = (action.stage.index(), action.micro.index());
+    let ran = |stage: usize, kind| done.contains(&Action::new(stage, kind, micro));
+    match action.kind {
+        // In the order of the micro-batches, in which buffers move.
+        Kind::Forward => {
+            let before = micro
+                .checked_sub(1)
+                .map(|m| Action::new(stage, Kind::Forward, m));
+            let first = before.is_none_or(|before| done.contains(&before));
+            first && (stage == 0 || ran(stage - 1, Kind::Forward))
+        }
+        Kind::BackwardWeight => ran(stage, Kind::BackwardInput),
+        _ => {
+            let next = stage + 1;
+            let gradient =
+                next == stages || ran(next, Kind::Backward) || ran(next, Kind::BackwardInput);
+            ran(stage, Kind::Forward) && gradient
+        }
+    }
+}

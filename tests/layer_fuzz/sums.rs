@@ -1,0 +1,54 @@
+//! What the plain loop does with gradients and outputs once it has them.
+
+use anyhow::Result;
+use gpipe::tch::Tensor;
+
+use crate::record::Gradients;
+
+/// A parameter's gradient, which it has no longer.
+pub(crate) fn taken(parameter: &Tensor) -> Option<Tensor> {
+    let gradient = parameter.grad();
+    if !gradient.defined() {
+        return None;
+    }
+    let own = gradient.copy();
+    let mut parameter = parameter.shallow_clone();
+    parameter.zero_grad();
+    Some(own)
+}
+
+/// Parts joined along dimension 0, a value that is absent in any part absent; `None`
+/// where some cannot be.
+pub(crate) fn joined(parts: Vec<Vec<Option<Tensor>>>) -> Option<Vec<Option<Tensor>>> {
+    let width = parts.first().map_or(0, Vec::len);
+    let columns = (0..width).map(|column| {
+        let values: Option<Vec<_>> = parts.iter().map(|part| part[column].as_ref()).collect();
+        let Some(values) = values else {
+            return Some(None);
+        };
+        if values.len() == 1 {
+            return Some(Some(values[0].copy()));
+        }
+        Tensor::f_cat(&values, 0).ok().map(Some)
+    });
+    columns.collect()
+}
+
+/// What earlier steps left, and on top of it what a step gives.
+pub(crate) fn added(earlier: Gradients, step: Gradients) -> Result<Gradients> {
+    let pairs = earlier.into_iter().zip(step);
+    let sums = pairs.map(|((name, before), (_, new))| {
+        let sum = match (before, new) {
+            (Some(before), Some(new)) => Some(before.f_add(&new)?),
+            (before, new) => before.or(new),
+        };
+        Ok((name, sum))
+    });
+    sums.collect()
+}
+
+pub(crate) fn copied(gradients: &Gradients) -> Gradients {
+    let copy =
+        |(name, value): &(String, Option<Tensor>)| (name.clone(), value.as_ref().map(Tensor::copy));
+    gradients.iter().map(copy).collect()
+}
