@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod aliases;
+mod losses;
 mod owned;
 mod plain;
 mod slices;

@@ -45,6 +45,9 @@ pub(crate) struct Graph {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sink(i64);
 
+/// Values at the beginning of a graph, and where the gradient of each arrives.
+pub(crate) type Entered = (Vec<Option<Tensor>>, Vec<Option<Sink>>);
+
 impl Graph {
     pub(crate) fn new() -> Result<Self> {
         let mut out = ptr::null_mut();
@@ -57,10 +60,7 @@ impl Graph {
     /// The values that layers see in place of the received ones, and where the gradient of
     /// each arrives: nowhere for those that can have none, and for several that share
     /// memory where the first one's does.
-    pub(crate) fn enter(
-        &mut self,
-        received: &[Option<Tensor>],
-    ) -> Result<(Vec<Option<Tensor>>, Vec<Option<Sink>>)> {
+    pub(crate) fn enter(&mut self, received: &[Option<Tensor>]) -> Result<Entered> {
         let lent = lend_some(received.iter().map(Option::as_ref));
         let mut out = vec![ptr::null_mut(); lent.len()];
         let mut sinks = vec![-1; lent.len()];

@@ -10,6 +10,7 @@ use super::run::add_roots;
 use super::segment::Which;
 use super::watched::{changed, watch};
 use super::{Running, TorchStage};
+use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, RandomScope};
 use crate::torch::rng;
 use crate::torch::step::{Mode, StepSettings};
@@ -199,14 +200,25 @@ impl TorchStage {
             (live, outputs)
         };
         let autocast = self.precision.scope(self.device)?;
-        let watched = self.graphs.as_ref().map(|_| watch(outputs.present()));
-        let watched = watched.transpose()?;
-        let shelf = Self::saves_loss(live, targets)?;
-        let loss = loss.loss(&outputs, targets)?;
+        // Whether it writes to what it is given is found out in its first run, on copies.
+        let copies = self.loss_writes != Some(false);
+        // Without skips outputs are nobody else's.
+        let outputs = given(outputs, copies && !self.skips.is_empty())?;
+        let targets = given(targets.shallow_clone(), copies)?;
+        let watched = (watch(outputs.present())?, watch(targets.present())?);
+        let shelf = Self::saves_loss(live, &targets)?;
+        let loss = loss.loss(&outputs, &targets)?;
         drop((shelf, autocast));
-        if let (Some(graphs), Some(watched)) = (&self.graphs, watched) {
-            graphs.watch_loss(changed(&watched)?, apart)?;
+        let wrote = (changed(&watched.0)?, changed(&watched.1)?);
+        if let Some(graphs) = &self.graphs {
+            graphs.watch_loss(wrote.0, apart)?;
         }
+        self.loss_writes = Some(self.loss_writes == Some(true) || wrote.0 || wrote.1);
+        anyhow::ensure!(
+            copies || !wrote.1,
+            "the loss function changed a target in place, which it had not done before; targets \
+             will be copied from now on"
+        );
         self.sweep(live)?;
         let share = shares.get(pass.micro.index()).copied().unwrap_or_default();
         let weight = loss.weight.unwrap_or(share) * pass.settings.mode.loss_scale();
@@ -223,4 +235,13 @@ impl TorchStage {
         let value = ffi::copy(&loss.value.f_detach()?)?;
         Ok([Some(value), weight].into_iter().collect())
     }
+}
+
+/// What the loss function is given: these, or copies of them.
+fn given(values: Values, copies: bool) -> Result<Values, TorchError> {
+    if !copies {
+        return Ok(values);
+    }
+    let copied = ffi::copies(values.iter(), &vec![true; values.len()])?;
+    Ok(copied.into_iter().collect())
 }

@@ -100,6 +100,9 @@ pub(crate) struct TorchStage {
     outgoing: Vec<usize>,
     /// The loss function's random source, as each layer has one.
     loss_seed: u64,
+    /// Whether the loss function writes to what it is given; unknown before its first run,
+    /// which is on copies.
+    loss_writes: Option<bool>,
     parameters: Vec<(String, Tensor)>,
     /// Parameters that stand for one of another layer: further places of its use.
     replicas: Vec<(String, Tensor)>,
@@ -172,6 +175,7 @@ impl TorchStage {
             outgoing: segment::outgoing(&spec.range, &spec.skips),
             skips: Arc::clone(&spec.skips),
             loss_seed: rng::named_seed(spec.seed, "loss"),
+            loss_writes: None,
             parameters,
             replicas: Vec::new(),
             buffers: by_layer.into_iter().flatten().collect(),
