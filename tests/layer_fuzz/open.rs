@@ -13,15 +13,11 @@ pub(crate) fn in_program(program: &Program) -> Option<&'static str> {
     let ops = || program.layers.iter().flat_map(|layer| &layer.ops);
     let inputs = || program.batch.inputs.iter();
     let expanded = |how| how == How::Expanded;
-    let given_out = |op: &Op| matches!(op, Op::Weight | Op::Pop { .. });
     if program.writes() && inputs().any(|input| input.holds == Holds::Again) {
         return Some("one of two inputs that share memory may be changed: is the other?");
     }
-    if program.loss == Loss::TargetInPlace {
-        return Some("the loss function writes to the target, which is the caller's");
-    }
-    if program.loss == Loss::OutputsInPlace && ops().any(given_out) {
-        return Some("the loss function may write to a parameter or a popped value");
+    if program.loss == Loss::OutputsInPlace && ops().any(|op| *op == Op::Weight) {
+        return Some("the loss function may write to a parameter");
     }
     let overlaps =
         |own: &crate::program::Input| expanded(own.how) && (own.gradient || program.writes());

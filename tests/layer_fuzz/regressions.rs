@@ -199,3 +199,11 @@ fn a_popped_value_that_the_loss_function_writes_to() {
     program.loss = Loss::OutputsInPlace;
     everywhere(&program);
 }
+
+/// Only inputs were copied.
+#[test]
+fn a_target_that_the_loss_function_writes_to() {
+    let mut program = program(vec![layer(&[Op::Linear(0)], &[0])]);
+    program.loss = Loss::TargetInPlace;
+    everywhere(&program);
+}
