@@ -234,7 +234,7 @@ impl TorchStage {
         } else {
             // A root without a gradient: 0 times NaN would be NaN, in the loss and on the
             // way back.
-            live.graph.root(&loss.value)?;
+            live.graph.roots(std::iter::once(Some(&loss.value)))?;
             let options = (loss.value.kind(), loss.value.device());
             Tensor::f_zeros([], options)?
         };
