@@ -251,7 +251,9 @@ fn outputs(
 ) -> Result<Option<Vec<Option<Tensor>>>> {
     match pipe.forward_values(caller.input(program, false)) {
         // Copies, since an output may share its memory with a parameter.
-        Ok(values) => Ok(Some(values.iter().map(|v| v.map(Tensor::copy)).collect())),
+        Ok(values) => Ok(Some(tch::no_grad(|| {
+            values.iter().map(|v| v.map(Tensor::copy)).collect()
+        }))),
         Err(gpipe::Error::Batch(_)) => Ok(None),
         Err(error) => Err(error).context("inference"),
     }
