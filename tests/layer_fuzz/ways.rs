@@ -119,12 +119,9 @@ pub(crate) fn not_owned(values: Vec<Option<Tensor>>, body: &Body) -> Result<Vec<
             continue;
         }
         let copy = own.copy();
+        let frozen = copy.detach();
         for part in parts {
-            let copy = if part.requires_grad() {
-                copy.shallow_clone()
-            } else {
-                copy.detach()
-            };
+            let copy = if part.requires_grad() { &copy } else { &frozen };
             let offset = (part.data_ptr() as usize - begin) / size;
             *part = copy.f_as_strided(part.size(), part.stride(), offset as i64)?;
         }
