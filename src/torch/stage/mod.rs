@@ -323,7 +323,7 @@ impl Stage for TorchStage {
     fn run(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
         let lane = self.shared_lane();
         let _shared = lane.sharing();
-        let _named = lost::acting(action);
+        let _named = lane.on_accelerator().map(|_| lost::acting(action));
         let done = self.measured(action.kind, |stage| {
             let done = super::caught(|| stage.run_action(action, inputs));
             done.map_err(|error| {

@@ -97,7 +97,7 @@ impl Lane {
     }
 
     /// Its accelerator, and who has its streams.
-    pub(super) fn on_accelerator(&self) -> Option<(&Layer, usize)> {
+    pub(crate) fn on_accelerator(&self) -> Option<(&Layer, usize)> {
         let home = self.home.as_ref()?;
         Some((self.layer.as_ref()?, home.device))
     }
