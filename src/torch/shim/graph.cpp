@@ -19,6 +19,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/clone.h>
@@ -48,9 +49,11 @@ struct GradSink : public Node {
 
 // The same memory and gradients, but to autograd no view, as it would be on another stage: what
 // is changed in place has a new beginning there, and no gradient goes around it by way of
-// the tensor that it was a view of, where sums would be in another order.
+// the tensor that it was a view of, where sums would be in another order. Not for expanded
+// ones: autograd writes into their parts by way of what they are views of.
 at::Tensor no_view(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_view() || !at::GradMode::is_enabled()) {
+  if (!tensor.defined() || !tensor.is_view() || !at::GradMode::is_enabled() ||
+      at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     return tensor;
   }
   auto value = tensor.detach();
