@@ -76,7 +76,7 @@ impl<S: Stage> Engine<S> {
             let mut stalled = dog.look(&self.lines.notes);
             stalled.retain(|(device, _)| missing.contains(device));
             if let (Some(&(device, doing)), None) = (stalled.first(), &stall) {
-                stall = Some(self.stall(device, doing, asked.program));
+                stall = Some(Box::new(self.stall(device, doing, asked.program)));
                 if asked.program.is_some() {
                     self.lines.stop_all();
                 }
@@ -93,7 +93,7 @@ impl<S: Stage> Engine<S> {
         Ok(Gathered { reports, stall })
     }
 
-    fn stall(&self, device: DeviceId, doing: Doing, program: Option<&Program>) -> Box<Stall> {
+    fn stall(&self, device: DeviceId, doing: Doing, program: Option<&Program>) -> Stall {
         let patience = self.patience.unwrap_or_default();
         let mut stall = Stall::new(device, doing, patience, program);
         if let (None, [only]) = (stall.stage, &*self.placement[device.index()]) {
@@ -102,7 +102,7 @@ impl<S: Stage> Engine<S> {
         let observer = |(stage, _): &&(StageId, Observer)| Some(*stage) == stall.stage;
         let observer = self.observers.iter().find(observer);
         stall.layer = observer.and_then(|(_, observer)| observer());
-        Box::new(stall)
+        stall
     }
 }
 

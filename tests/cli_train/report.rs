@@ -93,7 +93,11 @@ fn other_programs_that_have_the_cores_are_named() {
     let flags = "--layers 2 --steps 150 --devices cpu,cpu --report page.html";
     let output = thread::scope(|scope| {
         for _ in 0..2 * cores {
-            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         let output = printed(folder.path(), flags);
         over.store(true, Ordering::Relaxed);

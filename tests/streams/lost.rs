@@ -4,6 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use gpipe::partitioner::ScheduleKind;
 use gpipe::streams::Recorder;
 use gpipe::tch::Tensor;
 use gpipe::{AdamW, DeviceLost, Optimizer, Pipeline, PipelineBuilder, Sequential};
@@ -13,12 +14,13 @@ use crate::support::{batch, cpus, cross_entropy};
 
 const ASSERT: &str = "CUDA error: device-side assert triggered";
 
-/// Two stages; in micro-batch 1 the second one's kernel fails.
+/// Two stages; in the last micro-batch the second one's kernel fails, when the first one has
+/// nothing to do that could fail before that is told.
 fn failing(recorder: &Recorder) -> PipelineBuilder {
     let model = plain_linear(Sequential::new(), "one");
     let device = recorder.clone();
     let model = with_linear(model, "two", move |x, linear, ctx| {
-        if ctx.micro().index() == 1 {
+        if ctx.micro().index() == 3 {
             device.fail_devices(ASSERT);
             anyhow::bail!("{ASSERT}");
         }
@@ -28,6 +30,7 @@ fn failing(recorder: &Recorder) -> PipelineBuilder {
         .devices(&cpus(2))
         .balance(&[1, 1])
         .micro_batches(4)
+        .schedule(ScheduleKind::GPipe)
         .record_streams(recorder)
 }
 
@@ -43,7 +46,7 @@ fn a_device_that_fails_is_named_and_what_comes_later_is_refused_in_one_sentence(
     let error = pipe.train_step(&x, &y, cross_entropy).unwrap_err();
     let text = error.to_string();
     for part in [
-        "stage 1, layer `two`, micro-batch 1, forward",
+        "stage 1, layer `two`, micro-batch 3, forward",
         "start the process anew",
         ASSERT,
     ] {
@@ -108,7 +111,7 @@ fn the_first_sight_of_it_is_printed_at_once() {
         .unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    let place = "stage 1, layer `two`, micro-batch 1, forward";
+    let place = "stage 1, layer `two`, micro-batch 3, forward";
     assert_eq!(told.matches(place).count(), 1, "{told}");
     assert!(told.contains(ASSERT), "{told}");
 }

@@ -132,7 +132,10 @@ pub(super) fn check_free(path: &Path) -> Result<(), Failure> {
     let checkpoints = path.join(checkpoints::FOLDER);
     let is_there = |file| path.join(file).symlink_metadata().is_ok();
     let saved = Checkpoint::list(&checkpoints).map_or(true, |all| !all.is_empty());
-    if is_there(CONFIG) || saved || (is_there(METRICS_FILE) && !checkpoints.exists()) {
+    // No folder, or a link that leads nowhere, which is nothing to write through.
+    let none = !checkpoints.exists();
+    let strays = [METRICS_FILE, checkpoints::FOLDER].map(is_there);
+    if is_there(CONFIG) || saved || (none && strays.contains(&true)) {
         return wrong(&format!(
             "the folder already holds a run; choose another, or remove it, or go on with it by \
              --resume {}",

@@ -1,6 +1,7 @@
 //! Devices that answer nothing any more.
 
 use std::fmt::Display;
+use std::io::Write as _;
 
 use parking_lot::Mutex;
 
@@ -51,7 +52,8 @@ impl Layer {
             (lost.get_or_insert_with(first).clone(), new)
         });
         if new {
-            eprintln!("{lost}");
+            // Where nobody can be told, the error tells.
+            let _ = writeln!(std::io::stderr(), "{lost}");
             if let Self::Cuda = self {
                 // Who cannot be told so may end the process.
                 let _ = ffi::abandon_cuda(stream.device);
