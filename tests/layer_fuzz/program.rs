@@ -173,6 +173,22 @@ pub(crate) enum Op {
 }
 
 impl Op {
+    /// Whether it makes views.
+    pub(crate) fn is_view(self) -> bool {
+        matches!(
+            self,
+            Op::Narrow { .. }
+                | Op::Select { .. }
+                | Op::EveryOther { .. }
+                | Op::Strided(_)
+                | Op::Transpose(_)
+                | Op::Flatten(_)
+                | Op::Pairs(_)
+                | Op::Expand(_)
+                | Op::Halves { .. }
+        )
+    }
+
     /// Whether it writes to a value that was there before.
     pub(crate) fn is_in_place(self) -> bool {
         matches!(

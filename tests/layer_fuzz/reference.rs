@@ -93,12 +93,14 @@ impl<'a> Reference<'a> {
     }
 
     /// Whether the order of the sums is not settled by what is documented: a change in
-    /// place of a value that has left its layer makes autograd put its way elsewhere.
-    /// Then the plain loop holds but for rounding.
+    /// place of a value that has left its layer makes autograd put its way elsewhere, and
+    /// one that was a view in plain tch is none here. Then the plain loop holds but for
+    /// rounding.
     pub(crate) fn is_loose(&self) -> bool {
         let layers = || self.layers.iter().map(|body| &body.plan);
         let ways = layers().any(|plan| plan.layer.outputs.len() > 1 || !plan.stashes.is_empty());
-        self.shared.get() || (ways && self.program.writes())
+        let views = layers().any(|plan| plan.layer.ops.iter().any(|op| op.is_view()));
+        self.shared.get() || ((ways || views) && self.program.writes())
     }
 
     /// Everything that a pipeline is compared with. An error says that plain tch, too,

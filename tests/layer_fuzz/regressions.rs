@@ -207,3 +207,61 @@ fn a_target_that_the_loss_function_writes_to() {
     program.loss = Loss::TargetInPlace;
     everywhere(&program);
 }
+
+/// Inside a stage the gradients of a part of a tensor that is given twice met those of its
+/// other uses at the whole tensor, beyond a cut at the part: another order of the sums.
+#[test]
+fn a_part_given_twice_beside_other_uses_of_it() {
+    let half = Op::Halves { of: 0, dim: 1 };
+    for double in [false, true] {
+        let mut program = program(vec![
+            layer(&[Op::Linear(0), half], &[0]),
+            layer(&[Op::Add(0, 0), Op::Tanh(0)], &[2, 0, 2]),
+        ]);
+        program.batch.double = double;
+        everywhere(&program);
+    }
+}
+
+/// A part that left a layer was still one of the whole tensor for the next layer: where that
+/// changed it in place, the gradients of earlier uses went around the change, and met those
+/// behind it elsewhere than beyond a cut.
+#[test]
+fn a_part_that_is_used_and_then_written_to() {
+    let half = Op::Narrow {
+        of: 0,
+        dim: 1,
+        start: 1,
+        len: 2,
+    };
+    for double in [false, true] {
+        let mut program = program(vec![
+            layer(&[Op::Linear(0), half], &[0]),
+            layer(
+                &[Op::Add(0, 0), Op::DoubleIn(1), Op::Tanh(1), Op::Times(1, 0)],
+                &[0],
+            ),
+        ]);
+        program.batch.double = double;
+        everywhere(&program);
+    }
+}
+
+/// Beyond a cut, values that share memory without autograd's knowledge were views of one
+/// tensor: what a parameter made of one of them gave the others a gradient, too.
+#[test]
+fn a_detached_value_beside_what_it_was_detached_from() {
+    let part = Op::Narrow {
+        of: 0,
+        dim: 1,
+        start: 1,
+        len: 2,
+    };
+    for writes in [Op::TimesBiasIn(2), Op::AddBiasIn(2), Op::TimesBiasIn(1)] {
+        everywhere(&program(vec![
+            layer(&[Op::Detach(0), part], &[2, 0, 0]),
+            layer(&[writes], &[0]),
+            layer(&[Op::Linear(0)], &[0]),
+        ]));
+    }
+}

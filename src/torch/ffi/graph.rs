@@ -28,6 +28,7 @@ unsafe extern "C" {
     fn gp_graph_take_grad(graph: *mut c_void, sink: i64, out: *mut TensorPtr) -> c_int;
     fn gp_graph_layer(graph: *const c_void) -> i64;
     fn gp_copy(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
+    fn gp_no_view(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
     fn gp_way(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
     fn gp_ways(outputs: *const TensorPtr, count: i64, out: *mut TensorPtr) -> c_int;
     fn gp_changes(tensor: TensorPtr, out: *mut i64) -> c_int;
@@ -188,6 +189,17 @@ pub(crate) fn way(tensor: &Tensor) -> Result<Tensor> {
         own(out)
     }
     .ok_or_else(|| TorchError::new("a way gave no tensor"))
+}
+
+/// The same values and gradients, but to autograd no view of another tensor.
+pub(crate) fn no_view(tensor: Tensor) -> Result<Tensor> {
+    let mut out = ptr::null_mut();
+    // SAFETY: the tensor is alive; `out` is a new tensor or null on success.
+    let value = unsafe {
+        check(gp_no_view(lend(&tensor), &raw mut out))?;
+        own(out)
+    };
+    Ok(value.unwrap_or(tensor))
 }
 
 /// A layer's outputs, each on a way of its own, the first one's begun last; those that

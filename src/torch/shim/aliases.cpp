@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <utility>
 
 using at::Tensor;
 using gpipe::Aliases;
@@ -157,6 +158,9 @@ Tensor row(const Tensor& of, const Range& range) {
   return of.as_strided({count}, {1}, begin);
 }
 
+// What the tensor is a view of, or the tensor itself.
+Tensor whole(const Tensor& tensor) { return tensor.is_view() ? Tensor(tensor._base()) : tensor; }
+
 // What all of them are views of that say of themselves whether they want a gradient as the
 // group does; undefined if that is not one tensor.
 Tensor base_of(const Aliases& aliases) {
@@ -166,7 +170,7 @@ Tensor base_of(const Aliases& aliases) {
     if (tensor.requires_grad() != wanted) {
       continue;
     }
-    const auto own = tensor.is_view() ? tensor._base() : tensor;
+    const auto own = whole(tensor);
     if (base.defined() && !base.is_same(own)) {
       return Tensor();
     }
@@ -261,8 +265,19 @@ Tensor carrier_in_graph(const Aliases& aliases) {
 
 Aliases members_of(const Tensor& other, const Tensor& carrier, const Aliases& aliases) {
   at::AutoGradMode graph(true);
-  // Views require a gradient as soon as what they are views of does.
-  const auto values = other.detach(), without = other.detach();
+  const auto values = other.detach();
+  // Views require a gradient as soon as what they are views of does. So those without one
+  // are views of other tensors, one for each that they are views of now.
+  std::vector<std::pair<Tensor, Tensor>> without;
+  auto without_gradient = [&](const Tensor& part) {
+    const auto all = whole(part);
+    for (const auto& [one, values_of_one] : without) {
+      if (one.is_same(all)) {
+        return values_of_one;
+      }
+    }
+    return without.emplace_back(all, other.detach()).second;
+  };
   Aliases parts;
   for (size_t i = 0; i < aliases.size(); ++i) {
     const auto& part = aliases[i];
@@ -273,7 +288,7 @@ Aliases members_of(const Tensor& other, const Tensor& carrier, const Aliases& al
       continue;
     }
     const bool linked = part.requires_grad() && !other.is_leaf();
-    const auto& source = linked ? other : part.requires_grad() ? values : without;
+    const auto source = linked ? other : part.requires_grad() ? values : without_gradient(part);
     parts.push_back(part.is_same(carrier) ? source : part_of(source, carrier, part, linked));
   }
   for (size_t i = 0; i < aliases.size(); ++i) {

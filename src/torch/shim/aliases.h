@@ -31,7 +31,8 @@ at::Tensor carrier_in_graph(const Aliases& aliases);
 
 // What they are of another tensor in place of the carrier: that tensor where they are the
 // carrier, else views of it. In its graph, if it is in one, those that require a gradient,
-// else leaves.
+// else leaves. Of those that require none, autograd knows that they share memory where it
+// does of the group's.
 Aliases members_of(const at::Tensor& other, const at::Tensor& carrier, const Aliases& aliases);
 
 }  // namespace gpipe

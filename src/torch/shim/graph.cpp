@@ -19,6 +19,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/clone.h>
@@ -46,6 +47,22 @@ struct GradSink : public Node {
   std::string name() const override { return "GpipeGradSink"; }
 };
 
+// The same memory and gradients, but to autograd no view, as it would be on another stage: what
+// is changed in place has a new beginning there, and no gradient goes around it by way of
+// the tensor that it was a view of, where sums would be in another order. Not for expanded
+// ones: autograd writes into their parts by way of what they are views of.
+at::Tensor no_view(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_view() || !at::GradMode::is_enabled() ||
+      at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
+    return tensor;
+  }
+  auto value = tensor.detach();
+  if (tensor.requires_grad()) {
+    torch::autograd::impl::set_gradient_edge(value, torch::autograd::impl::gradient_edge(tensor));
+  }
+  return value;
+}
+
 // Adds up what arrives from one way of a value before it joins the other ways'.
 struct Way : public Node {
   variable_list apply(variable_list&& grads) override { return std::move(grads); }
@@ -54,7 +71,7 @@ struct Way : public Node {
 
 at::Tensor way_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.requires_grad() || !at::GradMode::is_enabled()) {
-    return tensor;
+    return no_view(tensor);
   }
   std::shared_ptr<Way> node(new Way(), torch::autograd::deleteNode);
   node->set_next_edges(torch::autograd::collect_next_edges(tensor));
@@ -300,6 +317,14 @@ GP_API int gp_way(const at::Tensor* tensor, at::Tensor** out) {
   return gpipe::guarded([&] { *out = new at::Tensor(way_of(*tensor)); });
 }
 
+// The tensor as no view; null where it is none.
+GP_API int gp_no_view(const at::Tensor* tensor, at::Tensor** out) {
+  return gpipe::guarded([&] {
+    auto value = no_view(*tensor);
+    *out = value.is_same(*tensor) ? nullptr : new at::Tensor(std::move(value));
+  });
+}
+
 // The outputs of a layer (null: absent) on ways of their own, the last one's begun first;
 // those that share memory on one way, begun at the first of them.
 GP_API int gp_ways(const at::Tensor* const* outputs, int64_t count, at::Tensor** out) {
@@ -317,12 +342,10 @@ GP_API int gp_ways(const at::Tensor* const* outputs, int64_t count, at::Tensor**
         ways[group.front()] = way_of(*outputs[group.front()]);
         continue;
       }
-      auto aliases = gpipe::members(outputs, group);
-      if (wants_gradient(aliases)) {
-        const auto carrier = gpipe::carrier_in_graph(aliases);
-        aliases = gpipe::members_of(way_of(carrier), carrier, aliases);
-      }
-      place(std::move(aliases), group, ways);
+      const auto aliases = gpipe::members(outputs, group);
+      const auto carrier = wants_gradient(aliases) ? gpipe::carrier_in_graph(aliases)
+                                                   : gpipe::carrier_of(aliases);
+      place(gpipe::members_of(way_of(carrier), carrier, aliases), group, ways);
     }
     give(ways, outputs, out);
   });

@@ -80,10 +80,11 @@ impl TorchStage {
 /// on the other side, and the sums then join in the order of the graph's roots: the
 /// skips, then the outputs. The same is done where no stage ends, so that the bits
 /// do not depend on it; ways begun last come first. Outputs that share memory have one
-/// way, here as across a border, since a change of one is a change of all.
+/// way, here as across a border, since a change of one is a change of all. None is a view
+/// of anything inside its layer, as none is across a border.
 pub(super) fn apart(outputs: Values, several: bool) -> Result<Values, TorchError> {
     if !several && outputs.len() < 2 {
-        return Ok(outputs);
+        return outputs.try_map(ffi::no_view);
     }
     Ok(ffi::ways(outputs.iter())?.into_iter().collect())
 }
