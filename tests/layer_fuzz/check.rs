@@ -138,7 +138,7 @@ fn begin() {
 }
 
 /// The program of a seed, shrunk to the least that differs; or whether it could be run.
-fn shrunk(seed: u64) -> Result<bool, (Program, String)> {
+fn shrunk(seed: u64) -> Result<bool, Box<(Program, String)>> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let config = Config {
@@ -161,8 +161,8 @@ fn shrunk(seed: u64) -> Result<bool, (Program, String)> {
     };
     match runner.run_one(tree, test) {
         Ok(valid) => Ok(valid),
-        Err(TestError::Fail(why, program)) => Err((program, why.to_string())),
-        Err(TestError::Abort(why)) => Err((first, why.to_string())),
+        Err(TestError::Fail(why, program)) => Err(Box::new((program, why.to_string()))),
+        Err(TestError::Abort(why)) => Err(Box::new((first, why.to_string()))),
     }
 }
 
@@ -199,7 +199,8 @@ pub(crate) fn all(seeds: Range<u64>) {
             }
             match shrunk(seed) {
                 Ok(one) => _ = valid.fetch_add(u64::from(one), Ordering::Relaxed),
-                Err((program, how)) => {
+                Err(failure) => {
+                    let (program, how) = *failure;
                     println!("seed {seed}: {}", report(&program, &how));
                     failures.lock().unwrap().push(seed);
                 }

@@ -61,8 +61,11 @@ impl<'a, P: Pass> Machine<'a, P> {
     pub(crate) fn run(&mut self, op: Op) -> Result<()> {
         let before = self.values.len();
         let _ = match op {
-            Op::Absent | Op::Weight | Op::Stash { .. } | Op::Pop { .. } => self.apart(op)?,
-            Op::SometimesAbsent(_) => self.apart(op)?,
+            Op::Absent
+            | Op::SometimesAbsent(_)
+            | Op::Weight
+            | Op::Stash { .. }
+            | Op::Pop { .. } => self.apart(op)?,
             _ if op.is_in_place() => self.in_place(op)?,
             _ => match self.view(op)? {
                 Some(views) => self.push(views),
@@ -90,7 +93,7 @@ impl<'a, P: Pass> Machine<'a, P> {
     fn apart(&mut self, op: Op) -> Result<Option<()>> {
         match op {
             Op::Weight => self.values.push(Some(self.body.own("weight"))),
-            Op::SometimesAbsent(of) if self.pass.micro() % 2 == 0 => {
+            Op::SometimesAbsent(of) if self.pass.micro().is_multiple_of(2) => {
                 self.values.push(self.any(of));
             }
             Op::Stash { name, of } => {

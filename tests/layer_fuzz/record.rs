@@ -42,7 +42,12 @@ pub(crate) struct Step {
 /// In what a run differs from what it has to give.
 pub(crate) fn differences(got: &Record, wanted: &Record) -> Vec<Difference> {
     let mut found = Vec::new();
-    outputs("before the steps", &got.before, &wanted.before, &mut found);
+    outputs(
+        "before the steps",
+        got.before.as_ref(),
+        wanted.before.as_ref(),
+        &mut found,
+    );
     for (number, (got, wanted)) in got.steps.iter().zip(&wanted.steps).enumerate() {
         let (own, plain) = (got.loss, wanted.loss);
         if own.to_bits() != plain.to_bits() && !(own.is_nan() && plain.is_nan()) {
@@ -65,14 +70,19 @@ pub(crate) fn differences(got: &Record, wanted: &Record) -> Vec<Difference> {
             found.extend(different(&what, got.as_ref(), wanted.as_ref()));
         }
     }
-    outputs("after the steps", &got.after, &wanted.after, &mut found);
+    outputs(
+        "after the steps",
+        got.after.as_ref(),
+        wanted.after.as_ref(),
+        &mut found,
+    );
     found
 }
 
 fn outputs(
     when: &str,
-    got: &Option<Vec<Option<Tensor>>>,
-    wanted: &Option<Vec<Option<Tensor>>>,
+    got: Option<&Vec<Option<Tensor>>>,
+    wanted: Option<&Vec<Option<Tensor>>>,
     found: &mut Vec<Difference>,
 ) {
     let (Some(got), Some(wanted)) = (got, wanted) else {

@@ -156,7 +156,7 @@ impl<'a> Reference<'a> {
             start += size;
         }
         self.unchanged(&values)?;
-        Ok(joined(parts))
+        Ok(joined(&parts))
     }
 
     /// One step's loss, and the gradients of the inputs.
@@ -186,7 +186,7 @@ impl<'a> Reference<'a> {
         let loss = pairs.fold(0.0, |sum, (loss, weight)| sum + loss * weight);
         let all = weights.iter().fold(0.0, |sum, weight| sum + weight);
         let weighted = self.program.loss == Loss::Weighted;
-        let mut input_gradients = joined(gradients).unwrap_or_default();
+        let mut input_gradients = joined(&gradients).unwrap_or_default();
         if weighted {
             for gradient in input_gradients.iter_mut().flatten() {
                 *gradient = gradient.f_mul_scalar(1.0 / all)?;

@@ -19,7 +19,7 @@ pub(crate) fn taken(parameter: &Tensor) -> Option<Tensor> {
 
 /// Parts joined along dimension 0, a value that is absent in any part absent; `None`
 /// where some cannot be.
-pub(crate) fn joined(parts: Vec<Vec<Option<Tensor>>>) -> Option<Vec<Option<Tensor>>> {
+pub(crate) fn joined(parts: &[Vec<Option<Tensor>>]) -> Option<Vec<Option<Tensor>>> {
     let width = parts.first().map_or(0, Vec::len);
     let columns = (0..width).map(|column| {
         let values: Option<Vec<_>> = parts.iter().map(|part| part[column].as_ref()).collect();
