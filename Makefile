@@ -43,7 +43,7 @@ check: setup
 # Whether TensorBoard, from PyPI into a folder below target, reads what `train` writes.
 tensorboard-check: setup
 	test -x target/python/bin/python || python3 -m venv target/python
-	target/python/bin/python -m pip install --quiet tensorboard
+	target/python/bin/python -m pip install --quiet tensorboard==2.21.0
 	TENSORBOARD_PYTHON=$(CURDIR)/target/python/bin/python cargo test --locked --test tensorboard -- --nocapture
 
 # The book as a site: book/book/index.html. mdBook is built for it once.

@@ -22,6 +22,7 @@ mod shim {
         "driver.cpp",
         "graph.cpp",
         "gradients.cpp",
+        "lost.cpp",
         "marks.cpp",
         "memory.cpp",
         "optim.cpp",

@@ -1,5 +1,6 @@
 //! Mini-batches into micro-batches and back.
 
+use tch::Tensor;
 use thiserror::Error;
 
 use crate::torch::{TorchError, Values};
@@ -39,6 +40,12 @@ pub enum BatchError {
     /// A batch of no samples.
     #[error("the batch has no samples")]
     NoSamples,
+    /// A batch of which the loss function counts nothing.
+    #[error(
+        "nothing in the batch counts: the loss function gave every micro-batch the weight 0 \
+         (leave such batches out)"
+    )]
+    NoWeight,
     /// libtorch refused.
     #[error(transparent)]
     Torch(#[from] TorchError),
@@ -120,21 +127,50 @@ pub(crate) fn scatter(values: &Values, sizes: &[i64]) -> Result<Vec<Values>, Bat
 /// Joins the parts of a batch along dimension 0, in order. A value that is
 /// absent in any part is absent.
 pub(crate) fn gather(parts: Vec<Values>) -> Result<Values, BatchError> {
+    let columns = columns(parts).into_iter().enumerate();
+    columns.map(|(index, column)| join(column, index)).collect()
+}
+
+/// Joins the gradients of a batch's parts. One that is absent in some parts (nothing depends
+/// on their samples) is zero there; one that is absent in all parts is absent.
+pub(crate) fn gather_gradients(parts: Vec<Values>, sizes: &[i64]) -> Result<Values, BatchError> {
+    let columns = columns(parts).into_iter().enumerate();
+    columns
+        .map(|(index, column)| join(with_zeros(column, sizes)?, index))
+        .collect()
+}
+
+/// The parts of each value.
+fn columns(parts: Vec<Values>) -> Vec<Vec<Option<Tensor>>> {
     let width = parts.iter().map(Values::len).max().unwrap_or(0);
-    let mut columns: Vec<Vec<Option<tch::Tensor>>> = (0..width).map(|_| Vec::new()).collect();
+    let mut columns: Vec<Vec<Option<Tensor>>> = (0..width).map(|_| Vec::new()).collect();
     for part in parts {
         for (column, value) in columns.iter_mut().zip(part) {
             column.push(value);
         }
     }
     columns
-        .into_iter()
-        .enumerate()
-        .map(|(index, column)| join(column, index))
-        .collect()
 }
 
-fn join(column: Vec<Option<tch::Tensor>>, index: usize) -> Result<Option<tch::Tensor>, BatchError> {
+/// Zeros for parts that are absent, where others are there.
+fn with_zeros(
+    mut column: Vec<Option<Tensor>>,
+    sizes: &[i64],
+) -> Result<Vec<Option<Tensor>>, TorchError> {
+    let Some(like) = column.iter().flatten().next().map(Tensor::shallow_clone) else {
+        return Ok(column);
+    };
+    let samples_have = like.size().split_off(1);
+    for (part, &size) in column.iter_mut().zip(sizes) {
+        if part.is_none() {
+            let shape = [&[size], samples_have.as_slice()].concat();
+            *part = Some(like.f_new_zeros(shape, (like.kind(), like.device()))?);
+        }
+    }
+    Ok(column)
+}
+
+fn join(column: Vec<Option<Tensor>>, index: usize) -> Result<Option<Tensor>, BatchError> {
     let Some(tensors) = column.into_iter().collect::<Option<Vec<_>>>() else {
         return Ok(None);
     };
@@ -146,7 +182,7 @@ fn join(column: Vec<Option<tch::Tensor>>, index: usize) -> Result<Option<tch::Te
     }
     match <[_; 1]>::try_from(tensors) {
         Ok([only]) => Ok(Some(only)),
-        Err(tensors) => Ok(Some(tch::Tensor::f_cat(&tensors, 0)?)),
+        Err(tensors) => Ok(Some(Tensor::f_cat(&tensors, 0)?)),
     }
 }
 

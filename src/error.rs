@@ -1,6 +1,10 @@
 //! What can go wrong, for the caller to tell apart.
-
-use std::fmt;
+//!
+//! One rule for every error type of the library: what it displays has all causes in it, and
+//! [`source`](std::error::Error::source) gives none of them again. So `{error}` says all, and
+//! a report that walks along the sources (`anyhow`'s, say) says it once. In a type made with
+//! `thiserror` a cause is therefore either `transparent`, or a field `r#source`, which the
+//! crate does not take for a source.
 
 use gpipe_partitioner::{PartitionError, ScheduleError};
 use thiserror::Error;
@@ -31,7 +35,7 @@ pub enum Error {
     #[error(transparent)]
     Batch(#[from] BatchError),
     /// A stage failed, or the engine could not do what it was asked.
-    #[error("{}", Sentence(.0))]
+    #[error(transparent)]
     Engine(#[from] EngineError),
     /// libtorch refused outside of a stage.
     #[error(transparent)]
@@ -55,7 +59,7 @@ pub enum Error {
         /// What it was doing.
         action: &'static str,
         /// Why it failed.
-        source: anyhow::Error,
+        r#source: anyhow::Error,
     },
     /// Stages and edges do not fit together.
     #[error(transparent)]
@@ -84,22 +88,5 @@ impl Error {
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
         Self::Torch(error.into())
-    }
-}
-
-/// An engine error with the stage's own chain of causes in it.
-struct Sentence<'a>(&'a EngineError);
-
-impl fmt::Display for Sentence<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let causes = self
-            .0
-            .stage_error()
-            .into_iter()
-            .flat_map(|error| error.source.chain().skip(1));
-        causes
-            .into_iter()
-            .try_for_each(|cause| write!(f, ": {cause}"))
     }
 }

@@ -9,10 +9,14 @@
 //! Without the feature `torch` only what needs no tensors is here: the
 //! [`engine`] over any stage type and the `gpipe_partitioner` crate.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
+// They panic where the stream cannot be written to: `cli` has functions that do not.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod cli;
 pub mod engine;
+mod files;
 pub mod metrics;
+mod panics;
 
 #[cfg(feature = "torch")]
 mod batch;
@@ -27,9 +31,13 @@ pub mod models;
 #[cfg(feature = "torch")]
 mod optim;
 #[cfg(feature = "torch")]
+mod others;
+#[cfg(feature = "torch")]
 mod pipeline;
 #[cfg(feature = "torch")]
 mod profile;
+#[cfg(feature = "torch")]
+mod threads;
 #[cfg(feature = "torch")]
 mod torch;
 
@@ -51,10 +59,10 @@ pub use {
         profile, profile_watched,
     },
     torch::{
-        Adam, AdamW, Context, CudaDevice, CudaReport, GraphUse, IntoLoss, Layer, Loss, LossFn,
-        NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute, Sequential, Sgd, TorchError,
-        Values, Variable, cuda_available, intra_op_threads, layers, libtorch_version, memory,
-        on_values, parse_device, streams,
+        Adam, AdamW, Context, CudaDevice, CudaReport, DeviceLost, GraphUse, IntoLoss, Layer, Loss,
+        LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute, Sequential, Sgd,
+        TorchError, Values, Variable, cuda_available, intra_op_threads, layers, libtorch_version,
+        memory, on_values, parse_device, streams,
     },
 };
 

@@ -50,6 +50,7 @@ fn expected(action: Action, how: How) -> String {
             "returned {} values where {edges} edges want one each",
             edges + 1
         ),
+        How::Blocks | How::ErrorBeside => unreachable!("these are not tried at every position"),
     };
     let Action { stage, micro, .. } = action;
     format!("stage {stage}, layer `affine.{stage}`, micro-batch {micro}, {place}: {message}")

@@ -4,10 +4,11 @@
 mod engine_support;
 
 use engine_support::rig::{Rig, stage_error};
-use engine_support::{Affine, Fault, How, Settings, When, entries, schedule, watched};
+use engine_support::{Affine, Fault, Gate, How, Settings, When, entries, schedule, watched};
 use gpipe::engine::{EngineError, Panicked, Phase};
 use gpipe_partitioner::{Kind, MicroId, ScheduleKind, StageId};
 use std::sync::Arc;
+use std::time::Duration;
 
 #[test]
 fn an_error_reads_like_a_place_and_a_panic_keeps_its_type() {
@@ -43,7 +44,11 @@ fn a_real_panic_with_a_formatted_message_is_caught_too() {
         };
         let error = stage_error(rig.engine.on_each(job).unwrap_err());
         assert_eq!((error.stage, error.action), (StageId(1), Phase::Job));
-        assert_eq!(error.source.to_string(), "panicked: told to panic 42 times");
+        let said = error.source.to_string();
+        assert!(
+            said.starts_with("panicked: told to panic 42 times"),
+            "{said}"
+        );
         rig.check_unharmed();
     });
 }
@@ -109,6 +114,7 @@ fn a_panic_in_abort_is_told_beside_the_first_failure() {
                 how: How::Error,
             }],
             abort_panics: vec![StageId(2), StageId(1)],
+            ..Settings::default()
         };
         let error = rig.fail(settings);
         assert_eq!(error.stage_error().unwrap().stage, StageId(0));
@@ -144,5 +150,120 @@ fn settings_program_and_values_are_released_by_the_time_a_step_returns() {
             assert_eq!(result.is_err(), fails);
             assert_eq!(Arc::strong_count(&rig.program), 1);
         }
+    });
+}
+
+/// Long enough for an action of a few nanoseconds, on a busy machine too.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+fn blocked(stage: usize, when: When) -> (Settings, Gate) {
+    let settings = Settings {
+        faults: vec![Fault {
+            stage: StageId(stage),
+            when,
+            how: How::Blocks,
+        }],
+        ..Settings::default()
+    };
+    let gate = settings.gate.clone();
+    (settings, gate)
+}
+
+/// A layer that waits for something that does not come: the caller waited for ever, without a
+/// word which one it was.
+#[test]
+fn a_stage_that_does_not_come_back_is_named_and_the_step_undone_when_it_does() {
+    watched(|| {
+        for (when, place) in [
+            (When::Begin, "begin of the step"),
+            (
+                When::Action(Kind::Forward, MicroId(2)),
+                "micro-batch 2, forward",
+            ),
+            (
+                When::Action(Kind::Backward, MicroId(0)),
+                "micro-batch 0, backward",
+            ),
+            (When::End, "end of the step"),
+        ] {
+            let mut rig = Rig::new(schedule(ScheduleKind::OneFOneB, 3, 4));
+            rig.engine.set_patience(Some(PATIENCE));
+            let (settings, gate) = blocked(1, when);
+            let error = rig.fail(settings);
+            let EngineError::Stalled(stall) = &error else {
+                panic!("{error}");
+            };
+            assert_eq!(stall.stage, Some(StageId(1)));
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "device 1, stage 1, layer `affine.1`, {place}: it has not come back for 300ms, which \
+                     is the patience that was set: it waits for something, or needs more time than that"
+                )
+            );
+            // It still has not come back: the next call does not wait for ever, either.
+            let again = rig.engine.on_each(|_, _| Ok(())).unwrap_err();
+            assert_eq!(again.to_string(), error.to_string());
+            gate.open();
+            rig.engine.set_patience(None);
+            rig.check_unharmed();
+        }
+    });
+}
+
+#[test]
+fn an_engine_with_a_stage_that_never_comes_back_can_be_dropped() {
+    watched(|| {
+        let mut rig = Rig::new(schedule(ScheduleKind::GPipe, 3, 2));
+        rig.engine.set_patience(Some(PATIENCE));
+        let (settings, gate) = blocked(0, When::Action(Kind::Forward, MicroId(1)));
+        rig.fail(settings);
+        drop(rig);
+        gate.open();
+    });
+}
+
+#[test]
+fn a_failure_before_a_stall_is_told_with_it() {
+    watched(|| {
+        let mut rig = Rig::new(schedule(ScheduleKind::GPipe, 2, 2));
+        rig.engine.set_patience(Some(PATIENCE));
+        let (mut settings, gate) = blocked(1, When::Begin);
+        settings.faults.push(Fault {
+            stage: StageId(0),
+            when: When::Begin,
+            how: How::ErrorBeside,
+        });
+        let error = rig.fail(settings).to_string();
+        let first =
+            "stage 0, layer `affine.0`, begin of the step: made to fail; then device 1, stage 1";
+        assert!(error.starts_with(first), "{error}");
+        gate.open();
+        rig.engine.set_patience(None);
+        rig.check_unharmed();
+    });
+}
+
+#[test]
+fn after_a_stall_in_a_job_the_engine_can_only_be_dropped() {
+    watched(|| {
+        let mut rig = Rig::new(schedule(ScheduleKind::GPipe, 2, 2));
+        rig.engine.set_patience(Some(PATIENCE));
+        let gate = Gate::default();
+        let there = gate.clone();
+        let job = move |id: StageId, _: &mut Affine| {
+            if id == StageId(1) {
+                there.pass();
+            }
+            Ok(())
+        };
+        let error = rig.engine.on_each(job).unwrap_err().to_string();
+        assert!(
+            error.starts_with("device 1, stage 1, layer `affine.1`, job: "),
+            "{error}"
+        );
+        gate.open();
+        let error = rig.engine.on_each(|_, _| Ok(())).unwrap_err();
+        assert!(matches!(error, EngineError::Broken), "{error}");
     });
 }

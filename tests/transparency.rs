@@ -3,6 +3,9 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss)]
 
+#[path = "transparency/losses.rs"]
+mod losses;
+
 mod support;
 
 use std::sync::{Arc, Mutex};

@@ -63,7 +63,7 @@ def run(command, env, limit):
 
 
 def with_json(name, env, limit):
-    """A command that writes a file of JSON; what is in it, and the run."""
+    """A command that writes a file of JSON as it goes; what is in it, and the run."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "out.json"
         done = run([HERE / name, "--json", path], env, limit)
@@ -133,9 +133,12 @@ def summary(report):
     lines += ["", "tests     " + ", ".join(f"{count} {word}" for word, count in counts.items())]
     for test in tests:
         if test["result"] == "failed":
-            lines.append(f"  failed: {test['name']}: {test['why'].splitlines()[0]}")
-    if report["tests"] is None:
+            lines.append(f"  failed: {test['name']}: {(test['why'].splitlines() or [''])[0]}")
+    if report["runs"]["tests"]["status"] not in (0, 1):
         lines.append("  the tests did not come to their end; their output is in check.json")
+    for name, value in (report["benches"] or {}).items():
+        if isinstance(value, dict) and "error" in value:
+            lines.append(f"  benchmark {name} ended early: {(value['error'].splitlines() or [''])[0]}")
     lines += ["", "claims"]
     for claim in report["claims"]:
         measured = claim["measured"]
@@ -156,9 +159,9 @@ def main():
     env = environment(folder)
     machine = described(env)
     print("running the CUDA tests", flush=True)
-    tests, tests_run = with_json("cuda-tests", env, 1200)
+    tests, tests_run = with_json("cuda-tests", env, 7200)
     print("running the CUDA benchmarks", flush=True)
-    benches, benches_run = with_json("cuda-benches", env, 1200)
+    benches, benches_run = with_json("cuda-benches", env, 7200)
     print("running the same model in PyTorch", flush=True)
     eager_run = run([sys.executable, HERE / "eager.py"], env, 600)
     eager = last_object(eager_run["output"])
@@ -184,6 +187,7 @@ def main():
     if not machine.get("cuda_devices"):
         sys.exit(3)
     failed = tests_run["status"] != 0 or benches_run["status"] != 0
+    failed |= any(isinstance(bench, dict) and "error" in bench for bench in (benches or {}).values())
     wrong = any(claim["holds"] is False for claim in report["claims"])
     sys.exit(1 if failed or wrong or tests is None or benches is None else 0)
 

@@ -2,12 +2,16 @@
 //! behind computations, the host's share, training under a limit of memory. Writes one
 //! JSON object (`--json FILE`, else to the output). See `benches/cuda/README.md`.
 //!
-//! Without a device it says why in words and measures nothing.
+//! Each measurement has a process of its own, and the file is written anew after each: one
+//! that ends its process costs no other. Without a device it says why in words and measures
+//! nothing.
 
+#[path = "../../tests/cuda/apart.rs"]
+mod apart;
 mod gpt2;
 mod transfers;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
@@ -24,32 +28,75 @@ const CASES: [Case; 6] = [
     ("gpt2_xl_under_a_limit", gpt2::under_a_limit),
 ];
 
+/// For one measurement.
+const LIMIT: Duration = Duration::from_mins(15);
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let place = arguments.iter().position(|argument| argument == "--json");
-    let path = place.and_then(|place| arguments.get(place + 1));
+    let after = |flag: &str| {
+        let place = arguments.iter().position(|argument| argument == flag);
+        place.and_then(|place| arguments.get(place + 1))
+    };
+    let path = after("--json");
+    if let Some(name) = after("--one") {
+        return write(path, &here(name));
+    }
     let mut all = Map::new();
-    match gpipe::cuda_available() {
-        Err(why) => {
-            println!("the CUDA benchmarks are skipped: {why}");
-            all.insert("skipped".into(), json!(why.to_string()));
-        }
-        Ok(_) => {
-            for (name, case) in CASES {
-                eprintln!("{name} ...");
-                // One that fails must not cost the others.
-                let value = case().unwrap_or_else(|error| json!({"error": format!("{error:#}")}));
-                eprintln!("{value:#}");
-                all.insert(name.into(), value);
+    if let Err(why) = gpipe::cuda_available() {
+        println!("the CUDA benchmarks are skipped: {why}");
+        all.insert("skipped".into(), json!(why.to_string()));
+    } else {
+        for (name, _) in CASES {
+            eprintln!("{name} ...");
+            let value = apart(name).unwrap_or_else(|error| told(&error));
+            eprintln!("{value:#}");
+            all.insert(name.into(), value);
+            if path.is_some() {
+                write(path, &Value::Object(all.clone()))?;
             }
         }
     }
-    let text = format!("{:#}\n", Value::Object(all));
+    write(path, &Value::Object(all))
+}
+
+fn write(path: Option<&String>, value: &Value) -> Result<()> {
+    let text = format!("{value:#}\n");
     match path {
         Some(path) => std::fs::write(path, text)?,
         None => print!("{text}"),
     }
     Ok(())
+}
+
+fn told(error: &anyhow::Error) -> Value {
+    json!({"error": format!("{error:#}")})
+}
+
+/// Measures in this process.
+fn here(name: &str) -> Value {
+    let case = CASES.iter().find(|(own, _)| *own == name);
+    let measured = match case {
+        Some((_, case)) => case(),
+        None => Err(anyhow::anyhow!("there is no measurement `{name}`")),
+    };
+    measured.unwrap_or_else(|error| told(&error))
+}
+
+/// Measures in a process of its own.
+fn apart(name: &str) -> Result<Value> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("measured.json");
+    let arguments = [
+        "--one".as_ref(),
+        name.as_ref(),
+        "--json".as_ref(),
+        path.as_os_str(),
+    ];
+    let ended = apart::run(&arguments, LIMIT)?;
+    match std::fs::read_to_string(path) {
+        Ok(text) if ended.code() == Some(0) => Ok(serde_json::from_str(&text)?),
+        _ => anyhow::bail!("{}", ended.why()),
+    }
 }
 
 /// The median, least and most of so many runs in milliseconds, after some that do not

@@ -10,7 +10,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 import time
 
 import report
@@ -118,8 +117,13 @@ def main():
     WAITING["left"] = args.max_wait
     os.makedirs(args.out, exist_ok=True)
     path = os.path.join(args.out, "results.json")
-    lock = open(os.path.join(tempfile.gettempdir(), "gpipe-peers.lock"), "w")
-    fcntl.flock(lock, fcntl.LOCK_EX)        # two at once would spoil each other's samples
+    # Two at once would spoil each other's samples. In a folder that is the user's own: a name
+    # that others can foresee in a folder for all could be their link.
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    cache = os.path.join(cache, "gpipe-rs")
+    os.makedirs(cache, exist_ok=True)
+    lock = os.open(os.path.join(cache, "compare.lock"), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
     rows = json.load(open(path))["rows"] if args.add and os.path.exists(path) else []
     ms = [int(m) for m in args.m.split(",")]
     run = this_run()

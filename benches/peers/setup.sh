@@ -16,9 +16,14 @@ tag=$("$python" -c 'import sys; print("py%d.%d" % sys.version_info[:2])')
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/gpipe-rs/peers-$tag
 pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir "$@" >&2; }
 
+mkdir -p "${venv%/*}"
+if [ ! -e "$venv/complete" ] && command -v flock >/dev/null 2>&1; then
+  # Two at once: the second waits, then finds the stamp.
+  exec 9>"${venv%/*}/peers.lock"
+  flock 9
+fi
 if [ ! -e "$venv/complete" ]; then
   echo "peers: installing into $venv" >&2
-  mkdir -p "${venv%/*}"
   [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
   pip "torch==$torch" "numpy==$numpy" setuptools==65.5.0 wheel==0.48.0
   # What DeepSpeed imports; it asks for more than it needs here, and would build

@@ -19,7 +19,6 @@ Norm weights are 1, all biases 0 (they still consume an id).
 """
 import math
 import os
-import tempfile
 
 import numpy as np
 import torch
@@ -139,7 +138,9 @@ def resnet101_layers(num_classes=1000):
 
 # ---------------------------------------------------------------- init
 
-CACHE = os.environ.get("PEERS_CACHE") or os.path.join(tempfile.gettempdir(), "gpipe-peers")
+# In a folder that is the user's own: others could have put files into one for all.
+CACHE = os.environ.get("PEERS_CACHE") or os.path.join(
+    os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gpipe-rs", "peers-init")
 
 
 def cached_init(name, layers, gpt):

@@ -42,6 +42,7 @@ pub mod timeline;
 pub mod units;
 mod urgency;
 mod walk;
+pub mod words;
 
 pub use check::{CheckError, CheckedSchedule};
 pub use cores::Cores;

@@ -125,7 +125,7 @@ impl Sum for Micros {
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self.0 {
-            t if t < 1e3 => format!("{t:.1} us"),
+            t if t < 1e3 => format!("{t:.1} µs"),
             t if t < 1e6 => format!("{:.2} ms", t / 1e3),
             t => format!("{:.2} s", t / 1e6),
         };
@@ -320,7 +320,7 @@ mod tests {
             assert!(bad.parse::<Micros>().is_err(), "{bad}");
         }
         assert_eq!(Micros(1250.0).to_string(), "1.25 ms");
-        assert_eq!(Micros(12.34).to_string(), "12.3 us");
+        assert_eq!(Micros(12.34).to_string(), "12.3 µs");
         assert_eq!(Micros(3.5e6).to_string(), "3.50 s");
     }
 

@@ -56,7 +56,7 @@ fn only(explanation: &Explanation, cause: Cause) {
     }
 }
 
-/// 1F1B over three devices, six micro-batches, 100 us whatever it is.
+/// 1F1B over three devices, six micro-batches, 100 µs whatever it is.
 fn three() -> (CheckedSchedule, Costs, Simulation) {
     let schedule = schedule(ScheduleKind::OneFOneB, 3, 6);
     let costs = uniform(&schedule, 100.0).with_transfer(micros(5.0), micros(5.0));
@@ -82,7 +82,7 @@ fn a_step_as_predicted_has_no_differences() {
         assert_eq!(explanation.difference(), Delta::ZERO, "{kind}");
         if kind == ScheduleKind::ZbH1 {
             let sentence = explanation.sentence("The step");
-            assert_eq!(sentence, "The step took 2.0 us, as predicted.");
+            assert_eq!(sentence, "The step took 2.0 µs, as predicted.");
         }
     }
 }
@@ -100,8 +100,8 @@ fn a_single_slow_action_is_named() {
     let sentence = explanation.sentence("Step 7");
     assert!(
         sentence.ends_with(
-            "is a slow stage (+680.0 us): stage 1's backward of micro-batch 4 took 1.00 ms \
-             where 200.0 us was predicted."
+            "is a slow stage (+680.0 µs): stage 1's backward of micro-batch 4 took 1.00 ms \
+             where 200.0 µs was predicted."
         ),
         "{sentence}"
     );
@@ -142,7 +142,7 @@ fn averages_that_are_as_predicted_are_not_named() {
     assert!(
         sentence.contains("shorter than predicted")
             && sentence.ends_with(
-                "is a fast stage (-100.0 us): single actions differ, the averages of stages do not."
+                "is a fast stage (-100.0 µs): single actions differ, the averages of stages do not."
             ),
         "{sentence}"
     );
@@ -164,8 +164,8 @@ fn slow_first_actions_are_warm_up() {
     let sentence = explanation.sentence("Step 1");
     assert!(
         sentence.ends_with(
-            "is warm-up (+800.0 us): stage 0's first 2 forwards together took 900.0 us more than the median of \
-             100.0 us."
+            "is warm-up (+800.0 µs): stage 0's first 2 forwards together took 900.0 µs more than the median of \
+             100.0 µs."
         ),
         "{sentence}"
     );
@@ -207,7 +207,7 @@ fn a_slow_link_is_named_where_the_caller_knows_it_and_is_the_engines_where_not()
     let sentence = known.sentence("Step 1");
     assert!(
         sentence.ends_with(
-            "from stage 1 to stage 2 a value took 100.0 us where 10.0 us was predicted."
+            "from stage 1 to stage 2 a value took 100.0 µs where 10.0 µs was predicted."
         ),
         "{sentence}"
     );

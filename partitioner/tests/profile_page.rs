@@ -81,7 +81,8 @@ fn everything_is_told_without_a_picture() {
     }
     assert!(html.contains("<strong>Compute-bound</strong>: devices compute 94 % of the step."));
     assert!(
-        html.contains("layer `block.0` is noisy") && html.contains("12 layers of 256 &amp; more")
+        html.contains("layer <code>block.0</code> is noisy")
+            && html.contains("12 layers of 256 &amp; more")
     );
     assert!(html.contains("data-k=\"spread\">\u{b1} 2 %</td>"));
     assert!(html.contains(&format!("<dd>{}</dd>", plan.step)));

@@ -1,18 +1,19 @@
 //! Writes checkpoints while training goes on.
 
-use std::any::Any;
-use std::fs::{self, File, TryLockError};
-use std::io;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
 use super::disk::{Disk, RealDisk};
 use super::error::CheckpointError;
 use super::extras::Extras;
 use super::folder;
+use super::lock::{Lock, Locked};
 use super::shard;
 use super::write::{self, Copied, Saved};
+use crate::panics::panic_message;
 use crate::{Optimizer, Pipeline};
 
 /// Saves a run in a folder, again and again.
@@ -48,10 +49,18 @@ use crate::{Optimizer, Pipeline};
 pub struct Checkpointer {
     folder: PathBuf,
     keep: usize,
+    non_finite: bool,
     disk: Arc<dyn Disk>,
-    writing: Option<JoinHandle<Result<Saved, CheckpointError>>>,
-    /// Locked, so that no other process writes there; unlocked when it is closed.
-    _lock: File,
+    /// No other process writes there.
+    lock: Arc<Lock>,
+    writing: Option<Writing>,
+}
+
+/// A checkpoint that is being written.
+struct Writing {
+    thread: JoinHandle<Result<Option<Saved>, CheckpointError>>,
+    /// Of one that is held back: whether it is to be published. Dropped, it is.
+    approval: Option<Sender<bool>>,
 }
 
 impl Checkpointer {
@@ -62,19 +71,21 @@ impl Checkpointer {
     /// # Errors
     /// The folder cannot be made or written to, or another process writes there.
     pub fn new(folder: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
-        Self::on(Arc::new(RealDisk), folder.into())
-    }
-
-    fn on(disk: Arc<dyn Disk>, folder: PathBuf) -> Result<Self, CheckpointError> {
+        let folder = folder.into();
         make(&folder)?;
-        let lock = lock(&folder)?;
+        let lock = Arc::new(Lock::take(&folder)?);
+        let disk = Arc::new(Locked {
+            disk: RealDisk,
+            lock: Arc::clone(&lock),
+        });
         folder::recover(&*disk, &folder)?;
         Ok(Self {
             folder,
             keep: 3,
+            non_finite: false,
             disk,
+            lock,
             writing: None,
-            _lock: lock,
         })
     }
 
@@ -88,6 +99,15 @@ impl Checkpointer {
         self
     }
 
+    /// Saves parameters too that are NaN or infinite, and what an optimizer remembers of
+    /// them: for models in which such numbers have a meaning, or to look into what went
+    /// wrong. Without this they are an error, and the checkpoints from before stay.
+    #[must_use]
+    pub fn allow_non_finite(mut self) -> Self {
+        self.non_finite = true;
+        self
+    }
+
     /// Copies parameters, buffers, accumulated gradients, what `optimizer`
     /// remembers and what random layers draw from, on every stage's own thread; has
     /// them written on other threads, and returns.
@@ -97,57 +117,117 @@ impl Checkpointer {
     ///
     /// # Errors
     /// The checkpoint before could not be written: nothing has been copied then, and
-    /// the next call saves again. A stage's thread is gone.
+    /// the next call saves again. The folder is [lost](CheckpointError::Lost). A stage's
+    /// thread is gone.
     pub fn save(
         &mut self,
         pipe: &mut Pipeline,
         optimizer: &Optimizer,
         extras: Extras,
     ) -> Result<(), CheckpointError> {
+        self.begin(pipe, optimizer, extras, None)
+    }
+
+    /// The same, held back: what was saved is written, but older checkpoints stay the
+    /// newest until [`Checkpointer::approve`] or [`Checkpointer::finish`]; with
+    /// [`Checkpointer::discard`] they do for good.
+    pub(crate) fn save_held(
+        &mut self,
+        pipe: &mut Pipeline,
+        optimizer: &Optimizer,
+        extras: Extras,
+    ) -> Result<(), CheckpointError> {
+        let (approval, approved) = mpsc::channel();
+        self.begin(pipe, optimizer, extras, Some(approved))?;
+        if let Some(writing) = &mut self.writing {
+            writing.approval = Some(approval);
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        pipe: &mut Pipeline,
+        optimizer: &Optimizer,
+        extras: Extras,
+        approved: Option<Receiver<bool>>,
+    ) -> Result<(), CheckpointError> {
         self.finish()?;
+        self.lock.check()?;
         let stages = pipe.snapshot(optimizer)?;
         stages.iter().try_for_each(|stage| shard::check(stage))?;
         let copied = Copied {
             extras,
             draws: pipe.draws(),
             stages,
+            non_finite: self.non_finite,
         };
+        // Without anybody left to say no it is a yes.
+        let approved = move || approved.is_none_or(|approved| approved.recv().unwrap_or(true));
         let (disk, folder, keep) = (Arc::clone(&self.disk), self.folder.clone(), self.keep);
         let writer = thread::Builder::new()
             .name("checkpoint".to_owned())
-            .spawn(move || write::write(&*disk, &folder, keep, copied));
+            .spawn(move || write::write(&*disk, &folder, keep, copied, approved));
         let failed = |error| CheckpointError::write("write", &self.folder, error);
-        self.writing = Some(writer.map_err(failed)?);
+        self.writing = Some(Writing {
+            thread: writer.map_err(failed)?,
+            approval: None,
+        });
         Ok(())
+    }
+
+    /// Has the checkpoint that is held back, if there is one, take its place.
+    pub(crate) fn approve(&mut self) {
+        if let Some(writing) = &mut self.writing {
+            writing.approval = None;
+        }
+    }
+
+    /// Drops the checkpoint that is held back, if there is one, and waits until it is gone.
+    ///
+    /// # Errors
+    /// It could not be written, or one that was not held back could not.
+    pub(crate) fn discard(&mut self) -> Result<Option<Saved>, CheckpointError> {
+        if let Some(approval) = self.writing.as_mut().and_then(|own| own.approval.take()) {
+            // A writer that is gone publishes nothing either.
+            let _ = approval.send(false);
+        }
+        self.finish()
     }
 
     /// What has become of the last [`Checkpointer::save`], if that is known by now;
     /// does not wait. Tells it once.
     ///
     /// # Errors
-    /// The checkpoint could not be written.
+    /// The checkpoint could not be written. The folder is [lost](CheckpointError::Lost),
+    /// also where nothing is being written.
     pub fn check(&mut self) -> Result<Option<Saved>, CheckpointError> {
-        if self.writing.as_ref().is_some_and(JoinHandle::is_finished) {
+        let is_finished = |writing: &Writing| writing.thread.is_finished();
+        if self.writing.as_ref().is_some_and(is_finished) {
             return self.finish();
         }
+        self.lock.check()?;
         Ok(None)
     }
 
     /// Waits until the last checkpoint is written. Tells it once.
     ///
     /// # Errors
-    /// The checkpoint could not be written.
+    /// The checkpoint could not be written; [`CheckpointError::NotFinite`]: it would be of
+    /// weights that nothing can be trained from.
     pub fn finish(&mut self) -> Result<Option<Saved>, CheckpointError> {
+        self.approve();
         let Some(writing) = self.writing.take() else {
             return Ok(None);
         };
-        let written = writing.join().unwrap_or_else(|panic| {
+        let written = writing.thread.join().unwrap_or_else(|panic| {
             Err(CheckpointError::Broken {
                 folder: self.folder.clone(),
-                why: said(&*panic),
+                why: panic_message(&*panic),
             })
         });
-        written.map(Some)
+        // Whatever the disk said then, this is why.
+        written.or_else(|error| self.lock.check().and(Err(error)))
     }
 
     /// The folder of checkpoints.
@@ -185,30 +265,4 @@ fn make(folder: &Path) -> Result<(), CheckpointError> {
         }
         _ => Ok(()),
     }
-}
-
-fn lock(folder: &Path) -> Result<File, CheckpointError> {
-    let path = folder.join(".lock");
-    let opened = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&path);
-    let file = opened.map_err(|error| CheckpointError::write("create", &path, error))?;
-    match file.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(CheckpointError::InUse {
-            folder: folder.to_owned(),
-        }),
-        // Not every file system can lock.
-        Err(TryLockError::Error(error)) if error.kind() != io::ErrorKind::Unsupported => {
-            Err(CheckpointError::write("lock", &path, error))
-        }
-        _ => Ok(file),
-    }
-}
-
-fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without a message").to_owned()
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::torch::Role;
+
 /// Why a checkpoint was not written, or cannot be used.
 ///
 /// Whatever it is, training goes on from where it was, and checkpoints that were
@@ -20,7 +22,7 @@ pub enum CheckpointError {
         /// The file or folder.
         path: PathBuf,
         /// What the system says.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Another process is writing checkpoints there.
     #[error(
@@ -31,13 +33,36 @@ pub enum CheckpointError {
         /// The folder of checkpoints.
         folder: PathBuf,
     },
+    /// The folder is not the one any more that this process has locked.
+    #[error(
+        "{}: the folder that this process wrote its checkpoints into has been removed, moved or \
+         replaced, or its file .lock has: nothing more is written there; give each run a folder of \
+         its own, and leave it where it is while it trains", .folder.display()
+    )]
+    Lost {
+        /// The folder of checkpoints.
+        folder: PathBuf,
+    },
+    /// There are weights that training cannot go on from.
+    #[error(
+        "{}: {what} `{name}` is not finite: some of its numbers are NaN or infinite, and nothing can \
+         be trained from them", .path.display()
+    )]
+    NotFinite {
+        /// The shard.
+        path: PathBuf,
+        /// What it is: a parameter, or what an optimizer remembers of one.
+        what: &'static str,
+        /// The parameter.
+        name: String,
+    },
     /// A file or folder cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
     Read {
         /// The file or folder.
         path: PathBuf,
         /// What the system says.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// There is nothing to go on from.
     #[error("{}: no checkpoint here (a folder named like step-00000100)", .folder.display())]
@@ -133,6 +158,7 @@ impl CheckpointError {
                 | Self::Size { .. }
                 | Self::Checksum { .. }
                 | Self::Foreign { .. }
+                | Self::NotFinite { .. }
         )
     }
 
@@ -162,6 +188,14 @@ impl CheckpointError {
             return Self::Missing { path };
         }
         Self::Read { path, source }
+    }
+
+    pub(super) fn not_finite(path: &Path, role: &Role, name: String) -> Self {
+        Self::NotFinite {
+            path: path.to_owned(),
+            what: role.in_words(),
+            name,
+        }
     }
 
     pub(super) fn foreign(path: &Path, why: impl Into<String>) -> Self {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tch::{Device, Kind, Tensor};
 
 use super::disk::{Disk, Durable, RealDisk};
-use super::write::{Copied, write};
+use super::write::{self, Copied, Saved};
 use super::{Checkpoint, CheckpointError, Extras, folder};
 use crate::pipeline::Draws;
 use crate::torch::{Portable, Role};
@@ -125,7 +125,7 @@ impl Durable for FaultyFile {
 }
 
 /// Two stages of a model whose values tell the save that they are from.
-fn copied(step: u64, value: f64) -> Copied {
+pub(super) fn copied(step: u64, value: f64) -> Copied {
     let stage = |name: &str| {
         vec![Portable {
             role: Role::Parameter,
@@ -140,7 +140,17 @@ fn copied(step: u64, value: f64) -> Copied {
             steps: step,
         },
         stages: vec![stage("a.weight"), stage("b.weight")],
+        non_finite: false,
     }
+}
+
+pub(super) fn write(
+    disk: &dyn Disk,
+    folder: &Path,
+    keep: usize,
+    copied: Copied,
+) -> Result<Option<Saved>, CheckpointError> {
+    write::write(disk, folder, keep, copied, || true)
 }
 
 fn value(checkpoint: &Checkpoint) -> f64 {
@@ -150,7 +160,7 @@ fn value(checkpoint: &Checkpoint) -> f64 {
 }
 
 /// A folder with checkpoints of these steps, whose values are the steps.
-fn folder_with(steps: &[u64]) -> tempfile::TempDir {
+pub(super) fn folder_with(steps: &[u64]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for &step in steps {
         write(&RealDisk, folder.path(), 9, copied(step, step as f64)).unwrap();
@@ -159,7 +169,7 @@ fn folder_with(steps: &[u64]) -> tempfile::TempDir {
 }
 
 /// All that is listed is whole; the steps and the newest one's value.
-fn state(folder: &Path) -> (Vec<u64>, f64) {
+pub(super) fn state(folder: &Path) -> (Vec<u64>, f64) {
     let listed = Checkpoint::list(folder).unwrap();
     let steps = listed.iter().map(|one| one.step).collect();
     let all: Vec<_> = listed
@@ -169,7 +179,7 @@ fn state(folder: &Path) -> (Vec<u64>, f64) {
     (steps, value(all.last().expect("no checkpoint at all")))
 }
 
-fn names(folder: &Path) -> Vec<String> {
+pub(super) fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -178,7 +188,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-const NEW: f64 = 77.0;
+pub(super) const NEW: f64 = 77.0;
 
 /// Saves `step` onto checkpoints of `before`, with a fault at every operation in turn;
 /// `after` is what is left when all went well.
@@ -286,4 +296,54 @@ fn a_read_only_folder_is_named_with_what_to_do() {
         "{error}"
     );
     assert_eq!(state(folder.path()), (vec![1], 1.0));
+}
+
+/// A checkpoint of weights that were NaN was whole, became the newest, and had the good
+/// ones removed.
+#[test]
+fn weights_that_are_not_finite_are_told_and_the_older_checkpoint_stays() {
+    for ruined in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let folder = folder_with(&[1]);
+        let error = write(&RealDisk, folder.path(), 1, copied(2, ruined)).unwrap_err();
+        assert!(
+            matches!(&error, CheckpointError::NotFinite { name, .. } if name == "a.weight"),
+            "{error}"
+        );
+        assert_eq!(state(folder.path()), (vec![1], 1.0));
+        assert_eq!(names(folder.path()), ["step-00000001"]);
+
+        // What the optimizer remembers is gone on from too; a buffer may be a mask.
+        let of = |role: Role| {
+            let mut copied = copied(2, ruined);
+            for one in copied.stages.iter_mut().flatten() {
+                one.role = role.clone();
+            }
+            write(&RealDisk, folder.path(), 2, copied)
+        };
+        let error = of(Role::Optimizer("square".to_owned())).unwrap_err();
+        assert!(error.to_string().contains("`a.weight`"), "{error}");
+        of(Role::Buffer).unwrap();
+
+        let mut wanted = copied(3, ruined);
+        wanted.non_finite = true;
+        write(&RealDisk, folder.path(), 1, wanted).unwrap();
+        let found = Checkpoint::newest(folder.path()).unwrap();
+        let error = found.check_finite().unwrap_err();
+        assert!(error.is_damage(), "{error}");
+    }
+}
+
+/// Weights may be finite and yet ruined: that shows in the next step alone.
+#[test]
+fn what_is_not_approved_of_leaves_the_older_ones_as_they_were() {
+    let folder = folder_with(&[1, 2]);
+    let mut seen = None;
+    let written = write::write(&RealDisk, folder.path(), 1, copied(3, NEW), || {
+        seen = Some(names(folder.path()));
+        false
+    });
+    assert_eq!(written.unwrap(), None);
+    let while_asked = [".writing-step-00000003", "step-00000001", "step-00000002"];
+    assert_eq!(seen.unwrap(), while_asked);
+    assert_eq!(names(folder.path()), while_asked[1..]);
 }

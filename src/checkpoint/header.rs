@@ -1,17 +1,19 @@
 //! Reading shards: first what is in them, with everything verified, then tensors.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
 use safetensors::SafeTensors;
-use safetensors::tensor::Metadata;
+use safetensors::tensor::{Metadata, TensorView};
 use tch::Tensor;
 
 use super::error::CheckpointError;
+use super::finite::all_finite;
 use super::label;
 use super::manifest::ShardEntry;
+use super::shard::must_be_finite;
+use super::shard_file::ShardFile;
 use crate::pipeline::Form;
 use crate::torch::{Portable, Role};
 
@@ -22,23 +24,24 @@ pub(super) type Header = BTreeMap<(Role, String), Form>;
 const MOST_HEADER: u64 = 100_000_000;
 
 /// Reads a shard once, in pieces, and believes nothing before its checksum is right.
-pub(super) fn verify(path: &Path, entry: &ShardEntry) -> Result<Header, CheckpointError> {
+pub(super) fn verify(shard: &ShardFile) -> Result<Header, CheckpointError> {
+    let (path, entry) = (&*shard.path, &shard.entry);
     let failed = |error| CheckpointError::read(path, error);
-    let mut file = open(path, entry)?;
+    let mut bytes = shard.bytes()?;
     let mut start = [0; 8];
     let mut sum = blake3::Hasher::new();
     let mut text = Vec::new();
     if entry.bytes >= 8 {
-        file.read_exact(&mut start).map_err(failed)?;
+        bytes.read_exact(&mut start).map_err(failed)?;
         sum.update(&start);
         let length = u64::from_le_bytes(start).min(MOST_HEADER);
-        (&mut file)
+        (&mut bytes)
             .take(length)
             .read_to_end(&mut text)
             .map_err(failed)?;
         sum.update(&text);
     }
-    sum.update_reader(file).map_err(failed)?;
+    sum.update_reader(bytes).map_err(failed)?;
     check_sum(&sum, path, entry)?;
     if u64::from_le_bytes(start) != text.len() as u64 || text.is_empty() {
         return Err(CheckpointError::foreign(path, "it has no header"));
@@ -48,44 +51,50 @@ pub(super) fn verify(path: &Path, entry: &ShardEntry) -> Result<Header, Checkpoi
 }
 
 /// The tensors of a shard, verified again: the file may have been changed since.
-pub(super) fn tensors(path: &Path, entry: &ShardEntry) -> Result<Vec<Portable>, CheckpointError> {
-    let failed = |error| CheckpointError::read(path, error);
-    let mut bytes = Vec::new();
-    let mut file = open(path, entry)?.take(entry.bytes);
-    file.read_to_end(&mut bytes).map_err(failed)?;
-    let mut sum = blake3::Hasher::new();
-    sum.update(&bytes);
-    check_sum(&sum, path, entry)?;
-    let foreign = |why: String| CheckpointError::foreign(path, why);
-    let shard = SafeTensors::deserialize(&bytes).map_err(|error| foreign(error.to_string()))?;
-    let views = shard.tensors().into_iter();
-    views
-        .map(|(label, view)| {
-            let (role, name) = named(&label).map_err(foreign)?;
-            let (kind, shape) = form(view.dtype(), view.shape()).map_err(foreign)?;
-            let tensor = Tensor::f_from_data_size(view.data(), &shape, kind)
-                .map_err(|error| CheckpointError::Pipeline(error.into()))?;
-            Ok(Portable { role, name, tensor })
-        })
-        .collect()
+pub(super) fn tensors(shard: &ShardFile) -> Result<Vec<Portable>, CheckpointError> {
+    let mut all = Vec::new();
+    each(shard, |role, name, view| {
+        let foreign = |why| CheckpointError::foreign(&shard.path, why);
+        let (kind, shape) = form(view.dtype(), view.shape()).map_err(foreign)?;
+        let tensor = Tensor::f_from_data_size(view.data(), &shape, kind)
+            .map_err(|error| CheckpointError::Pipeline(error.into()))?;
+        all.push(Portable { role, name, tensor });
+        Ok(())
+    })?;
+    Ok(all)
 }
 
-/// Opens a file that has the right size.
-fn open(path: &Path, entry: &ShardEntry) -> Result<File, CheckpointError> {
-    let failed = |error| CheckpointError::read(path, error);
-    // Asked before it is opened: opening a pipe would wait for a writer.
-    let about = std::fs::metadata(path).map_err(failed)?;
-    if !about.is_file() {
-        return Err(CheckpointError::foreign(path, "it is not a file"));
+/// That all is finite that [must be](must_be_finite).
+pub(super) fn check_finite(shard: &ShardFile) -> Result<(), CheckpointError> {
+    each(shard, |role, name, view| {
+        let kind = label::kind(view.dtype());
+        let finite = kind.is_none_or(|kind| all_finite(kind, view.data()));
+        if finite || !must_be_finite(&role) {
+            return Ok(());
+        }
+        Err(CheckpointError::not_finite(&shard.path, &role, name))
+    })
+}
+
+/// Gives each tensor of a shard to a job, when the checksum has been found right.
+fn each(
+    shard: &ShardFile,
+    mut job: impl FnMut(Role, String, &TensorView<'_>) -> Result<(), CheckpointError>,
+) -> Result<(), CheckpointError> {
+    let path = &shard.path;
+    let mut bytes = Vec::new();
+    let read = shard.bytes()?.read_to_end(&mut bytes);
+    read.map_err(|error| CheckpointError::read(path, error))?;
+    let mut sum = blake3::Hasher::new();
+    sum.update(&bytes);
+    check_sum(&sum, path, &shard.entry)?;
+    let foreign = |why: String| CheckpointError::foreign(path, why);
+    let all = SafeTensors::deserialize(&bytes).map_err(|error| foreign(error.to_string()))?;
+    for (label, view) in all.tensors() {
+        let (role, name) = named(&label).map_err(foreign)?;
+        job(role, name, &view)?;
     }
-    if about.len() != entry.bytes {
-        return Err(CheckpointError::Size {
-            path: path.to_owned(),
-            expected: entry.bytes,
-            found: about.len(),
-        });
-    }
-    File::open(path).map_err(failed)
+    Ok(())
 }
 
 fn check_sum(sum: &blake3::Hasher, path: &Path, entry: &ShardEntry) -> Result<(), CheckpointError> {

@@ -58,6 +58,12 @@ pub(super) fn kind(dtype: Dtype) -> Option<Kind> {
     found.map(|(kind, _)| *kind)
 }
 
+/// All types that shards can hold.
+#[cfg(test)]
+pub(super) fn kinds() -> impl Iterator<Item = Kind> {
+    TYPES.iter().map(|(own, _)| *own)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,9 +4,11 @@
 //! that a manifest that was changed anywhere is known as such before it is believed.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fmt;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::error::CheckpointError;
@@ -22,6 +24,9 @@ const FORMAT: &str = "gpipe checkpoint";
 /// No manifest is larger; nothing larger is read.
 pub(super) const MOST_BYTES: u64 = 256 << 20;
 
+/// More steps than any run does.
+const MOST_STEPS: u64 = 1 << 53;
+
 /// Begin and end of the last field.
 const SEAL: (&[u8], &[u8]) = (b",\n  \"blake3\": \"", b"\"\n}\n");
 const DIGITS: usize = 2 * blake3::OUT_LEN;
@@ -36,6 +41,7 @@ pub(super) struct Manifest {
     pub(super) random: Random,
     pub(super) libtorch: String,
     pub(super) config: String,
+    #[serde(deserialize_with = "parts")]
     pub(super) parts: BTreeMap<String, Value>,
     pub(super) shards: Vec<ShardEntry>,
 }
@@ -125,6 +131,13 @@ impl Manifest {
     }
 
     fn check(&self, path: &Path) -> Result<(), CheckpointError> {
+        if let Some(steps) = [self.step, self.random.steps]
+            .iter()
+            .find(|n| **n >= MOST_STEPS)
+        {
+            let why = format!("it says that {steps} steps were done, which no run has");
+            return Err(CheckpointError::foreign(path, why));
+        }
         let mut seen = HashSet::new();
         for shard in &self.shards {
             if !is_plain(&shard.file) {
@@ -154,6 +167,32 @@ impl Manifest {
         extras.parts = self.parts;
         extras
     }
+}
+
+/// The parts by their names; a name that stands twice is an error, as of every other field.
+fn parts<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Value>, D::Error> {
+    struct Parts;
+
+    impl<'de> Visitor<'de> for Parts {
+        type Value = BTreeMap<String, Value>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("parts by their names")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut parts = BTreeMap::new();
+            while let Some((name, part)) = map.next_entry::<String, Value>()? {
+                if parts.insert(name.clone(), part).is_some() {
+                    let why = format!("the part `{}` is given twice", name.escape_debug());
+                    return Err(A::Error::custom(why));
+                }
+            }
+            Ok(parts)
+        }
+    }
+
+    from.deserialize_map(Parts)
 }
 
 /// The name of the file that holds a stage's tensors.

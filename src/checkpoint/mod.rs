@@ -12,13 +12,18 @@ mod error;
 mod extras;
 #[cfg(test)]
 mod faults;
+mod finite;
 mod folder;
 mod header;
 mod label;
+mod lock;
 mod manifest;
+#[cfg(test)]
+mod meanwhile;
 mod open;
 mod restore;
 mod shard;
+mod shard_file;
 mod write;
 
 pub use checkpointer::Checkpointer;

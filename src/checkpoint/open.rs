@@ -10,18 +10,25 @@ use super::error::CheckpointError;
 use super::extras::Extras;
 use super::folder;
 use super::header::{self, Header};
-use super::manifest::{self, Manifest, ShardEntry};
+use super::lock::same;
+use super::manifest::{self, Manifest};
+use super::shard_file::ShardFile;
 use super::write::all_at_once;
 use crate::pipeline::Draws;
 use crate::torch::Role;
 
-/// A checkpoint whose every byte has been verified.
+/// So many checkpoints that are no good are looked at before it is believed that none of
+/// them was only removed meanwhile.
+const MOST_LOOKS: usize = 100;
+
+/// A checkpoint whose every byte has been verified. Its files stay open, so that it can be
+/// used also when whoever writes newer ones has removed it.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     path: PathBuf,
     extras: Extras,
     draws: Draws,
-    shards: Vec<(ShardEntry, Header)>,
+    shards: Vec<(ShardFile, Header)>,
 }
 
 /// A checkpoint that a folder seems to hold.
@@ -46,12 +53,13 @@ impl Checkpoint {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
         let path = path.into();
         let manifest = read_manifest(&path)?;
-        let headers = all_at_once(manifest.shards.iter(), |entry| {
-            header::verify(&path.join(&entry.file), entry)
-        })?;
+        let files = manifest.shards.iter();
+        let files = files.map(|entry| ShardFile::open(&path, entry));
+        let files: Vec<_> = files.collect::<Result<_, _>>()?;
+        let headers = all_at_once(files.iter(), header::verify)?;
         let draws = manifest.draws();
-        let shards: Vec<_> = manifest.shards.iter().cloned().zip(headers).collect();
-        check_names(&path, &shards)?;
+        let shards: Vec<_> = files.into_iter().zip(headers).collect();
+        check_names(&shards)?;
         Ok(Self {
             extras: manifest.extras(),
             path,
@@ -60,17 +68,27 @@ impl Checkpoint {
         })
     }
 
-    /// The newest checkpoint of a folder of checkpoints.
+    /// The newest checkpoint of a folder of checkpoints, also while others are written
+    /// there, and old ones removed.
     ///
     /// # Errors
     /// There is none, or it is no good: see [`Checkpoint::open`]. Then
     /// [`Checkpoint::newest_intact`] finds an older one.
     pub fn newest(folder: impl AsRef<Path>) -> Result<Self, CheckpointError> {
-        let folder = folder.as_ref();
-        match Self::list(folder)?.pop() {
-            Some(newest) => Self::open(newest.path),
-            None => Err(none(folder)),
-        }
+        Self::newest_of(folder.as_ref(), &mut || ())
+    }
+
+    /// `listed` is called between looking what there is and opening it.
+    pub(super) fn newest_of(
+        folder: &Path,
+        listed: &mut dyn FnMut(),
+    ) -> Result<Self, CheckpointError> {
+        let mut newest = None;
+        let found = find(folder, listed, &mut |opened| {
+            newest = Some(opened);
+            true
+        });
+        found.and_then(|()| newest.unwrap_or_else(|| Err(none(folder))))
     }
 
     /// The newest checkpoint that is intact, and what is wrong with each newer one.
@@ -80,13 +98,24 @@ impl Checkpoint {
     pub fn newest_intact(
         folder: impl AsRef<Path>,
     ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
-        let folder = folder.as_ref();
-        let mut wrong = Vec::new();
-        for listed in Self::list(folder)?.into_iter().rev() {
-            match Self::open(listed.path) {
-                Ok(found) => return Ok((found, wrong)),
+        Self::newest_that(folder.as_ref(), |_| Ok(()))
+    }
+
+    /// The same of those that are `good` besides.
+    pub(crate) fn newest_that(
+        folder: &Path,
+        good: impl Fn(&Self) -> Result<(), CheckpointError>,
+    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
+        let (mut newest, mut wrong) = (None, Vec::new());
+        find(folder, &mut || (), &mut |opened| {
+            match opened.and_then(|found| good(&found).map(|()| found)) {
+                Ok(found) => newest = Some(found),
                 Err(error) => wrong.push(error),
             }
+            newest.is_some()
+        })?;
+        if let Some(newest) = newest {
+            return Ok((newest, wrong));
         }
         Err(wrong.into_iter().next().unwrap_or_else(|| none(folder)))
     }
@@ -122,8 +151,8 @@ impl Checkpoint {
     /// The files have been changed since they were verified.
     pub fn weights(&self) -> Result<Vec<(String, Tensor)>, CheckpointError> {
         let mut all = Vec::new();
-        for (entry, _) in &self.shards {
-            let tensors = header::tensors(&self.path.join(&entry.file), entry)?;
+        for (file, _) in &self.shards {
+            let tensors = header::tensors(file)?;
             let weights = tensors
                 .into_iter()
                 .filter(|one| matches!(one.role, Role::Parameter | Role::Buffer));
@@ -133,15 +162,50 @@ impl Checkpoint {
         Ok(all)
     }
 
+    /// That training can go on from it: no parameter is NaN or infinite, nor what the
+    /// optimizer remembers of it. Reads all of it once more.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NotFinite`]: which. The files have been changed since they were
+    /// verified.
+    pub fn check_finite(&self) -> Result<(), CheckpointError> {
+        let mut shards = self.shards.iter();
+        shards.try_for_each(|(file, _)| header::check_finite(file))
+    }
+
     pub(super) fn draws(&self) -> Draws {
         self.draws
     }
 
-    pub(super) fn shards(&self) -> impl Iterator<Item = (PathBuf, &ShardEntry, &Header)> {
-        let path = |entry: &ShardEntry| self.path.join(&entry.file);
-        let shards = self.shards.iter();
-        shards.map(move |(entry, header)| (path(entry), entry, header))
+    pub(super) fn shards(&self) -> impl Iterator<Item = &(ShardFile, Header)> {
+        self.shards.iter()
     }
+}
+
+/// Opens the checkpoints of a folder, newest first, until one is `taken`. Where one has
+/// been removed or replaced since the folder was looked at, as those who write newer ones
+/// do, it looks again.
+fn find(
+    folder: &Path,
+    listed: &mut dyn FnMut(),
+    taken: &mut dyn FnMut(Result<Checkpoint, CheckpointError>) -> bool,
+) -> Result<(), CheckpointError> {
+    let mut looks = 0;
+    let mut all = Checkpoint::list(folder)?;
+    listed();
+    while let Some(Listed { path, .. }) = all.pop() {
+        let before = path.metadata();
+        let opened = Checkpoint::open(&path);
+        looks += 1;
+        let is_there = || matches!((&before, &path.metadata()), (Ok(a), Ok(b)) if same(a, b));
+        if opened.is_err() && looks < MOST_LOOKS && !is_there() {
+            all = Checkpoint::list(folder)?;
+            listed();
+        } else if taken(opened) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn none(folder: &Path) -> CheckpointError {
@@ -179,12 +243,12 @@ fn read_manifest(folder: &Path) -> Result<Manifest, CheckpointError> {
 }
 
 /// Refuses a tensor that stands twice.
-fn check_names(path: &Path, shards: &[(ShardEntry, Header)]) -> Result<(), CheckpointError> {
+fn check_names(shards: &[(ShardFile, Header)]) -> Result<(), CheckpointError> {
     let mut seen = std::collections::BTreeSet::new();
-    for (entry, header) in shards {
+    for (file, header) in shards {
         if let Some((_, name)) = header.keys().find(|key| !seen.insert(*key)) {
             let why = format!("`{name}` is in another shard as well");
-            return Err(CheckpointError::foreign(&path.join(&entry.file), why));
+            return Err(CheckpointError::foreign(&file.path, why));
         }
     }
     Ok(())

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::error::CheckpointError;
 use super::header::{self, Header};
 use super::open::Checkpoint;
+use super::shard_file::ShardFile;
 use crate::pipeline::{Fitting, Form};
 use crate::torch::Role;
 use crate::{Optimizer, Pipeline};
@@ -33,8 +34,8 @@ impl Checkpoint {
     ) -> Result<(), CheckpointError> {
         self.check_fit(&pipe.fitting(optimizer)?)?;
         pipe.forget(optimizer)?;
-        for (path, entry, _) in self.shards() {
-            pipe.put(optimizer, header::tensors(&path, entry)?)?;
+        for (file, _) in self.shards() {
+            pipe.put(optimizer, header::tensors(file)?)?;
         }
         pipe.go_on(self.draws())?;
         Ok(())
@@ -42,20 +43,20 @@ impl Checkpoint {
 
     fn check_fit(&self, model: &Fitting) -> Result<(), CheckpointError> {
         let mut missing: BTreeSet<&(Role, String)> = model.forms.keys().collect();
-        for (path, _, header) in self.shards() {
+        for (ShardFile { path, .. }, header) in self.shards() {
             for (key, form) in header {
                 missing.remove(key);
                 check_form(key, form, &model.forms)
-                    .map_err(|why| CheckpointError::fit(&path, why))?;
+                    .map_err(|why| CheckpointError::fit(path, why))?;
             }
-            check_optimizer(&path, header, model)?;
+            check_optimizer(path, header, model)?;
         }
         let Some((role, name)) = missing.first() else {
             return Ok(());
         };
         let why = format!(
             "it lacks {} `{name}`, which the model has{}",
-            word(role),
+            role.in_words(),
             OTHER_MODEL
         );
         Err(CheckpointError::fit(self.path(), why))
@@ -77,7 +78,7 @@ fn check_form(
     let Some((own_kind, own_shape)) = model.get(&(owner, name.clone())) else {
         return Err(format!(
             "it has {} `{name}`, which the model has not{OTHER_MODEL}",
-            word(role)
+            role.in_words()
         ));
     };
     // What an optimizer remembers need not have the parameter's form.
@@ -87,7 +88,7 @@ fn check_form(
     Err(format!(
         "its {} `{name}` is {kind:?} of shape {shape:?}, the model's {own_kind:?} of shape \
          {own_shape:?}{OTHER_MODEL}",
-        word(role)
+        role.in_words()
     ))
 }
 
@@ -112,13 +113,4 @@ fn check_optimizer(path: &Path, header: &Header, model: &Fitting) -> Result<(), 
             .map_err(|why| CheckpointError::fit(path, format!("of `{name}`: {why}")))?;
     }
     Ok(())
-}
-
-fn word(role: &Role) -> &'static str {
-    match role {
-        Role::Parameter => "the parameter",
-        Role::Buffer => "the buffer",
-        Role::Gradient => "a gradient of",
-        Role::Optimizer(_) => "what the optimizer remembers of",
-    }
 }

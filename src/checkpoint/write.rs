@@ -1,8 +1,10 @@
 //! How a checkpoint comes to be, so that there is a whole one at every moment.
 //!
 //! 1. All shards are written at once into `.writing-step-N`, each synced to the disk.
+//!    Weights that are not finite end it here.
 //! 2. `manifest.json`, with their sizes and checksums, is written and synced there,
-//!    then the folder itself.
+//!    then the folder itself. Whoever asked for the checkpoint may then hold it back
+//!    until the next step has shown that training goes on from there.
 //! 3. If there is a `step-N`, it is moved to `.replaced-step-N`, which counts as
 //!    long as there is no `step-N`.
 //! 4. `.writing-step-N` is renamed to `step-N`, and the folder of checkpoints synced.
@@ -14,7 +16,6 @@
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use super::disk::Disk;
 use super::error::CheckpointError;
@@ -23,7 +24,12 @@ use super::folder::{self, REMOVING, REPLACED, WRITING};
 use super::manifest::{self, Manifest, ShardEntry, shard_file};
 use super::shard;
 use crate::pipeline::Draws;
+use crate::threads::side_by_side;
 use crate::torch::Portable;
+
+/// Files that are written or read at a time, at most: more keep no disk busier, and a
+/// manifest may name any number of them.
+const AT_ONCE: usize = 64;
 
 /// All that goes into a checkpoint.
 #[derive(Debug)]
@@ -31,6 +37,8 @@ pub(super) struct Copied {
     pub(super) extras: Extras,
     pub(super) draws: Draws,
     pub(super) stages: Vec<Vec<Portable>>,
+    /// Whether weights may be NaN or infinite.
+    pub(super) non_finite: bool,
 }
 
 /// A checkpoint that is whole and safe from a loss of power.
@@ -45,26 +53,34 @@ pub struct Saved {
     pub bytes: u64,
 }
 
-/// Writes a checkpoint into `folder`, and leaves the `keep` newest there.
+/// Writes a checkpoint into `folder`, and leaves the `keep` newest there; nothing if it is
+/// not `approved`, which is asked when all is written and older ones are there still.
 pub(super) fn write(
     disk: &dyn Disk,
     folder: &Path,
     keep: usize,
     copied: Copied,
-) -> Result<Saved, CheckpointError> {
+    approved: impl FnOnce() -> bool,
+) -> Result<Option<Saved>, CheckpointError> {
     let step = copied.extras.step;
     let name = folder::name(step);
     let (temporary, path) = (folder.join([WRITING, &name].concat()), folder.join(&name));
     let written = fill(disk, &temporary, copied).and_then(|bytes| {
+        if !approved() {
+            return Ok(None);
+        }
         publish(disk, folder, &name)?;
-        Ok(bytes)
+        Ok(Some(bytes))
     });
-    let bytes = written.inspect_err(|_| {
+    if !matches!(written, Ok(Some(_))) {
         // The room that it takes may be what is missing; the error says the rest.
         let _ = disk.remove_folder(&temporary);
-    })?;
+    }
+    let Some(bytes) = written? else {
+        return Ok(None);
+    };
     prune(disk, folder, step, keep)?;
-    Ok(Saved { step, path, bytes })
+    Ok(Some(Saved { step, path, bytes }))
 }
 
 /// Steps 1 and 2; gives the bytes of all files.
@@ -73,12 +89,13 @@ fn fill(disk: &dyn Disk, temporary: &Path, copied: Copied) -> Result<u64, Checkp
         extras,
         draws,
         stages,
+        non_finite,
     } = copied;
     folder::remove(disk, temporary)?;
     let failed = |error| CheckpointError::write("create", temporary, error);
     disk.make_folder(temporary).map_err(failed)?;
     let shards = all_at_once(stages.into_iter().enumerate(), |(stage, tensors)| {
-        shard::write(disk, temporary, &shard_file(stage), tensors)
+        shard::write(disk, temporary, &shard_file(stage), tensors, non_finite)
     })?;
     let sizes: u64 = shards.iter().map(|shard: &ShardEntry| shard.bytes).sum();
     let bytes = Manifest::new(extras, draws, shards).to_bytes();
@@ -138,22 +155,14 @@ fn prune(disk: &dyn Disk, folder: &Path, step: u64, keep: usize) -> Result<(), C
     Ok(())
 }
 
-/// Runs a job for each item, each on a thread of its own; the results in order.
+/// Runs a job for each item, many at a time; the results in order.
 ///
 /// # Errors
 /// The first error in the order of the items, when all are done.
 pub(super) fn all_at_once<T: Send, R: Send>(
-    items: impl Iterator<Item = T>,
+    items: impl ExactSizeIterator<Item = T> + Send,
     job: impl Fn(T) -> Result<R, CheckpointError> + Sync,
 ) -> Result<Vec<R>, CheckpointError> {
-    let job = &job;
-    thread::scope(|scope| {
-        let threads: Vec<_> = items.map(|item| scope.spawn(move || job(item))).collect();
-        let joined = threads.into_iter().map(|thread| {
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        joined.collect()
-    })
+    let done = side_by_side(items, AT_ONCE, job);
+    done.into_iter().collect()
 }

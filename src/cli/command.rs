@@ -107,7 +107,16 @@ fn with_sizes(command: Command, zoo: &Zoo) -> Result<Command, String> {
     let command = command
         .mut_subcommand("profile", &mut add)
         .mut_subcommand("train", &mut add);
-    wrong.map_or(Ok(command), Err)
+    if let Some(why) = wrong {
+        return Err(why);
+    }
+    // In a program of one's own the model is one's own where none is named.
+    let Some(own) = zoo.first_own().map(str::to_owned) else {
+        return Ok(command);
+    };
+    Ok(command.mut_subcommand("train", |train| {
+        train.mut_arg("model", |model| model.default_value(own))
+    }))
 }
 
 #[cfg(not(feature = "torch"))]

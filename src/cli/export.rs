@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::trained::{Trained, Where};
+use super::trained::{Trained, Where, not_finite};
 use super::{Failure, output};
 use crate::models::hugging_face::{self, HuggingFaceError};
 use crate::models::zoo::Zoo;
@@ -21,7 +21,7 @@ pub(super) struct Args {
     place: Where,
     /// A folder, made where it is missing, or a name that ends in .safetensors. Besides the
     /// weights of a `gpt` or a `llama`, with Hugging Face's names, config.json is written,
-    /// and for a model of characters tokenizer.json.
+    /// and for a model of characters tokenizer.json and tokenizer_config.json.
     #[arg(short, long, value_name = "DIR|FILE")]
     output: PathBuf,
     /// Print one JSON object with the files that were written.
@@ -31,6 +31,12 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let trained = Trained::read(&args.place, zoo)?;
+    if let Some(name) = not_finite(&trained.weights)? {
+        return Err(Failure::Run(anyhow::anyhow!(
+            "`{name}` has numbers that are NaN or infinite: the model's training has diverged, and \
+             nothing was written; an older checkpoint may be better: --checkpoint DIR"
+        )));
+    }
     let written = hugging_face::export(
         &args.output,
         &trained.spec,

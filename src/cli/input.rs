@@ -89,5 +89,10 @@ pub(super) fn text(path: &Path) -> Result<String, Failure> {
     if text.len() as u64 > MAX_FILE {
         return Err(usage(format!("is larger than {}", Bytes(MAX_FILE))));
     }
-    String::from_utf8(text).map_err(|_| usage("is not text (UTF-8)".to_owned()))
+    String::from_utf8(text).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        usage(format!(
+            "is not UTF-8 text: byte {offset} starts no character"
+        ))
+    })
 }

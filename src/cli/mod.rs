@@ -41,6 +41,9 @@ mod trained;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
+
+use signal_hook::consts::SIGXFSZ;
 
 #[cfg(feature = "torch")]
 use crate::models::zoo::{Zoo, ZooError};
@@ -66,7 +69,7 @@ impl Failure {
     fn said(&self) -> String {
         match self {
             Self::Usage(message) => message.clone(),
-            Self::Run(error) => format!("{error:#}"),
+            Self::Run(error) => with_causes(error),
         }
     }
 }
@@ -139,6 +142,7 @@ fn execute<I>(args: I, zoo: &Zoo) -> ExitCode
 where
     I: IntoIterator<Item: Into<OsString>>,
 {
+    no_signal_for_large_files();
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
     #[cfg(not(feature = "torch"))]
     if let Some(why) = command::left_out(&args) {
@@ -158,6 +162,13 @@ where
     }
 }
 
+/// A file that grows beyond the process's limit is then an error as a full disk is; the
+/// signal would end the process without a word.
+fn no_signal_for_large_files() {
+    // Where that is not possible it is as it was.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+}
+
 fn ended(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -166,15 +177,27 @@ fn ended(result: Result<(), Failure>) -> ExitCode {
             ExitCode::from(2)
         }
         Err(Failure::Run(error)) => {
-            say(&format!("error: {error:#}"));
+            say(&format!("error: {}", with_causes(&error)));
             ExitCode::FAILURE
         }
     }
 }
 
+/// An error and its causes; one whose text the errors before have in theirs is not repeated.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text += ": ";
+            text += &cause;
+        }
+    }
+    text
+}
+
 /// A line on standard error; where that is closed or full, nobody can be told.
 fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", output::plain(line));
 }
 
 #[cfg_attr(not(feature = "torch"), allow(unused_variables))]

@@ -55,7 +55,7 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
         /// What the operating system said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A file does not hold what it should.
     #[error("{place}: {what}")]
@@ -71,7 +71,7 @@ pub enum DataError {
         /// Where the item comes from.
         place: Place,
         /// Why there is no item.
-        source: anyhow::Error,
+        r#source: anyhow::Error,
     },
     /// Items cannot be made a batch.
     #[error("the batch that begins with {first}: {source:#}")]
@@ -79,8 +79,11 @@ pub enum DataError {
         /// Where its first item comes from.
         first: Place,
         /// Why there is no batch.
-        source: anyhow::Error,
+        r#source: anyhow::Error,
     },
+    /// A batch cannot be used on the device to which it was brought.
+    #[error("a batch on its device: {0}")]
+    Device(TorchError),
     /// More items of an epoch are bad than may be skipped.
     #[error("{bad} bad items in epoch {epoch} where {allowed} may be skipped; the last: {last}")]
     TooManyBad {

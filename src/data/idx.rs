@@ -1,14 +1,14 @@
 //! IDX files, as MNIST and its kin come in.
 
-use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::{DataError, Place, Source};
-use crate::TorchError;
+use crate::memory::room_on;
+use crate::{TorchError, files};
 
 /// An array of a file in the IDX format, plain or compressed with gzip, in memory; its
 /// items are its parts along the first dimension, as tensors.
@@ -64,6 +64,7 @@ impl Idx {
                 format!("an array of {shape:?} is too large for any memory"),
             )
         })?;
+        refuse_too_large(path, size as u64, room()).map_err(DataError::Settings)?;
         let mut data = file.exactly(size, &shape)?;
         to_native(&mut data, kind.elt_size_in_bytes());
         Ok(Self {
@@ -87,6 +88,26 @@ impl Idx {
 
     fn item_bytes(&self) -> usize {
         self.data.len() / self.len().max(1)
+    }
+}
+
+/// Bytes of memory that can still be had, where the system says so.
+fn room() -> Option<u64> {
+    let room = room_on(Device::Cpu).ok();
+    room.map(|(free, _)| free.0)
+}
+
+/// A compressed file of a megabyte may hold a gigabyte, and the system ends a program that
+/// takes more than there is without a word.
+fn refuse_too_large(path: &Path, size: u64, free: Option<u64>) -> Result<(), String> {
+    match free {
+        Some(free) if size > free => Err(format!(
+            "{}: its array has {}, but {} of memory are free: take a smaller one",
+            path.display(),
+            gpipe_partitioner::Bytes(size),
+            gpipe_partitioner::Bytes(free)
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -147,7 +168,7 @@ struct Bytes<'a> {
 impl<'a> Bytes<'a> {
     fn open(path: &'a Path) -> Result<Self, DataError> {
         let failed = |source| DataError::read(path, source);
-        let open = || File::open(path).map(BufReader::new);
+        let open = || files::open(path).map(BufReader::new);
         let mut start = Vec::new();
         let begin = open().map_err(failed)?.take(2).read_to_end(&mut start);
         begin.map_err(failed)?;
@@ -208,4 +229,20 @@ impl<'a> Bytes<'a> {
 fn is_damage(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_that_no_memory_holds_is_refused_before_it_is_read() {
+        let refused = |size, free| refuse_too_large(Path::new("x.gz"), size, free);
+        assert_eq!(refused(1 << 20, Some(1 << 20)), Ok(()));
+        assert_eq!(refused(1 << 40, None), Ok(()));
+        assert_eq!(
+            refused(3 << 20, Some(2 << 20)).unwrap_err(),
+            "x.gz: its array has 3.0 MiB, but 2.0 MiB of memory are free: take a smaller one"
+        );
+    }
 }

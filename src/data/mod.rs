@@ -6,10 +6,10 @@
 
 mod arrays;
 mod dataset;
+mod disk_file;
 mod error;
 mod idx;
 mod loader;
-mod mapped;
 mod random;
 mod source;
 mod stack;

@@ -1,6 +1,6 @@
 //! Items into a batch.
 
-use tch::{Device, Tensor};
+use tch::Tensor;
 
 use crate::{TorchError, Values};
 
@@ -81,48 +81,41 @@ impl<T: Number> Stack for Vec<T> {
 
 /// What can be brought to a device ahead of its use.
 pub trait OnDevice: Sized {
-    /// In host memory that devices read from while the host does something else.
+    /// The same with other tensors: each is given to `each`, and what that gives takes its
+    /// place.
     ///
     /// # Errors
-    /// libtorch refuses.
-    fn pinned(self, device: Device) -> Result<Self, TorchError>;
-
-    /// On the device. The copy from pinned memory goes on after the call; what uses the
-    /// device's current stream waits for it.
-    ///
-    /// # Errors
-    /// libtorch refuses.
-    fn on(self, device: Device) -> Result<Self, TorchError>;
+    /// The first error of `each`.
+    fn map_tensors(
+        self,
+        each: &mut dyn FnMut(Tensor) -> Result<Tensor, TorchError>,
+    ) -> Result<Self, TorchError>;
 }
 
 impl OnDevice for Tensor {
-    fn pinned(self, device: Device) -> Result<Self, TorchError> {
-        Ok(self.f_pin_memory(device)?)
-    }
-
-    fn on(self, device: Device) -> Result<Self, TorchError> {
-        let kind = self.kind();
-        Ok(self.f_to_device_(device, kind, true, false)?)
+    fn map_tensors(
+        self,
+        each: &mut dyn FnMut(Tensor) -> Result<Tensor, TorchError>,
+    ) -> Result<Self, TorchError> {
+        each(self)
     }
 }
 
 impl<A: OnDevice, B: OnDevice> OnDevice for (A, B) {
-    fn pinned(self, device: Device) -> Result<Self, TorchError> {
-        Ok((self.0.pinned(device)?, self.1.pinned(device)?))
-    }
-
-    fn on(self, device: Device) -> Result<Self, TorchError> {
-        Ok((self.0.on(device)?, self.1.on(device)?))
+    fn map_tensors(
+        self,
+        each: &mut dyn FnMut(Tensor) -> Result<Tensor, TorchError>,
+    ) -> Result<Self, TorchError> {
+        Ok((self.0.map_tensors(each)?, self.1.map_tensors(each)?))
     }
 }
 
 impl OnDevice for Values {
-    fn pinned(self, device: Device) -> Result<Self, TorchError> {
-        self.try_map(|tensor| tensor.pinned(device))
-    }
-
-    fn on(self, device: Device) -> Result<Self, TorchError> {
-        self.try_map(|tensor| tensor.on(device))
+    fn map_tensors(
+        self,
+        each: &mut dyn FnMut(Tensor) -> Result<Tensor, TorchError>,
+    ) -> Result<Self, TorchError> {
+        self.try_map(each)
     }
 }
 

@@ -1,14 +1,14 @@
 //! Text as tokens, one a character.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use ndarray::Array2;
 use tch::Tensor;
 use thiserror::Error;
 
 use super::Random;
-use crate::TorchError;
+use crate::{TorchError, files};
 
 /// A text that cannot be used.
 #[derive(Debug, Error)]
@@ -20,7 +20,7 @@ pub enum TextError {
         /// The file.
         path: PathBuf,
         /// What the operating system said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The file is not UTF-8.
     #[error("{} is not UTF-8 text: byte {offset} starts no character", path.display())]
@@ -92,7 +92,7 @@ impl TextSet {
     /// # Errors
     /// [`TextError::Read`] and [`TextError::NotText`], naming the file.
     pub fn read(path: &Path) -> Result<Self, TextError> {
-        let bytes = fs::read(path).map_err(|source| TextError::Read {
+        let bytes = files::read(path).map_err(|source| TextError::Read {
             path: path.to_owned(),
             source,
         })?;

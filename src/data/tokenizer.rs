@@ -24,7 +24,7 @@ impl Tokenizer {
     /// # Errors
     /// The file cannot be read or is none.
     pub fn read(path: &Path) -> Result<Self, DataError> {
-        let bytes = std::fs::read(path).map_err(|source| DataError::read(path, source))?;
+        let bytes = crate::files::read(path).map_err(|source| DataError::read(path, source))?;
         let inner = tokenizers::Tokenizer::from_bytes(bytes)
             .map_err(|error| DataError::bad(path, 0, format!("this is no tokenizer: {error}")))?;
         Ok(Self { inner })

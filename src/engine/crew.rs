@@ -2,7 +2,7 @@
 
 use super::failure::{Phase, StageError, discard, guarded};
 use super::program::Op;
-use super::stage::Stage;
+use super::stage::{Observer, Stage};
 use anyhow::ensure;
 use gpipe_partitioner::{MicroId, StageId};
 use std::sync::Arc;
@@ -48,6 +48,11 @@ impl<S: Stage> Crew<S> {
 
     pub(super) fn ids(&self) -> Vec<StageId> {
         self.seats.iter().map(|seat| seat.id).collect()
+    }
+
+    pub(super) fn observers(&self) -> Vec<(StageId, Observer)> {
+        let observer = |seat: &Seat<S>| Some((seat.id, seat.stage.observer()?));
+        self.seats.iter().filter_map(observer).collect()
     }
 
     /// A new step: no stage has begun it, and nothing is in flight.

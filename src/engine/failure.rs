@@ -1,9 +1,8 @@
 //! What went wrong, and where.
 
+use super::sync;
 use gpipe_partitioner::{DeviceId, Kind, MicroId, StageId};
-use std::any::Any;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What a stage was doing when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +39,8 @@ impl fmt::Display for Phase {
 
 /// A stage returned an error or panicked.
 ///
-/// Displays as ``stage 1, layer `block.3`, micro-batch 2, backward: {source}``.
+/// Displays as ``stage 1, layer `block.3`, micro-batch 2, backward: {source:#}``: with all
+/// causes, so it has no [`source`](std::error::Error::source) that would repeat them.
 #[derive(Debug)]
 pub struct StageError {
     /// The stage that failed.
@@ -64,33 +64,18 @@ impl fmt::Display for StageError {
         if let Some(micro) = self.micro {
             write!(f, ", micro-batch {micro}")?;
         }
-        write!(f, ", {}: {}", self.action, self.source)
+        write!(f, ", {}: {:#}", self.action, self.source)
     }
 }
 
-impl std::error::Error for StageError {
-    // The text of `source` itself is part of the text above.
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.source()
-    }
-}
+impl std::error::Error for StageError {}
 
 /// The message of a panic that was caught at the border of a stage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("panicked: {message}")]
 pub struct Panicked {
-    /// What the panic said; `(no message)` for a payload that is no text.
+    /// What the panic said, and where; `(no message)` for a payload that is no text.
     pub message: String,
-}
-
-impl Panicked {
-    fn from_payload(payload: Box<dyn Any + Send>) -> Self {
-        let text = payload.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-        let message = text.unwrap_or("(no message)").to_owned();
-        discard(payload);
-        Self { message }
-    }
 }
 
 /// Runs `f`, which belongs to a stage or to the user; a panic becomes an error.
@@ -99,16 +84,12 @@ impl Panicked {
 /// stage again only through [`Stage::abort`](super::Stage::abort), whose task is
 /// to make it whole, and shows it to no other thread.
 pub(super) fn guarded<R>(f: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
-    catch_unwind(AssertUnwindSafe(f))
-        .unwrap_or_else(|payload| Err(Panicked::from_payload(payload).into()))
+    sync::caught(f).unwrap_or_else(|message| Err(Panicked { message }.into()))
 }
 
 /// Drops `value`, even if its `Drop` panics.
 pub(super) fn discard<T>(value: T) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
-        // Dropping this one could panic again; a leaked message is the lesser evil.
-        std::mem::forget(payload);
-    }
+    sync::survived(|| drop(value));
 }
 
 /// Why the engine did not do what it was asked.
@@ -127,13 +108,17 @@ pub enum EngineError {
         /// The first stage, in stage order, whose `abort` panicked.
         abort: Box<StageError>,
     },
+    /// A stage did not come back in time
+    /// ([`Engine::set_patience`](super::Engine::set_patience)).
+    #[error("{0}")]
+    Stalled(Box<super::watchdog::Stall>),
     /// The stages of a device could not be built.
     #[error("building the stages of device {device}: {source:#}")]
     Build {
         /// The device, which is also the builder's place in the list.
         device: DeviceId,
         /// What the builder returned; a [`Panicked`] for a panic.
-        source: anyhow::Error,
+        r#source: anyhow::Error,
     },
     /// The operating system gave no thread.
     #[error("no thread for device {device}: {source}")]
@@ -141,7 +126,7 @@ pub enum EngineError {
         /// The device that stays without a thread.
         device: DeviceId,
         /// What the operating system said.
-        source: std::io::Error,
+        r#source: std::io::Error,
     },
     /// The builders did not build stages 0, 1, 2, … once each.
     #[error(
@@ -200,13 +185,13 @@ pub enum EngineError {
         device: DeviceId,
     },
     /// What comes before or after the stages' part could not be done.
-    #[error("{source}")]
+    #[error("{source:#}")]
     Caller {
         /// Why.
-        source: anyhow::Error,
+        r#source: anyhow::Error,
     },
-    /// An earlier call was left half-done (by [`EngineError::WorkerLost`] or by a
-    /// panic in the calling thread); the engine can only be dropped.
+    /// An earlier call was left half-done (by [`EngineError::WorkerLost`], by a panic in the
+    /// calling thread, or by a stall outside of a step); the engine can only be dropped.
     #[error("the engine cannot be used again: an earlier call did not come to its end")]
     Broken,
 }

@@ -1,29 +1,34 @@
 //! The engine as its owner sees it.
 
 use super::crew::Crew;
-use super::entry::{self, Entry, Outcome, Values};
-use super::failure::{EngineError, StageError, discard};
-use super::message::{Job, Lines, Message, News, Order, Record, Report, Sharing, StepOrder};
-use super::patience::Patience;
+use super::entry::{self, Entry, Outcome};
+use super::failure::EngineError;
+use super::gather::Asked;
+use super::message::{Job, Lines, Message, News, Order, Sharing, StepOrder};
 use super::program::Program;
-use super::stage::Stage;
+use super::settled::State;
+use super::stage::{Observer, Stage};
 use super::sync::{Builder, JoinHandle, Mutex};
 use super::worker::{StageBuilder, live};
 use gpipe_partitioner::{DeviceId, StageId};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Runs checked schedules over stages, one long-lived thread per device.
 ///
 /// Dropping it drops the stages, each on its own thread, and joins the threads.
 pub struct Engine<S: Stage> {
-    lines: Arc<Lines<S>>,
+    pub(super) lines: Arc<Lines<S>>,
     threads: Vec<JoinHandle<()>>,
     /// The stages of each device, in increasing order.
-    placement: Vec<Vec<StageId>>,
-    /// No call was left half-done.
-    usable: bool,
+    pub(super) placement: Vec<Vec<StageId>>,
+    /// What tells the layer that a stage runs, for stages that have it.
+    pub(super) observers: Vec<(StageId, Observer)>,
+    pub(super) patience: Option<Duration>,
+    /// Devices that a call has not waited for to its end: they stalled.
+    pub(super) owing: Vec<DeviceId>,
+    pub(super) state: State,
 }
 
 impl<S: Stage> Engine<S> {
@@ -63,10 +68,13 @@ impl<S: Stage> Engine<S> {
             lines,
             threads: Vec::new(),
             placement: Vec::new(),
-            usable: false,
+            observers: Vec::new(),
+            patience: None,
+            owing: Vec::new(),
+            state: State::Broken,
         };
         engine.start(builders)?;
-        engine.usable = true;
+        engine.state = State::Ready;
         Ok(engine)
     }
 
@@ -80,7 +88,8 @@ impl<S: Stage> Engine<S> {
                 .map_err(|source| EngineError::Thread { device, source })?;
             self.threads.push(thread);
         }
-        for (index, news) in self.gather(self.threads.len())?.in_device_order() {
+        let built = self.gather(Asked::all(self.threads.len()))?;
+        for (index, news) in built.in_device_order() {
             match news {
                 News::NotBuilt(source) => {
                     return Err(EngineError::Build {
@@ -88,11 +97,21 @@ impl<S: Stage> Engine<S> {
                         source,
                     });
                 }
-                News::Built(stages) => self.placement.push(stages),
+                News::Built(stages, observers) => {
+                    self.placement.push(stages);
+                    self.observers.extend(observers);
+                }
                 _ => {}
             }
         }
         check_placement(&self.placement)
+    }
+
+    /// For how long a stage may be in one action, or another call of the engine, before the
+    /// caller stops waiting for it; without end by default. Layers that are being built are
+    /// not watched.
+    pub fn set_patience(&mut self, patience: Option<Duration>) {
+        self.patience = patience;
     }
 
     /// Number of devices, and so of threads.
@@ -121,7 +140,9 @@ impl<S: Stage> Engine<S> {
     /// # Errors
     /// [`EngineError::Stage`] when a stage fails: the first failure, with every
     /// stage stopped and aborted, and the engine ready for the next step.
-    /// [`EngineError::Devices`], [`EngineError::Stages`] and
+    /// [`EngineError::Stalled`] when a stage does not come back in time: the other devices have
+    /// left the step by then, and the next call begins by waiting for that stage and undoing
+    /// the step. [`EngineError::Devices`], [`EngineError::Stages`] and
     /// [`EngineError::Entry`] before anything runs, when the program or the
     /// entries do not fit.
     pub fn step(
@@ -130,18 +151,31 @@ impl<S: Stage> Engine<S> {
         step: Arc<S::Step>,
         entries: Vec<Entry<S::Value>>,
     ) -> Result<Outcome<S::Value>, EngineError> {
-        self.check_usable()?;
+        self.ready()?;
         self.check_fit(program)?;
         let entries = entry::sort(program, entries)?;
-        self.usable = false;
+        self.state = State::Broken;
         self.launch(program, &step, entries);
         drop(step);
-        let news = self.gather(self.devices())?;
-        let result = match news.outcome() {
-            Ok(outcome) => Ok(outcome),
-            Err(first) => Err(self.abort(first)?),
+        let asked = Asked::all(self.devices()).of_step(program);
+        let gathered = match self.gather(asked)?.complete() {
+            Ok(gathered) => gathered,
+            Err(stalled) => {
+                self.leave(program)?;
+                return Err(stalled);
+            }
         };
-        self.usable = true;
+        let result = match gathered.outcome() {
+            Ok(outcome) => Ok(outcome),
+            Err(first) => Err(match self.abort()? {
+                Some(abort) => EngineError::Abort {
+                    first,
+                    abort: Box::new(abort),
+                },
+                None => EngineError::Stage(first),
+            }),
+        };
+        self.state = State::Ready;
         result
     }
 
@@ -200,16 +234,16 @@ impl<S: Stage> Engine<S> {
     }
 
     pub(super) fn run_jobs(&mut self, jobs: Vec<(DeviceId, Job<S>)>) -> Result<(), EngineError> {
-        self.check_usable()?;
-        self.usable = false;
-        let count = jobs.len();
+        self.ready()?;
+        self.state = State::Broken;
+        let asked = Asked::these(jobs.iter().map(|(device, _)| *device).collect());
         for (device, job) in jobs {
             self.lines
                 .inbox(device)
                 .post(Message::Order(Order::Job(job)));
         }
-        self.gather(count)?;
-        self.usable = true;
+        self.gather(asked)?.complete()?;
+        self.state = State::Ready;
         Ok(())
     }
 
@@ -234,52 +268,6 @@ impl<S: Stage> Engine<S> {
                 .into_iter()
                 .map(|(slot, value)| Message::Value { slot, value });
             inbox.post_all(std::iter::once(Message::Order(order)).chain(values));
-        }
-    }
-
-    /// Lets every stage undo a failed step, which every worker has left.
-    fn abort(&mut self, first: StageError) -> Result<EngineError, EngineError> {
-        for inbox in &self.lines.inboxes {
-            inbox.post(Message::Order(Order::Abort));
-        }
-        let news = self.gather(self.devices())?;
-        let failures = news.in_device_order().flat_map(|(_, news)| match news {
-            News::Aborted(failures) => failures,
-            _ => Vec::new(),
-        });
-        Ok(match failures.min_by_key(|failure| failure.stage) {
-            Some(abort) => EngineError::Abort {
-                first,
-                abort: Box::new(abort),
-            },
-            None => EngineError::Stage(first),
-        })
-    }
-
-    /// Waits for `count` reports.
-    fn gather(&self, count: usize) -> Result<Gathered<S::Value>, EngineError> {
-        let mut reports = Vec::with_capacity(count);
-        let mut batch = Vec::new();
-        while reports.len() < count {
-            self.lines.reports.wait(&mut batch, Patience::NONE);
-            for report in batch.drain(..) {
-                if let News::Lost = report.news {
-                    self.lines.stop_all_but(report.device);
-                    return Err(EngineError::WorkerLost {
-                        device: report.device,
-                    });
-                }
-                reports.push(report);
-            }
-        }
-        Ok(Gathered(reports))
-    }
-
-    fn check_usable(&self) -> Result<(), EngineError> {
-        if self.usable {
-            Ok(())
-        } else {
-            Err(EngineError::Broken)
         }
     }
 
@@ -316,9 +304,13 @@ impl<S: Stage> Drop for Engine<S> {
         for inbox in &self.lines.inboxes {
             inbox.post(Message::Order(Order::Exit));
         }
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has said so by its report.
-            drop(thread.join());
+        self.hear_late_reports();
+        for (device, thread) in self.threads.drain(..).enumerate() {
+            // A stalled one ends by itself, should it ever come back.
+            if !self.owing.contains(&DeviceId(device)) {
+                // A thread that panicked has said so by its report.
+                drop(thread.join());
+            }
         }
     }
 }
@@ -327,7 +319,7 @@ impl<S: Stage> fmt::Debug for Engine<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
             .field("placement", &self.placement)
-            .field("usable", &self.usable)
+            .field("state", &self.state)
             .finish_non_exhaustive()
     }
 }
@@ -349,52 +341,4 @@ fn check_placement(placement: &[Vec<StageId>]) -> Result<(), EngineError> {
         }
     }
     Ok(())
-}
-
-/// One report from every worker that was asked, in order of arrival.
-struct Gathered<V>(Vec<Report<V>>);
-
-impl<V> Gathered<V> {
-    fn in_device_order(mut self) -> impl Iterator<Item = (usize, News<V>)> {
-        self.0.sort_by_key(|report| report.device);
-        self.0
-            .into_iter()
-            .map(|report| (report.device.index(), report.news))
-    }
-
-    /// What the step brought, or its first failure.
-    fn outcome(mut self) -> Result<Outcome<V>, StageError> {
-        let failed = |report: &Report<V>| matches!(report.news, News::Failed(_));
-        if let Some(first) = self.0.iter().position(failed)
-            && let News::Failed(error) = self.0.swap_remove(first).news
-        {
-            discard(self);
-            return Err(error);
-        }
-        let (mut exits, mut gradients, mut events) = (Values::new(), Values::new(), Vec::new());
-        for (_, news) in self.in_device_order() {
-            let News::Finished(Record {
-                exits: values,
-                events: log,
-            }) = news
-            else {
-                continue;
-            };
-            for (exit, value) in values {
-                let side = if exit.gradient {
-                    &mut gradients
-                } else {
-                    &mut exits
-                };
-                side.insert((exit.edge, exit.micro), value);
-            }
-            events.push(log);
-        }
-        Ok(Outcome {
-            timeline: entry::timeline(&events),
-            exits,
-            gradients,
-            events,
-        })
-    }
 }

@@ -1,8 +1,9 @@
 //! A queue with many writers and one reader: the engine's only shared state.
 
 use super::patience::Patience;
-use super::sync::{AtomicBool, Condvar, Mutex, wait};
+use super::sync::{AtomicBool, Condvar, Mutex, wait, wait_at_most};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// Unbounded queue of messages for one reader.
 ///
@@ -72,6 +73,20 @@ impl<M> Mailbox<M> {
         while state.queue.is_empty() {
             state.asleep = true;
             state = wait(&self.arrived, state);
+        }
+        state.asleep = false;
+        self.hint.store(false, Relaxed);
+        hand_over(&mut state.queue, batch);
+    }
+
+    /// Moves what is there to the end of `batch`, waiting for a first message for about
+    /// `limit` at most.
+    pub(super) fn wait_at_most(&self, batch: &mut Vec<M>, limit: Duration) {
+        let mut state = self.state.lock();
+        if state.queue.is_empty() {
+            state.asleep = true;
+            wait_at_most(&self.arrived, state, limit);
+            state = self.state.lock();
         }
         state.asleep = false;
         self.hint.store(false, Relaxed);

@@ -5,8 +5,9 @@ use super::event::Event;
 use super::failure::StageError;
 use super::mailbox::Mailbox;
 use super::program::{Exit, Program};
-use super::stage::Stage;
+use super::stage::{Observer, Stage};
 use super::turns::Turns;
+use super::watchdog::Note;
 use gpipe_partitioner::{DeviceId, StageId};
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,8 +52,8 @@ pub(super) struct Report<V> {
 }
 
 pub(super) enum News<V> {
-    /// The stages are built: these.
-    Built(Vec<StageId>),
+    /// The stages are built: these, and what tells where some of them are.
+    Built(Vec<StageId>, Vec<(StageId, Observer)>),
     /// They are not, and the thread ends.
     NotBuilt(anyhow::Error),
     /// Every action of the step is done here.
@@ -97,10 +98,13 @@ impl Sharing {
     }
 }
 
-/// All mailboxes of an engine: one per worker and one for the caller.
+/// What the threads of an engine share: a mailbox per worker, one for the caller, and the
+/// workers' notes.
 pub(super) struct Lines<S: Stage> {
     pub(super) inboxes: Vec<Mailbox<Message<S>>>,
     pub(super) reports: Mailbox<Report<S::Value>>,
+    /// By device.
+    pub(super) notes: Vec<Note>,
     /// Where devices share too few cores.
     pub(super) turns: Option<Turns>,
 }
@@ -111,6 +115,7 @@ impl<S: Stage> Lines<S> {
         Self {
             inboxes,
             reports: Mailbox::new(),
+            notes: (0..devices).map(|_| Note::default()).collect(),
             turns: sharing.map(|sharing| sharing.turns(devices)),
         }
     }
@@ -130,5 +135,12 @@ impl<S: Stage> Lines<S> {
                 inbox.post(Message::Stop);
             }
         }
+    }
+
+    /// Tells every worker to leave the step.
+    pub(super) fn stop_all(&self) {
+        self.inboxes
+            .iter()
+            .for_each(|inbox| inbox.post(Message::Stop));
     }
 }

@@ -103,10 +103,20 @@
 //! schedule: it was proved free of deadlock with every dependency from one stage
 //! to the next, and the edges of a topology only lead to later stages.
 //!
+//! **Patience.** A thread cannot be taken out of the code of a stage that blocks. Where the
+//! caller has patience for a limited time ([`Engine::set_patience`]), it looks at the workers' notes
+//! while it waits for reports: a worker notes what it is about to do before it calls a stage, and
+//! that it does nothing afterwards. If a note has stood for too long, the caller posts a stop
+//! notice to everybody, waits for the reports of all others, and returns
+//! [`Stalled`](EngineError::Stalled). The missing reports are owed: the next call begins by waiting for
+//! them, in the same way, and by ordering all workers to abort, as after any failure. A call that was no
+//! step cannot be undone, and leaves the engine broken. Dropping the engine joins no thread that
+//! still owes a report: it finds the order to exit should it ever come back.
+//!
 //! **Memory order.** All values pass through the mutex of a mailbox: what a writer
 //! did before it posted happens before what the reader does after it took. No value
-//! goes through the turns. The only other shared variable is a mailbox's hint that
-//! something is there; it is read and written relaxed, because a late `false` costs a
+//! goes through the turns, and none through the notes. The only other shared variable is a
+//! mailbox's hint that something is there; it is read and written relaxed, because a late `false` costs a
 //! look under the lock, a late `true` costs a lock for nothing, and nobody sleeps on its
 //! account.
 
@@ -114,6 +124,7 @@ mod crew;
 mod entry;
 mod event;
 mod failure;
+mod gather;
 mod handle;
 #[cfg(test)]
 mod lost_thread;
@@ -121,10 +132,12 @@ mod mailbox;
 mod message;
 mod patience;
 mod program;
+mod settled;
 mod stage;
 mod sync;
 mod topology;
 mod turns;
+mod watchdog;
 mod worker;
 
 pub use entry::{Entry, EntryError, Outcome, Values};
@@ -133,6 +146,7 @@ pub use failure::{EngineError, Panicked, Phase, StageError};
 pub use handle::Engine;
 pub use message::Sharing;
 pub use program::Program;
-pub use stage::Stage;
+pub use stage::{Observer, Stage};
 pub use topology::{Edge, EdgeId, End, Topology, TopologyError};
+pub use watchdog::Stall;
 pub use worker::StageBuilder;

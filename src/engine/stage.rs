@@ -3,6 +3,9 @@
 use gpipe_partitioner::Action;
 use std::sync::Arc;
 
+/// Tells, on any thread and at any time, which layer a stage is running.
+pub type Observer = Box<dyn Fn() -> Option<String> + Send>;
+
 /// What a device's thread runs: one stage of the model.
 ///
 /// A stage is built on the thread of its device, lives there and is dropped
@@ -67,6 +70,12 @@ pub trait Stage: 'static {
 
     /// The layer being run, for errors and panics.
     fn layer(&self) -> Option<String> {
+        None
+    }
+
+    /// What tells the same while the stage's own thread is busy, where that is possible;
+    /// asked for once, when the stage is built.
+    fn observer(&self) -> Option<Observer> {
         None
     }
 

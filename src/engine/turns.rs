@@ -101,7 +101,8 @@ impl Turns {
         self.give(&mut state);
     }
 
-    /// Waits for a place for the next action of `device`, on the device's thread.
+    /// Waits for a place for the next action of `device`, on the device's thread. One that is
+    /// out of the step goes on without: it will hear of it before the action after.
     pub(super) fn take(&self, device: DeviceId) {
         let index = device.index();
         if !self.shares[index] {
@@ -138,8 +139,8 @@ impl Turns {
         self.give(&mut state);
     }
 
-    /// `device` is out of the step, on its own thread or with that gone. What comes next
-    /// may run anywhere.
+    /// `device` is out of the step, on its own thread, or with that gone or stalled. What
+    /// comes next may run anywhere.
     pub(super) fn leave(&self, device: DeviceId) {
         let mut state = self.state.lock();
         let line = &mut state.lines[device.index()];
@@ -150,6 +151,8 @@ impl Turns {
             state.free.push(place);
             self.give(&mut state);
         }
+        // Its thread may not have known yet that it had a place.
+        self.granted[device.index()].notify_one();
     }
 
     /// Gives the free places to the most urgent ones.
@@ -181,7 +184,7 @@ impl Turns {
     }
 
     fn wait<'a>(&self, device: usize, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        while !matches!(state.lines[device].stand, Stand::At(_)) {
+        while state.lines[device].stand == Stand::Waits {
             state = wait(&self.granted[device], state);
         }
         state

@@ -7,6 +7,7 @@ use super::message::{Lines, Message, News, Order, Record, StepOrder};
 use super::program::{Exit, Op, Way};
 use super::stage::Stage;
 use super::sync::PATIENCE;
+use super::watchdog::Doing;
 use gpipe_partitioner::{DeviceId, StageId};
 use std::sync::Arc;
 
@@ -84,14 +85,16 @@ impl<S: Stage> Worker<S> {
 
     /// Carries out the caller's orders until told to exit.
     fn work(mut self) {
-        let ids = self.crew.ids();
-        self.lines.report(self.device, News::Built(ids));
+        let built = News::Built(self.crew.ids(), self.crew.observers());
+        self.lines.report(self.device, built);
         loop {
             let news = match self.next_order() {
                 Order::Step(order) => self.step(order),
                 Order::Abort => self.abort(),
                 Order::Job(job) => {
+                    self.note(Doing::Job);
                     job(&mut self.crew);
+                    self.note(Doing::Nothing);
                     News::JobDone
                 }
                 Order::Exit => break,
@@ -112,6 +115,7 @@ impl<S: Stage> Worker<S> {
 
     fn step(&mut self, order: StepOrder<S>) -> News<S::Value> {
         let performed = self.perform(&order);
+        self.note(Doing::Nothing);
         self.leave_turns();
         let news = match performed {
             Ok(record) => News::Finished(record),
@@ -134,21 +138,26 @@ impl<S: Stage> Worker<S> {
         self.reserve(program.slots);
         self.crew.ready();
         self.heed_stop()?;
+        self.note(Doing::Begin);
         self.crew.begin(&order.settings)?;
+        self.note(Doing::Nothing);
         for (at, op) in program.ops.iter().enumerate() {
             let inputs = self.inputs(op)?;
             if let Some(turns) = &self.lines.turns {
                 turns.take(self.device);
             }
+            self.note(Doing::Op(at));
             if let Some(next) = program.taken_up_after(at) {
                 self.crew.ahead(next)?;
             }
             let ways = program.ways(op);
             let ran = self.crew.run(op, ways.len(), inputs)?;
+            self.note(Doing::Nothing);
             log.add(op.action, ran.start, ran.end, ran.bytes);
             self.end_turn(ways);
             self.send(ways, ran.outputs, &mut exits);
         }
+        self.note(Doing::End);
         self.crew.end()?;
         Ok(Record {
             exits,
@@ -210,7 +219,14 @@ impl<S: Stage> Worker<S> {
     /// of its messages came before the order.
     fn abort(&mut self) -> News<S::Value> {
         self.clear();
-        News::Aborted(self.crew.abort())
+        self.note(Doing::Abort);
+        let failures = self.crew.abort();
+        self.note(Doing::Nothing);
+        News::Aborted(failures)
+    }
+
+    fn note(&self, doing: Doing) {
+        self.lines.notes[self.device.index()].write(doing);
     }
 
     /// Drops what arrived for a step and was not taken.

@@ -17,7 +17,7 @@ pub enum MetricsError {
         /// The file or folder.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A line that is not what a step leaves.
     #[error(

@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::{MetricsError, StepMetrics};
+use crate::files;
 
 /// Appends steps to a file of JSON lines.
 #[derive(Debug)]
@@ -49,7 +50,8 @@ impl JsonLines {
 
     fn open(path: &Path) -> Result<Self, MetricsError> {
         let mut options = OpenOptions::new();
-        let file = options.create(true).read(true).append(true).open(path);
+        let options = options.create(true).read(true).append(true);
+        let file = files::check_if_any(path).and_then(|()| options.open(path));
         Ok(Self {
             path: path.to_owned(),
             file: file.map_err(MetricsError::io("write", path))?,
@@ -104,7 +106,7 @@ impl JsonLines {
 /// # Errors
 /// [`MetricsError::Io`]; [`MetricsError::Line`] for a line that is no step's.
 pub fn read(path: &Path) -> Result<Vec<StepMetrics>, MetricsError> {
-    let text = std::fs::read(path).map_err(MetricsError::io("read", path))?;
+    let text = files::read(path).map_err(MetricsError::io("read", path))?;
     let lines = whole_lines(&text).enumerate();
     lines
         .map(|(number, line)| parse(path, number + 1, line))

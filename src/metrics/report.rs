@@ -3,24 +3,29 @@
 use std::time::Duration;
 
 use super::StepMetrics;
-use crate::StepReport;
+use crate::{Error, StepReport};
 
 impl StepMetrics {
-    /// What the report of a step (from 1) says: loss, makespan, bubbles, memory.
-    pub fn of(step: u64, report: &StepReport) -> Self {
+    /// What the report of a step (from 1) says: loss, makespan, bubbles, memory. Waits for
+    /// devices that are still at it.
+    ///
+    /// # Errors
+    /// As [`StepReport::read`].
+    pub fn of(step: u64, report: &StepReport) -> Result<Self, Error> {
+        let numbers = report.read()?;
         let devices = report.memory.iter().flat_map(|memory| &memory.devices);
-        Self {
+        Ok(Self {
             step,
-            loss: report.loss,
-            makespan_ms: report.timeline.makespan().get() / 1e3,
-            bubble_measured: report.bubble_measured(),
-            bubble_predicted: report.bubble_predicted(),
+            loss: numbers.loss,
+            makespan_ms: numbers.timeline.makespan().get() / 1e3,
+            bubble_measured: numbers.bubble_measured(),
+            bubble_predicted: numbers.bubble_predicted(),
             peak_bytes: devices.map(|used| used.total.0).collect(),
-            host_share: report.host_share,
-            loss_scale: report.loss_scale,
-            skipped: report.skipped(),
+            host_share: numbers.host_share,
+            loss_scale: numbers.loss_scale,
+            skipped: numbers.skipped(),
             ..Self::default()
-        }
+        })
     }
 
     /// The same with what its time says: how long its batch of so many samples was

@@ -244,6 +244,14 @@ impl Layer for Pool {
         };
         Ok(pooled.into())
     }
+
+    fn gathers(&self) -> bool {
+        false
+    }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }
 
 /// Halves height and width: one half of the features from the even places, the other
@@ -280,12 +288,8 @@ impl Layer for FactorizedReduce {
             .forward(Tensor::f_cat(&[even, odd], 1)?.into(), ctx)
     }
 
-    fn commit(&self) -> anyhow::Result<()> {
-        self.norm.commit()
-    }
-
-    fn discard(&self) {
-        self.norm.discard();
+    fn parts(&self) -> Vec<&dyn Layer> {
+        vec![&self.even, &self.odd, &self.norm]
     }
 }
 
@@ -296,14 +300,6 @@ struct Cell {
     second: Option<Box<dyn Layer>>,
     operations: Vec<[Box<dyn Layer>; 2]>,
     genotype: &'static Genotype,
-}
-
-impl Cell {
-    fn parts(&self) -> impl Iterator<Item = &dyn Layer> {
-        let inputs = [Some(&self.first as &dyn Layer), self.second.as_deref()];
-        let operations = self.operations.iter().flatten().map(|layer| &**layer);
-        inputs.into_iter().flatten().chain(operations)
-    }
 }
 
 impl Layer for Cell {
@@ -333,12 +329,10 @@ impl Layer for Cell {
         Ok(vec![Tensor::f_cat(&output, 1)?, last.shallow_clone()].into())
     }
 
-    fn commit(&self) -> anyhow::Result<()> {
-        self.parts().try_for_each(|layer| layer.commit())
-    }
-
-    fn discard(&self) {
-        self.parts().for_each(|layer| layer.discard());
+    fn parts(&self) -> Vec<&dyn Layer> {
+        let inputs = [Some(&self.first as &dyn Layer), self.second.as_deref()];
+        let operations = self.operations.iter().flatten().map(|layer| &**layer);
+        inputs.into_iter().flatten().chain(operations).collect()
     }
 }
 
@@ -359,5 +353,13 @@ impl Layer for Classify {
             .ok_or_else(|| anyhow::anyhow!("the classifier takes a cell's output"))?;
         let (weight, bias) = (&self.0.ws, self.0.bs.as_ref());
         Ok(mean_of_map(output)?.f_linear(weight, bias)?.into())
+    }
+
+    fn gathers(&self) -> bool {
+        false
+    }
+
+    fn replayable(&self) -> bool {
+        true
     }
 }

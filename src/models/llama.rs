@@ -21,6 +21,8 @@ pub struct Llama {
     pub d_ff: i64,
     /// Base of the rotary embedding's wavelengths.
     pub theta: f64,
+    /// Whether the head multiplies by the token embedding and has no weights of its own.
+    pub tied: bool,
 }
 
 const EPS: f64 = 1e-5;
@@ -31,7 +33,7 @@ const EPS: f64 = 1e-5;
 ///
 /// *Source*: Touvron et al. 2023; grouped queries as in Ainslie et al. 2023. Parameters
 /// have the names and layouts of the released weights in Hugging Face's form without
-/// their `model.`; all begin as N(0, 0.02²).
+/// their `model.`; all begin as N(0, 0.02²). A tied head has no parameter of its own.
 ///
 /// # Errors
 /// Heads that do not divide.
@@ -61,9 +63,13 @@ pub fn llama(sizes: Llama) -> anyhow::Result<Sequential> {
     for number in 0..sizes.layers {
         model = model.layer(format!("layers.{number}"), move |p| Block::new(p, sizes));
     }
-    Ok(model
+    let model = model
         .layer("norm", move |p| RmsNorm::new(p, d_model))
-        .layer("lm_head", move |p| projection(p, d_model, vocab)))
+        .layer("lm_head", move |p| projection(p, d_model, vocab));
+    if sizes.tied {
+        return Ok(model.tie("embed_tokens.weight", "lm_head.weight"));
+    }
+    Ok(model)
 }
 
 const INIT: nn::Init = nn::Init::Randn {

@@ -60,6 +60,10 @@ impl Layer for Embed {
     fn gathers(&self) -> bool {
         false
     }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }
 
 /// One LSTM layer over a whole sequence, then dropout.
@@ -101,6 +105,7 @@ impl Layer for LstmLayer {
         Ok(ctx.dropout(&output, self.dropout)?.into())
     }
 
+    // Not `replayable`: cuDNN's recurrent kernels lay the weights out anew in each pass.
     fn gathers(&self) -> bool {
         false
     }

@@ -22,3 +22,6 @@ pub use resnet::{ResNet, resnet};
 pub use transformer::{Transformer, transformer};
 pub use unet::{UNet, unet};
 pub use vgg::{Vgg16, vgg16};
+
+#[cfg(test)]
+mod tests;

@@ -48,12 +48,8 @@ impl Layer for Chain {
         layers.try_fold(inputs, |values, layer| layer.forward(values, ctx))
     }
 
-    fn commit(&self) -> anyhow::Result<()> {
-        self.0.iter().try_for_each(|layer| layer.commit())
-    }
-
-    fn discard(&self) {
-        self.0.iter().for_each(|layer| layer.discard());
+    fn parts(&self) -> Vec<&dyn Layer> {
+        self.0.iter().map(|layer| &**layer).collect()
     }
 }
 
@@ -64,6 +60,14 @@ pub(super) struct Op(pub(super) fn(&Tensor) -> Result<Tensor, TchError>);
 impl Layer for Op {
     fn forward(&self, inputs: Values, _ctx: &Context) -> anyhow::Result<Values> {
         Ok((self.0)(inputs.one()?)?.into())
+    }
+
+    fn gathers(&self) -> bool {
+        false
+    }
+
+    fn replayable(&self) -> bool {
+        true
     }
 }
 
@@ -117,6 +121,14 @@ impl Layer for Conv {
         let output = input.f_conv2d(&self.weight, bias, self.stride, self.padding, [1, 1], 1)?;
         Ok(output.into())
     }
+
+    fn gathers(&self) -> bool {
+        false
+    }
+
+    fn replayable(&self) -> bool {
+        true
+    }
 }
 
 /// Batch norm that begins with weight 1 and bias 0.
@@ -142,4 +154,58 @@ pub(super) fn linear(path: &nn::Path<'_>, inputs: i64, outputs: i64, bias: bool)
 /// The mean over height and width, `[samples, features]`.
 pub(super) fn mean_of_map(input: &Tensor) -> Result<Tensor, TchError> {
     input.f_adaptive_avg_pool2d([1, 1])?.f_flatten(1, -1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    /// Tells what it hears.
+    #[derive(Debug)]
+    struct Gathering(Rc<RefCell<Vec<&'static str>>>);
+
+    impl Layer for Gathering {
+        fn forward(&self, inputs: Values, _ctx: &Context) -> anyhow::Result<Values> {
+            Ok(inputs)
+        }
+
+        fn commit(&self) -> anyhow::Result<()> {
+            self.0.borrow_mut().push("commit");
+            Ok(())
+        }
+
+        fn discard(&self) {
+            self.0.borrow_mut().push("discard");
+        }
+    }
+
+    /// Names its parts and writes nothing else.
+    #[derive(Debug)]
+    struct Composite(Chain);
+
+    impl Layer for Composite {
+        fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
+            self.0.forward(inputs, ctx)
+        }
+
+        fn parts(&self) -> Vec<&dyn Layer> {
+            vec![&self.0]
+        }
+    }
+
+    #[test]
+    fn a_layer_of_layers_does_and_says_what_its_parts_do() {
+        let pure = Composite(Chain::new().op(|x| x.f_relu()).then(nn::func(Tensor::relu)));
+        assert!(!pure.gathers() && pure.replayable());
+        let heard = Rc::new(RefCell::new(Vec::new()));
+        let gathering = Gathering(Rc::clone(&heard));
+        let one_gathers = Composite(Chain::new().op(|x| x.f_relu()).then(gathering));
+        assert!(one_gathers.gathers() && !one_gathers.replayable());
+        one_gathers.commit().unwrap();
+        one_gathers.discard();
+        assert_eq!(*heard.borrow(), ["commit", "discard"]);
+    }
 }

@@ -104,15 +104,11 @@ impl Layer for Bottleneck {
         Ok(output.f_add(input.one()?)?.f_relu()?.into())
     }
 
-    fn commit(&self) -> anyhow::Result<()> {
-        self.body.commit()?;
-        self.downsample.as_ref().map_or(Ok(()), Layer::commit)
-    }
-
-    fn discard(&self) {
-        self.body.discard();
-        if let Some(downsample) = &self.downsample {
-            downsample.discard();
-        }
+    fn parts(&self) -> Vec<&dyn Layer> {
+        let downsample = self.downsample.iter().map(|own| own as &dyn Layer);
+        [&self.body as &dyn Layer]
+            .into_iter()
+            .chain(downsample)
+            .collect()
     }
 }

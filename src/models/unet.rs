@@ -107,6 +107,10 @@ impl Layer for Convolution {
             output.f_instance_norm(none(), none(), none(), none(), true, 0.1, 1e-5, true)?;
         Ok(normed.f_leaky_relu()?.into())
     }
+
+    fn parts(&self) -> Vec<&dyn Layer> {
+        vec![&self.conv]
+    }
 }
 
 /// Leaves its input for the decoder and halves height and width.
@@ -119,6 +123,14 @@ impl Layer for Down {
         ctx.stash(&self.0, &input)?;
         let halved = input.f_max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false)?;
         Ok(halved.into())
+    }
+
+    fn gathers(&self) -> bool {
+        false
+    }
+
+    fn replayable(&self) -> bool {
+        true
     }
 }
 
@@ -141,5 +153,13 @@ impl Layer for Up {
             doubled = doubled.f_constant_pad_nd(missing)?;
         }
         Ok(Tensor::f_cat(&[doubled, skipped], 1)?.into())
+    }
+
+    fn gathers(&self) -> bool {
+        false
+    }
+
+    fn replayable(&self) -> bool {
+        true
     }
 }

@@ -4,6 +4,7 @@ mod devices;
 mod engine;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpipe_partitioner::{
     Bytes, CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
@@ -37,6 +38,7 @@ pub struct PipelineBuilder {
     measure_memory: bool,
     seed: u64,
     threads_per_stage: Option<usize>,
+    patience: Option<Duration>,
     recorder: Option<Recorder>,
     memory_limit: Option<Limit>,
     numbers: Option<(bool, bool)>,
@@ -62,6 +64,7 @@ impl PipelineBuilder {
             measure_memory: false,
             seed: 0,
             threads_per_stage: None,
+            patience: None,
             recorder: None,
             memory_limit: None,
             numbers: None,
@@ -202,6 +205,22 @@ impl PipelineBuilder {
         self
     }
 
+    /// For how long a stage may be in one action (or in one update, or another call of the
+    /// pipeline) before the caller stops waiting for it and gets
+    /// [`EngineError::Stalled`](crate::engine::EngineError::Stalled), which names device, stage,
+    /// layer, micro-batch and action; without end by default.
+    ///
+    /// A thread cannot be taken out of a layer that blocks. After a training step or an
+    /// inference the pipeline can be used again once the layer has come back: the next call waits
+    /// for it as long once more, and undoes the step. Dropping the pipeline does not wait.
+    /// It is the time on the host that counts, and layers that are being built are
+    /// not watched.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
+        self
+    }
+
     /// Cuts the model and builds each stage's layers on its device.
     ///
     /// # Errors
@@ -282,6 +301,9 @@ impl PipelineBuilder {
         }
         if self.threads_per_stage == Some(0) {
             return wrong("0 threads per stage: a stage needs at least one");
+        }
+        if self.patience.is_some_and(|patience| patience.is_zero()) {
+            return wrong("a patience of 0: every action takes some time");
         }
         Ok(())
     }

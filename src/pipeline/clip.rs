@@ -1,5 +1,6 @@
 //! Gradients of the whole model, limited together.
 
+use gpipe_partitioner::StageId;
 use parking_lot::Mutex;
 use tch::Tensor;
 
@@ -45,7 +46,7 @@ impl Pipeline {
     /// # let mut pipe = Pipeline::new(model, &[Device::Cpu], 2)?;
     /// # let x = Tensor::ones([4, 8], (Kind::Float, Device::Cpu));
     /// # let y = Tensor::zeros([4, 2], (Kind::Float, Device::Cpu));
-    /// # let loss_fn = |out: &Tensor, y: &Tensor| out.mse_loss(y, gpipe::tch::Reduction::Sum);
+    /// # let loss_fn = |out: &Tensor, y: &Tensor| out.mse_loss(y, gpipe::tch::Reduction::Mean);
     /// pipe.train_step(&x, &y, loss_fn)?;
     /// let before = pipe.clip_grad_norm(0.1)?;
     /// let after = pipe.clip_grad_norm(f64::INFINITY)?;
@@ -100,6 +101,7 @@ impl Pipeline {
         let (total, factor) = tch::no_grad(|| clip_there(&in_model_order(&norms)?, max_norm))?;
         let norm = Readback::new(&self.engine, &total)?;
         if max_norm.is_finite() {
+            self.engine.made(&factor, StageId(0))?;
             // Tensors go from thread to thread, but are not shared.
             let factor = Mutex::new(factor);
             self.engine.on_each(move |_, stage| {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use gpipe_partitioner::StageId;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -225,11 +226,12 @@ impl Pipeline {
             return Ok(());
         };
         let device = self.devices.last().copied().unwrap_or(Device::Cpu);
-        let scale = Mutex::new(scaler.put_on(device)?);
-        self.engine.on_each(move |_, stage| {
-            stage.set_scale(&scale.lock());
-            Ok(())
-        })?;
+        let scale = scaler.put_on(device)?;
+        let last = StageId(self.devices.len().saturating_sub(1));
+        self.engine.made(&scale, last)?;
+        let scale = Mutex::new(scale);
+        self.engine
+            .on_each(move |_, stage| Ok(stage.set_scale(&scale.lock())?))?;
         Ok(())
     }
 

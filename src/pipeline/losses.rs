@@ -4,8 +4,9 @@ use tch::Tensor;
 
 use super::readback::Readback;
 use super::stages::Stages;
+use crate::batch::BatchError;
 use crate::error::Error;
-use crate::torch::{TorchError, Values};
+use crate::torch::{Reduction, TorchError, Values};
 
 /// What the last stage sent.
 #[derive(Debug)]
@@ -22,25 +23,26 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Of what the last stage sent for each micro-batch, in their order: the loss, and the
-    /// weight that the loss function gave it, if any. The host does not wait for losses.
+    /// Of what the last stage sent for each micro-batch, in their order: the loss, and how
+    /// it is put together with the others. The host does not wait for losses.
     pub(super) fn new(
         stages: &Stages,
         parts: impl Iterator<Item = Values>,
         shares: &[f64],
     ) -> Result<Self, Error> {
-        let (mut values, mut weights, mut own) = (Vec::new(), Vec::new(), 0);
-        for (part, share) in parts.zip(shares) {
+        let (mut values, mut reductions) = (Vec::new(), Vec::new());
+        for part in parts {
             let value = part.get(0).map(Tensor::shallow_clone);
             let value = value.unwrap_or_else(|| Tensor::from(f64::NAN));
             values.push(tch::no_grad(|| value.f_detach()?.f_reshape([]))?);
-            // A number of the host: it stays there.
-            let weight = part.get(1).map(|weight| weight.f_double_value(&[]));
-            let weight = weight.transpose()?;
-            own += usize::from(weight.is_some());
-            weights.push(weight.unwrap_or(*share));
+            // On the host: nobody waits.
+            reductions.push(Reduction::from_tensor(part.get(1))?);
         }
-        let scale = scale(own, &weights)?;
+        check_same(&reductions)?;
+        let parts = reductions.iter().zip(shares);
+        let weights: Vec<f64> = parts.map(|(own, share)| own.seed(*share)).collect();
+        let weighted = matches!(reductions.first(), Some(Reduction::Weighted(_)));
+        let scale = weighted.then(|| scale(&weights)).transpose()?;
         let all = tch::no_grad(|| Tensor::f_stack(&values, 0))?;
         Ok(Self {
             values: Readback::new(stages, &all)?,
@@ -48,6 +50,17 @@ impl Losses {
             weights,
             scale,
         })
+    }
+
+    /// The loss of one micro-batch that never comes.
+    #[cfg(test)]
+    pub(super) fn of_a_failed_device() -> Self {
+        Self {
+            values: Readback::of_a_failed_device(),
+            there: Tensor::from_slice(&[0.0]),
+            weights: vec![1.0],
+            scale: None,
+        }
     }
 
     /// The same for somebody else.
@@ -97,20 +110,32 @@ impl Losses {
     }
 }
 
-/// What is still owed where `own` of the weights are the loss function's.
-fn scale(own: usize, weights: &[f64]) -> Result<Option<f64>, Error> {
-    if own == 0 {
-        return Ok(None);
+/// One mini-batch has one loss.
+fn check_same(reductions: &[Reduction]) -> Result<(), Error> {
+    let Some(first) = reductions.first() else {
+        return Ok(());
+    };
+    let (one, names) = (first.name(), reductions.iter().map(|own| own.name()));
+    match names.enumerate().find(|(_, name)| *name != one) {
+        None => Ok(()),
+        Some((micro, other)) => Err(Error::Settings(format!(
+            "the loss function gave a {one} for micro-batch 0 and a {other} for micro-batch \
+             {micro}: a step has losses of one kind"
+        ))),
     }
-    if own < weights.len() {
-        let message = "the loss function gave some micro-batches a weight and others none";
-        return Err(Error::Settings(message.to_owned()));
-    }
+}
+
+/// What gradients must still be multiplied with that were weighted by these numbers.
+fn scale(weights: &[f64]) -> Result<f64, Error> {
     let sum = weights.iter().fold(0.0, |sum, weight| sum + weight);
-    if sum <= 0.0 {
-        return Err(Error::Settings(
-            "the weights of the loss function sum to zero".to_owned(),
-        ));
+    if sum == 0.0 {
+        return Err(BatchError::NoWeight.into());
     }
-    Ok(Some(1.0 / sum))
+    let scale = 1.0 / sum;
+    if sum.is_finite() && scale.is_finite() {
+        return Ok(scale);
+    }
+    Err(Error::Settings(format!(
+        "the weights of the loss function sum to {sum}, which nothing can be divided by"
+    )))
 }

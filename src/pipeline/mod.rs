@@ -105,10 +105,10 @@ impl Pipeline {
     /// of them; micro-batches are as even as possible, and fewer than asked for
     /// where there are fewer samples.
     ///
-    /// The loss of each micro-batch is taken as a mean over its samples, and the
-    /// mini-batch loss is their mean weighted by samples (or by the weight the
-    /// loss function returns, see [`Loss`](crate::Loss)). Where an input requires
-    /// a gradient, the report has it.
+    /// A loss function that returns a tensor returns a mean over the samples of a
+    /// micro-batch, and the mini-batch's loss is the mean over all samples. For sums, and
+    /// for means over something else, it says so: see [`Loss`](crate::Loss). Where an input
+    /// requires a gradient, the report has it.
     ///
     /// *Determinism*: the same seed, batch, micro-batches and threads per stage
     /// give the same bits, whatever the partition and the schedule.
@@ -152,13 +152,10 @@ impl Pipeline {
             loss_scale: self.loss_scale_of_step(),
         };
         let stepped = self.engine.step(&program, self.steps, mode, columns)?;
-        match self.report(&program, stepped, &shares) {
+        let report = self.report(&program, stepped, &shares, &sizes);
+        match report.and_then(|report| self.learned(report, sizes.len())) {
             Ok(report) => {
                 self.steps += 1;
-                if sizes.len() == self.programs.micro_batches() {
-                    let stages = self.partition.stages();
-                    self.programs.learn(|| report.timeline.stage_costs(stages));
-                }
                 Ok(report)
             }
             Err(error) => {
@@ -258,11 +255,22 @@ impl Pipeline {
         Ok(())
     }
 
+    /// Has a schedule that is computed follow the times of a full step.
+    fn learned(&mut self, report: StepReport, micro_batches: usize) -> Result<StepReport, Error> {
+        if micro_batches == self.programs.micro_batches() {
+            let stages = self.partition.stages();
+            let costs = || Ok(report.read()?.timeline.stage_costs(stages));
+            self.programs.learn(costs)?;
+        }
+        Ok(report)
+    }
+
     fn report(
         &mut self,
         program: &Arc<Program>,
         stepped: Stepped,
         shares: &[f64],
+        sizes: &[i64],
     ) -> Result<StepReport, Error> {
         let Stepped { outcome, times } = stepped;
         let exits = outcome.exits.into_values().map(|parcel| parcel.values);
@@ -272,7 +280,7 @@ impl Pipeline {
         let memory = self.memory(program.schedule())?;
         let gradients = outcome.gradients.into_values();
         let gradients: Vec<Values> = gradients.map(|parcel| parcel.values).collect();
-        let gradients = (!gradients.is_empty()).then(|| batch::gather(gradients));
+        let gradients = (!gradients.is_empty()).then(|| batch::gather_gradients(gradients, sizes));
         let gradients = gradients.transpose()?;
         let judged = self.judged(&losses, gradients)?;
         let unread = Unread {

@@ -103,12 +103,19 @@ impl Programs {
 
     /// Tells what a full step was measured to cost. A computed schedule is computed
     /// for these costs from now on; the others do not care.
-    pub(super) fn learn(&mut self, costs: impl FnOnce() -> Costs) {
+    ///
+    /// # Errors
+    /// That of the costs.
+    pub(super) fn learn(
+        &mut self,
+        costs: impl FnOnce() -> Result<Costs, Error>,
+    ) -> Result<(), Error> {
         if matches!(self.source, Source::Kind(ScheduleKind::Auto)) && self.measured.is_none() {
-            self.measured = Some(costs());
+            self.measured = Some(costs()?);
             self.made
                 .retain(|(purpose, _), _| *purpose == Purpose::Infer);
         }
+        Ok(())
     }
 
     fn training(&self, micro_batches: usize) -> Result<CheckedSchedule, Error> {

@@ -6,7 +6,10 @@ use tch::{Kind, Tensor};
 
 use super::stages::Stages;
 use crate::torch::TorchError;
-use crate::torch::streams::{Event, Layer};
+use crate::torch::streams::{Event, Layer, Stream};
+
+/// Until when something is on its way, and in which stream.
+pub(super) type Until = (Layer, Stream, Event);
 
 /// Numbers that are, or will be, in the host's memory.
 #[derive(Debug)]
@@ -14,7 +17,7 @@ pub(super) struct Readback {
     /// `f64`, of one dimension.
     numbers: Tensor,
     /// Until when they are not there.
-    ready: Option<(Layer, Event)>,
+    ready: Option<Until>,
 }
 
 impl Readback {
@@ -24,6 +27,15 @@ impl Readback {
         let numbers = tch::no_grad(|| numbers.f_reshape([-1])?.f_to_kind(Kind::Double))?;
         let (numbers, ready) = stages.to_host(numbers)?;
         Ok(Self { numbers, ready })
+    }
+
+    /// A number that waits for an event which its device does not know.
+    #[cfg(test)]
+    pub(super) fn of_a_failed_device() -> Self {
+        Self {
+            numbers: Tensor::from_slice(&[0.0]),
+            ready: Some((Layer::Cuda, Stream { device: 0, id: 0 }, Event::Recorded(0))),
+        }
     }
 
     /// The same for somebody else.
@@ -38,7 +50,7 @@ impl Readback {
     pub(super) fn is_ready(&self) -> bool {
         match &self.ready {
             // One that failed has no more to wait for.
-            Some((_, event)) => Layer::is_over(event).unwrap_or(true),
+            Some((_, _, event)) => Layer::is_over(event).unwrap_or(true),
             None => true,
         }
     }
@@ -48,10 +60,22 @@ impl Readback {
     /// # Errors
     /// The device failed in the work that makes them.
     pub(super) fn read(&self) -> Result<Vec<f64>, TorchError> {
-        if let Some((layer, event)) = &self.ready {
-            layer.finish(event)?;
+        if let Some((layer, stream, event)) = &self.ready {
+            let finished = layer.finish(event);
+            finished.map_err(|error| layer.lost_in_reading(*stream, error))?;
         }
         Ok(Vec::try_from(&self.numbers)?)
+    }
+}
+
+impl Drop for Readback {
+    /// Page-locked memory is not to be freed any more once a device is lost.
+    fn drop(&mut self) {
+        if let Some((layer, ..)) = &self.ready
+            && layer.lost().is_some()
+        {
+            std::mem::forget(std::mem::replace(&mut self.numbers, Tensor::new()));
+        }
     }
 }
 

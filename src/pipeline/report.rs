@@ -17,9 +17,10 @@ use crate::torch::{TorchError, Values};
 
 /// The result of one training step.
 ///
-/// Its [`StepNumbers`] are read when one of them is first used (`report.loss` is one).
-/// Devices that work by themselves may still be at it then, and the host waits for them;
-/// until then it does not.
+/// Its [`StepNumbers`] are read when one of them is first used (`report.loss` is one). On
+/// the CPU they are there when the step is over. Devices that work by themselves may still
+/// be at it then, and the host waits for them; until then it does not. A device that failed
+/// meanwhile is an error of [`StepReport::read`].
 #[derive(Debug)]
 pub struct StepReport {
     /// Gradient of the input, where it required one.
@@ -27,16 +28,9 @@ pub struct StepReport {
     /// What activations took, where the pipeline measures it
     /// ([`PipelineBuilder::measure_memory`](crate::PipelineBuilder::measure_memory)).
     pub memory: Option<MemoryReport>,
-    numbers: OnceCell<Read>,
+    numbers: OnceCell<Result<StepNumbers, TorchError>>,
     unread: RefCell<Option<Unread>>,
     program: Arc<Program>,
-}
-
-/// Numbers that were read, or why they are none.
-#[derive(Debug)]
-struct Read {
-    numbers: StepNumbers,
-    failed: Option<TorchError>,
 }
 
 /// The numbers of one training step: fields of a [`StepReport`].
@@ -61,7 +55,7 @@ pub struct StepNumbers {
     pub loss_scale: Option<f64>,
     /// Where devices work by themselves: the largest share of a device's time in this
     /// step, from its first action to its last, in which its host thread was busy
-    /// telling it what to do. See [`StepReport::is_host_bound`].
+    /// telling it what to do. See [`StepNumbers::is_host_bound`].
     pub host_share: Option<f64>,
 }
 
@@ -82,10 +76,16 @@ pub(super) struct Unread {
 impl Deref for StepReport {
     type Target = StepNumbers;
 
-    /// The numbers; where they cannot be read ([`StepReport::read`] says why), a loss of NaN
-    /// and no times.
+    /// The numbers, as [`StepReport::read`] gives them.
+    ///
+    /// # Panics
+    /// Where [`StepReport::read`] gives an error: there is no loss then, nor a number that
+    /// could stand for it. On the CPU there is no such case.
     fn deref(&self) -> &StepNumbers {
-        &self.numbers().numbers
+        match self.numbers() {
+            Ok(numbers) => numbers,
+            Err(why) => panic!("a step's numbers were used, but its device failed: {why}"),
+        }
     }
 }
 
@@ -105,11 +105,7 @@ impl StepReport {
     /// # Errors
     /// A device failed in the step after the host had told it what to do.
     pub fn read(&self) -> Result<&StepNumbers, Error> {
-        let Read { numbers, failed } = self.numbers();
-        match failed {
-            Some(why) => Err(why.clone().into()),
-            None => Ok(numbers),
-        }
+        self.numbers().map_err(|why| why.clone().into())
     }
 
     /// Whether the numbers are there, so that reading one does not wait.
@@ -120,26 +116,16 @@ impl StepReport {
         self.unread.borrow().as_ref().is_none_or(Unread::is_ready)
     }
 
-    fn numbers(&self) -> &Read {
-        self.numbers.get_or_init(|| {
-            let schedule = self.program.schedule();
-            let read = match self.unread.take() {
-                Some(unread) => unread.read(schedule),
-                None => Err(TorchError::new("the numbers of the step were lost")),
-            };
-            match read {
-                Ok(numbers) => Read {
-                    numbers,
-                    failed: None,
-                },
-                Err(why) => Read {
-                    numbers: StepNumbers::unknown(schedule),
-                    failed: Some(why),
-                },
-            }
-        })
+    fn numbers(&self) -> Result<&StepNumbers, &TorchError> {
+        let read = self.numbers.get_or_init(|| match self.unread.take() {
+            Some(unread) => unread.read(self.program.schedule()),
+            None => Err(TorchError::new("the numbers of the step were lost")),
+        });
+        read.as_ref()
     }
+}
 
+impl StepNumbers {
     /// Whether a device had to wait for its host thread, which was busy nearly all the
     /// time: larger micro-batches help then, and faster kernels do not.
     pub fn is_host_bound(&self) -> bool {
@@ -192,24 +178,55 @@ impl Unread {
     }
 }
 
-impl StepNumbers {
-    fn unknown(schedule: &CheckedSchedule) -> Self {
-        let nothing = || Timeline::new(schedule.schedule().devices(), Vec::new());
-        Self {
-            loss: f64::NAN,
-            timeline: nothing(),
-            predicted: nothing(),
-            non_finite: None,
-            loss_scale: None,
-            host_share: None,
-        }
-    }
-}
-
 /// The schedule as a stage runs it: an overlapped pair one after the other, the
 /// first result leaving at once.
 fn one_by_one(schedule: &CheckedSchedule) -> CheckedSchedule {
     let plain = schedule.schedule().clone().with_pairs(Vec::new());
     // Without pairs there are fewer rules to break.
     plain.check().unwrap_or_else(|_| schedule.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use gpipe_partitioner::{Partition, ScheduleKind, Shape};
+
+    use super::*;
+    use crate::metrics::StepMetrics;
+    use crate::pipeline::wiring::{Purpose, Wiring};
+
+    fn report(losses: Losses) -> StepReport {
+        let schedule = ScheduleKind::GPipe.generate(Shape::new(1, 1)).unwrap();
+        let partition = Partition::from_balance(1, &[1]).unwrap();
+        let purpose = Purpose::Train {
+            input_gradient: false,
+        };
+        let topology = Wiring::new(&partition, &[]).topology(purpose).unwrap();
+        let program = Arc::new(Program::new(schedule, &topology).unwrap());
+        let unread = Unread {
+            losses,
+            timeline: Timeline::new(1, Vec::new()),
+            times: None,
+            non_finite: None,
+            loss_scale: None,
+            verdict: None,
+        };
+        StepReport::new(&program, unread)
+    }
+
+    /// It was a loss of NaN, and a step that had not been skipped.
+    #[test]
+    fn a_device_that_failed_is_an_error_and_no_number() {
+        let report = report(Losses::of_a_failed_device());
+        for _ in 0..2 {
+            let error = report.read().unwrap_err().to_string();
+            assert!(error.contains("another device layer"), "{error}");
+        }
+        assert!(StepMetrics::of(1, &report).is_err());
+        let used: [fn(&StepReport) -> bool; 2] = [|own| own.loss.is_nan(), |own| own.skipped()];
+        for used in used {
+            assert!(catch_unwind(AssertUnwindSafe(|| used(&report))).is_err());
+        }
+    }
 }

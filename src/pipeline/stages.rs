@@ -8,9 +8,10 @@ use gpipe_partitioner::{MicroId, StageId};
 use tch::{Device, Tensor};
 
 use super::device_times::{Anchors, Times};
+use super::readback::Until;
 use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Outcome, Program};
 use crate::error::Error;
-use crate::torch::streams::{Event, Fork, Joint, Layer, Left, Parcel, Place};
+use crate::torch::streams::{Fork, Joint, Layer, Left, Parcel, Place};
 use crate::torch::{self, Mode, StepSettings, TorchError, TorchStage, Values, copy_to_host};
 
 /// An engine of stages.
@@ -64,15 +65,29 @@ impl Accelerators {
         numbers
     }
 
-    fn fork(&self) -> Result<Arc<Fork>, TorchError> {
-        Ok(Arc::new(Fork::new(
-            &self.layer,
-            self.devices().into_iter(),
-        )?))
+    /// # Errors
+    /// A device is lost, now or since an earlier call.
+    fn fork(&self) -> anyhow::Result<Arc<Fork>> {
+        self.layer.is_there()?;
+        let fork = Fork::new(&self.layer, self.devices().into_iter());
+        Ok(Arc::new(fork.map_err(|error| self.explain_loss(error))?))
     }
 
     /// What the caller does next comes behind what the devices have been given.
-    fn join(&self) -> Result<Vec<Left>, TorchError> {
+    fn join(&self) -> anyhow::Result<Vec<Left>> {
+        self.join_all().map_err(|error| self.explain_loss(error))
+    }
+
+    fn explain_loss(&self, error: TorchError) -> anyhow::Error {
+        let error = error.into();
+        let device = self.devices().into_iter().next();
+        match device.map(|device| self.layer.current(device)) {
+            Some(Ok(stream)) => (self.layer).explain_loss(stream, "what the caller does", error),
+            _ => error,
+        }
+    }
+
+    fn join_all(&self) -> Result<Vec<Left>, TorchError> {
         let left: Vec<Left> = self.joints.iter().map(|joint| joint.take()).collect();
         for device in self.devices() {
             let current = self.layer.current(device)?;
@@ -96,7 +111,7 @@ impl Stages {
             accelerators,
         };
         if let Some(accelerators) = &stages.accelerators {
-            accelerators.join()?;
+            accelerators.join().map_err(outside)?;
             let (layer, devices) = (&accelerators.layer, accelerators.devices());
             accelerators.anchors.drop_in(layer, &devices)?;
         }
@@ -120,16 +135,26 @@ impl Stages {
 
     /// A tensor in the host's memory, and what tells when it is there. It begins its way
     /// behind what the caller's current streams have.
-    pub(super) fn to_host(
-        &self,
-        tensor: Tensor,
-    ) -> Result<(Tensor, Option<(Layer, Event)>), TorchError> {
+    pub(super) fn to_host(&self, tensor: Tensor) -> Result<(Tensor, Option<Until>), TorchError> {
         let (Some(all), Device::Cuda(device)) = (&self.accelerators, tensor.device()) else {
             return Ok((tensor, None));
         };
         let copy = copy_to_host(&tensor)?;
-        let ready = all.layer.record(all.layer.current(device)?)?;
-        Ok((copy, Some((all.layer.clone(), ready))))
+        let stream = all.layer.current(device)?;
+        let ready = all.layer.record(stream)?;
+        Ok((copy, Some((all.layer.clone(), stream, ready))))
+    }
+
+    /// Notes what the caller's current stream has made where a stage is, for stages to use.
+    pub(super) fn made(&self, tensor: &Tensor, stage: StageId) -> Result<(), TorchError> {
+        let device = self.engine.device_of(stage);
+        let (Some(all), Some(device)) = (&self.accelerators, device) else {
+            return Ok(());
+        };
+        match all.places[device.index()] {
+            Place::Accelerator(device) => all.layer.kept(tensor, device),
+            Place::Host => Ok(()),
+        }
     }
 
     /// As [`Engine::on_each`].
@@ -141,14 +166,8 @@ impl Stages {
             return self.engine.on_each(job);
         };
         let fork = accelerators.fork().map_err(outside)?;
-        let done = self.engine.on_each(move |id, stage| {
-            stage.lane().begin(Some(&fork))?;
-            let done = job(id, stage);
-            stage.lane().end()?;
-            done
-        });
-        accelerators.join().map_err(outside)?;
-        done
+        let done = (self.engine).on_each(move |id, stage| task(&fork, stage, |own| job(id, own)));
+        joined(accelerators, done)
     }
 
     /// As [`Engine::on_stage`].
@@ -161,14 +180,8 @@ impl Stages {
             return self.engine.on_stage(stage, job);
         };
         let fork = accelerators.fork().map_err(outside)?;
-        let done = self.engine.on_stage(stage, move |stage| {
-            stage.lane().begin(Some(&fork))?;
-            let done = job(stage);
-            stage.lane().end()?;
-            done
-        });
-        accelerators.join().map_err(outside)?;
-        done
+        let done = (self.engine).on_stage(stage, move |stage| task(&fork, stage, job));
+        joined(accelerators, done)
     }
 
     /// Runs a program over what the caller gives: for each edge from the caller, in
@@ -181,7 +194,8 @@ impl Stages {
         columns: Vec<Vec<Values>>,
     ) -> Result<Stepped, Error> {
         let accelerators = self.accelerators.clone();
-        let fork = accelerators.as_ref().map(Accelerators::fork).transpose()?;
+        let fork = accelerators.as_ref().map(Accelerators::fork).transpose();
+        let fork = fork.map_err(outside)?;
         let parcel = |values| match (&accelerators, &fork) {
             (Some(accelerators), Some(fork)) => fork.parcel(&accelerators.layer, values),
             _ => Ok(Parcel::from(values)),
@@ -199,14 +213,21 @@ impl Stages {
             });
         };
         if outcome.is_err() {
-            // Those that never came to the end of the step.
-            self.engine.on_each(|_, stage| Ok(stage.lane().end()?))?;
+            // Those that never came to the end of the step. A device that fails fails here
+            // too, and the step's own error says more.
+            let _ = self.engine.on_each(|_, stage| Ok(stage.lane().end()?));
         }
-        let left = accelerators.join()?;
+        let left = accelerators.join();
         let mut outcome = outcome?;
+        let left = left.map_err(outside)?;
+        let shares = accelerators.devices().into_iter();
+        let shares: Vec<_> = shares
+            .map(|device| accelerators.layer.share(device))
+            .collect();
         for parcel in outcome.exits.values().chain(outcome.gradients.values()) {
             parcel.hand_out(&accelerators.layer)?;
         }
+        drop(shares);
         let events = std::mem::take(&mut outcome.events);
         let times = Times::new(
             &accelerators.layer,
@@ -238,11 +259,35 @@ impl Drop for Watch {
     }
 }
 
+/// A task of a stage between what the caller does before and after.
+fn task<R>(
+    fork: &Fork,
+    stage: &mut TorchStage,
+    job: impl FnOnce(&mut TorchStage) -> anyhow::Result<R>,
+) -> anyhow::Result<R> {
+    let lane = stage.shared_lane();
+    let _shared = lane.sharing();
+    let done = lane
+        .begin(Some(fork))
+        .map_err(anyhow::Error::from)
+        .and_then(|()| job(stage));
+    let ended = lane.end();
+    // What the task itself says of what went wrong says more.
+    let done = done.and_then(|done| Ok(ended.map(|()| done)?));
+    done.map_err(|error| lane.explain_loss("a task of a stage", error))
+}
+
+/// What a task came to, joined with what the caller does next.
+fn joined<R>(accelerators: &Accelerators, done: Result<R, EngineError>) -> Result<R, EngineError> {
+    let joined = accelerators.join();
+    let done = done?;
+    joined.map_err(outside)?;
+    Ok(done)
+}
+
 /// Nothing that a stage did.
-fn outside(error: TorchError) -> EngineError {
-    EngineError::Caller {
-        source: error.into(),
-    }
+fn outside(source: anyhow::Error) -> EngineError {
+    EngineError::Caller { source }
 }
 
 /// Micro-batches for each edge from the caller, in the order of the edges.

@@ -77,24 +77,29 @@ impl Ties {
     pub(super) fn sum(&self, engine: &mut Stages) -> Result<(), Error> {
         for tied in self.0.iter() {
             let mut sum: Option<tch::Tensor> = None;
+            // The stage whose device has it.
+            let mut first = tied.owner.stage;
             for place in &tied.places {
                 let name = place.name.clone();
                 let grad =
                     engine.on_stage(place.stage, move |stage| stage.take_step_gradient(&name))?;
+                if sum.is_none() {
+                    first = place.stage;
+                }
                 sum = match (sum, grad) {
                     (None, grad) => grad,
                     (sum, None) => sum,
                     (Some(sum), Some(grad)) => {
                         let grad = grad.f_to_device(sum.device())?;
-                        Some(tch::no_grad(|| sum.f_add(&grad))?)
+                        let sum = tch::no_grad(|| sum.f_add(&grad))?;
+                        engine.made(&sum, first)?;
+                        Some(sum)
                     }
                 };
             }
             if let Some(sum) = sum {
                 let name = tied.owner.name.clone();
                 engine.on_stage(tied.owner.stage, move |stage| {
-                    let own = stage.place(&name).map(|own| own.device());
-                    let sum = sum.f_to_device(own.unwrap_or(sum.device()))?;
                     stage.set_step_gradient(&name, &sum)
                 })?;
             }

@@ -19,6 +19,7 @@
 
 use std::sync::Arc;
 
+use gpipe_partitioner::StageId;
 use parking_lot::Mutex;
 use tch::{Device, Kind, Tensor};
 
@@ -75,6 +76,11 @@ impl Verdict {
         };
         let (names, norms): (Vec<Vec<String>>, Vec<Tensor>) = parts.into_iter().unzip();
         let (blob, there) = tch::no_grad(|| judge(&norms, losses, losses_count, scale))?;
+        // Where the losses are.
+        let last = StageId(norms.len().saturating_sub(1));
+        for tensor in std::iter::once(&there.found).chain(&there.factor) {
+            stages.made(tensor, last)?;
+        }
         let verdict = Self {
             numbers: Readback::new(stages, &blob)?,
             names: names.concat().into(),

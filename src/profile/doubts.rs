@@ -3,9 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use gpipe_partitioner::Kind;
+use gpipe_partitioner::words::count;
+use gpipe_partitioner::{Kind, Micros};
 
 use super::measure::{LayerSeries, doubt};
+use super::series::Series;
+use crate::others::{Moment, Others};
 
 /// A quartile distance beyond this share of the median is noise.
 const NOISY: f64 = 0.15;
@@ -13,8 +16,8 @@ const NOISY: f64 = 0.15;
 const MATTERS: f64 = 0.03;
 /// The last third of the measurements against the first.
 const DRIFT: f64 = 1.05;
-/// Other programs use more than this share of the cores.
-const BUSY: f64 = 0.25;
+/// The halves of a backward together over that in one go, or the other way round.
+const APART: f64 = 1.5;
 /// How long is looked at what they use.
 const LOOK: Duration = Duration::from_millis(300);
 /// The first run against the median.
@@ -40,10 +43,22 @@ pub enum Doubt {
     },
     /// A layer's durations differ.
     Noisy {
-        /// The layer.
+        /// The layer whose durations differ most.
         layer: String,
-        /// Distance of the quartiles over the median.
+        /// Distance of the quartiles over the median, of its forward or its backward.
         spread: f64,
+        /// Further layers whose durations differ too much.
+        others: usize,
+    },
+    /// The backward of a layer in one go and its two halves, which compute the same, take
+    /// different times.
+    Halves {
+        /// The layer where that is worst.
+        layer: String,
+        /// In one go, in microseconds.
+        joint: f64,
+        /// Both halves together, in microseconds.
+        halves: f64,
     },
     /// Everything became slower (or faster) while it was measured.
     Drift {
@@ -64,8 +79,9 @@ impl fmt::Display for Doubt {
         match self {
             Self::Busy { used, cores } => write!(
                 f,
-                "the machine was busy before ({used:.1} of {cores} cores): times are too long; \
-                 stop other programs and measure again"
+                "other programs used {used:.1} of {cores} cores before measuring: times are longer \
+                 than they would be, some more than others, and so a plan made of them may be \
+                 wrong either way; stop other programs and measure again"
             ),
             Self::Unsure { reached, .. } if !reached.is_finite() => write!(
                 f,
@@ -74,17 +90,38 @@ impl fmt::Display for Doubt {
             ),
             Self::Unsure { reached, wanted } => write!(
                 f,
-                "times are sure to {:.1} % only, not to {:.1} %: give it more time or a quieter \
+                "times are known to ±{:.1} % (wanted ±{:.1} %): give it more time or a quieter \
                  machine",
                 reached * 100.0,
                 wanted * 100.0
             ),
-            Self::Noisy { layer, spread } => write!(
-                f,
-                "layer `{layer}` is noisy (its quartiles are {:.0} % apart): stop other programs, \
-                 or fix the clock rate",
-                spread * 100.0
-            ),
+            Self::Noisy {
+                layer,
+                spread,
+                others,
+            } => {
+                write!(f, "layer `{layer}` is noisy (±{:.0} %", spread * 50.0)?;
+                if *others > 0 {
+                    let more = count(*others, "more layer");
+                    write!(f, ", and {more} beyond ±{:.0} %", NOISY * 50.0)?;
+                }
+                f.write_str("): stop other programs, or fix the clock rate")
+            }
+            Self::Halves {
+                layer,
+                joint,
+                halves,
+            } => {
+                let time = |micros: f64| Micros::new(micros).unwrap_or(Micros::ZERO);
+                write!(
+                    f,
+                    "the backward of layer `{layer}` takes {} in one go and {} in two halves, which \
+                     compute the same: schedules cannot be compared by these times; measure again \
+                     on a quiet machine",
+                    time(*joint),
+                    time(*halves)
+                )
+            }
             Self::Drift { factor } if *factor > 1.0 => write!(
                 f,
                 "the machine became {:.0} % slower while it measured (heat, or other programs): \
@@ -113,26 +150,35 @@ pub(super) fn doubts(names: &[&str], series: &[LayerSeries], wanted: f64) -> Vec
     if reached > wanted {
         doubts.push(Doubt::Unsure { reached, wanted });
     }
-    let both = |layer: &LayerSeries, of: fn(&super::series::Series) -> f64| {
-        of(layer.of(Kind::Forward)) + of(layer.of(Kind::Backward))
-    };
-    let median = |layer: &LayerSeries| both(layer, |series| series.median());
+    let median =
+        |layer: &LayerSeries| layer.of(Kind::Forward).median() + layer.of(Kind::Backward).median();
     let total: f64 = series.iter().map(median).sum();
-    let counts = |layer: &&LayerSeries| median(layer) > MATTERS * total;
-    let named = || names.iter().zip(series).filter(|(_, layer)| counts(layer));
-    let noisy = named()
-        .map(|(name, layer)| (name, both(layer, |s| s.spread()) / median(layer)))
-        .max_by(|a, b| a.1.total_cmp(&b.1));
-    if let Some((name, spread)) = noisy.filter(|(_, spread)| *spread > NOISY) {
-        let layer = (*name).to_owned();
-        doubts.push(Doubt::Noisy { layer, spread });
+    let named = || names.iter().zip(series);
+    // Noise counts where it would be seen in the whole.
+    let counts = |of: &Series| of.median().max(of.spread()) > MATTERS * total;
+    let spread = |layer: &LayerSeries| {
+        let kinds = [Kind::Forward, Kind::Backward].map(|kind| layer.of(kind));
+        let kinds = kinds.into_iter().filter(|of| counts(of));
+        kinds.map(relative_spread).fold(0.0, f64::max)
+    };
+    let noisy = named().map(|(name, layer)| (*name, spread(layer)));
+    let mut noisy: Vec<(&str, f64)> = noisy.filter(|(_, spread)| *spread > NOISY).collect();
+    noisy.sort_by(|a, b| b.1.total_cmp(&a.1));
+    if let Some((layer, spread)) = noisy.first() {
+        doubts.push(Doubt::Noisy {
+            layer: (*layer).to_owned(),
+            spread: *spread,
+            others: noisy.len() - 1,
+        });
     }
+    doubts.extend(halves(named(), MATTERS * total));
     let weighted = |layer: &LayerSeries| layer.of(Kind::Forward).drift() * median(layer);
     let factor = series.iter().map(weighted).sum::<f64>() / total;
     if factor.is_finite() && !(1.0 / DRIFT..=DRIFT).contains(&factor) {
         doubts.push(Doubt::Drift { factor });
     }
     let slow = named()
+        .filter(|(_, layer)| median(layer) > MATTERS * total)
         .map(|(name, layer)| (name, layer.of(Kind::Forward).first_over_median()))
         .max_by(|a, b| a.1.total_cmp(&b.1));
     if let Some((name, factor)) = slow.filter(|(_, factor)| *factor > SLOW_START) {
@@ -142,38 +188,110 @@ pub(super) fn doubts(names: &[&str], series: &[LayerSeries], wanted: f64) -> Vec
     doubts
 }
 
+/// Distance of the quartiles over the median.
+pub(super) fn relative_spread(of: &Series) -> f64 {
+    of.spread() / of.median().max(1e-9)
+}
+
+/// The layer whose backward in one go and in halves differ most, of those that take more
+/// than `least`.
+fn halves<'a>(
+    named: impl Iterator<Item = (&'a &'a str, &'a LayerSeries)>,
+    least: f64,
+) -> Option<Doubt> {
+    let times = |layer: &LayerSeries| {
+        let of = |kind: Kind| layer.of(kind).median();
+        let halves = of(Kind::BackwardInput) + of(Kind::BackwardWeight);
+        (of(Kind::Backward), halves)
+    };
+    let apart = |(joint, halves): (f64, f64)| (joint / halves).max(halves / joint);
+    let known = named.map(|(name, layer)| (*name, times(layer)));
+    let known = known.filter(|(_, (joint, halves))| joint.max(*halves) > least);
+    let known = known.filter(|(_, times)| apart(*times) > APART);
+    let worst = known.max_by(|a, b| apart(a.1).total_cmp(&apart(b.1)))?;
+    let (layer, (joint, halves)) = worst;
+    Some(Doubt::Halves {
+        layer: layer.to_owned(),
+        joint,
+        halves,
+    })
+}
+
 /// Whether others used the machine before; nothing where the system does not tell.
 pub(super) fn busy() -> Option<Doubt> {
-    let before = working_time()?;
+    let before = Moment::now()?;
     std::thread::sleep(LOOK);
-    let after = working_time()?;
-    let cores = crate::torch::cores();
-    let total = after.total.checked_sub(before.total).filter(|t| *t > 0)?;
-    let working = after.working.saturating_sub(before.working);
-    let used = cores as f64 * working as f64 / total as f64;
-    (used > BUSY * cores as f64).then_some(Doubt::Busy { used, cores })
+    let others = before.since().filter(Others::use_many)?;
+    let Others { used, cores, .. } = others;
+    Some(Doubt::Busy { used, cores })
 }
 
-/// Ticks of all cores since the machine started.
-struct Ticks {
-    working: u64,
-    total: u64,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// None where the system does not tell.
-fn working_time() -> Option<Ticks> {
-    let text = std::fs::read_to_string("/proc/stat").ok()?;
-    let line = text.lines().next()?.strip_prefix("cpu ")?;
-    // user, nice, system, idle, waiting for disks, interrupts (2), stolen; guests are in user.
-    let ticks: Vec<u64> = line
-        .split_whitespace()
-        .take(8)
-        .map(|number| number.parse().ok())
-        .collect::<Option<_>>()?;
-    let total = ticks.iter().sum();
-    let idle = ticks.get(3)? + ticks.get(4)?;
-    Some(Ticks {
-        working: total - idle,
-        total,
-    })
+    /// Eight measurements of a layer whose times are `apart` from the median at most.
+    fn layer(forward: f64, halves: [f64; 2], joint: f64, apart: f64) -> LayerSeries {
+        LayerSeries::of_times(|kind| {
+            let time = match kind {
+                Kind::Forward | Kind::Recompute => forward,
+                Kind::Backward => joint,
+                Kind::BackwardInput => halves[0],
+                Kind::BackwardWeight => halves[1],
+            };
+            let share = |place: u32| (f64::from(place) - 3.5) / 3.5;
+            (0..8)
+                .map(|place| time * (1.0 + apart * share(place)))
+                .collect()
+        })
+    }
+
+    fn said(layers: &[LayerSeries]) -> Vec<String> {
+        let names = ["a", "b", "c"];
+        let doubts = doubts(&names[..layers.len()], layers, 1e9);
+        doubts.iter().map(ToString::to_string).collect()
+    }
+
+    /// It named the noisiest of those that are slow by their median; one whose few long
+    /// runs make it slow was left out.
+    #[test]
+    fn the_noisiest_layer_is_named_and_the_others_are_counted() {
+        let quiet = || layer(100.0, [100.0, 100.0], 200.0, 0.01);
+        assert_eq!(said(&[quiet(), quiet()]), [""; 0]);
+        let noisy = |apart| layer(100.0, [100.0, 100.0], 200.0, apart);
+        let all = said(&[noisy(0.3), noisy(0.6), quiet()]);
+        assert!(all[0].starts_with("layer `b` is noisy (\u{b1}"), "{all:?}");
+        assert!(
+            all[0].contains(" %, and 1 more layer beyond \u{b1}8 %)"),
+            "{all:?}"
+        );
+        let strange = LayerSeries::of_times(|_| vec![1.0, 1.0, 1.0, 90.0, 90.0]);
+        let all = said(&[noisy(0.3), strange]);
+        let noise = "layer `b` is noisy (\u{b1}4450 %";
+        assert!(all.iter().any(|doubt| doubt.starts_with(noise)), "{all:?}");
+    }
+
+    /// Both halves do what the backward in one go does: a layer with 4.81 ms against
+    /// 1.39 ms was planned with as it is.
+    #[test]
+    fn a_backward_and_its_halves_must_agree() {
+        let good = || layer(100.0, [65.0, 74.0], 135.0, 0.0);
+        assert_eq!(said(&[good(), good()]), [""; 0]);
+        let all = said(&[good(), layer(100.0, [650.0, 740.0], 4810.0, 0.0)]);
+        let wanted = "the backward of layer `b` takes 4.81 ms in one go and 1.39 ms in two halves";
+        assert!(all.iter().any(|doubt| doubt.starts_with(wanted)), "{all:?}");
+    }
+
+    #[test]
+    fn how_sure_times_are_is_told_beside_what_was_wanted() {
+        let doubt = Doubt::Unsure {
+            reached: 0.645,
+            wanted: 0.02,
+        };
+        let said = doubt.to_string();
+        assert!(
+            said.starts_with("times are known to \u{b1}64.5 % (wanted \u{b1}2.0 %)"),
+            "{said}"
+        );
+    }
 }

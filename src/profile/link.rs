@@ -55,7 +55,7 @@ pub(super) fn measure(devices: &[Device], threads: usize) -> Result<Option<Measu
             let input = input.f_set_requires_grad(true)?;
             let target = Tensor::f_zeros([1], (tch::Kind::Float, *second))?;
             let report = pipe.train_step(&input, &target, touch)?;
-            let times = handed_over(&report.timeline).filter(|_| step > 0);
+            let times = handed_over(&report.read()?.timeline).filter(|_| step > 0);
             if let Some((wait, arrival)) = times {
                 waits[place].push(wait, false);
                 arrivals[place].push(arrival, false);

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use super::series::Series;
 use super::watch::{ProfileProgress, Watch};
 use super::{ProfileOptions, Sample};
 use crate::error::Error;
+use crate::threads::spawn;
 use crate::torch::{LossFn, Sequential, TorchError, caught, prepare_thread};
 
 /// Rounds over layers that do nothing.
@@ -42,6 +43,18 @@ struct Telling {
 impl LayerSeries {
     pub(super) fn of(&self, kind: Kind) -> &Series {
         &self.kinds[kind as usize]
+    }
+
+    /// Made up, for tests: durations by kind.
+    #[cfg(test)]
+    pub(super) fn of_times(times: impl Fn(Kind) -> Vec<f64>) -> Self {
+        let mut layer = Self::default();
+        for kind in Kind::ALL {
+            for micros in times(kind) {
+                layer.kinds[kind as usize].push(micros, false);
+            }
+        }
+        layer
     }
 
     fn count_warm_up(&mut self) {
@@ -95,25 +108,29 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     /// Measures on a thread of its own, which is set up as a stage's is.
+    ///
+    /// The others say when they are ready and wait for nobody, so that nothing hangs where
+    /// one of all these threads could not be started or died.
     pub(super) fn run(self) -> Result<Outcome, Error> {
-        let (stop, ready) = (AtomicBool::new(false), Barrier::new(self.beside + 1));
-        let (stop, ready) = (&stop, &ready);
+        let stop = AtomicBool::new(false);
+        let (ready, others) = channel();
         thread::scope(|scope| {
+            // Also where a thread is not to be had: the scope waits for those that are.
+            let _at_the_end = Stopping(&stop);
             for _ in 0..self.beside {
-                let other = self.clone();
-                scope.spawn(move || other.keep_busy(ready, stop));
+                let (other, ready, stop) = (self.clone(), ready.clone(), &stop);
+                spawn(scope, move || other.keep_busy(ready, stop))
+                    .map_err(|error| no_thread(&error))?;
             }
-            let measured = scope.spawn(move || {
-                let measured = caught(|| Ok(self.measure(ready)));
-                stop.store(true, Ordering::Relaxed);
-                measured.map_err(Error::Build)?
-            });
+            drop(ready);
+            let measure = move || caught(|| Ok(self.measure(&others))).map_err(Error::Build)?;
+            let measured = spawn(scope, measure).map_err(|error| no_thread(&error))?;
             let gone = || Err(Error::Build(anyhow::anyhow!("the measuring thread died")));
             measured.join().unwrap_or_else(|_| gone())
         })
     }
 
-    fn measure(&self, ready: &Barrier) -> Result<Outcome, Error> {
+    fn measure(&self, others: &Receiver<()>) -> Result<Outcome, Error> {
         let prepared = prepare_thread(self.plan.device, self.threads);
         let layers = self.plan.layers.len();
         let mut outcome = Outcome {
@@ -127,9 +144,9 @@ impl Job<'_> {
         for start in (0..layers).step_by(group) {
             let chain = Chain::build(&self.plan, start..start + group, self.loss());
             if std::mem::take(&mut first) {
-                // Even where nothing was built: the others wait.
-                ready.wait();
                 prepared.clone()?;
+                // Ends early where one of the others is gone.
+                others.iter().take(self.beside).for_each(drop);
             }
             self.watch.tell(ProfileProgress::Layers {
                 from: start,
@@ -251,10 +268,12 @@ impl Job<'_> {
     }
 
     /// Does what the measuring thread does, until that is done.
-    fn keep_busy(&self, ready: &Barrier, stop: &AtomicBool) {
+    fn keep_busy(&self, ready: Sender<()>, stop: &AtomicBool) {
         let prepared = prepare_thread(self.plan.device, self.threads).is_ok();
         let built = caught(|| Ok(Chain::build(&self.plan, all(&self.plan), self.loss())?));
-        ready.wait();
+        // Where the measuring thread is gone nobody listens, and `stop` is set soon.
+        let _ = ready.send(());
+        drop(ready);
         // What fails here fails on the measuring thread too, which tells.
         let (true, Ok(mut chain), Ok(flows)) = (prepared, built, self.flows()) else {
             return;
@@ -269,6 +288,21 @@ impl Job<'_> {
             }
         }
     }
+}
+
+/// Tells when it goes that there is nothing left to do.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn no_thread(error: &std::io::Error) -> Error {
+    Error::Build(anyhow::anyhow!(
+        "cannot start a thread to measure on: {error}"
+    ))
 }
 
 fn all(plan: &Plan) -> Range<usize> {
@@ -336,6 +370,30 @@ pub(super) const BUDGET: Duration = Duration::from_millis(250);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::tests::with_threads;
+
+    /// All threads met at a barrier, at which those that had been started waited for ever for
+    /// one that the system did not give.
+    #[test]
+    fn a_thread_that_is_not_to_be_had_is_an_error_and_nobody_waits_for_it() {
+        let linear = |p: &nn::Path<'_>, _| nn::linear(p, 4, 4, nn::LinearConfig::default());
+        let model = Sequential::new().layers("l", 2, linear);
+        let input = Tensor::ones([4, 4], (tch::Kind::Float, tch::Device::Cpu));
+        let options = ProfileOptions::default();
+        for given in 0..3 {
+            let job = Job {
+                plan: Plan::new(&model, tch::Device::Cpu, 0).unwrap(),
+                sample: Sample::new(input.shallow_clone()),
+                options: &options,
+                sizes: &[4],
+                threads: 1,
+                watch: Watch(&|_| ()),
+                beside: 2,
+            };
+            let error = with_threads(given, || job.run()).unwrap_err().to_string();
+            assert!(error.contains("cannot start a thread"), "{given}: {error}");
+        }
+    }
 
     #[test]
     fn the_hosts_share_is_that_of_all_layers_together() {

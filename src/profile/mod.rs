@@ -18,6 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Bytes, Cores, Kind, LayerProfile, Micros, Profile, Spread, Times};
 use tch::Device;
 
@@ -262,13 +263,18 @@ pub fn profile_watched(
     let layers = layers.into_iter().zip(&spread);
     let layers = layers.map(|(layer, spread)| layer.with_spread(apart(spread)));
     let repeats = series.first().map_or(0, |s| s.of(Kind::Backward).len());
-    let how = format!("medians of {repeats} runs a size, {threads} threads a stage");
+    let how = format!(
+        "medians of {} a size, {} a stage",
+        count(repeats, "run"),
+        count(threads, "thread")
+    );
     let input = values_bytes(&Flow::new(sample, sizes[main])?.main);
     let link = link::measure(&options.devices, threads)?;
     let mut profile = Profile::new(device_name(device), sizes[main], layers.collect())
         .map_err(|error| Error::Settings(error.to_string()))?
         .with_input(Bytes(input))
-        .with_origin(Some(libtorch_version()), Some(how));
+        .with_origin(Some(libtorch_version()), Some(how))
+        .with_doubts(doubts.iter().map(ToString::to_string).collect());
     if let Some(link) = link {
         profile = profile.with_link(link.link());
     }
@@ -363,13 +369,12 @@ fn spread(names: &[&str], outcome: &Outcome, main: usize) -> Vec<LayerSpread> {
         .iter()
         .zip(&outcome.series[main])
         .zip(&outcome.bytes[main]);
-    let relative = |series: &series::Series| series.spread() / series.median().max(1e-9);
     layers
         .map(|((name, series), bytes)| LayerSpread {
             layer: (*name).to_owned(),
             repeats: series.of(Kind::Backward).len(),
-            forward: relative(series.of(Kind::Forward)),
-            backward: relative(series.of(Kind::Backward)),
+            forward: doubts::relative_spread(series.of(Kind::Forward)),
+            backward: doubts::relative_spread(series.of(Kind::Backward)),
             after_input: Bytes(bytes.after_input),
         })
         .collect()

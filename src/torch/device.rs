@@ -33,8 +33,9 @@ pub fn parse_device(text: &str) -> Result<Device, TorchError> {
 
 /// The number of CUDA devices, or why there is none.
 ///
-/// The CUDA half of libtorch is loaded at the first call. libtorch remembers
-/// whether it was there when first asked, so ask here before anything else asks.
+/// The CUDA half of libtorch is in the process from its start where there is a driver, unless
+/// `CUDA_VISIBLE_DEVICES` hides all devices (it is empty, or `-1`); else it is loaded at the
+/// first call. libtorch remembers whether it was there when it was first asked.
 ///
 /// # Errors
 /// CUDA cannot be used on this machine; the message says what is missing.
@@ -67,11 +68,17 @@ fn find_cuda() -> Result<usize, TorchError> {
     // A driver that is too old, say, is an error here and not a count of none.
     let devices = ffi::cuda_devices().unwrap_or(0);
     if devices == 0 {
-        return Err(TorchError::new(no_driver().unwrap_or_else(|| {
+        let blind = if ffi::cuda_loaded() {
             "libtorch sees no CUDA device though there is a driver: is a GPU visible (`nvidia-smi`, \
              `CUDA_VISIBLE_DEVICES`), and is the driver new enough for CUDA 13.0?"
-                .to_owned()
-        })));
+        } else {
+            "libtorch was asked for CUDA before its CUDA half was there, and remembers that there \
+             was none: call `gpipe::cuda_available()` first thing in `main`, before a seed is set, \
+             a device is looked for or anything is computed"
+        };
+        return Err(TorchError::new(
+            no_driver().unwrap_or_else(|| blind.to_owned()),
+        ));
     }
     Ok(devices)
 }
@@ -121,9 +128,11 @@ pub(crate) fn keep_memory(devices: &[Device]) {
     }
 }
 
-/// Sets what libtorch keeps per thread: the intra-op threads and the current device.
+/// Sets what libtorch keeps per thread: the intra-op threads, the current device, and that
+/// the thread goes back through its graphs by itself.
 pub(crate) fn prepare_thread(device: Device, threads: usize) -> Result<(), TorchError> {
     ffi::set_threads(threads)?;
+    ffi::backward_here()?;
     ffi::set_current_device(device)
 }
 
@@ -179,6 +188,28 @@ pub(crate) fn shared_cores(devices: &[Device], threads: usize) -> Option<Cores> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tch::{Kind, Tensor};
+
+    /// libtorch fills memory that nobody has written yet with NaN where results are to be
+    /// the same from run to run: every tensor was written twice.
+    #[test]
+    fn numbers_that_stay_do_not_cost_a_fill_of_all_memory() {
+        // A setting of the process: in one of its own.
+        const CHILD: &str = "GPIPE_TEST_NO_FILL";
+        if std::env::var_os(CHILD).is_none() {
+            let own = "torch::device::tests::numbers_that_stay_do_not_cost_a_fill_of_all_memory";
+            let exe = std::env::current_exe().unwrap();
+            let mut child = std::process::Command::new(exe);
+            let done = child.args(["--exact", own]).env(CHILD, "1").status();
+            assert!(done.unwrap().success());
+            return;
+        }
+        ffi::set_numbers(false, true).unwrap();
+        let size = [1 << 16];
+        drop(Tensor::ones(size, (Kind::Float, Device::Cpu)));
+        let memory = Tensor::empty(size, (Kind::Float, Device::Cpu));
+        assert_eq!(memory.isnan().all().int64_value(&[]), 0);
+    }
 
     #[test]
     fn parses_devices_and_explains_what_it_cannot_parse() {

@@ -99,7 +99,8 @@ pub(crate) fn clip_factor(max_norm: f64, total: f64) -> f64 {
 }
 
 fn square_root_of_squares(numbers: impl Iterator<Item = f64>) -> f64 {
-    numbers.map(|x| x * x).sum::<f64>().sqrt()
+    // The sum of no numbers is -0.
+    numbers.fold(0.0, |sum, x| sum + x * x).sqrt()
 }
 
 /// Whether a root of squares may be wrong because the squares were too large or
@@ -239,7 +240,8 @@ mod tests {
 
     #[test]
     fn totals_and_factors_are_pytorchs() {
-        assert_eq!(total_norm(&[]), 0.0);
+        // Not -0, as which it was printed where there were no gradients.
+        assert_eq!(total_norm(&[]).to_bits(), 0.0_f64.to_bits());
         assert_eq!(total_norm(&[3.0, 4.0]), 5.0);
         assert_eq!(clip_factor(1.0, 5.0), 1.0 / (5.0 + 1e-6));
         assert_eq!(clip_factor(5.0, 1.0), 1.0);

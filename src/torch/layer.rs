@@ -33,6 +33,13 @@ pub trait Layer: Debug {
     /// stage, the layer and the micro-batch. A panic is treated alike.
     fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values>;
 
+    /// The layers that this one is made of and runs; none where there are no layers in it.
+    /// A layer that names all of them, and does nothing beside them that the methods below
+    /// are about, need not write these: by default they ask the parts.
+    fn parts(&self) -> Vec<&dyn Layer> {
+        Vec::new()
+    }
+
     /// A training step ended well on every stage: what forward passes gathered in
     /// it (statistics, say) may now count. Called once a step, before the next
     /// step begins and before anybody sees parameters or buffers.
@@ -40,27 +47,32 @@ pub trait Layer: Debug {
     /// # Errors
     /// Whatever stops the layer; the call that needed the outcome fails.
     fn commit(&self) -> anyhow::Result<()> {
-        Ok(())
+        self.parts().into_iter().try_for_each(Layer::commit)
     }
 
     /// Whether [`Layer::commit`] and [`Layer::discard`] do anything. Where they do, and
     /// steps may be skipped for what is not finite, the host waits for the devices after
-    /// each step to know which of them to call.
+    /// each step to know which of them to call. A layer without parts that does not say so
+    /// is taken to gather.
     fn gathers(&self) -> bool {
-        true
+        let parts = self.parts();
+        parts.is_empty() || parts.into_iter().any(Layer::gathers)
     }
 
     /// A training step failed or was skipped: what forward passes gathered in it
     /// must not count. Buffers are restored without the layer's help.
-    fn discard(&self) {}
+    fn discard(&self) {
+        self.parts().into_iter().for_each(Layer::discard);
+    }
 
     /// Whether a forward pass in training can be written down once and replayed with other
     /// numbers ([`PipelineBuilder::cuda_graphs`](crate::PipelineBuilder::cuda_graphs)): what
     /// it does depends on nothing but the tensors it is given and its parameters, and on
     /// the host it does nothing that counts (gathering, counting, reading numbers). A
-    /// layer that does not say so keeps its stage without graphs.
+    /// layer without parts that does not say so keeps its stage without graphs.
     fn replayable(&self) -> bool {
-        false
+        let parts = self.parts();
+        !parts.is_empty() && parts.into_iter().all(Layer::replayable)
     }
 }
 

@@ -28,6 +28,9 @@
 //! CUDA devices need no help: their caching allocator keeps the books, see
 //! [`of_device`].
 
+mod host;
+
+use std::path::Path;
 use std::sync::Arc;
 
 use gpipe_partitioner::Bytes;
@@ -154,14 +157,14 @@ pub fn reset_device_peak(device: Device) -> Result<(), TorchError> {
 
 /// Bytes of memory that programs can still get on a device, and that it has.
 ///
+/// Of the CPU that is what the machine, the control groups that the process is in (those of
+/// a container, say) and its own limits allow it, whichever is least.
+///
 /// # Errors
 /// There is no such device, or the system does not tell.
 pub fn room_on(device: Device) -> Result<(Bytes, Bytes), TorchError> {
     if device == Device::Cpu {
-        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let line = |name| host_bytes(&text, name);
-        return line("MemAvailable:")
-            .zip(line("MemTotal:"))
+        return host::room(Path::new("/"))
             .ok_or_else(|| TorchError::new("the system does not tell how much memory is free"));
     }
     let (free, total) = ffi::cuda_room(cuda_index(device)?)?;
@@ -183,12 +186,6 @@ pub fn limit_device(device: Device, limit: Bytes) -> Result<(), TorchError> {
         )));
     }
     ffi::limit_cuda(index, limit.0 as f64 / total.0 as f64)
-}
-
-fn host_bytes(meminfo: &str, name: &str) -> Option<Bytes> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-    let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(Bytes(kibibytes * 1024))
 }
 
 fn cuda_index(device: Device) -> Result<usize, TorchError> {

@@ -3,6 +3,7 @@
 mod copies;
 mod cuda;
 mod device;
+mod device_lost;
 mod error;
 mod ffi;
 mod gradients;
@@ -26,6 +27,7 @@ mod values;
 
 pub use cuda::{CudaDevice, CudaReport};
 pub use device::{cuda_available, parse_device};
+pub use device_lost::DeviceLost;
 pub use error::TorchError;
 pub use layer::{Context, Layer};
 pub use loss::{IntoLoss, Loss, LossFn, on_values};
@@ -42,6 +44,7 @@ pub(crate) use device::{
 };
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, clip_there, total_norm};
+pub(crate) use loss::Reduction;
 pub(crate) use optim::Groups;
 pub(crate) use rng::{INCREMENT, mix};
 pub use step::NonFinite;
@@ -49,39 +52,22 @@ pub use step::NonFinite;
 pub(crate) use ffi::copy as copy_tensor;
 pub(crate) use ffi::copy_to_host;
 pub(crate) use ffi::thread_time;
-pub(crate) use ffi::{forbid_waits, set_numbers};
+pub(crate) use ffi::{forbid_waits, set_numbers, tell_ends};
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub use stage::GraphUse;
 pub(crate) use stage::{Books, Graphing, Page, Portable, Role, StageSpec, TorchStage, Used};
 pub(crate) use step::{Mode, StepSettings};
 
-use std::cell::Cell;
-
-pub(crate) use error::panic_message;
-
 /// Runs the user's code; a panic (tch panics where libtorch refuses) is an error like any other.
 pub(crate) fn caught<T>(body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let outer = CATCHING.replace(true);
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-    CATCHING.set(outer);
-    let result = result
-        .unwrap_or_else(|payload| Err(anyhow::anyhow!("panicked: {}", panic_message(&*payload))));
+    let result = crate::panics::caught(body)
+        .unwrap_or_else(|message| Err(anyhow::anyhow!("panicked: {message}")));
     // What tch returns has libtorch's stack frames in it.
     result.map_err(|error| match error.downcast::<tch::TchError>() {
         Ok(error) => TorchError::from(error).into(),
         Err(other) => other,
     })
-}
-
-thread_local! {
-    static CATCHING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether a panic on this thread would become an error: a panic hook then need
-/// not report it.
-pub(crate) fn catching() -> bool {
-    CATCHING.get()
 }
 
 /// The version of the libtorch that is loaded, such as `2.11.0`.

@@ -16,7 +16,8 @@ use super::memory;
 #[error("{}", self.sentence())]
 #[non_exhaustive]
 pub struct OutOfMemory {
-    /// The device: `cpu`, `cuda:0`, ….
+    /// The device: `cpu`, `cuda:0`, …. CUDA's own calls do not tell whether it is the device
+    /// or the host's page-locked memory that is full: both are named.
     pub device: String,
     /// What was asked for.
     pub asked: Option<Bytes>,
@@ -52,6 +53,15 @@ impl OutOfMemory {
                 asked: quantity(text),
                 free: before(text, " is free"),
                 limit: before(text, " allowed"),
+            });
+        }
+        // No word of the device's allocator.
+        if text.contains("CUDA error: out of memory") {
+            return Some(Self {
+                device: format!("{} or page-locked memory of the host", name(device)),
+                asked: None,
+                free: None,
+                limit: None,
             });
         }
         // The host's allocator.
@@ -124,6 +134,20 @@ mod tests {
             sentence.starts_with(
                 "cuda:1 is out of memory: 2.5 GiB asked for, 1.2 GiB free, 24.0 GiB allowed"
             ),
+            "{sentence}"
+        );
+    }
+
+    /// Page-locked memory is not the device allocator's, which has words of its own; the
+    /// sentence of CUDA alone was taken for another kind of error.
+    #[test]
+    fn page_locked_memory_runs_out_in_other_words() {
+        let text = "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported";
+        let sentence = OutOfMemory::read(Device::Cuda(1), text)
+            .unwrap()
+            .to_string();
+        assert!(
+            sentence.starts_with("cuda:1 or page-locked memory of the host is out of memory ("),
             "{sentence}"
         );
     }

@@ -151,3 +151,72 @@ fn the_newest_intact_one_is_found_behind_damaged_ones() {
     assert_eq!(steps(folder.path()), [1, 2]);
     Checkpoint::newest(folder.path()).unwrap();
 }
+
+/// Whoever trains there removes what somebody else has just opened: a false alarm of a
+/// file that is missing.
+#[test]
+fn an_opened_checkpoint_is_read_to_the_end_though_it_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = small();
+    run.save(folder.path(), 1);
+    let found = Checkpoint::newest(folder.path()).unwrap();
+    let before = found.weights().unwrap();
+    fs::remove_dir_all(folder.path().join("step-00000001")).unwrap();
+    assert_eq!(found.weights().unwrap(), before);
+    found.restore(&mut run.pipe, &mut run.optimizer).unwrap();
+}
+
+/// The writer of a folder that was removed went on in the one of the same name that
+/// another process had made, and pruned its checkpoints.
+#[test]
+fn whoever_has_lost_the_folder_writes_nothing_more() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().join("checkpoints");
+    let mut run = small();
+    let mut old = Checkpointer::new(&folder).unwrap().keep(1);
+    assert!(old.check().unwrap().is_none());
+    fs::remove_dir_all(&folder).unwrap();
+    run.save(&folder, 1);
+    let lost = [
+        old.check().unwrap_err(),
+        old.save(&mut run.pipe, &run.optimizer, Extras::new(2))
+            .unwrap_err(),
+    ];
+    for error in lost {
+        assert!(matches!(error, CheckpointError::Lost { .. }), "{error}");
+        assert!(!error.is_wrong_use() && !error.is_damage());
+    }
+    assert_eq!(steps(&folder), [1]);
+}
+
+/// They were saved like any others, in the place of good ones.
+#[test]
+fn weights_that_are_not_finite_are_saved_where_that_is_wanted() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = small();
+    run.save(folder.path(), 1);
+    let (name, parameter) = run.pipe.parameters().unwrap().remove(1);
+    let _ = gpipe::tch::no_grad(|| parameter.shallow_clone().fill_(f64::NEG_INFINITY));
+    let mut checkpointer = Checkpointer::new(folder.path()).unwrap().keep(1);
+    checkpointer
+        .save(&mut run.pipe, &run.optimizer, Extras::new(2))
+        .unwrap();
+    let error = checkpointer.finish().unwrap_err();
+    assert!(error.to_string().contains(&name), "{error}");
+    assert_eq!(steps(folder.path()), [1]);
+    let found = Checkpoint::newest(folder.path()).unwrap();
+    found.check_finite().unwrap();
+
+    let mut checkpointer = checkpointer.allow_non_finite();
+    checkpointer
+        .save(&mut run.pipe, &run.optimizer, Extras::new(2))
+        .unwrap();
+    checkpointer.finish().unwrap();
+    let found = Checkpoint::newest(folder.path()).unwrap();
+    let error = found.check_finite().unwrap_err();
+    assert!(
+        matches!(error, CheckpointError::NotFinite { .. }),
+        "{error}"
+    );
+    found.restore(&mut run.pipe, &mut run.optimizer).unwrap();
+}

@@ -165,6 +165,44 @@ fn texts_that_are_no_manifest_are_refused() {
     );
 }
 
+/// The last of two parts of a name counted, without a word.
+#[test]
+fn a_part_that_is_given_twice_is_an_error() {
+    let forged = Forged::new();
+    let mut manifest = forged.manifest.clone();
+    manifest["parts"] = json!({"data": 1});
+    let text = serde_json::to_string_pretty(&manifest).unwrap();
+    let text = text.strip_suffix("\n}").unwrap();
+    forged.open_text(text).unwrap();
+    let twice = text.replace("\"data\": 1", "\"data\": 1, \"data\": 2");
+    assert_ne!(twice, text);
+    assert_says(forged.open_text(&twice), "the part `data` is given twice");
+}
+
+/// One more step overflowed.
+#[test]
+fn numbers_of_steps_that_no_run_does_are_refused() {
+    let forged = Forged::new();
+    for steps in [u64::MAX, 1 << 53] {
+        let mut manifest = forged.manifest.clone();
+        manifest["random"]["steps"] = json!(steps);
+        assert_says(forged.open(&manifest), "steps were done, which no run has");
+        let mut manifest = forged.manifest.clone();
+        manifest["step"] = json!(steps);
+        assert_says(forged.open(&manifest), "steps were done, which no run has");
+    }
+}
+
+/// Each had a thread of its own started, until there was none left, which was a panic.
+#[test]
+fn any_number_of_shards_is_looked_for() {
+    let forged = Forged::new();
+    let mut manifest = forged.manifest.clone();
+    let entry = |number: usize| json!({"file": format!("{number}.safetensors"), "bytes": 8, "blake3": "0", "tensors": 1});
+    manifest["shards"] = (0..20_000).map(entry).collect();
+    assert_says(forged.open(&manifest), "the file is missing");
+}
+
 #[test]
 fn sizes_that_are_not_those_of_the_files_are_refused_before_anything_is_read() {
     let forged = Forged::new();

@@ -2,6 +2,7 @@
 //! or without libtorch.
 #![allow(clippy::unwrap_used)]
 
+mod limit;
 mod plan;
 mod report;
 mod schedule;

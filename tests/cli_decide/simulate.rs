@@ -116,6 +116,20 @@ fn the_table_of_all_schedules_names_each() {
             "{name}: {text}"
         );
     }
+    // They were in no order that helps to choose.
+    let rows = text.lines().skip(2).filter(|line| line.contains(" ms "));
+    let steps: Vec<f64> = rows
+        .filter(|line| !line.starts_with("forward-only"))
+        .map(|line| {
+            let (step, _) = line.split_once(" ms ").unwrap();
+            step.rsplit(' ').next().unwrap().parse().unwrap()
+        })
+        .collect();
+    assert!(steps.len() > 8 && steps.is_sorted(), "{text}");
+    assert!(
+        text.starts_with("4 devices, 8 micro-batches, the fastest first"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -159,6 +159,45 @@ fn several_inputs_and_targets_are_profiled_and_trained() {
     assert_eq!(metrics.lines().count(), 2);
 }
 
+/// Waits for something that does not come.
+#[derive(Debug)]
+struct Stuck;
+
+impl Layer for Stuck {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
+        while ctx.micro().index() == 1 {
+            std::thread::park();
+        }
+        Ok(inputs)
+    }
+}
+
+/// The command waited for ever, and said nothing.
+#[test]
+fn a_run_whose_layer_never_comes_back_ends_when_its_patience_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut zoo = Zoo::builtin();
+    let stuck = |_: &Settings| {
+        let model = Sequential::new()
+            .layer("linear", |p| {
+                nn::linear(p, 2, 2, nn::LinearConfig::default())
+            })
+            .layer("stuck", |_| Stuck);
+        let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
+        let normal = || Synthetic::normal([2]);
+        Ok(Instance::new(model, normal(), normal(), loss))
+    };
+    zoo.add(Entry::new("stuck", stuck)).unwrap();
+    let out = folder.path().join("run");
+    let train = format!(
+        "own train --model stuck --batch 4 --micro 2 --steps 2 --patience 2 --quiet --out {}",
+        out.display()
+    );
+    assert_eq!(code(&train, &zoo), exit(ExitCode::from(1)));
+    let config = fs::read_to_string(out.join("config.toml")).unwrap();
+    assert!(config.contains("\npatience = 2.0\n"), "{config}");
+}
+
 #[test]
 fn names_of_models_and_sizes_that_are_taken_are_wrong_use() {
     let of = |name: &str, size: &str| {
@@ -180,4 +219,22 @@ fn names_of_models_and_sizes_that_are_taken_are_wrong_use() {
     }
     let code = gpipe::cli::run(|zoo| zoo.add(Entry::new("gpt", twice)));
     assert_eq!(exit(code), exit(ExitCode::from(2)));
+}
+
+/// A program for a model of one's own trained a GPT on the built-in text where no model was
+/// named.
+#[test]
+fn a_program_for_an_own_model_trains_that_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut zoo = Zoo::builtin();
+    let entry = Entry::new("twice", twice).count("wide", 4, "features");
+    zoo.add(entry.layers("deep", 4, "layers")).unwrap();
+    let out = folder.path().join("run");
+    let train = format!(
+        "own train --batch 8 --steps 1 --quiet --json --out {}",
+        out.display()
+    );
+    assert_eq!(code(&train, &zoo), exit(ExitCode::SUCCESS));
+    let config = fs::read_to_string(out.join("config.toml")).unwrap();
+    assert!(config.contains("name = \"twice\""), "{config}");
 }

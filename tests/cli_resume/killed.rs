@@ -1,5 +1,6 @@
 //! A run that is killed at random moments. `KILLS=200 cargo test --test cli_resume killed --
-//! --nocapture` prints how often and where; without the variable there are ten kills.
+//! --nocapture` prints how often and where; without the variable there are ten kills. Three
+//! tenths of them each are for forks that begin and for runs that an update ruins, next door.
 
 use std::fs;
 use std::path::Path;
@@ -23,11 +24,17 @@ const CUTS: [&[&str]; 3] = [
     &["--devices", "cpu,cpu", "--schedule", "1f1b"],
 ];
 
+/// So many tenths of all kills.
+pub(crate) fn tenths(count: u64) -> u64 {
+    let all: u64 = std::env::var("KILLS").map_or(10, |kills| kills.parse().unwrap());
+    (all * count).div_ceil(10)
+}
+
 /// Numbers that look random, the same at each run of the test.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -48,7 +55,7 @@ struct Count {
 
 #[test]
 fn at_random_moments_and_again_and_again_it_ends_with_the_same_bits() {
-    let wanted: u64 = std::env::var("KILLS").map_or(10, |kills| kills.parse().unwrap());
+    let wanted = tenths(4);
     let folder = place();
     let folder = folder.path();
     let begin = Instant::now();
@@ -132,6 +139,24 @@ fn started(folder: &Path, run: &str, life: u64) -> Child {
     let how = if there { "--resume" } else { "--out" };
     let mut command = command(folder, &flags(&[how, run], life));
     command.stdout(Stdio::null()).spawn().unwrap()
+}
+
+/// Kills a process at a random moment soon after `begun`, or after it has ended by itself.
+/// Whether it was killed.
+pub(crate) fn killed_after(
+    mut child: Child,
+    begun: impl Fn() -> bool,
+    random: &mut Random,
+) -> bool {
+    while !begun() && child.try_wait().unwrap().is_none() {
+        thread::yield_now();
+    }
+    // Not all at the first of them.
+    for _ in 0..random.below(2000) {
+        thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap().code().is_none()
 }
 
 fn is_writing(checkpoints: &Path) -> bool {

@@ -4,9 +4,15 @@
 
 mod damaged;
 mod exact;
+mod forks;
 mod killed;
+mod killed_forks;
+mod killed_ruins;
 mod no_room;
+mod places;
 mod precision;
+mod repaired;
+mod ruined;
 mod stopped;
 mod weights;
 mod wrong_use;

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use crate::{assert_same, fails, gpt, losses, newest, place, trained};
 
 /// `train` in a process whose files may not grow beyond so many blocks of 512 bytes.
-fn limited(folder: &Path, blocks: u32, flags: &[&str]) -> Output {
+pub(crate) fn limited(folder: &Path, blocks: u32, flags: &[&str]) -> Output {
     let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
     let mut shell = Command::new("sh");
     shell

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod comparison;
+mod report;
 mod schedules;
 mod wrong_use;
 

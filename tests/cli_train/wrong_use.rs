@@ -44,7 +44,7 @@ fn all_refused(cases: &[Case]) {
     );
 }
 
-const SIZES: [Case; 22] = [
+const SIZES: [Case; 24] = [
     (
         &["--devices", "gpu"],
         &["unknown device `gpu`", "`cpu` and `cuda:N`"],
@@ -97,6 +97,8 @@ const SIZES: [Case; 22] = [
         &["--threads-per-stage", "100000"],
         &["--threads-per-stage", "at most 1024"],
     ),
+    (&["--patience", "0"], &["--patience", "above 0"]),
+    (&["--patience", "1e300"], &["--patience", "at most a year"]),
     (&["--micros", "4"], &["--micros"]),
 ];
 

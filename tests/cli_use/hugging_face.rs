@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gpipe::Pipeline;
 use gpipe::models::hugging_face::{self, HuggingFaceError};
 use gpipe::models::zoo::{ModelSpec, Zoo};
 use gpipe::tch::{Device, Kind, Tensor};
+use gpipe::{AdamW, Optimizer, Pipeline};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -197,38 +197,92 @@ fn only_models_that_transformers_has_are_written_and_whole_ones() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Some models have one table for both ends, which here are two that begin alike.
-#[test]
-fn a_tied_llama_gets_its_projection_from_the_embedding() {
+/// A copy of the fixture whose projection is its embedding: with what `head` makes of that
+/// under the projection's own name, or without.
+fn tied_llama(head: impl Fn(&[u8]) -> Option<Vec<u8>>) -> tempfile::TempDir {
     let folder = copy("llama");
     let file = folder.path().join("model.safetensors");
-    let all = tensors(&file);
-    let kept = all.iter().filter(|(name, _)| *name != "lm_head.weight");
-    let views = kept.map(|(name, (shape, bytes))| {
-        let view =
-            safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes);
+    let mut all = tensors(&file);
+    let (shape, embedding) = all["model.embed_tokens.weight"].clone();
+    all.remove("lm_head.weight");
+    if let Some(head) = head(&embedding) {
+        all.insert("lm_head.weight".to_owned(), (shape, head));
+    }
+    let views = all.iter().map(|(name, (shape, bytes))| {
+        let kind = safetensors::Dtype::F32;
+        let view = safetensors::tensor::TensorView::new(kind, shape.clone(), bytes);
         (name.clone(), view.unwrap())
     });
     safetensors::serialize_to_file(views, None, &file).unwrap();
-    let missing = error(folder.path());
-    assert!(
-        missing.contains("there is no tensor `lm_head.weight` in "),
-        "{missing}"
-    );
-    let config = folder.path().join("config.json");
-    change(&config, |config| {
+    change(&folder.path().join("config.json"), |config| {
         config["tie_word_embeddings"] = true.into()
     });
-    let read = hugging_face::import(&Zoo::builtin(), folder.path()).unwrap();
-    let of = |wanted: &str| {
-        &read
-            .weights
-            .iter()
-            .find(|(name, _)| name == wanted)
-            .unwrap()
-            .1
-    };
-    assert!(of("lm_head.weight").equal(of("embed_tokens.weight")));
+    folder
+}
+
+fn named<'a>(list: &'a [(String, Tensor)], name: &str) -> Option<&'a Tensor> {
+    list.iter().find(|(own, _)| own == name).map(|(_, own)| own)
+}
+
+/// It was read with a copy of the embedding as the projection: what was trained and written
+/// then had two tables that differed.
+#[test]
+fn a_tied_llama_stays_tied_when_it_is_trained_and_written() {
+    let zoo = Zoo::builtin();
+    let folder = tied_llama(|_| None);
+    let read = hugging_face::import(&zoo, folder.path()).unwrap();
+    assert!(read.spec.settings().is_on("tied"));
+    assert!(named(&read.weights, "lm_head.weight").is_none());
+    let mut trained = Vec::new();
+    for stages in [1, 3] {
+        let mut pipe = pipeline(&read.spec, stages);
+        pipe.load(&read.weights).unwrap();
+        let tokens = Tensor::from_slice(&[1_i64, 4, 2, 3, 0, 1]).view([2, 3]);
+        let before = pipe.forward(&tokens).unwrap();
+        pipe.train_step(&tokens, &tokens, read.spec.loss()).unwrap();
+        Optimizer::new(AdamW::default()).step(&mut pipe).unwrap();
+        assert!(!pipe.forward(&tokens).unwrap().equal(&before));
+        let own = pipe.parameters().unwrap();
+        assert!(named(&own, "lm_head.weight").is_none(), "one parameter");
+        trained.push(own);
+
+        let out = tempfile::tempdir().unwrap();
+        let written = hugging_face::export(out.path(), &read.spec, &trained[0], None).unwrap();
+        assert!(!tensors(&written[0]).contains_key("lm_head.weight"));
+        assert_eq!(json(&written[1])["tie_word_embeddings"], Value::Bool(true));
+        let again = hugging_face::import(&zoo, out.path()).unwrap();
+        assert_eq!(again.spec.settings(), read.spec.settings());
+        for (name, tensor) in &again.weights {
+            assert!(tensor.equal(named(&trained[0], name).unwrap()), "{name}");
+        }
+    }
+    for (name, tensor) in &trained[0] {
+        assert!(tensor.equal(named(&trained[1], name).unwrap()), "{name}");
+    }
+}
+
+#[test]
+fn a_tied_llama_may_have_its_projection_in_the_file_if_it_is_the_embedding() {
+    let zoo = Zoo::builtin();
+    let same = tied_llama(|embedding| Some(embedding.to_vec()));
+    let read = hugging_face::import(&zoo, same.path()).unwrap();
+    assert!(named(&read.weights, "lm_head.weight").is_none());
+    let other = tied_llama(|embedding| Some(embedding.iter().map(|byte| byte ^ 1).collect()));
+    let said = error(other.path());
+    assert!(
+        said.contains("no place for `lm_head.weight`: it differs from the embedding"),
+        "{said}"
+    );
+    // One that is not tied needs a projection of its own.
+    let without = tied_llama(|_| None);
+    change(&without.path().join("config.json"), |config| {
+        config["tie_word_embeddings"] = false.into()
+    });
+    let said = error(without.path());
+    assert!(
+        said.contains("there is no tensor `lm_head.weight` in "),
+        "{said}"
+    );
 }
 
 #[test]

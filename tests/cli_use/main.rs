@@ -4,6 +4,10 @@
 #[cfg(feature = "torch")]
 mod book;
 #[cfg(feature = "torch")]
+mod cuda_at_start;
+#[cfg(feature = "torch")]
+mod diverged;
+#[cfg(feature = "torch")]
 mod eval;
 #[cfg(feature = "torch")]
 mod export;

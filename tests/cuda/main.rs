@@ -9,6 +9,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod apart;
 mod graphs;
 mod harness;
 mod memory;
@@ -27,5 +28,5 @@ fn main() -> ExitCode {
         graphs::tests(),
     ]
     .concat();
-    harness::run(&tests)
+    harness::run(&tests, &steps::PARTS)
 }

@@ -1,9 +1,11 @@
 //! How steps run: nobody waits, clocks of devices, checkpoints of streams.
 
+use gpipe::data::{Dataset, Made};
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{AdamW, LossScale, Optimizer, Pipeline, Precision, Recompute, Sequential};
 
-use crate::harness::Test;
+use crate::apart;
+use crate::harness::{self, Test};
 use crate::support::models;
 
 const GPU: Device = Device::Cuda(0);
@@ -21,6 +23,12 @@ pub(crate) fn tests() -> Vec<Test> {
         ),
         ("steps::timelines_may_be_read_steps_later", late_timelines),
         ("steps::inputs_may_be_on_the_device", inputs_there),
+        ("steps::batches_may_come_ahead", batches_ahead),
+        ("steps::stages_go_back_on_their_own_threads", own_backwards),
+        (
+            "steps::a_device_that_fails_is_named_before_anything_else_goes",
+            lost,
+        ),
         ("steps::random_batches_leave_no_memory_behind", no_leaks),
     ]
 }
@@ -227,5 +235,100 @@ fn no_leaks() {
         levels[5..].iter().max(),
         levels[5..].iter().min(),
         "{levels:?}"
+    );
+}
+
+/// With the loader's copies, the bits of a pipeline that is given the batches themselves.
+fn batches_ahead() {
+    let model = models::mlp();
+    let run = |ahead: bool| {
+        let items = Made::new(32, |_| {
+            let (x, y) = (models::mlp().batch)(1);
+            Ok((x.squeeze_dim(0), y.squeeze_dim(0)))
+        });
+        let batches = Dataset::new(items).batch(8).workers(2);
+        let batches = if ahead { batches.to(GPU) } else { batches };
+        let mut pipe = Pipeline::builder(model.sequential())
+            .devices(&[GPU; 2])
+            .micro_batches(4)
+            .deterministic(true)
+            .build()
+            .unwrap();
+        let mut optimizer = Optimizer::new(AdamW::default());
+        let losses = batches.load().unwrap().map(|batch| {
+            let (x, y) = batch.unwrap();
+            assert_eq!(x.device().is_cuda(), ahead);
+            let loss = pipe.train_step(&x, &y, model.loss).unwrap();
+            drop((x, y));
+            optimizer.step(&mut pipe).unwrap();
+            loss.loss.to_bits()
+        });
+        losses.collect::<Vec<_>>()
+    };
+    assert_eq!(run(false), run(true));
+}
+
+/// libtorch has a thread for each device, which did the backwards of all of its stages, one
+/// after the other.
+fn own_backwards() {
+    let model = models::transformer(0.0);
+    let mut pipe = Pipeline::builder(model.sequential())
+        .devices(&[GPU; 2])
+        .micro_batches(4)
+        .build()
+        .unwrap();
+    let (x, y) = (model.batch)(8);
+    for _ in 0..50 {
+        pipe.train_step(&x, &y, model.loss).unwrap();
+        pipe.zero_grad().unwrap();
+    }
+    for thread in std::fs::read_dir("/proc/self/task").unwrap() {
+        let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+        let (name, rest) = stat.rsplit_once(')').unwrap();
+        // Hundredths of a second that it has computed: the 14th and 15th field.
+        let fields: Vec<u64> = rest
+            .split_whitespace()
+            .filter_map(|f| f.parse().ok())
+            .collect();
+        let used = fields[10] + fields[11];
+        assert!(!name.contains("pt_autograd") || used <= 3, "{stat}");
+    }
+}
+
+/// What [`lost`] runs.
+pub(crate) const PARTS: [Test; 1] = [("parts::loses_its_device", losing)];
+
+/// A label that is no class: a kernel reads beyond its memory, and the device answers nothing
+/// any more. What is freed after that (or is the first to hear of it) ended the process in a
+/// back-trace of C++.
+fn lost() {
+    let ended = apart::run(&["--one", PARTS[0].0], harness::LIMIT).unwrap();
+    // With an error as every call gives it, or where that cannot be, in words.
+    assert!(matches!(ended.code(), Some(0 | 1)), "{}", ended.why());
+    for part in ["stage ", "micro-batch ", "CUDA error", "anew"] {
+        assert!(ended.output.contains(part), "{}", ended.why());
+    }
+}
+
+fn losing() {
+    let model = models::mlp();
+    let mut pipe = Pipeline::builder(model.sequential())
+        .devices(&[GPU; 2])
+        .micro_batches(4)
+        .build()
+        .unwrap();
+    let (x, y) = (model.batch)(8);
+    let labels = Tensor::full([y.size()[0]], 1_000_000, (Kind::Int64, Device::Cpu));
+    let loss = |out: &Tensor, y: &Tensor| out.cross_entropy_for_logits(y);
+    // Reading waits for the end of the step.
+    let step = pipe.train_step(&x, &labels, loss);
+    let error = match step.map(|report| report.read().map(|_| ())) {
+        Ok(Ok(())) => panic!("nothing failed"),
+        Ok(Err(error)) | Err(error) => error.to_string(),
+    };
+    let later = pipe.train_step(&x, &y, model.loss).unwrap_err().to_string();
+    assert!(
+        error.contains("anew") && later.contains("anew"),
+        "{error}; {later}"
     );
 }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use gpipe::data::{Array, Dataset, Idx, Source, TextSet, TfRecordWriter, TfRecords, Tokens};
 use gpipe::tch::Tensor;
@@ -74,9 +75,20 @@ fn a_folder() {
         fs::remove_file(path).unwrap();
         fs::create_dir(path).unwrap();
     };
-    let wanted: &[&str] = &["cannot read PATH: ", "is a directory"];
-    let system: &[&str] = &["cannot read PATH: Is a directory"];
-    each_says(make, [system, wanted, system, system, wanted]);
+    let wanted: &[&str] = &["cannot read PATH: is a directory"];
+    each_says(make, [wanted; 5]);
+}
+
+/// Opening it waited for somebody who writes, for ever.
+#[test]
+fn a_pipe() {
+    let make = |path: &Path| {
+        fs::remove_file(path).unwrap();
+        let made = Command::new("mkfifo").arg(path).status().unwrap();
+        assert!(made.success());
+    };
+    let wanted: &[&str] = &["cannot read PATH: this is not a file but a pipe"];
+    each_says(make, [wanted; 5]);
 }
 
 #[test]
@@ -147,6 +159,44 @@ fn tokens_that_were_cut_off_between_two() {
             "copied whole",
         ],
     );
+}
+
+/// Files are read as they are needed: one that is cut off meanwhile is an error where its
+/// end is missing. Mapped, its pages were no memory any more, and the process was ended.
+#[test]
+fn a_file_that_is_cut_off_while_it_is_read() {
+    let cut = |path: &Path, bytes: u64| {
+        let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+        file.set_len(bytes).unwrap();
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.u16.bin");
+    fs::write(&path, [1, 0].repeat(100_000)).unwrap();
+    let windows = Tokens::open(&path).unwrap().windows(10).unwrap();
+    windows.get(0, 9000).unwrap();
+    let whole = windows.identity();
+    cut(&path, 100);
+    windows.get(0, 2).unwrap();
+    let parts = ["a.u16.bin, byte 180000", "has 100 bytes, and had 200000"];
+    super::says(&windows.get(0, 9000).unwrap_err(), &parts);
+    assert_ne!(windows.identity(), whole);
+
+    let path = folder.path().join("a.safetensors");
+    let x = Tensor::zeros(
+        [1000, 10],
+        (gpipe::tch::Kind::Float, gpipe::tch::Device::Cpu),
+    );
+    Tensor::write_safetensors(&[("x", &x)], &path).unwrap();
+    let array = Array::open(&path, "x").unwrap();
+    assert_eq!(array.get(0, 999).unwrap(), x.get(999));
+    let whole = array.identity();
+    cut(&path, 4000);
+    assert_eq!(array.get(0, 0).unwrap(), x.get(0));
+    super::says(
+        &array.get(0, 999).unwrap_err(),
+        &["a.safetensors, byte ", "has 4000 bytes"],
+    );
+    assert_ne!(array.identity(), whole);
 }
 
 /// Same names, same sizes, other content: a saved position is not one in it.

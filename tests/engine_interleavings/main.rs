@@ -195,6 +195,39 @@ fn devices_that_take_turns() {
     });
 }
 
+/// Steps that may be given up at any moment at which a stage is at work, and then a whole one.
+#[test]
+fn a_caller_without_patience() {
+    let steps = |rig: Rig, faults: fn() -> Vec<At>| {
+        let mut rig = rig.impatient(true);
+        let good = (0..3).filter(|_| rig.step(faults(), false).is_ok()).count();
+        let mut rig = rig.impatient(false);
+        rig.good_step();
+        rig.check_done(good + 1);
+    };
+    let one = schedule(ScheduleKind::OneFOneB, 3, 2);
+    sample("no patience", move || steps(Rig::new(&one), Vec::new));
+    let two = vee(1);
+    sample("no patience with failures", move || {
+        steps(Rig::new(&two), || vec![run("2I0"), At::Begin(1)]);
+    });
+    let three = schedule(ScheduleKind::OneFOneB, 3, 2);
+    sample("no patience with turns", move || {
+        steps(Rig::taking_turns(&three, 1), Vec::new);
+    });
+}
+
+#[test]
+fn the_end_of_an_engine_that_was_given_up() {
+    let gpipe = schedule(ScheduleKind::GPipe, 3, 2);
+    sample("the end after a stall", move || {
+        let mut rig = Rig::new(&gpipe).impatient(true);
+        // Well or not: the engine goes while a stage may still be at work.
+        let _ = rig.step(Vec::new(), false);
+        drop(rig);
+    });
+}
+
 #[test]
 fn failures_of_devices_that_take_turns() {
     let schedule = schedule(ScheduleKind::OneFOneB, 3, 2);

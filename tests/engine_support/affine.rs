@@ -1,8 +1,9 @@
 //! A stage that computes `y = w · x + b` in wrapping integers.
 
 use anyhow::{Context, bail, ensure};
-use gpipe::engine::{End, Stage, Topology};
+use gpipe::engine::{End, Observer, Stage, Topology};
 use gpipe_partitioner::{Action, Kind, MicroId, StageId};
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -40,6 +41,28 @@ pub enum How {
     Error,
     Panic,
     TooManyValues,
+    /// It waits until the gate of the settings is opened.
+    Blocks,
+    /// An error, once another stage is blocked.
+    ErrorBeside,
+}
+
+/// Something to wait for, which is closed at first.
+#[derive(Clone, Debug, Default)]
+pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    pub fn open(&self) {
+        *self.0.0.lock() = true;
+        self.0.1.notify_all();
+    }
+
+    pub fn pass(&self) {
+        let mut open = self.0.0.lock();
+        while !*open {
+            self.0.1.wait(&mut open);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +77,9 @@ pub struct Settings {
     pub faults: Vec<Fault>,
     /// Stages whose `abort` panics.
     pub abort_panics: Vec<StageId>,
+    pub gate: Gate,
+    /// Opened by a stage that is about to wait at the gate.
+    pub blocked: Gate,
 }
 
 pub struct Affine {
@@ -104,6 +130,15 @@ impl Affine {
         {
             None => Ok(false),
             Some(How::TooManyValues) => Ok(true),
+            Some(How::Blocks) => {
+                self.settings.blocked.open();
+                self.settings.gate.pass();
+                Ok(false)
+            }
+            Some(How::ErrorBeside) => {
+                self.settings.blocked.pass();
+                bail!("made to fail")
+            }
             Some(How::Error) => bail!("made to fail"),
             // Unlike `panic!` this prints nothing.
             Some(How::Panic) => std::panic::resume_unwind(Box::new("made to panic")),
@@ -238,6 +273,11 @@ impl Stage for Affine {
 
     fn layer(&self) -> Option<String> {
         Some(format!("affine.{}", self.id))
+    }
+
+    fn observer(&self) -> Option<Observer> {
+        let name = self.layer();
+        Some(Box::new(move || name.clone()))
     }
 
     fn bytes_in_flight(&self) -> u64 {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-pub use affine::{Affine, Fault, Grads, How, Settings, When};
+pub use affine::{Affine, Fault, Gate, Grads, How, Settings, When};
 pub use oracle::oracle;
 
 /// Fails the test instead of blocking when `f` does not end within a minute.

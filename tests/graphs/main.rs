@@ -11,6 +11,7 @@ mod support;
 mod cli;
 mod failures;
 mod numbers;
+mod one_card;
 mod reasons;
 mod setup;
 mod slots;

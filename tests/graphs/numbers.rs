@@ -1,8 +1,10 @@
 //! Graphs change no number.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::tch::{Kind, Tensor};
-use gpipe::{Loss, Precision};
+use gpipe::{GraphUse, Loss, Precision};
 
 use crate::setup::{Pair, Setup, WARM_UP};
 use crate::support::models::{self, Model};
@@ -109,15 +111,47 @@ fn the_loss_may_be_another_one_every_step() {
     let batch = (model.batch)(8);
     for step in 0..8 {
         let loss = || {
-            move |out: &Tensor, y: &Tensor| Loss {
-                value: out.cross_entropy_for_logits(y) * f64::from(step),
-                weight: Some(f64::from(step) + y.size()[0] as f64),
+            move |out: &Tensor, y: &Tensor| {
+                Loss::weighted(
+                    out.cross_entropy_for_logits(y) * f64::from(step),
+                    f64::from(step) + y.size()[0] as f64,
+                )
             }
         };
         pair.step(&batch, loss, &format!("step {step}"));
     }
     let uses = pair.finish("losses");
     assert!(uses.iter().all(|used| used.eager.is_none()), "{uses:?}");
+}
+
+/// No gradients come back from it, which must not be taken for another form of them.
+#[test]
+fn a_micro_batch_that_counts_nothing_leaves_the_graphs_as_they_are() {
+    single_threaded();
+    let model = models::mlp();
+    for schedule in [ScheduleKind::OneFOneB, ScheduleKind::ZbH1] {
+        let setup = Setup {
+            stages: 2,
+            micro_batches: 4,
+            schedule,
+        };
+        let mut pair = Pair::new(&setup, || setup.builder(model.sequential()));
+        let batch = (model.batch)(8);
+        for step in 0..9 {
+            let loss = || {
+                let micro = AtomicUsize::new(0);
+                move |out: &Tensor, y: &Tensor| {
+                    let nothing = step % 2 == 0 && micro.fetch_add(1, Relaxed) == step / 2;
+                    let weight = if nothing { 0.0 } else { 2.0 };
+                    Loss::weighted(out.cross_entropy_for_logits(y), weight)
+                }
+            };
+            pair.step(&batch, loss, &format!("{schedule:?}, step {step}"));
+        }
+        let uses = pair.finish("nothing counts");
+        let replays = |used: &GraphUse| used.eager.is_none() && used.replayed > 0;
+        assert!(uses.iter().all(replays), "{uses:?}");
+    }
 }
 
 #[test]

@@ -69,7 +69,10 @@ impl Run {
 impl Pair {
     /// `build` is given the model's builder, for what else is to be chosen.
     pub(crate) fn new(setup: &Setup, build: impl Fn() -> PipelineBuilder) -> Self {
-        let recorder = setup.recorder();
+        Self::recorded(setup.recorder(), build)
+    }
+
+    pub(crate) fn recorded(recorder: Recorder, build: impl Fn() -> PipelineBuilder) -> Self {
         Self {
             plain: Run::new(build()),
             graphs: Run::new(build().record_streams(&recorder).cuda_graphs(true)),

@@ -54,7 +54,7 @@ fn the_page_renders_and_its_script_runs() {
     fs::write(&page, pointed).unwrap();
     let (dom, log) = open(browser, folder.path(), &page, &[]);
     let detail = between(&dom, "<output id=\"detail\">", "</output>");
-    let wanted = "0F0: forward (F), stage 0, micro-batch 0\n0.0 us to 500.0 us (500.0 us)";
+    let wanted = "0F0: forward (F), stage 0, micro-batch 0\n0.0 µs to 500.0 µs (500.0 µs)";
     assert_eq!(detail, wanted, "{log}");
 }
 
@@ -116,8 +116,8 @@ fn the_comparison_is_usable_by_pointer_keyboard_and_screen_reader_in_light_and_d
         (detail.to_owned(), dom)
     };
     let (first, dom) = detail("press('ArrowRight')");
-    assert!(first.starts_with("0F0: forward (F), stage 0, micro-batch 0\nmeasured 0.0 us"));
-    assert!(first.contains("\npredicted 0.0 us to 1.00 ms"), "{first}");
+    assert!(first.starts_with("0F0: forward (F), stage 0, micro-batch 0\nmeasured 0.0 µs"));
+    assert!(first.contains("\npredicted 0.0 µs to 1.00 ms"), "{first}");
     // The action is marked, and so is the same one in the other timeline.
     assert_eq!(dom.matches("<g class=\"F on\">").count(), 1);
     assert_eq!(dom.matches("<g class=\"F twin\">").count(), 1);
@@ -131,7 +131,7 @@ fn the_comparison_is_usable_by_pointer_keyboard_and_screen_reader_in_light_and_d
     let down = "press('Home');press('End');press('ArrowDown')";
     let (slow, _) = detail(down);
     assert!(
-        slow.starts_with("1B3: backward (B)") && slow.ends_with("+500.0 us"),
+        slow.starts_with("1B3: backward (B)") && slow.ends_with("+500.0 µs"),
         "{slow}"
     );
     assert!(

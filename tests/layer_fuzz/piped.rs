@@ -5,7 +5,9 @@ use std::fmt;
 use anyhow::{Context as _, Result, bail, ensure};
 use gpipe::partitioner::{Bytes, ScheduleKind, Shape};
 use gpipe::tch::{self, Tensor};
-use gpipe::{Context, Layer, Loss as Weighted, Pipeline, Recompute, Sequential, Values, on_values};
+use gpipe::{
+    Context, Layer, Loss as PipedLoss, Pipeline, Recompute, Sequential, Values, on_values,
+};
 
 use crate::batch::{Given, loss};
 use crate::layer::{Body, CPU, Pass, Plan, plans};
@@ -261,13 +263,16 @@ fn outputs(
 
 fn step(pipe: &mut Pipeline, program: &Program, caller: &Caller, plans: &[Plan]) -> Result<Step> {
     let what = program.loss;
-    let of_values = move |outputs: &Values, targets: &Values| -> Result<Weighted> {
+    let of_values = move |outputs: &Values, targets: &Values| -> Result<PipedLoss> {
         let outputs: Vec<_> = outputs
             .iter()
             .map(|o| o.map(Tensor::shallow_clone))
             .collect();
         let (value, weight) = loss(what, &outputs, targets.one()?)?;
-        Ok(Weighted { value, weight })
+        Ok(match weight {
+            Some(weight) => PipedLoss::weighted(value, weight),
+            None => PipedLoss::mean(value),
+        })
     };
     let input = caller.input(program, true);
     let mut report = pipe.train_step(input, caller.target.tensor(), on_values(of_values))?;

@@ -77,7 +77,10 @@ fn weights_of_the_loss_function_reach_the_inputs_gradient() {
     };
     let expected = input(Precision::F32, false);
     let got = input(Precision::F32, true);
-    assert!(got.allclose(&expected, 1e-5, 1e-8, false));
+    // By 10 in the end, or by shares from the beginning: rounded in other places, of which
+    // single elements that nearly cancel make more than others.
+    let apart = ((&got - &expected).norm() / expected.norm()).double_value(&[]);
+    assert!(apart < 1e-6, "{apart}");
     assert_near(&input(Precision::Fp16, true), &expected, "half precision");
 }
 

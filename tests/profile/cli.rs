@@ -72,6 +72,17 @@ fn a_model_is_profiled_planned_and_trained_by_the_plan() {
         errors.contains("warning: the plan does not say for which model"),
         "{errors}"
     );
+    // One that was made from doubted measurements.
+    old["doubts"] = serde_json::json!(["layer `x` is noisy"]);
+    fs::write(&path, old.to_string()).unwrap();
+    let loud: Vec<&str> = args
+        .iter()
+        .copied()
+        .filter(|arg| *arg != "--quiet")
+        .collect();
+    let errors = String::from_utf8(gpipe(folder.path(), &loud).stderr).unwrap();
+    let note = "note: of the profile that the plan was made from: layer `x` is noisy";
+    assert!(errors.contains(note), "{errors}");
     fs::write(&path, text).unwrap();
     // The same plan for another model, batch or machine.
     let refused = |flags: &[&str], wanted: &str| {
@@ -122,14 +133,42 @@ fn the_table_has_bars_cuts_a_plan_and_a_sentence() {
     }
     assert!(text.contains("1f1b: 2 devices, 4 micro-batches of 2 samples") && text.contains("###"));
     assert!(text.contains("hand-over to the next device: "), "{text}");
-    let last = lines.last().unwrap();
+    let (_, limit) = text.trim_end().rsplit_once("\n\n").unwrap();
     assert!(
-        last.contains(';') && last.contains("bound") || last.contains("unbalanced"),
-        "{last}"
+        limit.contains(';') && limit.contains("-bound: ") || limit.starts_with("unbalanced: "),
+        "{limit}"
     );
     let output = profiled(folder.path(), &["-o", "-"]);
     let profile = Profile::from_json(output.stdout, "standard output").unwrap();
     assert_eq!(profile.layers().len(), 4);
+    assert!(
+        profile.doubts().is_some(),
+        "the file says what it is doubted for"
+    );
+}
+
+/// The table had some 118 columns whatever the terminal has.
+#[test]
+fn the_table_keeps_to_the_width_of_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = |columns: &str| {
+        let mut args = vec!["profile"];
+        args.extend(GPT.split_whitespace());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
+        command.args(&args).current_dir(folder.path());
+        let output = command.env("COLUMNS", columns).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let narrow = table("80");
+    for line in narrow.lines() {
+        assert!(line.chars().count() <= 80, "{line}\n{narrow}");
+    }
+    assert!(
+        narrow.contains("  forward  ") && narrow.contains("##"),
+        "{narrow}"
+    );
+    assert!(table("160").contains("bytes kept"), "wide terminals gain");
 }
 
 #[test]

@@ -46,9 +46,8 @@ fn numbers_are_the_same_however_late_they_are_read() {
         let mut pipe = builder.build().unwrap();
         let mut optimizer = Optimizer::new(AdamW::default());
         let (x, y) = batch(&[6, 8], 6);
-        let weighted = |out: &Tensor, y: &Tensor| Loss {
-            value: out.cross_entropy_for_logits(y),
-            weight: Some(y.size()[0] as f64 + 0.5),
+        let weighted = |out: &Tensor, y: &Tensor| {
+            Loss::weighted(out.cross_entropy_for_logits(y), y.size()[0] as f64 + 0.5)
         };
         let (mut numbers, mut unread) = (Vec::new(), Vec::new());
         for limit in [0.01, f64::INFINITY, 0.5, 1e9] {
@@ -99,9 +98,8 @@ fn what_comes_back_to_the_caller_is_waited_for() {
     let (x, y) = batch(&[6, 8], 6);
     let x = x.set_requires_grad(true);
     // A loss with a weight, and a gradient of the input.
-    let weighted = |out: &Tensor, y: &Tensor| Loss {
-        value: out.cross_entropy_for_logits(y),
-        weight: Some(y.size()[0] as f64),
+    let weighted = |out: &Tensor, y: &Tensor| {
+        Loss::weighted(out.cross_entropy_for_logits(y), y.size()[0] as f64)
     };
     let report = pipe.train_step(&x, &y, weighted).unwrap();
     assert!(report.input_gradient.is_some());

@@ -8,7 +8,9 @@
 mod support;
 
 mod broken;
+mod callers;
 mod joins;
+mod lost;
 mod offload;
 mod optimizer;
 mod random;

@@ -4,11 +4,13 @@
 use gpipe::streams::Recorder;
 use gpipe::tch::{Kind, Tensor, nn};
 use gpipe::{
-    Adam, AdamW, LossScale, NonFinite, Optimizer, OptimizerKind, Pipeline, PipelineBuilder,
+    Adam, AdamW, Loss, LossScale, NonFinite, Optimizer, OptimizerKind, Pipeline, PipelineBuilder,
     Precision, Sequential, Sgd, StepReport, layers,
 };
 
-use crate::support::{assert_same_bits, batch, cpus, cross_entropy, single_threaded, snapshot};
+use crate::support::{
+    assert_same_bits, batch, cpus, cross_entropy, gradients, single_threaded, snapshot,
+};
 
 /// What a run came to, to be compared bit by bit.
 #[derive(Debug, PartialEq)]
@@ -239,4 +241,40 @@ fn a_scale_that_cannot_become_smaller_is_an_error_of_the_next_step() {
     // It goes on with better steps.
     assert!(!pipe.train_step(&x, &y, cross_entropy).unwrap().skipped());
     assert_same_bits(&snapshot(&mut pipe), &before, "nothing was updated");
+}
+
+/// The loss of a micro-batch that counts nothing may be NaN: devices skip no step for it.
+#[test]
+fn what_counts_nothing_is_not_looked_at_by_devices_either() {
+    let run = |recorder: Option<&Recorder>| {
+        single_threaded();
+        let builder = Pipeline::builder(linears())
+            .devices(&cpus(2))
+            .micro_batches(3)
+            .threads_per_stage(1)
+            .on_non_finite(NonFinite::Skip);
+        let builder = match recorder {
+            Some(recorder) => builder.record_streams(recorder),
+            None => builder,
+        };
+        let mut pipe = builder.build().unwrap();
+        let (x, y) = batch(&[6, 8], 6);
+        // The targets of the second micro-batch begin with class 1.
+        let loss = |out: &Tensor, y: &Tensor| match y.int64_value(&[0]) {
+            1 => Loss::weighted(cross_entropy(out, y) * f64::NAN, 0.0),
+            _ => Loss::weighted(cross_entropy(out, y), 2.0),
+        };
+        let report = pipe.train_step(&x, &y, loss).unwrap();
+        assert_eq!(report.read().unwrap().non_finite, None);
+        assert!(report.loss.is_finite());
+        (report.loss.to_bits(), gradients(&mut pipe))
+    };
+    let (loss, here) = run(None);
+    for places in [[Some(0), Some(1)], [Some(0), Some(0)]] {
+        let recorder = Recorder::new(&places);
+        let (told, there) = run(Some(&recorder));
+        assert_eq!(told, loss);
+        assert_same_bits(&there, &here, "on devices");
+        recorder.check().unwrap();
+    }
 }

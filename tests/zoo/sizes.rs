@@ -32,6 +32,17 @@ fn assert_billions(name: &str, expected: &str) {
 }
 
 #[test]
+fn a_tied_llama_has_one_table_less() {
+    let sizes = ["vocab=100", "d_model=16"];
+    let count = |tied| {
+        spec("llama", &[sizes[0], sizes[1], tied])
+            .parameters()
+            .unwrap()
+    };
+    assert_eq!(count("tied=0") - count("tied=1"), 100 * 16);
+}
+
+#[test]
 fn gpt2_has_the_parameters_of_the_released_weights() {
     assert_parameters("gpt2", &[], 124_439_808);
     assert_parameters("gpt2-medium", &[], 354_823_168);

@@ -14,7 +14,7 @@ use std::ops::{Add, Sub};
 /// use gpipe_partitioner::{Micros, explain::Delta};
 /// let (predicted, measured) = (Micros::new(1000.0)?, Micros::new(1250.5)?);
 /// let longer = Delta::between(predicted, measured);
-/// assert_eq!((longer.nanos(), longer.to_string()), (250_500, "+250.5 us".to_owned()));
+/// assert_eq!((longer.nanos(), longer.to_string()), (250_500, "+250.5 µs".to_owned()));
 /// # Ok::<(), gpipe_partitioner::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,8 +108,8 @@ mod tests {
         let [a, b, c] = [0.1, 0.3, 0.7].map(Micros::saturating);
         let parts = Delta::between(a, b) + Delta::between(b, c);
         assert_eq!(parts, Delta::between(a, c));
-        assert_eq!(Delta::between(c, a).to_string(), "-0.6 us");
-        assert_eq!(Delta::between(a, a).to_string(), "0.0 us");
+        assert_eq!(Delta::between(c, a).to_string(), "-0.6 µs");
+        assert_eq!(Delta::between(a, a).to_string(), "0.0 µs");
         let far = Delta::between(Micros::ZERO, Micros::saturating(f64::MAX));
         assert!(far + far > far && Delta::ZERO - far < Delta::ZERO);
         assert_eq!(far.share_of(Micros::ZERO), 0.0);

@@ -29,7 +29,7 @@
 //! assert_eq!(
 //!     explanation.sentence("Step 3"),
 //!     "Step 3 took 15.80 ms, 5.3 % longer than predicted (15.00 ms). Most of the difference is \
-//!      a slow stage (+800.0 us): stage 1's backward took 2.20 ms on average where 2.00 ms was \
+//!      a slow stage (+800.0 µs): stage 1's backward took 2.20 ms on average where 2.00 ms was \
 //!      predicted, 10 % longer."
 //! );
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -84,7 +84,14 @@ pub(super) fn parse(text: &[u8]) -> Result<Node, (String, String)> {
     let mut reader = serde_json::Deserializer::from_slice(text);
     let node = Seed { place: &place }.deserialize(&mut reader);
     let node = node.and_then(|node| reader.end().map(|()| node));
-    node.map_err(|error| (place.borrow().to_string(), error.to_string()))
+    node.map_err(|error| {
+        let rule = if error.is_syntax() || error.is_eof() {
+            format!("is not JSON ({error})")
+        } else {
+            error.to_string()
+        };
+        (place.borrow().to_string(), rule)
+    })
 }
 
 /// Reads one value at the current place.

@@ -176,6 +176,20 @@ impl Candidate {
         other.fits().then_some(other)
     }
 
+    /// Whether both do the same in the same order, under whichever names.
+    pub(super) fn is_twin_of(&self, other: &Self) -> bool {
+        let lists = |own: &Self| {
+            let lists = own.schedule.schedule().iter();
+            lists
+                .map(|(_, actions)| actions.to_vec())
+                .collect::<Vec<_>>()
+        };
+        self.step == other.step
+            && self.job.shape == other.job.shape
+            && self.solution.partition == other.solution.partition
+            && lists(self) == lists(other)
+    }
+
     /// The simulated peak per device.
     pub(super) fn peaks(&self) -> Vec<Bytes> {
         let Solution {
@@ -197,6 +211,7 @@ impl Candidate {
         } = self.solution;
         Plan {
             model: None,
+            doubts: Vec::new(),
             placement: (0..partition.stages())
                 .map(|s| self.schedule.device_of(StageId(s)))
                 .collect(),
@@ -236,13 +251,15 @@ impl Candidate {
         if here > there {
             because.push(format!("{here} stages recompute instead of {there}"));
         }
+        // Of the whole step: stages and micro-batches may be others in number.
         let load = |c: &Self| {
-            c.solution.bottleneck.get() * (c.job.shape.chunks * c.job.shape.micro_batches) as f64
+            c.solution.bottleneck * (c.job.shape.chunks * c.job.shape.micro_batches) as f64
         };
         if load(self) > load(best) * 1.001 {
             because.push(format!(
-                "its slowest stage costs {}",
-                self.solution.bottleneck
+                "{} of the slowest stages instead of {}",
+                load(self),
+                load(best)
             ));
         }
         if !because.is_empty() {

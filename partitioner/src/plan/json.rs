@@ -47,6 +47,9 @@ impl Plan {
         if let Some(model) = &self.model {
             value["model"] = model.to_value();
         }
+        if !self.doubts.is_empty() {
+            value["doubts"] = json!(self.doubts);
+        }
         if let Some(schedule) = &self.computed {
             let csv = schedule.to_csv();
             value["actions"] = csv.lines().collect();
@@ -79,6 +82,8 @@ impl Plan {
         }
         // Plans of the first builds do not have it.
         let model = fields.optional("model").map(ModelId::read).transpose()?;
+        let doubts = fields.optional("doubts").map(crate::profile::doubts);
+        let doubts = doubts.transpose()?.unwrap_or_default();
         let balance = sizes(fields.required("balance")?, 1)?;
         let placement = fields.required("placement")?;
         let recompute = fields.required("recompute")?;
@@ -115,6 +120,7 @@ impl Plan {
         }
         Ok(Self {
             model,
+            doubts,
             computed,
             partition,
             placement: each(placement, stages, |d| d.size(0, devices - 1).map(DeviceId))?,

@@ -19,6 +19,7 @@ use crate::partition::Partition;
 use crate::schedule::{Schedule, ScheduleError, ScheduleKind, Shape};
 use crate::solve::Shortfall;
 use crate::units::{Bytes, Micros};
+use crate::words::count;
 
 pub use options::PlanOptions;
 pub use search::plan;
@@ -35,6 +36,8 @@ pub const PLAN_VERSION: u64 = 1;
 pub struct Plan {
     /// The model that was profiled, where the profile names it.
     pub model: Option<ModelId>,
+    /// What speaks against the measurements that it was made from.
+    pub doubts: Vec<String>,
     /// Layers per stage.
     pub partition: Partition,
     /// The device of each stage.
@@ -129,8 +132,9 @@ pub enum PlanError {
     },
     /// Nothing fits the devices' memory.
     #[error(
-        "nothing fits the memory; nearest is {schedule} with {chunks} chunks and \
-         {micro_batches} micro-batches: {shortfall}"
+        "nothing fits the memory; nearest is {schedule} with {} and {}: {shortfall}",
+        count(*.chunks, "chunk"),
+        count(*.micro_batches, "micro-batch")
     )]
     NoneFits {
         /// The schedule that comes nearest.

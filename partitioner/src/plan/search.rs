@@ -70,6 +70,7 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     let alternatives = alternatives(&best, &fitting, &misfits);
     Ok(Plan {
         model: profile.model().cloned(),
+        doubts: profile.doubts().unwrap_or_default().to_vec(),
         ..best.plan(alternatives)
     })
 }
@@ -232,7 +233,13 @@ fn alternatives(
         seen.push(key);
         new
     };
+    let mut listed = vec![best];
     for other in others.iter().filter(|other| is_new(&other.job)) {
+        // Schedules of several chunks are others' twins where they have one.
+        if listed.iter().any(|own| own.is_twin_of(other)) {
+            continue;
+        }
+        listed.push(other);
         alternatives.push(Alternative {
             schedule: other.job.kind,
             chunks: other.job.shape.chunks,

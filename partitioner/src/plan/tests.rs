@@ -81,9 +81,9 @@ fn memory_decides_between_recompute_and_refusal() {
     let error = plan_it(&options).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "nothing fits the memory; nearest is 1f1b with 1 chunks and 4 micro-batches: device 1 \
+        "nothing fits the memory; nearest is 1f1b with 1 chunk and 4 micro-batches: device 1 \
          needs 32.0 MiB for stage 1 (layers 2..5), 2.0 MiB (2097152 bytes) more than its \
-         30.0 MiB; it fits with 2097152 bytes more on device 1"
+         30.0 MiB; it fits with 2.0 MiB (2097152 bytes) more on device 1"
     );
 }
 

@@ -19,6 +19,8 @@ use crate::units::{Bytes, Micros};
 
 use check::BYTE_FIELDS;
 
+pub(crate) use read::doubts;
+
 pub use footprint::Footprint;
 pub use scale::LayerCost;
 pub use spread::Spread;
@@ -33,6 +35,8 @@ pub const MAX_BATCH: usize = 1 << 24;
 const MAX_POINTS: usize = 64;
 /// The most bytes of a name or a remark.
 const MAX_TEXT: usize = 4096;
+/// The most doubts about a profile's measurements.
+const MAX_DOUBTS: usize = 64;
 /// The most bytes that all layers together may name for one field.
 const MAX_TOTAL: u64 = 1 << 53;
 
@@ -217,6 +221,7 @@ pub struct Profile {
     measured: Option<String>,
     link: Option<Link>,
     model: Option<ModelId>,
+    doubts: Option<Vec<String>>,
 }
 
 impl Profile {
@@ -239,6 +244,7 @@ impl Profile {
             measured: None,
             link: None,
             model: None,
+            doubts: None,
         };
         profile.checked("profile")
     }
@@ -273,6 +279,15 @@ impl Profile {
         let bandwidth = link.bandwidth().map(|bytes| Bytes(bytes.0.min(MAX_BYTES)));
         let copying = bandwidth.and_then(|bytes| Link::new(bytes, latency).ok());
         self.link = Some(copying.unwrap_or_else(|| Link::without_copy(latency)));
+        self
+    }
+
+    /// The same with what speaks against the measurements, a sentence each; none where
+    /// nothing does.
+    #[must_use]
+    pub fn with_doubts(mut self, doubts: Vec<String>) -> Self {
+        let short = |doubt: String| doubt.chars().take(MAX_TEXT / 4).collect();
+        self.doubts = Some(doubts.into_iter().take(MAX_DOUBTS).map(short).collect());
         self
     }
 
@@ -314,6 +329,11 @@ impl Profile {
     /// The link between two of the devices, where it was measured.
     pub fn link(&self) -> Option<Link> {
         self.link
+    }
+
+    /// What speaks against the measurements; None where nobody looked.
+    pub fn doubts(&self) -> Option<&[String]> {
+        self.doubts.as_deref()
     }
 
     /// Parameter bytes per layer: what [`Partition::by_weight`](crate::Partition::by_weight)

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use super::spread::{MAX_REPEATS, MAX_SPREAD};
 use super::{
-    Footprint, LayerProfile, MAX_BATCH, MAX_LAYERS, MAX_POINTS, MAX_TEXT, PROFILE_VERSION,
+    Footprint, LayerProfile, MAX_BATCH, MAX_DOUBTS, MAX_LAYERS, MAX_POINTS, MAX_TEXT,
+    PROFILE_VERSION,
 };
 use super::{Profile, Spread, Times};
 use crate::cost::Link;
@@ -42,6 +43,7 @@ impl Profile {
         let input = optional_bytes(&mut fields, "input_bytes")?;
         let model = fields.optional("model").map(ModelId::read).transpose()?;
         let link = fields.optional("link").map(link).transpose()?;
+        let doubts = fields.optional("doubts").map(doubts).transpose()?;
         let layers = fields.required("layers")?.list(1, MAX_LAYERS)?;
         fields.finish()?;
         let profile = Self {
@@ -53,6 +55,7 @@ impl Profile {
             measured,
             link,
             model,
+            doubts,
         };
         profile.checked(file)
     }
@@ -82,6 +85,12 @@ fn layer(located: Located<'_>) -> Result<LayerProfile, ReadError> {
     };
     fields.finish()?;
     Ok(layer)
+}
+
+/// Of a profile, or of what was made from it.
+pub(crate) fn doubts(located: Located<'_>) -> Result<Vec<String>, ReadError> {
+    let doubts = located.list(0, MAX_DOUBTS)?.into_iter();
+    doubts.map(|doubt| doubt.text(MAX_TEXT)).collect()
 }
 
 /// Between two of the devices.

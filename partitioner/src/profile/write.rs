@@ -27,6 +27,9 @@ impl Profile {
         if let Some(link) = &self.link {
             head.insert("link".into(), link_value(link));
         }
+        if let Some(doubts) = &self.doubts {
+            head.insert("doubts".into(), json!(doubts));
+        }
         // Writing to a String cannot fail.
         let mut text = String::from("{\n");
         for (name, value) in &head {

@@ -90,11 +90,11 @@ impl fmt::Display for Shortfall {
             )?;
         }
         let cap = self.cap;
-        write!(f, ", {missing} ({} bytes) more than its {cap}", missing.0)?;
+        write!(f, ", {} more than its {cap}", exact(missing))?;
         f.write_str("; it fits with ")?;
         for (index, (device, bytes)) in self.raise.iter().enumerate().take(8) {
             let lead = if index == 0 { "" } else { ", " };
-            write!(f, "{lead}{} bytes more on device {device}", bytes.0)?;
+            write!(f, "{lead}{} more on device {device}", exact(*bytes))?;
         }
         if self.raise.len() > 8 {
             write!(f, ", and less on {} more", self.raise.len() - 8)?;
@@ -103,6 +103,14 @@ impl fmt::Display for Shortfall {
             f.write_str(" (not proved to be the least)")?;
         }
         Ok(())
+    }
+}
+
+/// An amount that rounding would make too small: with its bytes.
+fn exact(bytes: Bytes) -> String {
+    match bytes.0 {
+        few @ 0..1024 => format!("{few} bytes"),
+        many => format!("{bytes} ({many} bytes)"),
     }
 }
 

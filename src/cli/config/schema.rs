@@ -1,5 +1,7 @@
 //! All keys of a configuration.
 
+use std::ffi::OsString;
+
 use super::{Entry, Key, Layer, Origin, Value};
 use crate::models::zoo::nearest;
 
@@ -123,15 +125,26 @@ impl<T: 'static> Schema<T> {
     }
 
     /// The flags that were given as a layer: pairs of clap's name and the text.
-    pub(in crate::cli) fn flags(&self, given: &[(String, String)]) -> Layer {
+    ///
+    /// # Errors
+    /// It is no text: a configuration cannot say it.
+    pub(in crate::cli) fn flags(&self, given: &[(String, OsString)]) -> Result<Layer, String> {
         let entry = |key: &Key<T>| {
             let flag = key.flag.as_ref()?;
             let (_, text) = given.iter().find(|(id, _)| *id == flag.id)?;
-            Some(Entry {
+            let Some(text) = text.to_str() else {
+                let text = text.display();
+                return Some(Err(format!(
+                    "{}: {text} is not UTF-8, and cannot stand in a configuration as {}: rename \
+                     the file",
+                    flag.written, key.name
+                )));
+            };
+            Some(Ok(Entry {
                 key: key.name.clone(),
-                value: Value::Plain(text.clone()),
+                value: Value::Plain(text.to_owned()),
                 origin: Origin::Flag(flag.written.clone()),
-            })
+            }))
         };
         self.keys.iter().filter_map(entry).collect()
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde_json::json;
 use tch::{Device, Tensor};
 
-use super::trained::{Devices, Trained, Where};
+use super::trained::{Devices, Trained, Where, not_finite};
 use super::{Failure, input, output, train};
 use crate::models::zoo::Zoo;
 use crate::torch::LossFn as _;
@@ -43,7 +43,6 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
-    train::silence_caught_panics();
     let trained = Trained::read(&args.place, zoo)?;
     let (context, _) = trained.tokens().map_err(Failure::Usage)?;
     let judge = Judge::choose(&trained, args.data.as_deref())?;
@@ -79,12 +78,28 @@ impl Sum {
         let device = outputs.present().next().map_or(Device::Cpu, Tensor::device);
         let targets: Values = y.f_to_device(device)?.into();
         let loss = trained.spec.loss().loss(&outputs, &targets)?;
-        let weight = loss.weight.unwrap_or(y.numel() as f64);
-        self.loss += loss.value.f_double_value(&[])? * weight;
-        self.weight += weight;
+        let (sum, count) = loss.total(y.numel() as f64)?;
+        self.loss += sum;
+        self.weight += count;
         self.tokens += y.numel();
         Ok(())
     }
+}
+
+/// A model that no number can be told of.
+fn diverged(trained: &Trained, loss: f64) -> Failure {
+    let why = match not_finite(&trained.weights) {
+        Ok(Some(name)) => format!("`{name}` has numbers that are NaN or infinite"),
+        _ => "its weights are finite, but not what it computes with them".to_owned(),
+    };
+    let step = trained.settings.step;
+    let of = step.map_or_else(String::new, |step| {
+        format!(" of the checkpoint of step {step}")
+    });
+    Failure::Run(anyhow::anyhow!(
+        "the loss{of} is {loss}: {why}; its training has diverged, and an older checkpoint may be \
+         better: --checkpoint DIR"
+    ))
 }
 
 fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<(), Failure> {
@@ -96,6 +111,9 @@ fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<()
         )));
     }
     let loss = sum.loss / sum.weight;
+    if !loss.is_finite() {
+        return Err(diverged(trained, loss));
+    }
     let bits = loss / std::f64::consts::LN_2;
     if args.json {
         let mut object = json!({

@@ -1,5 +1,6 @@
 //! Batches in a row, and where one is among them.
 
+use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tch::Tensor;
@@ -8,6 +9,9 @@ use super::{SYNTHETIC, Windows};
 use crate::Values;
 use crate::data::{DataError, Loader};
 use crate::models::zoo::ModelSpec;
+
+/// More samples than any run takes.
+const MOST: u64 = 1 << 53;
 
 /// Batches in a row.
 #[derive(Debug)]
@@ -133,8 +137,10 @@ fn explained(error: DataError) -> anyhow::Error {
     let other = matches!(error, DataError::OtherData { .. });
     let error = anyhow::Error::from(error);
     if other {
-        return error
-            .context("go on with the data, the seed and the sizes that the run began with");
+        return error.context(
+            "go on with the data, the seed and the sizes that the run began with; on other data a \
+             `gpt` or a `llama` begins with what `export` makes of the run, as --weights",
+        );
     }
     error
 }
@@ -142,6 +148,10 @@ fn explained(error: DataError) -> anyhow::Error {
 /// A saved position, if it is one in this data.
 fn of_this(saved: Result<MadeState, serde_json::Error>, here: String) -> anyhow::Result<MadeState> {
     let saved = saved.map_err(DataError::State)?;
+    if saved.position >= MOST {
+        let what = format!("a position of {} cannot be", saved.position);
+        return Err(DataError::State(serde_json::Error::custom(what)).into());
+    }
     if saved.data == here {
         return Ok(saved);
     }
@@ -197,6 +207,19 @@ mod tests {
             "{error}"
         );
         assert!(error.starts_with("go on with the data"), "{error}");
+        // Taken at its word, adding to the position would overflow.
+        let here = source.feed(&chosen.spec, 3, 1, 5, None).unwrap().state();
+        for (field, value) in [("position", u64::MAX), ("epoch", u64::MAX)] {
+            let mut far = here.clone();
+            far[field] = json!(value);
+            let error = format!("{:#}", of(&far).unwrap_err());
+            assert!(error.contains("cannot be"), "{field}: {error}");
+        }
+        let (chosen, made) = job(Some(Path::new(SYNTHETIC)));
+        let mut far = made.feed(&chosen.spec, 3, 1, 5, None).unwrap().state();
+        far["position"] = json!(u64::MAX);
+        let error = made.feed(&chosen.spec, 3, 1, 5, Some(&far)).unwrap_err();
+        assert!(format!("{error:#}").contains("cannot be"), "{error:#}");
         let error = format!("{:#}", of(&json!({"epoch": 1})).unwrap_err());
         assert!(error.contains("missing field"), "{error}");
     }

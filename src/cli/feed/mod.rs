@@ -13,7 +13,7 @@ use tch::Tensor;
 
 use super::Failure;
 use super::model::Chosen;
-use crate::data::{DataError, MOBY_DICK, Split, TextSet, Tokens};
+use crate::data::{DataError, MOBY_DICK, Source as _, Split, TextSet, Tokens};
 use crate::models::zoo::ModelSpec;
 
 pub(super) use batches::Feed;
@@ -129,18 +129,25 @@ impl Source {
         }
     }
 
-    /// All that is held out, once, in batches; None for made-up data.
+    /// What is held out, once, in batches, of which there are `most` at most, and how many
+    /// these are; None for made-up data, and where none is asked for.
     ///
     /// # Errors
     /// The operating system gives no thread.
     pub(super) fn held_out(
         &self,
         samples: usize,
-    ) -> Result<Option<impl Iterator<Item = Batch>>, DataError> {
-        let Some(Windows { held_out, seq, .. }) = self.windows() else {
+        most: Option<usize>,
+    ) -> Result<Option<(impl Iterator<Item = Batch>, usize)>, DataError> {
+        let windows = self.windows().filter(|_| most != Some(0));
+        let Some(Windows { held_out, seq, .. }) = windows else {
             return Ok(None);
         };
-        held_out.windows(*seq)?.batch(samples).load().map(Some)
+        let windows = held_out.windows(*seq)?;
+        let all = windows.len().div_ceil(samples);
+        let count = most.map_or(all, |most| most.min(all));
+        let batches = windows.batch(samples).load()?;
+        Ok(Some((batches.take(count), count)))
     }
 
     fn windows(&self) -> Option<&Windows> {
@@ -190,9 +197,13 @@ impl Read {
     }
 
     fn tokens(path: &Path) -> Result<Self, DataError> {
+        let tokens = Tokens::open(path)?;
+        for part in [Split::Train, Split::HeldOut] {
+            tokens.split(part).check_ends()?;
+        }
         Ok(Self {
             text: None,
-            tokens: Tokens::open(path)?,
+            tokens,
             path: Some(path.to_owned()),
         })
     }

@@ -56,7 +56,6 @@ fn temperature(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
-    train::silence_caught_panics();
     if args.prompt.is_empty() {
         return Err(Failure::Usage(
             "--prompt is empty: give at least one character to go on with".to_owned(),
@@ -146,6 +145,7 @@ impl Author<'_> {
 
 /// Writes to standard output at once; false where nobody reads any more.
 fn show(text: &str) -> Result<bool, Failure> {
+    let text = output::plain(text);
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),

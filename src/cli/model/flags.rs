@@ -1,6 +1,7 @@
 //! A flag for every size that a model of the zoo has.
 
 use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, Id};
@@ -117,14 +118,17 @@ fn put<K: PartialEq, V>(groups: &mut Groups<K, V>, key: K, value: V) {
     }
 }
 
+/// Pairs of clap's name for a flag and what was given, which need not be text.
+pub(in crate::cli) type AllGiven = Vec<(String, OsString)>;
+
 /// Everything that a verb's command line itself gives, by clap's names: defaults are left
 /// out, a list is one text with commas.
-pub(in crate::cli) fn all_given(verb: &ArgMatches) -> Given {
+pub(in crate::cli) fn all_given(verb: &ArgMatches) -> AllGiven {
     let value = |id: &Id| {
         let own = verb.value_source(id.as_str()) == Some(ValueSource::CommandLine);
         let texts = verb.get_raw(id.as_str()).filter(|_| own)?;
-        let texts: Vec<_> = texts.map(|text| text.to_string_lossy()).collect();
-        Some((id.to_string(), texts.join(",")))
+        let texts: Vec<_> = texts.collect();
+        Some((id.to_string(), texts.join(OsStr::new(","))))
     };
     verb.ids().filter_map(value).collect()
 }

@@ -3,6 +3,7 @@
 pub(super) mod limit;
 pub(super) mod page;
 pub(super) mod report;
+mod work;
 
 use std::path::{Path, PathBuf};
 
@@ -93,24 +94,30 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         )?;
     }
     let profile = input::profile(&args.profile)?;
+    for doubt in profile.doubts().unwrap_or_default() {
+        say(&format!("note: of the profile: {doubt}"));
+    }
     let options = options(args, machine, profile.link());
     let plan = plan(&profile, &options).map_err(failure)?;
     if let Some(note) = beyond(&profile, &plan) {
         say(&note);
     }
+    let limit = limit::sentence(&profile, &plan, &options, None);
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if args.json || to_stdout {
         output::write(None, &plan.to_json())?;
     } else {
-        output::write(None, &report::text(&plan, &profile))?;
+        let width = output::width(None);
+        let text = report::text(&plan, &profile, width);
+        output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
         output::write(Some(path), &plan.to_json())?;
     }
     if let Some(path) = &args.report {
         let name = args.profile.file_stem().unwrap_or_default();
-        let page = ProfilePage::new(&name.to_string_lossy(), &profile, &plan, &options)?
-            .with_limit(limit::sentence(&profile, &plan, &options, None));
+        let page =
+            ProfilePage::new(&name.to_string_lossy(), &profile, &plan, &options)?.with_limit(limit);
         output::write(Some(path), &page.html())?;
     }
     Ok(())

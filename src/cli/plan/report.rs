@@ -1,19 +1,20 @@
 //! A plan for the eye.
 
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Alternative, Plan, Profile, StageId};
 
 use super::super::table::{Align, Table};
 
-/// What was chosen, its stages and devices, and what loses against it.
-pub(in crate::cli) fn text(plan: &Plan, profile: &Profile) -> String {
+/// What was chosen, its stages and devices, and what loses against it, in `width` columns.
+pub(in crate::cli) fn text(plan: &Plan, profile: &Profile, width: usize) -> String {
     let mut text = headline(plan);
     text.push('\n');
-    text.push_str(&stages(plan, profile));
+    text.push_str(&stages(plan, profile, width));
     text.push('\n');
     text.push_str(&devices(plan));
     if !plan.alternatives.is_empty() {
         text.push('\n');
-        text.push_str(&alternatives(&plan.alternatives));
+        text.push_str(&alternatives(&plan.alternatives, width));
     }
     text
 }
@@ -24,19 +25,19 @@ fn headline(plan: &Plan) -> String {
         chunks => format!(" x {chunks} chunks"),
     };
     format!(
-        "{}: {} devices{chunks}, {} micro-batches of {} samples\n\
+        "{}: {}{chunks}, {} of {}\n\
          step {}, bubble {:.1} %, slowest stage {}\n",
         plan.schedule,
-        plan.devices(),
-        plan.micro_batches,
-        plan.micro_batch_size,
+        count(plan.devices(), "device"),
+        count(plan.micro_batches, "micro-batch"),
+        count(plan.micro_batch_size, "sample"),
         plan.step,
         100.0 * plan.bubble_fraction,
         plan.bottleneck,
     )
 }
 
-fn stages(plan: &Plan, profile: &Profile) -> String {
+fn stages(plan: &Plan, profile: &Profile, width: usize) -> String {
     let mut table = Table::new(&[
         ("stage", Align::Right),
         ("device", Align::Right),
@@ -61,7 +62,7 @@ fn stages(plan: &Plan, profile: &Profile) -> String {
             },
         ]);
     }
-    table.render()
+    table.render_within(width)
 }
 
 fn devices(plan: &Plan) -> String {
@@ -72,7 +73,7 @@ fn devices(plan: &Plan) -> String {
     table.render()
 }
 
-fn alternatives(alternatives: &[Alternative]) -> String {
+fn alternatives(alternatives: &[Alternative], width: usize) -> String {
     let mut table = Table::new(&[
         ("runner-up", Align::Left),
         ("chunks", Align::Right),
@@ -94,5 +95,5 @@ fn alternatives(alternatives: &[Alternative]) -> String {
             other.reason.clone(),
         ]);
     }
-    table.render()
+    table.render_within(width)
 }

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
+use gpipe_partitioner::Bytes;
 use serde_json::{Map, Value};
+
+/// The longest line that is read, in bytes: one of a run has some hundreds.
+const MAX_LINE: u64 = 1 << 20;
 
 /// The file of a run folder.
 const METRICS: &str = "metrics.jsonl";
@@ -116,11 +120,18 @@ fn parse(mut text: impl BufRead) -> Result<BTreeMap<String, Vec<Point>>, Wrong> 
     let mut whole = 0;
     for number in 1.. {
         line.clear();
-        let read = text.read_until(b'\n', &mut line);
+        let read = (&mut text).take(MAX_LINE).read_until(b'\n', &mut line);
         read.map_err(|error| (number, format!("cannot be read: {error}")))?;
         let ended = line.last() == Some(&b'\n');
         if line.is_empty() {
             break;
+        }
+        if !ended && line.len() as u64 == MAX_LINE {
+            let why = format!(
+                "is longer than {}: this is no file of metrics",
+                Bytes(MAX_LINE)
+            );
+            return Err((number, why));
         }
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;

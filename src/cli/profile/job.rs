@@ -43,6 +43,16 @@ impl<'a> Job<'a> {
         &self.chosen.spec
     }
 
+    /// How many tokens the model knows, where that is the data's number and nobody's choice.
+    pub(super) fn vocabulary(&self) -> Option<String> {
+        if self.chosen.chose("vocab") || matches!(self.source, Source::Synthetic(_)) {
+            return None;
+        }
+        let mut sizes = self.spec().settings().iter();
+        let (_, vocab) = sizes.find(|(size, _)| *size == "vocab")?;
+        Some(format!("vocab={vocab} is that of {}", self.source.name()))
+    }
+
     /// What profile and plan call it.
     pub(super) fn model_id(&self) -> ModelId {
         let spec = self.spec();

@@ -23,12 +23,14 @@ use progress::Progress;
 use report::Loading;
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
-    super::train::silence_caught_panics();
     let job = Job::new(args, zoo)?;
     let options = profile_options(args);
     let (model, sample) = job.sample()?;
     crate::torch::prepare(&args.devices).map_err(|error| Failure::Usage(error.to_string()))?;
     say(&report::beginning(job.spec(), args, options.budget)?);
+    if let Some(vocabulary) = job.vocabulary() {
+        say(&vocabulary);
+    }
     let names: Vec<&str> = model.names().collect();
     let progress = Progress::new(&names);
     let measured = profile_watched(&model, &sample, &options, |at| progress.tell(at));

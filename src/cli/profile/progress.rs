@@ -1,17 +1,14 @@
 //! What a person at a terminal sees while layers are measured.
 
 use std::io::IsTerminal;
-use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 
 use crate::ProfileProgress;
 
-/// How often the elapsed time is renewed.
-const TICK: Duration = Duration::from_millis(250);
-
-/// A line that is written over; nothing where there is no terminal.
+/// A line that is written over, with each piece of news: a clock of its own would need a
+/// thread, and panic where there is none. Nothing where there is no terminal.
 #[derive(Debug)]
 pub(super) struct Progress<'a> {
     bar: Option<ProgressBar>,
@@ -67,7 +64,6 @@ fn bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{elapsed} {wide_msg}");
     let bar = ProgressBar::new_spinner();
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-    bar.enable_steady_tick(TICK);
     bar
 }
 

@@ -3,18 +3,18 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Bytes, LayerProfile, Micros, Partition, Plan, StageId};
 use serde_json::{Value, json};
 
 use super::options::Args;
 use crate::Profiled;
 use crate::cli::models::thousands;
+use crate::cli::output;
 use crate::cli::plan::report as plan_report;
 use crate::cli::table::{Align, Table};
 use crate::models::zoo::ModelSpec;
 
-/// Columns of the bars.
-const BAR: usize = 16;
 /// Runners-up that are told.
 const RUNNERS_UP: usize = 2;
 
@@ -34,15 +34,16 @@ pub(super) fn text(
     loading: Option<&Loading>,
     limit: &str,
 ) -> String {
-    let profile = &measured.profile;
-    let mut text = format!(
-        "{} layers on {}, times of a micro-batch of {} samples ({})\n\n",
-        profile.layers().len(),
+    let (profile, width) = (&measured.profile, output::width(None));
+    let title = format!(
+        "{} on {}, times of a micro-batch of {} ({})",
+        count(profile.layers().len(), "layer"),
         profile.device(),
-        profile.batch(),
+        count(profile.batch(), "sample"),
         profile.measured().unwrap_or("measured"),
     );
-    text.push_str(&layers(measured, plan));
+    let mut text = format!("{}\n\n", output::wrapped(&title, width));
+    text.push_str(&layers(measured, plan, width));
     // Writing to a String cannot fail.
     if let Some(link) = measured.link {
         let rate = link.bandwidth.map_or_else(
@@ -56,22 +57,52 @@ pub(super) fn text(
         );
     }
     if let Some(Loading { data, batch, each }) = loading {
-        let _ = writeln!(text, "\nloading {batch} samples from {data}: {each}");
+        let _ = writeln!(
+            text,
+            "\nloading {} from {data}: {each}",
+            count(*batch, "sample")
+        );
     }
     let mut short = plan.clone();
     short.alternatives.truncate(RUNNERS_UP);
-    let _ = writeln!(text, "\n{}", plan_report::text(&short, profile));
-    let _ = writeln!(text, "{limit}");
+    let _ = writeln!(text, "\n{}", plan_report::text(&short, profile, width));
+    let _ = writeln!(text, "{}", output::wrapped(limit, width));
     text
 }
 
-fn layers(measured: &Profiled, plan: &Plan) -> String {
+/// Columns of the bars and columns that are left out, from the widest terminal to the
+/// narrowest: the first that fits is taken.
+const LAYOUTS: [(usize, &[&str]); 7] = [
+    (32, &[]),
+    (16, &[]),
+    (8, &[]),
+    (8, &["bytes kept"]),
+    (8, &["bytes kept", "output"]),
+    (8, &["bytes kept", "output", "parameters"]),
+    (
+        8,
+        &["bytes kept", "output", "parameters", "input", "weight"],
+    ),
+];
+
+fn layers(measured: &Profiled, plan: &Plan, width: usize) -> String {
+    let mut table = String::new();
+    for (bars, left_out) in LAYOUTS {
+        table = layer_table(measured, bars, left_out);
+        if table.lines().all(|line| line.chars().count() <= width) {
+            break;
+        }
+    }
+    with_cuts(&table, plan, width)
+}
+
+fn layer_table(measured: &Profiled, bars: usize, left_out: &[&str]) -> String {
     let layers = measured.profile.layers();
     let time = |layer: &LayerProfile| layer.times.forward.get() + layer.times.joint().get();
     let most = layers.iter().map(time).fold(0.0, f64::max);
     let bytes = |layer: &LayerProfile| layer.activations.get();
     let widest = layers.iter().map(bytes).max().unwrap_or(0);
-    let mut table = Table::new(&[
+    let columns = [
         ("layer", Align::Left),
         ("forward", Align::Right),
         ("backward", Align::Right),
@@ -83,30 +114,35 @@ fn layers(measured: &Profiled, plan: &Plan) -> String {
         ("output", Align::Right),
         ("kept", Align::Right),
         ("bytes kept", Align::Left),
-    ]);
+    ];
+    let stays = |column: &usize| !left_out.contains(&columns[*column].0);
+    let shown: Vec<usize> = (0..columns.len()).filter(stays).collect();
+    let mut table = Table::new(&shown.iter().map(|&c| columns[c]).collect::<Vec<_>>());
     for (layer, spread) in layers.iter().zip(&measured.spread) {
         let noise = spread.forward.max(spread.backward) / 2.0;
-        table.row([
+        let cells = [
             layer.name.clone(),
             layer.times.forward.to_string(),
             layer.times.joint().to_string(),
             layer.times.backward_input.to_string(),
             layer.times.backward_weight.to_string(),
             format!("{:.0} %", 100.0 * noise),
-            bar(time(layer), most),
+            bar(time(layer), most, bars),
             layer.parameters.to_string(),
             layer.output.to_string(),
             layer.activations.to_string(),
-            bar(bytes(layer) as f64, widest as f64),
-        ]);
+            bar(bytes(layer) as f64, widest as f64, bars),
+        ];
+        table.row(shown.iter().map(|&column| cells[column].clone()));
     }
-    with_cuts(&table.render(), plan)
+    table.render()
 }
 
 /// A line wherever a stage begins.
-fn with_cuts(table: &str, plan: &Plan) -> String {
+fn with_cuts(table: &str, plan: &Plan, width: usize) -> String {
     let cut = cuts(&plan.partition);
-    let width = table.lines().map(|l| l.chars().count()).max().unwrap_or(0);
+    let wide = table.lines().map(|l| l.chars().count()).max().unwrap_or(0);
+    let width = wide.min(width);
     let mut text = String::new();
     for (number, line) in table.lines().enumerate() {
         if let Some(stage) = number.checked_sub(1).and_then(&cut) {
@@ -134,10 +170,11 @@ fn border(stage: StageId, plan: &Plan, width: usize) -> String {
     format!("{title:-<width$}\n")
 }
 
-fn bar(value: f64, most: f64) -> String {
+/// A bar of at most `columns`.
+fn bar(value: f64, most: f64, columns: usize) -> String {
     let share = if most > 0.0 { value / most } else { 0.0 };
-    let full = (share * BAR as f64).round() as usize;
-    "#".repeat(full.min(BAR))
+    let full = (share * columns as f64).round() as usize;
+    "#".repeat(full.min(columns))
 }
 
 /// Everything as one object: the two files, and what is in neither.
@@ -189,10 +226,11 @@ pub(super) fn beginning(spec: &ModelSpec, args: &Args, budget: Duration) -> anyh
     let seconds = (budget.as_secs_f64() * (layers * sizes.len()) as f64).ceil();
     let listed: Vec<String> = sizes.iter().map(usize::to_string).collect();
     Ok(format!(
-        "measuring {}: {} parameters in {layers} layers, micro-batches of {} samples; at least \
-         {seconds} s, minutes where a pass takes seconds",
+        "measuring {}: {} parameters in {}, micro-batches of {} samples; at least {seconds} s, \
+         minutes where a pass takes seconds",
         spec.name(),
         thousands(parameters),
+        count(layers, "layer"),
         listed.join(", "),
     ))
 }

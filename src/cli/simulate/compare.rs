@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Bytes, ScheduleKind};
 use serde_json::{Value, json};
 
@@ -13,7 +14,8 @@ use super::options::{Format, Options};
 use super::workload::Refusal;
 use super::{Case, report};
 
-/// A table of every schedule, in the order in which they are documented.
+/// A table of every schedule, the fastest first; as numbers in the order in which they are
+/// documented.
 pub(super) fn run(options: &Options) -> Result<String, Failure> {
     let cases: Vec<_> = ScheduleKind::ALL
         .into_iter()
@@ -56,16 +58,24 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
         ("peak memory", Align::Right),
     ]);
     let mut refused = String::new();
+    let mut fastest_first = Vec::new();
     for (kind, case) in cases {
         match case {
-            Ok(case) => table.row(cells(options, case)),
+            Ok(case) => fastest_first.push(case),
             // Writing to a String cannot fail.
             Err(refusal) => _ = writeln!(refused, "{kind}: {refusal}"),
         }
     }
+    // What cannot train does less, and is no faster for it.
+    let trains = |case: &Case| case.kind != ScheduleKind::ForwardOnly;
+    fastest_first.sort_by_key(|case| (!trains(case), case.makespan()));
+    for case in fastest_first {
+        table.row(cells(options, case));
+    }
     let mut text = format!(
-        "{} devices, {} micro-batches\n",
-        options.devices, options.micro
+        "{}, {}, the fastest first\n",
+        count(options.devices, "device"),
+        count(options.micro, "micro-batch")
     );
     text.push_str(&table.render());
     if !refused.is_empty() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Failure;
 
 /// Keys that change no number, or that the run is meant to have anew.
-const FREE: [&str; 12] = [
+const FREE: [&str; 13] = [
     "pipeline.devices",
     "pipeline.schedule",
     "pipeline.chunks",
@@ -14,6 +14,7 @@ const FREE: [&str; 12] = [
     "pipeline.memory",
     "pipeline.offload",
     "pipeline.cuda_graphs",
+    "pipeline.patience",
     "optimizer.offload",
     "train.steps",
     "checkpoint.",

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Failure;
 use super::job::Job;
-use crate::checkpoint::{CheckpointError, Checkpointer, Extras};
+use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer, Extras, Saved};
 use crate::cli::say;
 use crate::cli::trained::failed_checkpoint;
 use crate::{Optimizer, Pipeline};
@@ -20,7 +20,8 @@ pub(super) const LOSS_SCALE: &str = "loss_scale";
 pub(super) const VOCABULARY: &str = "vocabulary";
 
 /// Saves a run. A checkpoint that cannot be written ends no training: there is a warning,
-/// and the next one is tried as ever.
+/// and the next one is tried as ever. Weights that are not finite do end it, and so does a
+/// folder that is another one now.
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     writer: Checkpointer,
@@ -66,20 +67,47 @@ impl Checkpoints {
         self.asked
     }
 
-    /// The step of the newest one that is known to be whole.
-    pub(super) fn whole(&self) -> Option<u64> {
-        self.whole
-    }
-
-    /// Copies everything; the rest is done while training goes on.
+    /// Copies everything; the rest is done while training goes on. It takes the place of
+    /// the one before when the next step has shown that it is good: see
+    /// [`Checkpoints::approve`].
+    ///
+    /// # Errors
+    /// Training is to end.
     pub(super) fn save(
         &mut self,
         pipe: &mut Pipeline,
         optimizer: &Optimizer,
         step: usize,
         data: Value,
-    ) {
-        self.settle();
+    ) -> Result<(), Failure> {
+        self.settle()?;
+        let extras = self.extras(pipe, step, data);
+        self.asked = Some(step);
+        let saved = self.writer.save_held(pipe, optimizer, extras);
+        saved.or_else(|error| self.failed(error))
+    }
+
+    /// Saves a run that goes on in another folder, before anything there says that it is
+    /// one: whoever goes on with it later is to go on from here, not from the beginning.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn save_first(
+        &mut self,
+        pipe: &mut Pipeline,
+        optimizer: &Optimizer,
+        step: usize,
+        data: Value,
+    ) -> Result<(), Failure> {
+        let extras = self.extras(pipe, step, data);
+        self.asked = Some(step);
+        let saved = self.writer.save(pipe, optimizer, extras);
+        let saved = saved.and_then(|()| self.writer.finish());
+        self.done(saved.map_err(failed_checkpoint)?);
+        Ok(())
+    }
+
+    fn extras(&self, pipe: &Pipeline, step: usize, data: Value) -> Extras {
         let mut extras = Extras::new(step as u64)
             .config(&self.config)
             .part(DATA, data);
@@ -89,26 +117,37 @@ impl Checkpoints {
         if let Some(scale) = pipe.loss_scale_state() {
             extras = extras.part(LOSS_SCALE, scale);
         }
-        self.asked = Some(step);
-        if let Err(error) = self.writer.save(pipe, optimizer, extras) {
-            self.warn(error);
-        }
+        extras
+    }
+
+    /// A step after the last one that was saved has a finite loss.
+    pub(super) fn approve(&mut self) {
+        self.writer.approve();
     }
 
     /// Warns of what has failed by now, without waiting.
-    pub(super) fn look(&mut self) {
-        match self.writer.check() {
-            Ok(saved) => self.done(saved.map(|saved| saved.step)),
-            Err(error) => self.warn(error),
-        }
+    ///
+    /// # Errors
+    /// Training is to end.
+    pub(super) fn look(&mut self) -> Result<(), Failure> {
+        let saved = self.writer.check();
+        self.take(saved)
     }
 
-    /// Waits for the last one.
+    /// Waits for the last one, which takes its place.
+    ///
+    /// # Errors
+    /// Training is to end.
+    pub(super) fn settle(&mut self) -> Result<(), Failure> {
+        let saved = self.writer.finish();
+        self.take(saved)
+    }
+
+    /// That the last one is whole, after [`Checkpoints::settle`].
     ///
     /// # Errors
     /// It could not be written.
-    pub(super) fn finish(&mut self) -> Result<(), Failure> {
-        self.settle();
+    pub(super) fn is_saved(&mut self) -> Result<(), Failure> {
         let Some(error) = self.failed.take() else {
             return Ok(());
         };
@@ -119,29 +158,101 @@ impl Checkpoints {
         )))
     }
 
-    fn settle(&mut self) {
-        match self.writer.finish() {
-            Ok(saved) => self.done(saved.map(|saved| saved.step)),
-            Err(error) => self.warn(error),
+    /// What to do where the loss of `step` is not finite. The checkpoint that has not been
+    /// followed by a finite one is dropped: nothing can go on from it.
+    ///
+    /// # Errors
+    /// There is more to say: see [`Checkpoints::settle`].
+    pub(super) fn instead(&mut self, step: usize) -> Result<String, Failure> {
+        let saved = self.writer.discard();
+        self.take(saved)?;
+        Ok(match self.whole {
+            Some(whole) if whole + 1 == step as u64 => self.before(whole),
+            _ => format!("try a smaller --lr{}", self.go_on()),
+        })
+    }
+
+    /// Where the weights that a run went on from are what is wrong.
+    fn before(&self, whole: u64) -> String {
+        let all = Checkpoint::list(self.writer.folder()).unwrap_or_default();
+        let named = all.iter().find(|one| one.step == whole);
+        let older = all.iter().rev().find(|one| one.step < whole);
+        let said = format!(
+            "this is the first step after the checkpoint of step {whole}, so a smaller --lr does not \
+             help it"
+        );
+        match (named, older) {
+            (Some(named), Some(older)) => format!(
+                "{said}; where nothing else was changed, move {} away, and `train --resume {}` goes on \
+                 after step {}",
+                named.path.display(),
+                self.run().display(),
+                older.step
+            ),
+            _ => format!("{said}; where nothing else was changed, begin anew with a smaller one"),
         }
     }
 
-    fn done(&mut self, step: Option<u64>) {
-        if step.is_some() {
-            self.whole = step;
+    /// How to go on with a smaller learning rate, if one can.
+    fn go_on(&self) -> String {
+        self.whole.map_or_else(String::new, |whole| {
+            format!(
+                ", such as with `train --resume {} --lr RATE`, which goes on after step {whole}",
+                self.run().display()
+            )
+        })
+    }
+
+    /// The run folder.
+    fn run(&self) -> &Path {
+        let folder = self.writer.folder();
+        folder.parent().unwrap_or(folder)
+    }
+
+    fn take(&mut self, saved: Result<Option<Saved>, CheckpointError>) -> Result<(), Failure> {
+        match saved {
+            Ok(saved) => {
+                self.done(saved);
+                Ok(())
+            }
+            Err(error) => self.failed(error),
+        }
+    }
+
+    fn done(&mut self, saved: Option<Saved>) {
+        if let Some(saved) = saved {
+            self.whole = Some(saved.step);
             self.failed = None;
         }
     }
 
-    /// Even where nothing else is said: whoever is away for a week must find it.
-    fn warn(&mut self, error: CheckpointError) {
-        say(&format!(
-            "warning: the checkpoint of step {} could not be written: {error}; training goes on, and \
-             the next checkpoint is tried as ever{}",
-            self.asked.unwrap_or_default(),
-            self.newest()
-        ));
-        self.failed = Some(error);
+    /// Whether that is a reason to end. If not there is a warning, even where nothing else
+    /// is said: whoever is away for a week must find it.
+    fn failed(&mut self, error: CheckpointError) -> Result<(), Failure> {
+        let asked = self.asked.unwrap_or_default();
+        match error {
+            CheckpointError::Lost { .. } => Err(failed_checkpoint(error)),
+            CheckpointError::NotFinite { what, name, .. } => {
+                let stays = match self.whole {
+                    Some(whole) => format!("; the checkpoint of step {whole} stays as it is"),
+                    None => String::new(),
+                };
+                Err(Failure::Run(anyhow::anyhow!(
+                    "after the update of step {asked} {what} `{name}` is not finite, so it was not \
+                     saved{stays}: try a smaller --lr{}",
+                    self.go_on()
+                )))
+            }
+            error => {
+                say(&format!(
+                    "warning: the checkpoint of step {asked} could not be written: {error}; training \
+                     goes on, and the next checkpoint is tried as ever{}",
+                    self.newest()
+                ));
+                self.failed = Some(error);
+                Ok(())
+            }
+        }
     }
 
     fn newest(&self) -> String {

@@ -17,7 +17,7 @@ pub(super) fn loss(
     job: &Job,
     stop: &Stop,
 ) -> Result<Option<f64>, Failure> {
-    let of_batch = job.chosen.spec.loss();
+    let own = job.chosen.spec.loss();
     let (mut sum, mut count) = (0.0, 0.0);
     for batch in batches {
         if stop.asked() {
@@ -27,10 +27,10 @@ pub(super) fn loss(
         let outputs = pipe.forward_values(x).map_err(failure)?;
         let tokens = y.numel() as f64;
         let device = outputs.present().next().map_or(Device::Cpu, Tensor::device);
-        let loss = of_batch.loss(&outputs, &y.f_to_device(device)?.into())?;
-        let weight = loss.weight.unwrap_or(tokens);
-        sum += loss.value.f_double_value(&[])? * weight;
-        count += weight;
+        let loss = own.loss(&outputs, &y.f_to_device(device)?.into())?;
+        let (of_batch, of) = loss.total(tokens)?;
+        sum += of_batch;
+        count += of;
     }
     Ok(Some(sum / count))
 }

@@ -1,5 +1,7 @@
 //! What is trained: the recipe, the model and the data that it names.
 
+use std::time::Duration;
+
 use gpipe_partitioner::Plan;
 use tch::Device;
 
@@ -72,6 +74,7 @@ impl Job {
         check_memory(&recipe, &chosen)?;
         let mut notes = origins.notes;
         notes.extend((plan.as_ref()).and_then(|plan| planned::note(plan, &chosen.spec)));
+        notes.extend(plan.iter().flat_map(planned::doubts));
         let tokens = feed::tokens(&chosen.spec);
         let utilisation = Utilisation::new(&recipe, &chosen.spec, tokens)?;
         notes.extend(recipe.on_devices.idle(&recipe.devices));
@@ -111,6 +114,9 @@ impl Job {
         }
         if let Some(threads) = recipe.threads_per_stage {
             builder = builder.threads_per_stage(threads);
+        }
+        if let Some(patience) = recipe.patience {
+            builder = builder.patience(Duration::from_secs_f64(patience));
         }
         let asked = recipe
             .on_devices

@@ -1,10 +1,8 @@
 //! What activations took in the last step, beside what the schedule has them take.
 
-use std::fmt::Write as _;
-
 use serde::Serialize;
 
-use crate::MemoryReport;
+use crate::{MemoryReport, MemoryUse};
 
 /// One device, in bytes.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -29,17 +27,17 @@ pub(super) fn devices(report: &MemoryReport) -> Vec<DeviceMemory> {
         .collect()
 }
 
-/// A line for each device.
-pub(super) fn text(report: Option<&MemoryReport>) -> String {
-    let mut text = String::new();
-    for (device, used) in report.iter().flat_map(|report| &report.devices).enumerate() {
+/// A line for each device, with its title.
+pub(super) fn lines(report: Option<&MemoryReport>) -> Vec<(&'static str, String)> {
+    let devices = report.iter().flat_map(|report| &report.devices);
+    let line = |(device, used): (usize, &MemoryUse)| {
         let title = if device == 0 { "activations" } else { "" };
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "{title:<15}dev {device}: {} held by micro-batches in flight, {} predicted; {} at the peak of an action",
+        let said = format!(
+            "dev {device}: {} held by micro-batches in flight, {} predicted; {} at the peak of an \
+             action",
             used.held, used.predicted, used.peak
         );
-    }
-    text
+        (title, said)
+    };
+    devices.enumerate().map(line).collect()
 }

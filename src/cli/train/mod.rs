@@ -4,6 +4,7 @@ mod changes;
 mod check;
 mod checkpoints;
 mod config;
+mod cut;
 mod graphs;
 mod held_out;
 mod job;
@@ -27,6 +28,8 @@ mod utilisation;
 mod values;
 mod weights;
 
+use gpipe_partitioner::words;
+
 use super::{Failure, say};
 use crate::Error;
 use crate::models::zoo::Zoo;
@@ -42,7 +45,10 @@ use signals::Stop;
 use training::{Ended, Training};
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
-    silence_caught_panics();
+    // What needs no model is told before one is made.
+    if let (None, Some(out)) = (&args.resume, &args.out) {
+        run_folder::check_free(out)?;
+    }
     let taken_up = args.resume.as_deref().map(|run| TakenUp::open(run, args));
     let taken_up = taken_up.transpose()?;
     let mut job = match &taken_up {
@@ -70,10 +76,15 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     if let Ended::Stopped { step } = ended {
         return stopped(&job, outcome, step);
     }
-    let held_out = job.source.held_out(job.recipe.batch);
-    if let Some(batches) = held_out.map_err(anyhow::Error::from)? {
-        progress.say("all steps are done; measuring the held-out loss");
-        outcome.held_out_loss = held_out::loss(&mut pipe, batches, &job, &stop)?;
+    let held_out = (job.source).held_out(job.recipe.batch, job.recipe.held_out);
+    if let Some((batches, count)) = held_out.map_err(anyhow::Error::from)? {
+        progress.say(&format!(
+            "all steps are done; measuring the held-out loss ({}; --held-out N takes fewer)",
+            words::count(count, "batch")
+        ));
+        let bar = progress.judging(count);
+        outcome.held_out_loss = held_out::loss(&mut pipe, bar.wrap_iter(batches), &job, &stop)?;
+        bar.finish_and_clear();
         if outcome.held_out_loss.is_none() {
             return unjudged(&job, outcome);
         }
@@ -139,17 +150,6 @@ fn unjudged(job: &Job, outcome: Outcome) -> Result<(), Failure> {
 fn program() -> String {
     let own = std::env::args_os().next();
     own.map_or_else(String::new, |own| own.to_string_lossy().into_owned())
-}
-
-/// A layer's panic becomes the error that ends the run, with stage, layer and
-/// micro-batch; the default message and back-trace would only bury it.
-pub(super) fn silence_caught_panics() {
-    let default = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        if !crate::torch::catching() {
-            default(info);
-        }
-    }));
 }
 
 /// Wrong use or a failed run, as the library tells them apart.

@@ -3,7 +3,32 @@
 use std::path::PathBuf;
 
 use super::recipe::Recipe;
-use crate::cli::model::flags::Given;
+use crate::cli::model::flags::AllGiven;
+
+/// The flags of a recipe, checked and not read: what they say is a layer of the
+/// configuration among others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecipeFlags;
+
+impl clap::FromArgMatches for RecipeFlags {
+    fn from_arg_matches(_: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, _: &clap::ArgMatches) -> Result<(), clap::Error> {
+        Ok(())
+    }
+}
+
+impl clap::Args for RecipeFlags {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        Recipe::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Recipe::augment_args_for_update(command)
+    }
+}
 
 /// Arguments of `gpipe-rs train`.
 #[derive(Clone, Debug, clap::Args)]
@@ -22,10 +47,10 @@ Examples:
 )]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
-    pub(super) recipe: Recipe,
-    /// What the command line itself gives.
+    pub(super) recipe: RecipeFlags,
+    /// What the command line itself gives: a layer of the configuration.
     #[arg(skip)]
-    pub(in crate::cli) given: Given,
+    pub(in crate::cli) given: AllGiven,
     /// Configuration in TOML, such as another run's config.toml; of several, later ones
     /// go on top.
     #[arg(long, value_name = "FILE")]

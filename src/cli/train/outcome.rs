@@ -11,6 +11,7 @@ use crate::MemoryReport;
 use crate::cli::output;
 use crate::cli::plan::limit;
 use crate::metrics::{StepMetrics, speed};
+use crate::others::Others;
 
 /// What `--json` prints; times and rates are medians over the steps.
 #[derive(Debug, Serialize)]
@@ -36,6 +37,9 @@ struct Summary<'a> {
     /// Where devices work by themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     host_share: Option<f64>,
+    /// Cores that other programs used, on average, where the system tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    other_programs_cores: Option<f64>,
     bubble_measured: f64,
     bubble_predicted: f64,
     schedule: &'static str,
@@ -61,6 +65,10 @@ pub(super) struct Outcome {
     pub(super) sample: Option<String>,
     /// The last step beside its prediction, as text.
     pub(super) comparison: String,
+    /// What is wrong with the cut, by the times of the last step.
+    pub(super) cut: Option<String>,
+    /// What other programs took of the cores.
+    pub(super) others: Option<Others>,
     /// Of the last step.
     pub(super) memory: Option<MemoryReport>,
     /// Whether the files about the last step could be written.
@@ -76,6 +84,8 @@ impl Outcome {
             held_out_loss: None,
             sample: None,
             comparison: String::new(),
+            cut: None,
+            others: None,
             memory: None,
             files: Ok(()),
         }
@@ -115,6 +125,7 @@ impl Outcome {
             input_wait: self.median(|record| record.input_wait.unwrap_or_default()),
             mfu: job.utilisation.as_ref().map(|own| own.at(samples_per_s)),
             host_share: self.host_share(),
+            other_programs_cores: self.others.map(|others| others.used),
             bubble_measured: self.median(|record| record.bubble_measured),
             bubble_predicted: self.median(|record| record.bubble_predicted),
             schedule: job.recipe.schedule.name(),
@@ -128,59 +139,61 @@ impl Outcome {
     }
 
     fn text(&self, job: &Job, numbers: &Summary<'_>) -> String {
+        let width = output::width(None);
         let sample = self.sample.as_ref();
-        let sample = sample.map_or_else(String::new, |sample| format!("\n{sample}\n"));
-        let held_out = numbers.held_out_loss.map_or_else(String::new, |loss| {
-            let unit = if job.source.text().is_some() {
-                "character"
-            } else {
-                "token"
-            };
-            format!("held-out loss  {loss:.4} per {unit}\n")
+        let sample = sample.map_or_else(String::new, |sample| {
+            format!("\n{}\n", output::wrapped(sample, width))
         });
-        let makespan = numbers.makespan_ms_median;
-        let planned = numbers.planned_ms.map_or_else(String::new, |planned| {
-            format!(
-                "plan           {planned:.1} ms predicted, {makespan:.1} ms measured for forward and \
-                 backward (ratio {:.3})\n",
-                planned / makespan
-            )
-        });
-        let mfu = numbers.mfu.map_or_else(String::new, |share| {
-            format!(
-                "utilisation    {:.2} % of the devices' peak\n",
-                share * 100.0
-            )
-        });
+        let lines = self.lines(job, numbers);
+        let lines = lines.iter().map(|(title, text)| line(title, text, width));
         format!(
-            "{sample}\nthe last step:\n\n{comparison}\n\
-             loss           {first:.4} at step {begin}, {last:.4} at step {end}\n\
-             {held_out}\
-             speed          {speed}, {step_ms:.1} ms a step (medians)\n\
-             input          {wait:.1} % of the time waited for\n\
-             {mfu}\
-             {host}\
-             bubble         {measured:.1} % measured, {predicted:.1} % predicted\n\
-             {memory}\
-             {planned}\
-             run folder     {run}\n",
-            host = host(numbers.host_share),
-            comparison = self.comparison,
-            first = numbers.loss_first,
-            last = numbers.loss_last,
-            begin = self
-                .records
-                .first()
-                .map_or(0, |record| record.step as usize),
-            end = self.records.last().map_or(0, |record| record.step as usize),
-            speed = speed(numbers.samples_per_s, numbers.tokens_per_s),
-            step_ms = numbers.step_ms_median,
-            wait = numbers.input_wait * 100.0,
-            measured = numbers.bubble_measured * 100.0,
-            predicted = numbers.bubble_predicted * 100.0,
-            memory = memory::text(self.memory.as_ref()),
-            run = self.run_dir.display(),
+            "{sample}\nthe last step:\n\n{}\n{}",
+            self.comparison,
+            lines.collect::<String>()
         )
+    }
+
+    /// What is told of the whole run: titles, and what they are about.
+    fn lines(&self, job: &Job, numbers: &Summary<'_>) -> Vec<(&'static str, String)> {
+        let first = self.records.first();
+        let begin = first.map_or(0, |record| record.step as usize);
+        let mut lines = vec![(
+            "loss",
+            format!(
+                "{:.4} at step {begin}, {:.4} at step {}",
+                numbers.loss_first, numbers.loss_last, numbers.steps
+            ),
+        )];
+        if let Some(loss) = numbers.held_out_loss {
+            let text = job.source.text().is_some();
+            let unit = if text { "character" } else { "token" };
+            lines.push(("held-out loss", format!("{loss:.4} per {unit}")));
+        }
+        let rate = speed(numbers.samples_per_s, numbers.tokens_per_s);
+        let step_ms = numbers.step_ms_median;
+        lines.push(("speed", format!("{rate}, {step_ms:.1} ms a step (medians)")));
+        let waited = 100.0 * numbers.input_wait;
+        lines.push(("input", format!("{waited:.1} % of the time waited for")));
+        if let Some(share) = numbers.mfu {
+            let share = 100.0 * share;
+            lines.push(("utilisation", format!("{share:.2} % of the devices' peak")));
+        }
+        lines.extend(host(numbers.host_share));
+        lines.push((
+            "bubble",
+            format!(
+                "{:.1} % measured, {:.1} % predicted",
+                100.0 * numbers.bubble_measured,
+                100.0 * numbers.bubble_predicted
+            ),
+        ));
+        lines.extend(self.cut.iter().map(|cut| ("cut", cut.clone())));
+        lines.extend(memory::lines(self.memory.as_ref()));
+        if let Some(planned) = numbers.planned_ms {
+            lines.push(("plan", beside(planned, numbers.makespan_ms_median)));
+        }
+        lines.push(("run folder", self.run_dir.display().to_string()));
+        lines
     }
 
     /// Of the steps of which it is known.
@@ -198,16 +211,36 @@ impl Outcome {
     }
 }
 
+/// Columns before what a line says.
+const INDENT: usize = 15;
+
+/// A title and what it is about, which goes on below itself where it is too long.
+fn line(title: &str, text: &str, width: usize) -> String {
+    let room = width.saturating_sub(INDENT).max(INDENT);
+    let text = output::wrapped(text, room);
+    let text = text.replace('\n', &format!("\n{:INDENT$}", ""));
+    format!("{title:<INDENT$}{text}\n")
+}
+
+/// What the plan promised for a step's forward and backward and what they took, in
+/// milliseconds.
+fn beside(planned: f64, measured: f64) -> String {
+    let times = measured / planned;
+    format!(
+        "{planned:.1} ms predicted, {measured:.1} ms measured for forward and backward, {times:.2} \
+         times as long"
+    )
+}
+
 /// How busy the host was, and whether devices waited for it.
-fn host(share: Option<f64>) -> String {
-    let verdict = limit::host_bound(share).map(|verdict| format!("limit          {verdict}\n"));
-    let share = share.map(|share| {
-        format!(
-            "host           {:.1} % of the devices' time busy telling them what to do\n",
-            share * 100.0
-        )
+fn host(share: Option<f64>) -> Vec<(&'static str, String)> {
+    let busy = share.map(|share| {
+        let share = 100.0 * share;
+        let said = format!("{share:.1} % of the devices' time busy telling them what to do");
+        ("host", said)
     });
-    share.unwrap_or_default() + &verdict.unwrap_or_default()
+    let verdict = limit::host_bound(share).map(|verdict| ("limit", verdict));
+    busy.into_iter().chain(verdict).collect()
 }
 
 #[cfg(test)]
@@ -216,18 +249,26 @@ mod tests {
 
     #[test]
     fn a_host_that_devices_wait_for_is_named() {
-        assert_eq!(host(None), "");
+        assert_eq!(host(None), []);
         let idle = host(Some(0.125));
-        assert_eq!(
-            idle,
-            "host           12.5 % of the devices' time busy telling them what to do\n"
-        );
+        let said = "12.5 % of the devices' time busy telling them what to do";
+        assert_eq!(idle, [("host", said.to_owned())]);
         let busy = host(Some(0.95));
-        assert!(
-            busy.contains("limit          host-bound: telling the devices"),
-            "{busy}"
+        assert_eq!(busy[1].0, "limit");
+        let verdict = "host-bound: telling the devices what to do takes 95 % of";
+        assert!(busy[1].1.starts_with(verdict), "{busy:?}");
+    }
+
+    #[test]
+    fn a_long_line_goes_on_below_what_it_says() {
+        assert_eq!(
+            line("cut", "stage 0 computes long", 32),
+            "cut            stage 0 computes\n               long\n"
         );
-        assert!(busy.contains("takes 95 % of"), "{busy}");
+        assert_eq!(
+            beside(2.0, 3.0).split_once("backward, ").unwrap().1,
+            "1.50 times as long"
+        );
     }
 
     #[test]

@@ -124,6 +124,12 @@ pub(super) fn note(plan: &Plan, spec: &ModelSpec) -> Option<String> {
     })
 }
 
+/// What the plan's measurements were doubted for.
+pub(super) fn doubts(plan: &Plan) -> impl Iterator<Item = String> {
+    let doubts = plan.doubts.iter();
+    doubts.map(|doubt| format!("note: of the profile that the plan was made from: {doubt}"))
+}
+
 /// In one word where there is one.
 fn recompute(stages: &[bool]) -> Recompute {
     match (stages.contains(&true), stages.contains(&false)) {

@@ -2,13 +2,15 @@
 
 use std::io::IsTerminal;
 
+use gpipe_partitioner::words::count;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::job::Job;
 use super::resolved::Resolved;
+use super::training::Ended;
 use crate::Pipeline;
 use crate::cli::feed::Source;
-use crate::cli::say;
+use crate::cli::{output, say};
 use crate::metrics::StepMetrics;
 
 /// A bar on a terminal, about twenty lines elsewhere, nothing when quiet.
@@ -39,13 +41,13 @@ impl Progress {
         }
         let recipe = &job.recipe;
         self.say(&format!(
-            "{}: {} layers over {} stage(s) {:?} on {} device(s), {} micro-batches, schedule {}, recompute {}",
+            "{}: {} over {} {:?} on {}, {}, schedule {}, recompute {}",
             job.chosen.spec.name(),
-            pipe.partition().layers(),
-            pipe.partition().stages(),
+            count(pipe.partition().layers(), "layer"),
+            count(pipe.partition().stages(), "stage"),
             pipe.partition().balance(),
-            recipe.devices.len(),
-            recipe.micro,
+            count(recipe.devices.len(), "device"),
+            count(recipe.micro, "micro-batch"),
             recipe.schedule,
             recipe.recompute,
         ));
@@ -60,7 +62,7 @@ impl Progress {
     /// A line, unless quiet.
     pub(super) fn say(&self, line: &str) {
         if let Some(bar) = &self.bar {
-            bar.println(line);
+            bar.println(output::plain(line));
         } else if self.lines {
             say(line);
         }
@@ -84,11 +86,25 @@ impl Progress {
         }
     }
 
-    /// Leaves the bar where it is: a run may stop before its last step.
-    pub(super) fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.abandon();
+    /// Leaves the bar of a run that is over, and takes that of a stopped one away, which would
+    /// say that nothing is left to do.
+    pub(super) fn finish(&self, ended: Ended) {
+        match (&self.bar, ended) {
+            (Some(bar), Ended::AllDone) => bar.abandon(),
+            (Some(bar), Ended::Stopped { .. }) => bar.finish_and_clear(),
+            (None, _) => {}
         }
+    }
+
+    /// A bar on a terminal for the batches whose loss is measured when all steps are done.
+    pub(super) fn judging(&self, batches: usize) -> ProgressBar {
+        if self.bar.is_none() {
+            return ProgressBar::hidden();
+        }
+        let template = "{pos}/{len} {bar:12} batches held out, {eta} left";
+        let style = ProgressStyle::with_template(template);
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        ProgressBar::new(batches as u64).with_style(style)
     }
 }
 

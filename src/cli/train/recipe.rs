@@ -8,7 +8,9 @@ use tch::Device;
 
 use super::on_devices::OnDevices;
 use super::update::Update;
-use super::values::{at_least_one, chunks, device, positive, precision, schedule, steps, threads};
+use super::values::{
+    at_least_one, chunks, device, positive, precision, schedule, seconds, steps, threads,
+};
 use crate::cli::input;
 use crate::cli::model::flags::Given;
 use crate::{Precision, Recompute};
@@ -81,6 +83,10 @@ pub(super) struct Recipe {
     /// Intra-op threads of each stage; by default the stages share the cores.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = threads)]
     pub(super) threads_per_stage: Option<usize>,
+    /// Ends the run with an error when a stage has been in one action for so many seconds,
+    /// and names its device, layer and micro-batch; by default it is waited for without end.
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
+    pub(super) patience: Option<f64>,
     /// Largest 2-norm of all gradients together: larger ones are scaled down to it.
     #[arg(long, value_name = "NORM", allow_negative_numbers = true, value_parser = positive)]
     pub(super) clip: Option<f64>,
@@ -91,6 +97,10 @@ pub(super) struct Recipe {
     /// data's unless it is given.
     #[arg(long, value_name = "FILE|synthetic")]
     pub(super) data: Option<PathBuf>,
+    /// Batches of what is held out on which the loss is measured at the end; by default all of
+    /// it, and 0 measures none.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = steps)]
+    pub(super) held_out: Option<usize>,
     /// Saves the run after every N steps, at its end, and when it is interrupted; 0 saves
     /// nothing.
     #[arg(long, value_name = "N", default_value = "100", allow_negative_numbers = true, value_parser = steps)]

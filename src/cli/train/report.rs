@@ -4,12 +4,16 @@ use std::path::Path;
 
 use gpipe_partitioner::render::{ComparePage, StepMemory};
 use gpipe_partitioner::simulate::memory_over;
+use gpipe_partitioner::words::count;
 use gpipe_partitioner::{
-    CheckedSchedule, Costs, DeviceId, Explanation, Plan, StageId, explain, render, simulate,
+    CheckedSchedule, Costs, DeviceId, Explanation, Plan, StageId, Timeline, explain, render,
+    simulate,
 };
 
 use super::Failure;
 use super::recipe::Recipe;
+use crate::cli::output;
+use crate::others::Others;
 use crate::{MemoryUse, StepReport};
 
 /// What the comparison is written as.
@@ -41,6 +45,8 @@ pub(super) struct Comparison {
     plan: Option<Plan>,
     /// By device; empty where nobody measures.
     memory: Vec<StepMemory>,
+    /// What other programs did to it, where they did.
+    others: Option<String>,
 }
 
 impl Comparison {
@@ -63,14 +69,15 @@ impl Comparison {
             explanation: explain(&prediction, &report.timeline)?,
             what: format!("Step {step}"),
             title: format!(
-                "{}: {} devices{chunks}, {} micro-batches, recompute {}",
+                "{}: {}{chunks}, {}, recompute {}",
                 recipe.schedule,
-                plan.devices(),
-                plan.micro_batches(),
+                count(plan.devices(), "device"),
+                count(plan.micro_batches(), "micro-batch"),
                 recipe.recompute
             ),
             plan: None,
             memory: memory(report, schedule, costs),
+            others: None,
         })
     }
 
@@ -80,9 +87,26 @@ impl Comparison {
         self
     }
 
+    /// The same with what other programs took of the cores meanwhile: they look like a slow
+    /// engine or a slow stage.
+    pub(super) fn with_others(mut self, others: Option<Others>) -> Self {
+        let others = others.filter(Others::are_in_the_way);
+        self.others = others.map(|others| in_the_way(&others));
+        self
+    }
+
+    /// What the step's own median times predict.
+    pub(super) fn predicted(&self) -> &Timeline {
+        self.explanation.predicted()
+    }
+
     /// The comparison in lines of at most `width` columns.
     pub(super) fn text(&self, width: usize) -> String {
-        render::compare_text(&self.explanation, &self.what, width)
+        let text = render::compare_text(&self.explanation, &self.what, width);
+        match &self.others {
+            Some(others) => format!("{text}{}\n", output::wrapped(others, width)),
+            None => text,
+        }
     }
 
     /// The comparison as the file's name asks for it.
@@ -95,12 +119,26 @@ impl Comparison {
 
     fn page(&self) -> String {
         let page = ComparePage::new(&self.explanation, &self.what, &self.title)
-            .with_memory(self.memory.clone());
+            .with_memory(self.memory.clone())
+            .with_notes(self.others.iter().cloned().collect());
         match &self.plan {
             Some(plan) => page.with_plan(plan).html(),
             None => page.html(),
         }
     }
+}
+
+/// Who had the cores.
+fn in_the_way(others: &Others) -> String {
+    let waiting = others.waiting.map_or_else(String::new, |waiting| {
+        format!(", and on average {waiting:.1} of its own threads were ready without a core")
+    });
+    format!(
+        "Other programs used {:.1} of {} meanwhile{waiting}: what is put down to the engine or to a \
+         slow stage is theirs, at least in part.",
+        others.used,
+        count(others.cores, "core"),
+    )
 }
 
 /// What activations took on each device, over the measured timeline.

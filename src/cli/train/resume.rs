@@ -1,7 +1,7 @@
 //! A run that goes on: where it is, what it goes on from, and whether one may believe it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use serde_json::Value;
 
@@ -11,10 +11,11 @@ use super::checkpoints::{self, Checkpoints};
 use super::config::Saved;
 use super::job::Job;
 use super::options::Args;
-use super::run_folder::{CONFIG, RunFolder};
+use super::run_folder::{CONFIG, RunFolder, check_free};
 use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer};
 use crate::cli::say;
-use crate::cli::trained::failed_checkpoint;
+use crate::cli::trained::{failed_checkpoint, saved_vocabulary, unfit};
+use crate::files;
 use crate::metrics::{METRICS_FILE, read};
 use crate::models::zoo::Zoo;
 use crate::{Optimizer, Pipeline};
@@ -30,6 +31,8 @@ pub(super) struct TakenUp {
     out: Option<PathBuf>,
     /// In the run's own folder: no other process may go on with it.
     writer: Option<Checkpointer>,
+    /// Steps that it has done without a checkpoint.
+    unsaved: u64,
 }
 
 impl TakenUp {
@@ -41,6 +44,9 @@ impl TakenUp {
     pub(super) fn open(run: &Path, args: &Args) -> Result<Self, Failure> {
         check_folder(run).map_err(|why| wrong(run, &why))?;
         let out = args.out.clone().filter(|out| !same_folder(out, run));
+        if let Some(out) = &out {
+            check_free(out)?;
+        }
         // Before anything is read: whoever trains there may remove it meanwhile.
         let writer = match &out {
             None => Some(Checkpoints::open(run)?),
@@ -48,15 +54,17 @@ impl TakenUp {
         };
         let from = newest(run, args.resume_fallback)?;
         let config = config(run, from.as_ref())?;
-        if from.is_none() {
-            check_unsaved(run)?;
-        }
+        let unsaved = match &from {
+            Some(_) => 0,
+            None => unsaved(run)?,
+        };
         Ok(Self {
             run: run.to_owned(),
             from,
             config,
             out,
             writer,
+            unsaved,
         })
     }
 
@@ -80,8 +88,17 @@ impl TakenUp {
     }
 
     /// Where it stood in the data.
-    pub(super) fn data(&self) -> Option<&Value> {
-        self.from.as_ref()?.extras().get(checkpoints::DATA)
+    ///
+    /// # Errors
+    /// The checkpoint does not say: the data would silently begin anew.
+    pub(super) fn data(&self) -> Result<Option<&Value>, Failure> {
+        let Some(from) = &self.from else {
+            return Ok(None);
+        };
+        let saved = from.extras().get(checkpoints::DATA);
+        saved
+            .map(Some)
+            .ok_or_else(|| unfit(from, checkpoints::DATA))
     }
 
     /// That the resolved configuration goes on with what was saved; what there is to say.
@@ -90,10 +107,19 @@ impl TakenUp {
     /// What was changed cannot be.
     pub(super) fn check(&self, job: &Job, resolved: &str) -> Result<Vec<String>, Failure> {
         let Some(from) = &self.from else {
-            return Ok(vec![format!(
+            let anew = format!(
                 "{} was stopped before its first checkpoint: it begins at step 1",
                 self.run.display()
-            )]);
+            );
+            if self.unsaved == 0 {
+                return Ok(vec![anew]);
+            }
+            // Also where nothing else is said.
+            say(&format!(
+                "warning: {anew}, and the {} steps in its {METRICS_FILE} are trained once more",
+                self.unsaved
+            ));
+            return Ok(Vec::new());
         };
         let extras = from.extras();
         let mut notes = vec![format!(
@@ -102,8 +128,7 @@ impl TakenUp {
             from.path().display()
         )];
         notes.extend(changes::check(&extras.config, resolved)?);
-        let saved = extras.get(checkpoints::VOCABULARY).and_then(Value::as_str);
-        if let (Some(saved), Some((set, _))) = (saved, job.source.text())
+        if let (Some(saved), Some((set, _))) = (saved_vocabulary(from)?, job.source.text())
             && !saved.chars().eq(set.vocabulary().iter().copied())
         {
             return Err(Failure::Usage(format!(
@@ -129,11 +154,6 @@ impl TakenUp {
         )
     }
 
-    /// Whether it goes on in a folder of its own.
-    pub(super) fn is_elsewhere(&self) -> bool {
-        self.out.is_some()
-    }
-
     /// Has pipeline and optimizer go on from the checkpoint.
     pub(super) fn restore(
         &self,
@@ -153,18 +173,25 @@ impl TakenUp {
         }
     }
 
-    /// The run folder, cut off after the checkpoint's step; the writer of its checkpoints.
-    pub(super) fn begin(self, config: &str) -> Result<(RunFolder, Checkpointer), Failure> {
+    /// The run folder, cut off after the checkpoint's step, and what saves into it; `save`
+    /// makes the first checkpoint of a folder of its own.
+    pub(super) fn begin(
+        self,
+        job: &Job,
+        config: &str,
+        save: impl FnOnce(&mut Checkpoints) -> Result<(), Failure>,
+    ) -> Result<(RunFolder, Checkpoints), Failure> {
         let step = self.step();
-        let folder = match &self.out {
-            Some(out) => RunFolder::fork(out, &self.run, config, step)?,
-            None => RunFolder::go_on(&self.run, config, step)?,
-        };
-        let writer = match self.writer {
-            Some(writer) => writer,
-            None => Checkpoints::open(folder.path())?,
-        };
-        Ok((folder, writer))
+        if let Some(writer) = self.writer {
+            let whole = self.from.is_some().then_some(step);
+            let folder = RunFolder::go_on(&self.run, config, step)?;
+            return Ok((folder, Checkpoints::new(writer, job, config, whole)));
+        }
+        let (path, writer) = RunFolder::claim(self.out.as_deref())?;
+        let mut checkpoints = Checkpoints::new(writer, job, config, None);
+        let save = || save(&mut checkpoints);
+        let folder = RunFolder::fork(path, &self.run, config, step, save)?;
+        Ok((folder, checkpoints))
     }
 }
 
@@ -198,11 +225,12 @@ fn same_folder(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// The newest checkpoint, or the newest that is intact where that is agreed to.
+/// The newest checkpoint, or the newest that training can go on from where that is agreed
+/// to.
 fn newest(run: &Path, fallback: bool) -> Result<Option<Checkpoint>, Failure> {
     let folder = run.join(checkpoints::FOLDER);
     if fallback {
-        return match Checkpoint::newest_intact(&folder) {
+        return match Checkpoint::newest_that(&folder, Checkpoint::check_finite) {
             Ok((found, damaged)) => {
                 for error in damaged {
                     say(&format!("warning: {error}"));
@@ -213,7 +241,8 @@ fn newest(run: &Path, fallback: bool) -> Result<Option<Checkpoint>, Failure> {
             Err(error) => Err(failed_checkpoint(error)),
         };
     }
-    match Checkpoint::newest(&folder) {
+    let newest = Checkpoint::newest(&folder);
+    match newest.and_then(|found| found.check_finite().map(|()| found)) {
         Ok(found) => Ok(Some(found)),
         Err(CheckpointError::None { .. }) => Ok(None),
         Err(error) if error.is_damage() => Err(Failure::Run(anyhow::anyhow!(
@@ -226,7 +255,7 @@ fn newest(run: &Path, fallback: bool) -> Result<Option<Checkpoint>, Failure> {
 
 /// What can be done where the newest checkpoint is damaged.
 fn instead(folder: &Path) -> String {
-    match Checkpoint::newest_intact(folder) {
+    match Checkpoint::newest_that(folder, Checkpoint::check_finite) {
         Ok((found, _)) => format!(
             "--resume-fallback goes on from {}, which is intact",
             found.path().display()
@@ -244,32 +273,35 @@ fn config(run: &Path, from: Option<&Checkpoint>) -> Result<Saved, Failure> {
         trained: true,
     });
     let trained = from.is_some();
-    match (fs::read_to_string(&path), saved) {
+    match (files::read_text(&path), saved) {
         (Ok(text), _) => Ok(Saved {
             path,
             text,
             trained,
         }),
         (Err(_), Some(saved)) if !saved.text.is_empty() => Ok(saved),
+        (Err(error), None) if error.kind() == io::ErrorKind::NotFound => {
+            let why = "it was stopped before there was anything to go on with: neither a \
+                       configuration nor a checkpoint; begin it again, in the same folder, with --out";
+            Err(wrong(run, why))
+        }
         (Err(error), _) => Err(wrong(run, &format!("{CONFIG} cannot be read: {error}"))),
     }
 }
 
 /// Without a checkpoint the run begins anew, unless it seems to have lost some: the
-/// metrics of a long run are not to be cut off.
-fn check_unsaved(run: &Path) -> Result<(), Failure> {
+/// metrics of a long run are not to be cut off. The steps that it has done.
+fn unsaved(run: &Path) -> Result<u64, Failure> {
     let metrics = run.join(METRICS_FILE);
     if !metrics.exists() {
-        return Ok(());
+        return Ok(0);
     }
     let done = read(&metrics)?.last().map_or(0, |last| last.step);
     let config = run.join(CONFIG);
-    let every = fs::read_to_string(&config)
-        .ok()
-        .and_then(|text| every(&text));
+    let every = files::read_text(&config).ok().and_then(|text| every(&text));
     // The second one waits until the first is written.
     if every.is_some_and(|every| done < 2 * every) {
-        return Ok(());
+        return Ok(done);
     }
     Err(wrong(
         run,

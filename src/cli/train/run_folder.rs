@@ -5,8 +5,10 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::Failure;
-use super::checkpoints;
+use super::checkpoints::{self, Checkpoints};
+use crate::checkpoint::{Checkpoint, Checkpointer};
 use crate::cli::say;
+use crate::files;
 use crate::metrics::{METRICS_FILE, MetricsError, RunMetrics, StepMetrics, is_event_file, read};
 
 /// In a run folder.
@@ -22,9 +24,26 @@ pub(super) struct RunFolder {
 }
 
 impl RunFolder {
-    /// Makes the folder and writes the configuration.
-    pub(super) fn create(out: Option<&Path>, config: &str) -> Result<Self, Failure> {
-        let path = made(out)?;
+    /// Makes the folder of a new run, and locks it: the one that was asked for, which must
+    /// not hold another run, or the next free one. Nothing else is written there before
+    /// another process that wants the same folder is known to be shut out.
+    pub(super) fn claim(out: Option<&Path>) -> Result<(PathBuf, Checkpointer), Failure> {
+        let Some(path) = out else {
+            let path = next_free(Path::new("runs"))?;
+            let writer = Checkpoints::open(&path)?;
+            return Ok((path, writer));
+        };
+        check_free(path)?;
+        fs::create_dir_all(path)
+            .map_err(|error| Failure::Usage(format!("--out {}: {error}", path.display())))?;
+        let writer = Checkpoints::open(path)?;
+        // Another one may have begun there, and ended, meanwhile.
+        check_free(path)?;
+        Ok((path.to_owned(), writer))
+    }
+
+    /// Writes the configuration into a folder that is claimed.
+    pub(super) fn create(path: PathBuf, config: &str) -> Result<Self, Failure> {
         write_whole(&path.join(CONFIG), config.as_bytes())?;
         let metrics = RunMetrics::create(&path)?;
         Ok(Self::new(path, metrics))
@@ -37,11 +56,24 @@ impl RunFolder {
         Ok(Self::new(path.to_owned(), metrics))
     }
 
-    /// Makes a folder that goes on with what another run had come to after `step`.
-    pub(super) fn fork(out: &Path, from: &Path, config: &str, step: u64) -> Result<Self, Failure> {
-        let path = made(Some(out))?;
+    /// Has a folder that is claimed go on with what another run had come to after `step`.
+    ///
+    /// `save` makes its first checkpoint. Before that it is no run folder, and can be
+    /// claimed again; after it all is there that a run goes on from: a process that is
+    /// killed leaves nothing that would begin anew.
+    pub(super) fn fork(
+        path: PathBuf,
+        from: &Path,
+        config: &str,
+        step: u64,
+        save: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<Self, Failure> {
         copy_metrics(from, &path)?;
-        Self::go_on(&path, config, step)
+        let metrics = RunMetrics::resume(&path, step)?;
+        metrics.sync()?;
+        save()?;
+        write_whole(&path.join(CONFIG), config.as_bytes())?;
+        Ok(Self::new(path, metrics))
     }
 
     fn new(path: PathBuf, metrics: RunMetrics) -> Self {
@@ -85,37 +117,29 @@ impl RunFolder {
 
     /// Writes the timeline of a step, in Chrome's trace format.
     pub(super) fn trace(&self, trace: &str) -> Result<(), Failure> {
-        write(&self.path.join("trace.json"), trace.as_bytes())
+        write_whole(&self.path.join("trace.json"), trace.as_bytes())
     }
 }
 
-/// The folder of a new run.
-fn made(out: Option<&Path>) -> Result<PathBuf, Failure> {
-    match out {
-        Some(path) => claim(path),
-        None => next_free(Path::new("runs")),
-    }
-}
-
-/// The folder that was asked for, which must not hold another run.
-fn claim(path: &Path) -> Result<PathBuf, Failure> {
+/// That a folder does not hold a run. One may have been stopped before it was one: then
+/// there are neither a configuration nor checkpoints, and what else a fork has copied
+/// stands beside the empty folder of them that it locked first.
+pub(super) fn check_free(path: &Path) -> Result<(), Failure> {
     let wrong = |why: &str| Err(Failure::Usage(format!("--out {}: {why}", path.display())));
     if path.is_file() {
         return wrong("this is a file, not a folder");
     }
-    if [CONFIG, METRICS_FILE, checkpoints::FOLDER]
-        .iter()
-        .any(|file| path.join(file).exists())
-    {
+    let checkpoints = path.join(checkpoints::FOLDER);
+    let is_there = |file| path.join(file).symlink_metadata().is_ok();
+    let saved = Checkpoint::list(&checkpoints).map_or(true, |all| !all.is_empty());
+    if is_there(CONFIG) || saved || (is_there(METRICS_FILE) && !checkpoints.exists()) {
         return wrong(&format!(
             "the folder already holds a run; choose another, or remove it, or go on with it by \
              --resume {}",
             path.display()
         ));
     }
-    fs::create_dir_all(path)
-        .map_err(|error| Failure::Usage(format!("--out {}: {error}", path.display())))?;
-    Ok(path.to_owned())
+    Ok(())
 }
 
 /// `root/1`, or the next number that nobody has taken.
@@ -151,17 +175,24 @@ fn copy_metrics(from: &Path, to: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Writes a file that was asked for by name, whatever stands there.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     fs::write(path, bytes).map_err(|error| cannot_write(path, &error))
 }
 
-/// The whole file or, whatever happens, the one that was there.
+/// The whole file or, whatever happens, the one that was there. Links that others may have
+/// left in the folder are replaced, not followed.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    if fs::read(path).is_ok_and(|there| there == bytes) {
+    if files::read(path).is_ok_and(|there| there == bytes) {
         return Ok(());
     }
     let new = path.with_extension("new");
-    let written = fs::File::create(&new).and_then(|mut file| {
+    let removed = match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    let created = removed.and_then(|()| fs::File::create_new(&new));
+    let written = created.and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()
     });

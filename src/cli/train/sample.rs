@@ -11,16 +11,21 @@ const LENGTH: usize = 240;
 /// Below 1: likely characters become likelier still, which reads better.
 const TEMPERATURE: f64 = 0.8;
 
-/// Continues the beginning of the held-out text until a signal comes; says why where the
-/// model cannot.
+/// Continues the beginning of the held-out text until a signal comes, under a title that
+/// has that beginning; says why where the model cannot.
 pub(super) fn generate(
     pipe: &mut Pipeline,
     (text, seq): (&TextSet, usize),
     seed: u64,
     stop: &Stop,
 ) -> String {
-    continued(pipe, (text, seq), seed, stop)
-        .unwrap_or_else(|error| format!("(no sample of what it writes: {error:#})"))
+    let written = continued(pipe, (text, seq), seed, stop);
+    let titled = written.map(|(begin, written)| {
+        let title =
+            format!("sample: the held-out text begins {begin:?}, and the model goes on with");
+        format!("{title}\n\n{}", written.trim_start_matches(['\n', '\r']))
+    });
+    titled.unwrap_or_else(|error| format!("(no sample of what it writes: {error:#})"))
 }
 
 fn continued(
@@ -28,7 +33,7 @@ fn continued(
     (text, seq): (&TextSet, usize),
     seed: u64,
     stop: &Stop,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<(String, String)> {
     let start = (seq / 4).max(1);
     let mut tokens: Vec<i64> = text
         .part(Split::HeldOut)
@@ -36,6 +41,7 @@ fn continued(
         .take(start)
         .map(|&token| i64::from(token))
         .collect();
+    let begin = tokens.len();
     let known = text.vocabulary().len() as i64;
     let mut sampler = Sampler::new(seed);
     for _ in 0..LENGTH {
@@ -52,7 +58,8 @@ fn continued(
             .f_softmax(-1, Kind::Double)?;
         tokens.push(draw(&Vec::<f64>::try_from(&odds)?, sampler.uniform()));
     }
-    Ok(tokens.into_iter().map(|token| text.decode(token)).collect())
+    let decoded = |tokens: &[i64]| tokens.iter().map(|&token| text.decode(token)).collect();
+    Ok((decoded(&tokens[..begin]), decoded(&tokens[begin..])))
 }
 
 /// The index at which the running sum of `odds` passes `point`.

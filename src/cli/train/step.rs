@@ -72,10 +72,9 @@ impl Trained {
     /// was not over when the host was done with it, that since the numbers of the one
     /// before were `read`: the host is ahead of devices then, and so would its time be.
     pub(super) fn metrics(&self, job: &Job, read: Instant) -> Result<StepMetrics, Failure> {
-        let report = &self.report;
-        report.read().map_err(failure)?;
+        let told = StepMetrics::of(self.step as u64, &self.report).map_err(failure)?;
         // A step that was skipped has left no gradients.
-        let norm = self.norm.as_ref().filter(|_| !report.skipped());
+        let norm = self.norm.as_ref().filter(|_| !told.skipped);
         let norm = norm.map(GradNorm::read).transpose().map_err(failure)?;
         let (waited, took) = self.took.map_or_else(
             || {
@@ -90,7 +89,7 @@ impl Trained {
             grad_norm: norm,
             chunks: job.recipe.chunks(),
             recompute: job.recipe.recompute.to_string(),
-            ..StepMetrics::of(self.step as u64, report)
+            ..told
         };
         let metrics = metrics.timed(job.recipe.batch, waited, took);
         Ok(with_rates(job, metrics))

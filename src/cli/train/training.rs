@@ -5,6 +5,7 @@ use std::time::Instant;
 use gpipe_partitioner::{CheckedSchedule, render};
 
 use super::checkpoints::Checkpoints;
+use super::cut;
 use super::graphs::Untold;
 use super::job::Job;
 use super::options::Args;
@@ -18,11 +19,9 @@ use super::signals::Stop;
 use super::step::{self, Trained};
 use super::{Failure, failure};
 use crate::cli::feed::Feed;
-use crate::cli::say;
+use crate::cli::{output, say};
+use crate::others::Moment;
 use crate::{Optimizer, Pipeline, StepReport};
-
-/// Columns of the timeline that is printed at the end.
-const WIDTH: usize = 100;
 
 /// A run on its way.
 #[derive(Debug)]
@@ -39,6 +38,10 @@ pub(super) struct Training<'a> {
     behind: Option<Behind>,
     /// When the numbers of a step were last read.
     read: Instant,
+    /// When the first of its steps began, by the clocks of the machine's cores.
+    begun: Option<Moment>,
+    /// Layers of each stage.
+    balance: Vec<usize>,
     /// The last ones in a row whose loss was not finite.
     astray: usize,
 }
@@ -76,26 +79,26 @@ impl<'a> Training<'a> {
         let (spec, recipe) = (&job.chosen.spec, &job.recipe);
         let mut optimizer = job.optimizer();
         let done = taken_up.as_ref().map_or(0, TakenUp::step) as usize;
-        let data = taken_up.as_ref().and_then(TakenUp::data);
+        let data = taken_up.as_ref().map(TakenUp::data).transpose()?.flatten();
         let left = recipe.steps - done.min(recipe.steps);
         let batches = job
             .source
             .feed(spec, recipe.batch, left, recipe.seed, data)?;
-        let elsewhere = taken_up.as_ref().is_some_and(TakenUp::is_elsewhere);
-        let (folder, writer) = if let Some(taken_up) = taken_up {
+        let config = &resolved.toml;
+        let (folder, checkpoints) = if let Some(taken_up) = taken_up {
             taken_up.restore(pipe, &mut optimizer)?;
-            taken_up.begin(&resolved.toml)?
+            // From then on the new folder needs the old one no more.
+            taken_up.begin(job, config, |checkpoints| {
+                if done == 0 || !checkpoints.due(done, true) {
+                    return Ok(());
+                }
+                checkpoints.save_first(pipe, &optimizer, done, batches.state())
+            })?
         } else {
-            let folder = RunFolder::create(job.args.out.as_deref(), &resolved.toml)?;
-            let writer = Checkpoints::open(folder.path())?;
-            (folder, writer)
+            let (path, writer) = RunFolder::claim(job.args.out.as_deref())?;
+            let folder = RunFolder::create(path, config)?;
+            (folder, Checkpoints::new(writer, job, config, None))
         };
-        let whole = (done > 0 && !elsewhere).then_some(done as u64);
-        let mut checkpoints = Checkpoints::new(writer, job, &resolved.toml, whole);
-        if elsewhere && done > 0 && checkpoints.due(done, true) {
-            // From now on the new folder needs the old one no more.
-            checkpoints.save(pipe, &optimizer, done, batches.state());
-        }
         let records = folder.records()?;
         if let Some(warning) = run_folder::missing(&records, done as u64) {
             say(&warning);
@@ -111,6 +114,8 @@ impl<'a> Training<'a> {
             done,
             behind: None,
             read: Instant::now(),
+            begun: None,
+            balance: pipe.partition().balance(),
             astray: 0,
         })
     }
@@ -125,6 +130,7 @@ impl<'a> Training<'a> {
         let steps = self.job.recipe.steps;
         progress.go_on(self.done);
         self.read = Instant::now();
+        self.begun = Moment::now();
         let mut graphs = Untold::new(self.job, pipe);
         let begun_after = self.done;
         let mut ended = Ended::AllDone;
@@ -142,22 +148,23 @@ impl<'a> Training<'a> {
                 self.catch_up(progress)?;
                 // Checkpoints of a run that has gone astray would only replace better ones.
                 if self.astray == 0 {
-                    self.save(pipe);
+                    self.save(pipe)?;
                 }
             }
-            self.checkpoints.look();
+            self.checkpoints.look()?;
         }
         self.catch_up(progress)?;
         // The last step, whichever that is, unless it has been saved a moment ago.
         let saved = self.done == begun_after || self.checkpoints.asked() == Some(self.done);
         if !saved && self.checkpoints.due(self.done, true) {
-            self.save(pipe);
+            self.save(pipe)?;
         }
-        progress.finish();
+        progress.finish(ended);
         let written = self.folder.sync();
-        let saved = self.checkpoints.finish();
+        self.checkpoints.settle()?;
+        let saved = self.checkpoints.is_saved();
         let files = std::mem::replace(&mut self.outcome.files, Ok(()));
-        self.outcome.files = files.and(saved).and(written);
+        self.outcome.files = all_told([files, saved, written]);
         Ok(ended)
     }
 
@@ -210,6 +217,7 @@ impl<'a> Training<'a> {
         self.outcome.memory.clone_from(&report.memory);
         if report.loss.is_finite() {
             self.astray = 0;
+            self.checkpoints.approve();
             return Ok(());
         }
         self.astray += 1;
@@ -227,35 +235,46 @@ impl<'a> Training<'a> {
         report: &StepReport,
         schedule: &CheckedSchedule,
     ) -> Result<(), Failure> {
+        // The folder's name may be another run's by now.
+        self.checkpoints.look()?;
         let job = self.job;
-        let comparison =
-            Comparison::new(&job.recipe, step, report, schedule)?.with_plan(job.plan.as_ref());
-        self.outcome.comparison = comparison.text(WIDTH);
+        let others = self.begun.and_then(|begun| begun.since());
+        let comparison = Comparison::new(&job.recipe, step, report, schedule)?
+            .with_plan(job.plan.as_ref())
+            .with_others(others);
+        self.outcome.comparison = comparison.text(output::width(None));
+        self.outcome.others = others;
+        self.outcome.cut = cut::uneven(job, comparison.predicted(), &self.balance);
         // A file that cannot be written must not cost what the training came to.
         self.outcome.files = last_step(&job.args, report, &comparison, &self.folder);
         Ok(())
     }
 
-    fn save(&mut self, pipe: &mut Pipeline) {
+    fn save(&mut self, pipe: &mut Pipeline) -> Result<(), Failure> {
         // Steps that a checkpoint has done are in the metrics. Where they cannot be
         // written there has been a warning.
         let _ = self.folder.sync();
         let data = self.batches.state();
         self.checkpoints
-            .save(pipe, &self.optimizer, self.done, data);
+            .save(pipe, &self.optimizer, self.done, data)
     }
 
-    fn diverged(&self, loss: f64, step: usize) -> Failure {
-        let saved = self.checkpoints.whole().map_or_else(String::new, |saved| {
-            format!(
-                ", such as with `train --resume {} --lr RATE`, which goes on after step {saved}",
-                self.folder.path().display()
-            )
-        });
-        Failure::Run(anyhow::anyhow!(
-            "the loss is {loss} at step {step}: try a smaller --lr{saved}"
-        ))
+    fn diverged(&mut self, loss: f64, step: usize) -> Failure {
+        match self.checkpoints.instead(step) {
+            Ok(instead) => Failure::Run(anyhow::anyhow!(
+                "the loss is {loss} at step {step}: {instead}"
+            )),
+            Err(failure) => failure,
+        }
     }
+}
+
+/// Every error: which of the files are missing is for the last line to say.
+fn all_told(results: [Result<(), Failure>; 3]) -> Result<(), Failure> {
+    let errors = results.into_iter().filter_map(Result::err);
+    let together = errors
+        .reduce(|all, next| Failure::Run(anyhow::anyhow!("{}; and {}", all.said(), next.said())));
+    together.map_or(Ok(()), Err)
 }
 
 /// Writes the files that are about the last step.

@@ -64,6 +64,15 @@ pub(super) fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
+/// A time that can be waited for.
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
+    const YEAR: f64 = 365.0 * 24.0 * 3600.0;
+    match positive(text.trim())? {
+        seconds if seconds <= YEAR => Ok(seconds),
+        _ => Err("must be at most a year (31536000)".to_owned()),
+    }
+}
+
 /// Layers of each stage.
 pub(super) fn balance(text: &str) -> Result<Vec<usize>, String> {
     text.split(',').map(at_least_one).collect()

@@ -10,6 +10,7 @@ use super::resolved::sizes;
 use crate::cli::config::Origins;
 use crate::cli::feed::Source;
 use crate::cli::model::flags::flag;
+use crate::cli::trained::not_finite;
 use crate::models::hugging_face;
 use crate::models::zoo::Zoo;
 
@@ -45,6 +46,13 @@ pub(super) fn read(
 ) -> Result<(Recipe, Weights), Failure> {
     let read = hugging_face::import(zoo, path)
         .map_err(|error| Failure::Usage(format!("--weights: {error}")))?;
+    if let Some(name) = not_finite(&read.weights)? {
+        return Err(Failure::Usage(format!(
+            "--weights {}: `{name}` has numbers that are NaN or infinite, and nothing can be trained \
+             from them",
+            path.display()
+        )));
+    }
     let name = read.spec.name();
     if let Some(origin) = origins.of("model.name").filter(|_| recipe.model != name) {
         return Err(Failure::Usage(format!(

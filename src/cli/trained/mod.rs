@@ -5,7 +5,7 @@ mod vocabulary;
 
 use std::path::{Path, PathBuf};
 
-use tch::Device;
+use tch::{Device, TchError, Tensor};
 
 use super::feed;
 use super::models::shapes;
@@ -14,7 +14,7 @@ use crate::models::hugging_face;
 use crate::models::zoo::{Fill, ModelSpec, Zoo};
 use crate::{Pipeline, Variable};
 
-pub(super) use run::{Settings, TrainedOn, failed as failed_checkpoint};
+pub(super) use run::{Settings, TrainedOn, failed as failed_checkpoint, saved_vocabulary, unfit};
 pub(super) use vocabulary::Vocabulary;
 
 /// Weights as they were read, and in the pipeline.
@@ -48,11 +48,21 @@ fn device(text: &str) -> Result<Device, String> {
     crate::parse_device(text).map_err(|error| error.to_string())
 }
 
+/// The first of these that is NaN or infinite in some of its numbers.
+pub(super) fn not_finite(weights: &[(String, Tensor)]) -> Result<Option<&str>, TchError> {
+    for (name, tensor) in weights {
+        if tensor.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
 /// A model that somebody trained.
 #[derive(Debug)]
 pub(super) struct Trained {
     pub(super) spec: ModelSpec,
-    pub(super) weights: Vec<(String, tch::Tensor)>,
+    pub(super) weights: Vec<(String, Tensor)>,
     /// What is known of its training.
     pub(super) settings: Settings,
     /// The characters that its tokens stand for, or why nobody knows.

@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
 use super::vocabulary::Vocabulary;
 use super::{Failure, Trained};
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::data::{MOBY_DICK, TextSet};
+use crate::files;
 use crate::models::zoo::{ModelSpec, Zoo};
 
 /// In a run folder.
@@ -52,13 +51,12 @@ pub(super) fn newest(run: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
     if !run.is_dir() {
         return wrong("this is a file, not a run folder".to_owned());
     }
-    let config = run.join(CONFIG);
-    if !config.is_file() {
+    let (config, checkpoints) = (run.join(CONFIG), run.join(CHECKPOINTS));
+    if !config.exists() && !checkpoints.exists() {
         return wrong(format!(
-            "this is no run folder: it has no {CONFIG}, which `train` writes"
+            "this is no run folder: it has neither {CONFIG} nor {CHECKPOINTS}, which `train` writes"
         ));
     }
-    let checkpoints = run.join(CHECKPOINTS);
     let found = match Checkpoint::newest(&checkpoints) {
         Err(CheckpointError::None { .. }) => {
             return wrong(
@@ -69,15 +67,15 @@ pub(super) fn newest(run: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
         }
         found => found.map_err(failed)?,
     };
-    let text = std::fs::read_to_string(&config).map_err(|error| {
-        Failure::Usage(format!("{}: cannot be read: {error}", config.display()))
-    })?;
     // That of the checkpoint is what its weights were trained with.
     let own = found.extras().config.clone();
-    if own.is_empty() {
-        return trained(&found, &text, &config, zoo);
+    if !own.is_empty() {
+        return trained(&found, &own, &found.path().join("manifest.json"), zoo);
     }
-    trained(&found, &own, &found.path().join("manifest.json"), zoo)
+    let text = files::read_text(&config).map_err(|error| {
+        Failure::Usage(format!("{}: cannot be read: {error}", config.display()))
+    })?;
+    trained(&found, &text, &config, zoo)
 }
 
 /// The model of one checkpoint.
@@ -98,11 +96,7 @@ pub(in crate::cli) fn failed(error: CheckpointError) -> Failure {
     if error.is_wrong_use() {
         return Failure::Usage(error.to_string());
     }
-    match error {
-        CheckpointError::Pipeline(error) => Failure::Run(error.into()),
-        // Its text has its cause in it.
-        error => Failure::Run(anyhow::anyhow!(error.to_string())),
-    }
+    Failure::Run(error.into())
 }
 
 /// `text` is the configuration, `from` where it stands.
@@ -113,8 +107,7 @@ fn trained(found: &Checkpoint, text: &str, from: &Path, zoo: &Zoo) -> Result<Tra
         step: Some(found.extras().step),
         ..settings
     };
-    let saved = found.extras().get(VOCABULARY).and_then(Value::as_str);
-    let vocabulary = match saved {
+    let vocabulary = match saved_vocabulary(found)? {
         Some(characters) => Ok(Vocabulary::new(characters.chars().collect())),
         None => of_data(&settings.data),
     };
@@ -125,6 +118,21 @@ fn trained(found: &Checkpoint, text: &str, from: &Path, zoo: &Zoo) -> Result<Tra
         vocabulary,
     }
     .checked()
+}
+
+/// The characters that a checkpoint has kept, if it was a text that was trained on.
+pub(in crate::cli) fn saved_vocabulary(found: &Checkpoint) -> Result<Option<&str>, Failure> {
+    let saved = found.extras().get(VOCABULARY);
+    let text = saved.map(|saved| saved.as_str().ok_or_else(|| unfit(found, VOCABULARY)));
+    text.transpose()
+}
+
+/// The error about a part of a checkpoint that `train` has not written.
+pub(in crate::cli) fn unfit(found: &Checkpoint, part: &str) -> Failure {
+    Failure::Run(anyhow::anyhow!(
+        "{}: the part `{part}` is missing or not what `train` writes: use another checkpoint",
+        found.path().join("manifest.json").display()
+    ))
 }
 
 /// The characters of the text that was trained on, which is still to be there.

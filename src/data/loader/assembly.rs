@@ -6,16 +6,20 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use super::bringing::Bring;
 use super::position::{Position, Span, Spans};
 use super::work::{Answer, Shared, Task};
 use crate::data::{DataError, Place, Source};
 use crate::torch::caught;
+use crate::torch::streams::Event;
 
 /// What the consumer gets.
 #[derive(Debug)]
 pub(super) enum Ready<B> {
     Batch {
         batch: B,
+        /// Where it is brought to a device: the end of its way.
+        arrived: Option<Event>,
         /// Where the loader stands once it is taken.
         after: Position,
         /// What was bad on the way to it.
@@ -37,6 +41,7 @@ pub(super) struct Assembly<S: Source, B> {
     pub(super) spans: Spans,
     pub(super) tasks: Sender<Task<S::Item>>,
     pub(super) collate: Collate<S::Item, B>,
+    pub(super) bring: Option<Bring<B>>,
     pub(super) ready: Sender<Ready<B>>,
     pub(super) size: usize,
     pub(super) drop_last: bool,
@@ -178,10 +183,21 @@ impl<S: Source, B> Assembly<S, B> {
     /// Makes the batch and hands it on; gives an empty one.
     fn send(&mut self, full: Batch<S::Item>) -> Result<Batch<S::Item>, Stop> {
         let first = full.first.unwrap_or(Place::Item(0));
-        let made = caught(|| (self.collate)(full.items));
-        let batch = made.map_err(|source| Stop::Failed(DataError::Batch { first, source }))?;
+        let made = caught(|| {
+            let batch = (self.collate)(full.items)?;
+            Ok(match &self.bring {
+                Some(bring) => {
+                    let (batch, arrived) = bring(batch)?;
+                    (batch, Some(arrived))
+                }
+                None => (batch, None),
+            })
+        });
+        let (batch, arrived) =
+            made.map_err(|source| Stop::Failed(DataError::Batch { first, source }))?;
         let ready = Ready::Batch {
             batch,
+            arrived,
             after: self.position.normal(self.shared.source.len()),
             skipped: full.skipped,
         };

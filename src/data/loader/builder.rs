@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use crossbeam_channel::bounded;
 use serde::Deserialize as _;
+use serde::de::Error as _;
 use serde_json::Value;
 use tch::Device;
 
 use super::assembly::{Assembly, Collate};
+use super::bringing::{Bring, Take, ends};
 use super::position::{Position, Spans, State};
 use super::work::{Shared, Watch};
 use super::{Loader, Waits};
 use crate::data::{DataError, OnDevice, Source};
+use crate::torch::streams::{Layer, Recorder};
 
 /// Items that a worker makes at a time, at most: few enough that the workers end a batch
 /// together, enough that handing over costs nothing.
@@ -35,6 +38,7 @@ pub struct Batches<S: Source, B> {
     patience: Option<Duration>,
     from: Option<Value>,
     devices: Vec<Device>,
+    ends: Option<(Bring<B>, Take<B>)>,
 }
 
 impl<S: Source, B> fmt::Debug for Batches<S, B> {
@@ -62,6 +66,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             patience: None,
             from: None,
             devices: Vec::new(),
+            ends: None,
         }
     }
 
@@ -124,18 +129,31 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         self
     }
 
-    /// Brings batches to a device ahead of their use: on CUDA through pinned host memory
-    /// with copies that nobody waits for, on the CPU at no cost.
+    /// Brings batches to a device ahead of their use; on the CPU at no cost. On CUDA they go
+    /// through page-locked memory, on a stream of their own, beside what the device computes,
+    /// and nobody waits: what comes into the current stream of the thread that takes a batch
+    /// comes behind its copy.
     #[must_use]
     pub fn to(mut self, device: Device) -> Self
     where
         B: OnDevice,
     {
         self.devices = vec![device];
-        if device.is_cuda() {
-            let collate = self.collate;
-            self.collate = Box::new(move |items| Ok(collate(items)?.pinned(device)?.on(device)?));
-        }
+        self.ends = match device {
+            Device::Cuda(index) => Some(ends(&Layer::Cuda, index)),
+            _ => None,
+        };
+        self
+    }
+
+    /// Brings batches to a recorder's accelerator: what this would be told is written down,
+    /// and the tensors stay on the CPU.
+    #[must_use]
+    pub fn record_streams(mut self, recorder: &Recorder, accelerator: usize) -> Self
+    where
+        B: OnDevice,
+    {
+        self.ends = Some(ends(&Layer::Recorder(recorder.clone()), accelerator));
         self
     }
 
@@ -155,6 +173,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         let span = self.size.div_ceil(SPANS * self.workers).clamp(1, SPAN);
         // Enough for the batch that is being made, and for every worker one to begin with.
         let out = self.size.div_ceil(span).max(self.workers) + self.workers;
+        let (bring, take) = self.ends.unzip();
         let shared = Shared::new(self.source, self.workers);
         let (tasks, todo) = bounded(out);
         let (ready, batches) = bounded(self.ahead);
@@ -168,6 +187,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             hangs: false,
             skipped: Vec::new(),
             waits: Waits::default(),
+            take,
         };
         let assembly = Assembly {
             shared: Arc::clone(&shared),
@@ -180,6 +200,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             },
             tasks,
             collate: self.collate,
+            bring,
             ready,
             size: self.size,
             drop_last: self.drop_last,
@@ -234,7 +255,12 @@ fn start(saved: Option<&Value>, here: &str, len: usize) -> Result<Position, Data
         let (saved, here) = (state.data, here.to_owned());
         return Err(DataError::OtherData { saved, here });
     }
-    Ok(state.position.normal(len))
+    let position = state.position;
+    if !position.is_one_of(len) {
+        let what = format!("{position:?} of {len} items cannot be");
+        return Err(DataError::State(serde_json::Error::custom(what)));
+    }
+    Ok(position.normal(len))
 }
 
 fn spawn(name: String, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, DataError> {

@@ -12,6 +12,7 @@
 //! consumer goes, the queues close one after the other and the threads end.
 
 mod assembly;
+mod bringing;
 mod builder;
 mod position;
 mod work;
@@ -29,6 +30,7 @@ use super::DataError;
 pub use builder::Batches;
 
 use assembly::Ready;
+use bringing::Take;
 use position::{Position, State};
 use work::Watch;
 
@@ -49,6 +51,8 @@ pub struct Loader<B> {
     hangs: bool,
     skipped: Vec<DataError>,
     waits: Waits,
+    /// Where batches are brought to a device.
+    take: Option<Take<B>>,
 }
 
 /// How long the consumer waited.
@@ -134,7 +138,7 @@ impl<B> Loader<B> {
         let ended = threads.into_iter().map(JoinHandle::join);
         let panics = ended.filter_map(Result::err);
         let first = panics.into_iter().next()?;
-        Some(DataError::Lost(crate::torch::panic_message(&*first)))
+        Some(DataError::Lost(crate::panics::panic_message(&*first)))
     }
 }
 
@@ -146,6 +150,7 @@ impl<B> Iterator for Loader<B> {
         match self.receive() {
             Some(Ready::Batch {
                 batch,
+                arrived,
                 after,
                 skipped,
             }) => {
@@ -153,7 +158,14 @@ impl<B> Iterator for Loader<B> {
                 self.position = after;
                 self.skipped.extend(skipped);
                 self.waits.first.get_or_insert_with(Instant::now);
-                Some(Ok(batch))
+                let taken = match (&self.take, arrived) {
+                    (Some(take), Some(arrived)) => take(batch, &arrived),
+                    _ => Ok(batch),
+                };
+                Some(taken.map_err(|error| {
+                    self.end();
+                    DataError::Device(error)
+                }))
             }
             Some(Ready::Failed(error)) => {
                 self.end();

@@ -2,6 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+/// More than any loader comes to: one that gives a thousand million items a second has not
+/// in a hundred days.
+const MOST: u64 = 1 << 53;
+
 /// Up to where items were consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Position {
@@ -19,6 +23,15 @@ impl Position {
         items: 0,
         skipped: 0,
     };
+
+    /// Whether a loader of so many items an epoch can stand there: what was read may be
+    /// anything.
+    pub(super) fn is_one_of(self, len: usize) -> bool {
+        self.items <= len
+            && [self.epoch, self.items as u64, self.skipped]
+                .iter()
+                .all(|n| *n < MOST)
+    }
 
     /// The end of an epoch is the start of the next.
     pub(super) fn normal(self, len: usize) -> Self {

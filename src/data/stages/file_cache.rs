@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::data::tf_record::{TfRecordWriter, TfRecords, read_record};
 use crate::data::{DataError, Place, Source, Store};
+use crate::files;
 
 /// Each item made once, those of the first epoch, and kept in a file.
 ///
@@ -150,7 +151,7 @@ fn whole(path: &Path, identity: &str, items: usize) -> Result<(File, State), Dat
     if starts.len() != items || records.len() != items + 2 {
         return Err(bad("this is no whole cache"));
     }
-    let file = File::open(path).map_err(|source| DataError::read(path, source))?;
+    let file = files::open(path).map_err(|source| DataError::read(path, source))?;
     let filling = None;
     Ok((file, State { starts, filling }))
 }
@@ -161,11 +162,9 @@ fn begun(path: &Path, identity: &str, items: usize) -> Result<(File, State), Dat
     partial.push(".partial");
     let partial = PathBuf::from(partial);
     let write = |source| DataError::write(&partial, source);
-    let file = File::options()
-        .create(true)
-        .write(true)
-        .truncate(false)
-        .open(&partial);
+    let mut options = File::options();
+    let options = options.create(true).write(true).truncate(false);
+    let file = files::check_if_any(&partial).and_then(|()| options.open(&partial));
     let file = file.map_err(write)?;
     if file.try_lock().is_err() {
         let partial = partial.display();

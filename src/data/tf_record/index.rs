@@ -8,9 +8,15 @@ use std::path::{Path, PathBuf};
 
 use super::frame::{self, AROUND, Flaw, HEADER};
 use crate::data::DataError;
+use crate::files;
 
-/// Bytes that are searched at a time for the next whole record.
-const SEARCHED: u64 = 1 << 20;
+/// Bytes that are searched at a time for the next whole record: few at first, as it is near
+/// where one length alone is damaged, then twice as many each time.
+const SEARCHED: std::ops::RangeInclusive<u64> = (1 << 12)..=(1 << 20);
+/// So many times a file's bytes are read, at most, to see whether records are whole that seem
+/// to begin in its damaged parts. They overlap only where somebody has made them so, and
+/// each would then be read to its end.
+const TIMES: u64 = 4;
 
 /// A file's records, found by their lengths alone: of the data only the checksums are read.
 #[derive(Debug)]
@@ -31,7 +37,7 @@ impl Shard {
     /// the rest of the file.
     pub(super) fn scan(path: &Path) -> Result<Self, DataError> {
         let read = |source| DataError::read(path, source);
-        let file = File::open(path).map_err(read)?;
+        let file = files::open(path).map_err(read)?;
         let size = file.metadata().map_err(read)?.len();
         let mut shard = Self {
             path: path.to_owned(),
@@ -41,6 +47,11 @@ impl Shard {
             broken: BTreeMap::new(),
         };
         refuse_compressed(&file, path, size)?;
+        let mut search = Search {
+            file: &file,
+            size,
+            left: size.saturating_mul(TIMES),
+        };
         let mut offset = 0;
         while offset < size {
             shard.starts.push(offset);
@@ -53,7 +64,7 @@ impl Shard {
                 Err(Flaw::Read(source)) => return Err(read(source)),
                 Err(Flaw::Cut(what)) => shard.lost(what, size),
                 Err(Flaw::Length(what)) => {
-                    let next = search(&file, offset + 1, size).map_err(read)?;
+                    let next = search.from(offset + 1).map_err(read)?;
                     let lost = next.unwrap_or(size) - offset;
                     let what = match next {
                         None if offset == 0 => {
@@ -101,26 +112,105 @@ fn refuse_compressed(file: &File, path: &Path, size: u64) -> Result<(), DataErro
     Ok(())
 }
 
-/// The first place from `from` on where a whole record begins, both checksums right.
-fn search(file: &File, mut from: u64, size: u64) -> io::Result<Option<u64>> {
-    while from + AROUND <= size {
-        let bytes = (SEARCHED + HEADER).min(size - from);
-        let mut block = vec![0; bytes as usize];
-        file.read_exact_at(&mut block, from)?;
-        for (offset, header) in (from..).zip(block.windows(HEADER as usize)) {
-            if frame::length(header).is_some() && is_whole(file, offset, size)? {
-                return Ok(Some(offset));
-            }
-        }
-        from += bytes - HEADER + 1;
-    }
-    Ok(None)
+/// The search for whole records in the damaged parts of a file.
+struct Search<'a> {
+    file: &'a File,
+    size: u64,
+    /// Bytes of data that may still be read to see whether a record is whole.
+    left: u64,
 }
 
-fn is_whole(file: &File, offset: u64, size: u64) -> io::Result<bool> {
-    match frame::read(file, Path::new(""), offset, size) {
-        Ok(_) => Ok(true),
-        Err(DataError::File { source, .. }) => Err(source),
-        Err(_) => Ok(false),
+impl Search<'_> {
+    /// The first place from `from` on where a whole record begins, both checksums right.
+    fn from(&mut self, mut from: u64) -> io::Result<Option<u64>> {
+        let mut searched = *SEARCHED.start();
+        while from + AROUND <= self.size {
+            let bytes = (searched + HEADER).min(self.size - from);
+            let mut block = vec![0; bytes as usize];
+            self.file.read_exact_at(&mut block, from)?;
+            for (offset, header) in (from..).zip(block.windows(HEADER as usize)) {
+                if let Some(length) = frame::length(header)
+                    && self.is_whole(offset, length)?
+                {
+                    return Ok(Some(offset));
+                }
+            }
+            from += bytes - HEADER + 1;
+            searched = (2 * searched).min(*SEARCHED.end());
+        }
+        Ok(None)
+    }
+
+    fn is_whole(&mut self, offset: u64, length: u64) -> io::Result<bool> {
+        if length > self.size - offset {
+            return Ok(false);
+        }
+        let Some(left) = self.left.checked_sub(length) else {
+            return Ok(false);
+        };
+        self.left = left;
+        match frame::read(self.file, Path::new(""), offset, self.size) {
+            Ok(_) => Ok(true),
+            Err(DataError::File { source, .. }) => Err(source),
+            Err(_) => Ok(false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::data::tf_record::frame::header;
+
+    /// A damaged length, then places that all seem to begin a record which goes on to the end
+    /// of the file: each was read to its end, so that the time grew with the square of the
+    /// file's size.
+    #[test]
+    fn overlapping_records_in_a_damaged_part_are_not_all_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        let (headers, size) = (499, 12 * 501_u64);
+        let mut bytes = vec![0; HEADER as usize];
+        for number in 1..=headers {
+            let rest = size - number * HEADER - AROUND;
+            bytes.extend(header(rest));
+        }
+        bytes.resize(size as usize, 0);
+        fs::write(&path, &bytes).unwrap();
+        let file = File::open(&path).unwrap();
+        let mut search = Search {
+            file: &file,
+            size,
+            left: TIMES * size,
+        };
+        assert_eq!(search.from(1).unwrap(), None);
+        assert!(
+            search.left < size,
+            "as much as may be was read: {}",
+            search.left
+        );
+        let shard = Shard::scan(&path).unwrap();
+        assert_eq!((shard.starts.len(), shard.broken.len()), (1, 1));
+    }
+
+    /// Whatever was spent before, records that follow a damaged length one by one are found.
+    #[test]
+    fn every_second_length_may_be_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tfrecord");
+        let mut writer = crate::data::TfRecordWriter::create(&path).unwrap();
+        for _ in 0..200 {
+            writer.write(&[7; 100]).unwrap();
+        }
+        writer.finish().unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        for record in bytes.chunks_mut(116).step_by(2) {
+            record[0] ^= 1;
+        }
+        fs::write(&path, &bytes).unwrap();
+        let shard = Shard::scan(&path).unwrap();
+        assert_eq!((shard.starts.len(), shard.broken.len()), (200, 100));
     }
 }

@@ -8,10 +8,10 @@ mod writer;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use super::{DataError, Dataset, Place, Source};
+use crate::threads::side_by_side;
 
 pub use example::{Example, ExampleError};
 pub use writer::TfRecordWriter;
@@ -157,27 +157,6 @@ pub(super) fn read_record(file: &File, path: &Path, offset: u64) -> Result<Vec<u
 /// What `task` gives for each number below `count`, in order, made on as many threads as
 /// there are cores.
 fn on_threads<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let numbers = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
-        let mine = numbers.take_while(|&number| number < count);
-        mine.map(|number| (number, task(number)))
-            .collect::<Vec<_>>()
-    };
-    let mut all = thread::scope(|scope| {
-        // A thread that the system does not give is one fewer.
-        let spawn = |_| thread::Builder::new().spawn_scoped(scope, work).ok();
-        let others: Vec<_> = (1..threads.min(count)).filter_map(spawn).collect();
-        let mut all = work();
-        for other in others {
-            match other.join() {
-                Ok(some) => all.extend(some),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        all
-    });
-    all.sort_by_key(|(number, _)| *number);
-    all.into_iter().map(|(_, made)| made).collect()
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    side_by_side(0..count, cores, task)
 }

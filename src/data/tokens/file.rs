@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Data, Tokens};
 use crate::data::DataError;
-use crate::data::mapped::map;
+use crate::data::disk_file::DiskFile;
+use crate::files;
 
 /// How a token is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,16 +30,20 @@ impl Width {
         }
     }
 
-    pub(super) fn token(self, bytes: &[u8], place: usize) -> u32 {
-        let bytes = &bytes[place * self.bytes()..];
-        let token = match self {
-            Self::U16 => bytes
-                .first_chunk()
-                .map(|two| u16::from_le_bytes(*two).into()),
-            Self::U32 => bytes.first_chunk().map(|four| u32::from_le_bytes(*four)),
-        };
-        // The file is a whole number of tokens: `open` has checked it.
-        token.unwrap_or_default()
+    /// Shows the tokens that bytes are.
+    pub(super) fn tokens(self, bytes: &[u8], visit: impl FnMut(u32)) {
+        match self {
+            Self::U16 => {
+                let tokens = bytes.as_chunks().0.iter();
+                tokens
+                    .map(|two| u16::from_le_bytes(*two).into())
+                    .for_each(visit);
+            }
+            Self::U32 => {
+                let tokens = bytes.as_chunks().0.iter();
+                tokens.map(|four| u32::from_le_bytes(*four)).for_each(visit);
+            }
+        }
     }
 
     /// What the name of a file tells.
@@ -76,37 +81,44 @@ fn beside(path: &Path) -> PathBuf {
 pub(super) fn open(path: &Path) -> Result<Tokens, DataError> {
     let told = described(path)?;
     let width = told.dtype;
-    let bytes = map(path)?;
-    let rest = bytes.len() % width.bytes();
+    let file = DiskFile::open(path)?;
+    let bytes = width.bytes() as u64;
+    let rest = file.len() % bytes;
     if rest > 0 {
-        let whole = (bytes.len() - rest) as u64;
         let what = format!(
-            "the file ends with {rest} of a token's {} bytes: was it copied whole, and are its tokens u{}?",
-            width.bytes(),
-            8 * width.bytes()
+            "the file ends with {rest} of a token's {bytes} bytes: was it copied whole, and are its tokens u{}?",
+            8 * bytes
         );
-        return Err(DataError::bad(path, whole, what));
+        return Err(DataError::bad(path, file.len() - rest, what));
     }
-    let there = bytes.len() / width.bytes();
-    if let Some(tokens) = told.tokens.filter(|tokens| *tokens != there) {
+    let there = file.len() / bytes;
+    if let Some(tokens) = told.tokens.filter(|tokens| *tokens as u64 != there) {
         let what = format!(
             "the file has {there} tokens, but {} says {tokens}: was it copied whole?",
             beside(path).display()
         );
-        return Err(DataError::bad(path, bytes.len() as u64, what));
+        return Err(DataError::bad(path, file.len(), what));
     }
-    let path = path.to_owned();
-    let mut tokens = Tokens::of(Data::Mapped { path, bytes, width }, 0);
-    tokens.vocabulary = told.vocabulary.unwrap_or_else(|| {
-        let largest = (0..tokens.len()).map(|place| tokens.at(place)).max();
-        largest.map_or(0, |largest| largest as usize + 1)
-    });
+    let mut tokens = Tokens::of(Data::File { file, width }, 0);
+    tokens.vocabulary = match told.vocabulary {
+        Some(vocabulary) => vocabulary,
+        None => vocabulary(&tokens)?,
+    };
     Ok(tokens)
+}
+
+/// The number after the largest token.
+fn vocabulary(tokens: &Tokens) -> Result<usize, DataError> {
+    let mut vocabulary = 0;
+    tokens.visit(0..tokens.len(), |token| {
+        vocabulary = vocabulary.max(token as usize + 1);
+    })?;
+    Ok(vocabulary)
 }
 
 fn described(path: &Path) -> Result<Beside, DataError> {
     let beside = beside(path);
-    let text = match fs::read(&beside) {
+    let text = match files::read(&beside) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             // A missing file is not one whose tokens nothing tells about.

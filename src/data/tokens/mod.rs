@@ -8,19 +8,20 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use memmap2::Mmap;
-
+use super::disk_file::DiskFile;
 use super::{DataError, Dataset, Place, Split, TextSet};
 
 pub use windows::{RandomWindows, RowOfWindows};
 
 use file::Width;
 
-/// Bytes at each end of a mapped file that its checksum is of.
+/// Tokens at each end that the checksum is of.
 const ENDS: usize = 1 << 20;
+/// Tokens of a file that are read at a time, at most.
+const BLOCK: usize = 1 << 16;
 
-/// Numbered tokens in a row: of a text in memory, or of a file that is mapped, whatever
-/// its size.
+/// Numbered tokens in a row: of a text in memory, or of a file of any size, which is read
+/// part by part as they are asked for.
 ///
 /// ```
 /// use gpipe::data::Tokens;
@@ -43,11 +44,7 @@ pub struct Tokens {
 
 enum Data {
     Memory(Vec<u32>),
-    Mapped {
-        path: std::path::PathBuf,
-        bytes: Mmap,
-        width: Width,
-    },
+    File { file: DiskFile, width: Width },
 }
 
 impl fmt::Debug for Tokens {
@@ -164,21 +161,47 @@ impl Tokens {
     /// The range is not inside.
     pub fn get(&self, range: Range<usize>) -> Result<Vec<i64>, DataError> {
         assert!(range.end <= self.len(), "{range:?} of {}", self.len());
+        let mut tokens = Vec::with_capacity(range.len());
+        self.valid(range, |token| tokens.push(i64::from(token)))?;
+        Ok(tokens)
+    }
+
+    /// Shows the tokens of a range, in order.
+    ///
+    /// # Errors
+    /// They cannot be read, or one is not of the vocabulary.
+    fn valid(&self, range: Range<usize>, mut show: impl FnMut(u32)) -> Result<(), DataError> {
         let start = self.part.start + range.start;
-        let tokens = (start..start + range.len()).map(|place| {
-            let token = self.at(place);
-            if (token as usize) < self.vocabulary {
-                return Ok(i64::from(token));
+        let (mut place, mut bad) = (start, None);
+        self.visit(start..start + range.len(), |token| {
+            if bad.is_none() && token as usize >= self.vocabulary {
+                bad = Some((place, token));
             }
-            Err(DataError::Bad {
-                place: self.place_in_all(place),
-                what: format!(
-                    "token {token} is not of the vocabulary, which has {}",
-                    self.vocabulary
-                ),
-            })
-        });
-        tokens.collect()
+            place += 1;
+            show(token);
+        })?;
+        let Some((place, token)) = bad else {
+            return Ok(());
+        };
+        Err(DataError::Bad {
+            place: self.place_in_all(place),
+            what: format!(
+                "token {token} is not of the vocabulary, which has {}",
+                self.vocabulary
+            ),
+        })
+    }
+
+    /// That the tokens that [`Tokens::identity`] depends on are of the vocabulary. If one
+    /// of them were found when its turn comes, it could not be put right: no position
+    /// that was saved would be one in the file any more.
+    ///
+    /// # Errors
+    /// Where the first is that is not.
+    pub(crate) fn check_ends(&self) -> Result<(), DataError> {
+        let ends = ENDS.min(self.len());
+        self.valid(0..ends, |_| ())?;
+        self.valid(self.len() - ends..self.len(), |_| ())
     }
 
     /// Where a token is.
@@ -189,36 +212,50 @@ impl Tokens {
     fn place_in_all(&self, token: usize) -> Place {
         match &*self.data {
             Data::Memory(_) => Place::Item(token),
-            Data::Mapped { path, width, .. } => Place::file(path, (token * width.bytes()) as u64),
+            Data::File { file, width } => Place::file(file.path(), (token * width.bytes()) as u64),
         }
     }
 
     fn all(&self) -> usize {
         match &*self.data {
             Data::Memory(tokens) => tokens.len(),
-            Data::Mapped { bytes, width, .. } => bytes.len() / width.bytes(),
+            Data::File { file, width } => file.len() as usize / width.bytes(),
         }
     }
 
-    fn at(&self, place: usize) -> u32 {
-        match &*self.data {
-            Data::Memory(tokens) => tokens[place],
-            Data::Mapped { bytes, width, .. } => width.token(bytes, place),
+    /// Shows the tokens of a range of all, in order.
+    fn visit(&self, range: Range<usize>, mut visit: impl FnMut(u32)) -> Result<(), DataError> {
+        let (file, width) = match &*self.data {
+            Data::Memory(tokens) => {
+                tokens[range].iter().copied().for_each(visit);
+                return Ok(());
+            }
+            Data::File { file, width } => (file, *width),
+        };
+        let mut bytes = vec![0; range.len().min(BLOCK) * width.bytes()];
+        for start in range.clone().step_by(BLOCK) {
+            let tokens = (range.end - start).min(BLOCK);
+            let block = &mut bytes[..tokens * width.bytes()];
+            file.read(block, (start * width.bytes()) as u64)?;
+            width.tokens(block, &mut visit);
         }
+        Ok(())
     }
 
     /// What a position in them depends on. Of large files only both ends are looked at.
     pub(super) fn identity(&self) -> String {
-        let ends = ENDS.min(self.len());
-        let of = |sum, place: usize| {
-            crc32c::crc32c_append(sum, &self.at(self.part.start + place).to_le_bytes())
-        };
-        let places = (0..ends).chain(self.len() - ends..self.len());
-        let sum = places.fold(0, of);
-        format!("{} tokens with checksum {sum:08x}", self.len())
+        let (Range { start, end }, ends) = (self.part.clone(), ENDS.min(self.len()));
+        let mut sum = 0;
+        let mut add = |token: u32| sum = crc32c::crc32c_append(sum, &token.to_le_bytes());
+        let first = self.visit(start..start + ends, &mut add);
+        match first.and_then(|()| self.visit(end - ends..end, &mut add)) {
+            Ok(()) => format!("{} tokens with checksum {sum:08x}", self.len()),
+            // No position is one in these; reading them will tell the same.
+            Err(error) => format!("{} tokens that cannot be read ({error})", self.len()),
+        }
     }
 
-    /// Maps a file of tokens; what they are is told by its name or by a file beside it.
+    /// Opens a file of tokens; what they are is told by its name or by a file beside it.
     ///
     /// The tokens are unsigned, little-endian, without anything before or between them.
     /// They have 2 bytes where the name ends with `.u16.bin` and 4 where it ends with

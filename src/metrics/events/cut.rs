@@ -6,11 +6,12 @@ use std::path::Path;
 use super::super::MetricsError;
 use super::frame::{First, first};
 use super::message;
+use crate::files;
 
 /// Cuts off the records from the first one of a step after `last`, and one that is torn;
 /// a file without any scalar then goes.
 pub(super) fn after(path: &Path, last: u64) -> Result<(), MetricsError> {
-    let bytes = fs::read(path).map_err(MetricsError::io("read", path))?;
+    let bytes = files::read(path).map_err(MetricsError::io("read", path))?;
     let damaged = |offset: usize, why| MetricsError::Record {
         path: path.to_owned(),
         offset: offset as u64,

@@ -6,6 +6,9 @@ use super::error::HuggingFaceError;
 use super::tensors::Files;
 use crate::models::zoo::ModelSpec;
 
+/// The projection onto the vocabulary, where it is not the embedding.
+const HEAD: &str = "lm_head.weight";
+
 /// What `transformers` calls `gpt2` and `llama`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Architecture {
@@ -40,11 +43,11 @@ impl Architecture {
         }
     }
 
-    /// The tensor that may stand for one that is not there.
-    pub(super) fn tied(self, name: &str) -> Option<&'static str> {
-        match (self, name) {
-            (Self::Llama, "lm_head.weight") => Some("model.embed_tokens.weight"),
-            _ => None,
+    /// The token embedding, which may be the projection onto the vocabulary too.
+    fn embedding(self) -> &'static str {
+        match self {
+            Self::Gpt2 => "embed.wte",
+            Self::Llama => "embed_tokens.weight",
         }
     }
 
@@ -55,16 +58,16 @@ impl Architecture {
         weights: &[(String, Tensor)],
     ) -> Result<(), HuggingFaceError> {
         for name in files.rest() {
-            let why = match (self, name.as_str()) {
-                (Self::Gpt2, "lm_head.weight") => {
+            let why = match name.as_str() {
+                HEAD => {
                     let head = files.take(&name, "")?;
-                    let embedding = weights.iter().find(|(own, _)| own == "embed.wte");
+                    let embedding = weights.iter().find(|(own, _)| own == self.embedding());
                     match (head, embedding) {
                         (Some(head), Some((_, embedding))) if head.f_equal(embedding)? => continue,
-                        _ => "it differs from the embedding, and `gpt` uses one for both",
+                        _ => "it differs from the embedding, and the model uses one for both",
                     }
                 }
-                (_, name) if follows(name) => continue,
+                name if follows(name) => continue,
                 _ => "these are the weights of another model",
             };
             return Err(files.extra(&name, why));

@@ -48,7 +48,7 @@ pub(super) fn write(architecture: Architecture, sizes: &Settings) -> Value {
             "rope_parameters": {"rope_type": "default", "rope_theta": sizes.value("theta")},
             "attention_bias": false,
             "mlp_bias": false,
-            "tie_word_embeddings": false,
+            "tie_word_embeddings": sizes.is_on("tied"),
             "bos_token_id": null,
             "eos_token_id": null,
             "dtype": "float32",
@@ -75,11 +75,6 @@ pub(super) fn read(config: &Value) -> Result<(Architecture, Vec<String>), String
     };
     let setting = |(key, value): (&str, f64)| format!("{key}={value}");
     Ok((architecture, settings.into_iter().map(setting).collect()))
-}
-
-/// Whether the projection onto the vocabulary is the embedding.
-pub(super) fn ties_words(config: &Value) -> bool {
-    config["tie_word_embeddings"].as_bool().unwrap_or(false)
 }
 
 type Sizes = Vec<(&'static str, f64)>;
@@ -127,6 +122,7 @@ fn llama(fields: &Fields<'_>) -> Result<Sizes, String> {
     fields.is("rms_norm_eps", &json!(EPS), &json!(1e-6))?;
     fields.is("attention_bias", &json!(false), &json!(false))?;
     fields.is("mlp_bias", &json!(false), &json!(false))?;
+    fields.is("attention_dropout", &json!(0.0), &json!(0.0))?;
     Ok(vec![
         ("vocab", fields.number("vocab_size", None)?),
         (
@@ -142,6 +138,10 @@ fn llama(fields: &Fields<'_>) -> Result<Sizes, String> {
         ),
         ("d_ff", fields.number("intermediate_size", None)?),
         ("theta", theta(fields)?),
+        (
+            "tied",
+            f64::from(u8::from(fields.flag("tie_word_embeddings", false)?)),
+        ),
     ])
 }
 
@@ -177,6 +177,15 @@ impl Fields<'_> {
                 let number = value.as_f64();
                 number.ok_or_else(|| format!("`{name}` is {value}, not a number"))
             }
+        }
+    }
+
+    /// Whether something is so, or what `transformers` takes where it is not there.
+    fn flag(&self, name: &str, default: bool) -> Result<bool, String> {
+        match &self.0[name] {
+            Value::Null => Ok(default),
+            Value::Bool(flag) => Ok(*flag),
+            value => Err(format!("`{name}` is {value}, not true or false")),
         }
     }
 
@@ -219,6 +228,7 @@ mod tests {
         assert_eq!(architecture, Architecture::Llama);
         assert!(settings.contains(&"kv_heads=4".to_owned()), "{settings:?}");
         assert!(settings.contains(&"theta=10000".to_owned()), "{settings:?}");
+        assert!(settings.contains(&"tied=0".to_owned()), "{settings:?}");
         let cases = [
             (
                 "rms_norm_eps",
@@ -243,6 +253,16 @@ mod tests {
                 "vocab_size",
                 json!("many"),
                 "`vocab_size` is \"many\", not a number",
+            ),
+            (
+                "tie_word_embeddings",
+                json!("yes"),
+                "`tie_word_embeddings` is \"yes\", not true or false",
+            ),
+            (
+                "attention_dropout",
+                json!(0.1),
+                "`attention_dropout` is 0.1, but the model here has 0",
             ),
             ("model_type", json!("bert"), "not \"gpt2\" or \"llama\""),
             ("model_type", Value::Null, "is no model's config"),

@@ -13,6 +13,7 @@ use tch::{Device, Kind, Tensor};
 use super::error::HuggingFaceError;
 use super::tensors::Files;
 use super::vocabulary;
+use crate::files;
 
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -183,7 +184,7 @@ fn read_json(path: &Path) -> Result<Option<Value>, HuggingFaceError> {
             format!("has {bytes} bytes, more than {MAX_JSON}"),
         ));
     }
-    let text = fs::read(path).map_err(unreadable)?;
+    let text = files::read(path).map_err(unreadable)?;
     let value = serde_json::from_slice(&text)
         .map_err(|error| wrong(path, format!("is no JSON: {error}")))?;
     Ok(Some(value))

@@ -109,12 +109,7 @@ pub fn import(zoo: &Zoo, path: &Path) -> Result<Imported, HuggingFaceError> {
             rule,
         })?;
     let spec = zoo.spec(architecture.entry(), settings)?;
-    let weights = read(
-        &folder,
-        architecture,
-        &spec,
-        config::ties_words(&config.value),
-    )?;
+    let weights = read(&folder, architecture, &spec)?;
     let vocabulary = folder.tokenizer()?.as_ref().and_then(vocabulary::read);
     Ok(Imported {
         spec,
@@ -130,25 +125,19 @@ pub fn import(zoo: &Zoo, path: &Path) -> Result<Imported, HuggingFaceError> {
 /// As [`import`].
 pub fn weights(path: &Path, spec: &ModelSpec) -> Result<Vec<(String, Tensor)>, HuggingFaceError> {
     let folder = Folder::open(path)?;
-    read(&folder, Architecture::of(spec)?, spec, true)
+    read(&folder, Architecture::of(spec)?, spec)
 }
 
-/// `tied` is whether the projection onto the vocabulary may be the embedding.
 fn read(
     folder: &Folder,
     architecture: Architecture,
     spec: &ModelSpec,
-    tied: bool,
 ) -> Result<Vec<(String, Tensor)>, HuggingFaceError> {
     let mut files = folder.tensors()?;
     let mut weights = Vec::new();
     for variable in variables(spec)? {
         let name = architecture.theirs(variable.name());
         let found = files.take(&name.name, architecture.prefix())?;
-        let found = match (found, architecture.tied(&name.name)) {
-            (None, Some(twin)) if tied => files.again(twin, architecture.prefix())?,
-            (found, _) => found,
-        };
         let found = found.ok_or_else(|| HuggingFaceError::Missing {
             name: name.name.clone(),
             file: Some(folder.shown()),

@@ -9,6 +9,7 @@ use safetensors::tensor::{Dtype, Metadata};
 use tch::{Kind, Tensor};
 
 use super::error::HuggingFaceError;
+use crate::files;
 
 /// The largest header that is read, as the format has it.
 const MAX_HEADER: u64 = 100_000_000;
@@ -71,21 +72,6 @@ impl Files {
         Ok(Some(tensor))
     }
 
-    /// A tensor that was taken before.
-    pub(super) fn again(
-        &mut self,
-        name: &str,
-        prefix: &str,
-    ) -> Result<Option<Tensor>, HuggingFaceError> {
-        let short = name.strip_prefix(prefix).unwrap_or(name);
-        let found = [name, short].into_iter();
-        let mut found = found.filter_map(|name| Some((name, *self.taken.get(name)?)));
-        match found.next() {
-            Some((name, number)) => self.shards[number].tensor(name).map(Some),
-            None => Ok(None),
-        }
-    }
-
     /// The names of those that nobody has taken.
     pub(super) fn rest(&self) -> Vec<String> {
         self.left.keys().cloned().collect()
@@ -110,13 +96,13 @@ impl Shard {
             why,
         };
         let unreadable = |error: std::io::Error| wrong(format!("cannot be read: {error}"));
-        let mut file = File::open(path).map_err(unreadable)?;
+        let mut file = files::open(path).map_err(unreadable)?;
         let bytes = file.metadata().map_err(unreadable)?.len();
         let mut length = [0; 8];
         let none = |_| wrong(format!("is no safetensors file: it has only {bytes} bytes"));
         file.read_exact(&mut length).map_err(none)?;
         let length = u64::from_le_bytes(length);
-        if length > MAX_HEADER || length > bytes - 8 {
+        if length > MAX_HEADER || length > bytes.saturating_sub(8) {
             return Err(wrong(format!(
                 "is no safetensors file, or a damaged one: its first 8 bytes announce a header of \
                  {length} bytes, but the file has {bytes}"
@@ -127,7 +113,7 @@ impl Shard {
         let header: Metadata = serde_json::from_slice(&header)
             .map_err(|error| wrong(format!("its safetensors header is damaged: {error}")))?;
         let start = 8 + length;
-        let end = start + header.data_len() as u64;
+        let end = start.saturating_add(header.data_len() as u64);
         if end != bytes {
             return Err(wrong(format!(
                 "is damaged: its header says that it has {end} bytes, but it has {bytes}"

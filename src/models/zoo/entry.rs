@@ -152,6 +152,13 @@ impl Entry {
         self
     }
 
+    /// Adds something that is (1) or is not (0).
+    #[must_use]
+    pub fn switch(mut self, name: &str, default: bool, about: &str) -> Self {
+        self.sizes.push(Size::switch(name, default, about));
+        self
+    }
+
     /// Adds a named choice of sizes; those that it does not name keep their defaults.
     ///
     /// # Panics

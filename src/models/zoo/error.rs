@@ -53,7 +53,7 @@ pub enum ZooError {
         /// The model.
         model: String,
         /// Why not.
-        source: anyhow::Error,
+        r#source: anyhow::Error,
     },
     /// The name belongs to another model.
     #[error("there is a model `{name}` already: names of models and presets must be unique")]

@@ -87,6 +87,14 @@ impl Zoo {
         self.entries.iter().flat_map(|entry| entry.names())
     }
 
+    /// The first model that is not built in: in a program of one's own it is the one that is
+    /// meant where none is named.
+    pub(crate) fn first_own(&self) -> Option<&str> {
+        let builtin = Self::builtin();
+        let own = |name: &&str| !builtin.names().any(|builtin| builtin == *name);
+        self.names().find(own)
+    }
+
     /// A model by the name of an entry (default sizes) or of a preset, with settings
     /// `key=value` on top of it.
     ///

@@ -25,6 +25,8 @@ enum SizeKind {
     Count(i64),
     /// A number from 0 to below 1.
     Probability,
+    /// 0 (no) or 1 (yes).
+    Switch,
 }
 
 impl Size {
@@ -54,6 +56,15 @@ impl Size {
         }
     }
 
+    pub(super) fn switch(name: &str, default: bool, about: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            default: f64::from(u8::from(default)),
+            kind: SizeKind::Switch,
+            about: about.to_owned(),
+        }
+    }
+
     /// What stands before the `=`.
     pub fn name(&self) -> &str {
         &self.name
@@ -64,9 +75,9 @@ impl Size {
         self.default
     }
 
-    /// Whether it is a whole number (from 1); else it is a probability below 1.
+    /// Whether it is a whole number; else it is a probability below 1.
     pub fn is_count(&self) -> bool {
-        matches!(self.kind, SizeKind::Count(_))
+        !matches!(self.kind, SizeKind::Probability)
     }
 
     /// What it is, for people.
@@ -93,6 +104,10 @@ impl Size {
             SizeKind::Probability => (
                 (0.0..1.0).contains(&value),
                 "must be a number from 0 to below 1".to_owned(),
+            ),
+            SizeKind::Switch => (
+                [0.0, 1.0].contains(&value),
+                "must be 0 (no) or 1 (yes)".to_owned(),
             ),
         };
         if fits { Ok(value) } else { Err(rule) }
@@ -169,6 +184,14 @@ impl Settings {
     /// As [`Settings::value`].
     pub fn number(&self, name: &str) -> usize {
         self.value(name) as usize
+    }
+
+    /// Whether a switch is on.
+    ///
+    /// # Panics
+    /// As [`Settings::value`].
+    pub fn is_on(&self, name: &str) -> bool {
+        self.value(name) != 0.0
     }
 
     /// All sizes and values.

@@ -89,7 +89,7 @@ impl PipelineBuilder {
     /// Whether stages on CUDA devices put their forward and backward passes into CUDA
     /// graphs, which cost the host next to nothing; off by default. For models of many
     /// small kernels, where the host is slower than the device
-    /// ([`StepReport::is_host_bound`](crate::StepReport::is_host_bound)). No number changes:
+    /// ([`StepNumbers::is_host_bound`](crate::StepNumbers::is_host_bound)). No number changes:
     /// the same kernels run over the same values.
     ///
     /// The first steps run without them. A stage whose passes cannot be replayed (it is on
@@ -197,6 +197,9 @@ impl PipelineBuilder {
         }
         let places: Vec<Place> = self.devices.iter().map(|d| Place::of(*d)).collect();
         let any = places.iter().any(|place| *place != Place::Host);
+        if any {
+            torch::tell_ends();
+        }
         let mut all = Accelerators::new(Layer::Cuda, places);
         all.forbid_host_waits = self.forbid_host_waits;
         Ok(any.then_some(all))

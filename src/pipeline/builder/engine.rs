@@ -66,6 +66,7 @@ impl PipelineBuilder {
                     None => Lane::host(),
                 };
                 let lane = Rc::new(lane.charging(elsewhere));
+                let _shared = lane.sharing();
                 let stages = specs.iter();
                 let stages = stages
                     .map(|spec| Ok((StageId(spec.number), TorchStage::build(spec, &lane)?)))
@@ -76,10 +77,11 @@ impl PipelineBuilder {
             Box::new(build) as StageBuilder<TorchStage>
         });
         let builders = builders.collect();
-        let engine = match torch::turns(&self.devices, threads) {
+        let mut engine = match torch::turns(&self.devices, threads) {
             Some(sharing) => Engine::taking_turns(builders, &sharing)?,
             None => Engine::new(builders)?,
         };
+        engine.set_patience(self.patience);
         Stages::new(engine, accelerators)
     }
 

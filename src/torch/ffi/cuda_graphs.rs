@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
 use super::{Result, check};
 use crate::torch::error::TorchError;
@@ -20,8 +20,9 @@ unsafe extern "C" {
 }
 
 /// One capture at a time: beginning and ending them touches state of libtorch that the
-/// whole process shares.
-static CAPTURING: Mutex<()> = Mutex::new(());
+/// whole process shares, and so does the end of a graph. A capture that fails ends its own
+/// graph.
+static CAPTURING: ReentrantMutex<()> = ReentrantMutex::new(());
 
 /// Whether this libtorch has CUDA graphs.
 pub(crate) fn has_cuda_graphs() -> Result<()> {
@@ -47,7 +48,7 @@ pub(crate) struct CudaGraph {
 #[derive(Debug)]
 pub(crate) struct Capture {
     graph: CudaGraph,
-    _alone: MutexGuard<'static, ()>,
+    _alone: ReentrantMutexGuard<'static, ()>,
 }
 
 impl Capture {
@@ -85,6 +86,7 @@ impl CudaGraph {
 
 impl Drop for CudaGraph {
     fn drop(&mut self) {
+        let _alone = CAPTURING.lock();
         // SAFETY: the pointer is owned by `self` and freed once.
         unsafe { gp_cuda_graph_free(self.pointer.as_ptr()) }
     }

@@ -45,7 +45,9 @@ pub(crate) struct RawAccount {
 }
 
 // SAFETY: accounts are never freed, and all that is done through the pointer is
-// done with atomics or, at the end, under a mutex.
+// done with atomics or, at the end, under a mutex. The one plain field, the account
+// that it is a part of, is written before the account is handed out, and after its
+// last byte has been given back: release and acquire put these in order.
 unsafe impl Send for RawAccount {}
 // SAFETY: as above.
 unsafe impl Sync for RawAccount {}

@@ -20,6 +20,7 @@ unsafe extern "C" {
     fn gp_forbid_waits(forbid: c_int) -> c_int;
     fn gp_numbers(tf32: c_int, deterministic: c_int) -> c_int;
     fn gp_set_cuda_device(index: c_int) -> c_int;
+    fn gp_backward_here() -> c_int;
 }
 
 /// The version of the libtorch that is loaded, such as `2.11.0`.
@@ -105,4 +106,10 @@ pub(crate) fn set_current_device(device: Device) -> Result<()> {
     let index = c_int::try_from(index).unwrap_or(c_int::MAX);
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_set_cuda_device(index) })
+}
+
+/// Has backwards of the calling thread run on it, also those of CUDA devices.
+pub(crate) fn backward_here() -> Result<()> {
+    // SAFETY: nothing in, nothing out.
+    check(unsafe { gp_backward_here() })
 }

@@ -173,8 +173,8 @@ pub(crate) fn watched_copy<W: Watcher>(
 ) -> Result<Tensor> {
     let log = as_log(watcher);
     let mut out = ptr::null_mut();
-    // SAFETY: the tensor is alive; `log` is handed over to the copy, which gives it to
-    // `freed` once; `out` is a new tensor on success.
+    // SAFETY: the tensor is alive; `log` is handed over to the copy, or to the function's
+    // failure, which gives it to `freed` once; `out` is a new tensor on success.
     unsafe {
         check(gp_watched_copy(
             lend(tensor),
@@ -191,8 +191,8 @@ pub(crate) fn watched_copy<W: Watcher>(
 /// Tells the watcher of the end of a tensor's memory, whoever else has handles to it.
 pub(crate) fn watch<W: Watcher>(tensor: &Tensor, watcher: &Arc<W>, number: u64) -> Result<()> {
     let log = as_log(watcher);
-    // SAFETY: the tensor is alive; `log` is handed over to its memory, which gives it to
-    // `freed` once.
+    // SAFETY: the tensor is alive; `log` is handed over to its memory, or to the function's
+    // failure, which gives it to `freed` once.
     check(unsafe { gp_watch(lend(tensor), log, number, freed::<W>) })
 }
 
@@ -209,4 +209,41 @@ extern "C" fn freed<W: Watcher>(log: *mut c_void, number: u64) {
 
 fn index(device: usize) -> c_int {
     c_int::try_from(device).unwrap_or(c_int::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use tch::{Device, Kind};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Sum(AtomicU64);
+
+    impl Watcher for Sum {
+        fn freed(&self, number: u64) {
+            self.0.fetch_add(number, Ordering::Relaxed);
+        }
+    }
+
+    /// A handle to the watcher was lost with each tensor that has no memory to watch, and
+    /// with each failure.
+    #[test]
+    fn a_watcher_is_told_once_and_let_go_also_where_nothing_can_be_watched() {
+        let watcher = Arc::new(Sum::default());
+        let dense = Tensor::ones([4], (Kind::Float, Device::Cpu));
+        let copy = watched_copy(&dense, &watcher, 1).unwrap();
+        watch(&dense, &watcher, 10).unwrap();
+        assert_eq!(watcher.0.load(Ordering::Relaxed), 0);
+        assert_eq!(copy, dense);
+        drop((copy, dense));
+        assert_eq!(watcher.0.load(Ordering::Relaxed), 11);
+        let sparse = Tensor::ones([4], (Kind::Float, Device::Cpu)).to_sparse_sparse_dim(1);
+        drop(watched_copy(&sparse, &watcher, 100).unwrap());
+        watch(&sparse, &watcher, 1000).unwrap_err();
+        assert_eq!(watcher.0.load(Ordering::Relaxed), 1111);
+        assert_eq!(Arc::strong_count(&watcher), 1);
+    }
 }

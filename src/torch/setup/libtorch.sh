@@ -7,11 +7,13 @@
 #
 # Without TORCH: full where an NVIDIA driver is found, cpu elsewhere. The
 # environment lives in ${XDG_CACHE_HOME:-~/.cache}/gpipe-rs and is finished when
-# its stamp file exists; a broken-off download starts over.
+# its stamp file exists; a broken-off download starts over. What is downloaded must
+# have the checksums of wheels/*.txt, which lock.py makes.
 set -eu
 
 version=2.11.0
-root=$(cd "$(dirname "$0")/../../.." && pwd)
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
 cache=${XDG_CACHE_HOME:-${HOME:?HOME is not set: cannot place the libtorch cache}/.cache}/gpipe-rs
 
 flavour=${TORCH:-}
@@ -36,26 +38,40 @@ tag=$("$python" -c 'import sys; print("py%d.%d" % sys.version_info[:2])')
 venv=$cache/torch-$version-$flavour-$tag
 stamp=$venv/complete
 
-# The wheel's own list of requirements is what `full` installs. The two NVIDIA
-# packages are what libtorch_cpu.so of the Linux x86-64 wheel links against even
-# when no GPU is there; other platforms' wheels stand alone.
-packages="torch==$version"
-options=
+# The whole list, all that the wheel asks for, is what `full` installs. The two
+# NVIDIA packages are what libtorch_cpu.so of the Linux x86-64 wheel links against
+# even when no GPU is there; other platforms' wheels stand alone.
+wheels=$here/wheels/$(uname -s)-$(uname -m).txt
+wanted=.
 if [ "$flavour" = cpu ] && [ "$(uname -sm)" = "Linux x86_64" ]; then
-  packages="$packages nvidia-cuda-runtime==13.0.96 nvidia-cuda-cupti==13.0.85"
-  options=--no-deps
+  wanted='^(torch|nvidia-cuda-runtime|nvidia-cuda-cupti)=='
 fi
 
 install() {
+  case $tag in py3.10 | py3.11 | py3.12 | py3.13 | py3.14) ;; *)
+    echo "error: libtorch $version is taken from wheels for Python 3.10 to 3.14, and $python is ${tag#py}: set PYTHON to another" >&2
+    exit 1 ;;
+  esac
+  if [ ! -e "$wheels" ]; then
+    echo "error: there are no wheels of libtorch $version for $(uname -sm): point LIBTORCH at one that you have built" >&2
+    exit 1
+  fi
   echo "libtorch $version ($flavour): installing into $venv" >&2
   rm -rf "$venv"
   "$python" -m venv "$venv"
-  # shellcheck disable=SC2086 # both are lists of words
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir $options $packages
+  grep -E "$wanted" "$wheels" >"$venv/wheels.txt"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir \
+    --no-deps --only-binary=:all: --require-hashes --requirement "$venv/wheels.txt"
   : >"$stamp"
 }
 
+# What lies there is run: it must not be for others to put there.
 mkdir -p "$cache"
+owner=$(ls -ldn "$cache" | awk '{print $3}')
+if { [ "$owner" != "$(id -u)" ] && [ "$owner" != 0 ]; } || [ -n "$(find "$cache" -prune -perm -002)" ]; then
+  echo "error: $cache is another user's, or anybody may write to it, and programs in it are run: give your own folder in XDG_CACHE_HOME, or mend its owner and mode" >&2
+  exit 1
+fi
 if [ ! -e "$stamp" ]; then
   if command -v flock >/dev/null 2>&1; then
     # Two clones set up at once: the second waits, then finds the stamp.

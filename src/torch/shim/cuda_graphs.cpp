@@ -5,11 +5,10 @@
 // come from a pool of the caching allocator that nobody else takes from. Its header
 // needs CUDA's, and nothing links against libtorch_cuda: its functions are looked up by
 // name when it runs, and the object lives in a piece of memory that is large enough.
+#include "cuda_allocator.h"
 #include "shim.h"
 
 #include <ATen/core/CachingHostAllocator.h>
-#include <c10/core/Allocator.h>
-#include <c10/core/CachingDeviceAllocator.h>
 
 #include <dlfcn.h>
 
@@ -19,35 +18,6 @@
 #include <mutex>
 #include <string>
 #include <utility>
-
-namespace gpipe {
-
-using c10::MempoolId_t;
-
-// The first virtual functions of `c10::cuda::CUDACachingAllocator::CUDAAllocator` in
-// libtorch 2.11, in their order: its header needs CUDA's. Only the last two are called.
-// Not in a namespace without a name: the compiler would see that nobody implements it
-// there, and leave the calls out.
-struct CudaAllocator : c10::DeviceAllocator {
-  virtual void* raw_alloc(size_t) = 0;
-  virtual void* raw_alloc_with_stream(size_t, void*) = 0;
-  virtual void raw_delete(void*) = 0;
-  virtual void init(int) = 0;
-  virtual double getMemoryFraction(c10::DeviceIndex) = 0;
-  virtual void setMemoryFraction(double, c10::DeviceIndex) = 0;
-  virtual void getExpandableSegmentSizes(c10::DeviceIndex) = 0;
-  virtual void enable(bool) = 0;
-  virtual bool isEnabled() const = 0;
-  virtual void cacheInfo(c10::DeviceIndex, size_t*) = 0;
-  virtual void* getBaseAllocation(void*, size_t*) = 0;
-  virtual void recordCudaStream(const c10::DataPtr&, void*) = 0;
-  virtual void snapshot(MempoolId_t, bool) = 0;
-  virtual void beginAllocateToPool(c10::DeviceIndex, MempoolId_t, std::function<bool(void*)>) = 0;
-  virtual void endAllocateToPool(c10::DeviceIndex, MempoolId_t) = 0;
-  virtual void releasePool(c10::DeviceIndex, MempoolId_t) = 0;
-};
-
-}  // namespace gpipe
 
 namespace {
 
@@ -99,7 +69,7 @@ const Functions& functions() {
 // it already, the calls say so, and that is all right.
 void leave(c10::DeviceIndex device, MempoolId_t pool) {
   gpipe::guarded([&] {
-    auto* allocator = static_cast<gpipe::CudaAllocator*>(c10::getDeviceAllocator(c10::DeviceType::CUDA));
+    auto* allocator = gpipe::cuda_allocator();
     allocator->endAllocateToPool(device, pool);
     allocator->releasePool(device, pool);
   });

@@ -21,12 +21,12 @@
 //
 // Accounts are never freed, only used again once they are retired and empty:
 // a block may outlive everything else that knew of its account.
+#include "cuda_allocator.h"
 #include "shim.h"
 
 #include <ATen/Context.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/CachingDeviceAllocator.h>
 
 #include <atomic>
 #include <cmath>
@@ -42,12 +42,14 @@ struct alignas(64) Account {
   std::atomic<int64_t> current{0};
   std::atomic<int64_t> peak{0};
   // The account that this one is a part of. It outlives the bytes here: they are
-  // on it too, so that it is not empty.
+  // on it too, so that it is not empty. Written when nobody has bytes here any more:
+  // whoever gives the last ones back has read it before (release), and whoever uses
+  // the account again has seen them given back (acquire).
   Account* whole = nullptr;
   // Guarded by the mutex of `Accounts`.
   bool retired = false;
 
-  // Only the sums matter, no other memory is published through them: relaxed.
+  // Only the sums matter: relaxed.
   void charge(int64_t bytes) noexcept {
     for (auto* account = this; account != nullptr; account = account->whole) {
       const auto now = account->current.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -61,7 +63,7 @@ struct alignas(64) Account {
   void give_back(int64_t bytes) noexcept {
     for (auto* account = this; account != nullptr;) {
       auto* next = account->whole;
-      account->current.fetch_sub(bytes, std::memory_order_relaxed);
+      account->current.fetch_sub(bytes, std::memory_order_release);
       account = next;
     }
   }
@@ -189,7 +191,7 @@ GP_API int gp_account_new(Account* whole, Account** out) {
     Account* account = nullptr;
     for (auto& old : all) {
       // Nothing can be charged to a retired account, so an empty one stays empty.
-      if (old.retired && old.current.load(std::memory_order_relaxed) == 0) {
+      if (old.retired && old.current.load(std::memory_order_acquire) == 0) {
         account = &old;
         break;
       }
@@ -278,30 +280,13 @@ GP_API int gp_cuda_room(int index, int64_t* free, int64_t* total) {
   });
 }
 
-namespace {
-
-// The beginning of `c10::cuda::CUDACachingAllocator::CUDAAllocator`, whose own header
-// needs CUDA's: the same base, and the same virtual functions in the same order up to
-// the one that is wanted (a test holds it against the header). libtorch has no other
-// way to the limit: this is what `torch.cuda.set_per_process_memory_fraction` calls.
-class CudaAllocator : public c10::DeviceAllocator {
- public:
-  virtual void* raw_alloc(size_t nbytes) = 0;
-  virtual void* raw_alloc_with_stream(size_t nbytes, void* stream) = 0;
-  virtual void raw_delete(void* ptr) = 0;
-  virtual void init(int device_count) = 0;
-  virtual double getMemoryFraction(c10::DeviceIndex device) = 0;
-  virtual void setMemoryFraction(double fraction, c10::DeviceIndex device) = 0;
-};
-
-}  // namespace
-
 // The caching allocator refuses to take more than this share of the device's memory.
+// libtorch has no other way to the limit: this is what
+// `torch.cuda.set_per_process_memory_fraction` calls.
 GP_API int gp_cuda_limit(int index, double fraction) {
   return gpipe::guarded([&] {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
-    auto* any = c10::getDeviceAllocator(c10::DeviceType::CUDA);
-    auto* allocator = static_cast<CudaAllocator*>(any);
+    auto* allocator = gpipe::cuda_allocator();
     const auto device = static_cast<c10::DeviceIndex>(index);
     allocator->setMemoryFraction(fraction, device);
     const auto set = allocator->getMemoryFraction(device);

@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/version.h>
 
@@ -12,6 +13,7 @@
 #include <malloc.h>
 #endif
 #include <stdlib.h>
+#include <string.h>
 
 // MKL's switch for the same bits wherever operands lie; weak, since a libtorch may be
 // made without MKL.
@@ -84,9 +86,21 @@ GP_API void gp_keep_memory() {
 #endif
 }
 
-// Loads libtorch_cuda, which nothing links against, so that a machine without
-// the CUDA libraries can run everything else. Must come before libtorch first
-// asks whether CUDA is there: it remembers the answer.
+// libtorch asks once whether CUDA is there, and remembers the answer: a seed, a convolution
+// or a backward on the CPU asks, as does every program that looks for a device. So its
+// CUDA half, which nothing links against, comes in when the program starts, where there is
+// a driver (as it does in every program that links against it). Who hides all devices does
+// without. Where it cannot be loaded, whoever asks for a device is told why.
+__attribute__((constructor)) static void load_cuda_at_start() {
+  const char* visible = getenv("CUDA_VISIBLE_DEVICES");
+  const bool hidden = visible != nullptr && (*visible == 0 || strcmp(visible, "-1") == 0);
+  if (!hidden && dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr) {
+    dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
+  }
+}
+
+// Loads libtorch_cuda where it is not loaded yet. Comes too late if libtorch has asked for
+// CUDA before.
 GP_API int gp_load_cuda(const char* path) {
   return gpipe::guarded([&] {
     if (dlopen(path, RTLD_NOW | RTLD_GLOBAL) == nullptr) {
@@ -109,12 +123,16 @@ GP_API int gp_numbers(int tf32, int deterministic) {
   return gpipe::guarded([&] {
     auto& context = at::globalContext();
     if (deterministic != 0) {
-      // cuBLAS reads it when it is first used, and libtorch insists on it.
+      // How much memory cuBLAS works in, read when that is first used: more streams than
+      // one may then use it, and the results stay.
       setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     }
     context.setAllowTF32CuBLAS(tf32 != 0);
     context.setAllowTF32CuDNN(tf32 != 0);
     context.setDeterministicAlgorithms(deterministic != 0, /*warn_only=*/false);
+    // By default all memory is filled with NaN then, before anything else is written to it:
+    // a kernel more for each tensor.
+    context.setDeterministicFillUninitializedMemory(false);
     context.setDeterministicCuDNN(deterministic != 0);
     context.setBenchmarkCuDNN(deterministic == 0 && context.benchmarkCuDNN());
   });
@@ -146,4 +164,13 @@ GP_API int gp_set_cuda_device(int index) {
     c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
     c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
   });
+}
+
+// Backwards that the calling thread asks for run on it, also those of CUDA devices. By
+// default a thread of the process does all of a device: stages on one device would wait for
+// each other's, and what a thread has told libtorch (a capture, handles of libraries) would
+// not be what its own backward finds.
+GP_API int gp_backward_here() {
+  return gpipe::guarded(
+      [&] { c10::AutogradState::get_tls_state().set_multithreading_enabled(false); });
 }

@@ -15,6 +15,16 @@ namespace gpipe {
 
 std::string& last_error();
 
+// Keeps a message for `gp_error`. Where there is no memory for it, one that is short
+// enough to need none.
+inline void keep_error(const char* message) noexcept {
+  try {
+    last_error() = message;
+  } catch (...) {
+    last_error() = "out of memory";
+  }
+}
+
 template <typename Body>
 int guarded(Body&& body) noexcept {
   try {
@@ -22,11 +32,11 @@ int guarded(Body&& body) noexcept {
     return 0;
   } catch (const c10::Error& e) {
     // `what()` holds a C++ back-trace; people read this message.
-    last_error() = e.what_without_backtrace();
+    keep_error(e.what_without_backtrace());
   } catch (const std::exception& e) {
-    last_error() = e.what();
+    keep_error(e.what());
   } catch (...) {
-    last_error() = "an unknown C++ exception";
+    keep_error("an unknown C++ exception");
   }
   return 1;
 }

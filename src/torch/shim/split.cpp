@@ -1,6 +1,7 @@
 #include "split.h"
 #include "walk.h"
 
+#include <c10/util/ScopeExit.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/tensor.h>
@@ -197,9 +198,15 @@ variable_list SplitRun::input_pass(edge_list roots, variable_list grads,
         }
       }
     }
-    const bool walked = walk_backward(inner, inner_grads, arrivals, marks);
-    for (auto& [place, edge] : held) {
-      *place = std::move(edge);
+    bool walked = false;
+    {
+      // Also where the walk throws.
+      auto put_back = c10::make_scope_exit([&held] {
+        for (auto& [place, edge] : held) {
+          *place = std::move(edge);
+        }
+      });
+      walked = walk_backward(inner, inner_grads, arrivals, marks);
     }
     if (!walked) {
       // In the weight pass nothing arrives at the outputs whose hooks would tell.

@@ -12,7 +12,6 @@
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <functional>
 #include <memory>
 
 namespace {
@@ -86,8 +85,9 @@ GP_API int gp_record_stream(const at::Tensor* tensor, int device, int64_t id) {
 
 // A copy on a CUDA device, or (device -1) in page-locked memory of the host, on the
 // current streams of the devices that take part; the host does not wait. The copy
-// has the source's strides. Memory of the host that is not page-locked goes through
-// page-locked memory first.
+// has the source's strides, but for a source with gaps, or with elements that share
+// memory: it is dense, in the same order of dimensions. Memory of the host that is not
+// page-locked goes through page-locked memory first.
 GP_API int gp_copy_to(const at::Tensor* tensor, int device, at::Tensor** out) {
   return gpipe::guarded([&] {
     at::NoGradGuard no_grad;
@@ -98,8 +98,16 @@ GP_API int gp_copy_to(const at::Tensor* tensor, int device, at::Tensor** out) {
       *out = new at::Tensor(from.to(to, from.scalar_type()));
       return;
     }
-    if (!pinned && from.device().is_cpu() && !from.is_pinned()) {
-      from = from.pin_memory();
+    // What is not dense libtorch would bring over by way of temporaries of its own: in
+    // memory of the host that is not page-locked, for which the host waits.
+    const bool dense = from.is_non_overlapping_and_dense();
+    if (!pinned && from.device().is_cpu() && !(dense && from.is_pinned())) {
+      auto locked = at::empty_like(from, from.options().pinned_memory(true),
+                                   at::MemoryFormat::Preserve);
+      locked.copy_(from);
+      from = std::move(locked);
+    } else if (!dense) {
+      from = from.clone();
     }
     auto options = from.options().pinned_memory(pinned);
     options = options.device(pinned ? c10::Device(c10::kCPU) : cuda(device));
@@ -117,33 +125,46 @@ GP_API int gp_copy_into(const at::Tensor* to, const at::Tensor* from) {
   });
 }
 
+namespace {
+
+// Gives `log` to `freed` once, when the last handle goes: also where a function fails
+// halfway, or there is no memory to watch.
+std::shared_ptr<void> gives_to(void (*freed)(void*, uint64_t), void* log, uint64_t number) {
+  return {log, [freed, number](void* own) { freed(own, number); }};
+}
+
+// Memory whose end is told.
+template <typename Memory>
+struct Watched {
+  Memory memory;
+  // Goes first: just before the memory.
+  std::shared_ptr<void> told;
+
+  static void end(void* context) { delete static_cast<Watched*>(context); }
+};
+
+}  // namespace
+
 // A copy in the host's memory whose end is told: `freed(log, number)` is called by
 // whoever drops the last handle, just before the memory is gone.
 GP_API int gp_watched_copy(const at::Tensor* tensor, void* log, uint64_t number,
                            void (*freed)(void*, uint64_t), at::Tensor** out) {
   return gpipe::guarded([&] {
+    auto told = gives_to(freed, log, number);
     at::NoGradGuard no_grad;
     auto copy = tensor->detach().clone();
     if (!copy.has_storage()) {
       *out = new at::Tensor(std::move(copy));
       return;
     }
-    auto storage = copy.storage();
     auto* data = copy.storage().mutable_data();
     // The handle keeps the memory; what wraps it tells of its end.
-    auto deleter = [storage, log, number, freed](void*) { freed(log, number); };
-    auto watched = c10::Storage(
-        c10::Storage::use_byte_size_t(), storage.nbytes(),
-        at::DataPtr(data, new std::function<void(void*)>(deleter),
-                    [](void* context) {
-                      std::unique_ptr<std::function<void(void*)>> own(
-                          static_cast<std::function<void(void*)>*>(context));
-                      (*own)(nullptr);
-                    },
-                    copy.device()),
-        /*allocator=*/nullptr, /*resizable=*/false);
+    auto* watched = new Watched<c10::Storage>{copy.storage(), std::move(told)};
+    auto memory = at::DataPtr(data, watched, &Watched<c10::Storage>::end, copy.device());
+    auto storage = c10::Storage(c10::Storage::use_byte_size_t(), copy.storage().nbytes(),
+                                std::move(memory), /*allocator=*/nullptr, /*resizable=*/false);
     auto view = at::empty({0}, copy.options());
-    view.set_(watched, copy.storage_offset(), copy.sizes(), copy.strides());
+    view.set_(storage, copy.storage_offset(), copy.sizes(), copy.strides());
     *out = new at::Tensor(std::move(view));
   });
 }
@@ -153,20 +174,11 @@ GP_API int gp_watched_copy(const at::Tensor* tensor, void* log, uint64_t number,
 GP_API int gp_watch(const at::Tensor* tensor, void* log, uint64_t number,
                     void (*freed)(void*, uint64_t)) {
   return gpipe::guarded([&] {
+    auto told = gives_to(freed, log, number);
     auto storage = tensor->storage();
-    struct Watched {
-      at::DataPtr memory;
-      void* log;
-      uint64_t number;
-      void (*freed)(void*, uint64_t);
-    };
-    auto* watched = new Watched{at::DataPtr(), log, number, freed};
-    auto wrapper = at::DataPtr(storage.mutable_data(), watched,
-                               [](void* context) {
-                                 std::unique_ptr<Watched> own(static_cast<Watched*>(context));
-                                 own->freed(own->log, own->number);
-                               },
-                               storage.device());
+    auto* data = storage.mutable_data();
+    auto* watched = new Watched<at::DataPtr>{at::DataPtr(), std::move(told)};
+    auto wrapper = at::DataPtr(data, watched, &Watched<at::DataPtr>::end, storage.device());
     watched->memory = storage.set_data_ptr(std::move(wrapper));
   });
 }

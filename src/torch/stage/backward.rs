@@ -3,11 +3,11 @@
 use gpipe_partitioner::MicroId;
 use tch::Tensor;
 
+use super::TorchStage;
 use super::flight::{Flight, Half, Held, Live, Transit};
 use super::forward::Pass;
 use super::gradients::finite;
 use super::graphs::Returned;
-use super::{Running, TorchStage};
 use crate::torch::step::StepSettings;
 use crate::torch::values::Values;
 
@@ -161,11 +161,10 @@ impl TorchStage {
         done: Result<T, crate::torch::TorchError>,
     ) -> anyhow::Result<T> {
         done.map_err(|error| {
-            self.running = match live.graph.layer() {
-                Some(number) if number < self.layers.len() => Running::Layer(number),
-                Some(_) => Running::Loss,
-                None => Running::Nothing,
-            };
+            match live.graph.layer() {
+                Some(number) => self.running.layer(number),
+                None => self.running.nothing(),
+            }
             error.into()
         })
     }
@@ -203,12 +202,12 @@ impl TorchStage {
                     .is_some_and(|rest| rest.starts_with('.'))
             };
             if let Some(number) = self.layers.iter().position(owns) {
-                self.running = Running::Layer(number);
+                self.running.layer(number);
             }
             anyhow::bail!("the gradient of `{name}` is not finite (NaN or infinity)");
         }
         if !inputs.try_fold(true, |all, grad| anyhow::Ok(all && finite(grad)?))? {
-            self.running = Running::Layer(0);
+            self.running.layer(0);
             anyhow::bail!("the gradient of the stage's input is not finite (NaN or infinity)");
         }
         Ok(())

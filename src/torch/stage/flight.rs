@@ -71,13 +71,13 @@ impl Inputs {
             Ok((*skip, value.map(seen).transpose()?))
         });
         Ok(Self {
-            before: Before::new(),
             skips: skips.collect::<Result<_, TorchError>>()?,
             main: if copies && !apart {
                 main.try_move(seen)?
             } else {
                 main.try_map(seen)?
             },
+            before: Before::new(),
         })
     }
 }

@@ -3,13 +3,13 @@
 use gpipe_partitioner::MicroId;
 use tch::Tensor;
 
+use super::TorchStage;
 use super::flight::{Flight, Held, Inputs, Live, Transit};
 use super::gradients::finite;
 use super::graphs::Start;
 use super::run::add_roots;
 use super::segment::Which;
 use super::watched::{changed, watch};
-use super::{Running, TorchStage};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, RandomScope};
 use crate::torch::rng;
@@ -188,7 +188,7 @@ impl TorchStage {
         let Mode::Train { loss, shares, .. } = &pass.settings.mode else {
             anyhow::bail!("a loss in inference");
         };
-        self.running = Running::Loss;
+        self.running.loss();
         let seed = rng::pass_seed(self.loss_seed, pass.settings.step, pass.micro.index());
         let _random = RandomScope::open(seed)?;
         let apart = !matches!(flight.segments.last(), Some(Held::Live(_)));
@@ -207,7 +207,7 @@ impl TorchStage {
         let targets = given(targets.shallow_clone(), copies)?;
         let watched = (watch(outputs.present())?, watch(targets.present())?);
         let shelf = Self::saves_loss(live, &targets)?;
-        let loss = loss.loss(&outputs, &targets)?;
+        let loss = loss.loss(&outputs, &targets)?.checked()?;
         drop((shelf, autocast));
         let wrote = (changed(&watched.0)?, changed(&watched.1)?);
         if let Some(graphs) = &self.graphs {
@@ -220,20 +220,27 @@ impl TorchStage {
              will be copied from now on"
         );
         self.sweep(live)?;
-        let share = shares.get(pass.micro.index()).copied().unwrap_or_default();
-        let weight = loss.weight.unwrap_or(share) * pass.settings.mode.loss_scale();
-        live.graph.loss(&loss.value, weight, self.scale.as_ref())?;
-        live.graph.mark(&loss.value, self.layers.len())?;
-        if pass.settings.mode.fails_on_non_finite() {
-            anyhow::ensure!(finite(&loss.value)?, "the loss is not finite");
-        }
-        self.running = Running::Nothing;
-        // A number of the host: it stays there.
-        let weight = loss.weight.map(Tensor::from);
-        // The caller keeps it to the end of the step. A copy: libtorch's own mean of
-        // squares, say, is one number at the beginning of a whole batch's memory.
-        let value = ffi::copy(&loss.value.f_detach()?)?;
-        Ok([Some(value), weight].into_iter().collect())
+        let value = if loss.counts() {
+            let share = shares.get(pass.micro.index()).copied().unwrap_or_default();
+            let seed = loss.reduction.seed(share) * pass.settings.mode.loss_scale();
+            live.graph.loss(&loss.value, seed, self.scale.as_ref())?;
+            live.graph.mark(&loss.value, self.layers.len())?;
+            if pass.settings.mode.fails_on_non_finite() {
+                anyhow::ensure!(finite(&loss.value)?, "the loss is not finite");
+            }
+            // The caller keeps it to the end of the step. A copy: libtorch's own mean of
+            // squares, say, is one number at the beginning of a whole batch's memory.
+            ffi::copy(&loss.value.f_detach()?)?
+        } else {
+            // A root without a gradient: 0 times NaN would be NaN, in the loss and on the
+            // way back.
+            live.graph.roots(std::iter::once(Some(&loss.value)))?;
+            let options = (loss.value.kind(), loss.value.device());
+            Tensor::f_zeros([], options)?
+        };
+        self.running.nothing();
+        let reduction = loss.reduction.to_tensor();
+        Ok([Some(value), reduction].into_iter().collect())
     }
 }
 

@@ -94,6 +94,7 @@ impl TorchStage {
     /// Scales all gradients that have accumulated by a number on some device.
     pub(crate) fn scale_gradients_by(&mut self, factor: &Tensor) -> anyhow::Result<()> {
         self.settle_unless_judged()?;
+        self.lane.uses("a factor of gradients", factor)?;
         let factor = factor.f_to_device(self.device)?;
         Ok(ffi::scale_by(&self.step_gradients(), &factor)?)
     }
@@ -180,12 +181,14 @@ impl TorchStage {
         }
     }
 
-    /// Sets the last step's gradient of an owner.
+    /// Sets the last step's gradient of an owner, from whatever device.
     pub(crate) fn set_step_gradient(&self, name: &str, grad: &Tensor) -> anyhow::Result<()> {
-        match self.place(name) {
-            Some(parameter) => Ok(ffi::set_grad(&parameter, Some(grad))?),
-            None => Ok(()),
-        }
+        let Some(parameter) = self.place(name) else {
+            return Ok(());
+        };
+        self.lane.uses("a sum of tied gradients", grad)?;
+        let grad = grad.f_to_device(self.device)?;
+        Ok(ffi::set_grad(&parameter, Some(&grad))?)
     }
 
     /// Runs a pass that adds micro-batch `micro`'s gradients to the parameters. Under

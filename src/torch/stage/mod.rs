@@ -16,10 +16,13 @@ mod forward;
 mod gradients;
 mod graphs;
 mod ledger;
+mod lost;
 mod own;
 mod portable;
 mod run;
+mod running;
 mod segment;
+mod steps;
 mod stow;
 mod verdict;
 mod watched;
@@ -44,7 +47,7 @@ use super::skips::Skip;
 use super::step::{Mode, StepSettings};
 use super::streams::{Lane, Parcel, Route};
 use super::values::Values;
-use crate::engine::Stage;
+use crate::engine::{Observer, Phase, Stage};
 use buffers::Moves;
 use flight::{Flight, Half};
 pub use graphs::GraphUse;
@@ -53,6 +56,7 @@ use graphs::Graphs;
 use ledger::Ledger;
 pub(crate) use ledger::{Books, Page, Used};
 pub(crate) use portable::{Portable, Role};
+use running::Running;
 use segment::Segment;
 
 /// What a stage is made from.
@@ -81,6 +85,7 @@ pub(crate) struct StageSpec {
 /// Consecutive layers on one device.
 #[derive(Debug)]
 pub(crate) struct TorchStage {
+    number: usize,
     device: Device,
     /// Its thread's streams, shared with the thread's other stages.
     lane: Rc<Lane>,
@@ -137,14 +142,6 @@ pub(crate) struct TorchStage {
     running: Running,
 }
 
-/// Where the stage is, for error messages.
-#[derive(Debug, Clone, Copy)]
-enum Running {
-    Nothing,
-    Layer(usize),
-    Loss,
-}
-
 impl TorchStage {
     /// Builds the stage's layers on its device, on the thread that will run them.
     pub(crate) fn build(spec: &StageSpec, lane: &Rc<Lane>) -> anyhow::Result<Self> {
@@ -156,10 +153,12 @@ impl TorchStage {
             .map(|layer| layer.build(spec.device, spec.seed))
             .collect::<Result<_, _>>()?;
         drop(charged);
+        let running = Running::new(layers.iter().map(|layer| layer.name.clone()));
         let parameters = layers.iter().flat_map(BuiltLayer::parameters).collect();
         let by_layer: Vec<_> = layers.iter().map(BuiltLayer::buffers).collect();
         let layer_buffers = buffers::places(by_layer.iter().map(Vec::len));
         let stage = Self {
+            number: spec.number,
             device: spec.device,
             lane: Rc::clone(lane),
             route: spec.route.clone(),
@@ -194,7 +193,7 @@ impl TorchStage {
             optimizers: HashMap::new(),
             ledger,
             graphs: Graphs::new(&spec.graphing),
-            running: Running::Nothing,
+            running,
         };
         stage.judge_layers();
         Ok(stage)
@@ -203,6 +202,11 @@ impl TorchStage {
     /// The streams of its thread.
     pub(crate) fn lane(&self) -> &Lane {
         &self.lane
+    }
+
+    /// The same, for longer than the stage is looked at.
+    pub(crate) fn shared_lane(&self) -> Rc<Lane> {
+        Rc::clone(&self.lane)
     }
 
     /// The skips from earlier stages and to later ones, by their numbers.
@@ -259,7 +263,7 @@ impl TorchStage {
 
     fn run_action(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
         let settings = self.settings()?;
-        self.running = Running::Nothing;
+        self.running.nothing();
         let inputs: Vec<Values> = inputs
             .into_iter()
             .map(|parcel| self.receive(parcel))
@@ -292,79 +296,64 @@ impl TorchStage {
     }
 }
 
-impl TorchStage {
-    /// Leaves no trace of the last step.
-    fn undo_step(&mut self) {
-        self.verdict = None;
-        self.uncommitted = false;
-        self.restore_gradients();
-        for layer in &self.layers {
-            // A layer that cannot even forget: there is nobody left to tell.
-            let _ = super::caught(|| {
-                layer.layer.discard();
-                Ok(())
-            });
-        }
-        // Copies between tensors that were made as copies of each other.
-        let saved = std::mem::take(&mut self.saved_buffers);
-        tch::no_grad(|| {
-            for ((_, buffer), saved) in self.buffers.iter().zip(&saved) {
-                let _ = buffer.shallow_clone().f_copy_(saved);
-            }
-        });
-    }
-}
-
 impl Stage for TorchStage {
     type Value = Parcel;
     type Step = StepSettings;
 
     fn begin(&mut self, step: &Arc<StepSettings>) -> anyhow::Result<()> {
-        self.running = Running::Nothing;
+        let lane = self.shared_lane();
+        let _shared = lane.sharing();
+        self.running.nothing();
         self.settings = Some(Arc::clone(step));
-        self.lane.begin(step.fork.as_deref())?;
-        // What an earlier step left must be out of reach of this one's abort.
-        self.settle()?;
-        self.saved_buffers.clear();
-        if matches!(step.mode, Mode::Train { .. }) {
-            self.set_aside()?;
-            self.save_all_buffers()?;
-            self.begin_graphs()?;
-        }
-        if let Some(ledger) = &mut self.ledger {
-            ledger.begin()?;
-        }
-        Ok(())
+        let begun = self.begin_step(step);
+        begun.map_err(|error| self.explain_loss(Phase::Begin, None, error))
     }
 
     fn ahead(&mut self, next: Action) -> anyhow::Result<()> {
-        self.running = Running::Nothing;
+        let lane = self.shared_lane();
+        let _shared = lane.sharing();
+        self.running.nothing();
         let begun = super::caught(|| Ok(self.bring_back_for(next)?));
-        begun.map_err(|error| OutOfMemory::explain(self.device, error))
+        begun.map_err(|error| {
+            let error = OutOfMemory::explain(self.device, error);
+            self.explain_loss(Phase::Action(next.kind), Some(next.micro), error)
+        })
     }
 
     fn run(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
-        self.measured(action.kind, |stage| {
+        let lane = self.shared_lane();
+        let _shared = lane.sharing();
+        let _named = lost::acting(action);
+        let done = self.measured(action.kind, |stage| {
             let done = super::caught(|| stage.run_action(action, inputs));
             done.map_err(|error| {
                 let error = OutOfMemory::explain(stage.device, error);
                 stage.precision.explain(stage.device, error)
             })
-        })
+        });
+        let at = Phase::Action(action.kind);
+        done.map_err(|error| self.explain_loss(at, Some(action.micro), error))
     }
 
     fn end(&mut self) -> anyhow::Result<()> {
+        let lane = self.shared_lane();
+        let _shared = lane.sharing();
         let settings = self.settings.take();
         self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
         self.end_graphs();
-        self.running = Running::Nothing;
-        self.lane.stowed()?;
-        Ok(self.lane.end()?)
+        self.running.nothing();
+        let ended = self.lane.stowed().and_then(|()| self.lane.end());
+        ended.map_err(|error| self.explain_loss(Phase::End, None, error.into()))
     }
 
     fn abort(&mut self) {
+        let lane = self.shared_lane();
+        let _shared = lane.sharing();
         self.settings = None;
-        self.running = Running::Nothing;
+        self.running.nothing();
+        if lane.is_lost() {
+            return self.leave_behind();
+        }
         self.abort_graphs();
         self.flights.clear();
         self.directly = None;
@@ -374,10 +363,11 @@ impl Stage for TorchStage {
     }
 
     fn layer(&self) -> Option<String> {
-        match self.running {
-            Running::Nothing => None,
-            Running::Layer(number) => self.layers.get(number).map(|layer| layer.name.clone()),
-            Running::Loss => Some("loss".to_owned()),
-        }
+        self.running.name()
+    }
+
+    fn observer(&self) -> Option<Observer> {
+        let running = self.running.clone();
+        Some(Box::new(move || running.name()))
     }
 }

@@ -23,6 +23,18 @@ pub(crate) enum Role {
     Optimizer(String),
 }
 
+impl Role {
+    /// For sentences in which the name follows.
+    pub(crate) fn in_words(&self) -> &'static str {
+        match self {
+            Self::Parameter => "the parameter",
+            Self::Buffer => "the buffer",
+            Self::Gradient => "a gradient of",
+            Self::Optimizer(_) => "what the optimizer remembers of",
+        }
+    }
+}
+
 /// A tensor by its role and the name of the parameter or buffer.
 #[derive(Debug)]
 pub(crate) struct Portable {

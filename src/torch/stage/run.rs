@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use tch::Tensor;
 
+use super::TorchStage;
 use super::buffers::restore;
 use super::flight::{Inputs, Live, Transit};
 use super::forward::Pass;
@@ -22,7 +23,6 @@ use super::own::Own;
 use super::segment::{Segment, Which, Writes};
 use super::watched::{Watched, changed, watch};
 use super::ways::{Run, apart};
-use super::{Running, TorchStage};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{Graph, RandomScope};
 use crate::torch::layer::Context;
@@ -239,7 +239,7 @@ impl TorchStage {
         mut live: Option<&mut Live>,
     ) -> anyhow::Result<Values> {
         for number in layers {
-            self.running = Running::Layer(number);
+            self.running.layer(number);
             let saved = live.as_ref().and_then(|live| live.saved.as_ref());
             let shelf = saved.map(|saved| saved.shelf.enter());
             values = self.run_layer(number, values, run, pass)?;
@@ -251,7 +251,7 @@ impl TorchStage {
                 self.sweep(live)?;
             }
         }
-        self.running = Running::Nothing;
+        self.running.nothing();
         Ok(values)
     }
 

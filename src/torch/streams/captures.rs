@@ -39,9 +39,17 @@ impl Lane {
         }
     }
 
-    /// Writes down what `body` tells the main stream. Nothing of it runs. The capture is
-    /// over afterwards, whatever happens; only one that ended well gives a graph.
+    /// Writes down what `body` tells the main stream. Nothing of it runs, and nobody else
+    /// tells the device anything (rule 9). The capture is over afterwards, whatever happens; only one that ended well gives a graph.
     pub(crate) fn capture<T>(
+        &self,
+        pool: Pool,
+        body: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<(Captured, T)> {
+        self.alone(|| self.capture_alone(pool, body))
+    }
+
+    fn capture_alone<T>(
         &self,
         pool: Pool,
         body: impl FnOnce() -> anyhow::Result<T>,
@@ -55,8 +63,8 @@ impl Lane {
                 let done = done?;
                 Ok((Captured::Cuda(graph?), done))
             }
-            (Some((Layer::Recorder(recorder), _)), Pool::Recorded) => {
-                let number = recorder.begin_capture();
+            (Some((Layer::Recorder(recorder), device)), Pool::Recorded) => {
+                let number = recorder.begin_capture(device);
                 let done = crate::torch::caught(body);
                 let ended = recorder.end_capture(number);
                 let done = done?;
@@ -71,8 +79,8 @@ impl Lane {
     pub(crate) fn replay(&self, graph: &Captured) -> Result<(), TorchError> {
         match (self.on_accelerator(), graph) {
             (Some((Layer::Cuda, _)), Captured::Cuda(graph)) => graph.replay(),
-            (Some((Layer::Recorder(recorder), _)), Captured::Recorded(number)) => {
-                recorder.replay(*number);
+            (Some((Layer::Recorder(recorder), device)), Captured::Recorded(number)) => {
+                recorder.replay(*number, device);
                 Ok(())
             }
             _ => Err(no_graphs()),

@@ -39,12 +39,9 @@ impl Fork {
 
     /// The caller's own values, on their way to a stage.
     pub(crate) fn parcel(&self, layer: &Layer, values: Values) -> Result<Parcel, TorchError> {
-        let Layer::Cuda = layer else {
-            return Ok(Parcel::new(values, Place::Host, None));
-        };
         let there = values
             .present()
-            .map(|tensor| Place::of(tensor.device()))
+            .map(|tensor| layer.whereabouts(tensor))
             .max();
         let Some(Place::Accelerator(device)) = there else {
             return Ok(Parcel::new(values, Place::Host, None));

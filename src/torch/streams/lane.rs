@@ -11,6 +11,8 @@ use tch::Tensor;
 use super::fork::{Fork, Joint};
 use super::layer::{Event, Layer, Place, Stream};
 use super::parcel::Parcel;
+use super::sharing::Share;
+use super::side::{Side, within};
 use super::stow::Leaving;
 use crate::torch::error::TorchError;
 use crate::torch::memory::Account;
@@ -36,6 +38,8 @@ pub(crate) struct Lane {
     pub(super) leaving: RefCell<Leaving>,
     /// Who is charged with what the CPU's stages keep on the host.
     pub(super) elsewhere: Option<Account>,
+    /// That of its accelerator, while the thread tells it something.
+    pub(super) share: RefCell<Option<Share>>,
     joint: Arc<Joint>,
 }
 
@@ -45,11 +49,11 @@ pub(super) struct Home {
     pub(super) device: usize,
     pub(super) main: Stream,
     /// For copies from the host, and to other places.
-    arriving: Stream,
-    leaving: Stream,
+    arriving: Side,
+    leaving: Side,
     /// For what is kept for backwards, on its way to the host and back.
-    pub(super) stowing: Stream,
-    pub(super) returning: Stream,
+    stowing: Side,
+    returning: Side,
     /// For the far end of copies to other accelerators.
     far: RefCell<HashMap<usize, Stream>>,
 }
@@ -62,6 +66,7 @@ impl Lane {
             home: None,
             leaving: RefCell::default(),
             elsewhere: None,
+            share: RefCell::default(),
             joint: Arc::default(),
         }
     }
@@ -81,6 +86,7 @@ impl Lane {
             home,
             leaving: RefCell::default(),
             elsewhere: None,
+            share: RefCell::default(),
             joint: Arc::clone(joint),
         })
     }
@@ -115,6 +121,10 @@ impl Lane {
             return Ok(());
         };
         for (device, event) in fork.into_iter().flat_map(Fork::events) {
+            let _shared = match &self.home {
+                Some(home) => home.other(layer, Place::Accelerator(*device)),
+                None => Some(layer.share(*device)),
+            };
             // That of its own accelerator is the main stream.
             layer.wait(layer.current(*device)?, event)?;
             if let Some(home) = self.home.as_ref().filter(|home| home.device != *device) {
@@ -127,6 +137,24 @@ impl Lane {
                 left.begin.get_or_insert((begin, Instant::now()));
             });
         }
+        Ok(())
+    }
+
+    /// What somebody else has made is used by what comes into the main stream from now on
+    /// (rule 4), and `who` reads it.
+    pub(crate) fn uses(&self, who: &str, tensor: &Tensor) -> Result<(), TorchError> {
+        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+            return Ok(());
+        };
+        // Of another accelerator: a copy in this thread's current stream there.
+        if let Place::Accelerator(device) = layer.place(tensor, self.place()) {
+            layer.used_by(tensor, layer.current(device)?)?;
+        }
+        layer.reads(
+            who,
+            Place::Accelerator(home.device),
+            std::iter::once(tensor),
+        );
         Ok(())
     }
 
@@ -224,12 +252,20 @@ impl Home {
         Ok(Self {
             device,
             main,
-            arriving: layer.stream(device)?,
-            leaving: layer.stream(device)?,
-            stowing: layer.stream(device)?,
-            returning: layer.stream(device)?,
+            arriving: Side::default(),
+            leaving: Side::default(),
+            stowing: Side::default(),
+            returning: Side::default(),
             far: RefCell::default(),
         })
+    }
+
+    pub(super) fn stowing(&self, layer: &Layer) -> Result<Stream, TorchError> {
+        self.stowing.of(layer, self.device)
+    }
+
+    pub(super) fn returning(&self, layer: &Layer) -> Result<Stream, TorchError> {
+        self.returning.of(layer, self.device)
     }
 
     /// The near and far stream of copies to another accelerator.
@@ -240,6 +276,14 @@ impl Home {
         let stream = layer.stream(device)?;
         self.far.borrow_mut().insert(device, stream);
         Ok(stream)
+    }
+
+    /// The share of another accelerator, while it takes part in a copy.
+    fn other(&self, layer: &Layer, place: Place) -> Option<Share> {
+        match place {
+            Place::Accelerator(device) if device != self.device => Some(layer.share(device)),
+            _ => None,
+        }
     }
 
     /// Copies values to another place, once `done` is over (rule 2).
@@ -258,8 +302,9 @@ impl Home {
         done: &Event,
         to: Place,
     ) -> Result<Parcel, TorchError> {
-        let near = self.leaving;
+        let near = self.leaving.of(layer, self.device)?;
         layer.wait(near, done)?;
+        let _shared = self.other(layer, to);
         let last = match to {
             Place::Host => near,
             Place::Accelerator(device) => self.far(layer, device)?,
@@ -305,7 +350,8 @@ impl Home {
         from: Place,
         ready: Option<&Event>,
     ) -> Result<Tensor, TorchError> {
-        let near = self.arriving;
+        let near = self.arriving.of(layer, self.device)?;
+        let _shared = self.other(layer, from);
         let far = match from {
             Place::Host => near,
             Place::Accelerator(device) => self.far(layer, device)?,
@@ -323,21 +369,4 @@ impl Home {
         layer.used_by(&copy, self.main)?;
         Ok(copy)
     }
-}
-
-/// Does something with these streams as the current ones of their devices.
-pub(super) fn within<T>(
-    layer: &Layer,
-    streams: &[Stream],
-    body: impl FnOnce() -> Result<T, TorchError>,
-) -> Result<T, TorchError> {
-    let mut before = Vec::with_capacity(streams.len());
-    for stream in streams {
-        before.push(layer.enter(*stream)?);
-    }
-    let done = body();
-    for stream in before.into_iter().rev() {
-        layer.enter(stream)?;
-    }
-    done
 }

@@ -25,6 +25,9 @@ pub(crate) struct Stream {
     pub(crate) id: i64,
 }
 
+/// The id of a device's default stream, which is every thread's that enters no other.
+pub(crate) const DEFAULT: i64 = 0;
+
 /// A point in a stream.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
@@ -57,6 +60,14 @@ impl Layer {
         match self {
             Self::Cuda => Place::of(tensor.device()),
             Self::Recorder(_) => from,
+        }
+    }
+
+    /// Where a tensor of the caller is.
+    pub(crate) fn whereabouts(&self, tensor: &Tensor) -> Place {
+        match self {
+            Self::Cuda => Place::of(tensor.device()),
+            Self::Recorder(recorder) => recorder.place(tensor),
         }
     }
 
@@ -99,7 +110,10 @@ impl Layer {
                 let event = RawEvent::record(stream.device, stream.id)?;
                 Ok(Event::Cuda(Arc::new(event)))
             }
-            Self::Recorder(recorder) => Ok(Event::Recorded(recorder.record(stream))),
+            Self::Recorder(recorder) => {
+                recorder.answers()?;
+                Ok(Event::Recorded(recorder.record(stream)))
+            }
         }
     }
 
@@ -108,6 +122,7 @@ impl Layer {
         match (self, event) {
             (Self::Cuda, Event::Cuda(event)) => event.block(stream.device, stream.id),
             (Self::Recorder(recorder), Event::Recorded(event)) => {
+                recorder.answers()?;
                 recorder.wait(stream, *event);
                 Ok(())
             }
@@ -120,6 +135,7 @@ impl Layer {
         match (self, event) {
             (Self::Cuda, Event::Cuda(event)) => event.synchronize(),
             (Self::Recorder(recorder), Event::Recorded(event)) => {
+                recorder.answers()?;
                 recorder.finish(*event);
                 Ok(())
             }
@@ -158,7 +174,10 @@ impl Layer {
         let copy = match (self, to) {
             (Self::Cuda, Place::Host) => ffi::copy_to(tensor, None)?,
             (Self::Cuda, Place::Accelerator(device)) => ffi::copy_to(tensor, Some(device))?,
-            (Self::Recorder(recorder), _) => recorder.copy(tensor, from, to)?,
+            (Self::Recorder(recorder), _) => {
+                recorder.answers()?;
+                recorder.copy(tensor, from, to)?
+            }
         };
         Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
     }

@@ -31,14 +31,22 @@
 //!    stage computes: no event, no copy from elsewhere, no note to the allocator. A graph
 //!    is replayed on the main stream, where rules 2 to 4 hold for what goes in and out.
 //!
+//! 9. "A graph is being captured" is true of a device, not of a stream or a thread: what
+//!    the allocator is told meanwhile of other streams' uses it forgets when the capture
+//!    ends, and libtorch gives out a stream again after 32. So who tells a device something
+//!    shares it, and who captures has it alone (`sharing.rs`).
+//!
 //! The CPU has no streams: there, nothing of this happens.
 
 mod captures;
 mod fork;
 mod lane;
 mod layer;
+mod lost;
 mod parcel;
 mod recorder;
+mod sharing;
+mod side;
 mod stow;
 
 pub use recorder::{Disorder, Recorder, Summary};
@@ -46,6 +54,6 @@ pub use recorder::{Disorder, Recorder, Summary};
 pub(crate) use captures::{Captured, Pool, can_capture};
 pub(crate) use fork::{Fork, Joint, Left};
 pub(crate) use lane::{Lane, Route};
-pub(crate) use layer::{Event, Layer, Place};
+pub(crate) use layer::{Event, Layer, Place, Stream};
 pub(crate) use parcel::Parcel;
 pub(crate) use stow::Coming;

@@ -2,8 +2,9 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::lane::{Lane, within};
+use super::lane::Lane;
 use super::layer::{Event, Place};
+use super::side::within;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::memory::Account;
@@ -45,12 +46,13 @@ impl Lane {
                 layer.kept(tensor, home.device)?;
             }
         }
-        layer.wait(home.stowing, &layer.record(home.main)?)?;
-        within(layer, &[home.stowing], || {
+        let stowing = home.stowing(layer)?;
+        layer.wait(stowing, &layer.record(home.main)?)?;
+        within(layer, &[stowing], || {
             let copy = |(tensor, foreign): (Tensor, bool)| {
                 let copy = layer.copy(&tensor, self.place(), Place::Host)?;
                 if foreign {
-                    layer.used_by(&tensor, home.stowing)?;
+                    layer.used_by(&tensor, stowing)?;
                 }
                 self.leaving.borrow_mut().now.push(tensor);
                 Ok(copy)
@@ -72,7 +74,7 @@ impl Lane {
                 layer.wait(home.main, &copied)?;
             }
             if !now.is_empty() {
-                *copied = Some(layer.record(home.stowing)?);
+                *copied = Some(layer.record(home.stowing(layer)?)?);
             }
         }
         *before = std::mem::take(now);
@@ -88,7 +90,7 @@ impl Lane {
     /// The host waits until what was put away is there, to read it itself.
     pub(crate) fn put_away_by_now(&self) -> Result<(), TorchError> {
         match (&self.layer, &self.home) {
-            (Some(layer), Some(home)) => layer.finish(&layer.record(home.stowing)?),
+            (Some(layer), Some(home)) => layer.finish(&layer.record(home.stowing(layer)?)?),
             _ => Ok(()),
         }
     }
@@ -100,13 +102,14 @@ impl Lane {
             let ready = None;
             return Ok(Coming { values, ready });
         };
+        let returning = home.returning(layer)?;
         // It may be leaving still.
-        layer.wait(home.returning, &layer.record(home.stowing)?)?;
-        layer.wait(home.returning, &layer.record(home.main)?)?;
-        let values = within(layer, &[home.returning], || {
+        layer.wait(returning, &layer.record(home.stowing(layer)?)?)?;
+        layer.wait(returning, &layer.record(home.main)?)?;
+        let values = within(layer, &[returning], || {
             values.try_move(|tensor| layer.copy(&tensor, Place::Host, self.place()))
         })?;
-        let ready = Some(layer.record(home.returning)?);
+        let ready = Some(layer.record(returning)?);
         Ok(Coming { values, ready })
     }
 
@@ -147,15 +150,16 @@ impl Lane {
         if pairs.peek().is_none() {
             return Ok(None);
         }
+        let returning = home.returning(layer)?;
         // It may be leaving still, and what was in the memory before, too.
-        layer.wait(home.returning, &layer.record(home.stowing)?)?;
-        layer.wait(home.returning, &layer.record(home.main)?)?;
-        within(layer, &[home.returning], || {
+        layer.wait(returning, &layer.record(home.stowing(layer)?)?)?;
+        layer.wait(returning, &layer.record(home.main)?)?;
+        within(layer, &[returning], || {
             pairs.try_for_each(|(host, here)| {
                 layer.copy_into(here, host, (Place::Host, self.place()))
             })
         })?;
-        layer.record(home.returning).map(Some)
+        layer.record(returning).map(Some)
     }
 
     /// What [`Lane::bring_into`] has begun is over, for what comes into the main stream from
@@ -185,8 +189,9 @@ impl Lane {
         if pairs.peek().is_none() {
             return Ok(());
         }
-        layer.wait(home.stowing, &layer.record(home.main)?)?;
-        within(layer, &[home.stowing], || {
+        let stowing = home.stowing(layer)?;
+        layer.wait(stowing, &layer.record(home.main)?)?;
+        within(layer, &[stowing], || {
             pairs.try_for_each(|(here, host)| {
                 layer.copy_into(&host, &here, (self.place(), Place::Host))?;
                 self.leaving.borrow_mut().now.push(here);

@@ -8,6 +8,8 @@ mod entry;
 mod event;
 #[path = "../../../src/engine/failure.rs"]
 mod failure;
+#[path = "../../../src/engine/gather.rs"]
+mod gather;
 #[path = "../../../src/engine/handle.rs"]
 mod handle;
 #[path = "../../../src/engine/mailbox.rs"]
@@ -18,6 +20,8 @@ mod message;
 mod patience;
 #[path = "../../../src/engine/program.rs"]
 mod program;
+#[path = "../../../src/engine/settled.rs"]
+mod settled;
 #[path = "../../../src/engine/stage.rs"]
 mod stage;
 mod sync;
@@ -25,6 +29,8 @@ mod sync;
 mod topology;
 #[path = "../../../src/engine/turns.rs"]
 mod turns;
+#[path = "../../../src/engine/watchdog.rs"]
+mod watchdog;
 #[path = "../../../src/engine/worker.rs"]
 mod worker;
 

@@ -5,7 +5,7 @@ use crate::explain::{Explanation, noun};
 use crate::ids::DeviceId;
 use crate::plan::Plan;
 use crate::render::memory::{self, Curve};
-use crate::render::page::{Fact, Page, Table, chart, escaped, percent};
+use crate::render::page::{Fact, Page, Table, chart, escaped, percent, sentence as words};
 use crate::simulate::Level;
 use crate::units::Bytes;
 use std::fmt::Write as _;
@@ -30,6 +30,7 @@ pub struct ComparePage<'a> {
     title: String,
     plan: Option<&'a Plan>,
     memory: Vec<StepMemory>,
+    notes: Vec<String>,
 }
 
 impl<'a> ComparePage<'a> {
@@ -42,6 +43,7 @@ impl<'a> ComparePage<'a> {
             title: title.to_owned(),
             plan: None,
             memory: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
@@ -59,6 +61,13 @@ impl<'a> ComparePage<'a> {
         self
     }
 
+    /// The same with sentences on what the numbers do not tell by themselves.
+    #[must_use]
+    pub fn with_notes(mut self, notes: Vec<String>) -> Self {
+        self.notes = notes;
+        self
+    }
+
     /// The page: the picture of [`compare_svg`](crate::render::compare_svg), a sentence
     /// about the difference, tables of its causes, of the devices' time and of the
     /// stages' work, and memory over time. Loads nothing; readable in light and dark
@@ -69,6 +78,9 @@ impl<'a> ComparePage<'a> {
         let sentence = escaped(&explanation.sentence(&self.what));
         page.facts(&self.facts());
         page.intro(&format!("<p id=\"sentence\">{sentence}</p>\n"));
+        for note in &self.notes {
+            page.intro(&format!("<p class=\"say warn\">{}</p>\n", words(note)));
+        }
         page.intro(&self.promise());
         page.section("timeline", "Measured and predicted", &self.timelines());
         page.section("causes", "Why they differ", &cause_table(explanation));
@@ -100,12 +112,12 @@ impl<'a> ComparePage<'a> {
             ),
         ];
         if let Some(plan) = self.plan {
-            let ratio = plan.step.get() / measured.makespan().get().max(f64::MIN_POSITIVE);
+            let times = measured.makespan().get() / plan.step.get().max(f64::MIN_POSITIVE);
             facts.push(Fact::new(
                 "The plan said",
                 plan.step.to_string(),
                 format!(
-                    "bubble {}; {ratio:.2} of measured",
+                    "bubble {}; measured took {times:.2} times as long",
                     percent(plan.bubble_fraction)
                 ),
             ));

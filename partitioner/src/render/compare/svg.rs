@@ -3,6 +3,7 @@
 use super::{both, causes, end, numbers, wrapped};
 use crate::explain::{Delta, Explanation};
 use crate::ids::DeviceId;
+use crate::render::grid::one_stage_each;
 use crate::render::page::escaped;
 use crate::render::svg;
 use crate::render::svg::canvas::{
@@ -62,6 +63,7 @@ fn draw(explanation: &Explanation, what: &str, words: &[Vec<(f64, String)>]) -> 
     let words_of_it = format!("Measured, above: {measured} Predicted, below: {predicted}");
     let mut canvas = Canvas::new(height, end(explanation), 2 * spans, &label, &words_of_it);
     canvas.svg.push_str(STYLE);
+    canvas.one_stage = one_stage_each(explanation.measured());
     canvas.legend(explanation.measured());
     let mut y = TOP;
     let [measured, predicted] = both(explanation);

@@ -34,7 +34,8 @@ pub fn compare_text(explanation: &Explanation, what: &str, width: usize) -> Stri
 }
 
 fn table(rows: &[CauseRow], width: usize) -> String {
-    let widest = |cell: fn(&CauseRow) -> &str| rows.iter().map(|row| cell(row).len()).max();
+    let widest =
+        |cell: fn(&CauseRow) -> &str| rows.iter().map(|row| cell(row).chars().count()).max();
     let name = widest(|row| row.name).unwrap_or_default();
     let delta = widest(|row| &row.delta).unwrap_or_default();
     let share = widest(|row| &row.share).unwrap_or_default();
@@ -44,7 +45,7 @@ fn table(rows: &[CauseRow], width: usize) -> String {
             "{:<name$}  {:>delta$}  {:>share$}",
             row.name, row.delta, row.share
         );
-        let room = width.saturating_sub(line.len() + 2);
+        let room = width.saturating_sub(line.chars().count() + 2);
         let meaning = if row.meaning.len() <= room {
             row.meaning
         } else {

@@ -86,6 +86,12 @@ impl Curve {
         self.levels.iter().fold(first, higher)
     }
 
+    /// Whether an action needs something only while it runs, at the peak or elsewhere.
+    pub(super) fn works(&self) -> bool {
+        let more = |level: &Level| level.bytes > at(&self.held, level.time);
+        self.levels.iter().any(more)
+    }
+
     /// What the peak consists of, besides what is there all the time.
     pub(in crate::render) fn parts(&self) -> Parts {
         let Level { time, bytes } = self.peak();
@@ -178,10 +184,51 @@ mod tests {
                 let Parts { gradients, activations, working } = curve.parts();
                 prop_assert_eq!(curve.always() + gradients + activations + working, peak);
                 prop_assert!(working <= Bytes(amounts[6]));
+                prop_assert!(working == Bytes::ZERO || curve.works());
+                prop_assert!(amounts[6] > 0 || !curve.works());
                 for levels in [&curve.base, &curve.held] {
                     prop_assert!(levels.iter().all(|level| level.bytes <= peak));
                 }
             }
+        }
+    }
+    /// The legend had it only where the peak has it; and marks near the floor had their
+    /// names below it, where the axis went through them.
+    #[test]
+    fn what_is_drawn_is_named_and_names_stand_above_their_lines() {
+        let levels = |levels: &[(f64, u64)]| -> Vec<Level> {
+            let level = |&(time, bytes): &(f64, u64)| Level {
+                time: Micros::saturating(time),
+                bytes: Bytes(bytes),
+            };
+            levels.iter().map(level).collect()
+        };
+        let curve = Curve {
+            device: DeviceId(0),
+            standing: [Bytes::ZERO; 2],
+            base: Vec::new(),
+            held: levels(&[(0.0, 10), (1.0, 90), (2.0, 0)]),
+            levels: levels(&[(0.0, 30), (1.0, 90), (2.0, 0)]),
+            limit: None,
+            peak_name: "peak",
+            marks: vec![("measured held", Bytes(1)), ("measured peak", Bytes(80))],
+        };
+        assert_eq!((curve.parts().working, curve.works()), (Bytes::ZERO, true));
+        let svg = crate::render::memory::picture(&[curve], Micros::saturating(2.0));
+        assert!(svg.contains(">needed while an action runs</text>"), "{svg}");
+        let number = |text: &str, after: &str| -> f64 {
+            let (_, rest) = text.split_once(after).unwrap();
+            let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
+            rest[..end.unwrap()].parse().unwrap()
+        };
+        let lines: Vec<&str> = svg.lines().filter(|l| l.contains("\"mark\"")).collect();
+        let names: Vec<&str> = svg.lines().filter(|l| l.contains(">measured ")).collect();
+        assert_eq!((lines.len(), names.len()), (2, 2));
+        for (line, name) in lines.iter().zip(names) {
+            assert!(
+                number(name, " y=\"") < number(line, "d=\"M70 "),
+                "{line} {name}"
+            );
         }
     }
 }

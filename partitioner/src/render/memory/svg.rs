@@ -115,7 +115,7 @@ fn legend(svg: &mut String, curves: &[Curve]) {
         ),
         (true, "act", "activations in flight"),
         (
-            any(|curve| curve.parts().working),
+            curves.iter().any(Curve::works),
             "lay",
             "needed while an action runs",
         ),
@@ -238,20 +238,23 @@ fn lines(svg: &mut String, curve: &Curve, scale: &Scale, floor: f64) {
             y + 14.0
         );
     }
+    let marks =
+        || (curve.marks.iter()).map(|(name, bytes)| (name, bytes, floor - scale.height(*bytes)));
+    for (_, _, y) in marks() {
+        let _ = writeln!(svg, "<path class=\"mark\" d=\"M{MARGIN} {y:.2}H{end}\"/>");
+    }
+    // On top of all lines, and above their own: the floor may be near.
     let mut last = f64::INFINITY;
-    for (name, bytes) in &curve.marks {
-        let y = floor - scale.height(*bytes);
-        let _ = write!(svg, "<path class=\"mark\" d=\"M{MARGIN} {y:.2}H{end}\"/>");
+    for (name, bytes, y) in marks() {
         // Of two lines that touch one has its name.
         if last - y > LINE {
-            let _ = write!(
+            let _ = writeln!(
                 svg,
                 "<text class=\"halo\" x=\"{}\" y=\"{:.2}\" text-anchor=\"end\">{name} {bytes}</text>",
                 end - 4.0,
-                y + 14.0
+                y - 4.0
             );
             last = y;
         }
-        svg.push('\n');
     }
 }

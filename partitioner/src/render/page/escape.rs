@@ -16,6 +16,19 @@ pub(in crate::render) fn escaped(text: &str) -> String {
     escaped
 }
 
+/// A sentence as HTML: what stands between backticks is code.
+pub(in crate::render) fn sentence(text: &str) -> String {
+    let parts: Vec<String> = text.split('`').map(escaped).collect();
+    if parts.len().is_multiple_of(2) {
+        return parts.join("`");
+    }
+    let part = |(number, part): (usize, &String)| match number % 2 {
+        0 => part.clone(),
+        _ => format!("<code>{part}</code>"),
+    };
+    parts.iter().enumerate().map(part).collect()
+}
+
 /// The most characters of a name where it stands in a table.
 const LONGEST: usize = 64;
 
@@ -40,6 +53,13 @@ pub(in crate::render) fn name(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn backticks_are_code_where_they_close() {
+        assert_eq!(sentence("a `b<` c"), "a <code>b&lt;</code> c");
+        assert_eq!(sentence("a ` b"), "a ` b");
+        assert_eq!(sentence("`a` `b`"), "<code>a</code> <code>b</code>");
+    }
 
     #[test]
     fn long_names_keep_both_ends_and_say_the_whole() {

@@ -6,7 +6,7 @@
 mod escape;
 mod table;
 
-pub(super) use escape::{escaped, name};
+pub(super) use escape::{escaped, name, sentence};
 pub(super) use table::{Table, bar};
 
 use std::fmt::Write as _;

@@ -4,7 +4,7 @@ use super::{ProfilePage, share};
 use crate::ids::DeviceId;
 use crate::render::html;
 use crate::render::memory::Curve;
-use crate::render::page::{Fact, bar, escaped};
+use crate::render::page::{Fact, bar, escaped, sentence};
 use crate::units::Bytes;
 use std::fmt::Write as _;
 
@@ -89,7 +89,7 @@ pub(super) fn words(page: &ProfilePage<'_>) -> String {
             html,
             "<p class=\"say\" id=\"limit\"><strong>{}</strong>: {}.</p>",
             escaped(&capital(head)),
-            escaped(rest)
+            sentence(rest)
         );
     }
     if let Some(doubts) = page.doubts.as_deref().filter(|doubts| !doubts.is_empty()) {

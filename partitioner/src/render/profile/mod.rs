@@ -7,7 +7,7 @@ mod schedules;
 mod skyline;
 
 use super::memory::{self, Curve};
-use super::page::{Page, chart, escaped, percent};
+use super::page::{Page, chart, escaped, percent, sentence};
 use super::{html, svg};
 use crate::ids::DeviceId;
 use crate::machine::Device;
@@ -109,7 +109,7 @@ impl<'a> ProfilePage<'a> {
             costs: profile.costs(plan.micro_batch_size),
             limit: None,
             about: None,
-            doubts: None,
+            doubts: profile.doubts().map(<[String]>::to_vec),
         })
     }
 
@@ -216,7 +216,7 @@ impl<'a> ProfilePage<'a> {
             Some(doubts) => {
                 let items = doubts
                     .iter()
-                    .map(|doubt| format!("<li>{}</li>\n", escaped(doubt)));
+                    .map(|doubt| format!("<li>{}</li>\n", sentence(doubt)));
                 format!(
                     "<ul class=\"doubts\">\n{}</ul>\n",
                     items.collect::<String>()

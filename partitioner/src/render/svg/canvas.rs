@@ -67,6 +67,8 @@ pub(in crate::render) fn times(span: &Span) -> String {
 pub(in crate::render) struct Canvas {
     pub(in crate::render) svg: String,
     end: Micros,
+    /// Whether no device has actions of two stages.
+    pub(in crate::render) one_stage: bool,
 }
 
 impl Canvas {
@@ -83,7 +85,11 @@ impl Canvas {
         let namespace = " xmlns=\"http://www.w3.org/2000/svg\"";
         open(&mut svg, namespace, height, label, words);
         definitions(&mut svg);
-        Self { svg, end }
+        Self {
+            svg,
+            end,
+            one_stage: true,
+        }
     }
 
     /// The begin of a picture in a page that has another one, whose style and patterns
@@ -97,7 +103,11 @@ impl Canvas {
         let mut svg = String::new();
         open(&mut svg, "", height, label, words);
         svg.push_str("<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n");
-        Self { svg, end }
+        Self {
+            svg,
+            end,
+            one_stage: true,
+        }
     }
 
     /// The kinds of work that occur, from the left.
@@ -149,8 +159,11 @@ impl Canvas {
         );
         let full = span.action.to_string();
         let short = format!("{letter}{}", span.action.micro);
-        if let Some(label) = [full, short]
+        // Without its stage an action of one of several is two.
+        let short = self.one_stage.then_some(short);
+        if let Some(label) = [Some(full), short]
             .into_iter()
+            .flatten()
             .find(|l| l.len() as f64 * DIGIT + 2.0 < width)
         {
             let _ = write!(
@@ -165,15 +178,14 @@ impl Canvas {
 
     /// The time axis, its upper edge at `y`.
     pub(in crate::render) fn axis(&mut self, y: f64) {
-        const TICKS: u32 = 5;
-        for tick in 0..=TICKS {
-            let time = self.end * (f64::from(tick) / f64::from(TICKS));
+        for (time, label) in ticks(self.end) {
             let x = self.place(time);
-            let anchor = if tick == TICKS { "end" } else { "middle" };
+            let fits = x + 0.5 * DIGIT * label.chars().count() as f64 <= WIDTH;
+            let anchor = if fits { "middle" } else { "end" };
             let _ = writeln!(
                 self.svg,
                 "<path class=\"tick\" d=\"M{x:.2} {y}v5\"/>\
-                 <text x=\"{x:.2}\" y=\"{}\" text-anchor=\"{anchor}\">{time}</text>",
+                 <text x=\"{x:.2}\" y=\"{}\" text-anchor=\"{anchor}\">{label}</text>",
                 y + 17.0
             );
         }
@@ -184,6 +196,38 @@ impl Canvas {
         self.svg.push_str("</svg>\n");
         self.svg
     }
+}
+
+/// At most nine round times from 0 to `end`, with their names.
+fn ticks(end: Micros) -> Vec<(Micros, String)> {
+    const PARTS: f64 = 8.0;
+    let (unit, name) = match end.get() {
+        end if end < 1e3 => (1.0, "µs"),
+        end if end < 1e6 => (1e3, "ms"),
+        _ => (1e6, "s"),
+    };
+    let part = end.get() / unit / PARTS;
+    if part.is_nan() || part <= 0.0 {
+        return vec![(Micros::ZERO, "0".to_owned())];
+    }
+    let power = part.log10().floor();
+    let base = 10_f64.powf(power);
+    let round = [1.0, 2.0, 5.0]
+        .into_iter()
+        .find(|round| round * base >= part);
+    let step = round.unwrap_or(10.0) * base;
+    // The mantissa 10 has a digit less than it says, which does no harm.
+    let digits = (-power).clamp(0.0, 12.0) as usize;
+    let count = (end.get() / unit / step * (1.0 + f64::EPSILON)).floor() as u32;
+    let tick = |number: u32| {
+        let value = step * f64::from(number);
+        let label = match number {
+            0 => "0".to_owned(),
+            _ => format!("{value:.digits$} {name}"),
+        };
+        (Micros::saturating(value * unit), label)
+    };
+    (0..=count.min(PARTS as u32)).map(tick).collect()
 }
 
 /// The start tag; a document of its own has a namespace.
@@ -226,4 +270,39 @@ fn definitions(svg: &mut String) {
         );
     }
     svg.push_str("</defs>\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They were at fifths of the length: 6.60 ms, 13.20 ms, 19.80 ms.
+    #[test]
+    fn ticks_are_round() {
+        let ticks = |end: f64| {
+            let ticks = super::ticks(Micros::saturating(end)).into_iter();
+            ticks.map(|(_, label)| label).collect::<Vec<_>>()
+        };
+        let named = |values: &[&str], unit: &str| {
+            let names = values.iter().map(|value| format!("{value} {unit}"));
+            ["0".to_owned()]
+                .into_iter()
+                .chain(names)
+                .collect::<Vec<_>>()
+        };
+        let fives = ["5", "10", "15", "20", "25", "30"];
+        assert_eq!(ticks(33_000.0), named(&fives, "ms"));
+        assert_eq!(ticks(10_000.0), named(&["2", "4", "6", "8", "10"], "ms"));
+        assert_eq!(
+            ticks(1.0),
+            named(&["0.2", "0.4", "0.6", "0.8", "1.0"], "µs")
+        );
+        assert_eq!(
+            ticks(250.0),
+            named(&["50", "100", "150", "200", "250"], "µs")
+        );
+        assert_eq!(ticks(2.4e6), named(&["0.5", "1.0", "1.5", "2.0"], "s"));
+        assert_eq!(ticks(0.0), ["0"]);
+        assert!(ticks(f64::MAX).len() > 1);
+    }
 }

@@ -3,6 +3,7 @@
 pub(super) mod canvas;
 
 use crate::ids::DeviceId;
+use crate::render::grid::one_stage_each;
 use crate::timeline::Timeline;
 use canvas::{BOTTOM, Canvas, RIGHT, ROW, TOP, WIDTH, described, times};
 use std::fmt::Write as _;
@@ -18,6 +19,7 @@ pub fn svg(timeline: &Timeline) -> String {
     let spans = timeline.spans().len();
     let (end, words) = (timeline.makespan(), words(timeline));
     let mut canvas = Canvas::new(height, end, spans, "pipeline timeline", &words);
+    canvas.one_stage = one_stage_each(timeline);
     canvas.legend(timeline);
     // Writing to a String cannot fail.
     let _ = writeln!(

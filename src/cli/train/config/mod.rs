@@ -69,11 +69,14 @@ pub(super) fn recipe(
     let variables = std::env::vars_os();
     layers.push(config::environment(&schema, variables).map_err(Failure::Usage)?);
     layers.push(config::set(&args.set).map_err(Failure::Usage)?);
-    layers.push(schema.flags(&args.given));
-    let defaults = Recipe {
+    layers.push(schema.flags(&args.given).map_err(Failure::Usage)?);
+    let mut defaults = Recipe {
         goes_on: args.resume.is_some(),
         ..Recipe::defaults()?
     };
+    if let Some(own) = zoo.first_own() {
+        own.clone_into(&mut defaults.model);
+    }
     let (recipe, origins) = config::resolve(&schema, defaults, &layers).map_err(Failure::Usage)?;
     check_plan(&origins).map_err(Failure::Usage)?;
     check_sizes(zoo, &recipe, &origins).map_err(Failure::Usage)?;

@@ -17,7 +17,7 @@ const ABOUT: [(&str, &str); 12] = [
     ),
     (
         "optimizer.weight_decay",
-        "`adamw` takes that share off a weight per unit of learning rate; `adam` and `sgd` add it, times the weight, to the gradient.",
+        "`adamw` takes that share off a weight per unit of learning rate; `adam` and `sgd` add it, times the weight, to the gradient, and have 0 where it is left out.",
     ),
     (
         "optimizer.beta1",
@@ -33,28 +33,39 @@ const ABOUT: [(&str, &str); 12] = [
     ),
     (
         "optimizer.momentum",
-        "How much of the last update `sgd` keeps.",
+        "How much of the last update `sgd` keeps; by default 0.",
     ),
     (
         "optimizer.dampening",
-        "How much of the gradient `sgd` leaves out of it.",
+        "How much of the gradient `sgd` leaves out of it; by default 0.",
     ),
-    ("optimizer.nesterov", "Whether `sgd` looks ahead."),
+    (
+        "optimizer.nesterov",
+        "Whether `sgd` looks ahead; by default not.",
+    ),
     (
         "lr.steps",
-        "Steps until the end of a `linear`, `cosine` or `one-cycle` schedule.",
+        "Steps until the end of a `linear`, `cosine` or `one-cycle` schedule; by default all.",
     ),
-    ("lr.end", "The rate that these end at."),
-    ("lr.rise", "Share of the steps in which `one-cycle` rises."),
+    (
+        "lr.end",
+        "The rate that these end at; by default 0, and of `one-cycle` a 250,000th of its peak.",
+    ),
+    (
+        "lr.rise",
+        "Share of the steps in which `one-cycle` rises; by default 0.3.",
+    ),
     (
         "lr.timescale",
-        "Steps after which `inverse-sqrt` has fallen by √2.",
+        "Steps after which `inverse-sqrt` has fallen by √2; by default those of the warm-up, or 10,000.",
     ),
 ];
 
 /// The table of keys of one table of the file.
 fn rows(page: &mut String, table: &str, train: &Command) {
-    let defaults = Recipe::defaults().unwrap();
+    let mut defaults = Recipe::defaults().unwrap();
+    // With the numbers of the optimizer that is taken where none is named.
+    defaults.update.numbers = defaults.update.resolved(defaults.steps).numbers;
     for key in schema(&Zoo::builtin()).listed(&defaults) {
         let Some(own) = key.name.strip_prefix(&format!("{table}.")) else {
             continue;
@@ -86,7 +97,11 @@ fn rows(page: &mut String, table: &str, train: &Command) {
         let _ = writeln!(
             page,
             "| `{own}` | {} | {default} | {flag} | {about} |",
-            key.kind
+            // A word stands for the lists that most runs have.
+            match (key.kind.as_str(), default.starts_with("`\"")) {
+                ("a list", true) => "a text or a list",
+                (kind, _) => kind,
+            }
         );
     }
 }

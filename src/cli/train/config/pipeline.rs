@@ -7,7 +7,7 @@ use tch::Device;
 use super::super::on_devices::Offload;
 use super::super::recipe::Recipe;
 use super::super::values::{
-    at_least_one, balance, chunks, device, precision, recompute, schedule, threads, truth,
+    at_least_one, balance, chunks, device, precision, recompute, schedule, seconds, threads, truth,
 };
 use super::{path, put};
 use crate::Recompute;
@@ -55,6 +55,12 @@ pub(super) fn keys(zoo: &Zoo) -> Vec<Key<Recipe>> {
         |recipe: &mut Recipe, text| put(&mut recipe.threads_per_stage, threads(text).map(Some)),
         |recipe| recipe.threads_per_stage.map(Value::whole),
     );
+    let patience = Key::new(
+        "pipeline.patience",
+        Kind::Number,
+        |recipe: &mut Recipe, text| put(&mut recipe.patience, seconds(text).map(Some)),
+        |recipe| recipe.patience.map(Value::number),
+    );
     let plan = Key::new(
         "pipeline.plan",
         Kind::Text,
@@ -83,6 +89,7 @@ pub(super) fn keys(zoo: &Zoo) -> Vec<Key<Recipe>> {
         numbers.flag("precision"),
         graphs.flag("cuda_graphs"),
         threads.flag("threads_per_stage"),
+        patience.flag("patience"),
         plan.flag("plan"),
         memory_key(),
         offload_key(),

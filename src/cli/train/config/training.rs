@@ -48,7 +48,13 @@ pub(super) fn data() -> Vec<Key<Recipe>> {
         |recipe: &mut Recipe, text| put(&mut recipe.data, Ok(Some(PathBuf::from(text)))),
         |recipe| recipe.data.as_deref().map(path),
     );
-    vec![source.flag("data")]
+    let held_out = Key::new(
+        "data.held_out",
+        Kind::Whole,
+        |recipe: &mut Recipe, text| put(&mut recipe.held_out, steps(text).map(Some)),
+        |recipe| recipe.held_out.map(Value::whole),
+    );
+    vec![source.flag("data"), held_out.flag("held_out")]
 }
 
 pub(super) fn checkpoint() -> Vec<Key<Recipe>> {

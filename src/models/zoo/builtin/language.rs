@@ -70,6 +70,7 @@ pub(super) fn llama_entry() -> Entry {
             kv_heads: sizes.count("kv_heads"),
             d_ff: sizes.count("d_ff"),
             theta: sizes.value("theta"),
+            tied: sizes.is_on("tied"),
         })?;
         Ok(of_tokens(model, sizes))
     };
@@ -87,7 +88,12 @@ pub(super) fn llama_entry() -> Entry {
         .count("d_ff", 352, "features within the feed-forward net")
         .count("context", 128, "tokens of a sequence")
         .count("vocab", 256, "distinct tokens")
-        .count("theta", 10_000, "base of the rotary wavelengths");
+        .count("theta", 10_000, "base of the rotary wavelengths")
+        .switch(
+            "tied",
+            false,
+            "whether (1) the head multiplies by the token embedding",
+        );
     // layers, d_model, heads, kv_heads, d_ff, context, vocab, theta
     let released = [
         (

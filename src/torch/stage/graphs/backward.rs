@@ -39,6 +39,15 @@ impl TorchStage {
         let outgoing = self.segments[SEGMENT].outgoing.clone();
         let skips = outgoing.iter().map(|skip| transit.get(skip)?.as_ref());
         let seeds: Vec<Option<&Tensor>> = skips.chain(main.iter().map(Option::as_ref)).collect();
+        if seeds.iter().all(Option::is_none) {
+            // Of a micro-batch that counts nothing: nothing goes back.
+            let none = slot.inputs.main.iter().map(|_| None).collect();
+            for skip in outgoing {
+                transit.remove(&skip);
+            }
+            self.give_back(slot);
+            return Ok(Returned::Done(none, None));
+        }
         if slot.half != half {
             // Another schedule than before; the next step knows of it.
             return Ok(Returned::Eager(self.instead(slot, pass)?));

@@ -11,13 +11,20 @@ use crate::torch::error::TorchError;
 #[derive(Debug, Default)]
 pub(super) struct Captures {
     begun: u64,
-    /// Threads that capture, and what.
-    under_way: Vec<(ThreadId, u64)>,
+    under_way: Vec<UnderWay>,
     ended: HashSet<u64>,
     /// The capture that is to fail.
     refused: Option<u64>,
     /// The first thing that was out of order.
     wrong: Option<Disorder>,
+}
+
+/// A capture that has begun.
+#[derive(Debug)]
+struct UnderWay {
+    thread: ThreadId,
+    device: usize,
+    number: u64,
 }
 
 impl Recorder {
@@ -28,8 +35,8 @@ impl Recorder {
     }
 
     /// The calling thread captures a graph from now on.
-    pub(in crate::torch::streams) fn begin_capture(&self) -> u64 {
-        self.log.state.lock().captures.begin()
+    pub(in crate::torch::streams) fn begin_capture(&self, device: usize) -> u64 {
+        self.log.state.lock().captures.begin(device)
     }
 
     /// It does no more.
@@ -38,22 +45,26 @@ impl Recorder {
     }
 
     /// Notes that a graph is put into the main stream.
-    pub(in crate::torch::streams) fn replay(&self, number: u64) {
-        self.log.state.lock().captures.replay(number);
+    pub(in crate::torch::streams) fn replay(&self, number: u64, device: usize) {
+        self.log.state.lock().captures.replay(number, device);
     }
 }
 
 impl Captures {
-    fn begin(&mut self) -> u64 {
-        self.interrupted("another capture");
+    fn begin(&mut self, device: usize) -> u64 {
+        self.interrupted("another capture", Some(device));
         let number = self.begun;
         self.begun += 1;
-        self.under_way.push((thread::current().id(), number));
+        self.under_way.push(UnderWay {
+            thread: thread::current().id(),
+            device,
+            number,
+        });
         number
     }
 
     fn end(&mut self, number: u64) -> Result<(), TorchError> {
-        self.under_way.retain(|(_, own)| *own != number);
+        self.under_way.retain(|own| own.number != number);
         if self.refused == Some(number) {
             return Err(TorchError::new(
                 "operation not permitted when stream is capturing",
@@ -63,8 +74,8 @@ impl Captures {
         Ok(())
     }
 
-    fn replay(&mut self, number: u64) {
-        self.interrupted("the replay of a graph");
+    fn replay(&mut self, number: u64, device: usize) {
+        self.interrupted("the replay of a graph", Some(device));
         if !self.ended.contains(&number) {
             self.note(format!(
                 "graph {number} is replayed, which was never captured"
@@ -72,12 +83,22 @@ impl Captures {
         }
     }
 
-    /// Something is told to streams by the calling thread: out of order if it captures.
-    pub(super) fn interrupted(&mut self, by: &str) {
-        let own = thread::current().id();
-        if let Some((_, number)) = self.under_way.iter().find(|(thread, _)| *thread == own) {
-            let number = *number;
-            self.note(format!("{by} while graph {number} is being captured"));
+    /// Something is told to a device (or is none's) by the calling thread: out of order if
+    /// this captures, and if another one does on that device.
+    pub(super) fn interrupted(&mut self, by: &str, device: Option<usize>) {
+        let thread = thread::current().id();
+        let mut all = self.under_way.iter();
+        let found = all.find(|own| own.thread == thread || Some(own.device) == device);
+        if let Some(found) = found {
+            let whose = if found.thread == thread {
+                ""
+            } else {
+                " by another thread"
+            };
+            let number = found.number;
+            self.note(format!(
+                "{by} while graph {number} is being captured{whose}"
+            ));
         }
     }
 

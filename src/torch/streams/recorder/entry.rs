@@ -59,6 +59,33 @@ pub(super) enum Entry {
     },
 }
 
+impl Entry {
+    /// The accelerator whose memory is new.
+    pub(super) fn makes_on(&self) -> Option<usize> {
+        match self {
+            Self::Made { stream, .. } => Some(stream.device),
+            Self::Copy { writes, .. } => writes.map(|stream| stream.device),
+            _ => None,
+        }
+    }
+
+    /// Where something is put in.
+    pub(super) fn streams(&self) -> [Option<Stream>; 2] {
+        match self {
+            Self::Work {
+                on: Worker::Stream(stream),
+                ..
+            }
+            | Self::Made { stream, .. }
+            | Self::Record { stream, .. }
+            | Self::Wait { stream, .. }
+            | Self::UsedBy { stream, .. } => [Some(*stream), None],
+            Self::Copy { reads, writes, .. } => [*reads, *writes],
+            Self::Work { .. } | Self::Finish { .. } | Self::Freed { .. } => [None, None],
+        }
+    }
+}
+
 /// Memory that is used without order.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]

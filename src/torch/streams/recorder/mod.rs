@@ -2,6 +2,8 @@
 
 mod captures;
 mod entry;
+mod failures;
+mod memory;
 mod order;
 mod timing;
 
@@ -13,10 +15,12 @@ use gpipe_partitioner::{Action, Kind, StageId};
 use parking_lot::Mutex;
 use tch::Tensor;
 
-use super::layer::{Place, Stream};
+use super::layer::{DEFAULT, Place, Stream};
+use super::sharing::Accesses;
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Watcher};
 use entry::{Buffer, Entry, Worker};
+use memory::Live;
 
 pub use entry::Disorder;
 pub use order::Summary;
@@ -58,6 +62,7 @@ pub struct Recorder {
 #[derive(Debug, Default)]
 struct Log {
     state: Mutex<State>,
+    accesses: Accesses,
 }
 
 #[derive(Debug, Default)]
@@ -68,11 +73,12 @@ struct State {
     buffers: u64,
     /// Current streams of threads that have entered one.
     current: HashMap<(ThreadId, usize), Stream>,
-    /// Memory that is there now: where it begins and ends, and whose it is.
-    live: BTreeMap<usize, (usize, Buffer)>,
+    /// Memory that is there now, by where it begins.
+    live: BTreeMap<usize, Live>,
     /// What a stage was given for a micro-batch and may read again.
     kept: HashMap<(StageId, usize), Vec<Buffer>>,
     captures: captures::Captures,
+    failures: failures::Failures,
 }
 
 impl Recorder {
@@ -94,6 +100,11 @@ impl Recorder {
     /// Whether nothing was.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// How many streams were asked for; a CUDA device has 32 for the whole process.
+    pub fn streams(&self) -> usize {
+        usize::try_from(self.log.state.lock().streams).unwrap_or(0)
     }
 
     /// Checks that for every order that the streams and events allow.
@@ -136,12 +147,17 @@ impl Recorder {
             places: Arc::clone(&self.places),
             log: Arc::new(Log {
                 state: Mutex::new(state),
+                accesses: Accesses::default(),
             }),
         })
     }
 
     pub(crate) fn places(&self) -> &[Place] {
         &self.places
+    }
+
+    pub(super) fn accesses(&self) -> &Accesses {
+        &self.log.accesses
     }
 
     pub(super) fn new_stream(&self) -> i64 {
@@ -165,7 +181,7 @@ impl Recorder {
 
     pub(super) fn record(&self, stream: Stream) -> u64 {
         let mut state = self.log.state.lock();
-        state.captures.interrupted("an event");
+        state.captures.interrupted("an event", Some(stream.device));
         state.events += 1;
         let event = state.events;
         state.entries.push(Entry::Record { event, stream });
@@ -174,21 +190,22 @@ impl Recorder {
 
     pub(super) fn wait(&self, stream: Stream, event: u64) {
         let mut state = self.log.state.lock();
-        state.captures.interrupted("a wait");
+        state.captures.interrupted("a wait", Some(stream.device));
         state.entries.push(Entry::Wait { stream, event });
     }
 
     pub(super) fn finish(&self, event: u64) {
         let thread = thread::current().id();
         let mut state = self.log.state.lock();
-        state.captures.interrupted("a wait of the host");
+        state.captures.interrupted("a wait of the host", None);
         state.entries.push(Entry::Finish { thread, event });
     }
 
     pub(super) fn used_by(&self, tensor: &Tensor, stream: Stream) {
         let address = address(tensor);
         let mut state = self.log.state.lock();
-        state.captures.interrupted("a note to the allocator");
+        let what = "a note to the allocator";
+        state.captures.interrupted(what, Some(stream.device));
         if let Some(buffer) = state.buffer(address) {
             state.entries.push(Entry::UsedBy { buffer, stream });
         }
@@ -205,7 +222,7 @@ impl Recorder {
         // What it was given before for the same micro-batch it may read again.
         let key = (action.stage, action.micro.index());
         let mut reads = state.kept.remove(&key).unwrap_or_default();
-        reads.retain(|buffer| state.live.values().any(|(_, live)| live == buffer));
+        reads.retain(|buffer| state.live.values().any(|live| live.buffer == *buffer));
         reads.extend(state.buffers_at(&addresses));
         if !matches!(action.kind, Kind::Backward | Kind::BackwardWeight) {
             state.kept.insert(key, reads.clone());
@@ -246,7 +263,12 @@ impl Recorder {
             state.buffers += 1;
             let buffer = Buffer(state.buffers);
             state.entries.push(Entry::Made { buffer, stream });
-            state.live.insert(begin, (begin + bytes, buffer));
+            let live = Live {
+                end: begin + bytes,
+                buffer,
+                device: Some(device),
+            };
+            state.live.insert(begin, live);
             buffer
         };
         ffi::watch(tensor, &self.log, buffer.0)
@@ -275,7 +297,9 @@ impl Recorder {
     pub(super) fn copies_into(&self, to: &Tensor, tensor: &Tensor, (from, into): (Place, Place)) {
         let (reads, writes) = (self.stream(from), self.stream(into));
         let mut state = self.log.state.lock();
-        state.captures.interrupted("a copy");
+        for stream in [reads, writes].into_iter().flatten() {
+            state.captures.interrupted("a copy", Some(stream.device));
+        }
         let from = state.buffer(address(tensor));
         if let Some(to) = state.buffer(address(to)) {
             state.entries.push(Entry::Copy {
@@ -301,21 +325,28 @@ impl Recorder {
         tensor: &Tensor,
         entry: impl FnOnce(Buffer) -> Entry,
     ) -> Result<Tensor, TorchError> {
-        let buffer = {
+        let (buffer, device) = {
             let mut state = self.log.state.lock();
-            state.captures.interrupted("a copy");
             state.buffers += 1;
             let buffer = Buffer(state.buffers);
             let entry = entry(buffer);
+            let device = entry.makes_on();
+            for stream in entry.streams().into_iter().flatten() {
+                state.captures.interrupted("a copy", Some(stream.device));
+            }
             state.entries.push(entry);
-            buffer
+            (buffer, device)
         };
         let copy = ffi::watched_copy(tensor, &self.log, buffer.0)?;
         let begin = address(&copy);
         let bytes = crate::torch::tensor_bytes(&copy) as usize;
         if bytes > 0 {
-            let mut state = self.log.state.lock();
-            state.live.insert(begin, (begin + bytes, buffer));
+            let live = Live {
+                end: begin + bytes,
+                buffer,
+                device,
+            };
+            self.log.state.lock().live.insert(begin, live);
         }
         Ok(copy)
     }
@@ -325,7 +356,7 @@ impl Watcher for Log {
     fn freed(&self, number: u64) {
         let buffer = Buffer(number);
         let mut state = self.state.lock();
-        state.live.retain(|_, (_, live)| *live != buffer);
+        state.live.retain(|_, live| live.buffer != buffer);
         state.entries.push(Entry::Freed { buffer });
     }
 }
@@ -333,7 +364,10 @@ impl Watcher for Log {
 impl State {
     fn current(&self, device: usize) -> Stream {
         let key = (thread::current().id(), device);
-        let default = Stream { device, id: 0 };
+        let default = Stream {
+            device,
+            id: DEFAULT,
+        };
         self.current.get(&key).copied().unwrap_or(default)
     }
 
@@ -342,17 +376,6 @@ impl State {
             Place::Host => Worker::Host(thread::current().id()),
             Place::Accelerator(device) => Worker::Stream(self.current(device)),
         }
-    }
-
-    fn buffers_at(&self, addresses: &[usize]) -> Vec<Buffer> {
-        let found = addresses.iter().map(|address| self.buffer(*address));
-        found.flatten().collect()
-    }
-
-    /// Whose memory is at this address.
-    fn buffer(&self, address: usize) -> Option<Buffer> {
-        let (_, (end, buffer)) = self.live.range(..=address).next_back()?;
-        (address < *end).then_some(*buffer)
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::thread::ThreadId;
 
 use super::entry::{Buffer, Disorder, Entry, Worker};
-use crate::torch::streams::layer::Stream;
+use crate::torch::streams::layer::{DEFAULT, Stream};
 
 /// What was checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Order {
             }
             Entry::Freed { buffer } => {
                 self.summary.freed += 1;
-                self.free(*buffer);
+                self.free(*buffer)?;
             }
         }
         Ok(())
@@ -272,15 +272,16 @@ impl Order {
     }
 
     /// The allocator may give the block out again to whoever works in its own stream
-    /// next: all uses must be over by then, or have been told.
-    fn free(&mut self, buffer: Buffer) {
+    /// next: all uses must be over by then, or have been told. In a device's default stream
+    /// that may be another thread, at once.
+    fn free(&mut self, buffer: Buffer) -> Result<(), Disorder> {
         let Some(block) = self.blocks.get_mut(&buffer) else {
-            return;
+            return Ok(());
         };
         block.freed = true;
         let Some(home) = block.home else {
             // libtorch's allocator of page-locked memory knows the copies itself.
-            return;
+            return Ok(());
         };
         let clock = self.streams.entry(home).or_default();
         let told = |work: &(Stream, u64)| block.told.contains(&work.0) || clock.has_seen(*work);
@@ -290,6 +291,10 @@ impl Order {
             work: *work,
         });
         self.pending.entry(home).or_default().extend(pending);
+        if home.id == DEFAULT {
+            return self.takes_memory(home);
+        }
+        Ok(())
     }
 
     /// Memory of a stream is given out.

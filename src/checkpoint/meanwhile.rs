@@ -1,0 +1,125 @@
+//! What other processes do to a folder while a checkpoint is read or written there.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::disk::{Disk, Durable, RealDisk};
+use super::faults::{NEW, copied, folder_with, names, write};
+use super::lock::{self, Lock, Locked};
+use super::{Checkpoint, CheckpointError, folder};
+
+/// The trainer had removed what had been found to be the newest: a false alarm of a file
+/// that is missing.
+#[test]
+fn what_is_removed_between_looking_and_opening_is_looked_for_again() {
+    let folder = folder_with(&[1]);
+    let path = folder.path();
+    let mut step = 1;
+    let mut trains = || {
+        step += 1;
+        if step < 5 {
+            write(&RealDisk, path, 1, copied(step, step as f64)).unwrap();
+        }
+    };
+    let newest = Checkpoint::newest_of(path, &mut trains).unwrap();
+    assert_eq!(newest.extras().step, 4);
+
+    // One that stays is no good by itself.
+    fs::remove_file(path.join("step-00000004/stage-1.safetensors")).unwrap();
+    let error = Checkpoint::newest_of(path, &mut || ()).unwrap_err();
+    assert!(matches!(error, CheckpointError::Missing { .. }), "{error}");
+
+    // Nor does it look for ever.
+    let mut looks = 0;
+    let mut removes = || {
+        looks += 1;
+        let name = |step| path.join(folder::name(step));
+        fs::rename(name(3 + looks), name(4 + looks)).unwrap();
+    };
+    Checkpoint::newest_of(path, &mut removes).unwrap_err();
+    assert!(looks >= 10, "{looks}");
+}
+
+/// A disk on which the folder becomes another run's before the operation of a number.
+struct Replaced<'a> {
+    disk: Locked<RealDisk>,
+    folder: &'a Path,
+    by: &'a Path,
+    at: usize,
+    done: AtomicUsize,
+}
+
+impl Replaced<'_> {
+    fn now(&self) -> &Locked<RealDisk> {
+        if self.done.fetch_add(1, Ordering::SeqCst) == self.at {
+            fs::remove_dir_all(self.folder).unwrap();
+            fs::rename(self.by, self.folder).unwrap();
+        }
+        &self.disk
+    }
+}
+
+impl Disk for Replaced<'_> {
+    fn make_folder(&self, path: &Path) -> io::Result<()> {
+        self.now().make_folder(path)
+    }
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Durable>> {
+        self.now().create(path)
+    }
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        self.now().sync_folder(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.now().rename(from, to)
+    }
+    fn remove_folder(&self, path: &Path) -> io::Result<()> {
+        self.now().remove_folder(path)
+    }
+}
+
+/// All paths are names: a process whose folder had been removed wrote into the next run's
+/// of that name, and pruned its checkpoints.
+#[test]
+fn a_folder_that_has_become_another_runs_is_left_alone() {
+    for at in 0.. {
+        let place = tempfile::tempdir().unwrap();
+        let (own, other) = (place.path().join("own"), place.path().join("other"));
+        for (folder, step) in [(&own, 5.0), (&other, 1.0)] {
+            fs::create_dir(folder).unwrap();
+            write(&RealDisk, folder, 9, copied(step as u64, step)).unwrap();
+            fs::write(folder.join(lock::FILE), "").unwrap();
+        }
+        // What the other one is writing has the same name as what is written here.
+        fs::create_dir(other.join(".writing-step-00000006")).unwrap();
+        let before = names(&other);
+        let lock = Arc::new(Lock::take(&own).unwrap());
+        let disk = Replaced {
+            disk: Locked {
+                disk: RealDisk,
+                lock: Arc::clone(&lock),
+            },
+            folder: &own,
+            by: &other,
+            at,
+            done: AtomicUsize::new(0),
+        };
+        let written = write(&disk, &own, 1, copied(6, NEW));
+        if !other.exists() {
+            written.unwrap_err();
+            let error = lock.check().unwrap_err();
+            assert!(matches!(error, CheckpointError::Lost { .. }), "{error}");
+            assert_eq!(names(&own), before, "at {at}");
+            assert!(
+                names(&own.join(".writing-step-00000006")).is_empty(),
+                "at {at}"
+            );
+            continue;
+        }
+        written.unwrap();
+        assert!(at > 10, "fewer operations than it takes: {at}");
+        break;
+    }
+}

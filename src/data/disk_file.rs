@@ -1,0 +1,63 @@
+//! Files of which parts are read, as they are needed.
+//!
+//! They are not mapped: the pages of a mapped file that another process cuts off are no
+//! memory any more, and touching one ends the process. Reading costs a call for each part,
+//! and the pages that the system keeps are shared between processes all the same.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use super::DataError;
+use crate::files;
+
+/// A file that is read at any place, by any number of threads.
+#[derive(Debug)]
+pub(super) struct DiskFile {
+    path: PathBuf,
+    file: File,
+    /// Bytes when it was opened.
+    len: u64,
+}
+
+impl DiskFile {
+    pub(super) fn open(path: &Path) -> Result<Self, DataError> {
+        let read = |source| DataError::read(path, source);
+        let file = files::open(path).map_err(read)?;
+        Ok(Self {
+            path: path.to_owned(),
+            len: file.metadata().map_err(read)?.len(),
+            file,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Fills `bytes` with those of the file from `offset` on, which it had when it was
+    /// opened.
+    ///
+    /// # Errors
+    /// It cannot be read, or has been cut off since.
+    pub(super) fn read(&self, bytes: &mut [u8], offset: u64) -> Result<(), DataError> {
+        self.file
+            .read_exact_at(bytes, offset)
+            .map_err(|error| match (error.kind(), self.file.metadata()) {
+                (ErrorKind::UnexpectedEof, Ok(now)) => {
+                    let what = format!(
+                        "the file has been cut off since it was opened: it has {} bytes, and had {}",
+                        now.len(),
+                        self.len
+                    );
+                    DataError::bad(&self.path, offset, what)
+                }
+                _ => DataError::read(&self.path, error),
+            })
+    }
+}

@@ -1,0 +1,44 @@
+//! CUDA devices that answer nothing any more (see `shim/lost.cpp`).
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+
+use super::{Result, check};
+
+unsafe extern "C" {
+    fn gp_tell_ends();
+    fn gp_acts(stage: c_int, micro_batch: c_int, name: *const c_char);
+    fn gp_cuda_abandon(index: c_int) -> c_int;
+}
+
+/// Has an error of CUDA in a destructor end the process in words.
+pub(crate) fn tell_ends() {
+    // SAFETY: nothing in, nothing out; done once for the process.
+    unsafe { gp_tell_ends() }
+}
+
+/// While it lives, the calling thread runs an action.
+#[derive(Debug)]
+pub(crate) struct Acting(());
+
+impl Acting {
+    pub(crate) fn new(stage: usize, micro_batch: usize, name: &'static CStr) -> Self {
+        let number = |own: usize| c_int::try_from(own).unwrap_or(c_int::MAX);
+        // SAFETY: the name lives for ever.
+        unsafe { gp_acts(number(stage), number(micro_batch), name.as_ptr()) };
+        Self(())
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        // SAFETY: null stands for no action.
+        unsafe { gp_acts(-1, -1, ptr::null()) }
+    }
+}
+
+/// Has the caching allocator ask a device nothing any more where memory is freed; once.
+pub(crate) fn abandon_cuda(index: usize) -> Result<()> {
+    // SAFETY: plain values in, nothing out.
+    check(unsafe { gp_cuda_abandon(c_int::try_from(index).unwrap_or(c_int::MAX)) })
+}

@@ -1,0 +1,77 @@
+// CUDA devices that failed in what they were told to do: they answer every call with an
+// error from then on.
+#include "cuda_allocator.h"
+#include "shim.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <limits>
+#include <string>
+
+namespace {
+
+// What the thread does, for who finds out in a destructor.
+thread_local int stage = -1;
+thread_local int micro_batch = -1;
+thread_local const char* action = nullptr;
+
+std::terminate_handler before = nullptr;
+
+// Memory that several streams have used asks the device when it is freed. Where that is the
+// first to hear of the error (or an earlier one is on its way up, and drops what it passes),
+// it is an exception in a destructor: nobody can catch it, but it can be told.
+[[noreturn]] void end() {
+  std::string error;
+  try {
+    if (auto thrown = std::current_exception()) {
+      std::rethrow_exception(thrown);
+    }
+  } catch (const c10::Error& thrown) {
+    error = thrown.what_without_backtrace();
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+  } catch (...) {
+  }
+  if (error.find("CUDA error:") == std::string::npos) {
+    (before == nullptr ? std::abort : before)();
+    std::abort();
+  }
+  if (action != nullptr) {
+    std::fprintf(stderr, "stage %d, micro-batch %d, %s: ", stage, micro_batch, action);
+  }
+  std::fprintf(stderr,
+               "%s\na device failed and answers nothing any more, found out when memory was freed: the "
+               "process ends, start it anew (what caused it may have been told to the device before)\n",
+               error.c_str());
+  std::_Exit(1);
+}
+
+}  // namespace
+
+// Has an error of CUDA in a destructor end the process in words; for the whole process.
+GP_API void gp_tell_ends() {
+  static const bool once = [] {
+    before = std::set_terminate(end);
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+// The action that this thread runs from now on; null: none. The name lives for ever.
+GP_API void gp_acts(int of_stage, int of_micro_batch, const char* name) {
+  stage = of_stage;
+  micro_batch = of_micro_batch;
+  action = name;
+}
+
+// Where memory is freed that several streams have used, the allocator of a device that is
+// lost gets no answer. While something is being captured it puts such questions off: it is
+// told so here, for good.
+GP_API int gp_cuda_abandon(int index) {
+  return gpipe::guarded([&] {
+    const c10::MempoolId_t nobody(0, std::numeric_limits<c10::CaptureId_t>::max());
+    gpipe::cuda_allocator()->beginAllocateToPool(static_cast<c10::DeviceIndex>(index), nobody,
+                                                 [](void*) { return false; });
+  });
+}

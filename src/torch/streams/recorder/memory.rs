@@ -1,0 +1,42 @@
+//! Which memory is there now.
+
+use tch::Tensor;
+
+use super::entry::Buffer;
+use super::{Recorder, State, address};
+use crate::torch::streams::layer::Place;
+
+/// A piece of memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Live {
+    pub(super) end: usize,
+    pub(super) buffer: Buffer,
+    /// The accelerator that it would be on.
+    pub(super) device: Option<usize>,
+}
+
+impl Recorder {
+    /// Where a tensor would be.
+    pub(in crate::torch::streams) fn place(&self, tensor: &Tensor) -> Place {
+        let live = self.log.state.lock().live(address(tensor));
+        let device = live.and_then(|live| live.device);
+        device.map_or(Place::Host, Place::Accelerator)
+    }
+}
+
+impl State {
+    pub(super) fn buffers_at(&self, addresses: &[usize]) -> Vec<Buffer> {
+        let found = addresses.iter().map(|address| self.buffer(*address));
+        found.flatten().collect()
+    }
+
+    /// Whose memory is at this address.
+    pub(super) fn buffer(&self, address: usize) -> Option<Buffer> {
+        self.live(address).map(|live| live.buffer)
+    }
+
+    fn live(&self, address: usize) -> Option<Live> {
+        let (_, live) = self.live.range(..=address).next_back()?;
+        (address < live.end).then_some(*live)
+    }
+}

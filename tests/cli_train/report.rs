@@ -1,0 +1,141 @@
+//! What is printed at the end of a run.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use serde_json::Value;
+
+/// A small run on a small text at a terminal of 80 columns, with further flags.
+fn printed(folder: &Path, flags: &str) -> Output {
+    fs::write(
+        folder.join("text.txt"),
+        "the whale, the whale! up helm! ".repeat(80),
+    )
+    .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
+    let small = super::SMALL
+        .replace("--steps 6 ", "")
+        .replace("--layers 2 ", "");
+    command
+        .args(["train", "--data", "text.txt", "--out", "run"])
+        .args(small.split_whitespace())
+        .args(flags.split_whitespace())
+        .current_dir(folder)
+        .env("COLUMNS", "80")
+        .output()
+        .unwrap()
+}
+
+/// Its standard output, with lines that go on put together.
+fn told(output: &Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The report had 100 columns whatever the terminal has, and wrapped into garbage on 80.
+#[test]
+fn a_report_keeps_to_the_width_of_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = "--layers 6 --balance 7,1 --steps 6 --devices cpu,cpu";
+    let output = printed(folder.path(), flags);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (sample, report) = text.split_once("\nthe last step:\n").unwrap();
+    assert!(
+        sample.starts_with("\nsample: the held-out text begins \""),
+        "{sample}"
+    );
+    for line in report.lines() {
+        assert!(line.chars().count() <= 80, "{line}\n{text}");
+    }
+    assert!(report.contains("\nactivations    dev 0: "), "{report}");
+}
+
+/// A bad cut was "as predicted", since the prediction is made from the same stages' times.
+#[test]
+fn a_cut_that_the_step_waits_for_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = "--layers 6 --balance 7,1 --steps 6 --devices cpu,cpu";
+    let text = told(&printed(folder.path(), flags));
+    let (_, cut) = text.split_once(" cut stage 0 computes ").unwrap();
+    assert!(
+        cut.contains("times as long as stage 1, which idles devices "),
+        "{cut}"
+    );
+    assert!(
+        cut.contains("`profile --model gpt --plan plan.json`"),
+        "{cut}"
+    );
+}
+
+/// Whether the system counts what its cores do.
+fn counts() -> bool {
+    let now = || fs::read_to_string("/proc/stat").unwrap_or_default();
+    let before = now();
+    thread::park_timeout(std::time::Duration::from_millis(100));
+    before != now()
+}
+
+/// What other programs did to a step was put down to the engine alone.
+#[test]
+fn other_programs_that_have_the_cores_are_named() {
+    if !counts() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let over = AtomicBool::new(false);
+    let cores = thread::available_parallelism().unwrap().get();
+    let flags = "--layers 2 --steps 150 --devices cpu,cpu --report page.html";
+    let output = thread::scope(|scope| {
+        for _ in 0..2 * cores {
+            scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+        }
+        let output = printed(folder.path(), flags);
+        over.store(true, Ordering::Relaxed);
+        output
+    });
+    let text = told(&output);
+    assert!(text.contains(" Other programs used "), "{text}");
+    assert!(
+        text.contains("is theirs, at least in part. loss "),
+        "{text}"
+    );
+    let page = fs::read_to_string(folder.path().join("page.html")).unwrap();
+    assert!(page.contains("<p class=\"say warn\">Other programs used "));
+}
+
+/// It was silent for minutes, and could be neither shortened nor left out.
+#[test]
+fn the_held_out_loss_is_of_as_many_batches_as_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |held_out: &str| {
+        let _ = fs::remove_dir_all(folder.path().join("run"));
+        let flags = format!("--layers 2 --steps 2 --json {held_out}");
+        let output = printed(folder.path(), &flags);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (summary["held_out_loss"].as_f64(), errors)
+    };
+    let (all, said) = run("");
+    assert!(
+        said.contains("measuring the held-out loss (2 batches; "),
+        "{said}"
+    );
+    let (one, said) = run("--held-out 1");
+    assert!(
+        said.contains("measuring the held-out loss (1 batch; "),
+        "{said}"
+    );
+    assert!(
+        all.is_some() && one.is_some() && all != one,
+        "{all:?} {one:?}"
+    );
+    let (none, said) = run("--held-out 0");
+    assert!(none.is_none() && !said.contains("measuring"), "{said}");
+}

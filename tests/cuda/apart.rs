@@ -1,0 +1,63 @@
+//! A part of this program in a process of its own: a device that fails, or an abort, ends
+//! that one alone.
+
+use std::ffi::OsStr;
+use std::io::{Read as _, Seek as _};
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// How such a process ended.
+pub(crate) struct Ended {
+    /// None where it was stopped.
+    pub(crate) status: Option<ExitStatus>,
+    /// What it printed, the last part of it.
+    pub(crate) output: String,
+}
+
+/// What is told of a process at most.
+const TOLD: usize = 8 << 10;
+
+impl Ended {
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.status.and_then(|status| status.code())
+    }
+
+    /// For one that did not come to its end: `signal: 6 (SIGABRT)`, and what it printed.
+    pub(crate) fn why(&self) -> String {
+        let how = match self.status {
+            Some(status) => status.to_string(),
+            None => "stopped: it took too long".to_owned(),
+        };
+        format!("{how}\n{}", self.output)
+    }
+}
+
+/// Runs this program with other arguments, for so long at most.
+pub(crate) fn run<A: AsRef<OsStr>>(arguments: &[A], limit: Duration) -> std::io::Result<Ended> {
+    let mut file = tempfile::tempfile()?;
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .stdout(file.try_clone()?)
+        .stderr(file.try_clone()?)
+        .spawn()?;
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if begin.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let mut output = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut output)?;
+    let last = &output[output.len().saturating_sub(TOLD)..];
+    Ok(Ended {
+        status,
+        output: String::from_utf8_lossy(last).into_owned(),
+    })
+}
