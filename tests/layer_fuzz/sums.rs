@@ -34,6 +34,20 @@ pub(crate) fn joined(parts: &[Vec<Option<Tensor>>]) -> Option<Vec<Option<Tensor>
     columns.collect()
 }
 
+/// The gradients of parts, zeros where nothing depends on a part and other parts have one.
+pub(crate) fn with_zeros(parts: Vec<Vec<(Option<Tensor>, Tensor)>>) -> Vec<Vec<Option<Tensor>>> {
+    let width = parts.first().map_or(0, Vec::len);
+    let has = |column: usize| parts.iter().any(|part| part[column].0.is_some());
+    let some: Vec<bool> = (0..width).map(has).collect();
+    let filled = |part: Vec<(Option<Tensor>, Tensor)>| {
+        let pairs = part.into_iter().zip(&some);
+        pairs
+            .map(|((gradient, zeros), some)| gradient.or_else(|| some.then_some(zeros)))
+            .collect()
+    };
+    parts.into_iter().map(filled).collect()
+}
+
 /// What earlier steps left, and on top of it what a step gives.
 pub(crate) fn added(earlier: Gradients, step: Gradients) -> Result<Gradients> {
     let pairs = earlier.into_iter().zip(step);

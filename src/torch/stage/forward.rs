@@ -202,9 +202,14 @@ impl TorchStage {
         let autocast = self.precision.scope(self.device)?;
         // Whether it writes to what it is given is found out in its first run, on copies.
         let copies = self.loss_writes != Some(false);
-        // Without skips outputs are nobody else's.
-        let outputs = given(outputs, copies && !self.skips.is_empty())?;
-        let targets = given(targets.shallow_clone(), copies)?;
+        // Without skips outputs are nobody else's, but for parameters and buffers.
+        let shared = if copies && self.skips.is_empty() {
+            self.own_among(&outputs)?
+        } else {
+            vec![copies; outputs.len()]
+        };
+        let outputs = given(outputs, &shared)?;
+        let targets = given(targets.shallow_clone(), &vec![copies; targets.len()])?;
         let watched = (watch(outputs.present())?, watch(targets.present())?);
         let shelf = Self::saves_loss(live, &targets)?;
         let loss = loss.loss(&outputs, &targets)?.checked()?;
@@ -214,10 +219,12 @@ impl TorchStage {
             graphs.watch_loss(wrote.0, apart)?;
         }
         self.loss_writes = Some(self.loss_writes == Some(true) || wrote.0 || wrote.1);
+        let own = !copies && wrote.0 && self.own_among(&outputs)?.contains(&true);
         anyhow::ensure!(
-            copies || !wrote.1,
-            "the loss function changed a target in place, which it had not done before; targets \
-             will be copied from now on"
+            copies || !(wrote.1 || own),
+            "the loss function changed a {} in place, which it had not done before; it will be \
+             given copies from now on",
+            if own { "parameter or buffer" } else { "target" }
         );
         self.sweep(live)?;
         let value = if loss.counts() {
@@ -244,11 +251,11 @@ impl TorchStage {
     }
 }
 
-/// What the loss function is given: these, or copies of them.
-fn given(values: Values, copies: bool) -> Result<Values, TorchError> {
-    if !copies {
+/// What the loss function is given: these, or copies of the shared ones.
+fn given(values: Values, shared: &[bool]) -> Result<Values, TorchError> {
+    if !shared.contains(&true) {
         return Ok(values);
     }
-    let copied = ffi::copies(values.iter(), &vec![true; values.len()])?;
+    let copied = ffi::copies(values.iter(), shared)?;
     Ok(copied.into_iter().collect())
 }
