@@ -259,6 +259,17 @@ fn an_empty_value_returned_twice_and_changed_once() {
             layer(&[Op::TimesBiasIn(0)], &[output]),
         ]));
     }
+    let part = Op::Narrow {
+        of: 0,
+        dim: 1,
+        start: 1,
+        len: 1,
+    };
+    everywhere(&program(vec![
+        layer(&none, &[0]),
+        layer(&[part, Op::TimesBiasIn(0)], &[0, 1]),
+        layer(&[Op::DoubleIn(0)], &[0, 1]),
+    ]));
 }
 
 /// Elements that lie on each other shared a gradient, evenly, as soon as the value was

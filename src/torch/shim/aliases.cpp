@@ -29,8 +29,8 @@ int64_t item(const Tensor& tensor) { return static_cast<int64_t>(tensor.element_
 
 Range range_of(const Tensor& tensor) {
   if (tensor.numel() == 0) {
-    const auto begin = tensor.storage_offset() * item(tensor);
-    return {begin, begin};
+    // Wherever it begins: there may be no memory up to there.
+    return {0, 0};
   }
   int64_t last = 0;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
