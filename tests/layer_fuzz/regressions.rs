@@ -245,6 +245,14 @@ fn a_parameter_that_the_loss_function_writes_to() {
         program.steps = vec![After::Update, After::Keep];
         everywhere(&program);
     }
+    // One of another stage, which the last one passes on.
+    let mut program = program(vec![
+        layer(&[Op::Weight], &[0]),
+        layer(&[Op::Linear(0)], &[1]),
+    ]);
+    program.loss = Loss::OutputsInPlace;
+    program.steps = vec![After::Zero, After::Zero];
+    everywhere(&program);
 }
 
 /// Values without elements did not count as shared memory: autograd did not know that a
@@ -288,19 +296,40 @@ fn an_expanded_input_that_asks_for_its_gradient_returned_twice() {
     everywhere(&program);
 }
 
+/// What a layer had given out was put back element by element, of which an expanded
+/// tensor has several in one place.
+#[test]
+fn a_parameter_given_out_expanded_and_changed() {
+    everywhere(&program(vec![
+        layer(&[Op::Weight], &[0]),
+        layer(&[Op::Expand(0), Op::DoubleIn(1)], &[0]),
+    ]));
+}
+
 /// What is written to in part was the beginning of a graph, and autograd cannot write the
 /// gradients of elements that lie on each other.
 #[test]
 fn an_expanded_value_changed_in_part() {
     let select = Op::Select {
-        of: 0,
+        of: 1,
         dim: 1,
         index: 0,
     };
     let times = Op::TimesBiasIn(0);
+    for outputs in [vec![0], vec![0, 0], vec![0, 1]] {
+        let inputs = outputs.len() - 1;
+        everywhere(&program(vec![
+            layer(&[Op::Linear(0), Op::Expand(0)], &outputs),
+            layer(&[Op::Halve(0), select, times], &[0, 1, inputs + 2]),
+            layer(&[Op::Linear(0)], &[0, 1]),
+        ]));
+    }
     everywhere(&program(vec![
-        layer(&[Op::Linear(0), Op::Expand(0)], &[0]),
-        layer(&[select, times], &[0]),
-        layer(&[Op::Linear(0)], &[0]),
+        layer(&[Op::Expand(0)], &[0]),
+        layer(&[Op::Halve(0), select, times], &[0]),
     ]));
+    everywhere(&given(
+        How::Expanded,
+        program(vec![layer(&[Op::Halve(0), select, times], &[0, 1, 2])]),
+    ));
 }

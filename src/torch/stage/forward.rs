@@ -47,6 +47,12 @@ impl TorchStage {
         };
         let redo = self.recompute.applies(micro, settings.mode.micro_batches());
         let mut flight = Flight::default();
+        // Looked at where the loss function may write to it.
+        let arrived = if self.last && self.loss_writes != Some(false) {
+            values.shallow_clone()
+        } else {
+            Values::new()
+        };
         for number in 0..self.segments.len() {
             let held;
             let mut inputs = self.segments[number].take_inputs(values, &mut transit);
@@ -87,7 +93,7 @@ impl TorchStage {
             flight.segments.push(held);
         }
         let outputs = if self.last {
-            vec![self.loss(values, &targets, &mut flight, pass)?]
+            vec![self.loss((values, &arrived), &targets, &mut flight, pass)?]
         } else {
             self.send(values, &mut flight, &mut transit)?
         };
@@ -180,7 +186,7 @@ impl TorchStage {
     /// user's function is called once a micro-batch, recomputing or not.
     fn loss(
         &mut self,
-        outputs: Values,
+        (outputs, arrived): (Values, &Values),
         targets: &Values,
         flight: &mut Flight,
         pass: Pass<'_>,
@@ -202,9 +208,10 @@ impl TorchStage {
         let autocast = self.precision.scope(self.device)?;
         // Whether it writes to what it is given is found out in its first run, on copies.
         let copies = self.loss_writes != Some(false);
-        // Without skips outputs are nobody else's, but for parameters and buffers.
+        // Without skips outputs are nobody else's, but for parameters and buffers, and what
+        // arrived, which may be those of another stage.
         let shared = if copies && self.skips.is_empty() {
-            self.own_among(&outputs)?
+            self.own_among(&outputs, arrived)?
         } else {
             vec![copies; outputs.len()]
         };
@@ -219,7 +226,7 @@ impl TorchStage {
             graphs.watch_loss(wrote.0, apart)?;
         }
         self.loss_writes = Some(self.loss_writes == Some(true) || wrote.0 || wrote.1);
-        let own = !copies && wrote.0 && self.own_among(&outputs)?.contains(&true);
+        let own = !copies && wrote.0 && self.own_among(&outputs, arrived)?.contains(&true);
         anyhow::ensure!(
             copies || !(wrote.1 || own),
             "the loss function changed a {} in place, which it had not done before; it will be \
