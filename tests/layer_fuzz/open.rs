@@ -6,6 +6,10 @@ use crate::program::{Holds, How, Input, Layer, Op, Program};
 /// How the library refuses what it cannot carry across a cut.
 pub(crate) const REFUSED: &str = "share memory, but not their gradients";
 
+/// How it says that a layer writes to something in one micro-batch only: what is viewed and
+/// what is copied may depend on sizes.
+pub(crate) const NEWLY: &str = "which they had not done before";
+
 /// Why a program is left out.
 pub(crate) fn in_program(program: &Program) -> Option<&'static str> {
     let inputs = || program.batch.inputs.iter();

@@ -5,16 +5,21 @@ use gpipe::tch::Tensor;
 
 use crate::record::Gradients;
 
-/// A parameter's gradient, which it has no longer.
+/// A parameter's gradient, which it has no longer: it has -0 in each element, since tch
+/// cannot take it away, and that plus anything is the latter.
 pub(crate) fn taken(parameter: &Tensor) -> Option<Tensor> {
-    let gradient = parameter.grad();
-    if !gradient.defined() {
+    let mut gradient = parameter.grad();
+    if !gradient.defined() || is_nothing(&gradient) {
         return None;
     }
     let own = gradient.copy();
-    let mut parameter = parameter.shallow_clone();
-    parameter.zero_grad();
+    let _ = gradient.fill_(-0.0);
     Some(own)
+}
+
+fn is_nothing(gradient: &Tensor) -> bool {
+    let zeros = gradient.eq(0.0).logical_and(&gradient.signbit());
+    bool::try_from(zeros.all()).unwrap()
 }
 
 /// Parts joined along dimension 0, a value that is absent in any part absent; `None`
