@@ -226,12 +226,16 @@ impl TorchStage {
             graphs.watch_loss(wrote.0, apart)?;
         }
         self.loss_writes = Some(self.loss_writes == Some(true) || wrote.0 || wrote.1);
+        anyhow::ensure!(
+            copies || !wrote.1,
+            "the loss function changed a target in place, which it had not done before; targets \
+             will be copied from now on"
+        );
         let own = !copies && wrote.0 && self.own_among(&outputs, arrived)?.contains(&true);
         anyhow::ensure!(
-            copies || !(wrote.1 || own),
-            "the loss function changed a {} in place, which it had not done before; it will be \
-             given copies from now on",
-            if own { "parameter or buffer" } else { "target" }
+            !own,
+            "the loss function changed a parameter or buffer in place, which it had not done \
+             before; it will be copied from now on"
         );
         self.sweep(live)?;
         let value = if loss.counts() {
