@@ -182,7 +182,8 @@ fn join(column: Vec<Option<Tensor>>, index: usize) -> Result<Option<Tensor>, Bat
     }
     match <[_; 1]>::try_from(tensors) {
         Ok([only]) => Ok(Some(only)),
-        Err(tensors) => Ok(Some(Tensor::f_cat(&tensors, 0)?)),
+        // Without autograd, as the parts were made: it refuses views that were.
+        Err(tensors) => Ok(Some(tch::no_grad(|| Tensor::f_cat(&tensors, 0))?)),
     }
 }
 

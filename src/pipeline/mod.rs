@@ -181,7 +181,8 @@ impl Pipeline {
             .step(&program, self.steps, Mode::Infer, columns)?;
         let exits = stepped.outcome.exits.into_values();
         let outputs = batch::gather(exits.map(|parcel| parcel.values).collect())?;
-        Ok(outputs.try_map(|output| self.precision.widened(output))?)
+        let widened = |output| self.precision.widened(output);
+        Ok(tch::no_grad(|| outputs.try_map(widened))?)
     }
 
     /// [`Pipeline::forward_values`] for a model of one output.

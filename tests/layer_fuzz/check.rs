@@ -12,7 +12,7 @@ use gpipe::tch;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-use crate::open::{self, REFUSED};
+use crate::open::{self, NEWLY, REFUSED};
 use crate::piped::{self, Fitted};
 use crate::program::{After, Program};
 use crate::random::programs;
@@ -41,7 +41,7 @@ pub(crate) fn outcome(program: &Program) -> Outcome {
             Err(why) => Outcome::Invalid(why),
             Ok(wanted) => match compared(&program, &wanted) {
                 Ok(()) => Outcome::Same,
-                Err(how) if how.contains(REFUSED) => Outcome::Invalid(how),
+                Err(how) if how.contains(REFUSED) || how.contains(NEWLY) => Outcome::Invalid(how),
                 Err(how) => Outcome::Different(how),
             },
         };

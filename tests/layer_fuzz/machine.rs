@@ -62,10 +62,10 @@ impl<'a, P: Pass> Machine<'a, P> {
         let before = self.values.len();
         let _ = match op {
             Op::Absent
+            | Op::SometimesAbsent(_)
             | Op::Weight
             | Op::Stash { .. }
-            | Op::Pop { .. }
-            | Op::SometimesAbsent(_) => self.apart(op)?,
+            | Op::Pop { .. } => self.apart(op)?,
             _ if op.is_in_place() => self.in_place(op)?,
             _ => match self.view(op)? {
                 Some(views) => self.push(views),

@@ -265,3 +265,129 @@ fn a_detached_value_beside_what_it_was_detached_from() {
         ]));
     }
 }
+
+/// The parts of a batch's outputs were joined with autograd on, which refuses views that
+/// inference made before it wrote to what they are views of.
+#[test]
+fn a_weight_given_out_and_changed_in_part() {
+    let slice = Op::Narrow {
+        of: 0,
+        dim: 0,
+        start: 0,
+        len: 1,
+    };
+    for outputs in [[0, 1], [1, 0]] {
+        everywhere(&program(vec![
+            layer(&[Op::Weight], &[0]),
+            layer(&[slice, Op::DoubleIn(0)], &outputs),
+        ]));
+    }
+}
+
+/// Only layers were given copies of parameters: the loss function wrote to the weight itself.
+#[test]
+fn a_parameter_that_the_loss_function_writes_to() {
+    let slice = Op::Narrow {
+        of: 0,
+        dim: 0,
+        start: 1,
+        len: 2,
+    };
+    for (ops, outputs) in [
+        (vec![Op::Weight], vec![0]),
+        (vec![Op::Weight, slice], vec![0]),
+        (vec![Op::Linear(0), Op::Weight], vec![0, 1]),
+    ] {
+        let mut program = program(vec![layer(&[Op::Linear(0)], &[0]), layer(&ops, &outputs)]);
+        program.loss = Loss::OutputsInPlace;
+        program.steps = vec![After::Update, After::Keep];
+        everywhere(&program);
+    }
+    // One of another stage, which the last one passes on.
+    let mut program = program(vec![
+        layer(&[Op::Weight], &[0]),
+        layer(&[Op::Linear(0)], &[1]),
+    ]);
+    program.loss = Loss::OutputsInPlace;
+    program.steps = vec![After::Zero, After::Zero];
+    everywhere(&program);
+}
+
+/// Values without elements did not count as shared memory: autograd did not know that a
+/// change of one is a change of the other.
+#[test]
+fn an_empty_value_returned_twice_and_changed_once() {
+    // The bias of the first layer has a negative sum.
+    let none = [Op::Clone(0), Op::CopyBiasIn(0), Op::PositiveRows(0)];
+    for output in [0, 1] {
+        everywhere(&program(vec![
+            layer(&none, &[0, 0]),
+            layer(&[Op::TimesBiasIn(0)], &[output]),
+        ]));
+    }
+    let part = Op::Narrow {
+        of: 0,
+        dim: 1,
+        start: 1,
+        len: 1,
+    };
+    everywhere(&program(vec![
+        layer(&none, &[0]),
+        layer(&[part, Op::TimesBiasIn(0)], &[0, 1]),
+        layer(&[Op::DoubleIn(0)], &[0, 1]),
+    ]));
+}
+
+/// Elements that lie on each other shared a gradient, evenly, as soon as the value was
+/// given twice.
+#[test]
+fn an_expanded_input_that_asks_for_its_gradient_returned_twice() {
+    let mut program = given(
+        How::Expanded,
+        program(vec![
+            layer(&[Op::Same(0)], &[0, 0]),
+            layer(&[Op::Tanh(0), Op::Times(0, 1)], &[0, 1]),
+            layer(&[Op::Linear(0)], &[0]),
+        ]),
+    );
+    program.batch.inputs[0].gradient = true;
+    everywhere(&program);
+}
+
+/// What a layer had given out was put back element by element, of which an expanded
+/// tensor has several in one place.
+#[test]
+fn a_parameter_given_out_expanded_and_changed() {
+    everywhere(&program(vec![
+        layer(&[Op::Weight], &[0]),
+        layer(&[Op::Expand(0), Op::DoubleIn(1)], &[0]),
+    ]));
+}
+
+/// What is written to in part was the beginning of a graph, and autograd cannot write the
+/// gradients of elements that lie on each other.
+#[test]
+fn an_expanded_value_changed_in_part() {
+    let select = Op::Select {
+        of: 1,
+        dim: 1,
+        index: 0,
+    };
+    let times = Op::TimesBiasIn(0);
+    for outputs in [vec![0], vec![0, 0], vec![0, 1]] {
+        let inputs = outputs.len() - 1;
+        everywhere(&program(vec![
+            layer(&[Op::Linear(0), Op::Expand(0)], &outputs),
+            layer(&[Op::Halve(0), select, times], &[0, 1, inputs + 2]),
+            layer(&[Op::Linear(0)], &[0, 1]),
+        ]));
+    }
+    everywhere(&program(vec![
+        layer(&[Op::Expand(0)], &[0]),
+        layer(&[Op::Halve(0), select, times], &[0]),
+    ]));
+    everywhere(&given(
+        How::Expanded,
+        program(vec![layer(&[Op::Halve(0), select, times], &[0, 1, 2])]),
+    ));
+}

@@ -5,16 +5,21 @@ use gpipe::tch::Tensor;
 
 use crate::record::Gradients;
 
-/// A parameter's gradient, which it has no longer.
+/// A parameter's gradient, which it has no longer: it has -0 in each element, since tch
+/// cannot take it away, and that plus anything is the latter.
 pub(crate) fn taken(parameter: &Tensor) -> Option<Tensor> {
-    let gradient = parameter.grad();
-    if !gradient.defined() {
+    let mut gradient = parameter.grad();
+    if !gradient.defined() || is_nothing(&gradient) {
         return None;
     }
     let own = gradient.copy();
-    let mut parameter = parameter.shallow_clone();
-    parameter.zero_grad();
+    let _ = gradient.fill_(-0.0);
     Some(own)
+}
+
+fn is_nothing(gradient: &Tensor) -> bool {
+    let zeros = gradient.eq(0.0).logical_and(&gradient.signbit());
+    bool::try_from(zeros.all()).unwrap()
 }
 
 /// Parts joined along dimension 0, a value that is absent in any part absent; `None`
@@ -32,6 +37,20 @@ pub(crate) fn joined(parts: &[Vec<Option<Tensor>>]) -> Option<Vec<Option<Tensor>
         Tensor::f_cat(&values, 0).ok().map(Some)
     });
     columns.collect()
+}
+
+/// The gradients of parts, zeros where nothing depends on a part and other parts have one.
+pub(crate) fn with_zeros(parts: Vec<Vec<(Option<Tensor>, Tensor)>>) -> Vec<Vec<Option<Tensor>>> {
+    let width = parts.first().map_or(0, Vec::len);
+    let has = |column: usize| parts.iter().any(|part| part[column].0.is_some());
+    let some: Vec<bool> = (0..width).map(has).collect();
+    let filled = |part: Vec<(Option<Tensor>, Tensor)>| {
+        let pairs = part.into_iter().zip(&some);
+        pairs
+            .map(|((gradient, zeros), some)| gradient.or_else(|| some.then_some(zeros)))
+            .collect()
+    };
+    parts.into_iter().map(filled).collect()
 }
 
 /// What earlier steps left, and on top of it what a step gives.

@@ -29,6 +29,10 @@ struct Range {
 int64_t item(const Tensor& tensor) { return static_cast<int64_t>(tensor.element_size()); }
 
 Range range_of(const Tensor& tensor) {
+  if (tensor.numel() == 0) {
+    // Wherever it begins: there may be no memory up to there.
+    return {0, 0};
+  }
   int64_t last = 0;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
     last += (tensor.size(i) - 1) * tensor.stride(i);
@@ -105,10 +109,12 @@ bool meet(const Tensor& a, const Tensor& b) {
                        tries);
 }
 
-bool has_elements(const Tensor* tensor) {
+bool has_memory(const Tensor* tensor) {
   return tensor != nullptr && tensor->defined() && tensor->layout() == c10::kStrided &&
-         !tensor->is_nested() && tensor->has_storage() && tensor->numel() > 0;
+         !tensor->is_nested() && tensor->has_storage();
 }
+
+bool has_elements(const Tensor* tensor) { return has_memory(tensor) && tensor->numel() > 0; }
 
 struct Place {
   const c10::StorageImpl* memory;
@@ -121,8 +127,12 @@ std::vector<int64_t> leads(const Tensor* const* values, int64_t count) {
   std::vector<int64_t> lead(count);
   std::iota(lead.begin(), lead.end(), 0);
   std::vector<Place> places;
+  // Autograd counts changes of a memory, and goes by views, whether or not there are elements.
+  std::map<const c10::StorageImpl*, int64_t> empty;
   for (int64_t i = 0; i < count; ++i) {
-    if (has_elements(values[i])) {
+    if (has_memory(values[i]) && values[i]->numel() == 0) {
+      lead[i] = empty.try_emplace(values[i]->storage().unsafeGetStorageImpl(), i).first->second;
+    } else if (has_elements(values[i])) {
       places.push_back({values[i]->storage().unsafeGetStorageImpl(), range_of(*values[i]), i});
     }
   }
@@ -145,6 +155,12 @@ std::vector<int64_t> leads(const Tensor* const* values, int64_t count) {
 bool wants_gradient(const Aliases& aliases) {
   return std::any_of(aliases.begin(), aliases.end(),
                      [](const Tensor& tensor) { return tensor.requires_grad(); });
+}
+
+// Whether they are one tensor, given several times.
+bool is_one(const Aliases& aliases) {
+  return std::all_of(aliases.begin(), aliases.end(),
+                     [&](const Tensor& tensor) { return tensor.is_same(aliases.front()); });
 }
 
 Tensor row(const Tensor& of, const Range& range) {
@@ -240,6 +256,9 @@ Aliases members(const Tensor* const* values, const std::vector<int64_t>& group) 
 }
 
 Tensor carrier_of(const Aliases& aliases) {
+  if (is_one(aliases)) {
+    return aliases.front();
+  }
   at::AutoGradMode graph(true);
   const auto base = base_of(aliases);
   const auto all = range_of(aliases);
@@ -257,7 +276,7 @@ Tensor carrier_of(const Aliases& aliases) {
 }
 
 Tensor carrier_in_graph(const Aliases& aliases) {
-  TORCH_CHECK(base_of(aliases).defined(),
+  TORCH_CHECK(is_one(aliases) || base_of(aliases).defined(),
               "values of the layer share memory, but not their gradients: autograd does not know "
               "that a change of one changes the other, so give a copy of one of them");
   return carrier_of(aliases);

@@ -21,7 +21,8 @@ using Aliases = std::vector<at::Tensor>;
 // The values of one group.
 Aliases members(const at::Tensor* const* values, const std::vector<int64_t>& group);
 
-// A dense tensor with the memory of all of them: what all that require a gradient (all, if
+// A tensor with the memory of all of them: the tensor itself where they are one, given
+// several times; else a dense one: what all that require a gradient (all, if
 // none does) are views of, if that ends where they end, else a row of its elements.
 at::Tensor carrier_of(const Aliases& aliases);
 

@@ -21,7 +21,6 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/as_strided.h>
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/full_like.h>
@@ -69,6 +68,41 @@ struct Way : public Node {
   std::string name() const override { return "GpipeWay"; }
 };
 
+// Every place of a tensor's memory once: one that is expanded has several elements in one.
+at::Tensor once(const at::Tensor& tensor) {
+  auto places = tensor;
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.stride(i) == 0 && tensor.size(i) > 1) {
+      places = places.narrow(i, 0, 1);
+    }
+  }
+  return places;
+}
+
+// The beginning of a graph (or of a way), such that parts of it can be changed in place:
+// autograd writes their gradients into one for all that they are parts of, which needs a
+// place for each element. An expanded tensor has too few, so it becomes a view of one that
+// is not. What is read of it unchanged has its gradient as if it were none.
+at::Tensor beginning(const at::Tensor& value) {
+  if (value.layout() != c10::kStrided || value.is_nested() || value.numel() == 0) {
+    return value;
+  }
+  at::AutoGradMode graph(true);
+  const auto places = once(value);
+  if (places.is_same(value)) {
+    return value;
+  }
+  const auto own = places.detach();
+  if (value.requires_grad()) {
+    torch::autograd::impl::set_gradient_edge(own, torch::autograd::impl::gradient_edge(places));
+  }
+  const auto view = own.expand(value.sizes());
+  if (value.requires_grad()) {
+    torch::autograd::impl::set_gradient_edge(view, torch::autograd::impl::gradient_edge(value));
+  }
+  return view;
+}
+
 at::Tensor way_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.requires_grad() || !at::GradMode::is_enabled()) {
     return no_view(tensor);
@@ -77,7 +111,7 @@ at::Tensor way_of(const at::Tensor& tensor) {
   node->set_next_edges(torch::autograd::collect_next_edges(tensor));
   auto value = tensor.detach();
   torch::autograd::create_gradient_edge(value, node);
-  return value;
+  return beginning(value);
 }
 
 struct Root {
@@ -98,14 +132,14 @@ struct Graph {
 // `*sink` where it is wanted.
 at::Tensor begin(Graph* graph, const at::Tensor& received, bool wanted, int64_t* sink) {
   if (!wanted) {
-    return received;
+    return beginning(received);
   }
   auto value = received.detach();
   std::shared_ptr<GradSink> node(new GradSink(), torch::autograd::deleteNode);
   torch::autograd::create_gradient_edge(value, node);
   *sink = static_cast<int64_t>(graph->sinks.size());
   graph->sinks.push_back(std::move(node));
-  return value;
+  return beginning(value);
 }
 
 bool wants_gradient(const gpipe::Aliases& aliases) {
@@ -146,17 +180,6 @@ std::pair<torch::autograd::edge_list, variable_list> take_roots(Graph* graph, at
   return {std::move(edges), std::move(seeds)};
 }
 
-// Every place of a tensor's memory once: one that is expanded has several elements in one.
-at::Tensor once(const at::Tensor& tensor) {
-  auto sizes = tensor.sizes().vec();
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    if (tensor.stride(i) == 0 && sizes[i] > 1) {
-      sizes[i] = 1;
-    }
-  }
-  return tensor.as_strided(sizes, tensor.strides());
-}
-
 // A copy with the same strides, so that kernels do with it exactly what they do
 // with the original. To autograd it is the original.
 at::Tensor copy_of(const at::Tensor& tensor) {
@@ -171,10 +194,13 @@ at::Tensor copy_of(const at::Tensor& tensor) {
       once(copy).copy_(once(values));
     }
   }
-  if (at::GradMode::is_enabled() && tensor.requires_grad()) {
+  if (!at::GradMode::is_enabled()) {
+    return copy;
+  }
+  if (tensor.requires_grad()) {
     torch::autograd::impl::set_gradient_edge(copy, torch::autograd::impl::gradient_edge(tensor));
   }
-  return copy;
+  return beginning(copy);
 }
 
 }  // namespace

@@ -47,6 +47,12 @@ impl TorchStage {
         };
         let redo = self.recompute.applies(micro, settings.mode.micro_batches());
         let mut flight = Flight::default();
+        // Looked at where the loss function may write to it.
+        let arrived = if self.last && self.loss_writes != Some(false) {
+            values.shallow_clone()
+        } else {
+            Values::new()
+        };
         for number in 0..self.segments.len() {
             let held;
             let mut inputs = self.segments[number].take_inputs(values, &mut transit);
@@ -87,7 +93,7 @@ impl TorchStage {
             flight.segments.push(held);
         }
         let outputs = if self.last {
-            vec![self.loss(values, &targets, &mut flight, pass)?]
+            vec![self.loss((values, &arrived), &targets, &mut flight, pass)?]
         } else {
             self.send(values, &mut flight, &mut transit)?
         };
@@ -180,7 +186,7 @@ impl TorchStage {
     /// user's function is called once a micro-batch, recomputing or not.
     fn loss(
         &mut self,
-        outputs: Values,
+        (outputs, arrived): (Values, &Values),
         targets: &Values,
         flight: &mut Flight,
         pass: Pass<'_>,
@@ -202,9 +208,15 @@ impl TorchStage {
         let autocast = self.precision.scope(self.device)?;
         // Whether it writes to what it is given is found out in its first run, on copies.
         let copies = self.loss_writes != Some(false);
-        // Without skips outputs are nobody else's.
-        let outputs = given(outputs, copies && !self.skips.is_empty())?;
-        let targets = given(targets.shallow_clone(), copies)?;
+        // Without skips outputs are nobody else's, but for parameters and buffers, and what
+        // arrived, which may be those of another stage.
+        let shared = if copies && self.skips.is_empty() {
+            self.own_among(&outputs, arrived)?
+        } else {
+            vec![copies; outputs.len()]
+        };
+        let outputs = given(outputs, &shared)?;
+        let targets = given(targets.shallow_clone(), &vec![copies; targets.len()])?;
         let watched = (watch(outputs.present())?, watch(targets.present())?);
         let shelf = Self::saves_loss(live, &targets)?;
         let loss = loss.loss(&outputs, &targets)?.checked()?;
@@ -218,6 +230,12 @@ impl TorchStage {
             copies || !wrote.1,
             "the loss function changed a target in place, which it had not done before; targets \
              will be copied from now on"
+        );
+        let own = !copies && wrote.0 && self.own_among(&outputs, arrived)?.contains(&true);
+        anyhow::ensure!(
+            !own,
+            "the loss function changed a parameter or buffer in place, which it had not done \
+             before; it will be copied from now on"
         );
         self.sweep(live)?;
         let value = if loss.counts() {
@@ -244,11 +262,11 @@ impl TorchStage {
     }
 }
 
-/// What the loss function is given: these, or copies of them.
-fn given(values: Values, copies: bool) -> Result<Values, TorchError> {
-    if !copies {
+/// What the loss function is given: these, or copies of the shared ones.
+fn given(values: Values, shared: &[bool]) -> Result<Values, TorchError> {
+    if !shared.contains(&true) {
         return Ok(values);
     }
-    let copied = ffi::copies(values.iter(), &vec![true; values.len()])?;
+    let copied = ffi::copies(values.iter(), shared)?;
     Ok(copied.into_iter().collect())
 }

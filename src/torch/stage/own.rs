@@ -51,6 +51,17 @@ impl Own {
 }
 
 impl TorchStage {
+    /// Which values are in the memory of the stage's parameters and buffers, or of `others`.
+    pub(super) fn own_among(
+        &self,
+        values: &Values,
+        others: &Values,
+    ) -> Result<Vec<bool>, TorchError> {
+        let all = [&self.parameters, &self.replicas, &self.buffers];
+        let all = all.into_iter().flatten().map(|(_, tensor)| tensor);
+        ffi::in_memory_of(values.iter(), all.chain(others.present()))
+    }
+
     /// A layer's outputs, and whether some are the stage's own: those are copies, or
     /// somebody looks whether they change.
     pub(super) fn give_own(
@@ -63,9 +74,7 @@ impl TorchStage {
         if !own.known.as_ref().is_none_or(gives) {
             return Ok((outputs, false));
         }
-        let all = [&self.parameters, &self.replicas, &self.buffers];
-        let all = all.into_iter().flatten().map(|(_, tensor)| tensor);
-        let inside = ffi::in_memory_of(outputs.iter(), all)?;
+        let inside = self.own_among(&outputs, &Values::new())?;
         if !inside.contains(&true) {
             return Ok((outputs, false));
         }
@@ -77,7 +86,7 @@ impl TorchStage {
         let given = outputs.iter().zip(inside).filter(|(_, inside)| *inside);
         for tensor in given.filter_map(|(output, _)| output) {
             if own.known.is_none() {
-                let values = tensor.f_data()?;
+                let values = once(tensor.f_data()?)?;
                 let copy = ffi::copy(&values)?;
                 own.before.push((values, copy));
             }
@@ -86,4 +95,15 @@ impl TorchStage {
         }
         Ok((outputs, true))
     }
+}
+
+/// Every place of a tensor's memory once: an expanded one cannot be written to as a whole.
+fn once(tensor: Tensor) -> Result<Tensor, TorchError> {
+    let extents = tensor.size().into_iter().zip(tensor.stride());
+    let expanded = (0..)
+        .zip(extents)
+        .filter(|(_, (size, stride))| *stride == 0 && *size > 1);
+    let dims: Vec<i64> = expanded.map(|(dim, _)| dim).collect();
+    dims.into_iter()
+        .try_fold(tensor, |tensor, dim| Ok(tensor.f_narrow(dim, 0, 1)?))
 }
