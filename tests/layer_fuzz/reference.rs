@@ -196,7 +196,7 @@ impl<'a> Reference<'a> {
         }
         Ok(Step {
             loss: if weighted { loss / all } else { loss },
-            gradients: self.summed(weighted.then_some(1.0 / all))?,
+            gradients: self.summed(weighted.then_some(1.0 / all), first)?,
             buffers: Vec::new(),
             input_gradients,
         })
@@ -266,12 +266,12 @@ impl<'a> Reference<'a> {
     }
 
     /// The step's gradients, taken out of all places and added up for each parameter.
-    fn summed(&self, factor: Option<f64>) -> Result<Gradients> {
+    fn summed(&self, factor: Option<f64>, first: bool) -> Result<Gradients> {
         let mut sums: Gradients = Vec::new();
         for body in &self.layers {
             for (own, tensor) in body.owned().filter(|(own, _)| own.trainable) {
                 let name = full_name(&body.plan, own.name);
-                let gradient = taken(tensor);
+                let gradient = taken(tensor, first);
                 match sums.iter_mut().find(|(sum, _)| *sum == name) {
                     None => sums.push((name, gradient)),
                     Some((_, sum)) => match (sum.as_ref(), gradient) {

@@ -391,3 +391,19 @@ fn an_expanded_value_changed_in_part() {
         program(vec![layer(&[Op::Halve(0), select, times], &[0, 1, 2])]),
     ));
 }
+
+/// Where the loss function wrote to what had arrived, it was given a copy from the second
+/// step on: not a view, so that the gradient had another layout, and kernels rounded
+/// differently.
+#[test]
+fn a_view_of_what_arrived_that_the_loss_function_writes_to() {
+    let mut program = program(vec![
+        layer(&[Op::Linear(0), Op::Linear(0)], &[0]),
+        layer(&[Op::Transpose(0)], &[0]),
+    ]);
+    program.batch.inputs[0].gradient = true;
+    program.loss = Loss::OutputsInPlace;
+    program.steps = vec![After::Zero, After::Zero];
+    program.settings.devices = 2;
+    check::one(&program);
+}

@@ -5,11 +5,11 @@ use gpipe::tch::Tensor;
 
 use crate::record::Gradients;
 
-/// A parameter's gradient, which it has no longer: it has -0 in each element, since tch
-/// cannot take it away, and that plus anything is the latter.
-pub(crate) fn taken(parameter: &Tensor) -> Option<Tensor> {
+/// A parameter's gradient of a step, which it has no longer: it has -0 in each element,
+/// since tch cannot take it away, and that plus anything is the latter.
+pub(crate) fn taken(parameter: &Tensor, first_step: bool) -> Option<Tensor> {
     let mut gradient = parameter.grad();
-    if !gradient.defined() || is_nothing(&gradient) {
+    if !gradient.defined() || (!first_step && is_nothing(&gradient)) {
         return None;
     }
     let own = gradient.copy();

@@ -47,12 +47,6 @@ impl TorchStage {
         };
         let redo = self.recompute.applies(micro, settings.mode.micro_batches());
         let mut flight = Flight::default();
-        // Looked at where the loss function may write to it.
-        let arrived = if self.last && self.loss_writes != Some(false) {
-            values.shallow_clone()
-        } else {
-            Values::new()
-        };
         for number in 0..self.segments.len() {
             let held;
             let mut inputs = self.segments[number].take_inputs(values, &mut transit);
@@ -93,7 +87,7 @@ impl TorchStage {
             flight.segments.push(held);
         }
         let outputs = if self.last {
-            vec![self.loss((values, &arrived), &targets, &mut flight, pass)?]
+            vec![self.loss(values, &targets, &mut flight, pass)?]
         } else {
             self.send(values, &mut flight, &mut transit)?
         };
@@ -186,7 +180,7 @@ impl TorchStage {
     /// user's function is called once a micro-batch, recomputing or not.
     fn loss(
         &mut self,
-        (outputs, arrived): (Values, &Values),
+        outputs: Values,
         targets: &Values,
         flight: &mut Flight,
         pass: Pass<'_>,
@@ -208,10 +202,9 @@ impl TorchStage {
         let autocast = self.precision.scope(self.device)?;
         // Whether it writes to what it is given is found out in its first run, on copies.
         let copies = self.loss_writes != Some(false);
-        // Without skips outputs are nobody else's, but for parameters and buffers, and what
-        // arrived, which may be those of another stage.
+        // Without skips outputs are nobody else's, but for parameters and buffers.
         let shared = if copies && self.skips.is_empty() {
-            self.own_among(&outputs, arrived)?
+            self.own_among(&outputs)?
         } else {
             vec![copies; outputs.len()]
         };
@@ -226,12 +219,15 @@ impl TorchStage {
             graphs.watch_loss(wrote.0, apart)?;
         }
         self.loss_writes = Some(self.loss_writes == Some(true) || wrote.0 || wrote.1);
+        if wrote.0 {
+            self.copy_inputs();
+        }
         anyhow::ensure!(
             copies || !wrote.1,
             "the loss function changed a target in place, which it had not done before; targets \
              will be copied from now on"
         );
-        let own = !copies && wrote.0 && self.own_among(&outputs, arrived)?.contains(&true);
+        let own = !copies && wrote.0 && self.own_among(&outputs)?.contains(&true);
         anyhow::ensure!(
             !own,
             "the loss function changed a parameter or buffer in place, which it had not done \

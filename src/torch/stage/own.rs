@@ -51,15 +51,11 @@ impl Own {
 }
 
 impl TorchStage {
-    /// Which values are in the memory of the stage's parameters and buffers, or of `others`.
-    pub(super) fn own_among(
-        &self,
-        values: &Values,
-        others: &Values,
-    ) -> Result<Vec<bool>, TorchError> {
+    /// Which values are in the memory of the stage's parameters and buffers.
+    pub(super) fn own_among(&self, values: &Values) -> Result<Vec<bool>, TorchError> {
         let all = [&self.parameters, &self.replicas, &self.buffers];
         let all = all.into_iter().flatten().map(|(_, tensor)| tensor);
-        ffi::in_memory_of(values.iter(), all.chain(others.present()))
+        ffi::in_memory_of(values.iter(), all)
     }
 
     /// A layer's outputs, and whether some are the stage's own: those are copies, or
@@ -74,7 +70,7 @@ impl TorchStage {
         if !own.known.as_ref().is_none_or(gives) {
             return Ok((outputs, false));
         }
-        let inside = self.own_among(&outputs, &Values::new())?;
+        let inside = self.own_among(&outputs)?;
         if !inside.contains(&true) {
             return Ok((outputs, false));
         }

@@ -296,6 +296,13 @@ impl TorchStage {
         Ok(outputs)
     }
 
+    /// From now on layers are run on copies: the loss function writes to outputs, which may
+    /// be what arrived, and that may be another stage's parameter.
+    pub(super) fn copy_inputs(&mut self) {
+        let writes = self.segments.iter_mut().map(|segment| &mut segment.writes);
+        writes.flatten().for_each(|writes| writes.inputs = true);
+    }
+
     /// Whether what goes in is the caller's.
     fn is_first(&self, which: Which) -> bool {
         self.first && self.segment(which).layers.start == 0
