@@ -407,3 +407,16 @@ fn a_view_of_what_arrived_that_the_loss_function_writes_to() {
     program.settings.devices = 2;
     check::one(&program);
 }
+
+/// The frozen weight itself was given to the next layer, which wrote a bias into it: from then
+/// on autograd took the weight for a sum, and its backward failed.
+#[test]
+fn a_frozen_weight_given_out_that_a_bias_is_written_into() {
+    let add = Op::AddIn { to: 1, from: 0 };
+    let mut owner = layer(&[Op::Weight], &[0]);
+    owner.frozen = (true, false);
+    everywhere(&program(vec![
+        owner,
+        layer(&[Op::Times(0, 0), Op::AddBiasIn(0), add], &[0]),
+    ]));
+}

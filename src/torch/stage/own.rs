@@ -79,6 +79,7 @@ impl TorchStage {
             let copies = ffi::copies(outputs.iter(), &inside)?;
             return Ok((copies.into_iter().collect(), true));
         }
+        let outputs = apart_from_owners(outputs, &inside)?;
         let given = outputs.iter().zip(inside).filter(|(_, inside)| *inside);
         for tensor in given.filter_map(|(output, _)| output) {
             if own.known.is_none() {
@@ -91,6 +92,28 @@ impl TorchStage {
         }
         Ok((outputs, true))
     }
+}
+
+/// Tensors of their own in the same memory. Were a parameter without gradient given out as it
+/// is, and one with a gradient written into it, autograd would take the stage's own tensor for
+/// what that made, also after its values were put back.
+fn apart_from_owners(outputs: Values, inside: &[bool]) -> Result<Values, TorchError> {
+    if ffi::aliases(outputs.iter())?.is_some() {
+        return Ok(outputs);
+    }
+    let mut inside = inside.iter();
+    let outputs = outputs.into_iter().map(|output| match inside.next() {
+        Some(true) => output.map(without_history).transpose(),
+        _ => Ok(output),
+    });
+    outputs.collect()
+}
+
+fn without_history(tensor: Tensor) -> Result<Tensor, TorchError> {
+    if tensor.requires_grad() {
+        return Ok(tensor);
+    }
+    Ok(tensor.f_detach()?)
 }
 
 /// Every place of a tensor's memory once: an expanded one cannot be written to as a whole.
