@@ -39,7 +39,7 @@ mod train;
 mod trained;
 
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -195,9 +195,16 @@ fn with_causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// A line on standard error; where that is closed or full, nobody can be told.
+/// A line on standard error, broken between words where that is a terminal; where it is closed
+/// or full, nobody can be told.
 fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", output::plain(line));
+    let mut err = std::io::stderr().lock();
+    let line = output::plain(line);
+    let _ = if err.is_terminal() {
+        writeln!(err, "{}", output::wrapped(&line, output::width(None)))
+    } else {
+        writeln!(err, "{line}")
+    };
 }
 
 #[cfg_attr(not(feature = "torch"), allow(unused_variables))]

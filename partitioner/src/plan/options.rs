@@ -107,8 +107,8 @@ impl PlanOptions {
         }
     }
 
-    /// The numbers of micro-batches to try: a half, one, two, four and eight a device, and no
-    /// split; as long as every micro-batch has a sample.
+    /// The numbers of micro-batches to try: about a half, one, two, four and eight a device, and
+    /// no split; as long as every micro-batch has a sample.
     pub(super) fn micro_counts(&self, samples: usize) -> Vec<usize> {
         if let Some(micro) = self.micro_batches {
             return vec![micro];
@@ -125,8 +125,11 @@ impl PlanOptions {
         counts.push(samples.min(8 * devices));
         let most = (MAX_CELLS / devices).clamp(1, MAX_MICRO);
         counts.retain(|&micro| micro <= samples && micro <= most);
-        // All of ⌈samples / micro⌉ samples: counts that leave the last ones empty are no use.
-        counts.retain(|&micro| samples.div_ceil(samples.div_ceil(micro)) == micro);
+        // All of ⌈samples / micro⌉ samples: a count that would leave the last ones empty is taken
+        // as the one that leaves none.
+        for micro in &mut counts {
+            *micro = samples.div_ceil(samples.div_ceil(*micro));
+        }
         counts.sort_unstable();
         counts.dedup();
         counts

@@ -54,8 +54,8 @@ fn unequal(predicted: &Timeline, balance: &[usize]) -> Option<String> {
     };
     let times = busy(&most).get() / busy(&least).get().max(f64::MIN_POSITIVE);
     Some(format!(
-        "{what} {most_named} computes {times:.1} times as long as {what} {least_named}, which idles \
-         devices {:.0} % of the step at least",
+        "{what} {most_named} computes {times:.1} times as long as {what} {least_named}: by the medians \
+         of their times, devices idle {:.0} % of a step at least",
         100.0 * idle
     ))
 }
@@ -78,8 +78,8 @@ mod tests {
     fn a_cut_that_costs_time_is_named_and_another_one_is_not() {
         assert_eq!(
             said(&[9.0, 1.0], 8, &[4, 2]).unwrap(),
-            "stage 0 computes 9.0 times as long as stage 1, which idles devices 44 % of the step at \
-             least"
+            "stage 0 computes 9.0 times as long as stage 1: by the medians of their times, devices \
+             idle 44 % of a step at least"
         );
         assert_eq!(said(&[1.0, 1.05], 8, &[4, 2]), None);
         // Nothing is left to divide.
