@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use super::Zoo;
 #[cfg(feature = "torch")]
@@ -126,32 +126,10 @@ fn with_sizes(command: Command, _: &Zoo) -> Result<Command, String> {
 }
 
 /// What a command line asks for.
-pub(super) fn parse(
-    mut command: Command,
-    args: Vec<OsString>,
-    zoo: &Zoo,
-) -> Result<Verb, clap::Error> {
+pub(super) fn parse(mut command: Command, args: Vec<OsString>) -> Result<Verb, clap::Error> {
     let matches = command.try_get_matches_from_mut(args)?;
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-    Ok(sized(cli.verb, &matches, zoo))
-}
-
-#[cfg(feature = "torch")]
-fn sized(mut verb: Verb, matches: &ArgMatches, zoo: &Zoo) -> Verb {
-    let Some((_, given)) = matches.subcommand() else {
-        return verb;
-    };
-    match &mut verb {
-        Verb::Profile(args) => args.sizes = flags::given(given, zoo),
-        Verb::Train(args) => args.given = flags::all_given(given),
-        _ => {}
-    }
-    verb
-}
-
-#[cfg(not(feature = "torch"))]
-fn sized(verb: Verb, _: &ArgMatches, _: &Zoo) -> Verb {
-    verb
+    Ok(cli.verb)
 }
 
 #[cfg(all(test, not(feature = "torch")))]

@@ -149,7 +149,7 @@ where
         return ended(Err(Failure::Usage(why)));
     }
     let parsed = match command::build(&args, zoo) {
-        Ok(command) => command::parse(command, args, zoo),
+        Ok(command) => command::parse(command, args),
         Err(why) => return ended(Err(Failure::Usage(why))),
     };
     match parsed {

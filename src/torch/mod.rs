@@ -40,7 +40,8 @@ pub use sizes::Variable;
 pub use values::Values;
 
 pub(crate) use device::{
-    at_once, cores, keep_memory, prepare, prepare_thread, share_of_cores, shared_cores, turns,
+    at_once, cores, device_name, keep_memory, prepare, prepare_thread, share_of_cores,
+    shared_cores, turns,
 };
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, clip_there, total_norm};

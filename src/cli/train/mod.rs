@@ -2,6 +2,7 @@
 
 mod check;
 mod checkpoints;
+mod choices;
 mod config;
 mod config_diff;
 mod cut;
@@ -25,7 +26,7 @@ mod signals;
 mod step;
 mod training;
 mod utilisation;
-mod values;
+
 mod weights;
 
 use gpipe_partitioner::words;

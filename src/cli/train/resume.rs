@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Failure;
 use super::checkpoints::{self, Checkpoints};
-use super::config::Saved;
+use super::config::{Saved, schema};
 use super::config_diff;
 use super::job::Job;
 use super::options::Args;
@@ -127,7 +127,11 @@ impl TakenUp {
             extras.step,
             from.path().display()
         )];
-        notes.extend(config_diff::check(&extras.config, resolved)?);
+        notes.extend(config_diff::check(
+            &schema(&job.zoo),
+            &extras.config,
+            resolved,
+        )?);
         if let (Some(saved), Some((set, _))) = (saved_vocabulary(from)?, job.source.text())
             && !saved.chars().eq(set.vocabulary().iter().copied())
         {

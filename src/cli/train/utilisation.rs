@@ -111,7 +111,7 @@ mod tests {
         let recipe = |devices: &[Device]| Recipe {
             devices: devices.to_vec(),
             peak_flops: Some(2.0),
-            ..Recipe::defaults().unwrap()
+            ..Recipe::defaults()
         };
         let cuda = Device::Cuda;
         assert_eq!(peak(&recipe(&[cuda(0), cuda(1), cuda(0)])), Some(4.0));
