@@ -93,6 +93,14 @@ settings! {
             flag("pipeline.threads_per_stage", "N", Optional(THREADS), None)
             .applied(if_given(|builder, threads: &usize| builder.threads_per_stage(*threads)));
 
+        /// Ends the run with an error when a stage has been in one action for so many seconds,
+        /// and names its device, layer and micro-batch; by default it is waited for without end.
+        patience: Option<f64> = flag("pipeline.patience", "SECONDS", Optional(values::SECONDS), None)
+            .free()
+            .applied(if_given(|builder, seconds: &f64| {
+                builder.patience(std::time::Duration::from_secs_f64(*seconds))
+            }));
+
         /// Schedule, chunks, balance, micro-batches and recompute from a plan, as `profile`
         /// writes it for a model of the same sizes.
         plan: Option<PathBuf> = flag("pipeline.plan", "FILE", Optional(FilePath), None)
