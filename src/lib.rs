@@ -19,8 +19,6 @@ pub mod metrics;
 mod panics;
 
 #[cfg(feature = "torch")]
-mod batch;
-#[cfg(feature = "torch")]
 pub mod checkpoint;
 #[cfg(feature = "torch")]
 pub mod data;
@@ -31,13 +29,9 @@ pub mod models;
 #[cfg(feature = "torch")]
 mod optim;
 #[cfg(feature = "torch")]
-mod others;
-#[cfg(feature = "torch")]
 mod pipeline;
 #[cfg(feature = "torch")]
 mod profile;
-#[cfg(feature = "torch")]
-mod threads;
 #[cfg(feature = "torch")]
 mod torch;
 
@@ -47,7 +41,6 @@ pub use tch;
 
 #[cfg(feature = "torch")]
 pub use {
-    batch::BatchError,
     error::Error,
     optim::{LrKind, LrSchedule, Optimizer},
     pipeline::{
@@ -59,10 +52,10 @@ pub use {
         profile, profile_watched,
     },
     torch::{
-        Adam, AdamW, Context, CudaDevice, CudaReport, DeviceLost, GraphUse, IntoLoss, Layer, Loss,
-        LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute, Sequential, Sgd,
-        TorchError, Values, Variable, cuda_available, intra_op_threads, layers, libtorch_version,
-        memory, on_values, parse_device, streams,
+        Adam, AdamW, BatchError, Context, CudaDevice, CudaReport, DeviceLost, GraphUse, IntoLoss,
+        Layer, Loss, LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute,
+        Sequential, Sgd, TorchError, Values, Variable, cuda_available, intra_op_threads, layers,
+        libtorch_version, memory, on_values, parse_device, streams,
     },
 };
 

@@ -11,6 +11,7 @@ mod doubts;
 mod flow;
 mod link;
 mod measure;
+pub(crate) mod others;
 mod series;
 mod watch;
 
@@ -22,8 +23,8 @@ use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Bytes, Cores, Kind, LayerProfile, Micros, Profile, Spread, Times};
 use tch::Device;
 
-use crate::batch;
 use crate::error::Error;
+use crate::torch::batch;
 use crate::torch::{
     self, LossFn, Sequential, Values, at_once, libtorch_version, share_of_cores, shared_cores,
 };
