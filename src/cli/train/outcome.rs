@@ -8,8 +8,7 @@ use super::Failure;
 use super::job::Job;
 use super::memory::{self, DeviceMemory};
 use crate::MemoryReport;
-use crate::cli::output;
-use crate::cli::plan::limit;
+use crate::cli::{limit, output};
 use crate::metrics::{StepMetrics, speed};
 use crate::profile::others::Others;
 

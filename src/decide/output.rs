@@ -13,7 +13,7 @@ use super::{Failure, say};
 const WIDTH: usize = 100;
 
 /// Writes data to a file, or to standard output where none is given or it is `-`.
-pub(super) fn write(target: Option<&Path>, data: &str) -> Result<(), Failure> {
+pub(crate) fn write(target: Option<&Path>, data: &str) -> Result<(), Failure> {
     match target.filter(|path| *path != Path::new("-")) {
         Some(path) => write_bytes(path, data.as_bytes()),
         None => print(data),
@@ -21,14 +21,14 @@ pub(super) fn write(target: Option<&Path>, data: &str) -> Result<(), Failure> {
 }
 
 /// Writes data to a file.
-pub(super) fn write_bytes(path: &Path, data: &[u8]) -> Result<(), Failure> {
+pub(crate) fn write_bytes(path: &Path, data: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, data).with_context(|| format!("{} cannot be written", path.display()))?;
     say(&format!("wrote {}", path.display()));
     Ok(())
 }
 
 /// What is written at the end can be told to fail before the beginning.
-pub(super) fn writable(path: &Path) -> Result<(), String> {
+pub(crate) fn writable(path: &Path) -> Result<(), String> {
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     match folder {
         _ if path.is_dir() => Err("this is a folder; give a file in it".to_owned()),
@@ -44,7 +44,7 @@ pub(super) fn writable(path: &Path) -> Result<(), String> {
 /// tabs, and those that turn the direction of writing. Names in files may have them.
 ///
 /// They are written as JSON does, so that JSON says the same with and without this.
-pub(super) fn plain(text: &str) -> Cow<'_, str> {
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     let steers = |c: char| match c {
         '\n' | '\t' => false,
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
@@ -68,7 +68,7 @@ pub(super) fn plain(text: &str) -> Cow<'_, str> {
 }
 
 /// Writes data to standard output; a reader that has gone away is no error.
-pub(super) fn print(data: &str) -> Result<(), Failure> {
+pub(crate) fn print(data: &str) -> Result<(), Failure> {
     let data = plain(data);
     let mut out = std::io::stdout().lock();
     match out.write_all(data.as_bytes()).and_then(|()| out.flush()) {
@@ -80,13 +80,13 @@ pub(super) fn print(data: &str) -> Result<(), Failure> {
 }
 
 /// A JSON value on a line of its own.
-pub(super) fn json(value: &serde_json::Value) -> String {
+pub(crate) fn json(value: &serde_json::Value) -> String {
     format!("{value}\n")
 }
 
 /// The columns that text for `target` may take: the terminal's, else those that the
 /// environment's `COLUMNS` names, else 100.
-pub(super) fn width(target: Option<&Path>) -> usize {
+pub(crate) fn width(target: Option<&Path>) -> usize {
     let to_terminal = target.is_none() && std::io::stdout().is_terminal();
     let terminal = terminal_size::terminal_size().filter(|_| to_terminal);
     let named = || std::env::var("COLUMNS").ok()?.trim().parse().ok();
@@ -99,7 +99,7 @@ pub(super) fn width(target: Option<&Path>) -> usize {
 
 /// Words in lines of at most `width` columns, longer words on lines of their own; line
 /// breaks stay.
-pub(super) fn wrapped(text: &str, width: usize) -> String {
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
     let lines: Vec<String> = text.lines().map(|line| broken(line, width)).collect();
     lines.join("\n")
 }

@@ -6,7 +6,7 @@ use gpipe_partitioner::{Alternative, Plan, Profile, StageId};
 use super::super::table::{Align, Table};
 
 /// What was chosen, its stages and devices, and what loses against it, in `width` columns.
-pub(in crate::cli) fn text(plan: &Plan, profile: &Profile, width: usize) -> String {
+pub(crate) fn text(plan: &Plan, profile: &Profile, width: usize) -> String {
     let mut text = headline(plan);
     text.push('\n');
     text.push_str(&stages(plan, profile, width));

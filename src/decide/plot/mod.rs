@@ -20,7 +20,7 @@ use history::History;
   gpipe-rs plot runs/1
   gpipe-rs plot runs/1 runs/2 --smooth 20 -o compared.svg
   gpipe-rs plot runs/1 --metrics loss,lr,bubble_measured -o run.png")]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// Run folders, or files like the `metrics.jsonl` in them. A run that still goes on is
     /// drawn as far as it is.
     #[arg(value_name = "RUN", required = true)]

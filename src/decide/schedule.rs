@@ -20,7 +20,7 @@ use super::{Failure, input, output};
   gpipe-rs schedule check schedule.csv
   gpipe-rs schedule export --schedule 1f1b --devices 4 --micro 8 --communication -o schedule.csv
   gpipe-rs schedule import from_torch.csv -o schedule.csv")]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     verb: Verb,
 }

@@ -17,7 +17,7 @@ use super::workload::{Given, Profiled, Workload};
   gpipe-rs simulate --schedule zbv --devices 8 --micro 32 --format html -o zbv.html
   gpipe-rs simulate --compare --devices 8 --micro 32 --input-us 1200 --link 25GB/s,5us --output-bytes 16MiB
   gpipe-rs simulate --schedule auto --devices 4 --micro 16 --profile profile.json --balance 3,4,4,3")]
-pub(in crate::cli) struct Args {
+pub(crate) struct Args {
     /// Schedule: gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2,
     /// interleaved-zb, zbv, v-half, v-min, dualpipe-v, forward-only or auto.
     #[arg(long, value_name = "NAME", required_unless_present = "compare", value_parser = input::schedule)]

@@ -4,9 +4,6 @@ use gpipe_partitioner::{Machine, Micros, Plan, PlanOptions, Problem, Profile, si
 
 use super::work::Work;
 
-#[cfg(feature = "torch")]
-use crate::metrics::is_host_bound;
-
 /// A step that is shorter by this share without transfers is bound by them.
 const TRANSFERS: f64 = 0.1;
 /// A share of the step that counts: that devices idle, where they have cores of their own,
@@ -16,7 +13,7 @@ const IDLE: f64 = 0.1;
 const ALIKE: f64 = 0.1;
 
 /// The sentence; `load` is what a batch takes to load, where that was measured.
-pub(in crate::cli) fn sentence(
+pub(crate) fn sentence(
     profile: &Profile,
     plan: &Plan,
     options: &PlanOptions,
@@ -65,18 +62,6 @@ pub(in crate::cli) fn sentence(
          shorter",
         100.0 * (1.0 - plan.bubble_fraction)
     )
-}
-
-/// The verdict where devices that work by themselves wait for the host threads that tell
-/// them what to do, which were busy for this share of their time.
-#[cfg(feature = "torch")]
-pub(in crate::cli) fn host_bound(host_share: Option<f64>) -> Option<String> {
-    let share = host_share.filter(|share| is_host_bound(*share))?;
-    Some(format!(
-        "host-bound: telling the devices what to do takes {:.0} % of the time that they take to do \
-         it; give them more at once: larger micro-batches, or fewer of them",
-        100.0 * share
-    ))
 }
 
 /// The verdict where a batch takes longer to load than to train on, which goes on

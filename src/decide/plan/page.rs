@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use crate::cli::{Failure, output};
+use crate::decide::{Failure, output};
 
 /// Whether a page can be written to `path`, which must be none of the other files, each
 /// with its flag: told before any work is done.
-pub(in crate::cli) fn check(path: &Path, others: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
+pub(crate) fn check(path: &Path, others: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
     let wrong = |why: &str| {
         Err(Failure::Usage(format!(
             "--report {}: {why}",

@@ -9,7 +9,7 @@ const NARROWEST: usize = 16;
 
 /// How a column stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Align {
+pub(crate) enum Align {
     /// Words.
     Left,
     /// Numbers.
@@ -18,14 +18,14 @@ pub(super) enum Align {
 
 /// Rows of cells under a heading.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     columns: Vec<Align>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these columns.
-    pub(super) fn new(columns: &[(&str, Align)]) -> Self {
+    pub(crate) fn new(columns: &[(&str, Align)]) -> Self {
         Self {
             columns: columns.iter().map(|&(_, align)| align).collect(),
             rows: vec![columns.iter().map(|&(name, _)| name.to_owned()).collect()],
@@ -33,20 +33,20 @@ impl Table {
     }
 
     /// One more row, with a cell for each column.
-    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let cells: Vec<String> = cells.into_iter().collect();
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells);
     }
 
     /// The table as lines.
-    pub(super) fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         self.render_within(usize::MAX)
     }
 
     /// The table as lines of at most `width` columns, as far as the last column can be
     /// broken into several lines for it.
-    pub(super) fn render_within(&self, width: usize) -> String {
+    pub(crate) fn render_within(&self, width: usize) -> String {
         let wide = |column: usize| {
             let cells = self.rows.iter().map(|row| row[column].chars().count());
             cells.max().unwrap_or_default()

@@ -1,8 +1,8 @@
 //! `gpipe-rs plan`: how to run a profiled model on given devices.
 
-pub(super) mod limit;
-pub(super) mod page;
-pub(super) mod report;
+pub(crate) mod limit;
+pub(crate) mod page;
+pub(crate) mod report;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use super::{Failure, input, output, say};
   gpipe-rs plan --profile profile.json --devices 8 --memory 24GiB --link 25GB/s,5us
   gpipe-rs plan --profile profile.json --devices 3 --speed 1,1,0.5 --micro 16 --schedule 1f1b -o plan.json
   gpipe-rs plan --profile profile.json --devices 4 --memory 2GiB --report report.html")]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// What the model's layers cost, as `profile` writes it.
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
@@ -164,7 +164,7 @@ fn options(args: &Args, machine: Machine, measured: Option<Link>) -> PlanOptions
 
 /// That nothing fits is an answer, though not the one hoped for; everything else is
 /// about the numbers asked for.
-pub(super) fn failure(error: PlanError) -> Failure {
+pub(crate) fn failure(error: PlanError) -> Failure {
     match error {
         PlanError::NoneFits { .. } => Failure::Run(error.into()),
         _ => Failure::Usage(error.to_string()),

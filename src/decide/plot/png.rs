@@ -1,6 +1,6 @@
 //! The picture in pixels, where the program was built with the feature `png`.
 
-use crate::cli::Failure;
+use crate::decide::Failure;
 
 /// Whether PNG can be written, or why not.
 pub(super) fn available() -> Result<(), String> {
