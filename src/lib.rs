@@ -13,10 +13,8 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod cli;
-pub mod engine;
 mod files;
 pub mod metrics;
-mod panics;
 
 #[cfg(feature = "torch")]
 mod batch;
@@ -41,6 +39,7 @@ mod threads;
 #[cfg(feature = "torch")]
 mod torch;
 
+pub use gpipe_engine as engine;
 pub use gpipe_partitioner as partitioner;
 #[cfg(feature = "torch")]
 pub use tch;

@@ -1,37 +1,37 @@
 //! The engine's own files, compiled against a model checker's locks and threads.
 
-#[path = "../../../src/engine/crew.rs"]
+#[path = "../../../crew.rs"]
 mod crew;
-#[path = "../../../src/engine/entry.rs"]
+#[path = "../../../entry.rs"]
 mod entry;
-#[path = "../../../src/engine/event.rs"]
+#[path = "../../../event.rs"]
 mod event;
-#[path = "../../../src/engine/failure.rs"]
+#[path = "../../../failure.rs"]
 mod failure;
-#[path = "../../../src/engine/gather.rs"]
+#[path = "../../../gather.rs"]
 mod gather;
-#[path = "../../../src/engine/handle.rs"]
+#[path = "../../../handle.rs"]
 mod handle;
-#[path = "../../../src/engine/mailbox.rs"]
+#[path = "../../../mailbox.rs"]
 mod mailbox;
-#[path = "../../../src/engine/message.rs"]
+#[path = "../../../message.rs"]
 mod message;
-#[path = "../../../src/engine/patience.rs"]
+#[path = "../../../patience.rs"]
 mod patience;
-#[path = "../../../src/engine/program.rs"]
+#[path = "../../../program.rs"]
 mod program;
-#[path = "../../../src/engine/settled.rs"]
+#[path = "../../../settled.rs"]
 mod settled;
-#[path = "../../../src/engine/stage.rs"]
+#[path = "../../../stage.rs"]
 mod stage;
 mod sync;
-#[path = "../../../src/engine/topology.rs"]
+#[path = "../../../topology.rs"]
 mod topology;
-#[path = "../../../src/engine/turns.rs"]
+#[path = "../../../turns.rs"]
 mod turns;
-#[path = "../../../src/engine/watchdog.rs"]
+#[path = "../../../watchdog.rs"]
 mod watchdog;
-#[path = "../../../src/engine/worker.rs"]
+#[path = "../../../worker.rs"]
 mod worker;
 
 pub use entry::Entry;
