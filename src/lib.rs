@@ -13,10 +13,8 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod cli;
-pub mod engine;
 mod files;
 pub mod metrics;
-mod panics;
 
 #[cfg(feature = "torch")]
 pub mod checkpoint;
@@ -35,6 +33,7 @@ mod profile;
 #[cfg(feature = "torch")]
 mod torch;
 
+pub use gpipe_engine as engine;
 pub use gpipe_partitioner as partitioner;
 #[cfg(feature = "torch")]
 pub use tch;

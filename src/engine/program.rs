@@ -17,7 +17,7 @@ use std::ops::Range;
 /// A schedule that was not checked is not accepted:
 ///
 /// ```compile_fail,E0308
-/// # use gpipe::engine::{Program, Topology};
+/// # use gpipe_engine::{Program, Topology};
 /// # use gpipe_partitioner::Schedule;
 /// let schedule = Schedule::new("unchecked", 1, 1, vec![vec![]]);
 /// let program = Program::new(schedule, &Topology::chain(1));

@@ -27,7 +27,7 @@ impl TorchStage {
         self.restore_gradients();
         for layer in &self.layers {
             // A layer that cannot even forget: no error is left to tell of it.
-            crate::panics::survived(|| layer.layer.discard());
+            crate::engine::panics::survived(|| layer.layer.discard());
         }
         // Copies between tensors that were made as copies of each other.
         let saved = std::mem::take(&mut self.saved_buffers);

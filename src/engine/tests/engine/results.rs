@@ -1,13 +1,10 @@
 //! The engine computes what a plain loop over stages and micro-batches computes.
-#![allow(missing_docs, clippy::unwrap_used, clippy::cast_possible_wrap)]
 
-mod engine_support;
-
-use engine_support::{
+use crate::support::{
     Affine, Grads, Settings, affine_engine, chunked, entries, oracle, recomputing, schedule,
     watched,
 };
-use gpipe::engine::{Edge, End, Engine, Program, Topology};
+use gpipe_engine::{Edge, End, Engine, Program, Topology};
 use gpipe_partitioner::{
     Action, CheckedSchedule, DeviceId, Kind, MicroId, Schedule, ScheduleKind, StageId,
 };

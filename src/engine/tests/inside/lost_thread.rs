@@ -1,5 +1,4 @@
 //! A worker's thread dies although nothing should be able to kill it.
-#![allow(clippy::unwrap_used)]
 
 use super::crew::Crew;
 use super::message::Job;

@@ -1,12 +1,9 @@
 //! A fault at every position of every schedule: the error names it, nothing
 //! hangs, and the next step gives what it would have given without it.
-#![allow(missing_docs, clippy::unwrap_used)]
 
-mod engine_support;
-
-use engine_support::rig::{Rig, stage_error};
-use engine_support::{Fault, How, Settings, When, chunked, recomputing, say, watched};
-use gpipe::engine::Phase;
+use crate::support::rig::{Rig, stage_error};
+use crate::support::{Fault, How, Settings, When, chunked, recomputing, say, watched};
+use gpipe_engine::Phase;
 use gpipe_partitioner::{Action, CheckedSchedule, Kind, ScheduleKind, Shape, StageId};
 use std::collections::BTreeMap;
 

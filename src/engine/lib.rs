@@ -6,7 +6,7 @@
 //! the [`Stage`]s and runs programs over them, a step at a time.
 //!
 //! ```
-//! use gpipe::engine::{EdgeId, Engine, Entry, Program, Stage, StageBuilder, Topology};
+//! use gpipe_engine::{EdgeId, Engine, Entry, Program, Stage, StageBuilder, Topology};
 //! use gpipe_partitioner::{Action, MicroId, ScheduleKind, Shape, StageId};
 //! use std::sync::Arc;
 //!
@@ -119,6 +119,8 @@
 //! mailbox's hint that something is there; it is read and written relaxed, because a late `false` costs a
 //! look under the lock, a late `true` costs a lock for nothing, and nobody sleeps on its
 //! account.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod crew;
 mod entry;
@@ -126,10 +128,9 @@ mod event;
 mod failure;
 mod gather;
 mod handle;
-#[cfg(test)]
-mod lost_thread;
 mod mailbox;
 mod message;
+pub mod panics;
 mod patience;
 mod program;
 mod settled;
@@ -139,6 +140,10 @@ mod topology;
 mod turns;
 mod watchdog;
 mod worker;
+
+#[cfg(test)]
+#[path = "tests/inside/lost_thread.rs"]
+mod lost_thread;
 
 pub use entry::{Entry, EntryError, Outcome, Values};
 pub use event::Event;

@@ -34,7 +34,7 @@ static HOOK: Once = Once::new();
 ///
 /// That `body` is unwind safe is asserted: whoever calls this makes whole what a failure has
 /// left half-done.
-pub(crate) fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
+pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
     install();
     let outer = WATCH.replace(Watch::On);
     let result = catch_unwind(AssertUnwindSafe(body));
@@ -53,7 +53,7 @@ pub(crate) fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
 }
 
 /// Runs `body`; its panic ends here and becomes no error, so the panic hook tells of it.
-pub(crate) fn survived(body: impl FnOnce()) {
+pub fn survived(body: impl FnOnce()) {
     let outer = WATCH.replace(Watch::Off);
     if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
         // Dropping this one could panic again; a leaked message is the lesser evil.
@@ -123,7 +123,7 @@ fn message(payload: &(dyn Any + Send)) -> Message {
 ///
 /// libtorch appends `Exception raised from <function> at <file>` and one line a
 /// stack frame; tch passes that on in errors and panics.
-pub(crate) fn without_backtrace(message: &str) -> &str {
+pub fn without_backtrace(message: &str) -> &str {
     let end = ["\nException raised from ", "\nframe #0: "]
         .iter()
         .filter_map(|mark| message.find(mark))
@@ -133,8 +133,7 @@ pub(crate) fn without_backtrace(message: &str) -> &str {
 }
 
 /// As [`caught`] has it, of a thread that was joined.
-#[cfg(feature = "torch")]
-pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
+pub fn panic_message(payload: &(dyn Any + Send)) -> String {
     message(payload).said
 }
 
@@ -165,7 +164,7 @@ mod tests {
     fn another_panic_says_where_it_was() {
         let line = line!() + 1;
         let said = caught(|| panic!("mine")).unwrap_err();
-        assert!(said.starts_with("mine (src/panics.rs:"), "{said}");
+        assert!(said.starts_with("mine (src/engine/panics.rs:"), "{said}");
         assert!(said.contains(&format!(":{line}:")), "{said}");
         let quietly = || std::panic::resume_unwind(Box::new(7));
         assert_eq!(caught(quietly).unwrap_err(), "(no message)");

@@ -2,7 +2,7 @@
 
 use super::affine::{Affine, Grads, Settings};
 use super::{affine_engine, entries, oracle};
-use gpipe::engine::{Engine, EngineError, Program, StageError, Topology};
+use gpipe_engine::{Engine, EngineError, Program, StageError, Topology};
 use gpipe_partitioner::{CheckedSchedule, MicroId};
 use std::sync::Arc;
 

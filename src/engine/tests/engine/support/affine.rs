@@ -1,7 +1,7 @@
 //! A stage that computes `y = w · x + b` in wrapping integers.
 
 use anyhow::{Context, bail, ensure};
-use gpipe::engine::{End, Observer, Stage, Topology};
+use gpipe_engine::{End, Observer, Stage, Topology};
 use gpipe_partitioner::{Action, Kind, MicroId, StageId};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;

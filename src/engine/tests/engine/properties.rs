@@ -1,10 +1,7 @@
 //! Any legal schedule over any topology computes what a plain loop computes.
-#![allow(missing_docs, clippy::unwrap_used, clippy::cast_possible_wrap)]
 
-mod engine_support;
-
-use engine_support::{Fault, How, Settings, When, affine_engine, entries, oracle, watched};
-use gpipe::engine::{Edge, End, Program, Topology};
+use crate::support::{Fault, How, Settings, When, affine_engine, entries, oracle, watched};
+use gpipe_engine::{Edge, End, Program, Topology};
 use gpipe_partitioner::{Action, CheckedSchedule, Kind, MicroId, Schedule, StageId};
 use proptest::prelude::*;
 use std::collections::HashSet;

@@ -1,11 +1,8 @@
 //! A step that fails names the culprit, hangs nothing and leaves no trace.
-#![allow(missing_docs, clippy::unwrap_used, clippy::cast_possible_wrap)]
 
-mod engine_support;
-
-use engine_support::rig::{Rig, stage_error};
-use engine_support::{Affine, Fault, Gate, How, Settings, When, entries, schedule, watched};
-use gpipe::engine::{EngineError, Panicked, Phase};
+use crate::support::rig::{Rig, stage_error};
+use crate::support::{Affine, Fault, Gate, How, Settings, When, entries, schedule, watched};
+use gpipe_engine::{EngineError, Panicked, Phase};
 use gpipe_partitioner::{Kind, MicroId, ScheduleKind, StageId};
 use std::sync::Arc;
 use std::time::Duration;

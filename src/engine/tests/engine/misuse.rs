@@ -1,11 +1,8 @@
 //! Programs, entries and edges that do not fit are refused with a clear error, and
 //! nothing has run.
-#![allow(missing_docs, clippy::unwrap_used, clippy::cast_possible_wrap)]
 
-mod engine_support;
-
-use engine_support::{Affine, affine_engine, entries, schedule, watched};
-use gpipe::engine::{
+use crate::support::{Affine, affine_engine, entries, schedule, watched};
+use gpipe_engine::{
     Edge, EdgeId, End, Engine, EngineError, Entry, EntryError, Outcome, Program, Topology,
     TopologyError,
 };

@@ -1,9 +1,8 @@
 //! Devices that share too few cores take turns.
-#![allow(clippy::unwrap_used)]
 
-use gpipe::engine::{EdgeId, EngineError};
-use gpipe::engine::{Engine, Entry, Program, Sharing, Stage, StageBuilder, Topology};
-use gpipe::partitioner::{
+use gpipe_engine::{EdgeId, EngineError};
+use gpipe_engine::{Engine, Entry, Program, Sharing, Stage, StageBuilder, Topology};
+use gpipe_partitioner::{
     Action, Cores, Costs, DeviceId, MicroId, Micros, ScheduleKind, Shape, StageId, simulate,
 };
 use proptest::prelude::*;
@@ -40,7 +39,7 @@ impl Stage for Watched {
         (0..50).for_each(|_| std::thread::yield_now());
         self.seen.working.fetch_sub(1, SeqCst);
         anyhow::ensure!(self.fails != Some(action), "made to fail");
-        let gives = action.kind != gpipe::partitioner::Kind::BackwardWeight;
+        let gives = action.kind != gpipe_partitioner::Kind::BackwardWeight;
         Ok(vec![(); usize::from(gives)])
     }
 

@@ -1,19 +1,10 @@
 //! Synthetic stages with exact arithmetic, an oracle for them, and a watchdog.
-#![allow(
-    dead_code,
-    unused_imports,
-    unreachable_pub,
-    missing_docs,
-    missing_debug_implementations,
-    clippy::unwrap_used,
-    clippy::cast_possible_wrap
-)]
 
 pub mod affine;
 pub mod oracle;
 pub mod rig;
 
-use gpipe::engine::{Engine, Entry, Program, StageBuilder, Topology};
+use gpipe_engine::{Engine, Entry, Program, StageBuilder, Topology};
 use gpipe_partitioner::{CheckedSchedule, DeviceId, MicroId, ScheduleKind, Shape, StageId};
 use std::io::Write as _;
 use std::panic::resume_unwind;
@@ -86,7 +77,7 @@ pub fn affine_engine(schedule: &CheckedSchedule, topology: &Arc<Topology>) -> En
 /// What the caller posts: a different number for every edge and micro-batch.
 pub fn entries(program: &Program, seed: i64) -> Vec<Entry<i64>> {
     let micros = program.schedule().schedule().micro_batches();
-    let edges = program.topology().outgoing(gpipe::engine::End::Caller);
+    let edges = program.topology().outgoing(gpipe_engine::End::Caller);
     edges
         .flat_map(|(edge, _)| (0..micros).map(move |micro| (edge, MicroId(micro))))
         .map(|(edge, micro)| Entry {

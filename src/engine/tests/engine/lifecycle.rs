@@ -1,11 +1,8 @@
 //! Construction, jobs and the end of an engine.
-#![allow(missing_docs, clippy::unwrap_used, clippy::cast_possible_wrap)]
 
-mod engine_support;
-
+use crate::support::{Affine, affine_engine, schedule, watched};
 use anyhow::bail;
-use engine_support::{Affine, affine_engine, schedule, watched};
-use gpipe::engine::{EdgeId, Engine, EngineError, Entry, Program, Stage, StageBuilder, Topology};
+use gpipe_engine::{EdgeId, Engine, EngineError, Entry, Program, Stage, StageBuilder, Topology};
 use gpipe_partitioner::{Action, DeviceId, Kind, MicroId, Schedule, ScheduleKind, StageId};
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 
 use super::affine::{Grads, bias, combine, weight};
 use super::input;
-use gpipe::engine::{EdgeId, End, Topology, Values};
+use gpipe_engine::{EdgeId, End, Topology, Values};
 use gpipe_partitioner::{MicroId, StageId};
 use std::collections::HashMap;
 
