@@ -1,5 +1,6 @@
 //! Stages over libtorch: layers, autograd, random numbers, devices.
 
+mod affinity;
 mod copies;
 mod cuda;
 mod device;
@@ -13,7 +14,6 @@ mod loss;
 pub mod memory;
 mod optim;
 mod out_of_memory;
-mod places;
 mod precision;
 mod recompute;
 mod rng;

@@ -1,9 +1,9 @@
 //! Updates of one stage's parameters, through libtorch's fused kernels.
 
-mod away;
 mod chosen;
+mod offloaded;
+mod optimizer_slot;
 mod portable;
-mod slot;
 #[cfg(test)]
 mod tests;
 
@@ -13,10 +13,10 @@ use super::{AdamW, Groups, OptimizerKind, Sgd};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, AdamNumbers, SgdNumbers};
 use crate::torch::streams::Lane;
-use away::Staging;
 use chosen::{Batch, Chosen, batches, split};
+use offloaded::Staging;
+use optimizer_slot::Slot;
 pub(crate) use portable::Parts;
-use slot::Slot;
 
 /// What an optimizer remembers of each parameter of one stage.
 #[derive(Debug, Default)]

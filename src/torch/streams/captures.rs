@@ -1,7 +1,7 @@
 //! Graphs: what the main stream is told, written down once and run as one piece.
 
-use super::lane::Lane;
-use super::layer::{Layer, Place};
+use super::backend::{Layer, Place};
+use super::device_streams::Lane;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 

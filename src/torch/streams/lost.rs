@@ -5,8 +5,8 @@ use std::io::Write as _;
 
 use parking_lot::Mutex;
 
-use super::lane::Lane;
-use super::layer::{Layer, Stream};
+use super::backend::{Layer, Stream};
+use super::device_streams::Lane;
 use crate::torch::device_lost::{DeviceLost, is_of_cuda};
 use crate::torch::error::TorchError;
 use crate::torch::ffi;

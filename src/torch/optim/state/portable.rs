@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use tch::{Kind, Tensor};
 
 use super::OptimizerState;
-use super::slot::Slot;
+use super::optimizer_slot::Slot;
 use crate::torch::copies::like;
 use crate::torch::error::TorchError;
 use crate::torch::optim::OptimizerKind;

@@ -2,9 +2,9 @@
 
 use tch::Tensor;
 
-use super::entry::Buffer;
+use super::log_entry::Buffer;
 use super::{Recorder, State, address};
-use crate::torch::streams::layer::Place;
+use crate::torch::streams::backend::Place;
 
 /// A piece of memory.
 #[derive(Debug, Clone, Copy)]

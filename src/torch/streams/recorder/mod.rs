@@ -1,8 +1,8 @@
 //! A device layer without devices: it writes down what it is told, and checks it.
 
 mod captures;
-mod entry;
 mod failures;
+mod log_entry;
 mod memory;
 mod order;
 mod timing;
@@ -15,14 +15,14 @@ use gpipe_partitioner::{Action, Kind, StageId};
 use parking_lot::Mutex;
 use tch::Tensor;
 
-use super::layer::{DEFAULT, Place, Stream};
-use super::sharing::Accesses;
+use super::backend::{DEFAULT, Place, Stream};
+use super::capture_lock::Accesses;
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Watcher};
-use entry::{Buffer, Entry, Worker};
+use log_entry::{Buffer, Entry, Worker};
 use memory::Live;
 
-pub use entry::Disorder;
+pub use log_entry::Disorder;
 pub use order::Summary;
 
 /// Stands in for the accelerators of a pipeline and writes down what they would have

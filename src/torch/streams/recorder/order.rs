@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::thread::ThreadId;
 
-use super::entry::{Buffer, Disorder, Entry, Worker};
-use crate::torch::streams::layer::{DEFAULT, Stream};
+use super::log_entry::{Buffer, Disorder, Entry, Worker};
+use crate::torch::streams::backend::{DEFAULT, Stream};
 
 /// What was checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

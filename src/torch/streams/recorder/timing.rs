@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 
-use super::entry::{Buffer, Disorder, Entry, Worker};
+use super::log_entry::{Buffer, Disorder, Entry, Worker};
 use crate::torch::rng;
-use crate::torch::streams::layer::Stream;
+use crate::torch::streams::backend::Stream;
 
 /// A place in memory, which one block after the other has.
 #[derive(Debug, Clone, Copy, Default)]

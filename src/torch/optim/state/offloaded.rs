@@ -6,7 +6,7 @@
 
 use tch::{Device, Tensor};
 
-use super::slot::Slot;
+use super::optimizer_slot::Slot;
 use super::{Batch, Chosen, Fresh, Groups, OptimizerKind, OptimizerState, Update};
 use crate::torch::error::TorchError;
 use crate::torch::sequential::bytes;

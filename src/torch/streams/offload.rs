@@ -2,9 +2,9 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::lane::Lane;
-use super::layer::{Event, Place};
-use super::side::within;
+use super::backend::{Event, Place};
+use super::device_streams::Lane;
+use super::side_stream::within;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::memory::Account;

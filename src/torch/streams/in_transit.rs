@@ -1,6 +1,6 @@
 //! What travels between stages.
 
-use super::layer::{Event, Layer, Place};
+use super::backend::{Event, Layer, Place};
 use crate::torch::error::TorchError;
 use crate::torch::values::Values;
 

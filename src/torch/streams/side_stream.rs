@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use super::layer::{Layer, Stream};
+use super::backend::{Layer, Stream};
 use crate::torch::error::TorchError;
 
 /// A stream that is there once something goes through it: a device has 32, which libtorch

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use gpipe_partitioner::Action;
 
-use super::layer::{Event, Layer, Place};
-use super::parcel::Parcel;
+use super::backend::{Event, Layer, Place};
+use super::in_transit::Parcel;
 use crate::torch::error::TorchError;
 use crate::torch::values::Values;
 

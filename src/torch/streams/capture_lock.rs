@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
 
-use super::lane::Lane;
-use super::layer::Layer;
+use super::backend::Layer;
+use super::device_streams::Lane;
 
 /// One of a device: shared by all who tell it something, and had alone by who captures.
 pub(super) type Access = Arc<RwLock<()>>;

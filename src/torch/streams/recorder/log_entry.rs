@@ -2,7 +2,7 @@
 
 use std::thread::ThreadId;
 
-use crate::torch::streams::layer::Stream;
+use crate::torch::streams::backend::Stream;
 
 /// One block of memory that has crossed a stage's border.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

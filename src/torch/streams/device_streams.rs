@@ -8,12 +8,12 @@ use std::time::Instant;
 use gpipe_partitioner::{Action, Kind};
 use tch::Tensor;
 
-use super::fork::{Fork, Joint};
-use super::layer::{Event, Layer, Place, Stream};
-use super::parcel::Parcel;
-use super::sharing::Share;
-use super::side::{Side, within};
-use super::stow::Leaving;
+use super::backend::{Event, Layer, Place, Stream};
+use super::capture_lock::Share;
+use super::in_transit::Parcel;
+use super::offload::Leaving;
+use super::side_stream::{Side, within};
+use super::task_events::{Fork, Joint};
 use crate::torch::error::TorchError;
 use crate::torch::memory::Account;
 use crate::torch::values::Values;

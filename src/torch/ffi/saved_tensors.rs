@@ -1,4 +1,4 @@
-//! What autograd saves, on its way to the host and back (see `shim/saved.cpp`).
+//! What autograd saves, on its way to the host and back (see `shim/saved_tensors.cpp`).
 
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
