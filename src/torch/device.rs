@@ -164,7 +164,7 @@ pub(crate) fn turns(devices: &[Device], threads: usize) -> Option<Sharing> {
     let devices: Vec<DeviceId> = on_cpu.map(|(number, _)| DeviceId(number)).collect();
     // The threads that help a stage which has several would stay where they were made.
     let settle = if threads == 1 {
-        affinity::settle
+        affinity::pin
     } else {
         |_, _| {}
     };
@@ -173,7 +173,7 @@ pub(crate) fn turns(devices: &[Device], threads: usize) -> Option<Sharing> {
         Sharing {
             devices,
             at_once,
-            thread: affinity::thread,
+            thread: affinity::current_thread,
             settle,
         }
     })

@@ -12,7 +12,7 @@ use tch::Tensor;
 use super::{AdamW, Groups, OptimizerKind, Sgd};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, AdamNumbers, SgdNumbers};
-use crate::torch::streams::Lane;
+use crate::torch::streams::DeviceStreams;
 use chosen::{Batch, Chosen, batches, split};
 use offloaded::Staging;
 use optimizer_slot::Slot;
@@ -50,17 +50,17 @@ impl OptimizerState {
         &mut self,
         groups: &Groups,
         parameters: &[(String, Tensor)],
-        lane: &Lane,
+        streams: &DeviceStreams,
     ) -> Result<(), TorchError> {
         self.ready = None;
         self.slots.resize_with(parameters.len(), || None);
         self.away.resize(parameters.len(), false);
         let batches = batches(groups, parameters)?;
         let (fresh, staging) = if groups.offload() {
-            let (fresh, staging) = self.prepare_away(groups, &batches, lane)?;
+            let (fresh, staging) = self.prepare_away(groups, &batches, streams)?;
             (fresh, Some(staging))
         } else {
-            self.come_home(lane)?;
+            self.come_home(streams)?;
             let mut fresh = Vec::new();
             for (kind, one) in in_order(groups, &batches) {
                 fresh.extend(self.fresh(kind, one)?.map(|slot| (one.place, slot)));
@@ -88,7 +88,7 @@ impl OptimizerState {
         &mut self,
         groups: &Groups,
         parameters: &[(String, Tensor)],
-        lane: &Lane,
+        streams: &DeviceStreams,
         found: Option<&Tensor>,
     ) -> Result<(), TorchError> {
         let Some(ready) = self.ready.take() else {
@@ -108,7 +108,7 @@ impl OptimizerState {
             begins: &begins,
         };
         match ready.staging {
-            Some(staging) => self.update_by_windows(&update, &ready.batches, &staging, lane),
+            Some(staging) => self.update_by_windows(&update, &ready.batches, &staging, streams),
             None => ready
                 .batches
                 .iter()

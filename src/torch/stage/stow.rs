@@ -14,7 +14,7 @@ use super::flight::{Flight, Held, Inputs, Live};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{Shelf, ShelfScope};
 use crate::torch::sequential::bytes;
-use crate::torch::streams::Coming;
+use crate::torch::streams::PendingH2D;
 use crate::torch::values::Values;
 
 /// A segment's inputs, elsewhere.
@@ -34,7 +34,7 @@ pub(super) struct Saved {
     /// How many pieces have been seen to.
     swept: usize,
     /// The pieces that are on their way back.
-    coming: Option<(Vec<usize>, Coming)>,
+    coming: Option<(Vec<usize>, PendingH2D)>,
 }
 
 impl TorchStage {
@@ -72,9 +72,9 @@ impl TorchStage {
     }
 
     /// Begins to bring them back.
-    fn fetch(&self, stowed: Stowed<Values>) -> Result<Stowed<Coming>, TorchError> {
+    fn fetch(&self, stowed: Stowed<Values>) -> Result<Stowed<PendingH2D>, TorchError> {
         Ok(Stowed {
-            values: self.lane.bring_back(stowed.values)?,
+            values: self.streams.prefetch(stowed.values)?,
             skips: stowed.skips,
             before: stowed.before,
         })
@@ -93,7 +93,7 @@ impl TorchStage {
             Held::Coming(stowed) => stowed,
             Held::Slot(_) => return Err(TorchError::new("graphs keep no inputs")),
         };
-        let values = self.lane.back(values)?;
+        let values = self.streams.wait_prefetch(values)?;
         let mut values: Vec<Option<Tensor>> = values.into_iter().collect();
         let skipping = values.split_off(values.len() - skips.len());
         Ok(Ok(Inputs {
@@ -173,7 +173,7 @@ impl TorchStage {
                 ledger.leaves(bytes(tensor), *foreign);
             }
         }
-        self.lane.put_away(sources)
+        self.streams.offload(sources)
     }
 
     /// What autograd has saved is where the stage computes, from now on.
@@ -185,7 +185,7 @@ impl TorchStage {
         let Some((numbers, coming)) = saved.coming.take() else {
             return Ok(());
         };
-        let values = self.lane.back(coming)?;
+        let values = self.streams.wait_prefetch(coming)?;
         numbers
             .into_iter()
             .zip(values.present())
@@ -204,7 +204,7 @@ impl TorchStage {
             }
         }
         if !pieces.is_empty() {
-            let coming = self.lane.bring_back(pieces.into_iter().collect())?;
+            let coming = self.streams.prefetch(pieces.into_iter().collect())?;
             saved.coming = Some((numbers, coming));
         }
         Ok(())

@@ -8,12 +8,12 @@ use std::time::Instant;
 use gpipe_partitioner::{Action, Kind};
 use tch::Tensor;
 
-use super::backend::{Event, Layer, Place, Stream};
-use super::capture_lock::Share;
-use super::in_transit::Parcel;
-use super::offload::Leaving;
-use super::side_stream::{Side, within};
-use super::task_events::{Fork, Joint};
+use super::backend::{Backend, Event, MemorySpace, Stream};
+use super::capture_lock::SubmitGuard;
+use super::in_transit::InTransit;
+use super::offload::PendingD2H;
+use super::side_stream::{SideStream, within};
+use super::task_events::{CallerEvents, TaskLog};
 use crate::torch::error::TorchError;
 use crate::torch::memory::Account;
 use crate::torch::values::Values;
@@ -22,9 +22,9 @@ use crate::torch::values::Values;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Route {
     /// Its outputs, then a skip each.
-    pub(crate) forward: Vec<Option<Place>>,
+    pub(crate) forward: Vec<Option<MemorySpace>>,
     /// The gradients of its inputs, then a skip each.
-    pub(crate) backward: Vec<Option<Place>>,
+    pub(crate) backward: Vec<Option<MemorySpace>>,
     /// Where what it keeps for its backwards goes to the host's memory meanwhile: pieces
     /// of at least so many bytes.
     pub(crate) offload: Option<u64>,
@@ -32,109 +32,121 @@ pub(crate) struct Route {
 
 /// What a device's thread has of streams; a host's has none.
 #[derive(Debug)]
-pub(crate) struct Lane {
-    pub(super) layer: Option<Layer>,
-    pub(super) home: Option<Home>,
-    pub(super) leaving: RefCell<Leaving>,
+pub(crate) struct DeviceStreams {
+    pub(super) backend: Option<Backend>,
+    pub(super) accelerator: Option<AcceleratorStreams>,
+    pub(super) pending_d2h: RefCell<PendingD2H>,
     /// Who is charged with what the CPU's stages keep on the host.
-    pub(super) elsewhere: Option<Account>,
+    pub(super) host_account: Option<Account>,
     /// That of its accelerator, while the thread tells it something.
-    pub(super) share: RefCell<Option<Share>>,
-    joint: Arc<Joint>,
+    pub(super) share: RefCell<Option<SubmitGuard>>,
+    task_log: Arc<TaskLog>,
 }
 
 /// On an accelerator.
 #[derive(Debug)]
-pub(super) struct Home {
+pub(super) struct AcceleratorStreams {
     pub(super) device: usize,
     pub(super) main: Stream,
     /// For copies from the host, and to other places.
-    arriving: Side,
-    leaving: Side,
+    receiving: SideStream,
+    sending: SideStream,
     /// For what is kept for backwards, on its way to the host and back.
-    stowing: Side,
-    returning: Side,
-    /// For the far end of copies to other accelerators.
-    far: RefCell<HashMap<usize, Stream>>,
+    offloading: SideStream,
+    prefetching: SideStream,
+    /// For the peer end of copies to other accelerators.
+    peer: RefCell<HashMap<usize, Stream>>,
 }
 
-impl Lane {
+impl DeviceStreams {
     /// For a thread whose values go nowhere but to other threads of the host.
     pub(crate) fn host() -> Self {
         Self {
-            layer: None,
-            home: None,
-            leaving: RefCell::default(),
-            elsewhere: None,
+            backend: None,
+            accelerator: None,
+            pending_d2h: RefCell::default(),
+            host_account: None,
             share: RefCell::default(),
-            joint: Arc::default(),
+            task_log: Arc::default(),
         }
     }
 
     /// The calling thread's, from now on.
     pub(crate) fn open(
-        layer: &Layer,
-        place: Place,
-        joint: &Arc<Joint>,
+        backend: &Backend,
+        place: MemorySpace,
+        task_log: &Arc<TaskLog>,
     ) -> Result<Self, TorchError> {
-        let home = match place {
-            Place::Host => None,
-            Place::Accelerator(device) => Some(Home::open(layer, device)?),
+        let accelerator = match place {
+            MemorySpace::Host => None,
+            MemorySpace::Accelerator(device) => Some(AcceleratorStreams::open(backend, device)?),
         };
         Ok(Self {
-            layer: Some(layer.clone()),
-            home,
-            leaving: RefCell::default(),
-            elsewhere: None,
+            backend: Some(backend.clone()),
+            accelerator,
+            pending_d2h: RefCell::default(),
+            host_account: None,
             share: RefCell::default(),
-            joint: Arc::clone(joint),
+            task_log: Arc::clone(task_log),
         })
     }
 
     /// The same, with an account for what is kept on the host.
-    pub(crate) fn charging(self, elsewhere: Option<Account>) -> Self {
-        Self { elsewhere, ..self }
+    pub(crate) fn charging_host(self, host_account: Option<Account>) -> Self {
+        Self {
+            host_account,
+            ..self
+        }
     }
 
     /// Its accelerator, and who has its streams.
-    pub(crate) fn on_accelerator(&self) -> Option<(&Layer, usize)> {
-        let home = self.home.as_ref()?;
-        Some((self.layer.as_ref()?, home.device))
+    pub(crate) fn on_accelerator(&self) -> Option<(&Backend, usize)> {
+        let accelerator = self.accelerator.as_ref()?;
+        Some((self.backend.as_ref()?, accelerator.device))
     }
 
     /// The host waits until the main stream is empty.
-    pub(crate) fn drain(&self) -> Result<(), TorchError> {
-        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+    pub(crate) fn synchronize(&self) -> Result<(), TorchError> {
+        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
             return Ok(());
         };
-        layer.finish(&layer.record(home.main)?)
+        backend.finish(&backend.record(accelerator.main)?)
     }
 
-    pub(super) fn place(&self) -> Place {
-        let home = self.home.as_ref();
-        home.map_or(Place::Host, |home| Place::Accelerator(home.device))
+    pub(super) fn space(&self) -> MemorySpace {
+        let accelerator = self.accelerator.as_ref();
+        accelerator.map_or(MemorySpace::Host, |accelerator| {
+            MemorySpace::Accelerator(accelerator.device)
+        })
     }
 
     /// A task begins: it comes behind what the caller did, on whatever device.
-    pub(crate) fn begin(&self, fork: Option<&Fork>) -> Result<(), TorchError> {
-        let Some(layer) = &self.layer else {
+    pub(crate) fn begin_task(
+        &self,
+        caller_events: Option<&CallerEvents>,
+    ) -> Result<(), TorchError> {
+        let Some(backend) = &self.backend else {
             return Ok(());
         };
-        for (device, event) in fork.into_iter().flat_map(Fork::events) {
-            let _shared = match &self.home {
-                Some(home) => home.other(layer, Place::Accelerator(*device)),
-                None => Some(layer.share(*device)),
+        for (device, event) in caller_events.into_iter().flat_map(CallerEvents::events) {
+            let _shared = match &self.accelerator {
+                Some(accelerator) => accelerator.other(backend, MemorySpace::Accelerator(*device)),
+                None => Some(backend.submit_guard(*device)),
             };
             // That of its own accelerator is the main stream.
-            layer.wait(layer.current(*device)?, event)?;
-            if let Some(home) = self.home.as_ref().filter(|home| home.device != *device) {
-                layer.wait(home.main, event)?;
+            backend.wait(backend.current(*device)?, event)?;
+            if let Some(accelerator) = self
+                .accelerator
+                .as_ref()
+                .filter(|accelerator| accelerator.device != *device)
+            {
+                backend.wait(accelerator.main, event)?;
             }
         }
-        if let Some(home) = &self.home {
-            let begin = layer.record(home.main)?;
-            self.joint.leave(|left| {
-                left.begin.get_or_insert((begin, Instant::now()));
+        if let Some(accelerator) = &self.accelerator {
+            let begin = backend.record(accelerator.main)?;
+            self.task_log.note(|task_events| {
+                task_events.begin.get_or_insert((begin, Instant::now()));
             });
         }
         Ok(())
@@ -143,44 +155,47 @@ impl Lane {
     /// What somebody else has made is used by what comes into the main stream from now on
     /// (rule 4), and `who` reads it.
     pub(crate) fn uses(&self, who: &str, tensor: &Tensor) -> Result<(), TorchError> {
-        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
             return Ok(());
         };
         // Of another accelerator: a copy in this thread's current stream there.
-        if let Place::Accelerator(device) = layer.place(tensor, self.place()) {
-            layer.used_by(tensor, layer.current(device)?)?;
+        if let MemorySpace::Accelerator(device) = backend.space_of(tensor, self.space()) {
+            backend.used_by(tensor, backend.current(device)?)?;
         }
-        layer.reads(
+        backend.reads(
             who,
-            Place::Accelerator(home.device),
+            MemorySpace::Accelerator(accelerator.device),
             std::iter::once(tensor),
         );
         Ok(())
     }
 
     /// A task is over: what the caller does next comes behind it.
-    pub(crate) fn end(&self) -> Result<(), TorchError> {
-        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+    pub(crate) fn end_task(&self) -> Result<(), TorchError> {
+        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
             return Ok(());
         };
-        let end = layer.record(home.main)?;
-        self.joint.leave(|left| left.end = Some(end));
+        let end = backend.record(accelerator.main)?;
+        self.task_log
+            .note(|task_events| task_events.end = Some(end));
         Ok(())
     }
 
-    /// Notes where an action begins; for [`Lane::acted`].
-    pub(crate) fn acts(
+    /// Notes where an action begins; for [`DeviceStreams::end_action`].
+    pub(crate) fn begin_action(
         &self,
         action: Action,
         inputs: &[Values],
     ) -> Result<Option<Event>, TorchError> {
-        let Some(layer) = &self.layer else {
+        let Some(backend) = &self.backend else {
             return Ok(None);
         };
         let reads = inputs.iter().flat_map(Values::present);
-        layer.works(action, self.place(), reads);
-        let home = self.home.as_ref();
-        home.map(|home| layer.record(home.main)).transpose()
+        backend.works(action, self.space(), reads);
+        let accelerator = self.accelerator.as_ref();
+        accelerator
+            .map(|accelerator| backend.record(accelerator.main))
+            .transpose()
     }
 
     /// What an action made, on its way.
@@ -190,23 +205,24 @@ impl Lane {
         begin: Option<Event>,
         outputs: Vec<Values>,
         route: &Route,
-    ) -> Result<Vec<Parcel>, TorchError> {
-        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
-            let here = self.layer.as_ref().map(|_| Place::Host);
-            let parcel = |values| Parcel {
+    ) -> Result<Vec<InTransit>, TorchError> {
+        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
+            let here = self.backend.as_ref().map(|_| MemorySpace::Host);
+            let in_transit = |values| InTransit {
                 at: here,
-                ..Parcel::from(values)
+                ..InTransit::from(values)
             };
-            return Ok(outputs.into_iter().map(parcel).collect());
+            return Ok(outputs.into_iter().map(in_transit).collect());
         };
         let outputs: Vec<Values> = outputs
             .into_iter()
-            .map(|values| values.try_move(|tensor| layer.made(tensor, self.place())))
+            .map(|values| values.try_move(|tensor| backend.made(tensor, self.space())))
             .collect::<Result<_, _>>()?;
-        let done = layer.record(home.main)?;
+        let done = backend.record(accelerator.main)?;
         if let Some(begin) = begin {
             let times = (action, begin, done.clone());
-            self.joint.leave(|left| left.actions.push(times));
+            self.task_log
+                .note(|task_events| task_events.actions.push(times));
         }
         let to = match action.kind {
             Kind::Forward => &route.forward,
@@ -216,28 +232,31 @@ impl Lane {
         outputs
             .into_iter()
             .map(|values| match to.next().copied().flatten() {
-                Some(place) if place != self.place() => home.dispatch(layer, values, &done, place),
-                _ => Ok(Parcel::new(values, self.place(), Some(done.clone()))),
+                Some(place) if place != self.space() => {
+                    accelerator.dispatch(backend, values, &done, place)
+                }
+                _ => Ok(InTransit::new(values, self.space(), Some(done.clone()))),
             })
             .collect()
     }
 
     /// What arrived, to be used by what comes into the main stream from now on.
-    pub(crate) fn receive(&self, parcel: Parcel) -> Result<Values, TorchError> {
-        let Parcel { values, at, ready } = parcel;
-        let (Some(layer), Some(at)) = (&self.layer, at) else {
+    pub(crate) fn receive(&self, in_transit: InTransit) -> Result<Values, TorchError> {
+        let InTransit { values, at, ready } = in_transit;
+        let (Some(backend), Some(at)) = (&self.backend, at) else {
             return Ok(values);
         };
-        if let Some(home) = &self.home {
-            return values.try_move(|tensor| home.receive(layer, tensor, at, ready.as_ref()));
+        if let Some(accelerator) = &self.accelerator {
+            return values
+                .try_move(|tensor| accelerator.receive(backend, tensor, at, ready.as_ref()));
         }
         if let Some(ready) = &ready {
-            layer.finish(ready)?;
+            backend.finish(ready)?;
         }
-        values.try_move(|tensor| match layer.place(&tensor, at) {
-            Place::Host => Ok(tensor),
+        values.try_move(|tensor| match backend.space_of(&tensor, at) {
+            MemorySpace::Host => Ok(tensor),
             // The caller's own, on an accelerator that it shares with no stage.
-            Place::Accelerator(_) => {
+            MemorySpace::Accelerator(_) => {
                 let here = tch::no_grad(|| tensor.f_to_device(tch::Device::Cpu))?;
                 Ok(here.f_set_requires_grad(tensor.requires_grad())?)
             }
@@ -245,43 +264,45 @@ impl Lane {
     }
 }
 
-impl Home {
-    fn open(layer: &Layer, device: usize) -> Result<Self, TorchError> {
-        let main = layer.stream(device)?;
-        layer.enter(main)?;
+impl AcceleratorStreams {
+    fn open(backend: &Backend, device: usize) -> Result<Self, TorchError> {
+        let main = backend.stream(device)?;
+        backend.enter(main)?;
         Ok(Self {
             device,
             main,
-            arriving: Side::default(),
-            leaving: Side::default(),
-            stowing: Side::default(),
-            returning: Side::default(),
-            far: RefCell::default(),
+            receiving: SideStream::default(),
+            sending: SideStream::default(),
+            offloading: SideStream::default(),
+            prefetching: SideStream::default(),
+            peer: RefCell::default(),
         })
     }
 
-    pub(super) fn stowing(&self, layer: &Layer) -> Result<Stream, TorchError> {
-        self.stowing.of(layer, self.device)
+    pub(super) fn offloading(&self, backend: &Backend) -> Result<Stream, TorchError> {
+        self.offloading.of(backend, self.device)
     }
 
-    pub(super) fn returning(&self, layer: &Layer) -> Result<Stream, TorchError> {
-        self.returning.of(layer, self.device)
+    pub(super) fn prefetching(&self, backend: &Backend) -> Result<Stream, TorchError> {
+        self.prefetching.of(backend, self.device)
     }
 
     /// The near and far stream of copies to another accelerator.
-    fn far(&self, layer: &Layer, device: usize) -> Result<Stream, TorchError> {
-        if let Some(stream) = self.far.borrow().get(&device) {
+    fn peer(&self, backend: &Backend, device: usize) -> Result<Stream, TorchError> {
+        if let Some(stream) = self.peer.borrow().get(&device) {
             return Ok(*stream);
         }
-        let stream = layer.stream(device)?;
-        self.far.borrow_mut().insert(device, stream);
+        let stream = backend.stream(device)?;
+        self.peer.borrow_mut().insert(device, stream);
         Ok(stream)
     }
 
     /// The share of another accelerator, while it takes part in a copy.
-    fn other(&self, layer: &Layer, place: Place) -> Option<Share> {
+    fn other(&self, backend: &Backend, place: MemorySpace) -> Option<SubmitGuard> {
         match place {
-            Place::Accelerator(device) if device != self.device => Some(layer.share(device)),
+            MemorySpace::Accelerator(device) if device != self.device => {
+                Some(backend.submit_guard(device))
+            }
             _ => None,
         }
     }
@@ -297,76 +318,76 @@ impl Home {
     /// longer, on each edge.
     fn dispatch(
         &self,
-        layer: &Layer,
+        backend: &Backend,
         values: Values,
         done: &Event,
-        to: Place,
-    ) -> Result<Parcel, TorchError> {
-        let near = self.leaving.of(layer, self.device)?;
-        layer.wait(near, done)?;
-        let _shared = self.other(layer, to);
+        to: MemorySpace,
+    ) -> Result<InTransit, TorchError> {
+        let near = self.sending.of(backend, self.device)?;
+        backend.wait(near, done)?;
+        let _shared = self.other(backend, to);
         let last = match to {
-            Place::Host => near,
-            Place::Accelerator(device) => self.far(layer, device)?,
+            MemorySpace::Host => near,
+            MemorySpace::Accelerator(device) => self.peer(backend, device)?,
         };
-        let from = Place::Accelerator(self.device);
-        let values = within(layer, &[near, last], || {
-            values.try_move(|tensor| match layer.place(&tensor, from) {
-                Place::Host => Ok(tensor),
-                from @ Place::Accelerator(_) => {
-                    let copy = layer.copy(&tensor, from, to)?;
-                    layer.used_by(&tensor, near)?;
+        let from = MemorySpace::Accelerator(self.device);
+        let values = within(backend, &[near, last], || {
+            values.try_move(|tensor| match backend.space_of(&tensor, from) {
+                MemorySpace::Host => Ok(tensor),
+                from @ MemorySpace::Accelerator(_) => {
+                    let copy = backend.copy(&tensor, from, to)?;
+                    backend.used_by(&tensor, near)?;
                     Ok(copy)
                 }
             })
         })?;
-        Ok(Parcel::new(values, to, Some(layer.record(last)?)))
+        Ok(InTransit::new(values, to, Some(backend.record(last)?)))
     }
 
     fn receive(
         &self,
-        layer: &Layer,
+        backend: &Backend,
         tensor: Tensor,
-        from: Place,
+        from: MemorySpace,
         ready: Option<&Event>,
     ) -> Result<Tensor, TorchError> {
-        match layer.place(&tensor, from) {
-            Place::Accelerator(device) if device == self.device => {
+        match backend.space_of(&tensor, from) {
+            MemorySpace::Accelerator(device) if device == self.device => {
                 if let Some(ready) = ready {
-                    layer.wait(self.main, ready)?;
+                    backend.wait(self.main, ready)?;
                 }
-                layer.used_by(&tensor, self.main)?;
+                backend.used_by(&tensor, self.main)?;
                 Ok(tensor)
             }
-            from => self.fetch(layer, &tensor, from, ready),
+            from => self.fetch(backend, &tensor, from, ready),
         }
     }
 
     /// Copies a tensor to here (rule 2).
     fn fetch(
         &self,
-        layer: &Layer,
+        backend: &Backend,
         tensor: &Tensor,
-        from: Place,
+        from: MemorySpace,
         ready: Option<&Event>,
     ) -> Result<Tensor, TorchError> {
-        let near = self.arriving.of(layer, self.device)?;
-        let _shared = self.other(layer, from);
-        let far = match from {
-            Place::Host => near,
-            Place::Accelerator(device) => self.far(layer, device)?,
+        let near = self.receiving.of(backend, self.device)?;
+        let _shared = self.other(backend, from);
+        let peer = match from {
+            MemorySpace::Host => near,
+            MemorySpace::Accelerator(device) => self.peer(backend, device)?,
         };
         if let Some(ready) = ready {
-            layer.wait(far, ready)?;
+            backend.wait(peer, ready)?;
         }
-        let copy = within(layer, &[near, far], || {
-            layer.copy(tensor, from, Place::Accelerator(self.device))
+        let copy = within(backend, &[near, peer], || {
+            backend.copy(tensor, from, MemorySpace::Accelerator(self.device))
         })?;
-        if from != Place::Host {
-            layer.used_by(tensor, far)?;
+        if from != MemorySpace::Host {
+            backend.used_by(tensor, peer)?;
         }
-        layer.wait(self.main, &layer.record(near)?)?;
-        layer.used_by(&copy, self.main)?;
+        backend.wait(self.main, &backend.record(near)?)?;
+        backend.used_by(&copy, self.main)?;
         Ok(copy)
     }
 }

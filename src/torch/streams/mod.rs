@@ -51,9 +51,9 @@ mod task_events;
 
 pub use recorder::{Disorder, Recorder, Summary};
 
-pub(crate) use backend::{Event, Layer, Place, Stream};
-pub(crate) use captures::{Captured, Pool, can_capture};
-pub(crate) use device_streams::{Lane, Route};
-pub(crate) use in_transit::Parcel;
-pub(crate) use offload::Coming;
-pub(crate) use task_events::{Fork, Joint, Left};
+pub(crate) use backend::{Backend, Event, MemorySpace, Stream};
+pub(crate) use captures::{CapturedGraph, GraphPool, can_capture};
+pub(crate) use device_streams::{DeviceStreams, Route};
+pub(crate) use in_transit::InTransit;
+pub(crate) use offload::PendingH2D;
+pub(crate) use task_events::{CallerEvents, TaskEvents, TaskLog};

@@ -2,8 +2,8 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::backend::{Event, Place};
-use super::device_streams::Lane;
+use super::backend::{Event, MemorySpace};
+use super::device_streams::DeviceStreams;
 use super::side_stream::within;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
@@ -15,7 +15,7 @@ const KEPT: &str = "what was kept on the host";
 
 /// Memory that is being copied to the host, held until nobody reads it any more.
 #[derive(Debug, Default)]
-pub(crate) struct Leaving {
+pub(crate) struct PendingD2H {
     /// Since the present action, and since the one before, whose copies end there.
     now: Vec<Tensor>,
     before: Vec<Tensor>,
@@ -24,37 +24,37 @@ pub(crate) struct Leaving {
 
 /// What was kept on the host, on its way back.
 #[derive(Debug)]
-pub(crate) struct Coming {
+pub(crate) struct PendingH2D {
     values: Values,
     ready: Option<Event>,
 }
 
-impl Lane {
+impl DeviceStreams {
     /// Copies to the host what the main stream has made by now; `foreign` tells of each
     /// whether it is in another stream's memory. The device's next action ends before
     /// the memory is free.
-    pub(crate) fn put_away(&self, tensors: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
-        let _elsewhere = self.elsewhere.as_ref().map(Account::enter);
-        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+    pub(crate) fn offload(&self, tensors: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
+        let _charged = self.host_account.as_ref().map(Account::enter);
+        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
             let copies = tensors.iter().map(|(tensor, _)| on_host(tensor)).collect();
             let held = tensors.into_iter().map(|(tensor, _)| tensor);
-            self.leaving.borrow_mut().now.extend(held);
+            self.pending_d2h.borrow_mut().now.extend(held);
             return copies;
         };
         for (tensor, foreign) in &tensors {
             if !foreign {
-                layer.kept(tensor, home.device)?;
+                backend.kept(tensor, accelerator.device)?;
             }
         }
-        let stowing = home.stowing(layer)?;
-        layer.wait(stowing, &layer.record(home.main)?)?;
-        within(layer, &[stowing], || {
+        let offloading = accelerator.offloading(backend)?;
+        backend.wait(offloading, &backend.record(accelerator.main)?)?;
+        within(backend, &[offloading], || {
             let copy = |(tensor, foreign): (Tensor, bool)| {
-                let copy = layer.copy(&tensor, self.place(), Place::Host)?;
+                let copy = backend.copy(&tensor, self.space(), MemorySpace::Host)?;
                 if foreign {
-                    layer.used_by(&tensor, stowing)?;
+                    backend.used_by(&tensor, offloading)?;
                 }
-                self.leaving.borrow_mut().now.push(tensor);
+                self.pending_d2h.borrow_mut().now.push(tensor);
                 Ok(copy)
             };
             tensors.into_iter().map(copy).collect()
@@ -62,19 +62,19 @@ impl Lane {
     }
 
     /// An action of the device is over: what left in the one before is let go of.
-    pub(crate) fn acted(&self) -> Result<(), TorchError> {
-        let mut leaving = self.leaving.borrow_mut();
-        let Leaving {
+    pub(crate) fn end_action(&self) -> Result<(), TorchError> {
+        let mut pending = self.pending_d2h.borrow_mut();
+        let PendingD2H {
             now,
             before,
             copied,
-        } = &mut *leaving;
-        if let (Some(layer), Some(home)) = (&self.layer, &self.home) {
+        } = &mut *pending;
+        if let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) {
             if let Some(copied) = copied.take() {
-                layer.wait(home.main, &copied)?;
+                backend.wait(accelerator.main, &copied)?;
             }
             if !now.is_empty() {
-                *copied = Some(layer.record(home.stowing(layer)?)?);
+                *copied = Some(backend.record(accelerator.offloading(backend)?)?);
             }
         }
         *before = std::mem::take(now);
@@ -82,119 +82,129 @@ impl Lane {
     }
 
     /// A task is over, in whatever way: everything that left is let go of.
-    pub(crate) fn stowed(&self) -> Result<(), TorchError> {
-        self.acted()?;
-        self.acted()
+    pub(crate) fn release_offloaded(&self) -> Result<(), TorchError> {
+        self.end_action()?;
+        self.end_action()
     }
 
     /// The host waits until what was put away is there, to read it itself.
-    pub(crate) fn put_away_by_now(&self) -> Result<(), TorchError> {
-        match (&self.layer, &self.home) {
-            (Some(layer), Some(home)) => layer.finish(&layer.record(home.stowing(layer)?)?),
+    pub(crate) fn wait_offloaded(&self) -> Result<(), TorchError> {
+        match (&self.backend, &self.accelerator) {
+            (Some(backend), Some(accelerator)) => {
+                backend.finish(&backend.record(accelerator.offloading(backend)?)?)
+            }
             _ => Ok(()),
         }
     }
 
     /// Begins to bring back from the host what is going to be used by a later action.
-    pub(crate) fn bring_back(&self, values: Values) -> Result<Coming, TorchError> {
-        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+    pub(crate) fn prefetch(&self, values: Values) -> Result<PendingH2D, TorchError> {
+        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
             let values = values.try_move(|tensor| on_host(&tensor))?;
             let ready = None;
-            return Ok(Coming { values, ready });
+            return Ok(PendingH2D { values, ready });
         };
-        let returning = home.returning(layer)?;
-        // It may be leaving still.
-        layer.wait(returning, &layer.record(home.stowing(layer)?)?)?;
-        layer.wait(returning, &layer.record(home.main)?)?;
-        let values = within(layer, &[returning], || {
-            values.try_move(|tensor| layer.copy(&tensor, Place::Host, self.place()))
+        let prefetching = accelerator.prefetching(backend)?;
+        // It may be pending still.
+        backend.wait(
+            prefetching,
+            &backend.record(accelerator.offloading(backend)?)?,
+        )?;
+        backend.wait(prefetching, &backend.record(accelerator.main)?)?;
+        let values = within(backend, &[prefetching], || {
+            values.try_move(|tensor| backend.copy(&tensor, MemorySpace::Host, self.space()))
         })?;
-        let ready = Some(layer.record(returning)?);
-        Ok(Coming { values, ready })
+        let ready = Some(backend.record(prefetching)?);
+        Ok(PendingH2D { values, ready })
     }
 
     /// What came back, for what comes into the main stream from now on.
-    pub(crate) fn back(&self, coming: Coming) -> Result<Values, TorchError> {
-        let Coming { values, ready } = coming;
-        if let (Some(layer), Some(home)) = (&self.layer, &self.home) {
+    pub(crate) fn wait_prefetch(&self, pending: PendingH2D) -> Result<Values, TorchError> {
+        let PendingH2D { values, ready } = pending;
+        if let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) {
             if let Some(ready) = ready {
-                layer.wait(home.main, &ready)?;
+                backend.wait(accelerator.main, &ready)?;
             }
-            layer.reads(KEPT, self.place(), values.present());
+            backend.reads(KEPT, self.space(), values.present());
         }
         Ok(values)
     }
 }
 
-impl Lane {
+impl DeviceStreams {
     /// So many bytes of the device's memory, which copies are going to write into.
     pub(crate) fn reserve(&self, bytes: u64, device: Device) -> Result<Tensor, TorchError> {
         let memory = Tensor::f_empty([bytes as i64], (Kind::Uint8, device))?;
-        if let (Some(layer), Some(home)) = (&self.layer, &self.home) {
-            layer.kept(&memory, home.device)?;
+        if let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) {
+            backend.kept(&memory, accelerator.device)?;
         }
         Ok(memory)
     }
 
     /// Begins to copy from the host into memory of the main stream: of each pair, the first
     /// into the second.
-    pub(crate) fn bring_into<'a>(
+    pub(crate) fn prefetch_into<'a>(
         &self,
         pairs: impl Iterator<Item = (&'a Tensor, &'a Tensor)>,
     ) -> Result<Option<Event>, TorchError> {
         let mut pairs = pairs.peekable();
-        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
             pairs.try_for_each(|(host, here)| ffi::copy_into(here, host))?;
             return Ok(None);
         };
         if pairs.peek().is_none() {
             return Ok(None);
         }
-        let returning = home.returning(layer)?;
-        // It may be leaving still, and what was in the memory before, too.
-        layer.wait(returning, &layer.record(home.stowing(layer)?)?)?;
-        layer.wait(returning, &layer.record(home.main)?)?;
-        within(layer, &[returning], || {
+        let prefetching = accelerator.prefetching(backend)?;
+        // It may be pending still, and what was in the memory before, too.
+        backend.wait(
+            prefetching,
+            &backend.record(accelerator.offloading(backend)?)?,
+        )?;
+        backend.wait(prefetching, &backend.record(accelerator.main)?)?;
+        within(backend, &[prefetching], || {
             pairs.try_for_each(|(host, here)| {
-                layer.copy_into(here, host, (Place::Host, self.place()))
+                backend.copy_into(here, host, (MemorySpace::Host, self.space()))
             })
         })?;
-        layer.record(returning).map(Some)
+        backend.record(prefetching).map(Some)
     }
 
-    /// What [`Lane::bring_into`] has begun is over, for what comes into the main stream from
+    /// What [`DeviceStreams::prefetch_into`] has begun is over, for what comes into the main stream from
     /// now on.
-    pub(crate) fn are_there<'a>(
+    pub(crate) fn wait_prefetch_into<'a>(
         &self,
         ready: Option<Event>,
         tensors: impl Iterator<Item = &'a Tensor>,
     ) -> Result<(), TorchError> {
-        if let (Some(layer), Some(home), Some(ready)) = (&self.layer, &self.home, ready) {
-            layer.wait(home.main, &ready)?;
-            layer.reads(KEPT, self.place(), tensors);
+        if let (Some(backend), Some(accelerator), Some(ready)) =
+            (&self.backend, &self.accelerator, ready)
+        {
+            backend.wait(accelerator.main, &ready)?;
+            backend.reads(KEPT, self.space(), tensors);
         }
         Ok(())
     }
 
     /// Copies what the main stream has made by now into the host's memory: of each pair,
     /// the first into the second.
-    pub(crate) fn send_into(
+    pub(crate) fn offload_into(
         &self,
         pairs: impl Iterator<Item = (Tensor, Tensor)>,
     ) -> Result<(), TorchError> {
         let mut pairs = pairs.peekable();
-        let (Some(layer), Some(home)) = (&self.layer, &self.home) else {
+        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
             return pairs.try_for_each(|(here, host)| ffi::copy_into(&host, &here));
         };
         if pairs.peek().is_none() {
             return Ok(());
         }
-        let stowing = home.stowing(layer)?;
-        layer.wait(stowing, &layer.record(home.main)?)?;
-        within(layer, &[stowing], || {
+        let offloading = accelerator.offloading(backend)?;
+        backend.wait(offloading, &backend.record(accelerator.main)?)?;
+        within(backend, &[offloading], || {
             pairs.try_for_each(|(here, host)| {
-                layer.copy_into(&host, &here, (self.place(), Place::Host))?;
-                self.leaving.borrow_mut().now.push(here);
+                backend.copy_into(&host, &here, (self.space(), MemorySpace::Host))?;
+                self.pending_d2h.borrow_mut().now.push(here);
                 Ok(())
             })
         })

@@ -10,7 +10,7 @@ use super::optimizer_slot::Slot;
 use super::{Batch, Chosen, Fresh, Groups, OptimizerKind, OptimizerState, Update};
 use crate::torch::error::TorchError;
 use crate::torch::sequential::bytes;
-use crate::torch::streams::{Event, Lane};
+use crate::torch::streams::{DeviceStreams, Event};
 
 /// Where tensors begin in a window's memory: a multiple of so many bytes, as the
 /// allocator has it.
@@ -37,7 +37,11 @@ struct Arriving {
 
 impl Staging {
     /// For windows of these batches.
-    fn new(groups: &Groups, batches: &[Batch], lane: &Lane) -> Result<Self, TorchError> {
+    fn new(
+        groups: &Groups,
+        batches: &[Batch],
+        streams: &DeviceStreams,
+    ) -> Result<Self, TorchError> {
         let windows = all_windows(groups, batches);
         let need = |window: &Window| {
             let moments = Slot::moments_of(groups.kind(window.group));
@@ -48,7 +52,7 @@ impl Staging {
         let device = windows
             .first()
             .map_or(Device::Cpu, |window| window.chosen[0].parameter.device());
-        let halves = (0..windows.len().min(2)).map(|_| lane.reserve(most, device));
+        let halves = (0..windows.len().min(2)).map(|_| streams.reserve(most, device));
         Ok(Self {
             halves: halves.collect::<Result<_, _>>()?,
         })
@@ -102,34 +106,34 @@ impl OptimizerState {
         &mut self,
         groups: &Groups,
         batches: &[Batch],
-        lane: &Lane,
+        streams: &DeviceStreams,
     ) -> Result<(Fresh, Staging), TorchError> {
         let mut fresh = Vec::new();
         for Window { group, chosen } in all_windows(groups, batches) {
             let places = chosen.iter().map(|one| one.place);
             let here: Vec<usize> = places.filter(|place| !self.away[*place]).collect();
-            self.leave(&here, lane)?;
+            self.leave(&here, streams)?;
             for one in chosen {
                 if let Some(mut slot) = self.fresh(groups.kind(group), one)? {
-                    slot.put_away(lane)?;
+                    slot.put_away(streams)?;
                     fresh.push((one.place, slot));
                 }
             }
-            lane.acted()?;
+            streams.end_action()?;
         }
-        lane.stowed()?;
-        Ok((fresh, Staging::new(groups, batches, lane)?))
+        streams.release_offloaded()?;
+        Ok((fresh, Staging::new(groups, batches, streams)?))
     }
 
     /// Brings back whatever is on the host.
-    pub(super) fn come_home(&mut self, lane: &Lane) -> Result<(), TorchError> {
+    pub(super) fn come_home(&mut self, streams: &DeviceStreams) -> Result<(), TorchError> {
         for (slot, away) in self.slots.iter_mut().zip(&mut self.away) {
             let Some(slot) = slot.as_mut().filter(|_| *away) else {
                 continue;
             };
             let moments = slot.moments().into_iter().map(Tensor::shallow_clone);
-            let coming = lane.bring_back(moments.collect())?;
-            let here = lane.back(coming)?.into_iter().flatten();
+            let coming = streams.prefetch(moments.collect())?;
+            let here = streams.wait_prefetch(coming)?.into_iter().flatten();
             slot.replace(here);
             *away = false;
         }
@@ -137,14 +141,18 @@ impl OptimizerState {
     }
 
     /// Sends away what is remembered of the parameters at these places.
-    pub(super) fn leave(&mut self, places: &[usize], lane: &Lane) -> Result<(), TorchError> {
+    pub(super) fn leave(
+        &mut self,
+        places: &[usize],
+        streams: &DeviceStreams,
+    ) -> Result<(), TorchError> {
         for &place in places {
             if let Some(slot) = &mut self.slots[place] {
-                slot.put_away(lane)?;
+                slot.put_away(streams)?;
                 self.away[place] = true;
             }
         }
-        lane.acted()
+        streams.end_action()
     }
 
     /// All updates, window by window.
@@ -153,13 +161,13 @@ impl OptimizerState {
         update: &Update,
         batches: &[Batch],
         staging: &Staging,
-        lane: &Lane,
+        streams: &DeviceStreams,
     ) -> Result<(), TorchError> {
         let windows = all_windows(update.groups, batches);
         let come = |state: &Self, number: usize| match windows.get(number) {
             Some(window) => {
                 let kind = update.groups.kind(window.group);
-                let arriving = state.come(number, kind, window.chosen, staging, lane);
+                let arriving = state.come(number, kind, window.chosen, staging, streams);
                 arriving.map(Some)
             }
             None => Ok(None),
@@ -170,7 +178,7 @@ impl OptimizerState {
                 break;
             };
             let here = slots.iter().flat_map(|(_, pairs)| pairs);
-            lane.are_there(ready, here.map(|(_, here)| here))?;
+            streams.wait_prefetch_into(ready, here.map(|(_, here)| here))?;
             coming = come(self, number + 1)?;
             self.remember_where(&slots, |(_, here)| here);
             let updated = self.update(update, window.group, window.chosen);
@@ -178,15 +186,15 @@ impl OptimizerState {
             if updated.is_err() {
                 // The memory goes with the staging: nobody may be writing into it then.
                 let ready = coming.and_then(|arriving| arriving.ready);
-                lane.are_there(ready, std::iter::empty())?;
-                lane.stowed()?;
+                streams.wait_prefetch_into(ready, std::iter::empty())?;
+                streams.release_offloaded()?;
                 return updated;
             }
             let pairs = slots.into_iter().flat_map(|(_, pairs)| pairs);
-            lane.send_into(pairs.map(|(host, here)| (here, host)))?;
-            lane.acted()?;
+            streams.offload_into(pairs.map(|(host, here)| (here, host)))?;
+            streams.end_action()?;
         }
-        lane.stowed()
+        streams.release_offloaded()
     }
 
     /// Begins to bring what is remembered of a window's parameters.
@@ -196,7 +204,7 @@ impl OptimizerState {
         kind: &OptimizerKind,
         window: &[Chosen],
         staging: &Staging,
-        lane: &Lane,
+        streams: &DeviceStreams,
     ) -> Result<Arriving, TorchError> {
         let mut slots = Vec::new();
         let mut offset = 0;
@@ -212,7 +220,7 @@ impl OptimizerState {
             slots.push((one.place, pairs));
         }
         let pairs = slots.iter().flat_map(|(_, pairs)| pairs);
-        let ready = lane.bring_into(pairs.map(|(host, here)| (host, here)))?;
+        let ready = streams.prefetch_into(pairs.map(|(host, here)| (host, here)))?;
         Ok(Arriving { slots, ready })
     }
 
@@ -239,10 +247,10 @@ impl Slot {
     }
 
     /// Sends it to the host.
-    fn put_away(&mut self, lane: &Lane) -> Result<(), TorchError> {
+    fn put_away(&mut self, streams: &DeviceStreams) -> Result<(), TorchError> {
         let moments = self.moments().into_iter();
         let sources = moments.map(|moment| (moment.shallow_clone(), false));
-        let copies = lane.put_away(sources.collect())?;
+        let copies = streams.offload(sources.collect())?;
         self.replace(copies.into_iter());
         Ok(())
     }

@@ -10,7 +10,7 @@ use super::optimizer_slot::Slot;
 use crate::torch::copies::like;
 use crate::torch::error::TorchError;
 use crate::torch::optim::OptimizerKind;
-use crate::torch::streams::Lane;
+use crate::torch::streams::DeviceStreams;
 
 const MEAN: &str = "mean";
 const SQUARE: &str = "square";
@@ -44,7 +44,7 @@ impl OptimizerState {
         place: usize,
         parameter: &Tensor,
         parts: &Parts,
-        host: Option<&Lane>,
+        host: Option<&DeviceStreams>,
     ) -> Result<(), TorchError> {
         if self.slots.len() <= place {
             self.slots.resize_with(place + 1, || None);
@@ -62,7 +62,7 @@ impl OptimizerState {
                 None => None,
             },
         };
-        host.map_or(Ok(()), |lane| self.leave(&[place], lane))
+        host.map_or(Ok(()), |streams| self.leave(&[place], streams))
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) enum Worker {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Entry {
+pub(super) enum LogEntry {
     /// An action.
     Work {
         on: Worker,
@@ -59,7 +59,7 @@ pub(super) enum Entry {
     },
 }
 
-impl Entry {
+impl LogEntry {
     /// The accelerator whose memory is new.
     pub(super) fn makes_on(&self) -> Option<usize> {
         match self {
