@@ -131,7 +131,7 @@ fn another_kind_of_update_starts_anew_and_other_numbers_go_on() {
     step(&mut state, &Groups::new(slower.into()), &own).unwrap();
     give_gradients(&own, 7);
     step(&mut state, &Groups::new(BASE.into()), &own).unwrap();
-    let Some(Slot::AdamW { steps, .. }) = &state.slots[0] else {
+    let Some(OptimizerSlot::AdamW { steps, .. }) = &state.slots[0] else {
         panic!("not AdamW's state");
     };
     assert_eq!(steps.double_value(&[]), 2.0);
