@@ -1,5 +1,6 @@
 //! Stages over libtorch: layers, autograd, random numbers, devices.
 
+mod affinity;
 pub(crate) mod batch;
 mod copies;
 mod cuda;
@@ -14,7 +15,6 @@ mod loss;
 pub mod memory;
 mod optim;
 mod out_of_memory;
-mod places;
 mod precision;
 mod recompute;
 mod rng;

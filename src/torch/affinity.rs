@@ -20,16 +20,16 @@ mod linux {
         all();
     }
 
-    pub(crate) fn thread() -> u64 {
+    pub(crate) fn current_thread() -> u64 {
         u64::from(gettid().as_raw_nonzero().get().unsigned_abs())
     }
 
-    pub(crate) fn settle(thread: u64, place: Option<usize>) {
+    pub(crate) fn pin(thread: u64, core: Option<usize>) {
         let (Some(all), Ok(thread)) = (all(), i32::try_from(thread)) else {
             return;
         };
         let cores = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
-        let own = place.and_then(|place| cores.clone().nth(place));
+        let own = core.and_then(|core| cores.clone().nth(core));
         let set = own.map_or(*all, |core| {
             let mut set = CpuSet::new();
             set.set(core);
@@ -41,18 +41,18 @@ mod linux {
 }
 
 #[cfg(target_os = "linux")]
-pub(crate) use linux::{prepare, settle, thread};
+pub(crate) use linux::{current_thread, pin, prepare};
 
 /// Notes which cores there are; to be called on a thread that may use all of them.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn prepare() {}
 
-/// The number by which [`settle`] knows this thread.
+/// The number by which [`pin`] knows this thread.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn thread() -> u64 {
+pub(crate) fn current_thread() -> u64 {
     0
 }
 
 /// Binds a thread to a core of its own, or to none in particular.
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn settle(_: u64, _: Option<usize>) {}
+pub(crate) fn pin(_: u64, _: Option<usize>) {}

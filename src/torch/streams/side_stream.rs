@@ -2,37 +2,37 @@
 
 use std::cell::OnceCell;
 
-use super::layer::{Layer, Stream};
+use super::backend::{Backend, Stream};
 use crate::torch::error::TorchError;
 
 /// A stream that is there once something goes through it: a device has 32, which libtorch
 /// gives out again and again.
 #[derive(Debug, Default)]
-pub(super) struct Side(OnceCell<Stream>);
+pub(super) struct SideStream(OnceCell<Stream>);
 
-impl Side {
-    pub(super) fn of(&self, layer: &Layer, device: usize) -> Result<Stream, TorchError> {
+impl SideStream {
+    pub(super) fn of(&self, backend: &Backend, device: usize) -> Result<Stream, TorchError> {
         if let Some(stream) = self.0.get() {
             return Ok(*stream);
         }
-        let stream = layer.stream(device)?;
+        let stream = backend.stream(device)?;
         Ok(*self.0.get_or_init(|| stream))
     }
 }
 
 /// Does something with these streams as the current ones of their devices.
 pub(super) fn within<T>(
-    layer: &Layer,
+    backend: &Backend,
     streams: &[Stream],
     body: impl FnOnce() -> Result<T, TorchError>,
 ) -> Result<T, TorchError> {
     let mut before = Vec::with_capacity(streams.len());
     for stream in streams {
-        before.push(layer.enter(*stream)?);
+        before.push(backend.enter(*stream)?);
     }
     let done = body();
     for stream in before.into_iter().rev() {
-        layer.enter(stream)?;
+        backend.enter(stream)?;
     }
     done
 }

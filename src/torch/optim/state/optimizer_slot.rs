@@ -7,7 +7,7 @@ use crate::torch::optim::OptimizerKind;
 
 /// What is remembered of one parameter, of its shape and type.
 #[derive(Debug)]
-pub(super) enum Slot {
+pub(super) enum OptimizerSlot {
     /// Of Adam and `AdamW`.
     AdamW {
         /// Running mean of gradients, and of their squares.
@@ -20,7 +20,7 @@ pub(super) enum Slot {
     Momentum(Tensor),
 }
 
-impl Slot {
+impl OptimizerSlot {
     /// What updates of this kind remember before the first; none where they remember
     /// nothing.
     pub(super) fn new(

@@ -2,7 +2,7 @@
 
 use std::thread::ThreadId;
 
-use crate::torch::streams::layer::Stream;
+use crate::torch::streams::backend::Stream;
 
 /// One block of memory that has crossed a stage's border.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub(super) enum Worker {
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Entry {
+pub(super) enum LogEntry {
     /// An action.
     Work {
         on: Worker,
@@ -59,7 +59,7 @@ pub(super) enum Entry {
     },
 }
 
-impl Entry {
+impl LogEntry {
     /// The accelerator whose memory is new.
     pub(super) fn makes_on(&self) -> Option<usize> {
         match self {

@@ -1,4 +1,4 @@
-//! The device layer: what can be done with streams and events.
+//! The device backend: what can be done with streams and events.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::torch::ffi::{self, RawEvent};
 
 /// Where a tensor is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum MemorySpace {
     /// In the host's memory.
     Host,
     /// In that of the accelerator with this number.
@@ -37,7 +37,7 @@ pub(crate) enum Event {
 
 /// Who has the streams.
 #[derive(Debug, Clone)]
-pub(crate) enum Layer {
+pub(crate) enum Backend {
     /// libtorch's CUDA devices.
     Cuda,
     /// Nobody: what would be asked of devices is written down, and tensors stay in the
@@ -45,7 +45,7 @@ pub(crate) enum Layer {
     Recorder(Recorder),
 }
 
-impl Place {
+impl MemorySpace {
     pub(crate) fn of(device: Device) -> Self {
         match device {
             Device::Cuda(index) => Self::Accelerator(index),
@@ -54,20 +54,20 @@ impl Place {
     }
 }
 
-impl Layer {
+impl Backend {
     /// Where a tensor is that came from `from`.
-    pub(crate) fn place(&self, tensor: &Tensor, from: Place) -> Place {
+    pub(crate) fn space_of(&self, tensor: &Tensor, from: MemorySpace) -> MemorySpace {
         match self {
-            Self::Cuda => Place::of(tensor.device()),
+            Self::Cuda => MemorySpace::of(tensor.device()),
             Self::Recorder(_) => from,
         }
     }
 
     /// Where a tensor of the caller is.
-    pub(crate) fn whereabouts(&self, tensor: &Tensor) -> Place {
+    pub(crate) fn space_of_callers(&self, tensor: &Tensor) -> MemorySpace {
         match self {
-            Self::Cuda => Place::of(tensor.device()),
-            Self::Recorder(recorder) => recorder.place(tensor),
+            Self::Cuda => MemorySpace::of(tensor.device()),
+            Self::Recorder(recorder) => recorder.space_of(tensor),
         }
     }
 
@@ -168,12 +168,12 @@ impl Layer {
     pub(crate) fn copy(
         &self,
         tensor: &Tensor,
-        from: Place,
-        to: Place,
+        from: MemorySpace,
+        to: MemorySpace,
     ) -> Result<Tensor, TorchError> {
         let copy = match (self, to) {
-            (Self::Cuda, Place::Host) => ffi::copy_to(tensor, None)?,
-            (Self::Cuda, Place::Accelerator(device)) => ffi::copy_to(tensor, Some(device))?,
+            (Self::Cuda, MemorySpace::Host) => ffi::copy_to(tensor, None)?,
+            (Self::Cuda, MemorySpace::Accelerator(device)) => ffi::copy_to(tensor, Some(device))?,
             (Self::Recorder(recorder), _) => {
                 recorder.answers()?;
                 recorder.copy(tensor, from, to)?
@@ -182,12 +182,12 @@ impl Layer {
         Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
     }
 
-    /// As [`Layer::copy`], into memory that is there already.
+    /// As [`Backend::copy`], into memory that is there already.
     pub(crate) fn copy_into(
         &self,
         to: &Tensor,
         tensor: &Tensor,
-        (from, into): (Place, Place),
+        (from, into): (MemorySpace, MemorySpace),
     ) -> Result<(), TorchError> {
         if let Self::Recorder(recorder) = self {
             recorder.copies_into(to, tensor, (from, into));
@@ -200,7 +200,7 @@ impl Layer {
     pub(crate) fn works<'a>(
         &self,
         action: Action,
-        place: Place,
+        place: MemorySpace,
         reads: impl Iterator<Item = &'a Tensor>,
     ) {
         if let Self::Recorder(recorder) = self {
@@ -209,9 +209,9 @@ impl Layer {
     }
 
     /// What an action has made, as it leaves the stage.
-    pub(crate) fn made(&self, tensor: Tensor, place: Place) -> Result<Tensor, TorchError> {
+    pub(crate) fn made(&self, tensor: Tensor, place: MemorySpace) -> Result<Tensor, TorchError> {
         match (self, place) {
-            (Self::Recorder(recorder), Place::Accelerator(device)) => {
+            (Self::Recorder(recorder), MemorySpace::Accelerator(device)) => {
                 let made = recorder.made(&tensor, device)?;
                 Ok(made.f_set_requires_grad(tensor.requires_grad())?)
             }
@@ -231,7 +231,7 @@ impl Layer {
     pub(crate) fn reads<'a>(
         &self,
         who: &str,
-        place: Place,
+        place: MemorySpace,
         tensors: impl Iterator<Item = &'a Tensor>,
     ) {
         if let Self::Recorder(recorder) = self {
@@ -254,5 +254,5 @@ impl Layer {
 }
 
 fn foreign() -> TorchError {
-    TorchError::new("an event of another device layer")
+    TorchError::new("an event of another device backend")
 }

@@ -6,11 +6,11 @@
 
 use tch::{Device, Tensor};
 
-use super::slot::Slot;
+use super::optimizer_slot::OptimizerSlot;
 use super::{Batch, Chosen, Fresh, Groups, OptimizerKind, OptimizerState, Update};
 use crate::torch::error::TorchError;
 use crate::torch::sequential::bytes;
-use crate::torch::streams::{Event, Lane};
+use crate::torch::streams::{DeviceStreams, Event};
 
 /// Where tensors begin in a window's memory: a multiple of so many bytes, as the
 /// allocator has it.
@@ -29,7 +29,7 @@ pub(super) struct Staging {
 }
 
 /// What is remembered of a window's parameters, on its way.
-struct Arriving {
+struct PendingWindow {
     /// By parameter: its place, what is on the host, and where it goes.
     slots: Vec<(usize, Vec<(Tensor, Tensor)>)>,
     ready: Option<Event>,
@@ -37,10 +37,14 @@ struct Arriving {
 
 impl Staging {
     /// For windows of these batches.
-    fn new(groups: &Groups, batches: &[Batch], lane: &Lane) -> Result<Self, TorchError> {
+    fn new(
+        groups: &Groups,
+        batches: &[Batch],
+        streams: &DeviceStreams,
+    ) -> Result<Self, TorchError> {
         let windows = all_windows(groups, batches);
         let need = |window: &Window| {
-            let moments = Slot::moments_of(groups.kind(window.group));
+            let moments = OptimizerSlot::moments_of(groups.kind(window.group));
             let sizes = window.chosen.iter().map(|one| aligned(&one.parameter));
             moments * sizes.sum::<u64>()
         };
@@ -48,7 +52,7 @@ impl Staging {
         let device = windows
             .first()
             .map_or(Device::Cpu, |window| window.chosen[0].parameter.device());
-        let halves = (0..windows.len().min(2)).map(|_| lane.reserve(most, device));
+        let halves = (0..windows.len().min(2)).map(|_| streams.reserve(most, device));
         Ok(Self {
             halves: halves.collect::<Result<_, _>>()?,
         })
@@ -98,53 +102,57 @@ fn windows(chosen: &[Chosen], most: u64) -> Vec<&[Chosen]> {
 impl OptimizerState {
     /// Sends away what is here, makes what is yet missing, and takes the memory for the
     /// windows.
-    pub(super) fn prepare_away(
+    pub(super) fn prepare_offloaded(
         &mut self,
         groups: &Groups,
         batches: &[Batch],
-        lane: &Lane,
+        streams: &DeviceStreams,
     ) -> Result<(Fresh, Staging), TorchError> {
         let mut fresh = Vec::new();
         for Window { group, chosen } in all_windows(groups, batches) {
             let places = chosen.iter().map(|one| one.place);
-            let here: Vec<usize> = places.filter(|place| !self.away[*place]).collect();
-            self.leave(&here, lane)?;
+            let here: Vec<usize> = places.filter(|place| !self.offloaded[*place]).collect();
+            self.offload(&here, streams)?;
             for one in chosen {
                 if let Some(mut slot) = self.fresh(groups.kind(group), one)? {
-                    slot.put_away(lane)?;
+                    slot.offload(streams)?;
                     fresh.push((one.place, slot));
                 }
             }
-            lane.acted()?;
+            streams.end_action()?;
         }
-        lane.stowed()?;
-        Ok((fresh, Staging::new(groups, batches, lane)?))
+        streams.release_offloaded()?;
+        Ok((fresh, Staging::new(groups, batches, streams)?))
     }
 
     /// Brings back whatever is on the host.
-    pub(super) fn come_home(&mut self, lane: &Lane) -> Result<(), TorchError> {
-        for (slot, away) in self.slots.iter_mut().zip(&mut self.away) {
-            let Some(slot) = slot.as_mut().filter(|_| *away) else {
+    pub(super) fn load_to_device(&mut self, streams: &DeviceStreams) -> Result<(), TorchError> {
+        for (slot, offloaded) in self.slots.iter_mut().zip(&mut self.offloaded) {
+            let Some(slot) = slot.as_mut().filter(|_| *offloaded) else {
                 continue;
             };
             let moments = slot.moments().into_iter().map(Tensor::shallow_clone);
-            let coming = lane.bring_back(moments.collect())?;
-            let here = lane.back(coming)?.into_iter().flatten();
+            let pending = streams.prefetch(moments.collect())?;
+            let here = streams.wait_prefetch(pending)?.into_iter().flatten();
             slot.replace(here);
-            *away = false;
+            *offloaded = false;
         }
         Ok(())
     }
 
     /// Sends away what is remembered of the parameters at these places.
-    pub(super) fn leave(&mut self, places: &[usize], lane: &Lane) -> Result<(), TorchError> {
+    pub(super) fn offload(
+        &mut self,
+        places: &[usize],
+        streams: &DeviceStreams,
+    ) -> Result<(), TorchError> {
         for &place in places {
             if let Some(slot) = &mut self.slots[place] {
-                slot.put_away(lane)?;
-                self.away[place] = true;
+                slot.offload(streams)?;
+                self.offloaded[place] = true;
             }
         }
-        lane.acted()
+        streams.end_action()
     }
 
     /// All updates, window by window.
@@ -153,54 +161,57 @@ impl OptimizerState {
         update: &Update,
         batches: &[Batch],
         staging: &Staging,
-        lane: &Lane,
+        streams: &DeviceStreams,
     ) -> Result<(), TorchError> {
         let windows = all_windows(update.groups, batches);
-        let come = |state: &Self, number: usize| match windows.get(number) {
+        let prefetch = |state: &Self, number: usize| match windows.get(number) {
             Some(window) => {
                 let kind = update.groups.kind(window.group);
-                let arriving = state.come(number, kind, window.chosen, staging, lane);
-                arriving.map(Some)
+                let pending = state.prefetch(number, kind, window.chosen, staging, streams);
+                pending.map(Some)
             }
             None => Ok(None),
         };
-        let mut coming = come(self, 0)?;
+        let mut pending = prefetch(self, 0)?;
         for (number, window) in windows.iter().enumerate() {
-            let Some(Arriving { slots, ready }) = coming.take() else {
+            let Some(PendingWindow { slots, ready }) = pending.take() else {
                 break;
             };
             let here = slots.iter().flat_map(|(_, pairs)| pairs);
-            lane.are_there(ready, here.map(|(_, here)| here))?;
-            coming = come(self, number + 1)?;
-            self.remember_where(&slots, |(_, here)| here);
+            streams.wait_prefetch_into(ready, here.map(|(_, here)| here))?;
+            pending = prefetch(self, number + 1)?;
+            self.point_slots_at(&slots, |(_, here)| here);
             let updated = self.update(update, window.group, window.chosen);
-            self.remember_where(&slots, |(host, _)| host);
+            self.point_slots_at(&slots, |(host, _)| host);
             if updated.is_err() {
                 // The memory goes with the staging: nobody may be writing into it then.
-                let ready = coming.and_then(|arriving| arriving.ready);
-                lane.are_there(ready, std::iter::empty())?;
-                lane.stowed()?;
+                let ready = pending.and_then(|pending| pending.ready);
+                streams.wait_prefetch_into(ready, std::iter::empty())?;
+                streams.release_offloaded()?;
                 return updated;
             }
             let pairs = slots.into_iter().flat_map(|(_, pairs)| pairs);
-            lane.send_into(pairs.map(|(host, here)| (here, host)))?;
-            lane.acted()?;
+            streams.offload_into(pairs.map(|(host, here)| (here, host)))?;
+            streams.end_action()?;
         }
-        lane.stowed()
+        streams.release_offloaded()
     }
 
     /// Begins to bring what is remembered of a window's parameters.
-    fn come(
+    fn prefetch(
         &self,
         number: usize,
         kind: &OptimizerKind,
         window: &[Chosen],
         staging: &Staging,
-        lane: &Lane,
-    ) -> Result<Arriving, TorchError> {
+        streams: &DeviceStreams,
+    ) -> Result<PendingWindow, TorchError> {
         let mut slots = Vec::new();
         let mut offset = 0;
-        for one in window.iter().filter(|_| Slot::moments_of(kind) > 0) {
+        for one in window
+            .iter()
+            .filter(|_| OptimizerSlot::moments_of(kind) > 0)
+        {
             let Some(slot) = &self.slots[one.place] else {
                 continue;
             };
@@ -212,11 +223,11 @@ impl OptimizerState {
             slots.push((one.place, pairs));
         }
         let pairs = slots.iter().flat_map(|(_, pairs)| pairs);
-        let ready = lane.bring_into(pairs.map(|(host, here)| (host, here)))?;
-        Ok(Arriving { slots, ready })
+        let ready = streams.prefetch_into(pairs.map(|(host, here)| (host, here)))?;
+        Ok(PendingWindow { slots, ready })
     }
 
-    fn remember_where(
+    fn point_slots_at(
         &mut self,
         slots: &[(usize, Vec<(Tensor, Tensor)>)],
         which: impl Fn(&(Tensor, Tensor)) -> &Tensor,
@@ -229,7 +240,7 @@ impl OptimizerState {
     }
 }
 
-impl Slot {
+impl OptimizerSlot {
     /// How many tensors as large as a parameter updates of this kind remember.
     fn moments_of(kind: &OptimizerKind) -> u64 {
         match kind {
@@ -239,10 +250,10 @@ impl Slot {
     }
 
     /// Sends it to the host.
-    fn put_away(&mut self, lane: &Lane) -> Result<(), TorchError> {
+    fn offload(&mut self, streams: &DeviceStreams) -> Result<(), TorchError> {
         let moments = self.moments().into_iter();
         let sources = moments.map(|moment| (moment.shallow_clone(), false));
-        let copies = lane.put_away(sources.collect())?;
+        let copies = streams.offload(sources.collect())?;
         self.replace(copies.into_iter());
         Ok(())
     }

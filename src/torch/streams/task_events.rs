@@ -5,24 +5,24 @@ use std::time::Instant;
 
 use gpipe_partitioner::Action;
 
-use super::layer::{Event, Layer, Place};
-use super::parcel::Parcel;
+use super::backend::{Backend, Event, MemorySpace};
+use super::in_transit::InTransit;
 use crate::torch::error::TorchError;
 use crate::torch::values::Values;
 
 /// Where the caller's current streams were when a task was given out.
 #[derive(Debug)]
-pub(crate) struct Fork {
+pub(crate) struct CallerEvents {
     events: Vec<(usize, Event)>,
 }
 
-impl Fork {
+impl CallerEvents {
     /// For these accelerators.
     pub(crate) fn new(
-        layer: &Layer,
+        backend: &Backend,
         devices: impl Iterator<Item = usize>,
     ) -> Result<Self, TorchError> {
-        let event = |device| Ok((device, layer.record(layer.current(device)?)?));
+        let event = |device| Ok((device, backend.record(backend.current(device)?)?));
         Ok(Self {
             events: devices.map(event).collect::<Result<_, TorchError>>()?,
         })
@@ -38,32 +38,36 @@ impl Fork {
     }
 
     /// The caller's own values, on their way to a stage.
-    pub(crate) fn parcel(&self, layer: &Layer, values: Values) -> Result<Parcel, TorchError> {
+    pub(crate) fn in_transit(
+        &self,
+        backend: &Backend,
+        values: Values,
+    ) -> Result<InTransit, TorchError> {
         let there = values
             .present()
-            .map(|tensor| layer.whereabouts(tensor))
+            .map(|tensor| backend.space_of_callers(tensor))
             .max();
-        let Some(Place::Accelerator(device)) = there else {
-            return Ok(Parcel::new(values, Place::Host, None));
+        let Some(MemorySpace::Accelerator(device)) = there else {
+            return Ok(InTransit::new(values, MemorySpace::Host, None));
         };
         let ready = match self.of(device) {
             Some(event) => event.clone(),
-            None => layer.record(layer.current(device)?)?,
+            None => backend.record(backend.current(device)?)?,
         };
-        let at = Place::Accelerator(device);
-        Ok(Parcel::new(values, at, Some(ready)))
+        let at = MemorySpace::Accelerator(device);
+        Ok(InTransit::new(values, at, Some(ready)))
     }
 }
 
 /// What a device's thread leaves for the caller when a task is over.
 #[derive(Debug, Default)]
-pub(crate) struct Joint {
-    left: Mutex<Left>,
+pub(crate) struct TaskLog {
+    task_events: Mutex<TaskEvents>,
 }
 
-/// See [`Joint`].
+/// See [`TaskLog`].
 #[derive(Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct TaskEvents {
     /// The end of what is in the main stream.
     pub(crate) end: Option<Event>,
     /// The stream's position when the task began, and when the host was there.
@@ -72,14 +76,22 @@ pub(crate) struct Left {
     pub(crate) actions: Vec<(Action, Event, Event)>,
 }
 
-impl Joint {
-    pub(super) fn leave(&self, note: impl FnOnce(&mut Left)) {
-        note(&mut self.left.lock().unwrap_or_else(PoisonError::into_inner));
+impl TaskLog {
+    pub(super) fn note(&self, note: impl FnOnce(&mut TaskEvents)) {
+        note(
+            &mut self
+                .task_events
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
     }
 
     /// Takes what was left.
-    pub(crate) fn take(&self) -> Left {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut left)
+    pub(crate) fn take(&self) -> TaskEvents {
+        let mut task_events = self
+            .task_events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut task_events)
     }
 }

@@ -1,11 +1,11 @@
-// What autograd saves in a forward, kept on a *shelf* from which it can go to the
+// What autograd saves in a forward, kept in a *pool* from which it can go to the
 // host's memory and come back before the backward asks for it.
 //
 // libtorch asks the engine for hooks whenever it saves a tensor. The engine here hands
-// out hooks while the calling thread has a shelf, and does everything else as libtorch's
+// out hooks while the calling thread has a pool, and does everything else as libtorch's
 // own. A hook keeps a small tensor, and one that stays (a parameter, say), itself. The
 // others it sees as memory and a view of it: memory that several saved tensors share is
-// one entry of the shelf, moved once, as a flat row of bytes, so that what comes back has
+// one entry of the pool, moved once, as a flat row of bytes, so that what comes back has
 // the same strides at the same distance from the memory's beginning.
 //
 // The hooks own the entries. A node that has run releases what it saved, and with the
@@ -29,27 +29,27 @@
 namespace {
 
 // Memory of saved tensors, as bytes.
-struct Entry {
+struct SavedMemory {
   // Where the stage computes; undefined while it is away.
-  at::Tensor here;
+  at::Tensor on_device;
   // On the host.
-  at::Tensor away;
+  at::Tensor on_host;
   // Whether the memory was there before the forward.
   bool foreign = false;
 };
 
-struct Shelf {
+struct SavedTensorPool {
   c10::DeviceType device;
   size_t least;
   std::unordered_set<const c10::StorageImpl*> stays;
   std::unordered_set<const c10::StorageImpl*> foreign;
-  std::vector<std::weak_ptr<Entry>> entries;
+  std::vector<std::weak_ptr<SavedMemory>> entries;
 
   // Memory as it was at one version. Somebody else's memory gets the address of a
   // storage only after the last weak handle to it is gone.
   struct Known {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    std::weak_ptr<Entry> entry;
+    std::weak_ptr<SavedMemory> entry;
   };
   std::map<std::pair<const c10::StorageImpl*, uint32_t>, Known> known;
 
@@ -62,7 +62,7 @@ struct Shelf {
     return storage.nbytes() >= least && stays.count(storage.unsafeGetStorageImpl()) == 0;
   }
 
-  std::shared_ptr<Entry> entry_of(const at::Tensor& tensor, uint32_t version) {
+  std::shared_ptr<SavedMemory> entry_of(const at::Tensor& tensor, uint32_t version) {
     const auto& storage = tensor.storage();
     const auto* address = storage.unsafeGetStorageImpl();
     auto found = known.find({address, version});
@@ -71,10 +71,10 @@ struct Shelf {
         return entry;
       }
     }
-    auto entry = std::make_shared<Entry>();
+    auto entry = std::make_shared<SavedMemory>();
     const auto bytes = static_cast<int64_t>(storage.nbytes());
-    entry->here = at::empty({0}, tensor.options().dtype(c10::kByte));
-    entry->here.set_(storage, 0, {bytes}, {1});
+    entry->on_device = at::empty({0}, tensor.options().dtype(c10::kByte));
+    entry->on_device.set_(storage, 0, {bytes}, {1});
     entry->foreign = foreign.count(address) > 0;
     known.insert_or_assign({address, version},
                            Known{c10::weak_intrusive_ptr<c10::StorageImpl>(
@@ -85,22 +85,22 @@ struct Shelf {
   }
 };
 
-// The shelf of what the calling thread saves now.
-thread_local Shelf* current = nullptr;
+// The pool of what the calling thread saves now.
+thread_local SavedTensorPool* current = nullptr;
 
 struct Hook : public torch::autograd::SavedVariableHooks {
-  explicit Hook(Shelf* shelf) : shelf(shelf) {}
+  explicit Hook(SavedTensorPool* pool) : pool(pool) {}
 
   void call_pack_hook(const at::Tensor& tensor) override {
     version = torch::autograd::impl::version_counter(tensor);
     expected = version->current_version();
-    if (shelf->moves(tensor)) {
-      entry = shelf->entry_of(tensor, expected);
+    if (pool->moves(tensor)) {
+      entry = pool->entry_of(tensor, expected);
     } else {
       // Not the tensor itself: its node may be the one that saves it.
       kept = tensor.tensor_data();
     }
-    shelf = nullptr;
+    pool = nullptr;
     sizes = tensor.sizes().vec();
     if (entry != nullptr) {
       strides = tensor.strides().vec();
@@ -125,17 +125,17 @@ struct Hook : public torch::autograd::SavedVariableHooks {
       return kept;
     }
     check_version(c10::typeMetaToScalarType(options.dtype()));
-    TORCH_CHECK(entry->here.defined(),
+    TORCH_CHECK(entry->on_device.defined(),
                 "what was saved for the backward is still in the host's memory");
     at::NoGradGuard no_grad;
     auto view = at::empty({0}, options);
-    view.set_(entry->here.storage(), offset, sizes, strides);
+    view.set_(entry->on_device.storage(), offset, sizes, strides);
     return view;
   }
 
-  Shelf* shelf;
+  SavedTensorPool* pool;
   at::Tensor kept;
-  std::shared_ptr<Entry> entry;
+  std::shared_ptr<SavedMemory> entry;
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   int64_t offset = 0;
@@ -177,93 +177,93 @@ torch::autograd::Engine& engine() {
 }
 
 // The entry with this number, null once nobody will ask for it.
-std::shared_ptr<Entry> entry_at(Shelf* shelf, int64_t number) {
-  return shelf->entries.at(static_cast<size_t>(number)).lock();
+std::shared_ptr<SavedMemory> entry_at(SavedTensorPool* pool, int64_t number) {
+  return pool->entries.at(static_cast<size_t>(number)).lock();
 }
 
 }  // namespace
 
 // For a stage that computes on a CUDA device, or on the CPU; memory of fewer than `least`
 // bytes stays where it is.
-GP_API int gp_shelf_new(int cuda, int64_t least, Shelf** out) {
+GP_API int gp_saved_pool_new(int cuda, int64_t least, SavedTensorPool** out) {
   return gpipe::guarded([&] {
     static const bool installed = [] {
       torch::autograd::set_default_engine_stub(engine);
       return true;
     }();
     (void)installed;
-    auto shelf = std::make_unique<Shelf>();
-    shelf->device = cuda != 0 ? c10::kCUDA : c10::kCPU;
-    shelf->least = static_cast<size_t>(least);
-    *out = shelf.release();
+    auto pool = std::make_unique<SavedTensorPool>();
+    pool->device = cuda != 0 ? c10::kCUDA : c10::kCPU;
+    pool->least = static_cast<size_t>(least);
+    *out = pool.release();
   });
 }
 
-GP_API void gp_shelf_free(Shelf* shelf) {
-  gpipe::guarded([&] { delete shelf; });
+GP_API void gp_saved_pool_free(SavedTensorPool* pool) {
+  gpipe::guarded([&] { delete pool; });
 }
 
 // The tensor's memory stays where it is.
-GP_API int gp_shelf_stays(Shelf* shelf, const at::Tensor* tensor) {
+GP_API int gp_saved_pool_keep_on_device(SavedTensorPool* pool, const at::Tensor* tensor) {
   return gpipe::guarded([&] {
     if (tensor->defined() && tensor->has_storage()) {
-      shelf->stays.insert(tensor->storage().unsafeGetStorageImpl());
+      pool->stays.insert(tensor->storage().unsafeGetStorageImpl());
     }
   });
 }
 
 // The tensor's memory is from elsewhere.
-GP_API int gp_shelf_foreign(Shelf* shelf, const at::Tensor* tensor) {
+GP_API int gp_saved_pool_mark_foreign(SavedTensorPool* pool, const at::Tensor* tensor) {
   return gpipe::guarded([&] {
     if (tensor->defined() && tensor->has_storage()) {
-      shelf->foreign.insert(tensor->storage().unsafeGetStorageImpl());
+      pool->foreign.insert(tensor->storage().unsafeGetStorageImpl());
     }
   });
 }
 
-// What the calling thread saves from now on is put on the shelf (null: on none); gives
-// the one before. Shelves must be left before they are freed.
-GP_API Shelf* gp_shelf_enter(Shelf* shelf) { return std::exchange(current, shelf); }
+// What the calling thread saves from now on is put into the pool (null: into none); gives
+// the one before. Pools must be left before they are freed.
+GP_API SavedTensorPool* gp_saved_pool_enter(SavedTensorPool* pool) { return std::exchange(current, pool); }
 
-GP_API int64_t gp_shelf_len(const Shelf* shelf) {
-  return static_cast<int64_t>(shelf->entries.size());
+GP_API int64_t gp_saved_pool_len(const SavedTensorPool* pool) {
+  return static_cast<int64_t>(pool->entries.size());
 }
 
 // An entry's memory as bytes if it is here; null if not, or if nobody needs it any more.
-GP_API int gp_shelf_here(Shelf* shelf, int64_t number, at::Tensor** out, int* foreign) {
+GP_API int gp_saved_pool_on_device(SavedTensorPool* pool, int64_t number, at::Tensor** out, int* foreign) {
   return gpipe::guarded([&] {
-    auto entry = entry_at(shelf, number);
-    const bool there = entry != nullptr && entry->here.defined();
+    auto entry = entry_at(pool, number);
+    const bool there = entry != nullptr && entry->on_device.defined();
     *foreign = there && entry->foreign ? 1 : 0;
-    *out = there ? new at::Tensor(entry->here) : nullptr;
+    *out = there ? new at::Tensor(entry->on_device) : nullptr;
   });
 }
 
 // The same if it is on the host.
-GP_API int gp_shelf_away(Shelf* shelf, int64_t number, at::Tensor** out) {
+GP_API int gp_saved_pool_on_host(SavedTensorPool* pool, int64_t number, at::Tensor** out) {
   return gpipe::guarded([&] {
-    auto entry = entry_at(shelf, number);
-    const bool there = entry != nullptr && entry->away.defined();
-    *out = there ? new at::Tensor(entry->away) : nullptr;
+    auto entry = entry_at(pool, number);
+    const bool there = entry != nullptr && entry->on_host.defined();
+    *out = there ? new at::Tensor(entry->on_host) : nullptr;
   });
 }
 
 // The entry is this copy on the host from now on.
-GP_API int gp_shelf_put_away(Shelf* shelf, int64_t number, const at::Tensor* copy) {
+GP_API int gp_saved_pool_set_on_host(SavedTensorPool* pool, int64_t number, const at::Tensor* copy) {
   return gpipe::guarded([&] {
-    if (auto entry = entry_at(shelf, number)) {
-      entry->away = *copy;
-      entry->here.reset();
+    if (auto entry = entry_at(pool, number)) {
+      entry->on_host = *copy;
+      entry->on_device.reset();
     }
   });
 }
 
 // The entry is this copy where the stage computes from now on.
-GP_API int gp_shelf_bring_back(Shelf* shelf, int64_t number, const at::Tensor* copy) {
+GP_API int gp_saved_pool_set_on_device(SavedTensorPool* pool, int64_t number, const at::Tensor* copy) {
   return gpipe::guarded([&] {
-    if (auto entry = entry_at(shelf, number)) {
-      entry->here = *copy;
-      entry->away.reset();
+    if (auto entry = entry_at(pool, number)) {
+      entry->on_device = *copy;
+      entry->on_host.reset();
     }
   });
 }
