@@ -6,7 +6,7 @@ mod engine_support;
 use anyhow::bail;
 use engine_support::{Affine, affine_engine, schedule, watched};
 use gpipe::engine::{EdgeId, Engine, EngineError, Entry, Program, Stage, StageBuilder, Topology};
-use gpipe_partitioner::{Action, DeviceId, Kind, MicroId, Schedule, ScheduleKind, StageId};
+use gpipe_partitioner::{Action, ActionKind, DeviceId, MicroId, Schedule, ScheduleKind, StageId};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -62,7 +62,7 @@ impl Stage for Plain {
         }
         match action.kind {
             // The last stage has no gradient to start from but its own.
-            Kind::Backward if inputs.is_empty() => Ok(vec![Alive::new(&self.alive.0)]),
+            ActionKind::Backward if inputs.is_empty() => Ok(vec![Alive::new(&self.alive.0)]),
             _ => Ok(inputs),
         }
     }
