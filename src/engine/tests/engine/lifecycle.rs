@@ -3,7 +3,7 @@
 use crate::support::{Affine, affine_engine, schedule, watched};
 use anyhow::bail;
 use gpipe_engine::{EdgeId, Engine, EngineError, Entry, Program, Stage, StageBuilder, Topology};
-use gpipe_partitioner::{Action, DeviceId, Kind, MicroId, Schedule, ScheduleKind, StageId};
+use gpipe_partitioner::{Action, DeviceId, ActionKind, MicroId, Schedule, ScheduleKind, StageId};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +59,7 @@ impl Stage for Plain {
         }
         match action.kind {
             // The last stage has no gradient to start from but its own.
-            Kind::Backward if inputs.is_empty() => Ok(vec![Alive::new(&self.alive.0)]),
+            ActionKind::Backward if inputs.is_empty() => Ok(vec![Alive::new(&self.alive.0)]),
             _ => Ok(inputs),
         }
     }

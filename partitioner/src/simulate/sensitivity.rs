@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 
 /// What could be made faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum SensitivityTarget {
     /// A stage: move layers away, recompute less, a faster device.
     Stage(StageId),
     /// All transfers: a faster link, smaller values.
@@ -17,9 +17,9 @@ pub enum Target {
 
 /// How much making something faster would bring.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Help {
+pub struct Sensitivity {
     /// What.
-    pub target: Target,
+    pub target: SensitivityTarget,
     /// The share by which its times shrink, 0 to 1. The first part of the way
     /// brings most: beyond this share other things hold the step up.
     pub shrink: f64,
@@ -37,7 +37,7 @@ const FIRST: f64 = 1.0 / 1024.0;
 const STAGES: usize = 8;
 
 /// Every target that is on the critical path, best first.
-pub(super) fn ranking(simulation: &Simulation) -> Vec<Help> {
+pub(super) fn ranking(simulation: &Simulation) -> Vec<Sensitivity> {
     let path = simulation.critical_path();
     let mut work: Vec<(Micros, StageId)> = (0..simulation.costs.stages())
         .map(|stage| (path.work(StageId(stage)), StageId(stage)))
@@ -47,21 +47,21 @@ pub(super) fn ranking(simulation: &Simulation) -> Vec<Help> {
     let targets = work
         .into_iter()
         .take(STAGES)
-        .map(|(_, stage)| Target::Stage(stage));
-    let transfers = (path.transfers() > Micros::ZERO).then_some(Target::Transfers);
-    let mut helps: Vec<Help> = targets
+        .map(|(_, stage)| SensitivityTarget::Stage(stage));
+    let transfers = (path.transfers() > Micros::ZERO).then_some(SensitivityTarget::Transfers);
+    let mut sensitivities: Vec<Sensitivity> = targets
         .chain(transfers)
         .map(|target| measure(simulation, target))
-        .filter(|help| help.saves > Micros::ZERO)
+        .filter(|sensitivity| sensitivity.saves > Micros::ZERO)
         .collect();
-    helps.sort_by_key(|help| Reverse(help.saves));
-    helps
+    sensitivities.sort_by_key(|sensitivity| Reverse(sensitivity.saves));
+    sensitivities
 }
 
 /// The makespan is a convex function of one target's scale (a maximum of sums):
 /// going down from 1 it falls along a straight line until something else holds the
 /// step up. Where it leaves that line by a twentieth is found by bisection.
-fn measure(simulation: &Simulation, target: Target) -> Help {
+fn measure(simulation: &Simulation, target: SensitivityTarget) -> Sensitivity {
     let now = simulation.makespan().get();
     let saved = |shrink: f64| {
         let costs = shrunk(&simulation.costs, target, 1.0 - shrink);
@@ -81,7 +81,7 @@ fn measure(simulation: &Simulation, target: Target) -> Help {
             bad = middle;
         }
     }
-    Help {
+    Sensitivity {
         target,
         shrink: good,
         amount: amount(&simulation.costs, target) * good,
@@ -89,17 +89,17 @@ fn measure(simulation: &Simulation, target: Target) -> Help {
     }
 }
 
-fn amount(costs: &Costs, target: Target) -> Micros {
+fn amount(costs: &Costs, target: SensitivityTarget) -> Micros {
     match target {
-        Target::Stage(stage) => costs.stage(stage).forward + costs.stage(stage).backward,
-        Target::Transfers => Micros::ZERO,
+        SensitivityTarget::Stage(stage) => costs.stage(stage).forward + costs.stage(stage).backward,
+        SensitivityTarget::Transfers => Micros::ZERO,
     }
 }
 
-fn shrunk(costs: &Costs, target: Target, factor: f64) -> Costs {
+fn shrunk(costs: &Costs, target: SensitivityTarget, factor: f64) -> Costs {
     match target {
-        Target::Stage(stage) => costs.clone().scaled(stage, factor),
-        Target::Transfers => {
+        SensitivityTarget::Stage(stage) => costs.clone().scaled(stage, factor),
+        SensitivityTarget::Transfers => {
             (0..costs.stages())
                 .map(StageId)
                 .fold(costs.clone(), |scaled, edge| {
