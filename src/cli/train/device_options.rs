@@ -12,7 +12,7 @@ use crate::PipelineBuilder;
 
 /// The part of a recipe that is about devices.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct OnDevices {
+pub(super) struct DeviceOptions {
     /// The most that CUDA devices may hold, such as 24GiB, as if the cards had no more: one
     /// value for all, or a value or `none` for each of --devices. Where a card is named
     /// several times, what its entries may hold adds up.
@@ -141,7 +141,7 @@ impl Offload {
     }
 }
 
-impl OnDevices {
+impl DeviceOptions {
     /// Whether these devices can have these limits.
     ///
     /// # Errors
@@ -237,10 +237,10 @@ mod tests {
     use super::super::recipe::Recipe;
     use super::*;
 
-    fn asked(memory: &str) -> OnDevices {
+    fn asked(memory: &str) -> DeviceOptions {
         let defaults = Recipe::defaults().unwrap().on_devices;
         let memory = memory.split(',').map(|cap| cap.parse().unwrap());
-        OnDevices {
+        DeviceOptions {
             memory: memory.collect(),
             ..defaults
         }

@@ -12,7 +12,7 @@ const WARM_UP: usize = 100;
 
 /// The part of a recipe that is about updates.
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct Update {
+pub(super) struct OptimizerOptions {
     /// Optimizer: adamw, adam or sgd. Its other numbers are keys of the configuration.
     #[arg(long, value_name = "NAME", default_value = "adamw")]
     pub(super) optimizer: Name,
@@ -98,7 +98,7 @@ pub(super) struct Course {
     pub(super) timescale: Option<usize>,
 }
 
-impl Update {
+impl OptimizerOptions {
     /// The optimizer with its numbers.
     pub(super) fn kind(&self) -> OptimizerKind {
         let (lr, own) = (self.lr, self.numbers);
