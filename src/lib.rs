@@ -34,11 +34,9 @@
 pub mod cli;
 #[cfg(feature = "decide")]
 pub mod decide;
-pub mod engine;
 mod files;
 #[cfg(feature = "train")]
 pub mod metrics;
-mod panics;
 
 #[cfg(feature = "checkpoint")]
 pub mod checkpoint;
@@ -57,12 +55,12 @@ mod profile;
 #[cfg(feature = "torch")]
 mod torch;
 
+pub use gpipe_engine as engine;
 pub use gpipe_partitioner as partitioner;
-#[cfg(feature = "torch")]
-pub use tch;
 
 #[cfg(feature = "torch")]
 pub use {
+    ::tch,
     error::Error,
     optim::{LrKind, LrSchedule, Optimizer},
     pipeline::{
