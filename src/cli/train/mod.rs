@@ -2,10 +2,14 @@
 
 mod changes;
 mod check;
+#[path = "../../train/checkpoints.rs"]
 mod checkpoints;
 mod config;
+#[path = "../../train/cut.rs"]
 mod cut;
+#[path = "../../train/graphs.rs"]
 mod graphs;
+#[path = "../../train/held_out.rs"]
 mod held_out;
 mod job;
 mod memory;
@@ -15,13 +19,19 @@ mod outcome;
 mod planned;
 mod progress;
 mod recipe;
+#[path = "../../train/report.rs"]
 mod report;
 mod resolved;
+#[path = "../../train/resume.rs"]
 mod resume;
+#[path = "../../train/folder.rs"]
 mod run_folder;
 mod sample;
+#[path = "../../train/stop.rs"]
 mod signals;
+#[path = "../../train/step.rs"]
 mod step;
+#[path = "../../train/trainer.rs"]
 mod training;
 mod update;
 mod utilisation;
