@@ -13,13 +13,9 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod cli;
-pub mod engine;
 mod files;
 pub mod metrics;
-mod panics;
 
-#[cfg(feature = "torch")]
-mod batch;
 #[cfg(feature = "torch")]
 pub mod checkpoint;
 #[cfg(feature = "torch")]
@@ -31,23 +27,19 @@ pub mod models;
 #[cfg(feature = "torch")]
 mod optim;
 #[cfg(feature = "torch")]
-mod others;
-#[cfg(feature = "torch")]
 mod pipeline;
 #[cfg(feature = "torch")]
 mod profile;
 #[cfg(feature = "torch")]
-mod threads;
-#[cfg(feature = "torch")]
 mod torch;
 
+pub use gpipe_engine as engine;
 pub use gpipe_partitioner as partitioner;
 #[cfg(feature = "torch")]
 pub use tch;
 
 #[cfg(feature = "torch")]
 pub use {
-    batch::BatchError,
     error::Error,
     optim::{LrKind, LrSchedule, Optimizer},
     pipeline::{
@@ -59,10 +51,10 @@ pub use {
         profile, profile_watched,
     },
     torch::{
-        Adam, AdamW, Context, CudaDevice, CudaReport, DeviceLost, GraphUse, IntoLoss, Layer, Loss,
-        LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute, Sequential, Sgd,
-        TorchError, Values, Variable, cuda_available, intra_op_threads, layers, libtorch_version,
-        memory, on_values, parse_device, streams,
+        Adam, AdamW, BatchError, Context, CudaDevice, CudaReport, DeviceLost, GraphUse, IntoLoss,
+        Layer, Loss, LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute,
+        Sequential, Sgd, TorchError, Values, Variable, cuda_available, intra_op_threads, layers,
+        libtorch_version, memory, on_values, parse_device, streams,
     },
 };
 

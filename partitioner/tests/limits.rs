@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used)]
 
 use gpipe_partitioner::{
-    LayerProfile, Machine, Micros, PlanOptions, Profile, ScheduleKind, Shape, Times, plan,
+    LayerProfile, LayerTimes, Machine, Micros, PlanOptions, Profile, ScheduleKind, Shape, plan,
 };
 
 fn layer(name: &str) -> LayerProfile {
     let time = Micros::new(100.0).unwrap();
-    LayerProfile::new(name, Times::new(time, time, time))
+    LayerProfile::new(name, LayerTimes::new(time, time, time))
 }
 
 #[test]

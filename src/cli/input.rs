@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
-use gpipe_partitioner::{Bytes, Link, Micros, Profile, Recompute, ScheduleKind};
+use gpipe_partitioner::{Bytes, Link, Micros, Profile, RecomputeChoice, ScheduleKind};
 
 use super::Failure;
 
@@ -34,7 +34,7 @@ pub(super) fn link(text: &str) -> Result<Link, String> {
     parsed(text)
 }
 
-pub(super) fn recompute(text: &str) -> Result<Recompute, String> {
+pub(super) fn recompute(text: &str) -> Result<RecomputeChoice, String> {
     parsed(text)
 }
 

@@ -169,7 +169,7 @@ fn unbalanced(profile: &Profile, work: &Work, options: &PlanOptions) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpipe_partitioner::{LayerProfile, ScheduleKind, Times};
+    use gpipe_partitioner::{LayerProfile, LayerTimes, ScheduleKind};
     use proptest::prelude::*;
 
     use super::*;
@@ -194,7 +194,7 @@ mod tests {
     fn profile(layers: &[[f64; 4]]) -> Profile {
         let micros = |number: f64| Micros::new(number).unwrap();
         let layer = |[forward, input, weight, joint]: &[f64; 4]| {
-            let mut times = Times::new(micros(*forward), micros(*input), micros(*weight));
+            let mut times = LayerTimes::new(micros(*forward), micros(*input), micros(*weight));
             times.backward = Some(micros(*joint));
             LayerProfile::new("layer", times)
         };

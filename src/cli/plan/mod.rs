@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::render::ProfilePage;
 use gpipe_partitioner::{
-    Bytes, Cores, Link, Machine, MachineError, Plan, PlanError, PlanOptions, Profile, Recompute,
-    ScheduleKind, plan,
+    Bytes, Cores, Link, Machine, MachineError, Plan, PlanError, PlanOptions, Profile,
+    RecomputeChoice, ScheduleKind, plan,
 };
 
 use super::{Failure, input, output, say};
@@ -66,7 +66,7 @@ pub(super) struct Args {
     chunks: Option<usize>,
     /// Whether stages recompute their forward: never, always or auto (each by itself).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
-    recompute: Recompute,
+    recompute: RecomputeChoice,
     /// Write the plan to a file as JSON; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,

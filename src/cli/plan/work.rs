@@ -2,7 +2,7 @@
 //! simulated with: its schedule says which layers run their backward in halves.
 
 use gpipe_partitioner::profile::LayerCost;
-use gpipe_partitioner::{Kind, Machine, Plan, Profile, StageId};
+use gpipe_partitioner::{ActionKind, Machine, Plan, Profile, StageId};
 
 /// Microseconds for one micro-batch.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl Work {
     /// None where the plan's schedule does not exist, which is so of no plan made here.
     pub(super) fn of(profile: &Profile, plan: &Plan, machine: &Machine) -> Option<Self> {
         let schedule = plan.generate().ok()?;
-        let mut counts = vec![[0_usize; Kind::ALL.len()]; plan.placement.len()];
+        let mut counts = vec![[0_usize; ActionKind::ALL.len()]; plan.placement.len()];
         for (_, actions) in schedule.schedule().iter() {
             for action in actions {
                 counts[action.stage.index()][action.kind as usize] += 1;
@@ -37,11 +37,11 @@ impl Work {
         for (stage, device) in plan.placement.iter().enumerate() {
             let redo = plan.recompute.get(stage) == Some(&true);
             for layer in plan.partition.range(StageId(stage)) {
-                let of_kind = |kind: Kind| {
+                let of_kind = |kind: ActionKind| {
                     let times = counts[stage][kind as usize] as f64 / plan.micro_batches as f64;
                     times * time(&costs[layer], kind, redo)
                 };
-                let time = Kind::ALL.into_iter().map(of_kind).sum::<f64>();
+                let time = ActionKind::ALL.into_iter().map(of_kind).sum::<f64>();
                 work.layers.push(time / fastest);
                 work.devices[device.index()] += time / speed(device.index());
                 work.even += time;
@@ -80,13 +80,13 @@ impl Work {
 }
 
 /// A stage that recomputes does so at the start of its backward.
-fn time(cost: &LayerCost, kind: Kind, redo: bool) -> f64 {
+fn time(cost: &LayerCost, kind: ActionKind, redo: bool) -> f64 {
     let again = if redo { cost.recompute.get() } else { 0.0 };
     match kind {
-        Kind::Forward => cost.forward.get(),
-        Kind::Backward => cost.backward.get() + again,
-        Kind::BackwardInput => cost.input.get() + again,
-        Kind::BackwardWeight => cost.weight.get(),
-        Kind::Recompute => cost.recompute.get(),
+        ActionKind::Forward => cost.forward.get(),
+        ActionKind::Backward => cost.backward.get() + again,
+        ActionKind::BackwardInput => cost.input.get() + again,
+        ActionKind::BackwardWeight => cost.weight.get(),
+        ActionKind::Recompute => cost.recompute.get(),
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use gpipe_partitioner::{
-    Bytes, Cores, Link, Machine, MachineError, Micros, Recompute, ScheduleKind, Strategy,
+    Bytes, Cores, Link, Machine, MachineError, Micros, RecomputeChoice, ScheduleKind, Strategy,
 };
 
 use super::super::{Failure, input};
@@ -58,7 +58,7 @@ pub(in crate::cli) struct Args {
     balance: Strategy,
     /// Whether stages recompute: never, always or auto.
     #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::recompute)]
-    recompute: Recompute,
+    recompute: RecomputeChoice,
     /// Link between devices: bandwidth and latency, such as 25GB/s,5us; by default the one
     /// in the profile, if it was measured.
     #[arg(long, value_name = "LINK", value_parser = input::link)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use gpipe_partitioner::simulate::Target;
+use gpipe_partitioner::simulate::SensitivityTarget;
 use gpipe_partitioner::{Bytes, DeviceId, render};
 use serde_json::{Value, json};
 
@@ -94,10 +94,10 @@ fn advice(case: &Case) -> Option<String> {
     if case.simulation.timeline.spans().len() > MAX_HELPED {
         return None;
     }
-    let best = case.simulation.what_helps().into_iter().next()?;
+    let best = case.simulation.sensitivities().into_iter().next()?;
     let what = match best.target {
-        Target::Stage(stage) => format!("stage {stage} ({} a micro-batch)", best.amount),
-        Target::Transfers => "all transfers".to_owned(),
+        SensitivityTarget::Stage(stage) => format!("stage {stage} ({} a micro-batch)", best.amount),
+        SensitivityTarget::Transfers => "all transfers".to_owned(),
     };
     Some(format!(
         "helps most: {what} less by {:.0} % makes the step shorter by {}",

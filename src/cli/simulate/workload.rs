@@ -3,8 +3,9 @@
 use std::fmt;
 
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, Cores, Costs, EdgeTimes, Machine, Micros, Problem, Profile, Recompute,
-    ScheduleKind, Shape, Simulation, Solution, StageId, StageMemory, Strategy, auto, simulate,
+    Bytes, CheckedSchedule, Cores, Costs, EdgeTimes, Machine, Micros, Problem, Profile,
+    RecomputeChoice, ScheduleKind, Shape, Simulation, Solution, StageId, StageMemory, Strategy,
+    auto, simulate,
 };
 
 use super::super::Failure;
@@ -62,7 +63,7 @@ pub(super) struct Profiled {
     pub(super) profile: Profile,
     pub(super) strategy: Strategy,
     pub(super) machine: Machine,
-    pub(super) recompute: Recompute,
+    pub(super) recompute: RecomputeChoice,
 }
 
 impl Workload {

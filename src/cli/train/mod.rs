@@ -1,22 +1,23 @@
 //! `gpipe-rs train`: a model of the zoo on a text or on made-up data, as a pipeline.
 
-mod changes;
 mod check;
 #[path = "../../train/checkpoints.rs"]
 mod checkpoints;
 mod config;
+mod config_diff;
 #[path = "../../train/cut.rs"]
 mod cut;
+mod device_options;
+mod from_plan;
 #[path = "../../train/graphs.rs"]
 mod graphs;
 #[path = "../../train/held_out.rs"]
 mod held_out;
 mod job;
 mod memory;
-mod on_devices;
+mod optimizer_options;
 mod options;
 mod outcome;
-mod planned;
 mod progress;
 mod recipe;
 #[path = "../../train/report.rs"]
@@ -33,7 +34,6 @@ mod signals;
 mod step;
 #[path = "../../train/trainer.rs"]
 mod training;
-mod update;
 mod utilisation;
 mod values;
 mod weights;

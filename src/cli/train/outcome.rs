@@ -11,7 +11,7 @@ use crate::MemoryReport;
 use crate::cli::output;
 use crate::cli::plan::limit;
 use crate::metrics::{StepMetrics, speed};
-use crate::others::Others;
+use crate::profile::others::Others;
 
 /// What `--json` prints; times and rates are medians over the steps.
 #[derive(Debug, Serialize)]

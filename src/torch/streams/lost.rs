@@ -5,8 +5,8 @@ use std::io::Write as _;
 
 use parking_lot::Mutex;
 
-use super::lane::Lane;
-use super::layer::{Layer, Stream};
+use super::backend::{Backend, Stream};
+use super::device_streams::DeviceStreams;
 use crate::torch::device_lost::{DeviceLost, is_of_cuda};
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
@@ -14,7 +14,7 @@ use crate::torch::ffi;
 /// Of libtorch's devices.
 static CUDA: Mutex<Option<DeviceLost>> = Mutex::new(None);
 
-impl Layer {
+impl Backend {
     fn remembered<T>(&self, with: impl FnOnce(&mut Option<DeviceLost>) -> T) -> T {
         match self {
             Self::Cuda => with(&mut CUDA.lock()),
@@ -74,18 +74,18 @@ impl Layer {
     }
 }
 
-impl Lane {
+impl DeviceStreams {
     /// Whether its device is lost: what is in page-locked memory must not be freed.
     pub(crate) fn is_lost(&self) -> bool {
-        self.layer
+        self.backend
             .as_ref()
-            .is_some_and(|layer| layer.lost().is_some())
+            .is_some_and(|backend| backend.lost().is_some())
     }
 
-    /// See [`Layer::explain_loss`].
+    /// See [`Backend::explain_loss`].
     pub(crate) fn explain_loss(&self, at: impl Display, error: anyhow::Error) -> anyhow::Error {
-        match (&self.layer, &self.home) {
-            (Some(layer), Some(home)) => layer.explain_loss(home.main, at, error),
+        match (&self.backend, &self.accelerator) {
+            (Some(backend), Some(accelerator)) => backend.explain_loss(accelerator.main, at, error),
             _ => error,
         }
     }

@@ -34,26 +34,26 @@
 //! 9. "A graph is being captured" is true of a device, not of a stream or a thread: what
 //!    the allocator is told meanwhile of other streams' uses it forgets when the capture
 //!    ends, and libtorch gives out a stream again after 32. So who tells a device something
-//!    shares it, and who captures has it alone (`sharing.rs`).
+//!    shares it, and who captures has it alone (`capture_lock.rs`).
 //!
 //! The CPU has no streams: there, nothing of this happens.
 
+mod backend;
+mod capture_lock;
 mod captures;
-mod fork;
-mod lane;
-mod layer;
+mod device_streams;
+mod in_transit;
 mod lost;
-mod parcel;
+mod offload;
 mod recorder;
-mod sharing;
-mod side;
-mod stow;
+mod side_stream;
+mod task_events;
 
 pub use recorder::{Disorder, Recorder, Summary};
 
-pub(crate) use captures::{Captured, Pool, can_capture};
-pub(crate) use fork::{Fork, Joint, Left};
-pub(crate) use lane::{Lane, Route};
-pub(crate) use layer::{Event, Layer, Place, Stream};
-pub(crate) use parcel::Parcel;
-pub(crate) use stow::Coming;
+pub(crate) use backend::{Backend, Event, MemorySpace, Stream};
+pub(crate) use captures::{CapturedGraph, GraphPool, can_capture};
+pub(crate) use device_streams::{DeviceStreams, Route};
+pub(crate) use in_transit::InTransit;
+pub(crate) use offload::PendingH2D;
+pub(crate) use task_events::{CallerEvents, TaskEvents, TaskLog};

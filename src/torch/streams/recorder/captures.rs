@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::thread::{self, ThreadId};
 
 use super::Recorder;
-use super::entry::Disorder;
+use super::log_entry::Disorder;
 use crate::torch::error::TorchError;
 
 /// What is known of graphs.

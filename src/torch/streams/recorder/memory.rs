@@ -2,9 +2,9 @@
 
 use tch::Tensor;
 
-use super::entry::Buffer;
+use super::log_entry::Buffer;
 use super::{Recorder, State, address};
-use crate::torch::streams::layer::Place;
+use crate::torch::streams::backend::MemorySpace;
 
 /// A piece of memory.
 #[derive(Debug, Clone, Copy)]
@@ -17,10 +17,10 @@ pub(super) struct Live {
 
 impl Recorder {
     /// Where a tensor would be.
-    pub(in crate::torch::streams) fn place(&self, tensor: &Tensor) -> Place {
+    pub(in crate::torch::streams) fn space_of(&self, tensor: &Tensor) -> MemorySpace {
         let live = self.log.state.lock().live(address(tensor));
         let device = live.and_then(|live| live.device);
-        device.map_or(Place::Host, Place::Accelerator)
+        device.map_or(MemorySpace::Host, MemorySpace::Accelerator)
     }
 }
 

@@ -1,8 +1,8 @@
-//! A device layer without devices: it writes down what it is told, and checks it.
+//! A device backend without devices: it writes down what it is told, and checks it.
 
 mod captures;
-mod entry;
 mod failures;
+mod log_entry;
 mod memory;
 mod order;
 mod timing;
@@ -11,18 +11,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
-use gpipe_partitioner::{Action, Kind, StageId};
+use gpipe_partitioner::{Action, ActionKind, StageId};
 use parking_lot::Mutex;
 use tch::Tensor;
 
-use super::layer::{DEFAULT, Place, Stream};
-use super::sharing::Accesses;
+use super::backend::{DEFAULT, MemorySpace, Stream};
+use super::capture_lock::CaptureLocks;
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Watcher};
-use entry::{Buffer, Entry, Worker};
+use log_entry::{Buffer, LogEntry, Worker};
 use memory::Live;
 
-pub use entry::Disorder;
+pub use log_entry::Disorder;
 pub use order::Summary;
 
 /// Stands in for the accelerators of a pipeline and writes down what they would have
@@ -54,7 +54,7 @@ pub use order::Summary;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Recorder {
-    places: Arc<[Place]>,
+    places: Arc<[MemorySpace]>,
     log: Arc<Log>,
 }
 
@@ -62,12 +62,12 @@ pub struct Recorder {
 #[derive(Debug, Default)]
 struct Log {
     state: Mutex<State>,
-    accesses: Accesses,
+    capture_locks: CaptureLocks,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    entries: Vec<Entry>,
+    entries: Vec<LogEntry>,
     streams: i64,
     events: u64,
     buffers: u64,
@@ -85,7 +85,8 @@ impl Recorder {
     /// For each entry of the pipeline's list of devices, the number of the accelerator
     /// that it stands for; none for the host itself.
     pub fn new(places: &[Option<usize>]) -> Self {
-        let place = |place: &Option<usize>| place.map_or(Place::Host, Place::Accelerator);
+        let place =
+            |place: &Option<usize>| place.map_or(MemorySpace::Host, MemorySpace::Accelerator);
         Self {
             places: places.iter().map(place).collect(),
             log: Arc::default(),
@@ -131,10 +132,10 @@ impl Recorder {
     /// are no more.
     pub fn without(&self, index: usize) -> Option<Self> {
         let mut entries = self.log.state.lock().entries.clone();
-        let keeps = |(_, entry): &(usize, &Entry)| {
+        let keeps = |(_, entry): &(usize, &LogEntry)| {
             matches!(
                 entry,
-                Entry::Wait { .. } | Entry::Finish { .. } | Entry::UsedBy { .. }
+                LogEntry::Wait { .. } | LogEntry::Finish { .. } | LogEntry::UsedBy { .. }
             )
         };
         let (place, _) = entries.iter().enumerate().filter(keeps).nth(index)?;
@@ -147,17 +148,17 @@ impl Recorder {
             places: Arc::clone(&self.places),
             log: Arc::new(Log {
                 state: Mutex::new(state),
-                accesses: Accesses::default(),
+                capture_locks: CaptureLocks::default(),
             }),
         })
     }
 
-    pub(crate) fn places(&self) -> &[Place] {
+    pub(crate) fn places(&self) -> &[MemorySpace] {
         &self.places
     }
 
-    pub(super) fn accesses(&self) -> &Accesses {
-        &self.log.accesses
+    pub(super) fn capture_locks(&self) -> &CaptureLocks {
+        &self.log.capture_locks
     }
 
     pub(super) fn new_stream(&self) -> i64 {
@@ -184,21 +185,21 @@ impl Recorder {
         state.captures.interrupted("an event", Some(stream.device));
         state.events += 1;
         let event = state.events;
-        state.entries.push(Entry::Record { event, stream });
+        state.entries.push(LogEntry::Record { event, stream });
         event
     }
 
     pub(super) fn wait(&self, stream: Stream, event: u64) {
         let mut state = self.log.state.lock();
         state.captures.interrupted("a wait", Some(stream.device));
-        state.entries.push(Entry::Wait { stream, event });
+        state.entries.push(LogEntry::Wait { stream, event });
     }
 
     pub(super) fn finish(&self, event: u64) {
         let thread = thread::current().id();
         let mut state = self.log.state.lock();
         state.captures.interrupted("a wait of the host", None);
-        state.entries.push(Entry::Finish { thread, event });
+        state.entries.push(LogEntry::Finish { thread, event });
     }
 
     pub(super) fn used_by(&self, tensor: &Tensor, stream: Stream) {
@@ -207,14 +208,14 @@ impl Recorder {
         let what = "a note to the allocator";
         state.captures.interrupted(what, Some(stream.device));
         if let Some(buffer) = state.buffer(address) {
-            state.entries.push(Entry::UsedBy { buffer, stream });
+            state.entries.push(LogEntry::UsedBy { buffer, stream });
         }
     }
 
     pub(super) fn works<'a>(
         &self,
         action: Action,
-        place: Place,
+        place: MemorySpace,
         reads: impl Iterator<Item = &'a Tensor>,
     ) {
         let addresses: Vec<usize> = reads.map(address).collect();
@@ -224,29 +225,32 @@ impl Recorder {
         let mut reads = state.kept.remove(&key).unwrap_or_default();
         reads.retain(|buffer| state.live.values().any(|live| live.buffer == *buffer));
         reads.extend(state.buffers_at(&addresses));
-        if !matches!(action.kind, Kind::Backward | Kind::BackwardWeight) {
+        if !matches!(
+            action.kind,
+            ActionKind::Backward | ActionKind::BackwardWeight
+        ) {
             state.kept.insert(key, reads.clone());
         }
         let (on, what) = (state.worker(place), action.to_string());
-        state.entries.push(Entry::Work { on, what, reads });
+        state.entries.push(LogEntry::Work { on, what, reads });
     }
 
     pub(super) fn reads<'a>(
         &self,
         who: &str,
-        place: Place,
+        place: MemorySpace,
         tensors: impl Iterator<Item = &'a Tensor>,
     ) {
         let addresses: Vec<usize> = tensors.map(address).collect();
         let mut state = self.log.state.lock();
         let reads = state.buffers_at(&addresses);
         let (on, what) = (state.worker(place), who.to_owned());
-        state.entries.push(Entry::Work { on, what, reads });
+        state.entries.push(LogEntry::Work { on, what, reads });
     }
 
     pub(super) fn made(&self, tensor: &Tensor, device: usize) -> Result<Tensor, TorchError> {
         let stream = self.current(device);
-        self.watched(tensor, |buffer| Entry::Made { buffer, stream })
+        self.watched(tensor, |buffer| LogEntry::Made { buffer, stream })
     }
 
     /// As [`made`](Self::made) for memory that others have handles to already; nothing
@@ -262,7 +266,7 @@ impl Recorder {
             }
             state.buffers += 1;
             let buffer = Buffer(state.buffers);
-            state.entries.push(Entry::Made { buffer, stream });
+            state.entries.push(LogEntry::Made { buffer, stream });
             let live = Live {
                 end: begin + bytes,
                 buffer,
@@ -277,15 +281,15 @@ impl Recorder {
     pub(super) fn copy(
         &self,
         tensor: &Tensor,
-        from: Place,
-        to: Place,
+        from: MemorySpace,
+        to: MemorySpace,
     ) -> Result<Tensor, TorchError> {
         let source = {
             let state = self.log.state.lock();
             state.buffer(address(tensor))
         };
         let (reads, writes) = (self.stream(from), self.stream(to));
-        self.watched(tensor, |buffer| Entry::Copy {
+        self.watched(tensor, |buffer| LogEntry::Copy {
             from: source,
             to: buffer,
             reads,
@@ -294,7 +298,12 @@ impl Recorder {
     }
 
     /// A copy into memory that is there already.
-    pub(super) fn copies_into(&self, to: &Tensor, tensor: &Tensor, (from, into): (Place, Place)) {
+    pub(super) fn copies_into(
+        &self,
+        to: &Tensor,
+        tensor: &Tensor,
+        (from, into): (MemorySpace, MemorySpace),
+    ) {
         let (reads, writes) = (self.stream(from), self.stream(into));
         let mut state = self.log.state.lock();
         for stream in [reads, writes].into_iter().flatten() {
@@ -302,7 +311,7 @@ impl Recorder {
         }
         let from = state.buffer(address(tensor));
         if let Some(to) = state.buffer(address(to)) {
-            state.entries.push(Entry::Copy {
+            state.entries.push(LogEntry::Copy {
                 from,
                 to,
                 reads,
@@ -312,10 +321,10 @@ impl Recorder {
     }
 
     /// The calling thread's current stream at a place.
-    fn stream(&self, place: Place) -> Option<Stream> {
+    fn stream(&self, place: MemorySpace) -> Option<Stream> {
         match place {
-            Place::Host => None,
-            Place::Accelerator(device) => Some(self.current(device)),
+            MemorySpace::Host => None,
+            MemorySpace::Accelerator(device) => Some(self.current(device)),
         }
     }
 
@@ -323,7 +332,7 @@ impl Recorder {
     fn watched(
         &self,
         tensor: &Tensor,
-        entry: impl FnOnce(Buffer) -> Entry,
+        entry: impl FnOnce(Buffer) -> LogEntry,
     ) -> Result<Tensor, TorchError> {
         let (buffer, device) = {
             let mut state = self.log.state.lock();
@@ -357,7 +366,7 @@ impl Watcher for Log {
         let buffer = Buffer(number);
         let mut state = self.state.lock();
         state.live.retain(|_, live| live.buffer != buffer);
-        state.entries.push(Entry::Freed { buffer });
+        state.entries.push(LogEntry::Freed { buffer });
     }
 }
 
@@ -371,10 +380,10 @@ impl State {
         self.current.get(&key).copied().unwrap_or(default)
     }
 
-    fn worker(&self, place: Place) -> Worker {
+    fn worker(&self, place: MemorySpace) -> Worker {
         match place {
-            Place::Host => Worker::Host(thread::current().id()),
-            Place::Accelerator(device) => Worker::Stream(self.current(device)),
+            MemorySpace::Host => Worker::Host(thread::current().id()),
+            MemorySpace::Accelerator(device) => Worker::Stream(self.current(device)),
         }
     }
 }

@@ -1,0 +1,97 @@
+//! How a task of the stages joins what its caller does before and after.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use gpipe_partitioner::Action;
+
+use super::backend::{Backend, Event, MemorySpace};
+use super::in_transit::InTransit;
+use crate::torch::error::TorchError;
+use crate::torch::values::Values;
+
+/// Where the caller's current streams were when a task was given out.
+#[derive(Debug)]
+pub(crate) struct CallerEvents {
+    events: Vec<(usize, Event)>,
+}
+
+impl CallerEvents {
+    /// For these accelerators.
+    pub(crate) fn new(
+        backend: &Backend,
+        devices: impl Iterator<Item = usize>,
+    ) -> Result<Self, TorchError> {
+        let event = |device| Ok((device, backend.record(backend.current(device)?)?));
+        Ok(Self {
+            events: devices.map(event).collect::<Result<_, TorchError>>()?,
+        })
+    }
+
+    pub(super) fn events(&self) -> impl Iterator<Item = &(usize, Event)> {
+        self.events.iter()
+    }
+
+    pub(super) fn of(&self, device: usize) -> Option<&Event> {
+        let found = self.events.iter().find(|(own, _)| *own == device);
+        found.map(|(_, event)| event)
+    }
+
+    /// The caller's own values, on their way to a stage.
+    pub(crate) fn in_transit(
+        &self,
+        backend: &Backend,
+        values: Values,
+    ) -> Result<InTransit, TorchError> {
+        let there = values
+            .present()
+            .map(|tensor| backend.space_of_callers(tensor))
+            .max();
+        let Some(MemorySpace::Accelerator(device)) = there else {
+            return Ok(InTransit::new(values, MemorySpace::Host, None));
+        };
+        let ready = match self.of(device) {
+            Some(event) => event.clone(),
+            None => backend.record(backend.current(device)?)?,
+        };
+        let at = MemorySpace::Accelerator(device);
+        Ok(InTransit::new(values, at, Some(ready)))
+    }
+}
+
+/// What a device's thread leaves for the caller when a task is over.
+#[derive(Debug, Default)]
+pub(crate) struct TaskLog {
+    task_events: Mutex<TaskEvents>,
+}
+
+/// See [`TaskLog`].
+#[derive(Debug, Default)]
+pub(crate) struct TaskEvents {
+    /// The end of what is in the main stream.
+    pub(crate) end: Option<Event>,
+    /// The stream's position when the task began, and when the host was there.
+    pub(crate) begin: Option<(Event, Instant)>,
+    /// Where actions began and ended.
+    pub(crate) actions: Vec<(Action, Event, Event)>,
+}
+
+impl TaskLog {
+    pub(super) fn note(&self, note: impl FnOnce(&mut TaskEvents)) {
+        note(
+            &mut self
+                .task_events
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+
+    /// Takes what was left.
+    pub(crate) fn take(&self) -> TaskEvents {
+        let mut task_events = self
+            .task_events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut task_events)
+    }
+}
