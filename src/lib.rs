@@ -32,6 +32,8 @@ mod pipeline;
 mod profile;
 #[cfg(feature = "torch")]
 mod torch;
+#[cfg(feature = "torch")]
+pub mod train;
 
 pub use gpipe_engine as engine;
 pub use gpipe_partitioner as partitioner;

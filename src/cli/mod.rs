@@ -14,6 +14,7 @@ mod env;
 mod eval;
 #[cfg(feature = "torch")]
 mod export;
+mod failure;
 #[cfg(feature = "torch")]
 mod feed;
 #[cfg(feature = "torch")]
@@ -49,36 +50,14 @@ use signal_hook::consts::SIGXFSZ;
 use crate::models::zoo::{Zoo, ZooError};
 use command::Verb;
 
+pub(crate) use failure::Failure;
+#[cfg(feature = "torch")]
+use failure::{failure, no_run};
+
 /// Without libtorch there are no models.
 #[cfg(not(feature = "torch"))]
 #[derive(Debug)]
 struct Zoo;
-
-/// Why a verb did not do its work.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// The caller asked for something that cannot be: exit code 2.
-    Usage(String),
-    /// Something failed on the way: exit code 1.
-    Run(anyhow::Error),
-}
-
-impl Failure {
-    /// What is said of it.
-    #[cfg(feature = "torch")]
-    fn said(&self) -> String {
-        match self {
-            Self::Usage(message) => message.clone(),
-            Self::Run(error) => with_causes(error),
-        }
-    }
-}
-
-impl<E: Into<anyhow::Error>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self::Run(error.into())
-    }
-}
 
 /// Runs the command line of this process with the built-in models alone.
 pub fn main() -> ExitCode {
@@ -172,27 +151,14 @@ fn no_signal_for_large_files() {
 fn ended(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Usage(message)) => {
-            say(&format!("error: {message}"));
-            ExitCode::from(2)
-        }
-        Err(Failure::Run(error)) => {
-            say(&format!("error: {}", with_causes(&error)));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// An error and its causes; one whose text the errors before have in theirs is not repeated.
-fn with_causes(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text += ": ";
-            text += &cause;
+        Err(failure) => {
+            say(&format!("error: {}", failure.said()));
+            match failure {
+                Failure::Usage(_) => ExitCode::from(2),
+                Failure::Run(_) => ExitCode::FAILURE,
+            }
         }
     }
-    text
 }
 
 /// A line on standard error, broken between words where that is a terminal; where it is closed

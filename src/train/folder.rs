@@ -1,191 +1,217 @@
-//! What a run leaves behind: its configuration, metrics of every step, a trace.
+//! The run folder: the names of its files, what makes it one, and how its files stay whole.
+//! Nothing else knows its format.
 
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::Failure;
-use super::checkpoints::{self, Checkpoints};
-use crate::checkpoint::{Checkpoint, Checkpointer};
-use crate::cli::say;
+use super::error::{NoRun, TrainError};
+use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer};
 use crate::files;
-use crate::metrics::{METRICS_FILE, MetricsError, RunMetrics, StepMetrics, is_event_file, read};
+use crate::metrics::{METRICS_FILE, MetricsError, StepMetrics, is_event_file, read};
 
-/// In a run folder.
-pub(super) const CONFIG: &str = "config.toml";
+/// The run's configuration, in the words of whoever began it.
+pub const CONFIG_FILE: &str = "config.toml";
+/// The folder of its checkpoints.
+pub const CHECKPOINTS: &str = "checkpoints";
+/// The timeline of its last step, in Chrome's trace format.
+pub const TRACE_FILE: &str = "trace.json";
 
-/// A folder that belongs to one run.
-#[derive(Debug)]
-pub(super) struct RunFolder {
+/// Where runs are that nobody chose a folder for.
+const RUNS: &str = "runs";
+/// The part of a checkpoint that says where the run stood in its data.
+pub(super) const DATA_PART: &str = "data";
+/// The part with the state of the loss scaling.
+pub(super) const LOSS_SCALE_PART: &str = "loss_scale";
+
+/// A folder that one run owns: `config.toml`, `metrics.jsonl` with TensorBoard's event file
+/// beside it, `checkpoints`, and `trace.json` of the last step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunFolder {
     path: PathBuf,
-    metrics: RunMetrics,
-    /// Whether metrics wait for room on the disk.
-    owes: bool,
 }
 
 impl RunFolder {
-    /// Makes the folder of a new run, and locks it: the one that was asked for, which must
-    /// not hold another run, or the next free one. Nothing else is written there before
-    /// another process that wants the same folder is known to be shut out.
-    pub(super) fn claim(out: Option<&Path>) -> Result<(PathBuf, Checkpointer), Failure> {
-        let Some(path) = out else {
-            let path = next_free(Path::new("runs"))?;
-            let writer = Checkpoints::open(&path)?;
-            return Ok((path, writer));
-        };
-        check_free(path)?;
-        fs::create_dir_all(path)
-            .map_err(|error| Failure::Usage(format!("--out {}: {error}", path.display())))?;
-        let writer = Checkpoints::open(path)?;
-        // Another one may have begun there, and ended, meanwhile.
-        check_free(path)?;
-        Ok((path.to_owned(), writer))
-    }
-
-    /// Writes the configuration into a folder that is claimed.
-    pub(super) fn create(path: PathBuf, config: &str) -> Result<Self, Failure> {
-        write_whole(&path.join(CONFIG), config.as_bytes())?;
-        let metrics = RunMetrics::create(&path)?;
-        Ok(Self::new(path, metrics))
-    }
-
-    /// Goes on with a folder after `step`: what came after it is cut off.
-    pub(super) fn go_on(path: &Path, config: &str, step: u64) -> Result<Self, Failure> {
-        write_whole(&path.join(CONFIG), config.as_bytes())?;
-        let metrics = RunMetrics::resume(path, step)?;
-        Ok(Self::new(path.to_owned(), metrics))
-    }
-
-    /// Has a folder that is claimed go on with what another run had come to after `step`.
+    /// The folder of a run that is there.
     ///
-    /// `save` makes its first checkpoint. Before that it is no run folder, and can be
-    /// claimed again; after it all is there that a run goes on from: a process that is
-    /// killed leaves nothing that would begin anew.
-    pub(super) fn fork(
-        path: PathBuf,
-        from: &Path,
-        config: &str,
-        step: u64,
-        save: impl FnOnce() -> Result<(), Failure>,
-    ) -> Result<Self, Failure> {
-        copy_metrics(from, &path)?;
-        let metrics = RunMetrics::resume(&path, step)?;
-        metrics.sync()?;
-        save()?;
-        write_whole(&path.join(CONFIG), config.as_bytes())?;
-        Ok(Self::new(path, metrics))
-    }
-
-    fn new(path: PathBuf, metrics: RunMetrics) -> Self {
-        Self {
-            path,
-            metrics,
-            owes: false,
+    /// # Errors
+    /// [`TrainError::NoRun`].
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, TrainError> {
+        let run = Self::at(path);
+        let none = |why| {
+            let folder = run.path.clone();
+            Err(TrainError::NoRun { folder, why })
+        };
+        if !run.path.exists() {
+            return none(NoRun::Missing);
         }
+        if !run.path.is_dir() {
+            return none(NoRun::File);
+        }
+        if !run.config_path().exists() && !run.checkpoints().exists() {
+            return none(NoRun::Foreign);
+        }
+        Ok(run)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(super) fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The steps that the folder has.
-    pub(super) fn records(&self) -> Result<Vec<StepMetrics>, MetricsError> {
-        read(&self.path.join(METRICS_FILE))
+    /// Its configuration's file.
+    pub fn config_path(&self) -> PathBuf {
+        self.path.join(CONFIG_FILE)
     }
 
-    /// Writes what a step came to; it is in the files when this returns, so that a killed
-    /// run has lost none. Where there is no room it is written later, with a warning.
-    pub(super) fn step(&mut self, metrics: &StepMetrics) {
-        let written = self.metrics.step(metrics);
-        let owed = std::mem::replace(&mut self.owes, written.is_err());
-        match written {
-            Err(error) if !owed => say(&format!(
-                "warning: {error}; training goes on, and the metrics are written when they can be"
-            )),
-            _ => {}
-        }
+    /// The folder of its checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join(CHECKPOINTS)
     }
 
-    /// Has on the disk what was written, before a checkpoint says that it is.
+    /// The file with a line for each step.
+    pub fn metrics_path(&self) -> PathBuf {
+        self.path.join(METRICS_FILE)
+    }
+
+    /// The configuration.
     ///
     /// # Errors
-    /// It cannot be written.
-    pub(super) fn sync(&mut self) -> Result<(), Failure> {
-        self.metrics.flush()?;
-        Ok(self.metrics.sync()?)
+    /// It is not there, or is no text.
+    pub fn config(&self) -> io::Result<String> {
+        files::read_text(&self.config_path())
+    }
+
+    /// What each step came to.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub fn records(&self) -> Result<Vec<StepMetrics>, MetricsError> {
+        read(&self.metrics_path())
+    }
+
+    /// The newest checkpoint; none before the first.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::newest`].
+    pub fn newest_checkpoint(&self) -> Result<Option<Checkpoint>, CheckpointError> {
+        found(Checkpoint::newest(self.checkpoints()))
+    }
+
+    /// What saves into it. No other process may do so meanwhile.
+    pub(super) fn lock(&self) -> Result<Checkpointer, TrainError> {
+        Ok(Checkpointer::new(self.checkpoints())?)
+    }
+
+    /// Makes the folder of a new run, and locks it: the one that was asked for, which must
+    /// not hold another run, or the next free one. Nothing else is written there before
+    /// another process that wants the same folder is known to be shut out.
+    pub(super) fn claim(path: Option<&Path>) -> Result<(Self, Checkpointer), TrainError> {
+        let Some(path) = path else {
+            let run = Self::at(next_free(Path::new(RUNS))?);
+            let writer = run.lock()?;
+            return Ok((run, writer));
+        };
+        Self::check_free(path)?;
+        fs::create_dir_all(path).map_err(|error| TrainError::NewFolder {
+            folder: path.to_owned(),
+            why: error.to_string(),
+        })?;
+        let run = Self::at(path);
+        let writer = run.lock()?;
+        // Another one may have begun there, and ended, meanwhile.
+        Self::check_free(path)?;
+        Ok((run, writer))
+    }
+
+    /// That a folder does not hold a run, so that a new one can have it. One may have been
+    /// stopped before it was one: then there are neither a configuration nor checkpoints, and
+    /// what else a fork has copied stands beside the empty folder of them that it locked first.
+    ///
+    /// # Errors
+    /// [`TrainError::NewFolder`], [`TrainError::Occupied`].
+    pub fn check_free(path: impl AsRef<Path>) -> Result<(), TrainError> {
+        let run = Self::at(path.as_ref());
+        let folder = run.path.clone();
+        if folder.is_file() {
+            let why = "this is a file, not a folder".to_owned();
+            return Err(TrainError::NewFolder { folder, why });
+        }
+        let is_there = |path: PathBuf| path.symlink_metadata().is_ok();
+        let saved = Checkpoint::list(run.checkpoints()).map_or(true, |all| !all.is_empty());
+        // No folder, or a link that leads nowhere, which is nothing to write through.
+        let none = !run.checkpoints().exists();
+        let strays = is_there(run.metrics_path()) || is_there(run.checkpoints());
+        if is_there(run.config_path()) || saved || (none && strays) {
+            return Err(TrainError::Occupied { folder });
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_config(&self, config: &str) -> Result<(), TrainError> {
+        write_whole(&self.config_path(), config.as_bytes())
     }
 
     /// Writes the timeline of a step, in Chrome's trace format.
-    pub(super) fn trace(&self, trace: &str) -> Result<(), Failure> {
-        write_whole(&self.path.join("trace.json"), trace.as_bytes())
+    pub(super) fn write_trace(&self, trace: &str) -> Result<(), TrainError> {
+        write_whole(&self.path.join(TRACE_FILE), trace.as_bytes())
+    }
+
+    /// Copies the metrics of another run.
+    pub(super) fn copy_metrics(&self, from: &Self) -> Result<(), TrainError> {
+        let cannot_read = |error| TrainError::read(&from.path)(error);
+        for entry in fs::read_dir(&from.path).map_err(cannot_read)? {
+            let path = entry.map_err(cannot_read)?.path();
+            let Some(name) = path.file_name() else {
+                continue;
+            };
+            if name == METRICS_FILE || is_event_file(&path) {
+                let copy = self.path.join(name);
+                fs::copy(&path, &copy).map_err(TrainError::write(&copy))?;
+            }
+        }
+        Ok(())
     }
 }
 
-/// That a folder does not hold a run. One may have been stopped before it was one: then
-/// there are neither a configuration nor checkpoints, and what else a fork has copied
-/// stands beside the empty folder of them that it locked first.
-pub(super) fn check_free(path: &Path) -> Result<(), Failure> {
-    let wrong = |why: &str| Err(Failure::Usage(format!("--out {}: {why}", path.display())));
-    if path.is_file() {
-        return wrong("this is a file, not a folder");
+/// None where there is no checkpoint.
+pub(super) fn found<T>(result: Result<T, CheckpointError>) -> Result<Option<T>, CheckpointError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(CheckpointError::None { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
-    let checkpoints = path.join(checkpoints::FOLDER);
-    let is_there = |file| path.join(file).symlink_metadata().is_ok();
-    let saved = Checkpoint::list(&checkpoints).map_or(true, |all| !all.is_empty());
-    // No folder, or a link that leads nowhere, which is nothing to write through.
-    let none = !checkpoints.exists();
-    let strays = [METRICS_FILE, checkpoints::FOLDER].map(is_there);
-    if is_there(CONFIG) || saved || (none && strays.contains(&true)) {
-        return wrong(&format!(
-            "the folder already holds a run; choose another, or remove it, or go on with it by \
-             --resume {}",
-            path.display()
-        ));
-    }
-    Ok(())
 }
 
 /// `root/1`, or the next number that nobody has taken.
-fn next_free(root: &Path) -> Result<PathBuf, Failure> {
-    fs::create_dir_all(root).map_err(|error| cannot_write(root, &error))?;
+fn next_free(root: &Path) -> Result<PathBuf, TrainError> {
+    fs::create_dir_all(root).map_err(TrainError::write(root))?;
     for number in 1_u32.. {
         let path = root.join(number.to_string());
         match fs::create_dir(&path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(cannot_write(&path, &error)),
+            Err(error) => return Err(TrainError::write(&path)(error)),
         }
     }
-    Err(Failure::Usage(format!(
-        "{} is full: choose a folder with --out",
-        root.display()
-    )))
-}
-
-/// The metrics of a run into the folder of another.
-fn copy_metrics(from: &Path, to: &Path) -> Result<(), Failure> {
-    let entries = fs::read_dir(from).map_err(|error| cannot_read(from, &error))?;
-    for entry in entries {
-        let path = entry.map_err(|error| cannot_read(from, &error))?.path();
-        let Some(name) = path.file_name() else {
-            continue;
-        };
-        if name == METRICS_FILE || is_event_file(&path) {
-            let copy = to.join(name);
-            fs::copy(&path, &copy).map_err(|error| cannot_write(&copy, &error))?;
-        }
-    }
-    Ok(())
+    Err(TrainError::NewFolder {
+        folder: root.to_owned(),
+        why: "it is full: choose another folder".to_owned(),
+    })
 }
 
 /// Writes a file that was asked for by name, whatever stands there.
-pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    fs::write(path, bytes).map_err(|error| cannot_write(path, &error))
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    fs::write(path, bytes).map_err(TrainError::write(path))
 }
 
 /// The whole file or, whatever happens, the one that was there. Links that others may have
 /// left in the folder are replaced, not followed.
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
     if files::read(path).is_ok_and(|there| there == bytes) {
         return Ok(());
     }
@@ -203,38 +229,6 @@ fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     written.map_err(|error| {
         // The room that it takes may be what is missing.
         let _ = fs::remove_file(&new);
-        cannot_write(path, &error)
-    })
-}
-
-fn cannot_write(path: &Path, error: &io::Error) -> Failure {
-    Failure::Run(anyhow::anyhow!("cannot write {}: {error}", path.display()))
-}
-
-fn cannot_read(path: &Path, error: &io::Error) -> Failure {
-    Failure::Run(anyhow::anyhow!("cannot read {}: {error}", path.display()))
-}
-
-/// What is said of steps up to `done` that have no line: a power cut may keep a checkpoint
-/// and lose the lines of steps before it.
-pub(super) fn missing(records: &[StepMetrics], done: u64) -> Option<String> {
-    let mut gaps = Vec::new();
-    let mut next = 1;
-    let ends = records.iter().map(|record| record.step).chain([done + 1]);
-    for step in ends.filter(|step| *step <= done + 1) {
-        if step > next {
-            gaps.push(match step - 1 - next {
-                0 => format!("step {next}"),
-                _ => format!("steps {next} to {}", step - 1),
-            });
-        }
-        next = next.max(step + 1);
-    }
-    (!gaps.is_empty()).then(|| {
-        format!(
-            "warning: {METRICS_FILE} has no lines of {}; the checkpoint has the weights of all \
-             {done} steps",
-            gaps.join(", ")
-        )
+        TrainError::write(path)(error)
     })
 }

@@ -4,7 +4,7 @@
 use crate::support::rig::{Rig, stage_error};
 use crate::support::{Fault, How, Settings, When, chunked, recomputing, say, watched};
 use gpipe_engine::Phase;
-use gpipe_partitioner::{Action, CheckedSchedule, ActionKind, ScheduleKind, Shape, StageId};
+use gpipe_partitioner::{Action, ActionKind, CheckedSchedule, ScheduleKind, Shape, StageId};
 use std::collections::BTreeMap;
 
 const P: usize = 3;
@@ -39,7 +39,8 @@ fn expected(action: Action, how: How) -> String {
         ActionKind::BackwardWeight => "backward of the weights",
         ActionKind::Recompute => "recompute",
     };
-    let edges = usize::from(action.kind == ActionKind::Forward || action.kind.gives_input_gradient());
+    let edges =
+        usize::from(action.kind == ActionKind::Forward || action.kind.gives_input_gradient());
     let message = match how {
         How::Error => "made to fail".to_owned(),
         How::Panic => "panicked: made to panic".to_owned(),

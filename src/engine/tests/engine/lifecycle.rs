@@ -3,7 +3,7 @@
 use crate::support::{Affine, affine_engine, schedule, watched};
 use anyhow::bail;
 use gpipe_engine::{EdgeId, Engine, EngineError, Entry, Program, Stage, StageBuilder, Topology};
-use gpipe_partitioner::{Action, DeviceId, ActionKind, MicroId, Schedule, ScheduleKind, StageId};
+use gpipe_partitioner::{Action, ActionKind, DeviceId, MicroId, Schedule, ScheduleKind, StageId};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

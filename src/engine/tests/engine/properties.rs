@@ -2,7 +2,7 @@
 
 use crate::support::{Fault, How, Settings, When, affine_engine, entries, oracle, watched};
 use gpipe_engine::{Edge, End, Program, Topology};
-use gpipe_partitioner::{Action, CheckedSchedule, ActionKind, MicroId, Schedule, StageId};
+use gpipe_partitioner::{Action, ActionKind, CheckedSchedule, MicroId, Schedule, StageId};
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -73,8 +73,16 @@ impl Recipe {
             let split = self.split[stage];
             let kinds: &[ActionKind] = match (self.training, split) {
                 (false, _) => &[ActionKind::Forward],
-                (true, false) => &[ActionKind::Forward, ActionKind::Recompute, ActionKind::Backward],
-                (true, true) => &[ActionKind::Forward, ActionKind::BackwardInput, ActionKind::BackwardWeight],
+                (true, false) => &[
+                    ActionKind::Forward,
+                    ActionKind::Recompute,
+                    ActionKind::Backward,
+                ],
+                (true, true) => &[
+                    ActionKind::Forward,
+                    ActionKind::BackwardInput,
+                    ActionKind::BackwardWeight,
+                ],
             };
             let all = kinds
                 .iter()
@@ -98,7 +106,9 @@ impl Recipe {
         };
         let gradient_there = || {
             let next = stage + 1;
-            next == self.stages() || ran(next, ActionKind::Backward) || ran(next, ActionKind::BackwardInput)
+            next == self.stages()
+                || ran(next, ActionKind::Backward)
+                || ran(next, ActionKind::BackwardInput)
         };
         !done.contains(&action)
             && match action.kind {
