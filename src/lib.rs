@@ -6,23 +6,45 @@
 //! is the one that a single device would have given (GPipe, Huang et al. 2019).
 //! Start at [`Pipeline`].
 //!
-//! Without the feature `torch` only what needs no tensors is here: the
-//! [`engine`] over any stage type and the `gpipe_partitioner` crate.
+//! # Features
+//! By default all of it is there. A program that only wants the pipeline takes
+//! `default-features = false, features = ["torch"]`, and what else it uses:
+//!
+//! | feature | gives | needs |
+//! |---|---|---|
+//! | `torch` | [`Pipeline`], its builder, layers, optimizers, [`profile()`] | libtorch |
+//! | `checkpoint` | [`checkpoint`]: saving and resuming | `torch` |
+//! | `data` | [`data`]: sources, data sets, the loader | `torch` |
+//! | `tokenizers` | a Hugging Face `tokenizer.json` for [`data`] | `data` |
+//! | `models` | [`models`]: the zoo, Hugging Face's folders | `torch` |
+//! | `train` | [`train`]: run folders, resuming, signals; [`metrics`] of each step | `checkpoint`, `data` |
+//! | `decide` | the verbs `plan`, `plot`, `schedule`, `simulate` of the command | nothing |
+//! | `png` | `plot -o FILE.png` | `decide` |
+//! | `cli` | the whole command, [`cli`] | all but `tokenizers` and `png` |
+//!
+//! Without any of them there are the [`engine`] over any stage type and the [`partitioner`].
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 // They panic where the stream cannot be written to: `cli` has functions that do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+// What one part of the crate has for another one is unused where the other is left out. With
+// all of them, which is the default, nothing may be.
+#![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports))]
 
+#[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "decide")]
+pub mod decide;
 mod files;
+#[cfg(feature = "train")]
 pub mod metrics;
 
-#[cfg(feature = "torch")]
+#[cfg(feature = "checkpoint")]
 pub mod checkpoint;
-#[cfg(feature = "torch")]
+#[cfg(feature = "data")]
 pub mod data;
 #[cfg(feature = "torch")]
 mod error;
-#[cfg(feature = "torch")]
+#[cfg(feature = "models")]
 pub mod models;
 #[cfg(feature = "torch")]
 mod optim;
@@ -32,16 +54,15 @@ mod pipeline;
 mod profile;
 #[cfg(feature = "torch")]
 mod torch;
-#[cfg(feature = "torch")]
+#[cfg(feature = "train")]
 pub mod train;
 
 pub use gpipe_engine as engine;
 pub use gpipe_partitioner as partitioner;
-#[cfg(feature = "torch")]
-pub use tch;
 
 #[cfg(feature = "torch")]
 pub use {
+    ::tch,
     error::Error,
     optim::{LrKind, LrSchedule, Optimizer},
     pipeline::{

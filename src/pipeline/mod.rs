@@ -9,7 +9,7 @@ mod losses;
 mod memory;
 mod programs;
 mod readback;
-mod report;
+pub(crate) mod report;
 mod snapshot;
 mod stages;
 mod ties;

@@ -6,8 +6,7 @@ use serde::Serialize;
 
 use super::Failure;
 use super::job::Job;
-use crate::cli::output;
-use crate::cli::plan::limit;
+use crate::cli::{limit, output};
 use crate::train::Outcome;
 
 /// What `--json` prints; times and rates are medians over the steps.

@@ -95,7 +95,7 @@ impl PipelineBuilder {
     /// The first steps run without them. A stage whose passes cannot be replayed (it is on
     /// the CPU, recomputes, draws random numbers, has the host wait, has a
     /// [`Layer`](crate::Layer) that is not
-    /// [`replayable`](crate::Layer::replayable)) goes on without graphs, and says why
+    /// [`graph_safe`](crate::Layer::graph_safe)) goes on without graphs, and says why
     /// ([`Pipeline::cuda_graphs`](crate::Pipeline::cuda_graphs)); so do micro-batches of
     /// another shape than most. Every micro-batch that a stage holds at once has memory
     /// of its own for its activations and for one set of gradients of the parameters.

@@ -199,7 +199,7 @@ impl Layer for InPipeline {
         Ok(self.0(&inputs.into_one()?, ctx).into())
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }

@@ -236,11 +236,11 @@ impl TorchStage {
     /// Refuses graphs where one of the layers cannot be replayed.
     pub(super) fn judge_layers(&self) {
         let Some(graphs) = &self.graphs else { return };
-        if let Some(layer) = self.layers.iter().find(|layer| !layer.layer.replayable()) {
+        if let Some(layer) = self.layers.iter().find(|layer| !layer.layer.graph_safe()) {
             graphs.refuse(|| {
                 format!(
                     "layer `{}` does not say that its forward pass can be replayed \
-                     (`Layer::replayable`)",
+                     (`Layer::graph_safe`)",
                     layer.name
                 )
             });
