@@ -14,9 +14,9 @@ mod key;
 #[cfg(test)]
 mod listing;
 mod resolve;
+mod row;
 mod schema;
 mod set;
-mod setting;
 mod value;
 pub(super) mod values;
 mod write;
@@ -29,9 +29,9 @@ pub(super) use file::file;
 pub(super) use flags::GivenFlag;
 pub(super) use key::{Assign, Key, OnResume};
 pub(super) use resolve::{Origins, resolve};
+pub(super) use row::{Row, Slot, settings};
 pub(super) use schema::Schema;
 pub(super) use set::set;
-pub(super) use setting::{Setting, Slot, settings};
 pub(super) use value::{Kind, Value};
 pub(super) use write::{lines, toml};
 

@@ -8,9 +8,10 @@ use gpipe_partitioner::Bytes;
 use tch::Device;
 
 use super::recipe::Recipe;
-use crate::PipelineBuilder;
 use crate::cli::config::form::One;
 use crate::cli::config::{Kind, Value};
+use crate::error::settings::in_whole_units;
+use crate::{Pipeline, PipelineBuilder, Sequential};
 
 /// What a device may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,17 +37,12 @@ impl FromStr for Cap {
     }
 }
 
-/// Reads back as the same: in the largest unit of which it is a whole number.
+/// Reads back as the same.
 impl fmt::Display for Cap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Bytes(bytes)) = self.0 else {
-            return f.write_str("none");
-        };
-        let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
-        let whole = |(_, power): &(&str, u32)| bytes.is_multiple_of(1 << power);
-        match units.into_iter().find(whole) {
-            Some((unit, power)) => write!(f, "{}{unit}", bytes >> power),
-            None => write!(f, "{bytes}B"),
+        match self.0 {
+            None => f.write_str("none"),
+            Some(bytes) => f.write_str(&in_whole_units(bytes)),
         }
     }
 }
@@ -115,76 +111,20 @@ impl Offload {
 
 /// Whether these devices can have these limits.
 pub(super) fn fits(caps: &[Cap], devices: &[Device]) -> bool {
-    check_memory(caps, devices).is_ok()
-}
-
-/// Whether these devices can have these limits.
-///
-/// # Errors
-/// Which one cannot, in words.
-pub(super) fn check_memory(caps: &[Cap], devices: &[Device]) -> Result<(), String> {
-    let (given, count) = (caps.len(), devices.len());
-    if given > 1 && given != count {
-        return Err(format!(
-            "--memory has {given} values, but --devices names {count}: give one for all, or one \
-             for each"
-        ));
-    }
-    if given == 0 {
-        return Ok(());
-    }
-    if !devices.iter().any(|device| device.is_cuda()) {
-        return Err(
-            "--memory limits what CUDA devices may hold, and --devices has none: the CPU's \
-             memory is the system's to limit (`ulimit -v`, a container)"
-                .to_owned(),
-        );
-    }
-    let capped = |(device, cap): &(&Device, &Cap)| **device == Device::Cpu && cap.0.is_some();
-    let wrong = devices.iter().zip(caps).position(|pair| capped(&pair));
-    match wrong.filter(|_| given > 1) {
-        Some(place) => Err(format!(
-            "--memory gives {} to device {place}, which is a CPU: its memory is the system's to \
-             limit, so say `none` there",
-            caps[place]
-        )),
-        None => Ok(()),
-    }
+    let builder = Pipeline::builder(Sequential::new()).devices(devices);
+    limits(builder, caps).memory_of_devices().is_ok()
 }
 
 /// Has devices hold no more than this: one limit is for all that can have one.
-pub(super) fn limits(
-    builder: PipelineBuilder,
-    caps: &[Cap],
-    devices: &[Device],
-) -> PipelineBuilder {
-    let limits: Vec<_> = match caps {
-        [] => return builder,
-        [cap] => {
-            let of = |device: &Device| cap.0.filter(|_| device.is_cuda());
-            devices.iter().map(of).collect()
-        }
-        caps => caps.iter().map(|cap| cap.0).collect(),
-    };
-    builder.memory_limits(&limits)
+pub(super) fn limits(builder: PipelineBuilder, caps: &[Cap]) -> PipelineBuilder {
+    match caps {
+        [] | [Cap(None)] => builder,
+        [Cap(Some(limit))] => builder.memory_limit(*limit),
+        caps => builder.memory_limits(&caps.iter().map(|cap| cap.0).collect::<Vec<_>>()),
+    }
 }
 
 impl Recipe {
-    /// Whether there are the stages that are to offload.
-    ///
-    /// # Errors
-    /// Which one is not, in words.
-    pub(super) fn check_offload(&self) -> Result<(), String> {
-        let stages = self.stages();
-        let named = self.offload.of(stages);
-        match named.into_iter().find(|own| *own >= stages) {
-            Some(stage) => Err(format!(
-                "--offload names stage {stage}, but there are {stages}, numbered from 0"
-            )),
-            None => Ok(()),
-        }
-    }
-
     /// What is asked for and does nothing on these devices, in words.
     pub(super) fn idle(&self) -> Option<String> {
         let idle = self.tf32 && !self.devices.iter().any(|device| device.is_cuda());
@@ -220,20 +160,14 @@ mod tests {
     #[test]
     fn caps_fit_the_devices_that_they_are_for() {
         let (gpu, cpu) = (Device::Cuda(0), Device::Cpu);
-        let check = |memory: &str, devices: &[Device]| {
-            check_memory(&List(CAP).parse(memory).unwrap(), devices)
-        };
-        assert_eq!(check("24GiB", &[gpu, cpu]), Ok(()));
-        assert_eq!(check("24GiB,none", &[gpu, cpu]), Ok(()));
-        assert_eq!(check("24GiB,16GiB", &[gpu, gpu]), Ok(()));
-        for (memory, devices, wanted) in [
-            ("24GiB", &[cpu, cpu][..], "has none"),
-            ("1GiB,2GiB", &[gpu], "has 2 values, but --devices names 1"),
-            ("1GiB,2GiB", &[gpu, cpu], "2GiB to device 1, which is a CPU"),
-        ] {
-            let error = check(memory, devices).unwrap_err();
-            assert!(error.contains(wanted), "{error}");
-        }
+        let fit =
+            |memory: &str, devices: &[Device]| fits(&List(CAP).parse(memory).unwrap(), devices);
+        assert!(fit("24GiB", &[gpu, cpu]));
+        assert!(fit("24GiB,none", &[gpu, cpu]));
+        assert!(fit("24GiB,16GiB", &[gpu, gpu]));
+        assert!(!fit("24GiB", &[cpu, cpu]));
+        assert!(!fit("1GiB,2GiB", &[gpu]));
+        assert!(!fit("1GiB,2GiB", &[gpu, cpu]));
     }
 
     #[test]

@@ -7,13 +7,14 @@ use super::config::Saved;
 use super::options::Args;
 use super::recipe::Recipe;
 use super::{check, config, from_plan};
+use crate::cli::config::Schema;
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
 use crate::cli::trained::initial::{self, Weights};
 use crate::cli::{Failure, failure, room};
 use crate::models::zoo::{ModelSpec, Zoo};
 use crate::train::peak_flops;
-use crate::{LrSchedule, Optimizer, Pipeline};
+use crate::{LrSchedule, Optimizer, Pipeline, PipelineBuilder};
 
 /// Parameters, their gradients, and two numbers of the optimizer for each.
 const COPIES: u64 = 4;
@@ -70,7 +71,9 @@ impl Job {
             Some(plan) => from_plan::applied(&recipe, plan, &chosen)?,
             None => recipe,
         };
-        check::check(args, &recipe, &chosen)?;
+        let schema = config::schema(zoo);
+        let builder = builder(&recipe, &chosen, &schema, plan.as_ref())?;
+        check::check(args, &recipe, &chosen, &schema, &builder)?;
         let rates = recipe.learning_rates().map_err(failure)?;
         feed::check_batch(&chosen.spec, recipe.batch).map_err(Failure::Usage)?;
         let (chosen, source) = Source::choose(chosen, recipe.data.as_deref())?;
@@ -101,18 +104,28 @@ impl Job {
 
     /// The model as a pipeline.
     pub(super) fn pipeline(&self) -> Result<Pipeline, Failure> {
-        let recipe = &self.recipe;
-        let builder = Pipeline::builder(self.chosen.spec.build());
-        let mut builder = config::schema(&self.zoo).apply(builder, recipe);
-        if let Some(plan) = &self.plan {
-            builder = builder.plan(plan).map_err(failure)?;
-        }
+        let schema = config::schema(&self.zoo);
+        let builder = builder(&self.recipe, &self.chosen, &schema, self.plan.as_ref())?;
         builder.build().map_err(failure)
     }
 
     pub(super) fn optimizer(&self) -> Optimizer {
         let recipe = &self.recipe;
         Optimizer::new(recipe.optimizer_kind()).offload(recipe.offload_optimizer)
+    }
+}
+
+/// The pipeline that is asked for.
+fn builder(
+    recipe: &Recipe,
+    chosen: &Chosen,
+    schema: &Schema<Recipe>,
+    plan: Option<&Plan>,
+) -> Result<PipelineBuilder, Failure> {
+    let builder = schema.apply(Pipeline::builder(chosen.spec.build()), recipe);
+    match plan {
+        Some(plan) => builder.plan(plan).map_err(failure),
+        None => Ok(builder),
     }
 }
 
