@@ -4,6 +4,7 @@
 //! `make pages` (or `GPIPE_WRITE_PAGES=1 cargo test`) writes them anew.
 
 mod commands;
+mod configuration;
 mod reference;
 
 use std::fs;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Command;
 
-pub(super) use reference::sentence;
+use reference::sentence;
 
 use super::command;
 use crate::models::zoo::Zoo;

@@ -22,7 +22,7 @@ fn cell(text: &str) -> String {
 }
 
 /// The same with a stop at its end.
-pub(in crate::cli) fn sentence(text: Option<&StyledStr>) -> String {
+pub(super) fn sentence(text: Option<&StyledStr>) -> String {
     let text = cell(&text.map(ToString::to_string).unwrap_or_default());
     match text.chars().last() {
         None | Some('.') => text,

@@ -86,7 +86,7 @@ impl Job {
         notes.extend(plan.iter().flat_map(from_plan::doubts));
         let tokens = feed::tokens(&chosen.spec);
         let flops = flops(&recipe, &chosen.spec, tokens)?;
-        notes.extend(recipe.idle());
+        notes.extend(idle(&recipe));
         Ok(Self {
             tokens,
             args: args.clone(),
@@ -113,6 +113,15 @@ impl Job {
         let recipe = &self.recipe;
         Optimizer::new(recipe.optimizer_kind()).offload(recipe.offload_optimizer)
     }
+}
+
+/// What is asked for and does nothing on these devices, in words.
+fn idle(recipe: &Recipe) -> Option<String> {
+    let idle = recipe.tf32 && !recipe.devices.iter().any(|device| device.is_cuda());
+    idle.then(|| {
+        "pipeline.tf32 = true does nothing here: it is for CUDA devices, and there is none"
+            .to_owned()
+    })
 }
 
 /// The pipeline that is asked for.

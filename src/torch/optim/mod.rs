@@ -2,6 +2,7 @@
 //! what is remembered of each.
 
 mod groups;
+mod named;
 mod state;
 
 pub(crate) use groups::Groups;

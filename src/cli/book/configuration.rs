@@ -4,9 +4,8 @@ use std::fmt::Write as _;
 
 use clap::Command;
 
-use super::super::recipe::Recipe;
-use super::schema;
-use crate::cli::book::{assert_current, sentence};
+use super::{assert_current, sentence};
+use crate::cli::train::{Recipe, schema};
 use crate::models::zoo::Zoo;
 
 /// The table of keys of one table of the file.

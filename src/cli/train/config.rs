@@ -1,14 +1,11 @@
 //! The keys of a run's configuration, and how a run comes by its recipe.
 
-#[cfg(test)]
-mod page;
-
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::Failure;
 use super::options::Args;
 use super::recipe::{PLANNED, Recipe};
-use crate::cli::config::{self, Assign, ConfigLayer, Key, Origin, Origins, Schema, Value};
+use crate::cli::config::{Assign, Key, Origin, Origins, Schema, Sources, Value, layers, resolve};
 use crate::cli::model::flags;
 use crate::models::zoo::{Zoo, ZooError};
 
@@ -24,7 +21,7 @@ pub(super) struct Saved {
 }
 
 /// All keys, table by table.
-pub(super) fn schema(zoo: &Zoo) -> Schema<Recipe> {
+pub(in crate::cli) fn schema(zoo: &Zoo) -> Schema<Recipe> {
     let (_, rows) = Recipe::table(zoo);
     let of_model = |key: &Key<Recipe>| key.table() == "model";
     let (model, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(of_model);
@@ -65,16 +62,13 @@ pub(super) fn recipe(
     below: Option<&Saved>,
 ) -> Result<(Recipe, Origins), Failure> {
     let schema = schema(zoo);
-    let below = below.map(|saved| config::file(&saved.path, &saved.text));
-    let below = below.transpose().map_err(Failure::Usage)?;
-    let mut layers: Vec<ConfigLayer<Recipe>> = below.into_iter().collect();
-    for path in &args.config {
-        layers.push(file(path)?);
-    }
-    let variables = std::env::vars_os();
-    layers.push(config::environment(&schema, variables).map_err(Failure::Usage)?);
-    layers.push(config::set(&args.set).map_err(Failure::Usage)?);
-    layers.push(schema.flags(&args.recipe.given).map_err(Failure::Usage)?);
+    let sources = Sources {
+        below: below.map(|saved| (saved.path.as_path(), saved.text.as_str())),
+        files: &args.config,
+        set: &args.set,
+        flags: &args.recipe.given,
+    };
+    let layers = layers(&schema, &sources)?;
     let mut defaults = Recipe {
         resuming: args.resume.is_some(),
         ..Recipe::defaults()
@@ -82,21 +76,13 @@ pub(super) fn recipe(
     if let Some(own) = zoo.first_own() {
         own.clone_into(&mut defaults.model);
     }
-    let (recipe, origins) = config::resolve(&schema, defaults, &layers).map_err(Failure::Usage)?;
+    let (recipe, origins) = resolve(&schema, defaults, &layers).map_err(Failure::Usage)?;
     check_plan(&origins).map_err(Failure::Usage)?;
     check_sizes(zoo, &recipe, &origins).map_err(Failure::Usage)?;
     schema
         .check_only_for(&recipe, &origins)
         .map_err(Failure::Usage)?;
     Ok((recipe, origins))
-}
-
-fn file(path: &Path) -> Result<ConfigLayer<Recipe>, Failure> {
-    let text = crate::cli::input::text(path).map_err(|failure| match failure {
-        Failure::Usage(why) => Failure::Usage(format!("--config {why}")),
-        failed @ Failure::Run(_) => failed,
-    })?;
-    config::file(path, &text).map_err(Failure::Usage)
 }
 
 /// A plan decides what it decides: nothing beside it or above it does.
@@ -132,4 +118,52 @@ fn check_sizes(zoo: &Zoo, recipe: &Recipe, origins: &Origins) -> Result<(), Stri
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::config::diff;
+
+    const SAVED: &str = "[model]\nname = \"gpt\"\nlayers = 2\ndropout = 0.1\n[pipeline]\nmicro = 4\n\
+                         devices = [\"cpu\"]\n[train]\nsteps = 4\nseed = 1\n[checkpoint]\nevery = 2\n";
+
+    #[track_caller]
+    fn with(from: &str, to: &str) -> Result<Vec<String>, Failure> {
+        assert!(SAVED.contains(from));
+        check(
+            &config::schema(&Zoo::builtin()),
+            SAVED,
+            &SAVED.replace(from, to),
+        )
+    }
+
+    #[test]
+    fn what_changes_no_number_is_not_spoken_of() {
+        for (from, to) in [
+            ("[\"cpu\"]", "[\"cpu\", \"cpu\"]"),
+            ("steps = 4", "steps = 400"),
+            ("every = 2", "every = 7"),
+        ] {
+            assert_eq!(with(from, to).unwrap(), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn what_changes_losses_is_said_or_refused() {
+        let told = |from, to| with(from, to).unwrap().join("; ");
+        assert!(
+            told("micro = 4", "micro = 8").starts_with("pipeline.micro = 8, where the run had 4")
+        );
+        assert!(told("dropout = 0.1", "dropout = 0.0").contains("model.dropout = 0.0"));
+        assert!(told("seed = 1\n", "seed = 1\nclip = 1.0\n").contains("had nothing"));
+        for (from, to) in [
+            ("name = \"gpt\"", "name = \"bert\""),
+            ("layers = 2", "layers = 3"),
+            ("seed = 1", "seed = 2"),
+        ] {
+            let why = with(from, to).unwrap_err().said();
+            assert!(why.contains("cannot go on"), "{why}");
+        }
+    }
 }

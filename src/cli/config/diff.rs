@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Failure;
-use super::recipe::Recipe;
-use crate::cli::config::{OnResume, Schema, toml};
+use super::{OnResume, Schema, toml};
+use crate::cli::Failure;
 
 type Flat = BTreeMap<String, toml::Value>;
 
@@ -13,16 +12,20 @@ type Flat = BTreeMap<String, toml::Value>;
 ///
 /// # Errors
 /// A key was changed that cannot be.
-pub(super) fn check(
-    schema: &Schema<Recipe>,
+pub(in crate::cli) fn diff<T: 'static>(
+    schema: &Schema<T>,
+    defaults: &T,
     saved: &str,
     now: &str,
 ) -> Result<Vec<String>, Failure> {
-    // A run that was saved before there was a key had its default. What is said comes behind,
-    // and holds.
-    let mut before = flat(&toml(schema, &Recipe::defaults()))?;
-    before.extend(flat(saved)?);
-    let (saved, now) = (before, flat(now)?);
+    // A run that was saved before there was a key had its default.
+    let defaults = flat(&toml(schema, defaults))?;
+    let full = |text: &str| -> Result<Flat, Failure> {
+        let mut keys = defaults.clone();
+        keys.extend(flat(text)?);
+        Ok(keys)
+    };
+    let (saved, now) = (full(saved)?, full(now)?);
     let mut notes = Vec::new();
     let new = now.keys().filter(|key| !saved.contains_key(*key));
     let mut keys: Vec<&String> = saved.keys().chain(new).collect();
@@ -70,53 +73,4 @@ fn flat(text: &str) -> Result<Flat, Failure> {
         value => vec![(table, value)],
     });
     Ok(keys.collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::config;
-    use super::*;
-    use crate::models::zoo::Zoo;
-
-    const SAVED: &str = "[model]\nname = \"gpt\"\nlayers = 2\ndropout = 0.1\n[pipeline]\nmicro = 4\n\
-                         devices = [\"cpu\"]\n[train]\nsteps = 4\nseed = 1\n[checkpoint]\nevery = 2\n";
-
-    #[track_caller]
-    fn with(from: &str, to: &str) -> Result<Vec<String>, Failure> {
-        assert!(SAVED.contains(from));
-        check(
-            &config::schema(&Zoo::builtin()),
-            SAVED,
-            &SAVED.replace(from, to),
-        )
-    }
-
-    #[test]
-    fn what_changes_no_number_is_not_spoken_of() {
-        for (from, to) in [
-            ("[\"cpu\"]", "[\"cpu\", \"cpu\"]"),
-            ("steps = 4", "steps = 400"),
-            ("every = 2", "every = 7"),
-        ] {
-            assert_eq!(with(from, to).unwrap(), [""; 0]);
-        }
-    }
-
-    #[test]
-    fn what_changes_losses_is_said_or_refused() {
-        let told = |from, to| with(from, to).unwrap().join("; ");
-        assert!(
-            told("micro = 4", "micro = 8").starts_with("pipeline.micro = 8, where the run had 4")
-        );
-        assert!(told("dropout = 0.1", "dropout = 0.0").contains("model.dropout = 0.0"));
-        assert!(told("seed = 1\n", "seed = 1\nclip = 1.0\n").contains("had nothing"));
-        for (from, to) in [
-            ("name = \"gpt\"", "name = \"bert\""),
-            ("layers = 2", "layers = 3"),
-            ("seed = 1", "seed = 2"),
-        ] {
-            let why = with(from, to).unwrap_err().said();
-            assert!(why.contains("cannot go on"), "{why}");
-        }
-    }
 }

@@ -1,5 +1,4 @@
-//! What is asked of devices: memory that they may hold, what waits in the host's memory,
-//! and how they compute.
+//! What is asked of devices: memory that they may hold, and what waits in the host's memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,17 +6,16 @@ use std::str::FromStr;
 use gpipe_partitioner::Bytes;
 use tch::Device;
 
-use super::recipe::Recipe;
-use crate::cli::config::form::One;
-use crate::cli::config::{Kind, Value};
+use super::super::form::One;
+use super::super::{Kind, Value};
 use crate::error::settings::in_whole_units;
 use crate::{Pipeline, PipelineBuilder, Sequential};
 
 /// What a device may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cap(Option<Bytes>);
+pub(in crate::cli) struct Cap(Option<Bytes>);
 
-pub(super) const CAP: One<Cap> = One {
+pub(in crate::cli) const CAP: One<Cap> = One {
     kind: Kind::Text,
     parse: |text| text.parse(),
     write: |cap| Value::Text(cap.to_string()),
@@ -49,7 +47,7 @@ impl fmt::Display for Cap {
 
 /// The stages whose activations wait in the host's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Offload {
+pub(in crate::cli) enum Offload {
     #[default]
     None,
     All,
@@ -57,7 +55,7 @@ pub(super) enum Offload {
     Stages(Vec<usize>),
 }
 
-pub(super) const OFFLOAD: One<Offload> = One {
+pub(in crate::cli) const OFFLOAD: One<Offload> = One {
     kind: Kind::List,
     parse: |text| text.parse(),
     write: |offload| match offload {
@@ -95,7 +93,7 @@ impl FromStr for Offload {
 
 impl Offload {
     /// The numbers of the stages, of so many.
-    pub(super) fn of(&self, stages: usize) -> Vec<usize> {
+    pub(in crate::cli) fn of(&self, stages: usize) -> Vec<usize> {
         match self {
             Self::None => Vec::new(),
             Self::All => (0..stages).collect(),
@@ -104,34 +102,25 @@ impl Offload {
     }
 
     /// Whether there are such stages among so many.
-    pub(super) fn fits(&self, stages: usize) -> bool {
+    pub(in crate::cli) fn fits(&self, stages: usize) -> bool {
         self.of(stages).iter().all(|stage| *stage < stages)
     }
 }
 
-/// Whether these devices can have these limits.
-pub(super) fn fits(caps: &[Cap], devices: &[Device]) -> bool {
-    let builder = Pipeline::builder(Sequential::new()).devices(devices);
-    limits(builder, caps).memory_of_devices().is_ok()
-}
-
-/// Has devices hold no more than this: one limit is for all that can have one.
-pub(super) fn limits(builder: PipelineBuilder, caps: &[Cap]) -> PipelineBuilder {
-    match caps {
-        [] | [Cap(None)] => builder,
-        [Cap(Some(limit))] => builder.memory_limit(*limit),
-        caps => builder.memory_limits(&caps.iter().map(|cap| cap.0).collect::<Vec<_>>()),
+impl Cap {
+    /// Has devices hold no more than this: one limit is for all that can have one.
+    pub(in crate::cli) fn limit(builder: PipelineBuilder, caps: &[Self]) -> PipelineBuilder {
+        match caps {
+            [] | [Self(None)] => builder,
+            [Self(Some(limit))] => builder.memory_limit(*limit),
+            caps => builder.memory_limits(&caps.iter().map(|cap| cap.0).collect::<Vec<_>>()),
+        }
     }
-}
 
-impl Recipe {
-    /// What is asked for and does nothing on these devices, in words.
-    pub(super) fn idle(&self) -> Option<String> {
-        let idle = self.tf32 && !self.devices.iter().any(|device| device.is_cuda());
-        idle.then(|| {
-            "pipeline.tf32 = true does nothing here: it is for CUDA devices, and there is none"
-                .to_owned()
-        })
+    /// Whether these devices can have these limits.
+    pub(in crate::cli) fn fit(caps: &[Self], devices: &[Device]) -> bool {
+        let builder = Pipeline::builder(Sequential::new()).devices(devices);
+        Self::limit(builder, caps).memory_of_devices().is_ok()
     }
 }
 
