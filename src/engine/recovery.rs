@@ -1,66 +1,69 @@
-//! From a step that did not come to its end to an engine that is usable again.
+//! Makes the engine usable again after a step that failed or stalled.
 
 use super::failure::{EngineError, StageError, discard};
 use super::gather::Asked;
 use super::handle::Engine;
-use super::message::{Message, News, Order};
+use super::message::{Command, Message, Reply};
 use super::program::Program;
 use super::stage::Stage;
 use std::sync::Arc;
 
-/// What the last call has left.
+/// In what state the last call left the engine.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Nothing: it came to its end.
+    /// It came to its end.
     Ready,
-    /// This step, which is undone once those who owe their report of it have come back.
+    /// It abandoned this step, which is undone once all overdue reports have arrived.
     Stalled(Arc<Program>),
-    /// Something half-done.
+    /// It was interrupted.
     Broken,
 }
 
 impl<S: Stage> Engine<S> {
     /// Lets every stage undo a failed step, which every worker has left. Returns the first
-    /// failure on the way, in stage order.
+    /// failure of an `abort`, in stage order.
     pub(super) fn abort(&mut self) -> Result<Option<StageError>, EngineError> {
-        for inbox in &self.lines.inboxes {
-            inbox.post(Message::Order(Order::Abort));
+        for inbox in &self.shared.inboxes {
+            inbox.post(Message::Command(Command::Abort));
         }
         let gathered = self.gather(Asked::all(self.devices()))?.complete()?;
-        let failures = gathered.in_device_order().flat_map(|(_, news)| match news {
-            News::Aborted(failures) => failures,
-            _ => Vec::new(),
-        });
+        let failures = gathered
+            .in_device_order()
+            .flat_map(|(_, reply)| match reply {
+                Reply::Aborted(failures) => failures,
+                _ => Vec::new(),
+            });
         Ok(failures.min_by_key(|failure| failure.stage))
     }
 
-    /// Leaves a step in which devices stalled. It is undone now if they have come back
-    /// meanwhile, otherwise when they have.
-    pub(super) fn leave(&mut self, program: &Arc<Program>) -> Result<(), EngineError> {
+    /// Abandons a step in which devices stalled. It is undone now if their reports have
+    /// arrived meanwhile, otherwise by the next call.
+    pub(super) fn abandon(&mut self, program: &Arc<Program>) -> Result<(), EngineError> {
         self.state = State::Stalled(Arc::clone(program));
-        if self.owing.is_empty() {
+        if self.overdue.is_empty() {
             self.undo()?;
         }
         Ok(())
     }
 
-    /// Whether a call can begin; waits for those who owe their report of a step that was left.
-    pub(super) fn ready(&mut self) -> Result<(), EngineError> {
+    /// Makes sure that a call can begin: waits for the overdue reports of an abandoned step,
+    /// and undoes it.
+    pub(super) fn ensure_ready(&mut self) -> Result<(), EngineError> {
         let program = match &self.state {
             State::Ready => return Ok(()),
             State::Broken => return Err(EngineError::Broken),
             State::Stalled(program) => Arc::clone(program),
         };
-        let owing = std::mem::take(&mut self.owing);
-        let gathered = self.gather(Asked::these(owing).of_step(&program))?;
-        if self.owing.is_empty() {
+        let overdue = std::mem::take(&mut self.overdue);
+        let gathered = self.gather(Asked::these(overdue).of_step(&program))?;
+        if self.overdue.is_empty() {
             discard(gathered);
             return self.undo();
         }
         gathered.complete().map(discard)
     }
 
-    /// Undoes a step that was left.
+    /// Undoes an abandoned step.
     fn undo(&mut self) -> Result<(), EngineError> {
         self.state = State::Broken;
         let failure = self.abort()?;
@@ -68,12 +71,12 @@ impl<S: Stage> Engine<S> {
         failure.map_or(Ok(()), |failure| Err(EngineError::Stage(failure)))
     }
 
-    /// Takes note of those who have come back since the last call gave up.
-    pub(super) fn hear_late_reports(&mut self) {
+    /// Takes the overdue reports that have arrived since the last call.
+    pub(super) fn take_late_reports(&mut self) {
         let mut late = Vec::new();
-        self.lines.reports.poll(&mut late);
+        self.shared.reports.poll(&mut late);
         for report in late {
-            self.owing.retain(|device| *device != report.device);
+            self.overdue.retain(|device| *device != report.device);
             discard(report);
         }
     }

@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 
 use super::device_times::{Anchors, Times};
 use super::readback::Until;
-use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Outcome, Program};
+use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Program, StepOutcome};
 use crate::error::Error;
 use crate::torch::streams::{Fork, Joint, Layer, Left, Parcel, Place};
 use crate::torch::{self, Mode, StepSettings, TorchError, TorchStage, Values, copy_to_host};
@@ -36,7 +36,7 @@ pub(super) struct Accelerators {
 /// What a step of the engine brought, and what accelerators say of it.
 #[derive(Debug)]
 pub(super) struct Stepped {
-    pub(super) outcome: Outcome<Parcel>,
+    pub(super) outcome: StepOutcome<Parcel>,
     /// By the devices' own clocks, where they have any.
     pub(super) times: Option<Times>,
 }

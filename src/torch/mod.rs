@@ -1,5 +1,6 @@
 //! Stages over libtorch: layers, autograd, random numbers, devices.
 
+mod affinity;
 mod copies;
 mod cuda;
 mod device;
@@ -13,7 +14,6 @@ mod loss;
 pub mod memory;
 mod optim;
 mod out_of_memory;
-mod places;
 mod precision;
 mod recompute;
 mod rng;
@@ -40,7 +40,8 @@ pub use sizes::Variable;
 pub use values::Values;
 
 pub(crate) use device::{
-    at_once, cores, keep_memory, prepare, prepare_thread, share_of_cores, shared_cores, turns,
+    cores, keep_memory, max_concurrent, prepare, prepare_thread, share_of_cores, shared_cores,
+    turns,
 };
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, clip_there, total_norm};

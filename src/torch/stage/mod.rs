@@ -47,7 +47,7 @@ use super::skips::Skip;
 use super::step::{Mode, StepSettings};
 use super::streams::{Lane, Parcel, Route};
 use super::values::Values;
-use crate::engine::{Observer, Phase, Stage};
+use crate::engine::{Observer, OffloadHint, Phase, Stage};
 use buffers::Moves;
 use flight::{Flight, Half};
 pub use graphs::GraphUse;
@@ -309,13 +309,14 @@ impl Stage for TorchStage {
         begun.map_err(|error| self.explain_loss(Phase::Begin, None, error))
     }
 
-    fn ahead(&mut self, next: Action) -> anyhow::Result<()> {
+    fn offload_hint(&mut self, hint: OffloadHint) -> anyhow::Result<()> {
         let lane = self.shared_lane();
         let _shared = lane.sharing();
         self.running.nothing();
-        let begun = super::caught(|| Ok(self.bring_back_for(next)?));
+        let begun = super::caught(|| Ok(self.heed_offload_hint(hint)?));
         begun.map_err(|error| {
             let error = OutOfMemory::explain(self.device, error);
+            let next = hint.next();
             self.explain_loss(Phase::Action(next.kind), Some(next.micro), error)
         })
     }

@@ -5,12 +5,13 @@
 //! page-locked memory, and comes back on another while the device runs the action before
 //! the one that uses it.
 
-use gpipe_partitioner::{Action, Kind, MicroId};
+use gpipe_partitioner::{Kind, MicroId};
 use tch::Tensor;
 
 use super::TorchStage;
 use super::buffers::Before;
 use super::flight::{Flight, Held, Inputs, Live};
+use crate::engine::OffloadHint;
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{Shelf, ShelfScope};
 use crate::torch::sequential::bytes;
@@ -210,13 +211,20 @@ impl TorchStage {
         Ok(())
     }
 
-    /// What an action will use that the device runs after the next one.
-    pub(super) fn bring_back_for(&mut self, next: Action) -> Result<(), TorchError> {
+    /// Notes that a forward's activations stay here, or begins to bring back what the device
+    /// uses after its next action.
+    pub(super) fn heed_offload_hint(&mut self, hint: OffloadHint) -> Result<(), TorchError> {
         if self.route.offload.is_none() {
             return Ok(());
         }
+        let next = match hint {
+            OffloadHint::Keep(next) => {
+                self.directly = Some(next.micro);
+                return Ok(());
+            }
+            OffloadHint::Prefetch(next) => next,
+        };
         let Some(mut flight) = self.flights.remove(&next.micro) else {
-            self.directly = Some(next.micro);
             return Ok(());
         };
         let charged = self.ledger.as_ref().and_then(super::Ledger::charge);

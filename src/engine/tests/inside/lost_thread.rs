@@ -1,6 +1,6 @@
 //! A worker's thread dies although nothing should be able to kill it.
 
-use super::crew::Crew;
+use super::device_stages::DeviceStages;
 use super::message::Job;
 use super::{Engine, EngineError, Stage, StageBuilder};
 use gpipe_partitioner::{Action, DeviceId, StageId};
@@ -54,7 +54,7 @@ fn engine(devices: usize) -> (Engine<Mute>, Receiver<()>) {
 
 /// Kills the thread of `device` from within, past every border.
 fn kill(engine: &mut Engine<Mute>, device: usize) -> EngineError {
-    fn die(_: &mut Crew<Mute>) {
+    fn die(_: &mut DeviceStages<Mute>) {
         // Unlike `panic!` this prints nothing.
         std::panic::resume_unwind(Box::new("killed"))
     }
