@@ -1,7 +1,7 @@
 //! The caller's wait for reports.
 
 use super::entry::{self, EdgeValues, StepOutcome};
-use super::failure::{EngineError, StageError, discard};
+use super::failure::{EngineError, StageError, discard, guarded};
 use super::handle::Engine;
 use super::message::{Reply, Report, StepRecord};
 use super::program::Program;
@@ -101,7 +101,9 @@ impl<S: Stage> Engine<S> {
         }
         let observer = |(stage, _): &&(StageId, Observer)| Some(*stage) == stall.stage;
         let observer = self.observers.iter().find(observer);
-        stall.layer = observer.and_then(|(_, observer)| observer());
+        // A stage that cannot even name its layer is named without it.
+        let name = |observer: &Observer| guarded(|| Ok(observer())).unwrap_or_default();
+        stall.layer = observer.and_then(|(_, observer)| name(observer));
         stall
     }
 }

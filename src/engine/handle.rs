@@ -2,7 +2,7 @@
 
 use super::device_stages::DeviceStages;
 use super::entry::{self, Entry, StepOutcome};
-use super::failure::EngineError;
+use super::failure::{EngineError, discard};
 use super::gather::Asked;
 use super::message::{Command, Job, Message, Reply, StepCommand};
 use super::program::Program;
@@ -199,6 +199,8 @@ impl<S: Stage> Engine<S> {
             let work = move |stages: &mut DeviceStages<S>| {
                 let done = stages.each(|stage, state| job(stage, state));
                 results.lock().extend(done);
+                // The last owner, where the caller has stopped waiting.
+                discard((job, results));
             };
             (DeviceId(device), Box::new(work) as Job<S>)
         });
@@ -228,7 +230,10 @@ impl<S: Stage> Engine<S> {
         let device = self.device_of(stage).ok_or_else(missing)?;
         let result = Arc::new(Mutex::new(None));
         let there = Arc::clone(&result);
-        let work = move |stages: &mut DeviceStages<S>| *there.lock() = stages.one(stage, job);
+        let work = move |stages: &mut DeviceStages<S>| {
+            *there.lock() = stages.one(stage, job);
+            discard(there);
+        };
         self.run_jobs(vec![(device, Box::new(work) as Job<S>)])?;
         let result = result.lock().take();
         result

@@ -1,7 +1,7 @@
 //! The life of a device's thread.
 
 use super::device_stages::DeviceStages;
-use super::event::Log;
+use super::event::{ActionEvent, Log};
 use super::failure::{StageError, discard, guarded};
 use super::message::{Command, Message, Reply, StepCommand, StepRecord};
 use super::program::{Destination, Exit, Op};
@@ -26,8 +26,16 @@ pub(super) fn run_worker<S: Stage>(
         shared: Arc::clone(&shared),
         lost: true,
     };
-    match guarded(builder) {
-        Ok(stages) => Worker::new(device, shared, DeviceStages::new(stages)).work(),
+    let built = guarded(|| {
+        let stages = DeviceStages::new(builder()?);
+        let observers = stages.observers();
+        Ok((stages, observers))
+    });
+    match built {
+        Ok((stages, observers)) => {
+            shared.report(device, Reply::Built(stages.ids(), observers));
+            Worker::new(device, shared, stages).work();
+        }
         Err(error) => shared.report(device, Reply::NotBuilt(error)),
     }
     guard.lost = false;
@@ -90,8 +98,6 @@ impl<S: Stage> Worker<S> {
 
     /// Carries out the caller's commands until it reads the one to exit.
     fn work(mut self) {
-        let built = Reply::Built(self.stages.ids(), self.stages.observers());
-        self.shared.report(self.device, built);
         loop {
             let reply = match self.next_command() {
                 Command::Step(command) => self.step(command),
@@ -119,11 +125,15 @@ impl<S: Stage> Worker<S> {
     }
 
     fn step(&mut self, command: StepCommand<S>) -> Reply<S::Value> {
-        let performed = self.perform(&command);
+        let mut exits = Vec::new();
+        let performed = self.perform(&command, &mut exits);
         self.note(Activity::Idle);
         self.leave_turns();
         let reply = match performed {
-            Ok(record) => Reply::Finished(record),
+            Ok(events) => Reply::Finished(StepRecord {
+                exits: std::mem::take(&mut exits),
+                events,
+            }),
             Err(Halt::Stopped) => Reply::Stopped,
             Err(Halt::Failed(error)) => {
                 self.shared.stop_all_but(self.device);
@@ -133,14 +143,18 @@ impl<S: Stage> Worker<S> {
         // Before the report, after which the caller may be the only owner of program and
         // settings.
         discard(command);
+        exits.into_iter().for_each(discard);
         reply
     }
 
-    /// The device's part of a step.
-    fn perform(&mut self, command: &StepCommand<S>) -> Result<StepRecord<S::Value>, Halt> {
+    /// The device's part of a step; gives the log. The caller's values go to `exits`.
+    fn perform(
+        &mut self,
+        command: &StepCommand<S>,
+        exits: &mut Vec<(Exit, S::Value)>,
+    ) -> Result<Vec<ActionEvent>, Halt> {
         let program = command.program.device(self.device);
         let mut log = Log::new(command.epoch, program.ops.len());
-        let mut exits = Vec::new();
         self.reserve(program.slots);
         self.stages.ready();
         self.check_stop()?;
@@ -161,14 +175,11 @@ impl<S: Stage> Worker<S> {
             self.note(Activity::Idle);
             log.add(op.action, ran.start, ran.end, ran.bytes);
             self.end_turn(destinations);
-            self.send(destinations, ran.outputs, &mut exits);
+            self.send(destinations, ran.outputs, exits);
         }
         self.note(Activity::End);
         self.stages.end()?;
-        Ok(StepRecord {
-            exits,
-            events: log.into_events(),
-        })
+        Ok(log.into_events())
     }
 
     /// The inputs of `op`; waits for those that have not arrived.
@@ -245,7 +256,9 @@ impl<S: Stage> Worker<S> {
     /// Drops the values that arrived for a step and were not consumed.
     fn clear(&mut self) {
         self.stopped = false;
-        discard(std::mem::take(&mut self.table));
+        std::mem::take(&mut self.table)
+            .into_iter()
+            .for_each(discard);
     }
 
     fn check_stop(&self) -> Result<(), Halt> {

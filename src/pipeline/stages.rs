@@ -111,7 +111,7 @@ impl Stages {
             accelerators,
         };
         if let Some(accelerators) = &stages.accelerators {
-            accelerators.join().map_err(outside)?;
+            accelerators.join().map_err(Error::Accelerator)?;
             let (layer, devices) = (&accelerators.layer, accelerators.devices());
             accelerators.anchors.drop_in(layer, &devices)?;
         }
@@ -161,11 +161,11 @@ impl Stages {
     pub(crate) fn on_each<R: Send + 'static>(
         &mut self,
         job: impl Fn(StageId, &mut TorchStage) -> anyhow::Result<R> + Send + Sync + 'static,
-    ) -> Result<Vec<R>, EngineError> {
+    ) -> Result<Vec<R>, Error> {
         let Some(accelerators) = &self.accelerators else {
-            return self.engine.on_each(job);
+            return Ok(self.engine.on_each(job)?);
         };
-        let fork = accelerators.fork().map_err(outside)?;
+        let fork = accelerators.fork().map_err(Error::Accelerator)?;
         let done = (self.engine).on_each(move |id, stage| task(&fork, stage, |own| job(id, own)));
         joined(accelerators, done)
     }
@@ -175,11 +175,11 @@ impl Stages {
         &mut self,
         stage: StageId,
         job: impl FnOnce(&mut TorchStage) -> anyhow::Result<R> + Send + 'static,
-    ) -> Result<R, EngineError> {
+    ) -> Result<R, Error> {
         let Some(accelerators) = &self.accelerators else {
-            return self.engine.on_stage(stage, job);
+            return Ok(self.engine.on_stage(stage, job)?);
         };
-        let fork = accelerators.fork().map_err(outside)?;
+        let fork = accelerators.fork().map_err(Error::Accelerator)?;
         let done = (self.engine).on_stage(stage, move |stage| task(&fork, stage, job));
         joined(accelerators, done)
     }
@@ -195,7 +195,7 @@ impl Stages {
     ) -> Result<Stepped, Error> {
         let accelerators = self.accelerators.clone();
         let fork = accelerators.as_ref().map(Accelerators::fork).transpose();
-        let fork = fork.map_err(outside)?;
+        let fork = fork.map_err(Error::Accelerator)?;
         let parcel = |values| match (&accelerators, &fork) {
             (Some(accelerators), Some(fork)) => fork.parcel(&accelerators.layer, values),
             _ => Ok(Parcel::from(values)),
@@ -219,7 +219,7 @@ impl Stages {
         }
         let left = accelerators.join();
         let mut outcome = outcome?;
-        let left = left.map_err(outside)?;
+        let left = left.map_err(Error::Accelerator)?;
         let shares = accelerators.devices().into_iter();
         let shares: Vec<_> = shares
             .map(|device| accelerators.layer.share(device))
@@ -278,16 +278,11 @@ fn task<R>(
 }
 
 /// What a task came to, joined with what the caller does next.
-fn joined<R>(accelerators: &Accelerators, done: Result<R, EngineError>) -> Result<R, EngineError> {
+fn joined<R>(accelerators: &Accelerators, done: Result<R, EngineError>) -> Result<R, Error> {
     let joined = accelerators.join();
     let done = done?;
-    joined.map_err(outside)?;
+    joined.map_err(Error::Accelerator)?;
     Ok(done)
-}
-
-/// Nothing that a stage did.
-fn outside(source: anyhow::Error) -> EngineError {
-    EngineError::Caller { source }
 }
 
 /// Micro-batches for each edge from the caller, in the order of the edges.
