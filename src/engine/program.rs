@@ -7,7 +7,9 @@
 
 use super::stage::OffloadHint;
 use super::topology::{Edge, EdgeId, End, Topology, TopologyError};
-use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, Kind, MicroId, StageId, urgencies};
+use gpipe_partitioner::{
+    Action, ActionKind, CheckedSchedule, DeviceId, MicroId, StageId, urgencies,
+};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -103,9 +105,9 @@ impl DeviceProgram {
     fn add_hints(&mut self) {
         for at in 1..self.ops.len() {
             let (before, next) = (self.ops[at - 1].action, self.ops[at].action);
-            if next.kind.takes_up() {
+            if next.kind.consumes_activations() {
                 let forward = Action {
-                    kind: Kind::Forward,
+                    kind: ActionKind::Forward,
                     ..next
                 };
                 let hint = if before == forward {
@@ -301,35 +303,35 @@ impl<'a> Compiler<'a> {
     fn inputs(&self, action: Action) -> Vec<EdgeUse> {
         let here = End::Stage(action.stage);
         match action.kind {
-            Kind::Forward => self
+            ActionKind::Forward => self
                 .topology
                 .incoming(here)
                 .map(|(id, _)| edge_use(id, false, action))
                 .collect(),
-            Kind::Backward | Kind::BackwardInput => {
+            ActionKind::Backward | ActionKind::BackwardInput => {
                 let edges = self.topology.outgoing(here).filter(carries_gradient);
                 edges.map(|(id, _)| edge_use(id, true, action)).collect()
             }
-            Kind::BackwardWeight | Kind::Recompute => Vec::new(),
+            ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
         }
     }
 
     fn outputs(&self, action: Action) -> Vec<(EdgeUse, End)> {
         let here = End::Stage(action.stage);
         match action.kind {
-            Kind::Forward => {
+            ActionKind::Forward => {
                 let edges = self.topology.outgoing(here);
                 edges
                     .map(|(id, edge)| (edge_use(id, false, action), edge.to))
                     .collect()
             }
-            Kind::Backward | Kind::BackwardInput => {
+            ActionKind::Backward | ActionKind::BackwardInput => {
                 let edges = self.topology.incoming(here).filter(carries_gradient);
                 edges
                     .map(|(id, edge)| (edge_use(id, true, action), edge.from))
                     .collect()
             }
-            Kind::BackwardWeight | Kind::Recompute => Vec::new(),
+            ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Stages over libtorch: layers, autograd, random numbers, devices.
 
 mod affinity;
+pub(crate) mod batch;
 mod copies;
 mod cuda;
 mod device;
@@ -23,8 +24,10 @@ mod skips;
 mod stage;
 mod step;
 pub mod streams;
+pub(crate) mod threads;
 mod values;
 
+pub use batch::BatchError;
 pub use cuda::{CudaDevice, CudaReport};
 pub use device::{cuda_available, parse_device};
 pub use device_lost::DeviceLost;

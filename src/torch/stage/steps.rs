@@ -5,7 +5,7 @@ use crate::torch::step::{Mode, StepSettings};
 
 impl TorchStage {
     pub(super) fn begin_step(&mut self, step: &StepSettings) -> anyhow::Result<()> {
-        self.lane.begin(step.fork.as_deref())?;
+        self.streams.begin_task(step.caller_events.as_deref())?;
         // What an earlier step left must be out of reach of this one's abort.
         self.settle()?;
         self.saved_buffers.clear();

@@ -4,7 +4,7 @@
 use crate::support::rig::{Rig, stage_error};
 use crate::support::{Fault, How, Settings, When, chunked, recomputing, say, watched};
 use gpipe_engine::Phase;
-use gpipe_partitioner::{Action, CheckedSchedule, Kind, ScheduleKind, Shape, StageId};
+use gpipe_partitioner::{Action, ActionKind, CheckedSchedule, ScheduleKind, Shape, StageId};
 use std::collections::BTreeMap;
 
 const P: usize = 3;
@@ -33,13 +33,14 @@ fn variants(plain: CheckedSchedule) -> Vec<CheckedSchedule> {
 /// What the engine is to say about `how` in `action`.
 fn expected(action: Action, how: How) -> String {
     let place = match action.kind {
-        Kind::Forward => "forward",
-        Kind::Backward => "backward",
-        Kind::BackwardInput => "backward of the input",
-        Kind::BackwardWeight => "backward of the weights",
-        Kind::Recompute => "recompute",
+        ActionKind::Forward => "forward",
+        ActionKind::Backward => "backward",
+        ActionKind::BackwardInput => "backward of the input",
+        ActionKind::BackwardWeight => "backward of the weights",
+        ActionKind::Recompute => "recompute",
     };
-    let edges = usize::from(action.kind == Kind::Forward || action.kind.gives_input_gradient());
+    let edges =
+        usize::from(action.kind == ActionKind::Forward || action.kind.gives_input_gradient());
     let message = match how {
         How::Error => "made to fail".to_owned(),
         How::Panic => "panicked: made to panic".to_owned(),

@@ -3,7 +3,7 @@
 use crate::support::rig::{Rig, stage_error};
 use crate::support::{Affine, Fault, Gate, How, Settings, When, entries, schedule, watched};
 use gpipe_engine::{EngineError, Panicked, Phase};
-use gpipe_partitioner::{Kind, MicroId, ScheduleKind, StageId};
+use gpipe_partitioner::{ActionKind, MicroId, ScheduleKind, StageId};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 fn an_error_reads_like_a_place_and_a_panic_keeps_its_type() {
     watched(|| {
         let mut rig = Rig::new(schedule(ScheduleKind::OneFOneB, 2, 4));
-        let when = When::Action(Kind::Backward, MicroId(2));
+        let when = When::Action(ActionKind::Backward, MicroId(2));
         let faults = vec![Fault {
             stage: StageId(1),
             when,
@@ -56,7 +56,7 @@ fn when_all_stages_fail_at_once_one_of_them_is_named() {
         let mut rig = Rig::new(schedule(ScheduleKind::GPipe, 4, 3));
         for when in [
             When::Begin,
-            When::Action(Kind::Forward, MicroId(0)),
+            When::Action(ActionKind::Forward, MicroId(0)),
             When::End,
         ] {
             for _ in 0..50 {
@@ -81,7 +81,7 @@ fn only_stages_that_began_the_step_abort_and_each_does_once() {
     watched(|| {
         let mut rig = Rig::new(schedule(ScheduleKind::OneFOneB, 3, 4));
         for round in 1..=20 {
-            let when = When::Action(Kind::Backward, MicroId(3));
+            let when = When::Action(ActionKind::Backward, MicroId(3));
             let faults = vec![Fault {
                 stage: StageId(0),
                 when,
@@ -103,7 +103,7 @@ fn only_stages_that_began_the_step_abort_and_each_does_once() {
 fn a_panic_in_abort_is_told_beside_the_first_failure() {
     watched(|| {
         let mut rig = Rig::new(schedule(ScheduleKind::OneFOneB, 3, 4));
-        let when = When::Action(Kind::Backward, MicroId(3));
+        let when = When::Action(ActionKind::Backward, MicroId(3));
         let settings = Settings {
             faults: vec![Fault {
                 stage: StageId(0),
@@ -118,7 +118,7 @@ fn a_panic_in_abort_is_told_beside_the_first_failure() {
         let EngineError::Abort { first, abort } = error else {
             panic!("{error}")
         };
-        assert_eq!(first.action, Phase::Action(Kind::Backward));
+        assert_eq!(first.action, Phase::Action(ActionKind::Backward));
         assert_eq!((abort.stage, abort.action), (StageId(1), Phase::Abort));
         rig.check_unharmed();
     });
@@ -128,7 +128,7 @@ fn a_panic_in_abort_is_told_beside_the_first_failure() {
 fn settings_program_and_values_are_released_by_the_time_a_step_returns() {
     watched(|| {
         let mut rig = Rig::new(schedule(ScheduleKind::OneFOneB, 3, 4));
-        let when = When::Action(Kind::Forward, MicroId(2));
+        let when = When::Action(ActionKind::Forward, MicroId(2));
         for faults in [
             vec![],
             vec![Fault {
@@ -174,11 +174,11 @@ fn a_stage_that_does_not_come_back_is_named_and_the_step_undone_when_it_does() {
         for (when, place) in [
             (When::Begin, "begin of the step"),
             (
-                When::Action(Kind::Forward, MicroId(2)),
+                When::Action(ActionKind::Forward, MicroId(2)),
                 "micro-batch 2, forward",
             ),
             (
-                When::Action(Kind::Backward, MicroId(0)),
+                When::Action(ActionKind::Backward, MicroId(0)),
                 "micro-batch 0, backward",
             ),
             (When::End, "end of the step"),
@@ -213,7 +213,7 @@ fn an_engine_with_a_stage_that_never_comes_back_can_be_dropped() {
     watched(|| {
         let mut rig = Rig::new(schedule(ScheduleKind::GPipe, 3, 2));
         rig.engine.set_patience(Some(PATIENCE));
-        let (settings, gate) = blocked(0, When::Action(Kind::Forward, MicroId(1)));
+        let (settings, gate) = blocked(0, When::Action(ActionKind::Forward, MicroId(1)));
         rig.fail(settings);
         drop(rig);
         gate.open();

@@ -2,7 +2,9 @@
 
 use crate::support::{chunked, recomputing, watched};
 use gpipe_engine::{EdgeId, Engine, Entry, OffloadHint, Program, Stage, StageBuilder, Topology};
-use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, Kind, MicroId, ScheduleKind, StageId};
+use gpipe_partitioner::{
+    Action, ActionKind, CheckedSchedule, DeviceId, MicroId, ScheduleKind, StageId,
+};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -35,7 +37,7 @@ impl Stage for Listener {
         let hint = self.hint.lock().take();
         self.told.lock()[self.device].push((hint, action));
         match action.kind {
-            Kind::Backward | Kind::BackwardInput if self.last => Ok(vec![()]),
+            ActionKind::Backward | ActionKind::BackwardInput if self.last => Ok(vec![()]),
             _ => Ok(inputs),
         }
     }
@@ -94,15 +96,15 @@ fn hints_are_those_of_the_schedule_and_agree_with_the_simulator() {
             for schedule in std::iter::once(plain).chain(redone) {
                 for (device, list) in told(&schedule).iter().enumerate() {
                     let name = schedule.schedule().name();
-                    let trips = schedule.schedule().trips(DeviceId(device));
+                    let moves = schedule.schedule().offload_moves(DeviceId(device));
                     for (at, &(hint, action)) in list.iter().enumerate() {
                         let next = list.get(at + 1).map(|(_, next)| *next);
-                        let next = next.filter(|next| next.kind.takes_up());
+                        let next = next.filter(|next| next.kind.consumes_activations());
                         assert_eq!(hint.map(OffloadHint::next), next, "{name}: {action}");
                         let of = (action.stage, action.micro);
-                        let stays = trips.iter().all(|trip| trip.gone != Some(of));
+                        let stays = moves.iter().all(|moved| moved.released != Some(of));
                         let keeps = matches!(hint, Some(OffloadHint::Keep(_)));
-                        if schedule.is_training() && action.kind == Kind::Forward {
+                        if schedule.is_training() && action.kind == ActionKind::Forward {
                             assert_eq!(keeps, stays, "{name}: {action}");
                         } else {
                             assert!(!keeps, "{name}: {action}");

@@ -5,7 +5,7 @@ use anyhow::bail;
 use gpipe_engine::{
     EdgeId, Engine, EngineError, Entry, Observer, Program, Stage, StageBuilder, Topology,
 };
-use gpipe_partitioner::{Action, DeviceId, Kind, MicroId, Schedule, ScheduleKind, StageId};
+use gpipe_partitioner::{Action, ActionKind, DeviceId, MicroId, Schedule, ScheduleKind, StageId};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,7 +61,7 @@ impl Stage for Plain {
         }
         match action.kind {
             // The last stage has no gradient to start from but its own.
-            Kind::Backward if inputs.is_empty() => Ok(vec![Alive::new(&self.alive.0)]),
+            ActionKind::Backward if inputs.is_empty() => Ok(vec![Alive::new(&self.alive.0)]),
             _ => Ok(inputs),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::support::{Fault, How, Settings, When, affine_engine, entries, oracle, watched};
 use gpipe_engine::{Edge, End, Program, Topology};
-use gpipe_partitioner::{Action, CheckedSchedule, Kind, MicroId, Schedule, StageId};
+use gpipe_partitioner::{Action, ActionKind, CheckedSchedule, MicroId, Schedule, StageId};
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -71,10 +71,18 @@ impl Recipe {
     fn all(&self) -> impl Iterator<Item = Action> + '_ {
         (0..self.stages()).flat_map(move |stage| {
             let split = self.split[stage];
-            let kinds: &[Kind] = match (self.training, split) {
-                (false, _) => &[Kind::Forward],
-                (true, false) => &[Kind::Forward, Kind::Recompute, Kind::Backward],
-                (true, true) => &[Kind::Forward, Kind::BackwardInput, Kind::BackwardWeight],
+            let kinds: &[ActionKind] = match (self.training, split) {
+                (false, _) => &[ActionKind::Forward],
+                (true, false) => &[
+                    ActionKind::Forward,
+                    ActionKind::Recompute,
+                    ActionKind::Backward,
+                ],
+                (true, true) => &[
+                    ActionKind::Forward,
+                    ActionKind::BackwardInput,
+                    ActionKind::BackwardWeight,
+                ],
             };
             let all = kinds
                 .iter()
@@ -98,15 +106,17 @@ impl Recipe {
         };
         let gradient_there = || {
             let next = stage + 1;
-            next == self.stages() || ran(next, Kind::Backward) || ran(next, Kind::BackwardInput)
+            next == self.stages()
+                || ran(next, ActionKind::Backward)
+                || ran(next, ActionKind::BackwardInput)
         };
         !done.contains(&action)
             && match action.kind {
-                Kind::Forward => stage == 0 || ran(stage - 1, Kind::Forward),
-                Kind::Recompute => ran(stage, Kind::Forward),
-                Kind::Backward => ran(stage, Kind::Recompute) && gradient_there(),
-                Kind::BackwardInput => ran(stage, Kind::Forward) && gradient_there(),
-                Kind::BackwardWeight => ran(stage, Kind::BackwardInput),
+                ActionKind::Forward => stage == 0 || ran(stage - 1, ActionKind::Forward),
+                ActionKind::Recompute => ran(stage, ActionKind::Forward),
+                ActionKind::Backward => ran(stage, ActionKind::Recompute) && gradient_there(),
+                ActionKind::BackwardInput => ran(stage, ActionKind::Forward) && gradient_there(),
+                ActionKind::BackwardWeight => ran(stage, ActionKind::BackwardInput),
             }
     }
 

@@ -6,7 +6,7 @@ use crate::support::{
 };
 use gpipe_engine::{Edge, End, Engine, Program, Topology};
 use gpipe_partitioner::{
-    Action, CheckedSchedule, DeviceId, Kind, MicroId, Schedule, ScheduleKind, StageId,
+    Action, ActionKind, CheckedSchedule, DeviceId, MicroId, Schedule, ScheduleKind, StageId,
 };
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ fn check(schedule: CheckedSchedule, topology: Topology) {
     let recomputed = engine.on_each(|_, stage| Ok(stage.recomputed)).unwrap();
     for (stage, times) in recomputed.into_iter().enumerate() {
         let all = plain.iter().flat_map(|(_, list)| list);
-        let own = all.filter(|a| (a.kind, a.stage) == (Kind::Recompute, StageId(stage)));
+        let own = all.filter(|a| (a.kind, a.stage) == (ActionKind::Recompute, StageId(stage)));
         assert_eq!(times, 2 * own.count());
     }
     if in_order && training {
@@ -217,13 +217,13 @@ fn the_log_respects_dependencies_and_counts_bytes_in_flight() {
         for micro in 0..8 {
             for stage in 1..3 {
                 let (first, then) = (
-                    time(stage - 1, Kind::Forward, micro),
-                    time(stage, Kind::Forward, micro),
+                    time(stage - 1, ActionKind::Forward, micro),
+                    time(stage, ActionKind::Forward, micro),
                 );
                 assert!(first.end <= then.start);
                 let (first, then) = (
-                    time(stage, Kind::Backward, micro),
-                    time(stage - 1, Kind::Backward, micro),
+                    time(stage, ActionKind::Backward, micro),
+                    time(stage - 1, ActionKind::Backward, micro),
                 );
                 assert!(first.end <= then.start);
             }

@@ -39,7 +39,7 @@ impl Stage for Watched {
         (0..50).for_each(|_| std::thread::yield_now());
         self.seen.working.fetch_sub(1, SeqCst);
         anyhow::ensure!(self.fails != Some(action), "made to fail");
-        let gives = action.kind != gpipe_partitioner::Kind::BackwardWeight;
+        let gives = action.kind != gpipe_partitioner::ActionKind::BackwardWeight;
         Ok(vec![(); usize::from(gives)])
     }
 

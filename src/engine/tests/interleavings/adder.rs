@@ -4,7 +4,7 @@ use crate::engine::{
     EdgeId, Engine, EngineError, Entry, Program, Sharing, Stage, StageBuilder, Topology, Unpinned,
 };
 use anyhow::{bail, ensure};
-use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, Kind, MicroId, StageId};
+use gpipe_partitioner::{Action, ActionKind, CheckedSchedule, DeviceId, MicroId, StageId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -102,22 +102,22 @@ impl Adder {
     fn act(&mut self, action: Action, first: i64) -> anyhow::Result<Option<i64>> {
         let micro = action.micro;
         match action.kind {
-            Kind::Forward => {
+            ActionKind::Forward => {
                 self.held.push(micro);
                 return Ok(Some(first + self.id.index() as i64 + 1));
             }
-            Kind::Recompute => {
+            ActionKind::Recompute => {
                 ensure!(self.held.contains(&micro), "nothing to recompute");
                 self.recomputed.push(micro);
                 return Ok(None);
             }
-            Kind::BackwardWeight => {
+            ActionKind::BackwardWeight => {
                 take(&mut self.deferred, micro)?;
                 self.done += 1;
                 return Ok(None);
             }
-            Kind::Backward => self.done += 1,
-            Kind::BackwardInput => self.deferred.push(micro),
+            ActionKind::Backward => self.done += 1,
+            ActionKind::BackwardInput => self.deferred.push(micro),
         }
         take(&mut self.held, micro)?;
         self.recomputed.retain(|other| *other != micro);
@@ -138,7 +138,7 @@ impl Stage for Adder {
 
     fn run(&mut self, action: Action, inputs: Vec<Value>) -> anyhow::Result<Vec<Value>> {
         let takes = match action.kind {
-            Kind::Forward => 1,
+            ActionKind::Forward => 1,
             kind => usize::from(kind.gives_input_gradient() && !self.last),
         };
         // Even where the step is about to be given up.

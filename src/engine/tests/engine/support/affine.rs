@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail, ensure};
 use gpipe_engine::{End, Observer, Stage, Topology};
-use gpipe_partitioner::{Action, Kind, MicroId, StageId};
+use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Grads {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Begin,
-    Action(Kind, MicroId),
+    Action(ActionKind, MicroId),
     End,
 }
 
@@ -197,23 +197,23 @@ impl Affine {
     fn act(&mut self, action: Action, inputs: Vec<i64>) -> anyhow::Result<Vec<i64>> {
         let micro = action.micro;
         match action.kind {
-            Kind::Forward => self.forward(micro, &inputs),
-            Kind::Backward => {
+            ActionKind::Forward => self.forward(micro, &inputs),
+            ActionKind::Backward => {
                 let gradient = self.output_gradient(inputs)?;
                 self.accumulate(micro, gradient)?;
                 Ok(self.input_gradients(gradient))
             }
-            Kind::BackwardInput => {
+            ActionKind::BackwardInput => {
                 let gradient = self.output_gradient(inputs)?;
                 self.deferred.insert(micro, gradient);
                 Ok(self.input_gradients(gradient))
             }
-            Kind::BackwardWeight => {
+            ActionKind::BackwardWeight => {
                 let gradient = self.deferred.remove(&micro).context("no I before the W")?;
                 self.accumulate(micro, gradient)?;
                 Ok(Vec::new())
             }
-            Kind::Recompute => {
+            ActionKind::Recompute => {
                 ensure!(
                     self.held.contains_key(&micro),
                     "no forward before the recompute"
