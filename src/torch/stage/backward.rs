@@ -4,9 +4,9 @@ use gpipe_partitioner::MicroId;
 use tch::Tensor;
 
 use super::TorchStage;
-use super::flight::{Flight, Half, Held, Live, Transit};
+use super::accumulator::finite;
+use super::activations::{Flight, Half, Held, Live, Transit};
 use super::forward::Pass;
-use super::gradients::finite;
 use super::graphs::Returned;
 use crate::torch::step::StepSettings;
 use crate::torch::values::Values;

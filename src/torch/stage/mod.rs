@@ -9,24 +9,24 @@
 //! the backward itself) makes the graph. The last stage's outputs are the loss,
 //! which brings its own gradient: the micro-batch's share of the mini-batch.
 
+mod accumulator;
+mod activations;
 mod backward;
 mod buffers;
-mod flight;
+mod compute;
 mod forward;
-mod gradients;
 mod graphs;
-mod ledger;
-mod lost;
-mod own;
+mod lost_device;
+mod meter;
+mod offload;
+mod optimizers;
+mod own_tensors;
+mod passes;
 mod portable;
-mod run;
-mod running;
+mod progress;
 mod segment;
-mod steps;
-mod stow;
-mod verdict;
-mod watched;
-mod ways;
+mod skip_routes;
+mod writes;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -48,15 +48,15 @@ use super::step::{Mode, StepSettings};
 use super::streams::{Lane, Parcel, Route};
 use super::values::Values;
 use crate::engine::{Observer, Phase, Stage};
+use activations::{Flight, Half};
 use buffers::Moves;
-use flight::{Flight, Half};
 pub use graphs::GraphUse;
 pub(crate) use graphs::Graphing;
 use graphs::Graphs;
-use ledger::Ledger;
-pub(crate) use ledger::{Books, Page, Used};
+use meter::Ledger;
+pub(crate) use meter::{Books, Page, Used};
 pub(crate) use portable::{Portable, Role};
-use running::Running;
+use progress::Running;
 use segment::Segment;
 
 /// What a stage is made from.
@@ -323,7 +323,7 @@ impl Stage for TorchStage {
     fn run(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
         let lane = self.shared_lane();
         let _shared = lane.sharing();
-        let _named = lane.on_accelerator().map(|_| lost::acting(action));
+        let _named = lane.on_accelerator().map(|_| lost_device::acting(action));
         let done = self.measured(action.kind, |stage| {
             let done = super::caught(|| stage.run_action(action, inputs));
             done.map_err(|error| {

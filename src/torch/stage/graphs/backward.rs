@@ -5,12 +5,12 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::Graphs;
+use super::copies::{fresh, fresh_or_none};
 use super::forward::{SEGMENT, spoil};
-use super::like::{fresh, fresh_or_none};
 use super::slot::{Back, Part, Slot, Weight, fill_all, shape};
 use crate::torch::ffi;
 use crate::torch::stage::TorchStage;
-use crate::torch::stage::flight::{Half, Held, Live, Transit};
+use crate::torch::stage::activations::{Half, Held, Live, Transit};
 use crate::torch::stage::forward::Pass;
 
 /// Gradients, one a parameter or place of use.

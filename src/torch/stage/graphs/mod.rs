@@ -29,8 +29,8 @@
 //! and so does everything after it.
 
 mod backward;
+mod copies;
 mod forward;
-mod like;
 mod slot;
 
 use std::cell::{Cell, RefCell};
@@ -39,7 +39,7 @@ use std::collections::HashMap;
 use tch::Tensor;
 
 use super::TorchStage;
-use super::flight::{Half, Held, Inputs};
+use super::activations::{Half, Held, Inputs};
 use super::forward::Pass;
 use crate::torch::ffi::RandomScope;
 use crate::torch::layer::Context;

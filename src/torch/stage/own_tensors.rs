@@ -9,7 +9,7 @@ use tch::Tensor;
 
 use super::TorchStage;
 use super::buffers::restore;
-use super::watched::{Watched, changed};
+use super::writes::{Watched, changed};
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::values::Values;

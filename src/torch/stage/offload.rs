@@ -9,8 +9,8 @@ use gpipe_partitioner::{Action, Kind, MicroId};
 use tch::Tensor;
 
 use super::TorchStage;
+use super::activations::{Flight, Held, Inputs, Live};
 use super::buffers::Before;
-use super::flight::{Flight, Held, Inputs, Live};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{Shelf, ShelfScope};
 use crate::torch::sequential::bytes;

@@ -5,7 +5,7 @@ use std::sync::Weak;
 use tch::Tensor;
 
 use super::TorchStage;
-use super::ledger::Ledger;
+use super::meter::Ledger;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::gradients::{first_non_finite, norms, norms_there};
