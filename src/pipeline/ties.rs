@@ -27,7 +27,7 @@ struct Tied {
 pub(super) struct Ties(Arc<Vec<Tied>>);
 
 impl Ties {
-    /// Makes every replica a place of use of its owner.
+    /// Makes every copy a place of use of its owner.
     ///
     /// # Errors
     /// Names that do not exist, shapes that differ, one parameter tied to two owners.
@@ -39,12 +39,12 @@ impl Ties {
         let mut all: Vec<Tied> = Vec::new();
         for tie in model.ties() {
             let owner = place(model, partition, &tie.owner)?;
-            let replica = place(model, partition, &tie.replica)?;
-            let taken = |tied: &Tied| tied.places.contains(&replica);
-            if owner == replica || all.iter().any(taken) {
+            let copy = place(model, partition, &tie.tied)?;
+            let taken = |tied: &Tied| tied.places.contains(&copy);
+            if owner == copy || all.iter().any(taken) {
                 return Err(Error::Settings(format!(
                     "`{}` cannot be tied to `{}`: it is tied already",
-                    tie.replica, tie.owner
+                    tie.tied, tie.owner
                 )));
             }
             let stands_for_another =
@@ -53,13 +53,13 @@ impl Ties {
                 return Err(Error::Settings(format!(
                     "`{}` cannot be tied to `{}`, which itself stands for another parameter: \
                      tie it to that one",
-                    tie.replica, tie.owner
+                    tie.tied, tie.owner
                 )));
             }
             match all.iter_mut().find(|tied| tied.owner == owner) {
-                Some(tied) => tied.places.push(replica),
+                Some(tied) => tied.places.push(copy),
                 None => all.push(Tied {
-                    places: vec![owner.clone(), replica],
+                    places: vec![owner.clone(), copy],
                     owner,
                 }),
             }
@@ -81,8 +81,9 @@ impl Ties {
             let mut first = tied.owner.stage;
             for place in &tied.places {
                 let name = place.name.clone();
-                let grad =
-                    engine.on_stage(place.stage, move |stage| stage.take_step_gradient(&name))?;
+                let grad = engine.on_stage(place.stage, move |stage| {
+                    Ok(stage.accumulator().take_gradient(&name)?)
+                })?;
                 if sum.is_none() {
                     first = place.stage;
                 }
@@ -100,7 +101,7 @@ impl Ties {
             if let Some(sum) = sum {
                 let name = tied.owner.name.clone();
                 engine.on_stage(tied.owner.stage, move |stage| {
-                    stage.set_step_gradient(&name, &sum)
+                    stage.accumulator().set_gradient(&name, &sum)
                 })?;
             }
         }
@@ -113,7 +114,9 @@ impl Ties {
             let trainable = handle(&tied.owner, engine)?.requires_grad();
             for place in tied.places.iter().filter(|place| **place != tied.owner) {
                 let name = place.name.clone();
-                engine.on_stage(place.stage, move |stage| stage.follow(&name, trainable))?;
+                engine.on_stage(place.stage, move |stage| {
+                    stage.accumulator().set_tied_trainable(&name, trainable)
+                })?;
             }
         }
         Ok(())
@@ -125,7 +128,9 @@ impl Ties {
             let owner = handle(&tied.owner, engine)?;
             for place in tied.places.iter().filter(|place| **place != tied.owner) {
                 let (name, owner) = (place.name.clone(), owner.shallow_clone());
-                engine.on_stage(place.stage, move |stage| stage.refresh(&name, &owner))?;
+                engine.on_stage(place.stage, move |stage| {
+                    stage.accumulator().refresh_tied(&name, &owner)
+                })?;
             }
         }
         Ok(())
@@ -135,27 +140,31 @@ impl Ties {
 fn adopt(tied: &Tied, engine: &mut Stages) -> Result<(), Error> {
     let owner = handle(&tied.owner, engine)?;
     for place in tied.places.iter().filter(|place| **place != tied.owner) {
-        let replica = handle(place, engine)?;
-        if replica.size() != owner.size() || replica.kind() != owner.kind() {
+        let copy = handle(place, engine)?;
+        if copy.size() != owner.size() || copy.kind() != owner.kind() {
             return Err(Error::Settings(format!(
                 "`{}` of shape {:?} ({:?}) cannot be tied to `{}` of shape {:?} ({:?})",
                 place.name,
-                replica.size(),
-                replica.kind(),
+                copy.size(),
+                copy.kind(),
                 tied.owner.name,
                 owner.size(),
                 owner.kind()
             )));
         }
         let (name, owner) = (place.name.clone(), owner.shallow_clone());
-        engine.on_stage(place.stage, move |stage| stage.adopt(&name, &owner))?;
+        engine.on_stage(place.stage, move |stage| {
+            stage.accumulator().tie(&name, &owner)
+        })?;
     }
     Ok(())
 }
 
 fn handle(place: &Place, engine: &mut Stages) -> Result<tch::Tensor, Error> {
     let name = place.name.clone();
-    let found = engine.on_stage(place.stage, move |stage| Ok(stage.place(&name)))?;
+    let found = engine.on_stage(place.stage, move |stage| {
+        Ok(stage.accumulator().find(&name))
+    })?;
     found.ok_or_else(|| {
         Error::Settings(format!(
             "the model has no parameter `{}` that could be tied",

@@ -15,7 +15,6 @@ use std::ops::Range;
 use tch::Tensor;
 
 use super::TorchStage;
-use super::accumulator::finite;
 use super::activations::{Inputs, Live, Transit};
 use super::buffers::restore;
 use super::forward::Pass;
@@ -25,6 +24,7 @@ use super::skip_routes::{Run, apart};
 use super::writes::{Watched, changed, watch};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{Graph, RandomScope};
+use crate::torch::gradients::finite;
 use crate::torch::layer::Context;
 use crate::torch::rng;
 use crate::torch::skips::SkipBox;

@@ -4,7 +4,6 @@ use gpipe_partitioner::MicroId;
 use tch::Tensor;
 
 use super::TorchStage;
-use super::accumulator::finite;
 use super::activations::{Flight, Held, Inputs, Live, Transit};
 use super::compute::add_roots;
 use super::graphs::Start;
@@ -12,6 +11,7 @@ use super::segment::Which;
 use super::writes::{changed, watch};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, RandomScope};
+use crate::torch::gradients::finite;
 use crate::torch::rng;
 use crate::torch::step::{Mode, StepSettings};
 use crate::torch::values::{Values, hand_over};

@@ -112,10 +112,7 @@ impl TorchStage {
         least: u64,
     ) -> Result<Saved, TorchError> {
         let shelf = Shelf::new(self.device, least)?;
-        let all = [&self.parameters, &self.replicas, &self.buffers];
-        for (_, tensor) in all.into_iter().flatten() {
-            shelf.stays(tensor)?;
-        }
+        self.own.iter().try_for_each(|tensor| shelf.stays(tensor))?;
         if !copies {
             inputs
                 .tensors()
@@ -168,9 +165,10 @@ impl TorchStage {
     }
 
     fn put_away(&mut self, sources: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
-        if let Some(ledger) = &mut self.ledger {
+        if let Some(meter) = &self.meter {
+            let meter = meter.offloading();
             for (tensor, foreign) in &sources {
-                ledger.leaves(bytes(tensor), *foreign);
+                meter.leaves(bytes(tensor), *foreign);
             }
         }
         self.lane.put_away(sources)
@@ -219,9 +217,9 @@ impl TorchStage {
             self.directly = Some(next.micro);
             return Ok(());
         };
-        let charged = self.ledger.as_ref().and_then(super::Ledger::charge);
+        let counted = self.meter.as_ref().and_then(super::StageMeter::enter);
         let coming = self.coming(&mut flight, next.kind);
-        drop(charged);
+        drop(counted);
         self.flights.insert(next.micro, flight);
         coming
     }

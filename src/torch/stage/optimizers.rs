@@ -1,87 +1,99 @@
-//! A step of which only the stage's device knows whether it counts (see
-//! `pipeline/verdict.rs`).
+//! The optimizers' states for a stage's parameters.
 
-use tch::{Kind, Tensor};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+use std::sync::Weak;
 
-use super::TorchStage;
+use tch::Tensor;
+
 use crate::torch::error::TorchError;
-use crate::torch::ffi;
-use crate::torch::gradients::norms_there;
+use crate::torch::optim::{Groups, OptimizerState, Parts};
+use crate::torch::streams::Lane;
 
-impl TorchStage {
-    /// The names of all gradients of the step that just ended, and their norms as a tensor
-    /// on the stage's device. None where the host has to look at them itself.
-    pub(crate) fn all_norms_there(&self) -> anyhow::Result<Option<(Vec<String>, Tensor)>> {
-        let adds = self.held.iter().any(Option::is_some);
-        if adds || self.layers.iter().any(|layer| layer.layer.gathers()) {
-            return Ok(None);
-        }
-        let places = self.parameters.iter().chain(&self.replicas);
-        let (names, grads): (Vec<String>, Vec<Tensor>) = places
-            .map(|(name, parameter)| (name.clone(), parameter.grad()))
-            .filter(|(_, grad)| grad.defined())
-            .unzip();
-        Ok(norms_there(&grads, self.device)?.map(|norms| (names, norms)))
+/// What optimizers remember of a stage's parameters, by the optimizers' numbers.
+#[derive(Debug)]
+pub(super) struct Optimizers {
+    lane: Rc<Lane>,
+    /// With whether the optimizer is still alive.
+    states: HashMap<u64, (Weak<()>, OptimizerState)>,
+}
+
+impl Optimizers {
+    pub(super) fn new(lane: Rc<Lane>) -> Self {
+        let states = HashMap::new();
+        Self { lane, states }
     }
 
-    /// The step that just ended does not count where `found` is 1, on whatever device; its
-    /// gradients are yet to be multiplied with the factor.
-    pub(crate) fn judge(&mut self, found: &Tensor, factor: Option<&Tensor>) -> anyhow::Result<()> {
-        self.lane.uses("a verdict", found)?;
-        if let Some(factor) = factor {
-            self.lane.uses("a factor of gradients", factor)?;
-            let factor = factor.f_to_device(self.device)?;
-            ffi::scale_by(&self.step_gradients(), &factor)?;
+    /// The state of an optimizer, a new one where there is none yet.
+    fn of(&mut self, id: u64, alive: &Weak<()>) -> &mut OptimizerState {
+        let new = || (Weak::clone(alive), OptimizerState::default());
+        &mut self.states.entry(id).or_insert_with(new).1
+    }
+
+    /// Takes all that an update of these parameters needs; forgets optimizers that are gone.
+    pub(super) fn prepare(
+        &mut self,
+        (id, alive): (u64, &Weak<()>),
+        groups: &Groups,
+        parameters: &[(String, Tensor)],
+    ) -> Result<(), TorchError> {
+        self.states.retain(|_, (alive, _)| alive.strong_count() > 0);
+        let lane = Rc::clone(&self.lane);
+        self.of(id, alive).prepare(groups, parameters, &lane)
+    }
+
+    /// There will be no update: some stage cannot.
+    pub(super) fn abandon(&mut self, id: u64) {
+        if let Some((_, state)) = self.states.get_mut(&id) {
+            state.abandon();
         }
-        self.verdict = Some(found.f_to_device(self.device)?);
+    }
+
+    /// Applies and clears the gradients of these parameters, for which it is prepared;
+    /// leaves them alone where `found_inf` is 1.
+    pub(super) fn apply(
+        &mut self,
+        id: u64,
+        groups: &Groups,
+        parameters: &[(String, Tensor)],
+        found_inf: Option<&Tensor>,
+    ) -> Result<(), TorchError> {
+        match self.states.get_mut(&id) {
+            Some((_, state)) => state.apply(groups, parameters, &self.lane, found_inf),
+            None => Ok(()),
+        }
+    }
+
+    /// What an optimizer remembers.
+    pub(super) fn get(&self, id: u64) -> Option<&OptimizerState> {
+        self.states.get(&id).map(|(_, state)| state)
+    }
+
+    /// Drops what an optimizer remembers.
+    pub(super) fn forget(&mut self, id: u64) {
+        self.states.remove(&id);
+    }
+
+    /// Goes on from parts by the parameters' places; `offload` is whether the optimizer
+    /// keeps what it remembers on the host.
+    pub(super) fn remember(
+        &mut self,
+        (id, alive): (u64, &Weak<()>),
+        offload: bool,
+        parameters: &[(String, Tensor)],
+        parts: BTreeMap<usize, Parts>,
+    ) -> Result<(), TorchError> {
+        let lane = Rc::clone(&self.lane);
+        let state = self.of(id, alive);
+        for (place, parts) in parts {
+            let host = offload.then_some(&*lane);
+            state.remember(place, &parameters[place].1, &parts, host)?;
+        }
         Ok(())
     }
 
-    /// What the next losses are multiplied with, on whatever device.
-    pub(crate) fn set_scale(&mut self, scale: &Tensor) -> Result<(), TorchError> {
-        if self.last {
-            self.lane.uses("a loss scale", scale)?;
-            self.scale = Some(scale.shallow_clone());
-        }
-        Ok(())
-    }
-
-    /// Waits for the verdict on the last step, where there is one, and undoes it if need be.
-    pub(super) fn hear_verdict(&mut self) -> Result<(), TorchError> {
-        let Some(found) = self.verdict.take() else {
-            return Ok(());
-        };
-        if found.f_double_value(&[])? != 0.0 {
-            self.undo_step();
-        }
-        Ok(())
-    }
-
-    /// The verdict on the last step, for who can do with it alone; without one all is done
-    /// that comes behind a good step.
-    pub(super) fn settle_unless_judged(&mut self) -> anyhow::Result<Option<Tensor>> {
-        let found = self.verdict.as_ref().map(Tensor::shallow_clone);
-        if found.is_none() {
-            self.settle()?;
-        }
-        Ok(found)
-    }
-
-    /// The gradients are used up: what is left to do is to put back buffers if the step does
-    /// not count.
-    pub(super) fn execute_verdict(&mut self) -> anyhow::Result<()> {
-        let Some(found) = self.verdict.take() else {
-            return Ok(());
-        };
-        let saved = std::mem::take(&mut self.saved_buffers);
-        tch::no_grad(|| -> Result<(), TorchError> {
-            let bad = found.f_to_kind(Kind::Bool)?;
-            for ((_, buffer), saved) in self.buffers.iter().zip(&saved) {
-                let right = saved.f_where_self(&bad, buffer)?;
-                buffer.shallow_clone().f_copy_(&right)?;
-            }
-            Ok(())
-        })?;
-        self.settle()
+    /// Frees nothing of it: see [`super::lost_device`].
+    pub(super) fn leak(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.states));
     }
 }

@@ -345,9 +345,8 @@ impl TorchStage {
 
     /// Where everything is that graphs know by its address.
     fn places(&self) -> Vec<(usize, bool)> {
-        let all = self.parameters.iter().chain(&self.replicas);
-        let all = all.chain(&self.buffers);
-        all.map(|(_, tensor)| (address(tensor), tensor.requires_grad()))
+        let all = self.own.iter();
+        all.map(|tensor| (address(tensor), tensor.requires_grad()))
             .collect()
     }
 }
