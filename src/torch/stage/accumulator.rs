@@ -15,7 +15,7 @@ use crate::torch::copies;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::gradients::{first_non_finite, norms, norms_there};
-use crate::torch::streams::Lane;
+use crate::torch::streams::DeviceStreams;
 
 /// One gradient a parameter, then one a tied copy; none where none arrived.
 pub(super) type Gradients = Vec<Option<Tensor>>;
@@ -25,7 +25,7 @@ pub(super) type Gradients = Vec<Option<Tensor>>;
 #[derive(Debug)]
 pub(crate) struct Accumulator {
     device: Device,
-    lane: Rc<Lane>,
+    streams: Rc<DeviceStreams>,
     /// By layer and name.
     parameters: Vec<(String, Tensor)>,
     /// Parameters that are copies of another layer's: tied weights.
@@ -53,10 +53,14 @@ pub(super) struct Turn {
 }
 
 impl Accumulator {
-    pub(super) fn new(device: Device, lane: Rc<Lane>, parameters: Vec<(String, Tensor)>) -> Self {
+    pub(super) fn new(
+        device: Device,
+        streams: Rc<DeviceStreams>,
+        parameters: Vec<(String, Tensor)>,
+    ) -> Self {
         Self {
             device,
-            lane,
+            streams,
             parameters,
             tied: Vec::new(),
             previous: Vec::new(),
@@ -199,7 +203,7 @@ impl Accumulator {
         found_inf: &Tensor,
         factor: Option<&Tensor>,
     ) -> anyhow::Result<()> {
-        self.lane.uses("a verdict", found_inf)?;
+        self.streams.uses("a verdict", found_inf)?;
         if let Some(factor) = factor {
             self.scale_by(factor)?;
         }
@@ -281,7 +285,7 @@ impl Accumulator {
 
     /// Multiplies all gradients with a number on some device.
     pub(crate) fn scale_by(&self, factor: &Tensor) -> anyhow::Result<()> {
-        self.lane.uses("a factor of gradients", factor)?;
+        self.streams.uses("a factor of gradients", factor)?;
         let factor = factor.f_to_device(self.device)?;
         Ok(ffi::scale_by(&self.present(), &factor)?)
     }
@@ -368,7 +372,7 @@ impl Accumulator {
         let Some(parameter) = self.find(name) else {
             return Ok(());
         };
-        self.lane.uses("a sum of tied gradients", grad)?;
+        self.streams.uses("a sum of tied gradients", grad)?;
         let grad = grad.f_to_device(self.device)?;
         Ok(ffi::set_grad(&parameter, Some(&grad))?)
     }

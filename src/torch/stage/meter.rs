@@ -11,7 +11,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpipe_partitioner::{Bytes, Kind, StageMemory};
+use gpipe_partitioner::{ActionKind, Bytes, StageMemory};
 use tch::Device;
 
 use crate::torch::error::TorchError;
@@ -61,7 +61,7 @@ pub(super) struct StageMeter {
     /// The stage's gradients of parameters as of now.
     gradients: i64,
     /// By kind of action, the most that one left more than it found.
-    growth: [Option<i64>; Kind::ALL.len()],
+    growth: [Option<i64>; ActionKind::ALL.len()],
 }
 
 /// Counts the bytes that the present action has sent to the host; shared with who sends
@@ -126,7 +126,7 @@ impl DeviceMeter {
             },
             offloaded: 0,
             gradients: 0,
-            growth: [None; Kind::ALL.len()],
+            growth: [None; ActionKind::ALL.len()],
         })
     }
 }
@@ -155,7 +155,7 @@ impl StageMeter {
     /// A step begins; the stage has no gradients of it yet.
     pub(super) fn begin_step(&mut self) -> Result<(), TorchError> {
         self.gradients = 0;
-        self.growth = [None; Kind::ALL.len()];
+        self.growth = [None; ActionKind::ALL.len()];
         self.offloading.bytes.set(0);
         self.offloaded = 0;
         self.counters(Counter::begin_step)?;
@@ -175,7 +175,7 @@ impl StageMeter {
     /// the stage's parameters.
     pub(super) fn end_action(
         &mut self,
-        kind: Kind,
+        kind: ActionKind,
         action: MeasuredAction,
         gradients: u64,
     ) -> Result<(), TorchError> {
@@ -209,10 +209,10 @@ impl StageMeter {
 
     /// As the simulation wants to know it.
     fn micro_batch(&self) -> StageMemory {
-        let growth = |kind: Kind| self.growth[kind as usize];
-        let activation = growth(Kind::Forward).unwrap_or(0);
-        let recomputed = growth(Kind::Recompute).unwrap_or(0);
-        let kept = growth(Kind::BackwardInput).map(|more| activation + recomputed + more);
+        let growth = |kind: ActionKind| self.growth[kind as usize];
+        let activation = growth(ActionKind::Forward).unwrap_or(0);
+        let recomputed = growth(ActionKind::Recompute).unwrap_or(0);
+        let kept = growth(ActionKind::BackwardInput).map(|more| activation + recomputed + more);
         StageMemory {
             activation: bytes(activation),
             offloaded: Bytes(self.offloaded),

@@ -8,20 +8,20 @@ use tch::Tensor;
 
 use crate::torch::error::TorchError;
 use crate::torch::optim::{Groups, OptimizerState, Parts};
-use crate::torch::streams::Lane;
+use crate::torch::streams::DeviceStreams;
 
 /// What optimizers remember of a stage's parameters, by the optimizers' numbers.
 #[derive(Debug)]
 pub(super) struct Optimizers {
-    lane: Rc<Lane>,
+    streams: Rc<DeviceStreams>,
     /// With whether the optimizer is still alive.
     states: HashMap<u64, (Weak<()>, OptimizerState)>,
 }
 
 impl Optimizers {
-    pub(super) fn new(lane: Rc<Lane>) -> Self {
+    pub(super) fn new(streams: Rc<DeviceStreams>) -> Self {
         let states = HashMap::new();
-        Self { lane, states }
+        Self { streams, states }
     }
 
     /// The state of an optimizer, a new one where there is none yet.
@@ -38,8 +38,8 @@ impl Optimizers {
         parameters: &[(String, Tensor)],
     ) -> Result<(), TorchError> {
         self.states.retain(|_, (alive, _)| alive.strong_count() > 0);
-        let lane = Rc::clone(&self.lane);
-        self.of(id, alive).prepare(groups, parameters, &lane)
+        let streams = Rc::clone(&self.streams);
+        self.of(id, alive).prepare(groups, parameters, &streams)
     }
 
     /// There will be no update: some stage cannot.
@@ -59,7 +59,7 @@ impl Optimizers {
         found_inf: Option<&Tensor>,
     ) -> Result<(), TorchError> {
         match self.states.get_mut(&id) {
-            Some((_, state)) => state.apply(groups, parameters, &self.lane, found_inf),
+            Some((_, state)) => state.apply(groups, parameters, &self.streams, found_inf),
             None => Ok(()),
         }
     }
@@ -83,10 +83,10 @@ impl Optimizers {
         parameters: &[(String, Tensor)],
         parts: BTreeMap<usize, Parts>,
     ) -> Result<(), TorchError> {
-        let lane = Rc::clone(&self.lane);
+        let streams = Rc::clone(&self.streams);
         let state = self.of(id, alive);
         for (place, parts) in parts {
-            let host = offload.then_some(&*lane);
+            let host = offload.then_some(&*streams);
             state.remember(place, &parameters[place].1, &parts, host)?;
         }
         Ok(())
