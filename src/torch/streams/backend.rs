@@ -1,61 +1,27 @@
-//! The device backend: what can be done with streams and events.
+//! The device backend: the operations on streams and events.
 
 use std::sync::Arc;
 
 use gpipe_partitioner::Action;
-use tch::{Device, Tensor};
+use tch::Tensor;
 
+use super::ids::{Event, MemorySpace, Stream};
 use super::recorder::Recorder;
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, RawEvent};
 
-/// Where a tensor is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum MemorySpace {
-    /// In the host's memory.
-    Host,
-    /// In that of the accelerator with this number.
-    Accelerator(usize),
-}
-
-/// A stream of an accelerator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Stream {
-    pub(crate) device: usize,
-    pub(crate) id: i64,
-}
-
-/// The id of a device's default stream, which is every thread's that enters no other.
-pub(crate) const DEFAULT: i64 = 0;
-
-/// A point in a stream.
-#[derive(Debug, Clone)]
-pub(crate) enum Event {
-    Cuda(Arc<RawEvent>),
-    Recorded(u64),
-}
-
-/// Who has the streams.
+/// The devices whose streams are used.
+#[doc(alias = "accelerator")]
 #[derive(Debug, Clone)]
 pub(crate) enum Backend {
     /// libtorch's CUDA devices.
     Cuda,
-    /// Nobody: what would be asked of devices is written down, and tensors stay in the
-    /// host's memory.
+    /// No devices: the operations are only recorded, and tensors stay in the host's memory.
     Recorder(Recorder),
 }
 
-impl MemorySpace {
-    pub(crate) fn of(device: Device) -> Self {
-        match device {
-            Device::Cuda(index) => Self::Accelerator(index),
-            _ => Self::Host,
-        }
-    }
-}
-
 impl Backend {
-    /// Where a tensor is that came from `from`.
+    /// The memory space of a tensor that came from `from`.
     pub(crate) fn space_of(&self, tensor: &Tensor, from: MemorySpace) -> MemorySpace {
         match self {
             Self::Cuda => MemorySpace::of(tensor.device()),
@@ -63,7 +29,7 @@ impl Backend {
         }
     }
 
-    /// Where a tensor of the caller is.
+    /// The memory space of a tensor of the caller.
     pub(crate) fn space_of_callers(&self, tensor: &Tensor) -> MemorySpace {
         match self {
             Self::Cuda => MemorySpace::of(tensor.device()),
@@ -91,8 +57,8 @@ impl Backend {
         }
     }
 
-    /// Makes a stream the calling thread's current one of its device; gives the one
-    /// before.
+    /// Makes a stream the calling thread's current one of its device; returns the previous
+    /// one.
     pub(crate) fn enter(&self, stream: Stream) -> Result<Stream, TorchError> {
         match self {
             Self::Cuda => Ok(Stream {
@@ -103,7 +69,8 @@ impl Backend {
         }
     }
 
-    /// The end of what is in the stream now.
+    /// Records an event at the end of what is in the stream now.
+    #[doc(alias = "record_event")]
     pub(crate) fn record(&self, stream: Stream) -> Result<Event, TorchError> {
         match self {
             Self::Cuda => {
@@ -117,7 +84,8 @@ impl Backend {
         }
     }
 
-    /// What comes into the stream from now on waits for the event.
+    /// Has what is submitted to the stream from now on wait for the event.
+    #[doc(alias = "wait_event")]
     pub(crate) fn wait(&self, stream: Stream, event: &Event) -> Result<(), TorchError> {
         match (self, event) {
             (Self::Cuda, Event::Cuda(event)) => event.block(stream.device, stream.id),
@@ -130,7 +98,8 @@ impl Backend {
         }
     }
 
-    /// The host waits for the event.
+    /// Blocks the host until the event is over.
+    #[doc(alias = "synchronize")]
     pub(crate) fn finish(&self, event: &Event) -> Result<(), TorchError> {
         match (self, event) {
             (Self::Cuda, Event::Cuda(event)) => event.synchronize(),
@@ -143,8 +112,8 @@ impl Backend {
         }
     }
 
-    /// Whether the event is over, without waiting for it. What is recorded is never known
-    /// to be.
+    /// Whether the event is over, without waiting for it. Of a recorder's events that is
+    /// never known.
     pub(crate) fn is_over(event: &Event) -> Result<bool, TorchError> {
         match event {
             Event::Cuda(event) => event.is_over(),
@@ -153,6 +122,7 @@ impl Backend {
     }
 
     /// Tells the allocator that the stream uses the tensor's memory.
+    #[doc(alias = "record_stream")]
     pub(crate) fn used_by(&self, tensor: &Tensor, stream: Stream) -> Result<(), TorchError> {
         match self {
             Self::Cuda => ffi::record_stream(tensor, stream.device, stream.id),
@@ -163,8 +133,8 @@ impl Backend {
         }
     }
 
-    /// A copy on the current streams of the devices that take part. The host does not
-    /// wait.
+    /// Copies on the current streams of the devices that take part. The host does not wait.
+    #[doc(alias = "non_blocking")]
     pub(crate) fn copy(
         &self,
         tensor: &Tensor,
@@ -182,7 +152,7 @@ impl Backend {
         Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
     }
 
-    /// As [`Backend::copy`], into memory that is there already.
+    /// As [`Backend::copy`], into memory that is allocated already.
     pub(crate) fn copy_into(
         &self,
         to: &Tensor,
@@ -195,8 +165,7 @@ impl Backend {
         ffi::copy_into(to, tensor)
     }
 
-    /// Notes that an action runs: on the current stream of an accelerator, or on the
-    /// host.
+    /// Records that an action runs: in the current stream of an accelerator, or on the host.
     pub(crate) fn works<'a>(
         &self,
         action: Action,
@@ -208,7 +177,7 @@ impl Backend {
         }
     }
 
-    /// What an action has made, as it leaves the stage.
+    /// Records what an action has made, as it leaves the stage.
     pub(crate) fn made(&self, tensor: Tensor, place: MemorySpace) -> Result<Tensor, TorchError> {
         match (self, place) {
             (Self::Recorder(recorder), MemorySpace::Accelerator(device)) => {
@@ -219,7 +188,7 @@ impl Backend {
         }
     }
 
-    /// Notes memory that an action has made and that stays for its backward.
+    /// Records memory that an action has made and that stays for its backward.
     pub(crate) fn kept(&self, tensor: &Tensor, device: usize) -> Result<(), TorchError> {
         match self {
             Self::Recorder(recorder) => recorder.kept(tensor, device),
@@ -227,7 +196,8 @@ impl Backend {
         }
     }
 
-    /// Notes that somebody reads on the current stream of an accelerator, or on the host.
+    /// Records that `who` reads tensors: in the current stream of an accelerator, or on the
+    /// host.
     pub(crate) fn reads<'a>(
         &self,
         who: &str,
@@ -239,7 +209,7 @@ impl Backend {
         }
     }
 
-    /// Whether events have times.
+    /// Whether events have timestamps.
     pub(crate) fn keeps_time(&self) -> bool {
         matches!(self, Self::Cuda)
     }

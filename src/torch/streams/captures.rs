@@ -1,19 +1,23 @@
-//! Graphs: what the main stream is told, written down once and run as one piece.
+//! CUDA graphs: the work of a pass, captured once and replayed as one piece.
 
-use super::backend::{Backend, MemorySpace};
+use super::backend::Backend;
 use super::device_streams::DeviceStreams;
+use super::ids::MemorySpace;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 
-/// Memory of its own for graphs that are always run in the order of their capture, so
-/// that a later one may use what an earlier one no longer needs.
+/// A memory pool for graphs that are always replayed in the order of their capture, so that
+/// a later graph may reuse memory that an earlier one no longer needs.
+#[doc(alias = "graph_pool_handle")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum GraphPool {
     Cuda(u64, u64),
     Recorded,
 }
 
-/// A graph.
+/// A captured graph.
+#[doc(alias = "CUDA graph")]
+#[doc(alias = "CUDAGraph")]
 #[derive(Debug)]
 pub(crate) enum CapturedGraph {
     Cuda(ffi::CudaGraph),
@@ -21,13 +25,13 @@ pub(crate) enum CapturedGraph {
 }
 
 impl DeviceStreams {
-    /// Whether nobody writes anything down: what a graph holds must be done once more
-    /// where it is replayed, and to capture it is to do it.
+    /// Whether captures are only rehearsed, with a recorder: no graph exists then. The work
+    /// runs while it is captured, and has to be run again wherever the graph is replayed.
     pub(crate) fn rehearses(&self) -> bool {
         matches!(self.on_accelerator(), Some((Backend::Recorder(_), _)))
     }
 
-    /// Memory for the graphs of one slot.
+    /// A memory pool for the graphs of one slot.
     pub(crate) fn pool(&self) -> Result<GraphPool, TorchError> {
         match self.on_accelerator() {
             Some((Backend::Cuda, _)) => {
@@ -39,8 +43,9 @@ impl DeviceStreams {
         }
     }
 
-    /// Writes down what `body` tells the main stream. Nothing of it runs, and nobody else
-    /// tells the device anything (rule 9). The capture is over afterwards, whatever happens; only one that ended well gives a graph.
+    /// Captures what `body` submits to the main stream. None of it runs, and no other thread
+    /// submits work to the device meanwhile (rule 9). The capture has ended when this returns,
+    /// also with an error.
     pub(crate) fn capture<T>(
         &self,
         pool: GraphPool,
@@ -59,7 +64,7 @@ impl DeviceStreams {
                 let capture = ffi::Capture::begin(device, (first, second))?;
                 let done = crate::torch::caught(body);
                 let graph = capture.end();
-                // What went wrong in it says more than that it went wrong.
+                // The error of the body says more than that the capture failed.
                 let done = done?;
                 Ok((CapturedGraph::Cuda(graph?), done))
             }
@@ -75,7 +80,7 @@ impl DeviceStreams {
         }
     }
 
-    /// Puts a graph into the main stream.
+    /// Submits a graph to the main stream.
     pub(crate) fn replay(&self, graph: &CapturedGraph) -> Result<(), TorchError> {
         match (self.on_accelerator(), graph) {
             (Some((Backend::Cuda, _)), CapturedGraph::Cuda(graph)) => graph.replay(),
@@ -87,8 +92,9 @@ impl DeviceStreams {
         }
     }
 
-    /// Hears whether `body` has the host wait for the accelerator, which nothing in a
-    /// graph may.
+    /// Detects whether `body` has the host wait for the accelerator (a host sync), which is
+    /// impossible in a graph.
+    #[doc(alias = "set_sync_debug_mode")]
     pub(crate) fn detect_host_sync<T>(
         &self,
         body: impl FnOnce() -> anyhow::Result<T>,
@@ -103,7 +109,7 @@ impl DeviceStreams {
     }
 }
 
-/// Whether graphs can be captured on a place of this backend.
+/// Whether graphs can be captured in a memory space of this backend.
 pub(crate) fn can_capture(backend: &Backend, place: MemorySpace) -> Result<(), TorchError> {
     match (backend, place) {
         (Backend::Cuda, MemorySpace::Accelerator(_)) => ffi::has_cuda_graphs(),
@@ -112,5 +118,5 @@ pub(crate) fn can_capture(backend: &Backend, place: MemorySpace) -> Result<(), T
 }
 
 fn no_graphs() -> TorchError {
-    TorchError::new("a graph where there is no accelerator, or another one's")
+    TorchError::new("a CUDA graph without its accelerator")
 }

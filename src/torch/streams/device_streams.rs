@@ -1,4 +1,4 @@
-//! The streams of one device's thread, and what it does with them.
+//! The streams of one device's thread, and the p2p transfers on them.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,70 +8,73 @@ use std::time::Instant;
 use gpipe_partitioner::{Action, ActionKind};
 use tch::Tensor;
 
-use super::backend::{Backend, Event, MemorySpace, Stream};
+use super::backend::Backend;
 use super::capture_lock::SubmitGuard;
+use super::ids::{Event, MemorySpace, Stream};
 use super::in_transit::InTransit;
-use super::offload::PendingD2H;
+use super::pending::PendingD2H;
 use super::side_stream::{SideStream, within};
 use super::task_events::{CallerEvents, TaskLog};
 use crate::torch::error::TorchError;
 use crate::torch::memory::Account;
 use crate::torch::values::Values;
 
-/// Where what a stage sends goes, in the order of its edges; none is the caller.
+/// The destinations of what a stage sends, in the order of its edges; none is the caller.
+#[doc(alias = "p2p")]
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Route {
-    /// Its outputs, then a skip each.
+    /// Of its outputs, then one for each skip.
     pub(crate) forward: Vec<Option<MemorySpace>>,
-    /// The gradients of its inputs, then a skip each.
+    /// Of the gradients of its inputs, then one for each skip.
     pub(crate) backward: Vec<Option<MemorySpace>>,
-    /// Where what it keeps for its backwards goes to the host's memory meanwhile: pieces
-    /// of at least so many bytes.
+    /// If the stage offloads what it keeps for its backwards: the least number of bytes of a
+    /// piece of memory that is offloaded.
     pub(crate) offload: Option<u64>,
 }
 
-/// What a device's thread has of streams; a host's has none.
+/// The streams of a device's thread; a thread that computes on the host has none.
+#[doc(alias = "StreamContext")]
 #[derive(Debug)]
 pub(crate) struct DeviceStreams {
     pub(super) backend: Option<Backend>,
     pub(super) accelerator: Option<AcceleratorStreams>,
     pub(super) pending_d2h: RefCell<PendingD2H>,
-    /// Who is charged with what the CPU's stages keep on the host.
+    /// The account that is charged with what CPU stages offload.
     pub(super) host_account: Option<Account>,
-    /// That of its accelerator, while the thread tells it something.
-    pub(super) share: RefCell<Option<SubmitGuard>>,
+    /// Held while the thread submits work to its accelerator.
+    pub(super) submit_guard: RefCell<Option<SubmitGuard>>,
     task_log: Arc<TaskLog>,
 }
 
-/// On an accelerator.
+/// The streams of a thread that computes on an accelerator.
 #[derive(Debug)]
 pub(super) struct AcceleratorStreams {
     pub(super) device: usize,
     pub(super) main: Stream,
-    /// For copies from the host, and to other places.
+    /// For p2p copies: values that arrive, and values that are sent.
     receiving: SideStream,
     sending: SideStream,
-    /// For what is kept for backwards, on its way to the host and back.
+    /// For offloading what is kept for backwards (D2H), and prefetching it (H2D).
     offloading: SideStream,
     prefetching: SideStream,
-    /// For the peer end of copies to other accelerators.
+    /// By accelerator, the stream at the other end of p2p copies.
     peer: RefCell<HashMap<usize, Stream>>,
 }
 
 impl DeviceStreams {
-    /// For a thread whose values go nowhere but to other threads of the host.
+    /// The streams of a thread that only exchanges values with other threads of the host.
     pub(crate) fn host() -> Self {
         Self {
             backend: None,
             accelerator: None,
             pending_d2h: RefCell::default(),
             host_account: None,
-            share: RefCell::default(),
+            submit_guard: RefCell::default(),
             task_log: Arc::default(),
         }
     }
 
-    /// The calling thread's, from now on.
+    /// Opens streams for the calling thread.
     pub(crate) fn open(
         backend: &Backend,
         place: MemorySpace,
@@ -86,12 +89,12 @@ impl DeviceStreams {
             accelerator,
             pending_d2h: RefCell::default(),
             host_account: None,
-            share: RefCell::default(),
+            submit_guard: RefCell::default(),
             task_log: Arc::clone(task_log),
         })
     }
 
-    /// The same, with an account for what is kept on the host.
+    /// The same, with an account that is charged with what is offloaded.
     pub(crate) fn charging_host(self, host_account: Option<Account>) -> Self {
         Self {
             host_account,
@@ -99,7 +102,7 @@ impl DeviceStreams {
         }
     }
 
-    /// Its accelerator, and who has its streams.
+    /// The backend and the number of the thread's accelerator.
     pub(crate) fn on_accelerator(&self) -> Option<(&Backend, usize)> {
         let accelerator = self.accelerator.as_ref()?;
         Some((self.backend.as_ref()?, accelerator.device))
@@ -120,7 +123,7 @@ impl DeviceStreams {
         })
     }
 
-    /// A task begins: it comes behind what the caller did, on whatever device.
+    /// Begins a task: it runs after what the caller submitted, on whatever device (rule 6).
     pub(crate) fn begin_task(
         &self,
         caller_events: Option<&CallerEvents>,
@@ -130,10 +133,12 @@ impl DeviceStreams {
         };
         for (device, event) in caller_events.into_iter().flat_map(CallerEvents::events) {
             let _shared = match &self.accelerator {
-                Some(accelerator) => accelerator.other(backend, MemorySpace::Accelerator(*device)),
+                Some(accelerator) => {
+                    accelerator.guard_of_other(backend, MemorySpace::Accelerator(*device))
+                }
                 None => Some(backend.submit_guard(*device)),
             };
-            // That of its own accelerator is the main stream.
+            // On its own accelerator the current stream is the main stream.
             backend.wait(backend.current(*device)?, event)?;
             if let Some(accelerator) = self
                 .accelerator
@@ -152,13 +157,13 @@ impl DeviceStreams {
         Ok(())
     }
 
-    /// What somebody else has made is used by what comes into the main stream from now on
-    /// (rule 4), and `who` reads it.
+    /// Has `who`, in the main stream from now on, read a tensor that another thread made
+    /// (rule 4).
     pub(crate) fn uses(&self, who: &str, tensor: &Tensor) -> Result<(), TorchError> {
         let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
             return Ok(());
         };
-        // Of another accelerator: a copy in this thread's current stream there.
+        // On another accelerator it is copied in this thread's current stream there.
         if let MemorySpace::Accelerator(device) = backend.space_of(tensor, self.space()) {
             backend.used_by(tensor, backend.current(device)?)?;
         }
@@ -170,7 +175,7 @@ impl DeviceStreams {
         Ok(())
     }
 
-    /// A task is over: what the caller does next comes behind it.
+    /// Ends a task: what the caller submits next runs after it (rule 6).
     pub(crate) fn end_task(&self) -> Result<(), TorchError> {
         let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
             return Ok(());
@@ -181,7 +186,7 @@ impl DeviceStreams {
         Ok(())
     }
 
-    /// Notes where an action begins; for [`DeviceStreams::end_action`].
+    /// Records the event at which an action begins, for [`DeviceStreams::send`].
     pub(crate) fn begin_action(
         &self,
         action: Action,
@@ -198,7 +203,8 @@ impl DeviceStreams {
             .transpose()
     }
 
-    /// What an action made, on its way.
+    /// Sends what an action made (rule 2).
+    #[doc(alias = "isend")]
     pub(crate) fn send(
         &self,
         action: Action,
@@ -240,7 +246,8 @@ impl DeviceStreams {
             .collect()
     }
 
-    /// What arrived, to be used by what comes into the main stream from now on.
+    /// Makes an arrived value usable in the main stream (rule 3), on this device.
+    #[doc(alias = "irecv")]
     pub(crate) fn receive(&self, in_transit: InTransit) -> Result<Values, TorchError> {
         let InTransit { values, at, ready } = in_transit;
         let (Some(backend), Some(at)) = (&self.backend, at) else {
@@ -255,7 +262,7 @@ impl DeviceStreams {
         }
         values.try_move(|tensor| match backend.space_of(&tensor, at) {
             MemorySpace::Host => Ok(tensor),
-            // The caller's own, on an accelerator that it shares with no stage.
+            // The caller's own tensor, on an accelerator that has no stage.
             MemorySpace::Accelerator(_) => {
                 let here = tch::no_grad(|| tensor.f_to_device(tch::Device::Cpu))?;
                 Ok(here.f_set_requires_grad(tensor.requires_grad())?)
@@ -287,7 +294,7 @@ impl AcceleratorStreams {
         self.prefetching.of(backend, self.device)
     }
 
-    /// The near and far stream of copies to another accelerator.
+    /// The stream at the other end of copies to another accelerator.
     fn peer(&self, backend: &Backend, device: usize) -> Result<Stream, TorchError> {
         if let Some(stream) = self.peer.borrow().get(&device) {
             return Ok(*stream);
@@ -297,8 +304,8 @@ impl AcceleratorStreams {
         Ok(stream)
     }
 
-    /// The share of another accelerator, while it takes part in a copy.
-    fn other(&self, backend: &Backend, place: MemorySpace) -> Option<SubmitGuard> {
+    /// The guard of another accelerator, held while that takes part in a copy.
+    fn guard_of_other(&self, backend: &Backend, place: MemorySpace) -> Option<SubmitGuard> {
         match place {
             MemorySpace::Accelerator(device) if device != self.device => {
                 Some(backend.submit_guard(device))
@@ -307,15 +314,15 @@ impl AcceleratorStreams {
         }
     }
 
-    /// Copies values to another place, once `done` is over (rule 2).
+    /// Copies values to another memory space, once `done` is over (rule 2).
     ///
-    /// The memory at the other end is taken here, by the sender, and not posted by the
-    /// receiver ahead of time: that would gain nothing. The host puts the copy into its
-    /// stream directly behind the work that makes the value, before that work is over
-    /// (unless the host is the slower one), so the copy waits for nothing but the event.
-    /// Taking the memory is a look into the allocator's cache, the least of what the host
-    /// does for a copy; and memory that is taken an action earlier is held for an action
-    /// longer, on each edge.
+    /// The sender allocates the memory at the other end; the receiver posting a buffer ahead
+    /// of time would gain nothing. The host submits the copy directly after the work that
+    /// makes the value, before that work is over (unless the host is the slower one), so the
+    /// copy waits for nothing but the event. The allocation is a lookup in the allocator's
+    /// cache, the least of what the host does for a copy; and memory that is allocated an
+    /// action earlier is held for an action longer, on each edge.
+    #[doc(alias = "p2p")]
     fn dispatch(
         &self,
         backend: &Backend,
@@ -325,7 +332,7 @@ impl AcceleratorStreams {
     ) -> Result<InTransit, TorchError> {
         let near = self.sending.of(backend, self.device)?;
         backend.wait(near, done)?;
-        let _shared = self.other(backend, to);
+        let _shared = self.guard_of_other(backend, to);
         let last = match to {
             MemorySpace::Host => near,
             MemorySpace::Accelerator(device) => self.peer(backend, device)?,
@@ -363,7 +370,7 @@ impl AcceleratorStreams {
         }
     }
 
-    /// Copies a tensor to here (rule 2).
+    /// Copies a tensor to this accelerator (rule 2).
     fn fetch(
         &self,
         backend: &Backend,
@@ -372,7 +379,7 @@ impl AcceleratorStreams {
         ready: Option<&Event>,
     ) -> Result<Tensor, TorchError> {
         let near = self.receiving.of(backend, self.device)?;
-        let _shared = self.other(backend, from);
+        let _shared = self.guard_of_other(backend, from);
         let peer = match from {
             MemorySpace::Host => near,
             MemorySpace::Accelerator(device) => self.peer(backend, device)?,

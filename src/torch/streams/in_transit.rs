@@ -1,16 +1,18 @@
-//! What travels between stages.
+//! Values on their way between stages (p2p).
 
-use super::backend::{Backend, Event, MemorySpace};
+use super::backend::Backend;
+use super::ids::{Event, MemorySpace};
 use crate::torch::error::TorchError;
 use crate::torch::values::Values;
 
-/// Values on their way, and when they are there.
+/// Values that have been sent, and the event that says when they have arrived.
+#[doc(alias = "p2p")]
 #[derive(Debug, Default)]
 pub(crate) struct InTransit {
     pub(crate) values: Values,
-    /// Where they are; none for values that nobody has streams for.
+    /// Their memory space; none in a pipeline without accelerators.
     pub(super) at: Option<MemorySpace>,
-    /// What whoever uses them has to wait for.
+    /// The event that a user of the values has to wait for.
     pub(super) ready: Option<Event>,
 }
 
@@ -33,7 +35,7 @@ impl InTransit {
         }
     }
 
-    /// The caller may use what came back, on its own current stream.
+    /// Lets the caller use the values in its current stream (rule 4).
     pub(crate) fn hand_out(&self, backend: &Backend) -> Result<(), TorchError> {
         let Some(at @ MemorySpace::Accelerator(_)) = self.at else {
             return Ok(());

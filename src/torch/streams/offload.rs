@@ -1,38 +1,26 @@
-//! What is kept for a backward, to the host's memory and back (rule 7).
+//! Activation offload: what is kept for a backward is copied to the host's memory and
+//! prefetched before it is used (rule 7). Optimizer states are offloaded by the same means.
 
 use tch::{Device, Kind, Tensor};
 
-use super::backend::{Event, MemorySpace};
 use super::device_streams::DeviceStreams;
+use super::ids::{Event, MemorySpace};
+use super::pending::{PendingD2H, PendingH2D};
 use super::side_stream::within;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::memory::Account;
 use crate::torch::values::Values;
 
-/// Who reads what came back, for messages.
+/// The reader of prefetched values, for messages.
 const KEPT: &str = "what was kept on the host";
 
-/// Memory that is being copied to the host, held until nobody reads it any more.
-#[derive(Debug, Default)]
-pub(crate) struct PendingD2H {
-    /// Since the present action, and since the one before, whose copies end there.
-    now: Vec<Tensor>,
-    before: Vec<Tensor>,
-    copied: Option<Event>,
-}
-
-/// What was kept on the host, on its way back.
-#[derive(Debug)]
-pub(crate) struct PendingH2D {
-    values: Values,
-    ready: Option<Event>,
-}
-
 impl DeviceStreams {
-    /// Copies to the host what the main stream has made by now; `foreign` tells of each
-    /// whether it is in another stream's memory. The device's next action ends before
-    /// the memory is free.
+    /// Copies to the host (D2H) what the main stream has made by now, and returns the copies.
+    /// `foreign` says of each tensor whether its memory belongs to another stream. The memory
+    /// is held until the end of the device's next action.
+    #[doc(alias = "save_on_cpu")]
+    #[doc(alias = "to_host")]
     pub(crate) fn offload(&self, tensors: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
         let _charged = self.host_account.as_ref().map(Account::enter);
         let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
@@ -61,7 +49,7 @@ impl DeviceStreams {
         })
     }
 
-    /// An action of the device is over: what left in the one before is let go of.
+    /// Ends an action of the device: what was offloaded in the action before is freed.
     pub(crate) fn end_action(&self) -> Result<(), TorchError> {
         let mut pending = self.pending_d2h.borrow_mut();
         let PendingD2H {
@@ -81,13 +69,13 @@ impl DeviceStreams {
         Ok(())
     }
 
-    /// A task is over, in whatever way: everything that left is let go of.
+    /// Frees everything that was offloaded, at the end of a task, failed or not.
     pub(crate) fn release_offloaded(&self) -> Result<(), TorchError> {
         self.end_action()?;
         self.end_action()
     }
 
-    /// The host waits until what was put away is there, to read it itself.
+    /// Blocks the host until everything offloaded has arrived, so that the host can read it.
     pub(crate) fn wait_offloaded(&self) -> Result<(), TorchError> {
         match (&self.backend, &self.accelerator) {
             (Some(backend), Some(accelerator)) => {
@@ -97,7 +85,7 @@ impl DeviceStreams {
         }
     }
 
-    /// Begins to bring back from the host what is going to be used by a later action.
+    /// Begins to copy from the host (H2D) what a later action is going to use.
     pub(crate) fn prefetch(&self, values: Values) -> Result<PendingH2D, TorchError> {
         let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
             let values = values.try_move(|tensor| on_host(&tensor))?;
@@ -105,7 +93,7 @@ impl DeviceStreams {
             return Ok(PendingH2D { values, ready });
         };
         let prefetching = accelerator.prefetching(backend)?;
-        // It may be pending still.
+        // The copy to the host may not be over yet.
         backend.wait(
             prefetching,
             &backend.record(accelerator.offloading(backend)?)?,
@@ -118,7 +106,7 @@ impl DeviceStreams {
         Ok(PendingH2D { values, ready })
     }
 
-    /// What came back, for what comes into the main stream from now on.
+    /// Makes prefetched values usable in the main stream, which waits for their copies.
     pub(crate) fn wait_prefetch(&self, pending: PendingH2D) -> Result<Values, TorchError> {
         let PendingH2D { values, ready } = pending;
         if let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) {
@@ -132,7 +120,7 @@ impl DeviceStreams {
 }
 
 impl DeviceStreams {
-    /// So many bytes of the device's memory, which copies are going to write into.
+    /// Allocates device memory that [`DeviceStreams::prefetch_into`] is going to write into.
     pub(crate) fn reserve(&self, bytes: u64, device: Device) -> Result<Tensor, TorchError> {
         let memory = Tensor::f_empty([bytes as i64], (Kind::Uint8, device))?;
         if let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) {
@@ -141,7 +129,7 @@ impl DeviceStreams {
         Ok(memory)
     }
 
-    /// Begins to copy from the host into memory of the main stream: of each pair, the first
+    /// Begins to copy from the host into memory of the main stream: the first of each pair
     /// into the second.
     pub(crate) fn prefetch_into<'a>(
         &self,
@@ -156,7 +144,7 @@ impl DeviceStreams {
             return Ok(None);
         }
         let prefetching = accelerator.prefetching(backend)?;
-        // It may be pending still, and what was in the memory before, too.
+        // Its copy to the host may not be over yet, nor that of what the memory held before.
         backend.wait(
             prefetching,
             &backend.record(accelerator.offloading(backend)?)?,
@@ -170,8 +158,7 @@ impl DeviceStreams {
         backend.record(prefetching).map(Some)
     }
 
-    /// What [`DeviceStreams::prefetch_into`] has begun is over, for what comes into the main stream from
-    /// now on.
+    /// Has the main stream wait for what [`DeviceStreams::prefetch_into`] has begun.
     pub(crate) fn wait_prefetch_into<'a>(
         &self,
         ready: Option<Event>,
@@ -186,8 +173,8 @@ impl DeviceStreams {
         Ok(())
     }
 
-    /// Copies what the main stream has made by now into the host's memory: of each pair,
-    /// the first into the second.
+    /// Copies what the main stream has made by now into memory of the host: the first of each
+    /// pair into the second.
     pub(crate) fn offload_into(
         &self,
         pairs: impl Iterator<Item = (Tensor, Tensor)>,
@@ -211,7 +198,7 @@ impl DeviceStreams {
     }
 }
 
-/// A copy in the host's memory of what is there already.
+/// A copy on the host of a tensor that is on the host.
 fn on_host(tensor: &Tensor) -> Result<Tensor, TorchError> {
     let copy = ffi::copy(&tensor.f_detach()?)?;
     Ok(copy.f_set_requires_grad(tensor.requires_grad())?)

@@ -2,11 +2,12 @@
 
 use std::cell::OnceCell;
 
-use super::backend::{Backend, Stream};
+use super::backend::Backend;
+use super::ids::Stream;
 use crate::torch::error::TorchError;
 
-/// A stream that is there once something goes through it: a device has 32, which libtorch
-/// gives out again and again.
+/// A side stream, created at its first use: a device has only 32 streams, which libtorch
+/// hands out in turn.
 #[derive(Debug, Default)]
 pub(super) struct SideStream(OnceCell<Stream>);
 
@@ -20,7 +21,7 @@ impl SideStream {
     }
 }
 
-/// Does something with these streams as the current ones of their devices.
+/// Runs `body` with these streams as the current ones of their devices.
 pub(super) fn within<T>(
     backend: &Backend,
     streams: &[Stream],

@@ -1,23 +1,24 @@
-//! How a task of the stages joins what its caller does before and after.
+//! Events that order a task of the stages with what its caller does before and after it.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use gpipe_partitioner::Action;
 
-use super::backend::{Backend, Event, MemorySpace};
+use super::backend::Backend;
+use super::ids::{Event, MemorySpace};
 use super::in_transit::InTransit;
 use crate::torch::error::TorchError;
 use crate::torch::values::Values;
 
-/// Where the caller's current streams were when a task was given out.
+/// Events in the caller's current streams, recorded when the caller starts a task (rule 6).
 #[derive(Debug)]
 pub(crate) struct CallerEvents {
     events: Vec<(usize, Event)>,
 }
 
 impl CallerEvents {
-    /// For these accelerators.
+    /// Records them on these accelerators.
     pub(crate) fn new(
         backend: &Backend,
         devices: impl Iterator<Item = usize>,
@@ -37,7 +38,7 @@ impl CallerEvents {
         found.map(|(_, event)| event)
     }
 
-    /// The caller's own values, on their way to a stage.
+    /// Sends the caller's own values to a stage.
     pub(crate) fn in_transit(
         &self,
         backend: &Backend,
@@ -59,20 +60,20 @@ impl CallerEvents {
     }
 }
 
-/// What a device's thread leaves for the caller when a task is over.
+/// Where a device's thread records the events of a task for the caller.
 #[derive(Debug, Default)]
 pub(crate) struct TaskLog {
     task_events: Mutex<TaskEvents>,
 }
 
-/// See [`TaskLog`].
+/// The events of one task on one device.
 #[derive(Debug, Default)]
 pub(crate) struct TaskEvents {
-    /// The end of what is in the main stream.
+    /// The end of the task in the main stream.
     pub(crate) end: Option<Event>,
-    /// The stream's position when the task began, and when the host was there.
+    /// The main stream's position when the task began, and the host's time then.
     pub(crate) begin: Option<(Event, Instant)>,
-    /// Where actions began and ended.
+    /// The beginning and end of each action.
     pub(crate) actions: Vec<(Action, Event, Event)>,
 }
 
@@ -86,7 +87,7 @@ impl TaskLog {
         );
     }
 
-    /// Takes what was left.
+    /// Takes what has been recorded since the last call.
     pub(crate) fn take(&self) -> TaskEvents {
         let mut task_events = self
             .task_events

@@ -1,14 +1,14 @@
-//! What can be written down, and what can be wrong with it.
+//! The entries of a record, and the error that a check of them gives.
 
 use std::thread::ThreadId;
 
-use crate::torch::streams::backend::Stream;
+use crate::torch::streams::ids::Stream;
 
 /// One block of memory that has crossed a stage's border.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Buffer(pub(super) u64);
 
-/// Who works: a stream, or a thread of the host.
+/// What executes a piece of work: a stream, or a thread of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Worker {
     Stream(Stream),
@@ -23,13 +23,12 @@ pub(super) enum LogEntry {
         what: String,
         reads: Vec<Buffer>,
     },
-    /// What the last work in the stream made, in memory of the stream.
+    /// Memory of the stream that its last work wrote.
     Made {
         buffer: Buffer,
         stream: Stream,
     },
-    /// A copy into new memory, or into a block that is there; a place without a stream is
-    /// the host.
+    /// A copy into new memory, or into a known block; the side without a stream is the host.
     Copy {
         from: Option<Buffer>,
         to: Buffer,
@@ -49,7 +48,7 @@ pub(super) enum LogEntry {
         thread: ThreadId,
         event: u64,
     },
-    /// A note to the allocator.
+    /// A note to the allocator (`record_stream`).
     UsedBy {
         buffer: Buffer,
         stream: Stream,
@@ -60,7 +59,7 @@ pub(super) enum LogEntry {
 }
 
 impl LogEntry {
-    /// The accelerator whose memory is new.
+    /// The accelerator on which memory is allocated.
     pub(super) fn makes_on(&self) -> Option<usize> {
         match self {
             Self::Made { stream, .. } => Some(stream.device),
@@ -69,7 +68,7 @@ impl LogEntry {
         }
     }
 
-    /// Where something is put in.
+    /// The streams that work is submitted to.
     pub(super) fn streams(&self) -> [Option<Stream>; 2] {
         match self {
             Self::Work {
@@ -86,7 +85,8 @@ impl LogEntry {
     }
 }
 
-/// Memory that is used without order.
+/// Memory that is used out of order.
+#[doc(alias = "data race")]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Disorder {

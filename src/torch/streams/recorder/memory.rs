@@ -1,10 +1,10 @@
-//! Which memory is there now.
+//! The memory that is allocated now.
 
 use tch::Tensor;
 
 use super::log_entry::Buffer;
 use super::{Recorder, State, address};
-use crate::torch::streams::backend::MemorySpace;
+use crate::torch::streams::ids::MemorySpace;
 
 /// A piece of memory.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +16,7 @@ pub(super) struct Live {
 }
 
 impl Recorder {
-    /// Where a tensor would be.
+    /// The memory space that a tensor would be in.
     pub(in crate::torch::streams) fn space_of(&self, tensor: &Tensor) -> MemorySpace {
         let live = self.log.state.lock().live(address(tensor));
         let device = live.and_then(|live| live.device);
@@ -30,7 +30,7 @@ impl State {
         found.flatten().collect()
     }
 
-    /// Whose memory is at this address.
+    /// The block of memory at this address.
     pub(super) fn buffer(&self, address: usize) -> Option<Buffer> {
         self.live(address).map(|live| live.buffer)
     }

@@ -1,4 +1,4 @@
-//! A device backend without devices: it writes down what it is told, and checks it.
+//! A device backend without devices: it records what devices would be told, and checks it.
 
 mod captures;
 mod failures;
@@ -15,8 +15,8 @@ use gpipe_partitioner::{Action, ActionKind, StageId};
 use parking_lot::Mutex;
 use tch::Tensor;
 
-use super::backend::{DEFAULT, MemorySpace, Stream};
 use super::capture_lock::CaptureLocks;
+use super::ids::{DEFAULT, MemorySpace, Stream};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Watcher};
 use log_entry::{Buffer, LogEntry, Worker};
@@ -25,14 +25,13 @@ use memory::Live;
 pub use log_entry::Disorder;
 pub use order::Summary;
 
-/// Stands in for the accelerators of a pipeline and writes down what they would have
-/// been told: work, copies, events, waits, and when which memory was freed.
+/// Stands in for the accelerators of a pipeline and records what they would have been told:
+/// work, copies, events, waits, and when memory was freed.
 ///
-/// Stages compute on the CPU all the same, with the same numbers. What was written down
-/// can be checked for every order that the events allow ([`Recorder::check`]), and be
-/// played with made-up times ([`Recorder::play`]): does each copy wait for who makes the
-/// value, each stage for the copy, and no memory get a new owner before its last reader
-/// is done?
+/// Stages compute on the CPU, with the same numbers. The record can be checked for every
+/// order that the events allow ([`Recorder::check`]), and played with made-up times
+/// ([`Recorder::play`]): does each copy wait for the work that makes its value, each stage
+/// for the copy, and is no memory reused before its last reader is done?
 ///
 /// ```
 /// # use gpipe::{Pipeline, Sequential, streams::Recorder, tch::{Device, Kind, Tensor, nn}};
@@ -58,7 +57,7 @@ pub struct Recorder {
     log: Arc<Log>,
 }
 
-/// What was written down.
+/// What has been recorded.
 #[derive(Debug, Default)]
 struct Log {
     state: Mutex<State>,
@@ -93,25 +92,25 @@ impl Recorder {
         }
     }
 
-    /// How many things were written down.
+    /// The number of recorded entries.
     pub fn len(&self) -> usize {
         self.log.state.lock().entries.len()
     }
 
-    /// Whether nothing was.
+    /// Whether nothing has been recorded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many streams were asked for; a CUDA device has 32 for the whole process.
+    /// The number of streams that were created; a CUDA device has 32 for the whole process.
     pub fn streams(&self) -> usize {
         usize::try_from(self.log.state.lock().streams).unwrap_or(0)
     }
 
-    /// Checks that for every order that the streams and events allow.
+    /// Checks the record for every order that streams and events allow.
     ///
     /// # Errors
-    /// The first use of memory that nothing keeps in order, in words.
+    /// The first use of memory that no event puts in order, in words.
     pub fn check(&self) -> Result<Summary, Disorder> {
         let state = self.log.state.lock();
         state.captures.check()?;
@@ -127,9 +126,8 @@ impl Recorder {
         timing::play(&self.log.state.lock().entries, seed)
     }
 
-    /// A copy of what was written down without one of the entries that keep order
-    /// (a wait, or a note to the allocator): number `index` of them. None where there
-    /// are no more.
+    /// A copy of the record without one of the entries that keep order (a wait, or a note to
+    /// the allocator): number `index` of them. None if there are fewer.
     pub fn without(&self, index: usize) -> Option<Self> {
         let mut entries = self.log.state.lock().entries.clone();
         let keeps = |(_, entry): &(usize, &LogEntry)| {
@@ -220,7 +218,7 @@ impl Recorder {
     ) {
         let addresses: Vec<usize> = reads.map(address).collect();
         let mut state = self.log.state.lock();
-        // What it was given before for the same micro-batch it may read again.
+        // It may read again what it was given earlier for the same micro-batch.
         let key = (action.stage, action.micro.index());
         let mut reads = state.kept.remove(&key).unwrap_or_default();
         reads.retain(|buffer| state.live.values().any(|live| live.buffer == *buffer));
@@ -253,8 +251,8 @@ impl Recorder {
         self.watched(tensor, |buffer| LogEntry::Made { buffer, stream })
     }
 
-    /// As [`made`](Self::made) for memory that others have handles to already; nothing
-    /// for memory that is known.
+    /// As [`made`](Self::made), for memory that others have handles to already; memory that is
+    /// known is left alone.
     pub(super) fn kept(&self, tensor: &Tensor, device: usize) -> Result<(), TorchError> {
         let stream = self.current(device);
         let begin = address(tensor);
@@ -297,7 +295,7 @@ impl Recorder {
         })
     }
 
-    /// A copy into memory that is there already.
+    /// Records a copy into memory that is allocated already.
     pub(super) fn copies_into(
         &self,
         to: &Tensor,
@@ -320,7 +318,7 @@ impl Recorder {
         }
     }
 
-    /// The calling thread's current stream at a place.
+    /// The calling thread's current stream in a memory space.
     fn stream(&self, place: MemorySpace) -> Option<Stream> {
         match place {
             MemorySpace::Host => None,
@@ -328,7 +326,7 @@ impl Recorder {
         }
     }
 
-    /// A copy whose end will be written down, as its beginning is.
+    /// A copy that is recorded now, and again when its memory is freed.
     fn watched(
         &self,
         tensor: &Tensor,

@@ -1,4 +1,4 @@
-//! Whether everything is in order, whatever takes how long.
+//! Checks that uses of memory are ordered by events, however long each piece of work takes.
 //!
 //! Each piece of work in a stream gets a number, and each stream a *clock*: of every
 //! stream, the last number that is sure to be over before what comes next. An event
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::thread::ThreadId;
 
 use super::log_entry::{Buffer, Disorder, LogEntry, Worker};
-use crate::torch::streams::backend::{DEFAULT, Stream};
+use crate::torch::streams::ids::{DEFAULT, Stream};
 
 /// What was checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Clock {
     }
 }
 
-/// What is known of a block.
+/// The uses of a block of memory so far.
 #[derive(Debug, Default)]
 struct MemoryBlock {
     /// The stream that the memory belongs to; none for the host's.
@@ -58,18 +58,18 @@ struct MemoryBlock {
 struct Order {
     streams: HashMap<Stream, Clock>,
     hosts: HashMap<ThreadId, Clock>,
-    /// What any thread has waited for: what one thread passes on to another in the
-    /// host's memory is there by then.
+    /// What any thread of the host has waited for: values that one thread passes to another in
+    /// the host's memory are complete by then.
     host: Clock,
     events: HashMap<u64, Clock>,
     blocks: HashMap<Buffer, MemoryBlock>,
-    /// By stream, uses of memory that was freed there: whoever gets memory of the stream
-    /// next may get that.
+    /// By stream, uses of memory that was freed there: the next allocation in the stream may
+    /// get that memory.
     pending: HashMap<Stream, Vec<Pending>>,
     summary: Summary,
 }
 
-/// A use that the allocator was not told of.
+/// A use that the allocator does not know of.
 #[derive(Debug)]
 struct Pending {
     buffer: Buffer,
@@ -271,9 +271,9 @@ impl Order {
         Ok(())
     }
 
-    /// The allocator may give the block out again to whoever works in its own stream
-    /// next: all uses must be over by then, or have been told. In a device's default stream
-    /// that may be another thread, at once.
+    /// The allocator may reuse the block for the next work in its own stream: all uses must be
+    /// over by then, or the allocator must know of them. In a device's default stream the next
+    /// work may be another thread's, at once.
     fn free(&mut self, buffer: Buffer) -> Result<(), Disorder> {
         let Some(block) = self.blocks.get_mut(&buffer) else {
             return Ok(());

@@ -1,16 +1,16 @@
-//! What would have happened when, had every piece of work taken so long.
+//! Plays a record with a made-up duration for every piece of work.
 //!
-//! The host puts one thing after the other into the streams, each a moment after the
-//! one before. Work begins when it is in its stream, what is before it there is over,
-//! and what its stream waits for has come. The allocator is the greediest one that the
-//! rules allow: whoever needs memory in a stream gets the block that was freed there
-//! last, as soon as the streams that were told are through with it.
+//! The host submits one thing after the other, each a moment after the one before. Work
+//! begins when it has been submitted, the work before it in its stream is over, and the
+//! events that its stream waits for have happened. The allocator is the greediest one that
+//! the rules allow: an allocation in a stream gets the block that was freed there last, as
+//! soon as the streams that the allocator was told of are through with it.
 
 use std::collections::HashMap;
 
 use super::log_entry::{Buffer, Disorder, LogEntry, Worker};
 use crate::torch::rng;
-use crate::torch::streams::backend::Stream;
+use crate::torch::streams::ids::Stream;
 
 /// A place in memory, which one block after the other has.
 #[derive(Debug, Clone, Copy, Default)]
