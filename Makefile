@@ -33,11 +33,12 @@ peers: setup
 kills: setup
 	KILLS=200 cargo test --locked --test cli killed -- --nocapture
 
-# Formatting, lints, documentation, and the build without libtorch.
+# Formatting, lints, documentation, and the builds with less: without libtorch, without a command.
 check: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo clippy --no-default-features --all-targets --locked -- -D warnings
+	cargo clippy --no-default-features --features decide --all-targets --locked -- -D warnings
+	cargo check --no-default-features --features torch --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 # Whether TensorBoard, from PyPI into a folder below target, reads what `train` writes.

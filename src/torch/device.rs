@@ -8,7 +8,7 @@ use gpipe_partitioner::{Cores, DeviceId};
 use tch::Device;
 
 use super::error::TorchError;
-use super::{ffi, places};
+use super::{affinity, ffi};
 use crate::engine::Sharing;
 
 /// `cpu`, or `cuda:0`, `cuda:1`, …
@@ -164,16 +164,16 @@ pub(crate) fn turns(devices: &[Device], threads: usize) -> Option<Sharing> {
     let devices: Vec<DeviceId> = on_cpu.map(|(number, _)| DeviceId(number)).collect();
     // The threads that help a stage which has several would stay where they were made.
     let settle = if threads == 1 {
-        places::settle
+        affinity::pin
     } else {
         |_, _| {}
     };
     (at_once < devices.len()).then(|| {
-        places::prepare();
+        affinity::prepare();
         Sharing {
             devices,
             at_once,
-            thread: places::thread,
+            thread: affinity::current_thread,
             settle,
         }
     })

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::support::*;
 use gpipe::engine::Phase;
-use gpipe::partitioner::{CheckedSchedule, Kind, MicroId, ScheduleKind, StageId};
+use gpipe::partitioner::{ActionKind, CheckedSchedule, MicroId, ScheduleKind, StageId};
 use gpipe::tch::{self, Tensor, nn};
 use gpipe::{
     AdamW, Context, Error, Layer, NonFinite, Optimizer, Pipeline, Recompute, Sequential, Values,
@@ -40,12 +40,12 @@ enum Fault {
 use Fault::{Error as Fails, Input, InputNotFinite, NotFinite, Panic, Weight, WeightNotFinite};
 
 /// The faults that show in an action of this kind, where the backward is split or not.
-fn faults(kind: Kind) -> &'static [Fault] {
+fn faults(kind: ActionKind) -> &'static [Fault] {
     match kind {
-        Kind::Forward | Kind::Recompute => &[Fails, Panic, NotFinite],
-        Kind::Backward => &[Input, Weight, InputNotFinite, WeightNotFinite],
-        Kind::BackwardInput => &[Input, InputNotFinite],
-        Kind::BackwardWeight => &[Weight, WeightNotFinite],
+        ActionKind::Forward | ActionKind::Recompute => &[Fails, Panic, NotFinite],
+        ActionKind::Backward => &[Input, Weight, InputNotFinite, WeightNotFinite],
+        ActionKind::BackwardInput => &[Input, InputNotFinite],
+        ActionKind::BackwardWeight => &[Weight, WeightNotFinite],
     }
 }
 
@@ -190,7 +190,7 @@ impl Setup {
     }
 }
 
-fn check(error: &Error, stage: StageId, micro: MicroId, kind: Kind, fault: Fault) {
+fn check(error: &Error, stage: StageId, micro: MicroId, kind: ActionKind, fault: Fault) {
     let what = format!("{fault:?} in {stage}{}{micro}: `{error}`", kind.letter());
     let at = error.stage_error().unwrap_or_else(|| panic!("{what}"));
     assert_eq!(at.stage, stage, "{what}");
@@ -209,7 +209,7 @@ fn check(error: &Error, stage: StageId, micro: MicroId, kind: Kind, fault: Fault
     assert!(error.to_string().contains(why), "{what}");
 }
 
-fn every_action(schedule: &CheckedSchedule, mut f: impl FnMut(StageId, MicroId, Kind)) {
+fn every_action(schedule: &CheckedSchedule, mut f: impl FnMut(StageId, MicroId, ActionKind)) {
     for (_, list) in schedule.schedule().iter() {
         for action in list {
             f(action.stage, action.micro, action.kind);
@@ -225,7 +225,7 @@ fn fault_everywhere(schedules: &[ScheduleKind], recompute: &Recompute) -> usize 
         let plan = hit.pipe.schedule().unwrap();
         every_action(&plan, |stage, micro, kind| {
             for &fault in faults(kind) {
-                let redo = kind == Kind::Recompute;
+                let redo = kind == ActionKind::Recompute;
                 let error = hit.bad_step(stage, micro, fault, redo);
                 check(&error, stage, micro, kind, fault);
                 injected += 1;

@@ -45,7 +45,7 @@ fn ties_that_do_not_fit() {
     let model = Sequential::new()
         .layer("a", linear)
         .layer("c", |p| nn::linear(p, 4, 2, nn::LinearConfig::default()));
-    let tied = |replica: &str| refusal(Pipeline::builder(model.clone().tie("a.weight", replica)));
+    let tied = |copy: &str| refusal(Pipeline::builder(model.clone().tie("a.weight", copy)));
     let why = tied("c.weight");
     assert!(why.contains("`c.weight` of shape [2, 4] (Float)"), "{why}");
     assert!(tied("d.weight").contains("`d.weight`"));

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use crate::support::*;
-use gpipe::partitioner::{CheckedSchedule, Kind, Schedule, ScheduleKind};
+use gpipe::partitioner::{ActionKind, CheckedSchedule, Schedule, ScheduleKind};
 use gpipe::tch::Tensor;
 use gpipe::{AdamW, Optimizer, Pipeline, PipelineBuilder};
 
@@ -82,7 +82,7 @@ fn the_zero_bubble_files_split_their_backwards() {
         let halves = plain
             .iter()
             .flat_map(|(_, list)| list)
-            .filter(|action| action.kind == Kind::BackwardWeight)
+            .filter(|action| action.kind == ActionKind::BackwardWeight)
             .count();
         assert!(halves > 0, "{name}");
     }

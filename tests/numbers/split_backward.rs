@@ -4,7 +4,7 @@
 use crate::support::models::{self, Model};
 use crate::support::reference::{Numbers, pipeline_numbers};
 use crate::support::*;
-use gpipe::partitioner::{Action, CheckedSchedule, Kind, Schedule, ScheduleKind};
+use gpipe::partitioner::{Action, ActionKind, CheckedSchedule, Schedule, ScheduleKind};
 use gpipe::tch::{self, Tensor, nn};
 use gpipe::{Context, Layer, Pipeline, PipelineBuilder, Recompute, Sequential, Values};
 
@@ -35,8 +35,8 @@ const ORDERS: [Order; 4] = [
 fn schedule(stages: usize, order: Order) -> CheckedSchedule {
     let list = |stage: usize| -> Vec<Action> {
         let all = |kind| (0..MICRO_BATCHES).map(move |micro| Action::new(stage, kind, micro));
-        let (forwards, inputs) = (all(Kind::Forward), all(Kind::BackwardInput));
-        let weights: Vec<Action> = all(Kind::BackwardWeight).collect();
+        let (forwards, inputs) = (all(ActionKind::Forward), all(ActionKind::BackwardInput));
+        let weights: Vec<Action> = all(ActionKind::BackwardWeight).collect();
         let pick = |micros: [usize; MICRO_BATCHES]| micros.map(|micro| weights[micro]).to_vec();
         let mut list: Vec<Action> = forwards.collect();
         match order {

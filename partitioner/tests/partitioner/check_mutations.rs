@@ -1,7 +1,7 @@
 //! `check` against an executor written independently: a schedule with a mutation
 //! is rejected exactly when brute force cannot run it.
 
-use gpipe_partitioner::{Action, DeviceId, Kind, Schedule, ScheduleKind, Shape};
+use gpipe_partitioner::{Action, ActionKind, DeviceId, Schedule, ScheduleKind, Shape};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,12 +46,12 @@ fn runs(stages: usize, micros: usize, lists: &Lists) -> bool {
             let gradient = |s| done.contains(&(s, i, 'B')) || done.contains(&(s, i, 'I'));
             let forward = |s| done.contains(&(s, i, 'F'));
             let may = match a.kind {
-                Kind::Forward => s == 0 || forward(s - 1),
-                Kind::Recompute => forward(s) && !gradient(s),
-                Kind::Backward | Kind::BackwardInput => {
+                ActionKind::Forward => s == 0 || forward(s - 1),
+                ActionKind::Recompute => forward(s) && !gradient(s),
+                ActionKind::Backward | ActionKind::BackwardInput => {
                     forward(s) && (s + 1 == stages || gradient(s + 1))
                 }
-                Kind::BackwardWeight => done.contains(&(s, i, 'I')),
+                ActionKind::BackwardWeight => done.contains(&(s, i, 'I')),
             };
             if may {
                 done.insert((s, i, a.kind.letter()));
@@ -98,10 +98,10 @@ fn mutate(lists: &mut Lists, how: usize, a: usize, b: usize, c: usize) {
         }
         5 => {
             let action = lists[device][first];
-            lists[device][first] = action.with(Kind::ALL[c % 5]);
+            lists[device][first] = action.with(ActionKind::ALL[c % 5]);
         }
         _ => {
-            let action = lists[device][first].with(Kind::Recompute);
+            let action = lists[device][first].with(ActionKind::Recompute);
             lists[device].insert(second, action);
         }
     }

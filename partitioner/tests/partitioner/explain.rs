@@ -3,8 +3,8 @@
 use gpipe_partitioner::explain::{Cause, Delta, ExplainError, explain, explain_with_transfers};
 use gpipe_partitioner::simulate::replay;
 use gpipe_partitioner::{
-    Action, CheckedSchedule, Costs, DeviceId, EdgeTimes, Explanation, Kind, Micros, ScheduleKind,
-    Shape, Simulation, Span, StageId, Timeline, simulate,
+    Action, ActionKind, CheckedSchedule, Costs, DeviceId, EdgeTimes, Explanation, Micros,
+    ScheduleKind, Shape, Simulation, Span, StageId, Timeline, simulate,
 };
 use proptest::prelude::*;
 
@@ -131,8 +131,8 @@ fn averages_that_are_as_predicted_are_not_named() {
     let timeline = run(&schedule, &costs, Micros::ZERO, |action| {
         let usual = costs.stage(action.stage).of(action.kind);
         match (action.stage.index(), action.kind, action.micro.index()) {
-            (0, Kind::Forward, 0) | (1, Kind::Forward, 1) => usual * 0.5,
-            (0, Kind::Forward, 1) | (1, Kind::Forward, 0) => usual * 1.5,
+            (0, ActionKind::Forward, 0) | (1, ActionKind::Forward, 1) => usual * 0.5,
+            (0, ActionKind::Forward, 1) | (1, ActionKind::Forward, 0) => usual * 1.5,
             _ => usual,
         }
     });
@@ -153,8 +153,8 @@ fn slow_first_actions_are_warm_up() {
     let timeline = run(&schedule, &costs, Micros::ZERO, |action| {
         let usual = costs.stage(action.stage).of(action.kind);
         match (action.stage.index(), action.kind, action.micro.index()) {
-            (0, Kind::Forward, 0) => usual * 9.0,
-            (0, Kind::Forward, 1) => usual * 2.0,
+            (0, ActionKind::Forward, 0) => usual * 9.0,
+            (0, ActionKind::Forward, 1) => usual * 2.0,
             _ => usual,
         }
     });

@@ -1,12 +1,12 @@
 //! Numbers that nobody means are refused at once, instead of taking minutes or gigabytes.
 
 use gpipe_partitioner::{
-    LayerProfile, Machine, Micros, PlanOptions, Profile, ScheduleKind, Shape, Times, plan,
+    LayerProfile, LayerTimes, Machine, Micros, PlanOptions, Profile, ScheduleKind, Shape, plan,
 };
 
 fn layer(name: &str) -> LayerProfile {
     let time = Micros::new(100.0).unwrap();
-    LayerProfile::new(name, Times::new(time, time, time))
+    LayerProfile::new(name, LayerTimes::new(time, time, time))
 }
 
 #[test]

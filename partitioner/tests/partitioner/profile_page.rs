@@ -3,13 +3,13 @@
 use crate::page_support::{check, content};
 use gpipe_partitioner::render::{PageError, ProfilePage};
 use gpipe_partitioner::{
-    Bytes, LayerProfile, Machine, Micros, Plan, PlanOptions, Profile, Recompute, ScheduleKind,
-    Spread, Times, plan,
+    Bytes, LayerProfile, LayerTimes, Machine, Micros, Plan, PlanOptions, Profile, RecomputeChoice,
+    ScheduleKind, Spread, plan,
 };
 
 fn layer(name: &str, time: f64) -> LayerProfile {
     let [f, i, w] = [time, 1.25 * time, 0.75 * time].map(|time| Micros::new(time).unwrap());
-    let mut times = Times::new(f, i, w);
+    let mut times = LayerTimes::new(f, i, w);
     times.backward = Some(f * 1.8);
     LayerProfile::new(name, times)
         .with_bytes(Bytes(3 << 20), Bytes(8 << 20), Bytes(1 << 20))
@@ -171,7 +171,7 @@ fn recompute_and_tight_memory_are_shown() {
     let mut options = options(2, Some("110MiB"));
     options.schedule = Some(ScheduleKind::OneFOneB);
     options.micro_batches = Some(4);
-    options.recompute = Recompute::Always;
+    options.recompute = RecomputeChoice::Always;
     let (plan, html) = page(&profile(&named(6)), &options);
     assert_eq!(plan.recompute, [true, true]);
     assert_eq!(html.matches("recomputes its forward").count(), 2);

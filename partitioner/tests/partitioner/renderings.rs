@@ -2,10 +2,10 @@
 
 use crate::page_support;
 use gpipe_partitioner::render::StepMemory;
-use gpipe_partitioner::simulate::Level;
+use gpipe_partitioner::simulate::MemoryLevel;
 use gpipe_partitioner::{
-    Bytes, Costs, Explanation, LayerProfile, Machine, Micros, PlanOptions, Profile, ScheduleKind,
-    Shape, Span, Timeline, Times, explain, plan, render, simulate,
+    Bytes, Costs, Explanation, LayerProfile, LayerTimes, Machine, Micros, PlanOptions, Profile,
+    ScheduleKind, Shape, Span, Timeline, explain, plan, render, simulate,
 };
 
 fn timeline(kind: ScheduleKind, p: usize, v: usize, m: usize) -> Timeline {
@@ -128,7 +128,7 @@ fn compare_html() {
 #[test]
 fn a_comparison_tells_what_the_plan_said_and_what_memory_did() {
     let explanation = comparison();
-    let level = |time: f64, bytes| Level {
+    let level = |time: f64, bytes| MemoryLevel {
         time: Micros::new(time).unwrap(),
         bytes: Bytes(bytes),
     };
@@ -138,7 +138,8 @@ fn a_comparison_tells_what_the_plan_said_and_what_memory_did() {
         peak: Bytes(12 << 20),
     };
     let time = Micros::new(1000.0).unwrap();
-    let layers = (0..4).map(|n| LayerProfile::new(format!("{n}"), Times::new(time, time, time)));
+    let layers =
+        (0..4).map(|n| LayerProfile::new(format!("{n}"), LayerTimes::new(time, time, time)));
     let profile = Profile::new("cpu", 4, layers.collect()).unwrap();
     let plan = plan(&profile, &PlanOptions::new(Machine::new(2).unwrap())).unwrap();
     let page = render::ComparePage::new(&explanation, "Step 3", "measured")

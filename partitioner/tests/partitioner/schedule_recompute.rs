@@ -2,8 +2,8 @@
 //! changed.
 
 use gpipe_partitioner::{
-    Action, CheckedSchedule, Costs, DeviceId, Kind, MicroId, Micros, Schedule, ScheduleKind, Shape,
-    StageId, simulate,
+    Action, ActionKind, CheckedSchedule, Costs, DeviceId, MicroId, Micros, Schedule, ScheduleKind,
+    Shape, StageId, simulate,
 };
 use proptest::prelude::*;
 
@@ -46,7 +46,7 @@ fn modes() -> impl Strategy<Value = Mode> {
 /// The actions of `device` without recomputes.
 fn without(schedule: &Schedule, device: DeviceId) -> Vec<Action> {
     let list = schedule.actions(device).iter().copied();
-    list.filter(|action| action.kind != Kind::Recompute)
+    list.filter(|action| action.kind != ActionKind::Recompute)
         .collect()
 }
 
@@ -65,7 +65,7 @@ fn stands_right(schedule: &Schedule, device: DeviceId, at: usize) -> bool {
     } else {
         list[at + 1]
     };
-    let recompute = backward.with(Kind::Recompute);
+    let recompute = backward.with(ActionKind::Recompute);
     backward.kind.gives_input_gradient() && recompute == list[at]
 }
 
@@ -78,12 +78,12 @@ fn check(before: &CheckedSchedule, mode: Mode) {
         assert_eq!(without(&with, device), plain.actions(device));
         assert_eq!(pairs(&with, device), pairs(plain, device));
         for (at, action) in with.actions(device).iter().enumerate() {
-            assert!(action.kind != Kind::Recompute || stands_right(&with, device, at));
+            assert!(action.kind != ActionKind::Recompute || stands_right(&with, device, at));
         }
     }
     for (stage, micro) in (0..stages).flat_map(|s| (0..m).map(move |i| (s, i))) {
         let wanted = before.is_training() && mode.wants(StageId(stage), MicroId(micro), m);
-        let recompute = Action::new(stage, Kind::Recompute, micro);
+        let recompute = Action::new(stage, ActionKind::Recompute, micro);
         let all = with.iter().flat_map(|(_, list)| list);
         assert_eq!(
             all.filter(|action| **action == recompute).count(),
@@ -116,7 +116,7 @@ fn makespan(schedule: &CheckedSchedule, recompute: f64) -> Micros {
     let stages = schedule.schedule().stages();
     let mut costs = Costs::uniform(stages, micros(3.0), micros(3.0), micros(4.0));
     for stage in (0..stages).map(StageId) {
-        costs = costs.with_time(stage, Kind::Recompute, micros(recompute));
+        costs = costs.with_time(stage, ActionKind::Recompute, micros(recompute));
     }
     simulate(schedule, &costs).makespan()
 }

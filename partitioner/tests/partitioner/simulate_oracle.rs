@@ -1,7 +1,7 @@
 //! The simulation against a slow one that is written straight from the rules.
 
 use gpipe_partitioner::{
-    Action, Bytes, CheckedSchedule, Costs, DeviceId, EdgeTimes, Kind, MicroId, Micros,
+    Action, ActionKind, Bytes, CheckedSchedule, Costs, DeviceId, EdgeTimes, MicroId, Micros,
     ScheduleKind, Shape, Simulation, StageId, StageMemory, StageTimes, simulate,
 };
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ fn micros(t: u32) -> Micros {
 fn ends(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, f64> {
     let plan = schedule.schedule();
     let gradient = |stage: usize, micro: MicroId| {
-        [Kind::Backward, Kind::BackwardInput].map(|kind| Action {
+        [ActionKind::Backward, ActionKind::BackwardInput].map(|kind| Action {
             stage: StageId(stage),
             kind,
             micro,
@@ -30,8 +30,8 @@ fn ends(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, f64> {
             for (at, &a) in list.iter().enumerate() {
                 let s = a.stage.index();
                 let (to, edge) = match a.kind {
-                    Kind::Forward if s + 1 < plan.stages() => (s + 1, s),
-                    Kind::Backward | Kind::BackwardInput if s > 0 => (s - 1, s - 1),
+                    ActionKind::Forward if s + 1 < plan.stages() => (s + 1, s),
+                    ActionKind::Backward | ActionKind::BackwardInput if s > 0 => (s - 1, s - 1),
                     _ => continue,
                 };
                 let pair = plan.pairs(device).contains(&at);
@@ -56,13 +56,13 @@ fn ends(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, f64> {
         let needs = |a: Action| -> f64 {
             let s = a.stage.index();
             match a.kind {
-                Kind::Forward if s > 0 => {
+                ActionKind::Forward if s > 0 => {
                     arrival[&Action {
                         stage: StageId(s - 1),
                         ..a
                     }]
                 }
-                Kind::Backward | Kind::BackwardInput if s + 1 < plan.stages() => {
+                ActionKind::Backward | ActionKind::BackwardInput if s + 1 < plan.stages() => {
                     gradient(s + 1, a.micro)
                         .iter()
                         .find_map(|g| arrival.get(g))
@@ -100,7 +100,7 @@ fn peak(simulation: &Simulation, device: DeviceId) -> u64 {
         .iter()
         .map(|&s| costs.memory(s).fixed().get())
         .sum();
-    let find = |stage, micro, kinds: &[Kind]| {
+    let find = |stage, micro, kinds: &[ActionKind]| {
         spans.iter().position(|s| {
             s.action.stage == stage && s.action.micro == micro && kinds.contains(&s.action.kind)
         })
@@ -109,13 +109,21 @@ fn peak(simulation: &Simulation, device: DeviceId) -> u64 {
         let forwards = spans
             .iter()
             .enumerate()
-            .filter(|(_, s)| s.action.kind == Kind::Forward);
+            .filter(|(_, s)| s.action.kind == ActionKind::Forward);
         forwards
             .map(|(start, span)| {
                 let (stage, micro) = (span.action.stage, span.action.micro);
                 let memory = costs.memory(stage);
-                let gradient = find(stage, micro, &[Kind::Backward, Kind::BackwardInput]);
-                let last = find(stage, micro, &[Kind::Backward, Kind::BackwardWeight]);
+                let gradient = find(
+                    stage,
+                    micro,
+                    &[ActionKind::Backward, ActionKind::BackwardInput],
+                );
+                let last = find(
+                    stage,
+                    micro,
+                    &[ActionKind::Backward, ActionKind::BackwardWeight],
+                );
                 let Some((gradient, last)) = gradient.zip(last) else {
                     return if at == start {
                         memory.activation.get()
@@ -241,10 +249,10 @@ proptest! {
     #[test]
     fn what_helps_helps((schedule, costs) in case()) {
         let simulation = simulate(&schedule, &costs);
-        let helps = simulation.what_helps();
-        prop_assert!(helps.windows(2).all(|two| two[0].saves >= two[1].saves));
-        for help in helps {
-            prop_assert!(help.saves <= simulation.makespan() && (0.0..=1.0).contains(&help.shrink));
+        let sensitivities = simulation.sensitivities();
+        prop_assert!(sensitivities.windows(2).all(|two| two[0].saves >= two[1].saves));
+        for sensitivity in sensitivities {
+            prop_assert!(sensitivity.saves <= simulation.makespan() && (0.0..=1.0).contains(&sensitivity.shrink));
         }
     }
 }

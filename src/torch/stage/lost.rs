@@ -2,7 +2,7 @@
 
 use std::mem::{forget, take};
 
-use gpipe_partitioner::{Action, Kind, MicroId, StageId};
+use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 
 use super::TorchStage;
 use crate::engine::{Phase, Stage as _, StageError};
@@ -11,11 +11,11 @@ use crate::torch::ffi::Acting;
 /// Names an action for who finds out in a destructor, while the result lives.
 pub(super) fn acting(action: Action) -> Acting {
     let name = match action.kind {
-        Kind::Forward => c"forward",
-        Kind::Backward => c"backward",
-        Kind::BackwardInput => c"backward of the input",
-        Kind::BackwardWeight => c"backward of the weights",
-        Kind::Recompute => c"recompute",
+        ActionKind::Forward => c"forward",
+        ActionKind::Backward => c"backward",
+        ActionKind::BackwardInput => c"backward of the input",
+        ActionKind::BackwardWeight => c"backward of the weights",
+        ActionKind::Recompute => c"recompute",
     };
     Acting::new(action.stage.index(), action.micro.index(), name)
 }
@@ -35,7 +35,7 @@ impl TorchStage {
             action,
             source: anyhow::anyhow!("an error of its device"),
         };
-        self.lane.explain_loss(at, error)
+        self.streams.explain_loss(at, error)
     }
 
     /// Memory that is page-locked is not to be freed any more: its allocator would ask the
@@ -48,7 +48,7 @@ impl TorchStage {
 
 impl Drop for TorchStage {
     fn drop(&mut self) {
-        if self.lane.is_lost() {
+        if self.streams.is_lost() {
             self.leave_behind();
         }
     }

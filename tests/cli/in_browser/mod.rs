@@ -6,7 +6,7 @@ mod profile;
 
 use browser::{audited, between, browser, open};
 use gpipe_partitioner::{
-    Costs, Kind, Micros, ScheduleKind, Shape, StageId, explain, render, simulate,
+    ActionKind, Costs, Micros, ScheduleKind, Shape, StageId, explain, render, simulate,
 };
 use std::fs;
 use std::process::Command;
@@ -65,7 +65,7 @@ fn comparison(acts: &str) -> String {
     let costs = Costs::uniform(2, time(1000.0), time(500.0), time(500.0));
     let slower = costs
         .clone()
-        .with_time(StageId(1), Kind::Backward, time(1500.0));
+        .with_time(StageId(1), ActionKind::Backward, time(1500.0));
     let measured = simulate(&schedule, &slower).timeline;
     let explanation = explain(&simulate(&schedule, &costs), &measured).unwrap();
     let page = render::compare_html(&explanation, "Step 3", "Measured & predicted");

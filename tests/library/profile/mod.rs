@@ -106,7 +106,7 @@ fn peaks(model: &Sequential, sample: &Sample, batch: (Tensor, Tensor), kind: Sch
     let mut options = PlanOptions::new(Machine::new(2).unwrap());
     options.schedule = Some(kind);
     options.micro_batches = Some(4);
-    options.recompute = gpipe::partitioner::Recompute::Never;
+    options.recompute = gpipe::partitioner::RecomputeChoice::Never;
     let plan = plan(&measured.profile, &options).unwrap();
     let mut pipe = Pipeline::builder(model.clone())
         .devices(&[Device::Cpu; 2])

@@ -71,7 +71,7 @@ fn layers_that_draw_ask_or_do_not_say_keep_their_stage_without() {
             Silent(nn::linear(p, 8, 8, nn::LinearConfig::default()))
         })
     };
-    assert_first_alone(&reasons(|| two(silent)), "`Layer::replayable`");
+    assert_first_alone(&reasons(|| two(silent)), "`Layer::graph_safe`");
 }
 
 #[test]
