@@ -9,6 +9,7 @@ mod config;
 mod env;
 mod eval;
 mod export;
+mod failure;
 mod feed;
 mod generate;
 mod input;
@@ -26,6 +27,7 @@ use std::process::ExitCode;
 use crate::decide::{self, Failure, ended, output, plan, say, table};
 use crate::models::zoo::{Zoo, ZooError};
 use command::Verb;
+use failure::{failure, no_run};
 
 /// Runs the command line of this process with the built-in models alone.
 pub fn main() -> ExitCode {

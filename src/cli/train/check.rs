@@ -7,9 +7,9 @@ use gpipe_partitioner::{ScheduleKind, Shape};
 use super::Failure;
 use super::options::Args;
 use super::recipe::Recipe;
-use super::report::Format;
 use crate::cli::model::Chosen;
 use crate::cli::output;
+use crate::train::ReportFormat;
 
 /// Checks the arguments against each other and the model.
 pub(super) fn check(args: &Args, recipe: &Recipe, chosen: &Chosen) -> Result<(), Failure> {
@@ -114,7 +114,7 @@ fn arithmetic(recipe: &Recipe) -> String {
 /// What is written at the end can be told to fail before the beginning.
 fn files(args: &Args) -> Result<(), String> {
     if let Some(path) = &args.report {
-        Format::of(path).map_err(|why| format!("--report {}: {why}", path.display()))?;
+        ReportFormat::of(path).map_err(|why| format!("--report {}: {why}", path.display()))?;
     }
     for (flag, path) in [("--trace", &args.trace), ("--report", &args.report)] {
         if let Some(path) = path {

@@ -8,7 +8,7 @@ use super::recipe::Recipe;
 use crate::Pipeline;
 use crate::cli::config::{lines, toml};
 use crate::cli::feed::Source;
-use crate::models::zoo::{ModelSpec, Size};
+use crate::cli::model::sizes;
 use crate::torch::share_of_cores;
 
 /// A configuration that says everything: trained by it, a run gives the same losses.
@@ -69,18 +69,4 @@ fn data(job: &Job) -> Option<PathBuf> {
         Source::Tokens { path, .. } => Some(absolute(path)),
         Source::Synthetic(_) => Some(Path::new(&job.source.name()).to_owned()),
     }
-}
-
-/// All, those that nobody chose too.
-pub(super) fn sizes(spec: &ModelSpec) -> Vec<(String, String)> {
-    let text = |size: &Size| {
-        let value = spec.settings().value(size.name());
-        let text = if size.is_count() {
-            format!("{value}")
-        } else {
-            format!("{value:?}")
-        };
-        (size.name().to_owned(), text)
-    };
-    spec.entry().sizes().iter().map(text).collect()
 }

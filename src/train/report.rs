@@ -1,6 +1,6 @@
 //! The last step beside its prediction.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::render::{ComparePage, StepMemory};
 use gpipe_partitioner::simulate::memory_over;
@@ -10,22 +10,26 @@ use gpipe_partitioner::{
     simulate,
 };
 
-use super::Failure;
-use super::recipe::Recipe;
-use crate::cli::output;
+use super::error::TrainError;
+use super::folder::{self, RunFolder};
 use crate::profile::others::Others;
-use crate::{MemoryUse, StepReport};
+use crate::{MemoryUse, Recompute, StepReport};
 
 /// What the comparison is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub enum ReportFormat {
+    /// A page.
     Html,
+    /// A picture.
     Svg,
 }
 
-impl Format {
+impl ReportFormat {
     /// The format that a file's name asks for.
-    pub(super) fn of(path: &Path) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// It ends in neither `.html` nor `.svg`, in words.
+    pub fn of(path: &Path) -> Result<Self, String> {
         let extension = path.extension().and_then(|extension| extension.to_str());
         match extension.map(str::to_lowercase).as_deref() {
             Some("html" | "htm") => Ok(Self::Html),
@@ -35,9 +39,10 @@ impl Format {
     }
 }
 
-/// A step that was measured, and what there is to say about it.
+/// A step that was measured beside what its own median times predict for the schedule that it
+/// ran, and where the difference comes from.
 #[derive(Debug)]
-pub(super) struct Comparison {
+pub struct Comparison {
     explanation: Explanation,
     /// The step in words: `Step 3`.
     what: String,
@@ -50,18 +55,16 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// Compares `step` with what its own median times predict for `schedule`, the
-    /// schedule that it ran.
     pub(super) fn new(
-        recipe: &Recipe,
         step: usize,
         report: &StepReport,
         schedule: &CheckedSchedule,
-    ) -> Result<Self, Failure> {
-        let plan = schedule.schedule();
-        let costs = report.timeline.stage_costs(plan.stages());
+        recompute: &Recompute,
+    ) -> Result<Self, TrainError> {
+        let own = schedule.schedule();
+        let costs = report.timeline.stage_costs(own.stages());
         let prediction = simulate(schedule, &costs);
-        let chunks = match recipe.chunks() {
+        let chunks = match own.stages() / own.devices().max(1) {
             1 => String::new(),
             chunks => format!(" x {chunks} chunks"),
         };
@@ -69,11 +72,10 @@ impl Comparison {
             explanation: explain(&prediction, &report.timeline)?,
             what: format!("Step {step}"),
             title: format!(
-                "{}: {}{chunks}, {}, recompute {}",
-                recipe.schedule,
-                count(plan.devices(), "device"),
-                count(plan.micro_batches(), "micro-batch"),
-                recipe.recompute
+                "{}: {}{chunks}, {}, recompute {recompute}",
+                own.name(),
+                count(own.devices(), "device"),
+                count(own.micro_batches(), "micro-batch"),
             ),
             plan: None,
             memory: memory(report, schedule, costs),
@@ -96,24 +98,25 @@ impl Comparison {
     }
 
     /// What the step's own median times predict.
-    pub(super) fn predicted(&self) -> &Timeline {
+    pub fn predicted(&self) -> &Timeline {
         self.explanation.predicted()
     }
 
     /// The comparison in lines of at most `width` columns.
-    pub(super) fn text(&self, width: usize) -> String {
-        let text = render::compare_text(&self.explanation, &self.what, width);
-        match &self.others {
-            Some(others) => format!("{text}{}\n", output::wrapped(others, width)),
-            None => text,
-        }
+    pub fn text(&self, width: usize) -> String {
+        render::compare_text(&self.explanation, &self.what, width)
     }
 
-    /// The comparison as the file's name asks for it.
-    pub(super) fn file(&self, path: &Path) -> Result<String, Failure> {
-        match Format::of(path).map_err(Failure::Usage)? {
-            Format::Html => Ok(self.page()),
-            Format::Svg => Ok(render::compare_svg(&self.explanation, &self.what)),
+    /// What other programs did to the step, where they did.
+    pub fn others(&self) -> Option<&str> {
+        self.others.as_deref()
+    }
+
+    /// The comparison as a page or a picture.
+    pub fn render(&self, format: ReportFormat) -> String {
+        match format {
+            ReportFormat::Html => self.page(),
+            ReportFormat::Svg => render::compare_svg(&self.explanation, &self.what),
         }
     }
 
@@ -125,6 +128,34 @@ impl Comparison {
             Some(plan) => page.with_plan(plan).html(),
             None => page.html(),
         }
+    }
+}
+
+/// Which files are written about the last step besides the run folder's.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    /// Its timeline, in Chrome's trace format.
+    pub(super) trace: Option<PathBuf>,
+    /// The comparison.
+    pub(super) report: Option<(PathBuf, ReportFormat)>,
+}
+
+impl Files {
+    pub(super) fn write(
+        &self,
+        report: &StepReport,
+        comparison: &Comparison,
+        run: &RunFolder,
+    ) -> Result<(), TrainError> {
+        let trace = render::chrome_trace(&report.timeline);
+        run.write_trace(&trace)?;
+        if let Some(path) = &self.trace {
+            folder::write(path, trace.as_bytes())?;
+        }
+        if let Some((path, format)) = &self.report {
+            folder::write(path, comparison.render(*format).as_bytes())?;
+        }
+        Ok(())
     }
 }
 

@@ -4,20 +4,18 @@ use std::path::Path;
 
 use tch::Tensor;
 
-use super::Failure;
-use super::recipe::Recipe;
-use super::resolved::sizes;
+use super::{Failure, not_finite};
 use crate::cli::config::Origins;
 use crate::cli::feed::Source;
-use crate::cli::model::flags::flag;
-use crate::cli::trained::not_finite;
+use crate::cli::model::flags::{Given, flag};
+use crate::cli::model::sizes;
 use crate::models::hugging_face;
 use crate::models::zoo::Zoo;
 
 /// What a run begins with.
 #[derive(Debug)]
-pub(super) struct Weights {
-    pub(super) all: Vec<(String, Tensor)>,
+pub(in crate::cli) struct Weights {
+    pub(in crate::cli) all: Vec<(String, Tensor)>,
     /// The characters that tokens stand for, where that is known.
     vocabulary: Option<Vec<char>>,
 }
@@ -33,17 +31,17 @@ fn same(one: &str, other: &str) -> bool {
     }
 }
 
-/// Reads weights; the recipe is then that of their model, with the sizes that were given on
-/// top.
+/// Reads weights, for the model and the sizes that were asked for; gives those of the weights,
+/// with the sizes that were asked for on top.
 ///
 /// # Errors
 /// There are none, or they are another model's: which.
-pub(super) fn read(
+pub(in crate::cli) fn read(
     path: &Path,
-    recipe: &Recipe,
+    (model, given): (&str, &Given),
     origins: &Origins,
     zoo: &Zoo,
-) -> Result<(Recipe, Weights), Failure> {
+) -> Result<((String, Given), Weights), Failure> {
     let read = hugging_face::import(zoo, path)
         .map_err(|error| Failure::Usage(format!("--weights: {error}")))?;
     if let Some(name) = not_finite(&read.weights)? {
@@ -54,15 +52,15 @@ pub(super) fn read(
         )));
     }
     let name = read.spec.name();
-    if let Some(origin) = origins.of("model.name").filter(|_| recipe.model != name) {
+    if let Some(origin) = origins.of("model.name").filter(|_| model != name) {
         return Err(Failure::Usage(format!(
             "--weights {}: they are those of a `{name}`, but the model is `{}` ({origin}): leave it out",
             path.display(),
-            recipe.model
+            model
         )));
     }
     let mut sizes = sizes(&read.spec);
-    for (size, value) in &recipe.sizes {
+    for (size, value) in given {
         let own = sizes.iter().find(|(own, _)| own == size);
         if let Some((_, own)) = own.filter(|(_, own)| size != DROPOUT && !same(own, value)) {
             return Err(Failure::Usage(format!(
@@ -74,21 +72,17 @@ pub(super) fn read(
         sizes.retain(|(own, _)| own != size);
         sizes.push((size.clone(), value.clone()));
     }
-    let recipe = Recipe {
-        model: name.to_owned(),
-        sizes,
-        ..recipe.clone()
-    };
+    let chosen = (name.to_owned(), sizes);
     let weights = Weights {
         all: read.weights,
         vocabulary: read.vocabulary,
     };
-    Ok((recipe, weights))
+    Ok((chosen, weights))
 }
 
 impl Weights {
     /// That the data's tokens stand for what the weights have learned of them.
-    pub(super) fn check(&self, source: &Source) -> Result<(), Failure> {
+    pub(in crate::cli) fn check(&self, source: &Source) -> Result<(), Failure> {
         let Some((set, _)) = source.text() else {
             return Ok(());
         };

@@ -2,18 +2,18 @@
 
 use tch::{Kind, Tensor};
 
-use super::signals::Stop;
 use crate::Pipeline;
 use crate::data::{Sampler, Split, TextSet};
+use crate::train::Stop;
 
 /// Characters to write.
 const LENGTH: usize = 240;
 /// Below 1: likely characters become likelier still, which reads better.
 const TEMPERATURE: f64 = 0.8;
 
-/// Continues the beginning of the held-out text until a signal comes, under a title that
+/// Continues the beginning of the held-out text until somebody asks for the end, under a title that
 /// has that beginning; says why where the model cannot.
-pub(super) fn generate(
+pub(in crate::cli) fn generate(
     pipe: &mut Pipeline,
     (text, seq): (&TextSet, usize),
     seed: u64,
@@ -45,7 +45,7 @@ fn continued(
     let known = text.vocabulary().len() as i64;
     let mut sampler = Sampler::new(seed);
     for _ in 0..LENGTH {
-        if stop.asked() {
+        if stop.is_asked() {
             break;
         }
         let seen = &tokens[tokens.len().saturating_sub(seq)..];

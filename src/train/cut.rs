@@ -2,28 +2,13 @@
 
 use gpipe_partitioner::{DeviceId, StageId, Timeline};
 
-use super::job::Job;
-
 /// Devices that idle less than this share of the step because of the cut do not matter.
 const IDLE: f64 = 0.1;
 
 /// A sentence, where devices have so unequal work that a step waits for one of them and
 /// another cut could give it less; `predicted` has each stage's median times, and
 /// `balance` the layers of each stage.
-pub(super) fn uneven(job: &Job, predicted: &Timeline, balance: &[usize]) -> Option<String> {
-    let said = unequal(predicted, balance)?;
-    let instead = match job.plan {
-        Some(_) => "the plan was made from other times than these: profile again".to_owned(),
-        None => format!(
-            "`profile --model {} --plan plan.json` with the same sizes cuts by time, for `train \
-             --plan plan.json`",
-            job.recipe.model
-        ),
-    };
-    Some(format!("{said}; {instead}"))
-}
-
-fn unequal(predicted: &Timeline, balance: &[usize]) -> Option<String> {
+pub(super) fn uneven(predicted: &Timeline, balance: &[usize]) -> Option<String> {
     let devices = predicted.devices();
     let busy = |device: &usize| predicted.busy(DeviceId(*device));
     let most = (0..devices).rev().max_by_key(busy)?;
@@ -71,7 +56,7 @@ mod tests {
         let times: Vec<Micros> = times.iter().map(|&t| Micros::new(t).unwrap()).collect();
         let costs = Costs::from_stage_times(&times, &times);
         let schedule = ScheduleKind::OneFOneB.generate(shape).unwrap();
-        unequal(&simulate(&schedule, &costs).timeline, balance)
+        uneven(&simulate(&schedule, &costs).timeline, balance)
     }
 
     #[test]

@@ -1,30 +1,32 @@
 //! What becomes of CUDA graphs, told once a stage.
 
-use super::job::Job;
-use super::progress::Progress;
-use super::{Failure, failure};
+use super::error::TrainError;
+use super::hook::Hooks;
 use crate::{GraphUse, Pipeline};
 
 /// The stages of which nothing has been told yet; none where nobody asked for graphs.
-#[derive(Debug)]
-pub(super) struct Untold(Vec<usize>);
+#[derive(Debug, Default)]
+pub(super) struct GraphNotices(Vec<usize>);
 
-impl Untold {
-    pub(super) fn new(job: &Job, pipe: &Pipeline) -> Self {
-        let asked = job.recipe.cuda_graphs;
-        Self((0..pipe.partition().stages()).filter(|_| asked).collect())
+impl GraphNotices {
+    pub(super) fn new(pipe: &mut Pipeline) -> Result<Self, TrainError> {
+        Ok(Self((0..pipe.cuda_graphs()?.len()).collect()))
     }
 
     /// After a step: tells what is new.
-    pub(super) fn look(&mut self, pipe: &mut Pipeline, progress: &Progress) -> Result<(), Failure> {
+    pub(super) fn look(
+        &mut self,
+        pipe: &mut Pipeline,
+        hooks: &mut Hooks<'_>,
+    ) -> Result<(), TrainError> {
         if self.0.is_empty() {
             return Ok(());
         }
-        let uses = pipe.cuda_graphs().map_err(failure)?;
+        let uses = pipe.cuda_graphs()?;
         self.0.retain(|stage| {
             let news = uses.get(*stage).and_then(|used| news(*stage, used));
             if let Some(news) = &news {
-                progress.say(news);
+                hooks.note(news);
             }
             news.is_none()
         });

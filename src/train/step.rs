@@ -2,17 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-use super::job::Job;
-use super::{Failure, failure};
-use crate::cli::feed::Feed;
+use gpipe_partitioner::CheckedSchedule;
+use tch::Tensor;
+
+use super::builder::{Settings, SharedLoss};
+use super::error::TrainError;
+use super::feed::Feed;
 use crate::metrics::StepMetrics;
 use crate::{GradNorm, Optimizer, Pipeline, StepReport};
 
-/// A step whose numbers may still be on devices.
+/// A step whose numbers may still be on devices: the host is ahead of it.
 #[derive(Debug)]
-pub(super) struct Trained {
+pub(super) struct PendingStep {
     pub(super) step: usize,
     pub(super) report: StepReport,
+    /// Of the last step: what it ran.
+    pub(super) schedule: Option<CheckedSchedule>,
+    samples: usize,
     norm: Option<GradNorm>,
     lr: f64,
     /// How long its batch was waited for, and what came after that if all of it is over.
@@ -23,29 +29,38 @@ pub(super) struct Trained {
 /// Takes the next batch and has devices train on it; nothing at the end of the data. The
 /// host waits only for those that are on the CPU.
 pub(super) fn next(
-    job: &Job,
     pipe: &mut Pipeline,
     optimizer: &mut Optimizer,
-    batches: &mut Feed,
+    batches: &mut dyn Feed,
+    loss: &SharedLoss,
+    settings: &Settings,
     step: usize,
-) -> Result<Option<Trained>, Failure> {
+) -> Result<Option<PendingStep>, TrainError> {
+    // A computed schedule may change after a step: what counts is the one before.
+    let schedule = (Some(step) == settings.steps).then(|| pipe.schedule());
+    let schedule = schedule.transpose()?;
     let begin = Instant::now();
-    let Some((x, y)) = batches.next().transpose()? else {
+    let Some(batch) = batches.next_batch() else {
         return Ok(None);
     };
+    let (x, y) = batch.map_err(TrainError::Data)?;
     let waited = begin.elapsed();
     let begin = Instant::now();
-    let report = pipe
-        .train_step(x, y, job.chosen.spec.loss())
-        .map_err(failure)?;
-    let norm = clip(pipe, job.recipe.clip)?;
-    let lr = job.rates.at(step as u64);
-    optimizer.set_lr(lr);
-    optimizer.step(pipe).map_err(failure)?;
+    let samples = x.present().next().map(Tensor::size);
+    let samples = samples.and_then(|size| size.first().copied()).unwrap_or(0);
+    let report = pipe.train_step(x, y, loss.clone())?;
+    let norm = clip(pipe, settings.clip)?;
+    if let Some(rates) = &settings.lr {
+        optimizer.set_lr(rates.at(step as u64));
+    }
+    let lr = optimizer.lr();
+    optimizer.step(pipe)?;
     let took = report.is_ready().then(|| begin.elapsed());
-    Ok(Some(Trained {
+    Ok(Some(PendingStep {
         step,
         report,
+        schedule,
+        samples: samples as usize,
         norm,
         lr,
         waited,
@@ -54,15 +69,15 @@ pub(super) fn next(
 }
 
 /// Limits the gradients where that is asked for, and measures them otherwise: their norm.
-fn clip(pipe: &mut Pipeline, limit: Option<f64>) -> Result<Option<GradNorm>, Failure> {
+fn clip(pipe: &mut Pipeline, limit: Option<f64>) -> Result<Option<GradNorm>, TrainError> {
     match limit {
-        Some(limit) => Ok(Some(pipe.clip_gradients(limit).map_err(failure)?)),
+        Some(limit) => Ok(Some(pipe.clip_gradients(limit)?)),
         // What cannot be measured the optimizer refuses, and names the parameter.
         None => Ok(pipe.clip_gradients(f64::INFINITY).ok()),
     }
 }
 
-impl Trained {
+impl PendingStep {
     /// Whether reading its numbers does not wait.
     pub(super) fn is_ready(&self) -> bool {
         self.took.is_some() || self.report.is_ready()
@@ -71,11 +86,11 @@ impl Trained {
     /// What the step came to; waits for devices that are still at it. Its time is, where it
     /// was not over when the host was done with it, that since the numbers of the one
     /// before were `read`: the host is ahead of devices then, and so would its time be.
-    pub(super) fn metrics(&self, job: &Job, read: Instant) -> Result<StepMetrics, Failure> {
-        let told = StepMetrics::of(self.step as u64, &self.report).map_err(failure)?;
+    pub(super) fn metrics(&self, read: Instant) -> Result<StepMetrics, TrainError> {
+        let told = StepMetrics::of(self.step as u64, &self.report)?;
         // A step that was skipped has left no gradients.
         let norm = self.norm.as_ref().filter(|_| !told.skipped);
-        let norm = norm.map(GradNorm::read).transpose().map_err(failure)?;
+        let norm = norm.map(GradNorm::read).transpose()?;
         let (waited, took) = self.took.map_or_else(
             || {
                 let all = read.elapsed();
@@ -87,22 +102,8 @@ impl Trained {
         let metrics = StepMetrics {
             lr: self.lr,
             grad_norm: norm,
-            chunks: job.recipe.chunks(),
-            recompute: job.recipe.recompute.to_string(),
             ..told
         };
-        let metrics = metrics.timed(job.recipe.batch, waited, took);
-        Ok(with_rates(job, metrics))
-    }
-}
-
-/// What follows from how fast it went.
-fn with_rates(job: &Job, metrics: StepMetrics) -> StepMetrics {
-    let samples = metrics.samples_per_s;
-    let utilisation = job.utilisation.as_ref();
-    StepMetrics {
-        tokens_per_s: job.tokens.map(|tokens| tokens as f64 * samples),
-        mfu: utilisation.map(|utilisation| utilisation.at(samples)),
-        ..metrics
+        Ok(metrics.timed(self.samples, waited, took))
     }
 }
