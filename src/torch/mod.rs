@@ -43,8 +43,8 @@ pub use sizes::Variable;
 pub use values::Values;
 
 pub(crate) use device::{
-    cores, keep_memory, max_concurrent, prepare, prepare_thread, share_of_cores, shared_cores,
-    turns,
+    cores, device_name, keep_memory, max_concurrent, prepare, prepare_thread, share_of_cores,
+    shared_cores, turns,
 };
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, clip_there, total_norm};
