@@ -22,6 +22,7 @@ mod sizes;
 mod skips;
 mod stage;
 mod step;
+mod step_state;
 pub mod streams;
 mod values;
 
@@ -37,6 +38,7 @@ pub use precision::Precision;
 pub use recompute::Recompute;
 pub use sequential::Sequential;
 pub use sizes::Variable;
+pub use step_state::StepState;
 pub use values::Values;
 
 pub(crate) use device::{

@@ -11,6 +11,7 @@ use crate::torch::ffi;
 use crate::torch::gradients::{first_non_finite, norms, norms_there};
 use crate::torch::optim::{Groups, OptimizerState};
 use crate::torch::out_of_memory::OutOfMemory;
+use crate::torch::step_state::Gathered;
 
 impl TorchStage {
     /// Names and handles of the parameters, by layer and name.
@@ -282,10 +283,16 @@ impl TorchStage {
             ffi::set_grad(parameter, Some(&earlier))?;
         }
         if std::mem::take(&mut self.uncommitted) {
-            for layer in &self.layers {
-                crate::torch::caught(|| layer.layer.commit())
-                    .map_err(|error| error.context(format!("layer `{}`", layer.name)))?;
-            }
+            let commit = |Gathered { layer, state }: Gathered| {
+                let name = &self.layers[layer].name;
+                crate::torch::caught(|| state.commit())
+                    .map_err(|error| error.context(format!("layer `{name}`")))
+            };
+            // The step counts for all of them, also where one fails.
+            let all = self.step_states.take().into_iter().map(commit);
+            all.collect::<Vec<_>>()
+                .into_iter()
+                .collect::<anyhow::Result<()>>()?;
         }
         Ok(())
     }

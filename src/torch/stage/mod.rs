@@ -45,6 +45,7 @@ use super::rng;
 use super::sequential::{BuiltLayer, LayerBuilder};
 use super::skips::Skip;
 use super::step::{Mode, StepSettings};
+use super::step_state::StepStates;
 use super::streams::{DeviceStreams, InTransit, Route};
 use super::values::Values;
 use crate::engine::{Observer, Phase, Stage};
@@ -128,7 +129,9 @@ pub(crate) struct TorchStage {
     early: HashMap<usize, Vec<Option<Tensor>>>,
     /// Buffers (batch-norm statistics) as they were before the step.
     saved_buffers: Vec<Tensor>,
-    /// A step has ended here, and its layers have not been told.
+    /// What layers have gathered in the present step.
+    step_states: StepStates,
+    /// A step has ended here, and what its layers gathered is not committed.
     uncommitted: bool,
     /// 1 on the stage's device where the last step does not count; see
     /// `pipeline/verdict.rs`.
@@ -187,6 +190,7 @@ impl TorchStage {
             next: 0,
             early: HashMap::new(),
             saved_buffers: Vec::new(),
+            step_states: StepStates::default(),
             uncommitted: false,
             verdict: None,
             scale: None,

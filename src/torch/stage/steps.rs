@@ -25,9 +25,9 @@ impl TorchStage {
         self.verdict = None;
         self.uncommitted = false;
         self.restore_gradients();
-        for layer in &self.layers {
-            // A layer that cannot even forget: no error is left to tell of it.
-            crate::panics::survived(|| layer.layer.discard());
+        for gathered in self.step_states.take() {
+            // Where even this panics, the step's own error is the one to report.
+            crate::panics::survived(|| gathered.state.discard());
         }
         // Copies between tensors that were made as copies of each other.
         let saved = std::mem::take(&mut self.saved_buffers);

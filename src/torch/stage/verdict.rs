@@ -13,7 +13,7 @@ impl TorchStage {
     /// on the stage's device. None where the host has to look at them itself.
     pub(crate) fn all_norms_there(&self) -> anyhow::Result<Option<(Vec<String>, Tensor)>> {
         let adds = self.held.iter().any(Option::is_some);
-        if adds || self.layers.iter().any(|layer| layer.layer.gathers()) {
+        if adds || !self.step_states.is_empty() {
             return Ok(None);
         }
         let places = self.parameters.iter().chain(&self.replicas);
