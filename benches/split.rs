@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use gpipe::models::{Mlp, mlp};
-use gpipe::partitioner::{Action, CheckedSchedule, Kind as ActionKind, Schedule, StageId};
+use gpipe::partitioner::{Action, ActionKind, CheckedSchedule, Schedule, StageId};
 use gpipe::tch::{Device, Kind, Reduction, Tensor};
 use gpipe::{Pipeline, Sequential, layers::TransformerBlock};
 

@@ -2,7 +2,7 @@
 //! nobody. Run with `cargo run --release --example custom_schedule`.
 
 use gpipe::partitioner::{
-    Action, CheckError, CheckedSchedule, Costs, Kind, Micros, Schedule, ScheduleKind, Shape,
+    Action, ActionKind, CheckError, CheckedSchedule, Costs, Micros, Schedule, ScheduleKind, Shape,
     render, simulate,
 };
 use gpipe::tch::{Device, Kind as Type, Reduction, Tensor, nn};
@@ -12,8 +12,8 @@ use gpipe::{Pipeline, Sequential};
 fn eager(p: usize, m: usize) -> Result<CheckedSchedule, CheckError> {
     let device = |stage: usize| {
         let ahead = (2 * (p - stage) - 1).min(m);
-        let forward = |micro| Action::new(stage, Kind::Forward, micro);
-        let backward = |micro| Action::new(stage, Kind::Backward, micro);
+        let forward = |micro| Action::new(stage, ActionKind::Forward, micro);
+        let backward = |micro| Action::new(stage, ActionKind::Backward, micro);
         let mut list: Vec<Action> = (0..ahead).map(forward).collect();
         list.extend((ahead..m).flat_map(|micro| [backward(micro - ahead), forward(micro)]));
         list.extend((m - ahead..m).map(backward));

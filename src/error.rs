@@ -9,8 +9,8 @@
 use gpipe_partitioner::{PartitionError, ScheduleError};
 use thiserror::Error;
 
-use crate::batch::BatchError;
 use crate::engine::{EngineError, StageError, TopologyError};
+use crate::torch::BatchError;
 use crate::torch::TorchError;
 
 /// Why a [`Pipeline`](crate::Pipeline) could not be made, or a step not be done.

@@ -1,6 +1,6 @@
 //! Which schedules, shapes and times, and what formulas say of them.
 
-use gpipe_partitioner::{Costs, Kind, Micros, ScheduleKind, Shape, StageId};
+use gpipe_partitioner::{ActionKind, Costs, Micros, ScheduleKind, Shape, StageId};
 
 /// How long actions take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +46,7 @@ fn micros(micros: f64) -> Micros {
 
 fn unequal(stages: usize) -> Costs {
     let least = micros(2000.0);
-    let kinds = Kind::ALL.into_iter().enumerate();
+    let kinds = ActionKind::ALL.into_iter().enumerate();
     let places = kinds.flat_map(|(k, kind)| (0..stages).map(move |stage| (k, kind, stage)));
     let times = places.map(|(k, kind, stage)| {
         // All residues of 23, so that hardly two actions end at the same time.

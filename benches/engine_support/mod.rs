@@ -8,8 +8,8 @@
 
 use gpipe::engine::{Engine, Entry, Event, Program, Stage, StageBuilder, Topology};
 use gpipe_partitioner::{
-    Action, CheckedSchedule, Costs, DeviceId, Kind, MicroId, Micros, ScheduleKind, Shape, StageId,
-    StageTimes, simulate,
+    Action, ActionKind, CheckedSchedule, Costs, DeviceId, MicroId, Micros, ScheduleKind, Shape,
+    StageId, StageTimes, simulate,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Stage for Fixed {
 
     fn run(&mut self, action: Action, _: Vec<()>) -> anyhow::Result<Vec<()>> {
         wait(duration(self.0.of(action.kind)));
-        let gives = action.kind == Kind::Forward || action.kind.gives_input_gradient();
+        let gives = action.kind == ActionKind::Forward || action.kind.gives_input_gradient();
         Ok(vec![(); usize::from(gives)])
     }
 
@@ -196,7 +196,7 @@ struct Value {
 fn gives(action: Action) -> Option<Value> {
     let Action { stage, micro, kind } = action;
     let back = kind.gives_input_gradient();
-    (back || kind == Kind::Forward).then_some(Value { stage, micro, back })
+    (back || kind == ActionKind::Forward).then_some(Value { stage, micro, back })
 }
 
 /// What `action` takes of another stage.

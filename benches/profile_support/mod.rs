@@ -3,7 +3,7 @@
 
 use gpipe::models::zoo::{ModelSpec, Zoo};
 use gpipe::partitioner::{
-    Costs, Machine, Plan, PlanOptions, Problem, Recompute, ScheduleKind, plan,
+    Costs, Machine, Plan, PlanOptions, Problem, RecomputeChoice, ScheduleKind, plan,
 };
 use gpipe::tch::Device;
 use gpipe::{
@@ -84,7 +84,7 @@ impl Subject {
         options.schedule = Some(schedule);
         options.micro_batches = Some(micros);
         options.batch = Some(self.batch);
-        options.recompute = Recompute::Never;
+        options.recompute = RecomputeChoice::Never;
         Ok(plan(&measured.profile, &options)?)
     }
 }

@@ -9,8 +9,8 @@ mod growth;
 use criterion::{Criterion, criterion_group};
 use gpipe_partitioner::solve::block_partition;
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, LayerProfile, Machine, Micros, Partition, PlanOptions, Problem,
-    Profile, ScheduleKind, Shape, StageId, Times, plan,
+    Bytes, CheckedSchedule, LayerProfile, LayerTimes, Machine, Micros, Partition, PlanOptions,
+    Problem, Profile, ScheduleKind, Shape, StageId, plan,
 };
 
 use growth::{Report, grows};
@@ -39,7 +39,7 @@ fn micros(us: f64) -> Micros {
 fn random_profile(random: &mut Random, layers: usize) -> anyhow::Result<Profile> {
     let layer = |index| {
         let mut time = || micros((1 + random.below(1000)) as f64);
-        let times = Times::new(time(), time(), time());
+        let times = LayerTimes::new(time(), time(), time());
         let mut bytes = |limit| Bytes(random.below(limit));
         let (parameters, activations, output) = (bytes(1 << 24), bytes(1 << 24), bytes(1 << 20));
         LayerProfile::new(format!("layer.{index}"), times).with_bytes(
@@ -121,7 +121,7 @@ fn wide(schedule: &CheckedSchedule, machine: &Machine) -> anyhow::Result<()> {
     let chain = |time: fn(usize) -> f64| {
         let layer = |index| {
             let time = micros(time(index));
-            LayerProfile::new("layer", Times::new(time, time, time)).with_bytes(
+            LayerProfile::new("layer", LayerTimes::new(time, time, time)).with_bytes(
                 Bytes(1 << 10),
                 Bytes(1 << 10),
                 Bytes(1 << 10),

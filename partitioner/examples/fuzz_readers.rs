@@ -7,8 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use gpipe_partitioner::{
-    Bytes, LayerProfile, Machine, Micros, Plan, PlanOptions, Profile, Schedule, ScheduleKind,
-    Shape, Times, plan,
+    Bytes, LayerProfile, LayerTimes, Machine, Micros, Plan, PlanOptions, Profile, Schedule,
+    ScheduleKind, Shape, plan,
 };
 
 /// splitmix64, so that a seed reproduces a run.
@@ -100,7 +100,7 @@ fn read_csv(text: &[u8]) -> Result<(), String> {
 /// Valid inputs to start from.
 fn seeds() -> anyhow::Result<Vec<(&'static str, Reader, Vec<u8>)>> {
     let time = Micros::new(12.5)?;
-    let times = Times::new(time, time, time);
+    let times = LayerTimes::new(time, time, time);
     let layer = |index: usize| {
         LayerProfile::new(format!("layer.{index}"), times)
             .with_bytes(Bytes(1 << 20), Bytes(1 << 22), Bytes(1 << 16))

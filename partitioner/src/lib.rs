@@ -55,14 +55,14 @@ pub use machine::{Device, Machine, MachineError};
 pub use model::ModelId;
 pub use partition::{Partition, PartitionError};
 pub use plan::{Alternative, Plan, PlanError, PlanOptions, plan};
-pub use profile::{Footprint, LayerProfile, Profile, Spread, Times};
+pub use profile::{Footprint, LayerProfile, LayerTimes, Profile, Spread};
 pub use schedule::{
-    Action, CsvError, CsvFormat, Kind, Placement, Schedule, ScheduleError, ScheduleKind, Shape,
-    Trip,
+    Action, ActionKind, CsvError, CsvFormat, OffloadMove, Placement, Schedule, ScheduleError,
+    ScheduleKind, Shape,
 };
 pub use schedule::{Auto, auto};
 pub use simulate::{Simulation, simulate};
-pub use solve::{Problem, Recompute, Solution, SolveError, Strategy, Transfer};
+pub use solve::{Problem, RecomputeChoice, Solution, SolveError, Strategy, Transfer};
 pub use timeline::{Span, Timeline};
 pub use units::{Bytes, Micros};
 pub use urgency::urgencies;

@@ -2,7 +2,7 @@
 
 use crate::cost::{Costs, StageTimes};
 use crate::ids::{DeviceId, StageId};
-use crate::schedule::{Action, Kind};
+use crate::schedule::{Action, ActionKind};
 use crate::units::Micros;
 
 /// One action, from its start to its end.
@@ -118,7 +118,7 @@ impl Timeline {
     /// # Complexity
     /// Linear in the number of spans; for all stages at once see
     /// [`Timeline::stage_costs`].
-    pub fn median(&self, stage: StageId, kind: Kind) -> Option<Micros> {
+    pub fn median(&self, stage: StageId, kind: ActionKind) -> Option<Micros> {
         let wanted = |span: &&Span| span.action.stage == stage && span.action.kind == kind;
         median(
             self.spans
@@ -135,7 +135,7 @@ impl Timeline {
     /// are half of it where only it was, and a recompute takes as long as a
     /// forward. Transfers take no time.
     pub fn stage_costs(&self, stages: usize) -> Costs {
-        let mut durations: Vec<[Vec<Micros>; Kind::ALL.len()]> = Vec::new();
+        let mut durations: Vec<[Vec<Micros>; ActionKind::ALL.len()]> = Vec::new();
         durations.resize_with(stages, Default::default);
         for span in &self.spans {
             if let Some(kinds) = durations.get_mut(span.action.stage.index()) {
@@ -152,19 +152,19 @@ impl Timeline {
 }
 
 /// Fills in the kinds that were not measured.
-fn times(medians: [Option<Micros>; Kind::ALL.len()]) -> StageTimes {
-    let of = |kind: Kind| medians[kind as usize];
-    let joint = of(Kind::Backward);
+fn times(medians: [Option<Micros>; ActionKind::ALL.len()]) -> StageTimes {
+    let of = |kind: ActionKind| medians[kind as usize];
+    let joint = of(ActionKind::Backward);
     let half = joint.unwrap_or_default() * 0.5;
-    let forward = of(Kind::Forward).unwrap_or_default();
-    let input = of(Kind::BackwardInput).unwrap_or(half);
-    let weight = of(Kind::BackwardWeight).unwrap_or(half);
+    let forward = of(ActionKind::Forward).unwrap_or_default();
+    let input = of(ActionKind::BackwardInput).unwrap_or(half);
+    let weight = of(ActionKind::BackwardWeight).unwrap_or(half);
     StageTimes {
         forward,
         backward: joint.unwrap_or(input + weight),
         input,
         weight,
-        recompute: of(Kind::Recompute).unwrap_or(forward),
+        recompute: of(ActionKind::Recompute).unwrap_or(forward),
     }
 }
 
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(timeline.makespan(), Micros::ZERO);
         assert_eq!(timeline.bubble_fraction(), 0.0);
         assert_eq!(timeline.idle_within(DeviceId(0)), Micros::ZERO);
-        assert_eq!(timeline.median(StageId(0), Kind::Forward), None);
+        assert_eq!(timeline.median(StageId(0), ActionKind::Forward), None);
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         let timeline = Timeline::new(1, spans.chain([span(0, "0B0", 50.0, 54.0)]).collect());
         // Durations 1, 2, 3, 4.
         assert_eq!(
-            timeline.median(StageId(0), Kind::Forward),
+            timeline.median(StageId(0), ActionKind::Forward),
             Some(micros(2.5))
         );
         let costs = timeline.stage_costs(2).stage(StageId(0));

@@ -2,7 +2,7 @@
 
 use crate::check::CheckedSchedule;
 use crate::ids::DeviceId;
-use crate::schedule::{Action, Kind};
+use crate::schedule::{Action, ActionKind};
 use crate::walk::walk;
 
 /// How urgent each action of a schedule is, by device and place in the device's list:
@@ -48,10 +48,13 @@ pub fn urgencies(schedule: &CheckedSchedule) -> Vec<Vec<u32>> {
     urgencies
 }
 
-fn units(kind: Kind) -> u32 {
+fn units(kind: ActionKind) -> u32 {
     match kind {
-        Kind::Backward => 2,
-        Kind::Forward | Kind::BackwardInput | Kind::BackwardWeight | Kind::Recompute => 1,
+        ActionKind::Backward => 2,
+        ActionKind::Forward
+        | ActionKind::BackwardInput
+        | ActionKind::BackwardWeight
+        | ActionKind::Recompute => 1,
     }
 }
 
@@ -77,9 +80,9 @@ impl Chains {
     fn put(&mut self, action: Action, chain: u32) {
         let place = action.stage.index() * self.micros + action.micro.index();
         match action.kind {
-            Kind::Forward => self.forward[place] = chain,
-            Kind::Backward | Kind::BackwardInput => self.gradient[place] = chain,
-            Kind::BackwardWeight | Kind::Recompute => {}
+            ActionKind::Forward => self.forward[place] = chain,
+            ActionKind::Backward | ActionKind::BackwardInput => self.gradient[place] = chain,
+            ActionKind::BackwardWeight | ActionKind::Recompute => {}
         }
     }
 
@@ -88,12 +91,12 @@ impl Chains {
     fn after(&self, action: Action) -> u32 {
         let (stage, micro) = (action.stage.index(), action.micro.index());
         let there = match action.kind {
-            Kind::Forward => Some(stage + 1).filter(|next| *next < self.stages),
-            Kind::Backward | Kind::BackwardInput => stage.checked_sub(1),
-            Kind::BackwardWeight | Kind::Recompute => None,
+            ActionKind::Forward => Some(stage + 1).filter(|next| *next < self.stages),
+            ActionKind::Backward | ActionKind::BackwardInput => stage.checked_sub(1),
+            ActionKind::BackwardWeight | ActionKind::Recompute => None,
         };
         let chains = match action.kind {
-            Kind::Forward => &self.forward,
+            ActionKind::Forward => &self.forward,
             _ => &self.gradient,
         };
         there.map_or(0, |stage| chains[stage * self.micros + micro])

@@ -5,7 +5,7 @@
 //! depends on.
 
 use crate::ids::{DeviceId, MicroId, StageId};
-use crate::schedule::{Action, Kind, Schedule};
+use crate::schedule::{Action, ActionKind, Schedule};
 
 /// `owner` of a stage that no device runs.
 pub(crate) const NOBODY: u32 = u32::MAX;
@@ -43,22 +43,22 @@ impl<'a> Progress<'a> {
     pub(crate) fn ready(&self, action: Action) -> bool {
         let (s, i) = (action.stage.index(), action.micro.index());
         match action.kind {
-            Kind::Forward => s == 0 || self.is(s - 1, i, FORWARD),
-            Kind::Recompute => self.is(s, i, FORWARD),
-            Kind::Backward | Kind::BackwardInput => {
+            ActionKind::Forward => s == 0 || self.is(s - 1, i, FORWARD),
+            ActionKind::Recompute => self.is(s, i, FORWARD),
+            ActionKind::Backward | ActionKind::BackwardInput => {
                 self.is(s, i, FORWARD)
                     && (s + 1 == self.schedule.stages() || self.is(s + 1, i, GRADIENT))
             }
-            Kind::BackwardWeight => self.is(s, i, GRADIENT),
+            ActionKind::BackwardWeight => self.is(s, i, GRADIENT),
         }
     }
 
     /// `action` is done.
     pub(crate) fn finish(&mut self, action: Action) {
         let bit = match action.kind {
-            Kind::Forward => FORWARD,
-            Kind::Backward | Kind::BackwardInput => GRADIENT,
-            Kind::BackwardWeight | Kind::Recompute => return,
+            ActionKind::Forward => FORWARD,
+            ActionKind::Backward | ActionKind::BackwardInput => GRADIENT,
+            ActionKind::BackwardWeight | ActionKind::Recompute => return,
         };
         let cell = action.stage.index() * self.schedule.micro_batches() + action.micro.index();
         self.done[cell] |= bit;
@@ -69,9 +69,9 @@ impl<'a> Progress<'a> {
 fn unblocks(action: Action, stages: usize) -> Option<usize> {
     let stage = action.stage.index();
     match action.kind {
-        Kind::Forward => Some(stage + 1).filter(|&next| next < stages),
-        Kind::Backward | Kind::BackwardInput => stage.checked_sub(1),
-        Kind::BackwardWeight | Kind::Recompute => None,
+        ActionKind::Forward => Some(stage + 1).filter(|&next| next < stages),
+        ActionKind::Backward | ActionKind::BackwardInput => stage.checked_sub(1),
+        ActionKind::BackwardWeight | ActionKind::Recompute => None,
     }
 }
 
@@ -131,17 +131,17 @@ pub(crate) fn needs(action: Action, stages: usize) -> Vec<Action> {
     };
     let stage = action.stage.index();
     match action.kind {
-        Kind::Forward if stage == 0 => vec![],
-        Kind::Forward => vec![at(stage - 1, Kind::Forward)],
-        Kind::Recompute => vec![at(stage, Kind::Forward)],
-        Kind::BackwardWeight => vec![at(stage, Kind::BackwardInput)],
-        Kind::Backward | Kind::BackwardInput if stage + 1 == stages => {
-            vec![at(stage, Kind::Forward)]
+        ActionKind::Forward if stage == 0 => vec![],
+        ActionKind::Forward => vec![at(stage - 1, ActionKind::Forward)],
+        ActionKind::Recompute => vec![at(stage, ActionKind::Forward)],
+        ActionKind::BackwardWeight => vec![at(stage, ActionKind::BackwardInput)],
+        ActionKind::Backward | ActionKind::BackwardInput if stage + 1 == stages => {
+            vec![at(stage, ActionKind::Forward)]
         }
-        Kind::Backward | Kind::BackwardInput => vec![
-            at(stage, Kind::Forward),
-            at(stage + 1, Kind::Backward),
-            at(stage + 1, Kind::BackwardInput),
+        ActionKind::Backward | ActionKind::BackwardInput => vec![
+            at(stage, ActionKind::Forward),
+            at(stage + 1, ActionKind::Backward),
+            at(stage + 1, ActionKind::BackwardInput),
         ],
     }
 }

@@ -1,7 +1,7 @@
 //! What went wrong, and where.
 
 use super::sync;
-use gpipe_partitioner::{DeviceId, Kind, MicroId, StageId};
+use gpipe_partitioner::{ActionKind, DeviceId, MicroId, StageId};
 use std::fmt;
 
 /// What a stage was doing when it failed.
@@ -11,7 +11,7 @@ pub enum Phase {
     /// [`Stage::begin`](super::Stage::begin).
     Begin,
     /// [`Stage::run`](super::Stage::run), with an action of this kind.
-    Action(Kind),
+    Action(ActionKind),
     /// [`Stage::end`](super::Stage::end).
     End,
     /// [`Stage::abort`](super::Stage::abort).
@@ -25,11 +25,11 @@ impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Begin => "begin of the step",
-            Self::Action(Kind::Forward) => "forward",
-            Self::Action(Kind::Backward) => "backward",
-            Self::Action(Kind::BackwardInput) => "backward of the input",
-            Self::Action(Kind::BackwardWeight) => "backward of the weights",
-            Self::Action(Kind::Recompute) => "recompute",
+            Self::Action(ActionKind::Forward) => "forward",
+            Self::Action(ActionKind::Backward) => "backward",
+            Self::Action(ActionKind::BackwardInput) => "backward of the input",
+            Self::Action(ActionKind::BackwardWeight) => "backward of the weights",
+            Self::Action(ActionKind::Recompute) => "recompute",
             Self::End => "end of the step",
             Self::Abort => "abort of the step",
             Self::Job => "job",

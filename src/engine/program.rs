@@ -6,7 +6,9 @@
 //! slot where it will be wanted: running a program looks nothing up.
 
 use super::topology::{Edge, EdgeId, End, Topology, TopologyError};
-use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, Kind, MicroId, StageId, urgencies};
+use gpipe_partitioner::{
+    Action, ActionKind, CheckedSchedule, DeviceId, MicroId, StageId, urgencies,
+};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -17,7 +19,7 @@ use std::ops::Range;
 /// A schedule that was not checked is not accepted:
 ///
 /// ```compile_fail,E0308
-/// # use gpipe::engine::{Program, Topology};
+/// # use gpipe_engine::{Program, Topology};
 /// # use gpipe_partitioner::Schedule;
 /// let schedule = Schedule::new("unchecked", 1, 1, vec![vec![]]);
 /// let program = Program::new(schedule, &Topology::chain(1));
@@ -98,7 +100,7 @@ impl DeviceProgram {
     /// The op behind the one at this place, if it takes up what a forward has left.
     pub(super) fn taken_up_after(&self, at: usize) -> Option<&Op> {
         let next = self.ops.get(at + 1);
-        next.filter(|op| op.action.kind.takes_up())
+        next.filter(|op| op.action.kind.consumes_activations())
     }
 
     /// Where the values that `op` makes go, in the order in which it makes them.
@@ -277,35 +279,35 @@ impl<'a> Compiler<'a> {
     fn inputs(&self, action: Action) -> Vec<Key> {
         let here = End::Stage(action.stage);
         match action.kind {
-            Kind::Forward => self
+            ActionKind::Forward => self
                 .topology
                 .incoming(here)
                 .map(|(id, _)| key(id, false, action))
                 .collect(),
-            Kind::Backward | Kind::BackwardInput => {
+            ActionKind::Backward | ActionKind::BackwardInput => {
                 let edges = self.topology.outgoing(here).filter(carries_gradient);
                 edges.map(|(id, _)| key(id, true, action)).collect()
             }
-            Kind::BackwardWeight | Kind::Recompute => Vec::new(),
+            ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
         }
     }
 
     fn outputs(&self, action: Action) -> Vec<(Key, End)> {
         let here = End::Stage(action.stage);
         match action.kind {
-            Kind::Forward => {
+            ActionKind::Forward => {
                 let edges = self.topology.outgoing(here);
                 edges
                     .map(|(id, edge)| (key(id, false, action), edge.to))
                     .collect()
             }
-            Kind::Backward | Kind::BackwardInput => {
+            ActionKind::Backward | ActionKind::BackwardInput => {
                 let edges = self.topology.incoming(here).filter(carries_gradient);
                 edges
                     .map(|(id, edge)| (key(id, true, action), edge.from))
                     .collect()
             }
-            Kind::BackwardWeight | Kind::Recompute => Vec::new(),
+            ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
         }
     }
 

@@ -6,7 +6,7 @@
 use super::patience::Patience;
 use std::time::Duration;
 
-pub(super) use crate::panics::{caught, survived};
+pub(super) use super::panics::{caught, survived};
 pub(super) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(super) use std::sync::atomic::AtomicBool;
 pub(super) use std::thread::{Builder, JoinHandle};

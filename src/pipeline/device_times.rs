@@ -232,7 +232,7 @@ fn by_host(device: DeviceId, event: &HostEvent) -> Span {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpipe_partitioner::{Action, Bytes, Kind};
+    use gpipe_partitioner::{Action, ActionKind, Bytes};
 
     #[test]
     fn moments_before_and_after_are_told_apart() {
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn the_hosts_share_is_of_the_devices_time() {
         let event = |start, end| HostEvent {
-            action: Action::new(0, Kind::Forward, 0),
+            action: Action::new(0, ActionKind::Forward, 0),
             start: Duration::from_millis(start),
             end: Duration::from_millis(end),
             bytes_in_flight: Bytes(0),

@@ -9,7 +9,7 @@ mod losses;
 mod memory;
 mod programs;
 mod readback;
-mod report;
+pub(crate) mod report;
 mod snapshot;
 mod stages;
 mod ties;
@@ -22,9 +22,9 @@ use std::sync::Arc;
 use gpipe_partitioner::{CheckedSchedule, Partition};
 use tch::{Device, Tensor};
 
-use crate::batch;
 use crate::engine::{Program, Stage};
 use crate::error::Error;
+use crate::torch::batch;
 use crate::torch::{GraphUse, LossFn, Mode, NonFinite, Precision, Sequential, Values};
 
 pub use builder::PipelineBuilder;

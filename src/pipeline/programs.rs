@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpipe_partitioner::{
-    Action, CheckedSchedule, Costs, DeviceId, Kind, Micros, Placement, Schedule, ScheduleError,
-    ScheduleKind, Shape, StageId, auto,
+    Action, ActionKind, CheckedSchedule, Costs, DeviceId, Micros, Placement, Schedule,
+    ScheduleError, ScheduleKind, Shape, StageId, auto,
 };
 
 use super::wiring::{Purpose, Wiring};
@@ -165,7 +165,7 @@ impl Programs {
     fn inference(&self, micro_batches: usize) -> Result<CheckedSchedule, Error> {
         let mut lists = vec![Vec::new(); self.shape.devices];
         for (stage, device) in self.placement.iter().enumerate() {
-            let forwards = (0..micro_batches).map(|m| Action::new(stage, Kind::Forward, m));
+            let forwards = (0..micro_batches).map(|m| Action::new(stage, ActionKind::Forward, m));
             lists[device.index()].extend(forwards);
         }
         let stages = self.shape.stages();

@@ -1,6 +1,6 @@
 //! What each layer of a chain keeps and needs.
 
-use gpipe_partitioner::{Bytes, Footprint, Kind};
+use gpipe_partitioner::{ActionKind, Bytes, Footprint};
 use tch::Device;
 
 use super::chain::{Chain, Took, Way};
@@ -75,7 +75,7 @@ impl Chain {
             let parameters = unit.stage.parameters().map_err(Error::Build)?;
             bytes.parameters = parameters.iter().map(|(_, p)| tensor_bytes(p)).sum();
         }
-        let ignore: &mut dyn FnMut(usize, Kind, Took) = &mut |_, _, _| {};
+        let ignore: &mut dyn FnMut(usize, ActionKind, Took) = &mut |_, _, _| {};
         for way in [Way::Joint, Way::Halves] {
             self.begin(way, flow)?;
             for micro in 0..2 {
@@ -96,7 +96,7 @@ impl Chain {
         micro: usize,
         way: Way,
         flow: &Flow,
-        ignore: &mut dyn FnMut(usize, Kind, Took),
+        ignore: &mut dyn FnMut(usize, ActionKind, Took),
     ) -> Result<Vec<Seen>, Error> {
         let count = self.len();
         let mut bytes = vec![Seen::default(); count];
@@ -126,8 +126,8 @@ impl Chain {
             bytes[number].forward = peaks[number].saturating_sub(after + kept);
         }
         let half = match way {
-            Way::Halves => Kind::BackwardInput,
-            _ => Kind::Backward,
+            Way::Halves => ActionKind::BackwardInput,
+            _ => ActionKind::Backward,
         };
         for number in (0..count).rev() {
             let received = bytes[number].received;
@@ -151,7 +151,7 @@ impl Chain {
                 bytes[number].weight = self.temporary(number, |chain| {
                     let none = Vec::new();
                     chain
-                        .run(number, Kind::BackwardWeight, micro, none, ignore)
+                        .run(number, ActionKind::BackwardWeight, micro, none, ignore)
                         .map(drop)
                 })?;
             }

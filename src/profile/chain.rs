@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpipe_partitioner::{Action, Kind, MicroId, StageId};
+use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 use tch::{Device, Tensor};
 
 use super::flow::{Flow, upstream};
@@ -89,7 +89,7 @@ pub(super) struct Took {
 
 /// Where one action's duration goes: layer, kind, whether it only warmed up, and
 /// microseconds.
-pub(super) type Record<'a> = &'a mut dyn FnMut(usize, Kind, bool, Took);
+pub(super) type Record<'a> = &'a mut dyn FnMut(usize, ActionKind, bool, Took);
 
 /// Consecutive layers of a model, each as a stage.
 pub(super) struct Chain {
@@ -161,14 +161,14 @@ impl Chain {
         let mut out = Flow::default();
         for micro in 0..MICROS {
             let mut timed =
-                |unit: usize, kind: Kind, took: Took| record(unit, kind, micro == 0, took);
+                |unit: usize, kind: ActionKind, took: Took| record(unit, kind, micro == 0, took);
             out = self.forward(micro, flow, &mut timed)?;
             let grads = upstream(&out)?;
             match way {
-                Way::Joint => self.back(micro, Kind::Backward, grads, &mut timed)?,
+                Way::Joint => self.back(micro, ActionKind::Backward, grads, &mut timed)?,
                 Way::Again => self.back_again(micro, grads, &mut timed)?,
                 Way::Halves => {
-                    self.back(micro, Kind::BackwardInput, grads, &mut timed)?;
+                    self.back(micro, ActionKind::BackwardInput, grads, &mut timed)?;
                     self.weights(micro, &mut timed)?;
                 }
             }
@@ -219,7 +219,7 @@ impl Chain {
         &mut self,
         micro: usize,
         flow: &Flow,
-        timed: &mut dyn FnMut(usize, Kind, Took),
+        timed: &mut dyn FnMut(usize, ActionKind, Took),
     ) -> Result<Flow, Error> {
         let mut flow = flow.shallow_clone();
         for number in 0..self.units.len() {
@@ -233,7 +233,7 @@ impl Chain {
         number: usize,
         micro: usize,
         flow: &mut Flow,
-        timed: &mut dyn FnMut(usize, Kind, Took),
+        timed: &mut dyn FnMut(usize, ActionKind, Took),
     ) -> Result<(), Error> {
         let (incoming, outgoing) = self.units[number].stage.skip_ends();
         let mut inputs = vec![std::mem::take(&mut flow.main)];
@@ -246,7 +246,7 @@ impl Chain {
         if self.units[number].stage.has_loss() {
             inputs.push(flow.targets.shallow_clone());
         }
-        let outputs = self.run(number, Kind::Forward, micro, inputs, timed)?;
+        let outputs = self.run(number, ActionKind::Forward, micro, inputs, timed)?;
         let mut outputs = outputs.into_iter();
         flow.main = outputs.next().unwrap_or_default();
         flow.skips.extend(outgoing.into_iter().zip(outputs));
@@ -257,9 +257,9 @@ impl Chain {
     fn back(
         &mut self,
         micro: usize,
-        kind: Kind,
+        kind: ActionKind,
         mut grads: Flow,
-        timed: &mut dyn FnMut(usize, Kind, Took),
+        timed: &mut dyn FnMut(usize, ActionKind, Took),
     ) -> Result<(), Error> {
         for number in (0..self.units.len()).rev() {
             self.back_one(number, kind, micro, &mut grads, timed)?;
@@ -271,11 +271,11 @@ impl Chain {
         &mut self,
         micro: usize,
         mut grads: Flow,
-        timed: &mut dyn FnMut(usize, Kind, Took),
+        timed: &mut dyn FnMut(usize, ActionKind, Took),
     ) -> Result<(), Error> {
         for number in (0..self.units.len()).rev() {
-            self.run(number, Kind::Recompute, micro, Vec::new(), timed)?;
-            self.back_one(number, Kind::Backward, micro, &mut grads, timed)?;
+            self.run(number, ActionKind::Recompute, micro, Vec::new(), timed)?;
+            self.back_one(number, ActionKind::Backward, micro, &mut grads, timed)?;
         }
         Ok(())
     }
@@ -283,10 +283,10 @@ impl Chain {
     fn weights(
         &mut self,
         micro: usize,
-        timed: &mut dyn FnMut(usize, Kind, Took),
+        timed: &mut dyn FnMut(usize, ActionKind, Took),
     ) -> Result<(), Error> {
         for number in (0..self.units.len()).rev() {
-            self.run(number, Kind::BackwardWeight, micro, Vec::new(), timed)?;
+            self.run(number, ActionKind::BackwardWeight, micro, Vec::new(), timed)?;
         }
         Ok(())
     }
@@ -294,10 +294,10 @@ impl Chain {
     pub(super) fn back_one(
         &mut self,
         number: usize,
-        kind: Kind,
+        kind: ActionKind,
         micro: usize,
         grads: &mut Flow,
-        timed: &mut dyn FnMut(usize, Kind, Took),
+        timed: &mut dyn FnMut(usize, ActionKind, Took),
     ) -> Result<(), Error> {
         let unit = &self.units[number];
         let (incoming, outgoing) = unit.stage.skip_ends();
@@ -325,10 +325,10 @@ impl Chain {
     pub(super) fn run(
         &mut self,
         number: usize,
-        kind: Kind,
+        kind: ActionKind,
         micro: usize,
         inputs: Vec<Values>,
-        timed: &mut dyn FnMut(usize, Kind, Took),
+        timed: &mut dyn FnMut(usize, ActionKind, Took),
     ) -> Result<Vec<Values>, Error> {
         let unit = &mut self.units[number];
         let action = Action {
@@ -380,12 +380,12 @@ impl Unit {
     }
 }
 
-fn words(kind: Kind) -> &'static str {
+fn words(kind: ActionKind) -> &'static str {
     match kind {
-        Kind::Forward => "forward",
-        Kind::Backward => "backward",
-        Kind::BackwardInput => "input half of the backward",
-        Kind::BackwardWeight => "weight half of the backward",
-        Kind::Recompute => "recompute",
+        ActionKind::Forward => "forward",
+        ActionKind::Backward => "backward",
+        ActionKind::BackwardInput => "input half of the backward",
+        ActionKind::BackwardWeight => "weight half of the backward",
+        ActionKind::Recompute => "recompute",
     }
 }

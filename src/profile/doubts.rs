@@ -4,11 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use gpipe_partitioner::words::count;
-use gpipe_partitioner::{Kind, Micros};
+use gpipe_partitioner::{ActionKind, Micros};
 
 use super::measure::{LayerSeries, doubt};
 use super::series::Series;
-use crate::others::{Moment, Others};
+use crate::profile::others::{Moment, Others};
 
 /// A quartile distance beyond this share of the median is noise.
 const NOISY: f64 = 0.15;
@@ -150,14 +150,15 @@ pub(super) fn doubts(names: &[&str], series: &[LayerSeries], wanted: f64) -> Vec
     if reached > wanted {
         doubts.push(Doubt::Unsure { reached, wanted });
     }
-    let median =
-        |layer: &LayerSeries| layer.of(Kind::Forward).median() + layer.of(Kind::Backward).median();
+    let median = |layer: &LayerSeries| {
+        layer.of(ActionKind::Forward).median() + layer.of(ActionKind::Backward).median()
+    };
     let total: f64 = series.iter().map(median).sum();
     let named = || names.iter().zip(series);
     // Noise counts where it would be seen in the whole.
     let counts = |of: &Series| of.median().max(of.spread()) > MATTERS * total;
     let spread = |layer: &LayerSeries| {
-        let kinds = [Kind::Forward, Kind::Backward].map(|kind| layer.of(kind));
+        let kinds = [ActionKind::Forward, ActionKind::Backward].map(|kind| layer.of(kind));
         let kinds = kinds.into_iter().filter(|of| counts(of));
         kinds.map(relative_spread).fold(0.0, f64::max)
     };
@@ -172,14 +173,14 @@ pub(super) fn doubts(names: &[&str], series: &[LayerSeries], wanted: f64) -> Vec
         });
     }
     doubts.extend(halves(named(), MATTERS * total));
-    let weighted = |layer: &LayerSeries| layer.of(Kind::Forward).drift() * median(layer);
+    let weighted = |layer: &LayerSeries| layer.of(ActionKind::Forward).drift() * median(layer);
     let factor = series.iter().map(weighted).sum::<f64>() / total;
     if factor.is_finite() && !(1.0 / DRIFT..=DRIFT).contains(&factor) {
         doubts.push(Doubt::Drift { factor });
     }
     let slow = named()
         .filter(|(_, layer)| median(layer) > MATTERS * total)
-        .map(|(name, layer)| (name, layer.of(Kind::Forward).first_over_median()))
+        .map(|(name, layer)| (name, layer.of(ActionKind::Forward).first_over_median()))
         .max_by(|a, b| a.1.total_cmp(&b.1));
     if let Some((name, factor)) = slow.filter(|(_, factor)| *factor > SLOW_START) {
         let layer = (*name).to_owned();
@@ -200,9 +201,9 @@ fn halves<'a>(
     least: f64,
 ) -> Option<Doubt> {
     let times = |layer: &LayerSeries| {
-        let of = |kind: Kind| layer.of(kind).median();
-        let halves = of(Kind::BackwardInput) + of(Kind::BackwardWeight);
-        (of(Kind::Backward), halves)
+        let of = |kind: ActionKind| layer.of(kind).median();
+        let halves = of(ActionKind::BackwardInput) + of(ActionKind::BackwardWeight);
+        (of(ActionKind::Backward), halves)
     };
     let apart = |(joint, halves): (f64, f64)| (joint / halves).max(halves / joint);
     let known = named.map(|(name, layer)| (*name, times(layer)));
@@ -234,10 +235,10 @@ mod tests {
     fn layer(forward: f64, halves: [f64; 2], joint: f64, apart: f64) -> LayerSeries {
         LayerSeries::of_times(|kind| {
             let time = match kind {
-                Kind::Forward | Kind::Recompute => forward,
-                Kind::Backward => joint,
-                Kind::BackwardInput => halves[0],
-                Kind::BackwardWeight => halves[1],
+                ActionKind::Forward | ActionKind::Recompute => forward,
+                ActionKind::Backward => joint,
+                ActionKind::BackwardInput => halves[0],
+                ActionKind::BackwardWeight => halves[1],
             };
             let share = |place: u32| (f64::from(place) - 3.5) / 3.5;
             (0..8)

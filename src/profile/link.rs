@@ -1,6 +1,6 @@
 //! What it takes to hand a value from one device to another.
 
-use gpipe_partitioner::{Bytes, DeviceId, Kind, Link, Micros, StageId, Timeline};
+use gpipe_partitioner::{ActionKind, Bytes, DeviceId, Link, Micros, StageId, Timeline};
 use tch::{Device, Tensor, nn};
 
 use super::series::Series;
@@ -85,7 +85,7 @@ fn handed_over(timeline: &Timeline) -> Option<(f64, f64)> {
     let forward = |stage: usize| {
         let mut spans = timeline.spans().iter();
         spans.find(|span| {
-            span.action.kind == Kind::Forward
+            span.action.kind == ActionKind::Forward
                 && span.action.stage == StageId(stage)
                 && span.device == DeviceId(stage)
         })

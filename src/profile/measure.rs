@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpipe_partitioner::Kind;
+use gpipe_partitioner::ActionKind;
 use tch::{Tensor, nn};
 
 use super::alike::{self, Looks};
@@ -18,7 +18,7 @@ use super::series::Series;
 use super::watch::{ProfileProgress, Watch};
 use super::{ProfileOptions, Sample};
 use crate::error::Error;
-use crate::threads::spawn;
+use crate::torch::threads::spawn;
 use crate::torch::{LossFn, Sequential, TorchError, caught, prepare_thread};
 
 /// Rounds over layers that do nothing.
@@ -27,7 +27,7 @@ const IDLE_ROUNDS: usize = 20;
 /// Durations of one layer for one size of micro-batch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LayerSeries {
-    kinds: [Series; Kind::ALL.len()],
+    kinds: [Series; ActionKind::ALL.len()],
     telling: Telling,
 }
 
@@ -41,15 +41,15 @@ struct Telling {
 }
 
 impl LayerSeries {
-    pub(super) fn of(&self, kind: Kind) -> &Series {
+    pub(super) fn of(&self, kind: ActionKind) -> &Series {
         &self.kinds[kind as usize]
     }
 
     /// Made up, for tests: durations by kind.
     #[cfg(test)]
-    pub(super) fn of_times(times: impl Fn(Kind) -> Vec<f64>) -> Self {
+    pub(super) fn of_times(times: impl Fn(ActionKind) -> Vec<f64>) -> Self {
         let mut layer = Self::default();
-        for kind in Kind::ALL {
+        for kind in ActionKind::ALL {
             for micros in times(kind) {
                 layer.kinds[kind as usize].push(micros, false);
             }
@@ -78,7 +78,7 @@ pub(super) struct Outcome {
     /// For each size, for each layer.
     pub(super) bytes: Vec<Vec<LayerBytes>>,
     /// What a stage takes for doing nothing, by kind of action, in microseconds.
-    pub(super) idle: [f64; Kind::ALL.len()],
+    pub(super) idle: [f64; ActionKind::ALL.len()],
 }
 
 impl Outcome {
@@ -250,7 +250,7 @@ impl Job<'_> {
     }
 
     /// What a stage takes besides its layers: an action of a layer that does nothing.
-    fn idle(&self) -> Result<[f64; Kind::ALL.len()], Error> {
+    fn idle(&self) -> Result<[f64; ActionKind::ALL.len()], Error> {
         let model = Sequential::new().layers("idle", 2, |_: &nn::Path<'_>, _| {
             nn::func(Tensor::shallow_clone)
         });
@@ -264,7 +264,7 @@ impl Job<'_> {
         for number in 0..IDLE_ROUNDS {
             round(&mut chain, &flow, &mut series, number == 0)?;
         }
-        Ok(Kind::ALL.map(|kind| series[1].of(kind).median()))
+        Ok(ActionKind::ALL.map(|kind| series[1].of(kind).median()))
     }
 
     /// Does what the measuring thread does, until that is done.
@@ -327,7 +327,7 @@ fn round(
     for way in [Way::Joint, Way::Halves, Way::Again] {
         out = chain.step(way, flow, &mut |layer, kind, first, took| {
             // Where everything is recomputed, forwards and backwards are not the plain ones.
-            if way == Way::Again && kind != Kind::Recompute {
+            if way == Way::Again && kind != ActionKind::Recompute {
                 return;
             }
             let layer = &mut series[layer];
@@ -351,7 +351,7 @@ fn round(
 pub(super) fn doubt(series: &[LayerSeries]) -> f64 {
     let each = series
         .iter()
-        .flat_map(|layer| [Kind::Forward, Kind::Backward].map(|kind| layer.of(kind)));
+        .flat_map(|layer| [ActionKind::Forward, ActionKind::Backward].map(|kind| layer.of(kind)));
     let (mut total, mut squares) = (0.0, 0.0);
     for series in each {
         total += series.median();
@@ -370,7 +370,7 @@ pub(super) const BUDGET: Duration = Duration::from_millis(250);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::threads::tests::with_threads;
+    use crate::torch::threads::tests::with_threads;
 
     /// All threads met at a barrier, at which those that had been started waited for ever for
     /// one that the system did not give.

@@ -11,6 +11,7 @@ mod doubts;
 mod flow;
 mod link;
 mod measure;
+pub(crate) mod others;
 mod series;
 mod watch;
 
@@ -19,11 +20,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpipe_partitioner::words::count;
-use gpipe_partitioner::{Bytes, Cores, Kind, LayerProfile, Micros, Profile, Spread, Times};
+use gpipe_partitioner::{
+    ActionKind, Bytes, Cores, LayerProfile, LayerTimes, Micros, Profile, Spread,
+};
 use tch::Device;
 
-use crate::batch;
 use crate::error::Error;
+use crate::torch::batch;
 use crate::torch::{
     self, LossFn, Sequential, Values, at_once, libtorch_version, share_of_cores, shared_cores,
 };
@@ -262,7 +265,9 @@ pub fn profile_watched(
     let apart = |of: &LayerSpread| Spread::new(of.repeats, of.forward, of.backward);
     let layers = layers.into_iter().zip(&spread);
     let layers = layers.map(|(layer, spread)| layer.with_spread(apart(spread)));
-    let repeats = series.first().map_or(0, |s| s.of(Kind::Backward).len());
+    let repeats = series
+        .first()
+        .map_or(0, |s| s.of(ActionKind::Backward).len());
     let how = format!(
         "medians of {} a size, {} a stage",
         count(repeats, "run"),
@@ -347,15 +352,15 @@ fn layers(names: &[&str], sizes: &[usize], outcome: &Outcome, stages: usize) -> 
     names.iter().enumerate().map(layer).collect()
 }
 
-fn times(series: &LayerSeries, idle: &[f64; Kind::ALL.len()]) -> Times {
-    let of = |kind: Kind| micros(series.of(kind).median() - idle[kind as usize]);
-    let mut times = Times::new(
-        of(Kind::Forward),
-        of(Kind::BackwardInput),
-        of(Kind::BackwardWeight),
+fn times(series: &LayerSeries, idle: &[f64; ActionKind::ALL.len()]) -> LayerTimes {
+    let of = |kind: ActionKind| micros(series.of(kind).median() - idle[kind as usize]);
+    let mut times = LayerTimes::new(
+        of(ActionKind::Forward),
+        of(ActionKind::BackwardInput),
+        of(ActionKind::BackwardWeight),
     );
-    times.backward = Some(of(Kind::Backward));
-    times.recompute = Some(of(Kind::Recompute));
+    times.backward = Some(of(ActionKind::Backward));
+    times.recompute = Some(of(ActionKind::Recompute));
     times
 }
 
@@ -372,9 +377,9 @@ fn spread(names: &[&str], outcome: &Outcome, main: usize) -> Vec<LayerSpread> {
     layers
         .map(|((name, series), bytes)| LayerSpread {
             layer: (*name).to_owned(),
-            repeats: series.of(Kind::Backward).len(),
-            forward: doubts::relative_spread(series.of(Kind::Forward)),
-            backward: doubts::relative_spread(series.of(Kind::Backward)),
+            repeats: series.of(ActionKind::Backward).len(),
+            forward: doubts::relative_spread(series.of(ActionKind::Forward)),
+            backward: doubts::relative_spread(series.of(ActionKind::Backward)),
             after_input: Bytes(bytes.after_input),
         })
         .collect()

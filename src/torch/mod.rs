@@ -1,6 +1,7 @@
 //! Stages over libtorch: layers, autograd, random numbers, devices.
 
 mod affinity;
+pub(crate) mod batch;
 mod copies;
 mod cuda;
 mod device;
@@ -24,8 +25,10 @@ mod stage;
 mod step;
 mod step_state;
 pub mod streams;
+pub(crate) mod threads;
 mod values;
 
+pub use batch::BatchError;
 pub use cuda::{CudaDevice, CudaReport};
 pub use device::{cuda_available, parse_device};
 pub use device_lost::DeviceLost;
@@ -63,7 +66,7 @@ pub(crate) use step::{Mode, StepSettings};
 
 /// Runs the user's code; a panic (tch panics where libtorch refuses) is an error like any other.
 pub(crate) fn caught<T>(body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let result = crate::panics::caught(body)
+    let result = crate::engine::panics::caught(body)
         .unwrap_or_else(|message| Err(anyhow::anyhow!("panicked: {message}")));
     // What tch returns has libtorch's stack frames in it.
     result.map_err(|error| match error.downcast::<tch::TchError>() {

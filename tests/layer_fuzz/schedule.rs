@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use gpipe::partitioner::{Action, CheckedSchedule, Kind, Schedule};
+use gpipe::partitioner::{Action, ActionKind, CheckedSchedule, Schedule};
 
 /// Runs ready actions, chosen by `choices`, each on its stage's device, until all have
 /// run. Stages whose flag is set go backward in halves.
@@ -15,10 +15,14 @@ pub(crate) fn random(
     let split = |stage: usize| halves.get(stage).copied().unwrap_or(false);
     let all: Vec<Action> = (0..stages)
         .flat_map(|stage| {
-            let kinds: &[Kind] = if split(stage) {
-                &[Kind::Forward, Kind::BackwardInput, Kind::BackwardWeight]
+            let kinds: &[ActionKind] = if split(stage) {
+                &[
+                    ActionKind::Forward,
+                    ActionKind::BackwardInput,
+                    ActionKind::BackwardWeight,
+                ]
             } else {
-                &[Kind::Forward, Kind::Backward]
+                &[ActionKind::Forward, ActionKind::Backward]
             };
             let micros = 0..micro_batches;
             micros.flat_map(move |m| kinds.iter().map(move |kind| Action::new(stage, *kind, m)))
@@ -44,19 +48,20 @@ fn needs(action: Action, stages: usize, done: &HashSet<Action>) -> bool {
     let ran = |stage: usize, kind| done.contains(&Action::new(stage, kind, micro));
     match action.kind {
         // In the order of the micro-batches, in which buffers move.
-        Kind::Forward => {
+        ActionKind::Forward => {
             let before = micro
                 .checked_sub(1)
-                .map(|m| Action::new(stage, Kind::Forward, m));
+                .map(|m| Action::new(stage, ActionKind::Forward, m));
             let first = before.is_none_or(|before| done.contains(&before));
-            first && (stage == 0 || ran(stage - 1, Kind::Forward))
+            first && (stage == 0 || ran(stage - 1, ActionKind::Forward))
         }
-        Kind::BackwardWeight => ran(stage, Kind::BackwardInput),
+        ActionKind::BackwardWeight => ran(stage, ActionKind::BackwardInput),
         _ => {
             let next = stage + 1;
-            let gradient =
-                next == stages || ran(next, Kind::Backward) || ran(next, Kind::BackwardInput);
-            ran(stage, Kind::Forward) && gradient
+            let gradient = next == stages
+                || ran(next, ActionKind::Backward)
+                || ran(next, ActionKind::BackwardInput);
+            ran(stage, ActionKind::Forward) && gradient
         }
     }
 }

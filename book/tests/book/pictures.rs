@@ -4,8 +4,8 @@
 use std::fs;
 
 use gpipe_partitioner::{
-    Action, CheckedSchedule, Costs, DeviceId, Kind, Micros, ScheduleKind, Shape, Span, StageId,
-    Timeline, auto, render, simulate,
+    Action, ActionKind, CheckedSchedule, Costs, DeviceId, Micros, ScheduleKind, Shape, Span,
+    StageId, Timeline, auto, render, simulate,
 };
 
 use crate::pages::{all, src, targets};
@@ -47,8 +47,8 @@ fn data_parallel() -> String {
     };
     let spans = (0..DEVICES).flat_map(|d| {
         [
-            span(d, Kind::Forward, 0.0, 4.0),
-            span(d, Kind::Backward, 4.0, 12.0),
+            span(d, ActionKind::Forward, 0.0, 4.0),
+            span(d, ActionKind::Backward, 4.0, 12.0),
         ]
     });
     render::svg(&Timeline::new(DEVICES, spans.collect()))

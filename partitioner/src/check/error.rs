@@ -2,7 +2,7 @@
 
 use super::{MAX_CELLS, MAX_STAGES};
 use crate::ids::{DeviceId, StageId};
-use crate::schedule::{Action, Kind};
+use crate::schedule::{Action, ActionKind};
 use std::fmt::Write as _;
 
 /// A device that cannot go on.
@@ -90,7 +90,7 @@ pub enum CheckError {
     #[error(
         "device {device}, action {position}: {action}, but this micro-batch already has {}: \
          a stage does either B or I and W",
-        if action.kind == Kind::Backward { "a half backward (I or W)" } else { "a joint backward (B)" }
+        if action.kind == ActionKind::Backward { "a half backward (I or W)" } else { "a joint backward (B)" }
     )]
     TwoBackwards {
         /// The device.

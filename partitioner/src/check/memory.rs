@@ -4,7 +4,7 @@
 //! list does not depend on any time.
 
 use crate::ids::DeviceId;
-use crate::schedule::{Action, Kind, Schedule};
+use crate::schedule::{Action, ActionKind, Schedule};
 
 /// Peaks per stage and, in device-micro-batches, per device.
 #[derive(Debug)]
@@ -14,12 +14,12 @@ pub(super) struct InFlight {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Level {
+struct InFlightLevel {
     now: usize,
     peak: usize,
 }
 
-impl Level {
+impl InFlightLevel {
     fn rise(&mut self) {
         self.now += 1;
         self.peak = self.peak.max(self.now);
@@ -32,8 +32,8 @@ impl Level {
 
 /// Counts along each device's list.
 pub(super) struct Counter {
-    stages: Vec<Level>,
-    devices: Vec<Level>,
+    stages: Vec<InFlightLevel>,
+    devices: Vec<InFlightLevel>,
     chunks: Vec<usize>,
     training: bool,
 }
@@ -45,8 +45,8 @@ impl Counter {
             chunks[device as usize] += 1;
         }
         Self {
-            stages: vec![Level::default(); schedule.stages()],
-            devices: vec![Level::default(); schedule.devices()],
+            stages: vec![InFlightLevel::default(); schedule.stages()],
+            devices: vec![InFlightLevel::default(); schedule.devices()],
             chunks,
             training,
         }
@@ -58,7 +58,7 @@ impl Counter {
             &mut self.devices[device.index()],
         ];
         for level in levels {
-            if action.kind == Kind::Forward {
+            if action.kind == ActionKind::Forward {
                 level.rise();
             }
             if action.kind.accumulates() || !self.training {
@@ -68,7 +68,8 @@ impl Counter {
     }
 
     pub(super) fn finish(self) -> InFlight {
-        let share = |(level, &chunks): (&Level, &usize)| level.peak as f64 / chunks.max(1) as f64;
+        let share =
+            |(level, &chunks): (&InFlightLevel, &usize)| level.peak as f64 / chunks.max(1) as f64;
         InFlight {
             stages: self.stages.iter().map(|level| level.peak).collect(),
             devices: self.devices.iter().zip(&self.chunks).map(share).collect(),

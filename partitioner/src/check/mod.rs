@@ -17,7 +17,7 @@ mod memory;
 pub use error::{Blocked, CheckError};
 
 use crate::ids::{DeviceId, StageId};
-use crate::schedule::{Action, Kind, Schedule};
+use crate::schedule::{Action, ActionKind, Schedule};
 use crate::walk::{NOBODY, walk};
 use memory::InFlight;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ pub(crate) fn check(schedule: Schedule) -> Result<CheckedSchedule, CheckError> {
     }
     let training = schedule
         .iter()
-        .any(|(_, list)| list.iter().any(|a| a.kind != Kind::Forward));
+        .any(|(_, list)| list.iter().any(|a| a.kind != ActionKind::Forward));
     let owner = complete(&schedule, training)?;
     pairs_are_pairs(&schedule)?;
     let mut in_order = InOrder::new(stages);
@@ -190,7 +190,8 @@ fn pairs_are_pairs(schedule: &Schedule) -> Result<(), CheckError> {
         let pairs = schedule.pairs(device);
         let kind = |position: usize| list.get(position).map(|action| action.kind);
         let is_pair = |&position: &usize| {
-            kind(position) == Some(Kind::Forward) && kind(position + 1) == Some(Kind::Backward)
+            kind(position) == Some(ActionKind::Forward)
+                && kind(position + 1) == Some(ActionKind::Backward)
         };
         let sorted = pairs.windows(2).all(|two| two[0] < two[1]);
         let wrong = pairs
@@ -205,7 +206,7 @@ fn pairs_are_pairs(schedule: &Schedule) -> Result<(), CheckError> {
 }
 
 /// The bit of a kind within a (stage, micro-batch).
-const fn bit(kind: Kind) -> u8 {
+const fn bit(kind: ActionKind) -> u8 {
     1 << kind as u8
 }
 
@@ -220,11 +221,11 @@ fn see(cell: &mut u8, device: DeviceId, position: usize, action: Action) -> Resu
             action,
         });
     }
-    let halves = has(Kind::BackwardInput) || has(Kind::BackwardWeight);
+    let halves = has(ActionKind::BackwardInput) || has(ActionKind::BackwardWeight);
     let mixed = match action.kind {
-        Kind::Backward => halves,
-        Kind::BackwardInput | Kind::BackwardWeight => has(Kind::Backward),
-        Kind::Forward | Kind::Recompute => false,
+        ActionKind::Backward => halves,
+        ActionKind::BackwardInput | ActionKind::BackwardWeight => has(ActionKind::Backward),
+        ActionKind::Forward | ActionKind::Recompute => false,
     };
     if mixed {
         return Err(CheckError::TwoBackwards {
@@ -233,8 +234,8 @@ fn see(cell: &mut u8, device: DeviceId, position: usize, action: Action) -> Resu
             action,
         });
     }
-    let gradient = has(Kind::Backward) || has(Kind::BackwardInput);
-    if action.kind == Kind::Recompute && gradient {
+    let gradient = has(ActionKind::Backward) || has(ActionKind::BackwardInput);
+    if action.kind == ActionKind::Recompute && gradient {
         return Err(CheckError::LateRecompute {
             device,
             position,
@@ -247,19 +248,19 @@ fn see(cell: &mut u8, device: DeviceId, position: usize, action: Action) -> Resu
 
 /// Whether every cell has its F and, in training, its backward.
 fn none_missing(seen: &[u8], m: usize, training: bool, owner: &[u32]) -> Result<(), CheckError> {
-    const WHOLE: u8 = bit(Kind::Backward);
-    const SPLIT: u8 = bit(Kind::BackwardInput) | bit(Kind::BackwardWeight);
+    const WHOLE: u8 = bit(ActionKind::Backward);
+    const SPLIT: u8 = bit(ActionKind::BackwardInput) | bit(ActionKind::BackwardWeight);
     for (index, &cell) in seen.iter().enumerate() {
-        let missing = if cell & bit(Kind::Forward) == 0 {
-            Kind::Forward
+        let missing = if cell & bit(ActionKind::Forward) == 0 {
+            ActionKind::Forward
         } else if !training || cell & WHOLE != 0 || cell & SPLIT == SPLIT {
             continue;
-        } else if cell & bit(Kind::BackwardInput) != 0 {
-            Kind::BackwardWeight
-        } else if cell & bit(Kind::BackwardWeight) != 0 {
-            Kind::BackwardInput
+        } else if cell & bit(ActionKind::BackwardInput) != 0 {
+            ActionKind::BackwardWeight
+        } else if cell & bit(ActionKind::BackwardWeight) != 0 {
+            ActionKind::BackwardInput
         } else {
-            Kind::Backward
+            ActionKind::Backward
         };
         let device = match owner[index / m] {
             NOBODY => None,

@@ -8,7 +8,7 @@ pub use memory::StageMemory;
 
 use crate::cores::Cores;
 use crate::ids::StageId;
-use crate::schedule::Kind;
+use crate::schedule::ActionKind;
 use crate::units::Micros;
 
 /// How long one micro-batch takes on a stage, by kind of work.
@@ -29,25 +29,25 @@ pub struct StageTimes {
 
 impl StageTimes {
     /// The time of an action of that kind.
-    pub const fn of(&self, kind: Kind) -> Micros {
+    pub const fn of(&self, kind: ActionKind) -> Micros {
         match kind {
-            Kind::Forward => self.forward,
-            Kind::Backward => self.backward,
-            Kind::BackwardInput => self.input,
-            Kind::BackwardWeight => self.weight,
-            Kind::Recompute => self.recompute,
+            ActionKind::Forward => self.forward,
+            ActionKind::Backward => self.backward,
+            ActionKind::BackwardInput => self.input,
+            ActionKind::BackwardWeight => self.weight,
+            ActionKind::Recompute => self.recompute,
         }
     }
 
     /// The same with one time replaced.
     #[must_use]
-    pub const fn with(mut self, kind: Kind, time: Micros) -> Self {
+    pub const fn with(mut self, kind: ActionKind, time: Micros) -> Self {
         match kind {
-            Kind::Forward => self.forward = time,
-            Kind::Backward => self.backward = time,
-            Kind::BackwardInput => self.input = time,
-            Kind::BackwardWeight => self.weight = time,
-            Kind::Recompute => self.recompute = time,
+            ActionKind::Forward => self.forward = time,
+            ActionKind::Backward => self.backward = time,
+            ActionKind::BackwardInput => self.input = time,
+            ActionKind::BackwardWeight => self.weight = time,
+            ActionKind::Recompute => self.recompute = time,
         }
         self
     }
@@ -134,7 +134,7 @@ impl Costs {
     /// An action of `kind` of `stage` takes this long. Nothing changes for a stage
     /// that the costs do not have.
     #[must_use]
-    pub fn with_time(mut self, stage: StageId, kind: Kind, time: Micros) -> Self {
+    pub fn with_time(mut self, stage: StageId, kind: ActionKind, time: Micros) -> Self {
         if let Some(times) = self.stages.get_mut(stage.index()) {
             *times = times.with(kind, time);
         }
@@ -162,7 +162,7 @@ impl Costs {
     #[must_use]
     pub fn scaled(mut self, stage: StageId, factor: f64) -> Self {
         if let Some(times) = self.stages.get_mut(stage.index()) {
-            for kind in Kind::ALL {
+            for kind in ActionKind::ALL {
                 *times = times.with(kind, times.of(kind) * factor);
             }
         }

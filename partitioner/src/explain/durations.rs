@@ -3,7 +3,7 @@
 use super::ExplainError;
 use crate::check::CheckedSchedule;
 use crate::ids::{DeviceId, StageId};
-use crate::schedule::{Action, Kind, Schedule};
+use crate::schedule::{Action, ActionKind, Schedule};
 use crate::timeline::{Timeline, median};
 use crate::units::Micros;
 
@@ -23,7 +23,7 @@ pub(super) struct Durations {
 
 impl Durations {
     fn cell(&self, action: Action) -> usize {
-        let row = action.stage.index() * Kind::ALL.len() + action.kind as usize;
+        let row = action.stage.index() * ActionKind::ALL.len() + action.kind as usize;
         row * self.micro_batches + action.micro.index()
     }
 
@@ -43,7 +43,7 @@ impl Durations {
         let cells = plan.stages() * plan.micro_batches();
         let mut durations = Self {
             micro_batches: plan.micro_batches(),
-            times: vec![Micros::ZERO; cells * Kind::ALL.len()],
+            times: vec![Micros::ZERO; cells * ActionKind::ALL.len()],
         };
         let mut due = due(plan, &durations);
         for span in timeline.spans() {
@@ -134,8 +134,8 @@ fn missing(plan: &Schedule, durations: &Durations, due: &[Due]) -> Option<Explai
 
 /// The actions of each stage and kind that there are, in the order in which they
 /// run.
-pub(super) fn by_stage_and_kind(schedule: &Schedule) -> Vec<(StageId, Kind, Vec<Action>)> {
-    let kinds = Kind::ALL.len();
+pub(super) fn by_stage_and_kind(schedule: &Schedule) -> Vec<(StageId, ActionKind, Vec<Action>)> {
+    let kinds = ActionKind::ALL.len();
     let mut groups: Vec<Vec<Action>> = vec![Vec::new(); schedule.stages() * kinds];
     for (_, actions) in schedule.iter() {
         for &action in actions {

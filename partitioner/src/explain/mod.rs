@@ -13,7 +13,7 @@
 //! causes add up to the whole difference, to the nanosecond.
 //!
 //! ```
-//! use gpipe_partitioner::{Costs, Kind, Micros, ScheduleKind, Shape, StageId, simulate};
+//! use gpipe_partitioner::{Costs, ActionKind, Micros, ScheduleKind, Shape, StageId, simulate};
 //! use gpipe_partitioner::explain::{Cause, explain};
 //!
 //! let schedule = ScheduleKind::OneFOneB.generate(Shape::new(2, 4))?;
@@ -21,7 +21,7 @@
 //! let costs = Costs::uniform(2, millisecond, millisecond, millisecond);
 //! let prediction = simulate(&schedule, &costs);
 //! // For want of a measurement: stage 1's backward takes a tenth longer.
-//! let slower = costs.with_time(StageId(1), Kind::Backward, Micros::new(2200.0)?);
+//! let slower = costs.with_time(StageId(1), ActionKind::Backward, Micros::new(2200.0)?);
 //! let measured = simulate(&schedule, &slower).timeline;
 //!
 //! let explanation = explain(&prediction, &measured)?;

@@ -4,7 +4,7 @@ use super::durations::Durations;
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::StageId;
-use crate::schedule::Kind;
+use crate::schedule::ActionKind;
 use crate::simulate::{Simulation, replay};
 use crate::units::Micros;
 
@@ -74,7 +74,12 @@ impl<'a> Replays<'a> {
 
     /// The step's length when only the actions of this stage and kind take what
     /// `durations` says, and everything else what was predicted.
-    pub(super) fn with_stage(&self, stage: StageId, kind: Kind, durations: &Durations) -> Micros {
+    pub(super) fn with_stage(
+        &self,
+        stage: StageId,
+        kind: ActionKind,
+        durations: &Durations,
+    ) -> Micros {
         let replayed = replay(self.schedule, self.costs, |action| {
             if (action.stage, action.kind) == (stage, kind) {
                 durations.of(action)

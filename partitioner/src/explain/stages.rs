@@ -4,7 +4,7 @@ use super::durations::{Durations, by_stage_and_kind};
 use super::replays::Replays;
 use super::{Delta, Makespans};
 use crate::ids::{MicroId, StageId};
-use crate::schedule::{Action, Kind};
+use crate::schedule::{Action, ActionKind};
 use crate::timeline::median;
 use crate::units::Micros;
 use std::cmp::Reverse;
@@ -18,7 +18,7 @@ pub struct StageRow {
     /// Whose work.
     pub stage: StageId,
     /// What kind of it.
-    pub kind: Kind,
+    pub kind: ActionKind,
     /// How many actions there are.
     pub count: usize,
     /// What each of them was predicted to take.

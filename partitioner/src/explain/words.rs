@@ -1,7 +1,7 @@
 //! The comparison in a sentence.
 
 use super::{Cause, Delta, Difference, EdgeRow, Explanation, StageRow};
-use crate::schedule::Kind;
+use crate::schedule::ActionKind;
 use crate::units::Micros;
 
 /// Below this share of the step a difference is none.
@@ -152,12 +152,12 @@ fn engine(explanation: &Explanation) -> Option<String> {
 }
 
 /// What a kind of work is called in a sentence.
-pub(crate) const fn noun(kind: Kind) -> &'static str {
+pub(crate) const fn noun(kind: ActionKind) -> &'static str {
     match kind {
-        Kind::Forward => "forward",
-        Kind::Backward => "backward",
-        Kind::BackwardInput => "input gradient",
-        Kind::BackwardWeight => "weight gradient",
-        Kind::Recompute => "recompute",
+        ActionKind::Forward => "forward",
+        ActionKind::Backward => "backward",
+        ActionKind::BackwardInput => "input gradient",
+        ActionKind::BackwardWeight => "weight gradient",
+        ActionKind::Recompute => "recompute",
     }
 }

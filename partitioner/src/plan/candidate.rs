@@ -1,6 +1,6 @@
 //! A combination that fits, its prediction, and how to better it.
 
-use super::search::Job;
+use super::search::PlanJob;
 use super::{Alternative, Plan, PlanOptions};
 use crate::check::CheckedSchedule;
 use crate::ids::StageId;
@@ -17,8 +17,8 @@ const ALL_CUTS: usize = 1000;
 
 /// A combination that fits, with its prediction.
 #[derive(Clone, Debug)]
-pub(super) struct Candidate {
-    pub(super) job: Job,
+pub(super) struct PlanCandidate {
+    pub(super) job: PlanJob,
     problem: Problem,
     schedule: CheckedSchedule,
     pub(super) solution: Solution,
@@ -26,9 +26,9 @@ pub(super) struct Candidate {
     pub(super) bubble: f64,
 }
 
-impl Candidate {
+impl PlanCandidate {
     pub(super) fn new(
-        job: Job,
+        job: PlanJob,
         problem: Problem,
         schedule: CheckedSchedule,
         solution: Solution,
@@ -142,7 +142,7 @@ impl Candidate {
         }
         let kind = ScheduleKind::Auto;
         Some(Self {
-            job: Job { kind, ..self.job },
+            job: PlanJob { kind, ..self.job },
             bubble: found.simulation.timeline.bubble_fraction(),
             schedule: found.schedule,
             step,

@@ -4,7 +4,7 @@ use super::PlanError;
 use crate::machine::Machine;
 use crate::profile::MAX_BATCH;
 use crate::schedule::ScheduleKind;
-use crate::solve::Recompute;
+use crate::solve::RecomputeChoice;
 
 /// The most micro-batches that a plan has.
 pub(super) const MAX_MICRO: usize = 1 << 16;
@@ -31,7 +31,7 @@ pub struct PlanOptions {
     /// Stages per device; none: to be chosen.
     pub chunks: Option<usize>,
     /// Whether stages recompute.
-    pub recompute: Recompute,
+    pub recompute: RecomputeChoice,
     /// Bytes of optimizer state per byte of parameters.
     pub optimizer_state: f64,
 }
@@ -45,7 +45,7 @@ impl PlanOptions {
             batch: None,
             schedule: None,
             chunks: None,
-            recompute: Recompute::Auto,
+            recompute: RecomputeChoice::Auto,
             optimizer_state: crate::solve::ADAMW_STATE,
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::candidate::Candidate;
+use super::candidate::PlanCandidate;
 use super::{Alternative, Plan, PlanError, PlanOptions};
 use crate::check::CheckedSchedule;
 use crate::profile::Profile;
@@ -46,23 +46,23 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     let mut refused = reason;
     for (job, outcome) in jobs.iter().zip(tried) {
         match outcome {
-            Outcome::Fits(candidate) => fitting.push(*candidate),
-            Outcome::Misfit(shortfall) => misfits.push((*job, shortfall)),
-            Outcome::Refused(reason) => refused = reason,
+            JobOutcome::Fits(candidate) => fitting.push(*candidate),
+            JobOutcome::Misfit(shortfall) => misfits.push((*job, shortfall)),
+            JobOutcome::Refused(reason) => refused = reason,
         }
     }
-    fitting.sort_by(Candidate::order);
+    fitting.sort_by(PlanCandidate::order);
     let polished = leaders_first(&mut fitting);
-    let better = in_parallel(&fitting[..polished], Candidate::polish);
+    let better = in_parallel(&fitting[..polished], PlanCandidate::polish);
     fitting.splice(..polished, better);
     if options.computes() {
-        fitting[..polished].sort_by(Candidate::order);
+        fitting[..polished].sort_by(PlanCandidate::order);
         let computed = in_parallel(&fitting[..polished.min(COMPUTED)], |candidate| {
             candidate.computed(options)
         });
         fitting.extend(computed.into_iter().flatten());
     }
-    fitting.sort_by(Candidate::order);
+    fitting.sort_by(PlanCandidate::order);
     if fitting.is_empty() {
         return Err(nothing(profile, options, misfits, refused));
     }
@@ -102,7 +102,7 @@ impl PlanOptions {
 ///
 /// Their cuts are worth moving one by one. It is one of each whether or not other
 /// schedules take part, so that leaving the schedule open is never slower than fixing it.
-fn leaders_first(candidates: &mut Vec<Candidate>) -> usize {
+fn leaders_first(candidates: &mut Vec<PlanCandidate>) -> usize {
     let mut seen = HashSet::new();
     let (mut leaders, rest): (Vec<_>, Vec<_>) = candidates
         .drain(..)
@@ -115,21 +115,21 @@ fn leaders_first(candidates: &mut Vec<Candidate>) -> usize {
 
 /// One combination to try.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Job {
+pub(super) struct PlanJob {
     pub(super) kind: ScheduleKind,
     pub(super) shape: Shape,
     /// Samples in a micro-batch.
     pub(super) size: usize,
 }
 
-enum Outcome {
-    Fits(Box<Candidate>),
+enum JobOutcome {
+    Fits(Box<PlanCandidate>),
     /// No cut fits; with what is missing where that is soon known.
     Misfit(Option<Shortfall>),
     Refused(String),
 }
 
-fn jobs(layers: usize, options: &PlanOptions, samples: usize) -> (Vec<Job>, String) {
+fn jobs(layers: usize, options: &PlanOptions, samples: usize) -> (Vec<PlanJob>, String) {
     let devices = options.machine.devices().len();
     let mut jobs = Vec::new();
     for kind in options.schedules() {
@@ -138,7 +138,7 @@ fn jobs(layers: usize, options: &PlanOptions, samples: usize) -> (Vec<Job>, Stri
                 continue;
             }
             for micro in options.micro_counts(samples) {
-                jobs.push(Job {
+                jobs.push(PlanJob {
                     kind,
                     shape: Shape::new(devices, micro).with_chunks(chunks),
                     size: samples.div_ceil(micro),
@@ -149,7 +149,7 @@ fn jobs(layers: usize, options: &PlanOptions, samples: usize) -> (Vec<Job>, Stri
     (jobs, "every stage needs a layer".to_owned())
 }
 
-impl Job {
+impl PlanJob {
     fn problem(
         &self,
         profile: &Profile,
@@ -161,23 +161,23 @@ impl Job {
             .with_optimizer_state(options.optimizer_state)
     }
 
-    fn run(&self, profile: &Profile, options: &PlanOptions) -> Outcome {
+    fn run(&self, profile: &Profile, options: &PlanOptions) -> JobOutcome {
         let schedule = match self.kind.generate(self.shape) {
             Ok(schedule) => schedule,
-            Err(error) => return Outcome::Refused(error.to_string()),
+            Err(error) => return JobOutcome::Refused(error.to_string()),
         };
         let problem = self.problem(profile, options, &schedule);
         match problem.solution() {
             Some(solution) => {
-                let candidate = Candidate::new(*self, problem, schedule, solution);
+                let candidate = PlanCandidate::new(*self, problem, schedule, solution);
                 if candidate.fits() {
-                    Outcome::Fits(Box::new(candidate))
+                    JobOutcome::Fits(Box::new(candidate))
                 } else {
-                    Outcome::Misfit(None)
+                    JobOutcome::Misfit(None)
                 }
             }
-            None if self.shape.chunks == 1 => Outcome::Misfit(shortfall(&problem)),
-            None => Outcome::Misfit(None),
+            None if self.shape.chunks == 1 => JobOutcome::Misfit(shortfall(&problem)),
+            None => JobOutcome::Misfit(None),
         }
     }
 }
@@ -221,13 +221,13 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R + Sync) -> V
 
 /// The best of each schedule and number of chunks, then those that do not fit.
 fn alternatives(
-    best: &Candidate,
-    others: &[Candidate],
-    misfits: &[(Job, Option<Shortfall>)],
+    best: &PlanCandidate,
+    others: &[PlanCandidate],
+    misfits: &[(PlanJob, Option<Shortfall>)],
 ) -> Vec<Alternative> {
     let mut seen = vec![(best.job.kind, best.job.shape.chunks)];
     let mut alternatives = Vec::new();
-    let mut is_new = |job: &Job| {
+    let mut is_new = |job: &PlanJob| {
         let key = (job.kind, job.shape.chunks);
         let new = !seen.contains(&key);
         seen.push(key);
@@ -276,17 +276,17 @@ fn alternatives(
 fn nothing(
     profile: &Profile,
     options: &PlanOptions,
-    misfits: Vec<(Job, Option<Shortfall>)>,
+    misfits: Vec<(PlanJob, Option<Shortfall>)>,
     reason: String,
 ) -> PlanError {
     // What a device with several stages lacks takes a search: only where nothing else is known.
     let search = !misfits.iter().any(|(_, shortfall)| shortfall.is_some());
     let searched = if search { SEARCHED } else { 0 };
-    let explain = |job: &Job| {
+    let explain = |job: &PlanJob| {
         let schedule = job.kind.generate(job.shape).ok()?;
         shortfall(&job.problem(profile, options, &schedule))
     };
-    let known = |(index, (job, shortfall)): (usize, (Job, Option<Shortfall>))| {
+    let known = |(index, (job, shortfall)): (usize, (PlanJob, Option<Shortfall>))| {
         let found = if index < searched {
             explain(&job)
         } else {

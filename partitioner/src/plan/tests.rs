@@ -2,19 +2,17 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::machine::Machine;
-use crate::profile::{LayerProfile, Profile, Times};
+use crate::profile::{LayerProfile, LayerTimes, Profile};
 use crate::simulate::simulate;
-use crate::solve::{Problem, Recompute};
+use crate::solve::{Problem, RecomputeChoice};
 
 fn profile(times: &[f64]) -> Profile {
-    let layer = |(index, &us): (usize, &f64)| {
-        let time = Micros::new(us).unwrap();
-        LayerProfile::new(format!("layer.{index}"), Times::new(time, time, time)).with_bytes(
-            Bytes(1 << 20),
-            Bytes(4 << 20),
-            Bytes(1 << 18),
-        )
-    };
+    let layer =
+        |(index, &us): (usize, &f64)| {
+            let time = Micros::new(us).unwrap();
+            LayerProfile::new(format!("layer.{index}"), LayerTimes::new(time, time, time))
+                .with_bytes(Bytes(1 << 20), Bytes(4 << 20), Bytes(1 << 18))
+        };
     Profile::new("cpu", 4, times.iter().enumerate().map(layer).collect()).unwrap()
 }
 
@@ -77,7 +75,7 @@ fn memory_decides_between_recompute_and_refusal() {
     let plan_it = |options: &PlanOptions| plan(&profile(&[1.0; 6]), options);
     let plan = plan_it(&options).unwrap();
     assert_eq!(plan.recompute, [true, false]);
-    options.recompute = Recompute::Never;
+    options.recompute = RecomputeChoice::Never;
     let error = plan_it(&options).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -353,7 +351,7 @@ fn plans_know_of_more_devices_than_cores() {
 #[test]
 fn a_profile_in_place_of_a_plan_is_called_that_and_the_other_way_round() {
     let time = Micros::new(1.0).unwrap();
-    let layer = LayerProfile::new("one", Times::new(time, time, time));
+    let layer = LayerProfile::new("one", LayerTimes::new(time, time, time));
     let profile = Profile::new("cpu", 1, vec![layer]).unwrap().to_json();
     let error = Plan::from_json(&profile, "p.json").unwrap_err().to_string();
     assert!(error.contains("it is a profile, not a plan"), "{error}");

@@ -1,6 +1,6 @@
 //! What a layer's numbers may be.
 
-use super::{LayerProfile, MAX_BATCH, MAX_POINTS, MAX_TEXT, Times};
+use super::{LayerProfile, LayerTimes, MAX_BATCH, MAX_POINTS, MAX_TEXT};
 use crate::Bytes;
 use crate::json::{MAX_BYTES, MAX_MICROS};
 
@@ -77,7 +77,7 @@ impl LayerProfile {
     }
 }
 
-impl Times {
+impl LayerTimes {
     fn longest(&self) -> f64 {
         [
             self.forward,

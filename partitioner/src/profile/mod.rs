@@ -43,7 +43,7 @@ const MAX_TOTAL: u64 = 1 << 53;
 /// Measured times of one layer for one micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Times {
+pub struct LayerTimes {
     /// Forward.
     pub forward: Micros,
     /// Gradient of the input alone.
@@ -56,7 +56,7 @@ pub struct Times {
     pub recompute: Option<Micros>,
 }
 
-impl Times {
+impl LayerTimes {
     /// Forward and the two halves of the backward.
     pub const fn new(forward: Micros, backward_input: Micros, backward_weight: Micros) -> Self {
         Self {
@@ -87,7 +87,7 @@ pub struct LayerProfile {
     /// The layer's name.
     pub name: String,
     /// Times of a micro-batch of the profile's size.
-    pub times: Times,
+    pub times: LayerTimes,
     /// Parameters.
     pub parameters: Bytes,
     /// What the layer keeps of one micro-batch from its forward to its backward.
@@ -107,7 +107,7 @@ pub struct LayerProfile {
     /// not measured.
     pub weight_temporary: Option<Bytes>,
     /// Times for other micro-batch sizes, by increasing size in samples.
-    pub curve: Vec<(usize, Times)>,
+    pub curve: Vec<(usize, LayerTimes)>,
     /// Bytes for some of the curve's sizes, by increasing size in samples. (A gradient of
     /// the weights, say, is as large for any size.)
     pub footprints: Vec<(usize, Footprint)>,
@@ -117,7 +117,7 @@ pub struct LayerProfile {
 
 impl LayerProfile {
     /// A layer that costs nothing but time.
-    pub fn new(name: impl Into<String>, times: Times) -> Self {
+    pub fn new(name: impl Into<String>, times: LayerTimes) -> Self {
         Self {
             name: name.into(),
             times,
@@ -164,7 +164,7 @@ impl LayerProfile {
 
     /// The same with times for other micro-batch sizes, in any order.
     #[must_use]
-    pub fn with_curve(mut self, mut curve: Vec<(usize, Times)>) -> Self {
+    pub fn with_curve(mut self, mut curve: Vec<(usize, LayerTimes)>) -> Self {
         curve.sort_by_key(|&(batch, _)| batch);
         self.curve = curve;
         self

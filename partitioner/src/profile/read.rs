@@ -7,7 +7,7 @@ use super::{
     Footprint, LayerProfile, MAX_BATCH, MAX_DOUBTS, MAX_LAYERS, MAX_POINTS, MAX_TEXT,
     PROFILE_VERSION,
 };
-use super::{Profile, Spread, Times};
+use super::{LayerTimes, Profile, Spread};
 use crate::cost::Link;
 use crate::json::{Fields, Located, MAX_BYTES, ReadError, read_file};
 use crate::model::ModelId;
@@ -126,7 +126,7 @@ fn spread(fields: &mut Fields<'_>) -> Result<Option<Spread>, ReadError> {
 
 struct Point {
     batch: usize,
-    times: Times,
+    times: LayerTimes,
     footprint: Option<Footprint>,
 }
 
@@ -156,9 +156,9 @@ fn maybe_bytes(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Byt
     bytes.map(|bytes| bytes.bytes()).transpose()
 }
 
-fn times(fields: &mut Fields<'_>) -> Result<Times, ReadError> {
+fn times(fields: &mut Fields<'_>) -> Result<LayerTimes, ReadError> {
     let optional = |field: Option<Located<'_>>| field.map(|time| time.micros()).transpose();
-    Ok(Times {
+    Ok(LayerTimes {
         forward: fields.required("forward_us")?.micros()?,
         backward_input: fields.required("backward_input_us")?.micros()?,
         backward_weight: fields.required("backward_weight_us")?.micros()?,

@@ -1,6 +1,6 @@
 //! Costs for a micro-batch size other than the measured one.
 
-use super::{Footprint, LayerProfile, Profile, Times};
+use super::{Footprint, LayerProfile, LayerTimes, Profile};
 use crate::units::{Bytes, Micros};
 
 /// What one layer costs for one micro-batch of a given size.
@@ -57,7 +57,7 @@ impl Profile {
 impl LayerProfile {
     fn cost(&self, measured: usize, batch: usize) -> LayerCost {
         let times = with_own(&self.curve, measured, self.times);
-        let time = |of: fn(&Times) -> Micros| {
+        let time = |of: fn(&LayerTimes) -> Micros| {
             let line = interpolate(&times, batch, |times| of(times).get());
             Micros::saturating(line)
         };
@@ -74,8 +74,8 @@ impl LayerProfile {
             forward: time(|t| t.forward),
             input: time(|t| t.backward_input),
             weight: time(|t| t.backward_weight),
-            backward: time(Times::joint),
-            recompute: time(Times::again),
+            backward: time(LayerTimes::joint),
+            recompute: time(LayerTimes::again),
             parameters: self.parameters,
             activations: bytes(|f| f.activations),
             after_input: bytes(|f| f.after_input.unwrap_or(f.activations)),

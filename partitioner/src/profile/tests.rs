@@ -7,7 +7,7 @@ fn micros(value: f64) -> Micros {
 }
 
 fn sample() -> Profile {
-    let times = Times::new(micros(100.5), micros(120.0), micros(0.1));
+    let times = LayerTimes::new(micros(100.5), micros(120.0), micros(0.1));
     let mut second = times;
     second.backward = Some(micros(200.0));
     second.recompute = Some(micros(90.0));
@@ -179,7 +179,7 @@ fn links_and_spreads_are_checked_too() {
 
 #[test]
 fn what_older_files_lack_is_not_known() {
-    let layer = LayerProfile::new("x", Times::default());
+    let layer = LayerProfile::new("x", LayerTimes::default());
     let profile = Profile::new("cpu", 1, vec![layer]).unwrap();
     let text = profile.to_json();
     for field in ["link", "repeats", "spread"] {
@@ -231,7 +231,7 @@ fn deep_wide_and_long_input_is_refused() {
 
 #[test]
 fn sums_stay_far_from_overflow() {
-    let layer = LayerProfile::new("x", Times::default()).with_bytes(
+    let layer = LayerProfile::new("x", LayerTimes::default()).with_bytes(
         Bytes(MAX_BYTES),
         Bytes::ZERO,
         Bytes::ZERO,
@@ -258,7 +258,7 @@ fn times_scale_linearly_without_a_curve() {
 
 #[test]
 fn times_follow_the_curve() {
-    let flat = |us: f64| Times::new(micros(us), micros(us), micros(us));
+    let flat = |us: f64| LayerTimes::new(micros(us), micros(us), micros(us));
     let layer = LayerProfile::new("x", flat(100.0)).with_curve(vec![
         (4, flat(80.0)),
         (16, flat(180.0)),
@@ -276,7 +276,7 @@ fn times_follow_the_curve() {
 
 #[test]
 fn bytes_follow_the_curve() {
-    let flat = Times::new(micros(1.0), micros(1.0), micros(1.0));
+    let flat = LayerTimes::new(micros(1.0), micros(1.0), micros(1.0));
     let of = |activations, temporary| Footprint {
         activations: Bytes(activations),
         temporary: Bytes(temporary),
@@ -333,7 +333,7 @@ proptest! {
         let link = bandwidth.and_then(|bytes| Link::new(Bytes(bytes), latency).ok());
         let link = link.unwrap_or_else(|| Link::without_copy(latency));
         let spread = Spread::new(repeats, forward, backward);
-        let layer = LayerProfile::new("x", Times::default()).with_spread(spread);
+        let layer = LayerProfile::new("x", LayerTimes::default()).with_spread(spread);
         let profile = Profile::new("cpu", 1, vec![layer]).unwrap().with_link(link);
         let read = Profile::from_json(profile.to_json(), "p");
         prop_assert_eq!(read, Ok(profile));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 
-use super::{Footprint, LayerProfile, PROFILE_VERSION, Profile, Times};
+use super::{Footprint, LayerProfile, LayerTimes, PROFILE_VERSION, Profile};
 use crate::cost::Link;
 use crate::units::Bytes;
 
@@ -61,7 +61,7 @@ fn layer_value(layer: &LayerProfile) -> Value {
     map.insert("parameter_bytes".into(), json!(layer.parameters.0));
     footprint_into(&mut map, &layer.footprint());
     if !layer.curve.is_empty() {
-        let point = |(batch, times): &(usize, Times)| {
+        let point = |(batch, times): &(usize, LayerTimes)| {
             let mut map = Map::new();
             map.insert("batch".into(), json!(batch));
             times_into(&mut map, times);
@@ -99,7 +99,7 @@ fn footprint_into(map: &mut Map<String, Value>, footprint: &Footprint) {
     }
 }
 
-fn times_into(map: &mut Map<String, Value>, times: &Times) {
+fn times_into(map: &mut Map<String, Value>, times: &LayerTimes) {
     map.insert("forward_us".into(), json!(times.forward));
     map.insert("backward_input_us".into(), json!(times.backward_input));
     map.insert("backward_weight_us".into(), json!(times.backward_weight));

@@ -2,7 +2,7 @@
 
 use super::grid::one_stage_each;
 use crate::ids::DeviceId;
-use crate::schedule::Kind;
+use crate::schedule::ActionKind;
 use crate::timeline::{Span, Timeline};
 use crate::units::Micros;
 use std::fmt::Write as _;
@@ -76,14 +76,14 @@ impl Page {
 /// The signs of the kinds that occur.
 pub(super) fn legend(timeline: &Timeline) -> String {
     let mut legend = String::new();
-    for kind in Kind::ALL {
+    for kind in ActionKind::ALL {
         if timeline.spans().iter().any(|span| span.action.kind == kind) {
             let name = match kind {
-                Kind::Forward => "forward",
-                Kind::Backward => "backward",
-                Kind::BackwardInput => "input gradient",
-                Kind::BackwardWeight => "weight gradient",
-                Kind::Recompute => "recompute",
+                ActionKind::Forward => "forward",
+                ActionKind::Backward => "backward",
+                ActionKind::BackwardInput => "input gradient",
+                ActionKind::BackwardWeight => "weight gradient",
+                ActionKind::Recompute => "recompute",
             };
             // Writing to a String cannot fail.
             let _ = write!(legend, "{}{} {name}  ", kind.letter(), sign(kind));
@@ -93,13 +93,13 @@ pub(super) fn legend(timeline: &Timeline) -> String {
 }
 
 /// The sign that fills an action of a kind.
-const fn sign(kind: Kind) -> char {
+const fn sign(kind: ActionKind) -> char {
     match kind {
-        Kind::Forward => '>',
-        Kind::Backward => '<',
-        Kind::BackwardInput => '-',
-        Kind::BackwardWeight => '=',
-        Kind::Recompute => '~',
+        ActionKind::Forward => '>',
+        ActionKind::Backward => '<',
+        ActionKind::BackwardInput => '-',
+        ActionKind::BackwardWeight => '=',
+        ActionKind::Recompute => '~',
     }
 }
 

@@ -1,6 +1,6 @@
 //! Chrome's trace event format: opens in Perfetto and in `chrome://tracing`.
 
-use crate::schedule::Kind;
+use crate::schedule::ActionKind;
 use crate::timeline::Timeline;
 use std::fmt::Write as _;
 
@@ -39,13 +39,13 @@ pub fn chrome_trace(timeline: &Timeline) -> String {
 }
 
 /// The category by which a viewer filters.
-const fn category(kind: Kind) -> &'static str {
+const fn category(kind: ActionKind) -> &'static str {
     match kind {
-        Kind::Forward => "forward",
-        Kind::Backward => "backward",
-        Kind::BackwardInput => "backward-input",
-        Kind::BackwardWeight => "backward-weight",
-        Kind::Recompute => "recompute",
+        ActionKind::Forward => "forward",
+        ActionKind::Backward => "backward",
+        ActionKind::BackwardInput => "backward-input",
+        ActionKind::BackwardWeight => "backward-weight",
+        ActionKind::Recompute => "recompute",
     }
 }
 

@@ -10,7 +10,7 @@ use std::str::FromStr;
 /// schedule CSV use for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum ActionKind {
     /// `F`: the stage's layers run.
     Forward,
     /// `B`: gradients of the inputs and of the weights, jointly.
@@ -23,7 +23,7 @@ pub enum Kind {
     Recompute,
 }
 
-impl Kind {
+impl ActionKind {
     /// All kinds, in the order of a micro-batch's life.
     pub const ALL: [Self; 5] = [
         Self::Forward,
@@ -56,7 +56,7 @@ impl Kind {
 
     /// Whether the action takes up what the micro-batch's forward has left on the stage
     /// (R, B, I).
-    pub const fn takes_up(self) -> bool {
+    pub const fn consumes_activations(self) -> bool {
         matches!(self, Self::Recompute | Self::Backward | Self::BackwardInput)
     }
 
@@ -71,9 +71,9 @@ impl Kind {
 ///
 /// Written and read as `{stage}{letter}{micro}`:
 /// ```
-/// use gpipe_partitioner::{Action, Kind, MicroId, StageId};
+/// use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 /// let action: Action = "2F0".parse()?;
-/// assert_eq!(action, Action { stage: StageId(2), kind: Kind::Forward, micro: MicroId(0) });
+/// assert_eq!(action, Action { stage: StageId(2), kind: ActionKind::Forward, micro: MicroId(0) });
 /// assert_eq!(action.to_string(), "2F0");
 /// # Ok::<(), gpipe_partitioner::Error>(())
 /// ```
@@ -82,14 +82,14 @@ pub struct Action {
     /// Whose layers.
     pub stage: StageId,
     /// What kind of work.
-    pub kind: Kind,
+    pub kind: ActionKind,
     /// On which micro-batch.
     pub micro: MicroId,
 }
 
 impl Action {
     /// The action of `kind` of stage number `stage` on micro-batch number `micro`.
-    pub const fn new(stage: usize, kind: Kind, micro: usize) -> Self {
+    pub const fn new(stage: usize, kind: ActionKind, micro: usize) -> Self {
         Self {
             stage: StageId(stage),
             kind,
@@ -99,7 +99,7 @@ impl Action {
 
     /// The same stage and micro-batch, another kind.
     #[must_use]
-    pub const fn with(self, kind: Kind) -> Self {
+    pub const fn with(self, kind: ActionKind) -> Self {
         Self { kind, ..self }
     }
 }
@@ -137,7 +137,7 @@ fn parse(text: &str) -> Option<Action> {
     }
     Some(Action {
         stage: StageId(text[..at].parse().ok()?),
-        kind: Kind::from_letter(letter)?,
+        kind: ActionKind::from_letter(letter)?,
         micro: MicroId(micro.parse().ok()?),
     })
 }
@@ -148,10 +148,10 @@ mod tests {
 
     #[test]
     fn every_kind_round_trips_through_its_letter() {
-        for kind in Kind::ALL {
+        for kind in ActionKind::ALL {
             let action = Action::new(12, kind, 345);
             assert_eq!(action.to_string().parse::<Action>().unwrap(), action);
-            assert_eq!(Kind::from_letter(kind.letter()), Some(kind));
+            assert_eq!(ActionKind::from_letter(kind.letter()), Some(kind));
         }
     }
 

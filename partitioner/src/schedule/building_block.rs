@@ -118,7 +118,7 @@ impl Device {
 }
 
 /// What the greedy choice comes to.
-struct Outcome {
+struct BuiltLists {
     lists: Vec<Vec<Action>>,
     units: usize,
 }
@@ -147,7 +147,7 @@ impl<'a> Greedy<'a> {
         }
     }
 
-    fn run(mut self) -> Outcome {
+    fn run(mut self) -> BuiltLists {
         let mut left = 6 * self.micro_batches * self.devices.len();
         let mut unit = 0;
         while left > 0 {
@@ -167,7 +167,7 @@ impl<'a> Greedy<'a> {
             .into_iter()
             .map(|device| device.writer.finish())
             .collect();
-        Outcome { lists, units: unit }
+        BuiltLists { lists, units: unit }
     }
 
     /// Lets a device do something in `unit`; says whether it did.

@@ -12,7 +12,7 @@
 //! *Source*: `torch/distributed/pipelining/schedules.py`, `_Action` and
 //! `_PipelineScheduleRuntime._dump_csv` / `_load_csv`.
 
-use super::{Action, Kind, Schedule};
+use super::{Action, ActionKind, Schedule};
 use crate::check::{CheckedSchedule, MAX_CELLS, MAX_STAGES};
 use crate::ids::StageId;
 use std::fmt::Write as _;
@@ -178,9 +178,9 @@ impl CheckedSchedule {
     fn communication(&self, action: Action, before: bool) -> Option<String> {
         let stage = action.stage.index();
         let (onward, letter) = match action.kind {
-            Kind::Forward => (true, 'F'),
-            Kind::Backward | Kind::BackwardInput => (false, 'B'),
-            Kind::BackwardWeight | Kind::Recompute => return None,
+            ActionKind::Forward => (true, 'F'),
+            ActionKind::Backward | ActionKind::BackwardInput => (false, 'B'),
+            ActionKind::BackwardWeight | ActionKind::Recompute => return None,
         };
         // What a forward sends goes to the next stage, what it receives comes from
         // the stage before; a backward the other way round.
@@ -258,12 +258,12 @@ impl Row {
                 Cell::Skip => return Err(self.unsupported(text, "only computation overlaps")),
             }
         }
-        let kinds: Vec<Kind> = self.actions[start..]
+        let kinds: Vec<ActionKind> = self.actions[start..]
             .iter()
             .map(|action| action.kind)
             .collect();
         // Anything else in brackets is done one after the other.
-        if kinds == [Kind::Forward, Kind::Backward] {
+        if kinds == [ActionKind::Forward, ActionKind::Backward] {
             self.pairs.push(start);
         }
         Ok(())
@@ -290,7 +290,7 @@ impl Row {
         let stage = self.number(stage, MAX_STAGES, text)?;
         let micro = self.number(if micro.is_empty() { "0" } else { micro }, MAX_CELLS, text)?;
         let letter = word.chars().next().filter(|_| word.len() == 1);
-        Ok(match letter.and_then(Kind::from_letter) {
+        Ok(match letter.and_then(ActionKind::from_letter) {
             Some(kind) => Cell::Run(Action::new(stage, kind, micro)),
             None => Cell::Skip,
         })

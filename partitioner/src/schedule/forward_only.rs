@@ -9,7 +9,7 @@
 //! is there early and no device waits. Idle (p−1)Tf/v when m is a multiple of p.
 //! Any p, v and m; placement loop.
 
-use super::{Action, Kind, Placement, Shape};
+use super::{Action, ActionKind, Placement, Shape};
 use crate::ids::DeviceId;
 
 pub(super) fn lists(shape: Shape) -> Vec<Vec<Action>> {
@@ -25,7 +25,7 @@ fn list(device: DeviceId, shape: Shape) -> Vec<Action> {
         for chunk in 0..shape.chunks {
             let stage = Placement::Loop.stage(chunk, device, p).index();
             let group = first..(first + p).min(m);
-            actions.extend(group.map(|i| Action::new(stage, Kind::Forward, i)));
+            actions.extend(group.map(|i| Action::new(stage, ActionKind::Forward, i)));
         }
     }
     actions

@@ -13,7 +13,7 @@
 //! *Source*: Huang et al., "GPipe: Efficient Training of Giant Neural Networks
 //! using Pipeline Parallelism", arXiv:1811.06965, section 2.3.
 
-use super::{Action, Kind, Shape};
+use super::{Action, ActionKind, Shape};
 
 pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, &'static str> {
     if shape.chunks != 1 {
@@ -21,8 +21,8 @@ pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, &'static str> {
     }
     let all = |stage, kind| (0..shape.micro_batches).map(move |i| Action::new(stage, kind, i));
     let device = |stage| {
-        all(stage, Kind::Forward)
-            .chain(all(stage, Kind::Backward))
+        all(stage, ActionKind::Forward)
+            .chain(all(stage, ActionKind::Backward))
             .collect()
     };
     Ok((0..shape.devices).map(device).collect())

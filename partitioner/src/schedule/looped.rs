@@ -8,7 +8,7 @@
 //! *behind* the input passes, so that early input passes reach the devices before
 //! sooner, and late weight passes fill what would be idle.
 
-use super::{Action, Kind, Placement, Shape};
+use super::{Action, ActionKind, Placement, Shape};
 use crate::ids::DeviceId;
 use std::ops::Range;
 
@@ -69,26 +69,29 @@ fn weave(forward: &[Unit], backward: &[Unit], ahead: usize, behind: Option<usize
     list.extend(
         forward[..ahead]
             .iter()
-            .map(|&unit| action(Kind::Forward, unit)),
+            .map(|&unit| action(ActionKind::Forward, unit)),
     );
     for (k, &unit) in backward.iter().enumerate() {
         match behind {
-            None => list.push(action(Kind::Backward, unit)),
+            None => list.push(action(ActionKind::Backward, unit)),
             Some(behind) => {
-                list.push(action(Kind::BackwardInput, unit));
+                list.push(action(ActionKind::BackwardInput, unit));
                 let weight = k.checked_sub(behind);
-                list.extend(weight.map(|k| action(Kind::BackwardWeight, backward[k])));
+                list.extend(weight.map(|k| action(ActionKind::BackwardWeight, backward[k])));
             }
         }
         list.extend(
             forward
                 .get(ahead + k)
-                .map(|&unit| action(Kind::Forward, unit)),
+                .map(|&unit| action(ActionKind::Forward, unit)),
         );
     }
     if let Some(behind) = behind {
         let rest = &backward[backward.len().saturating_sub(behind)..];
-        list.extend(rest.iter().map(|&unit| action(Kind::BackwardWeight, unit)));
+        list.extend(
+            rest.iter()
+                .map(|&unit| action(ActionKind::BackwardWeight, unit)),
+        );
     }
     list
 }

@@ -12,7 +12,7 @@
 //! *Source*: Lamy-Poirier, "Breadth-First Pipeline Parallelism",
 //! arXiv:2211.05953, section 4.
 
-use super::{Action, Kind, Placement, Shape};
+use super::{Action, ActionKind, Placement, Shape};
 use crate::ids::DeviceId;
 
 pub(super) fn lists(shape: Shape) -> Vec<Vec<Action>> {
@@ -26,9 +26,9 @@ fn list(device: DeviceId, shape: Shape) -> Vec<Action> {
         let stage = Placement::Loop.stage(chunk, device, shape.devices).index();
         (0..shape.micro_batches).map(move |i| Action::new(stage, kind, i))
     };
-    let forwards = (0..shape.chunks).flat_map(|chunk| all(chunk, Kind::Forward));
+    let forwards = (0..shape.chunks).flat_map(|chunk| all(chunk, ActionKind::Forward));
     let backwards = (0..shape.chunks)
         .rev()
-        .flat_map(|chunk| all(chunk, Kind::Backward));
+        .flat_map(|chunk| all(chunk, ActionKind::Backward));
     forwards.chain(backwards).collect()
 }

@@ -18,12 +18,12 @@ pub mod interleaved_zb;
 mod kind;
 mod looped;
 pub mod looped_bfs;
+mod offload;
 pub mod one_f_one_b;
 #[cfg(test)]
 mod pictures;
 mod placement;
 mod recompute;
-mod trips;
 pub mod v_half;
 pub mod v_min;
 mod vee;
@@ -31,13 +31,13 @@ pub mod zb_h1;
 pub mod zb_h2;
 pub mod zbv;
 
-pub use action::{Action, Kind};
-pub use auto::{Auto, Candidate, auto};
+pub use action::{Action, ActionKind};
+pub use auto::{Auto, AutoCandidate, auto};
 pub use csv::{CsvError, CsvFormat};
 pub use error::ScheduleError;
 pub use kind::ScheduleKind;
+pub use offload::OffloadMove;
 pub use placement::Placement;
-pub use trips::Trip;
 
 use crate::check::{CheckError, CheckedSchedule, check};
 use crate::ids::DeviceId;

@@ -13,7 +13,7 @@
 //! (PipeDream-Flush), arXiv:2006.09503, section 2; Fan et al., "DAPPLE",
 //! arXiv:2007.01045, section 3.2.
 
-use super::{Action, Kind, Shape};
+use super::{Action, ActionKind, Shape};
 
 pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, &'static str> {
     if shape.chunks != 1 {
@@ -29,8 +29,8 @@ pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, &'static str> {
 fn device(stage: usize, shape: Shape) -> Vec<Action> {
     let m = shape.micro_batches;
     let ahead = (shape.devices - stage).min(m);
-    let forward = |i| Action::new(stage, Kind::Forward, i);
-    let backward = |i| Action::new(stage, Kind::Backward, i);
+    let forward = |i| Action::new(stage, ActionKind::Forward, i);
+    let backward = |i| Action::new(stage, ActionKind::Backward, i);
     let mut actions = Vec::with_capacity(2 * m);
     actions.extend((0..ahead).map(forward));
     for i in ahead..m {

@@ -7,7 +7,7 @@
 //! A device does its list in order, so that it comes to `0R0` while the gradient
 //! for `0B0` may still be under way: the recompute fills what would have been idle.
 
-use super::{Action, Kind, Schedule};
+use super::{Action, ActionKind, Schedule};
 use crate::ids::{MicroId, StageId};
 use std::collections::HashSet;
 
@@ -43,7 +43,7 @@ impl Schedule {
             let wanted = action.kind.gives_input_gradient()
                 && !present.contains(&(stage, micro))
                 && recomputed(stage, micro);
-            wanted.then(|| action.with(Kind::Recompute))
+            wanted.then(|| action.with(ActionKind::Recompute))
         };
         let lists = self
             .iter()
@@ -56,7 +56,7 @@ impl Schedule {
 /// What the schedule recomputes already.
 fn present(schedule: &Schedule) -> HashSet<(StageId, MicroId)> {
     let all = schedule.iter().flat_map(|(_, list)| list);
-    all.filter(|action| action.kind == Kind::Recompute)
+    all.filter(|action| action.kind == ActionKind::Recompute)
         .map(|action| (action.stage, action.micro))
         .collect()
 }
@@ -73,8 +73,8 @@ fn insert(
     let pair = |at: usize| {
         let kind = |at: usize| list.get(at).map(|action| action.kind);
         pairs.binary_search(&at).is_ok()
-            && kind(at) == Some(Kind::Forward)
-            && kind(at + 1) == Some(Kind::Backward)
+            && kind(at) == Some(ActionKind::Forward)
+            && kind(at + 1) == Some(ActionKind::Backward)
     };
     for (at, &action) in list.iter().enumerate() {
         if pair(at) {

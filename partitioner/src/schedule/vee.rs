@@ -1,7 +1,7 @@
 //! What the schedules with placement V have in common: two chunks per device, the
 //! first going down the devices, the second coming back up.
 
-use super::{Action, Kind, Placement, Shape};
+use super::{Action, ActionKind, Placement, Shape};
 use crate::ids::DeviceId;
 
 /// The list of one device under construction: each chunk's passes in increasing
@@ -32,7 +32,7 @@ impl Writer {
         }
     }
 
-    fn push(&mut self, chunk: usize, kind: Kind, micro: usize) {
+    fn push(&mut self, chunk: usize, kind: ActionKind, micro: usize) {
         if micro < self.micro_batches {
             self.list.push(Action::new(self.stages[chunk], kind, micro));
         }
@@ -40,13 +40,13 @@ impl Writer {
 
     /// The next forward of `chunk`.
     pub(super) fn forward(&mut self, chunk: usize) {
-        self.push(chunk, Kind::Forward, self.forwards[chunk]);
+        self.push(chunk, ActionKind::Forward, self.forwards[chunk]);
         self.forwards[chunk] += 1;
     }
 
     /// The next joint backward of `chunk`.
     pub(super) fn backward(&mut self, chunk: usize) {
-        self.push(chunk, Kind::Backward, self.backwards[chunk]);
+        self.push(chunk, ActionKind::Backward, self.backwards[chunk]);
         self.backwards[chunk] += 1;
     }
 
@@ -64,7 +64,7 @@ impl Writer {
     /// The next input pass of `chunk`; its weight pass is owed.
     pub(super) fn input(&mut self, chunk: usize) {
         let micro = self.backwards[chunk];
-        self.push(chunk, Kind::BackwardInput, micro);
+        self.push(chunk, ActionKind::BackwardInput, micro);
         self.owed.push_back((chunk, micro));
         self.backwards[chunk] += 1;
     }
@@ -72,7 +72,7 @@ impl Writer {
     /// The oldest weight pass that is owed, if any.
     pub(super) fn weight(&mut self) {
         if let Some((chunk, micro)) = self.owed.pop_front() {
-            self.push(chunk, Kind::BackwardWeight, micro);
+            self.push(chunk, ActionKind::BackwardWeight, micro);
         }
     }
 

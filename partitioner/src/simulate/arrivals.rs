@@ -3,7 +3,7 @@
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::{DeviceId, StageId};
-use crate::schedule::{Action, Kind};
+use crate::schedule::{Action, ActionKind};
 use crate::units::Micros;
 use std::collections::HashMap;
 
@@ -41,9 +41,9 @@ impl<'a> Arrivals<'a> {
     pub(crate) fn ready(&self, action: Action) -> Micros {
         let cell = self.cell(action.stage, action);
         match action.kind {
-            Kind::Forward => self.input[cell],
-            Kind::Backward | Kind::BackwardInput => self.gradient[cell],
-            Kind::BackwardWeight | Kind::Recompute => Micros::ZERO,
+            ActionKind::Forward => self.input[cell],
+            ActionKind::Backward | ActionKind::BackwardInput => self.gradient[cell],
+            ActionKind::BackwardWeight | ActionKind::Recompute => Micros::ZERO,
         }
     }
 
@@ -52,12 +52,12 @@ impl<'a> Arrivals<'a> {
     pub(crate) fn send(&mut self, device: DeviceId, action: Action, end: Micros) {
         let stage = action.stage.index();
         match action.kind {
-            Kind::Forward if stage + 1 < self.schedule.schedule().stages() => {
+            ActionKind::Forward if stage + 1 < self.schedule.schedule().stages() => {
                 let to = StageId(stage + 1);
                 let cell = self.cell(to, action);
                 self.input[cell] = self.transfer(device, to, action.stage, end);
             }
-            Kind::Backward | Kind::BackwardInput if stage > 0 => {
+            ActionKind::Backward | ActionKind::BackwardInput if stage > 0 => {
                 let to = StageId(stage - 1);
                 let cell = self.cell(to, action);
                 self.gradient[cell] = self.transfer(device, to, to, end);

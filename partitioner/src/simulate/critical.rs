@@ -2,13 +2,13 @@
 
 use crate::check::CheckedSchedule;
 use crate::ids::StageId;
-use crate::schedule::{Action, Kind};
+use crate::schedule::{Action, ActionKind};
 use crate::timeline::{Span, Timeline};
 use crate::units::Micros;
 
 /// An action on the critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct CriticalStep {
     /// The action.
     pub span: Span,
     /// How long its input was under way (or waited for a busy link) before it,
@@ -21,7 +21,7 @@ pub struct Step {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
     /// The actions in order of time.
-    pub steps: Vec<Step>,
+    pub steps: Vec<CriticalStep>,
 }
 
 impl CriticalPath {
@@ -59,7 +59,7 @@ pub(super) fn path(schedule: &CheckedSchedule, timeline: &Timeline) -> CriticalP
             sources.latest(at).or(before)
         };
         let ready = here.map_or(Micros::ZERO, |before| spans[before].end);
-        steps.push(Step {
+        steps.push(CriticalStep {
             span,
             transfer: span.start - ready,
         });
@@ -91,9 +91,9 @@ impl<'a> Sources<'a> {
         for (at, span) in timeline.spans().iter().enumerate() {
             let cell = sources.cell(span.action.stage.index(), span.action);
             match span.action.kind {
-                Kind::Forward => sources.forward[cell] = at,
-                Kind::Backward | Kind::BackwardInput => sources.gradient[cell] = at,
-                Kind::BackwardWeight | Kind::Recompute => {}
+                ActionKind::Forward => sources.forward[cell] = at,
+                ActionKind::Backward | ActionKind::BackwardInput => sources.gradient[cell] = at,
+                ActionKind::BackwardWeight | ActionKind::Recompute => {}
             }
         }
         sources
@@ -120,13 +120,13 @@ impl<'a> Sources<'a> {
     fn source(&self, action: Action) -> Option<usize> {
         let stage = action.stage.index();
         match action.kind {
-            Kind::Forward => Some(self.forward[self.cell(stage.checked_sub(1)?, action)]),
-            Kind::Backward | Kind::BackwardInput => {
+            ActionKind::Forward => Some(self.forward[self.cell(stage.checked_sub(1)?, action)]),
+            ActionKind::Backward | ActionKind::BackwardInput => {
                 let next = stage + 1;
                 (next < self.schedule.schedule().stages())
                     .then(|| self.gradient[self.cell(next, action)])
             }
-            Kind::BackwardWeight | Kind::Recompute => None,
+            ActionKind::BackwardWeight | ActionKind::Recompute => None,
         }
     }
 }

@@ -3,14 +3,14 @@
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::{DeviceId, StageId};
-use crate::schedule::{Action, Kind, Schedule, Trip};
+use crate::schedule::{Action, ActionKind, OffloadMove, Schedule};
 use crate::timeline::{Span, Timeline};
 use crate::units::{Bytes, Micros};
 use std::collections::{HashMap, HashSet};
 
 /// The memory that a device uses from a point in time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Level {
+pub struct MemoryLevel {
     /// From when.
     pub time: Micros,
     /// How much.
@@ -31,39 +31,39 @@ pub(super) fn levels(
     costs: &Costs,
     timeline: &Timeline,
     device: DeviceId,
-) -> Vec<Level> {
+) -> Vec<MemoryLevel> {
     let mut gradients = Gradients::new(schedule.schedule().stages());
     let stages = schedule.stages_on(device).into_iter();
     let mut bytes: Bytes = stages.map(|stage| at_first(costs, stage)).sum();
-    let mut levels = vec![Level {
+    let mut levels = vec![MemoryLevel {
         time: Micros::ZERO,
         bytes,
     }];
     let recomputed = recomputed(schedule.schedule(), device);
     let mut set = |time, bytes| match levels.last_mut() {
         Some(last) if last.bytes == bytes => {}
-        _ => levels.push(Level { time, bytes }),
+        _ => levels.push(MemoryLevel { time, bytes }),
     };
     let mut taken = taken(schedule, costs, timeline, device)
         .into_iter()
         .peekable();
-    let trips = Trips::new(schedule, costs, device);
+    let moves = OffloadMoves::new(schedule, costs, device);
     for span in timeline.spans_on(device) {
         while let Some((time, gone)) = taken.next_if(|&(time, _)| time < span.start) {
             bytes = bytes - gone;
             set(time, bytes);
         }
-        let apart = recomputed.contains(&span.action.with(Kind::Recompute));
+        let apart = recomputed.contains(&span.action.with(ActionKind::Recompute));
         let change = change(costs, span.action, apart, schedule.is_training());
         let working = costs.memory(span.action.stage).working;
-        let (comes, leaves) = trips.of(span.action);
-        bytes += change.takes + comes;
+        let (prefetched, released) = moves.of(span.action);
+        bytes += change.takes + prefetched;
         set(span.start, bytes + working);
         while let Some((time, gone)) = taken.next_if(|&(time, _)| time < span.end) {
             bytes = bytes - gone;
             set(time, bytes + working);
         }
-        bytes = bytes - change.gives - leaves + sent(costs, span.action);
+        bytes = bytes - change.gives - released + sent(costs, span.action);
         bytes += gradients.made(costs, span.action);
         set(span.end, bytes);
     }
@@ -77,7 +77,7 @@ pub(super) fn levels(
 /// What `action` leaves behind for the stage before.
 fn sent(costs: &Costs, action: Action) -> Bytes {
     match action.kind {
-        Kind::Backward | Kind::BackwardInput if action.stage.index() > 0 => {
+        ActionKind::Backward | ActionKind::BackwardInput if action.stage.index() > 0 => {
             costs.memory(action.stage).sent
         }
         _ => Bytes::ZERO,
@@ -101,7 +101,10 @@ fn taken(
             continue;
         }
         let takes = |span: &&Span| {
-            let backward = matches!(span.action.kind, Kind::Backward | Kind::BackwardInput);
+            let backward = matches!(
+                span.action.kind,
+                ActionKind::Backward | ActionKind::BackwardInput
+            );
             backward && span.action.stage == before
         };
         let spans = timeline.spans_on(schedule.device_of(before)).iter();
@@ -120,14 +123,17 @@ pub(super) fn stage_peaks(schedule: &CheckedSchedule, costs: &Costs) -> Vec<Byte
     let mut peaks = levels.clone();
     for (device, actions) in plan.iter() {
         let recomputed = recomputed(plan, device);
-        let trips = Trips::new(schedule, costs, device);
+        let moves = OffloadMoves::new(schedule, costs, device);
         for &action in actions {
-            let apart = recomputed.contains(&action.with(Kind::Recompute));
+            let apart = recomputed.contains(&action.with(ActionKind::Recompute));
             let change = change(costs, action, apart, schedule.is_training());
             let stage = action.stage.index();
             let working = costs.memory(action.stage).working;
-            let Trip { comes, gone } = trips.by_action(action);
-            if let Some((coming, _)) = comes {
+            let OffloadMove {
+                prefetched,
+                released,
+            } = moves.by_action(action);
+            if let Some((coming, _)) = prefetched {
                 let coming = coming.index();
                 levels[coming] += costs.memory(StageId(coming)).offloaded;
                 peaks[coming] = peaks[coming].max(levels[coming]);
@@ -135,9 +141,9 @@ pub(super) fn stage_peaks(schedule: &CheckedSchedule, costs: &Costs) -> Vec<Byte
             levels[stage] += change.takes;
             peaks[stage] = peaks[stage].max(levels[stage] + working);
             levels[stage] = levels[stage] - change.gives + gradients.made(costs, action);
-            if let Some((gone, _)) = gone {
-                let offloaded = costs.memory(gone).offloaded;
-                levels[gone.index()] = levels[gone.index()] - offloaded;
+            if let Some((released, _)) = released {
+                let offloaded = costs.memory(released).offloaded;
+                levels[released.index()] = levels[released.index()] - offloaded;
             }
             peaks[stage] = peaks[stage].max(levels[stage]);
         }
@@ -145,37 +151,40 @@ pub(super) fn stage_peaks(schedule: &CheckedSchedule, costs: &Costs) -> Vec<Byte
     peaks
 }
 
-/// What moves between a device and the host's memory.
-struct Trips<'a> {
+/// What moves between a device and the host's memory, by action.
+struct OffloadMoves<'a> {
     costs: &'a Costs,
-    trips: HashMap<Action, Trip>,
+    moves: HashMap<Action, OffloadMove>,
 }
 
-impl<'a> Trips<'a> {
+impl<'a> OffloadMoves<'a> {
     fn new(schedule: &CheckedSchedule, costs: &'a Costs, device: DeviceId) -> Self {
         let stages = schedule.stages_on(device).into_iter();
         let mut offloaded = stages.map(|stage| costs.memory(stage).offloaded);
-        let trips = if schedule.is_training() && offloaded.any(|bytes| bytes != Bytes::ZERO) {
+        let moves = if schedule.is_training() && offloaded.any(|bytes| bytes != Bytes::ZERO) {
             let plan = schedule.schedule();
             let list = plan.actions(device).iter().copied();
-            list.zip(plan.trips(device)).collect()
+            list.zip(plan.offload_moves(device)).collect()
         } else {
             HashMap::new()
         };
-        Self { costs, trips }
+        Self { costs, moves }
     }
 
-    fn by_action(&self, action: Action) -> Trip {
-        self.trips.get(&action).copied().unwrap_or_default()
+    fn by_action(&self, action: Action) -> OffloadMove {
+        self.moves.get(&action).copied().unwrap_or_default()
     }
 
-    /// The bytes that come while the action runs, and that are gone when it is over.
+    /// The bytes that are prefetched while the action runs, and that are released at its end.
     fn of(&self, action: Action) -> (Bytes, Bytes) {
         let bytes = |of: Option<(StageId, _)>| {
             of.map_or(Bytes::ZERO, |(stage, _)| self.costs.memory(stage).offloaded)
         };
-        let Trip { comes, gone } = self.by_action(action);
-        (bytes(comes), bytes(gone))
+        let OffloadMove {
+            prefetched,
+            released,
+        } = self.by_action(action);
+        (bytes(prefetched), bytes(released))
     }
 }
 
@@ -195,7 +204,10 @@ impl Gradients {
 
     /// The gradients that are there for the first time once `action` has run.
     fn made(&mut self, costs: &Costs, action: Action) -> Bytes {
-        let makes = matches!(action.kind, Kind::Backward | Kind::BackwardWeight);
+        let makes = matches!(
+            action.kind,
+            ActionKind::Backward | ActionKind::BackwardWeight
+        );
         let there = self.0.get_mut(action.stage.index()).filter(|_| makes);
         match there.map(|there| std::mem::replace(there, true)) {
             Some(false) => costs.memory(action.stage).gradients,
@@ -208,7 +220,7 @@ impl Gradients {
 fn recomputed(schedule: &Schedule, device: DeviceId) -> HashSet<Action> {
     let actions = schedule.actions(device).iter().copied();
     actions
-        .filter(|action| action.kind == Kind::Recompute)
+        .filter(|action| action.kind == ActionKind::Recompute)
         .collect()
 }
 
@@ -223,16 +235,16 @@ pub(crate) fn change(costs: &Costs, action: Action, apart: bool, training: bool)
     };
     let all = memory.activation + memory.recomputed;
     let (takes, gives) = match action.kind {
-        Kind::Forward if !training => (memory.activation, memory.activation),
-        Kind::Forward => (memory.activation, Bytes::ZERO),
-        Kind::Recompute => (memory.recomputed, Bytes::ZERO),
-        Kind::Backward => (rebuilt, all),
+        ActionKind::Forward if !training => (memory.activation, memory.activation),
+        ActionKind::Forward => (memory.activation, Bytes::ZERO),
+        ActionKind::Recompute => (memory.recomputed, Bytes::ZERO),
+        ActionKind::Backward => (rebuilt, all),
         // What I captures for W may be more than what it frees.
-        Kind::BackwardInput => (
+        ActionKind::BackwardInput => (
             rebuilt + (memory.after_input() - all),
             all - memory.after_input(),
         ),
-        Kind::BackwardWeight => (Bytes::ZERO, memory.after_input()),
+        ActionKind::BackwardWeight => (Bytes::ZERO, memory.after_input()),
     };
     Change { takes, gives }
 }

@@ -11,15 +11,15 @@
 mod arrivals;
 mod clock;
 mod critical;
-mod help;
 mod memory;
+mod sensitivity;
 mod shared;
 
 pub(crate) use arrivals::Arrivals;
-pub use critical::{CriticalPath, Step};
-pub use help::{Help, Target};
-pub use memory::Level;
+pub use critical::{CriticalPath, CriticalStep};
+pub use memory::MemoryLevel;
 pub(crate) use memory::change;
+pub use sensitivity::{Sensitivity, SensitivityTarget};
 
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
@@ -114,7 +114,7 @@ pub fn memory_over(
     costs: &Costs,
     timeline: &Timeline,
     device: DeviceId,
-) -> Vec<Level> {
+) -> Vec<MemoryLevel> {
     memory::levels(schedule, costs, timeline, device)
 }
 
@@ -145,7 +145,7 @@ impl Simulation {
     ///
     /// # Complexity
     /// Linear in the number of the device's actions.
-    pub fn memory(&self, device: DeviceId) -> Vec<Level> {
+    pub fn memory(&self, device: DeviceId) -> Vec<MemoryLevel> {
         memory_over(&self.schedule, &self.costs, &self.timeline, device)
     }
 
@@ -184,8 +184,8 @@ impl Simulation {
     /// # Complexity
     /// About 20 simulations for each of the eight stages with the largest share of
     /// the critical path.
-    pub fn what_helps(&self) -> Vec<Help> {
-        help::ranking(self)
+    pub fn sensitivities(&self) -> Vec<Sensitivity> {
+        sensitivity::ranking(self)
     }
 }
 

@@ -196,8 +196,8 @@ fn the_critical_path_explains_the_makespan() {
 fn the_slowest_stage_helps_most_until_it_is_as_fast_as_the_others() {
     let costs = Costs::uniform(4, micros(10.0), micros(10.0), micros(10.0)).scaled(StageId(2), 2.0);
     let schedule = ScheduleKind::OneFOneB.generate(Shape::new(4, 32)).unwrap();
-    let best = simulate(&schedule, &costs).what_helps()[0];
-    assert_eq!(best.target, Target::Stage(StageId(2)));
+    let best = simulate(&schedule, &costs).sensitivities()[0];
+    assert_eq!(best.target, SensitivityTarget::Stage(StageId(2)));
     assert!((best.shrink - 0.5).abs() < 0.03, "{best:?}");
     assert!(
         (best.amount.get() - 30.0).abs() < 2.0 && best.saves > micros(900.0),
@@ -210,8 +210,8 @@ fn transfers_help_where_they_hold_the_step_up() {
     let costs = Costs::uniform(2, micros(1.0), micros(1.0), micros(1.0))
         .with_transfer(micros(50.0), micros(0.0));
     let schedule = ScheduleKind::GPipe.generate(Shape::new(2, 8)).unwrap();
-    let best = simulate(&schedule, &costs).what_helps()[0];
-    assert_eq!(best.target, Target::Transfers);
+    let best = simulate(&schedule, &costs).sensitivities()[0];
+    assert_eq!(best.target, SensitivityTarget::Transfers);
 }
 
 #[test]

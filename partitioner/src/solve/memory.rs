@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::cost::StageMemory;
 use crate::profile::LayerCost;
-use crate::schedule::Kind;
+use crate::schedule::ActionKind;
 use crate::units::Bytes;
 
 /// Whether a stage recomputes: the index of everything that depends on it.
@@ -60,7 +60,7 @@ pub(super) struct Memory {
 /// What there is of one micro-batch while a kind of work goes through layers.
 #[derive(Debug)]
 struct Working {
-    kind: Kind,
+    kind: ActionKind,
     /// Prefix sums of what the layers up to the one that runs keep, and those behind it.
     up_to: Vec<u64>,
     behind: Vec<u64>,
@@ -70,7 +70,7 @@ struct Working {
 
 impl Working {
     fn new(
-        kind: Kind,
+        kind: ActionKind,
         up_to: &[u64],
         behind: Option<&[u64]>,
         temporary: impl Iterator<Item = u64>,
@@ -133,22 +133,32 @@ impl Memory {
                 let values = into.saturating_add(cost.output.0);
                 cost.temporary.0.saturating_add(values)
             });
-            work.push(Working::new(Kind::Forward, &self.plain, None, around));
+            work.push(Working::new(ActionKind::Forward, &self.plain, None, around));
         }
         if ways.joint {
             let temporary = costs.iter().map(|cost| cost.temporary.0);
-            work.push(Working::new(Kind::Backward, &self.plain, None, temporary));
+            work.push(Working::new(
+                ActionKind::Backward,
+                &self.plain,
+                None,
+                temporary,
+            ));
         }
         if let Some(after) = &self.after_input {
             let input = costs.iter().map(|cost| cost.input_temporary.0);
             work.push(Working::new(
-                Kind::BackwardInput,
+                ActionKind::BackwardInput,
                 &self.plain,
                 Some(after),
                 input,
             ));
             let weight = costs.iter().map(|cost| cost.weight_temporary.0);
-            work.push(Working::new(Kind::BackwardWeight, after, None, weight));
+            work.push(Working::new(
+                ActionKind::BackwardWeight,
+                after,
+                None,
+                weight,
+            ));
         }
         work
     }
@@ -207,8 +217,8 @@ impl Memory {
         let after = memory.kept_for_weight.unwrap_or_default().0;
         let more = self.working.iter().map(|work| {
             let held = match work.kind {
-                Kind::BackwardInput => kept.max(after),
-                Kind::BackwardWeight => after,
+                ActionKind::BackwardInput => kept.max(after),
+                ActionKind::BackwardWeight => after,
                 _ => kept,
             };
             work.of(start, end).saturating_sub(held)

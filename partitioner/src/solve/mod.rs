@@ -38,7 +38,7 @@ pub use problem::Problem;
 
 /// Whether stages keep only their inputs and run the forward once more before the backward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Recompute {
+pub enum RecomputeChoice {
     /// No stage does.
     Never,
     /// Every stage does.
@@ -48,7 +48,7 @@ pub enum Recompute {
     Auto,
 }
 
-impl fmt::Display for Recompute {
+impl fmt::Display for RecomputeChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Never => "never",
@@ -58,7 +58,7 @@ impl fmt::Display for Recompute {
     }
 }
 
-impl FromStr for Recompute {
+impl FromStr for RecomputeChoice {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {

@@ -3,14 +3,14 @@
 use super::chain::{Chain, Cut, Part};
 use super::memory::{Held, Memory, PLAIN, REDO, Ways};
 use super::search::{self, Found};
-use super::{Recompute, Solution, SolveError, Strategy, Transfer, error};
+use super::{RecomputeChoice, Solution, SolveError, Strategy, Transfer, error};
 use crate::check::CheckedSchedule;
 use crate::cost::{Costs, StageTimes};
 use crate::ids::{DeviceId, StageId};
 use crate::machine::{Device, Machine};
 use crate::partition::{Partition, PartitionError};
 use crate::profile::{LayerCost, Profile};
-use crate::schedule::Kind;
+use crate::schedule::ActionKind;
 use crate::units::{Bytes, Micros};
 
 /// Bytes of optimizer state per byte of parameters for `AdamW`: two moments.
@@ -31,11 +31,11 @@ pub(super) struct Slot {
 /// # Examples
 /// ```
 /// use gpipe_partitioner::solve::Problem;
-/// use gpipe_partitioner::{LayerProfile, Machine, Micros, Profile, ScheduleKind, Shape, Times};
+/// use gpipe_partitioner::{LayerProfile, Machine, Micros, Profile, ScheduleKind, Shape, LayerTimes};
 ///
 /// let layer = |us: f64| {
 ///     let time = Micros::new(us).expect("a time");
-///     LayerProfile::new("layer", Times::new(time, time, time))
+///     LayerProfile::new("layer", LayerTimes::new(time, time, time))
 /// };
 /// let profile = Profile::new("cpu", 8, [1.0, 1.0, 1.0, 3.0, 1.0].map(layer).to_vec())?;
 /// let schedule = ScheduleKind::OneFOneB.generate(Shape::new(3, 6))?;
@@ -53,7 +53,7 @@ pub struct Problem {
     pub(super) training: bool,
     pub(super) ways: Ways,
     pub(super) transfer: Transfer,
-    recompute: Recompute,
+    recompute: RecomputeChoice,
     state: f64,
 }
 
@@ -63,7 +63,7 @@ impl Problem {
     ///
     /// Transfers are [`Waited`](Transfer::Waited) for unless every stage holds more
     /// micro-batches than there are stages from it to the end (or all that there are).
-    /// Recompute is [`Auto`](Recompute::Auto), the optimizer `AdamW`.
+    /// Recomputation is [`Auto`](RecomputeChoice::Auto), the optimizer `AdamW`.
     ///
     /// # Panics
     /// If the schedule runs on more devices than the machine has.
@@ -105,14 +105,14 @@ impl Problem {
             } else {
                 Transfer::Waited
             },
-            recompute: Recompute::Auto,
+            recompute: RecomputeChoice::Auto,
             state: ADAMW_STATE,
         }
     }
 
     /// The same with another rule for recompute.
     #[must_use]
-    pub fn with_recompute(mut self, recompute: Recompute) -> Self {
+    pub fn with_recompute(mut self, recompute: RecomputeChoice) -> Self {
         self.recompute = recompute;
         self
     }
@@ -261,9 +261,9 @@ impl Problem {
     pub(super) fn modes(&self) -> Vec<usize> {
         match self.recompute {
             _ if !self.training => vec![PLAIN],
-            Recompute::Never => vec![PLAIN],
-            Recompute::Always => vec![REDO],
-            Recompute::Auto => vec![PLAIN, REDO],
+            RecomputeChoice::Never => vec![PLAIN],
+            RecomputeChoice::Always => vec![REDO],
+            RecomputeChoice::Auto => vec![PLAIN, REDO],
         }
     }
 
@@ -317,13 +317,13 @@ impl LayerCost {
 }
 
 fn ways(schedule: &CheckedSchedule) -> Ways {
-    let has = |kind: Kind| {
+    let has = |kind: ActionKind| {
         let mut lists = schedule.schedule().iter();
         lists.any(|(_, actions)| actions.iter().any(|action| action.kind == kind))
     };
     Ways {
-        joint: has(Kind::Backward),
-        halves: has(Kind::BackwardInput),
+        joint: has(ActionKind::Backward),
+        halves: has(ActionKind::BackwardInput),
     }
 }
 
@@ -337,15 +337,15 @@ fn backwards(schedule: &CheckedSchedule) -> (Vec<bool>, Vec<u64>) {
         for action in actions {
             let stage = action.stage.0;
             match action.kind {
-                Kind::BackwardInput => {
+                ActionKind::BackwardInput => {
                     split[stage] = true;
                     now[stage] += 1;
                     peak[stage] = now[stage].max(peak[stage]);
                 }
-                Kind::BackwardWeight => now[stage] -= 1,
+                ActionKind::BackwardWeight => now[stage] -= 1,
                 // A joint backward on top of the halves that wait.
-                Kind::Backward => peak[stage] = (now[stage] + 1).max(peak[stage]),
-                Kind::Forward | Kind::Recompute => {}
+                ActionKind::Backward => peak[stage] = (now[stage] + 1).max(peak[stage]),
+                ActionKind::Forward | ActionKind::Recompute => {}
             }
         }
     }

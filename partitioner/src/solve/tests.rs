@@ -4,12 +4,12 @@ use proptest::prelude::*;
 
 use super::Solution;
 use super::memory::{REDO, Ways};
-use super::{Problem, Recompute, SolveError, Strategy as Cutting, Transfer, block_partition};
+use super::{Problem, RecomputeChoice, SolveError, Strategy as Cutting, Transfer, block_partition};
 use crate::check::CheckedSchedule;
 use crate::cost::Link;
 use crate::ids::StageId;
 use crate::machine::Machine;
-use crate::profile::{LayerProfile, Profile, Times};
+use crate::profile::{LayerProfile, LayerTimes, Profile};
 use crate::schedule::{ScheduleKind, Shape};
 use crate::units::{Bytes, Micros};
 
@@ -19,7 +19,7 @@ struct Case {
     profile: Profile,
     machine: Machine,
     schedule: CheckedSchedule,
-    recompute: Recompute,
+    recompute: RecomputeChoice,
     transfer: Transfer,
 }
 
@@ -34,7 +34,7 @@ impl Case {
 fn layer() -> impl Strategy<Value = LayerProfile> {
     let times = [0_u32..20, 0_u32..20, 0_u32..20].prop_map(|times| {
         let [forward, input, weight] = times.map(|us| Micros::new(f64::from(us)).unwrap());
-        Times::new(forward, input, weight)
+        LayerTimes::new(forward, input, weight)
     });
     let bytes = [0_u64..30, 0_u64..30, 0_u64..30, 0_u64..10];
     (times, bytes).prop_map(|(times, [parameters, activations, output, temporary])| {
@@ -72,7 +72,11 @@ fn case() -> impl Strategy<Value = Case> {
         prop::collection::vec(speed, 4),
         prop::collection::vec(memory, 4),
         link,
-        prop::sample::select(vec![Recompute::Never, Recompute::Always, Recompute::Auto]),
+        prop::sample::select(vec![
+            RecomputeChoice::Never,
+            RecomputeChoice::Always,
+            RecomputeChoice::Auto,
+        ]),
         prop::sample::select(vec![Transfer::Waited, Transfer::Overlapped]),
     )
         .prop_map(
@@ -289,7 +293,7 @@ proptest! {
 
 fn uniform_problem(layers: usize, devices: usize, memory: &[Bytes]) -> Problem {
     let time = Micros::new(10.0).unwrap();
-    let layer = LayerProfile::new("layer", Times::new(time, time, time)).with_bytes(
+    let layer = LayerProfile::new("layer", LayerTimes::new(time, time, time)).with_bytes(
         Bytes(100),
         Bytes(50),
         Bytes(5),
@@ -304,7 +308,7 @@ fn uniform_problem(layers: usize, devices: usize, memory: &[Bytes]) -> Problem {
 
 #[test]
 fn what_does_not_fit_is_said_with_bytes() {
-    let problem = uniform_problem(4, 2, &[Bytes(800)]).with_recompute(Recompute::Never);
+    let problem = uniform_problem(4, 2, &[Bytes(800)]).with_recompute(RecomputeChoice::Never);
     // A layer: 400 of parameters, gradients and state, and 50 for each in flight: 2 and 1.
     // Layers 1 and 3: 500 and 1350; layers 2 and 2: 1000 and 900.
     assert_eq!(
@@ -342,7 +346,7 @@ fn ties_are_filled_evenly() {
 fn wide_windows_are_searched_near_the_even_filling() {
     let layer = |index: usize| {
         let time = Micros::new(if index == 700 { 1e6 } else { 1.0 }).unwrap();
-        LayerProfile::new("layer", Times::new(time, time, time))
+        LayerProfile::new("layer", LayerTimes::new(time, time, time))
     };
     let profile = Profile::new("cpu", 1, (0..3000).map(layer).collect()).unwrap();
     let schedule = ScheduleKind::OneFOneB
@@ -359,10 +363,14 @@ fn wide_windows_are_searched_near_the_even_filling() {
 
 #[test]
 fn names_are_read_back() {
-    for rule in [Recompute::Never, Recompute::Always, Recompute::Auto] {
+    for rule in [
+        RecomputeChoice::Never,
+        RecomputeChoice::Always,
+        RecomputeChoice::Auto,
+    ] {
         assert_eq!(rule.to_string().parse(), Ok(rule));
     }
-    assert!("sometimes".parse::<Recompute>().is_err());
+    assert!("sometimes".parse::<RecomputeChoice>().is_err());
     for name in Cutting::NAMES {
         let balance: Option<&[usize]> = (name == "manual").then_some(&[1, 2]);
         assert_eq!(Cutting::from_name(name, balance).unwrap().name(), name);
@@ -376,7 +384,7 @@ fn names_are_read_back() {
 fn chunks_share_their_device() {
     let time = Micros::new(10.0).unwrap();
     let layer = |bytes: u64| {
-        LayerProfile::new("layer", Times::new(time, time, time)).with_bytes(
+        LayerProfile::new("layer", LayerTimes::new(time, time, time)).with_bytes(
             Bytes(bytes),
             Bytes::ZERO,
             Bytes::ZERO,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gpipe_partitioner::{Bytes, Recompute, ScheduleKind};
+use gpipe_partitioner::{Bytes, RecomputeChoice, ScheduleKind};
 use tch::Device;
 
 use crate::cli::model::flags::Given;
@@ -51,7 +51,7 @@ pub(in crate::cli) struct Args {
     pub(super) chunks: Option<usize>,
     /// Whether stages recompute their forward: never, always or auto (each by itself).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
-    pub(super) recompute: Recompute,
+    pub(super) recompute: RecomputeChoice,
     /// A text, a file of tokens, or `synthetic`, that `train --data` is to be given: its loader is measured
     /// and compared with the step. The model is then the one that `train` makes for it.
     #[arg(long, value_name = "FILE|synthetic")]

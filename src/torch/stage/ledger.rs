@@ -9,7 +9,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpipe_partitioner::{Bytes, Kind, StageMemory};
+use gpipe_partitioner::{ActionKind, Bytes, StageMemory};
 use tch::{Device, Tensor};
 
 use super::TorchStage;
@@ -61,7 +61,7 @@ pub(crate) struct Ledger {
     /// The stage's gradients of parameters as of now.
     gradients: i64,
     /// By kind of action, the most that one left more than it found.
-    growth: [Option<i64>; Kind::ALL.len()],
+    growth: [Option<i64>; ActionKind::ALL.len()],
 }
 
 /// An action that is being measured.
@@ -75,7 +75,7 @@ impl TorchStage {
     /// Runs an action and measures it, where that is asked for.
     pub(super) fn measured<T>(
         &mut self,
-        kind: Kind,
+        kind: ActionKind,
         run: impl FnOnce(&mut Self) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         let action = self.ledger.as_mut().map(Ledger::open).transpose()?;
@@ -141,7 +141,7 @@ impl Books {
             leaving: 0,
             offloaded: 0,
             gradients: 0,
-            growth: [None; Kind::ALL.len()],
+            growth: [None; ActionKind::ALL.len()],
         })
     }
 }
@@ -163,7 +163,7 @@ impl Ledger {
     /// A step begins; the stage has no gradients of it yet.
     pub(super) fn begin(&mut self) -> Result<(), TorchError> {
         self.gradients = 0;
-        self.growth = [None; Kind::ALL.len()];
+        self.growth = [None; ActionKind::ALL.len()];
         (self.leaving, self.offloaded) = (0, 0);
         self.meters(Meter::begin)?;
         Ok(())
@@ -182,7 +182,7 @@ impl Ledger {
     /// the stage's parameters.
     pub(super) fn close(
         &mut self,
-        kind: Kind,
+        kind: ActionKind,
         action: Measured,
         gradients: i64,
     ) -> Result<(), TorchError> {
@@ -216,10 +216,10 @@ impl Ledger {
 
     /// As the simulation wants to know it.
     fn micro_batch(&self) -> StageMemory {
-        let growth = |kind: Kind| self.growth[kind as usize];
-        let activation = growth(Kind::Forward).unwrap_or(0);
-        let recomputed = growth(Kind::Recompute).unwrap_or(0);
-        let kept = growth(Kind::BackwardInput).map(|more| activation + recomputed + more);
+        let growth = |kind: ActionKind| self.growth[kind as usize];
+        let activation = growth(ActionKind::Forward).unwrap_or(0);
+        let recomputed = growth(ActionKind::Recompute).unwrap_or(0);
+        let kept = growth(ActionKind::BackwardInput).map(|more| activation + recomputed + more);
         StageMemory {
             activation: bytes(activation),
             offloaded: Bytes(self.offloaded),

@@ -2,7 +2,7 @@
 
 use std::mem::{forget, take};
 
-use gpipe_partitioner::{Action, Kind, MicroId, StageId};
+use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 
 use super::TorchStage;
 use crate::engine::{Phase, Stage as _, StageError};
@@ -11,11 +11,11 @@ use crate::torch::ffi::Acting;
 /// Names an action for who finds out in a destructor, while the result lives.
 pub(super) fn acting(action: Action) -> Acting {
     let name = match action.kind {
-        Kind::Forward => c"forward",
-        Kind::Backward => c"backward",
-        Kind::BackwardInput => c"backward of the input",
-        Kind::BackwardWeight => c"backward of the weights",
-        Kind::Recompute => c"recompute",
+        ActionKind::Forward => c"forward",
+        ActionKind::Backward => c"backward",
+        ActionKind::BackwardInput => c"backward of the input",
+        ActionKind::BackwardWeight => c"backward of the weights",
+        ActionKind::Recompute => c"recompute",
     };
     Acting::new(action.stage.index(), action.micro.index(), name)
 }

@@ -33,7 +33,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use gpipe_partitioner::{Action, Kind, MicroId};
+use gpipe_partitioner::{Action, ActionKind, MicroId};
 use tch::{Device, Tensor};
 
 use super::error::TorchError;
@@ -289,16 +289,18 @@ impl TorchStage {
     ) -> anyhow::Result<Vec<Values>> {
         let micro = action.micro;
         match (action.kind, &settings.mode) {
-            (Kind::Forward, Mode::Infer) => self.infer(micro, inputs, settings),
-            (Kind::Forward, Mode::Train { .. }) => self.forward(micro, inputs, settings),
-            (Kind::Backward, Mode::Train { .. }) => {
+            (ActionKind::Forward, Mode::Infer) => self.infer(micro, inputs, settings),
+            (ActionKind::Forward, Mode::Train { .. }) => self.forward(micro, inputs, settings),
+            (ActionKind::Backward, Mode::Train { .. }) => {
                 self.backward(Half::Joint, micro, inputs, settings)
             }
-            (Kind::BackwardInput, Mode::Train { .. }) => {
+            (ActionKind::BackwardInput, Mode::Train { .. }) => {
                 self.backward(Half::Input, micro, inputs, settings)
             }
-            (Kind::BackwardWeight, Mode::Train { .. }) => self.backward_weight(micro, settings),
-            (Kind::Recompute, Mode::Train { .. }) => self.recompute_ahead(micro, settings),
+            (ActionKind::BackwardWeight, Mode::Train { .. }) => {
+                self.backward_weight(micro, settings)
+            }
+            (ActionKind::Recompute, Mode::Train { .. }) => self.recompute_ahead(micro, settings),
             (_, Mode::Infer) => anyhow::bail!("no {action} in inference"),
         }
     }

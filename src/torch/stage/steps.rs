@@ -27,7 +27,7 @@ impl TorchStage {
         self.restore_gradients();
         for gathered in self.step_states.take() {
             // Where even this panics, the step's own error is the one to report.
-            crate::panics::survived(|| gathered.state.discard());
+            crate::engine::panics::survived(|| gathered.state.discard());
         }
         // Copies between tensors that were made as copies of each other.
         let saved = std::mem::take(&mut self.saved_buffers);

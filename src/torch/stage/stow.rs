@@ -5,7 +5,7 @@
 //! page-locked memory, and comes back on another while the device runs the action before
 //! the one that uses it.
 
-use gpipe_partitioner::{Action, Kind, MicroId};
+use gpipe_partitioner::{Action, ActionKind, MicroId};
 use tch::Tensor;
 
 use super::TorchStage;
@@ -226,9 +226,9 @@ impl TorchStage {
         coming
     }
 
-    fn coming(&self, flight: &mut Flight, kind: Kind) -> Result<(), TorchError> {
+    fn coming(&self, flight: &mut Flight, kind: ActionKind) -> Result<(), TorchError> {
         let kept = |held: &Held| !matches!(held, Held::Live(_) | Held::Slot(_));
-        let only = (kind == Kind::Recompute).then(|| flight.segments.iter().rposition(kept));
+        let only = (kind == ActionKind::Recompute).then(|| flight.segments.iter().rposition(kept));
         let segments = std::mem::take(&mut flight.segments);
         for (number, held) in segments.into_iter().enumerate() {
             let wanted = only.is_none_or(|only| only == Some(number));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gpipe_partitioner::{Action, Kind};
+use gpipe_partitioner::{Action, ActionKind};
 use tch::Tensor;
 
 use super::backend::Backend;
@@ -231,7 +231,7 @@ impl DeviceStreams {
                 .note(|task_events| task_events.actions.push(times));
         }
         let to = match action.kind {
-            Kind::Forward => &route.forward,
+            ActionKind::Forward => &route.forward,
             _ => &route.backward,
         };
         let mut to = to.iter();

@@ -6,7 +6,7 @@ use crate::ids::DeviceId;
 use crate::plan::Plan;
 use crate::render::memory::{self, Curve};
 use crate::render::page::{Fact, Page, Table, chart, escaped, percent, sentence as words};
-use crate::simulate::Level;
+use crate::simulate::MemoryLevel;
 use crate::units::Bytes;
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 pub struct StepMemory {
     /// Over the step: what the schedule holds at each measured time, made of the bytes
     /// that micro-batches were seen to keep.
-    pub levels: Vec<Level>,
+    pub levels: Vec<MemoryLevel>,
     /// Measured, the most between two actions.
     pub held: Bytes,
     /// Measured, the most while an action ran.

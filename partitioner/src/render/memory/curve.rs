@@ -2,7 +2,7 @@
 
 use crate::cost::StageMemory;
 use crate::ids::{DeviceId, StageId};
-use crate::simulate::{Level, Simulation, memory_over};
+use crate::simulate::{MemoryLevel, Simulation, memory_over};
 use crate::units::{Bytes, Micros};
 
 /// The memory of one device over a step.
@@ -12,11 +12,11 @@ pub(in crate::render) struct Curve {
     /// What is there all the time: parameters, and the optimizer's state.
     pub(in crate::render) standing: [Bytes; 2],
     /// That and the gradients of parameters.
-    pub(in crate::render) base: Vec<Level>,
+    pub(in crate::render) base: Vec<MemoryLevel>,
     /// That and activations.
-    pub(in crate::render) held: Vec<Level>,
+    pub(in crate::render) held: Vec<MemoryLevel>,
     /// That and what actions need only while they run: all there is.
-    pub(in crate::render) levels: Vec<Level>,
+    pub(in crate::render) levels: Vec<MemoryLevel>,
     /// The device's memory, where it is known.
     pub(in crate::render) limit: Option<Bytes>,
     /// What its highest level is called.
@@ -71,12 +71,12 @@ impl Curve {
     }
 
     /// The first highest level.
-    pub(in crate::render) fn peak(&self) -> Level {
-        let first = Level {
+    pub(in crate::render) fn peak(&self) -> MemoryLevel {
+        let first = MemoryLevel {
             time: Micros::ZERO,
             bytes: Bytes::ZERO,
         };
-        let higher = |best: Level, level: &Level| {
+        let higher = |best: MemoryLevel, level: &MemoryLevel| {
             if level.bytes > best.bytes {
                 *level
             } else {
@@ -88,13 +88,13 @@ impl Curve {
 
     /// Whether an action needs something only while it runs, at the peak or elsewhere.
     pub(super) fn works(&self) -> bool {
-        let more = |level: &Level| level.bytes > at(&self.held, level.time);
+        let more = |level: &MemoryLevel| level.bytes > at(&self.held, level.time);
         self.levels.iter().any(more)
     }
 
     /// What the peak consists of, besides what is there all the time.
     pub(in crate::render) fn parts(&self) -> Parts {
-        let Level { time, bytes } = self.peak();
+        let MemoryLevel { time, bytes } = self.peak();
         let held = at(&self.held, time).min(bytes);
         let gradients = at(&self.base, time) - self.always();
         Parts {
@@ -116,7 +116,7 @@ fn part(
     simulation: &Simulation,
     device: DeviceId,
     kept: impl Fn(StageMemory) -> StageMemory,
-) -> Vec<Level> {
+) -> Vec<MemoryLevel> {
     let all = simulation.costs();
     let costs = (0..all.stages())
         .map(StageId)
@@ -127,7 +127,7 @@ fn part(
 }
 
 /// The highest of the levels at `time`; where nothing changes then, the one before.
-fn at(levels: &[Level], time: Micros) -> Bytes {
+fn at(levels: &[MemoryLevel], time: Micros) -> Bytes {
     let before = levels.partition_point(|level| level.time <= time);
     let mut levels = levels[..before].iter().rev();
     let Some(last) = levels.next() else {
@@ -196,8 +196,8 @@ mod tests {
     /// names below it, where the axis went through them.
     #[test]
     fn what_is_drawn_is_named_and_names_stand_above_their_lines() {
-        let levels = |levels: &[(f64, u64)]| -> Vec<Level> {
-            let level = |&(time, bytes): &(f64, u64)| Level {
+        let levels = |levels: &[(f64, u64)]| -> Vec<MemoryLevel> {
+            let level = |&(time, bytes): &(f64, u64)| MemoryLevel {
                 time: Micros::saturating(time),
                 bytes: Bytes(bytes),
             };

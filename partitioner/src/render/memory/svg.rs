@@ -2,7 +2,7 @@
 
 use super::Curve;
 use crate::render::svg::canvas::{BOTTOM, Canvas, MARGIN, RIGHT, TOP, WIDTH};
-use crate::simulate::Level;
+use crate::simulate::MemoryLevel;
 use crate::units::{Bytes, Micros};
 use std::fmt::Write as _;
 
@@ -184,7 +184,7 @@ fn panel(canvas: &mut Canvas, curve: &Curve, y: f64, scale: &Scale) {
 }
 
 /// The levels as a closed outline that stands on the floor.
-fn outline(canvas: &Canvas, levels: &[Level], scale: &Scale, floor: f64) -> String {
+fn outline(canvas: &Canvas, levels: &[MemoryLevel], scale: &Scale, floor: f64) -> String {
     let mut path = format!("M{MARGIN} {floor:.2}");
     for level in lasting(levels) {
         let (x, y) = (canvas.place(level.time), floor - scale.height(level.bytes));
@@ -196,7 +196,7 @@ fn outline(canvas: &Canvas, levels: &[Level], scale: &Scale, floor: f64) -> Stri
 
 /// The levels without dips that last no time, where one action ends and the next
 /// begins.
-fn lasting(levels: &[Level]) -> impl Iterator<Item = &Level> {
+fn lasting(levels: &[MemoryLevel]) -> impl Iterator<Item = &MemoryLevel> {
     levels.iter().enumerate().filter_map(|(at, level)| {
         let next = levels.get(at + 1).filter(|next| next.time == level.time);
         let before = at.checked_sub(1).map_or(Bytes::ZERO, |at| levels[at].bytes);

@@ -47,10 +47,10 @@ pub enum PageError {
 /// # Examples
 /// ```
 /// use gpipe_partitioner::render::ProfilePage;
-/// use gpipe_partitioner::{LayerProfile, Machine, Micros, PlanOptions, Profile, Times, plan};
+/// use gpipe_partitioner::{LayerProfile, Machine, Micros, PlanOptions, Profile, LayerTimes, plan};
 ///
 /// let time = Micros::new(100.0)?;
-/// let layer = |n| LayerProfile::new(format!("block.{n}"), Times::new(time, time, time));
+/// let layer = |n| LayerProfile::new(format!("block.{n}"), LayerTimes::new(time, time, time));
 /// let profile = Profile::new("cpu", 4, (0..6).map(layer).collect())?;
 /// let options = PlanOptions::new(Machine::new(2)?);
 /// let plan = plan(&profile, &options)?;
@@ -227,9 +227,9 @@ impl<'a> ProfilePage<'a> {
 
     /// Whether the schedule runs backwards in halves.
     fn halves(&self) -> bool {
-        use crate::schedule::Kind;
+        use crate::schedule::ActionKind;
         let spans = self.simulation.timeline.spans();
-        let half = |kind: Kind| kind == Kind::BackwardInput;
+        let half = |kind: ActionKind| kind == ActionKind::BackwardInput;
         spans.iter().any(|span| half(span.action.kind))
     }
 

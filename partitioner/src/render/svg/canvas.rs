@@ -1,6 +1,6 @@
 //! What timelines are drawn with: lanes, bars, axis and legend on one scale.
 
-use crate::schedule::Kind;
+use crate::schedule::ActionKind;
 use crate::timeline::{Span, Timeline};
 use crate::units::Micros;
 use std::fmt::Write as _;
@@ -25,13 +25,13 @@ struct Look {
     hatch: &'static str,
 }
 
-const fn look(kind: Kind) -> Look {
+const fn look(kind: ActionKind) -> Look {
     let (name, color, hatch) = match kind {
-        Kind::Forward => ("forward (F)", "#8ec8f2", ""),
-        Kind::Backward => ("backward (B)", "#8fd3a4", "M0 8L8 0"),
-        Kind::BackwardInput => ("input gradient (I)", "#f6bd62", "M0 4H8"),
-        Kind::BackwardWeight => ("weight gradient (W)", "#c4a5e8", "M4 0V8"),
-        Kind::Recompute => ("recompute (R)", "#e3e3e3", "M0 0L8 8M0 8L8 0"),
+        ActionKind::Forward => ("forward (F)", "#8ec8f2", ""),
+        ActionKind::Backward => ("backward (B)", "#8fd3a4", "M0 8L8 0"),
+        ActionKind::BackwardInput => ("input gradient (I)", "#f6bd62", "M0 4H8"),
+        ActionKind::BackwardWeight => ("weight gradient (W)", "#c4a5e8", "M4 0V8"),
+        ActionKind::Recompute => ("recompute (R)", "#e3e3e3", "M0 0L8 8M0 8L8 0"),
     };
     Look { name, color, hatch }
 }
@@ -113,7 +113,7 @@ impl Canvas {
     /// The kinds of work that occur, from the left.
     pub(in crate::render) fn legend(&mut self, timeline: &Timeline) {
         let mut x = MARGIN;
-        for kind in Kind::ALL {
+        for kind in ActionKind::ALL {
             if !timeline.spans().iter().any(|span| span.action.kind == kind) {
                 continue;
             }
@@ -250,7 +250,7 @@ pub(in crate::render) fn shared() -> String {
 
 fn definitions(svg: &mut String) {
     svg.push_str(STYLE);
-    for kind in Kind::ALL {
+    for kind in ActionKind::ALL {
         let _ = write!(
             svg,
             ".tl .{} text{{stroke:{}}}",
@@ -259,7 +259,7 @@ fn definitions(svg: &mut String) {
         );
     }
     svg.push_str("</style>\n<defs>\n");
-    for kind in Kind::ALL {
+    for kind in ActionKind::ALL {
         let Look { color, hatch, .. } = look(kind);
         let _ = writeln!(
             svg,

@@ -6,7 +6,7 @@
 //! varies this. Stage 0 takes a new micro-batch only while fewer than a *window*
 //! are under way, which keeps the memory for what is to come.
 
-use super::super::{Action, Kind, Placement, Schedule, Shape};
+use super::super::{Action, ActionKind, Placement, Schedule, Shape};
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::{DeviceId, StageId};
@@ -200,7 +200,7 @@ impl<'a> Greedy<'a> {
         here.bytes = here.bytes + change.takes - change.gives;
         let stage = action.stage.index();
         match action.kind {
-            Kind::Forward => {
+            ActionKind::Forward => {
                 self.forward[stage] += 1;
                 let last = stage + 1 == self.shape.stages();
                 self.send(
@@ -210,14 +210,14 @@ impl<'a> Greedy<'a> {
                     end,
                 );
             }
-            Kind::Backward | Kind::BackwardInput => {
-                if action.kind == Kind::BackwardInput {
-                    here.owed.push_back(action.with(Kind::BackwardWeight));
+            ActionKind::Backward | ActionKind::BackwardInput => {
+                if action.kind == ActionKind::BackwardInput {
+                    here.owed.push_back(action.with(ActionKind::BackwardWeight));
                 }
                 self.backward[stage] += 1;
                 self.send(device, action, stage.checked_sub(1), end);
             }
-            Kind::BackwardWeight | Kind::Recompute => {
+            ActionKind::BackwardWeight | ActionKind::Recompute => {
                 here.owed.pop_front();
             }
         }
@@ -227,7 +227,7 @@ impl<'a> Greedy<'a> {
     /// Sends what `action` gives to stage `to`; the last stage's output comes back
     /// to it as its own gradient.
     fn send(&mut self, device: usize, action: Action, to: Option<usize>, end: Micros) {
-        let onward = action.kind == Kind::Forward;
+        let onward = action.kind == ActionKind::Forward;
         let stage = match to {
             Some(to) => to,
             None if onward => action.stage.index(),
@@ -275,7 +275,7 @@ impl<'a> Greedy<'a> {
         let stages = self.devices[device].stages.iter();
         stages
             .into_iter()
-            .all(|&stage| self.fits(device, Action::new(stage, Kind::Forward, 0)))
+            .all(|&stage| self.fits(device, Action::new(stage, ActionKind::Forward, 0)))
     }
 
     fn fits(&self, device: usize, action: Action) -> bool {
@@ -304,7 +304,7 @@ impl<'a> Greedy<'a> {
                 .is_some_and(|at| at <= now)
         };
         let stages = self.devices[device].stages.iter().copied().filter(ready);
-        let action = |stage: usize| Action::new(stage, Kind::Forward, self.forward[stage]);
+        let action = |stage: usize| Action::new(stage, ActionKind::Forward, self.forward[stage]);
         stages
             .map(action)
             .filter(|&action| self.fits(device, action))
@@ -314,9 +314,9 @@ impl<'a> Greedy<'a> {
     /// The backward of the earliest micro-batch, of several the highest stage's.
     fn best_backward(&self, device: usize, now: Micros) -> Option<Action> {
         let kind = if self.policy.split {
-            Kind::BackwardInput
+            ActionKind::BackwardInput
         } else {
-            Kind::Backward
+            ActionKind::Backward
         };
         let ready = |stage: &usize| {
             self.value(&self.gradient, *stage, self.backward[*stage])

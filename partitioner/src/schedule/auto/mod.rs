@@ -25,7 +25,7 @@ use greedy::Policy;
 
 /// A schedule that has been simulated for the costs at hand.
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct AutoCandidate {
     /// Its name: a built-in one's, or `auto` with the policy that made it.
     pub name: String,
     /// The predicted makespan.
@@ -44,7 +44,7 @@ pub struct Auto {
     /// No schedule of this shape can be shorter.
     pub lower_bound: Micros,
     /// Everything that was tried, in order.
-    pub candidates: Vec<Candidate>,
+    pub candidates: Vec<AutoCandidate>,
 }
 
 /// The best training schedule that is known for these costs: the costs' stages are
@@ -139,7 +139,7 @@ struct Search<'a> {
     costs: &'a Costs,
     caps: &'a [Option<Bytes>],
     best: Option<(CheckedSchedule, Simulation)>,
-    candidates: Vec<Candidate>,
+    candidates: Vec<AutoCandidate>,
 }
 
 impl Search<'_> {
@@ -147,7 +147,7 @@ impl Search<'_> {
         let simulation = simulate(&schedule, self.costs);
         let exceeds = self.exceeds(&simulation);
         let makespan = simulation.makespan();
-        self.candidates.push(Candidate {
+        self.candidates.push(AutoCandidate {
             name,
             makespan,
             exceeds,

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
-use gpipe_partitioner::{Action, Kind, StageId};
+use gpipe_partitioner::{Action, ActionKind, StageId};
 use parking_lot::Mutex;
 use tch::Tensor;
 
@@ -223,7 +223,10 @@ impl Recorder {
         let mut reads = state.kept.remove(&key).unwrap_or_default();
         reads.retain(|buffer| state.live.values().any(|live| live.buffer == *buffer));
         reads.extend(state.buffers_at(&addresses));
-        if !matches!(action.kind, Kind::Backward | Kind::BackwardWeight) {
+        if !matches!(
+            action.kind,
+            ActionKind::Backward | ActionKind::BackwardWeight
+        ) {
             state.kept.insert(key, reads.clone());
         }
         let (on, what) = (state.worker(place), action.to_string());

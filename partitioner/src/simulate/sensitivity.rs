@@ -1,0 +1,113 @@
+//! What would shorten the step most.
+
+use super::{Simulation, simulate};
+use crate::cost::Costs;
+use crate::ids::StageId;
+use crate::units::Micros;
+use std::cmp::Reverse;
+
+/// What could be made faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SensitivityTarget {
+    /// A stage: move layers away, recompute less, a faster device.
+    Stage(StageId),
+    /// All transfers: a faster link, smaller values.
+    Transfers,
+}
+
+/// How much making something faster would bring.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sensitivity {
+    /// What.
+    pub target: SensitivityTarget,
+    /// The share by which its times shrink, 0 to 1. The first part of the way
+    /// brings most: beyond this share other things hold the step up.
+    pub shrink: f64,
+    /// What that share is of a micro-batch's work on the stage (forward and joint
+    /// backward); for transfers nothing.
+    pub amount: Micros,
+    /// By how much the step is shorter then.
+    pub saves: Micros,
+}
+
+/// The smallest share that is tried, and how exactly the end of the line is found.
+const FIRST: f64 = 1.0 / 1024.0;
+
+/// How many stages are looked at.
+const STAGES: usize = 8;
+
+/// Every target that is on the critical path, best first.
+pub(super) fn ranking(simulation: &Simulation) -> Vec<Sensitivity> {
+    let path = simulation.critical_path();
+    let mut work: Vec<(Micros, StageId)> = (0..simulation.costs.stages())
+        .map(|stage| (path.work(StageId(stage)), StageId(stage)))
+        .filter(|&(work, _)| work > Micros::ZERO)
+        .collect();
+    work.sort_unstable_by_key(|&(work, stage)| (Reverse(work), stage));
+    let targets = work
+        .into_iter()
+        .take(STAGES)
+        .map(|(_, stage)| SensitivityTarget::Stage(stage));
+    let transfers = (path.transfers() > Micros::ZERO).then_some(SensitivityTarget::Transfers);
+    let mut sensitivities: Vec<Sensitivity> = targets
+        .chain(transfers)
+        .map(|target| measure(simulation, target))
+        .filter(|sensitivity| sensitivity.saves > Micros::ZERO)
+        .collect();
+    sensitivities.sort_by_key(|sensitivity| Reverse(sensitivity.saves));
+    sensitivities
+}
+
+/// The makespan is a convex function of one target's scale (a maximum of sums):
+/// going down from 1 it falls along a straight line until something else holds the
+/// step up. Where it leaves that line by a twentieth is found by bisection.
+fn measure(simulation: &Simulation, target: SensitivityTarget) -> Sensitivity {
+    let now = simulation.makespan().get();
+    let saved = |shrink: f64| {
+        let costs = shrunk(&simulation.costs, target, 1.0 - shrink);
+        now - simulate(&simulation.schedule, &costs).makespan().get()
+    };
+    let slope = saved(FIRST) / FIRST;
+    let straight = |shrink: f64| saved(shrink) >= slope * shrink * 0.95;
+    let (mut good, mut bad) = (FIRST, 1.0);
+    if straight(bad) {
+        good = bad;
+    }
+    while bad - good > FIRST {
+        let middle = f64::midpoint(good, bad);
+        if straight(middle) {
+            good = middle;
+        } else {
+            bad = middle;
+        }
+    }
+    Sensitivity {
+        target,
+        shrink: good,
+        amount: amount(&simulation.costs, target) * good,
+        saves: Micros::saturating(saved(good)),
+    }
+}
+
+fn amount(costs: &Costs, target: SensitivityTarget) -> Micros {
+    match target {
+        SensitivityTarget::Stage(stage) => costs.stage(stage).forward + costs.stage(stage).backward,
+        SensitivityTarget::Transfers => Micros::ZERO,
+    }
+}
+
+fn shrunk(costs: &Costs, target: SensitivityTarget, factor: f64) -> Costs {
+    match target {
+        SensitivityTarget::Stage(stage) => costs.clone().scaled(stage, factor),
+        SensitivityTarget::Transfers => {
+            (0..costs.stages())
+                .map(StageId)
+                .fold(costs.clone(), |scaled, edge| {
+                    let mut times = costs.edge(edge);
+                    times.occupancy = times.occupancy * factor;
+                    times.latency = times.latency * factor;
+                    scaled.with_edge(edge, times)
+                })
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! One simulation as text, picture or numbers.
+
+use std::fmt::Write as _;
+
+use gpipe_partitioner::simulate::SensitivityTarget;
+use gpipe_partitioner::{Bytes, DeviceId, render};
+use serde_json::{Value, json};
+
+use super::super::{
+    output,
+    table::{Align, Table},
+};
+use super::Case;
+use super::options::{Format, Options};
+
+/// The most actions for which it is worked out what would help.
+const MAX_HELPED: usize = 20_000;
+
+/// The simulation in the format asked for; `width` is that of a text's lines.
+pub(super) fn render(options: &Options, case: &Case, width: usize) -> String {
+    let timeline = &case.simulation.timeline;
+    match options.format {
+        Format::Text => text(options, case, width),
+        Format::Svg => render::svg(timeline),
+        Format::Html => render::html(timeline, &headline(case)),
+        Format::Trace => render::chrome_trace(timeline),
+        Format::Json => output::json(&numbers(case)),
+    }
+}
+
+fn headline(case: &Case) -> String {
+    let schedule = case.simulation.schedule().schedule();
+    let chunks = match case.chunks {
+        1 => String::new(),
+        chunks => format!(" x {chunks} chunks"),
+    };
+    format!(
+        "{}: {} devices{chunks}, {} micro-batches",
+        case.name(),
+        schedule.devices(),
+        schedule.micro_batches()
+    )
+}
+
+fn text(options: &Options, case: &Case, width: usize) -> String {
+    let mut text = headline(case);
+    text.push('\n');
+    text.push_str(&render::text(&case.simulation.timeline, width));
+    text.push('\n');
+    text.push_str(&devices(case));
+    if options.workload.is_uneven()
+        && let Some(advice) = advice(case)
+    {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n{advice}\n");
+    }
+    text
+}
+
+fn devices(case: &Case) -> String {
+    let simulation = &case.simulation;
+    let names = ["device", "busy", "idle", "in flight", "peak memory"];
+    let mut table = Table::new(&names.map(|name| (name, Align::Right)));
+    for (index, peak) in simulation.peak_bytes().into_iter().enumerate() {
+        let device = DeviceId(index);
+        table.row([
+            device.to_string(),
+            simulation.timeline.busy(device).to_string(),
+            simulation.timeline.idle(device).to_string(),
+            in_flight(simulation.schedule().peak_in_flight_on(device)),
+            memory(peak),
+        ]);
+    }
+    table.render()
+}
+
+/// A number of device-micro-batches with no more digits than it needs.
+pub(super) fn in_flight(count: f64) -> String {
+    let text = format!("{count:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// An amount of memory, `-` where none is known.
+pub(super) fn memory(bytes: Bytes) -> String {
+    if bytes == Bytes::ZERO {
+        "-".to_owned()
+    } else {
+        bytes.to_string()
+    }
+}
+
+/// The stage whose shrinking would help most, where one stands out.
+fn advice(case: &Case) -> Option<String> {
+    if case.simulation.timeline.spans().len() > MAX_HELPED {
+        return None;
+    }
+    let best = case.simulation.sensitivities().into_iter().next()?;
+    let what = match best.target {
+        SensitivityTarget::Stage(stage) => format!("stage {stage} ({} a micro-batch)", best.amount),
+        SensitivityTarget::Transfers => "all transfers".to_owned(),
+    };
+    Some(format!(
+        "helps most: {what} less by {:.0} % makes the step shorter by {}",
+        100.0 * best.shrink,
+        best.saves
+    ))
+}
+
+/// The numbers of a simulation. `peak_in_flight` is in device-micro-batches: one on
+/// one of v chunks counts 1/v.
+pub(super) fn numbers(case: &Case) -> Value {
+    let simulation = &case.simulation;
+    let schedule = simulation.schedule();
+    let devices = 0..schedule.schedule().devices();
+    let in_flight = devices.map(|device| schedule.peak_in_flight_on(DeviceId(device)));
+    json!({
+        "schedule": case.kind.name(),
+        "devices": schedule.schedule().devices(),
+        "chunks": case.chunks,
+        "micro_batches": schedule.schedule().micro_batches(),
+        "makespan_us": simulation.makespan(),
+        "bubble_fraction": simulation.timeline.bubble_fraction(),
+        "idle_us": simulation.idle(),
+        "peak_in_flight": in_flight.collect::<Vec<f64>>(),
+        "peak_bytes": simulation.peak_bytes(),
+    })
+}

@@ -1,0 +1,44 @@
+//! The engine's own files, compiled against a model checker's locks and threads.
+
+#[path = "../../../crew.rs"]
+mod crew;
+#[path = "../../../entry.rs"]
+mod entry;
+#[path = "../../../event.rs"]
+mod event;
+#[path = "../../../failure.rs"]
+mod failure;
+#[path = "../../../gather.rs"]
+mod gather;
+#[path = "../../../handle.rs"]
+mod handle;
+#[path = "../../../mailbox.rs"]
+mod mailbox;
+#[path = "../../../message.rs"]
+mod message;
+#[path = "../../../patience.rs"]
+mod patience;
+#[path = "../../../program.rs"]
+mod program;
+#[path = "../../../settled.rs"]
+mod settled;
+#[path = "../../../stage.rs"]
+mod stage;
+mod sync;
+#[path = "../../../topology.rs"]
+mod topology;
+#[path = "../../../turns.rs"]
+mod turns;
+#[path = "../../../watchdog.rs"]
+mod watchdog;
+#[path = "../../../worker.rs"]
+mod worker;
+
+pub use entry::Entry;
+pub use failure::EngineError;
+pub use handle::Engine;
+pub use message::Sharing;
+pub use program::Program;
+pub use stage::Stage;
+pub use topology::{EdgeId, Topology};
+pub use worker::StageBuilder;
