@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::rc::Rc;
 
 use gpipe_partitioner::MicroId;
-use tch::{Device, Tensor, nn};
+use tch::{Device, Kind, Tensor, nn};
 
 use super::ffi::Autocast;
 use super::precision::Precision;
@@ -144,7 +144,7 @@ impl Context {
         if self.precision == Precision::F32 {
             return f();
         }
-        let _off = Autocast::open(self.device, Precision::F32)?;
+        let _off = Autocast::open(self.device, Kind::Float)?;
         f()
     }
 

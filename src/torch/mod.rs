@@ -2,6 +2,7 @@
 
 mod affinity;
 pub(crate) mod batch;
+mod clock;
 mod copies;
 mod cuda;
 mod device;
@@ -44,6 +45,7 @@ pub use sizes::Variable;
 pub use step_state::StepState;
 pub use values::Values;
 
+pub(crate) use clock::thread_time;
 pub(crate) use device::{
     at_once, cores, keep_memory, prepare, prepare_thread, share_of_cores, shared_cores, turns,
 };
@@ -56,7 +58,6 @@ pub use step::NonFinite;
 
 pub(crate) use ffi::copy as copy_tensor;
 pub(crate) use ffi::copy_to_host;
-pub(crate) use ffi::thread_time;
 pub(crate) use ffi::{forbid_waits, set_numbers, tell_ends};
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
