@@ -2,7 +2,7 @@
 //! its lower bound.
 #![allow(clippy::unwrap_used)]
 
-use gpipe_partitioner::schedule::auto;
+use gpipe_partitioner::auto;
 use gpipe_partitioner::{
     Bytes, CheckedSchedule, Costs, EdgeTimes, Micros, ScheduleError, ScheduleKind, Shape, StageId,
     StageMemory, StageTimes, simulate,
