@@ -31,20 +31,21 @@ peers: setup
 
 # Kills a run by SIGKILL at 200 random moments, and prints what came of it.
 kills: setup
-	KILLS=200 cargo test --locked --test cli_resume killed -- --nocapture
+	KILLS=200 cargo test --locked --test cli killed -- --nocapture
 
-# Formatting, lints, documentation, and the build without libtorch.
+# Formatting, lints, documentation, and the builds with less: without libtorch, without a command.
 check: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo clippy --no-default-features --all-targets --locked -- -D warnings
+	cargo clippy --no-default-features --features decide --all-targets --locked -- -D warnings
+	cargo check --no-default-features --features torch --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 # Whether TensorBoard, from PyPI into a folder below target, reads what `train` writes.
 tensorboard-check: setup
 	test -x target/python/bin/python || python3 -m venv target/python
 	target/python/bin/python -m pip install --quiet tensorboard==2.21.0
-	TENSORBOARD_PYTHON=$(CURDIR)/target/python/bin/python cargo test --locked --test tensorboard -- --nocapture
+	TENSORBOARD_PYTHON=$(CURDIR)/target/python/bin/python cargo test --locked --test cli tensorboard -- --nocapture
 
 # The book as a site: book/book/index.html. mdBook is built for it once.
 book: setup target/tools/bin/mdbook

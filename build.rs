@@ -28,7 +28,7 @@ mod shim {
         "optim.cpp",
         "random.cpp",
         "runtime.cpp",
-        "saved.cpp",
+        "saved_tensors.cpp",
         "split.cpp",
         "streams.cpp",
         "walk.cpp",

@@ -32,7 +32,6 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
 }
 
 /// Opens a file for reading.
-#[cfg(feature = "torch")]
 pub(crate) fn open(path: &Path) -> io::Result<fs::File> {
     check(path)?;
     fs::File::open(path)
@@ -45,7 +44,6 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The text of a file.
-#[cfg(feature = "torch")]
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     check(path)?;
     fs::read_to_string(path)

@@ -6,48 +6,61 @@
 //! is the one that a single device would have given (GPipe, Huang et al. 2019).
 //! Start at [`Pipeline`].
 //!
-//! Without the feature `torch` only what needs no tensors is here: the
-//! [`engine`] over any stage type and the `gpipe_partitioner` crate.
+//! # Features
+//! By default all of it is there. A program that only wants the pipeline takes
+//! `default-features = false, features = ["torch"]`, and what else it uses:
+//!
+//! | feature | gives | needs |
+//! |---|---|---|
+//! | `torch` | [`Pipeline`], its builder, layers, optimizers, [`profile()`] | libtorch |
+//! | `checkpoint` | [`checkpoint`]: saving and resuming | `torch` |
+//! | `data` | [`data`]: sources, data sets, the loader | `torch` |
+//! | `tokenizers` | a Hugging Face `tokenizer.json` for [`data`] | `data` |
+//! | `models` | [`models`]: the zoo, Hugging Face's folders | `torch` |
+//! | `train` | [`metrics`]: what a run writes about its steps | `checkpoint`, `data` |
+//! | `decide` | the verbs `plan`, `plot`, `schedule`, `simulate` of the command | nothing |
+//! | `png` | `plot -o FILE.png` | `decide` |
+//! | `cli` | the whole command, [`cli`] | all but `tokenizers` and `png` |
+//!
+//! Without any of them there are the [`engine`] over any stage type and the [`partitioner`].
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 // They panic where the stream cannot be written to: `cli` has functions that do not.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+// What one part of the crate has for another one is unused where the other is left out. With
+// all of them, which is the default, nothing may be.
+#![cfg_attr(not(feature = "cli"), allow(dead_code, unused_imports))]
 
+#[cfg(feature = "cli")]
 pub mod cli;
-pub mod engine;
+#[cfg(feature = "decide")]
+pub mod decide;
 mod files;
+#[cfg(feature = "train")]
 pub mod metrics;
-mod panics;
 
-#[cfg(feature = "torch")]
-mod batch;
-#[cfg(feature = "torch")]
+#[cfg(feature = "checkpoint")]
 pub mod checkpoint;
-#[cfg(feature = "torch")]
+#[cfg(feature = "data")]
 pub mod data;
 #[cfg(feature = "torch")]
 mod error;
-#[cfg(feature = "torch")]
+#[cfg(feature = "models")]
 pub mod models;
 #[cfg(feature = "torch")]
 mod optim;
-#[cfg(feature = "torch")]
-mod others;
 #[cfg(feature = "torch")]
 mod pipeline;
 #[cfg(feature = "torch")]
 mod profile;
 #[cfg(feature = "torch")]
-mod threads;
-#[cfg(feature = "torch")]
 mod torch;
 
+pub use gpipe_engine as engine;
 pub use gpipe_partitioner as partitioner;
-#[cfg(feature = "torch")]
-pub use tch;
 
 #[cfg(feature = "torch")]
 pub use {
-    batch::BatchError,
+    ::tch,
     error::Error,
     optim::{LrKind, LrSchedule, Optimizer},
     pipeline::{
@@ -59,10 +72,10 @@ pub use {
         profile, profile_watched,
     },
     torch::{
-        Adam, AdamW, Context, CudaDevice, CudaReport, DeviceLost, GraphUse, IntoLoss, Layer, Loss,
-        LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute, Sequential, Sgd,
-        TorchError, Values, Variable, cuda_available, intra_op_threads, layers, libtorch_version,
-        memory, on_values, parse_device, streams,
+        Adam, AdamW, BatchError, Context, CudaDevice, CudaReport, DeviceLost, GraphUse, IntoLoss,
+        Layer, Loss, LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute,
+        Sequential, Sgd, TorchError, Values, Variable, cuda_available, intra_op_threads, layers,
+        libtorch_version, memory, on_values, parse_device, streams,
     },
 };
 

@@ -2,6 +2,11 @@
 
 use std::process::ExitCode;
 
+#[cfg(feature = "cli")]
+use gpipe::cli as command;
+#[cfg(not(feature = "cli"))]
+use gpipe::decide as command;
+
 fn main() -> ExitCode {
-    gpipe::cli::main()
+    command::main()
 }

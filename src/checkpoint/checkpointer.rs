@@ -13,7 +13,7 @@ use super::folder;
 use super::lock::{Lock, Locked};
 use super::shard;
 use super::write::{self, Copied, Saved};
-use crate::panics::panic_message;
+use crate::engine::panics::panic_message;
 use crate::{Optimizer, Pipeline};
 
 /// Saves a run in a folder, again and again.

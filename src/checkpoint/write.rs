@@ -24,8 +24,8 @@ use super::folder::{self, REMOVING, REPLACED, WRITING};
 use super::manifest::{self, Manifest, ShardEntry, shard_file};
 use super::shard;
 use crate::pipeline::Draws;
-use crate::threads::side_by_side;
 use crate::torch::Portable;
+use crate::torch::threads::side_by_side;
 
 /// Files that are written or read at a time, at most: more keep no disk busier, and a
 /// manifest may name any number of them.

@@ -1,98 +1,9 @@
 //! What several verbs read: values of flags, and files.
 
-use std::fmt::Display;
-use std::io::Read;
-use std::path::Path;
-use std::str::FromStr;
-
-use gpipe_partitioner::{Bytes, Link, Micros, Profile, RecomputeChoice, ScheduleKind};
-
-use super::Failure;
-
-/// The largest schedule file that is read, in bytes.
-const MAX_FILE: u64 = 64 << 20;
-
-fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
-    text.trim()
-        .parse()
-        .map_err(|error: T::Err| error.to_string())
-}
-
-pub(super) fn schedule(text: &str) -> Result<ScheduleKind, String> {
-    parsed(text)
-}
-
-pub(super) fn micros(text: &str) -> Result<Micros, String> {
-    parsed(text)
-}
-
-pub(super) fn bytes(text: &str) -> Result<Bytes, String> {
-    parsed(text)
-}
-
-pub(super) fn link(text: &str) -> Result<Link, String> {
-    parsed(text)
-}
-
-pub(super) fn recompute(text: &str) -> Result<RecomputeChoice, String> {
-    parsed(text)
-}
-
-pub(super) fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.trim().parse() {
-        Ok(0) => Err("must be at least 1".to_owned()),
-        Ok(number) => Ok(number),
-        Err(_) => Err(format!("`{text}` is not a whole number from 1 up")),
-    }
-}
+pub(super) use crate::decide::input::*;
 
 /// Of random numbers.
-#[cfg(feature = "torch")]
 pub(super) fn seed(text: &str) -> Result<u64, String> {
     let rule = |_| format!("`{text}` is not a whole number from 0 to {}", u64::MAX);
     text.trim().parse().map_err(rule)
-}
-
-/// A count, or nothing for `auto`.
-pub(super) fn count_or_auto(text: &str) -> Result<Option<usize>, String> {
-    match text.trim() {
-        "auto" => Ok(None),
-        number => at_least_one(number)
-            .map(Some)
-            .map_err(|error| format!("{error}; `auto` leaves it to the plan")),
-    }
-}
-
-/// Layers of each stage: `3,5,4`.
-pub(super) fn balance(text: &str) -> Result<Vec<usize>, String> {
-    text.split(',').map(at_least_one).collect()
-}
-
-/// A profile; a file that is none is wrong use, with file, field and rule.
-pub(super) fn profile(path: &Path) -> Result<Profile, Failure> {
-    Profile::read(path).map_err(|error| Failure::Usage(format!("--profile: {error}")))
-}
-
-/// The text of a file; `-` is standard input.
-pub(super) fn text(path: &Path) -> Result<String, Failure> {
-    let usage = |why: String| Failure::Usage(format!("{}: {why}", path.display()));
-    let mut text = Vec::new();
-    let read = if path == Path::new("-") {
-        std::io::stdin()
-            .lock()
-            .take(MAX_FILE + 1)
-            .read_to_end(&mut text)
-    } else {
-        std::fs::File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut text))
-    };
-    read.map_err(|error| usage(format!("cannot be read: {error}")))?;
-    if text.len() as u64 > MAX_FILE {
-        return Err(usage(format!("is larger than {}", Bytes(MAX_FILE))));
-    }
-    String::from_utf8(text).map_err(|error| {
-        let offset = error.utf8_error().valid_up_to();
-        usage(format!(
-            "is not UTF-8 text: byte {offset} starts no character"
-        ))
-    })
 }

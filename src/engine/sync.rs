@@ -3,10 +3,10 @@
 //! The files of the protocol name no lock and no thread but these, so that a
 //! test can compile the same files against those of a model checker.
 
-use super::patience::Patience;
+use super::spin::Spin;
 use std::time::Duration;
 
-pub(super) use crate::panics::{caught, survived};
+pub(super) use super::panics::{caught, survived};
 pub(super) use parking_lot::{Condvar, Mutex, MutexGuard};
 pub(super) use std::sync::atomic::AtomicBool;
 pub(super) use std::thread::{Builder, JoinHandle};
@@ -23,4 +23,4 @@ pub(super) fn wait_at_most<T>(condvar: &Condvar, mut guard: MutexGuard<'_, T>, l
 }
 
 /// How long a worker may stay awake while it waits.
-pub(super) const PATIENCE: Patience = Patience::SOME;
+pub(super) const SPIN: Spin = Spin::BRIEF;

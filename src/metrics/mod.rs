@@ -25,14 +25,12 @@ mod error;
 mod events;
 mod json_lines;
 mod peak;
-#[cfg(feature = "torch")]
 mod report;
 mod run;
 mod step;
 
 pub use error::MetricsError;
 pub use events::EventFile;
-#[cfg(feature = "torch")]
 pub(crate) use events::is_event_file;
 pub use json_lines::{JsonLines, read};
 pub use peak::{Arithmetic, gpu_peak_flops, machine_peak_flops};

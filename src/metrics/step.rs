@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::pipeline::report::HOST_BOUND;
+
 /// What a training step came to: a line of `metrics.jsonl`. What does not apply is not
 /// in the line.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -62,9 +64,6 @@ pub struct StepMetrics {
     /// What was computed twice, in a word.
     pub recompute: String,
 }
-
-/// From this share on a device waits for the host thread that tells it what to do.
-const HOST_BOUND: f64 = 0.9;
 
 /// Whether a device with this [`host_share`](StepMetrics::host_share) waited for its host
 /// thread nearly all the time (above nine tenths): faster kernels do not help then, and

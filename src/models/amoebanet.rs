@@ -249,7 +249,7 @@ impl Layer for Pool {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }
@@ -359,7 +359,7 @@ impl Layer for Classify {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }

@@ -80,7 +80,7 @@ impl Layer for Head {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }

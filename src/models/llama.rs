@@ -114,7 +114,7 @@ impl Layer for RmsNorm {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }
@@ -165,7 +165,7 @@ impl Layer for Block {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }

@@ -61,7 +61,7 @@ impl Layer for Embed {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }
@@ -105,7 +105,7 @@ impl Layer for LstmLayer {
         Ok(ctx.dropout(&output, self.dropout)?.into())
     }
 
-    // Not `replayable`: cuDNN's recurrent kernels lay the weights out anew in each pass.
+    // Not `graph_safe`: cuDNN's recurrent kernels lay the weights out anew in each pass.
     fn gathers(&self) -> bool {
         false
     }

@@ -66,7 +66,7 @@ impl Layer for Op {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }
@@ -126,7 +126,7 @@ impl Layer for Conv {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }
@@ -199,11 +199,11 @@ mod tests {
     #[test]
     fn a_layer_of_layers_does_and_says_what_its_parts_do() {
         let pure = Composite(Chain::new().op(|x| x.f_relu()).then(nn::func(Tensor::relu)));
-        assert!(!pure.gathers() && pure.replayable());
+        assert!(!pure.gathers() && pure.graph_safe());
         let heard = Rc::new(RefCell::new(Vec::new()));
         let gathering = Gathering(Rc::clone(&heard));
         let one_gathers = Composite(Chain::new().op(|x| x.f_relu()).then(gathering));
-        assert!(one_gathers.gathers() && !one_gathers.replayable());
+        assert!(one_gathers.gathers() && !one_gathers.graph_safe());
         one_gathers.commit().unwrap();
         one_gathers.discard();
         assert_eq!(*heard.borrow(), ["commit", "discard"]);

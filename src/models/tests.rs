@@ -115,8 +115,8 @@ fn only_batch_norm_gathers_and_what_gathers_nothing_can_be_replayed() {
             let gathers = !built.buffers().is_empty();
             assert_eq!(built.layer.gathers(), gathers, "{case}");
             let recurrent = model == "lstm" && built.name.starts_with("lstm");
-            let replayable = !gathers && !recurrent;
-            assert_eq!(built.layer.replayable(), replayable, "{case}");
+            let graph_safe = !gathers && !recurrent;
+            assert_eq!(built.layer.graph_safe(), graph_safe, "{case}");
         }
     }
 }

@@ -88,7 +88,7 @@ impl Layer for Embed {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }
@@ -151,7 +151,7 @@ impl Layer for EncoderLayer {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }

@@ -129,7 +129,7 @@ impl Layer for Down {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }
@@ -159,7 +159,7 @@ impl Layer for Up {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }

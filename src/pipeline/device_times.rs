@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use gpipe_partitioner::{DeviceId, Span, Timeline};
 
-use crate::engine::Event as HostEvent;
+use crate::engine::ActionEvent as HostEvent;
 use crate::torch::TorchError;
-use crate::torch::streams::{Event, Layer, Left, Place};
+use crate::torch::streams::{Backend, Event, MemorySpace, TaskEvents};
 
 /// An event of an accelerator, and when it was over by the host's clock.
 #[derive(Debug, Clone)]
@@ -31,10 +31,10 @@ pub(super) struct Anchors(Arc<Mutex<BTreeMap<usize, Anchor>>>);
 
 impl Anchors {
     /// Of these accelerators, now. The host waits for them.
-    pub(super) fn drop_in(&self, layer: &Layer, devices: &[usize]) -> Result<(), TorchError> {
-        for device in devices.iter().filter(|_| layer.keeps_time()) {
-            let event = layer.record(layer.current(*device)?)?;
-            layer.finish(&event)?;
+    pub(super) fn drop_in(&self, backend: &Backend, devices: &[usize]) -> Result<(), TorchError> {
+        for device in devices.iter().filter(|_| backend.keeps_time()) {
+            let event = backend.record(backend.current(*device)?)?;
+            backend.finish(&event)?;
             let at = Instant::now();
             self.put(*device, Anchor { event, at });
         }
@@ -59,10 +59,10 @@ impl Anchors {
 /// What there is of times of a step that may not be over.
 #[derive(Debug)]
 pub(super) struct Times {
-    layer: Layer,
-    places: Vec<Place>,
+    backend: Backend,
+    places: Vec<MemorySpace>,
     /// One for each device.
-    left: Vec<Left>,
+    task_events: Vec<TaskEvents>,
     host: Vec<Vec<HostEvent>>,
     /// When the host's clock began.
     epoch: Instant,
@@ -84,17 +84,17 @@ pub(super) struct DeviceTimes {
 impl Times {
     /// None where nobody keeps the time.
     pub(super) fn new(
-        layer: &Layer,
-        places: &[Place],
-        left: Vec<Left>,
+        backend: &Backend,
+        places: &[MemorySpace],
+        task_events: Vec<TaskEvents>,
         host: Vec<Vec<HostEvent>>,
         epoch: Instant,
         anchors: &Anchors,
     ) -> Option<Self> {
-        layer.keeps_time().then(|| Self {
-            layer: layer.clone(),
+        backend.keeps_time().then(|| Self {
+            backend: backend.clone(),
             places: places.to_vec(),
-            left,
+            task_events,
             host,
             epoch,
             anchors: anchors.now(),
@@ -104,16 +104,23 @@ impl Times {
 
     /// Whether [`Times::read`] would not wait.
     pub(super) fn are_ready(&self) -> bool {
-        let ends = self.left.iter().filter_map(|left| left.end.as_ref());
+        let ends = self
+            .task_events
+            .iter()
+            .filter_map(|task_events| task_events.end.as_ref());
         // What failed has no more to wait for.
         ends.into_iter()
-            .all(|end| Layer::is_over(end).unwrap_or(true))
+            .all(|end| Backend::is_over(end).unwrap_or(true))
     }
 
     /// Waits for the step's end.
     pub(super) fn read(self) -> Result<DeviceTimes, TorchError> {
-        for end in self.left.iter().filter_map(|left| left.end.as_ref()) {
-            self.layer.finish(end)?;
+        for end in self
+            .task_events
+            .iter()
+            .filter_map(|task_events| task_events.end.as_ref())
+        {
+            self.backend.finish(end)?;
         }
         let mut spans = Vec::new();
         let mut shares: Vec<f64> = Vec::new();
@@ -128,7 +135,7 @@ impl Times {
                 .map(|(begin, _)| *begin)
                 .fold(f64::INFINITY, f64::min);
             let last = own.iter().map(|(_, end)| *end).fold(0.0, f64::max);
-            let actions = self.left[number].actions.iter();
+            let actions = self.task_events[number].actions.iter();
             for ((action, _, _), (begin, end)) in actions.zip(own) {
                 spans.push(Span {
                     device: DeviceId(number),
@@ -148,17 +155,17 @@ impl Times {
     /// An event of the device's accelerator, and when it was, in seconds since the epoch
     /// (or before it). None for the host.
     fn base(&self, number: usize) -> Result<Option<(Event, f64)>, TorchError> {
-        let Place::Accelerator(accelerator) = self.places[number] else {
+        let MemorySpace::Accelerator(accelerator) = self.places[number] else {
             return Ok(None);
         };
         let same =
             (0..self.places.len()).filter(|other| self.places[*other] == self.places[number]);
-        let begun = same.filter_map(|other| self.left[other].begin.as_ref());
+        let begun = same.filter_map(|other| self.task_events[other].begin.as_ref());
         let Some((event, begun)) = begun.min_by_key(|(_, begun)| *begun) else {
             return Ok(None);
         };
         let at = match self.anchors.get(&accelerator) {
-            Some(anchor) => after(anchor.at, Layer::seconds(&anchor.event, event)?),
+            Some(anchor) => after(anchor.at, Backend::seconds(&anchor.event, event)?),
             None => *begun,
         };
         let anchor = Anchor {
@@ -176,11 +183,11 @@ impl Times {
         base: &Event,
         at: f64,
     ) -> Result<Vec<(f64, f64)>, TorchError> {
-        let actions = self.left[number].actions.iter();
+        let actions = self.task_events[number].actions.iter();
         actions
             .map(|(_, begin, end)| {
-                let begin = at + Layer::seconds(base, begin)?;
-                let end = at + Layer::seconds(base, end)?;
+                let begin = at + Backend::seconds(base, begin)?;
+                let end = at + Backend::seconds(base, end)?;
                 // A clock that is a little off may say that it was before the step.
                 Ok((begin.max(0.0), end.max(0.0)))
             })

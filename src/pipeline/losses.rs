@@ -4,8 +4,8 @@ use tch::Tensor;
 
 use super::readback::Readback;
 use super::stages::Stages;
-use crate::batch::BatchError;
 use crate::error::Error;
+use crate::torch::BatchError;
 use crate::torch::{Reduction, TorchError, Values};
 
 /// What the last stage sent.

@@ -9,7 +9,7 @@ mod losses;
 mod memory;
 mod programs;
 mod readback;
-mod report;
+pub(crate) mod report;
 mod snapshot;
 mod stages;
 mod ties;
@@ -22,9 +22,9 @@ use std::sync::Arc;
 use gpipe_partitioner::{CheckedSchedule, Partition};
 use tch::{Device, Tensor};
 
-use crate::batch;
 use crate::engine::{Program, Stage};
 use crate::error::Error;
+use crate::torch::batch;
 use crate::torch::{GraphUse, LossFn, Mode, NonFinite, Precision, Sequential, Values};
 
 pub use builder::PipelineBuilder;
@@ -180,7 +180,7 @@ impl Pipeline {
             .engine
             .step(&program, self.steps, Mode::Infer, columns)?;
         let exits = stepped.outcome.exits.into_values();
-        let outputs = batch::gather(exits.map(|parcel| parcel.values).collect())?;
+        let outputs = batch::gather(exits.map(|in_transit| in_transit.values).collect())?;
         let widened = |output| self.precision.widened(output);
         Ok(tch::no_grad(|| outputs.try_map(widened))?)
     }
@@ -274,13 +274,16 @@ impl Pipeline {
         sizes: &[i64],
     ) -> Result<StepReport, Error> {
         let Stepped { outcome, times } = stepped;
-        let exits = outcome.exits.into_values().map(|parcel| parcel.values);
+        let exits = outcome
+            .exits
+            .into_values()
+            .map(|in_transit| in_transit.values);
         let watch = self.engine.watch()?;
         let losses = Losses::new(&self.engine, exits, shares)?;
         drop(watch);
         let memory = self.memory(program.schedule())?;
         let gradients = outcome.gradients.into_values();
-        let gradients: Vec<Values> = gradients.map(|parcel| parcel.values).collect();
+        let gradients: Vec<Values> = gradients.map(|in_transit| in_transit.values).collect();
         let gradients = (!gradients.is_empty()).then(|| batch::gather_gradients(gradients, sizes));
         let gradients = gradients.transpose()?;
         let judged = self.judged(&losses, gradients)?;

@@ -6,10 +6,10 @@ use tch::{Kind, Tensor};
 
 use super::stages::Stages;
 use crate::torch::TorchError;
-use crate::torch::streams::{Event, Layer, Stream};
+use crate::torch::streams::{Backend, Event, Stream};
 
 /// Until when something is on its way, and in which stream.
-pub(super) type Until = (Layer, Stream, Event);
+pub(super) type Until = (Backend, Stream, Event);
 
 /// Numbers that are, or will be, in the host's memory.
 #[derive(Debug)]
@@ -34,7 +34,11 @@ impl Readback {
     pub(super) fn of_a_failed_device() -> Self {
         Self {
             numbers: Tensor::from_slice(&[0.0]),
-            ready: Some((Layer::Cuda, Stream { device: 0, id: 0 }, Event::Recorded(0))),
+            ready: Some((
+                Backend::Cuda,
+                Stream { device: 0, id: 0 },
+                Event::Recorded(0),
+            )),
         }
     }
 
@@ -50,7 +54,7 @@ impl Readback {
     pub(super) fn is_ready(&self) -> bool {
         match &self.ready {
             // One that failed has no more to wait for.
-            Some((_, _, event)) => Layer::is_over(event).unwrap_or(true),
+            Some((_, _, event)) => Backend::is_over(event).unwrap_or(true),
             None => true,
         }
     }
@@ -60,9 +64,9 @@ impl Readback {
     /// # Errors
     /// The device failed in the work that makes them.
     pub(super) fn read(&self) -> Result<Vec<f64>, TorchError> {
-        if let Some((layer, stream, event)) = &self.ready {
-            let finished = layer.finish(event);
-            finished.map_err(|error| layer.lost_in_reading(*stream, error))?;
+        if let Some((backend, stream, event)) = &self.ready {
+            let finished = backend.finish(event);
+            finished.map_err(|error| backend.lost_in_reading(*stream, error))?;
         }
         Ok(Vec::try_from(&self.numbers)?)
     }
@@ -71,8 +75,8 @@ impl Readback {
 impl Drop for Readback {
     /// Page-locked memory is not to be freed any more once a device is lost.
     fn drop(&mut self) {
-        if let Some((layer, ..)) = &self.ready
-            && layer.lost().is_some()
+        if let Some((backend, ..)) = &self.ready
+            && backend.lost().is_some()
         {
             std::mem::forget(std::mem::replace(&mut self.numbers, Tensor::new()));
         }

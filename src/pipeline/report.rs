@@ -12,8 +12,10 @@ use super::losses::Losses;
 use super::verdict::Verdict;
 use crate::engine::Program;
 use crate::error::Error;
-use crate::metrics::is_host_bound;
 use crate::torch::{TorchError, Values};
+
+/// From this share on a device waits for the host thread that tells it what to do.
+pub(crate) const HOST_BOUND: f64 = 0.9;
 
 /// The result of one training step.
 ///
@@ -129,7 +131,7 @@ impl StepNumbers {
     /// Whether a device had to wait for its host thread, which was busy nearly all the
     /// time: larger micro-batches help then, and faster kernels do not.
     pub fn is_host_bound(&self) -> bool {
-        self.host_share.is_some_and(is_host_bound)
+        self.host_share.is_some_and(|share| share > HOST_BOUND)
     }
 
     /// Whether the step was undone because something in it was not finite.

@@ -9,9 +9,9 @@ use tch::{Device, Tensor};
 
 use super::device_times::{Anchors, Times};
 use super::readback::Until;
-use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Outcome, Program};
+use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Program, StepOutcome};
 use crate::error::Error;
-use crate::torch::streams::{Fork, Joint, Layer, Left, Parcel, Place};
+use crate::torch::streams::{Backend, CallerEvents, InTransit, MemorySpace, TaskEvents, TaskLog};
 use crate::torch::{self, Mode, StepSettings, TorchError, TorchStage, Values, copy_to_host};
 
 /// An engine of stages.
@@ -24,10 +24,10 @@ pub(crate) struct Stages {
 /// What there is to join.
 #[derive(Debug, Clone)]
 pub(super) struct Accelerators {
-    pub(super) layer: Layer,
+    pub(super) backend: Backend,
     /// The place of each device of the engine.
-    pub(super) places: Vec<Place>,
-    pub(super) joints: Vec<Arc<Joint>>,
+    pub(super) places: Vec<MemorySpace>,
+    pub(super) task_logs: Vec<Arc<TaskLog>>,
     /// Whether a wait of the host inside of a step fails it.
     pub(super) forbid_host_waits: bool,
     anchors: Anchors,
@@ -36,18 +36,18 @@ pub(super) struct Accelerators {
 /// What a step of the engine brought, and what accelerators say of it.
 #[derive(Debug)]
 pub(super) struct Stepped {
-    pub(super) outcome: Outcome<Parcel>,
+    pub(super) outcome: StepOutcome<InTransit>,
     /// By the devices' own clocks, where they have any.
     pub(super) times: Option<Times>,
 }
 
 impl Accelerators {
-    pub(super) fn new(layer: Layer, places: Vec<Place>) -> Self {
-        let joints = places.iter().map(|_| Arc::default()).collect();
+    pub(super) fn new(backend: Backend, places: Vec<MemorySpace>) -> Self {
+        let task_logs = places.iter().map(|_| Arc::default()).collect();
         Self {
-            layer,
+            backend,
             places,
-            joints,
+            task_logs,
             forbid_host_waits: false,
             anchors: Anchors::default(),
         }
@@ -56,8 +56,8 @@ impl Accelerators {
     /// Their numbers, each once.
     fn devices(&self) -> Vec<usize> {
         let numbers = self.places.iter().filter_map(|place| match place {
-            Place::Accelerator(device) => Some(*device),
-            Place::Host => None,
+            MemorySpace::Accelerator(device) => Some(*device),
+            MemorySpace::Host => None,
         });
         let mut numbers: Vec<usize> = numbers.collect();
         numbers.sort_unstable();
@@ -67,36 +67,44 @@ impl Accelerators {
 
     /// # Errors
     /// A device is lost, now or since an earlier call.
-    fn fork(&self) -> anyhow::Result<Arc<Fork>> {
-        self.layer.is_there()?;
-        let fork = Fork::new(&self.layer, self.devices().into_iter());
-        Ok(Arc::new(fork.map_err(|error| self.explain_loss(error))?))
+    fn caller_events(&self) -> anyhow::Result<Arc<CallerEvents>> {
+        self.backend.is_there()?;
+        let caller_events = CallerEvents::new(&self.backend, self.devices().into_iter());
+        Ok(Arc::new(
+            caller_events.map_err(|error| self.explain_loss(error))?,
+        ))
     }
 
     /// What the caller does next comes behind what the devices have been given.
-    fn join(&self) -> anyhow::Result<Vec<Left>> {
+    fn join(&self) -> anyhow::Result<Vec<TaskEvents>> {
         self.join_all().map_err(|error| self.explain_loss(error))
     }
 
     fn explain_loss(&self, error: TorchError) -> anyhow::Error {
         let error = error.into();
         let device = self.devices().into_iter().next();
-        match device.map(|device| self.layer.current(device)) {
-            Some(Ok(stream)) => (self.layer).explain_loss(stream, "what the caller does", error),
+        match device.map(|device| self.backend.current(device)) {
+            Some(Ok(stream)) => (self.backend).explain_loss(stream, "what the caller does", error),
             _ => error,
         }
     }
 
-    fn join_all(&self) -> Result<Vec<Left>, TorchError> {
-        let left: Vec<Left> = self.joints.iter().map(|joint| joint.take()).collect();
+    fn join_all(&self) -> Result<Vec<TaskEvents>, TorchError> {
+        let task_events: Vec<TaskEvents> = self
+            .task_logs
+            .iter()
+            .map(|task_log| task_log.take())
+            .collect();
         for device in self.devices() {
-            let current = self.layer.current(device)?;
-            let ends = left.iter().filter_map(|left| left.end.as_ref());
+            let current = self.backend.current(device)?;
+            let ends = task_events
+                .iter()
+                .filter_map(|task_events| task_events.end.as_ref());
             for end in ends {
-                self.layer.wait(current, end)?;
+                self.backend.wait(current, end)?;
             }
         }
-        Ok(left)
+        Ok(task_events)
     }
 }
 
@@ -111,9 +119,9 @@ impl Stages {
             accelerators,
         };
         if let Some(accelerators) = &stages.accelerators {
-            accelerators.join().map_err(outside)?;
-            let (layer, devices) = (&accelerators.layer, accelerators.devices());
-            accelerators.anchors.drop_in(layer, &devices)?;
+            accelerators.join().map_err(Error::Accelerator)?;
+            let (backend, devices) = (&accelerators.backend, accelerators.devices());
+            accelerators.anchors.drop_in(backend, &devices)?;
         }
         Ok(stages)
     }
@@ -123,7 +131,7 @@ impl Stages {
     pub(super) fn run_by_themselves(&self) -> bool {
         let places = self.accelerators.iter().flat_map(|all| &all.places);
         let mut places = places.peekable();
-        places.peek().is_some() && places.all(|place| *place != Place::Host)
+        places.peek().is_some() && places.all(|place| *place != MemorySpace::Host)
     }
 
     /// While the result lives, a wait of the host fails what causes it, where that was
@@ -140,9 +148,9 @@ impl Stages {
             return Ok((tensor, None));
         };
         let copy = copy_to_host(&tensor)?;
-        let stream = all.layer.current(device)?;
-        let ready = all.layer.record(stream)?;
-        Ok((copy, Some((all.layer.clone(), stream, ready))))
+        let stream = all.backend.current(device)?;
+        let ready = all.backend.record(stream)?;
+        Ok((copy, Some((all.backend.clone(), stream, ready))))
     }
 
     /// Notes what the caller's current stream has made where a stage is, for stages to use.
@@ -152,8 +160,8 @@ impl Stages {
             return Ok(());
         };
         match all.places[device.index()] {
-            Place::Accelerator(device) => all.layer.kept(tensor, device),
-            Place::Host => Ok(()),
+            MemorySpace::Accelerator(device) => all.backend.kept(tensor, device),
+            MemorySpace::Host => Ok(()),
         }
     }
 
@@ -161,12 +169,13 @@ impl Stages {
     pub(crate) fn on_each<R: Send + 'static>(
         &mut self,
         job: impl Fn(StageId, &mut TorchStage) -> anyhow::Result<R> + Send + Sync + 'static,
-    ) -> Result<Vec<R>, EngineError> {
+    ) -> Result<Vec<R>, Error> {
         let Some(accelerators) = &self.accelerators else {
-            return self.engine.on_each(job);
+            return Ok(self.engine.on_each(job)?);
         };
-        let fork = accelerators.fork().map_err(outside)?;
-        let done = (self.engine).on_each(move |id, stage| task(&fork, stage, |own| job(id, own)));
+        let caller_events = accelerators.caller_events().map_err(Error::Accelerator)?;
+        let done =
+            (self.engine).on_each(move |id, stage| task(&caller_events, stage, |own| job(id, own)));
         joined(accelerators, done)
     }
 
@@ -175,12 +184,12 @@ impl Stages {
         &mut self,
         stage: StageId,
         job: impl FnOnce(&mut TorchStage) -> anyhow::Result<R> + Send + 'static,
-    ) -> Result<R, EngineError> {
+    ) -> Result<R, Error> {
         let Some(accelerators) = &self.accelerators else {
-            return self.engine.on_stage(stage, job);
+            return Ok(self.engine.on_stage(stage, job)?);
         };
-        let fork = accelerators.fork().map_err(outside)?;
-        let done = (self.engine).on_stage(stage, move |stage| task(&fork, stage, job));
+        let caller_events = accelerators.caller_events().map_err(Error::Accelerator)?;
+        let done = (self.engine).on_stage(stage, move |stage| task(&caller_events, stage, job));
         joined(accelerators, done)
     }
 
@@ -194,14 +203,23 @@ impl Stages {
         columns: Vec<Vec<Values>>,
     ) -> Result<Stepped, Error> {
         let accelerators = self.accelerators.clone();
-        let fork = accelerators.as_ref().map(Accelerators::fork).transpose();
-        let fork = fork.map_err(outside)?;
-        let parcel = |values| match (&accelerators, &fork) {
-            (Some(accelerators), Some(fork)) => fork.parcel(&accelerators.layer, values),
-            _ => Ok(Parcel::from(values)),
+        let caller_events = accelerators
+            .as_ref()
+            .map(Accelerators::caller_events)
+            .transpose();
+        let caller_events = caller_events.map_err(Error::Accelerator)?;
+        let in_transit = |values| match (&accelerators, &caller_events) {
+            (Some(accelerators), Some(caller_events)) => {
+                caller_events.in_transit(&accelerators.backend, values)
+            }
+            _ => Ok(InTransit::from(values)),
         };
-        let entries = entries(program, columns, parcel)?;
-        let settings = Arc::new(StepSettings { step, mode, fork });
+        let entries = entries(program, columns, in_transit)?;
+        let settings = Arc::new(StepSettings {
+            step,
+            mode,
+            caller_events,
+        });
         let epoch = Instant::now();
         let watch = self.watch()?;
         let outcome = self.engine.step(program, settings, entries);
@@ -215,24 +233,26 @@ impl Stages {
         if outcome.is_err() {
             // Those that never came to the end of the step. A device that fails fails here
             // too, and the step's own error says more.
-            let _ = self.engine.on_each(|_, stage| Ok(stage.lane().end()?));
+            let _ = self
+                .engine
+                .on_each(|_, stage| Ok(stage.streams().end_task()?));
         }
-        let left = accelerators.join();
+        let task_events = accelerators.join();
         let mut outcome = outcome?;
-        let left = left.map_err(outside)?;
+        let task_events = task_events.map_err(Error::Accelerator)?;
         let shares = accelerators.devices().into_iter();
         let shares: Vec<_> = shares
-            .map(|device| accelerators.layer.share(device))
+            .map(|device| accelerators.backend.submit_guard(device))
             .collect();
-        for parcel in outcome.exits.values().chain(outcome.gradients.values()) {
-            parcel.hand_out(&accelerators.layer)?;
+        for in_transit in outcome.exits.values().chain(outcome.gradients.values()) {
+            in_transit.hand_out(&accelerators.backend)?;
         }
         drop(shares);
         let events = std::mem::take(&mut outcome.events);
         let times = Times::new(
-            &accelerators.layer,
+            &accelerators.backend,
             &accelerators.places,
-            left,
+            task_events,
             events,
             epoch,
             &accelerators.anchors,
@@ -261,41 +281,36 @@ impl Drop for Watch {
 
 /// A task of a stage between what the caller does before and after.
 fn task<R>(
-    fork: &Fork,
+    caller_events: &CallerEvents,
     stage: &mut TorchStage,
     job: impl FnOnce(&mut TorchStage) -> anyhow::Result<R>,
 ) -> anyhow::Result<R> {
-    let lane = stage.shared_lane();
-    let _shared = lane.sharing();
-    let done = lane
-        .begin(Some(fork))
+    let streams = stage.shared_streams();
+    let _shared = streams.submit_scope();
+    let done = streams
+        .begin_task(Some(caller_events))
         .map_err(anyhow::Error::from)
         .and_then(|()| job(stage));
-    let ended = lane.end();
+    let ended = streams.end_task();
     // What the task itself says of what went wrong says more.
     let done = done.and_then(|done| Ok(ended.map(|()| done)?));
-    done.map_err(|error| lane.explain_loss("a task of a stage", error))
+    done.map_err(|error| streams.explain_loss("a task of a stage", error))
 }
 
 /// What a task came to, joined with what the caller does next.
-fn joined<R>(accelerators: &Accelerators, done: Result<R, EngineError>) -> Result<R, EngineError> {
+fn joined<R>(accelerators: &Accelerators, done: Result<R, EngineError>) -> Result<R, Error> {
     let joined = accelerators.join();
     let done = done?;
-    joined.map_err(outside)?;
+    joined.map_err(Error::Accelerator)?;
     Ok(done)
-}
-
-/// Nothing that a stage did.
-fn outside(source: anyhow::Error) -> EngineError {
-    EngineError::Caller { source }
 }
 
 /// Micro-batches for each edge from the caller, in the order of the edges.
 fn entries(
     program: &Program,
     columns: Vec<Vec<Values>>,
-    parcel: impl Fn(Values) -> Result<Parcel, TorchError>,
-) -> Result<Vec<Entry<Parcel>>, TorchError> {
+    in_transit: impl Fn(Values) -> Result<InTransit, TorchError>,
+) -> Result<Vec<Entry<InTransit>>, TorchError> {
     let topology = program.topology();
     let edges: Vec<EdgeId> = topology.outgoing(End::Caller).map(|(id, _)| id).collect();
     let mut entries = Vec::new();
@@ -304,7 +319,7 @@ fn entries(
             entries.push(Entry {
                 edge,
                 micro: MicroId(micro),
-                value: parcel(values)?,
+                value: in_transit(values)?,
             });
         }
     }

@@ -10,7 +10,7 @@ use crate::torch::Sequential;
 
 /// A parameter under one of its names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Place {
+struct ParameterUse {
     stage: StageId,
     name: String,
 }
@@ -18,8 +18,8 @@ struct Place {
 /// One parameter for the user, and everywhere it is used, in the order of the layers.
 #[derive(Debug, Clone)]
 struct Tied {
-    owner: Place,
-    places: Vec<Place>,
+    owner: ParameterUse,
+    places: Vec<ParameterUse>,
 }
 
 /// All tied parameters of a model.
@@ -27,7 +27,7 @@ struct Tied {
 pub(super) struct Ties(Arc<Vec<Tied>>);
 
 impl Ties {
-    /// Makes every replica a place of use of its owner.
+    /// Makes every tied copy a place of use of its owner.
     ///
     /// # Errors
     /// Names that do not exist, shapes that differ, one parameter tied to two owners.
@@ -39,12 +39,12 @@ impl Ties {
         let mut all: Vec<Tied> = Vec::new();
         for tie in model.ties() {
             let owner = place(model, partition, &tie.owner)?;
-            let replica = place(model, partition, &tie.replica)?;
-            let taken = |tied: &Tied| tied.places.contains(&replica);
-            if owner == replica || all.iter().any(taken) {
+            let copy = place(model, partition, &tie.copy)?;
+            let taken = |tied: &Tied| tied.places.contains(&copy);
+            if owner == copy || all.iter().any(taken) {
                 return Err(Error::Settings(format!(
                     "`{}` cannot be tied to `{}`: it is tied already",
-                    tie.replica, tie.owner
+                    tie.copy, tie.owner
                 )));
             }
             let stands_for_another =
@@ -53,18 +53,18 @@ impl Ties {
                 return Err(Error::Settings(format!(
                     "`{}` cannot be tied to `{}`, which itself stands for another parameter: \
                      tie it to that one",
-                    tie.replica, tie.owner
+                    tie.copy, tie.owner
                 )));
             }
             match all.iter_mut().find(|tied| tied.owner == owner) {
-                Some(tied) => tied.places.push(replica),
+                Some(tied) => tied.places.push(copy),
                 None => all.push(Tied {
-                    places: vec![owner.clone(), replica],
+                    places: vec![owner.clone(), copy],
                     owner,
                 }),
             }
         }
-        let order = |place: &Place| layer_of(model, &place.name);
+        let order = |place: &ParameterUse| layer_of(model, &place.name);
         for tied in &mut all {
             tied.places.sort_by_key(order);
             adopt(tied, engine)?;
@@ -135,13 +135,13 @@ impl Ties {
 fn adopt(tied: &Tied, engine: &mut Stages) -> Result<(), Error> {
     let owner = handle(&tied.owner, engine)?;
     for place in tied.places.iter().filter(|place| **place != tied.owner) {
-        let replica = handle(place, engine)?;
-        if replica.size() != owner.size() || replica.kind() != owner.kind() {
+        let copy = handle(place, engine)?;
+        if copy.size() != owner.size() || copy.kind() != owner.kind() {
             return Err(Error::Settings(format!(
                 "`{}` of shape {:?} ({:?}) cannot be tied to `{}` of shape {:?} ({:?})",
                 place.name,
-                replica.size(),
-                replica.kind(),
+                copy.size(),
+                copy.kind(),
                 tied.owner.name,
                 owner.size(),
                 owner.kind()
@@ -153,7 +153,7 @@ fn adopt(tied: &Tied, engine: &mut Stages) -> Result<(), Error> {
     Ok(())
 }
 
-fn handle(place: &Place, engine: &mut Stages) -> Result<tch::Tensor, Error> {
+fn handle(place: &ParameterUse, engine: &mut Stages) -> Result<tch::Tensor, Error> {
     let name = place.name.clone();
     let found = engine.on_stage(place.stage, move |stage| Ok(stage.place(&name)))?;
     found.ok_or_else(|| {
@@ -165,13 +165,13 @@ fn handle(place: &Place, engine: &mut Stages) -> Result<tch::Tensor, Error> {
 }
 
 /// The stage that has the layer whose parameter `name` is.
-fn place(model: &Sequential, partition: &Partition, name: &str) -> Result<Place, Error> {
+fn place(model: &Sequential, partition: &Partition, name: &str) -> Result<ParameterUse, Error> {
     let layer = layer_of(model, name).ok_or_else(|| {
         Error::Settings(format!(
             "`{name}` is to be tied, but the model has no such layer"
         ))
     })?;
-    Ok(Place {
+    Ok(ParameterUse {
         stage: partition.stage_of(LayerId(layer)),
         name: name.to_owned(),
     })

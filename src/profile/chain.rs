@@ -17,7 +17,7 @@ use super::flow::{Flow, upstream};
 use crate::engine::Stage as _;
 use crate::error::Error;
 use crate::memory::Account;
-use crate::torch::streams::{Lane, Parcel, Route};
+use crate::torch::streams::{DeviceStreams, InTransit, Route};
 use crate::torch::thread_time;
 use crate::torch::{
     Graphing, LayerBuilder, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Skip,
@@ -107,7 +107,7 @@ impl Chain {
         loss: Option<&Arc<dyn LossFn>>,
     ) -> Result<Self, Error> {
         // On the current streams of the calling thread.
-        let lane = Rc::new(Lane::host());
+        let streams = Rc::new(DeviceStreams::host());
         let unit = |number: usize| -> Result<Unit, Error> {
             let last = number + 1 == plan.layers.len();
             let spec = StageSpec {
@@ -129,7 +129,7 @@ impl Chain {
                 _ => None,
             };
             let scope = account.as_ref().map(Account::enter);
-            let stage = TorchStage::build(&spec, &lane).map_err(Error::Build)?;
+            let stage = TorchStage::build(&spec, &streams).map_err(Error::Build)?;
             drop(scope);
             Ok(Unit {
                 name: plan.layers[number].name().to_owned(),
@@ -191,7 +191,7 @@ impl Chain {
         let settings = Arc::new(StepSettings {
             step: 0,
             mode,
-            fork: None,
+            caller_events: None,
         });
         for unit in &mut self.units {
             unit.stage.recompute_all(way == Way::Again);
@@ -336,7 +336,7 @@ impl Chain {
             kind,
             micro: MicroId(micro),
         };
-        let inputs = inputs.into_iter().map(Parcel::from).collect();
+        let inputs = inputs.into_iter().map(InTransit::from).collect();
         let scope = unit.account.as_ref().map(Account::enter);
         let (start, busy) = (Instant::now(), thread_time());
         let outputs = unit.stage.run(action, inputs);
@@ -363,7 +363,10 @@ impl Chain {
                 told,
             },
         );
-        Ok(outputs.into_iter().map(|parcel| parcel.values).collect())
+        Ok(outputs
+            .into_iter()
+            .map(|in_transit| in_transit.values)
+            .collect())
     }
 }
 

@@ -8,7 +8,7 @@ use gpipe_partitioner::{ActionKind, Micros};
 
 use super::measure::{LayerSeries, doubt};
 use super::series::Series;
-use crate::others::{Moment, Others};
+use crate::profile::others::{Moment, Others};
 
 /// A quartile distance beyond this share of the median is noise.
 const NOISY: f64 = 0.15;

@@ -18,7 +18,7 @@ use super::series::Series;
 use super::watch::{ProfileProgress, Watch};
 use super::{ProfileOptions, Sample};
 use crate::error::Error;
-use crate::threads::spawn;
+use crate::torch::threads::spawn;
 use crate::torch::{LossFn, Sequential, TorchError, caught, prepare_thread};
 
 /// Rounds over layers that do nothing.
@@ -370,7 +370,7 @@ pub(super) const BUDGET: Duration = Duration::from_millis(250);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::threads::tests::with_threads;
+    use crate::torch::threads::tests::with_threads;
 
     /// All threads met at a barrier, at which those that had been started waited for ever for
     /// one that the system did not give.

@@ -11,6 +11,7 @@ mod doubts;
 mod flow;
 mod link;
 mod measure;
+pub(crate) mod others;
 mod series;
 mod watch;
 
@@ -24,10 +25,11 @@ use gpipe_partitioner::{
 };
 use tch::Device;
 
-use crate::batch;
 use crate::error::Error;
+use crate::torch::batch;
 use crate::torch::{
-    self, LossFn, Sequential, Values, at_once, libtorch_version, share_of_cores, shared_cores,
+    self, LossFn, Sequential, Values, libtorch_version, max_concurrent, share_of_cores,
+    shared_cores,
 };
 use chain::Plan;
 use flow::{Flow, values_bytes};
@@ -251,7 +253,7 @@ pub fn profile_watched(
             0
         } else {
             // More would only take turns, which the simulation knows of.
-            at_once(&options.devices, threads).saturating_sub(1)
+            max_concurrent(&options.devices, threads).saturating_sub(1)
         },
     };
     let outcome = job.run()?;

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::panics::without_backtrace;
+use crate::engine::panics::without_backtrace;
 
 /// An error that libtorch raised, in its own words.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]

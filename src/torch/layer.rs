@@ -70,9 +70,9 @@ pub trait Layer: Debug {
     /// it does depends on nothing but the tensors it is given and its parameters, and on
     /// the host it does nothing that counts (gathering, counting, reading numbers). A
     /// layer without parts that does not say so keeps its stage without graphs.
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         let parts = self.parts();
-        !parts.is_empty() && parts.into_iter().all(Layer::replayable)
+        !parts.is_empty() && parts.into_iter().all(Layer::graph_safe)
     }
 }
 
@@ -85,7 +85,7 @@ impl<M: nn::ModuleT> Layer for M {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }

@@ -1,5 +1,7 @@
 //! Stages over libtorch: layers, autograd, random numbers, devices.
 
+mod affinity;
+pub(crate) mod batch;
 mod copies;
 mod cuda;
 mod device;
@@ -13,7 +15,6 @@ mod loss;
 pub mod memory;
 mod optim;
 mod out_of_memory;
-mod places;
 mod precision;
 mod recompute;
 mod rng;
@@ -23,8 +24,10 @@ mod skips;
 mod stage;
 mod step;
 pub mod streams;
+pub(crate) mod threads;
 mod values;
 
+pub use batch::BatchError;
 pub use cuda::{CudaDevice, CudaReport};
 pub use device::{cuda_available, parse_device};
 pub use device_lost::DeviceLost;
@@ -40,7 +43,8 @@ pub use sizes::Variable;
 pub use values::Values;
 
 pub(crate) use device::{
-    at_once, cores, keep_memory, prepare, prepare_thread, share_of_cores, shared_cores, turns,
+    cores, keep_memory, max_concurrent, prepare, prepare_thread, share_of_cores, shared_cores,
+    turns,
 };
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, clip_there, total_norm};
@@ -61,7 +65,7 @@ pub(crate) use step::{Mode, StepSettings};
 
 /// Runs the user's code; a panic (tch panics where libtorch refuses) is an error like any other.
 pub(crate) fn caught<T>(body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let result = crate::panics::caught(body)
+    let result = crate::engine::panics::caught(body)
         .unwrap_or_else(|message| Err(anyhow::anyhow!("panicked: {message}")));
     // What tch returns has libtorch's stack frames in it.
     result.map_err(|error| match error.downcast::<tch::TchError>() {

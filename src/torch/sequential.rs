@@ -44,7 +44,7 @@ pub(crate) struct Tie {
     /// The name that the user sees.
     pub(crate) owner: String,
     /// The parameter that is replaced by it.
-    pub(crate) replica: String,
+    pub(crate) copy: String,
 }
 
 /// One layer of a [`Sequential`]: a name, and how to build it.
@@ -125,7 +125,7 @@ impl Sequential {
         }
     }
 
-    /// Makes two parameters of equal shape one: `replica` becomes another place of
+    /// Makes two parameters of equal shape one: `copy` becomes another place of
     /// use of `owner`, such as `.tie("embed.weight", "head.weight")`.
     ///
     /// The user sees `owner` alone. Each place of use accumulates its own gradient;
@@ -133,10 +133,10 @@ impl Sequential {
     /// sum does not depend on where the model is cut. Names that do not exist are
     /// an error when the pipeline is built.
     #[must_use]
-    pub fn tie(mut self, owner: impl Into<String>, replica: impl Into<String>) -> Self {
+    pub fn tie(mut self, owner: impl Into<String>, copy: impl Into<String>) -> Self {
         self.ties.push(Tie {
             owner: owner.into(),
-            replica: replica.into(),
+            copy: copy.into(),
         });
         self
     }

@@ -90,7 +90,7 @@ impl Sequential {
         let mut all: Vec<_> = self.variables()?.into_iter().flatten().collect();
         all.retain(|variable| {
             let mut ties = self.ties().iter();
-            ties.all(|tie| tie.replica != variable.name)
+            ties.all(|tie| tie.copy != variable.name)
         });
         Ok(all)
     }

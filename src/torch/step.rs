@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::loss::LossFn;
-use super::streams::Fork;
+use super::streams::CallerEvents;
 
 /// What becomes of a step in which a number is not finite (NaN or infinity).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -32,7 +32,7 @@ pub(crate) struct StepSettings {
     pub(crate) step: u64,
     pub(crate) mode: Mode,
     /// What the step comes behind, where stages have streams.
-    pub(crate) fork: Option<Arc<Fork>>,
+    pub(crate) caller_events: Option<Arc<CallerEvents>>,
 }
 
 /// Training or inference.

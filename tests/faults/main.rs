@@ -3,7 +3,9 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used)]
 
+mod actions;
 mod brittle;
+mod build_errors;
 mod quiet;
 mod refused;
 mod said_once;

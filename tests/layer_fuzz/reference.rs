@@ -352,7 +352,7 @@ pub(crate) fn full_name(plan: &Plan, own: &str) -> String {
     }
 }
 
-/// The layers with their tensors. A replica of a tied weight is another leaf with the
+/// The layers with their tensors. A copy of a tied weight is another leaf with the
 /// same memory, so that each place of use has a gradient of its own.
 fn built(plans: &[Plan]) -> Vec<Body> {
     let mut bodies: Vec<Body> = Vec::new();

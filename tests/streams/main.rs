@@ -9,6 +9,7 @@ mod support;
 
 mod broken;
 mod callers;
+mod graphs;
 mod joins;
 mod lost;
 mod offload;

@@ -25,7 +25,7 @@ impl<F: Fn(Values, &Context) -> anyhow::Result<Values>> Layer for Closure<F> {
         self.0(inputs, ctx)
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }

@@ -2,6 +2,7 @@
 //! pipeline and as plain tch modules, with the same parameters.
 #![allow(dead_code, reason = "every test binary uses its own part of this")]
 
+pub(crate) mod apart;
 pub(crate) mod everywhere;
 pub(crate) mod models;
 pub(crate) mod reference;

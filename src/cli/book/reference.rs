@@ -136,10 +136,9 @@ fn the_page_about_the_commands_is_current() {
     let mut command = gpipe();
     command.build();
     let mut page = String::new();
-    for verb in command
-        .get_subcommands_mut()
-        .filter(|verb| verb.get_name() != "help")
-    {
+    let mut verbs: Vec<_> = command.get_subcommands_mut().collect();
+    verbs.sort_by_key(|verb| verb.get_display_order());
+    for verb in verbs.into_iter().filter(|verb| verb.get_name() != "help") {
         let path = format!("gpipe-rs {}", verb.get_name());
         section(&mut page, verb, &path, 2);
     }

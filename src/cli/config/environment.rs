@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::{Entry, Layer, Origin, Schema, Value};
+use super::{ConfigLayer, Entry, Origin, Schema, Value};
 
 const PREFIX: &str = "GPIPE_";
 const BETWEEN: &str = "__";
@@ -14,8 +14,8 @@ const BETWEEN: &str = "__";
 pub(in crate::cli) fn environment<T: 'static>(
     schema: &Schema<T>,
     variables: impl Iterator<Item = (OsString, OsString)>,
-) -> Result<Layer, String> {
-    let mut layer = Layer::new();
+) -> Result<ConfigLayer, String> {
+    let mut layer = ConfigLayer::new();
     for (variable, value) in variables {
         let Some(variable) = variable.to_str() else {
             continue;

@@ -5,20 +5,20 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{Entry, Layer, Origin, Value};
+use super::{ConfigLayer, Entry, Origin, Value};
 
 /// Reads a file's keys with the lines that they stand in.
 ///
 /// # Errors
 /// It cannot be read, or is no TOML: file, line and why.
-pub(in crate::cli) fn file(path: &Path, text: &str) -> Result<Layer, String> {
+pub(in crate::cli) fn file(path: &Path, text: &str) -> Result<ConfigLayer, String> {
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         let origin = origin(path, text, at);
         let message = error.message().trim_end().replace('\n', "; ");
         format!("{origin}: is no TOML: {message}")
     })?;
-    let mut layer = Layer::new();
+    let mut layer = ConfigLayer::new();
     let place = Place { path, text };
     place.flatten("", table.get_ref(), &mut layer);
     Ok(layer)
@@ -31,7 +31,7 @@ struct Place<'a> {
 
 impl Place<'_> {
     /// Adds the keys of a table, and the table itself where it has none.
-    fn flatten(&self, above: &str, table: &DeTable<'_>, layer: &mut Layer) {
+    fn flatten(&self, above: &str, table: &DeTable<'_>, layer: &mut ConfigLayer) {
         // The parser sorts by name; people read from top to bottom.
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);

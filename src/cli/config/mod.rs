@@ -2,7 +2,7 @@
 //!
 //! A verb describes its keys once, in a [`Schema`]: name, type, the flag that says the
 //! same, how to set it and how to read it back. From that come the reading of every
-//! [`Layer`], errors that say where a value stands and what was meant, and the resolved
+//! [`ConfigLayer`], errors that say where a value stands and what was meant, and the resolved
 //! configuration as a file that is itself a layer.
 
 mod environment;
@@ -61,4 +61,4 @@ pub(super) struct Entry {
 }
 
 /// What one source says; a later entry of a key takes the place of an earlier one.
-pub(super) type Layer = Vec<Entry>;
+pub(super) type ConfigLayer = Vec<Entry>;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Entry, Key, Layer, Origin, Schema};
+use super::{ConfigLayer, Entry, Key, Origin, Schema};
 
 /// Where each key that was given has its value from.
 #[derive(Debug, Clone, Default)]
@@ -32,7 +32,7 @@ impl Origins {
 pub(in crate::cli) fn resolve<T: Clone + 'static>(
     schema: &Schema<T>,
     defaults: T,
-    layers: &[Layer],
+    layers: &[ConfigLayer],
 ) -> Result<(T, Origins), String> {
     let (mut value, mut origins) = (defaults, Origins::default());
     for (number, layer) in layers.iter().enumerate() {

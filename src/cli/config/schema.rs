@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::{Entry, Key, Layer, Origin, Value};
+use super::{ConfigLayer, Entry, Key, Origin, Value};
 use crate::models::zoo::nearest;
 
 /// The keys, in the order in which the resolved configuration has them.
@@ -128,7 +128,10 @@ impl<T: 'static> Schema<T> {
     ///
     /// # Errors
     /// It is no text: a configuration cannot say it.
-    pub(in crate::cli) fn flags(&self, given: &[(String, OsString)]) -> Result<Layer, String> {
+    pub(in crate::cli) fn flags(
+        &self,
+        given: &[(String, OsString)],
+    ) -> Result<ConfigLayer, String> {
         let entry = |key: &Key<T>| {
             let flag = key.flag.as_ref()?;
             let (_, text) = given.iter().find(|(id, _)| *id == flag.id)?;

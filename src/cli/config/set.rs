@@ -1,12 +1,12 @@
 //! The layer of `--set`.
 
-use super::{Entry, Layer, Origin, Value};
+use super::{ConfigLayer, Entry, Origin, Value};
 
 /// What the command line sets: `train.steps=5`, as often as one likes.
 ///
 /// # Errors
 /// One without `=`.
-pub(in crate::cli) fn set(settings: &[String]) -> Result<Layer, String> {
+pub(in crate::cli) fn set(settings: &[String]) -> Result<ConfigLayer, String> {
     let entry = |setting: &String| {
         let Some((key, value)) = setting.split_once('=') else {
             return Err(format!(

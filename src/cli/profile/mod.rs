@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use gpipe_partitioner::{Machine, Plan, PlanOptions, ScheduleKind, plan};
 
-use super::plan::limit;
-use super::{Failure, output, say};
+use super::{Failure, limit, output, say};
 use crate::models::zoo::Zoo;
 use crate::{ProfileOptions, Profiled, profile_watched};
 

@@ -10,7 +10,7 @@ use super::options::Args;
 use super::recipe::Recipe;
 use super::utilisation::Utilisation;
 use super::weights::{self, Weights};
-use super::{check, config, failure, planned};
+use super::{check, config, failure, from_plan};
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
 use crate::cli::{Failure, room};
@@ -59,9 +59,9 @@ impl Job {
             None => (recipe, None),
         };
         let chosen = Chosen::new(zoo, &recipe.model, &recipe.sizes)?;
-        let plan = recipe.plan.as_deref().map(planned::read).transpose()?;
+        let plan = recipe.plan.as_deref().map(from_plan::read).transpose()?;
         let recipe = match &plan {
-            Some(plan) => planned::applied(&recipe, plan, &chosen)?,
+            Some(plan) => from_plan::applied(&recipe, plan, &chosen)?,
             None => recipe,
         };
         check::check(args, &recipe, &chosen)?;
@@ -73,8 +73,8 @@ impl Job {
         }
         check_memory(&recipe, &chosen)?;
         let mut notes = origins.notes;
-        notes.extend((plan.as_ref()).and_then(|plan| planned::note(plan, &chosen.spec)));
-        notes.extend(plan.iter().flat_map(planned::doubts));
+        notes.extend((plan.as_ref()).and_then(|plan| from_plan::note(plan, &chosen.spec)));
+        notes.extend(plan.iter().flat_map(from_plan::doubts));
         let tokens = feed::tokens(&chosen.spec);
         let utilisation = Utilisation::new(&recipe, &chosen.spec, tokens)?;
         notes.extend(recipe.on_devices.idle(&recipe.devices));

@@ -1,18 +1,19 @@
 //! `gpipe-rs train`: a model of the zoo on a text or on made-up data, as a pipeline.
 
-mod changes;
 mod check;
 mod checkpoints;
 mod config;
+mod config_diff;
 mod cut;
+mod device_options;
+mod from_plan;
 mod graphs;
 mod held_out;
 mod job;
 mod memory;
-mod on_devices;
+mod optimizer_options;
 mod options;
 mod outcome;
-mod planned;
 mod progress;
 mod recipe;
 mod report;
@@ -23,7 +24,6 @@ mod sample;
 mod signals;
 mod step;
 mod training;
-mod update;
 mod utilisation;
 mod values;
 mod weights;

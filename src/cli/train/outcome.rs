@@ -8,10 +8,9 @@ use super::Failure;
 use super::job::Job;
 use super::memory::{self, DeviceMemory};
 use crate::MemoryReport;
-use crate::cli::output;
-use crate::cli::plan::limit;
+use crate::cli::{limit, output};
 use crate::metrics::{StepMetrics, speed};
-use crate::others::Others;
+use crate::profile::others::Others;
 
 /// What `--json` prints; times and rates are medians over the steps.
 #[derive(Debug, Serialize)]

@@ -6,8 +6,8 @@ use clap::{Args as _, Command, FromArgMatches as _};
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
-use super::on_devices::OnDevices;
-use super::update::Update;
+use super::device_options::DeviceOptions;
+use super::optimizer_options::OptimizerOptions;
 use super::values::{
     at_least_one, chunks, device, positive, precision, schedule, seconds, steps, threads,
 };
@@ -68,7 +68,7 @@ pub(super) struct Recipe {
     )]
     pub(super) plan: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) on_devices: OnDevices,
+    pub(super) on_devices: DeviceOptions,
     /// Training steps.
     #[arg(long, value_name = "N", default_value = "400", allow_negative_numbers = true, value_parser = at_least_one)]
     pub(super) steps: usize,
@@ -76,7 +76,7 @@ pub(super) struct Recipe {
     #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = at_least_one)]
     pub(super) batch: usize,
     #[command(flatten)]
-    pub(super) update: Update,
+    pub(super) update: OptimizerOptions,
     /// Seed of initial values, batches and dropout.
     #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = input::seed)]
     pub(super) seed: u64,

@@ -13,7 +13,7 @@ use gpipe_partitioner::{
 use super::Failure;
 use super::recipe::Recipe;
 use crate::cli::output;
-use crate::others::Others;
+use crate::profile::others::Others;
 use crate::{MemoryUse, StepReport};
 
 /// What the comparison is written as.

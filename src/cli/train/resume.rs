@@ -6,9 +6,9 @@ use std::{fs, io};
 use serde_json::Value;
 
 use super::Failure;
-use super::changes;
 use super::checkpoints::{self, Checkpoints};
 use super::config::Saved;
+use super::config_diff;
 use super::job::Job;
 use super::options::Args;
 use super::run_folder::{CONFIG, RunFolder, check_free};
@@ -127,7 +127,7 @@ impl TakenUp {
             extras.step,
             from.path().display()
         )];
-        notes.extend(changes::check(&extras.config, resolved)?);
+        notes.extend(config_diff::check(&extras.config, resolved)?);
         if let (Some(saved), Some((set, _))) = (saved_vocabulary(from)?, job.source.text())
             && !saved.chars().eq(set.vocabulary().iter().copied())
         {

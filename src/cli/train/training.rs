@@ -20,7 +20,7 @@ use super::step::{self, Trained};
 use super::{Failure, failure};
 use crate::cli::feed::Feed;
 use crate::cli::{output, say};
-use crate::others::Moment;
+use crate::profile::others::Moment;
 use crate::{Optimizer, Pipeline, StepReport};
 
 /// A run on its way.

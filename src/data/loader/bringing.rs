@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use crate::TorchError;
 use crate::data::OnDevice;
-use crate::torch::streams::{Event, Layer, Place, Stream};
+use crate::torch::streams::{Backend, Event, MemorySpace, Stream};
 
 /// Brings a batch, on the batching thread: the batch on its way, and its end.
 pub(super) type Bring<B> = Box<dyn Fn(B) -> Result<(B, Event), TorchError> + Send>;
@@ -14,8 +14,8 @@ pub(super) type Take<B> = Box<dyn Fn(B, &Event) -> Result<B, TorchError> + Send 
 
 /// Both ends of the way to a device: copies have a stream of their own, since what is put
 /// into the device's default stream waits for the step that is running.
-pub(super) fn ends<B: OnDevice>(layer: &Layer, device: usize) -> (Bring<B>, Take<B>) {
-    let (near, far) = (layer.clone(), layer.clone());
+pub(super) fn ends<B: OnDevice>(backend: &Backend, device: usize) -> (Bring<B>, Take<B>) {
+    let (near, far) = (backend.clone(), backend.clone());
     let stream = OnceCell::new();
     let bring = move |batch| bring(&near, device, &stream, batch);
     let take = move |batch, arrived: &Event| take(&far, device, batch, arrived);
@@ -23,37 +23,37 @@ pub(super) fn ends<B: OnDevice>(layer: &Layer, device: usize) -> (Bring<B>, Take
 }
 
 fn bring<B: OnDevice>(
-    layer: &Layer,
+    backend: &Backend,
     device: usize,
     own: &OnceCell<Stream>,
     batch: B,
 ) -> Result<(B, Event), TorchError> {
-    let _shared = layer.share(device);
+    let _shared = backend.submit_guard(device);
     let stream = if let Some(stream) = own.get() {
         *stream
     } else {
-        let stream = layer.stream(device)?;
-        layer.enter(stream)?;
+        let stream = backend.stream(device)?;
+        backend.enter(stream)?;
         *own.get_or_init(|| stream)
     };
-    let there = Place::Accelerator(device);
-    let batch = batch.map_tensors(&mut |tensor| layer.copy(&tensor, Place::Host, there))?;
-    Ok((batch, layer.record(stream)?))
+    let there = MemorySpace::Accelerator(device);
+    let batch = batch.map_tensors(&mut |tensor| backend.copy(&tensor, MemorySpace::Host, there))?;
+    Ok((batch, backend.record(stream)?))
 }
 
 fn take<B: OnDevice>(
-    layer: &Layer,
+    backend: &Backend,
     device: usize,
     batch: B,
     arrived: &Event,
 ) -> Result<B, TorchError> {
-    let _shared = layer.share(device);
-    let current = layer.current(device)?;
-    layer.wait(current, arrived)?;
+    let _shared = backend.submit_guard(device);
+    let current = backend.current(device)?;
+    backend.wait(current, arrived)?;
     batch.map_tensors(&mut |tensor| {
-        layer.used_by(&tensor, current)?;
-        let there = Place::Accelerator(device);
-        layer.reads("who takes a batch", there, std::iter::once(&tensor));
+        backend.used_by(&tensor, current)?;
+        let there = MemorySpace::Accelerator(device);
+        backend.reads("who takes a batch", there, std::iter::once(&tensor));
         Ok(tensor)
     })
 }

@@ -17,7 +17,7 @@ use super::position::{Position, Spans, State};
 use super::work::{Shared, Watch};
 use super::{Loader, Waits};
 use crate::data::{DataError, OnDevice, Source};
-use crate::torch::streams::{Layer, Recorder};
+use crate::torch::streams::{Backend, Recorder};
 
 /// Items that a worker makes at a time, at most: few enough that the workers end a batch
 /// together, enough that handing over costs nothing.
@@ -140,7 +140,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
     {
         self.devices = vec![device];
         self.ends = match device {
-            Device::Cuda(index) => Some(ends(&Layer::Cuda, index)),
+            Device::Cuda(index) => Some(ends(&Backend::Cuda, index)),
             _ => None,
         };
         self
@@ -153,7 +153,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
     where
         B: OnDevice,
     {
-        self.ends = Some(ends(&Layer::Recorder(recorder.clone()), accelerator));
+        self.ends = Some(ends(&Backend::Recorder(recorder.clone()), accelerator));
         self
     }
 

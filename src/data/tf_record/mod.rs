@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use super::{DataError, Dataset, Place, Source};
-use crate::threads::side_by_side;
+use crate::torch::threads::side_by_side;
 
 pub use example::{Example, ExampleError};
 pub use writer::TfRecordWriter;

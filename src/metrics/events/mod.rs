@@ -97,7 +97,6 @@ impl EventFile {
 }
 
 /// Whether it is an event file, by its name.
-#[cfg(feature = "torch")]
 pub(crate) fn is_event_file(path: &Path) -> bool {
     seconds_of(path).is_some()
 }

@@ -6,7 +6,7 @@ use tch::Device;
 use super::PipelineBuilder;
 use crate::error::Error;
 use crate::pipeline::stages::Accelerators;
-use crate::torch::streams::{Layer, Place, Recorder, Route, can_capture};
+use crate::torch::streams::{Backend, MemorySpace, Recorder, Route, can_capture};
 use crate::torch::{self, Graphing, NonFinite, Skip};
 
 /// What CUDA devices may hold.
@@ -95,7 +95,7 @@ impl PipelineBuilder {
     /// The first steps run without them. A stage whose passes cannot be replayed (it is on
     /// the CPU, recomputes, draws random numbers, has the host wait, has a
     /// [`Layer`](crate::Layer) that is not
-    /// [`replayable`](crate::Layer::replayable)) goes on without graphs, and says why
+    /// [`graph_safe`](crate::Layer::graph_safe)) goes on without graphs, and says why
     /// ([`Pipeline::cuda_graphs`](crate::Pipeline::cuda_graphs)); so do micro-batches of
     /// another shape than most. Every micro-batch that a stage holds at once has memory
     /// of its own for its activations and for one set of gradients of the parameters.
@@ -135,17 +135,22 @@ impl PipelineBuilder {
         }
         let mut places = accelerators.places.iter();
         places
-            .try_for_each(|place| can_capture(&accelerators.layer, *place))
+            .try_for_each(|place| can_capture(&accelerators.backend, *place))
             .map_err(|error| Error::Settings(error.to_string()))
     }
 
     /// Whether a stage is to capture graphs.
-    pub(super) fn graphing(&self, stage: usize, partition: &Partition, place: Place) -> Graphing {
+    pub(super) fn graphing(
+        &self,
+        stage: usize,
+        partition: &Partition,
+        place: MemorySpace,
+    ) -> Graphing {
         let refused = |why: &str| Graphing::Refused(why.to_owned());
         let layers = partition.range(StageId(stage));
         if !self.cuda_graphs {
             Graphing::Off
-        } else if place == Place::Host {
+        } else if place == MemorySpace::Host {
             refused("it computes on the CPU, which has no graphs")
         } else if self.recompute.touches(stage, &layers) {
             refused("it recomputes activations")
@@ -192,15 +197,15 @@ impl PipelineBuilder {
                     places.len()
                 )));
             }
-            let layer = Layer::Recorder(recorder.clone());
-            return Ok(Some(Accelerators::new(layer, places.to_vec())));
+            let backend = Backend::Recorder(recorder.clone());
+            return Ok(Some(Accelerators::new(backend, places.to_vec())));
         }
-        let places: Vec<Place> = self.devices.iter().map(|d| Place::of(*d)).collect();
-        let any = places.iter().any(|place| *place != Place::Host);
+        let places: Vec<MemorySpace> = self.devices.iter().map(|d| MemorySpace::of(*d)).collect();
+        let any = places.iter().any(|place| *place != MemorySpace::Host);
         if any {
             torch::tell_ends();
         }
-        let mut all = Accelerators::new(Layer::Cuda, places);
+        let mut all = Accelerators::new(Backend::Cuda, places);
         all.forbid_host_waits = self.forbid_host_waits;
         Ok(any.then_some(all))
     }
@@ -258,7 +263,7 @@ fn limits_of_entries(
 pub(super) fn route(
     stage: usize,
     partition: &Partition,
-    places: &[Place],
+    places: &[MemorySpace],
     skips: &[Skip],
 ) -> Route {
     let of = |layer: usize| partition.stage_of(LayerId(layer)).index();

@@ -14,7 +14,7 @@ use crate::engine::{Engine, StageBuilder};
 use crate::error::Error;
 use crate::pipeline::programs::Programs;
 use crate::pipeline::stages::Stages;
-use crate::torch::streams::{Lane, Place, Route};
+use crate::torch::streams::{DeviceStreams, MemorySpace, Route};
 use crate::torch::{self, Books, Graphing, Skip, StageSpec, TorchError, TorchStage};
 
 impl PipelineBuilder {
@@ -32,12 +32,12 @@ impl PipelineBuilder {
         if let Some(accelerators) = &accelerators {
             self.check_graphs(accelerators)?;
         }
-        let places: Vec<Place> = programs
+        let places: Vec<MemorySpace> = programs
             .placement()
             .iter()
             .map(|device| match &accelerators {
                 Some(all) => all.places[device.index()],
-                None => Place::Host,
+                None => MemorySpace::Host,
             })
             .collect();
         let builders = self.devices.iter().enumerate().map(|(number, &device)| {
@@ -54,24 +54,26 @@ impl PipelineBuilder {
                     ..self.spec(stage, partition, device, skips)
                 })
                 .collect();
-            let streams = accelerators.as_ref().map(|all| {
-                let (place, joint) = (all.places[number], Arc::clone(&all.joints[number]));
-                (all.layer.clone(), place, joint)
+            let opened = accelerators.as_ref().map(|all| {
+                let (place, task_log) = (all.places[number], Arc::clone(&all.task_logs[number]));
+                (all.backend.clone(), place, task_log)
             });
             let elsewhere = books[number].as_ref().and_then(Books::elsewhere);
             let build = move || {
                 torch::prepare_thread(device, threads)?;
-                let lane = match &streams {
-                    Some((layer, place, joint)) => Lane::open(layer, *place, joint)?,
-                    None => Lane::host(),
+                let streams = match &opened {
+                    Some((backend, place, task_log)) => {
+                        DeviceStreams::open(backend, *place, task_log)?
+                    }
+                    None => DeviceStreams::host(),
                 };
-                let lane = Rc::new(lane.charging(elsewhere));
-                let _shared = lane.sharing();
+                let streams = Rc::new(streams.charging_host(elsewhere));
+                let _shared = streams.submit_scope();
                 let stages = specs.iter();
                 let stages = stages
-                    .map(|spec| Ok((StageId(spec.number), TorchStage::build(spec, &lane)?)))
+                    .map(|spec| Ok((StageId(spec.number), TorchStage::build(spec, &streams)?)))
                     .collect::<anyhow::Result<Vec<_>>>()?;
-                lane.end()?;
+                streams.end_task()?;
                 Ok(stages)
             };
             Box::new(build) as StageBuilder<TorchStage>

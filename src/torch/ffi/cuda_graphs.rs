@@ -16,7 +16,7 @@ unsafe extern "C" {
     fn gp_cuda_graph_replay(graph: *mut c_void) -> c_int;
     fn gp_cuda_graph_free(graph: *mut c_void);
     fn gp_waits_listen(out: *mut *mut c_void) -> c_int;
-    fn gp_waits_heard(listener: *mut c_void) -> c_int;
+    fn gp_waits_heard(detector: *mut c_void) -> c_int;
 }
 
 /// One capture at a time: beginning and ending them touches state of libtorch that the
@@ -94,29 +94,29 @@ impl Drop for CudaGraph {
 
 /// Hears of operators of this thread for which the host waits for a CUDA device.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct HostSyncDetector {
     pointer: NonNull<c_void>,
 }
 
-impl Listener {
+impl HostSyncDetector {
     /// From now on; `libtorch_cuda` must be loaded.
     pub(crate) fn new() -> Result<Self> {
         let mut out = ptr::null_mut();
-        // SAFETY: `out` holds an owned listener after a successful call.
+        // SAFETY: `out` holds an owned detector after a successful call.
         check(unsafe { gp_waits_listen(&raw mut out) })?;
-        let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no listener"))?;
+        let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no detector"))?;
         Ok(Self { pointer })
     }
 
     /// Whether there was one.
-    pub(crate) fn heard(self) -> bool {
+    pub(crate) fn detected(self) -> bool {
         let own = std::mem::ManuallyDrop::new(self);
         // SAFETY: the pointer is owned by `self`, which is not dropped, and freed here.
         unsafe { gp_waits_heard(own.pointer.as_ptr()) != 0 }
     }
 }
 
-impl Drop for Listener {
+impl Drop for HostSyncDetector {
     fn drop(&mut self) {
         // SAFETY: the pointer is owned by `self` and freed once, on the thread that made
         // it, since `self` is not `Send`.

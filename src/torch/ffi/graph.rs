@@ -29,8 +29,8 @@ unsafe extern "C" {
     fn gp_graph_layer(graph: *const c_void) -> i64;
     fn gp_copy(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
     fn gp_no_view(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
-    fn gp_way(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
-    fn gp_ways(outputs: *const TensorPtr, count: i64, out: *mut TensorPtr) -> c_int;
+    fn gp_accumulation_node(tensor: TensorPtr, out: *mut TensorPtr) -> c_int;
+    fn gp_accumulation_nodes(outputs: *const TensorPtr, count: i64, out: *mut TensorPtr) -> c_int;
     fn gp_changes(tensor: TensorPtr, out: *mut i64) -> c_int;
     fn gp_take_grad(parameter: TensorPtr, out: *mut TensorPtr) -> c_int;
     fn gp_set_grad(parameter: TensorPtr, grad: TensorPtr) -> c_int;
@@ -181,11 +181,11 @@ pub(crate) fn copy(tensor: &Tensor) -> Result<Tensor> {
 /// The same tensor at the beginning of a way of its own: gradients that come back
 /// along it are added up before they join those of other ways, in the order in which
 /// the ways were begun, the last one first.
-pub(crate) fn way(tensor: &Tensor) -> Result<Tensor> {
+pub(crate) fn accumulation_node(tensor: &Tensor) -> Result<Tensor> {
     let mut out = ptr::null_mut();
     // SAFETY: the tensor is alive; `out` is a new tensor on success.
     unsafe {
-        check(gp_way(lend(tensor), &raw mut out))?;
+        check(gp_accumulation_node(lend(tensor), &raw mut out))?;
         own(out)
     }
     .ok_or_else(|| TorchError::new("a way gave no tensor"))
@@ -204,7 +204,7 @@ pub(crate) fn no_view(tensor: Tensor) -> Result<Tensor> {
 
 /// A layer's outputs, each on a way of its own, the first one's begun last; those that
 /// share memory on one, and still sharing it.
-pub(crate) fn ways<'a>(
+pub(crate) fn accumulation_nodes<'a>(
     outputs: impl Iterator<Item = Option<&'a Tensor>>,
 ) -> Result<Vec<Option<Tensor>>> {
     let lent = lend_some(outputs);
@@ -212,7 +212,7 @@ pub(crate) fn ways<'a>(
     let (list, count) = (lent.as_ptr(), lent.len() as i64);
     // SAFETY: the tensors are alive; there is room for as many new ones.
     unsafe {
-        check(gp_ways(list, count, out.as_mut_ptr()))?;
+        check(gp_accumulation_nodes(list, count, out.as_mut_ptr()))?;
         Ok(own_some(out))
     }
 }

@@ -20,7 +20,7 @@ mod memory;
 mod optim;
 mod random;
 mod runtime;
-mod saved;
+mod saved_tensors;
 mod streams;
 mod weightless;
 
@@ -36,7 +36,7 @@ pub(crate) use memory::*;
 pub(crate) use optim::*;
 pub(crate) use random::*;
 pub(crate) use runtime::*;
-pub(crate) use saved::*;
+pub(crate) use saved_tensors::*;
 pub(crate) use streams::*;
 pub(crate) use weightless::*;
 

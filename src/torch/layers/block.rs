@@ -78,7 +78,7 @@ impl Layer for TransformerBlock {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }

@@ -24,7 +24,7 @@ impl Layer for Dropout {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }

@@ -48,7 +48,7 @@ impl Layer for TokenEmbedding {
         false
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }

@@ -1,9 +1,9 @@
 //! Updates of one stage's parameters, through libtorch's fused kernels.
 
-mod away;
 mod chosen;
+mod offloaded;
+mod optimizer_slot;
 mod portable;
-mod slot;
 #[cfg(test)]
 mod tests;
 
@@ -12,23 +12,23 @@ use tch::Tensor;
 use super::{AdamW, Groups, OptimizerKind, Sgd};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, AdamNumbers, SgdNumbers};
-use crate::torch::streams::Lane;
-use away::Staging;
+use crate::torch::streams::DeviceStreams;
 use chosen::{Batch, Chosen, batches, split};
+use offloaded::Staging;
+use optimizer_slot::OptimizerSlot;
 pub(crate) use portable::Parts;
-use slot::Slot;
 
 /// What an optimizer remembers of each parameter of one stage.
 #[derive(Debug, Default)]
 pub(crate) struct OptimizerState {
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<OptimizerSlot>>,
     /// Of which parameters it is in the host's memory.
-    away: Vec<bool>,
+    offloaded: Vec<bool>,
     ready: Option<Ready>,
 }
 
 /// For parameters of which nothing is remembered yet, by their places.
-type Fresh = Vec<(usize, Slot)>;
+type Fresh = Vec<(usize, OptimizerSlot)>;
 
 /// All that an update needs, so that nothing is left to be refused once one stage of a
 /// pipeline has begun: the memory, above all.
@@ -50,17 +50,17 @@ impl OptimizerState {
         &mut self,
         groups: &Groups,
         parameters: &[(String, Tensor)],
-        lane: &Lane,
+        streams: &DeviceStreams,
     ) -> Result<(), TorchError> {
         self.ready = None;
         self.slots.resize_with(parameters.len(), || None);
-        self.away.resize(parameters.len(), false);
+        self.offloaded.resize(parameters.len(), false);
         let batches = batches(groups, parameters)?;
         let (fresh, staging) = if groups.offload() {
-            let (fresh, staging) = self.prepare_away(groups, &batches, lane)?;
+            let (fresh, staging) = self.prepare_offloaded(groups, &batches, streams)?;
             (fresh, Some(staging))
         } else {
-            self.come_home(lane)?;
+            self.load_to_device(streams)?;
             let mut fresh = Vec::new();
             for (kind, one) in in_order(groups, &batches) {
                 fresh.extend(self.fresh(kind, one)?.map(|slot| (one.place, slot)));
@@ -88,7 +88,7 @@ impl OptimizerState {
         &mut self,
         groups: &Groups,
         parameters: &[(String, Tensor)],
-        lane: &Lane,
+        streams: &DeviceStreams,
         found: Option<&Tensor>,
     ) -> Result<(), TorchError> {
         let Some(ready) = self.ready.take() else {
@@ -100,7 +100,7 @@ impl OptimizerState {
         let begins: Vec<usize> = ready.fresh.iter().map(|(place, _)| *place).collect();
         for (place, slot) in ready.fresh {
             self.slots[place] = Some(slot);
-            self.away[place] = groups.offload();
+            self.offloaded[place] = groups.offload();
         }
         let update = Update {
             groups,
@@ -108,7 +108,7 @@ impl OptimizerState {
             begins: &begins,
         };
         match ready.staging {
-            Some(staging) => self.update_by_windows(&update, &ready.batches, &staging, lane),
+            Some(staging) => self.update_by_windows(&update, &ready.batches, &staging, streams),
             None => ready
                 .batches
                 .iter()
@@ -117,10 +117,14 @@ impl OptimizerState {
     }
 
     /// What is to be remembered of a parameter of which nothing is that serves.
-    fn fresh(&self, kind: &OptimizerKind, one: &Chosen) -> Result<Option<Slot>, TorchError> {
+    fn fresh(
+        &self,
+        kind: &OptimizerKind,
+        one: &Chosen,
+    ) -> Result<Option<OptimizerSlot>, TorchError> {
         match &self.slots[one.place] {
             Some(slot) if slot.serves(kind) => Ok(None),
-            _ => Slot::new(kind, &one.parameter),
+            _ => OptimizerSlot::new(kind, &one.parameter),
         }
     }
 
@@ -148,7 +152,7 @@ impl OptimizerState {
         let (parameters, grads) = split(chosen);
         let (mut means, mut squares, mut counts) = (Vec::new(), Vec::new(), Vec::new());
         for one in chosen {
-            if let Some(Slot::AdamW {
+            if let Some(OptimizerSlot::AdamW {
                 mean,
                 square,
                 steps,
@@ -196,7 +200,7 @@ impl OptimizerState {
             let (parameters, grads) = split(list.iter().copied());
             let slots = list.iter().filter_map(|one| self.slots[one.place].as_ref());
             let buffers: Vec<Tensor> = slots
-                .flat_map(Slot::moments)
+                .flat_map(OptimizerSlot::moments)
                 .map(Tensor::shallow_clone)
                 .collect();
             let numbers = numbers(sgd, first);

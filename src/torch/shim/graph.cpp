@@ -103,7 +103,7 @@ at::Tensor beginning(const at::Tensor& value) {
   return view;
 }
 
-at::Tensor way_of(const at::Tensor& tensor) {
+at::Tensor accumulation_node_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.requires_grad() || !at::GradMode::is_enabled()) {
     return no_view(tensor);
   }
@@ -339,8 +339,8 @@ GP_API int gp_copy(const at::Tensor* tensor, at::Tensor** out) {
 
 // The tensor as the beginning of a way of its own: gradients that come back along
 // it are added up here first, as they would be on another stage.
-GP_API int gp_way(const at::Tensor* tensor, at::Tensor** out) {
-  return gpipe::guarded([&] { *out = new at::Tensor(way_of(*tensor)); });
+GP_API int gp_accumulation_node(const at::Tensor* tensor, at::Tensor** out) {
+  return gpipe::guarded([&] { *out = new at::Tensor(accumulation_node_of(*tensor)); });
 }
 
 // The tensor as no view; null where it is none.
@@ -353,7 +353,7 @@ GP_API int gp_no_view(const at::Tensor* tensor, at::Tensor** out) {
 
 // The outputs of a layer (null: absent) on ways of their own, the last one's begun first;
 // those that share memory on one way, begun at the first of them.
-GP_API int gp_ways(const at::Tensor* const* outputs, int64_t count, at::Tensor** out) {
+GP_API int gp_accumulation_nodes(const at::Tensor* const* outputs, int64_t count, at::Tensor** out) {
   return gpipe::guarded([&] {
     std::vector<at::Tensor> ways(count);
     if (!at::GradMode::is_enabled()) {
@@ -365,13 +365,13 @@ GP_API int gp_ways(const at::Tensor* const* outputs, int64_t count, at::Tensor**
     std::reverse(groups.begin(), groups.end());
     for (const auto& group : groups) {
       if (group.size() == 1) {
-        ways[group.front()] = way_of(*outputs[group.front()]);
+        ways[group.front()] = accumulation_node_of(*outputs[group.front()]);
         continue;
       }
       const auto aliases = gpipe::members(outputs, group);
       const auto carrier = wants_gradient(aliases) ? gpipe::carrier_in_graph(aliases)
                                                    : gpipe::carrier_of(aliases);
-      place(gpipe::members_of(way_of(carrier), carrier, aliases), group, ways);
+      place(gpipe::members_of(accumulation_node_of(carrier), carrier, aliases), group, ways);
     }
     give(ways, outputs, out);
   });

@@ -14,7 +14,7 @@ use tch::Tensor;
 
 use super::TorchStage;
 use crate::torch::error::TorchError;
-use crate::torch::ffi::{self, Shelf};
+use crate::torch::ffi::{self, SavedTensorPool};
 
 /// What a forward found in buffers that move, by the buffers' numbers on the stage. The
 /// others held what they did when the step began.
@@ -161,16 +161,16 @@ fn saving_copies<T>(
     buffers: &[(Tensor, Tensor)],
     body: impl FnOnce(&mut TorchStage) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let shelf = Shelf::new(stage.device, 0)?;
-    let scope = shelf.enter();
+    let saved_pool = SavedTensorPool::new(stage.device, 0)?;
+    let scope = saved_pool.enter();
     let done = body(stage)?;
     drop(scope);
-    for number in 0..shelf.len() {
-        let Some((memory, _)) = shelf.here(number)? else {
+    for number in 0..saved_pool.len() {
+        let Some((memory, _)) = saved_pool.on_device(number)? else {
             continue;
         };
         if buffers.iter().any(|(buffer, _)| holds(&memory, buffer)) {
-            shelf.bring_back(number, &ffi::copy(&memory)?)?;
+            saved_pool.set_on_device(number, &ffi::copy(&memory)?)?;
         }
     }
     Ok(done)

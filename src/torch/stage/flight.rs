@@ -9,7 +9,7 @@ use super::graphs::Slot;
 use super::stow::{Saved, Stowed};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Graph, Sink};
-use crate::torch::streams::Coming;
+use crate::torch::streams::PendingH2D;
 use crate::torch::values::Values;
 
 /// Values (or gradients) of skips on their way, by the skips' numbers.
@@ -34,7 +34,7 @@ pub(super) enum Held {
     /// The same in the host's memory.
     Stowed(Stowed<Values>),
     /// The same on its way back.
-    Coming(Stowed<Coming>),
+    Coming(Stowed<PendingH2D>),
     /// Graphs that have them.
     Slot(Box<Slot>),
 }

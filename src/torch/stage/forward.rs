@@ -211,9 +211,9 @@ impl TorchStage {
         let outputs = given(outputs, &shared)?;
         let targets = given(targets.shallow_clone(), &vec![copies; targets.len()])?;
         let watched = (watch(outputs.present())?, watch(targets.present())?);
-        let shelf = Self::saves_loss(live, &targets)?;
+        let saved_pool = Self::saves_loss(live, &targets)?;
         let loss = loss.loss(&outputs, &targets)?.checked()?;
-        drop((shelf, autocast));
+        drop((saved_pool, autocast));
         let wrote = (changed(&watched.0)?, changed(&watched.1)?);
         if let Some(graphs) = &self.graphs {
             graphs.watch_loss(wrote.0, apart)?;

@@ -45,7 +45,7 @@ impl TorchStage {
         let new = || (Weak::clone(alive), OptimizerState::default());
         let (_, state) = self.optimizers.entry(id).or_insert_with(new);
         state
-            .prepare(groups, &self.parameters, &self.lane)
+            .prepare(groups, &self.parameters, &self.streams)
             .map_err(|error| OutOfMemory::explain(self.device, error.into()))
     }
 
@@ -61,7 +61,7 @@ impl TorchStage {
         let found = self.settle_unless_judged()?;
         let _charged = self.ledger.as_ref().and_then(Ledger::charge);
         if let Some((_, state)) = self.optimizers.get_mut(&id) {
-            state.apply(groups, &self.parameters, &self.lane, found.as_ref())?;
+            state.apply(groups, &self.parameters, &self.streams, found.as_ref())?;
         }
         self.execute_verdict()
     }
@@ -94,7 +94,7 @@ impl TorchStage {
     /// Scales all gradients that have accumulated by a number on some device.
     pub(crate) fn scale_gradients_by(&mut self, factor: &Tensor) -> anyhow::Result<()> {
         self.settle_unless_judged()?;
-        self.lane.uses("a factor of gradients", factor)?;
+        self.streams.uses("a factor of gradients", factor)?;
         let factor = factor.f_to_device(self.device)?;
         Ok(ffi::scale_by(&self.step_gradients(), &factor)?)
     }
@@ -186,7 +186,7 @@ impl TorchStage {
         let Some(parameter) = self.place(name) else {
             return Ok(());
         };
-        self.lane.uses("a sum of tied gradients", grad)?;
+        self.streams.uses("a sum of tied gradients", grad)?;
         let grad = grad.f_to_device(self.device)?;
         Ok(ffi::set_grad(&parameter, Some(&grad))?)
     }

@@ -86,7 +86,7 @@ impl TorchStage {
             let gradients = grads.filter(Tensor::defined).map(|grad| bytes_of(&grad));
             ledger.close(kind, action, gradients.sum::<u64>() as i64)?;
         }
-        self.lane.acted()?;
+        self.streams.end_action()?;
         if let Some(ledger) = &mut self.ledger {
             ledger.settle()?;
         }

@@ -35,7 +35,7 @@ impl TorchStage {
             action,
             source: anyhow::anyhow!("an error of its device"),
         };
-        self.lane.explain_loss(at, error)
+        self.streams.explain_loss(at, error)
     }
 
     /// Memory that is page-locked is not to be freed any more: its allocator would ask the
@@ -48,7 +48,7 @@ impl TorchStage {
 
 impl Drop for TorchStage {
     fn drop(&mut self) {
-        if self.lane.is_lost() {
+        if self.streams.is_lost() {
             self.leave_behind();
         }
     }

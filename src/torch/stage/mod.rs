@@ -45,9 +45,9 @@ use super::rng;
 use super::sequential::{BuiltLayer, LayerBuilder};
 use super::skips::Skip;
 use super::step::{Mode, StepSettings};
-use super::streams::{Lane, Parcel, Route};
+use super::streams::{DeviceStreams, InTransit, Route};
 use super::values::Values;
-use crate::engine::{Observer, Phase, Stage};
+use crate::engine::{Observer, OffloadHint, Phase, Stage};
 use buffers::Moves;
 use flight::{Flight, Half};
 pub use graphs::GraphUse;
@@ -88,7 +88,7 @@ pub(crate) struct TorchStage {
     number: usize,
     device: Device,
     /// Its thread's streams, shared with the thread's other stages.
-    lane: Rc<Lane>,
+    streams: Rc<DeviceStreams>,
     route: Route,
     first: bool,
     last: bool,
@@ -144,7 +144,7 @@ pub(crate) struct TorchStage {
 
 impl TorchStage {
     /// Builds the stage's layers on its device, on the thread that will run them.
-    pub(crate) fn build(spec: &StageSpec, lane: &Rc<Lane>) -> anyhow::Result<Self> {
+    pub(crate) fn build(spec: &StageSpec, streams: &Rc<DeviceStreams>) -> anyhow::Result<Self> {
         let ledger = spec.books.as_ref().map(Books::ledger).transpose()?;
         let charged = ledger.as_ref().and_then(Ledger::charge);
         let layers: Vec<_> = spec
@@ -160,7 +160,7 @@ impl TorchStage {
         let stage = Self {
             number: spec.number,
             device: spec.device,
-            lane: Rc::clone(lane),
+            streams: Rc::clone(streams),
             route: spec.route.clone(),
             first: spec.number == 0,
             last: spec.last,
@@ -200,13 +200,13 @@ impl TorchStage {
     }
 
     /// The streams of its thread.
-    pub(crate) fn lane(&self) -> &Lane {
-        &self.lane
+    pub(crate) fn streams(&self) -> &DeviceStreams {
+        &self.streams
     }
 
     /// The same, for longer than the stage is looked at.
-    pub(crate) fn shared_lane(&self) -> Rc<Lane> {
-        Rc::clone(&self.lane)
+    pub(crate) fn shared_streams(&self) -> Rc<DeviceStreams> {
+        Rc::clone(&self.streams)
     }
 
     /// The skips from earlier stages and to later ones, by their numbers.
@@ -244,8 +244,8 @@ impl TorchStage {
     }
 
     /// What arrived, where the stage computes.
-    fn receive(&self, parcel: Parcel) -> Result<Values, TorchError> {
-        let values = self.lane.receive(parcel)?;
+    fn receive(&self, in_transit: InTransit) -> Result<Values, TorchError> {
+        let values = self.streams.receive(in_transit)?;
         if values
             .present()
             .all(|tensor| tensor.device() == self.device)
@@ -261,16 +261,20 @@ impl TorchStage {
         })
     }
 
-    fn run_action(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
+    fn run_action(
+        &mut self,
+        action: Action,
+        inputs: Vec<InTransit>,
+    ) -> anyhow::Result<Vec<InTransit>> {
         let settings = self.settings()?;
         self.running.nothing();
         let inputs: Vec<Values> = inputs
             .into_iter()
-            .map(|parcel| self.receive(parcel))
+            .map(|in_transit| self.receive(in_transit))
             .collect::<Result<_, _>>()?;
-        let begin = self.lane.acts(action, &inputs)?;
+        let begin = self.streams.begin_action(action, &inputs)?;
         let outputs = self.compute(action, inputs, &settings)?;
-        Ok(self.lane.send(action, begin, outputs, &self.route)?)
+        Ok(self.streams.send(action, begin, outputs, &self.route)?)
     }
 
     fn compute(
@@ -299,33 +303,34 @@ impl TorchStage {
 }
 
 impl Stage for TorchStage {
-    type Value = Parcel;
+    type Value = InTransit;
     type Step = StepSettings;
 
     fn begin(&mut self, step: &Arc<StepSettings>) -> anyhow::Result<()> {
-        let lane = self.shared_lane();
-        let _shared = lane.sharing();
+        let streams = self.shared_streams();
+        let _shared = streams.submit_scope();
         self.running.nothing();
         self.settings = Some(Arc::clone(step));
         let begun = self.begin_step(step);
         begun.map_err(|error| self.explain_loss(Phase::Begin, None, error))
     }
 
-    fn ahead(&mut self, next: Action) -> anyhow::Result<()> {
-        let lane = self.shared_lane();
-        let _shared = lane.sharing();
+    fn offload_hint(&mut self, hint: OffloadHint) -> anyhow::Result<()> {
+        let streams = self.shared_streams();
+        let _shared = streams.submit_scope();
         self.running.nothing();
-        let begun = super::caught(|| Ok(self.bring_back_for(next)?));
+        let begun = super::caught(|| Ok(self.heed_offload_hint(hint)?));
         begun.map_err(|error| {
             let error = OutOfMemory::explain(self.device, error);
+            let next = hint.next();
             self.explain_loss(Phase::Action(next.kind), Some(next.micro), error)
         })
     }
 
-    fn run(&mut self, action: Action, inputs: Vec<Parcel>) -> anyhow::Result<Vec<Parcel>> {
-        let lane = self.shared_lane();
-        let _shared = lane.sharing();
-        let _named = lane.on_accelerator().map(|_| lost::acting(action));
+    fn run(&mut self, action: Action, inputs: Vec<InTransit>) -> anyhow::Result<Vec<InTransit>> {
+        let streams = self.shared_streams();
+        let _shared = streams.submit_scope();
+        let _named = streams.on_accelerator().map(|_| lost::acting(action));
         let done = self.measured(action.kind, |stage| {
             let done = super::caught(|| stage.run_action(action, inputs));
             done.map_err(|error| {
@@ -338,29 +343,32 @@ impl Stage for TorchStage {
     }
 
     fn end(&mut self) -> anyhow::Result<()> {
-        let lane = self.shared_lane();
-        let _shared = lane.sharing();
+        let streams = self.shared_streams();
+        let _shared = streams.submit_scope();
         let settings = self.settings.take();
         self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
         self.end_graphs();
         self.running.nothing();
-        let ended = self.lane.stowed().and_then(|()| self.lane.end());
+        let ended = self
+            .streams
+            .release_offloaded()
+            .and_then(|()| self.streams.end_task());
         ended.map_err(|error| self.explain_loss(Phase::End, None, error.into()))
     }
 
     fn abort(&mut self) {
-        let lane = self.shared_lane();
-        let _shared = lane.sharing();
+        let streams = self.shared_streams();
+        let _shared = streams.submit_scope();
         self.settings = None;
         self.running.nothing();
-        if lane.is_lost() {
+        if streams.is_lost() {
             return self.leave_behind();
         }
         self.abort_graphs();
         self.flights.clear();
         self.directly = None;
         // Nobody is left to tell.
-        let _ = self.lane.stowed();
+        let _ = self.streams.release_offloaded();
         self.undo_step();
     }
 

@@ -47,7 +47,7 @@ impl TorchStage {
     /// Copies, in the host's memory, of all that training goes on from.
     pub(crate) fn portable(&mut self, optimizer: u64) -> anyhow::Result<Vec<Portable>> {
         self.settle()?;
-        self.lane.put_away_by_now()?;
+        self.streams.wait_offloaded()?;
         let mut all = Vec::new();
         let mut add = |role, name: &str, tensor: &Tensor| -> anyhow::Result<()> {
             let copied = host_copy(tensor).map_err(|error| {
@@ -125,10 +125,10 @@ impl TorchStage {
         let new = || (Weak::clone(alive), OptimizerState::default());
         let (_, state) = self.optimizers.entry(optimizer).or_insert_with(new);
         for (place, parts) in remembered {
-            let host = offload.then_some(&*self.lane);
+            let host = offload.then_some(&*self.streams);
             state.remember(place, &self.parameters[place].1, &parts, host)?;
         }
-        Ok(self.lane.stowed()?)
+        Ok(self.streams.release_offloaded()?)
     }
 
     /// Draws random numbers as a model does that was built with this seed.

@@ -181,7 +181,7 @@ impl TorchStage {
     ) -> anyhow::Result<Passed> {
         let mut live = Live::new()?;
         live.saved = match pass.stows {
-            Some(least) => Some(self.shelf(&inputs, copies, least)?),
+            Some(least) => Some(self.saved_pool(&inputs, copies, least)?),
             None => None,
         };
         let main = live.enter(inputs.main)?;
@@ -241,9 +241,9 @@ impl TorchStage {
         for number in layers {
             self.running.layer(number);
             let saved = live.as_ref().and_then(|live| live.saved.as_ref());
-            let shelf = saved.map(|saved| saved.shelf.enter());
+            let saved_pool = saved.map(|saved| saved.saved_pool.enter());
             values = self.run_layer(number, values, run, pass)?;
-            drop(shelf);
+            drop(saved_pool);
             if let Some(live) = live.as_deref_mut() {
                 values
                     .present()

@@ -5,7 +5,7 @@ use crate::torch::step::{Mode, StepSettings};
 
 impl TorchStage {
     pub(super) fn begin_step(&mut self, step: &StepSettings) -> anyhow::Result<()> {
-        self.lane.begin(step.fork.as_deref())?;
+        self.streams.begin_task(step.caller_events.as_deref())?;
         // What an earlier step left must be out of reach of this one's abort.
         self.settle()?;
         self.saved_buffers.clear();
@@ -27,7 +27,7 @@ impl TorchStage {
         self.restore_gradients();
         for layer in &self.layers {
             // A layer that cannot even forget: no error is left to tell of it.
-            crate::panics::survived(|| layer.layer.discard());
+            crate::engine::panics::survived(|| layer.layer.discard());
         }
         // Copies between tensors that were made as copies of each other.
         let saved = std::mem::take(&mut self.saved_buffers);

@@ -5,16 +5,17 @@
 //! page-locked memory, and comes back on another while the device runs the action before
 //! the one that uses it.
 
-use gpipe_partitioner::{Action, ActionKind, MicroId};
+use gpipe_partitioner::{ActionKind, MicroId};
 use tch::Tensor;
 
 use super::TorchStage;
 use super::buffers::Before;
 use super::flight::{Flight, Held, Inputs, Live};
+use crate::engine::OffloadHint;
 use crate::torch::error::TorchError;
-use crate::torch::ffi::{Shelf, ShelfScope};
+use crate::torch::ffi::{SavedTensorPool, SavedTensorScope};
 use crate::torch::sequential::bytes;
-use crate::torch::streams::Coming;
+use crate::torch::streams::PendingH2D;
 use crate::torch::values::Values;
 
 /// A segment's inputs, elsewhere.
@@ -30,11 +31,11 @@ pub(super) struct Stowed<T> {
 /// What autograd has saved in a segment's forward.
 #[derive(Debug)]
 pub(super) struct Saved {
-    pub(super) shelf: Shelf,
+    pub(super) saved_pool: SavedTensorPool,
     /// How many pieces have been seen to.
     swept: usize,
     /// The pieces that are on their way back.
-    coming: Option<(Vec<usize>, Coming)>,
+    coming: Option<(Vec<usize>, PendingH2D)>,
 }
 
 impl TorchStage {
@@ -72,9 +73,9 @@ impl TorchStage {
     }
 
     /// Begins to bring them back.
-    fn fetch(&self, stowed: Stowed<Values>) -> Result<Stowed<Coming>, TorchError> {
+    fn fetch(&self, stowed: Stowed<Values>) -> Result<Stowed<PendingH2D>, TorchError> {
         Ok(Stowed {
-            values: self.lane.bring_back(stowed.values)?,
+            values: self.streams.prefetch(stowed.values)?,
             skips: stowed.skips,
             before: stowed.before,
         })
@@ -93,7 +94,7 @@ impl TorchStage {
             Held::Coming(stowed) => stowed,
             Held::Slot(_) => return Err(TorchError::new("graphs keep no inputs")),
         };
-        let values = self.lane.back(values)?;
+        let values = self.streams.wait_prefetch(values)?;
         let mut values: Vec<Option<Tensor>> = values.into_iter().collect();
         let skipping = values.split_off(values.len() - skips.len());
         Ok(Ok(Inputs {
@@ -103,44 +104,44 @@ impl TorchStage {
         }))
     }
 
-    /// A shelf for what the forward of a segment saves that is run with these inputs, or
+    /// A pool for what the forward of a segment saves that is run with these inputs, or
     /// copies of its own.
-    pub(super) fn shelf(
+    pub(super) fn saved_pool(
         &self,
         inputs: &Inputs,
         copies: bool,
         least: u64,
     ) -> Result<Saved, TorchError> {
-        let shelf = Shelf::new(self.device, least)?;
+        let saved_pool = SavedTensorPool::new(self.device, least)?;
         let all = [&self.parameters, &self.replicas, &self.buffers];
         for (_, tensor) in all.into_iter().flatten() {
-            shelf.stays(tensor)?;
+            saved_pool.keep_on_device(tensor)?;
         }
         if !copies {
             inputs
                 .tensors()
-                .try_for_each(|input| shelf.foreign(input))?;
+                .try_for_each(|input| saved_pool.mark_foreign(input))?;
         }
         Ok(Saved {
-            shelf,
+            saved_pool,
             swept: 0,
             coming: None,
         })
     }
 
-    /// What the loss function saves goes to the shelf of the segment before it, if that
+    /// What the loss function saves goes into the pool of the segment before it, if that
     /// has one; but the caller's targets stay.
     pub(super) fn saves_loss<'a>(
         live: &'a Live,
         targets: &Values,
-    ) -> Result<Option<ShelfScope<'a>>, TorchError> {
+    ) -> Result<Option<SavedTensorScope<'a>>, TorchError> {
         let Some(saved) = &live.saved else {
             return Ok(None);
         };
         targets
             .present()
-            .try_for_each(|target| saved.shelf.stays(target))?;
-        Ok(Some(saved.shelf.enter()))
+            .try_for_each(|target| saved.saved_pool.keep_on_device(target))?;
+        Ok(Some(saved.saved_pool.enter()))
     }
 
     /// Sends to the host what has been saved since the last time.
@@ -149,22 +150,22 @@ impl TorchStage {
             return Ok(());
         };
         let (mut numbers, mut pieces) = (Vec::new(), Vec::new());
-        for number in saved.swept..saved.shelf.len() {
-            if let Some(piece) = saved.shelf.here(number)? {
+        for number in saved.swept..saved.saved_pool.len() {
+            if let Some(piece) = saved.saved_pool.on_device(number)? {
                 numbers.push(number);
                 pieces.push(piece);
             }
         }
-        saved.swept = saved.shelf.len();
+        saved.swept = saved.saved_pool.len();
         if pieces.is_empty() {
             return Ok(());
         }
         let copies = self.put_away(pieces)?;
-        let shelf = &saved.shelf;
+        let saved_pool = &saved.saved_pool;
         numbers
             .into_iter()
             .zip(&copies)
-            .try_for_each(|(number, copy)| shelf.put_away(number, copy))
+            .try_for_each(|(number, copy)| saved_pool.set_on_host(number, copy))
     }
 
     fn put_away(&mut self, sources: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
@@ -173,7 +174,7 @@ impl TorchStage {
                 ledger.leaves(bytes(tensor), *foreign);
             }
         }
-        self.lane.put_away(sources)
+        self.streams.offload(sources)
     }
 
     /// What autograd has saved is where the stage computes, from now on.
@@ -185,11 +186,11 @@ impl TorchStage {
         let Some((numbers, coming)) = saved.coming.take() else {
             return Ok(());
         };
-        let values = self.lane.back(coming)?;
+        let values = self.streams.wait_prefetch(coming)?;
         numbers
             .into_iter()
             .zip(values.present())
-            .try_for_each(|(number, value)| saved.shelf.bring_back(number, value))
+            .try_for_each(|(number, value)| saved.saved_pool.set_on_device(number, value))
     }
 
     fn fetch_saved(&self, saved: &mut Saved) -> Result<(), TorchError> {
@@ -197,26 +198,33 @@ impl TorchStage {
             return Ok(());
         }
         let (mut numbers, mut pieces) = (Vec::new(), Vec::new());
-        for number in 0..saved.shelf.len() {
-            if let Some(piece) = saved.shelf.away(number)? {
+        for number in 0..saved.saved_pool.len() {
+            if let Some(piece) = saved.saved_pool.on_host(number)? {
                 numbers.push(number);
                 pieces.push(piece);
             }
         }
         if !pieces.is_empty() {
-            let coming = self.lane.bring_back(pieces.into_iter().collect())?;
+            let coming = self.streams.prefetch(pieces.into_iter().collect())?;
             saved.coming = Some((numbers, coming));
         }
         Ok(())
     }
 
-    /// What an action will use that the device runs after the next one.
-    pub(super) fn bring_back_for(&mut self, next: Action) -> Result<(), TorchError> {
+    /// Notes that a forward's activations stay here, or begins to bring back what the device
+    /// uses after its next action.
+    pub(super) fn heed_offload_hint(&mut self, hint: OffloadHint) -> Result<(), TorchError> {
         if self.route.offload.is_none() {
             return Ok(());
         }
+        let next = match hint {
+            OffloadHint::Keep(next) => {
+                self.directly = Some(next.micro);
+                return Ok(());
+            }
+            OffloadHint::Prefetch(next) => next,
+        };
         let Some(mut flight) = self.flights.remove(&next.micro) else {
-            self.directly = Some(next.micro);
             return Ok(());
         };
         let charged = self.ledger.as_ref().and_then(super::Ledger::charge);

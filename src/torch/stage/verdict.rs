@@ -27,9 +27,9 @@ impl TorchStage {
     /// The step that just ended does not count where `found` is 1, on whatever device; its
     /// gradients are yet to be multiplied with the factor.
     pub(crate) fn judge(&mut self, found: &Tensor, factor: Option<&Tensor>) -> anyhow::Result<()> {
-        self.lane.uses("a verdict", found)?;
+        self.streams.uses("a verdict", found)?;
         if let Some(factor) = factor {
-            self.lane.uses("a factor of gradients", factor)?;
+            self.streams.uses("a factor of gradients", factor)?;
             let factor = factor.f_to_device(self.device)?;
             ffi::scale_by(&self.step_gradients(), &factor)?;
         }
@@ -40,7 +40,7 @@ impl TorchStage {
     /// What the next losses are multiplied with, on whatever device.
     pub(crate) fn set_scale(&mut self, scale: &Tensor) -> Result<(), TorchError> {
         if self.last {
-            self.lane.uses("a loss scale", scale)?;
+            self.streams.uses("a loss scale", scale)?;
             self.scale = Some(scale.shallow_clone());
         }
         Ok(())

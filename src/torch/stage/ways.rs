@@ -62,10 +62,10 @@ impl TorchStage {
             };
             let value = stash.value.as_ref().map(|value| {
                 if run.copy_stashes {
-                    return ffi::way(&ffi::copy(value)?);
+                    return ffi::accumulation_node(&ffi::copy(value)?);
                 }
                 run.stashed.push((value.shallow_clone(), stash.changes));
-                ffi::way(value)
+                ffi::accumulation_node(value)
             });
             run.transit.insert(id, value.transpose()?);
         }
@@ -86,7 +86,9 @@ pub(super) fn apart(outputs: Values, several: bool) -> Result<Values, TorchError
     if !several && outputs.len() < 2 {
         return outputs.try_map(ffi::no_view);
     }
-    Ok(ffi::ways(outputs.iter())?.into_iter().collect())
+    Ok(ffi::accumulation_nodes(outputs.iter())?
+        .into_iter()
+        .collect())
 }
 
 /// Where the values of skips are during a run.

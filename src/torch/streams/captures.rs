@@ -1,85 +1,90 @@
-//! Graphs: what the main stream is told, written down once and run as one piece.
+//! CUDA graphs: the work of a pass, captured once and replayed as one piece.
 
-use super::lane::Lane;
-use super::layer::{Layer, Place};
+use super::backend::Backend;
+use super::device_streams::DeviceStreams;
+use super::ids::MemorySpace;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 
-/// Memory of its own for graphs that are always run in the order of their capture, so
-/// that a later one may use what an earlier one no longer needs.
+/// A memory pool for graphs that are always replayed in the order of their capture, so that
+/// a later graph may reuse memory that an earlier one no longer needs.
+#[doc(alias = "graph_pool_handle")]
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Pool {
+pub(crate) enum GraphPool {
     Cuda(u64, u64),
     Recorded,
 }
 
-/// A graph.
+/// A captured graph.
+#[doc(alias = "CUDA graph")]
+#[doc(alias = "CUDAGraph")]
 #[derive(Debug)]
-pub(crate) enum Captured {
+pub(crate) enum CapturedGraph {
     Cuda(ffi::CudaGraph),
     Recorded(u64),
 }
 
-impl Lane {
-    /// Whether nobody writes anything down: what a graph holds must be done once more
-    /// where it is replayed, and to capture it is to do it.
+impl DeviceStreams {
+    /// Whether captures are only rehearsed, with a recorder: no graph exists then. The work
+    /// runs while it is captured, and has to be run again wherever the graph is replayed.
     pub(crate) fn rehearses(&self) -> bool {
-        matches!(self.on_accelerator(), Some((Layer::Recorder(_), _)))
+        matches!(self.on_accelerator(), Some((Backend::Recorder(_), _)))
     }
 
-    /// Memory for the graphs of one slot.
-    pub(crate) fn pool(&self) -> Result<Pool, TorchError> {
+    /// A memory pool for the graphs of one slot.
+    pub(crate) fn pool(&self) -> Result<GraphPool, TorchError> {
         match self.on_accelerator() {
-            Some((Layer::Cuda, _)) => {
+            Some((Backend::Cuda, _)) => {
                 let (first, second) = ffi::cuda_graph_pool()?;
-                Ok(Pool::Cuda(first, second))
+                Ok(GraphPool::Cuda(first, second))
             }
-            Some((Layer::Recorder(_), _)) => Ok(Pool::Recorded),
+            Some((Backend::Recorder(_), _)) => Ok(GraphPool::Recorded),
             None => Err(no_graphs()),
         }
     }
 
-    /// Writes down what `body` tells the main stream. Nothing of it runs, and nobody else
-    /// tells the device anything (rule 9). The capture is over afterwards, whatever happens; only one that ended well gives a graph.
+    /// Captures what `body` submits to the main stream. None of it runs, and no other thread
+    /// submits work to the device meanwhile (rule 9). The capture has ended when this returns,
+    /// also with an error.
     pub(crate) fn capture<T>(
         &self,
-        pool: Pool,
+        pool: GraphPool,
         body: impl FnOnce() -> anyhow::Result<T>,
-    ) -> anyhow::Result<(Captured, T)> {
-        self.alone(|| self.capture_alone(pool, body))
+    ) -> anyhow::Result<(CapturedGraph, T)> {
+        self.exclusively(|| self.capture_alone(pool, body))
     }
 
     fn capture_alone<T>(
         &self,
-        pool: Pool,
+        pool: GraphPool,
         body: impl FnOnce() -> anyhow::Result<T>,
-    ) -> anyhow::Result<(Captured, T)> {
+    ) -> anyhow::Result<(CapturedGraph, T)> {
         match (self.on_accelerator(), pool) {
-            (Some((Layer::Cuda, device)), Pool::Cuda(first, second)) => {
+            (Some((Backend::Cuda, device)), GraphPool::Cuda(first, second)) => {
                 let capture = ffi::Capture::begin(device, (first, second))?;
                 let done = crate::torch::caught(body);
                 let graph = capture.end();
-                // What went wrong in it says more than that it went wrong.
+                // The error of the body says more than that the capture failed.
                 let done = done?;
-                Ok((Captured::Cuda(graph?), done))
+                Ok((CapturedGraph::Cuda(graph?), done))
             }
-            (Some((Layer::Recorder(recorder), device)), Pool::Recorded) => {
+            (Some((Backend::Recorder(recorder), device)), GraphPool::Recorded) => {
                 let number = recorder.begin_capture(device);
                 let done = crate::torch::caught(body);
                 let ended = recorder.end_capture(number);
                 let done = done?;
                 ended?;
-                Ok((Captured::Recorded(number), done))
+                Ok((CapturedGraph::Recorded(number), done))
             }
             _ => Err(no_graphs().into()),
         }
     }
 
-    /// Puts a graph into the main stream.
-    pub(crate) fn replay(&self, graph: &Captured) -> Result<(), TorchError> {
+    /// Submits a graph to the main stream.
+    pub(crate) fn replay(&self, graph: &CapturedGraph) -> Result<(), TorchError> {
         match (self.on_accelerator(), graph) {
-            (Some((Layer::Cuda, _)), Captured::Cuda(graph)) => graph.replay(),
-            (Some((Layer::Recorder(recorder), device)), Captured::Recorded(number)) => {
+            (Some((Backend::Cuda, _)), CapturedGraph::Cuda(graph)) => graph.replay(),
+            (Some((Backend::Recorder(recorder), device)), CapturedGraph::Recorded(number)) => {
                 recorder.replay(*number, device);
                 Ok(())
             }
@@ -87,30 +92,31 @@ impl Lane {
         }
     }
 
-    /// Hears whether `body` has the host wait for the accelerator, which nothing in a
-    /// graph may.
-    pub(crate) fn listening<T>(
+    /// Detects whether `body` has the host wait for the accelerator (a host sync), which is
+    /// impossible in a graph.
+    #[doc(alias = "set_sync_debug_mode")]
+    pub(crate) fn detect_host_sync<T>(
         &self,
         body: impl FnOnce() -> anyhow::Result<T>,
     ) -> anyhow::Result<(T, bool)> {
-        let Some((Layer::Cuda, _)) = self.on_accelerator() else {
+        let Some((Backend::Cuda, _)) = self.on_accelerator() else {
             return Ok((body()?, false));
         };
-        let listener = ffi::Listener::new()?;
+        let detector = ffi::HostSyncDetector::new()?;
         let done = body();
-        let heard = listener.heard();
-        Ok((done?, heard))
+        let detected = detector.detected();
+        Ok((done?, detected))
     }
 }
 
-/// Whether graphs can be captured on a place of this layer.
-pub(crate) fn can_capture(layer: &Layer, place: Place) -> Result<(), TorchError> {
-    match (layer, place) {
-        (Layer::Cuda, Place::Accelerator(_)) => ffi::has_cuda_graphs(),
+/// Whether graphs can be captured in a memory space of this backend.
+pub(crate) fn can_capture(backend: &Backend, place: MemorySpace) -> Result<(), TorchError> {
+    match (backend, place) {
+        (Backend::Cuda, MemorySpace::Accelerator(_)) => ffi::has_cuda_graphs(),
         _ => Ok(()),
     }
 }
 
 fn no_graphs() -> TorchError {
-    TorchError::new("a graph where there is no accelerator, or another one's")
+    TorchError::new("a CUDA graph without its accelerator")
 }

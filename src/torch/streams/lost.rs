@@ -1,20 +1,22 @@
-//! Devices that answer nothing any more.
+//! Devices that answer every call with an error: after an error of a kernel, CUDA is unusable
+//! until the process ends.
 
 use std::fmt::Display;
 use std::io::Write as _;
 
 use parking_lot::Mutex;
 
-use super::lane::Lane;
-use super::layer::{Layer, Stream};
+use super::backend::Backend;
+use super::device_streams::DeviceStreams;
+use super::ids::Stream;
 use crate::torch::device_lost::{DeviceLost, is_of_cuda};
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 
-/// Of libtorch's devices.
+/// The loss of one of libtorch's devices.
 static CUDA: Mutex<Option<DeviceLost>> = Mutex::new(None);
 
-impl Layer {
+impl Backend {
     fn remembered<T>(&self, with: impl FnOnce(&mut Option<DeviceLost>) -> T) -> T {
         match self {
             Self::Cuda => with(&mut CUDA.lock()),
@@ -22,7 +24,7 @@ impl Layer {
         }
     }
 
-    /// The end of a device, where there has been one.
+    /// The loss of a device, if there was one.
     pub(crate) fn lost(&self) -> Option<DeviceLost> {
         self.remembered(|lost| lost.clone())
     }
@@ -33,8 +35,8 @@ impl Layer {
         self.lost().map_or(Ok(()), Err)
     }
 
-    /// Says of an error, where it is one of CUDA, whether it is the end of the device. Then
-    /// it is told at once, since what is freed from now on may end the process.
+    /// Adds to an error of CUDA that the device is lost, if it is. The loss is also printed at
+    /// once, since freeing device memory may end the process from now on.
     pub(crate) fn explain_loss(
         &self,
         stream: Stream,
@@ -52,40 +54,40 @@ impl Layer {
             (lost.get_or_insert_with(first).clone(), new)
         });
         if new {
-            // Where nobody can be told, the error tells.
+            // If printing fails, the error still says it.
             let _ = writeln!(std::io::stderr(), "{lost}");
             if let Self::Cuda = self {
-                // Who cannot be told so may end the process.
+                // If this fails, the process may end when memory is freed.
                 let _ = ffi::abandon_cuda(stream.device);
             }
         }
         error.context(lost)
     }
 
-    /// The same of an error that the host got when it waited for numbers.
+    /// The same for an error of the host's wait for a step's numbers.
     pub(crate) fn lost_in_reading(&self, stream: Stream, error: TorchError) -> TorchError {
         let explained = self.explain_loss(stream, "numbers of a step that were read", error.into());
         TorchError::new(explained.to_string())
     }
 
-    /// A device that is lost does not even come to the end of what it was told.
+    /// Whether the device gets to the end of its work: a lost one answers with an error.
     fn answers(&self, stream: Stream) -> Result<(), TorchError> {
         self.finish(&self.record(stream)?)
     }
 }
 
-impl Lane {
-    /// Whether its device is lost: what is in page-locked memory must not be freed.
+impl DeviceStreams {
+    /// Whether its device is lost: page-locked memory must not be freed then.
     pub(crate) fn is_lost(&self) -> bool {
-        self.layer
+        self.backend
             .as_ref()
-            .is_some_and(|layer| layer.lost().is_some())
+            .is_some_and(|backend| backend.lost().is_some())
     }
 
-    /// See [`Layer::explain_loss`].
+    /// See [`Backend::explain_loss`].
     pub(crate) fn explain_loss(&self, at: impl Display, error: anyhow::Error) -> anyhow::Error {
-        match (&self.layer, &self.home) {
-            (Some(layer), Some(home)) => layer.explain_loss(home.main, at, error),
+        match (&self.backend, &self.accelerator) {
+            (Some(backend), Some(accelerator)) => backend.explain_loss(accelerator.main, at, error),
             _ => error,
         }
     }

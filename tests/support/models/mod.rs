@@ -135,15 +135,15 @@ impl Model {
         self
     }
 
-    /// Ties `replica`, a parameter of the last layer, to `owner` of the layer `home`.
+    /// Ties `copy`, a parameter of the last layer, to `owner` of the layer `home`.
     pub(crate) fn tied(
         mut self,
         home: &'static str,
         owner: &'static str,
-        replica: &'static str,
+        copy: &'static str,
     ) -> Self {
         home.clone_into(&mut self.last().home);
-        self.ties.push((owner, replica));
+        self.ties.push((owner, copy));
         self
     }
 
@@ -162,7 +162,7 @@ impl Model {
         }
         self.ties
             .iter()
-            .fold(model, |model, (owner, replica)| model.tie(*owner, *replica))
+            .fold(model, |model, (owner, copy)| model.tie(*owner, *copy))
     }
 }
 
@@ -199,7 +199,7 @@ impl Layer for InPipeline {
         Ok(self.0(&inputs.into_one()?, ctx).into())
     }
 
-    fn replayable(&self) -> bool {
+    fn graph_safe(&self) -> bool {
         true
     }
 }

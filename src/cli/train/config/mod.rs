@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::Failure;
 use super::options::Args;
 use super::recipe::Recipe;
-use crate::cli::config::{self, Layer, Origin, Origins, Schema, Value};
+use crate::cli::config::{self, ConfigLayer, Origin, Origins, Schema, Value};
 use crate::models::zoo::{Zoo, ZooError};
 
 /// What a plan decides.
@@ -62,7 +62,7 @@ pub(super) fn recipe(
     let schema = schema(zoo);
     let below = below.map(|saved| config::file(&saved.path, &saved.text));
     let below = below.transpose().map_err(Failure::Usage)?;
-    let mut layers: Vec<Layer> = below.into_iter().collect();
+    let mut layers: Vec<ConfigLayer> = below.into_iter().collect();
     for path in &args.config {
         layers.push(file(path)?);
     }
@@ -88,7 +88,7 @@ pub(super) fn recipe(
     Ok((recipe, origins))
 }
 
-fn file(path: &Path) -> Result<Layer, Failure> {
+fn file(path: &Path) -> Result<ConfigLayer, Failure> {
     let text = crate::cli::input::text(path).map_err(|failure| match failure {
         Failure::Usage(why) => Failure::Usage(format!("--config {why}")),
         failed @ Failure::Run(_) => failed,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tch::Device;
 
-use super::super::on_devices::Offload;
+use super::super::device_options::Offload;
 use super::super::recipe::Recipe;
 use super::super::values::{
     at_least_one, balance, chunks, device, precision, recompute, schedule, seconds, threads, truth,

@@ -1,7 +1,7 @@
 //! `[optimizer]` and `[lr]`.
 
+use super::super::optimizer_options::{Course, Numbers};
 use super::super::recipe::Recipe;
-use super::super::update::{Course, Numbers};
 use super::super::values::{at_least_one, fraction, not_negative, number, positive, steps, truth};
 use super::put;
 use crate::cli::config::{Key, Kind, Value};

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use tch::{Kind, Tensor};
 
 use super::OptimizerState;
-use super::slot::Slot;
+use super::optimizer_slot::OptimizerSlot;
 use crate::torch::copies::like;
 use crate::torch::error::TorchError;
 use crate::torch::optim::OptimizerKind;
-use crate::torch::streams::Lane;
+use crate::torch::streams::DeviceStreams;
 
 const MEAN: &str = "mean";
 const SQUARE: &str = "square";
@@ -24,12 +24,12 @@ impl OptimizerState {
     /// Handles to what is remembered of the parameter at `place`; none: nothing is.
     pub(crate) fn parts(&self, place: usize) -> Vec<(&'static str, &Tensor)> {
         match self.slots.get(place) {
-            Some(Some(Slot::AdamW {
+            Some(Some(OptimizerSlot::AdamW {
                 mean,
                 square,
                 steps,
             })) => vec![(MEAN, mean), (SQUARE, square), (STEPS, steps)],
-            Some(Some(Slot::Momentum(buffer))) => vec![(MOMENTUM, buffer)],
+            Some(Some(OptimizerSlot::Momentum(buffer))) => vec![(MOMENTUM, buffer)],
             Some(None) | None => Vec::new(),
         }
     }
@@ -44,25 +44,25 @@ impl OptimizerState {
         place: usize,
         parameter: &Tensor,
         parts: &Parts,
-        host: Option<&Lane>,
+        host: Option<&DeviceStreams>,
     ) -> Result<(), TorchError> {
         if self.slots.len() <= place {
             self.slots.resize_with(place + 1, || None);
-            self.away.resize(place + 1, false);
+            self.offloaded.resize(place + 1, false);
         }
-        self.away[place] = false;
+        self.offloaded[place] = false;
         self.slots[place] = match (parts.get(MEAN), parts.get(SQUARE), parts.get(STEPS)) {
-            (Some(mean), Some(square), Some(steps)) => Some(Slot::AdamW {
+            (Some(mean), Some(square), Some(steps)) => Some(OptimizerSlot::AdamW {
                 mean: like(parameter, mean)?,
                 square: like(parameter, square)?,
                 steps: steps.f_to_device(parameter.device())?,
             }),
             _ => match parts.get(MOMENTUM) {
-                Some(momentum) => Some(Slot::Momentum(like(parameter, momentum)?)),
+                Some(momentum) => Some(OptimizerSlot::Momentum(like(parameter, momentum)?)),
                 None => None,
             },
         };
-        host.map_or(Ok(()), |lane| self.leave(&[place], lane))
+        host.map_or(Ok(()), |streams| self.offload(&[place], streams))
     }
 }
 

@@ -37,8 +37,8 @@ fn give_gradients(parameters: &Named, step: usize) {
 }
 
 fn step(state: &mut OptimizerState, groups: &Groups, parameters: &Named) -> Result<(), TorchError> {
-    state.prepare(groups, parameters, &Lane::host())?;
-    state.apply(groups, parameters, &Lane::host(), None)
+    state.prepare(groups, parameters, &DeviceStreams::host())?;
+    state.apply(groups, parameters, &DeviceStreams::host(), None)
 }
 
 fn train(groups: &Groups, parameters: &Named) -> OptimizerState {
@@ -131,7 +131,7 @@ fn another_kind_of_update_starts_anew_and_other_numbers_go_on() {
     step(&mut state, &Groups::new(slower.into()), &own).unwrap();
     give_gradients(&own, 7);
     step(&mut state, &Groups::new(BASE.into()), &own).unwrap();
-    let Some(Slot::AdamW { steps, .. }) = &state.slots[0] else {
+    let Some(OptimizerSlot::AdamW { steps, .. }) = &state.slots[0] else {
         panic!("not AdamW's state");
     };
     assert_eq!(steps.double_value(&[]), 2.0);
@@ -162,7 +162,8 @@ fn a_sparse_gradient_is_refused_with_its_parameters_name() {
     let own = parameters(&["embed.weight"]);
     let grad = own[0].1.detach().to_sparse_sparse_dim(1);
     ffi::set_grad(&own[0].1, Some(&grad)).unwrap();
-    let error = OptimizerState::default().prepare(&Groups::new(BASE.into()), &own, &Lane::host());
+    let error =
+        OptimizerState::default().prepare(&Groups::new(BASE.into()), &own, &DeviceStreams::host());
     let message = error.unwrap_err().to_string();
     assert!(message.contains("`embed.weight` is sparse"), "{message}");
 }
@@ -173,12 +174,18 @@ fn getting_ready_changes_nothing_and_a_first_update_stays_a_first_one() {
     let (own, other) = (parameters(&["a", "bb"]), parameters(&["a", "bb"]));
     let (mut state, mut straight) = (OptimizerState::default(), OptimizerState::default());
     give_gradients(&own, 0);
-    state.prepare(&groups, &own, &Lane::host()).unwrap();
+    state
+        .prepare(&groups, &own, &DeviceStreams::host())
+        .unwrap();
     state.abandon();
     assert_same(&own, &other);
     assert!(state.parts(0).is_empty(), "remembered without an update");
     assert!(own.iter().all(|(_, p)| p.grad().defined()));
-    assert!(state.apply(&groups, &own, &Lane::host(), None).is_err());
+    assert!(
+        state
+            .apply(&groups, &own, &DeviceStreams::host(), None)
+            .is_err()
+    );
     for at in 0..2 {
         give_gradients(&own, at);
         give_gradients(&other, at);

@@ -103,9 +103,9 @@ impl TorchStage {
             .live
             .take()
             .ok_or_else(|| anyhow::anyhow!("a forward that was gone back through already"))?;
-        let lane = Rc::clone(&self.lane);
+        let streams = Rc::clone(&self.streams);
         let sum = self.take_gradients()?;
-        let captured = lane.capture(slot.pool, || go_back(&mut live, slot.half, &seeds));
+        let captured = streams.capture(slot.pool, || go_back(&mut live, slot.half, &seeds));
         let gradients = self.take_gradients()?;
         self.add_gradients(sum)?;
         let (graph, (main, mut transit)) = captured?;
@@ -121,7 +121,7 @@ impl TorchStage {
             gradients,
         };
         back.sent()?;
-        if self.lane.rehearses() {
+        if self.streams.rehearses() {
             let skips = back.skips.iter().map(|(_, value)| value);
             let all = back.main.iter().chain(skips).chain(&back.gradients);
             spoil(all.map(Option::as_ref))?;
@@ -163,20 +163,20 @@ impl TorchStage {
 
     fn capture_weight(&mut self, slot: &mut Slot, pass: Pass<'_>) -> anyhow::Result<()> {
         self.graphs.iter().try_for_each(Graphs::still_wanted)?;
-        let mut live = if self.lane.rehearses() {
+        let mut live = if self.streams.rehearses() {
             self.half_back(slot, pass)?
         } else {
             let live = slot.live.take();
             live.ok_or_else(|| anyhow::anyhow!("a weight pass without an input pass"))?
         };
-        let lane = Rc::clone(&self.lane);
+        let streams = Rc::clone(&self.streams);
         let sum = self.take_gradients()?;
-        let captured = lane.capture(slot.pool, || Ok(live.graph.backward_weight()?));
+        let captured = streams.capture(slot.pool, || Ok(live.graph.backward_weight()?));
         let gradients = self.take_gradients()?;
         self.add_gradients(sum)?;
         let (graph, ()) = captured?;
         check_dense(&gradients)?;
-        if self.lane.rehearses() {
+        if self.streams.rehearses() {
             spoil(gradients.iter().map(Option::as_ref))?;
         }
         slot.weight = Some(Weight { graph, gradients });
@@ -187,7 +187,7 @@ impl TorchStage {
     /// What the slot's forward would have left without graphs: the forward once more,
     /// from the inputs that the slot still has.
     fn instead(&mut self, slot: Box<Slot>, pass: Pass<'_>) -> anyhow::Result<Live> {
-        self.lane.drain()?;
+        self.streams.synchronize()?;
         let Slot { inputs, .. } = *slot;
         self.recompute(SEGMENT, &inputs, pass)
     }

@@ -85,12 +85,12 @@ impl TorchStage {
         pass: Pass<'_>,
     ) -> anyhow::Result<Box<Slot>> {
         let mut inputs = inputs.fresh()?;
-        let pool = self.lane.pool()?;
-        let lane = Rc::clone(&self.lane);
+        let pool = self.streams.pool()?;
+        let streams = Rc::clone(&self.streams);
         let writes = self.segments[SEGMENT].writes;
         let buffers = self.saved_for_rehearsal();
         // Should the backward need another run, that finds what was in the buffers.
-        let captured = lane.capture(pool, || {
+        let captured = streams.capture(pool, || {
             inputs.before = self.before(&self.segments[SEGMENT].layers)?;
             self.run_segment(Which::Segment(SEGMENT), &inputs, true, pass)
         });
@@ -127,7 +127,7 @@ impl TorchStage {
         };
         // What cannot be copied is found out here.
         slot.sent()?;
-        if self.lane.rehearses() {
+        if self.streams.rehearses() {
             let skips = slot.skips.iter().map(|(_, value)| value.as_ref());
             spoil(slot.outputs.iter().chain(skips))?;
         }
@@ -152,11 +152,11 @@ impl TorchStage {
         let graph = slot
             .graph(part)
             .ok_or_else(|| anyhow::anyhow!("a graph that was not captured"))?;
-        self.lane.replay(graph)?;
+        self.streams.replay(graph)?;
         if let Some(graphs) = &self.graphs {
             graphs.note_replay();
         }
-        if !self.lane.rehearses() {
+        if !self.streams.rehearses() {
             return Ok(());
         }
         match part {
@@ -195,7 +195,7 @@ impl TorchStage {
 
     /// Buffers as they are, where to capture is to compute.
     fn saved_for_rehearsal(&self) -> Vec<(Tensor, Tensor)> {
-        if self.lane.rehearses() {
+        if self.streams.rehearses() {
             self.save_buffers(&self.segments[SEGMENT].layers)
         } else {
             Vec::new()

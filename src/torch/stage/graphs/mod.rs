@@ -236,11 +236,11 @@ impl TorchStage {
     /// Refuses graphs where one of the layers cannot be replayed.
     pub(super) fn judge_layers(&self) {
         let Some(graphs) = &self.graphs else { return };
-        if let Some(layer) = self.layers.iter().find(|layer| !layer.layer.replayable()) {
+        if let Some(layer) = self.layers.iter().find(|layer| !layer.layer.graph_safe()) {
             graphs.refuse(|| {
                 format!(
                     "layer `{}` does not say that its forward pass can be replayed \
-                     (`Layer::replayable`)",
+                     (`Layer::graph_safe`)",
                     layer.name
                 )
             });
@@ -290,7 +290,7 @@ impl TorchStage {
         graphs.free.extend(whole);
         if !parts.is_empty() {
             // Should the device not answer, there is nobody left to tell.
-            let _ = self.lane.drain();
+            let _ = self.streams.synchronize();
         }
     }
 
@@ -307,7 +307,7 @@ impl TorchStage {
             && !graphs.free.is_empty()
         {
             // What is still to run must find its memory.
-            self.lane.drain()?;
+            self.streams.synchronize()?;
             graphs.free.clear();
         }
         Ok(())
@@ -331,8 +331,8 @@ impl TorchStage {
         if !self.graphs.as_ref().is_some_and(Graphs::listens) {
             return body(self);
         }
-        let lane = std::rc::Rc::clone(&self.lane);
-        let (done, waited) = lane.listening(|| body(self))?;
+        let streams = std::rc::Rc::clone(&self.streams);
+        let (done, waited) = streams.detect_host_sync(|| body(self))?;
         if let (true, Some(graphs)) = (waited, &self.graphs) {
             graphs.refuse(|| {
                 "an operator of its layers has the host wait for the device (it reads numbers, \

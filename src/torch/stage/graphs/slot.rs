@@ -6,7 +6,7 @@ use super::Graphs;
 use super::like::{fill, fresh_or_none};
 use crate::torch::error::TorchError;
 use crate::torch::stage::flight::{Half, Inputs, Live};
-use crate::torch::streams::{Captured, Pool};
+use crate::torch::streams::{CapturedGraph, GraphPool};
 use crate::torch::values::Values;
 
 /// What graphs are captured for: everything about a list of values but the numbers.
@@ -69,9 +69,9 @@ pub(in crate::torch::stage) struct Slot {
     pub(super) shape: Shape,
     /// How its micro-batches come back.
     pub(super) half: Half,
-    pub(super) pool: Pool,
+    pub(super) pool: GraphPool,
     pub(super) inputs: Inputs,
-    pub(super) forward: Captured,
+    pub(super) forward: CapturedGraph,
     pub(super) outputs: Values,
     /// Those that leave, by their numbers.
     pub(super) skips: Skips,
@@ -84,7 +84,7 @@ pub(in crate::torch::stage) struct Slot {
 /// The backward, or its first half.
 #[derive(Debug)]
 pub(super) struct Back {
-    pub(super) graph: Captured,
+    pub(super) graph: CapturedGraph,
     /// What it is given: gradients of skips that leave, then of the outputs.
     pub(super) seeds: Vec<Option<Tensor>>,
     pub(super) shape: Shape,
@@ -98,7 +98,7 @@ pub(super) struct Back {
 /// The second half of the backward.
 #[derive(Debug)]
 pub(super) struct Weight {
-    pub(super) graph: Captured,
+    pub(super) graph: CapturedGraph,
     pub(super) gradients: Vec<Option<Tensor>>,
 }
 
@@ -116,7 +116,7 @@ impl Slot {
         self.back.is_some() && (self.half == Half::Joint || self.weight.is_some())
     }
 
-    pub(super) fn graph(&self, part: Part) -> Option<&Captured> {
+    pub(super) fn graph(&self, part: Part) -> Option<&CapturedGraph> {
         match part {
             Part::Forward => Some(&self.forward),
             Part::Back => self.back.as_ref().map(|back| &back.graph),

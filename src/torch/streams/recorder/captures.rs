@@ -1,19 +1,20 @@
-//! Graphs of a recorder: who captures, and whether what is replayed has been captured.
+//! Graph captures of a recorder: which thread captures on which device, and whether every
+//! replayed graph was captured.
 
 use std::collections::HashSet;
 use std::thread::{self, ThreadId};
 
 use super::Recorder;
-use super::entry::Disorder;
+use super::log_entry::Disorder;
 use crate::torch::error::TorchError;
 
-/// What is known of graphs.
+/// The captures under way, and those that have ended.
 #[derive(Debug, Default)]
 pub(super) struct Captures {
     begun: u64,
     under_way: Vec<UnderWay>,
     ended: HashSet<u64>,
-    /// The capture that is to fail.
+    /// The number of the capture that a test has fail.
     refused: Option<u64>,
     /// The first thing that was out of order.
     wrong: Option<Disorder>,
@@ -39,12 +40,12 @@ impl Recorder {
         self.log.state.lock().captures.begin(device)
     }
 
-    /// It does no more.
+    /// The calling thread ends its capture.
     pub(in crate::torch::streams) fn end_capture(&self, number: u64) -> Result<(), TorchError> {
         self.log.state.lock().captures.end(number)
     }
 
-    /// Notes that a graph is put into the main stream.
+    /// Records that a graph is submitted to the main stream.
     pub(in crate::torch::streams) fn replay(&self, number: u64, device: usize) {
         self.log.state.lock().captures.replay(number, device);
     }
@@ -83,8 +84,8 @@ impl Captures {
         }
     }
 
-    /// Something is told to a device (or is none's) by the calling thread: out of order if
-    /// this captures, and if another one does on that device.
+    /// The calling thread submits something to a device (or does something on the host): out
+    /// of order if this thread is capturing, or another thread is on that device.
     pub(super) fn interrupted(&mut self, by: &str, device: Option<usize>) {
         let thread = thread::current().id();
         let mut all = self.under_way.iter();
@@ -106,7 +107,8 @@ impl Captures {
         self.wrong.get_or_insert_with(|| Disorder::new(what));
     }
 
-    /// What was out of order.
+    /// # Errors
+    /// The first thing that was out of order.
     pub(super) fn check(&self) -> Result<(), Disorder> {
         self.wrong.clone().map_or(Ok(()), Err)
     }

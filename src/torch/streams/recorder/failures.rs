@@ -1,10 +1,10 @@
-//! Accelerators of a recorder that fail.
+//! Simulated failures of a recorder's accelerators.
 
 use super::Recorder;
 use crate::torch::device_lost::DeviceLost;
 use crate::torch::error::TorchError;
 
-/// What accelerators say to everything, where they fail; and what is remembered of it.
+/// The error with which failing accelerators answer every call, and the loss it led to.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     answer: Option<String>,
@@ -12,8 +12,8 @@ pub(super) struct Failures {
 }
 
 impl Recorder {
-    /// Has the accelerators fail from now on, as a CUDA device does after an error in what
-    /// it was told to do: everything that it is told or asked is answered by this.
+    /// Has the accelerators answer every call with this error from now on, as a CUDA device
+    /// does after a kernel has failed.
     pub fn fail_devices(&self, error: &str) {
         self.log.state.lock().failures.answer = Some(error.to_owned());
     }
@@ -28,7 +28,7 @@ impl Recorder {
         }
     }
 
-    /// What is remembered of a device that is lost.
+    /// The recorded loss of a device.
     pub(in crate::torch::streams) fn lost<T>(
         &self,
         with: impl FnOnce(&mut Option<DeviceLost>) -> T,

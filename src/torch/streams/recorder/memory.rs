@@ -1,10 +1,10 @@
-//! Which memory is there now.
+//! The memory that is allocated now.
 
 use tch::Tensor;
 
-use super::entry::Buffer;
+use super::log_entry::Buffer;
 use super::{Recorder, State, address};
-use crate::torch::streams::layer::Place;
+use crate::torch::streams::ids::MemorySpace;
 
 /// A piece of memory.
 #[derive(Debug, Clone, Copy)]
@@ -16,11 +16,11 @@ pub(super) struct Live {
 }
 
 impl Recorder {
-    /// Where a tensor would be.
-    pub(in crate::torch::streams) fn place(&self, tensor: &Tensor) -> Place {
+    /// The memory space that a tensor would be in.
+    pub(in crate::torch::streams) fn space_of(&self, tensor: &Tensor) -> MemorySpace {
         let live = self.log.state.lock().live(address(tensor));
         let device = live.and_then(|live| live.device);
-        device.map_or(Place::Host, Place::Accelerator)
+        device.map_or(MemorySpace::Host, MemorySpace::Accelerator)
     }
 }
 
@@ -30,7 +30,7 @@ impl State {
         found.flatten().collect()
     }
 
-    /// Whose memory is at this address.
+    /// The block of memory at this address.
     pub(super) fn buffer(&self, address: usize) -> Option<Buffer> {
         self.live(address).map(|live| live.buffer)
     }

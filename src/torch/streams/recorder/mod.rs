@@ -1,8 +1,8 @@
-//! A device layer without devices: it writes down what it is told, and checks it.
+//! A device backend without devices: it records what devices would be told, and checks it.
 
 mod captures;
-mod entry;
 mod failures;
+mod log_entry;
 mod memory;
 mod order;
 mod timing;
@@ -15,24 +15,23 @@ use gpipe_partitioner::{Action, ActionKind, StageId};
 use parking_lot::Mutex;
 use tch::Tensor;
 
-use super::layer::{DEFAULT, Place, Stream};
-use super::sharing::Accesses;
+use super::capture_lock::CaptureLocks;
+use super::ids::{DEFAULT, MemorySpace, Stream};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Watcher};
-use entry::{Buffer, Entry, Worker};
+use log_entry::{Buffer, LogEntry, Worker};
 use memory::Live;
 
-pub use entry::Disorder;
+pub use log_entry::Disorder;
 pub use order::Summary;
 
-/// Stands in for the accelerators of a pipeline and writes down what they would have
-/// been told: work, copies, events, waits, and when which memory was freed.
+/// Stands in for the accelerators of a pipeline and records what they would have been told:
+/// work, copies, events, waits, and when memory was freed.
 ///
-/// Stages compute on the CPU all the same, with the same numbers. What was written down
-/// can be checked for every order that the events allow ([`Recorder::check`]), and be
-/// played with made-up times ([`Recorder::play`]): does each copy wait for who makes the
-/// value, each stage for the copy, and no memory get a new owner before its last reader
-/// is done?
+/// Stages compute on the CPU, with the same numbers. The record can be checked for every
+/// order that the events allow ([`Recorder::check`]), and played with made-up times
+/// ([`Recorder::play`]): does each copy wait for the work that makes its value, each stage
+/// for the copy, and is no memory reused before its last reader is done?
 ///
 /// ```
 /// # use gpipe::{Pipeline, Sequential, streams::Recorder, tch::{Device, Kind, Tensor, nn}};
@@ -54,20 +53,20 @@ pub use order::Summary;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Recorder {
-    places: Arc<[Place]>,
+    places: Arc<[MemorySpace]>,
     log: Arc<Log>,
 }
 
-/// What was written down.
+/// What has been recorded.
 #[derive(Debug, Default)]
 struct Log {
     state: Mutex<State>,
-    accesses: Accesses,
+    capture_locks: CaptureLocks,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    entries: Vec<Entry>,
+    entries: Vec<LogEntry>,
     streams: i64,
     events: u64,
     buffers: u64,
@@ -85,32 +84,33 @@ impl Recorder {
     /// For each entry of the pipeline's list of devices, the number of the accelerator
     /// that it stands for; none for the host itself.
     pub fn new(places: &[Option<usize>]) -> Self {
-        let place = |place: &Option<usize>| place.map_or(Place::Host, Place::Accelerator);
+        let place =
+            |place: &Option<usize>| place.map_or(MemorySpace::Host, MemorySpace::Accelerator);
         Self {
             places: places.iter().map(place).collect(),
             log: Arc::default(),
         }
     }
 
-    /// How many things were written down.
+    /// The number of recorded entries.
     pub fn len(&self) -> usize {
         self.log.state.lock().entries.len()
     }
 
-    /// Whether nothing was.
+    /// Whether nothing has been recorded.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many streams were asked for; a CUDA device has 32 for the whole process.
+    /// The number of streams that were created; a CUDA device has 32 for the whole process.
     pub fn streams(&self) -> usize {
         usize::try_from(self.log.state.lock().streams).unwrap_or(0)
     }
 
-    /// Checks that for every order that the streams and events allow.
+    /// Checks the record for every order that streams and events allow.
     ///
     /// # Errors
-    /// The first use of memory that nothing keeps in order, in words.
+    /// The first use of memory that no event puts in order, in words.
     pub fn check(&self) -> Result<Summary, Disorder> {
         let state = self.log.state.lock();
         state.captures.check()?;
@@ -126,15 +126,14 @@ impl Recorder {
         timing::play(&self.log.state.lock().entries, seed)
     }
 
-    /// A copy of what was written down without one of the entries that keep order
-    /// (a wait, or a note to the allocator): number `index` of them. None where there
-    /// are no more.
+    /// A copy of the record without one of the entries that keep order (a wait, or a note to
+    /// the allocator): number `index` of them. None if there are fewer.
     pub fn without(&self, index: usize) -> Option<Self> {
         let mut entries = self.log.state.lock().entries.clone();
-        let keeps = |(_, entry): &(usize, &Entry)| {
+        let keeps = |(_, entry): &(usize, &LogEntry)| {
             matches!(
                 entry,
-                Entry::Wait { .. } | Entry::Finish { .. } | Entry::UsedBy { .. }
+                LogEntry::Wait { .. } | LogEntry::Finish { .. } | LogEntry::UsedBy { .. }
             )
         };
         let (place, _) = entries.iter().enumerate().filter(keeps).nth(index)?;
@@ -147,17 +146,17 @@ impl Recorder {
             places: Arc::clone(&self.places),
             log: Arc::new(Log {
                 state: Mutex::new(state),
-                accesses: Accesses::default(),
+                capture_locks: CaptureLocks::default(),
             }),
         })
     }
 
-    pub(crate) fn places(&self) -> &[Place] {
+    pub(crate) fn places(&self) -> &[MemorySpace] {
         &self.places
     }
 
-    pub(super) fn accesses(&self) -> &Accesses {
-        &self.log.accesses
+    pub(super) fn capture_locks(&self) -> &CaptureLocks {
+        &self.log.capture_locks
     }
 
     pub(super) fn new_stream(&self) -> i64 {
@@ -184,21 +183,21 @@ impl Recorder {
         state.captures.interrupted("an event", Some(stream.device));
         state.events += 1;
         let event = state.events;
-        state.entries.push(Entry::Record { event, stream });
+        state.entries.push(LogEntry::Record { event, stream });
         event
     }
 
     pub(super) fn wait(&self, stream: Stream, event: u64) {
         let mut state = self.log.state.lock();
         state.captures.interrupted("a wait", Some(stream.device));
-        state.entries.push(Entry::Wait { stream, event });
+        state.entries.push(LogEntry::Wait { stream, event });
     }
 
     pub(super) fn finish(&self, event: u64) {
         let thread = thread::current().id();
         let mut state = self.log.state.lock();
         state.captures.interrupted("a wait of the host", None);
-        state.entries.push(Entry::Finish { thread, event });
+        state.entries.push(LogEntry::Finish { thread, event });
     }
 
     pub(super) fn used_by(&self, tensor: &Tensor, stream: Stream) {
@@ -207,19 +206,19 @@ impl Recorder {
         let what = "a note to the allocator";
         state.captures.interrupted(what, Some(stream.device));
         if let Some(buffer) = state.buffer(address) {
-            state.entries.push(Entry::UsedBy { buffer, stream });
+            state.entries.push(LogEntry::UsedBy { buffer, stream });
         }
     }
 
     pub(super) fn works<'a>(
         &self,
         action: Action,
-        place: Place,
+        place: MemorySpace,
         reads: impl Iterator<Item = &'a Tensor>,
     ) {
         let addresses: Vec<usize> = reads.map(address).collect();
         let mut state = self.log.state.lock();
-        // What it was given before for the same micro-batch it may read again.
+        // It may read again what it was given earlier for the same micro-batch.
         let key = (action.stage, action.micro.index());
         let mut reads = state.kept.remove(&key).unwrap_or_default();
         reads.retain(|buffer| state.live.values().any(|live| live.buffer == *buffer));
@@ -231,29 +230,29 @@ impl Recorder {
             state.kept.insert(key, reads.clone());
         }
         let (on, what) = (state.worker(place), action.to_string());
-        state.entries.push(Entry::Work { on, what, reads });
+        state.entries.push(LogEntry::Work { on, what, reads });
     }
 
     pub(super) fn reads<'a>(
         &self,
         who: &str,
-        place: Place,
+        place: MemorySpace,
         tensors: impl Iterator<Item = &'a Tensor>,
     ) {
         let addresses: Vec<usize> = tensors.map(address).collect();
         let mut state = self.log.state.lock();
         let reads = state.buffers_at(&addresses);
         let (on, what) = (state.worker(place), who.to_owned());
-        state.entries.push(Entry::Work { on, what, reads });
+        state.entries.push(LogEntry::Work { on, what, reads });
     }
 
     pub(super) fn made(&self, tensor: &Tensor, device: usize) -> Result<Tensor, TorchError> {
         let stream = self.current(device);
-        self.watched(tensor, |buffer| Entry::Made { buffer, stream })
+        self.watched(tensor, |buffer| LogEntry::Made { buffer, stream })
     }
 
-    /// As [`made`](Self::made) for memory that others have handles to already; nothing
-    /// for memory that is known.
+    /// As [`made`](Self::made), for memory that others have handles to already; memory that is
+    /// known is left alone.
     pub(super) fn kept(&self, tensor: &Tensor, device: usize) -> Result<(), TorchError> {
         let stream = self.current(device);
         let begin = address(tensor);
@@ -265,7 +264,7 @@ impl Recorder {
             }
             state.buffers += 1;
             let buffer = Buffer(state.buffers);
-            state.entries.push(Entry::Made { buffer, stream });
+            state.entries.push(LogEntry::Made { buffer, stream });
             let live = Live {
                 end: begin + bytes,
                 buffer,
@@ -280,15 +279,15 @@ impl Recorder {
     pub(super) fn copy(
         &self,
         tensor: &Tensor,
-        from: Place,
-        to: Place,
+        from: MemorySpace,
+        to: MemorySpace,
     ) -> Result<Tensor, TorchError> {
         let source = {
             let state = self.log.state.lock();
             state.buffer(address(tensor))
         };
         let (reads, writes) = (self.stream(from), self.stream(to));
-        self.watched(tensor, |buffer| Entry::Copy {
+        self.watched(tensor, |buffer| LogEntry::Copy {
             from: source,
             to: buffer,
             reads,
@@ -296,8 +295,13 @@ impl Recorder {
         })
     }
 
-    /// A copy into memory that is there already.
-    pub(super) fn copies_into(&self, to: &Tensor, tensor: &Tensor, (from, into): (Place, Place)) {
+    /// Records a copy into memory that is allocated already.
+    pub(super) fn copies_into(
+        &self,
+        to: &Tensor,
+        tensor: &Tensor,
+        (from, into): (MemorySpace, MemorySpace),
+    ) {
         let (reads, writes) = (self.stream(from), self.stream(into));
         let mut state = self.log.state.lock();
         for stream in [reads, writes].into_iter().flatten() {
@@ -305,7 +309,7 @@ impl Recorder {
         }
         let from = state.buffer(address(tensor));
         if let Some(to) = state.buffer(address(to)) {
-            state.entries.push(Entry::Copy {
+            state.entries.push(LogEntry::Copy {
                 from,
                 to,
                 reads,
@@ -314,19 +318,19 @@ impl Recorder {
         }
     }
 
-    /// The calling thread's current stream at a place.
-    fn stream(&self, place: Place) -> Option<Stream> {
+    /// The calling thread's current stream in a memory space.
+    fn stream(&self, place: MemorySpace) -> Option<Stream> {
         match place {
-            Place::Host => None,
-            Place::Accelerator(device) => Some(self.current(device)),
+            MemorySpace::Host => None,
+            MemorySpace::Accelerator(device) => Some(self.current(device)),
         }
     }
 
-    /// A copy whose end will be written down, as its beginning is.
+    /// A copy that is recorded now, and again when its memory is freed.
     fn watched(
         &self,
         tensor: &Tensor,
-        entry: impl FnOnce(Buffer) -> Entry,
+        entry: impl FnOnce(Buffer) -> LogEntry,
     ) -> Result<Tensor, TorchError> {
         let (buffer, device) = {
             let mut state = self.log.state.lock();
@@ -360,7 +364,7 @@ impl Watcher for Log {
         let buffer = Buffer(number);
         let mut state = self.state.lock();
         state.live.retain(|_, live| live.buffer != buffer);
-        state.entries.push(Entry::Freed { buffer });
+        state.entries.push(LogEntry::Freed { buffer });
     }
 }
 
@@ -374,10 +378,10 @@ impl State {
         self.current.get(&key).copied().unwrap_or(default)
     }
 
-    fn worker(&self, place: Place) -> Worker {
+    fn worker(&self, place: MemorySpace) -> Worker {
         match place {
-            Place::Host => Worker::Host(thread::current().id()),
-            Place::Accelerator(device) => Worker::Stream(self.current(device)),
+            MemorySpace::Host => Worker::Host(thread::current().id()),
+            MemorySpace::Accelerator(device) => Worker::Stream(self.current(device)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whether everything is in order, whatever takes how long.
+//! Checks that uses of memory are ordered by events, however long each piece of work takes.
 //!
 //! Each piece of work in a stream gets a number, and each stream a *clock*: of every
 //! stream, the last number that is sure to be over before what comes next. An event
@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::thread::ThreadId;
 
-use super::entry::{Buffer, Disorder, Entry, Worker};
-use crate::torch::streams::layer::{DEFAULT, Stream};
+use super::log_entry::{Buffer, Disorder, LogEntry, Worker};
+use crate::torch::streams::ids::{DEFAULT, Stream};
 
 /// What was checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -43,11 +43,11 @@ impl Clock {
     }
 }
 
-/// What is known of a block.
+/// The uses of a block of memory so far.
 #[derive(Debug, Default)]
-struct Block {
+struct MemoryBlock {
     /// The stream that the memory belongs to; none for the host's.
-    home: Option<Stream>,
+    owner: Option<Stream>,
     written: Option<(Stream, u64)>,
     uses: Vec<(Stream, u64)>,
     told: Vec<Stream>,
@@ -58,48 +58,48 @@ struct Block {
 struct Order {
     streams: HashMap<Stream, Clock>,
     hosts: HashMap<ThreadId, Clock>,
-    /// What any thread has waited for: what one thread passes on to another in the
-    /// host's memory is there by then.
+    /// What any thread of the host has waited for: values that one thread passes to another in
+    /// the host's memory are complete by then.
     host: Clock,
     events: HashMap<u64, Clock>,
-    blocks: HashMap<Buffer, Block>,
-    /// By stream, uses of memory that was freed there: whoever gets memory of the stream
-    /// next may get that.
+    blocks: HashMap<Buffer, MemoryBlock>,
+    /// By stream, uses of memory that was freed there: the next allocation in the stream may
+    /// get that memory.
     pending: HashMap<Stream, Vec<Pending>>,
     summary: Summary,
 }
 
-/// A use that the allocator was not told of.
+/// A use that the allocator does not know of.
 #[derive(Debug)]
 struct Pending {
     buffer: Buffer,
     work: (Stream, u64),
 }
 
-pub(super) fn check(entries: &[Entry]) -> Result<Summary, Disorder> {
+pub(super) fn check(entries: &[LogEntry]) -> Result<Summary, Disorder> {
     let mut order = Order::default();
     entries.iter().try_for_each(|entry| order.go_on(entry))?;
     Ok(order.summary)
 }
 
 impl Order {
-    fn go_on(&mut self, entry: &Entry) -> Result<(), Disorder> {
+    fn go_on(&mut self, entry: &LogEntry) -> Result<(), Disorder> {
         match entry {
-            Entry::Work { on, what, reads } => {
+            LogEntry::Work { on, what, reads } => {
                 self.summary.actions += 1;
                 match on {
                     Worker::Stream(stream) => self.work(*stream, what, reads)?,
                     Worker::Host(thread) => self.host_work(*thread, what, reads)?,
                 }
             }
-            Entry::Made { buffer, stream } => {
+            LogEntry::Made { buffer, stream } => {
                 self.takes_memory(*stream)?;
                 let number = self.clock(*stream).0.get(stream).copied();
                 let block = self.blocks.entry(*buffer).or_default();
-                block.home = Some(*stream);
+                block.owner = Some(*stream);
                 block.written = number.map(|number| (*stream, number));
             }
-            Entry::Copy {
+            LogEntry::Copy {
                 from,
                 to,
                 reads,
@@ -108,25 +108,25 @@ impl Order {
                 self.summary.copies += 1;
                 self.copy(*from, *to, *reads, *writes)?;
             }
-            Entry::Record { event, stream } => {
+            LogEntry::Record { event, stream } => {
                 let clock = self.clock(*stream).clone();
                 self.events.insert(*event, clock);
             }
-            Entry::Wait { stream, event } => {
+            LogEntry::Wait { stream, event } => {
                 self.summary.waits += 1;
                 let seen = self.event(*event)?;
                 self.clock(*stream).join(&seen);
             }
-            Entry::Finish { thread, event } => {
+            LogEntry::Finish { thread, event } => {
                 self.summary.host_waits += 1;
                 let seen = self.event(*event)?;
                 self.hosts.entry(*thread).or_default().join(&seen);
                 self.host.join(&seen);
             }
-            Entry::UsedBy { buffer, stream } => {
+            LogEntry::UsedBy { buffer, stream } => {
                 self.blocks.entry(*buffer).or_default().told.push(*stream);
             }
-            Entry::Freed { buffer } => {
+            LogEntry::Freed { buffer } => {
                 self.summary.freed += 1;
                 self.free(*buffer)?;
             }
@@ -200,7 +200,7 @@ impl Order {
                 buffer.0
             )));
         }
-        let on_host = block.home.is_none();
+        let on_host = block.owner.is_none();
         let seen = |written| clock.has_seen(written) || (on_host && self.host.has_seen(written));
         if block.written.is_some_and(|written| !seen(written)) {
             return Err(Disorder::new(format!(
@@ -246,7 +246,7 @@ impl Order {
         let new = !self.blocks.contains_key(&to);
         let block = self.blocks.entry(to).or_default();
         if new {
-            block.home = writes;
+            block.owner = writes;
         }
         block.written = Some(work);
         block.uses.push(work);
@@ -259,7 +259,7 @@ impl Order {
         let Some(block) = self.blocks.get(&buffer) else {
             return Ok(());
         };
-        let on_host = block.home.is_none();
+        let on_host = block.owner.is_none();
         let seen = |work| clock.has_seen(work) || (on_host && self.host.has_seen(work));
         if let Some((by, _)) = block.uses.iter().find(|work| !seen(**work)) {
             return Err(Disorder::new(format!(
@@ -271,36 +271,36 @@ impl Order {
         Ok(())
     }
 
-    /// The allocator may give the block out again to whoever works in its own stream
-    /// next: all uses must be over by then, or have been told. In a device's default stream
-    /// that may be another thread, at once.
+    /// The allocator may reuse the block for the next work in its own stream: all uses must be
+    /// over by then, or the allocator must know of them. In a device's default stream the next
+    /// work may be another thread's, at once.
     fn free(&mut self, buffer: Buffer) -> Result<(), Disorder> {
         let Some(block) = self.blocks.get_mut(&buffer) else {
             return Ok(());
         };
         block.freed = true;
-        let Some(home) = block.home else {
+        let Some(owner) = block.owner else {
             // libtorch's allocator of page-locked memory knows the copies itself.
             return Ok(());
         };
-        let clock = self.streams.entry(home).or_default();
+        let clock = self.streams.entry(owner).or_default();
         let told = |work: &(Stream, u64)| block.told.contains(&work.0) || clock.has_seen(*work);
         let untold = block.uses.iter().filter(|work| !told(work));
         let pending = untold.map(|work| Pending {
             buffer,
             work: *work,
         });
-        self.pending.entry(home).or_default().extend(pending);
-        if home.id == DEFAULT {
-            return self.takes_memory(home);
+        self.pending.entry(owner).or_default().extend(pending);
+        if owner.id == DEFAULT {
+            return self.takes_memory(owner);
         }
         Ok(())
     }
 
     /// Memory of a stream is given out.
-    fn takes_memory(&mut self, home: Stream) -> Result<(), Disorder> {
-        let clock = self.streams.entry(home).or_default();
-        let pending = self.pending.entry(home).or_default();
+    fn takes_memory(&mut self, owner: Stream) -> Result<(), Disorder> {
+        let clock = self.streams.entry(owner).or_default();
+        let pending = self.pending.entry(owner).or_default();
         pending.retain(|use_| !clock.has_seen(use_.work));
         let Some(Pending { buffer, work }) = pending.first() else {
             return Ok(());
@@ -308,7 +308,7 @@ impl Order {
         Err(Disorder::new(format!(
             "block {} of stream {} of device {} was freed and may be given out again while \
              stream {} of device {} is using it, and the allocator was not told",
-            buffer.0, home.id, home.device, work.0.id, work.0.device
+            buffer.0, owner.id, owner.device, work.0.id, work.0.device
         )))
     }
 }

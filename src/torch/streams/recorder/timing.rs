@@ -1,16 +1,16 @@
-//! What would have happened when, had every piece of work taken so long.
+//! Plays a record with a made-up duration for every piece of work.
 //!
-//! The host puts one thing after the other into the streams, each a moment after the
-//! one before. Work begins when it is in its stream, what is before it there is over,
-//! and what its stream waits for has come. The allocator is the greediest one that the
-//! rules allow: whoever needs memory in a stream gets the block that was freed there
-//! last, as soon as the streams that were told are through with it.
+//! The host submits one thing after the other, each a moment after the one before. Work
+//! begins when it has been submitted, the work before it in its stream is over, and the
+//! events that its stream waits for have happened. The allocator is the greediest one that
+//! the rules allow: an allocation in a stream gets the block that was freed there last, as
+//! soon as the streams that the allocator was told of are through with it.
 
 use std::collections::HashMap;
 
-use super::entry::{Buffer, Disorder, Entry, Worker};
+use super::log_entry::{Buffer, Disorder, LogEntry, Worker};
 use crate::torch::rng;
-use crate::torch::streams::layer::Stream;
+use crate::torch::streams::ids::Stream;
 
 /// A place in memory, which one block after the other has.
 #[derive(Debug, Clone, Copy, Default)]
@@ -22,8 +22,8 @@ struct Room {
 }
 
 #[derive(Debug, Default)]
-struct Block {
-    home: Option<Stream>,
+struct MemoryBlock {
+    owner: Option<Stream>,
     room: usize,
     /// When its values are there.
     written: u64,
@@ -39,10 +39,10 @@ struct Clockwork {
     events: HashMap<u64, u64>,
     rooms: Vec<Room>,
     free: HashMap<Stream, Vec<usize>>,
-    blocks: HashMap<Buffer, Block>,
+    blocks: HashMap<Buffer, MemoryBlock>,
 }
 
-pub(super) fn play(entries: &[Entry], seed: u64) -> Result<(), Disorder> {
+pub(super) fn play(entries: &[LogEntry], seed: u64) -> Result<(), Disorder> {
     let mut clockwork = Clockwork {
         seed,
         now: 0,
@@ -68,39 +68,39 @@ impl Clockwork {
         (draw >> 8) % scale + 1
     }
 
-    fn go_on(&mut self, entry: &Entry) -> Result<(), Disorder> {
+    fn go_on(&mut self, entry: &LogEntry) -> Result<(), Disorder> {
         self.now += self.random(20);
         match entry {
-            Entry::Work { on, what, reads } => self.work(*on, what, reads)?,
-            Entry::Made { buffer, stream } => {
+            LogEntry::Work { on, what, reads } => self.work(*on, what, reads)?,
+            LogEntry::Made { buffer, stream } => {
                 // Its memory was taken by now, for the last kernel of the work.
                 let end = self.through(*stream).max(self.now);
                 self.streams.insert(*stream, end);
                 self.take(*buffer, Some(*stream), end, end)?;
             }
-            Entry::Copy {
+            LogEntry::Copy {
                 from,
                 to,
                 reads,
                 writes,
             } => self.copy(*from, *to, *reads, *writes)?,
-            Entry::Record { event, stream } => {
+            LogEntry::Record { event, stream } => {
                 let end = self.through(*stream);
                 self.events.insert(*event, end);
             }
-            Entry::Wait { stream, event } => {
+            LogEntry::Wait { stream, event } => {
                 let end = self.events.get(event).copied().unwrap_or(u64::MAX);
                 let through = self.through(*stream);
                 self.streams.insert(*stream, through.max(end));
             }
-            Entry::Finish { event, .. } => {
+            LogEntry::Finish { event, .. } => {
                 let end = self.events.get(event).copied().unwrap_or(u64::MAX);
                 self.now = self.now.max(end);
             }
-            Entry::UsedBy { buffer, stream } => {
+            LogEntry::UsedBy { buffer, stream } => {
                 self.blocks.entry(*buffer).or_default().told.push(*stream);
             }
-            Entry::Freed { buffer } => self.free(*buffer),
+            LogEntry::Freed { buffer } => self.free(*buffer),
         }
         Ok(())
     }
@@ -188,11 +188,11 @@ impl Clockwork {
     fn take(
         &mut self,
         buffer: Buffer,
-        home: Option<Stream>,
+        owner: Option<Stream>,
         begin: u64,
         end: u64,
     ) -> Result<(), Disorder> {
-        let room = self.room(home);
+        let room = self.room(owner);
         let used_until = self.rooms[room].used_until;
         if begin < used_until {
             return Err(Disorder::new(format!(
@@ -201,8 +201,8 @@ impl Clockwork {
             )));
         }
         self.rooms[room].used_until = end;
-        let block = Block {
-            home,
+        let block = MemoryBlock {
+            owner,
             room,
             written: end,
             told: Vec::new(),
@@ -211,9 +211,9 @@ impl Clockwork {
         Ok(())
     }
 
-    fn room(&mut self, home: Option<Stream>) -> usize {
+    fn room(&mut self, owner: Option<Stream>) -> usize {
         let (now, rooms) = (self.now, &self.rooms);
-        if let Some(free) = home.and_then(|home| self.free.get_mut(&home))
+        if let Some(free) = owner.and_then(|owner| self.free.get_mut(&owner))
             && let Some(place) = free.iter().rposition(|room| rooms[*room].free_from <= now)
         {
             return free.remove(place);
@@ -226,13 +226,13 @@ impl Clockwork {
         let Some(block) = self.blocks.remove(&buffer) else {
             return;
         };
-        let Some(home) = block.home else {
+        let Some(owner) = block.owner else {
             return;
         };
         // What the streams that were told have in them now.
-        let told = block.told.iter().filter(|stream| **stream != home);
+        let told = block.told.iter().filter(|stream| **stream != owner);
         let through = told.map(|stream| self.through(*stream)).max();
         self.rooms[block.room].free_from = through.unwrap_or(0);
-        self.free.entry(home).or_default().push(block.room);
+        self.free.entry(owner).or_default().push(block.room);
     }
 }

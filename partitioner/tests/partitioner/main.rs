@@ -1,0 +1,15 @@
+//! Schedules, plans and pages through the public interface.
+#![allow(clippy::unwrap_used, clippy::float_cmp)]
+
+mod check_mutations;
+mod explain;
+mod limits;
+mod page_support;
+mod profile_page;
+mod renderings;
+mod schedule_auto;
+mod schedule_csv;
+mod schedule_pytorch;
+mod schedule_recompute;
+mod schedule_table;
+mod simulate_oracle;

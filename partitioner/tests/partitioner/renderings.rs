@@ -1,0 +1,155 @@
+//! Golden renderings.
+
+use crate::page_support;
+use gpipe_partitioner::render::StepMemory;
+use gpipe_partitioner::simulate::MemoryLevel;
+use gpipe_partitioner::{
+    Bytes, Costs, Explanation, LayerProfile, LayerTimes, Machine, Micros, PlanOptions, Profile,
+    ScheduleKind, Shape, Span, Timeline, explain, plan, render, simulate,
+};
+
+fn timeline(kind: ScheduleKind, p: usize, v: usize, m: usize) -> Timeline {
+    let shape = Shape::new(p, m).with_chunks(v);
+    let [f, i, w] = [1000.0, 1200.0, 800.0].map(|t| Micros::new(t).unwrap());
+    let schedule = kind.generate(shape).unwrap();
+    simulate(&schedule, &Costs::uniform(shape.stages(), f, i, w)).timeline
+}
+
+#[test]
+fn text() {
+    insta::assert_snapshot!(
+        "text-1f1b",
+        render::text(&timeline(ScheduleKind::OneFOneB, 4, 1, 6), 100)
+    );
+    insta::assert_snapshot!(
+        "text-zbv",
+        render::text(&timeline(ScheduleKind::Zbv, 3, 2, 5), 120)
+    );
+}
+
+#[test]
+fn text_keeps_to_its_width() {
+    for width in [0, 20, 40, 80, 200, 1_000_000] {
+        let text = render::text(&timeline(ScheduleKind::OneFOneB, 12, 1, 40), width);
+        let longest = text.lines().map(str::len).max().unwrap();
+        assert!(longest <= width.clamp(20, 10_000), "{longest} > {width}");
+        assert_eq!(text.lines().count(), 12 + 2);
+    }
+}
+
+#[test]
+fn svg() {
+    insta::assert_snapshot!(
+        "svg-zb-h1",
+        render::svg(&timeline(ScheduleKind::ZbH1, 2, 1, 3))
+    );
+}
+
+#[test]
+fn html() {
+    let page = render::html(&timeline(ScheduleKind::OneFOneB, 2, 1, 2), "1f1b <2 & 2>");
+    page_support::check(&page);
+    assert!(!page.contains("<2 & 2>"));
+    insta::assert_snapshot!("html-1f1b", page_support::content(&page));
+}
+
+#[test]
+fn trace() {
+    insta::assert_snapshot!(
+        "trace-zb-h1",
+        render::chrome_trace(&timeline(ScheduleKind::ZbH1, 2, 1, 2))
+    );
+}
+
+#[test]
+fn an_empty_timeline_can_be_drawn() {
+    let empty = Timeline::new(2, vec![]);
+    for text in [
+        render::text(&empty, 80),
+        render::svg(&empty),
+        render::html(&empty, "empty"),
+        render::chrome_trace(&empty),
+    ] {
+        assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+    }
+}
+
+/// A step whose stage 1 is slow, whose first action is slower still, and whose
+/// starts are late.
+fn comparison() -> Explanation {
+    let schedule = ScheduleKind::OneFOneB.generate(Shape::new(2, 4)).unwrap();
+    let [f, b, late] = [1000.0, 1000.0, 30.0].map(|t| Micros::new(t).unwrap());
+    let costs = Costs::uniform(2, f, b, b);
+    let timeline = simulate::replay(&schedule, &costs, |action| {
+        let usual = costs.stage(action.stage).of(action.kind);
+        let factor = match action.to_string().as_str() {
+            "0F0" => 1.5,
+            name if name.starts_with("1B") => 1.2,
+            _ => 1.0,
+        };
+        usual * factor + late
+    });
+    let shortened = timeline.spans().iter().map(|span| Span {
+        start: span.start + late,
+        ..*span
+    });
+    let measured = Timeline::new(2, shortened.collect());
+    explain(&simulate(&schedule, &costs), &measured).unwrap()
+}
+
+#[test]
+fn compare_text() {
+    let text = render::compare_text(&comparison(), "Step 3", 100);
+    insta::assert_snapshot!("compare-text", text);
+    for width in [0, 20, 40, 80, 200, 1_000_000] {
+        let text = render::compare_text(&comparison(), "Step 3", width);
+        // A table narrower than its numbers would say nothing.
+        let longest = text.lines().map(str::len).max().unwrap();
+        assert!(longest <= width.clamp(38, 10_000), "{longest} > {width}");
+    }
+}
+
+#[test]
+fn compare_svg() {
+    insta::assert_snapshot!(
+        "compare-svg",
+        render::compare_svg(&comparison(), "Step <3>")
+    );
+}
+
+#[test]
+fn compare_html() {
+    let page = render::compare_html(&comparison(), "Step <3>", "1f1b <2 & 2>");
+    assert!(!page.contains("<2 & 2>") && !page.contains("Step <3>"));
+    page_support::check(&page);
+    insta::assert_snapshot!("compare-html", page_support::content(&page));
+}
+
+#[test]
+fn a_comparison_tells_what_the_plan_said_and_what_memory_did() {
+    let explanation = comparison();
+    let level = |time: f64, bytes| MemoryLevel {
+        time: Micros::new(time).unwrap(),
+        bytes: Bytes(bytes),
+    };
+    let memory = StepMemory {
+        levels: vec![level(0.0, 0), level(1000.0, 8 << 20), level(4000.0, 0)],
+        held: Bytes(9 << 20),
+        peak: Bytes(12 << 20),
+    };
+    let time = Micros::new(1000.0).unwrap();
+    let layers =
+        (0..4).map(|n| LayerProfile::new(format!("{n}"), LayerTimes::new(time, time, time)));
+    let profile = Profile::new("cpu", 4, layers.collect()).unwrap();
+    let plan = plan(&profile, &PlanOptions::new(Machine::new(2).unwrap())).unwrap();
+    let page = render::ComparePage::new(&explanation, "Step 3", "measured")
+        .with_plan(&plan)
+        .with_memory(vec![memory.clone(), memory])
+        .html();
+    page_support::check(&page);
+    assert!(page.contains(&format!("<dt>The plan said</dt><dd>{}</dd>", plan.step)));
+    assert!(page.contains("device 1: at most 8.0 MiB at 1.00 ms, measured held 9.0 MiB"));
+    for number in ["<td>8.0 MiB</td>", "<td>9.0 MiB</td>", "<td>12.0 MiB</td>"] {
+        assert_eq!(page.matches(number).count(), 2, "{number}");
+    }
+}

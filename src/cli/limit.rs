@@ -1,0 +1,16 @@
+//! What limits a plan, or a run, in one sentence.
+
+use crate::metrics::is_host_bound;
+
+pub(super) use crate::decide::plan::limit::sentence;
+
+/// The verdict where devices that work by themselves wait for the host threads that tell
+/// them what to do, which were busy for this share of their time.
+pub(super) fn host_bound(host_share: Option<f64>) -> Option<String> {
+    let share = host_share.filter(|share| is_host_bound(*share))?;
+    Some(format!(
+        "host-bound: telling the devices what to do takes {:.0} % of the time that they take to do \
+         it; give them more at once: larger micro-batches, or fewer of them",
+        100.0 * share
+    ))
+}

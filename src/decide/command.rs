@@ -1,0 +1,107 @@
+//! The verbs that need no libtorch, and the command of a build that has none.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Parser, Subcommand};
+use signal_hook::consts::SIGXFSZ;
+
+use super::{Failure, ended, plan, plot, schedule, simulate};
+
+/// What this program is called where no other one offers its verbs.
+pub(crate) const NAME: &str = "gpipe-rs";
+
+/// Pipeline model parallelism for libtorch.
+#[derive(Debug, Parser)]
+#[command(
+    name = NAME,
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+pub(crate) struct Cli<V: Subcommand> {
+    #[command(subcommand)]
+    pub(crate) verb: V,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Choose balance, schedule, micro-batches and recompute from a profile.
+    Plan(plan::Args),
+    /// Draw loss and throughput of training runs as curves.
+    Plot(plot::Args),
+    /// Show a schedule, check one, take schedules to and from PyTorch's CSV.
+    Schedule(schedule::Args),
+    /// Predict a schedule's timeline, bubble and memory.
+    Simulate(simulate::Args),
+}
+
+pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
+    match verb {
+        Verb::Plan(args) => plan::run(args),
+        Verb::Plot(args) => plot::run(args),
+        Verb::Schedule(args) => schedule::run(args),
+        Verb::Simulate(args) => simulate::run(args),
+    }
+}
+
+/// Runs the command line of this process with these verbs alone: all that a build has
+/// without the feature `cli`.
+///
+/// *Returns* the exit code: 0, 1 for a run that failed, 2 for wrong use.
+pub fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(why) = left_out(&args) {
+        return ended(Err(Failure::Usage(why)));
+    }
+    execute(Cli::<Verb>::try_parse_from(args), |cli| run(&cli.verb))
+}
+
+/// Runs what a command line asks for, or says why it asks for nothing that there is.
+pub(crate) fn execute<T>(
+    asked: Result<T, clap::Error>,
+    run: impl FnOnce(T) -> Result<(), Failure>,
+) -> ExitCode {
+    no_signal_for_large_files();
+    match asked {
+        Ok(asked) => ended(run(asked)),
+        Err(error) => {
+            // A closed pipe is all that can go wrong, and then nobody reads.
+            let _ = error.print();
+            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+        }
+    }
+}
+
+/// A file that grows beyond the process's limit is then an error as a full disk is; the
+/// signal would end the process without a word.
+fn no_signal_for_large_files() {
+    // Where that is not possible it is as it was.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+}
+
+/// Why there is no such verb in this build; none where that is not the reason.
+fn left_out(args: &[OsString]) -> Option<String> {
+    const VERBS: [&str; 7] = [
+        "env", "eval", "export", "generate", "models", "profile", "train",
+    ];
+    let verb = args.get(1)?.to_str().filter(|verb| VERBS.contains(verb))?;
+    Some(format!(
+        "`{verb}` needs libtorch, and this build has none (--no-default-features): `make build` \
+         builds with it"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verb_that_this_build_lacks_is_told_from_one_that_there_is_not() {
+        let told = |verb: &str| left_out(&["gpipe-rs".into(), verb.into()]);
+        assert!(told("train").is_some_and(|why| why.contains("needs libtorch")));
+        assert_eq!((told("plan"), told("trian")), (None, None));
+        assert_eq!(left_out(&["gpipe-rs".into()]), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! Why a verb did not do its work, and the exit code that says so.
+
+use std::process::ExitCode;
+
+use super::say;
+
+/// Why a verb did not do its work.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The caller asked for something that cannot be: exit code 2.
+    Usage(String),
+    /// Something failed on the way: exit code 1.
+    Run(anyhow::Error),
+}
+
+impl Failure {
+    /// What is said of it.
+    pub(crate) fn said(&self) -> String {
+        match self {
+            Self::Usage(message) => message.clone(),
+            Self::Run(error) => with_causes(error),
+        }
+    }
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Run(error.into())
+    }
+}
+
+/// Says what failed, if anything did.
+pub(crate) fn ended(result: Result<(), Failure>) -> ExitCode {
+    let Err(failure) = result else {
+        return ExitCode::SUCCESS;
+    };
+    say(&format!("error: {}", failure.said()));
+    match failure {
+        Failure::Usage(_) => ExitCode::from(2),
+        Failure::Run(_) => ExitCode::FAILURE,
+    }
+}
+
+/// An error and its causes; one whose text the errors before have in theirs is not repeated.
+fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text += ": ";
+            text += &cause;
+        }
+    }
+    text
+}

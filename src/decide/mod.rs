@@ -1,0 +1,34 @@
+//! The command line's verbs that decide before there are tensors: `plan`, `plot`, `schedule`
+//! and `simulate`, one file or folder a verb; and what every verb needs, those of
+//! [`cli`](crate::cli) too: reading, writing, refusing.
+//!
+//! Data goes to standard output, everything else to standard error. Exit code 0
+//! is success, 1 a run that failed, 2 wrong use.
+
+mod command;
+mod failure;
+pub(crate) mod input;
+pub(crate) mod output;
+pub(crate) mod plan;
+mod plot;
+mod schedule;
+mod simulate;
+pub(crate) mod table;
+
+use std::io::{IsTerminal as _, Write as _};
+
+pub use command::main;
+pub(crate) use command::{Cli, NAME, Verb, execute, run};
+pub(crate) use failure::{Failure, ended};
+
+/// A line on standard error, broken between words where that is a terminal; where it is closed
+/// or full, nobody can be told.
+pub(crate) fn say(line: &str) {
+    let mut err = std::io::stderr().lock();
+    let line = output::plain(line);
+    let _ = if err.is_terminal() {
+        writeln!(err, "{}", output::wrapped(&line, output::width(None)))
+    } else {
+        writeln!(err, "{line}")
+    };
+}

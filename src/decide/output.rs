@@ -1,0 +1,146 @@
+//! Where data goes, and how wide a terminal is.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::path::Path;
+
+use anyhow::Context;
+
+use super::{Failure, say};
+
+/// Columns where nothing says how many there are.
+const WIDTH: usize = 100;
+
+/// Writes data to a file, or to standard output where none is given or it is `-`.
+pub(crate) fn write(target: Option<&Path>, data: &str) -> Result<(), Failure> {
+    match target.filter(|path| *path != Path::new("-")) {
+        Some(path) => write_bytes(path, data.as_bytes()),
+        None => print(data),
+    }
+}
+
+/// Writes data to a file.
+pub(crate) fn write_bytes(path: &Path, data: &[u8]) -> Result<(), Failure> {
+    std::fs::write(path, data).with_context(|| format!("{} cannot be written", path.display()))?;
+    say(&format!("wrote {}", path.display()));
+    Ok(())
+}
+
+/// What is written at the end can be told to fail before the beginning.
+pub(crate) fn writable(path: &Path) -> Result<(), String> {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    match folder {
+        _ if path.is_dir() => Err("this is a folder; give a file in it".to_owned()),
+        Some(folder) if !folder.is_dir() => Err(format!(
+            "there is no folder {}; make it first",
+            folder.display()
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A text without what would steer a terminal: control characters, but for line ends and
+/// tabs, and those that turn the direction of writing. Names in files may have them.
+///
+/// They are written as JSON does, so that JSON says the same with and without this.
+pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+    let steers = |c: char| match c {
+        '\n' | '\t' => false,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            true
+        }
+        c => c.is_control(),
+    };
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        if steers(c) {
+            // Writing to a string cannot fail.
+            let _ = write!(plain, "\\u{:04x}", u32::from(c));
+        } else {
+            plain.push(c);
+        }
+    }
+    Cow::Owned(plain)
+}
+
+/// Writes data to standard output; a reader that has gone away is no error.
+pub(crate) fn print(data: &str) -> Result<(), Failure> {
+    let data = plain(data);
+    let mut out = std::io::stdout().lock();
+    match out.write_all(data.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(anyhow::Error::from(error)
+            .context("cannot write to standard output")
+            .into()),
+        _ => Ok(()),
+    }
+}
+
+/// A JSON value on a line of its own.
+pub(crate) fn json(value: &serde_json::Value) -> String {
+    format!("{value}\n")
+}
+
+/// The columns that text for `target` may take: the terminal's, else those that the
+/// environment's `COLUMNS` names, else 100.
+pub(crate) fn width(target: Option<&Path>) -> usize {
+    let to_terminal = target.is_none() && std::io::stdout().is_terminal();
+    let terminal = terminal_size::terminal_size().filter(|_| to_terminal);
+    let named = || std::env::var("COLUMNS").ok()?.trim().parse().ok();
+    terminal
+        .map(|(width, _)| usize::from(width.0))
+        .or_else(named)
+        .filter(|&width| width > 0)
+        .unwrap_or(WIDTH)
+}
+
+/// Words in lines of at most `width` columns, longer words on lines of their own; line
+/// breaks stay.
+pub(crate) fn wrapped(text: &str, width: usize) -> String {
+    let lines: Vec<String> = text.lines().map(|line| broken(line, width)).collect();
+    lines.join("\n")
+}
+
+fn broken(line: &str, width: usize) -> String {
+    let (mut text, mut column) = (String::new(), 0);
+    for (number, word) in line.split(' ').enumerate() {
+        let wide = word.chars().count();
+        if number > 0 {
+            let fits = column + 1 + wide <= width;
+            text.push(if fits { ' ' } else { '\n' });
+            column = if fits { column + 1 } else { 0 };
+        }
+        text.push_str(word);
+        column += wide;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_written_as_json_writes_it() {
+        let name = "a\u{1b}]0;x\u{7}\u{202e}\u{9b}\r\u{7f}z";
+        let shown = plain(name);
+        assert_eq!(shown, "a\\u001b]0;x\\u0007\\u202e\\u009b\\u000d\\u007fz");
+        let same: String = serde_json::from_str(&format!("\"{shown}\"")).unwrap();
+        assert_eq!(same, name);
+        for text in ["", "one\ttwo\n", "W\u{e4}l, \u{3b1} \u{1f40b} \u{5d0}"] {
+            assert!(matches!(plain(text), Cow::Borrowed(same) if same == text));
+        }
+    }
+
+    #[test]
+    fn lines_are_broken_between_words_and_stay_within_the_width() {
+        assert_eq!(wrapped("one two three", 7), "one two\nthree");
+        assert_eq!(wrapped("one two\nthree", 80), "one two\nthree");
+        assert_eq!(wrapped("a verylongword b", 5), "a\nverylongword\nb");
+        assert_eq!(wrapped("  two blanks", 12), "  two blanks");
+        assert_eq!(wrapped("µµ µµ", 5), "µµ µµ");
+    }
+}

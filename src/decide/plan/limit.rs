@@ -1,0 +1,221 @@
+//! What limits the plan, in one sentence, and what to change.
+
+use gpipe_partitioner::{Machine, Micros, Plan, PlanOptions, Problem, Profile, simulate};
+
+use super::work::Work;
+
+/// A step that is shorter by this share without transfers is bound by them.
+const TRANSFERS: f64 = 0.1;
+/// A share of the step that counts: that devices idle, where they have cores of their own,
+/// or that shared cores do not.
+const IDLE: f64 = 0.1;
+/// Layers that differ by less than this share are alike.
+const ALIKE: f64 = 0.1;
+
+/// The sentence; `load` is what a batch takes to load, where that was measured.
+pub(crate) fn sentence(
+    profile: &Profile,
+    plan: &Plan,
+    options: &PlanOptions,
+    load: Option<Micros>,
+) -> String {
+    if let Some(sentence) = load.and_then(|load| input_bound(load, plan.step)) {
+        return sentence;
+    }
+    if plan.recompute.contains(&true) {
+        let count = plan.recompute.iter().filter(|&&redo| redo).count();
+        return format!(
+            "memory-bound: {count} of {} stages recompute to fit; more --memory, more devices or a \
+             smaller --batch would save that time",
+            plan.recompute.len()
+        );
+    }
+    let work = Work::of(profile, plan, &options.machine);
+    if let Some(sentence) = (work.as_ref()).and_then(|work| core_bound(work, plan, options)) {
+        return sentence;
+    }
+    if let Some(share) = transfers(profile, plan, options).filter(|share| *share > TRANSFERS) {
+        return format!(
+            "transfer-bound: {:.0} % of the step is waiting for transfers; use a faster link or \
+             fewer devices, or cut where layers hand over less",
+            100.0 * share
+        );
+    }
+    // What idles for another reason than that devices have unequal work.
+    let uneven = work.as_ref().map_or(0.0, Work::idle);
+    if let Some(work) = work.filter(|_| uneven > IDLE && 2.0 * uneven >= plan.bubble_fraction) {
+        return unbalanced(profile, &work, options);
+    }
+    if plan.bubble_fraction > IDLE {
+        // Where their number was chosen, more of them of the same batch were slower.
+        let more = match options.micro_batches {
+            Some(_) => "more micro-batches (--micro, or a larger --batch) fill it better",
+            None => "micro-batches of a larger --batch fill it better",
+        };
+        return format!(
+            "bubble-bound: devices idle {:.1} % of the step while the pipeline fills and drains; {more}",
+            100.0 * plan.bubble_fraction
+        );
+    }
+    format!(
+        "compute-bound: devices compute {:.0} % of the step; only faster or more devices make it \
+         shorter",
+        100.0 * (1.0 - plan.bubble_fraction)
+    )
+}
+
+/// The verdict where a batch takes longer to load than to train on, which goes on
+/// meanwhile: devices then wait for the loader, whatever the plan.
+fn input_bound(load: Micros, step: Micros) -> Option<String> {
+    let waits = 1.0 - step.get() / load.get();
+    (load > step).then(|| {
+        format!(
+            "input-bound: a batch takes {load} to load and {step} to train on, so devices wait {:.0} \
+             % of the time; store the data better, read it in parallel, or prefetch more",
+            100.0 * waits
+        )
+    })
+}
+
+/// The verdict where devices share too few cores, and keep them busy.
+fn core_bound(work: &Work, plan: &Plan, options: &PlanOptions) -> Option<String> {
+    let cores = options.machine.cores()?;
+    let devices = plan.devices();
+    if cores.suffice(devices) {
+        return None;
+    }
+    let of_micro: f64 = work.devices.iter().sum();
+    let at_once = cores.at_once() as f64;
+    let busy = of_micro * plan.micro_batches as f64 / (at_once * plan.step.get());
+    (busy > 1.0 - IDLE).then(|| {
+        format!(
+            "core-bound: {devices} devices share {} cores, which compute {:.0} % of the step; only \
+             more cores make it shorter, and as many devices as cores would be as fast",
+            cores.cores(),
+            100.0 * busy
+        )
+    })
+}
+
+/// The share of the step that free transfers would save.
+fn transfers(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Option<f64> {
+    let schedule = plan.generate().ok()?;
+    let speeds: Vec<f64> = (options.machine.devices().iter())
+        .map(|device| device.speed)
+        .collect();
+    let free = Machine::new(speeds.len()).ok()?;
+    let mut free = free.with_speeds(&speeds).ok()?;
+    if let Some(cores) = options.machine.cores() {
+        free = free.with_cores(cores);
+    }
+    let problem = Problem::new(profile, plan.micro_batch_size, &free, &schedule);
+    let costs = problem.stage_costs(&plan.partition, &plan.recompute);
+    let without = simulate(&schedule, &costs).makespan();
+    Some(1.0 - without.get() / plan.step.get())
+}
+
+/// The verdict where one device has more to do than the others, with what there is to be
+/// done: a layer is in the way only where no device could have it and be even with them.
+fn unbalanced(profile: &Profile, work: &Work, options: &PlanOptions) -> String {
+    let time = |micros: f64| Micros::new(micros).unwrap_or(Micros::ZERO);
+    let busiest = work.busiest();
+    let slowest = work.layers.iter().copied().fold(0.0, f64::max);
+    let alike = |layer: &&f64| **layer >= (1.0 - ALIKE) * slowest;
+    let name = (profile.layers().iter().zip(&work.layers))
+        .find_map(|(layer, own)| (*own >= slowest).then_some(layer.name.as_str()))
+        .unwrap_or_default();
+    let (takes, even) = (time(slowest), time(work.even));
+    let why = if slowest <= work.even {
+        let memory = options.machine.devices().iter().any(|d| d.memory.is_some());
+        let more = if memory { ", or more --memory" } else { "" };
+        format!(
+            "each layer is less than an even share ({even}), so another number of devices or of \
+             layers may divide better{more}"
+        )
+    } else if work.layers.iter().filter(alike).count() > 1 {
+        format!(
+            "layers such as `{name}` take {takes} each, more than an even share ({even}): fewer \
+             devices would be about as fast"
+        )
+    } else {
+        format!(
+            "layer `{name}` alone takes {takes}, more than an even share ({even}): fewer devices \
+             would be about as fast, and a model of your own could have it in smaller layers"
+        )
+    };
+    format!(
+        "unbalanced: device {busiest} computes {} for a micro-batch and the mean is {}, which idles \
+         {:.1} % of the step at least; {why}",
+        time(work.devices[busiest]),
+        time(work.mean()),
+        100.0 * work.idle(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use gpipe_partitioner::{LayerProfile, LayerTimes, ScheduleKind};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_loader_that_cannot_keep_up_is_the_limit() {
+        let micros = |number| Micros::new(number).unwrap();
+        assert_eq!(input_bound(micros(900.0), micros(1000.0)), None);
+        assert_eq!(input_bound(micros(1000.0), micros(1000.0)), None);
+        assert_eq!(input_bound(Micros::ZERO, Micros::ZERO), None);
+        assert_eq!(
+            input_bound(micros(4000.0), micros(1000.0)).unwrap(),
+            "input-bound: a batch takes 4.00 ms to load and 1.00 ms to train on, so devices wait 75 \
+             % of the time; store the data better, read it in parallel, or prefetch more"
+        );
+    }
+    /// Times of a layer: forward, both halves of the backward, and that in one go.
+    fn times() -> impl Strategy<Value = [f64; 4]> {
+        prop::array::uniform4(1.0..1000.0)
+    }
+
+    fn profile(layers: &[[f64; 4]]) -> Profile {
+        let micros = |number: f64| Micros::new(number).unwrap();
+        let layer = |[forward, input, weight, joint]: &[f64; 4]| {
+            let mut times = LayerTimes::new(micros(*forward), micros(*input), micros(*weight));
+            times.backward = Some(micros(*joint));
+            LayerProfile::new("layer", times)
+        };
+        Profile::new("cpu", 8, layers.iter().map(layer).collect()).unwrap()
+    }
+
+    proptest! {
+        /// Work was counted in other times than the plan's own: a sentence said that the
+        /// busiest device has 20 % more than the mean, above a bubble of 5.7 %.
+        #[test]
+        fn the_work_is_the_plans_own(
+            layers in prop::collection::vec(times(), 4..9),
+            devices in 1_usize..5,
+            micro in 1_usize..9,
+            kind in 0..ScheduleKind::ALL.len(),
+            speed in 0.25..4.0,
+        ) {
+            let mut speeds = vec![1.0; devices];
+            speeds[0] = speed;
+            let machine = Machine::new(devices).unwrap().with_speeds(&speeds).unwrap();
+            let mut options = PlanOptions::new(machine);
+            options.micro_batches = Some(micro);
+            options.schedule = Some(ScheduleKind::ALL[kind]);
+            let profile = profile(&layers);
+            let Ok(plan) = gpipe_partitioner::plan(&profile, &options) else {
+                return Ok(());
+            };
+            let work = Work::of(&profile, &plan, &options.machine).unwrap();
+            prop_assert!(work.idle() <= plan.bubble_fraction + 1e-9);
+            let busy = work.mean() * micro as f64 / plan.step.get();
+            prop_assert!((1.0 - busy - plan.bubble_fraction).abs() < 1e-9);
+            let said = sentence(&profile, &plan, &options, None);
+            if let Some((head, _)) = said.split_once(" % of the step at least") {
+                let idle: f64 = head.rsplit(' ').next().unwrap().parse().unwrap();
+                prop_assert!(idle <= 100.0 * plan.bubble_fraction + 0.051, "{said}");
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! `gpipe-rs plan`: how to run a profiled model on given devices.
+
+pub(crate) mod limit;
+pub(crate) mod page;
+pub(crate) mod report;
+mod work;
+
+use std::path::{Path, PathBuf};
+
+use gpipe_partitioner::render::ProfilePage;
+use gpipe_partitioner::{
+    Bytes, Cores, Link, Machine, MachineError, Plan, PlanError, PlanOptions, Profile,
+    RecomputeChoice, ScheduleKind, plan,
+};
+
+use super::{Failure, input, output, say};
+
+/// Arguments of `gpipe-rs plan`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  gpipe-rs plan --profile profile.json --devices 8 --memory 24GiB --link 25GB/s,5us
+  gpipe-rs plan --profile profile.json --devices 3 --speed 1,1,0.5 --micro 16 --schedule 1f1b -o plan.json
+  gpipe-rs plan --profile profile.json --devices 4 --memory 2GiB --report report.html")]
+pub(crate) struct Args {
+    /// What the model's layers cost, as `profile` writes it.
+    #[arg(long, value_name = "FILE")]
+    profile: PathBuf,
+    /// Devices.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    devices: usize,
+    /// Memory of a device, such as 24GiB: one value for all, or one for each.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::bytes)]
+    memory: Option<Vec<Bytes>>,
+    /// Speed of a device relative to the profiled one: one for all, or one for each.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        allow_negative_numbers = true
+    )]
+    speed: Option<Vec<f64>>,
+    /// Cores that the devices share, where they are CPU threads; by default each device
+    /// computes for itself.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    cores: Option<usize>,
+    /// Link between devices: bandwidth and latency, such as 25GB/s,5us; by default the one
+    /// in the profile, if it was measured.
+    #[arg(long, value_name = "LINK", value_parser = input::link)]
+    link: Option<Link>,
+    /// Micro-batches of a mini-batch, or auto.
+    // The type is named in full because clap takes a plain Option for an optional flag.
+    #[arg(
+        long, value_name = "M", default_value = "auto", allow_negative_numbers = true,
+        value_parser = input::count_or_auto
+    )]
+    micro: std::option::Option<usize>,
+    /// Samples of a mini-batch; by default as many micro-batches as asked for (auto:
+    /// four a device) of the profile's size.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    batch: Option<usize>,
+    /// Schedule, or auto: the fastest that fits.
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = input::schedule)]
+    schedule: ScheduleKind,
+    /// Stages per device; chosen where not given.
+    #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    chunks: Option<usize>,
+    /// Whether stages recompute their forward: never, always or auto (each by itself).
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
+    recompute: RecomputeChoice,
+    /// Write the plan to a file as JSON; `-` is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write a page about it (.html): layers and cuts, timeline, memory over time,
+    /// schedules compared.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print the plan as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let machine = machine(args).map_err(|error| Failure::Usage(error.to_string()))?;
+    let file = args.output.as_deref();
+    if let Some(path) = file.filter(|path| *path != Path::new("-")) {
+        output::writable(path)
+            .map_err(|why| Failure::Usage(format!("-o {}: {why}", path.display())))?;
+    }
+    if let Some(path) = &args.report {
+        let profile = Some(args.profile.as_path());
+        page::check(
+            path,
+            &[("--profile", profile), ("-o", args.output.as_deref())],
+        )?;
+    }
+    let profile = input::profile(&args.profile)?;
+    for doubt in profile.doubts().unwrap_or_default() {
+        say(&format!("note: of the profile: {doubt}"));
+    }
+    let options = options(args, machine, profile.link());
+    let plan = plan(&profile, &options).map_err(failure)?;
+    if let Some(note) = beyond(&profile, &plan) {
+        say(&note);
+    }
+    let limit = limit::sentence(&profile, &plan, &options, None);
+    let to_stdout = args.output.as_deref() == Some(Path::new("-"));
+    if args.json || to_stdout {
+        output::write(None, &plan.to_json())?;
+    } else {
+        let width = output::width(None);
+        let text = report::text(&plan, &profile, width);
+        output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;
+    }
+    if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
+        output::write(Some(path), &plan.to_json())?;
+    }
+    if let Some(path) = &args.report {
+        let name = args.profile.file_stem().unwrap_or_default();
+        let page =
+            ProfilePage::new(&name.to_string_lossy(), &profile, &plan, &options)?.with_limit(limit);
+        output::write(Some(path), &page.html())?;
+    }
+    Ok(())
+}
+
+/// What is to be known of a plan for sizes that nobody measured.
+fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
+    let (size, largest) = (plan.micro_batch_size, profile.batch());
+    (size > largest).then(|| {
+        format!(
+            "note: micro-batches of {size} samples are larger than any that was measured \
+             ({largest}): times and bytes are carried on from there; profile with a larger --batch \
+             to know"
+        )
+    })
+}
+
+fn machine(args: &Args) -> Result<Machine, MachineError> {
+    let mut machine = Machine::new(args.devices)?;
+    if let Some(speeds) = &args.speed {
+        machine = machine.with_speeds(speeds)?;
+    }
+    if let Some(memory) = &args.memory {
+        machine = machine.with_memory(memory)?;
+    }
+    if let Some(cores) = args.cores {
+        machine = machine.with_cores(Cores::new(cores, 1)?);
+    }
+    Ok(machine)
+}
+
+fn options(args: &Args, machine: Machine, measured: Option<Link>) -> PlanOptions {
+    let mut options = PlanOptions::new(match args.link.or(measured) {
+        Some(link) => machine.with_link(link),
+        None => machine,
+    });
+    options.micro_batches = args.micro;
+    options.batch = args.batch;
+    options.schedule = Some(args.schedule).filter(|&kind| kind != ScheduleKind::Auto);
+    options.chunks = args.chunks;
+    options.recompute = args.recompute;
+    options
+}
+
+/// That nothing fits is an answer, though not the one hoped for; everything else is
+/// about the numbers asked for.
+pub(crate) fn failure(error: PlanError) -> Failure {
+    match error {
+        PlanError::NoneFits { .. } => Failure::Run(error.into()),
+        _ => Failure::Usage(error.to_string()),
+    }
+}

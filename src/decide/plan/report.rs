@@ -1,0 +1,99 @@
+//! A plan for the eye.
+
+use gpipe_partitioner::words::count;
+use gpipe_partitioner::{Alternative, Plan, Profile, StageId};
+
+use super::super::table::{Align, Table};
+
+/// What was chosen, its stages and devices, and what loses against it, in `width` columns.
+pub(crate) fn text(plan: &Plan, profile: &Profile, width: usize) -> String {
+    let mut text = headline(plan);
+    text.push('\n');
+    text.push_str(&stages(plan, profile, width));
+    text.push('\n');
+    text.push_str(&devices(plan));
+    if !plan.alternatives.is_empty() {
+        text.push('\n');
+        text.push_str(&alternatives(&plan.alternatives, width));
+    }
+    text
+}
+
+fn headline(plan: &Plan) -> String {
+    let chunks = match plan.chunks {
+        1 => String::new(),
+        chunks => format!(" x {chunks} chunks"),
+    };
+    format!(
+        "{}: {}{chunks}, {} of {}\n\
+         step {}, bubble {:.1} %, slowest stage {}\n",
+        plan.schedule,
+        count(plan.devices(), "device"),
+        count(plan.micro_batches, "micro-batch"),
+        count(plan.micro_batch_size, "sample"),
+        plan.step,
+        100.0 * plan.bubble_fraction,
+        plan.bottleneck,
+    )
+}
+
+fn stages(plan: &Plan, profile: &Profile, width: usize) -> String {
+    let mut table = Table::new(&[
+        ("stage", Align::Right),
+        ("device", Align::Right),
+        ("layers", Align::Right),
+        ("recompute", Align::Left),
+        ("from .. to", Align::Left),
+    ]);
+    for (index, device) in plan.placement.iter().enumerate() {
+        let range = plan.partition.range(StageId(index));
+        let name = |layer: usize| profile.layers().get(layer).map_or("", |l| l.name.as_str());
+        let first = name(range.start);
+        let last = name(range.end.saturating_sub(1));
+        table.row([
+            index.to_string(),
+            device.to_string(),
+            range.len().to_string(),
+            if plan.recompute[index] { "yes" } else { "no" }.to_owned(),
+            if range.len() < 2 {
+                first.to_owned()
+            } else {
+                format!("{first} .. {last}")
+            },
+        ]);
+    }
+    table.render_within(width)
+}
+
+fn devices(plan: &Plan) -> String {
+    let mut table = Table::new(&[("device", Align::Right), ("peak memory", Align::Right)]);
+    for (device, peak) in plan.peak_bytes.iter().enumerate() {
+        table.row([device.to_string(), peak.to_string()]);
+    }
+    table.render()
+}
+
+fn alternatives(alternatives: &[Alternative], width: usize) -> String {
+    let mut table = Table::new(&[
+        ("runner-up", Align::Left),
+        ("chunks", Align::Right),
+        ("micro", Align::Right),
+        ("step", Align::Right),
+        ("bubble", Align::Right),
+        ("why it loses", Align::Left),
+    ]);
+    for other in alternatives {
+        let dash = || "-".to_owned();
+        table.row([
+            other.schedule.to_string(),
+            other.chunks.to_string(),
+            other.micro_batches.to_string(),
+            other.step.map_or_else(dash, |step| step.to_string()),
+            other
+                .bubble_fraction
+                .map_or_else(dash, |bubble| format!("{:.1} %", 100.0 * bubble)),
+            other.reason.clone(),
+        ]);
+    }
+    table.render_within(width)
+}

@@ -1,0 +1,177 @@
+//! Flags of `simulate`, and what they mean once checked.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use gpipe_partitioner::{
+    Bytes, Cores, Link, Machine, MachineError, Micros, RecomputeChoice, ScheduleKind, Strategy,
+};
+
+use super::super::{Failure, input};
+use super::workload::{Given, Profiled, Workload};
+
+/// Arguments of `gpipe-rs simulate`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  gpipe-rs simulate --schedule 1f1b --devices 4 --micro 8
+  gpipe-rs simulate --schedule zbv --devices 8 --micro 32 --format html -o zbv.html
+  gpipe-rs simulate --compare --devices 8 --micro 32 --input-us 1200 --link 25GB/s,5us --output-bytes 16MiB
+  gpipe-rs simulate --schedule auto --devices 4 --micro 16 --profile profile.json --balance 3,4,4,3")]
+pub(crate) struct Args {
+    #[arg(
+        long,
+        value_name = "NAME",
+        required_unless_present = "compare",
+        value_parser = input::schedule,
+        help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL))
+    )]
+    schedule: Option<ScheduleKind>,
+    /// Devices.
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    devices: usize,
+    /// Micro-batches of a mini-batch.
+    #[arg(long, value_name = "M", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    micro: usize,
+    /// Stages per device; by default 2 where the schedule has several, else 1.
+    #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    chunks: Option<usize>,
+    /// Forward of one micro-batch on one device, in microseconds; a chunk takes 1/V.
+    #[arg(long, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
+    forward_us: Micros,
+    /// Its input half of the backward.
+    #[arg(long, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
+    input_us: Micros,
+    /// Its weight half of the backward.
+    #[arg(long, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
+    weight_us: Micros,
+    /// What one stage hands to the next for one micro-batch (counts with --link).
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
+    output_bytes: Bytes,
+    /// What one micro-batch keeps on one device until its backward.
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
+    activation_bytes: Bytes,
+    /// Times and bytes of the layers from a profile, instead of the five above.
+    #[arg(
+        long, value_name = "FILE",
+        conflicts_with_all = ["forward_us", "input_us", "weight_us", "output_bytes", "activation_bytes"]
+    )]
+    profile: Option<PathBuf>,
+    /// How layers are cut into stages: profile (the fastest), parameters, uniform,
+    /// or layers of each stage such as 3,5,4.
+    #[arg(long, value_name = "HOW", default_value = "profile", requires = "profile", value_parser = strategy)]
+    balance: Strategy,
+    /// Whether stages recompute: never, always or auto.
+    #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::recompute)]
+    recompute: RecomputeChoice,
+    /// Link between devices: bandwidth and latency, such as 25GB/s,5us; by default the one
+    /// in the profile, if it was measured.
+    #[arg(long, value_name = "LINK", value_parser = input::link)]
+    link: Option<Link>,
+    /// Cores that the devices share, where they are CPU threads; by default each device
+    /// computes for itself.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    cores: Option<usize>,
+    /// What to print.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+    /// The same as --format json.
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+    /// All schedules as one table.
+    #[arg(long)]
+    compare: bool,
+    /// Write to a file; `-` is standard output.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// What a simulation is printed as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// A timeline with one row a device, and a table.
+    Text,
+    /// A picture.
+    Svg,
+    /// A page with the picture, details under the pointer, and a table.
+    Html,
+    /// Chrome's trace events: opens in Perfetto.
+    Trace,
+    /// One object with the numbers.
+    Json,
+}
+
+/// The arguments, checked against each other.
+#[derive(Debug)]
+pub(super) struct Options {
+    pub(super) kind: Option<ScheduleKind>,
+    pub(super) devices: usize,
+    pub(super) micro: usize,
+    pub(super) chunks: Option<usize>,
+    pub(super) workload: Workload,
+    pub(super) format: Format,
+    pub(super) compare: bool,
+    pub(super) output: Option<PathBuf>,
+}
+
+impl Options {
+    pub(super) fn new(args: &Args) -> Result<Self, Failure> {
+        let format = if args.json { Format::Json } else { args.format };
+        if args.compare && !matches!(format, Format::Text | Format::Json) {
+            let rule = "--compare prints a table: use --format text or json with it";
+            return Err(Failure::Usage(rule.to_owned()));
+        }
+        Ok(Self {
+            kind: args.schedule,
+            devices: args.devices,
+            micro: args.micro,
+            chunks: args.chunks,
+            workload: workload(args)?,
+            format,
+            compare: args.compare,
+            output: args.output.clone(),
+        })
+    }
+}
+
+fn workload(args: &Args) -> Result<Workload, Failure> {
+    let usage = |error: MachineError| Failure::Usage(error.to_string());
+    let cores = args.cores.map(|cores| Cores::new(cores, 1)).transpose();
+    let cores = cores.map_err(|error| usage(error.into()))?;
+    let Some(path) = &args.profile else {
+        return Ok(Workload::Given(Given {
+            forward: args.forward_us,
+            input: args.input_us,
+            weight: args.weight_us,
+            activation: args.activation_bytes,
+            transfer: args
+                .link
+                .map(|link| link.transfer(args.output_bytes))
+                .unwrap_or_default(),
+            cores,
+        }));
+    };
+    let mut machine = Machine::new(args.devices).map_err(usage)?;
+    if let Some(cores) = cores {
+        machine = machine.with_cores(cores);
+    }
+    let profile = input::profile(path)?;
+    let link = args.link.or(profile.link());
+    Ok(Workload::Profiled(Box::new(Profiled {
+        profile,
+        strategy: args.balance.clone(),
+        machine: match link {
+            Some(link) => machine.with_link(link),
+            None => machine,
+        },
+        recompute: args.recompute,
+    })))
+}
+
+fn strategy(text: &str) -> Result<Strategy, String> {
+    let text = text.trim();
+    if text.starts_with(|c: char| c.is_ascii_digit()) {
+        return input::balance(text).map(Strategy::Manual);
+    }
+    let wrong = "must be profile, parameters, uniform, or layers of each stage such as 3,5,4";
+    Strategy::from_name(text, None).map_err(|_| wrong.to_owned())
+}

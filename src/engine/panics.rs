@@ -1,0 +1,185 @@
+//! Panics of the user's code, which become errors.
+//!
+//! Layers, loss functions and data sources may panic, and tch panics where libtorch refuses.
+//! The library catches that at its border and returns an error that says where it was. The
+//! message that Rust prints before would only bury the error, with libtorch's stack frames in
+//! it. So the first panic that is to be caught installs a panic hook for the process, which
+//! hands all panics on to the hook that was there, except for those that become errors.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
+
+/// What the hook does with a panic of the thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Watch {
+    /// Hands it on: nobody here catches it.
+    Off,
+    /// Keeps it quiet: it becomes an error.
+    On,
+    /// Hands it on: one has been kept quiet already, and this one came while its stack was
+    /// unwound (which ends the process), or the user's code had caught the first. Where the
+    /// first was.
+    Used(Option<String>),
+}
+
+thread_local! {
+    static WATCH: RefCell<Watch> = const { RefCell::new(Watch::Off) };
+}
+
+static HOOK: Once = Once::new();
+
+/// Runs `body`; its panic is not printed, but given back as what it said, for an error.
+///
+/// That `body` is unwind safe is asserted: whoever calls this makes whole what a failure has
+/// left half-done.
+pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
+    install();
+    let outer = WATCH.replace(Watch::On);
+    let result = catch_unwind(AssertUnwindSafe(body));
+    let place = match WATCH.replace(outer) {
+        Watch::Used(place) => place,
+        _ => None,
+    };
+    result.map_err(|payload| {
+        let text = message(&*payload);
+        survived(|| drop(payload));
+        match place {
+            Some(place) if text.is_rusts => format!("{} ({place})", text.said),
+            _ => text.said,
+        }
+    })
+}
+
+/// Runs `body`; its panic ends here and becomes no error, so the panic hook tells of it.
+pub fn survived(body: impl FnOnce()) {
+    let outer = WATCH.replace(Watch::Off);
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
+        // Dropping this one could panic again; a leaked message is the lesser evil.
+        std::mem::forget(payload);
+    }
+    WATCH.set(outer);
+}
+
+fn install() {
+    // A thread that panics may not change the hook; it has been there by then, or the panic
+    // is none of the library's.
+    if std::thread::panicking() {
+        return;
+    }
+    HOOK.call_once(|| {
+        let before = take_hook();
+        set_hook(Box::new(move |info| {
+            if !keep_quiet(info) {
+                before(info);
+            }
+        }));
+    });
+}
+
+/// Whether this panic will be told by an error.
+fn keep_quiet(info: &PanicHookInfo<'_>) -> bool {
+    // The thread may be so far at its end that it has no variables any more.
+    let quiet = WATCH.try_with(|watch| {
+        let mut watch = watch.borrow_mut();
+        let quiet = *watch == Watch::On;
+        if quiet {
+            *watch = Watch::Used(info.location().map(ToString::to_string));
+        }
+        quiet
+    });
+    quiet.unwrap_or(false)
+}
+
+/// What a panic said.
+struct Message {
+    said: String,
+    /// Not of libtorch, for which it does not matter where tch unwrapped its error.
+    is_rusts: bool,
+}
+
+/// What a panic said, for people: where tch unwrapped an error, libtorch's own
+/// sentence instead of the error's debug form with its back-trace.
+fn message(payload: &(dyn Any + Send)) -> Message {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    let text = text.unwrap_or("(no message)");
+    let Some((_, debug)) = text.split_once("on an `Err` value: Torch(\"") else {
+        return Message {
+            said: without_backtrace(text).to_owned(),
+            is_rusts: true,
+        };
+    };
+    let debug = debug.strip_suffix("\")").unwrap_or(debug);
+    let said = debug.replace("\\n", "\n").replace("\\\"", "\"");
+    Message {
+        said: without_backtrace(&said).to_owned(),
+        is_rusts: false,
+    }
+}
+
+/// The part of a libtorch message that is meant for people.
+///
+/// libtorch appends `Exception raised from <function> at <file>` and one line a
+/// stack frame; tch passes that on in errors and panics.
+pub fn without_backtrace(message: &str) -> &str {
+    let end = ["\nException raised from ", "\nframe #0: "]
+        .iter()
+        .filter_map(|mark| message.find(mark))
+        .min()
+        .unwrap_or(message.len());
+    message[..end].trim_end()
+}
+
+/// As [`caught`] has it, of a thread that was joined.
+pub fn panic_message(payload: &(dyn Any + Send)) -> String {
+    message(payload).said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As tch unwraps.
+    #[derive(Debug)]
+    enum Refusal {
+        Torch(#[allow(dead_code)] String),
+    }
+
+    #[test]
+    fn a_refusal_of_libtorch_is_its_own_sentence() {
+        let raw = "shape \"a\" is wrong\nException raised from f at g (most recent call first):\nframe #0: h";
+        let refused = || Err::<(), _>(Refusal::Torch(raw.to_owned()));
+        assert_eq!(
+            caught(|| refused().unwrap()).unwrap_err(),
+            "shape \"a\" is wrong"
+        );
+        assert_eq!(without_backtrace("plain"), "plain");
+        let enforced = "you tried to allocate 9 bytes\nframe #0: c10::ThrowEnforceNotMet";
+        assert_eq!(without_backtrace(enforced), "you tried to allocate 9 bytes");
+    }
+
+    #[test]
+    fn another_panic_says_where_it_was() {
+        let line = line!() + 1;
+        let said = caught(|| panic!("mine")).unwrap_err();
+        assert!(said.starts_with("mine (src/engine/panics.rs:"), "{said}");
+        assert!(said.contains(&format!(":{line}:")), "{said}");
+        let quietly = || std::panic::resume_unwind(Box::new(7));
+        assert_eq!(caught(quietly).unwrap_err(), "(no message)");
+        assert_eq!(caught(|| 3), Ok(3));
+    }
+
+    #[test]
+    fn one_in_another_is_the_inner_ones() {
+        let said = caught(|| {
+            let inner = caught(|| panic!("inner")).unwrap_err();
+            assert!(inner.starts_with("inner"), "{inner}");
+            survived(|| std::panic::resume_unwind(Box::new("nobody hears")));
+            panic!("outer");
+        });
+        assert!(said.unwrap_err().starts_with("outer"));
+        assert_eq!(WATCH.with_borrow(Clone::clone), Watch::Off);
+    }
+}

@@ -1,0 +1,18 @@
+//! The engine over stages that compute numbers: results, failures, the life of an engine.
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::cast_possible_wrap
+)]
+
+mod fault_positions;
+mod faults;
+mod hints;
+mod lifecycle;
+mod misuse;
+mod properties;
+mod results;
+mod support;
+mod turns;

@@ -1,0 +1,279 @@
+//! A stage that keeps account of its micro-batches, and an engine of such stages.
+
+use crate::engine::{
+    EdgeId, Engine, EngineError, Entry, Program, Sharing, Stage, StageBuilder, Topology, Unpinned,
+};
+use anyhow::{bail, ensure};
+use gpipe_partitioner::{Action, ActionKind, CheckedSchedule, DeviceId, MicroId, StageId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// A number that counts how many of its kind are alive.
+pub struct Value(i64, Arc<AtomicUsize>);
+
+impl Value {
+    fn new(number: i64, alive: &Arc<AtomicUsize>) -> Self {
+        alive.fetch_add(1, Ordering::SeqCst);
+        Self(number, Arc::clone(alive))
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        self.1.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Where a stage fails.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    Begin(usize),
+    Run(Action),
+    End(usize),
+}
+
+#[derive(Default)]
+pub struct Settings {
+    faults: Vec<At>,
+    panics: bool,
+    /// Stages can be seen at work: others run in the middle of what they do.
+    lingers: bool,
+}
+
+/// Adds its number plus one on the way forward and doubles on the way back.
+pub struct Adder {
+    id: StageId,
+    /// The last stage, whose backward takes nothing.
+    last: bool,
+    settings: Arc<Settings>,
+    alive: Arc<AtomicUsize>,
+    /// Micro-batches between F and B or I.
+    held: Vec<MicroId>,
+    /// Micro-batches between I and W.
+    deferred: Vec<MicroId>,
+    /// Micro-batches between R and B or I.
+    recomputed: Vec<MicroId>,
+    /// Micro-batches whose B or W is done, in all good steps.
+    pub done: usize,
+    before: usize,
+}
+
+/// Takes `micro` out of `list`, where it has to be.
+fn take(list: &mut Vec<MicroId>, micro: MicroId) -> anyhow::Result<()> {
+    ensure!(list.contains(&micro), "micro-batch {micro} is not there");
+    list.retain(|other| *other != micro);
+    Ok(())
+}
+
+impl Adder {
+    fn new(id: StageId, last: bool, alive: Arc<AtomicUsize>) -> Self {
+        Self {
+            id,
+            last,
+            alive,
+            settings: Arc::default(),
+            held: Vec::new(),
+            deferred: Vec::new(),
+            recomputed: Vec::new(),
+            done: 0,
+            before: 0,
+        }
+    }
+
+    fn trip(&self, now: At) -> anyhow::Result<()> {
+        if self.settings.lingers {
+            shuttle::thread::yield_now();
+        }
+        if self.settings.faults.contains(&now) {
+            if self.settings.panics {
+                std::panic::resume_unwind(Box::new("made to panic"));
+            }
+            bail!("made to fail");
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.deferred.is_empty() && self.recomputed.is_empty()
+    }
+
+    /// What the action gives, if anything.
+    fn act(&mut self, action: Action, first: i64) -> anyhow::Result<Option<i64>> {
+        let micro = action.micro;
+        match action.kind {
+            ActionKind::Forward => {
+                self.held.push(micro);
+                return Ok(Some(first + self.id.index() as i64 + 1));
+            }
+            ActionKind::Recompute => {
+                ensure!(self.held.contains(&micro), "nothing to recompute");
+                self.recomputed.push(micro);
+                return Ok(None);
+            }
+            ActionKind::BackwardWeight => {
+                take(&mut self.deferred, micro)?;
+                self.done += 1;
+                return Ok(None);
+            }
+            ActionKind::Backward => self.done += 1,
+            ActionKind::BackwardInput => self.deferred.push(micro),
+        }
+        take(&mut self.held, micro)?;
+        self.recomputed.retain(|other| *other != micro);
+        Ok(Some(2 * first))
+    }
+}
+
+impl Stage for Adder {
+    type Value = Value;
+    type Step = Settings;
+
+    fn begin(&mut self, step: &Arc<Settings>) -> anyhow::Result<()> {
+        assert!(self.is_empty());
+        self.settings = Arc::clone(step);
+        self.before = self.done;
+        self.trip(At::Begin(self.id.index()))
+    }
+
+    fn run(&mut self, action: Action, inputs: Vec<Value>) -> anyhow::Result<Vec<Value>> {
+        let takes = match action.kind {
+            ActionKind::Forward => 1,
+            kind => usize::from(kind.gives_input_gradient() && !self.last),
+        };
+        // Even where the step is about to be given up.
+        ensure!(inputs.len() == takes, "{} values", inputs.len());
+        self.trip(At::Run(action))?;
+        let first = inputs.first().map_or(1, |value| value.0);
+        let number = self.act(action, first)?;
+        let value = number.map(|number| Value::new(number, &self.alive));
+        Ok(value.into_iter().collect())
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        self.trip(At::End(self.id.index()))?;
+        ensure!(self.is_empty(), "something is left over");
+        Ok(())
+    }
+
+    fn abort(&mut self) {
+        self.held.clear();
+        self.deferred.clear();
+        self.recomputed.clear();
+        self.done = self.before;
+    }
+}
+
+/// Builds `stages` of a chain of `count`, all on one device.
+pub fn builder(
+    stages: Vec<StageId>,
+    count: usize,
+    alive: &Arc<AtomicUsize>,
+) -> StageBuilder<Adder> {
+    let alive = Arc::clone(alive);
+    let last = move |id: StageId| id.index() + 1 == count;
+    let stage = move |id| (id, Adder::new(id, last(id), Arc::clone(&alive)));
+    Box::new(move || Ok(stages.into_iter().map(stage).collect()))
+}
+
+/// An engine with a program for it.
+pub struct Rig {
+    engine: Engine<Adder>,
+    program: Arc<Program>,
+    alive: Arc<AtomicUsize>,
+    stages: usize,
+    micros: usize,
+    /// The caller has no patience: a stage that is seen at work has stalled.
+    impatient: bool,
+}
+
+impl Rig {
+    pub fn new(schedule: &CheckedSchedule) -> Self {
+        Self::build(schedule, Engine::new)
+    }
+
+    /// `max_concurrent` of the devices may work at the same time.
+    pub fn taking_turns(schedule: &CheckedSchedule, max_concurrent: usize) -> Self {
+        let devices = schedule.schedule().devices();
+        let sharing = Sharing {
+            devices: (0..devices).map(DeviceId).collect(),
+            max_concurrent,
+            affinity: Arc::new(Unpinned),
+        };
+        Self::build(schedule, |builders| {
+            Engine::taking_turns(builders, &sharing)
+        })
+    }
+
+    fn build(
+        schedule: &CheckedSchedule,
+        engine: impl FnOnce(Vec<StageBuilder<Adder>>) -> Result<Engine<Adder>, EngineError>,
+    ) -> Self {
+        let plain = schedule.schedule();
+        let (stages, micros) = (plain.stages(), plain.micro_batches());
+        let alive = Arc::default();
+        let devices = (0..plain.devices()).map(DeviceId);
+        let builders = devices.map(|device| builder(schedule.stages_on(device), stages, &alive));
+        let engine = engine(builders.collect()).unwrap();
+        let program = Program::new(schedule.clone(), &Topology::chain(stages)).unwrap();
+        Self {
+            engine,
+            program: Arc::new(program),
+            alive,
+            stages,
+            micros,
+            impatient: false,
+        }
+    }
+
+    pub fn impatient(mut self, impatient: bool) -> Self {
+        self.engine
+            .set_patience(impatient.then_some(Duration::ZERO));
+        self.impatient = impatient;
+        self
+    }
+
+    /// A step that must give the right numbers if it gives any, and of which no
+    /// value is left.
+    pub fn step(&mut self, faults: Vec<At>, panics: bool) -> Result<(), EngineError> {
+        let entry = |micro| Entry {
+            edge: EdgeId(0),
+            micro: MicroId(micro),
+            value: Value::new(10 * micro as i64, &self.alive),
+        };
+        let entries = (0..self.micros).map(entry).collect();
+        let settings = Arc::new(Settings {
+            faults,
+            panics,
+            lingers: self.impatient,
+        });
+        let result = self.engine.step(&self.program, settings, entries);
+        let result = result.map(|outcome| {
+            let sum: i64 = (1..=self.stages as i64).sum();
+            for ((edge, micro), value) in &outcome.exits {
+                assert_eq!(edge.index(), self.stages);
+                assert_eq!(value.0, 10 * micro.index() as i64 + sum);
+            }
+            assert_eq!(outcome.exits.len(), self.micros);
+            for value in outcome.gradients.values() {
+                assert_eq!(value.0, 1 << self.stages);
+            }
+            assert_eq!(outcome.gradients.len(), self.micros);
+        });
+        if !matches!(result, Err(EngineError::Stalled(_))) {
+            let alive = self.alive.load(Ordering::SeqCst);
+            assert_eq!(alive, 0, "values outlive the step");
+        }
+        result
+    }
+
+    pub fn good_step(&mut self) {
+        self.step(Vec::new(), false).unwrap();
+    }
+
+    /// Every stage has gone through `steps` whole steps, and nothing else.
+    pub fn check_done(&mut self, steps: usize) {
+        let done = self.engine.on_each(|_, stage| Ok(stage.done)).unwrap();
+        assert_eq!(done, vec![steps * self.micros; self.stages]);
+    }
+}

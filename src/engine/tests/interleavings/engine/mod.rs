@@ -1,0 +1,48 @@
+//! The engine's own files, compiled against a model checker's locks and threads.
+
+#[path = "../../../device_stages.rs"]
+mod device_stages;
+#[path = "../../../entry.rs"]
+mod entry;
+#[path = "../../../event.rs"]
+mod event;
+#[path = "../../../failure.rs"]
+mod failure;
+#[path = "../../../gather.rs"]
+mod gather;
+#[path = "../../../handle.rs"]
+mod handle;
+#[path = "../../../mailbox.rs"]
+mod mailbox;
+#[path = "../../../message.rs"]
+mod message;
+#[path = "../../../program.rs"]
+mod program;
+#[path = "../../../recovery.rs"]
+mod recovery;
+#[path = "../../../shared.rs"]
+mod shared;
+#[path = "../../../sharing.rs"]
+mod sharing;
+#[path = "../../../spin.rs"]
+mod spin;
+#[path = "../../../stage.rs"]
+mod stage;
+mod sync;
+#[path = "../../../topology.rs"]
+mod topology;
+#[path = "../../../turns.rs"]
+mod turns;
+#[path = "../../../watchdog.rs"]
+mod watchdog;
+#[path = "../../../worker.rs"]
+mod worker;
+
+pub use entry::Entry;
+pub use failure::EngineError;
+pub use handle::Engine;
+pub use program::Program;
+pub use sharing::{Sharing, Unpinned};
+pub use stage::Stage;
+pub use topology::{EdgeId, Topology};
+pub use worker::StageBuilder;

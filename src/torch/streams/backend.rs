@@ -1,0 +1,228 @@
+//! The device backend: the operations on streams and events.
+
+use std::sync::Arc;
+
+use gpipe_partitioner::Action;
+use tch::Tensor;
+
+use super::ids::{Event, MemorySpace, Stream};
+use super::recorder::Recorder;
+use crate::torch::error::TorchError;
+use crate::torch::ffi::{self, RawEvent};
+
+/// The devices whose streams are used.
+#[doc(alias = "accelerator")]
+#[derive(Debug, Clone)]
+pub(crate) enum Backend {
+    /// libtorch's CUDA devices.
+    Cuda,
+    /// No devices: the operations are only recorded, and tensors stay in the host's memory.
+    Recorder(Recorder),
+}
+
+impl Backend {
+    /// The memory space of a tensor that came from `from`.
+    pub(crate) fn space_of(&self, tensor: &Tensor, from: MemorySpace) -> MemorySpace {
+        match self {
+            Self::Cuda => MemorySpace::of(tensor.device()),
+            Self::Recorder(_) => from,
+        }
+    }
+
+    /// The memory space of a tensor of the caller.
+    pub(crate) fn space_of_callers(&self, tensor: &Tensor) -> MemorySpace {
+        match self {
+            Self::Cuda => MemorySpace::of(tensor.device()),
+            Self::Recorder(recorder) => recorder.space_of(tensor),
+        }
+    }
+
+    /// A new stream.
+    pub(crate) fn stream(&self, device: usize) -> Result<Stream, TorchError> {
+        let id = match self {
+            Self::Cuda => ffi::new_stream(device)?,
+            Self::Recorder(recorder) => recorder.new_stream(),
+        };
+        Ok(Stream { device, id })
+    }
+
+    /// The calling thread's current stream.
+    pub(crate) fn current(&self, device: usize) -> Result<Stream, TorchError> {
+        match self {
+            Self::Cuda => Ok(Stream {
+                device,
+                id: ffi::current_stream(device)?,
+            }),
+            Self::Recorder(recorder) => Ok(recorder.current(device)),
+        }
+    }
+
+    /// Makes a stream the calling thread's current one of its device; returns the previous
+    /// one.
+    pub(crate) fn enter(&self, stream: Stream) -> Result<Stream, TorchError> {
+        match self {
+            Self::Cuda => Ok(Stream {
+                id: ffi::enter_stream(stream.device, stream.id)?,
+                ..stream
+            }),
+            Self::Recorder(recorder) => Ok(recorder.enter(stream)),
+        }
+    }
+
+    /// Records an event at the end of what is in the stream now.
+    #[doc(alias = "record_event")]
+    pub(crate) fn record(&self, stream: Stream) -> Result<Event, TorchError> {
+        match self {
+            Self::Cuda => {
+                let event = RawEvent::record(stream.device, stream.id)?;
+                Ok(Event::Cuda(Arc::new(event)))
+            }
+            Self::Recorder(recorder) => {
+                recorder.answers()?;
+                Ok(Event::Recorded(recorder.record(stream)))
+            }
+        }
+    }
+
+    /// Has what is submitted to the stream from now on wait for the event.
+    #[doc(alias = "wait_event")]
+    pub(crate) fn wait(&self, stream: Stream, event: &Event) -> Result<(), TorchError> {
+        match (self, event) {
+            (Self::Cuda, Event::Cuda(event)) => event.block(stream.device, stream.id),
+            (Self::Recorder(recorder), Event::Recorded(event)) => {
+                recorder.answers()?;
+                recorder.wait(stream, *event);
+                Ok(())
+            }
+            _ => Err(foreign()),
+        }
+    }
+
+    /// Blocks the host until the event is over.
+    #[doc(alias = "synchronize")]
+    pub(crate) fn finish(&self, event: &Event) -> Result<(), TorchError> {
+        match (self, event) {
+            (Self::Cuda, Event::Cuda(event)) => event.synchronize(),
+            (Self::Recorder(recorder), Event::Recorded(event)) => {
+                recorder.answers()?;
+                recorder.finish(*event);
+                Ok(())
+            }
+            _ => Err(foreign()),
+        }
+    }
+
+    /// Whether the event is over, without waiting for it. Of a recorder's events that is
+    /// never known.
+    pub(crate) fn is_over(event: &Event) -> Result<bool, TorchError> {
+        match event {
+            Event::Cuda(event) => event.is_over(),
+            Event::Recorded(_) => Ok(false),
+        }
+    }
+
+    /// Tells the allocator that the stream uses the tensor's memory.
+    #[doc(alias = "record_stream")]
+    pub(crate) fn used_by(&self, tensor: &Tensor, stream: Stream) -> Result<(), TorchError> {
+        match self {
+            Self::Cuda => ffi::record_stream(tensor, stream.device, stream.id),
+            Self::Recorder(recorder) => {
+                recorder.used_by(tensor, stream);
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies on the current streams of the devices that take part. The host does not wait.
+    #[doc(alias = "non_blocking")]
+    pub(crate) fn copy(
+        &self,
+        tensor: &Tensor,
+        from: MemorySpace,
+        to: MemorySpace,
+    ) -> Result<Tensor, TorchError> {
+        let copy = match (self, to) {
+            (Self::Cuda, MemorySpace::Host) => ffi::copy_to(tensor, None)?,
+            (Self::Cuda, MemorySpace::Accelerator(device)) => ffi::copy_to(tensor, Some(device))?,
+            (Self::Recorder(recorder), _) => {
+                recorder.answers()?;
+                recorder.copy(tensor, from, to)?
+            }
+        };
+        Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
+    }
+
+    /// As [`Backend::copy`], into memory that is allocated already.
+    pub(crate) fn copy_into(
+        &self,
+        to: &Tensor,
+        tensor: &Tensor,
+        (from, into): (MemorySpace, MemorySpace),
+    ) -> Result<(), TorchError> {
+        if let Self::Recorder(recorder) = self {
+            recorder.copies_into(to, tensor, (from, into));
+        }
+        ffi::copy_into(to, tensor)
+    }
+
+    /// Records that an action runs: in the current stream of an accelerator, or on the host.
+    pub(crate) fn works<'a>(
+        &self,
+        action: Action,
+        place: MemorySpace,
+        reads: impl Iterator<Item = &'a Tensor>,
+    ) {
+        if let Self::Recorder(recorder) = self {
+            recorder.works(action, place, reads);
+        }
+    }
+
+    /// Records what an action has made, as it leaves the stage.
+    pub(crate) fn made(&self, tensor: Tensor, place: MemorySpace) -> Result<Tensor, TorchError> {
+        match (self, place) {
+            (Self::Recorder(recorder), MemorySpace::Accelerator(device)) => {
+                let made = recorder.made(&tensor, device)?;
+                Ok(made.f_set_requires_grad(tensor.requires_grad())?)
+            }
+            _ => Ok(tensor),
+        }
+    }
+
+    /// Records memory that an action has made and that stays for its backward.
+    pub(crate) fn kept(&self, tensor: &Tensor, device: usize) -> Result<(), TorchError> {
+        match self {
+            Self::Recorder(recorder) => recorder.kept(tensor, device),
+            Self::Cuda => Ok(()),
+        }
+    }
+
+    /// Records that `who` reads tensors: in the current stream of an accelerator, or on the
+    /// host.
+    pub(crate) fn reads<'a>(
+        &self,
+        who: &str,
+        place: MemorySpace,
+        tensors: impl Iterator<Item = &'a Tensor>,
+    ) {
+        if let Self::Recorder(recorder) = self {
+            recorder.reads(who, place, tensors);
+        }
+    }
+
+    /// Whether events have timestamps.
+    pub(crate) fn keeps_time(&self) -> bool {
+        matches!(self, Self::Cuda)
+    }
+
+    /// Seconds from one event to another of the same device. Both must be over.
+    pub(crate) fn seconds(from: &Event, to: &Event) -> Result<f64, TorchError> {
+        match (from, to) {
+            (Event::Cuda(from), Event::Cuda(to)) => Ok(from.milliseconds_to(to)? / 1e3),
+            _ => Err(foreign()),
+        }
+    }
+}
+
+fn foreign() -> TorchError {
+    TorchError::new("an event of another device backend")
+}

@@ -1,0 +1,27 @@
+//! The lock that keeps everybody else off a device while a graph is captured on it (rule 9).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
+
+/// The lock of one device: readers submit work to the device, the writer captures a graph.
+#[doc(alias = "CUDA graph capture")]
+pub(super) type CaptureLock = Arc<RwLock<()>>;
+
+/// While it lives, no graph is captured on the device.
+pub(crate) type SubmitGuard = ArcRwLockReadGuard<RawRwLock, ()>;
+
+/// The locks by device.
+#[derive(Debug, Default)]
+pub(super) struct CaptureLocks(Mutex<BTreeMap<usize, CaptureLock>>);
+
+impl CaptureLocks {
+    pub(super) const fn new() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+
+    pub(super) fn of(&self, device: usize) -> CaptureLock {
+        Arc::clone(self.0.lock().entry(device).or_default())
+    }
+}

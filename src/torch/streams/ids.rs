@@ -1,0 +1,45 @@
+//! What streams, events and memory are known by.
+
+use std::sync::Arc;
+
+use tch::Device;
+
+use crate::torch::ffi::RawEvent;
+
+/// Where a tensor's memory is.
+#[doc(alias = "device")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum MemorySpace {
+    /// The host's memory.
+    Host,
+    /// The memory of the accelerator with this number.
+    Accelerator(usize),
+}
+
+/// A stream of an accelerator.
+#[doc(alias = "cudaStream_t")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Stream {
+    pub(crate) device: usize,
+    pub(crate) id: i64,
+}
+
+/// The id of a device's default stream, which every thread uses that has entered no other.
+pub(crate) const DEFAULT: i64 = 0;
+
+/// A point in a stream that other streams and the host can wait for.
+#[doc(alias = "cudaEvent_t")]
+#[derive(Debug, Clone)]
+pub(crate) enum Event {
+    Cuda(Arc<RawEvent>),
+    Recorded(u64),
+}
+
+impl MemorySpace {
+    pub(crate) fn of(device: Device) -> Self {
+        match device {
+            Device::Cuda(index) => Self::Accelerator(index),
+            _ => Self::Host,
+        }
+    }
+}

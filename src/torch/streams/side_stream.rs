@@ -1,0 +1,39 @@
+//! Streams beside the main one.
+
+use std::cell::OnceCell;
+
+use super::backend::Backend;
+use super::ids::Stream;
+use crate::torch::error::TorchError;
+
+/// A side stream, created at its first use: a device has only 32 streams, which libtorch
+/// hands out in turn.
+#[derive(Debug, Default)]
+pub(super) struct SideStream(OnceCell<Stream>);
+
+impl SideStream {
+    pub(super) fn of(&self, backend: &Backend, device: usize) -> Result<Stream, TorchError> {
+        if let Some(stream) = self.0.get() {
+            return Ok(*stream);
+        }
+        let stream = backend.stream(device)?;
+        Ok(*self.0.get_or_init(|| stream))
+    }
+}
+
+/// Runs `body` with these streams as the current ones of their devices.
+pub(super) fn within<T>(
+    backend: &Backend,
+    streams: &[Stream],
+    body: impl FnOnce() -> Result<T, TorchError>,
+) -> Result<T, TorchError> {
+    let mut before = Vec::with_capacity(streams.len());
+    for stream in streams {
+        before.push(backend.enter(*stream)?);
+    }
+    let done = body();
+    for stream in before.into_iter().rev() {
+        backend.enter(stream)?;
+    }
+    done
+}

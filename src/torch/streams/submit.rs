@@ -1,0 +1,75 @@
+//! Submitting work to a device, and having the device alone to capture a graph (rule 9).
+
+use super::backend::Backend;
+use super::capture_lock::{CaptureLock, CaptureLocks, SubmitGuard};
+use super::device_streams::DeviceStreams;
+
+/// The locks of libtorch's devices, for all pipelines of the process.
+static CUDA: CaptureLocks = CaptureLocks::new();
+
+impl Backend {
+    fn capture_lock(&self, device: usize) -> CaptureLock {
+        match self {
+            Self::Cuda => CUDA.of(device),
+            Self::Recorder(recorder) => recorder.capture_locks().of(device),
+        }
+    }
+
+    /// While the result lives, no graph is captured on the device. A thread that has a guard
+    /// of another device may take one: it does not queue behind a thread that waits to
+    /// capture, with which it could deadlock.
+    pub(crate) fn submit_guard(&self, device: usize) -> SubmitGuard {
+        self.capture_lock(device).read_arc_recursive()
+    }
+}
+
+/// While it lives, no other thread captures a graph on the streams' device. Scopes nest.
+#[derive(Debug)]
+#[must_use = "other threads may capture once this is dropped"]
+pub(crate) struct SubmitScope<'a> {
+    streams: &'a DeviceStreams,
+    outermost: bool,
+}
+
+impl DeviceStreams {
+    /// Opens a scope for submitting work to the device.
+    pub(crate) fn submit_scope(&self) -> SubmitScope<'_> {
+        let mut guard = self.submit_guard.borrow_mut();
+        let capture_lock = self.on_accelerator().filter(|_| guard.is_none());
+        let capture_lock = capture_lock.map(|(backend, device)| backend.capture_lock(device));
+        let outermost = capture_lock.is_some();
+        if let Some(capture_lock) = capture_lock {
+            *guard = Some(capture_lock.read_arc());
+        }
+        drop(guard);
+        SubmitScope {
+            streams: self,
+            outermost,
+        }
+    }
+
+    /// Runs `body` while no other thread submits work to the device. The calling thread's own
+    /// guard, if it has one, is released meanwhile.
+    pub(super) fn exclusively<T>(&self, body: impl FnOnce() -> T) -> T {
+        let Some((backend, device)) = self.on_accelerator() else {
+            return body();
+        };
+        let capture_lock = backend.capture_lock(device);
+        let shared = self.submit_guard.take().map(drop).is_some();
+        let alone = capture_lock.write();
+        let done = body();
+        drop(alone);
+        if shared {
+            self.submit_guard.replace(Some(capture_lock.read_arc()));
+        }
+        done
+    }
+}
+
+impl Drop for SubmitScope<'_> {
+    fn drop(&mut self) {
+        if self.outermost {
+            drop(self.streams.submit_guard.take());
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! `gpipe-rs simulate`, `schedule` and `plan` as a person uses them, in a build with
+//! or without libtorch.
+
+mod limit;
+mod plan;
+mod report;
+mod schedule;
+mod simulate;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+
+fn gpipe(args: &[&str]) -> Output {
+    gpipe_in(Path::new("."), args)
+}
+
+fn gpipe_in(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
+    command
+        .args(args)
+        .current_dir(folder)
+        .env("COLUMNS", "80")
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// What standard error says, of a run that ends with `code` and prints no data.
+fn refused(output: &Output, code: i32) -> String {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn simulate(schedule: &str, p: usize, m: usize, flags: &[&str]) -> Value {
+    let (p, m) = (p.to_string(), m.to_string());
+    let mut args = vec![
+        "simulate",
+        "--schedule",
+        schedule,
+        "--devices",
+        &p,
+        "--micro",
+        &m,
+        "--json",
+    ];
+    args.extend(flags);
+    serde_json::from_str(&stdout(&gpipe(&args))).unwrap()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap()
+}
+
+/// Twelve layers, each twice as slow in its backward, the last one slow besides.
+fn profile() -> Value {
+    let layer = |index: usize| {
+        let time = if index == 11 { 300 } else { 100 };
+        json!({
+            "name": format!("block.{index}"), "forward_us": time, "backward_input_us": time,
+            "backward_weight_us": time, "parameter_bytes": 1 << 20,
+            "activation_bytes": 4 << 20, "output_bytes": 1 << 20,
+        })
+    };
+    let layers: Vec<Value> = (0..12).map(layer).collect();
+    json!({"version": 1, "device": "cpu", "batch": 8, "layers": layers})
+}
+
+/// A folder with `profile.json`.
+fn folder_with_profile() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("profile.json"), profile().to_string()).unwrap();
+    folder
+}
+
+#[test]
+fn help_has_an_example() {
+    for verb in [
+        &["simulate"][..],
+        &["plan"],
+        &["schedule"],
+        &["schedule", "show"],
+        &["schedule", "check"],
+        &["schedule", "export"],
+        &["schedule", "import"],
+    ] {
+        let text = stdout(&gpipe(&[verb, &["--help"]].concat()));
+        assert!(
+            text.contains(&format!("gpipe-rs {}", verb.join(" "))),
+            "{text}"
+        );
+        assert!(text.contains("Example"), "{text}");
+    }
+}

@@ -1,0 +1,151 @@
+//! The pages of a simulation, of a comparison and of a profile, opened in a real browser where one
+//! is installed.
+
+mod browser;
+mod profile;
+
+use browser::{audited, between, browser, open};
+use gpipe_partitioner::{
+    ActionKind, Costs, Micros, ScheduleKind, Shape, StageId, explain, render, simulate,
+};
+use std::fs;
+use std::process::Command;
+
+#[test]
+fn the_page_renders_and_its_script_runs() {
+    let Some(browser) = browser() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("zbv.html");
+    let status = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
+        .args([
+            "simulate",
+            "--schedule",
+            "zbv",
+            "--devices",
+            "4",
+            "--micro",
+            "8",
+            "--format",
+            "html",
+            "-o",
+        ])
+        .arg(&page)
+        .status();
+    assert!(status.unwrap().success());
+    let dom = audited(browser, folder.path(), &page);
+    // Details of all actions (each of 8 stages does F, I, W or F, B per micro-batch), a legend.
+    let actions = dom.matches("<title>").count() - 1;
+    assert!((8 * 8 * 2..=8 * 8 * 3).contains(&actions), "{actions}");
+    assert!(dom.contains("0F0: forward (F), stage 0, micro-batch 0"));
+    for kind in ["forward (F)", "input gradient (I)", "weight gradient (W)"] {
+        assert!(dom.contains(&format!(">{kind}</text>")), "{kind}");
+    }
+    assert!(dom.contains("<dt>Step</dt><dd>25.50 ms</dd>"));
+    assert!(dom.contains("<dt>Bubble</dt><dd>5.9 %</dd>"));
+    assert!(dom.contains("<output id=\"detail\">No action chosen.</output>"));
+
+    // The same page with the pointer on its first action.
+    let point = "<script>document.querySelector('svg g rect').dispatchEvent(\
+                 new MouseEvent('mousemove',{bubbles:true}))</script></body>";
+    let pointed = fs::read_to_string(&page).unwrap().replace("</body>", point);
+    fs::write(&page, pointed).unwrap();
+    let (dom, log) = open(browser, folder.path(), &page, &[]);
+    let detail = between(&dom, "<output id=\"detail\">", "</output>");
+    let wanted = "0F0: forward (F), stage 0, micro-batch 0\n0.0 µs to 500.0 µs (500.0 µs)";
+    assert_eq!(detail, wanted, "{log}");
+}
+
+/// The page that compares a step, in which stage 1's backward is slow, with its
+/// prediction, and a script that acts on it.
+fn comparison(acts: &str) -> String {
+    let schedule = ScheduleKind::OneFOneB.generate(Shape::new(2, 4)).unwrap();
+    let time = |time| Micros::new(time).unwrap();
+    let costs = Costs::uniform(2, time(1000.0), time(500.0), time(500.0));
+    let slower = costs
+        .clone()
+        .with_time(StageId(1), ActionKind::Backward, time(1500.0));
+    let measured = simulate(&schedule, &slower).timeline;
+    let explanation = explain(&simulate(&schedule, &costs), &measured).unwrap();
+    let page = render::compare_html(&explanation, "Step 3", "Measured & predicted");
+    page.replace("</body>", &format!("<script>{acts}</script></body>"))
+}
+
+#[test]
+fn the_comparison_is_usable_by_pointer_keyboard_and_screen_reader_in_light_and_dark() {
+    let Some(browser) = browser() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("comparison.html");
+    let opened = |acts: &str, flags: &[&str]| {
+        fs::write(&page, comparison(acts)).unwrap();
+        let (dom, log) = open(browser, folder.path(), &page, flags);
+        assert!(dom.contains("data-ready=\"yes\""), "{log}");
+        assert!(!log.contains("CONSOLE"), "{log}");
+        dom
+    };
+    let dom = opened("", &[]);
+    // The words are there without pointing at anything.
+    assert!(dom.contains("stage 1's backward took 1.50 ms on average where 1.00 ms was predicted"));
+    for name in [
+        "slow stage",
+        "warm-up",
+        "waiting for link",
+        "engine",
+        "together",
+    ] {
+        assert!(
+            dom.contains(&format!("<th scope=\"row\">{name}</th>")),
+            "{name}"
+        );
+    }
+    // Two timelines of 16 actions, each with a name of its own for a reader.
+    assert_eq!(dom.matches("<title>").count(), 1 + 2 * 16);
+    assert_eq!(dom.matches("<caption>").count(), 3);
+    assert!(dom.contains("<html lang=\"en\"") && dom.contains("aria-label=\"Step 3 took"));
+    assert_eq!(dom.matches("://").count(), 1, "it loads nothing");
+
+    let press = "var chart=document.getElementById('chart');chart.focus();\
+                 function press(key){chart.dispatchEvent(new KeyboardEvent('keydown',{key:key}));}";
+    let detail = |acts: &str| {
+        let dom = opened(&format!("{press}{acts}"), &[]);
+        let detail = between(&dom, "<output id=\"detail\">", "</output>");
+        (detail.to_owned(), dom)
+    };
+    let (first, dom) = detail("press('ArrowRight')");
+    assert!(first.starts_with("0F0: forward (F), stage 0, micro-batch 0\nmeasured 0.0 µs"));
+    assert!(first.contains("\npredicted 0.0 µs to 1.00 ms"), "{first}");
+    // The action is marked, and so is the same one in the other timeline.
+    assert_eq!(dom.matches("<g class=\"F on\">").count(), 1);
+    assert_eq!(dom.matches("<g class=\"F twin\">").count(), 1);
+    assert!(
+        detail("press('Home');press('ArrowRight')")
+            .0
+            .starts_with("0F1:")
+    );
+    assert!(detail("press('Home');press('End')").0.starts_with("0B3:"));
+    // Down from device 0's last measured action: device 1's last, then the prediction.
+    let down = "press('Home');press('End');press('ArrowDown')";
+    let (slow, _) = detail(down);
+    assert!(
+        slow.starts_with("1B3: backward (B)") && slow.ends_with("+500.0 µs"),
+        "{slow}"
+    );
+    assert!(
+        detail(&format!("{down};press('ArrowDown')"))
+            .0
+            .contains("\npredicted 9.00 ms")
+    );
+    assert_eq!(
+        detail("press('Home');press('Escape')").0,
+        "No action chosen."
+    );
+    let point = "document.querySelectorAll('svg g rect')[1].dispatchEvent(\
+                 new MouseEvent('mousemove',{bubbles:true}))";
+    assert!(detail(point).0.starts_with("0F1:"));
+
+    fs::write(&page, comparison("")).unwrap();
+    audited(browser, folder.path(), &page);
+}

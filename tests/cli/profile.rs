@@ -1,0 +1,227 @@
+//! `gpipe-rs profile` as a person uses it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use gpipe::partitioner::{Plan, Profile};
+use serde_json::Value;
+
+fn gpipe(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
+    command.args(args).current_dir(folder).output().unwrap()
+}
+
+const GPT: &str = "--model gpt --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 \
+                   --threads-per-stage 1 --vocab 40 --budget 1";
+
+fn profiled(folder: &Path, flags: &[&str]) -> Output {
+    let mut args = vec!["profile"];
+    args.extend(GPT.split_whitespace());
+    args.extend(flags);
+    gpipe(folder, &args)
+}
+
+#[test]
+fn a_model_is_profiled_planned_and_trained_by_the_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = profiled(
+        folder.path(),
+        &["--json", "--plan", "plan.json", "-o", "profile.json"],
+    );
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["profile"]["layers"].as_array().unwrap().len(), 4);
+    assert!(
+        report["limit"].as_str().unwrap().contains("-bound")
+            || report["limit"].as_str().unwrap().contains("unbalanced")
+    );
+    assert!(report["link"]["latency_us"].as_f64().unwrap() > 0.0);
+    let plan = Plan::read(folder.path().join("plan.json")).unwrap();
+    Profile::read(folder.path().join("profile.json")).unwrap();
+    let train = "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 3 \
+                 --threads-per-stage 1 --quiet --json --data text.txt --plan plan.json";
+    let text = "the whale, the whale! up helm, up helm! ".repeat(60);
+    fs::write(folder.path().join("text.txt"), text).unwrap();
+    let args: Vec<&str> = train.split_whitespace().collect();
+    let output = gpipe(folder.path(), &args);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let planned = summary["planned_ms"].as_f64().unwrap();
+    assert!((planned - plan.step.get() / 1e3).abs() < 1e-9);
+    assert!(summary["makespan_ms_median"].as_f64().unwrap() > 0.0);
+    // One that does not name its model, as the first builds wrote them.
+    let path = folder.path().join("plan.json");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut old: Value = serde_json::from_str(&text).unwrap();
+    let model = old.as_object_mut().unwrap().remove("model").unwrap();
+    assert_eq!(
+        (&model["name"], &model["settings"]["d_model"]),
+        (&"gpt".into(), &16.into())
+    );
+    fs::write(&path, old.to_string()).unwrap();
+    let output = gpipe(folder.path(), &args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert!(
+        errors.contains("warning: the plan does not say for which model"),
+        "{errors}"
+    );
+    // One that was made from doubted measurements.
+    old["doubts"] = serde_json::json!(["layer `x` is noisy"]);
+    fs::write(&path, old.to_string()).unwrap();
+    let loud: Vec<&str> = args
+        .iter()
+        .copied()
+        .filter(|arg| *arg != "--quiet")
+        .collect();
+    let errors = String::from_utf8(gpipe(folder.path(), &loud).stderr).unwrap();
+    let note = "note: of the profile that the plan was made from: layer `x` is noisy";
+    assert!(errors.contains(note), "{errors}");
+    fs::write(&path, text).unwrap();
+    // The same plan for another model, batch or machine.
+    let refused = |flags: &[&str], wanted: &str| {
+        let output = gpipe(
+            folder.path(),
+            &[&["train", "--plan", "plan.json"], flags].concat(),
+        );
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.lines().next().unwrap().contains(wanted), "{errors}");
+    };
+    let sizes = "--layers 2 --d-model 16 --heads 2 --seq 16";
+    let sizes: Vec<&str> = sizes.split_whitespace().collect();
+    refused(
+        &["--layers", "5"],
+        "it is for `gpt` with layers=2, d_model=16, heads=2, context=16, not 5, 128, 4, 128: use \
+         --layers 2 --d-model 16 --heads 2 --context 16, or profile this one",
+    );
+    refused(
+        &[&sizes[..], &["--devices", "cpu"]].concat(),
+        "it is for 2 devices",
+    );
+    refused(
+        &[&sizes[..], &["--batch", "100"]].concat(),
+        "make a plan for this one (`plan --profile PROFILE --batch 100`)",
+    );
+    refused(&["--micro", "4"], "cannot be used with");
+}
+
+#[test]
+fn the_table_has_bars_cuts_a_plan_and_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = profiled(folder.path(), &["--schedule", "1f1b", "--micro", "4"]);
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    for start in [
+        "layer ",
+        "-- stage 0 on device 0",
+        "embed ",
+        "-- stage 1 on device 1",
+        "head ",
+    ] {
+        assert!(
+            lines.iter().any(|line| line.starts_with(start)),
+            "{start}: {text}"
+        );
+    }
+    assert!(text.contains("1f1b: 2 devices, 4 micro-batches of 2 samples") && text.contains("###"));
+    assert!(text.contains("hand-over to the next device: "), "{text}");
+    let (_, limit) = text.trim_end().rsplit_once("\n\n").unwrap();
+    assert!(
+        limit.contains(';') && limit.contains("-bound: ") || limit.starts_with("unbalanced: "),
+        "{limit}"
+    );
+    let output = profiled(folder.path(), &["-o", "-"]);
+    let profile = Profile::from_json(output.stdout, "standard output").unwrap();
+    assert_eq!(profile.layers().len(), 4);
+    assert!(
+        profile.doubts().is_some(),
+        "the file says what it is doubted for"
+    );
+}
+
+/// The table had some 118 columns whatever the terminal has.
+#[test]
+fn the_table_keeps_to_the_width_of_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = |columns: &str| {
+        let mut args = vec!["profile"];
+        args.extend(GPT.split_whitespace());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
+        command.args(&args).current_dir(folder.path());
+        let output = command.env("COLUMNS", columns).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let narrow = table("80");
+    for line in narrow.lines() {
+        assert!(line.chars().count() <= 80, "{line}\n{narrow}");
+    }
+    assert!(
+        narrow.contains("  forward  ") && narrow.contains("##"),
+        "{narrow}"
+    );
+    assert!(table("160").contains("bytes kept"), "wide terminals gain");
+}
+
+#[test]
+fn wrong_flags_are_told_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases: [(&[&str], &str); 10] = [
+        (
+            &["--model", "gtp"],
+            "no model and no file `gtp`: did you mean `gpt`?",
+        ),
+        (
+            &["--model", "gpt", "--heads", "3"],
+            "not a multiple of heads 3",
+        ),
+        (&["--model", "mlp", "--micro", "64"], "more than --batch 32"),
+        (
+            &["--model", "mlp", "--devices", "gpu"],
+            "unknown device `gpu`",
+        ),
+        (&["--model", "mlp", "--devices", "cuda:77"], "cuda:77"),
+        (
+            &["--model", "mlp", "--json", "-o", "-"],
+            "standard output can have one",
+        ),
+        (
+            &["--model", "mlp", "--depth", "1", "--devices", "cpu,cpu,cpu"],
+            "only 2 layers",
+        ),
+        (
+            &[
+                "--model",
+                "mlp",
+                "--memory",
+                "1GiB,2GiB,3GiB",
+                "--depth",
+                "2",
+                "--hidden",
+                "8",
+                "--quick",
+            ],
+            "memory",
+        ),
+        (
+            &["--model", "mlp", "-o", "none/profile.json"],
+            "no folder none",
+        ),
+        (&["--model", "mlp", "--bach", "3"], "--bach"),
+    ];
+    for (flags, wanted) in cases {
+        let output = gpipe(folder.path(), &[&["profile"], flags].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {errors}");
+        assert!(errors.contains(wanted), "{flags:?}: {errors}");
+        assert!(output.stdout.is_empty());
+    }
+}

@@ -1,0 +1,186 @@
+//! Ctrl-C, SIGTERM and SIGHUP.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use super::{assert_same, command, gpt, place, trained};
+
+/// Starts a run that lasts, and waits until it has done some steps.
+fn running(folder: &Path, flags: &[&str]) -> Child {
+    running_as(&mut command(folder, flags), folder)
+}
+
+fn running_as(command: &mut Command, folder: &Path) -> Child {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = child.spawn().unwrap();
+    let metrics = folder.join("run/metrics.jsonl");
+    let begun = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 3);
+    while !begun() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+fn signal(name: &str, child: &Child) {
+    let sent = Command::new("kill")
+        .args([name, &child.id().to_string()])
+        .status();
+    assert!(sent.unwrap().success());
+}
+
+fn ended(child: Child) -> (Output, String) {
+    let output = child.wait_with_output().unwrap();
+    let errors = String::from_utf8(output.stderr.clone()).unwrap();
+    (output, errors)
+}
+
+#[test]
+fn a_signal_ends_the_run_after_the_step_and_it_goes_on_to_the_same_bits() {
+    for name in ["-INT", "-TERM"] {
+        let folder = place();
+        let folder = folder.path();
+        let flags = ["--devices", "cpu,cpu", "--checkpoint-every", "1000"];
+        let flags = [&flags[..], &["--steps", "300", "--quiet"]].concat();
+        let child = running(folder, &gpt(&[&flags[..], &["--out", "run"]].concat()));
+        signal(name, &child);
+        let (output, errors) = ended(child);
+        assert_eq!(output.status.code(), Some(0), "{errors}");
+        assert!(errors.contains("of 300 and saved"), "{errors}");
+        // The program as it was called, so that the line can be typed again.
+        let program = env!("CARGO_BIN_EXE_gpipe-rs");
+        let advice = format!("go on with: {program} train --resume run");
+        assert!(errors.trim_end().ends_with(&advice), "{errors}");
+        assert!(output.stdout.is_empty());
+        let done = super::losses(folder, "run").len() as u64;
+        assert!((3..300).contains(&done));
+        assert_eq!(super::newest(folder, "run").extras().step, done);
+        if name == "-INT" {
+            let last = (done + 3).to_string();
+            let own = ["--set", "lr.steps=300", "--steps", &last, "--out", "whole"];
+            trained(folder, &gpt(&[&flags[..2], &own[..]].concat()));
+            trained(folder, &["--resume", "run", "--steps", &last]);
+            assert_same(folder, "run", "whole");
+        }
+    }
+}
+
+/// Held up between the two, it has them both when it goes on: the one that it takes second
+/// ends it.
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let folder = place();
+    let folder = folder.path();
+    let child = running(
+        folder,
+        &gpt(&["--devices", "cpu", "--steps", "100000", "--out", "run"]),
+    );
+    signal("-STOP", &child);
+    signal("-INT", &child);
+    signal("-TERM", &child);
+    signal("-CONT", &child);
+    let (output, errors) = ended(child);
+    let code = output.status.code();
+    assert!([Some(130), Some(143)].contains(&code), "{code:?}: {errors}");
+    assert!(!errors.contains("go on with"), "{errors}");
+}
+
+#[test]
+fn a_stopped_run_has_its_summary_as_json() {
+    let folder = place();
+    let folder = folder.path();
+    let flags = [
+        "--devices",
+        "cpu",
+        "--steps",
+        "100000",
+        "--json",
+        "--out",
+        "run",
+    ];
+    let child = running(folder, &gpt(&flags));
+    signal("-INT", &child);
+    let (output, errors) = ended(child);
+    assert!(output.status.success(), "{errors}");
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let done = super::losses(folder, "run").len();
+    assert_eq!(summary["steps"], done);
+    assert!(summary.get("held_out_loss").is_none());
+}
+
+/// A closed terminal once ended the run without saving it.
+#[test]
+fn a_hang_up_saves_too() {
+    let folder = place();
+    let folder = folder.path();
+    let flags = gpt(&["--devices", "cpu", "--steps", "3000", "--out", "run"]);
+    // Also where these tests themselves run under `nohup`.
+    let mut command = under(&["env", "--default-signal=HUP"], folder, &flags);
+    let child = running_as(&mut command, folder);
+    signal("-HUP", &child);
+    let (output, errors) = ended(child);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert!(errors.contains("of 3000 and saved"), "{errors}");
+    let done = super::losses(folder, "run").len() as u64;
+    assert_eq!(super::newest(folder, "run").extras().step, done);
+}
+
+#[test]
+fn under_nohup_a_hang_up_does_nothing() {
+    let folder = place();
+    let folder = folder.path();
+    let flags = gpt(&["--devices", "cpu", "--steps", "20", "--out", "run"]);
+    let child = running_as(&mut under(&["nohup"], folder, &flags), folder);
+    signal("-HUP", &child);
+    let (output, errors) = ended(child);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(super::losses(folder, "run").len(), 20);
+}
+
+/// The same command as an argument of another one.
+fn under(other: &[&str], folder: &Path, flags: &[&str]) -> Command {
+    let own = command(folder, flags);
+    let mut command = Command::new(other[0]);
+    command.args(&other[1..]).arg(own.get_program());
+    command.args(own.get_args()).current_dir(folder);
+    command
+}
+
+/// Once the run ended without a word about what had become of it.
+#[test]
+fn a_signal_while_the_held_out_loss_is_measured_leaves_a_run_that_is_done() {
+    let folder = place();
+    let folder = folder.path();
+    let text = "the whale! up helm, thar she blows! ".repeat(60_000);
+    fs::write(folder.join("text.txt"), text).unwrap();
+    let flags = gpt(&["--devices", "cpu", "--steps", "3", "--out", "run"]);
+    let mut command = command(folder, &flags);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let measures = |line: &String| line.contains("measuring the held-out loss");
+    assert!(
+        lines
+            .by_ref()
+            .map(Result::unwrap)
+            .any(|line| measures(&line))
+    );
+    signal("-INT", &child);
+    let last = lines.map(Result::unwrap).last().unwrap();
+    let (output, _) = ended(child);
+    assert_eq!(output.status.code(), Some(0), "{last}");
+    let program = env!("CARGO_BIN_EXE_gpipe-rs");
+    let said = format!(
+        "all 3 steps are done, and they are saved; measure it with: {program} eval --run run"
+    );
+    assert!(last.contains(&said), "{last}");
+    assert_eq!(super::newest(folder, "run").extras().step, 3);
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        printed.contains("loss ") && !printed.contains("held-out"),
+        "{printed}"
+    );
+}

@@ -1,0 +1,120 @@
+//! What cannot go on.
+
+use std::fs;
+
+use super::{fails, gpt, losses, place, trained, weights};
+
+#[test]
+fn what_would_train_something_else_is_refused_and_changes_nothing() {
+    let folder = place();
+    let folder = folder.path();
+    trained(
+        folder,
+        &gpt(&["--devices", "cpu", "--steps", "3", "--out", "run"]),
+    );
+    fs::write(folder.join("other.txt"), "quite another text ".repeat(120)).unwrap();
+    fs::write(
+        folder.join("same.txt"),
+        fs::read(folder.join("text.txt")).unwrap(),
+    )
+    .unwrap();
+    let before = (losses(folder, "run"), weights(folder, "run"));
+    let config = fs::read(folder.join("run/config.toml")).unwrap();
+    let cases: [(&[&str], i32, &[&str]); 8] = [
+        (
+            &["--layers", "3"],
+            2,
+            &["model.layers = 2", "cannot go on with 3"],
+        ),
+        (&["--model", "llama"], 2, &["model.name = \"gpt\""]),
+        (
+            &["--seed", "4"],
+            2,
+            &["train.seed = 3", "cannot go on with 4"],
+        ),
+        (&["--optimizer", "sgd"], 2, &["optimizer.name = \"adamw\""]),
+        (&["--data", "other.txt"], 2, &["other characters"]),
+        (&["--micro", "9"], 2, &["--micro 9 is more than --batch 8"]),
+        (&["--steps", "x"], 2, &["--help"]),
+        (
+            &["--set", "checkpoint.evry=3"],
+            2,
+            &["did you mean `checkpoint.every`?"],
+        ),
+    ];
+    for (flags, code, wanted) in cases {
+        let more = ["--resume", "run", "--set", "train.steps=5"];
+        fails(folder, &[&more[..], flags].concat(), code, wanted);
+    }
+    assert_eq!((losses(folder, "run"), weights(folder, "run")), before);
+    assert_eq!(fs::read(folder.join("run/config.toml")).unwrap(), config);
+
+    // The same text in another place is the same text.
+    let moved = ["--resume", "run", "--steps", "4", "--data", "same.txt"];
+    trained(folder, &moved);
+    let told = trained(
+        folder,
+        &[
+            "--resume", "run", "--steps", "5", "--micro", "2", "--lr", "0.1",
+        ],
+    );
+    for said in [
+        "pipeline.micro = 2, where the run had 4",
+        "optimizer.lr = 0.1",
+    ] {
+        assert!(told.contains(said), "{told}");
+    }
+}
+
+#[test]
+fn what_is_no_run_is_named() {
+    let folder = place();
+    let folder = folder.path();
+    fs::create_dir(folder.join("empty")).unwrap();
+    trained(
+        folder,
+        &gpt(&["--devices", "cpu", "--steps", "2", "--out", "run"]),
+    );
+    let cases: [(&[&str], &[&str]); 5] = [
+        (
+            &["--resume", "nowhere"],
+            &["--resume nowhere: there is no such folder"],
+        ),
+        (
+            &["--resume", "text.txt"],
+            &["this is a file, not a run folder"],
+        ),
+        (
+            &["--resume", "empty"],
+            &["it has neither config.toml nor checkpoints"],
+        ),
+        (&["--resume-fallback"], &["--help"]),
+        (
+            &["--out", "run", "--steps", "2"],
+            &["already holds a run", "--resume run"],
+        ),
+    ];
+    for (flags, wanted) in cases {
+        fails(folder, flags, 2, wanted);
+    }
+}
+
+#[test]
+fn two_processes_do_not_train_in_one_folder() {
+    let folder = place();
+    let folder = folder.path();
+    trained(
+        folder,
+        &gpt(&["--devices", "cpu", "--steps", "2", "--out", "run"]),
+    );
+    let held = gpipe::checkpoint::Checkpointer::new(folder.join("run/checkpoints")).unwrap();
+    let go_on = ["--resume", "run", "--steps", "3"];
+    fails(
+        folder,
+        &go_on,
+        2,
+        &["another process is writing checkpoints here"],
+    );
+    drop(held);
+    trained(folder, &go_on);
+}

@@ -1,0 +1,71 @@
+//! What runs leave, used: curves, weights for other libraries, text, the held-out loss.
+
+#[cfg(feature = "torch")]
+mod book;
+#[cfg(feature = "torch")]
+mod cuda_at_start;
+#[cfg(feature = "torch")]
+mod diverged;
+#[cfg(feature = "torch")]
+mod eval;
+#[cfg(feature = "torch")]
+mod export;
+#[cfg(feature = "torch")]
+mod generate;
+#[cfg(feature = "torch")]
+mod hugging_face;
+mod plot;
+#[cfg(feature = "torch")]
+mod trained;
+#[cfg(feature = "torch")]
+mod wrong_use;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn gpipe(folder: &Path, args: &str) -> Output {
+    gpipe_args(folder, &args.split_whitespace().collect::<Vec<_>>())
+}
+
+/// The same for arguments with blanks in them.
+fn gpipe_args(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
+        .args(args)
+        .current_dir(folder)
+        .output()
+        .unwrap()
+}
+
+/// What standard error says of wrong use: exit code 2, no data, no panic.
+#[track_caller]
+fn refused(folder: &Path, args: &str, wanted: &[&str]) {
+    refusal(&gpipe(folder, args), args, wanted);
+}
+
+#[track_caller]
+fn refusal(output: &Output, args: &str, wanted: &[&str]) {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args}: {errors}");
+    assert!(output.stdout.is_empty(), "{args}");
+    for part in wanted {
+        assert!(
+            errors.contains(part),
+            "{args}: `{errors}` does not say `{part}`"
+        );
+    }
+    assert!(!errors.contains("panicked"), "{errors}");
+}
+
+/// Standard output of a run that succeeds.
+#[track_caller]
+fn printed(folder: &Path, args: &str) -> String {
+    printed_args(folder, &args.split_whitespace().collect::<Vec<_>>())
+}
+
+#[track_caller]
+fn printed_args(folder: &Path, args: &[&str]) -> String {
+    let output = gpipe_args(folder, args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}

@@ -1,0 +1,10 @@
+//! Checkpoints: what is saved is what goes on, whatever happens in between.
+
+mod corrupted;
+mod folders;
+mod forged;
+mod full_disk;
+mod killed;
+mod resumed;
+mod run;
+mod wrong_model;

@@ -1,0 +1,32 @@
+//! The input pipeline: files to batches, in one order, exactly resumed.
+
+mod cache;
+mod files;
+mod idx;
+mod loader;
+mod resume;
+mod tf_record;
+mod tokens;
+mod wrong_input;
+
+use gpipe::data::{Batches, DataError, Source};
+use gpipe::tch::Tensor;
+
+/// The numbers of a batch.
+fn numbers(batch: &Tensor) -> Vec<i64> {
+    Vec::try_from(batch.reshape([-1])).unwrap()
+}
+
+/// All batches of numbers.
+fn all<S: Source>(batches: Batches<S, Tensor>) -> Result<Vec<Vec<i64>>, DataError> {
+    let loader = batches.load()?;
+    loader.map(|batch| Ok(numbers(&batch?))).collect()
+}
+
+/// An error's text, which must have all of these parts.
+#[track_caller]
+fn says(error: &DataError, parts: &[&str]) {
+    let text = error.to_string();
+    let missing: Vec<_> = parts.iter().filter(|part| !text.contains(**part)).collect();
+    assert!(missing.is_empty(), "{missing:?} missing in: {text}");
+}

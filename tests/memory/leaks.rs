@@ -1,0 +1,59 @@
+//! A hundred steps leave no byte behind.
+
+use gpipe::partitioner::ScheduleKind;
+use gpipe::{AdamW, Optimizer, Pipeline, Recompute, memory};
+
+use crate::alone;
+use crate::support::{cpus, models};
+
+/// Bytes of all live tensors after ten steps and after a hundred.
+fn levels(model: &models::Model, schedule: ScheduleKind, recompute: Recompute) -> [u64; 2] {
+    let (x, y) = (model.batch)(8);
+    let mut pipe = Pipeline::builder(model.sequential())
+        .devices(&cpus(2))
+        .micro_batches(4)
+        .schedule(schedule)
+        .recompute(recompute)
+        .threads_per_stage(1)
+        .build()
+        .unwrap();
+    let mut optimizer = Optimizer::new(AdamW::default());
+    let mut level = 0;
+    for step in 0..100 {
+        drop(pipe.train_step(&x, &y, model.loss).unwrap());
+        optimizer.step(&mut pipe).unwrap();
+        if step % 10 == 9 {
+            // What stages remembered for the old one goes with it.
+            optimizer = Optimizer::new(AdamW::default());
+        }
+        if step == 9 {
+            level = memory::live().unwrap();
+        }
+    }
+    [level, memory::live().unwrap()]
+}
+
+#[test]
+fn a_hundred_steps_leave_nothing_behind() {
+    let _alone = alone();
+    let nothing = memory::live().unwrap();
+    for model in [
+        models::mlp(),
+        models::convnet(),
+        models::recurrent(),
+        models::unet(),
+        models::multi_output(),
+        models::tied(),
+    ] {
+        for (schedule, recompute) in [
+            (ScheduleKind::OneFOneB, Recompute::Never),
+            (ScheduleKind::ZbH1, Recompute::Never),
+            (ScheduleKind::Zbv, Recompute::Always),
+        ] {
+            let [early, late] = levels(&model, schedule, recompute);
+            assert!(early > nothing);
+            assert_eq!(late, early, "{} under {schedule}", model.name);
+        }
+        assert_eq!(memory::live().unwrap(), nothing, "{}", model.name);
+    }
+}

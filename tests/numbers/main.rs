@@ -1,0 +1,19 @@
+//! The numbers of a pipeline are those of the plain model, to the bit: under any cut and
+//! schedule, whatever layers do with what they are given.
+#![cfg(feature = "torch")]
+#![allow(clippy::unwrap_used, clippy::float_cmp, clippy::cast_precision_loss)]
+
+mod batch_norm;
+mod gradients;
+mod in_place;
+mod joint_backward;
+mod optim;
+mod precision;
+mod pytorch_schedules;
+mod randomness;
+mod skips;
+mod split_backward;
+#[path = "../support/mod.rs"]
+mod support;
+mod transparency;
+mod values;

@@ -1,0 +1,112 @@
+//! Whatever crosses a border between stages arrives as it left: several tensors,
+//! absent ones, integers, views; and a layer may work in place on what it gets.
+
+use crate::support::*;
+use gpipe::tch::{Device, Kind, Tensor, nn};
+use gpipe::{Context, Layer, Pipeline, Sequential, Values, on_values};
+
+/// One tensor to: a transposed view, an absent value, integers, a second branch.
+#[derive(Debug)]
+struct Fan {
+    linear: nn::Linear,
+}
+
+impl Layer for Fan {
+    fn forward(&self, inputs: Values, _: &Context) -> anyhow::Result<Values> {
+        let x = inputs.into_one()?;
+        let ids = x.argmax(1, false);
+        let branch = x.apply(&self.linear).tanh();
+        let view = branch
+            .unsqueeze(1)
+            .expand([-1, 3, -1], false)
+            .transpose(1, 2);
+        Ok([Some(view), None, Some(ids), Some(branch * 2.0)]
+            .into_iter()
+            .collect())
+    }
+}
+
+/// Passes everything on after working in place on the branch.
+#[derive(Debug)]
+struct InPlace;
+
+impl Layer for InPlace {
+    fn forward(&self, inputs: Values, _: &Context) -> anyhow::Result<Values> {
+        anyhow::ensure!(inputs.len() == 4 && inputs.get(1).is_none());
+        let mut values: Vec<Option<Tensor>> = inputs.into_iter().collect();
+        values[3] = values[3].take().map(|mut branch| branch.sigmoid_());
+        Ok(values.into_iter().collect())
+    }
+}
+
+/// Back to two outputs, one of them in half the width.
+#[derive(Debug)]
+struct Join {
+    table: Tensor,
+}
+
+impl Layer for Join {
+    fn forward(&self, inputs: Values, _: &Context) -> anyhow::Result<Values> {
+        let (Some(view), Some(ids), Some(branch)) = (inputs.get(0), inputs.get(2), inputs.get(3))
+        else {
+            anyhow::bail!("a value is missing");
+        };
+        anyhow::ensure!(ids.kind() == Kind::Int64 && !view.is_contiguous());
+        let looked_up = Tensor::embedding(&self.table, ids, -1, false, false);
+        let sum = view.sum_dim_intlist(2_i64, false, None) * branch + looked_up;
+        Ok(vec![sum.narrow(1, 0, 4), sum.narrow(1, 4, 4)].into())
+    }
+}
+
+fn model() -> Sequential {
+    Sequential::new()
+        .layer("in", |p| nn::linear(p, 12, 8, nn::LinearConfig::default()))
+        .layer("fan", |p| Fan {
+            linear: nn::linear(p, 8, 8, nn::LinearConfig::default()),
+        })
+        .layer("in_place", |_| InPlace)
+        .layer("join", |p| Join {
+            table: p.randn("table", &[8, 8], 0.0, 1.0),
+        })
+}
+
+/// Loss, gradients of all parameters, gradients of both inputs' parts.
+fn run(stages: usize) -> (u64, Vec<(String, Tensor)>, Tensor) {
+    let mut pipe = Pipeline::builder(model())
+        .devices(&cpus(stages))
+        .micro_batches(3)
+        .threads_per_stage(1)
+        .build()
+        .unwrap();
+    let (x, y) = mlp_batch(10);
+    let x = x.set_requires_grad(true);
+    let targets = Values::from(vec![y, Tensor::ones([10, 4], (Kind::Float, Device::Cpu))]);
+    let loss = on_values(|out: &Values, targets: &Values| {
+        let (a, b) = (out.get(0).unwrap(), out.get(1).unwrap());
+        let first = a.cross_entropy_for_logits(&targets.get(0).unwrap().remainder(4));
+        first + b.mse_loss(targets.get(1).unwrap(), gpipe::tch::Reduction::Mean)
+    });
+    let mut report = pipe.train_step(&x, targets, loss).unwrap();
+    let input = report.input_gradient.take().unwrap().into_one().unwrap();
+    let outputs = pipe.forward_values(&x).unwrap();
+    assert_eq!(
+        (outputs.len(), outputs.get(1).unwrap().size()),
+        (2, vec![10, 4])
+    );
+    (report.loss.to_bits(), gradients(&mut pipe), input)
+}
+
+#[test]
+fn several_absent_integer_and_strided_values_cross_every_border() {
+    let (loss, grads, input) = run(1);
+    assert_eq!(grads.len(), 5, "every parameter has a gradient");
+    for stages in 2..=4 {
+        let (own_loss, own_grads, own_input) = run(stages);
+        assert_eq!(own_loss, loss, "{stages} stages");
+        assert_same_bits(&own_grads, &grads, &format!("{stages} stages"));
+        assert!(
+            own_input.equal(&input),
+            "{stages} stages: gradient of the input"
+        );
+    }
+}
