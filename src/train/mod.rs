@@ -26,7 +26,7 @@
 //! let batches = data.shuffle(usize::MAX, 1).batch(16).endless();
 //! let run = Trainer::builder(&mut pipe, &mut optimizer, batches, loss)
 //!     .steps(20)
-//!     .folder(&folder) // later: .resume(&folder)
+//!     .folder(&folder) // and later: .resume(true)
 //!     .hook(LogLines::stderr(10))
 //!     .build()?
 //!     .run()?;

@@ -7,4 +7,5 @@ mod data;
 mod profile;
 #[path = "../support/mod.rs"]
 mod support;
+mod train;
 mod zoo;
