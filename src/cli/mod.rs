@@ -81,9 +81,7 @@ where
 {
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
     match command::build(&args, zoo) {
-        Ok(command) => decide::execute(command::parse(command, args, zoo), |verb| {
-            dispatch(verb, zoo)
-        }),
+        Ok(command) => decide::execute(command::parse(command, args), |verb| dispatch(verb, zoo)),
         Err(why) => ended(Err(Failure::Usage(why))),
     }
 }

@@ -1,7 +1,5 @@
 //! What is trained: the recipe, the model and the data that it names.
 
-use std::time::Duration;
-
 use gpipe_partitioner::Plan;
 use tch::Device;
 
@@ -73,7 +71,7 @@ impl Job {
             None => recipe,
         };
         check::check(args, &recipe, &chosen)?;
-        let rates = recipe.update.schedule(recipe.steps).map_err(failure)?;
+        let rates = recipe.learning_rates().map_err(failure)?;
         feed::check_batch(&chosen.spec, recipe.batch).map_err(Failure::Usage)?;
         let (chosen, source) = Source::choose(chosen, recipe.data.as_deref())?;
         if let Some(weights) = &weights {
@@ -85,7 +83,7 @@ impl Job {
         notes.extend(plan.iter().flat_map(from_plan::doubts));
         let tokens = feed::tokens(&chosen.spec);
         let flops = flops(&recipe, &chosen.spec, tokens)?;
-        notes.extend(recipe.on_devices.idle(&recipe.devices));
+        notes.extend(recipe.idle());
         Ok(Self {
             tokens,
             args: args.clone(),
@@ -104,37 +102,17 @@ impl Job {
     /// The model as a pipeline.
     pub(super) fn pipeline(&self) -> Result<Pipeline, Failure> {
         let recipe = &self.recipe;
-        let mut builder = Pipeline::builder(self.chosen.spec.build())
-            .devices(&recipe.devices)
-            .micro_batches(recipe.micro)
-            .schedule(recipe.schedule)
-            .measure_memory(!recipe.cuda_graphs)
-            .cuda_graphs(recipe.cuda_graphs)
-            .chunks(recipe.chunks())
-            .recompute(recipe.recompute.clone())
-            .precision(recipe.precision)
-            .seed(recipe.seed);
-        if let Some(balance) = &recipe.balance {
-            builder = builder.balance(balance);
-        }
+        let builder = Pipeline::builder(self.chosen.spec.build());
+        let mut builder = config::schema(&self.zoo).apply(builder, recipe);
         if let Some(plan) = &self.plan {
             builder = builder.plan(plan).map_err(failure)?;
         }
-        if let Some(threads) = recipe.threads_per_stage {
-            builder = builder.threads_per_stage(threads);
-        }
-        if let Some(patience) = recipe.patience {
-            builder = builder.patience(Duration::from_secs_f64(patience));
-        }
-        let asked = recipe
-            .on_devices
-            .ask(builder, &recipe.devices, recipe.stages());
-        asked.build().map_err(failure)
+        builder.build().map_err(failure)
     }
 
     pub(super) fn optimizer(&self) -> Optimizer {
-        let offload = self.recipe.on_devices.offload_optimizer;
-        Optimizer::new(self.recipe.update.kind()).offload(offload)
+        let recipe = &self.recipe;
+        Optimizer::new(recipe.optimizer_kind()).offload(recipe.offload_optimizer)
     }
 }
 

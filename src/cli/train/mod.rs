@@ -1,6 +1,7 @@
 //! `gpipe-rs train`: a model of the zoo on a text or on made-up data, as a pipeline.
 
 mod check;
+mod choices;
 mod config;
 mod config_diff;
 mod device_options;
@@ -13,7 +14,6 @@ mod recipe;
 mod resolved;
 mod resumed;
 mod summary;
-mod values;
 
 use serde_json::Value;
 

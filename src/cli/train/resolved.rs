@@ -47,14 +47,13 @@ fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
         sizes: sizes(&job.chosen.spec),
         balance: Some(pipe.partition().balance()),
         chunks: Some(recipe.chunks()),
-        update: recipe.update.resolved(recipe.steps),
         // Some kernels add up in an order that depends on it.
         threads_per_stage: Some(recipe.threads_per_stage.unwrap_or_else(share)),
         data: data(job),
         weights: recipe.weights.as_deref().map(absolute),
         // What it decides stands in the other fields.
         plan: None,
-        ..recipe.clone()
+        ..recipe.with_optimizer_in_full()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::config::Saved;
+use super::config::{Saved, schema};
 use super::config_diff;
 use super::job::Job;
 use super::options::Args;
@@ -47,7 +47,8 @@ pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<Vec<St
         return Ok(Vec::new());
     };
     let mut notes = vec![note];
-    notes.extend(config_diff::check(&from.extras().config, resolved)?);
+    let saved = &from.extras().config;
+    notes.extend(config_diff::check(&schema(&job.zoo), saved, resolved)?);
     if let (Some(saved), Some((set, _))) = (saved_vocabulary(from)?, job.source.text())
         && !saved.chars().eq(set.vocabulary().iter().copied())
     {

@@ -6,31 +6,31 @@
 //! own until the receiver is done with it. That is never longer than until the
 //! micro-batch's backward here.
 
+use std::cell::Cell;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpipe_partitioner::{ActionKind, Bytes, StageMemory};
-use tch::{Device, Tensor};
+use tch::Device;
 
-use super::TorchStage;
 use crate::torch::error::TorchError;
 use crate::torch::memory::{self, Account, Scope};
-use crate::torch::sequential::bytes as bytes_of;
 
-/// Where the bytes of a device's stages are counted, shared by these stages.
+/// Counts the bytes of a device's stages; shared by these stages.
 #[derive(Debug, Clone)]
-pub(crate) struct Books {
-    meter: Arc<Mutex<Meter>>,
+pub(crate) struct DeviceMeter {
+    counter: Arc<Mutex<Counter>>,
     /// On a CUDA device none: its allocator does not know stages.
     account: Option<Account>,
-    /// What stages of the CPU keep elsewhere; that of CUDA devices is in memory that
+    /// What stages of the CPU offload; that of CUDA devices is in memory that
     /// their allocator has nothing to do with.
-    elsewhere: Option<Account>,
+    offloaded: Option<Account>,
 }
 
 /// A step's bytes of activations on a stage or device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Used {
+pub(crate) struct MemoryLevels {
     /// The most at any time, scratch memory of kernels included.
     pub(crate) peak: Bytes,
     /// The most between two actions.
@@ -43,20 +43,20 @@ pub(crate) struct Used {
 
 /// What a step used on a stage and its device, and what a micro-batch keeps.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Page {
+pub(crate) struct StepMemory {
     /// None where the device's allocator does not tell its stages apart.
-    pub(crate) stage: Option<Used>,
-    pub(crate) device: Used,
+    pub(crate) stage: Option<MemoryLevels>,
+    pub(crate) device: MemoryLevels,
     pub(crate) micro_batch: StageMemory,
 }
 
-/// The books of one stage.
+/// Counts the bytes of one stage.
 #[derive(Debug)]
-pub(crate) struct Ledger {
-    device: Arc<Mutex<Meter>>,
-    stage: Option<(Account, Meter)>,
-    /// Bytes that the present forward has sent to the host, and the most that one has.
-    leaving: u64,
+pub(super) struct StageMeter {
+    device: Arc<Mutex<Counter>>,
+    stage: Option<(Account, Counter)>,
+    offloading: OffloadMeter,
+    /// The most bytes that a forward has sent to the host.
     offloaded: u64,
     /// The stage's gradients of parameters as of now.
     gradients: i64,
@@ -64,43 +64,23 @@ pub(crate) struct Ledger {
     growth: [Option<i64>; ActionKind::ALL.len()],
 }
 
+/// Counts the bytes that the present action has sent to the host; shared with who sends
+/// them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct OffloadMeter {
+    bytes: Rc<Cell<u64>>,
+    /// Whether what other stages have sent is on their accounts.
+    own_only: bool,
+}
+
 /// An action that is being measured.
 #[derive(Debug)]
-pub(crate) struct Measured {
+pub(super) struct MeasuredAction {
     _scope: Option<Scope>,
     level: i64,
 }
 
-impl TorchStage {
-    /// Runs an action and measures it, where that is asked for.
-    pub(super) fn measured<T>(
-        &mut self,
-        kind: ActionKind,
-        run: impl FnOnce(&mut Self) -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
-        let action = self.ledger.as_mut().map(Ledger::open).transpose()?;
-        let result = run(self)?;
-        if let (Some(ledger), Some(action)) = (&mut self.ledger, action) {
-            let places = self.parameters.iter().chain(&self.replicas);
-            let grads = places.map(|(_, parameter)| parameter.grad());
-            let gradients = grads.filter(Tensor::defined).map(|grad| bytes_of(&grad));
-            ledger.close(kind, action, gradients.sum::<u64>() as i64)?;
-        }
-        self.streams.end_action()?;
-        if let Some(ledger) = &mut self.ledger {
-            ledger.settle()?;
-        }
-        Ok(result)
-    }
-
-    /// What the step that just ended used; `None` where nobody measures.
-    pub(crate) fn memory(&mut self) -> anyhow::Result<Option<Page>> {
-        let page = self.ledger.as_mut().map(Ledger::page).transpose();
-        Ok(page?)
-    }
-}
-
-impl Books {
+impl DeviceMeter {
     /// # Errors
     /// The process has a CPU allocator of its own.
     pub(crate) fn new(device: Device) -> Result<Self, TorchError> {
@@ -108,37 +88,42 @@ impl Books {
             Device::Cpu => Some(Account::new()?),
             _ => None,
         };
-        let gauge = match &account {
-            Some(account) => Gauge::Account(account.clone()),
-            None => Gauge::Device(device),
+        let source = match &account {
+            Some(account) => Source::Account(account.clone()),
+            None => Source::Device(device),
         };
-        let meter = Arc::new(Mutex::new(Meter::new(gauge)));
-        let elsewhere = account.as_ref().map(|_| Account::new()).transpose()?;
+        let counter = Arc::new(Mutex::new(Counter::new(source)));
+        let offloaded = account.as_ref().map(|_| Account::new()).transpose()?;
         Ok(Self {
-            meter,
+            counter,
             account,
-            elsewhere,
+            offloaded,
         })
     }
 
-    /// Who is charged with what the device's stages keep on the host.
-    pub(crate) fn elsewhere(&self) -> Option<Account> {
-        self.elsewhere.clone()
+    /// The account of what the device's stages keep on the host.
+    pub(crate) fn offloaded(&self) -> Option<Account> {
+        self.offloaded.clone()
     }
 
-    pub(crate) fn ledger(&self) -> Result<Ledger, TorchError> {
+    /// One for a stage of the device.
+    pub(super) fn stage(&self) -> Result<StageMeter, TorchError> {
         let stage = match &self.account {
             Some(whole) => {
                 let account = Account::part_of(whole)?;
-                let meter = Meter::new(Gauge::Account(account.clone()));
-                Some((account, meter))
+                let counter = Counter::new(Source::Account(account.clone()));
+                Some((account, counter))
             }
             None => None,
         };
-        Ok(Ledger {
-            device: Arc::clone(&self.meter),
+        let own_only = stage.is_some();
+        Ok(StageMeter {
+            device: Arc::clone(&self.counter),
             stage,
-            leaving: 0,
+            offloading: OffloadMeter {
+                own_only,
+                ..OffloadMeter::default()
+            },
             offloaded: 0,
             gradients: 0,
             growth: [None; ActionKind::ALL.len()],
@@ -146,68 +131,76 @@ impl Books {
     }
 }
 
-impl Ledger {
+impl OffloadMeter {
+    /// So many bytes leave for the host. What a stage of the CPU was sent is on the
+    /// sender's account.
+    pub(super) fn leaves(&self, bytes: u64, foreign: bool) {
+        if !(foreign && self.own_only) {
+            self.bytes.set(self.bytes.get() + bytes);
+        }
+    }
+}
+
+impl StageMeter {
     /// What this thread allocates while the result lives is the stage's, step or not.
-    pub(super) fn charge(&self) -> Option<Scope> {
+    pub(super) fn enter(&self) -> Option<Scope> {
         self.stage.as_ref().map(|(account, _)| account.enter())
     }
 
-    /// So many bytes leave for the host. What a stage of the CPU was sent is on the
-    /// sender's account.
-    pub(super) fn leaves(&mut self, bytes: u64, foreign: bool) {
-        if !(foreign && self.stage.is_some()) {
-            self.leaving += bytes;
-        }
+    /// For who sends activations to the host.
+    pub(super) fn offloading(&self) -> OffloadMeter {
+        self.offloading.clone()
     }
 
     /// A step begins; the stage has no gradients of it yet.
-    pub(super) fn begin(&mut self) -> Result<(), TorchError> {
+    pub(super) fn begin_step(&mut self) -> Result<(), TorchError> {
         self.gradients = 0;
         self.growth = [None; ActionKind::ALL.len()];
-        (self.leaving, self.offloaded) = (0, 0);
-        self.meters(Meter::begin)?;
+        self.offloading.bytes.set(0);
+        self.offloaded = 0;
+        self.counters(Counter::begin_step)?;
         Ok(())
     }
 
     /// What this thread allocates while the result lives is the stage's.
-    pub(super) fn open(&mut self) -> Result<Measured, TorchError> {
-        let level = self.meters(Meter::open)?;
-        Ok(Measured {
-            _scope: self.charge(),
+    pub(super) fn begin_action(&mut self) -> Result<MeasuredAction, TorchError> {
+        let level = self.counters(Counter::begin_action)?;
+        Ok(MeasuredAction {
+            _scope: self.enter(),
             level,
         })
     }
 
     /// The action is done; `gradients` are the bytes of this step's gradients of
     /// the stage's parameters.
-    pub(super) fn close(
+    pub(super) fn end_action(
         &mut self,
         kind: ActionKind,
-        action: Measured,
-        gradients: i64,
+        action: MeasuredAction,
+        gradients: u64,
     ) -> Result<(), TorchError> {
         let before = action.level;
         drop(action);
-        let more = gradients - self.gradients;
-        self.gradients = gradients;
-        let level = self.meters(|meter| meter.close(more))?;
+        let more = gradients as i64 - self.gradients;
+        self.gradients = gradients as i64;
+        let level = self.counters(|counter| counter.end_action(more))?;
         let growth = &mut self.growth[kind as usize];
         *growth = (*growth).max(Some(level - before));
-        self.offloaded = self.offloaded.max(std::mem::take(&mut self.leaving));
+        self.offloaded = self.offloaded.max(self.offloading.bytes.take());
         Ok(())
     }
 
-    /// What has left is let go of, as far as it is after the action.
-    pub(super) fn settle(&mut self) -> Result<(), TorchError> {
-        self.meters(Meter::settle)?;
+    /// What has been offloaded is let go of, as far as it is after the action.
+    pub(super) fn between_actions(&mut self) -> Result<(), TorchError> {
+        self.counters(Counter::between_actions)?;
         Ok(())
     }
 
     /// What the step that just ended used.
-    pub(super) fn page(&mut self) -> Result<Page, TorchError> {
-        let device = locked(&self.device).used()?;
-        let stage = self.stage.as_ref().map(|(_, meter)| meter.used());
-        Ok(Page {
+    pub(super) fn step_memory(&self) -> Result<StepMemory, TorchError> {
+        let device = locked(&self.device).levels()?;
+        let stage = self.stage.as_ref().map(|(_, counter)| counter.levels());
+        Ok(StepMemory {
             stage: stage.transpose()?,
             device,
             micro_batch: self.micro_batch(),
@@ -229,15 +222,15 @@ impl Ledger {
         }
     }
 
-    /// Does the same with the meters of the device and the stage; gives what the
+    /// Does the same with the counters of the device and the stage; gives what the
     /// finer one said.
-    fn meters(
+    fn counters(
         &mut self,
-        mut each: impl FnMut(&mut Meter) -> Result<i64, TorchError>,
+        mut each: impl FnMut(&mut Counter) -> Result<i64, TorchError>,
     ) -> Result<i64, TorchError> {
         let device = each(&mut locked(&self.device))?;
         match &mut self.stage {
-            Some((_, meter)) => each(meter),
+            Some((_, counter)) => each(counter),
             None => Ok(device),
         }
     }
@@ -245,8 +238,8 @@ impl Ledger {
 
 /// Follows one count of bytes through a step.
 #[derive(Debug)]
-struct Meter {
-    gauge: Gauge,
+struct Counter {
+    source: Source,
     /// The count at the beginning of the step.
     begin: i64,
     /// Gradients of parameters made since.
@@ -257,10 +250,10 @@ struct Meter {
     total: i64,
 }
 
-impl Meter {
-    fn new(gauge: Gauge) -> Self {
+impl Counter {
+    fn new(source: Source) -> Self {
         Self {
-            gauge,
+            source,
             begin: 0,
             gradients: 0,
             peak: 0,
@@ -269,41 +262,40 @@ impl Meter {
         }
     }
 
-    fn begin(&mut self) -> Result<i64, TorchError> {
-        self.begin = self.gauge.read()?.0;
+    fn begin_step(&mut self) -> Result<i64, TorchError> {
+        self.begin = self.source.read()?.0;
         (self.gradients, self.peak, self.held) = (0, 0, 0);
         self.total = self.begin;
         Ok(0)
     }
 
-    fn open(&mut self) -> Result<i64, TorchError> {
-        self.gauge.reset()?;
+    fn begin_action(&mut self) -> Result<i64, TorchError> {
+        self.source.reset_peak()?;
         self.level()
     }
 
     /// The action made so many more bytes of gradients; while it ran, they were
     /// part of what it used.
-    fn close(&mut self, gradients: i64) -> Result<i64, TorchError> {
-        let (_, peak) = self.gauge.read()?;
+    fn end_action(&mut self, gradients: i64) -> Result<i64, TorchError> {
+        let (_, peak) = self.source.read()?;
         self.peak = self.peak.max(peak - self.begin - self.gradients);
         self.total = self.total.max(peak);
         self.gradients += gradients;
         self.level()
     }
 
-    /// Between two actions.
-    fn settle(&mut self) -> Result<i64, TorchError> {
+    fn between_actions(&mut self) -> Result<i64, TorchError> {
         let level = self.level()?;
         self.held = self.held.max(level);
         Ok(level)
     }
 
     fn level(&self) -> Result<i64, TorchError> {
-        Ok(self.gauge.read()?.0 - self.begin - self.gradients)
+        Ok(self.source.read()?.0 - self.begin - self.gradients)
     }
 
-    fn used(&self) -> Result<Used, TorchError> {
-        Ok(Used {
+    fn levels(&self) -> Result<MemoryLevels, TorchError> {
+        Ok(MemoryLevels {
             peak: bytes(self.peak),
             held: bytes(self.held),
             left: bytes(self.level()?),
@@ -312,13 +304,13 @@ impl Meter {
     }
 }
 
-/// Who counts.
-enum Gauge {
+/// Where a count of bytes comes from.
+enum Source {
     Account(Account),
     Device(Device),
 }
 
-impl Gauge {
+impl Source {
     /// Bytes now, and at most since the last reset.
     fn read(&self) -> Result<(i64, i64), TorchError> {
         let (current, peak) = match self {
@@ -331,7 +323,7 @@ impl Gauge {
         Ok((current as i64, peak as i64))
     }
 
-    fn reset(&self) -> Result<(), TorchError> {
+    fn reset_peak(&self) -> Result<(), TorchError> {
         match self {
             Self::Account(account) => account.reset_peak(),
             Self::Device(device) => memory::reset_device_peak(*device)?,
@@ -340,7 +332,7 @@ impl Gauge {
     }
 }
 
-impl fmt::Debug for Gauge {
+impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Account(_) => f.write_str("Account"),
@@ -355,6 +347,6 @@ fn bytes(count: i64) -> Bytes {
 }
 
 /// A stage that panicked has left numbers that the next step sets anew.
-fn locked(meter: &Mutex<Meter>) -> std::sync::MutexGuard<'_, Meter> {
-    meter.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked(counter: &Mutex<Counter>) -> std::sync::MutexGuard<'_, Counter> {
+    counter.lock().unwrap_or_else(PoisonError::into_inner)
 }

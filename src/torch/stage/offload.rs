@@ -5,12 +5,13 @@
 //! page-locked memory, and comes back on another while the device runs the action before
 //! the one that uses it.
 
-use gpipe_partitioner::{Action, ActionKind, MicroId};
+use gpipe_partitioner::{ActionKind, MicroId};
 use tch::Tensor;
 
 use super::TorchStage;
+use super::activations::{Flight, Held, Inputs, Live};
 use super::buffers::Before;
-use super::flight::{Flight, Held, Inputs, Live};
+use crate::engine::OffloadHint;
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{SavedTensorPool, SavedTensorScope};
 use crate::torch::sequential::bytes;
@@ -112,10 +113,9 @@ impl TorchStage {
         least: u64,
     ) -> Result<Saved, TorchError> {
         let saved_pool = SavedTensorPool::new(self.device, least)?;
-        let all = [&self.parameters, &self.replicas, &self.buffers];
-        for (_, tensor) in all.into_iter().flatten() {
-            saved_pool.keep_on_device(tensor)?;
-        }
+        self.own
+            .iter()
+            .try_for_each(|tensor| saved_pool.keep_on_device(tensor))?;
         if !copies {
             inputs
                 .tensors()
@@ -128,7 +128,7 @@ impl TorchStage {
         })
     }
 
-    /// What the loss function saves goes into the pool of the segment before it, if that
+    /// What the loss function saves goes to the pool of the segment before it, if that
     /// has one; but the caller's targets stay.
     pub(super) fn saves_loss<'a>(
         live: &'a Live,
@@ -168,9 +168,10 @@ impl TorchStage {
     }
 
     fn put_away(&mut self, sources: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
-        if let Some(ledger) = &mut self.ledger {
+        if let Some(meter) = &self.meter {
+            let meter = meter.offloading();
             for (tensor, foreign) in &sources {
-                ledger.leaves(bytes(tensor), *foreign);
+                meter.leaves(bytes(tensor), *foreign);
             }
         }
         self.streams.offload(sources)
@@ -210,18 +211,25 @@ impl TorchStage {
         Ok(())
     }
 
-    /// What an action will use that the device runs after the next one.
-    pub(super) fn bring_back_for(&mut self, next: Action) -> Result<(), TorchError> {
+    /// Notes that a forward's activations stay here, or begins to bring back what the device
+    /// uses after its next action.
+    pub(super) fn heed_offload_hint(&mut self, hint: OffloadHint) -> Result<(), TorchError> {
         if self.route.offload.is_none() {
             return Ok(());
         }
+        let next = match hint {
+            OffloadHint::Keep(next) => {
+                self.directly = Some(next.micro);
+                return Ok(());
+            }
+            OffloadHint::Prefetch(next) => next,
+        };
         let Some(mut flight) = self.flights.remove(&next.micro) else {
-            self.directly = Some(next.micro);
             return Ok(());
         };
-        let charged = self.ledger.as_ref().and_then(super::Ledger::charge);
+        let counted = self.meter.as_ref().and_then(super::StageMeter::enter);
         let coming = self.coming(&mut flight, next.kind);
-        drop(charged);
+        drop(counted);
         self.flights.insert(next.micro, flight);
         coming
     }

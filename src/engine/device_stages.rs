@@ -1,31 +1,31 @@
-//! The stages of one device, behind a border that no panic crosses.
+//! The stages of one device. No panic of a stage gets past this file.
 
 use super::failure::{Phase, StageError, discard, guarded};
 use super::program::Op;
-use super::stage::{Observer, Stage};
+use super::stage::{Observer, OffloadHint, Stage};
 use anyhow::ensure;
 use gpipe_partitioner::{MicroId, StageId};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// The stages of one device, in increasing order.
-pub(super) struct Crew<S> {
-    seats: Vec<Seat<S>>,
-    /// Sum of what the stages said last.
+pub(super) struct DeviceStages<S> {
+    stages: Vec<LocalStage<S>>,
+    /// Sum of the stages' `bytes`.
     bytes: u64,
 }
 
-struct Seat<S> {
+struct LocalStage<S> {
     id: StageId,
     stage: S,
-    /// What the stage said last.
+    /// In flight, as the stage said after its last action.
     bytes: u64,
-    /// `begin` was called in the present step.
+    /// `begin` was called in the current step.
     begun: bool,
 }
 
-/// An action that was run.
-pub(super) struct Ran<V> {
+/// An action that has run.
+pub(super) struct Completed<V> {
     pub(super) outputs: Vec<V>,
     pub(super) start: Instant,
     pub(super) end: Instant,
@@ -33,49 +33,54 @@ pub(super) struct Ran<V> {
     pub(super) bytes: u64,
 }
 
-impl<S: Stage> Crew<S> {
+impl<S: Stage> DeviceStages<S> {
     pub(super) fn new(stages: Vec<(StageId, S)>) -> Self {
-        let seat = |(id, stage)| Seat {
+        let local = |(id, stage)| LocalStage {
             id,
             stage,
             bytes: 0,
             begun: false,
         };
-        let mut seats: Vec<_> = stages.into_iter().map(seat).collect();
-        seats.sort_by_key(|seat| seat.id);
-        Self { seats, bytes: 0 }
+        let mut stages: Vec<_> = stages.into_iter().map(local).collect();
+        stages.sort_by_key(|local| local.id);
+        Self { stages, bytes: 0 }
     }
 
     pub(super) fn ids(&self) -> Vec<StageId> {
-        self.seats.iter().map(|seat| seat.id).collect()
+        self.stages.iter().map(|local| local.id).collect()
     }
 
     pub(super) fn observers(&self) -> Vec<(StageId, Observer)> {
-        let observer = |seat: &Seat<S>| Some((seat.id, seat.stage.observer()?));
-        self.seats.iter().filter_map(observer).collect()
+        let observer = |local: &LocalStage<S>| Some((local.id, local.stage.observer()?));
+        self.stages.iter().filter_map(observer).collect()
     }
 
     /// A new step: no stage has begun it, and nothing is in flight.
     pub(super) fn ready(&mut self) {
         self.bytes = 0;
-        for seat in &mut self.seats {
-            (seat.bytes, seat.begun) = (0, false);
+        for local in &mut self.stages {
+            (local.bytes, local.begun) = (0, false);
         }
     }
 
     pub(super) fn begin(&mut self, settings: &Arc<S::Step>) -> Result<(), StageError> {
-        self.seats.iter_mut().try_for_each(|seat| {
-            seat.begun = true;
-            guarded(|| seat.stage.begin(settings)).map_err(|e| seat.failure(Phase::Begin, None, e))
+        self.stages.iter_mut().try_for_each(|local| {
+            local.begun = true;
+            guarded(|| local.stage.begin(settings))
+                .map_err(|e| local.failure(Phase::Begin, None, e))
         })
     }
 
-    /// `next` takes up a micro-batch once the op that is run now is over.
-    pub(super) fn ahead(&mut self, next: &Op) -> Result<(), StageError> {
-        let seat = &mut self.seats[next.seat];
-        let (kind, micro) = (next.action.kind, next.action.micro);
-        guarded(|| seat.stage.ahead(next.action))
-            .map_err(|error| seat.failure(Phase::Action(kind), Some(micro), error))
+    /// Tells the stage at index `local` what the device runs after its next action.
+    pub(super) fn offload_hint(
+        &mut self,
+        local: usize,
+        hint: OffloadHint,
+    ) -> Result<(), StageError> {
+        let local = &mut self.stages[local];
+        let (kind, micro) = (hint.next().kind, hint.next().micro);
+        guarded(|| local.stage.offload_hint(hint))
+            .map_err(|error| local.failure(Phase::Action(kind), Some(micro), error))
     }
 
     /// Runs `op`, which has to return `wanted` values.
@@ -84,30 +89,30 @@ impl<S: Stage> Crew<S> {
         op: &Op,
         wanted: usize,
         inputs: Vec<S::Value>,
-    ) -> Result<Ran<S::Value>, StageError> {
-        let seat = &mut self.seats[op.seat];
-        let before = seat.bytes;
-        let ran = guarded(|| seat.run(op, wanted, inputs));
+    ) -> Result<Completed<S::Value>, StageError> {
+        let local = &mut self.stages[op.local];
+        let before = local.bytes;
+        let ran = guarded(|| local.run(op, wanted, inputs));
         let ran = ran.map_err(|error| {
-            seat.failure(Phase::Action(op.action.kind), Some(op.action.micro), error)
+            local.failure(Phase::Action(op.action.kind), Some(op.action.micro), error)
         })?;
-        self.bytes = (self.bytes - before).saturating_add(seat.bytes);
-        Ok(Ran {
+        self.bytes = (self.bytes - before).saturating_add(local.bytes);
+        Ok(Completed {
             bytes: self.bytes,
             ..ran
         })
     }
 
     pub(super) fn end(&mut self) -> Result<(), StageError> {
-        self.seats.iter_mut().try_for_each(|seat| {
-            guarded(|| seat.stage.end()).map_err(|e| seat.failure(Phase::End, None, e))
+        self.stages.iter_mut().try_for_each(|local| {
+            guarded(|| local.stage.end()).map_err(|e| local.failure(Phase::End, None, e))
         })
     }
 
     /// Aborts every stage that began the step, also after one that panics.
     pub(super) fn abort(&mut self) -> Vec<StageError> {
-        let begun = self.seats.iter_mut().filter(|seat| seat.begun);
-        begun.filter_map(|seat| seat.abort().err()).collect()
+        let begun = self.stages.iter_mut().filter(|local| local.begun);
+        begun.filter_map(|local| local.abort().err()).collect()
     }
 
     /// Runs `job` with every stage, also after one that fails.
@@ -115,35 +120,35 @@ impl<S: Stage> Crew<S> {
         &mut self,
         mut job: impl FnMut(StageId, &mut S) -> anyhow::Result<R>,
     ) -> Vec<(StageId, Result<R, StageError>)> {
-        let run = |seat: &mut Seat<S>| {
-            let result = guarded(|| job(seat.id, &mut seat.stage));
+        let run = |local: &mut LocalStage<S>| {
+            let result = guarded(|| job(local.id, &mut local.stage));
             (
-                seat.id,
-                result.map_err(|error| seat.failure(Phase::Job, None, error)),
+                local.id,
+                result.map_err(|error| local.failure(Phase::Job, None, error)),
             )
         };
-        self.seats.iter_mut().map(run).collect()
+        self.stages.iter_mut().map(run).collect()
     }
 
-    /// Runs `job` with `stage`, if it is here.
+    /// Runs `job` with `stage`, if the device has it.
     pub(super) fn one<R>(
         &mut self,
         stage: StageId,
         job: impl FnOnce(&mut S) -> anyhow::Result<R>,
     ) -> Option<Result<R, StageError>> {
-        let seat = self.seats.iter_mut().find(|seat| seat.id == stage)?;
-        let result = guarded(|| job(&mut seat.stage));
-        Some(result.map_err(|error| seat.failure(Phase::Job, None, error)))
+        let local = self.stages.iter_mut().find(|local| local.id == stage)?;
+        let result = guarded(|| job(&mut local.stage));
+        Some(result.map_err(|error| local.failure(Phase::Job, None, error)))
     }
 }
 
-impl<S: Stage> Seat<S> {
+impl<S: Stage> LocalStage<S> {
     fn run(
         &mut self,
         op: &Op,
         wanted: usize,
         inputs: Vec<S::Value>,
-    ) -> anyhow::Result<Ran<S::Value>> {
+    ) -> anyhow::Result<Completed<S::Value>> {
         let start = Instant::now();
         let outputs = self.stage.run(op.action, inputs)?;
         let end = Instant::now();
@@ -153,7 +158,7 @@ impl<S: Stage> Seat<S> {
             "returned {returned} values where {wanted} edges want one each"
         );
         self.bytes = self.stage.bytes_in_flight();
-        Ok(Ran {
+        Ok(Completed {
             outputs,
             start,
             end,
@@ -182,10 +187,10 @@ impl<S: Stage> Seat<S> {
     }
 }
 
-impl<S> Drop for Crew<S> {
+impl<S> Drop for DeviceStages<S> {
     fn drop(&mut self) {
-        for seat in self.seats.drain(..) {
-            discard(seat);
+        for local in self.stages.drain(..) {
+            discard(local);
         }
     }
 }

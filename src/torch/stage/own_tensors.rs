@@ -9,7 +9,7 @@ use tch::Tensor;
 
 use super::TorchStage;
 use super::buffers::restore;
-use super::watched::{Watched, changed};
+use super::writes::{Watched, changed};
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::values::Values;
@@ -53,9 +53,7 @@ impl Own {
 impl TorchStage {
     /// Which values are in the memory of the stage's parameters and buffers.
     pub(super) fn own_among(&self, values: &Values) -> Result<Vec<bool>, TorchError> {
-        let all = [&self.parameters, &self.replicas, &self.buffers];
-        let all = all.into_iter().flatten().map(|(_, tensor)| tensor);
-        ffi::in_memory_of(values.iter(), all)
+        ffi::in_memory_of(values.iter(), self.own.iter())
     }
 
     /// A layer's outputs, and whether some are the stage's own: those are copies, or

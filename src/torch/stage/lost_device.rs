@@ -42,7 +42,7 @@ impl TorchStage {
     /// device for an event, in a destructor, where the error that it gets ends the process.
     pub(super) fn leave_behind(&mut self) {
         forget(take(&mut self.flights));
-        forget(take(&mut self.optimizers));
+        self.optimizers.leak();
     }
 }
 

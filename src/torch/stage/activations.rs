@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use super::buffers::Before;
 use super::graphs::Slot;
-use super::stow::{Saved, Stowed};
+use super::offload::{Saved, Stowed};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, Graph, Sink};
 use crate::torch::streams::PendingH2D;

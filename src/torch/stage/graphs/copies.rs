@@ -4,16 +4,9 @@ use tch::Tensor;
 
 use crate::torch::copies;
 use crate::torch::error::TorchError;
-use crate::torch::ffi;
-
-/// A copy with the same strides.
-pub(super) fn fresh(tensor: &Tensor) -> Result<Tensor, TorchError> {
-    let copy = tch::no_grad(|| ffi::copy(tensor))?;
-    Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
-}
 
 pub(super) fn fresh_or_none(tensor: Option<&Tensor>) -> Result<Option<Tensor>, TorchError> {
-    tensor.map(fresh).transpose()
+    tensor.map(copies::same_strides).transpose()
 }
 
 /// Numbers from one tensor to another of the same form.

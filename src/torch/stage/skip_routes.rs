@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use tch::Tensor;
 
 use super::TorchStage;
-use super::flight::Transit;
-use super::own::Own;
-use super::watched::Watched;
+use super::activations::Transit;
+use super::own_tensors::Own;
+use super::writes::Watched;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::skips::Stashed;

@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 /// that. At every look the watcher offers its core to others: the one it waits for
 /// may need it, wherever there are more busy threads than cores.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience(Duration);
+pub(super) struct Spin(Duration);
 
-impl Patience {
+impl Spin {
     /// Goes to sleep at once.
     pub(super) const NONE: Self = Self(Duration::ZERO);
 
     /// Several times what it takes to put a thread to sleep and to wake it, so that
     /// waits of the length of a short action end awake.
-    pub(super) const SOME: Self = Self(Duration::from_micros(100));
+    pub(super) const BRIEF: Self = Self(Duration::from_micros(100));
 
     /// Stays awake until `seen`, or until patience is at its end.
-    pub(super) fn watch(self, seen: impl Fn() -> bool) {
+    pub(super) fn until(self, seen: impl Fn() -> bool) {
         const LOOKS_PER_CLOCK_READING: u32 = 8;
         if self.0.is_zero() || seen() {
             return;
