@@ -30,8 +30,6 @@ pub(super) struct Settings {
     pub(super) clip: Option<f64>,
     pub(super) plan: Option<Plan>,
     pub(super) files: Files,
-    /// Stages of each device.
-    pub(super) chunks: usize,
 }
 
 /// A loss function whose type is forgotten.
@@ -258,9 +256,6 @@ impl<'a> TrainerBuilder<'a> {
         let done = resume.as_ref().map_or(0, Resume::step) as usize;
         let data = resume.as_ref().map(Resume::data).transpose()?.flatten();
         let batches = self.batches.start(data).map_err(TrainError::Data)?;
-        let schedule = self.pipe.schedule()?;
-        let schedule = schedule.schedule();
-        self.settings.chunks = schedule.stages() / schedule.devices().max(1);
         let saving = Saving {
             every: self.every,
             keep: self.keep,
@@ -291,6 +286,11 @@ impl<'a> TrainerBuilder<'a> {
             false => self.stop,
         };
         let mut outcome = Outcome::new(writer.folder.path().to_owned(), records);
+        let schedule = pipe.schedule()?;
+        let schedule = schedule.schedule();
+        outcome.schedule = schedule.name().to_owned();
+        outcome.chunks = schedule.stages() / schedule.devices().max(1);
+        outcome.recompute = pipe.recompute().clone();
         outcome.rates = self.rates;
         outcome.planned_ms = self
             .settings
