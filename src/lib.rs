@@ -60,7 +60,7 @@ pub use gpipe_partitioner as partitioner;
 
 #[cfg(feature = "torch")]
 pub use {
-    ::tch,
+    ::{ndarray, tch},
     error::Error,
     optim::{LrKind, LrSchedule, Optimizer},
     pipeline::{
