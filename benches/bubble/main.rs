@@ -129,7 +129,7 @@ fn schedule(
     Ok(plain.with_pairs(Vec::new()).check()?)
 }
 
-fn idle(events: &[Vec<gpipe::engine::Event>], span: Duration) -> f64 {
+fn idle(events: &[Vec<gpipe::engine::ActionEvent>], span: Duration) -> f64 {
     let all = events.iter().flatten();
     let busy: Duration = all.map(|e| e.end.saturating_sub(e.start)).sum();
     1.0 - busy.as_secs_f64() / (span.as_secs_f64() * events.len() as f64)
