@@ -13,6 +13,7 @@ mod link;
 mod measure;
 pub(crate) mod others;
 mod series;
+mod times;
 mod watch;
 
 use std::fmt;
@@ -28,7 +29,8 @@ use tch::Device;
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::batch;
 use crate::torch::{
-    self, LossFn, Sequential, Values, at_once, libtorch_version, share_of_cores, shared_cores,
+    self, LossFn, Sequential, Values, libtorch_version, max_concurrent, share_of_cores,
+    shared_cores,
 };
 use chain::Plan;
 use flow::{Flow, values_bytes};
@@ -253,7 +255,7 @@ pub fn profile_watched(
             0
         } else {
             // More would only take turns, which the simulation knows of.
-            at_once(&options.devices, threads).saturating_sub(1)
+            max_concurrent(&options.devices, threads).saturating_sub(1)
         },
     };
     let outcome = job.run()?;

@@ -267,8 +267,9 @@ mod tests {
 
     use clap::Command;
 
+    use super::super::file::file;
     use super::super::form::One;
-    use super::super::{Kind, Schema, Value, file, resolve};
+    use super::super::{Kind, Schema, Value, resolve};
     use super::*;
 
     static READ: AtomicUsize = AtomicUsize::new(0);

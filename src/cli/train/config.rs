@@ -131,8 +131,9 @@ mod tests {
     #[track_caller]
     fn with(from: &str, to: &str) -> Result<Vec<String>, Failure> {
         assert!(SAVED.contains(from));
-        check(
-            &config::schema(&Zoo::builtin()),
+        diff(
+            &schema(&Zoo::builtin()),
+            &Recipe::defaults(),
             SAVED,
             &SAVED.replace(from, to),
         )

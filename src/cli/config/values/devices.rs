@@ -150,7 +150,7 @@ mod tests {
     fn caps_fit_the_devices_that_they_are_for() {
         let (gpu, cpu) = (Device::Cuda(0), Device::Cpu);
         let fit =
-            |memory: &str, devices: &[Device]| fits(&List(CAP).parse(memory).unwrap(), devices);
+            |memory: &str, devices: &[Device]| Cap::fit(&List(CAP).parse(memory).unwrap(), devices);
         assert!(fit("24GiB", &[gpu, cpu]));
         assert!(fit("24GiB,none", &[gpu, cpu]));
         assert!(fit("24GiB,16GiB", &[gpu, gpu]));
