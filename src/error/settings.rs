@@ -160,6 +160,15 @@ pub struct StageCount {
 }
 
 impl StageCount {
+    /// So many devices of so many chunks, which a schedule may have decided.
+    pub fn new(devices: usize, chunks: usize, by: Option<ScheduleKind>) -> Self {
+        Self {
+            devices,
+            chunks,
+            by,
+        }
+    }
+
     /// Devices times chunks.
     pub fn stages(&self) -> usize {
         self.devices.saturating_mul(self.chunks)

@@ -74,3 +74,53 @@ fn flat(text: &str) -> Result<Flat, Failure> {
     });
     Ok(keys.collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::train::{Recipe, schema};
+    use crate::models::zoo::Zoo;
+
+    const SAVED: &str = "[model]\nname = \"gpt\"\nlayers = 2\ndropout = 0.1\n[pipeline]\nmicro = 4\n\
+                         devices = [\"cpu\"]\n[train]\nsteps = 4\nseed = 1\n[checkpoint]\nevery = 2\n";
+
+    #[track_caller]
+    fn with(from: &str, to: &str) -> Result<Vec<String>, Failure> {
+        assert!(SAVED.contains(from));
+        diff(
+            &schema(&Zoo::builtin()),
+            &Recipe::defaults(),
+            SAVED,
+            &SAVED.replace(from, to),
+        )
+    }
+
+    #[test]
+    fn what_changes_no_number_is_not_spoken_of() {
+        for (from, to) in [
+            ("[\"cpu\"]", "[\"cpu\", \"cpu\"]"),
+            ("steps = 4", "steps = 400"),
+            ("every = 2", "every = 7"),
+        ] {
+            assert_eq!(with(from, to).unwrap(), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn what_changes_losses_is_said_or_refused() {
+        let told = |from, to| with(from, to).unwrap().join("; ");
+        assert!(
+            told("micro = 4", "micro = 8").starts_with("pipeline.micro = 8, where the run had 4")
+        );
+        assert!(told("dropout = 0.1", "dropout = 0.0").contains("model.dropout = 0.0"));
+        assert!(told("seed = 1\n", "seed = 1\nclip = 1.0\n").contains("had nothing"));
+        for (from, to) in [
+            ("name = \"gpt\"", "name = \"bert\""),
+            ("layers = 2", "layers = 3"),
+            ("seed = 1", "seed = 2"),
+        ] {
+            let why = with(from, to).unwrap_err().said();
+            assert!(why.contains("cannot go on"), "{why}");
+        }
+    }
+}

@@ -27,7 +27,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub(super) use diff::diff;
-pub(super) use flags::GivenFlag;
+pub(super) use flags::{Flags, GivenFlag, HasFlags};
 pub(super) use key::{Assign, Key, OnResume};
 pub(super) use layers::{Sources, layers};
 pub(super) use resolve::{Origins, resolve};

@@ -2,6 +2,7 @@
 
 mod file;
 pub(super) mod flags;
+mod planned;
 
 use std::path::Path;
 

@@ -82,7 +82,10 @@ impl Job {
         }
         check_memory(&recipe, &chosen)?;
         let mut notes = origins.notes;
-        notes.extend((plan.as_ref()).and_then(|plan| from_plan::note(plan, &chosen.spec)));
+        notes.extend(
+            plan.iter()
+                .filter_map(|plan| chosen.note_of_vocabulary(plan)),
+        );
         notes.extend(plan.iter().flat_map(from_plan::doubts));
         let tokens = feed::tokens(&chosen.spec);
         let flops = flops(&recipe, &chosen.spec, tokens)?;
