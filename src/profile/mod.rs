@@ -276,7 +276,7 @@ pub fn profile_watched(
     );
     let input = values_bytes(&Flow::new(sample, sizes[main])?.main);
     let link = link::measure(&options.devices, threads)?;
-    let mut profile = Profile::new(device_name(device), sizes[main], layers.collect())
+    let mut profile = Profile::new(torch::device_name(device), sizes[main], layers.collect())
         .map_err(|error| Error::Settings(error.to_string()))?
         .with_input(Bytes(input))
         .with_origin(Some(libtorch_version()), Some(how))
@@ -292,14 +292,6 @@ pub fn profile_watched(
         cores: shared_cores(&options.devices, threads),
         host_share: measure::host_share(series),
     })
-}
-
-/// `cpu` or `cuda:0`.
-fn device_name(device: Device) -> String {
-    match device {
-        Device::Cuda(index) => format!("cuda:{index}"),
-        _ => "cpu".to_owned(),
-    }
 }
 
 /// The sizes to measure, without repeats, in increasing order.

@@ -11,6 +11,14 @@ use super::error::TorchError;
 use super::{affinity, ffi};
 use crate::engine::{Sharing, Unpinned};
 
+/// The name that [`parse_device`] reads: `cpu` or `cuda:0`.
+pub(crate) fn device_name(device: Device) -> String {
+    match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        _ => "cpu".to_owned(),
+    }
+}
+
 /// `cpu`, or `cuda:0`, `cuda:1`, …
 ///
 /// # Errors

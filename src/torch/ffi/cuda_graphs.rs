@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
-use super::{Result, check};
+use super::{Result, c_number, check};
 use crate::torch::error::TorchError;
 
 unsafe extern "C" {
@@ -56,10 +56,9 @@ impl Capture {
     /// written down and not run; memory that it takes is the pool's.
     pub(crate) fn begin(device: usize, pool: (u64, u64)) -> Result<Self> {
         let alone = CAPTURING.lock();
-        let device = c_int::try_from(device).unwrap_or(c_int::MAX);
         let mut out = ptr::null_mut();
         // SAFETY: `out` holds an owned graph after a successful call.
-        check(unsafe { gp_cuda_graph_begin(device, pool.0, pool.1, &raw mut out) })?;
+        check(unsafe { gp_cuda_graph_begin(c_number(device), pool.0, pool.1, &raw mut out) })?;
         let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no CUDA graph"))?;
         Ok(Self {
             graph: CudaGraph { pointer },

@@ -10,7 +10,6 @@
 
 mod aliases;
 mod autocast;
-mod clock;
 mod cuda_graphs;
 mod driver;
 mod gradients;
@@ -26,7 +25,6 @@ mod weightless;
 
 pub(crate) use aliases::*;
 pub(crate) use autocast::*;
-pub(crate) use clock::*;
 pub(crate) use cuda_graphs::*;
 pub(crate) use driver::*;
 pub(crate) use gradients::*;
@@ -63,6 +61,12 @@ fn error() -> TorchError {
 
 fn check(status: c_int) -> Result<()> {
     if status == 0 { Ok(()) } else { Err(error()) }
+}
+
+/// A number as the shim takes it. One that is too large is the largest, which no device or
+/// count has, so that libtorch refuses it.
+fn c_number(number: usize) -> c_int {
+    c_int::try_from(number).unwrap_or(c_int::MAX)
 }
 
 fn lend(tensor: &Tensor) -> TensorPtr {
