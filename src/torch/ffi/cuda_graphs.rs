@@ -122,3 +122,37 @@ impl Drop for HostSyncDetector {
         unsafe { gp_waits_heard(self.pointer.as_ptr()) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    /// Its functions are looked up by their mangled names, which say their arguments, and the
+    /// object lives in a buffer of the shim's.
+    #[test]
+    fn the_class_of_cuda_graphs_is_declared_as_it_was() {
+        let header = concat!(env!("LIBTORCH"), "/include/ATen/cuda/CUDAGraph.h");
+        let text = std::fs::read_to_string(header).unwrap();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let text = words.join(" ");
+        for declared in [
+            "namespace at { struct Generator;",
+            "namespace cuda {",
+            "MempoolId_t graph_pool_handle();",
+            "struct TORCH_CUDA_CPP_API CUDAGraph { CUDAGraph(bool keep_graph=false); ~CUDAGraph();",
+            "void capture_begin( MempoolId_t pool = {0, 0}, cudaStreamCaptureMode capture_mode",
+            "void capture_end();",
+            "void replay();",
+        ] {
+            assert!(text.contains(declared), "no `{declared}`");
+        }
+        // Neither a base class nor virtual functions, and few members: far fewer bytes than
+        // the buffer has.
+        let (_, class) = text
+            .split_once("struct TORCH_CUDA_CPP_API CUDAGraph {")
+            .unwrap();
+        assert!(!class.contains("virtual "));
+        assert!(
+            class.matches("_;").count() + class.matches("_ =").count() < 20,
+            "{class}"
+        );
+    }
+}
