@@ -31,7 +31,7 @@ pub(super) struct LayerSeries {
     telling: Telling,
 }
 
-/// Of all that was measured on a device that works by itself, in microseconds.
+/// Of all that was measured on an asynchronous device, in microseconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Telling {
     /// The host told it what to do.

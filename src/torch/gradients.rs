@@ -45,7 +45,7 @@ pub(crate) fn norms_there(
 
 /// [`total_norm`] of norms that [`norms_there`] gave, and what gradients are multiplied
 /// with so that the total is at most `max_norm` (1 where it is not finite), an `f32`. Both
-/// are where the norms are, and nobody waits for a device that works by itself.
+/// are where the norms are, and the host does not wait for an asynchronous device.
 pub(crate) fn clip_there(norms: &Tensor, max_norm: f64) -> Result<(Tensor, Tensor), TorchError> {
     if norms.device() == Device::Cpu {
         // The bits of the pipelines that have no streams.
