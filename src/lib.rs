@@ -76,8 +76,8 @@ pub use {
     torch::{
         Adam, AdamW, BatchError, Context, CudaDevice, CudaReport, DeviceLost, GraphUse, IntoLoss,
         Layer, Loss, LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute,
-        Sequential, Sgd, TorchError, Values, Variable, cuda_available, intra_op_threads, layers,
-        libtorch_version, memory, on_values, parse_device, streams,
+        Sequential, Sgd, StepState, TorchError, Values, Variable, cuda_available, intra_op_threads,
+        layers, libtorch_version, memory, on_values, parse_device, streams,
     },
 };
 
