@@ -1,73 +1,61 @@
-//! The book's page about the configuration has every key.
+//! The page about the configuration has every key.
 
 use std::fmt::Write as _;
 
 use clap::Command;
+use gpipe::cli::{ConfigKey, config_keys};
+use gpipe::models::zoo::Zoo;
 
-use super::super::recipe::Recipe;
-use super::schema;
-use crate::cli::book::{assert_current, sentence};
-use crate::models::zoo::Zoo;
+use crate::made::{assert_current, gpipe, sentence};
 
-/// The table of keys of one table of the file.
-fn rows(page: &mut String, table: &str, train: &Command) {
-    // With the numbers of the optimizer that is taken where none is named.
-    let defaults = Recipe {
-        warmup: None,
-        ..Recipe::defaults().with_optimizer_in_full()
-    };
-    for key in schema(&Zoo::builtin()).listed(&defaults) {
-        let Some(own) = key.name.strip_prefix(&format!("{table}.")) else {
-            continue;
-        };
-        let size = key
-            .flag
-            .as_ref()
-            .is_some_and(|id| id.starts_with("size of"));
-        if size {
-            continue;
-        }
-        let arg = key
-            .flag
-            .as_ref()
-            .and_then(|id| train.get_arguments().find(|arg| arg.get_id() == id));
-        let about = sentence(Some(&key.about.into()));
-        let flag = arg
-            .and_then(|arg| arg.get_long())
-            .map_or(String::new(), |long| format!("`--{long}`"));
-        let default = key
-            .default
-            .map_or(String::new(), |value| format!("`{value}`"));
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            page,
-            "| `{own}` | {} | {default} | {flag} | {about} |",
-            // A word stands for the lists that most runs have.
-            match (key.kind.as_str(), default.starts_with("`\"")) {
-                ("a list", true) => "a text or a list",
-                (kind, _) => kind,
-            }
-        );
+/// The row of a key; none for the sizes of models, which are listed with the commands.
+fn row(key: &ConfigKey, own: &str, train: &Command) -> Option<String> {
+    let id = key.flag.as_ref();
+    if id.is_some_and(|id| id.starts_with("size of")) {
+        return None;
     }
+    let arg = id.and_then(|id| train.get_arguments().find(|arg| arg.get_id() == id));
+    let long = arg.and_then(|arg| arg.get_long());
+    let flag = long.map_or(String::new(), |long| format!("`--{long}`"));
+    let default = key.default.as_ref();
+    let default = default.map_or(String::new(), |value| format!("`{value}`"));
+    // A word stands for the lists that most runs have.
+    let kind = match (key.kind.as_str(), default.starts_with("`\"")) {
+        ("a list", true) => "a text or a list",
+        (kind, _) => kind,
+    };
+    let about = sentence(&key.about);
+    Some(format!(
+        "| `{own}` | {kind} | {default} | {flag} | {about} |"
+    ))
 }
 
 #[test]
 fn the_page_about_the_configuration_is_current() {
-    let train = schema(&Zoo::new()).add_flags(Command::new("train"));
+    let command = gpipe();
+    let train = command.find_subcommand("train").unwrap();
+    let mut page = String::new();
+    let keys = config_keys(&Zoo::builtin());
+    let table = |key: &ConfigKey| key.name.split_once('.').unwrap().0.to_owned();
+    // The keys of a table need not stand together.
     let mut tables: Vec<String> = Vec::new();
-    for key in schema(&Zoo::builtin()).listed(&Recipe::defaults()) {
-        let table = key.name.split('.').next().unwrap().to_owned();
+    for table in keys.iter().map(table) {
         if !tables.contains(&table) {
             tables.push(table);
         }
     }
-    let mut page = String::new();
     for table in tables {
+        // Writing to a String cannot fail, here and below.
         let _ = writeln!(
             page,
             "## `[{table}]`\n\n| key | type | default | flag | |\n|---|---|---|---|---|"
         );
-        rows(&mut page, &table, &train);
+        for key in &keys {
+            let own = key.name.strip_prefix(&format!("{table}."));
+            if let Some(row) = own.and_then(|own| row(key, own, train)) {
+                let _ = writeln!(page, "{row}");
+            }
+        }
         if table == "model" {
             page.push_str("| a size | a number | the model's | [its flag](cli.md#sizes-of-the-model) | Such as `d_model`, which is `--d-model`. |\n");
         }

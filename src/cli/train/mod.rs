@@ -24,6 +24,7 @@ use crate::models::zoo::Zoo;
 use crate::train::{Ended, Outcome, Resume, RunFolder, Trainer};
 use crate::{Optimizer, Pipeline};
 
+pub(super) use config::keys;
 pub(super) use options::Args;
 
 use job::Job;
