@@ -13,6 +13,7 @@ mod link;
 mod measure;
 pub(crate) mod others;
 mod series;
+mod times;
 mod watch;
 
 use std::fmt;

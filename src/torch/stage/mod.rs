@@ -46,6 +46,7 @@ use super::rng;
 use super::sequential::{BuiltLayer, LayerBuilder, bytes};
 use super::skips::Skip;
 use super::step::{Mode, StepSettings};
+use super::step_state::StepStates;
 use super::streams::{DeviceStreams, InTransit, Route};
 use super::values::Values;
 use crate::engine::{Observer, OffloadHint, Phase, Stage};
@@ -124,7 +125,9 @@ pub(crate) struct TorchStage {
     settings: Option<Arc<StepSettings>>,
     /// Buffers (batch-norm statistics) as they were before the step.
     saved_buffers: Vec<Tensor>,
-    /// A step has ended here, and its layers have not been told.
+    /// What layers have gathered in the present step.
+    step_states: StepStates,
+    /// A step has ended here, and what its layers gathered is not committed.
     uncommitted: bool,
     /// What the loss is multiplied with, where that is on the stage's device.
     scale: Option<Tensor>,
@@ -179,6 +182,7 @@ impl TorchStage {
             directly: None,
             settings: None,
             saved_buffers: Vec::new(),
+            step_states: StepStates::default(),
             uncommitted: false,
             scale: None,
             optimizers: Optimizers::new(Rc::clone(streams)),
@@ -259,8 +263,7 @@ impl TorchStage {
     /// The norms of the step that just ended, with names, where its device alone can find
     /// out whether it counts; see [`Accumulator::defer`].
     pub(crate) fn deferrable_norms(&self) -> anyhow::Result<Option<(Vec<String>, Tensor)>> {
-        let gathers = || self.layers.iter().any(|layer| layer.layer.gathers());
-        if self.accumulator.has_previous() || gathers() {
+        if self.accumulator.has_previous() || !self.step_states.is_empty() {
             return Ok(None);
         }
         Ok(self.accumulator.named_norms_on_device()?)
