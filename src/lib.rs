@@ -17,7 +17,7 @@
 //! | `data` | [`data`]: sources, data sets, the loader | `torch` |
 //! | `tokenizers` | a Hugging Face `tokenizer.json` for [`data`] | `data` |
 //! | `models` | [`models`]: the zoo, Hugging Face's folders | `torch` |
-//! | `train` | [`metrics`]: what a run writes about its steps | `checkpoint`, `data` |
+//! | `train` | [`train`]: run folders, resuming, signals; [`metrics`] of each step | `checkpoint`, `data` |
 //! | `decide` | the verbs `plan`, `plot`, `schedule`, `simulate` of the command | nothing |
 //! | `png` | `plot -o FILE.png` | `decide` |
 //! | `cli` | the whole command, [`cli`] | all but `tokenizers` and `png` |
@@ -54,6 +54,8 @@ mod pipeline;
 mod profile;
 #[cfg(feature = "torch")]
 mod torch;
+#[cfg(feature = "train")]
+pub mod train;
 
 pub use gpipe_engine as engine;
 pub use gpipe_partitioner as partitioner;

@@ -16,7 +16,7 @@ mod stack;
 mod stages;
 mod store;
 mod text;
-mod tf_record;
+pub(crate) mod tf_record;
 #[cfg(feature = "tokenizers")]
 mod tokenizer;
 mod tokens;

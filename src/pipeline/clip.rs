@@ -79,12 +79,14 @@ impl Pipeline {
         {
             return Ok(GradNorm(norm));
         }
-        let norms = self.engine.on_each(|_, stage| stage.gradient_norms())?;
+        let norms = self
+            .engine
+            .on_each(|_, stage| Ok(stage.committed()?.norms()?))?;
         let total = total_norm(&norms.concat());
         let factor = clip_factor(max_norm, total);
         if total.is_finite() && factor < 1.0 {
             self.engine
-                .on_each(move |_, stage| stage.scale_gradients(factor))?;
+                .on_each(move |_, stage| Ok(stage.committed()?.scale(factor)?))?;
         }
         Ok(GradNorm(LateNumber::known(total)))
     }
@@ -94,7 +96,7 @@ impl Pipeline {
         let _watch = self.engine.watch()?;
         let norms = self
             .engine
-            .on_each(|_, stage| stage.gradient_norms_there())?;
+            .on_each(|_, stage| Ok(stage.committed_unless_deferred()?.norms_on_device()?))?;
         let Some(norms) = norms.into_iter().collect::<Option<Vec<Tensor>>>() else {
             return Ok(None);
         };
@@ -106,7 +108,7 @@ impl Pipeline {
             let factor = Mutex::new(factor);
             self.engine.on_each(move |_, stage| {
                 let factor = factor.lock().shallow_clone();
-                stage.scale_gradients_by(&factor)
+                stage.committed_unless_deferred()?.scale_by(&factor)
             })?;
         }
         Ok(Some(LateNumber::new(norm)))

@@ -81,7 +81,7 @@ impl Pipeline {
             self.ties.sum(&mut self.engine)?;
             if let Some(factor) = factor {
                 self.engine
-                    .on_each(move |_, stage| Ok(stage.scale_step(factor)?))?;
+                    .on_each(move |_, stage| Ok(stage.accumulator().scale(factor)?))?;
             }
             if let Some(scaler) = &mut self.scaler {
                 scaler.tell(false)?;
@@ -134,7 +134,7 @@ impl Pipeline {
         }
         let found = self
             .engine
-            .on_each(|_, stage| stage.non_finite_gradient())?;
+            .on_each(|_, stage| Ok(stage.accumulator().first_non_finite()?))?;
         let first = found.into_iter().flatten().next();
         Ok(first.map(|name| format!("the gradient of `{name}`")))
     }

@@ -231,7 +231,7 @@ impl Pipeline {
         self.engine.made(&scale, last)?;
         let scale = Mutex::new(scale);
         self.engine
-            .on_each(move |_, stage| Ok(stage.set_scale(&scale.lock())?))?;
+            .on_each(move |_, stage| Ok(stage.set_loss_scale(&scale.lock())?))?;
         Ok(())
     }
 

@@ -25,7 +25,7 @@ use tch::{Device, Tensor};
 use crate::engine::{Program, Stage};
 use crate::error::Error;
 use crate::torch::batch;
-use crate::torch::{GraphUse, LossFn, Mode, NonFinite, Precision, Sequential, Values};
+use crate::torch::{GraphUse, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Values};
 
 pub use builder::PipelineBuilder;
 pub use clip::GradNorm;
@@ -221,6 +221,11 @@ impl Pipeline {
             micro_batches,
         )?;
         Ok(program.schedule().clone())
+    }
+
+    /// What is recomputed before the backward.
+    pub fn recompute(&self) -> &Recompute {
+        self.programs.recompute()
     }
 
     /// In which type of numbers layers and the loss function compute.

@@ -70,7 +70,7 @@ impl Verdict {
         losses_count: bool,
         scale: Option<&ScaleThere>,
     ) -> Result<Option<(Self, There)>, Error> {
-        let parts = stages.on_each(|_, stage| stage.all_norms_there())?;
+        let parts = stages.on_each(|_, stage| stage.deferrable_norms())?;
         let Some(parts) = parts.into_iter().collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
@@ -130,7 +130,7 @@ impl There {
                 let factor = own.factor.as_ref().map(Tensor::shallow_clone);
                 (own.found.shallow_clone(), factor)
             };
-            stage.judge(&found, factor.as_ref())
+            stage.accumulator().defer(&found, factor.as_ref())
         })?;
         Ok(())
     }

@@ -19,7 +19,7 @@ impl Pipeline {
     pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, Error> {
         let handles = self
             .engine
-            .on_each(|_, stage| Ok(cloned(stage.parameters()?)))?;
+            .on_each(|_, stage| Ok(cloned(stage.committed()?.parameters())))?;
         Ok(handles.into_iter().flatten().collect())
     }
 
@@ -67,7 +67,8 @@ impl Pipeline {
     /// # Errors
     /// A stage's thread is gone.
     pub fn zero_grad(&mut self) -> Result<(), Error> {
-        self.engine.on_each(|_, stage| Ok(stage.zero_grad()?))?;
+        self.engine
+            .on_each(|_, stage| Ok(stage.accumulator().zero_grad()?))?;
         Ok(())
     }
 
@@ -100,7 +101,7 @@ impl Pipeline {
         trainable: bool,
     ) -> Result<(), Error> {
         self.engine
-            .on_each(move |_, stage| stage.set_trainable(&chosen, trainable))?;
+            .on_each(move |_, stage| stage.committed()?.set_trainable(&chosen, trainable))?;
         self.ties.follow(&mut self.engine)
     }
 }
@@ -131,7 +132,7 @@ impl Optimizer {
                 stage.abandon_updates(id);
                 Ok(())
             })?;
-            return Err(error.into());
+            return Err(error);
         }
         engine.on_each(move |_: StageId, stage| stage.optimize(id, &groups))?;
         pipe.ties.clone().refresh(&mut pipe.engine)

@@ -64,7 +64,7 @@ impl Looks {
             own.unwrap_or(name).to_owned()
         };
         let mut variables = Vec::new();
-        let parameters = unit.stage.parameters().map_err(Error::Build)?;
+        let parameters = unit.stage.committed().map_err(Error::Build)?.parameters();
         variables.extend(parameters.iter().map(|(name, p)| (own(name), look(p))));
         if variables.is_empty() {
             return Ok(None);

@@ -120,7 +120,7 @@ impl Chain {
                 skips: Arc::clone(&plan.skips),
                 recompute: Recompute::Never,
                 precision: Precision::F32,
-                books: None,
+                meter: None,
                 route: Route::default(),
                 graphing: Graphing::Off,
             };
@@ -195,7 +195,7 @@ impl Chain {
         });
         for unit in &mut self.units {
             unit.stage.recompute_all(way == Way::Again);
-            unit.stage.zero_grad()?;
+            unit.stage.accumulator().zero_grad()?;
             let begun = unit.stage.begin(&settings);
             begun.map_err(|error| unit.failed("beginning a step", error))?;
         }

@@ -27,3 +27,9 @@ pub(super) fn like(other: &Tensor, values: &Tensor) -> Result<Tensor, TorchError
     fill(&new, values)?;
     Ok(new)
 }
+
+/// A copy with the same strides, which requires a gradient where the tensor does.
+pub(super) fn same_strides(tensor: &Tensor) -> Result<Tensor, TorchError> {
+    let copy = tch::no_grad(|| ffi::copy(tensor))?;
+    Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
+}

@@ -79,6 +79,14 @@ pub(crate) fn first_non_finite(tensors: &[Tensor]) -> Result<Option<usize>, Torc
     Ok(None)
 }
 
+/// Whether a tensor holds neither NaN nor infinity; one that can hold none does not.
+pub(crate) fn finite(tensor: &Tensor) -> Result<bool, TorchError> {
+    if !tensor.is_floating_point() || tensor.numel() == 0 {
+        return Ok(true);
+    }
+    tch::no_grad(|| all_finite(tensor))
+}
+
 /// The norm of all gradients together, from the norm of each in model order.
 pub(crate) fn total_norm(norms: &[f64]) -> f64 {
     let total = square_root_of_squares(norms.iter().copied());

@@ -47,7 +47,8 @@ pub use values::Values;
 
 pub(crate) use clock::thread_time;
 pub(crate) use device::{
-    at_once, cores, keep_memory, prepare, prepare_thread, share_of_cores, shared_cores, turns,
+    cores, device_name, keep_memory, max_concurrent, prepare, prepare_thread, share_of_cores,
+    shared_cores, turns,
 };
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, clip_there, total_norm};
@@ -62,7 +63,9 @@ pub(crate) use ffi::{forbid_waits, set_numbers, tell_ends};
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub use stage::GraphUse;
-pub(crate) use stage::{Books, Graphing, Page, Portable, Role, StageSpec, TorchStage, Used};
+pub(crate) use stage::{
+    DeviceMeter, Graphing, MemoryLevels, Portable, Role, StageSpec, StepMemory, TorchStage,
+};
 pub(crate) use step::{Mode, StepSettings};
 
 /// Runs the user's code; a panic (tch panics where libtorch refuses) is an error like any other.

@@ -1,5 +1,4 @@
 //! What is around a pipeline: data, models, profiles, checkpoints.
-#![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used)]
 
 mod checkpoint;

@@ -29,8 +29,8 @@
 //! and so does everything after it.
 
 mod backward;
+mod copies;
 mod forward;
-mod like;
 mod slot;
 
 use std::cell::{Cell, RefCell};
@@ -39,7 +39,7 @@ use std::collections::HashMap;
 use tch::Tensor;
 
 use super::TorchStage;
-use super::flight::{Half, Held, Inputs};
+use super::activations::{Half, Held, Inputs};
 use super::forward::Pass;
 use crate::torch::ffi::RandomScope;
 use crate::torch::layer::Context;
@@ -350,9 +350,8 @@ impl TorchStage {
 
     /// Where everything is that graphs know by its address.
     fn places(&self) -> Vec<(usize, bool)> {
-        let all = self.parameters.iter().chain(&self.replicas);
-        let all = all.chain(&self.buffers);
-        all.map(|(_, tensor)| (address(tensor), tensor.requires_grad()))
+        let all = self.own.iter();
+        all.map(|tensor| (address(tensor), tensor.requires_grad()))
             .collect()
     }
 }
