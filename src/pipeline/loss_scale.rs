@@ -25,6 +25,7 @@ pub(super) const LARGEST: f64 = 18_446_744_073_709_551_616.0;
 /// A step with a gradient that is not finite is skipped on all stages, and the scale is
 /// halved. So many good steps in a row double it. Scales are powers of two, so that
 /// multiplying and dividing by them loses nothing.
+#[doc(alias = "GradScaler")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossScale {
     /// What the first step has: a power of two; 65,536 by default.
@@ -43,6 +44,7 @@ impl Default for LossScale {
 }
 
 /// A scale on its way.
+#[doc(alias = "GradScaler")]
 #[derive(Debug)]
 pub(super) struct Scaler {
     growth_interval: u64,

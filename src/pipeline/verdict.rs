@@ -31,6 +31,7 @@ use crate::error::Error;
 use crate::torch::TorchError;
 
 /// What the host will know of a step.
+#[doc(alias = "found_inf")]
 #[derive(Debug)]
 pub(super) struct Verdict {
     /// The loss scale of the step (1 without), then the norm of each gradient.
