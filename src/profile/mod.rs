@@ -14,6 +14,7 @@ mod measure;
 mod measurements;
 pub(crate) mod others;
 mod series;
+mod times;
 mod watch;
 
 use std::fmt;
