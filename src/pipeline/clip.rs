@@ -11,6 +11,7 @@ use crate::torch::{TorchError, clip_factor, clip_there, total_norm};
 
 /// The 2-norm of all gradients together, before they were clipped: a number that may still
 /// be on an asynchronous device.
+#[doc(alias = "clip_grad_norm_")]
 #[derive(Debug)]
 pub struct GradNorm(LateNumber);
 

@@ -21,6 +21,7 @@ use crate::torch::TorchError;
 /// A step with a gradient that is not finite is skipped on all stages, and the scale is
 /// halved. So many good steps in a row double it. Scales are powers of two, so that
 /// multiplying and dividing by them loses nothing.
+#[doc(alias = "GradScaler")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossScale {
     /// What the first step has: a power of two; 65,536 by default.
