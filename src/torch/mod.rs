@@ -1,6 +1,7 @@
 //! Stages over libtorch: layers, autograd, random numbers, devices.
 
 mod affinity;
+pub(crate) mod arrays;
 pub(crate) mod batch;
 mod clock;
 mod copies;

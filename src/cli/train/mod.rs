@@ -132,7 +132,7 @@ fn trainer<'a>(
         trainer = trainer.trace(path);
     }
     if let Some(path) = &job.args.report {
-        trainer = trainer.report(path).map_err(failure)?;
+        trainer = trainer.report(path);
     }
     trainer.build().map_err(failure)
 }

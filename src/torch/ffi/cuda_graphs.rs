@@ -15,8 +15,8 @@ unsafe extern "C" {
     fn gp_cuda_graph_end(graph: *mut c_void) -> c_int;
     fn gp_cuda_graph_replay(graph: *mut c_void) -> c_int;
     fn gp_cuda_graph_free(graph: *mut c_void);
-    fn gp_waits_listen(out: *mut *mut c_void) -> c_int;
-    fn gp_waits_heard(detector: *mut c_void) -> c_int;
+    fn gp_host_sync_detect(out: *mut *mut c_void) -> c_int;
+    fn gp_host_sync_detected(detector: *mut c_void) -> c_int;
 }
 
 /// One capture at a time: beginning and ending them touches state of libtorch that the
@@ -104,7 +104,7 @@ impl HostSyncDetector {
     pub(crate) fn new() -> Result<Self> {
         let mut out = ptr::null_mut();
         // SAFETY: `out` holds an owned detector after a successful call.
-        check(unsafe { gp_waits_listen(&raw mut out) })?;
+        check(unsafe { gp_host_sync_detect(&raw mut out) })?;
         let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no detector"))?;
         Ok(Self { pointer })
     }
@@ -113,7 +113,7 @@ impl HostSyncDetector {
     pub(crate) fn detected(self) -> bool {
         let own = std::mem::ManuallyDrop::new(self);
         // SAFETY: the pointer is owned by `self`, which is not dropped, and freed here.
-        unsafe { gp_waits_heard(own.pointer.as_ptr()) != 0 }
+        unsafe { gp_host_sync_detected(own.pointer.as_ptr()) != 0 }
     }
 }
 
@@ -121,7 +121,7 @@ impl Drop for HostSyncDetector {
     fn drop(&mut self) {
         // SAFETY: the pointer is owned by `self` and freed once, on the thread that made
         // it, since `self` is not `Send`.
-        unsafe { gp_waits_heard(self.pointer.as_ptr()) };
+        unsafe { gp_host_sync_detected(self.pointer.as_ptr()) };
     }
 }
 

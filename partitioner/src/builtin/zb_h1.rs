@@ -14,9 +14,10 @@
 //! *Source*: Qi et al., "Zero Bubble Pipeline Parallelism", arXiv:2401.10241,
 //! section 2.1.1.
 
+use super::lists::Needs;
 use super::{Action, Shape, looped};
 
-pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, &'static str> {
+pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, Needs> {
     if shape.chunks != 1 {
         return Err("one chunk per device (interleaved-zb is its like for more)");
     }

@@ -13,10 +13,11 @@
 //! *Source*: Qi et al., "Zero Bubble Pipeline Parallelism", arXiv:2401.10241,
 //! section 6 and figure 9.
 
+use super::lists::Needs;
 use super::vee::{self, Writer};
 use super::{Action, Shape};
 
-pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, &'static str> {
+pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, Needs> {
     let (p, m) = (
         shape.devices,
         shape.micro_batches.max(2 * shape.devices - 1),

@@ -15,9 +15,10 @@
 //! *Source*: Qi et al., "Zero Bubble Pipeline Parallelism", arXiv:2401.10241,
 //! section 2.1.2.
 
+use super::lists::Needs;
 use super::{Action, Shape, looped};
 
-pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, &'static str> {
+pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, Needs> {
     if shape.chunks != 1 {
         return Err("one chunk per device (zbv is its like for two)");
     }

@@ -14,9 +14,10 @@
 //! *Source*: Qi et al., "Pipeline Parallelism with Controllable Memory",
 //! arXiv:2405.15362, section 4.2.
 
+use super::lists::Needs;
 use super::{Action, Shape, building_block};
 
-pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, &'static str> {
+pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, Needs> {
     let p = shape.devices;
     building_block::lists(shape, |rank, shift| {
         [

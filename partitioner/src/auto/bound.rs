@@ -15,9 +15,9 @@
 //! The bound is the largest of these over all devices. None of them knows of memory
 //! caps, busy links, or of devices waiting for each other in between.
 
-use super::super::{Placement, Shape};
 use crate::cost::Costs;
 use crate::ids::{DeviceId, StageId};
+use crate::schedule::{Placement, Shape};
 use crate::units::Micros;
 
 pub(super) fn makespan(shape: Shape, placement: Placement, costs: &Costs) -> Micros {

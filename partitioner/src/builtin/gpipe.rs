@@ -13,9 +13,10 @@
 //! *Source*: Huang et al., "GPipe: Efficient Training of Giant Neural Networks
 //! using Pipeline Parallelism", arXiv:1811.06965, section 2.3.
 
+use super::lists::Needs;
 use super::{Action, ActionKind, Shape};
 
-pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, &'static str> {
+pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, Needs> {
     if shape.chunks != 1 {
         return Err("one chunk per device (looped-bfs is its like for more)");
     }

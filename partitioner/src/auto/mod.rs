@@ -15,10 +15,11 @@
 mod bound;
 mod greedy;
 
-use super::{Placement, ScheduleError, ScheduleKind, Shape};
+use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::DeviceId;
+use crate::schedule::{Placement, Shape};
 use crate::simulate::{Simulation, simulate};
 use crate::units::{Bytes, Micros};
 use greedy::Policy;
@@ -83,7 +84,7 @@ pub fn auto(
     placement: Option<Placement>,
 ) -> Result<Auto, ScheduleError> {
     // One that takes every shape says what is wrong with this one.
-    ScheduleKind::LoopedBfs.generate(shape)?;
+    ScheduleKind::LoopedBfs.list(shape)?;
     let placements = placements(shape, placement);
     let mut search = Search {
         shape,
@@ -93,10 +94,9 @@ pub fn auto(
         candidates: Vec::new(),
     };
     for kind in ScheduleKind::ALL {
-        if matches!(kind, ScheduleKind::Auto | ScheduleKind::ForwardOnly) {
-            continue;
-        }
-        if let Ok(schedule) = kind.generate(shape)
+        // `auto` itself is not in a list.
+        if kind.trains()
+            && let Ok(schedule) = kind.list(shape)
             && placements
                 .iter()
                 .any(|placement| is_placed(&schedule, *placement, shape))

@@ -13,7 +13,7 @@ pub enum ScheduleError {
     #[error(
         "there is no schedule `{name}`{}; there are {}",
         suggestion.map_or(String::new(), |kind| format!(", did you mean `{kind}`?")),
-        ScheduleKind::names()
+        ScheduleKind::ALL.map(ScheduleKind::name).join(", ")
     )]
     UnknownName {
         /// What was asked for.

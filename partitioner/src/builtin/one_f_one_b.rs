@@ -13,9 +13,10 @@
 //! (PipeDream-Flush), arXiv:2006.09503, section 2; Fan et al., "DAPPLE",
 //! arXiv:2007.01045, section 3.2.
 
+use super::lists::Needs;
 use super::{Action, ActionKind, Shape};
 
-pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, &'static str> {
+pub(super) fn lists(shape: Shape) -> Result<Vec<Vec<Action>>, Needs> {
     if shape.chunks != 1 {
         return Err("one chunk per device (interleaved-1f1b is its like for more)");
     }

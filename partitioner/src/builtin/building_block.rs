@@ -16,7 +16,8 @@
 //! *Source*: Qi et al., "Pipeline Parallelism with Controllable Memory",
 //! arXiv:2405.15362, sections 3 (building blocks) and 4 (V-shape).
 
-use super::vee::Writer;
+use super::lists::Needs;
+use super::vee::{self, Writer};
 use super::{Action, Shape};
 use crate::ids::DeviceId;
 
@@ -32,10 +33,8 @@ pub(super) type Block = [usize; 4];
 pub(super) fn lists(
     shape: Shape,
     block: impl Fn(usize, usize) -> Block,
-) -> Result<Vec<Vec<Action>>, &'static str> {
-    if shape.chunks != 2 {
-        return Err("two chunks per device");
-    }
+) -> Result<Vec<Vec<Action>>, Needs> {
+    vee::check(shape)?;
     let blocks = |shift| {
         (0..shape.devices)
             .map(|rank| block(rank, shift))

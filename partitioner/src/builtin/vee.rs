@@ -1,6 +1,7 @@
 //! What the schedules with placement V have in common: two chunks per device, the
 //! first going down the devices, the second coming back up.
 
+use super::lists::Needs;
 use super::{Action, ActionKind, Placement, Shape};
 use crate::ids::DeviceId;
 
@@ -95,14 +96,27 @@ impl Writer {
     }
 }
 
-/// What `list` gives for each device, or why not.
-pub(super) fn lists<T>(
-    shape: Shape,
-    list: impl Fn(usize, Writer) -> T,
-) -> Result<Vec<T>, &'static str> {
+/// The largest p (p + m) of a schedule in a V.
+const MAX_VEE: usize = 1 << 20;
+
+/// That a V can have this shape.
+pub(super) fn check(shape: Shape) -> Result<(), Needs> {
+    let (p, m) = (shape.devices, shape.micro_batches);
+    if p.saturating_mul(p + m) > MAX_VEE {
+        return Err(
+            "devices times (devices plus micro-batches) of at most 1048576: making it takes \
+             time quadratic in the devices",
+        );
+    }
     if shape.chunks != 2 {
         return Err("two chunks per device");
     }
+    Ok(())
+}
+
+/// What `list` gives for each device, or why not.
+pub(super) fn lists<T>(shape: Shape, list: impl Fn(usize, Writer) -> T) -> Result<Vec<T>, Needs> {
+    check(shape)?;
     Ok((0..shape.devices)
         .map(|rank| list(rank, Writer::new(DeviceId(rank), shape)))
         .collect())

@@ -6,10 +6,10 @@
 //! varies this. Stage 0 takes a new micro-batch only while fewer than a *window*
 //! are under way, which keeps the memory for what is to come.
 
-use super::super::{Action, ActionKind, Placement, Schedule, Shape};
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::{DeviceId, StageId};
+use crate::schedule::{Action, ActionKind, Placement, Schedule, Shape};
 use crate::simulate::change;
 use crate::units::{Bytes, Micros};
 use std::cmp::Reverse;

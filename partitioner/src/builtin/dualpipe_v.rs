@@ -6,7 +6,7 @@
 //!   . 1F0 2F0 1F1 2F1 1F2 2B0 2B0 2F2 1B0 1B0 1F3 2B1 2B1 2F3 1B1 1B1 2B2 2B2 1B2 1B2   . 2I3 1I3 2W3 1W3
 //! ```
 //! A forward and the backward after it are an overlapped pair, see
-//! [`Schedule::with_pairs`](super::Schedule::with_pairs): the schedule is made for
+//! [`Schedule::with_pairs`](crate::Schedule::with_pairs): the schedule is made for
 //! devices that compute one while the other communicates. A pair that takes the
 //! sum of both (no overlap) leaves a bubble of p−1 micro-batch passes for
 //! Tf = Ti = Tw and m ≥ 2p; devices that run the two one after the other and let
@@ -17,16 +17,15 @@
 //! section 3.2.1 (DualPipe); its V form in DeepSeek's DualPipe repository, after
 //! "Cut-in-half" by Sea AI Lab.
 
+use super::lists::{Lists, Needs};
 use super::vee::{self, Writer};
 use super::{Action, Shape};
 
-/// The action lists, and the places of the pairs.
-pub(super) type Lists = (Vec<Vec<Action>>, Vec<Vec<usize>>);
-
-pub(super) fn lists(shape: Shape) -> Result<Lists, &'static str> {
+pub(super) fn lists(shape: Shape) -> Result<Lists, Needs> {
     let (p, m) = (shape.devices, shape.micro_batches.max(2 * shape.devices));
     let devices = vee::lists(shape, |rank, writer| list(p, m, rank, writer))?;
-    Ok(devices.into_iter().unzip())
+    let (devices, pairs) = devices.into_iter().unzip();
+    Ok(Lists { devices, pairs })
 }
 
 /// The eight steps of the source.
