@@ -13,7 +13,6 @@ mod flags;
 pub(super) mod form;
 mod key;
 mod layers;
-#[cfg(test)]
 mod listing;
 mod resolve;
 mod row;
@@ -30,6 +29,7 @@ pub(super) use diff::diff;
 pub(super) use flags::{Flags, GivenFlag, HasFlags};
 pub(super) use key::{Assign, Key, OnResume};
 pub(super) use layers::{Sources, layers};
+pub use listing::ConfigKey;
 pub(super) use resolve::{Origins, resolve};
 pub(super) use row::{Row, Slot, settings};
 pub(super) use schema::Schema;

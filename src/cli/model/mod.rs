@@ -2,7 +2,7 @@
 
 mod file;
 pub(super) mod flags;
-mod planned;
+mod plan;
 
 use std::path::Path;
 

@@ -17,20 +17,18 @@ pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
 
 /// The recipe that says what the plan says, where it fits the others and the model.
 pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<Recipe, Failure> {
-    let wrong = |rule: String| Err(Failure::Usage(format!("--plan: {rule}")));
-    if let Err(rule) = chosen.check_plan(plan) {
-        return wrong(rule);
-    }
+    let wrong = |rule: String| Failure::Usage(format!("--plan: {rule}"));
+    chosen.check_plan(plan).map_err(wrong)?;
     let (devices, own) = (plan.devices(), recipe.devices.len());
     if devices != own {
-        return wrong(format!(
+        return Err(wrong(format!(
             "it is for {devices} devices, but --devices names {own}: name {devices}, or profile \
              for {own}"
-        ));
+        )));
     }
     let size = recipe.batch.div_ceil(plan.micro_batches);
     if size != plan.micro_batch_size {
-        return wrong(format!(
+        return Err(wrong(format!(
             "its {} micro-batches have {} samples each, which does not make --batch {}: use \
              --batch {}, or make a plan for this one (`plan --profile PROFILE --batch {}`)",
             plan.micro_batches,
@@ -38,11 +36,11 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
             recipe.batch,
             plan.micro_batches.saturating_mul(plan.micro_batch_size),
             recipe.batch,
-        ));
+        )));
     }
     let schedule = plan.generate();
     if let Err(error) = schedule {
-        return wrong(format!("its schedule {}: {error}", plan.schedule));
+        return Err(wrong(format!("its schedule {}: {error}", plan.schedule)));
     }
     if plan.model.is_none() {
         say(&format!(
@@ -59,10 +57,4 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
         recompute: Recompute::of_stages(&plan.recompute),
         ..recipe.clone()
     })
-}
-
-/// What the plan's measurements were doubted for.
-pub(super) fn doubts(plan: &Plan) -> impl Iterator<Item = String> {
-    let doubts = plan.doubts.iter();
-    doubts.map(|doubt| format!("note: of the profile that the plan was made from: {doubt}"))
 }
