@@ -125,10 +125,8 @@ pub(crate) struct TorchStage {
     settings: Option<Arc<StepSettings>>,
     /// Buffers (batch-norm statistics) as they were before the step.
     saved_buffers: Vec<Tensor>,
-    /// What layers have gathered in the present step.
+    /// What layers have gathered in a step that is not yet certain to count.
     step_states: StepStates,
-    /// A step has ended here, and what its layers gathered is not committed.
-    uncommitted: bool,
     /// What the loss is multiplied with, where that is on the stage's device.
     scale: Option<Tensor>,
     optimizers: Optimizers,
@@ -183,7 +181,6 @@ impl TorchStage {
             settings: None,
             saved_buffers: Vec::new(),
             step_states: StepStates::default(),
-            uncommitted: false,
             scale: None,
             optimizers: Optimizers::new(Rc::clone(streams)),
             meter,
@@ -495,8 +492,7 @@ impl Stage for TorchStage {
     fn end(&mut self) -> anyhow::Result<()> {
         let streams = self.shared_streams();
         let _shared = streams.submit_scope();
-        let settings = self.settings.take();
-        self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
+        self.settings = None;
         self.end_graphs();
         self.running.nothing();
         let ended = self

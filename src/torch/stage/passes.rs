@@ -32,19 +32,14 @@ impl TorchStage {
             self.undo_step();
         }
         self.accumulator.commit()?;
-        if std::mem::take(&mut self.uncommitted) {
-            let commit = |Gathered { layer, state }: Gathered| {
-                let name = &self.layers[layer].name;
-                crate::torch::caught(|| state.commit())
-                    .map_err(|error| error.context(format!("layer `{name}`")))
-            };
-            // The step counts for all of them, also where one fails.
-            let all = self.step_states.take().into_iter().map(commit);
-            all.collect::<Vec<_>>()
-                .into_iter()
-                .collect::<anyhow::Result<()>>()?;
-        }
-        Ok(())
+        let commit = |Gathered { layer, state }: Gathered| {
+            let name = &self.layers[layer].name;
+            crate::torch::caught(|| state.commit())
+                .map_err(|error| error.context(format!("layer `{name}`")))
+        };
+        // The step counts for all of them, also where one fails.
+        let all = self.step_states.take().into_iter().map(commit);
+        all.collect::<Vec<_>>().into_iter().collect()
     }
 
     /// Puts back what buffers held before the step where it does not count.
@@ -63,7 +58,6 @@ impl TorchStage {
     /// Leaves no trace of the last step.
     pub(super) fn undo_step(&mut self) {
         self.accumulator.undo();
-        self.uncommitted = false;
         for gathered in self.step_states.take() {
             // Where even this panics, the step's own error is the one to report.
             crate::engine::panics::survived(|| gathered.state.discard());
