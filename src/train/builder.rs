@@ -30,8 +30,6 @@ pub(super) struct Settings {
     pub(super) clip: Option<f64>,
     pub(super) plan: Option<Plan>,
     pub(super) files: Files,
-    /// Stages of each device.
-    pub(super) chunks: usize,
 }
 
 /// A loss function whose type is forgotten.
@@ -50,15 +48,6 @@ impl LossFn for SharedLoss {
     }
 }
 
-/// Where a run is.
-#[derive(Debug)]
-enum Where {
-    /// A new one; in the next free folder where none was named.
-    New(Option<PathBuf>),
-    Resume(PathBuf),
-    Opened(Box<Resume>),
-}
-
 /// Everything that can be chosen about a run; [`Trainer::builder`] begins.
 ///
 /// Model, partition, schedule, precision and memory are the [pipeline's](crate::Pipeline),
@@ -74,7 +63,10 @@ pub struct TrainerBuilder<'a> {
     held_out: Option<Start<'a>>,
     settings: Settings,
     rates: Rates,
-    place: Where,
+    folder: Option<PathBuf>,
+    resume: bool,
+    opened: Option<Resume>,
+    report: Option<PathBuf>,
     every: usize,
     keep: usize,
     config: Option<String>,
@@ -103,7 +95,10 @@ impl<'a> Trainer<'a> {
             held_out: None,
             settings: Settings::default(),
             rates: Rates::default(),
-            place: Where::New(None),
+            folder: None,
+            resume: false,
+            opened: None,
+            report: None,
             every: 100,
             keep: 3,
             config: None,
@@ -141,25 +136,26 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
-    /// The folder of a new run, which must not hold one; by default the next free number under
-    /// `runs`.
+    /// The run's folder. That of a new run must not hold one; by default it is the next free
+    /// number under `runs`.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.place = Where::New(Some(folder.into()));
+        self.folder = Some(folder.into());
         self
     }
 
-    /// Resumes the run in a folder from its newest checkpoint, with the same bits as if nothing
-    /// had been interrupted where model, data, optimizer, micro-batches and threads per stage
-    /// are the same; stopped before its first checkpoint it begins anew. What is to be the same
-    /// is for the caller to see to: see [`TrainerBuilder::config`].
-    pub fn resume(mut self, folder: impl Into<PathBuf>) -> Self {
-        self.place = Where::Resume(folder.into());
+    /// Whether the run in the folder is resumed from its newest checkpoint: with the same bits as
+    /// if nothing had been interrupted where model, data, optimizer, micro-batches and threads
+    /// per stage are the same. Stopped before its first checkpoint it begins anew. What is to be
+    /// the same is for the caller to see to: see [`TrainerBuilder::config`].
+    pub fn resume(mut self, resume: bool) -> Self {
+        self.resume = resume;
         self
     }
 
-    /// Resumes a run that was opened before, as one does to look at its configuration.
+    /// Resumes a run that was opened before, as one does to look at its configuration, or to go
+    /// on in another folder.
     pub fn resume_opened(mut self, resume: Resume) -> Self {
-        self.place = Where::Opened(Box::new(resume));
+        self.opened = Some(resume);
         self
     }
 
@@ -220,28 +216,22 @@ impl<'a> TrainerBuilder<'a> {
     /// Operations that a sample takes, forward and backward and nothing twice, and the
     /// operations per second that all devices together can do: metrics then have the model
     /// FLOP/s utilisation.
-    pub fn flops(mut self, of_sample: f64, peak: f64) -> Self {
-        (self.rates.flops, self.rates.peak_flops) = (Some(of_sample), Some(peak));
+    pub fn flops(mut self, of_sample_and_peak: impl Into<Option<(f64, f64)>>) -> Self {
+        self.rates.flops = of_sample_and_peak.into();
         self
     }
 
     /// The plan that the pipeline was made by, to be told beside what was measured.
-    pub fn plan(mut self, plan: Plan) -> Self {
-        self.settings.plan = Some(plan);
+    pub fn plan(mut self, plan: impl Into<Option<Plan>>) -> Self {
+        self.settings.plan = plan.into();
         self
     }
 
     /// Where to write the last step beside its prediction, besides the outcome: a page (`.html`)
     /// or a picture (`.svg`).
-    ///
-    /// # Errors
-    /// [`TrainError::Settings`] for another kind of file.
-    pub fn report(mut self, path: impl Into<PathBuf>) -> Result<Self, TrainError> {
-        let path = path.into();
-        let format = ReportFormat::of(&path)
-            .map_err(|why| TrainError::Settings(format!("{}: {why}", path.display())))?;
-        self.settings.files.report = Some((path, format));
-        Ok(self)
+    pub fn report(mut self, path: impl Into<PathBuf>) -> Self {
+        self.report = Some(path.into());
+        self
     }
 
     /// Where to write the last step's timeline in Chrome's trace format, besides the run
@@ -257,21 +247,15 @@ impl<'a> TrainerBuilder<'a> {
     /// # Errors
     /// The folder cannot be had, there is nothing to resume, model or data do not fit.
     pub fn build(mut self) -> Result<Trainer<'a>, TrainError> {
-        if self.settings.steps == Some(0) {
-            let why = "a run of 0 steps: it has at least 1".to_owned();
-            return Err(TrainError::Settings(why));
-        }
-        let (new, resume) = match std::mem::replace(&mut self.place, Where::New(None)) {
-            Where::New(path) => (path, None),
-            Where::Resume(folder) => (None, Some(self.open(folder)?)),
-            Where::Opened(resume) => (None, Some(*resume)),
+        self.check()?;
+        let resume = match (self.opened.take(), self.resume) {
+            (Some(opened), _) => Some(opened),
+            (None, true) => Some(self.open()?),
+            (None, false) => None,
         };
         let done = resume.as_ref().map_or(0, Resume::step) as usize;
         let data = resume.as_ref().map(Resume::data).transpose()?.flatten();
         let batches = self.batches.start(data).map_err(TrainError::Data)?;
-        let schedule = self.pipe.schedule()?;
-        let schedule = schedule.schedule();
-        self.settings.chunks = schedule.stages() / schedule.devices().max(1);
         let saving = Saving {
             every: self.every,
             keep: self.keep,
@@ -289,7 +273,7 @@ impl<'a> TrainerBuilder<'a> {
                 checkpoints.save_first(pipe, optimizer, done, batches.0.state(), hooks)
             })?
         } else {
-            let (folder, writer) = RunFolder::claim(new.as_deref())?;
+            let (folder, writer) = RunFolder::claim(self.folder.as_deref())?;
             let folder = RunWriter::create(folder, &saving.config)?;
             (folder, Checkpoints::new(writer, saving, None))
         };
@@ -302,6 +286,11 @@ impl<'a> TrainerBuilder<'a> {
             false => self.stop,
         };
         let mut outcome = Outcome::new(writer.folder.path().to_owned(), records);
+        let schedule = pipe.schedule()?;
+        let schedule = schedule.schedule();
+        outcome.schedule = schedule.name().to_owned();
+        outcome.chunks = schedule.stages() / schedule.devices().max(1);
+        outcome.recompute = pipe.recompute().clone();
         outcome.rates = self.rates;
         outcome.planned_ms = self
             .settings
@@ -328,8 +317,26 @@ impl<'a> TrainerBuilder<'a> {
         })
     }
 
+    /// What fits together, and the files that are asked for.
+    fn check(&mut self) -> Result<(), TrainError> {
+        if self.settings.steps == Some(0) {
+            let why = "a run of 0 steps: it has at least 1".to_owned();
+            return Err(TrainError::Settings(why));
+        }
+        if let Some(path) = self.report.take() {
+            let format = ReportFormat::of(&path);
+            let format =
+                format.map_err(|why| TrainError::Settings(format!("{}: {why}", path.display())))?;
+            self.settings.files.report = Some((path, format));
+        }
+        Ok(())
+    }
+
     /// Opens the run that is resumed, and tells what there is to say of it.
-    fn open(&mut self, folder: PathBuf) -> Result<Resume, TrainError> {
+    fn open(&mut self) -> Result<Resume, TrainError> {
+        let folder = self.folder.as_ref().ok_or_else(|| {
+            TrainError::Settings("a run is resumed in its own folder: name it".to_owned())
+        })?;
         let hooks = &mut self.hooks;
         let options = ResumeOptions::default();
         let resume = Resume::open(folder, &options, &mut |damaged| hooks.warning(damaged))?;

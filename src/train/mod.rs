@@ -24,15 +24,16 @@
 //! let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
 //!
 //! let batches = data.shuffle(usize::MAX, 1).batch(16).endless();
-//! let run = Trainer::builder(&mut pipe, &mut optimizer, batches, loss)
+//! let outcome = Trainer::builder(&mut pipe, &mut optimizer, batches, loss)
 //!     .steps(20)
-//!     .folder(&folder) // later: .resume(&folder)
+//!     .folder(&folder) // and later: .resume(true)
 //!     .hook(LogLines::stderr(10))
 //!     .build()?
 //!     .run()?;
-//! assert_eq!(run.steps(), 20);
-//! assert!(run.loss_last() < run.loss_first());
-//! run.files?; // whether all of them could be written
+//! let numbers = outcome.summary();
+//! assert_eq!(numbers.steps, 20);
+//! assert!(numbers.loss_last < numbers.loss_first);
+//! outcome.files?; // whether all of them could be written
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
@@ -51,6 +52,7 @@ mod report;
 mod resume;
 mod step;
 mod stop;
+mod summary;
 mod trainer;
 mod writer;
 
@@ -64,6 +66,7 @@ pub use peak::peak_flops;
 pub use report::{Comparison, ReportFormat};
 pub use resume::{Resume, ResumeOptions};
 pub use stop::Stop;
+pub use summary::{DeviceMemory, Summary};
 pub use trainer::Trainer;
 
 pub(crate) use resume::lacks;

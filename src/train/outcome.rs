@@ -7,7 +7,7 @@ use super::error::TrainError;
 use super::report::Comparison;
 use crate::metrics::{StepMetrics, speed};
 use crate::profile::others::Others;
-use crate::{MemoryReport, MemoryUse};
+use crate::{MemoryReport, MemoryUse, Recompute};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +51,10 @@ pub struct Outcome {
     pub files: Result<(), TrainError>,
     pub(super) others: Option<Others>,
     pub(super) rates: Rates,
+    pub(super) schedule: String,
+    /// Stages of each device.
+    pub(super) chunks: usize,
+    pub(super) recompute: Recompute,
     /// The step that the plan predicts, in milliseconds.
     pub(super) planned_ms: Option<f64>,
 }
@@ -60,10 +64,8 @@ pub struct Outcome {
 pub(super) struct Rates {
     /// Tokens of a sample, where it is a sequence of them.
     pub(super) tokens: Option<usize>,
-    /// Operations of a sample.
-    pub(super) flops: Option<f64>,
-    /// Operations per second of all devices together.
-    pub(super) peak_flops: Option<f64>,
+    /// Operations of a sample, and those per second of all devices together.
+    pub(super) flops: Option<(f64, f64)>,
 }
 
 impl Rates {
@@ -72,8 +74,8 @@ impl Rates {
     }
 
     pub(super) fn mfu(&self, samples_per_s: f64) -> Option<f64> {
-        let (flops, peak) = self.flops.zip(self.peak_flops)?;
-        Some(flops * samples_per_s / peak)
+        let (of_sample, peak) = self.flops?;
+        Some(of_sample * samples_per_s / peak)
     }
 }
 
@@ -91,6 +93,9 @@ impl Outcome {
             files: Ok(()),
             others: None,
             rates: Rates::default(),
+            schedule: String::new(),
+            chunks: 1,
+            recompute: Recompute::Never,
             planned_ms: None,
         }
     }
@@ -101,70 +106,30 @@ impl Outcome {
         self.records.last().map_or(0, |record| record.step)
     }
 
-    /// The loss of the first step; NaN without any.
-    pub fn loss_first(&self) -> f64 {
-        self.records.first().map_or(f64::NAN, |record| record.loss)
-    }
-
-    /// The loss of the last step; NaN without any.
-    pub fn loss_last(&self) -> f64 {
-        self.records.last().map_or(f64::NAN, |record| record.loss)
-    }
-
-    /// The median of a number over the steps; NaN without any.
-    pub fn median(&self, number: impl Fn(&StepMetrics) -> f64) -> f64 {
-        median(self.records.iter().map(number)).unwrap_or(f64::NAN)
-    }
-
-    /// Tokens per second, by the median step, where a sample is a sequence of them.
-    pub fn tokens_per_s(&self) -> Option<f64> {
-        self.rates.tokens_per_s(self.samples_per_s())
-    }
-
-    /// Model FLOP/s utilisation, by the median step, where it is known what a sample needs and
-    /// what the devices can do.
-    pub fn mfu(&self) -> Option<f64> {
-        self.rates.mfu(self.samples_per_s())
-    }
-
-    /// The median of [`StepMetrics::host_share`] over the steps of which it is known.
-    pub fn host_share(&self) -> Option<f64> {
-        median(self.records.iter().filter_map(|record| record.host_share))
-    }
-
-    /// Cores that other programs used, on average, where the system tells.
-    pub fn other_programs_cores(&self) -> Option<f64> {
-        self.others.map(|others| others.used)
-    }
-
-    fn samples_per_s(&self) -> f64 {
-        self.median(|record| record.samples_per_s)
-    }
-
     /// What there is to say of the whole run: titles, and what they are about.
     pub fn lines(&self) -> Vec<(&'static str, String)> {
+        let own = self.summary();
         let begin = self.records.first().map_or(0, |record| record.step);
-        let (first, last) = (self.loss_first(), self.loss_last());
+        let (first, last, steps) = (own.loss_first, own.loss_last, own.steps);
         let mut lines = vec![(
             "loss",
-            format!(
-                "{first:.4} at step {begin}, {last:.4} at step {}",
-                self.steps()
-            ),
+            format!("{first:.4} at step {begin}, {last:.4} at step {steps}"),
         )];
-        if let Some(loss) = self.held_out_loss {
+        if let Some(loss) = own.held_out_loss {
             lines.push(("held-out loss", format!("{loss:.4}")));
         }
-        let rate = speed(self.samples_per_s(), self.tokens_per_s());
-        let step_ms = self.median(|record| record.step_ms);
+        let (rate, step_ms) = (
+            speed(own.samples_per_s, own.tokens_per_s),
+            own.step_ms_median,
+        );
         lines.push(("speed", format!("{rate}, {step_ms:.1} ms a step (medians)")));
-        let waited = 100.0 * self.median(|record| record.input_wait.unwrap_or_default());
+        let waited = 100.0 * own.input_wait;
         lines.push(("input", format!("{waited:.1} % of the time waited for")));
-        if let Some(share) = self.mfu() {
+        if let Some(share) = own.mfu {
             let share = 100.0 * share;
             lines.push(("utilisation", format!("{share:.2} % of the devices' peak")));
         }
-        if let Some(share) = self.host_share() {
+        if let Some(share) = own.host_share {
             let share = 100.0 * share;
             let said = format!("{share:.1} % of the devices' time busy telling them what to do");
             lines.push(("host", said));
@@ -173,15 +138,14 @@ impl Outcome {
             "bubble",
             format!(
                 "{:.1} % measured, {:.1} % predicted",
-                100.0 * self.median(|record| record.bubble_measured),
-                100.0 * self.median(|record| record.bubble_predicted)
+                100.0 * own.bubble_measured,
+                100.0 * own.bubble_predicted
             ),
         ));
         lines.extend(self.uneven_cut.iter().map(|cut| ("cut", cut.clone())));
         lines.extend(memory(self.memory.as_ref()));
-        if let Some(planned) = self.planned_ms {
-            let measured = self.median(|record| record.makespan_ms);
-            lines.push(("plan", beside(planned, measured)));
+        if let Some(planned) = own.planned_ms {
+            lines.push(("plan", beside(planned, own.makespan_ms_median)));
         }
         lines.push(("run folder", self.folder.display().to_string()));
         lines
@@ -195,12 +159,6 @@ impl fmt::Display for Outcome {
         }
         Ok(())
     }
-}
-
-fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut numbers: Vec<f64> = numbers.collect();
-    numbers.sort_by(f64::total_cmp);
-    numbers.get(numbers.len() / 2).copied()
 }
 
 /// What activations took in the last step: a line for each device, with its title.
@@ -238,18 +196,5 @@ mod tests {
             beside(2.0, 3.0).split_once("backward, ").unwrap().1,
             "1.50 times as long"
         );
-    }
-
-    #[test]
-    fn the_hosts_share_is_the_median_of_the_steps_that_have_one() {
-        let of = |shares: &[Option<f64>]| {
-            let record = |share: &Option<f64>| StepMetrics {
-                host_share: *share,
-                ..StepMetrics::default()
-            };
-            Outcome::new("run".into(), shares.iter().map(record).collect()).host_share()
-        };
-        assert_eq!(of(&[None, None]), None);
-        assert_eq!(of(&[Some(0.5), None, Some(0.1), Some(0.2)]), Some(0.2));
     }
 }

@@ -194,10 +194,11 @@ impl Trainer<'_> {
 
     /// The metrics with what follows from how fast it went, and how it was run.
     fn rated(&self, metrics: StepMetrics) -> StepMetrics {
-        let (rates, samples) = (&self.outcome.rates, metrics.samples_per_s);
+        let (own, samples) = (&self.outcome, metrics.samples_per_s);
+        let rates = &own.rates;
         StepMetrics {
-            chunks: self.settings.chunks,
-            recompute: self.pipe.recompute().to_string(),
+            chunks: own.chunks,
+            recompute: own.recompute.to_string(),
             tokens_per_s: rates.tokens_per_s(samples),
             mfu: rates.mfu(samples),
             ..metrics

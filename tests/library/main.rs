@@ -6,4 +6,5 @@ mod data;
 mod profile;
 #[path = "../support/mod.rs"]
 mod support;
+mod train;
 mod zoo;

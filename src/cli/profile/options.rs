@@ -91,7 +91,7 @@ fn device(text: &str) -> Result<Device, String> {
 
 fn schedule(text: &str) -> Result<ScheduleKind, String> {
     match input::schedule(text)? {
-        ScheduleKind::ForwardOnly => Err(
+        kind if !kind.trains() => Err(
             "it has no backward, so nothing can be trained with it; choose another, such as 1f1b"
                 .to_owned(),
         ),

@@ -1,107 +1,32 @@
 //! What a run came to: for people, or as JSON.
 
-use std::path::Path;
-
 use serde::Serialize;
 
 use super::Failure;
 use super::job::Job;
 use crate::cli::{limit, output};
-use crate::train::Outcome;
+use crate::train::{Outcome, Summary};
 
-/// What `--json` prints; times and rates are medians over the steps.
+/// What `--json` prints.
 #[derive(Debug, Serialize)]
-struct Summary<'a> {
+struct Printed<'a> {
     model: &'a str,
     data: String,
-    steps: u64,
-    loss_first: f64,
-    loss_last: f64,
-    /// Of texts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    held_out_loss: Option<f64>,
-    samples_per_s: f64,
-    /// Where a sample is a sequence of tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokens_per_s: Option<f64>,
-    step_ms_median: f64,
-    /// Share of the time that batches were waited for.
-    input_wait: f64,
-    /// Where the devices' peak is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mfu: Option<f64>,
-    /// Where devices are asynchronous.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    host_share: Option<f64>,
-    /// Cores that other programs used, on average, where the system tells.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    other_programs_cores: Option<f64>,
-    bubble_measured: f64,
-    bubble_predicted: f64,
-    schedule: &'static str,
-    chunks: usize,
-    recompute: String,
-    /// Of activations in the last step, one entry a device.
-    memory: Vec<DeviceMemory>,
-    run_dir: &'a Path,
-    /// What the plan predicted, where there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    planned_ms: Option<f64>,
-    /// From the begin of a step's first action to the end of its last.
-    makespan_ms_median: f64,
-}
-
-/// One device, in bytes.
-#[derive(Debug, Clone, Copy, Serialize)]
-struct DeviceMemory {
-    /// At any time.
-    peak: u64,
-    /// Between two actions: what micro-batches in flight held.
-    held: u64,
-    /// What `held` is on paper.
-    predicted: u64,
+    #[serde(flatten)]
+    numbers: Summary,
 }
 
 /// Prints what a run came to, with a `sample` of what its model writes.
 pub(super) fn print(job: &Job, outcome: &Outcome, sample: Option<&str>) -> Result<(), Failure> {
-    if job.args.json {
-        let summary = serde_json::to_string(&summary(job, outcome))?;
-        return output::print(&(summary + "\n"));
+    if !job.args.json {
+        return output::print(&text(job, outcome, sample));
     }
-    output::print(&text(job, outcome, sample))
-}
-
-fn summary<'a>(job: &'a Job, outcome: &'a Outcome) -> Summary<'a> {
-    let devices = outcome.memory.iter().flat_map(|memory| &memory.devices);
-    let memory = devices.map(|used| DeviceMemory {
-        peak: used.peak.0,
-        held: used.held.0,
-        predicted: used.predicted.0,
-    });
-    Summary {
+    let printed = serde_json::to_string(&Printed {
         model: job.chosen.spec.name(),
         data: job.source.name(),
-        steps: outcome.steps(),
-        loss_first: outcome.loss_first(),
-        loss_last: outcome.loss_last(),
-        held_out_loss: outcome.held_out_loss,
-        samples_per_s: outcome.median(|record| record.samples_per_s),
-        tokens_per_s: outcome.tokens_per_s(),
-        step_ms_median: outcome.median(|record| record.step_ms),
-        input_wait: outcome.median(|record| record.input_wait.unwrap_or_default()),
-        mfu: outcome.mfu(),
-        host_share: outcome.host_share(),
-        other_programs_cores: outcome.other_programs_cores(),
-        bubble_measured: outcome.median(|record| record.bubble_measured),
-        bubble_predicted: outcome.median(|record| record.bubble_predicted),
-        schedule: job.recipe.schedule.name(),
-        chunks: job.recipe.chunks(),
-        recompute: job.recipe.recompute.to_string(),
-        memory: memory.collect(),
-        run_dir: &outcome.folder,
-        planned_ms: job.plan.as_ref().map(|plan| plan.step.get() / 1e3),
-        makespan_ms_median: outcome.median(|record| record.makespan_ms),
-    }
+        numbers: outcome.summary(),
+    })?;
+    output::print(&(printed + "\n"))
 }
 
 fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
@@ -140,7 +65,7 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
             _ => {}
         }
     }
-    if let Some(verdict) = limit::host_bound(outcome.host_share()) {
+    if let Some(verdict) = limit::host_bound(outcome.summary().host_share) {
         let host = lines.iter().position(|(title, _)| *title == "host");
         lines.insert(host.map_or(0, |host| host + 1), ("limit", verdict));
     }

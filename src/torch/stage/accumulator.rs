@@ -38,7 +38,7 @@ pub(crate) struct Accumulator {
     /// Gradients of later micro-batches that came before it.
     early: HashMap<usize, Gradients>,
     /// 1 on the stage's device where the last step does not count; see
-    /// `src/pipeline/verdict.rs`.
+    /// `src/pipeline/finite_check.rs`.
     found_inf: Option<Tensor>,
 }
 

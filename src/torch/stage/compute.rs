@@ -278,6 +278,9 @@ impl TorchStage {
                 self.waiting(number, &inputs, run.transit)?,
                 run.copy_stashes,
             ),
+            layer: number,
+            step_states: self.step_states.clone(),
+            gathered: Cell::default(),
         };
         let outputs = built.layer.forward(inputs, &ctx)?;
         drop(autocast);

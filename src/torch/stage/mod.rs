@@ -46,6 +46,7 @@ use super::rng;
 use super::sequential::{BuiltLayer, LayerBuilder, bytes};
 use super::skips::Skip;
 use super::step::{Mode, StepSettings};
+use super::step_state::StepStates;
 use super::streams::{DeviceStreams, InTransit, Route};
 use super::values::Values;
 use crate::engine::{Observer, OffloadHint, Phase, Stage};
@@ -124,8 +125,8 @@ pub(crate) struct TorchStage {
     settings: Option<Arc<StepSettings>>,
     /// Buffers (batch-norm statistics) as they were before the step.
     saved_buffers: Vec<Tensor>,
-    /// A step has ended here, and its layers have not been told.
-    uncommitted: bool,
+    /// What layers have gathered in a step that is not yet certain to count.
+    step_states: StepStates,
     /// What the loss is multiplied with, where that is on the stage's device.
     scale: Option<Tensor>,
     optimizers: Optimizers,
@@ -179,7 +180,7 @@ impl TorchStage {
             directly: None,
             settings: None,
             saved_buffers: Vec::new(),
-            uncommitted: false,
+            step_states: StepStates::default(),
             scale: None,
             optimizers: Optimizers::new(Rc::clone(streams)),
             meter,
@@ -259,8 +260,7 @@ impl TorchStage {
     /// The norms of the step that just ended, with names, where its device alone can find
     /// out whether it counts; see [`Accumulator::defer`].
     pub(crate) fn deferrable_norms(&self) -> anyhow::Result<Option<(Vec<String>, Tensor)>> {
-        let gathers = || self.layers.iter().any(|layer| layer.layer.gathers());
-        if self.accumulator.has_previous() || gathers() {
+        if self.accumulator.has_previous() || !self.step_states.is_empty() {
             return Ok(None);
         }
         Ok(self.accumulator.named_norms_on_device()?)
@@ -492,8 +492,7 @@ impl Stage for TorchStage {
     fn end(&mut self) -> anyhow::Result<()> {
         let streams = self.shared_streams();
         let _shared = streams.submit_scope();
-        let settings = self.settings.take();
-        self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
+        self.settings = None;
         self.end_graphs();
         self.running.nothing();
         let ended = self

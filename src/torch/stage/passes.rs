@@ -5,6 +5,7 @@ use tch::{Kind, Tensor};
 use super::TorchStage;
 use crate::torch::error::TorchError;
 use crate::torch::step::{Mode, StepSettings};
+use crate::torch::step_state::Gathered;
 
 impl TorchStage {
     pub(super) fn begin_step(&mut self, step: &StepSettings) -> anyhow::Result<()> {
@@ -31,13 +32,14 @@ impl TorchStage {
             self.undo_step();
         }
         self.accumulator.commit()?;
-        if std::mem::take(&mut self.uncommitted) {
-            for layer in &self.layers {
-                crate::torch::caught(|| layer.layer.commit())
-                    .map_err(|error| error.context(format!("layer `{}`", layer.name)))?;
-            }
-        }
-        Ok(())
+        let commit = |Gathered { layer, state }: Gathered| {
+            let name = &self.layers[layer].name;
+            crate::torch::caught(|| state.commit())
+                .map_err(|error| error.context(format!("layer `{name}`")))
+        };
+        // The step counts for all of them, also where one fails.
+        let all = self.step_states.take().into_iter().map(commit);
+        all.collect::<Vec<_>>().into_iter().collect()
     }
 
     /// Puts back what buffers held before the step where it does not count.
@@ -56,10 +58,9 @@ impl TorchStage {
     /// Leaves no trace of the last step.
     pub(super) fn undo_step(&mut self) {
         self.accumulator.undo();
-        self.uncommitted = false;
-        for layer in &self.layers {
-            // A layer that cannot even forget: no error is left to tell of it.
-            crate::engine::panics::survived(|| layer.layer.discard());
+        for gathered in self.step_states.take() {
+            // Where even this panics, the step's own error is the one to report.
+            crate::engine::panics::survived(|| gathered.state.discard());
         }
         // Copies between tensors that were made as copies of each other.
         let saved = std::mem::take(&mut self.saved_buffers);

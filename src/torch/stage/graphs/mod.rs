@@ -145,6 +145,11 @@ impl Graphs {
                 format!("layer `{layer}` draws random numbers, which a graph cannot draw anew")
             });
         }
+        if ctx.has_gathered() {
+            self.refuse(|| {
+                format!("layer `{layer}` gathers something over a step, which a graph would not do")
+            });
+        }
         if ctx.asked_for_micro() {
             self.refuse(|| {
                 format!("layer `{layer}` asks for its micro-batch, which a graph does not know")
@@ -239,7 +244,7 @@ impl TorchStage {
         if let Some(layer) = self.layers.iter().find(|layer| !layer.layer.graph_safe()) {
             graphs.refuse(|| {
                 format!(
-                    "layer `{}` does not say that its forward pass can be replayed \
+                    "layer `{}` does not say that its forward pass can be captured and replayed \
                      (`Layer::graph_safe`)",
                     layer.name
                 )
