@@ -15,6 +15,7 @@ use crate::torch::copies;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::gradients::{first_non_finite, norms, norms_there};
+use crate::torch::sequential::bytes;
 use crate::torch::streams::DeviceStreams;
 
 /// One gradient a parameter, then one a tied copy; none where none arrived.
@@ -84,7 +85,7 @@ impl Accumulator {
     pub(super) fn bytes(&self) -> u64 {
         let grads = self.with_tied().map(|(_, parameter)| parameter.grad());
         let grads = grads.filter(Tensor::defined);
-        grads.map(|grad| super::bytes(&grad)).sum()
+        grads.map(|grad| bytes(&grad)).sum()
     }
 
     // A step, from its beginning to its end.
@@ -128,14 +129,24 @@ impl Accumulator {
     }
 
     /// Moves the gradients out of the parameters and tied copies.
-    pub(super) fn take_gradients(&self) -> Result<Gradients, TorchError> {
+    fn take_gradients(&self) -> Result<Gradients, TorchError> {
         let all = self.with_tied();
         all.map(|(_, parameter)| ffi::take_grad(parameter))
             .collect()
     }
 
+    /// Runs what adds gradients to the parameters, with theirs set aside. Gives those that it
+    /// added, by themselves.
+    pub(super) fn alone<T>(&self, body: impl FnOnce() -> T) -> anyhow::Result<(T, Gradients)> {
+        let sum = self.take_gradients()?;
+        let done = body();
+        let own = self.take_gradients()?;
+        self.add_gradients(sum)?;
+        Ok((done, own))
+    }
+
     /// Adds gradients, one at a time: the first ones are set.
-    pub(super) fn add_gradients(&self, grads: Gradients) -> anyhow::Result<()> {
+    fn add_gradients(&self, grads: Gradients) -> anyhow::Result<()> {
         for ((_, parameter), grad) in self.with_tied().zip(grads) {
             let Some(grad) = grad else { continue };
             let sum = parameter.grad();
@@ -209,6 +220,11 @@ impl Accumulator {
         }
         self.found_inf = Some(found_inf.f_to_device(self.device)?);
         Ok(())
+    }
+
+    /// Whether only the device knows whether the last step counts.
+    pub(super) fn is_deferred(&self) -> bool {
+        self.found_inf.is_some()
     }
 
     /// 1 where the last step does not count; none where that is known already.
