@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use gpipe_partitioner::{ActionKind, MicroId};
 
-use super::graphs::Slot;
+use super::border::SkipList;
+use super::graphs::{Forward, Slot};
 use super::inputs::Inputs;
 use super::live::Live;
-use super::offload::{MaybeOffloaded, OffloadedInputs};
+use super::offload::{MaybeOffloaded, Offload, OffloadedInputs};
 use crate::torch::error::TorchError;
+use crate::torch::values::Values;
 
 /// The micro-batches in flight on a stage.
 #[doc(alias = "in-flight")]
@@ -176,12 +178,29 @@ impl Flight {
 }
 
 impl StoredActivations {
-    /// The inputs of a segment that recomputes.
-    pub(super) fn inputs(inputs: MaybeOffloaded) -> Self {
-        match inputs {
+    /// Of a segment that keeps its graph; with its outputs, and the skips that leave it.
+    pub(super) fn of_forward(done: Forward) -> anyhow::Result<(Values, SkipList, Self)> {
+        match done {
+            Forward::Run(output) => {
+                let (values, skips, live) = output.into_live()?;
+                Ok((values, skips, Self::Live(live)))
+            }
+            Forward::Replayed(output, slot) => {
+                let (values, skips) = output.into_values();
+                Ok((values, skips, Self::InGraphs(slot)))
+            }
+        }
+    }
+
+    /// Of a segment that recomputes; offloaded, where that is asked for.
+    pub(super) fn of_inputs(inputs: Inputs, offload: Option<&Offload>) -> Result<Self, TorchError> {
+        let Some(offload) = offload else {
+            return Ok(Self::Inputs(inputs));
+        };
+        Ok(match offload.inputs(inputs)? {
             MaybeOffloaded::Leaves(offloaded) => Self::Offloaded(offloaded),
             MaybeOffloaded::Stays(inputs) => Self::Inputs(inputs),
-        }
+        })
     }
 
     fn needs_recompute(&self) -> bool {

@@ -12,14 +12,17 @@
 use gpipe_partitioner::MicroId;
 use tch::Tensor;
 
+use super::border::Arrived;
 use super::buffers::{BufferValues, Buffers};
 use super::inputs::Inputs;
 use super::layers::{LayerRun, Layers, SegmentOutput};
 use super::live::Live;
-use super::pass::Pass;
+use super::pass::{Pass, Purpose};
 use super::segment::{RunUnit, Segments};
 use super::writes::{Watched, Writes};
 use crate::torch::error::TorchError;
+use crate::torch::step::StepSettings;
+use crate::torch::values::Values;
 
 /// What runs the layers of a stage.
 #[derive(Debug)]
@@ -178,6 +181,25 @@ impl Compute {
             harm: wrote.with_inputs(wrote.to_inputs() && !copies),
             owners: run.into_owners(),
         })
+    }
+
+    /// `F` in inference: no graph, and no segments.
+    pub(super) fn infer(
+        &mut self,
+        micro: MicroId,
+        inputs: Vec<Values>,
+        settings: &StepSettings,
+    ) -> anyhow::Result<Vec<Values>> {
+        let incoming = self.layers.skips().incoming();
+        let (values, mut skips, _) = Arrived::new(inputs, incoming).into_parts();
+        let unit = RunUnit::AllLayers;
+        let inputs = self.segments.get(unit).take_inputs(values, &mut skips);
+        let pass = Pass::new(micro, settings, Purpose::Infer);
+        let (values, leaving) = self.run(unit, &inputs, pass)?.into_values();
+        skips.put_all(leaving);
+        let mut sent = vec![values];
+        sent.extend(skips.take_edges(self.layers.skips().outgoing()));
+        Ok(sent)
     }
 
     // Recomputation.

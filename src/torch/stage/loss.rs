@@ -26,17 +26,6 @@ pub(super) struct StageLoss {
     scale: Option<Tensor>,
 }
 
-/// What the loss function is applied to.
-#[derive(Debug)]
-pub(super) struct LossInputs<'a> {
-    pub(super) outputs: Values,
-    pub(super) targets: &'a Values,
-    /// The graph that the loss becomes the root of.
-    pub(super) live: &'a mut Live,
-    /// Whether that is a graph of its own, and not that of the last layers.
-    pub(super) separate: bool,
-}
-
 impl StageLoss {
     pub(super) fn new(seed: u64) -> Self {
         Self {
@@ -57,17 +46,13 @@ impl StageLoss {
         self.scale = Some(scale.shallow_clone());
     }
 
-    /// The loss of a micro-batch becomes the root of a graph. Gives its value, and the tensor
-    /// that tells how it was reduced.
+    /// The loss of a micro-batch becomes the root of a graph: that of the last layers, or a
+    /// `separate` one. Gives its value, and the tensor that tells how it was reduced.
     pub(super) fn run(
         &mut self,
         compute: &mut Compute,
-        LossInputs {
-            outputs,
-            targets,
-            live,
-            separate,
-        }: LossInputs<'_>,
+        (outputs, targets): (Values, &Values),
+        (live, separate): (&mut Live, bool),
         pass: Pass<'_>,
     ) -> anyhow::Result<Values> {
         let mode = &pass.settings().mode;

@@ -38,6 +38,7 @@ mod live;
 mod loss;
 mod lost_device;
 mod meter;
+mod non_finite;
 mod offload;
 mod optimizers;
 mod own_tensors;

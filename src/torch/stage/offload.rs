@@ -98,10 +98,7 @@ impl Offload {
         (!stays).then_some(self)
     }
 
-    /// Sends a segment's inputs to the host.
-    ///
-    /// # Errors
-    /// In the inner result, the inputs: they are small and stay.
+    /// Sends a segment's inputs to the host, unless they are small.
     pub(super) fn inputs(&self, inputs: Inputs) -> Result<MaybeOffloaded, TorchError> {
         let size: u64 = inputs.tensors().map(bytes).sum();
         if size < self.least {

@@ -8,11 +8,11 @@ use super::border::{Arrived, BorderGradients};
 use super::compute::Compute;
 use super::graphs::{Backward, Forward, Graphs};
 use super::live::Half;
-use super::loss::{LossInputs, StageLoss};
+use super::loss::StageLoss;
+use super::non_finite;
 use super::offload::Offload;
 use super::pass::{Pass, Purpose};
 use super::segment::RunUnit;
-use crate::torch::gradients::finite;
 use crate::torch::step::{Mode, StepSettings};
 use crate::torch::values::{Values, hand_over};
 
@@ -169,7 +169,7 @@ impl Passes {
     ) -> anyhow::Result<Vec<Values>> {
         let micro = action.micro;
         match (action.kind, &settings.mode) {
-            (ActionKind::Forward, Mode::Infer) => self.infer(micro, inputs, settings),
+            (ActionKind::Forward, Mode::Infer) => self.compute.infer(micro, inputs, settings),
             (ActionKind::Forward, Mode::Train { .. }) => self.forward(micro, inputs, settings),
             (ActionKind::Backward, Mode::Train { .. }) => {
                 self.backward(Half::Joint, micro, inputs, settings)
@@ -201,46 +201,30 @@ impl Passes {
         for number in 0..compute.segments().len() {
             let unit = RunUnit::Segment(number);
             let mut inputs = compute.segments().get(unit).take_inputs(values, &mut skips);
-            let (output, stored);
-            if compute.recomputes(number, micro, settings.mode.micro_batches()) {
-                inputs.set_buffers(compute.moving_buffers(unit)?);
-                let pass = Pass::new(micro, settings, Purpose::KeepInputs);
-                let (values, skips) = compute.run(unit, &inputs, pass)?.into_values();
-                output = (values.try_move(|tensor| hand_over(&tensor))?, skips);
-                stored = match offload {
-                    Some(offload) => StoredActivations::inputs(offload.inputs(inputs)?),
-                    None => StoredActivations::Inputs(inputs),
+            let (outputs, leaving, stored) =
+                if compute.recomputes(number, micro, settings.mode.micro_batches()) {
+                    inputs.set_buffers(compute.moving_buffers(unit)?);
+                    let pass = Pass::new(micro, settings, Purpose::KeepInputs);
+                    let (outputs, leaving) = compute.run(unit, &inputs, pass)?.into_values();
+                    let outputs = outputs.try_move(|tensor| hand_over(&tensor))?;
+                    let stored = StoredActivations::of_inputs(inputs, offload)?;
+                    (outputs, leaving, stored)
+                } else {
+                    let pass = Pass::new(micro, settings, Purpose::KeepGraph(offload));
+                    let done = match &mut self.graphs {
+                        None => Forward::Run(compute.run(unit, &inputs, pass)?),
+                        Some(graphs) => graphs.forward(compute, inputs, pass)?,
+                    };
+                    StoredActivations::of_forward(done)?
                 };
-            } else {
-                let pass = Pass::new(micro, settings, Purpose::KeepGraph(offload));
-                let done = match &mut self.graphs {
-                    None => Forward::Run(compute.run(unit, &inputs, pass)?),
-                    Some(graphs) => graphs.forward(compute, inputs, pass)?,
-                };
-                (output, stored) = match done {
-                    Forward::Run(run) => {
-                        let (values, skips, live) = run.into_live()?;
-                        ((values, skips), StoredActivations::Live(live))
-                    }
-                    Forward::Replayed(output, slot) => {
-                        (output.into_values(), StoredActivations::InGraphs(slot))
-                    }
-                };
-            }
-            values = output.0;
-            skips.put_all(output.1);
+            values = outputs;
+            skips.put_all(leaving);
             flight.push(stored);
         }
         let outputs = if let Some(loss) = &mut self.loss {
-            let (live, separate) = flight.loss_graph()?;
-            let inputs = LossInputs {
-                outputs: values,
-                targets: &targets,
-                live,
-                separate,
-            };
+            let graph = flight.loss_graph()?;
             let pass = Pass::new(micro, settings, Purpose::KeepGraph(offload));
-            vec![loss.run(compute, inputs, pass)?]
+            vec![loss.run(compute, (values, &targets), graph, pass)?]
         } else {
             if let Some(live) = flight.last_graph() {
                 live.roots(&values)?;
@@ -251,26 +235,6 @@ impl Passes {
         };
         self.activations.put(micro, flight);
         Ok(outputs)
-    }
-
-    /// `F` in inference: no graph.
-    fn infer(
-        &mut self,
-        micro: MicroId,
-        inputs: Vec<Values>,
-        settings: &StepSettings,
-    ) -> anyhow::Result<Vec<Values>> {
-        let compute = &mut self.compute;
-        let incoming = compute.layers().skips().incoming();
-        let (values, mut skips, _) = Arrived::new(inputs, incoming).into_parts();
-        let unit = RunUnit::AllLayers;
-        let inputs = compute.segments().get(unit).take_inputs(values, &mut skips);
-        let pass = Pass::new(micro, settings, Purpose::Infer);
-        let (values, leaving) = compute.run(unit, &inputs, pass)?.into_values();
-        skips.put_all(leaving);
-        let mut sent = vec![values];
-        sent.extend(skips.take_edges(compute.layers().skips().outgoing()));
-        Ok(sent)
     }
 
     /// `B` or `I`: takes one value an edge that carries a gradient out of the stage,
@@ -301,10 +265,10 @@ impl Passes {
             let kept = self.go_back(flight, half, &mut grads, pass)?;
             self.activations.put(micro, Flight::halfway(kept));
         }
-        self.check_gradients(settings, Some(&grads))?;
+        let layers = self.compute.layers();
+        non_finite::check(settings, &self.accumulator, layers, Some(&grads))?;
         let sends = !self.compute.is_first() || settings.mode.wants_input_gradient();
-        let incoming = self.compute.layers().skips().incoming();
-        Ok(grads.into_edges(sends, incoming))
+        Ok(grads.into_edges(sends, layers.skips().incoming()))
     }
 
     /// Goes back through the segments from the last to the first; gives, in that
@@ -364,7 +328,8 @@ impl Passes {
             }
         }
         self.accumulator.end_turn(turn)?;
-        self.check_gradients(settings, None)?;
+        let layers = self.compute.layers();
+        non_finite::check(settings, &self.accumulator, layers, None)?;
         Ok(Vec::new())
     }
 
@@ -393,30 +358,6 @@ impl Passes {
             None => body(&self.compute),
             Some(graphs) => graphs.detect_syncs(|| body(&self.compute)),
         }
-    }
-
-    /// Where non-finite numbers are to fail the step: are there any?
-    fn check_gradients(
-        &self,
-        settings: &StepSettings,
-        inputs: Option<&BorderGradients>,
-    ) -> anyhow::Result<()> {
-        if !settings.mode.fails_on_gradients() {
-            return Ok(());
-        }
-        let layers = self.compute.layers();
-        if let Some(name) = self.accumulator.first_non_finite()? {
-            if let Some(number) = layers.owner(&name) {
-                layers.progress().layer(number);
-            }
-            anyhow::bail!("the gradient of `{name}` is not finite (NaN or infinity)");
-        }
-        let mut inputs = inputs.into_iter().flat_map(BorderGradients::present);
-        if !inputs.try_fold(true, |all, grad| anyhow::Ok(all && finite(grad)?))? {
-            layers.progress().layer(0);
-            anyhow::bail!("the gradient of the stage's input is not finite (NaN or infinity)");
-        }
-        Ok(())
     }
 }
 
