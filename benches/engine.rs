@@ -6,7 +6,7 @@ mod report_support;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use engine_support::{Rig, log, sleep_precisely};
-use gpipe::engine::Event;
+use gpipe::engine::ActionEvent;
 use gpipe_partitioner::{DeviceId, ScheduleKind};
 use report_support::{Report, median};
 use std::time::{Duration, Instant};
@@ -73,7 +73,7 @@ fn hand_over(c: &mut Criterion) {
 }
 
 /// The mean over all hand-overs of a forward-only step.
-fn gap(events: &[Vec<Event>]) -> Duration {
+fn gap(events: &[Vec<ActionEvent>]) -> Duration {
     let mut gaps = Vec::new();
     for device in 1..events.len() {
         let [before, own] = [device - 1, device].map(|d| log(events, DeviceId(d)));

@@ -37,6 +37,10 @@ pub enum Error {
     /// A stage failed, or the engine could not do what it was asked.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// An accelerator failed in what the calling thread does with it before or after the
+    /// stages.
+    #[error("{0:#}")]
+    Accelerator(anyhow::Error),
     /// libtorch refused outside of a stage.
     #[error(transparent)]
     Torch(#[from] TorchError),
@@ -88,5 +92,12 @@ impl Error {
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
         Self::Torch(error.into())
+    }
+}
+
+/// What needs no conversion is converted without an error.
+impl From<std::convert::Infallible> for Error {
+    fn from(none: std::convert::Infallible) -> Self {
+        match none {}
     }
 }

@@ -6,7 +6,7 @@
 mod cases;
 #[path = "../engine_support/mod.rs"]
 mod engine_support;
-#[cfg(feature = "torch")]
+#[cfg(feature = "models")]
 mod real;
 #[path = "../report_support/mod.rs"]
 mod report_support;
@@ -129,7 +129,7 @@ fn schedule(
     Ok(plain.with_pairs(Vec::new()).check()?)
 }
 
-fn idle(events: &[Vec<gpipe::engine::Event>], span: Duration) -> f64 {
+fn idle(events: &[Vec<gpipe::engine::ActionEvent>], span: Duration) -> f64 {
     let all = events.iter().flatten();
     let busy: Duration = all.map(|e| e.end.saturating_sub(e.start)).sum();
     1.0 - busy.as_secs_f64() / (span.as_secs_f64() * events.len() as f64)
@@ -229,7 +229,7 @@ fn main() -> anyhow::Result<()> {
         }
     }
     let mut report = Report::new("bubble");
-    #[cfg(feature = "torch")]
+    #[cfg(feature = "models")]
     rows.extend(real::stages(&mut criterion, micro_batches, &mut report));
     criterion.final_summary();
     tell(&rows, &mut report);

@@ -6,7 +6,7 @@
     missing_debug_implementations
 )]
 
-use gpipe::engine::{Engine, Entry, Event, Program, Stage, StageBuilder, Topology};
+use gpipe::engine::{ActionEvent, Engine, Entry, Program, Stage, StageBuilder, Topology};
 use gpipe_partitioner::{
     Action, ActionKind, CheckedSchedule, Costs, DeviceId, MicroId, Micros, ScheduleKind, Shape,
     StageId, StageTimes, simulate,
@@ -112,7 +112,7 @@ impl Rig {
     }
 
     /// Runs a step and gives each device's log.
-    pub fn run(&mut self) -> anyhow::Result<Vec<Vec<Event>>> {
+    pub fn run(&mut self) -> anyhow::Result<Vec<Vec<ActionEvent>>> {
         let micros = self.schedule().schedule().micro_batches();
         let (edge, value) = (gpipe::engine::EdgeId(0), ());
         let entry = |micro| Entry {
@@ -153,7 +153,7 @@ impl Rig {
 }
 
 /// First start to last end.
-pub fn makespan(events: &[Vec<Event>]) -> Duration {
+pub fn makespan(events: &[Vec<ActionEvent>]) -> Duration {
     let all = || events.iter().flatten();
     let start = all().map(|event| event.start).min().unwrap_or_default();
     let end = all().map(|event| event.end).max().unwrap_or_default();
@@ -162,7 +162,7 @@ pub fn makespan(events: &[Vec<Event>]) -> Duration {
 
 /// The makespan on paper, where every action takes what it took in `events`: an
 /// engine that costs nothing would have needed this.
-pub fn replay(events: &[Vec<Event>]) -> Duration {
+pub fn replay(events: &[Vec<ActionEvent>]) -> Duration {
     let all = || events.iter().flatten().map(|event| event.action);
     let last = all().map(|action| action.stage).max().unwrap_or(StageId(0));
     let mut ends: HashMap<Value, Duration> = HashMap::new();
@@ -214,6 +214,6 @@ fn takes(action: Action, last: StageId) -> Option<Value> {
 }
 
 /// The log of a device.
-pub fn log(events: &[Vec<Event>], device: DeviceId) -> &[Event] {
+pub fn log(events: &[Vec<ActionEvent>], device: DeviceId) -> &[ActionEvent] {
     &events[device.index()]
 }

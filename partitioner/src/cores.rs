@@ -1,7 +1,5 @@
 //! Cores that devices share, where they are threads of one CPU.
 
-use crate::machine::MachineError;
-
 /// The cores that all devices of a machine share: devices are CPU stages, and there may
 /// be more of them than the cores can run at once.
 ///
@@ -15,7 +13,7 @@ use crate::machine::MachineError;
 ///
 /// assert_eq!(Cores::new(8, 3)?.at_once(), 2);
 /// assert_eq!(Cores::new(2, 4)?.at_once(), 1);
-/// # Ok::<(), gpipe_partitioner::MachineError>(())
+/// # Ok::<(), gpipe_partitioner::CoresError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores {
@@ -23,14 +21,25 @@ pub struct Cores {
     threads: usize,
 }
 
+/// No core, or devices without a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{cores} cores and {threads} threads a device: there must be at least one of each")]
+#[non_exhaustive]
+pub struct CoresError {
+    /// How many cores.
+    pub cores: usize,
+    /// How many threads each device computes with.
+    pub threads: usize,
+}
+
 impl Cores {
     /// `cores` cores, and devices that compute with `threads` threads each.
     ///
     /// # Errors
     /// One of them is 0.
-    pub const fn new(cores: usize, threads: usize) -> Result<Self, MachineError> {
+    pub const fn new(cores: usize, threads: usize) -> Result<Self, CoresError> {
         if cores == 0 || threads == 0 {
-            return Err(MachineError::Cores { cores, threads });
+            return Err(CoresError { cores, threads });
         }
         Ok(Self { cores, threads })
     }

@@ -1,26 +1,19 @@
 //! What can go wrong in this crate.
 
+use crate::builtin::ScheduleError;
 use crate::check::CheckError;
-use crate::schedule::{CsvError, ScheduleError};
+use crate::schedule::CsvError;
+use crate::value_error::ValueError;
 
-/// Any error of this crate.
+/// Any error about values and schedules.
+///
+/// Nothing in this crate returns it: it is what a caller's `?` turns the others into.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A time that is negative, NaN or infinite.
-    #[error("{value} is not a time: it must be finite and not negative")]
-    NotATime {
-        /// What was given, in microseconds.
-        value: f64,
-    },
-    /// A text that does not have the form asked for.
-    #[error("`{text}` is not {expected}")]
-    Parse {
-        /// What was given.
-        text: String,
-        /// What would have been understood, with examples.
-        expected: &'static str,
-    },
+    /// A number or a text that is no value.
+    #[error(transparent)]
+    Value(#[from] ValueError),
     /// A schedule that cannot be generated.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),

@@ -22,11 +22,14 @@
 // The expected times of tests are exact in binary.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
 
+pub mod auto;
+pub mod builtin;
 pub mod check;
 mod cores;
 pub mod cost;
 pub mod error;
 pub mod explain;
+mod generate;
 pub mod ids;
 mod json;
 pub mod machine;
@@ -41,11 +44,14 @@ pub mod solve;
 pub mod timeline;
 pub mod units;
 mod urgency;
+mod value_error;
 mod walk;
 pub mod words;
 
-pub use check::{CheckError, CheckedSchedule};
-pub use cores::Cores;
+pub use auto::{Auto, AutoCandidate, auto};
+pub use builtin::{ScheduleError, ScheduleKind};
+pub use check::{CheckError, CheckedSchedule, CsvFormat};
+pub use cores::{Cores, CoresError};
 pub use cost::{Costs, EdgeTimes, Link, StageMemory, StageTimes};
 pub use error::Error;
 pub use explain::{Explanation, explain};
@@ -56,13 +62,10 @@ pub use model::ModelId;
 pub use partition::{Partition, PartitionError};
 pub use plan::{Alternative, Plan, PlanError, PlanOptions, plan};
 pub use profile::{Footprint, LayerProfile, LayerTimes, Profile, Spread};
-pub use schedule::{
-    Action, ActionKind, CsvError, CsvFormat, OffloadMove, Placement, Schedule, ScheduleError,
-    ScheduleKind, Shape,
-};
-pub use schedule::{Auto, auto};
+pub use schedule::{Action, ActionKind, CsvError, OffloadMove, Placement, Schedule, Shape};
 pub use simulate::{Simulation, simulate};
 pub use solve::{Problem, RecomputeChoice, Solution, SolveError, Strategy, Transfer};
 pub use timeline::{Span, Timeline};
 pub use units::{Bytes, Micros};
 pub use urgency::urgencies;
+pub use value_error::ValueError;

@@ -1,6 +1,6 @@
 //! The devices that a pipeline is to run on, and the links between them.
 
-use crate::cores::Cores;
+use crate::cores::{Cores, CoresError};
 use crate::cost::{EdgeTimes, Link};
 use crate::ids::DeviceId;
 use crate::units::Bytes;
@@ -48,13 +48,8 @@ pub enum MachineError {
         speed: f64,
     },
     /// No core, or devices without a thread.
-    #[error("{cores} cores and {threads} threads a device: there must be at least one of each")]
-    Cores {
-        /// How many cores.
-        cores: usize,
-        /// How many threads each device computes with.
-        threads: usize,
-    },
+    #[error(transparent)]
+    Cores(#[from] CoresError),
 }
 
 /// Devices in pipeline order, and the link between any two of them.

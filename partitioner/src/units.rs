@@ -1,6 +1,6 @@
 //! Time and memory with their units: one place that parses and prints them.
 
-use crate::error::Error;
+use crate::value_error::ValueError;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;
@@ -30,13 +30,13 @@ impl Micros {
     pub const ZERO: Self = Self(0.0);
 
     /// # Errors
-    /// [`Error::NotATime`] when `micros` is negative, NaN or infinite.
-    pub fn new(micros: f64) -> Result<Self, Error> {
+    /// [`ValueError::NotATime`] when `micros` is negative, NaN or infinite.
+    pub fn new(micros: f64) -> Result<Self, ValueError> {
         if micros.is_finite() && micros >= 0.0 {
             // Adding 0 turns -0 into 0, so that equal times have equal bits.
             Ok(Self(micros + 0.0))
         } else {
-            Err(Error::NotATime { value: micros })
+            Err(ValueError::NotATime { value: micros })
         }
     }
 
@@ -71,8 +71,8 @@ impl Ord for Micros {
 }
 
 impl TryFrom<f64> for Micros {
-    type Error = Error;
-    fn try_from(micros: f64) -> Result<Self, Error> {
+    type Error = ValueError;
+    fn try_from(micros: f64) -> Result<Self, ValueError> {
         Self::new(micros)
     }
 }
@@ -142,11 +142,11 @@ const TIME_UNITS: [(&str, f64); 5] = [
 ];
 
 impl FromStr for Micros {
-    type Err = Error;
+    type Err = ValueError;
 
     /// Reads `5us`, `1.5 ms`, `2s`; a bare number is microseconds.
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let bad = || Error::Parse {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let bad = || ValueError::Parse {
             text: text.to_owned(),
             expected: "a time such as 5us, 1.5ms or 2s",
         };
@@ -241,11 +241,11 @@ const BYTE_UNITS: [(&str, f64); 10] = [
 ];
 
 impl FromStr for Bytes {
-    type Err = Error;
+    type Err = ValueError;
 
     /// Reads `24GiB`, `1.5 MB`, `512`; a bare number is bytes.
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let bad = || Error::Parse {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let bad = || ValueError::Parse {
             text: text.to_owned(),
             expected: "an amount of memory such as 512, 1.5MB or 24GiB",
         };

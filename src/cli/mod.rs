@@ -9,6 +9,7 @@ mod config;
 mod env;
 mod eval;
 mod export;
+mod failure;
 mod feed;
 mod generate;
 mod input;
@@ -26,6 +27,7 @@ use std::process::ExitCode;
 use crate::decide::{self, Failure, ended, output, plan, say, table};
 use crate::models::zoo::{Zoo, ZooError};
 use command::Verb;
+use failure::{failure, no_run};
 
 /// Runs the command line of this process with the built-in models alone.
 pub fn main() -> ExitCode {
@@ -79,9 +81,7 @@ where
 {
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
     match command::build(&args, zoo) {
-        Ok(command) => decide::execute(command::parse(command, args, zoo), |verb| {
-            dispatch(verb, zoo)
-        }),
+        Ok(command) => decide::execute(command::parse(command, args), |verb| dispatch(verb, zoo)),
         Err(why) => ended(Err(Failure::Usage(why))),
     }
 }

@@ -1,7 +1,7 @@
 //! What the caller posts and what it gets back.
 
-use super::event::Event;
-use super::program::{Place, Program};
+use super::event::ActionEvent;
+use super::program::{Program, SlotAddress};
 use super::topology::EdgeId;
 use gpipe_partitioner::{DeviceId, MicroId, Timeline};
 use std::collections::BTreeMap;
@@ -20,20 +20,20 @@ pub struct Entry<V> {
 
 /// Values by edge and micro-batch; iteration goes through the edges in increasing
 /// order and, within one, through the micro-batches in increasing order.
-pub type Values<V> = BTreeMap<(EdgeId, MicroId), V>;
+pub type EdgeValues<V> = BTreeMap<(EdgeId, MicroId), V>;
 
 /// What a step gives back.
 #[derive(Debug)]
-pub struct Outcome<V> {
+pub struct StepOutcome<V> {
     /// What arrived along the edges to the caller.
-    pub exits: Values<V>,
+    pub exits: EdgeValues<V>,
     /// Gradients of what the caller posted, for edges that carry one.
-    pub gradients: Values<V>,
+    pub gradients: EdgeValues<V>,
     /// When each action ran.
     pub timeline: Timeline,
     /// What each device did, in its own order: the timeline's source, with the
     /// memory in flight.
-    pub events: Vec<Vec<Event>>,
+    pub events: Vec<Vec<ActionEvent>>,
 }
 
 /// The caller's values are not one per edge from the caller and micro-batch.
@@ -100,7 +100,11 @@ pub(super) fn sort<V>(
     Ok(sorted)
 }
 
-fn find(program: &Program, edge: EdgeId, micro: MicroId) -> Result<(usize, Place), EntryError> {
+fn find(
+    program: &Program,
+    edge: EdgeId,
+    micro: MicroId,
+) -> Result<(usize, SlotAddress), EntryError> {
     let row = program
         .entries()
         .binary_search_by_key(&edge, |(edge, _)| *edge)
@@ -111,7 +115,7 @@ fn find(program: &Program, edge: EdgeId, micro: MicroId) -> Result<(usize, Place
 }
 
 /// The whole step's log as a timeline, in microseconds since its first action.
-pub(super) fn timeline(events: &[Vec<Event>]) -> Timeline {
+pub(super) fn timeline(events: &[Vec<ActionEvent>]) -> Timeline {
     let spans = events
         .iter()
         .enumerate()

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 /// One action as it ran.
 #[derive(Clone, Copy, Debug)]
-pub struct Event {
+pub struct ActionEvent {
     /// The action.
     pub action: Action,
     /// From the begin of the step to the begin of the action; its inputs were
@@ -18,7 +18,7 @@ pub struct Event {
     pub bytes_in_flight: Bytes,
 }
 
-impl Event {
+impl ActionEvent {
     pub(super) fn span(&self, device: DeviceId) -> Span {
         Span {
             device,
@@ -32,7 +32,7 @@ impl Event {
 /// One worker's record of a step. Its room is allocated before the first action.
 pub(super) struct Log {
     epoch: Instant,
-    events: Vec<Event>,
+    events: Vec<ActionEvent>,
 }
 
 impl Log {
@@ -44,7 +44,7 @@ impl Log {
     }
 
     pub(super) fn add(&mut self, action: Action, start: Instant, end: Instant, bytes: u64) {
-        self.events.push(Event {
+        self.events.push(ActionEvent {
             action,
             start: start.saturating_duration_since(self.epoch),
             end: end.saturating_duration_since(self.epoch),
@@ -52,7 +52,7 @@ impl Log {
         });
     }
 
-    pub(super) fn into_events(self) -> Vec<Event> {
+    pub(super) fn into_events(self) -> Vec<ActionEvent> {
         self.events
     }
 }

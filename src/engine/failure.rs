@@ -184,12 +184,6 @@ pub enum EngineError {
         /// The device.
         device: DeviceId,
     },
-    /// What comes before or after the stages' part could not be done.
-    #[error("{source:#}")]
-    Caller {
-        /// Why.
-        r#source: anyhow::Error,
-    },
     /// An earlier call was left half-done (by [`EngineError::WorkerLost`], by a panic in the
     /// calling thread, or by a stall outside of a step); the engine can only be dropped.
     #[error("the engine cannot be used again: an earlier call did not come to its end")]

@@ -1,20 +1,20 @@
 //! The caller's wait for reports.
 
-use super::entry::{self, Outcome, Values};
-use super::failure::{EngineError, StageError, discard};
+use super::entry::{self, EdgeValues, StepOutcome};
+use super::failure::{EngineError, StageError, discard, guarded};
 use super::handle::Engine;
-use super::message::{News, Record, Report};
-use super::patience::Patience;
+use super::message::{Reply, Report, StepRecord};
 use super::program::Program;
-use super::settled::State;
+use super::recovery::State;
+use super::spin::Spin;
 use super::stage::{Observer, Stage};
-use super::watchdog::{Doing, Stall, Watchdog};
+use super::watchdog::{Activity, Stall, Watchdog};
 use gpipe_partitioner::{DeviceId, StageId};
 
 /// Devices that were asked for a report.
 pub(super) struct Asked<'a> {
     devices: Vec<DeviceId>,
-    /// The step that they were asked to run, if it was a step.
+    /// The program of the step that they were asked to run, if it was a step.
     program: Option<&'a Program>,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Asked<'a> {
         Self::these((0..devices).map(DeviceId).collect())
     }
 
-    /// To run their part of a step.
+    /// The command was to run a step of `program`.
     pub(super) fn of_step(self, program: &'a Program) -> Self {
         Self {
             program: Some(program),
@@ -39,16 +39,16 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// One report from every worker that was asked and has not stalled, in order of arrival.
+/// One report from every worker that was asked and did not stall, in order of arrival.
 pub(super) struct Gathered<V> {
     reports: Vec<Report<V>>,
-    /// The first stall that was noticed, even where that device came back later.
+    /// The first stall that was detected, even if that device reported later.
     stall: Option<Box<Stall>>,
 }
 
 impl<S: Stage> Engine<S> {
-    /// Waits until each of `asked` has reported or stalled. Those that owe their report
-    /// then are in `owing`; where it was a step, nobody else is in it any more.
+    /// Waits until each of `asked` has reported or stalled. The devices that stalled are
+    /// in `overdue` then; if it was a step, all others have left it.
     pub(super) fn gather(&mut self, asked: Asked<'_>) -> Result<Gathered<S::Value>, EngineError> {
         let mut watchdog = self.patience.map(|p| Watchdog::new(p, self.devices()));
         let mut missing = asked.devices;
@@ -56,12 +56,12 @@ impl<S: Stage> Engine<S> {
         let mut stall = None;
         while !missing.is_empty() {
             match &watchdog {
-                None => self.lines.reports.wait(&mut batch, Patience::NONE),
-                Some(dog) => self.lines.reports.wait_at_most(&mut batch, dog.pause()),
+                None => self.shared.reports.wait(&mut batch, Spin::NONE),
+                Some(dog) => self.shared.reports.wait_at_most(&mut batch, dog.pause()),
             }
             for report in batch.drain(..) {
-                if let News::Lost = report.news {
-                    self.lines.stop_all_but(report.device);
+                if let Reply::Lost = report.reply {
+                    self.shared.stop_all_but(report.device);
                     self.state = State::Broken;
                     return Err(EngineError::WorkerLost {
                         device: report.device,
@@ -73,41 +73,43 @@ impl<S: Stage> Engine<S> {
             let Some(dog) = &mut watchdog else {
                 continue;
             };
-            let mut stalled = dog.look(&self.lines.notes);
+            let mut stalled = dog.look(&self.shared.notes);
             stalled.retain(|(device, _)| missing.contains(device));
-            if let (Some(&(device, doing)), None) = (stalled.first(), &stall) {
-                stall = Some(Box::new(self.stall(device, doing, asked.program)));
+            if let (Some(&(device, activity)), None) = (stalled.first(), &stall) {
+                stall = Some(Box::new(self.stall(device, activity, asked.program)));
                 if asked.program.is_some() {
-                    self.lines.stop_all();
+                    self.shared.stop_all();
                 }
             }
-            if let Some(turns) = &self.lines.turns {
-                // Others may wait for their places.
+            if let Some(turns) = &self.shared.turns {
+                // Others may wait for their core slots.
                 stalled.iter().for_each(|(device, _)| turns.leave(*device));
             }
             if stalled.len() == missing.len() {
                 break;
             }
         }
-        self.owing = missing;
+        self.overdue = missing;
         Ok(Gathered { reports, stall })
     }
 
-    fn stall(&self, device: DeviceId, doing: Doing, program: Option<&Program>) -> Stall {
+    fn stall(&self, device: DeviceId, activity: Activity, program: Option<&Program>) -> Stall {
         let patience = self.patience.unwrap_or_default();
-        let mut stall = Stall::new(device, doing, patience, program);
+        let mut stall = Stall::new(device, activity, patience, program);
         if let (None, [only]) = (stall.stage, &*self.placement[device.index()]) {
             stall.stage = Some(*only);
         }
         let observer = |(stage, _): &&(StageId, Observer)| Some(*stage) == stall.stage;
         let observer = self.observers.iter().find(observer);
-        stall.layer = observer.and_then(|(_, observer)| observer());
+        // A stage that cannot even name its layer is named without it.
+        let name = |observer: &Observer| guarded(|| Ok(observer())).unwrap_or_default();
+        stall.layer = observer.and_then(|(_, observer)| name(observer));
         stall
     }
 }
 
 impl<V> Gathered<V> {
-    /// Itself, if nobody stalled.
+    /// Itself, if no device stalled.
     pub(super) fn complete(mut self) -> Result<Self, EngineError> {
         let Some(mut stall) = self.stall.take() else {
             return Ok(self);
@@ -117,35 +119,36 @@ impl<V> Gathered<V> {
         Err(EngineError::Stalled(stall))
     }
 
-    pub(super) fn in_device_order(mut self) -> impl Iterator<Item = (usize, News<V>)> {
+    pub(super) fn in_device_order(mut self) -> impl Iterator<Item = (usize, Reply<V>)> {
         self.reports.sort_by_key(|report| report.device);
         self.reports
             .into_iter()
-            .map(|report| (report.device.index(), report.news))
+            .map(|report| (report.device.index(), report.reply))
     }
 
-    /// What failed first, if anything did.
+    /// The first failure, if there is one.
     fn failure(&mut self) -> Option<StageError> {
-        let failed = |report: &Report<V>| matches!(report.news, News::Failed(_));
+        let failed = |report: &Report<V>| matches!(report.reply, Reply::Failed(_));
         let first = self.reports.iter().position(failed)?;
-        match self.reports.swap_remove(first).news {
-            News::Failed(error) => Some(error),
+        match self.reports.swap_remove(first).reply {
+            Reply::Failed(error) => Some(error),
             _ => None,
         }
     }
 
-    /// What the step brought, or its first failure.
-    pub(super) fn outcome(mut self) -> Result<Outcome<V>, StageError> {
+    /// The outcome of the step, or its first failure.
+    pub(super) fn outcome(mut self) -> Result<StepOutcome<V>, StageError> {
         if let Some(error) = self.failure() {
             discard(self);
             return Err(error);
         }
-        let (mut exits, mut gradients, mut events) = (Values::new(), Values::new(), Vec::new());
-        for (_, news) in self.in_device_order() {
-            let News::Finished(Record {
+        let (mut exits, mut gradients, mut events) =
+            (EdgeValues::new(), EdgeValues::new(), Vec::new());
+        for (_, reply) in self.in_device_order() {
+            let Reply::Finished(StepRecord {
                 exits: values,
                 events: log,
-            }) = news
+            }) = reply
             else {
                 continue;
             };
@@ -159,7 +162,7 @@ impl<V> Gathered<V> {
             }
             events.push(log);
         }
-        Ok(Outcome {
+        Ok(StepOutcome {
             timeline: entry::timeline(&events),
             exits,
             gradients,

@@ -1,15 +1,17 @@
 //! The engine as its owner sees it.
 
-use super::crew::Crew;
-use super::entry::{self, Entry, Outcome};
-use super::failure::EngineError;
+use super::device_stages::DeviceStages;
+use super::entry::{self, Entry, StepOutcome};
+use super::failure::{EngineError, discard};
 use super::gather::Asked;
-use super::message::{Job, Lines, Message, News, Order, Sharing, StepOrder};
+use super::message::{Command, Job, Message, Reply, StepCommand};
 use super::program::Program;
-use super::settled::State;
+use super::recovery::State;
+use super::shared::Shared;
+use super::sharing::Sharing;
 use super::stage::{Observer, Stage};
 use super::sync::{Builder, JoinHandle, Mutex};
-use super::worker::{StageBuilder, live};
+use super::worker::{StageBuilder, run_worker};
 use gpipe_partitioner::{DeviceId, StageId};
 use std::fmt;
 use std::sync::Arc;
@@ -19,15 +21,15 @@ use std::time::{Duration, Instant};
 ///
 /// Dropping it drops the stages, each on its own thread, and joins the threads.
 pub struct Engine<S: Stage> {
-    pub(super) lines: Arc<Lines<S>>,
+    pub(super) shared: Arc<Shared<S>>,
     threads: Vec<JoinHandle<()>>,
     /// The stages of each device, in increasing order.
     pub(super) placement: Vec<Vec<StageId>>,
-    /// What tells the layer that a stage runs, for stages that have it.
+    /// For each stage that has one, what names the layer that it runs.
     pub(super) observers: Vec<(StageId, Observer)>,
     pub(super) patience: Option<Duration>,
-    /// Devices that a call has not waited for to its end: they stalled.
-    pub(super) owing: Vec<DeviceId>,
+    /// Stalled devices, whose report the last call did not wait for.
+    pub(super) overdue: Vec<DeviceId>,
     pub(super) state: State,
 }
 
@@ -43,9 +45,10 @@ impl<S: Stage> Engine<S> {
         Self::build(builders, None)
     }
 
-    /// The same where some devices have to take turns: of those that could work, the ones
-    /// whose next action is the most [urgent](gpipe_partitioner::urgencies) do. The
-    /// timeline counts an action from when its turn comes.
+    /// As [`Engine::new`], for devices that have to take turns because they share too few
+    /// cores: of those that could run an action, the ones whose next action is the most
+    /// [urgent](gpipe_partitioner::urgencies) do. The timeline counts an action from its
+    /// turn on.
     ///
     /// # Errors
     /// Those of [`Engine::new`].
@@ -63,14 +66,14 @@ impl<S: Stage> Engine<S> {
         if builders.is_empty() {
             return Err(EngineError::NoDevices);
         }
-        let lines = Arc::new(Lines::new(builders.len(), sharing));
+        let shared = Arc::new(Shared::new(builders.len(), sharing));
         let mut engine = Self {
-            lines,
+            shared,
             threads: Vec::new(),
             placement: Vec::new(),
             observers: Vec::new(),
             patience: None,
-            owing: Vec::new(),
+            overdue: Vec::new(),
             state: State::Broken,
         };
         engine.start(builders)?;
@@ -81,23 +84,23 @@ impl<S: Stage> Engine<S> {
     fn start(&mut self, builders: Vec<StageBuilder<S>>) -> Result<(), EngineError> {
         for (index, builder) in builders.into_iter().enumerate() {
             let device = DeviceId(index);
-            let lines = Arc::clone(&self.lines);
+            let shared = Arc::clone(&self.shared);
             let thread = Builder::new()
                 .name(format!("stage-{device}"))
-                .spawn(move || live(device, lines, builder))
+                .spawn(move || run_worker(device, shared, builder))
                 .map_err(|source| EngineError::Thread { device, source })?;
             self.threads.push(thread);
         }
         let built = self.gather(Asked::all(self.threads.len()))?;
-        for (index, news) in built.in_device_order() {
-            match news {
-                News::NotBuilt(source) => {
+        for (index, reply) in built.in_device_order() {
+            match reply {
+                Reply::NotBuilt(source) => {
                     return Err(EngineError::Build {
                         device: DeviceId(index),
                         source,
                     });
                 }
-                News::Built(stages, observers) => {
+                Reply::Built(stages, observers) => {
                     self.placement.push(stages);
                     self.observers.extend(observers);
                 }
@@ -107,9 +110,9 @@ impl<S: Stage> Engine<S> {
         check_placement(&self.placement)
     }
 
-    /// For how long a stage may be in one action, or another call of the engine, before the
-    /// caller stops waiting for it; without end by default. Layers that are being built are
-    /// not watched.
+    /// Sets how long one call of a stage (an action, or another call of the engine) may take
+    /// before the caller stops waiting for it; by default there is no limit. Layers that are
+    /// being built are not watched.
     pub fn set_patience(&mut self, patience: Option<Duration>) {
         self.patience = patience;
     }
@@ -150,8 +153,8 @@ impl<S: Stage> Engine<S> {
         program: &Arc<Program>,
         step: Arc<S::Step>,
         entries: Vec<Entry<S::Value>>,
-    ) -> Result<Outcome<S::Value>, EngineError> {
-        self.ready()?;
+    ) -> Result<StepOutcome<S::Value>, EngineError> {
+        self.ensure_ready()?;
         self.check_fit(program)?;
         let entries = entry::sort(program, entries)?;
         self.state = State::Broken;
@@ -161,7 +164,7 @@ impl<S: Stage> Engine<S> {
         let gathered = match self.gather(asked)?.complete() {
             Ok(gathered) => gathered,
             Err(stalled) => {
-                self.leave(program)?;
+                self.abandon(program)?;
                 return Err(stalled);
             }
         };
@@ -193,9 +196,11 @@ impl<S: Stage> Engine<S> {
         let results = Arc::new(Mutex::new(Vec::with_capacity(self.stages())));
         let jobs = (0..self.devices()).map(|device| {
             let (job, results) = (Arc::clone(&job), Arc::clone(&results));
-            let work = move |crew: &mut Crew<S>| {
-                let done = crew.each(|stage, state| job(stage, state));
+            let work = move |stages: &mut DeviceStages<S>| {
+                let done = stages.each(|stage, state| job(stage, state));
                 results.lock().extend(done);
+                // The last owner, where the caller has stopped waiting.
+                discard((job, results));
             };
             (DeviceId(device), Box::new(work) as Job<S>)
         });
@@ -225,7 +230,10 @@ impl<S: Stage> Engine<S> {
         let device = self.device_of(stage).ok_or_else(missing)?;
         let result = Arc::new(Mutex::new(None));
         let there = Arc::clone(&result);
-        let work = move |crew: &mut Crew<S>| *there.lock() = crew.one(stage, job);
+        let work = move |stages: &mut DeviceStages<S>| {
+            *there.lock() = stages.one(stage, job);
+            discard(there);
+        };
         self.run_jobs(vec![(device, Box::new(work) as Job<S>)])?;
         let result = result.lock().take();
         result
@@ -234,13 +242,13 @@ impl<S: Stage> Engine<S> {
     }
 
     pub(super) fn run_jobs(&mut self, jobs: Vec<(DeviceId, Job<S>)>) -> Result<(), EngineError> {
-        self.ready()?;
+        self.ensure_ready()?;
         self.state = State::Broken;
         let asked = Asked::these(jobs.iter().map(|(device, _)| *device).collect());
         for (device, job) in jobs {
-            self.lines
+            self.shared
                 .inbox(device)
-                .post(Message::Order(Order::Job(job)));
+                .post(Message::Command(Command::Job(job)));
         }
         self.gather(asked)?.complete()?;
         self.state = State::Ready;
@@ -254,12 +262,12 @@ impl<S: Stage> Engine<S> {
         entries: Vec<Vec<(usize, S::Value)>>,
     ) {
         let epoch = Instant::now();
-        if let Some(turns) = &self.lines.turns {
+        if let Some(turns) = &self.shared.turns {
             turns.start(program);
         }
-        for (inbox, values) in self.lines.inboxes.iter().zip(entries) {
+        for (inbox, values) in self.shared.inboxes.iter().zip(entries) {
             let (program, settings) = (Arc::clone(program), Arc::clone(settings));
-            let order = Order::Step(StepOrder {
+            let order = Command::Step(StepCommand {
                 program,
                 settings,
                 epoch,
@@ -267,7 +275,7 @@ impl<S: Stage> Engine<S> {
             let values = values
                 .into_iter()
                 .map(|(slot, value)| Message::Value { slot, value });
-            inbox.post_all(std::iter::once(Message::Order(order)).chain(values));
+            inbox.post_all(std::iter::once(Message::Command(order)).chain(values));
         }
     }
 
@@ -301,13 +309,13 @@ impl<S: Stage> Engine<S> {
 
 impl<S: Stage> Drop for Engine<S> {
     fn drop(&mut self) {
-        for inbox in &self.lines.inboxes {
-            inbox.post(Message::Order(Order::Exit));
+        for inbox in &self.shared.inboxes {
+            inbox.post(Message::Command(Command::Exit));
         }
-        self.hear_late_reports();
+        self.take_late_reports();
         for (device, thread) in self.threads.drain(..).enumerate() {
             // A stalled one ends by itself, should it ever come back.
-            if !self.owing.contains(&DeviceId(device)) {
+            if !self.overdue.contains(&DeviceId(device)) {
                 // A thread that panicked has said so by its report.
                 drop(thread.join());
             }

@@ -122,7 +122,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-mod crew;
+mod device_stages;
 mod entry;
 mod event;
 mod failure;
@@ -131,9 +131,11 @@ mod handle;
 mod mailbox;
 mod message;
 pub mod panics;
-mod patience;
 mod program;
-mod settled;
+mod recovery;
+mod shared;
+mod sharing;
+mod spin;
 mod stage;
 mod sync;
 mod topology;
@@ -145,13 +147,13 @@ mod worker;
 #[path = "tests/inside/lost_thread.rs"]
 mod lost_thread;
 
-pub use entry::{Entry, EntryError, Outcome, Values};
-pub use event::Event;
+pub use entry::{EdgeValues, Entry, EntryError, StepOutcome};
+pub use event::ActionEvent;
 pub use failure::{EngineError, Panicked, Phase, StageError};
 pub use handle::Engine;
-pub use message::Sharing;
 pub use program::Program;
-pub use stage::{Observer, Stage};
+pub use sharing::{Affinity, Sharing, Unpinned};
+pub use stage::{Observer, OffloadHint, Stage};
 pub use topology::{Edge, EdgeId, End, Topology, TopologyError};
 pub use watchdog::Stall;
 pub use worker::StageBuilder;

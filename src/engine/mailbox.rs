@@ -1,6 +1,6 @@
 //! A queue with many writers and one reader: the engine's only shared state.
 
-use super::patience::Patience;
+use super::spin::Spin;
 use super::sync::{AtomicBool, Condvar, Mutex, wait, wait_at_most};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -66,9 +66,9 @@ impl<M> Mailbox<M> {
     }
 
     /// Moves what is there to the end of `batch`, waiting until it is at least
-    /// one message: first awake as far as `patience` goes, then asleep.
-    pub(super) fn wait(&self, batch: &mut Vec<M>, patience: Patience) {
-        patience.watch(|| self.hint.load(Relaxed));
+    /// one message: first awake as far as `spin` goes, then asleep.
+    pub(super) fn wait(&self, batch: &mut Vec<M>, spin: Spin) {
+        spin.until(|| self.hint.load(Relaxed));
         let mut state = self.state.lock();
         while state.queue.is_empty() {
             state.asleep = true;

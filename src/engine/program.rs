@@ -1,10 +1,11 @@
 //! A checked schedule, compiled against a topology.
 //!
-//! A *slot* is the place of one value in the table of the device that takes it.
-//! Slots are numbered in the order in which the device's actions take them, so
-//! that an action's inputs lie side by side, and whoever makes a value knows the
-//! slot where it will be wanted: running a program looks nothing up.
+//! A *slot* is the index of one value in the table of the device that consumes it.
+//! Slots are numbered in the order in which the device's actions consume them, so
+//! an action's inputs are contiguous, and the producer of a value knows the slot
+//! that it goes to: nothing is looked up while a program runs.
 
+use super::stage::OffloadHint;
 use super::topology::{Edge, EdgeId, End, Topology, TopologyError};
 use gpipe_partitioner::{
     Action, ActionKind, CheckedSchedule, DeviceId, MicroId, StageId, urgencies,
@@ -12,9 +13,9 @@ use gpipe_partitioner::{
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// A checked schedule compiled against a topology: per device, what each action
-/// takes and where what it makes goes. Shared by all threads and by any number of
-/// steps.
+/// A checked schedule compiled against a topology: for each action of each device,
+/// the slots of its inputs and the destinations of its outputs. It is shared by all
+/// threads and by any number of steps.
 ///
 /// A schedule that was not checked is not accepted:
 ///
@@ -29,8 +30,8 @@ pub struct Program {
     schedule: CheckedSchedule,
     topology: Topology,
     devices: Vec<DeviceProgram>,
-    /// Where values from the caller go: per edge from the caller, per micro-batch.
-    entries: Vec<(EdgeId, Vec<Place>)>,
+    /// The slots of the caller's values: per edge from the caller, per micro-batch.
+    entries: Vec<(EdgeId, Vec<SlotAddress>)>,
     exits: usize,
 }
 
@@ -40,47 +41,50 @@ pub(super) struct DeviceProgram {
     /// The device's stages, in increasing order.
     pub(super) stages: Vec<StageId>,
     pub(super) ops: Vec<Op>,
-    ways: Vec<Way>,
-    /// Number of values that the device takes in a step.
+    destinations: Vec<Destination>,
+    /// Number of values that the device consumes in a step.
     pub(super) slots: usize,
 }
 
-/// One action, with what it takes and makes.
+/// One action, with its inputs and outputs.
 #[derive(Debug)]
 pub(super) struct Op {
     pub(super) action: Action,
-    /// The stage's place among the device's stages in increasing order.
-    pub(super) seat: usize,
-    /// Where devices take turns: the higher, the sooner.
+    /// The stage's index among the device's stages, in increasing order.
+    pub(super) local: usize,
+    /// Its priority where devices take turns: the highest goes first.
     pub(super) urgency: u32,
     /// The slots of its inputs.
-    pub(super) takes: Range<usize>,
-    /// How many of them other devices fill.
-    pub(super) awaits: usize,
-    ways: Range<usize>,
+    pub(super) inputs: Range<usize>,
+    /// How many of its inputs come from other devices.
+    pub(super) remote_inputs: usize,
+    /// What a stage of the device is told before this action about the one after it:
+    /// the stage's index, and the hint.
+    pub(super) hint: Option<(usize, OffloadHint)>,
+    destinations: Range<usize>,
 }
 
 /// Where a value goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// To an action of the same device.
+pub(super) enum Destination {
+    /// A slot of the same device.
     Here(usize),
-    /// To another device.
-    To(Place),
-    /// Back to the caller.
+    /// A slot of another device.
+    To(SlotAddress),
+    /// The caller.
     Exit(Exit),
 }
 
-/// A slot of a device.
+/// A slot, and the action that consumes its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SlotAddress {
     pub(super) device: DeviceId,
     pub(super) slot: usize,
-    /// Place of the action that takes it in the device's list.
+    /// The action's index in the device's list.
     pub(super) op: usize,
 }
 
-/// What a value that goes back to the caller is.
+/// Identifies a value that goes back to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exit {
     pub(super) edge: EdgeId,
@@ -88,24 +92,37 @@ pub(super) struct Exit {
     pub(super) gradient: bool,
 }
 
-/// One passage of an edge: which edge, which way, which micro-batch.
+/// One use of an edge: forward or as a gradient, by one micro-batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
+struct EdgeUse {
     edge: EdgeId,
     gradient: bool,
     micro: MicroId,
 }
 
 impl DeviceProgram {
-    /// The op behind the one at this place, if it takes up what a forward has left.
-    pub(super) fn taken_up_after(&self, at: usize) -> Option<&Op> {
-        let next = self.ops.get(at + 1);
-        next.filter(|op| op.action.kind.consumes_activations())
+    /// Compiles, once, what a stage is told about the action after the one that it runs.
+    fn add_hints(&mut self) {
+        for at in 1..self.ops.len() {
+            let (before, next) = (self.ops[at - 1].action, self.ops[at].action);
+            if next.kind.consumes_activations() {
+                let forward = Action {
+                    kind: ActionKind::Forward,
+                    ..next
+                };
+                let hint = if before == forward {
+                    OffloadHint::Keep(next)
+                } else {
+                    OffloadHint::Prefetch(next)
+                };
+                self.ops[at - 1].hint = Some((self.ops[at].local, hint));
+            }
+        }
     }
 
-    /// Where the values that `op` makes go, in the order in which it makes them.
-    pub(super) fn ways(&self, op: &Op) -> &[Way] {
-        &self.ways[op.ways.clone()]
+    /// The destinations of `op`'s outputs, in the order of the outputs.
+    pub(super) fn destinations(&self, op: &Op) -> &[Destination] {
+        &self.destinations[op.destinations.clone()]
     }
 }
 
@@ -125,17 +142,18 @@ impl Program {
         }
         let mut compiler = Compiler::new(&schedule, topology);
         let mut devices: Vec<_> = (urgencies(&schedule).iter().enumerate())
-            .map(|(device, urgencies)| compiler.takes(DeviceId(device), urgencies))
+            .map(|(device, urgencies)| compiler.number_inputs(DeviceId(device), urgencies))
             .collect();
         for (d, device) in devices.iter_mut().enumerate() {
-            compiler.ways(DeviceId(d), device)?;
+            compiler.find_destinations(DeviceId(d), device)?;
         }
-        await_others(&mut devices);
+        count_remote_inputs(&mut devices);
+        devices.iter_mut().for_each(DeviceProgram::add_hints);
         let entries = compiler.entries()?;
         let exits = devices
             .iter()
-            .flat_map(|d| &d.ways)
-            .filter(|w| matches!(w, Way::Exit(_)));
+            .flat_map(|d| &d.destinations)
+            .filter(|destination| matches!(destination, Destination::Exit(_)));
         let exits = exits.count();
         Ok(Self {
             topology: topology.clone(),
@@ -169,9 +187,9 @@ impl Program {
         &self.devices[device.index()]
     }
 
-    /// Places of the values from the caller: per edge, in increasing order, one
-    /// per micro-batch.
-    pub(super) fn entries(&self) -> &[(EdgeId, Vec<Place>)] {
+    /// The slots of the caller's values: per edge, in increasing order, one per
+    /// micro-batch.
+    pub(super) fn entries(&self) -> &[(EdgeId, Vec<SlotAddress>)] {
         &self.entries
     }
 }
@@ -179,7 +197,8 @@ impl Program {
 struct Compiler<'a> {
     schedule: &'a CheckedSchedule,
     topology: &'a Topology,
-    taken: HashMap<Key, Place>,
+    /// Where each value is consumed.
+    consumed: HashMap<EdgeUse, SlotAddress>,
 }
 
 impl<'a> Compiler<'a> {
@@ -187,12 +206,12 @@ impl<'a> Compiler<'a> {
         Self {
             schedule,
             topology,
-            taken: HashMap::new(),
+            consumed: HashMap::new(),
         }
     }
 
-    /// First pass: numbers the slots of what `device` takes.
-    fn takes(&mut self, device: DeviceId, urgencies: &[u32]) -> DeviceProgram {
+    /// First pass: numbers the slots of the values that `device` consumes.
+    fn number_inputs(&mut self, device: DeviceId, urgencies: &[u32]) -> DeviceProgram {
         let mut stages: Vec<StageId> = self.schedule.stages_on(device).into_iter().collect();
         stages.sort_unstable();
         let mut program = DeviceProgram {
@@ -203,9 +222,9 @@ impl<'a> Compiler<'a> {
         for (&action, &urgency) in actions.zip(urgencies) {
             let first = program.slots;
             for key in self.inputs(action) {
-                self.taken.insert(
+                self.consumed.insert(
                     key,
-                    Place {
+                    SlotAddress {
                         device,
                         slot: program.slots,
                         op: program.ops.len(),
@@ -214,105 +233,110 @@ impl<'a> Compiler<'a> {
                 program.slots += 1;
             }
             // Every stage with an action on this device is among its stages.
-            let seat = program.stages.binary_search(&action.stage).unwrap_or(0);
+            let local = program.stages.binary_search(&action.stage).unwrap_or(0);
             program.ops.push(Op {
                 action,
                 urgency,
-                seat,
-                takes: first..program.slots,
-                awaits: 0,
-                ways: 0..0,
+                local,
+                inputs: first..program.slots,
+                remote_inputs: 0,
+                hint: None,
+                destinations: 0..0,
             });
         }
         program
     }
 
-    /// Second pass: where what `device` makes is taken.
-    fn ways(&self, device: DeviceId, program: &mut DeviceProgram) -> Result<(), TopologyError> {
+    /// Second pass: finds where the values that `device` produces are consumed.
+    fn find_destinations(
+        &self,
+        device: DeviceId,
+        program: &mut DeviceProgram,
+    ) -> Result<(), TopologyError> {
         for op in &mut program.ops {
-            let first = program.ways.len();
+            let first = program.destinations.len();
             for (key, to) in self.outputs(op.action) {
-                let way = match to {
+                let destination = match to {
                     End::Caller => {
-                        let Key {
+                        let EdgeUse {
                             edge,
                             gradient,
                             micro,
                         } = key;
-                        Way::Exit(Exit {
+                        Destination::Exit(Exit {
                             edge,
                             micro,
                             gradient,
                         })
                     }
-                    End::Stage(_) => match self.place(key)? {
-                        place if place.device == device => Way::Here(place.slot),
-                        place => Way::To(place),
+                    End::Stage(_) => match self.address(key)? {
+                        address if address.device == device => Destination::Here(address.slot),
+                        address => Destination::To(address),
                     },
                 };
-                program.ways.push(way);
+                program.destinations.push(destination);
             }
-            op.ways = first..program.ways.len();
+            op.destinations = first..program.destinations.len();
         }
         Ok(())
     }
 
-    fn entries(&self) -> Result<Vec<(EdgeId, Vec<Place>)>, TopologyError> {
+    fn entries(&self) -> Result<Vec<(EdgeId, Vec<SlotAddress>)>, TopologyError> {
         let edges = self.topology.outgoing(End::Caller);
         edges
             .map(|(edge, _)| Ok((edge, self.entry(edge)?)))
             .collect()
     }
 
-    fn entry(&self, edge: EdgeId) -> Result<Vec<Place>, TopologyError> {
+    fn entry(&self, edge: EdgeId) -> Result<Vec<SlotAddress>, TopologyError> {
         let micros = (0..self.schedule.schedule().micro_batches()).map(MicroId);
-        let place = |micro| {
-            self.place(Key {
+        let address = |micro| {
+            self.address(EdgeUse {
                 edge,
                 gradient: false,
                 micro,
             })
         };
-        micros.map(place).collect()
+        micros.map(address).collect()
     }
 
-    fn inputs(&self, action: Action) -> Vec<Key> {
+    fn inputs(&self, action: Action) -> Vec<EdgeUse> {
         let here = End::Stage(action.stage);
         match action.kind {
             ActionKind::Forward => self
                 .topology
                 .incoming(here)
-                .map(|(id, _)| key(id, false, action))
+                .map(|(id, _)| edge_use(id, false, action))
                 .collect(),
             ActionKind::Backward | ActionKind::BackwardInput => {
                 let edges = self.topology.outgoing(here).filter(carries_gradient);
-                edges.map(|(id, _)| key(id, true, action)).collect()
+                edges.map(|(id, _)| edge_use(id, true, action)).collect()
             }
             ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
         }
     }
 
-    fn outputs(&self, action: Action) -> Vec<(Key, End)> {
+    fn outputs(&self, action: Action) -> Vec<(EdgeUse, End)> {
         let here = End::Stage(action.stage);
         match action.kind {
             ActionKind::Forward => {
                 let edges = self.topology.outgoing(here);
                 edges
-                    .map(|(id, edge)| (key(id, false, action), edge.to))
+                    .map(|(id, edge)| (edge_use(id, false, action), edge.to))
                     .collect()
             }
             ActionKind::Backward | ActionKind::BackwardInput => {
                 let edges = self.topology.incoming(here).filter(carries_gradient);
                 edges
-                    .map(|(id, edge)| (key(id, true, action), edge.from))
+                    .map(|(id, edge)| (edge_use(id, true, action), edge.from))
                     .collect()
             }
             ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
         }
     }
 
-    fn place(&self, key: Key) -> Result<Place, TopologyError> {
-        self.taken
+    fn address(&self, key: EdgeUse) -> Result<SlotAddress, TopologyError> {
+        self.consumed
             .get(&key)
             .copied()
             .ok_or_else(|| TopologyError::NeverTaken {
@@ -323,18 +347,21 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// Counts what each action takes from other devices.
-fn await_others(devices: &mut [DeviceProgram]) {
-    let ways: Vec<Way> = devices.iter().flat_map(|d| d.ways.clone()).collect();
-    for way in ways {
-        if let Way::To(place) = way {
-            devices[place.device.index()].ops[place.op].awaits += 1;
+/// Counts the inputs of each action that come from other devices.
+fn count_remote_inputs(devices: &mut [DeviceProgram]) {
+    let destinations: Vec<Destination> = devices
+        .iter()
+        .flat_map(|d| d.destinations.clone())
+        .collect();
+    for destination in destinations {
+        if let Destination::To(address) = destination {
+            devices[address.device.index()].ops[address.op].remote_inputs += 1;
         }
     }
 }
 
-fn key(edge: EdgeId, gradient: bool, action: Action) -> Key {
-    Key {
+fn edge_use(edge: EdgeId, gradient: bool, action: Action) -> EdgeUse {
+    EdgeUse {
         edge,
         gradient,
         micro: action.micro,

@@ -3,8 +3,35 @@
 use gpipe_partitioner::Action;
 use std::sync::Arc;
 
-/// Tells, on any thread and at any time, which layer a stage is running.
+/// Names, on any thread and at any time, the layer that a stage is running.
 pub type Observer = Box<dyn Fn() -> Option<String> + Send>;
+
+/// What a stage that offloads activations to the host's memory has to know before an
+/// action: what the device runs directly after it. The engine compiles this from the
+/// schedule, so that a stage need not know the schedule.
+///
+/// Both name an `R`, `B` or `I` of the stage, which consumes the activations that the
+/// stage's forward has stored for the micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "offload")]
+#[doc(alias = "prefetch")]
+pub enum OffloadHint {
+    /// The forward ran before: its activations, where they were offloaded, can be copied
+    /// back while the action runs, which is of any of the device's stages.
+    Prefetch(Action),
+    /// The action about to run is that forward: offloading its activations would gain
+    /// nothing.
+    Keep(Action),
+}
+
+impl OffloadHint {
+    /// The `R`, `B` or `I` that the device runs next.
+    pub const fn next(self) -> Action {
+        match self {
+            Self::Prefetch(next) | Self::Keep(next) => next,
+        }
+    }
+}
 
 /// What a device's thread runs: one stage of the model.
 ///
@@ -24,15 +51,13 @@ pub trait Stage: 'static {
     /// Any error fails the step.
     fn begin(&mut self, step: &Arc<Self::Step>) -> anyhow::Result<()>;
 
-    /// Told before an action is run: directly after it the device takes up what this
-    /// stage's forward has left for a micro-batch (`next` is an `R`, `B` or `I` of the
-    /// stage; the action to be run is of any of the device's stages). What that needs can
-    /// be made ready meanwhile.
+    /// Called before an action if the one after it, on the same device, consumes
+    /// activations of this stage. A stage that does not offload ignores it.
     ///
     /// # Errors
     /// Any error fails the step.
-    fn ahead(&mut self, next: Action) -> anyhow::Result<()> {
-        let _ = next;
+    fn offload_hint(&mut self, hint: OffloadHint) -> anyhow::Result<()> {
+        let _ = hint;
         Ok(())
     }
 
@@ -73,13 +98,13 @@ pub trait Stage: 'static {
         None
     }
 
-    /// What tells the same while the stage's own thread is busy, where that is possible;
-    /// asked for once, when the stage is built.
+    /// Names the layer from another thread, while the stage's own thread is busy; none
+    /// where that is not possible. Called once, when the stage has been built.
     fn observer(&self) -> Option<Observer> {
         None
     }
 
-    /// Bytes of the activations that the stage holds for micro-batches in flight.
+    /// Bytes of the activations that the stage stores for micro-batches in flight.
     fn bytes_in_flight(&self) -> u64 {
         0
     }

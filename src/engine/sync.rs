@@ -3,7 +3,7 @@
 //! The files of the protocol name no lock and no thread but these, so that a
 //! test can compile the same files against those of a model checker.
 
-use super::patience::Patience;
+use super::spin::Spin;
 use std::time::Duration;
 
 pub(super) use super::panics::{caught, survived};
@@ -23,4 +23,4 @@ pub(super) fn wait_at_most<T>(condvar: &Condvar, mut guard: MutexGuard<'_, T>, l
 }
 
 /// How long a worker may stay awake while it waits.
-pub(super) const PATIENCE: Patience = Patience::SOME;
+pub(super) const SPIN: Spin = Spin::BRIEF;

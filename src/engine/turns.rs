@@ -1,190 +1,187 @@
 //! Turns of devices that share too few cores.
 //!
-//! An operating system divides the cores among all threads that could run, a few
-//! milliseconds each in turn: three stages on two cores all end late, and which one the
-//! others wait for is left to chance. Here there are as many *places* as devices that may
-//! work at the same time. A device has one from the beginning of an action to its end, and
-//! of those whose next action has all it needs the most urgent gets it next.
+//! An operating system divides the cores among all runnable threads, a few milliseconds
+//! each in turn: three stages on two cores all end late, and which of them the others wait
+//! for is left to chance. Here there are as many *core slots* as devices that may run at
+//! the same time. A device holds one from the begin of an action to its end. A free slot
+//! goes to the most urgent device among those whose next action has all its inputs (list
+//! scheduling by critical path).
 //!
-//! Whoever ends an action says what it sends, and gives its place on in the same moment.
-//! A device can so be given a place while its thread still sleeps: were it to wake up
-//! and to ask first, a less urgent one would be there before it, and which one would be
-//! left to chance again.
+//! A device that ends an action announces what it is about to send, and releases its slot
+//! under the same lock. So a device can be granted a slot while its thread still sleeps:
+//! if it had to wake up and ask first, a less urgent one would be there before it.
 
-use super::program::{Place as Slot, Program};
+use super::program::{Program, SlotAddress};
+use super::sharing::{Affinity, Sharing};
 use super::sync::{Condvar, Mutex, MutexGuard, wait};
 use gpipe_partitioner::DeviceId;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Hands out the places to work at.
+/// Grants the core slots.
 pub(super) struct Turns {
     state: Mutex<State>,
-    /// By device, for which waits nobody else.
+    /// By device; only the device's own thread waits on it.
     granted: Vec<Condvar>,
     /// By device: whether it takes part.
     shares: Vec<bool>,
-    thread: fn() -> u64,
-    settle: fn(u64, Option<usize>),
+    affinity: Arc<dyn Affinity>,
 }
 
 struct State {
-    /// What the present step runs.
+    /// The program of the current step.
     program: Option<Arc<Program>>,
-    /// Places that nobody has, the next one last.
+    /// Free core slots, the next to be granted last.
     free: Vec<usize>,
     /// By device.
-    lines: Vec<Line>,
+    waiters: Vec<Waiter>,
 }
 
+/// A device that takes turns.
 #[derive(Clone, Default)]
-struct Line {
-    stand: Stand,
-    /// Place of its next action in its list.
+struct Waiter {
+    status: Status,
+    /// Index of its next action in its list.
     next: usize,
-    /// For each of its actions, the values from other devices that are not sent yet.
-    awaits: Vec<usize>,
-    /// Where its thread is bound to.
-    bound: Option<usize>,
-    /// Its thread, once it has told.
+    /// For each of its actions, how many values from other devices are not sent yet.
+    remote_inputs: Vec<usize>,
+    /// The core slot that its thread is pinned to.
+    pinned: Option<usize>,
+    /// Its thread, known from its first turn on.
     thread: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stand {
-    /// Not in the step, or never taking part.
+enum Status {
+    /// Not in the step, or without a part in the turns.
     #[default]
-    Away,
+    Absent,
     /// Between two actions.
-    Waits,
-    /// It has this place and may not know yet.
-    At(usize),
+    Waiting,
+    /// It holds this core slot; its thread may not know yet.
+    Running(usize),
 }
 
 impl Turns {
-    /// At most `at_once` of the devices that share work at the same time; one at least.
-    pub(super) fn new(
-        shares: Vec<bool>,
-        at_once: usize,
-        thread: fn() -> u64,
-        settle: fn(u64, Option<usize>),
-    ) -> Self {
-        let devices = shares.len();
+    pub(super) fn new(devices: usize, sharing: &Sharing) -> Self {
+        let shares = (0..devices).map(|device| sharing.devices.contains(&DeviceId(device)));
         Self {
             state: Mutex::new(State {
                 program: None,
-                free: (0..at_once.max(1)).rev().collect(),
-                lines: vec![Line::default(); devices],
+                free: (0..sharing.max_concurrent.max(1)).rev().collect(),
+                waiters: vec![Waiter::default(); devices],
             }),
             granted: (0..devices).map(|_| Condvar::new()).collect(),
-            shares,
-            thread,
-            settle,
+            shares: shares.collect(),
+            affinity: Arc::clone(&sharing.affinity),
         }
     }
 
-    /// A step begins, in which nobody is yet.
+    /// A step begins: no device runs an action yet.
     pub(super) fn start(&self, program: &Arc<Program>) {
         let mut state = self.state.lock();
-        for (device, line) in state.lines.iter_mut().enumerate() {
+        for (device, waiter) in state.waiters.iter_mut().enumerate() {
             let ops = &program.device(DeviceId(device)).ops;
-            line.awaits.clear();
-            line.awaits.extend(ops.iter().map(|op| op.awaits));
-            line.next = 0;
-            line.stand = if self.shares[device] && !ops.is_empty() {
-                Stand::Waits
+            waiter.remote_inputs.clear();
+            waiter
+                .remote_inputs
+                .extend(ops.iter().map(|op| op.remote_inputs));
+            waiter.next = 0;
+            waiter.status = if self.shares[device] && !ops.is_empty() {
+                Status::Waiting
             } else {
-                Stand::Away
+                Status::Absent
             };
         }
         state.program = Some(Arc::clone(program));
-        self.give(&mut state);
+        self.grant(&mut state);
     }
 
-    /// Waits for a place for the next action of `device`, on the device's thread. One that is
-    /// out of the step goes on without: it will hear of it before the action after.
+    /// Waits, on the device's thread, for a core slot for the next action of `device`. A
+    /// device that is out of the step goes on without one: it reads the stop notice before
+    /// the action after.
     pub(super) fn take(&self, device: DeviceId) {
         let index = device.index();
         if !self.shares[index] {
             return;
         }
         let mut state = self.wait(index, self.state.lock());
-        let line = &mut state.lines[index];
-        if line.thread.is_none() {
-            line.thread = Some((self.thread)());
-            self.bind(line);
+        let waiter = &mut state.waiters[index];
+        if waiter.thread.is_none() {
+            waiter.thread = Some(self.affinity.current());
+            self.pin(waiter);
         }
     }
 
-    /// `device` has ended its action, and what goes to the slots `sent` is as good as
-    /// there: its place goes to whoever needs it most, which may be itself.
-    pub(super) fn finish(&self, device: DeviceId, sent: impl Iterator<Item = Slot>) {
+    /// `device` has ended its action and is about to send values to `sent`, which cannot
+    /// fail: its core slot goes to the most urgent device, which may be itself.
+    pub(super) fn finish(&self, device: DeviceId, sent: impl Iterator<Item = SlotAddress>) {
         let mut state = self.state.lock();
-        for slot in sent {
-            let awaits = &mut state.lines[slot.device.index()].awaits;
-            if let Some(left) = awaits.get_mut(slot.op) {
+        for address in sent {
+            let waiter = &mut state.waiters[address.device.index()];
+            if let Some(left) = waiter.remote_inputs.get_mut(address.op) {
                 *left = left.saturating_sub(1);
             }
         }
-        let line = &mut state.lines[device.index()];
-        if let Stand::At(place) = line.stand {
-            line.next += 1;
-            line.stand = if line.next < line.awaits.len() {
-                Stand::Waits
+        let waiter = &mut state.waiters[device.index()];
+        if let Status::Running(slot) = waiter.status {
+            waiter.next += 1;
+            waiter.status = if waiter.next < waiter.remote_inputs.len() {
+                Status::Waiting
             } else {
-                Stand::Away
+                Status::Absent
             };
-            state.free.push(place);
+            state.free.push(slot);
         }
-        self.give(&mut state);
+        self.grant(&mut state);
     }
 
-    /// `device` is out of the step, on its own thread, or with that gone or stalled. What
-    /// comes next may run anywhere.
+    /// `device` leaves the step. Called by its own thread, or by the caller when that is
+    /// gone or stalled. What the thread does next may run on any core.
     pub(super) fn leave(&self, device: DeviceId) {
         let mut state = self.state.lock();
-        let line = &mut state.lines[device.index()];
-        if let (Some(_), Some(thread)) = (line.bound.take(), line.thread) {
-            (self.settle)(thread, None);
+        let waiter = &mut state.waiters[device.index()];
+        if let (Some(_), Some(thread)) = (waiter.pinned.take(), waiter.thread) {
+            self.affinity.pin(thread, None);
         }
-        if let Stand::At(place) = std::mem::take(&mut line.stand) {
-            state.free.push(place);
-            self.give(&mut state);
+        if let Status::Running(slot) = std::mem::take(&mut waiter.status) {
+            state.free.push(slot);
+            self.grant(&mut state);
         }
-        // Its thread may not have known yet that it had a place.
+        // Its thread may not have known yet that it had a slot.
         self.granted[device.index()].notify_one();
     }
 
-    /// Gives the free places to the most urgent ones.
-    fn give(&self, state: &mut State) {
+    /// Grants the free core slots to the most urgent devices.
+    fn grant(&self, state: &mut State) {
         while !state.free.is_empty() {
-            let Some(device) = state.next() else {
+            let Some(device) = state.most_urgent() else {
                 return;
             };
-            let before = state.lines[device].bound;
-            // The one it had before is as good as any, and better for its caches.
-            let same = state.free.iter().position(|place| Some(*place) == before);
+            let before = state.waiters[device].pinned;
+            // The slot that it had before is as good as any, and better for its caches.
+            let same = state.free.iter().position(|slot| Some(*slot) == before);
             let last = state.free.len() - 1;
-            let place = state.free.swap_remove(same.unwrap_or(last));
-            let line = &mut state.lines[device];
-            line.stand = Stand::At(place);
-            // Before it wakes up: at its old place another one may be at work.
-            self.bind(line);
+            let slot = state.free.swap_remove(same.unwrap_or(last));
+            let waiter = &mut state.waiters[device];
+            waiter.status = Status::Running(slot);
+            // Before it wakes up: another thread may be running on its last core.
+            self.pin(waiter);
             self.granted[device].notify_one();
         }
     }
 
-    fn bind(&self, line: &mut Line) {
-        if let (Stand::At(place), Some(thread)) = (line.stand, line.thread)
-            && line.bound != Some(place)
+    fn pin(&self, waiter: &mut Waiter) {
+        if let (Status::Running(slot), Some(thread)) = (waiter.status, waiter.thread)
+            && waiter.pinned != Some(slot)
         {
-            line.bound = Some(place);
-            (self.settle)(thread, Some(place));
+            waiter.pinned = Some(slot);
+            self.affinity.pin(thread, Some(slot));
         }
     }
 
     fn wait<'a>(&self, device: usize, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        while state.lines[device].stand == Stand::Waits {
+        while state.waiters[device].status == Status::Waiting {
             state = wait(&self.granted[device], state);
         }
         state
@@ -192,19 +189,19 @@ impl Turns {
 }
 
 impl State {
-    /// The most urgent of those that could work, of equal ones the one with the lower
-    /// number.
-    fn next(&self) -> Option<usize> {
+    /// The most urgent device among those whose next action has its inputs from other
+    /// devices; of equal ones the one with the lower number.
+    fn most_urgent(&self) -> Option<usize> {
         let program = self.program.as_ref()?;
-        let could = self.lines.iter().enumerate().filter(|(_, line)| {
-            line.stand == Stand::Waits && line.awaits.get(line.next) == Some(&0)
+        let ready = self.waiters.iter().enumerate().filter(|(_, waiter)| {
+            waiter.status == Status::Waiting && waiter.remote_inputs.get(waiter.next) == Some(&0)
         });
-        let urgency = |device: usize, line: &Line| {
+        let urgency = |device: usize, waiter: &Waiter| {
             let ops = &program.device(DeviceId(device)).ops;
-            ops.get(line.next).map_or(0, |op| op.urgency)
+            ops.get(waiter.next).map_or(0, |op| op.urgency)
         };
-        could
-            .max_by_key(|(device, line)| (urgency(*device, line), Reverse(*device)))
+        ready
+            .max_by_key(|(device, waiter)| (urgency(*device, waiter), Reverse(*device)))
             .map(|(device, _)| device)
     }
 }

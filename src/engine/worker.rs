@@ -1,13 +1,14 @@
 //! The life of a device's thread.
 
-use super::crew::Crew;
-use super::event::Log;
+use super::device_stages::DeviceStages;
+use super::event::{ActionEvent, Log};
 use super::failure::{StageError, discard, guarded};
-use super::message::{Lines, Message, News, Order, Record, StepOrder};
-use super::program::{Exit, Op, Way};
+use super::message::{Command, Message, Reply, StepCommand, StepRecord};
+use super::program::{Destination, Exit, Op};
+use super::shared::Shared;
 use super::stage::Stage;
-use super::sync::PATIENCE;
-use super::watchdog::Doing;
+use super::sync::SPIN;
+use super::watchdog::Activity;
 use gpipe_partitioner::{DeviceId, StageId};
 use std::sync::Arc;
 
@@ -15,45 +16,57 @@ use std::sync::Arc;
 pub type StageBuilder<S> = Box<dyn FnOnce() -> anyhow::Result<Vec<(StageId, S)>> + Send>;
 
 /// The body of a device's thread.
-pub(super) fn live<S: Stage>(device: DeviceId, lines: Arc<Lines<S>>, builder: StageBuilder<S>) {
-    let mut obituary = Obituary {
+pub(super) fn run_worker<S: Stage>(
+    device: DeviceId,
+    shared: Arc<Shared<S>>,
+    builder: StageBuilder<S>,
+) {
+    let mut guard = ExitGuard {
         device,
-        lines: Arc::clone(&lines),
+        shared: Arc::clone(&shared),
         lost: true,
     };
-    match guarded(builder) {
-        Ok(stages) => Worker::new(device, lines, Crew::new(stages)).work(),
-        Err(error) => lines.report(device, News::NotBuilt(error)),
+    let built = guarded(|| {
+        let stages = DeviceStages::new(builder()?);
+        let observers = stages.observers();
+        Ok((stages, observers))
+    });
+    match built {
+        Ok((stages, observers)) => {
+            shared.report(device, Reply::Built(stages.ids(), observers));
+            Worker::new(device, shared, stages).work();
+        }
+        Err(error) => shared.report(device, Reply::NotBuilt(error)),
     }
-    obituary.lost = false;
+    guard.lost = false;
 }
 
-/// Tells the caller when the thread ends without having been asked to.
-struct Obituary<S: Stage> {
+/// Reports to the caller when the thread ends without a command to.
+struct ExitGuard<S: Stage> {
     device: DeviceId,
-    lines: Arc<Lines<S>>,
+    shared: Arc<Shared<S>>,
     lost: bool,
 }
 
-impl<S: Stage> Drop for Obituary<S> {
+impl<S: Stage> Drop for ExitGuard<S> {
     fn drop(&mut self) {
         if self.lost {
-            self.lines.report(self.device, News::Lost);
+            self.shared.report(self.device, Reply::Lost);
         }
     }
 }
 
 struct Worker<S: Stage> {
     device: DeviceId,
-    lines: Arc<Lines<S>>,
-    crew: Crew<S>,
-    /// Values that have arrived and that no action has taken yet, by slot.
+    shared: Arc<Shared<S>>,
+    stages: DeviceStages<S>,
+    /// Values that have arrived and were not consumed yet, by slot.
     table: Vec<Option<S::Value>>,
     /// Buffer for messages on their way out of the inbox.
     batch: Vec<Message<S>>,
-    /// The caller's order that is not carried out yet.
-    order: Option<Order<S>>,
-    /// A peer failed in the present step, or in the one about to come.
+    /// The caller's command that is not carried out yet.
+    command: Option<Command<S>>,
+    /// A peer failed in the current step, or in the one about to begin.
     stopped: bool,
 }
 
@@ -70,172 +83,185 @@ impl From<StageError> for Halt {
 }
 
 impl<S: Stage> Worker<S> {
-    fn new(device: DeviceId, lines: Arc<Lines<S>>, crew: Crew<S>) -> Self {
+    fn new(device: DeviceId, shared: Arc<Shared<S>>, stages: DeviceStages<S>) -> Self {
         let (table, batch) = (Vec::new(), Vec::new());
         Self {
             device,
-            lines,
-            crew,
+            shared,
+            stages,
             table,
             batch,
-            order: None,
+            command: None,
             stopped: false,
         }
     }
 
-    /// Carries out the caller's orders until told to exit.
+    /// Carries out the caller's commands until it reads the one to exit.
     fn work(mut self) {
-        let built = News::Built(self.crew.ids(), self.crew.observers());
-        self.lines.report(self.device, built);
         loop {
-            let news = match self.next_order() {
-                Order::Step(order) => self.step(order),
-                Order::Abort => self.abort(),
-                Order::Job(job) => {
-                    self.note(Doing::Job);
-                    job(&mut self.crew);
-                    self.note(Doing::Nothing);
-                    News::JobDone
+            let reply = match self.next_command() {
+                Command::Step(command) => self.step(command),
+                Command::Abort => self.abort(),
+                Command::Job(job) => {
+                    self.note(Activity::Job);
+                    job(&mut self.stages);
+                    self.note(Activity::Idle);
+                    Reply::JobDone
                 }
-                Order::Exit => break,
+                Command::Exit => break,
             };
-            self.lines.report(self.device, news);
+            self.shared.report(self.device, reply);
         }
         self.clear();
     }
 
-    fn next_order(&mut self) -> Order<S> {
+    fn next_command(&mut self) -> Command<S> {
         loop {
-            if let Some(order) = self.order.take() {
-                return order;
+            if let Some(command) = self.command.take() {
+                return command;
             }
             self.wait_for_mail();
         }
     }
 
-    fn step(&mut self, order: StepOrder<S>) -> News<S::Value> {
-        let performed = self.perform(&order);
-        self.note(Doing::Nothing);
+    fn step(&mut self, command: StepCommand<S>) -> Reply<S::Value> {
+        let mut exits = Vec::new();
+        let performed = self.perform(&command, &mut exits);
+        self.note(Activity::Idle);
         self.leave_turns();
-        let news = match performed {
-            Ok(record) => News::Finished(record),
-            Err(Halt::Stopped) => News::Stopped,
+        let reply = match performed {
+            Ok(events) => Reply::Finished(StepRecord {
+                exits: std::mem::take(&mut exits),
+                events,
+            }),
+            Err(Halt::Stopped) => Reply::Stopped,
             Err(Halt::Failed(error)) => {
-                self.lines.stop_all_but(self.device);
-                News::Failed(error)
+                self.shared.stop_all_but(self.device);
+                Reply::Failed(error)
             }
         };
-        // Before the report: after it the caller may count on being the only owner.
-        discard(order);
-        news
+        // Before the report, after which the caller may be the only owner of program and
+        // settings.
+        discard(command);
+        exits.into_iter().for_each(discard);
+        reply
     }
 
-    /// The device's part of a step.
-    fn perform(&mut self, order: &StepOrder<S>) -> Result<Record<S::Value>, Halt> {
-        let program = order.program.device(self.device);
-        let mut log = Log::new(order.epoch, program.ops.len());
-        let mut exits = Vec::new();
+    /// The device's part of a step; gives the log. The caller's values go to `exits`.
+    fn perform(
+        &mut self,
+        command: &StepCommand<S>,
+        exits: &mut Vec<(Exit, S::Value)>,
+    ) -> Result<Vec<ActionEvent>, Halt> {
+        let program = command.program.device(self.device);
+        let mut log = Log::new(command.epoch, program.ops.len());
         self.reserve(program.slots);
-        self.crew.ready();
-        self.heed_stop()?;
-        self.note(Doing::Begin);
-        self.crew.begin(&order.settings)?;
-        self.note(Doing::Nothing);
+        self.stages.ready();
+        self.check_stop()?;
+        self.note(Activity::Begin);
+        self.stages.begin(&command.settings)?;
+        self.note(Activity::Idle);
         for (at, op) in program.ops.iter().enumerate() {
             let inputs = self.inputs(op)?;
-            if let Some(turns) = &self.lines.turns {
+            if let Some(turns) = &self.shared.turns {
                 turns.take(self.device);
             }
-            self.note(Doing::Op(at));
-            if let Some(next) = program.taken_up_after(at) {
-                self.crew.ahead(next)?;
+            self.note(Activity::Op(at));
+            if let Some((local, hint)) = op.hint {
+                self.stages.offload_hint(local, hint)?;
             }
-            let ways = program.ways(op);
-            let ran = self.crew.run(op, ways.len(), inputs)?;
-            self.note(Doing::Nothing);
+            let destinations = program.destinations(op);
+            let ran = self.stages.run(op, destinations.len(), inputs)?;
+            self.note(Activity::Idle);
             log.add(op.action, ran.start, ran.end, ran.bytes);
-            self.end_turn(ways);
-            self.send(ways, ran.outputs, &mut exits);
+            self.end_turn(destinations);
+            self.send(destinations, ran.outputs, exits);
         }
-        self.note(Doing::End);
-        self.crew.end()?;
-        Ok(Record {
-            exits,
-            events: log.into_events(),
-        })
+        self.note(Activity::End);
+        self.stages.end()?;
+        Ok(log.into_events())
     }
 
-    /// The inputs of `op`, waiting for those that are not there yet.
+    /// The inputs of `op`; waits for those that have not arrived.
     fn inputs(&mut self, op: &Op) -> Result<Vec<S::Value>, Halt> {
-        self.lines.inbox(self.device).poll(&mut self.batch);
+        self.shared.inbox(self.device).poll(&mut self.batch);
         self.sort_mail();
-        for slot in op.takes.clone() {
+        for slot in op.inputs.clone() {
             while self.table[slot].is_none() && !self.must_leave() {
                 self.wait_for_mail();
             }
         }
-        self.heed_stop()?;
-        Ok(self.table[op.takes.clone()]
+        self.check_stop()?;
+        Ok(self.table[op.inputs.clone()]
             .iter_mut()
             .filter_map(Option::take)
             .collect())
     }
 
-    /// An action is done: what it made is sent the next moment.
-    fn end_turn(&self, ways: &[Way]) {
-        if let Some(turns) = &self.lines.turns {
-            let sent = ways.iter().filter_map(|way| match way {
-                Way::To(place) => Some(*place),
-                Way::Here(_) | Way::Exit(_) => None,
-            });
+    /// An action is done, and its outputs are sent next: gives the core slot back.
+    fn end_turn(&self, destinations: &[Destination]) {
+        if let Some(turns) = &self.shared.turns {
+            let sent = destinations
+                .iter()
+                .filter_map(|destination| match destination {
+                    Destination::To(place) => Some(*place),
+                    Destination::Here(_) | Destination::Exit(_) => None,
+                });
             turns.finish(self.device, sent);
         }
     }
 
     fn leave_turns(&self) {
-        if let Some(turns) = &self.lines.turns {
+        if let Some(turns) = &self.shared.turns {
             turns.leave(self.device);
         }
     }
 
-    /// Sends every output on its way. There are as many outputs as ways.
-    fn send(&mut self, ways: &[Way], outputs: Vec<S::Value>, exits: &mut Vec<(Exit, S::Value)>) {
-        for (way, value) in ways.iter().zip(outputs) {
-            match *way {
-                Way::Here(slot) => self.table[slot] = Some(value),
-                Way::To(place) => {
+    /// Sends every output to its destination. There are as many outputs as destinations.
+    fn send(
+        &mut self,
+        destinations: &[Destination],
+        outputs: Vec<S::Value>,
+        exits: &mut Vec<(Exit, S::Value)>,
+    ) {
+        for (destination, value) in destinations.iter().zip(outputs) {
+            match *destination {
+                Destination::Here(slot) => self.table[slot] = Some(value),
+                Destination::To(place) => {
                     let message = Message::Value {
                         slot: place.slot,
                         value,
                     };
-                    self.lines.inbox(place.device).post(message);
+                    self.shared.inbox(place.device).post(message);
                 }
-                Way::Exit(exit) => exits.push((exit, value)),
+                Destination::Exit(exit) => exits.push((exit, value)),
             }
         }
     }
 
-    /// Undoes a failed step. Everybody left it before the order was given, so all
-    /// of its messages came before the order.
-    fn abort(&mut self) -> News<S::Value> {
+    /// Undoes a failed step. Every worker had left it before the command was given, so
+    /// all of its messages came before the command.
+    fn abort(&mut self) -> Reply<S::Value> {
         self.clear();
-        self.note(Doing::Abort);
-        let failures = self.crew.abort();
-        self.note(Doing::Nothing);
-        News::Aborted(failures)
+        self.note(Activity::Abort);
+        let failures = self.stages.abort();
+        self.note(Activity::Idle);
+        Reply::Aborted(failures)
     }
 
-    fn note(&self, doing: Doing) {
-        self.lines.notes[self.device.index()].write(doing);
+    fn note(&self, activity: Activity) {
+        self.shared.notes[self.device.index()].write(activity);
     }
 
-    /// Drops what arrived for a step and was not taken.
+    /// Drops the values that arrived for a step and were not consumed.
     fn clear(&mut self) {
         self.stopped = false;
-        discard(std::mem::take(&mut self.table));
+        std::mem::take(&mut self.table)
+            .into_iter()
+            .for_each(discard);
     }
 
-    fn heed_stop(&self) -> Result<(), Halt> {
+    fn check_stop(&self) -> Result<(), Halt> {
         if self.must_leave() {
             Err(Halt::Stopped)
         } else {
@@ -243,15 +269,13 @@ impl<S: Stage> Worker<S> {
         }
     }
 
-    /// Whether a peer failed, or the caller gave the step up and wants the exit.
+    /// Whether a peer failed, or the caller gave up the step and ends the engine.
     fn must_leave(&self) -> bool {
-        self.stopped || self.order.is_some()
+        self.stopped || self.command.is_some()
     }
 
     fn wait_for_mail(&mut self) {
-        self.lines
-            .inbox(self.device)
-            .wait(&mut self.batch, PATIENCE);
+        self.shared.inbox(self.device).wait(&mut self.batch, SPIN);
         self.sort_mail();
     }
 
@@ -264,8 +288,8 @@ impl<S: Stage> Worker<S> {
                     self.table[slot] = Some(value);
                 }
                 Message::Stop => self.stopped = true,
-                // A second order is only ever `Exit`, which overrides all others.
-                Message::Order(order) => self.order = Some(order),
+                // A second command can only be `Exit`, which overrides all others.
+                Message::Command(command) => self.command = Some(command),
             }
         }
         self.batch = batch;
@@ -279,7 +303,7 @@ impl<S: Stage> Worker<S> {
 }
 
 impl<S: Stage> Drop for Worker<S> {
-    /// A thread that dies must not take its turn with it.
+    /// A thread that dies must not keep its core slot.
     fn drop(&mut self) {
         self.leave_turns();
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use gpipe_partitioner::{DeviceId, Span, Timeline};
 
-use crate::engine::Event as HostEvent;
+use crate::engine::ActionEvent as HostEvent;
 use crate::torch::TorchError;
 use crate::torch::streams::{Backend, Event, MemorySpace, TaskEvents};
 

@@ -36,7 +36,7 @@ impl Pipeline {
     /// all at once.
     pub(crate) fn snapshot(&mut self, optimizer: &Optimizer) -> Result<Vec<Vec<Portable>>, Error> {
         let id = optimizer.id();
-        Ok(self.engine.on_each(move |_, stage| stage.portable(id))?)
+        self.engine.on_each(move |_, stage| stage.portable(id))
     }
 
     pub(crate) fn draws(&self) -> Draws {

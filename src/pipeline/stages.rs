@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 
 use super::device_times::{Anchors, Times};
 use super::readback::Until;
-use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Outcome, Program};
+use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Program, StepOutcome};
 use crate::error::Error;
 use crate::torch::streams::{Backend, CallerEvents, InTransit, MemorySpace, TaskEvents, TaskLog};
 use crate::torch::{self, Mode, StepSettings, TorchError, TorchStage, Values, copy_to_host};
@@ -36,7 +36,7 @@ pub(super) struct Accelerators {
 /// What a step of the engine brought, and what accelerators say of it.
 #[derive(Debug)]
 pub(super) struct Stepped {
-    pub(super) outcome: Outcome<InTransit>,
+    pub(super) outcome: StepOutcome<InTransit>,
     /// By the devices' own clocks, where they have any.
     pub(super) times: Option<Times>,
 }
@@ -119,7 +119,7 @@ impl Stages {
             accelerators,
         };
         if let Some(accelerators) = &stages.accelerators {
-            accelerators.join().map_err(outside)?;
+            accelerators.join().map_err(Error::Accelerator)?;
             let (backend, devices) = (&accelerators.backend, accelerators.devices());
             accelerators.anchors.drop_in(backend, &devices)?;
         }
@@ -169,11 +169,11 @@ impl Stages {
     pub(crate) fn on_each<R: Send + 'static>(
         &mut self,
         job: impl Fn(StageId, &mut TorchStage) -> anyhow::Result<R> + Send + Sync + 'static,
-    ) -> Result<Vec<R>, EngineError> {
+    ) -> Result<Vec<R>, Error> {
         let Some(accelerators) = &self.accelerators else {
-            return self.engine.on_each(job);
+            return Ok(self.engine.on_each(job)?);
         };
-        let caller_events = accelerators.caller_events().map_err(outside)?;
+        let caller_events = accelerators.caller_events().map_err(Error::Accelerator)?;
         let done =
             (self.engine).on_each(move |id, stage| task(&caller_events, stage, |own| job(id, own)));
         joined(accelerators, done)
@@ -184,11 +184,11 @@ impl Stages {
         &mut self,
         stage: StageId,
         job: impl FnOnce(&mut TorchStage) -> anyhow::Result<R> + Send + 'static,
-    ) -> Result<R, EngineError> {
+    ) -> Result<R, Error> {
         let Some(accelerators) = &self.accelerators else {
-            return self.engine.on_stage(stage, job);
+            return Ok(self.engine.on_stage(stage, job)?);
         };
-        let caller_events = accelerators.caller_events().map_err(outside)?;
+        let caller_events = accelerators.caller_events().map_err(Error::Accelerator)?;
         let done = (self.engine).on_stage(stage, move |stage| task(&caller_events, stage, job));
         joined(accelerators, done)
     }
@@ -207,7 +207,7 @@ impl Stages {
             .as_ref()
             .map(Accelerators::caller_events)
             .transpose();
-        let caller_events = caller_events.map_err(outside)?;
+        let caller_events = caller_events.map_err(Error::Accelerator)?;
         let in_transit = |values| match (&accelerators, &caller_events) {
             (Some(accelerators), Some(caller_events)) => {
                 caller_events.in_transit(&accelerators.backend, values)
@@ -239,7 +239,7 @@ impl Stages {
         }
         let task_events = accelerators.join();
         let mut outcome = outcome?;
-        let task_events = task_events.map_err(outside)?;
+        let task_events = task_events.map_err(Error::Accelerator)?;
         let shares = accelerators.devices().into_iter();
         let shares: Vec<_> = shares
             .map(|device| accelerators.backend.submit_guard(device))
@@ -298,16 +298,11 @@ fn task<R>(
 }
 
 /// What a task came to, joined with what the caller does next.
-fn joined<R>(accelerators: &Accelerators, done: Result<R, EngineError>) -> Result<R, EngineError> {
+fn joined<R>(accelerators: &Accelerators, done: Result<R, EngineError>) -> Result<R, Error> {
     let joined = accelerators.join();
     let done = done?;
-    joined.map_err(outside)?;
+    joined.map_err(Error::Accelerator)?;
     Ok(done)
-}
-
-/// Nothing that a stage did.
-fn outside(source: anyhow::Error) -> EngineError {
-    EngineError::Caller { source }
 }
 
 /// Micro-batches for each edge from the caller, in the order of the edges.

@@ -132,7 +132,7 @@ impl Optimizer {
                 stage.abandon_updates(id);
                 Ok(())
             })?;
-            return Err(error.into());
+            return Err(error);
         }
         engine.on_each(move |_: StageId, stage| stage.optimize(id, &groups))?;
         pipe.ties.clone().refresh(&mut pipe.engine)

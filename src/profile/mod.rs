@@ -13,6 +13,7 @@ mod link;
 mod measure;
 pub(crate) mod others;
 mod series;
+mod times;
 mod watch;
 
 use std::fmt;
@@ -28,7 +29,8 @@ use tch::Device;
 use crate::error::Error;
 use crate::torch::batch;
 use crate::torch::{
-    self, LossFn, Sequential, Values, at_once, libtorch_version, share_of_cores, shared_cores,
+    self, LossFn, Sequential, Values, libtorch_version, max_concurrent, share_of_cores,
+    shared_cores,
 };
 use chain::Plan;
 use flow::{Flow, values_bytes};
@@ -252,7 +254,7 @@ pub fn profile_watched(
             0
         } else {
             // More would only take turns, which the simulation knows of.
-            at_once(&options.devices, threads).saturating_sub(1)
+            max_concurrent(&options.devices, threads).saturating_sub(1)
         },
     };
     let outcome = job.run()?;
@@ -275,7 +277,7 @@ pub fn profile_watched(
     );
     let input = values_bytes(&Flow::new(sample, sizes[main])?.main);
     let link = link::measure(&options.devices, threads)?;
-    let mut profile = Profile::new(device_name(device), sizes[main], layers.collect())
+    let mut profile = Profile::new(torch::device_name(device), sizes[main], layers.collect())
         .map_err(|error| Error::Settings(error.to_string()))?
         .with_input(Bytes(input))
         .with_origin(Some(libtorch_version()), Some(how))
@@ -291,14 +293,6 @@ pub fn profile_watched(
         cores: shared_cores(&options.devices, threads),
         host_share: measure::host_share(series),
     })
-}
-
-/// `cpu` or `cuda:0`.
-fn device_name(device: Device) -> String {
-    match device {
-        Device::Cuda(index) => format!("cuda:{index}"),
-        _ => "cpu".to_owned(),
-    }
 }
 
 /// The sizes to measure, without repeats, in increasing order.

@@ -1,8 +1,24 @@
-//! Cores as places to work at.
+//! A core of its own for each stage that takes turns.
 //!
 //! A thread that is woken while every core is busy is put behind one of them, and stays
 //! there when another core becomes free a moment later: two stages then share a core for
 //! milliseconds beside an idle one. Stages that take turns have a core each instead.
+
+use std::sync::Arc;
+
+use crate::engine::Affinity;
+
+/// Binds each device that holds a core slot to a core of its own; to be called on a thread
+/// that may use all cores.
+#[cfg(target_os = "linux")]
+pub(crate) fn core_each() -> Arc<dyn Affinity> {
+    Arc::new(linux::CoreEach::new())
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn core_each() -> Arc<dyn Affinity> {
+    Arc::new(crate::engine::Unpinned)
+}
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -10,49 +26,42 @@ mod linux {
 
     use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
-    /// The cores that the process had when first asked.
-    fn all() -> Option<&'static CpuSet> {
-        static ALL: OnceLock<Option<CpuSet>> = OnceLock::new();
-        ALL.get_or_init(|| sched_getaffinity(None).ok()).as_ref()
+    use crate::engine::Affinity;
+
+    #[derive(Debug)]
+    pub(super) struct CoreEach {
+        /// None where the system does not say.
+        all: Option<CpuSet>,
     }
 
-    pub(crate) fn prepare() {
-        all();
+    impl CoreEach {
+        pub(super) fn new() -> Self {
+            // The cores that the process had when first asked.
+            static ALL: OnceLock<Option<CpuSet>> = OnceLock::new();
+            Self {
+                all: *ALL.get_or_init(|| sched_getaffinity(None).ok()),
+            }
+        }
     }
 
-    pub(crate) fn current_thread() -> u64 {
-        u64::from(gettid().as_raw_nonzero().get().unsigned_abs())
-    }
+    impl Affinity for CoreEach {
+        fn current(&self) -> u64 {
+            u64::from(gettid().as_raw_nonzero().get().unsigned_abs())
+        }
 
-    pub(crate) fn pin(thread: u64, core: Option<usize>) {
-        let (Some(all), Ok(thread)) = (all(), i32::try_from(thread)) else {
-            return;
-        };
-        let cores = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
-        let own = core.and_then(|core| cores.clone().nth(core));
-        let set = own.map_or(*all, |core| {
-            let mut set = CpuSet::new();
-            set.set(core);
-            set
-        });
-        // Only speed depends on it: where it is not allowed, the system decides as ever.
-        let _ = sched_setaffinity(Pid::from_raw(thread), &set);
+        fn pin(&self, thread: u64, slot: Option<usize>) {
+            let (Some(all), Ok(thread)) = (self.all, i32::try_from(thread)) else {
+                return;
+            };
+            let mut cores = (0..CpuSet::MAX_CPU).filter(|core| all.is_set(*core));
+            let own = slot.and_then(|slot| cores.nth(slot));
+            let set = own.map_or(all, |core| {
+                let mut set = CpuSet::new();
+                set.set(core);
+                set
+            });
+            // Only speed depends on it: where it is not allowed, the system decides as ever.
+            let _ = sched_setaffinity(Pid::from_raw(thread), &set);
+        }
     }
 }
-
-#[cfg(target_os = "linux")]
-pub(crate) use linux::{current_thread, pin, prepare};
-
-/// Notes which cores there are; to be called on a thread that may use all of them.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn prepare() {}
-
-/// The number by which [`pin`] knows this thread.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn current_thread() -> u64 {
-    0
-}
-
-/// Binds a thread to a core of its own, or to none in particular.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn pin(_: u64, _: Option<usize>) {}

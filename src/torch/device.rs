@@ -2,14 +2,22 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::sync::{Once, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use gpipe_partitioner::{Cores, DeviceId};
 use tch::Device;
 
 use super::error::TorchError;
 use super::{affinity, ffi};
-use crate::engine::Sharing;
+use crate::engine::{Sharing, Unpinned};
+
+/// The name that [`parse_device`] reads: `cpu` or `cuda:0`.
+pub(crate) fn device_name(device: Device) -> String {
+    match device {
+        Device::Cuda(index) => format!("cuda:{index}"),
+        _ => "cpu".to_owned(),
+    }
+}
 
 /// `cpu`, or `cuda:0`, `cuda:1`, …
 ///
@@ -152,30 +160,25 @@ pub(crate) fn share_of_cores(devices: &[Device]) -> usize {
 }
 
 /// The CPU devices that work at the same time without waiting for each other's cores.
-pub(crate) fn at_once(devices: &[Device], threads: usize) -> usize {
+pub(crate) fn max_concurrent(devices: &[Device], threads: usize) -> usize {
     on_cpu(devices).min((cores() / threads.max(1)).max(1))
 }
 
 /// The CPU devices that have to take turns; none where the cores suffice for all.
 pub(crate) fn turns(devices: &[Device], threads: usize) -> Option<Sharing> {
-    let at_once = at_once(devices, threads);
+    let max_concurrent = max_concurrent(devices, threads);
     let numbered = devices.iter().enumerate();
     let on_cpu = numbered.filter(|(_, device)| **device == Device::Cpu);
     let devices: Vec<DeviceId> = on_cpu.map(|(number, _)| DeviceId(number)).collect();
-    // The threads that help a stage which has several would stay where they were made.
-    let settle = if threads == 1 {
-        affinity::pin
-    } else {
-        |_, _| {}
-    };
-    (at_once < devices.len()).then(|| {
-        affinity::prepare();
-        Sharing {
-            devices,
-            at_once,
-            thread: affinity::current_thread,
-            settle,
-        }
+    (max_concurrent < devices.len()).then(|| Sharing {
+        devices,
+        max_concurrent,
+        affinity: if threads == 1 {
+            affinity::core_each()
+        } else {
+            // The threads that help a stage which has several would stay where they were made.
+            Arc::new(Unpinned)
+        },
     })
 }
 

@@ -41,11 +41,21 @@ impl Precision {
         }
     }
 
-    /// While what it gives lives, this thread computes so on `device`.
+    /// The type that operators compute in under autocast.
+    fn kind(self) -> Kind {
+        match self {
+            Self::F32 => Kind::Float,
+            Self::Bf16 => Kind::BFloat16,
+            Self::Fp16 => Kind::Half,
+        }
+    }
+
+    /// While the result lives, this thread computes in this precision on `device`.
+    #[doc(alias = "autocast")]
     pub(crate) fn scope(self, device: Device) -> Result<Option<Autocast>, TorchError> {
         match self {
             Self::F32 => Ok(None),
-            _ => Autocast::open(device, self).map(Some),
+            _ => Autocast::open(device, self.kind()).map(Some),
         }
     }
 

@@ -33,6 +33,23 @@ pub enum Recompute {
 }
 
 impl Recompute {
+    /// Each stage for itself, in one word where there is one.
+    pub(crate) fn of_stages(stages: &[bool]) -> Self {
+        match (stages.contains(&true), stages.contains(&false)) {
+            (false, _) => Self::Never,
+            (_, false) => Self::Always,
+            _ => Self::Stages(stages.to_vec()),
+        }
+    }
+
+    /// The same in one word where there is one.
+    pub(crate) fn in_a_word(self) -> Self {
+        match self {
+            Self::Stages(stages) => Self::of_stages(&stages),
+            own => own,
+        }
+    }
+
     /// Whether a stage of these layers has any that recompute.
     pub(crate) fn touches(&self, stage: usize, layers: &Range<usize>) -> bool {
         match self {

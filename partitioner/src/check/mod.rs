@@ -10,25 +10,20 @@
 //!
 //! A schedule without any backward is legal too: it is inference.
 
+mod csv;
 mod deadlock;
 mod error;
 mod memory;
 
+pub use csv::CsvFormat;
 pub use error::{Blocked, CheckError};
 
 use crate::ids::{DeviceId, StageId};
 use crate::schedule::{Action, ActionKind, Schedule};
+pub use crate::schedule::{MAX_CELLS, MAX_STAGES};
 use crate::walk::{NOBODY, walk};
 use memory::InFlight;
 use std::sync::Arc;
-
-/// The largest number of stages of a legal schedule.
-pub const MAX_STAGES: usize = 1 << 16;
-
-/// The largest number of stages times micro-batches of a legal schedule: beyond
-/// any pipeline (512 devices and 8,192 micro-batches), and what keeps broken input
-/// from asking for gigabytes.
-pub const MAX_CELLS: usize = 1 << 22;
 
 /// A schedule proved legal: it can be simulated and run. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -103,8 +98,21 @@ impl CheckedSchedule {
     }
 }
 
-/// See [`Schedule::check`].
-pub(crate) fn check(schedule: Schedule) -> Result<CheckedSchedule, CheckError> {
+impl Schedule {
+    /// Whether the schedule can be run to its end, proved by running it
+    /// symbolically.
+    ///
+    /// # Errors
+    /// The first rule that is broken, see [`CheckError`].
+    ///
+    /// # Complexity
+    /// Linear in the number of actions.
+    pub fn check(self) -> Result<CheckedSchedule, CheckError> {
+        check(self)
+    }
+}
+
+fn check(schedule: Schedule) -> Result<CheckedSchedule, CheckError> {
     let (stages, micro_batches) = (schedule.stages(), schedule.micro_batches());
     if stages == 0 || micro_batches == 0 {
         return Err(CheckError::Empty {

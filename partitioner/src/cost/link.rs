@@ -1,8 +1,8 @@
 //! Links between devices.
 
 use super::EdgeTimes;
-use crate::error::Error;
 use crate::units::{Bytes, Micros};
+use crate::value_error::ValueError;
 use std::fmt;
 use std::str::FromStr;
 
@@ -27,8 +27,8 @@ impl Link {
     /// `latency` besides.
     ///
     /// # Errors
-    /// [`Error::Parse`] when the bandwidth is zero.
-    pub fn new(bandwidth: Bytes, latency: Micros) -> Result<Self, Error> {
+    /// [`ValueError::Parse`] when the bandwidth is zero.
+    pub fn new(bandwidth: Bytes, latency: Micros) -> Result<Self, ValueError> {
         if bandwidth == Bytes::ZERO {
             return Err(bad("0B/s"));
         }
@@ -67,18 +67,18 @@ impl Link {
     }
 }
 
-fn bad(text: &str) -> Error {
-    Error::Parse {
+fn bad(text: &str) -> ValueError {
+    ValueError::Parse {
         text: text.chars().take(40).collect(),
         expected: "a link such as 25GB/s,5us (bandwidth per second, then latency)",
     }
 }
 
 impl FromStr for Link {
-    type Err = Error;
+    type Err = ValueError;
 
     /// Reads `25GB/s,5us`; the latency may be left out.
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let (bandwidth, latency) = text.split_once(',').unwrap_or((text, "0us"));
         let bandwidth = bandwidth
             .trim()

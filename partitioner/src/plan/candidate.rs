@@ -1,11 +1,13 @@
 //! A combination that fits, its prediction, and how to better it.
 
-use super::search::PlanJob;
+use super::job::PlanJob;
 use super::{Alternative, Plan, PlanOptions};
+use crate::auto::auto;
+use crate::builtin::ScheduleKind;
 use crate::check::CheckedSchedule;
 use crate::ids::StageId;
 use crate::partition::Partition;
-use crate::schedule::{Placement, ScheduleKind, auto};
+use crate::schedule::Placement;
 use crate::simulate::simulate;
 use crate::solve::{Problem, Solution};
 use crate::units::{Bytes, Micros};

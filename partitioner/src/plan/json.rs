@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 
 use super::options::MAX_MICRO;
 use super::{Alternative, PLAN_VERSION, Plan};
+use crate::builtin::ScheduleKind;
 use crate::ids::DeviceId;
 use crate::json::{Located, Place, ReadError, read_file};
 use crate::machine::MAX_DEVICES;
 use crate::model::ModelId;
 use crate::partition::Partition;
 use crate::profile::{MAX_BATCH, MAX_LAYERS};
-use crate::schedule::{Schedule, ScheduleKind};
+use crate::schedule::Schedule;
 use crate::units::{Bytes, Micros};
 
 /// The longest step, in microseconds: three decades.

@@ -6,17 +6,19 @@
 //! and keeps the fastest that fits.
 
 mod candidate;
+mod job;
 mod json;
 mod options;
 mod search;
 #[cfg(test)]
 mod tests;
 
+use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
 use crate::ids::DeviceId;
 use crate::model::ModelId;
 use crate::partition::Partition;
-use crate::schedule::{Schedule, ScheduleError, ScheduleKind, Shape};
+use crate::schedule::{Schedule, Shape};
 use crate::solve::Shortfall;
 use crate::units::{Bytes, Micros};
 use crate::words::count;

@@ -1,9 +1,9 @@
 //! What to plan for.
 
 use super::PlanError;
+use crate::builtin::ScheduleKind;
 use crate::machine::Machine;
 use crate::profile::MAX_BATCH;
-use crate::schedule::ScheduleKind;
 use crate::solve::RecomputeChoice;
 
 /// The most micro-batches that a plan has.
@@ -93,7 +93,7 @@ impl PlanOptions {
             // A computed schedule needs costs, and so comes after these.
             _ => ScheduleKind::ALL
                 .into_iter()
-                .filter(|kind| !matches!(kind, ScheduleKind::ForwardOnly | ScheduleKind::Auto))
+                .filter(|&kind| kind.trains() && kind != ScheduleKind::Auto)
                 .collect(),
         }
     }

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::candidate::PlanCandidate;
+use super::job::PlanJob;
 use super::{Alternative, Plan, PlanError, PlanOptions};
 use crate::check::CheckedSchedule;
 use crate::profile::Profile;
-use crate::schedule::{ScheduleKind, Shape};
+use crate::schedule::Shape;
 use crate::solve::{Problem, Shortfall, SolveError};
 
 /// How many of the fastest candidates a schedule is computed for.
@@ -20,7 +21,7 @@ const SEARCHED: usize = 4;
 /// Every combination is cut for the smallest bottleneck, exactly, and simulated; for the
 /// fastest of each schedule all cuts are then simulated, or, where there are more than a
 /// thousand, each cut is moved by a layer as long as the simulated step shrinks, and a
-/// schedule is computed for the costs of the fastest ([`auto`](crate::schedule::auto)).
+/// schedule is computed for the costs of the fastest ([`auto`](crate::auto())).
 ///
 /// Cuts are exact for the bottleneck, which decides the step where there are many
 /// micro-batches. The step itself is only searched for locally where there are many cuts:
@@ -111,15 +112,6 @@ fn leaders_first(candidates: &mut Vec<PlanCandidate>) -> usize {
     leaders.extend(rest);
     *candidates = leaders;
     count
-}
-
-/// One combination to try.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PlanJob {
-    pub(super) kind: ScheduleKind,
-    pub(super) shape: Shape,
-    /// Samples in a micro-batch.
-    pub(super) size: usize,
 }
 
 enum JobOutcome {

@@ -1,7 +1,7 @@
 //! What a device does next.
 
-use crate::error::Error;
 use crate::ids::{MicroId, StageId};
+use crate::value_error::ValueError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -117,10 +117,10 @@ impl fmt::Debug for Action {
 }
 
 impl FromStr for Action {
-    type Err = Error;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
-        parse(text).ok_or_else(|| Error::Parse {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        parse(text).ok_or_else(|| ValueError::Parse {
             text: text.chars().take(40).collect(),
             expected: "an action such as 2F0 (stage, one of F B I W R, micro-batch)",
         })

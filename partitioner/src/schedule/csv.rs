@@ -12,20 +12,8 @@
 //! *Source*: `torch/distributed/pipelining/schedules.py`, `_Action` and
 //! `_PipelineScheduleRuntime._dump_csv` / `_load_csv`.
 
-use super::{Action, ActionKind, Schedule};
-use crate::check::{CheckedSchedule, MAX_CELLS, MAX_STAGES};
-use crate::ids::StageId;
+use super::{Action, ActionKind, MAX_CELLS, MAX_STAGES, Schedule};
 use std::fmt::Write as _;
-
-/// What to write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CsvFormat {
-    /// Computation alone (`compute_only` in PyTorch).
-    Compute,
-    /// With a send after what another device waits for and a receive before what
-    /// waits for another device (`compute_comms` in PyTorch).
-    ComputeAndCommunication,
-}
 
 /// Why a CSV is not a schedule. Rows and cells count from 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -133,7 +121,7 @@ impl Schedule {
     }
 
     /// Writes row by row; `around` may put cells before and after an action.
-    fn write_csv(&self, around: impl Fn(&mut Vec<String>, Action, bool)) -> String {
+    pub(crate) fn write_csv(&self, around: impl Fn(&mut Vec<String>, Action, bool)) -> String {
         let mut text = String::new();
         for (device, list) in self.iter() {
             let mut row: Vec<String> = Vec::with_capacity(list.len());
@@ -157,44 +145,6 @@ impl Schedule {
             let _ = writeln!(text, "{}", row.join(","));
         }
         text
-    }
-}
-
-impl CheckedSchedule {
-    /// The schedule as CSV.
-    pub fn to_csv(&self, format: CsvFormat) -> String {
-        match format {
-            CsvFormat::Compute => self.schedule().to_csv(),
-            CsvFormat::ComputeAndCommunication => {
-                self.schedule().write_csv(|row, action, before| {
-                    row.extend(self.communication(action, before));
-                })
-            }
-        }
-    }
-
-    /// The receive before or the send after `action`, if its neighbour stage is on
-    /// another device.
-    fn communication(&self, action: Action, before: bool) -> Option<String> {
-        let stage = action.stage.index();
-        let (onward, letter) = match action.kind {
-            ActionKind::Forward => (true, 'F'),
-            ActionKind::Backward | ActionKind::BackwardInput => (false, 'B'),
-            ActionKind::BackwardWeight | ActionKind::Recompute => return None,
-        };
-        // What a forward sends goes to the next stage, what it receives comes from
-        // the stage before; a backward the other way round.
-        let other = if onward == before {
-            stage.checked_sub(1)?
-        } else {
-            stage + 1
-        };
-        let exists = other < self.schedule().stages();
-        if !exists || self.device_of(StageId(other)) == self.device_of(action.stage) {
-            return None;
-        }
-        let verb = if before { "RECV" } else { "SEND" };
-        Some(format!("{stage}{verb}_{letter}{}", action.micro))
     }
 }
 

@@ -1,46 +1,28 @@
 //! Schedules: which device does what, in which order.
 //!
-//! A generator is a pure function of a [`Shape`]: p devices, v chunks (stages)
-//! per device, m micro-batches. Each sits in a file of its own that names its
-//! source and shows a small case; every built-in keeps, per stage, its backwards
-//! (and its weight passes) in increasing micro-batch order.
+//! A schedule is data: a list of [`Action`]s per device. The built-in ones are in
+//! [`builtin`](crate::builtin), whether one can be run says [`check`](crate::check).
 
 mod action;
-mod auto;
-mod building_block;
 mod csv;
-pub mod dualpipe_v;
-mod error;
-pub mod forward_only;
-pub mod gpipe;
-pub mod interleaved_1f1b;
-pub mod interleaved_zb;
-mod kind;
-mod looped;
-pub mod looped_bfs;
 mod offload;
-pub mod one_f_one_b;
-#[cfg(test)]
-mod pictures;
 mod placement;
 mod recompute;
-pub mod v_half;
-pub mod v_min;
-mod vee;
-pub mod zb_h1;
-pub mod zb_h2;
-pub mod zbv;
 
 pub use action::{Action, ActionKind};
-pub use auto::{Auto, AutoCandidate, auto};
-pub use csv::{CsvError, CsvFormat};
-pub use error::ScheduleError;
-pub use kind::ScheduleKind;
+pub use csv::CsvError;
 pub use offload::OffloadMove;
 pub use placement::Placement;
 
-use crate::check::{CheckError, CheckedSchedule, check};
 use crate::ids::DeviceId;
+
+/// The largest number of stages of a legal schedule.
+pub const MAX_STAGES: usize = 1 << 16;
+
+/// The largest number of stages times micro-batches of a legal schedule: beyond
+/// any pipeline (512 devices and 8,192 micro-batches), and what keeps broken input
+/// from asking for gigabytes.
+pub const MAX_CELLS: usize = 1 << 22;
 
 /// How large a schedule is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -161,17 +143,5 @@ impl Schedule {
             .iter()
             .enumerate()
             .map(|(device, actions)| (DeviceId(device), actions.as_slice()))
-    }
-
-    /// Whether the schedule can be run to its end, proved by running it
-    /// symbolically.
-    ///
-    /// # Errors
-    /// The first rule that is broken, see [`CheckError`].
-    ///
-    /// # Complexity
-    /// Linear in the number of actions.
-    pub fn check(self) -> Result<CheckedSchedule, CheckError> {
-        check(self)
     }
 }

@@ -82,7 +82,8 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{ScheduleKind, Shape};
+    use crate::builtin::ScheduleKind;
+    use crate::schedule::Shape;
 
     fn each(mut test: impl FnMut(&str, &[Action], &[OffloadMove])) {
         let mut cases = 0;

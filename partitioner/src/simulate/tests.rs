@@ -1,10 +1,11 @@
 //! Simulations whose result is known.
 
 use super::*;
+use crate::builtin::ScheduleKind;
 use crate::cores::Cores;
 use crate::cost::StageMemory;
 use crate::ids::StageId;
-use crate::schedule::{ScheduleKind, Shape};
+use crate::schedule::Shape;
 
 fn micros(value: f64) -> Micros {
     Micros::new(value).unwrap()

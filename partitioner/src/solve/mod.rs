@@ -21,15 +21,17 @@ mod probe;
 mod problem;
 mod search;
 mod shared;
+mod shortfall;
+mod solver;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::Error;
 use crate::partition::Partition;
 use crate::units::{Bytes, Micros};
+use crate::value_error::ValueError;
 
 pub use block::block_partition;
 pub use error::{Shortfall, SolveError};
@@ -59,14 +61,14 @@ impl fmt::Display for RecomputeChoice {
 }
 
 impl FromStr for RecomputeChoice {
-    type Err = Error;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         match text {
             "never" => Ok(Self::Never),
             "always" => Ok(Self::Always),
             "auto" => Ok(Self::Auto),
-            _ => Err(Error::Parse {
+            _ => Err(ValueError::Parse {
                 text: text.chars().take(40).collect(),
                 expected: "one of never, always, auto",
             }),
@@ -110,13 +112,13 @@ impl Strategy {
     ///
     /// # Errors
     /// If there is no such name, or a balance is missing or given for nothing.
-    pub fn from_name(name: &str, balance: Option<&[usize]>) -> Result<Self, Error> {
+    pub fn from_name(name: &str, balance: Option<&[usize]>) -> Result<Self, ValueError> {
         match (name, balance) {
             ("profile", None) => Ok(Self::Profile),
             ("parameters", None) => Ok(Self::Parameters),
             ("uniform", None) => Ok(Self::Uniform),
             ("manual", Some(balance)) => Ok(Self::Manual(balance.to_vec())),
-            _ => Err(Error::Parse {
+            _ => Err(ValueError::Parse {
                 text: name.chars().take(40).collect(),
                 expected: "one of profile, parameters, uniform, or manual together with a balance",
             }),

@@ -39,6 +39,16 @@ pub(super) struct TooLow {
     pub(super) next: Option<i64>,
 }
 
+/// What is known of a limit.
+pub(super) enum Answer {
+    /// This cut keeps to it.
+    Yes(Cut),
+    /// No cut does.
+    No(TooLow),
+    /// None was found in the time allowed.
+    Unknown,
+}
+
 /// The smallest of the limits at which something would change.
 #[derive(Debug)]
 struct Next(i64);

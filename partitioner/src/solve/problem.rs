@@ -1,14 +1,12 @@
-//! What is to be cut, and the strategies that cut it.
+//! What is to be cut: layers, devices and the schedule's demands.
 
-use super::chain::{Chain, Cut, Part};
 use super::memory::{Held, Memory, PLAIN, REDO, Ways};
-use super::search::{self, Found};
-use super::{RecomputeChoice, Solution, SolveError, Strategy, Transfer, error};
+use super::{RecomputeChoice, Transfer};
 use crate::check::CheckedSchedule;
 use crate::cost::{Costs, StageTimes};
 use crate::ids::{DeviceId, StageId};
 use crate::machine::{Device, Machine};
-use crate::partition::{Partition, PartitionError};
+use crate::partition::Partition;
 use crate::profile::{LayerCost, Profile};
 use crate::schedule::ActionKind;
 use crate::units::{Bytes, Micros};
@@ -132,82 +130,6 @@ impl Problem {
         self
     }
 
-    /// The best cut: [`Strategy::Profile`].
-    ///
-    /// Of the cuts with the smallest bottleneck it takes one with evenly filled stages.
-    ///
-    /// # Errors
-    /// If there are more stages than layers, or no cut fits the devices' memory.
-    ///
-    /// # Complexity
-    /// O(b · stages · w) where b is the number of bisection steps, at most 60, and w the
-    /// number of positions that a cut can have, at most the number of layers.
-    ///
-    /// # Source
-    /// Bisection over the answer as in Pinar and Aykanat, *Fast optimal load balancing
-    /// algorithms for 1D partitioning*, 2004, with the greedy probe replaced by a dynamic
-    /// program over reachable cuts: see the module `probe`.
-    pub fn solve(&self) -> Result<Solution, SolveError> {
-        let chain = self.chain()?;
-        match search::best(&chain) {
-            Some(Found { cut, lower_bound }) => Ok(solution(&chain, &cut, lower_bound)),
-            None => Err(error::explain(&chain)),
-        }
-    }
-
-    /// As [`solve`](Self::solve), without looking for the reason if no cut fits.
-    pub(crate) fn solution(&self) -> Option<Solution> {
-        let chain = self.chain().ok()?;
-        let Found { cut, lower_bound } = search::best(&chain)?;
-        Some(solution(&chain, &cut, lower_bound))
-    }
-
-    /// The cut by a strategy.
-    ///
-    /// # Errors
-    /// Those of [`solve`](Self::solve), and that the cut does not fit the devices' memory.
-    pub fn solve_by(&self, strategy: &Strategy) -> Result<Solution, SolveError> {
-        let layers = self.costs.len();
-        let partition = match strategy {
-            Strategy::Profile => return self.solve(),
-            Strategy::Parameters => {
-                let weights: Vec<u64> = self.costs.iter().map(|cost| cost.parameters.0).collect();
-                Partition::by_weight(&weights, self.stages.len())?
-            }
-            Strategy::Uniform => Partition::uniform(layers, self.stages.len())?,
-            Strategy::Manual(balance) => Partition::from_balance(layers, balance)?,
-        };
-        self.evaluate(&partition)
-    }
-
-    /// What a given cut costs, each stage recomputing if the rule asks for it.
-    ///
-    /// # Errors
-    /// If the partition has another number of stages or layers, or does not fit the memory.
-    pub fn evaluate(&self, partition: &Partition) -> Result<Solution, SolveError> {
-        let (given, stages) = (partition.stages(), self.stages.len());
-        if given != stages {
-            return Err(SolveError::Stages { given, stages });
-        }
-        let (given, layers) = (partition.layers(), self.costs.len());
-        if given != layers {
-            return Err(SolveError::Layers { given, layers });
-        }
-        let chain = Chain::new(self);
-        let cut = with_modes(&chain, partition);
-        error::check_fit(&chain, &cut)?;
-        Ok(solution(&chain, &cut, 0))
-    }
-
-    /// The problem in whole numbers, if every stage can have a layer.
-    fn chain(&self) -> Result<Chain, PartitionError> {
-        let (stages, layers) = (self.stages.len(), self.costs.len());
-        if stages > layers {
-            return Err(PartitionError::TooManyStages { stages, layers });
-        }
-        Ok(Chain::new(self))
-    }
-
     pub(crate) fn devices(&self) -> &[Device] {
         self.machine.devices()
     }
@@ -293,23 +215,6 @@ impl Problem {
     }
 }
 
-fn solution(chain: &Chain, cut: &Cut, lower_bound: i64) -> Solution {
-    let ticks = |stage| chain.cost(stage, cut.parts[stage], cut.end(stage, chain));
-    let bytes = |stage| Bytes(chain.bytes(stage, cut.parts[stage], cut.end(stage, chain)));
-    let mut cuts: Vec<usize> = cut.parts.iter().map(|part| part.start).collect();
-    cuts.push(chain.layers);
-    Solution {
-        partition: Partition::from_cuts(cuts),
-        recompute: cut.parts.iter().map(|part| part.mode == REDO).collect(),
-        stage_times: (0..chain.stages)
-            .map(|stage| chain.micros(ticks(stage)))
-            .collect(),
-        bottleneck: chain.micros(chain.bottleneck(cut)),
-        lower_bound: chain.micros(lower_bound),
-        stage_bytes: (0..chain.stages).map(bytes).collect(),
-    }
-}
-
 impl LayerCost {
     fn drop_backward(&mut self) {
         (self.input, self.weight, self.backward, self.recompute) = Default::default();
@@ -350,48 +255,4 @@ fn backwards(schedule: &CheckedSchedule) -> (Vec<bool>, Vec<u64>) {
         }
     }
     (split, peak)
-}
-
-/// The partition with each stage in the first mode allowed, changed where a device is too
-/// full: the stages that save most first.
-fn with_modes(chain: &Chain, partition: &Partition) -> Cut {
-    let mode = chain.modes[0];
-    let parts = partition.cuts()[..chain.stages].iter();
-    let mut cut = Cut {
-        parts: parts.map(|&start| Part { start, mode }).collect(),
-    };
-    let Some(&other) = chain.modes.get(1) else {
-        return cut;
-    };
-    let saved = |cut: &Cut, stage: usize| {
-        let (part, end) = (cut.parts[stage], cut.end(stage, chain));
-        let with = chain.bytes(
-            stage,
-            Part {
-                mode: other,
-                ..part
-            },
-            end,
-        );
-        chain.bytes(stage, part, end).saturating_sub(with)
-    };
-    for (device, bytes) in chain.device_bytes(&cut).into_iter().enumerate() {
-        let Some(cap) = chain.caps[device] else {
-            continue;
-        };
-        let mut excess = bytes.saturating_sub(cap);
-        let mut stages: Vec<usize> = (0..chain.stages)
-            .filter(|&s| chain.device[s] == device)
-            .collect();
-        stages.sort_by_key(|&stage| std::cmp::Reverse(saved(&cut, stage)));
-        for stage in stages {
-            let saves = saved(&cut, stage);
-            if excess == 0 || saves == 0 {
-                break;
-            }
-            cut.parts[stage].mode = other;
-            excess = excess.saturating_sub(saves);
-        }
-    }
-    cut
 }

@@ -1,7 +1,7 @@
 //! The smallest bottleneck, by bisection over probes.
 
 use super::chain::{Chain, Cut};
-use super::probe::{TooLow, probe, windows};
+use super::probe::{Answer, TooLow, probe, windows};
 use super::shared;
 
 /// The best cut that was found, and what no cut can go below.
@@ -9,16 +9,6 @@ use super::shared;
 pub(super) struct Found {
     pub(super) cut: Cut,
     pub(super) lower_bound: i64,
-}
-
-/// What is known of a limit.
-pub(super) enum Answer {
-    /// This cut keeps to it.
-    Yes(Cut),
-    /// No cut does.
-    No(TooLow),
-    /// None was found in the time allowed.
-    Unknown,
 }
 
 /// Whether a cut keeps to `limit` ticks and to the memory limits raised by `slack`.

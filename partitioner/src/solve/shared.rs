@@ -8,8 +8,7 @@
 use std::collections::HashMap;
 
 use super::chain::{Chain, Cut, Part};
-use super::probe::{Reach, TooLow, probe};
-use super::search::Answer;
+use super::probe::{Answer, Reach, TooLow, probe};
 
 /// Steps after which the search gives up.
 const STEPS: usize = 4_000;

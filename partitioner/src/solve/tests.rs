@@ -5,12 +5,13 @@ use proptest::prelude::*;
 use super::Solution;
 use super::memory::{REDO, Ways};
 use super::{Problem, RecomputeChoice, SolveError, Strategy as Cutting, Transfer, block_partition};
+use crate::builtin::ScheduleKind;
 use crate::check::CheckedSchedule;
 use crate::cost::Link;
 use crate::ids::StageId;
 use crate::machine::Machine;
 use crate::profile::{LayerProfile, LayerTimes, Profile};
-use crate::schedule::{ScheduleKind, Shape};
+use crate::schedule::Shape;
 use crate::units::{Bytes, Micros};
 
 /// A small random case.

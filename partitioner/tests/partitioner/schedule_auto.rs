@@ -1,7 +1,7 @@
 //! `auto` is never worse than a built-in schedule that fits, and never better than
 //! its lower bound.
 
-use gpipe_partitioner::schedule::auto;
+use gpipe_partitioner::auto;
 use gpipe_partitioner::{
     Bytes, CheckedSchedule, Costs, EdgeTimes, Micros, ScheduleError, ScheduleKind, Shape, StageId,
     StageMemory, StageTimes, simulate,

@@ -6,7 +6,6 @@ use std::fs;
 use clap::error::ErrorKind;
 
 use super::{command, file, gpipe};
-use crate::models::zoo::Zoo;
 
 /// The README, and the pages of the book.
 fn pages() -> Vec<(String, String)> {
@@ -100,7 +99,7 @@ fn found(page: &str) -> (Vec<String>, Vec<String>) {
 
 fn refusal(args: Vec<String>) -> Option<clap::Error> {
     let args = args.into_iter().map(Into::into).collect();
-    command::parse(gpipe(), args, &Zoo::builtin()).err()
+    command::parse(gpipe(), args).err()
 }
 
 #[test]

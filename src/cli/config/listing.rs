@@ -8,6 +8,8 @@ pub(in crate::cli) struct Listed {
     /// With its table.
     pub(in crate::cli) name: String,
     pub(in crate::cli) kind: String,
+    /// What it is.
+    pub(in crate::cli) about: String,
     /// Where clap keeps the flag that says the same.
     pub(in crate::cli) flag: Option<String>,
     /// As it would stand in a file.
@@ -20,6 +22,7 @@ impl<T: 'static> Schema<T> {
         let keys = self.keys.iter().map(|key| Listed {
             name: key.name.clone(),
             kind: key.kind.to_string(),
+            about: key.about.clone(),
             flag: key.flag.as_ref().map(|flag| flag.id.clone()),
             default: (key.get)(defaults).map(|value| value.to_string()),
         });

@@ -73,7 +73,7 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
         schedule: plan.schedule,
         chunks: Some(plan.chunks),
         balance: Some(plan.partition.balance()),
-        recompute: recompute(&plan.recompute),
+        recompute: Recompute::of_stages(&plan.recompute),
         ..recipe.clone()
     })
 }
@@ -128,13 +128,4 @@ pub(super) fn note(plan: &Plan, spec: &ModelSpec) -> Option<String> {
 pub(super) fn doubts(plan: &Plan) -> impl Iterator<Item = String> {
     let doubts = plan.doubts.iter();
     doubts.map(|doubt| format!("note: of the profile that the plan was made from: {doubt}"))
-}
-
-/// In one word where there is one.
-fn recompute(stages: &[bool]) -> Recompute {
-    match (stages.contains(&true), stages.contains(&false)) {
-        (false, _) => Recompute::Never,
-        (_, false) => Recompute::Always,
-        _ => Recompute::Stages(stages.to_vec()),
-    }
 }

@@ -1,5 +1,6 @@
 //! A model with its weights, from wherever a command line says.
 
+pub(super) mod initial;
 mod run;
 mod vocabulary;
 
@@ -14,7 +15,7 @@ use crate::models::hugging_face;
 use crate::models::zoo::{Fill, ModelSpec, Zoo};
 use crate::{Pipeline, Variable};
 
-pub(super) use run::{Settings, TrainedOn, failed as failed_checkpoint, saved_vocabulary, unfit};
+pub(super) use run::{Settings, TrainedOn, VOCABULARY, saved_vocabulary};
 pub(super) use vocabulary::Vocabulary;
 
 /// Weights as they were read, and in the pipeline.
@@ -196,8 +197,8 @@ impl Trained {
         if let Some(threads) = self.settings.threads_per_stage {
             builder = builder.threads_per_stage(threads);
         }
-        let mut pipe = builder.build().map_err(super::train::failure)?;
-        pipe.load(&self.weights).map_err(super::train::failure)?;
+        let mut pipe = builder.build().map_err(super::failure)?;
+        pipe.load(&self.weights).map_err(super::failure)?;
         Ok(pipe)
     }
 }

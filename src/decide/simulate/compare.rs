@@ -67,7 +67,7 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
         }
     }
     // What cannot train does less, and is no faster for it.
-    let trains = |case: &Case| case.kind != ScheduleKind::ForwardOnly;
+    let trains = |case: &Case| case.kind.trains();
     fastest_first.sort_by_key(|case| (!trains(case), case.makespan()));
     for case in fastest_first {
         table.row(cells(options, case));

@@ -18,9 +18,13 @@ use super::workload::{Given, Profiled, Workload};
   gpipe-rs simulate --compare --devices 8 --micro 32 --input-us 1200 --link 25GB/s,5us --output-bytes 16MiB
   gpipe-rs simulate --schedule auto --devices 4 --micro 16 --profile profile.json --balance 3,4,4,3")]
 pub(crate) struct Args {
-    /// Schedule: gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2,
-    /// interleaved-zb, zbv, v-half, v-min, dualpipe-v, forward-only or auto.
-    #[arg(long, value_name = "NAME", required_unless_present = "compare", value_parser = input::schedule)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        required_unless_present = "compare",
+        value_parser = input::schedule,
+        help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL))
+    )]
     schedule: Option<ScheduleKind>,
     /// Devices.
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = input::at_least_one)]
@@ -132,7 +136,7 @@ impl Options {
 fn workload(args: &Args) -> Result<Workload, Failure> {
     let usage = |error: MachineError| Failure::Usage(error.to_string());
     let cores = args.cores.map(|cores| Cores::new(cores, 1)).transpose();
-    let cores = cores.map_err(usage)?;
+    let cores = cores.map_err(|error| usage(error.into()))?;
     let Some(path) = &args.profile else {
         return Ok(Workload::Given(Given {
             forward: args.forward_us,

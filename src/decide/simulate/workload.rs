@@ -128,8 +128,7 @@ impl Profiled {
     fn computed(&self, shape: Shape) -> Result<Simulation, Refusal> {
         let mut cuts: Vec<(Costs, Solution)> = Vec::new();
         let mut refusal = Refusal::default();
-        let training =
-            |kind: &ScheduleKind| !matches!(kind, ScheduleKind::Auto | ScheduleKind::ForwardOnly);
+        let training = |kind: &ScheduleKind| kind.trains() && *kind != ScheduleKind::Auto;
         for kind in ScheduleKind::ALL.into_iter().filter(training) {
             let Ok(schedule) = kind.generate(shape) else {
                 continue;

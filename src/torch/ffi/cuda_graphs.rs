@@ -5,7 +5,7 @@ use std::ptr::{self, NonNull};
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
 
-use super::{Result, check};
+use super::{Result, c_number, check};
 use crate::torch::error::TorchError;
 
 unsafe extern "C" {
@@ -56,10 +56,9 @@ impl Capture {
     /// written down and not run; memory that it takes is the pool's.
     pub(crate) fn begin(device: usize, pool: (u64, u64)) -> Result<Self> {
         let alone = CAPTURING.lock();
-        let device = c_int::try_from(device).unwrap_or(c_int::MAX);
         let mut out = ptr::null_mut();
         // SAFETY: `out` holds an owned graph after a successful call.
-        check(unsafe { gp_cuda_graph_begin(device, pool.0, pool.1, &raw mut out) })?;
+        check(unsafe { gp_cuda_graph_begin(c_number(device), pool.0, pool.1, &raw mut out) })?;
         let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no CUDA graph"))?;
         Ok(Self {
             graph: CudaGraph { pointer },
@@ -121,5 +120,39 @@ impl Drop for HostSyncDetector {
         // SAFETY: the pointer is owned by `self` and freed once, on the thread that made
         // it, since `self` is not `Send`.
         unsafe { gp_waits_heard(self.pointer.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// Its functions are looked up by their mangled names, which say their arguments, and the
+    /// object lives in a buffer of the shim's.
+    #[test]
+    fn the_class_of_cuda_graphs_is_declared_as_it_was() {
+        let header = concat!(env!("LIBTORCH"), "/include/ATen/cuda/CUDAGraph.h");
+        let text = std::fs::read_to_string(header).unwrap();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let text = words.join(" ");
+        for declared in [
+            "namespace at { struct Generator;",
+            "namespace cuda {",
+            "MempoolId_t graph_pool_handle();",
+            "struct TORCH_CUDA_CPP_API CUDAGraph { CUDAGraph(bool keep_graph=false); ~CUDAGraph();",
+            "void capture_begin( MempoolId_t pool = {0, 0}, cudaStreamCaptureMode capture_mode",
+            "void capture_end();",
+            "void replay();",
+        ] {
+            assert!(text.contains(declared), "no `{declared}`");
+        }
+        // Neither a base class nor virtual functions, and few members: far fewer bytes than
+        // the buffer has.
+        let (_, class) = text
+            .split_once("struct TORCH_CUDA_CPP_API CUDAGraph {")
+            .unwrap();
+        assert!(!class.contains("virtual "));
+        assert!(
+            class.matches("_;").count() + class.matches("_ =").count() < 20,
+            "{class}"
+        );
     }
 }

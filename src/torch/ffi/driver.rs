@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use super::{Result, check};
+use super::{Result, c_number, check};
 
 unsafe extern "C" {
     fn gp_driver(version: *mut c_int, devices: *mut c_int) -> c_int;
@@ -29,14 +29,13 @@ pub(crate) fn driver() -> Result<(String, usize)> {
 /// A device's name, bytes of memory and compute capability.
 pub(crate) fn driver_device(index: usize) -> Result<(String, u64, String)> {
     const ROOM: usize = 256;
-    let index = c_int::try_from(index).unwrap_or(c_int::MAX);
     let mut name: [c_char; ROOM] = [0; ROOM];
     let (mut bytes, mut major, mut minor) = (0, 0, 0);
     // SAFETY: every place lives through the call, and the name's has room for as many
     // bytes as is said, less one so that there is a zero behind it in any case.
     let name = unsafe {
         check(gp_driver_device(
-            index,
+            c_number(index),
             name.as_mut_ptr(),
             ROOM as c_int - 1,
             &raw mut bytes,
@@ -52,9 +51,8 @@ pub(crate) fn driver_device(index: usize) -> Result<(String, u64, String)> {
 /// Whether one device can reach the memory of another by itself.
 pub(crate) fn driver_peers(from: usize, to: usize) -> Result<bool> {
     let mut out = 0;
-    let index = |device| c_int::try_from(device).unwrap_or(c_int::MAX);
     // SAFETY: `out` lives through the call.
-    check(unsafe { gp_driver_peers(index(from), index(to), &raw mut out) })?;
+    check(unsafe { gp_driver_peers(c_number(from), c_number(to), &raw mut out) })?;
     Ok(out != 0)
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
-use super::{Result, check};
+use super::{Result, c_number, check};
 
 unsafe extern "C" {
     fn gp_tell_ends();
@@ -23,9 +23,8 @@ pub(crate) struct Acting(());
 
 impl Acting {
     pub(crate) fn new(stage: usize, micro_batch: usize, name: &'static CStr) -> Self {
-        let number = |own: usize| c_int::try_from(own).unwrap_or(c_int::MAX);
         // SAFETY: the name lives for ever.
-        unsafe { gp_acts(number(stage), number(micro_batch), name.as_ptr()) };
+        unsafe { gp_acts(c_number(stage), c_number(micro_batch), name.as_ptr()) };
         Self(())
     }
 }
@@ -40,5 +39,5 @@ impl Drop for Acting {
 /// Has the caching allocator ask a device nothing any more where memory is freed; once.
 pub(crate) fn abandon_cuda(index: usize) -> Result<()> {
     // SAFETY: plain values in, nothing out.
-    check(unsafe { gp_cuda_abandon(c_int::try_from(index).unwrap_or(c_int::MAX)) })
+    check(unsafe { gp_cuda_abandon(c_number(index)) })
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tch::Device;
 
-use super::{Result, check};
+use super::{Result, c_number, check};
 use crate::torch::error::TorchError;
 
 unsafe extern "C" {
@@ -42,9 +42,8 @@ pub(crate) fn mkl_mode() -> Option<(c_int, bool)> {
 
 /// Sets the intra-op threads of the calling thread.
 pub(crate) fn set_threads(count: usize) -> Result<()> {
-    let count = c_int::try_from(count).unwrap_or(c_int::MAX);
     // SAFETY: plain values in, nothing out.
-    check(unsafe { gp_set_threads(count) })
+    check(unsafe { gp_set_threads(c_number(count)) })
 }
 
 /// Lets the C library keep what is freed.
@@ -103,9 +102,8 @@ pub(crate) fn set_current_device(device: Device) -> Result<()> {
     let Device::Cuda(index) = device else {
         return Ok(());
     };
-    let index = c_int::try_from(index).unwrap_or(c_int::MAX);
     // SAFETY: plain values in, nothing out.
-    check(unsafe { gp_set_cuda_device(index) })
+    check(unsafe { gp_set_cuda_device(c_number(index)) })
 }
 
 /// Has backwards of the calling thread run on it, also those of CUDA devices.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tch::Tensor;
 
-use super::{Result, TensorPtr, check, lend, own};
+use super::{Result, TensorPtr, c_number, check, lend, own};
 use crate::torch::error::TorchError;
 
 unsafe extern "C" {
@@ -41,7 +41,7 @@ unsafe extern "C" {
 pub(crate) fn new_stream(device: usize) -> Result<i64> {
     let mut id = 0;
     // SAFETY: `id` lives through the call.
-    check(unsafe { gp_stream_new(index(device), &raw mut id) })?;
+    check(unsafe { gp_stream_new(c_number(device), &raw mut id) })?;
     Ok(id)
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn new_stream(device: usize) -> Result<i64> {
 pub(crate) fn current_stream(device: usize) -> Result<i64> {
     let mut id = 0;
     // SAFETY: `id` lives through the call.
-    check(unsafe { gp_stream_current(index(device), &raw mut id) })?;
+    check(unsafe { gp_stream_current(c_number(device), &raw mut id) })?;
     Ok(id)
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn enter_stream(device: usize, id: i64) -> Result<i64> {
     let mut before = 0;
     // SAFETY: the id is one that libtorch has given for this device; `before` lives
     // through the call.
-    check(unsafe { gp_stream_enter(index(device), id, &raw mut before) })?;
+    check(unsafe { gp_stream_enter(c_number(device), id, &raw mut before) })?;
     Ok(before)
 }
 
@@ -79,7 +79,7 @@ impl RawEvent {
     pub(crate) fn record(device: usize, stream: i64) -> Result<Self> {
         let mut out = ptr::null_mut();
         // SAFETY: `out` holds an owned event after a successful call.
-        check(unsafe { gp_event_record(index(device), stream, &raw mut out) })?;
+        check(unsafe { gp_event_record(c_number(device), stream, &raw mut out) })?;
         let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no event"))?;
         Ok(Self { pointer })
     }
@@ -87,7 +87,7 @@ impl RawEvent {
     /// What comes into the stream from now on waits for the event.
     pub(crate) fn block(&self, device: usize, stream: i64) -> Result<()> {
         // SAFETY: the event is alive.
-        check(unsafe { gp_event_block(self.pointer.as_ptr(), index(device), stream) })
+        check(unsafe { gp_event_block(self.pointer.as_ptr(), c_number(device), stream) })
     }
 
     /// The host waits for the event.
@@ -126,7 +126,7 @@ impl Drop for RawEvent {
 /// freed is over.
 pub(crate) fn record_stream(tensor: &Tensor, device: usize, stream: i64) -> Result<()> {
     // SAFETY: the tensor is alive through the call.
-    check(unsafe { gp_record_stream(lend(tensor), index(device), stream) })
+    check(unsafe { gp_record_stream(lend(tensor), c_number(device), stream) })
 }
 
 /// A copy on a CUDA device, or (none) in page-locked memory of the host, on the current
@@ -137,7 +137,7 @@ pub(crate) fn copy_to(tensor: &Tensor, device: Option<usize>) -> Result<Tensor> 
     unsafe {
         check(gp_copy_to(
             lend(tensor),
-            device.map_or(-1, index),
+            device.map_or(-1, c_number),
             &raw mut out,
         ))?;
         own(out)
@@ -205,10 +205,6 @@ extern "C" fn freed<W: Watcher>(log: *mut c_void, number: u64) {
     // SAFETY: `log` is what `into_raw` gave for this memory, and this is its one end.
     let watcher = unsafe { Arc::from_raw(log.cast_const().cast::<W>()) };
     watcher.freed(number);
-}
-
-fn index(device: usize) -> c_int {
-    c_int::try_from(device).unwrap_or(c_int::MAX)
 }
 
 #[cfg(test)]

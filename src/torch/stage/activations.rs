@@ -61,10 +61,6 @@ impl Activations {
             .ok_or_else(|| anyhow::anyhow!("micro-batch {micro} has no forward to go back through"))
     }
 
-    pub(super) fn contain(&self, micro: MicroId) -> bool {
-        self.0.contains_key(&micro)
-    }
-
     /// Begins to bring back to the device what an action of this kind will use.
     pub(super) fn prefetch(&mut self, micro: MicroId, kind: ActionKind) -> Result<(), TorchError> {
         match self.0.get_mut(&micro) {

@@ -43,7 +43,7 @@ impl TorchStage {
     /// out whether it counts; see [`Accumulator::defer`].
     pub(crate) fn deferrable_norms(&self) -> anyhow::Result<Option<(Vec<String>, Tensor)>> {
         let accumulator = self.passes().accumulator();
-        if accumulator.has_previous() || self.passes().compute().layers().gather() {
+        if accumulator.has_previous() || self.passes().compute().layers().have_gathered() {
             return Ok(None);
         }
         Ok(accumulator.named_norms_on_device()?)

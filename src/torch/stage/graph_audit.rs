@@ -46,6 +46,11 @@ impl GraphAudit {
                 format!("layer `{layer}` draws random numbers, which a graph cannot draw anew")
             });
         }
+        if ctx.has_gathered() {
+            self.refuse(|| {
+                format!("layer `{layer}` gathers something over a step, which a graph would not do")
+            });
+        }
         if ctx.asked_for_micro() {
             self.refuse(|| {
                 format!("layer `{layer}` asks for its micro-batch, which a graph does not know")

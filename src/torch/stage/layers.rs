@@ -25,6 +25,7 @@ use crate::torch::rng;
 use crate::torch::sequential::BuiltLayer;
 use crate::torch::skips::SkipBox;
 use crate::torch::step::Mode;
+use crate::torch::step_state::{Gathered, StepStates};
 use crate::torch::values::{Values, hand_over};
 
 /// The layers of a stage.
@@ -38,7 +39,9 @@ pub(super) struct Layers {
     progress: Progress,
     /// Where CUDA graphs are asked for.
     audit: Option<Rc<GraphAudit>>,
-    /// A step has ended, and the layers have not been told.
+    /// What layers have gathered in the present step.
+    step_states: StepStates,
+    /// A step has ended, and what its layers gathered is not committed.
     uncommitted: bool,
 }
 
@@ -76,6 +79,7 @@ impl Layers {
             own,
             skips,
             audit,
+            step_states: StepStates::default(),
             uncommitted: false,
         }
     }
@@ -117,9 +121,9 @@ impl Layers {
         })
     }
 
-    /// Whether some gather what only counts after a good step.
-    pub(super) fn gather(&self) -> bool {
-        self.all.iter().any(|layer| layer.layer.gathers())
+    /// Whether some have gathered what only counts after a good step.
+    pub(super) fn have_gathered(&self) -> bool {
+        !self.step_states.is_empty()
     }
 
     /// The name of one whose forward pass cannot be replayed by a CUDA graph.
@@ -204,6 +208,9 @@ impl Layers {
             recomputing: pass.is_recompute(),
             precision: self.precision,
             skips: SkipBox::new(&built.declared, pops, run.copy_stashes),
+            layer: number,
+            step_states: self.step_states.clone(),
+            gathered: Cell::default(),
         };
         let mut outputs = built.layer.forward(inputs, &ctx)?;
         drop(autocast);
@@ -278,21 +285,25 @@ impl Layers {
 
     /// What they have gathered in the last step counts.
     pub(super) fn commit(&mut self) -> anyhow::Result<()> {
-        if std::mem::take(&mut self.uncommitted) {
-            for layer in &self.all {
-                crate::torch::caught(|| layer.layer.commit())
-                    .map_err(|error| error.context(format!("layer `{}`", layer.name)))?;
-            }
+        if !std::mem::take(&mut self.uncommitted) {
+            return Ok(());
         }
-        Ok(())
+        let commit = |Gathered { layer, state }: Gathered| {
+            let name = &self.all[layer].name;
+            crate::torch::caught(|| state.commit())
+                .map_err(|error| error.context(format!("layer `{name}`")))
+        };
+        // The step counts for all of them, also where one fails.
+        let all = self.step_states.take().into_iter().map(commit);
+        all.collect::<Vec<_>>().into_iter().collect()
     }
 
     /// What they have gathered in the last step does not count.
     pub(super) fn undo(&mut self) {
         self.uncommitted = false;
-        for layer in &self.all {
-            // A layer that cannot even forget: no error is left to tell of it.
-            crate::engine::panics::survived(|| layer.layer.discard());
+        for gathered in self.step_states.take() {
+            // Where even this panics, the step's own error is the one to report.
+            crate::engine::panics::survived(|| gathered.state.discard());
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Offload {
     /// Pieces of fewer bytes stay on the device.
     least: u64,
     /// The micro-batch whose backward the device does directly after its forward: it stays.
-    stays: Option<MicroId>,
+    keeps: Option<MicroId>,
 }
 
 /// The way to the host and back.
@@ -82,20 +82,20 @@ impl Offload {
             device,
             transfers: Rc::new(Transfers { streams, meter }),
             least,
-            stays: None,
+            keeps: None,
         }
     }
 
     /// What the forward of this micro-batch leaves stays on the device: its backward is what
     /// the device does next.
-    pub(super) fn stays(&mut self, micro: Option<MicroId>) {
-        self.stays = micro;
+    pub(super) fn keep(&mut self, micro: Option<MicroId>) {
+        self.keeps = micro;
     }
 
     /// Itself, if what this micro-batch's forward is about to leave goes to the host.
     pub(super) fn of_forward(&mut self, micro: MicroId) -> Option<&Self> {
-        let stays = self.stays.take() == Some(micro);
-        (!stays).then_some(self)
+        let keeps = self.keeps.take() == Some(micro);
+        (!keeps).then_some(self)
     }
 
     /// Sends a segment's inputs to the host, unless they are small.

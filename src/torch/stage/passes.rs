@@ -13,6 +13,8 @@ use super::non_finite;
 use super::offload::Offload;
 use super::pass::{Pass, Purpose};
 use super::segment::RunUnit;
+use crate::engine::OffloadHint;
+use crate::torch::error::TorchError;
 use crate::torch::step::{Mode, StepSettings};
 use crate::torch::values::{Values, hand_over};
 
@@ -138,7 +140,7 @@ impl Passes {
             graphs.abort(slots);
         }
         if let Some(offload) = &mut self.offload {
-            offload.stays(None);
+            offload.keep(None);
         }
     }
 
@@ -150,14 +152,17 @@ impl Passes {
     // Actions.
 
     /// Prepares for what the device does after the next action.
-    pub(super) fn prefetch(&mut self, next: Action) -> anyhow::Result<()> {
-        let Some(offload) = &mut self.offload else {
-            return Ok(());
-        };
-        if !self.activations.contain(next.micro) {
-            offload.stays(Some(next.micro));
+    pub(super) fn take_hint(&mut self, hint: OffloadHint) -> Result<(), TorchError> {
+        match (hint, &mut self.offload) {
+            (_, None) => Ok(()),
+            (OffloadHint::Keep(next), Some(offload)) => {
+                offload.keep(Some(next.micro));
+                Ok(())
+            }
+            (OffloadHint::Prefetch(next), Some(_)) => {
+                self.activations.prefetch(next.micro, next.kind)
+            }
         }
-        Ok(self.activations.prefetch(next.micro, next.kind)?)
     }
 
     /// Runs one action: takes one value an edge into it, and gives one an edge out of it.

@@ -11,7 +11,7 @@ use super::meter::{DeviceMeter, StageMeter, StepMemory};
 use super::optimizers::Optimizers;
 use super::passes::Passes;
 use super::spec::StageSpec;
-use crate::engine::{Observer, Phase, Stage, StageError};
+use crate::engine::{Observer, OffloadHint, Phase, Stage, StageError};
 use crate::torch::caught;
 use crate::torch::error::TorchError;
 use crate::torch::memory::Scope;
@@ -245,7 +245,7 @@ impl Stage for TorchStage {
         begun.map_err(|error| self.explain_loss(Phase::Begin, None, error))
     }
 
-    fn ahead(&mut self, next: Action) -> anyhow::Result<()> {
+    fn offload_hint(&mut self, hint: OffloadHint) -> anyhow::Result<()> {
         if !self.passes.offloads() {
             return Ok(());
         }
@@ -253,9 +253,9 @@ impl Stage for TorchStage {
         let _shared = streams.submit_scope();
         self.outside();
         let counted = self.count_memory();
-        let begun = caught(|| self.passes.prefetch(next));
+        let begun = caught(|| Ok(self.passes.take_hint(hint)?));
         drop(counted);
-        begun.map_err(|error| self.explain(next, error))
+        begun.map_err(|error| self.explain(hint.next(), error))
     }
 
     fn run(&mut self, action: Action, inputs: Vec<InTransit>) -> anyhow::Result<Vec<InTransit>> {

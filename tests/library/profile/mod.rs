@@ -83,6 +83,10 @@ fn bytes_of_an_mlp_are_those_on_paper() {
     // The ReLU's result, which the next layer's product needs as well.
     assert_eq!(hidden.activations.get(), 8 * 32 * 4);
     assert!(hidden.temporary.get() >= 8 * 32 * 4);
+    let times = measured.times();
+    assert_eq!(times.dim(), (profile.layers().len(), 4));
+    assert_eq!(times[[1, 0]], hidden.times.forward.get());
+    assert_eq!(times[[1, 3]], hidden.times.joint().get());
     assert_eq!(
         hidden
             .curve

@@ -143,8 +143,9 @@ fn at(levels: &[MemoryLevel], time: Micros) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::builtin::ScheduleKind;
     use crate::cost::Costs;
-    use crate::schedule::{ScheduleKind, Shape};
+    use crate::schedule::Shape;
     use crate::simulate::simulate;
     use proptest::prelude::*;
 

@@ -2,7 +2,9 @@
 
 use crate::support::{Affine, affine_engine, schedule, watched};
 use anyhow::bail;
-use gpipe_engine::{EdgeId, Engine, EngineError, Entry, Program, Stage, StageBuilder, Topology};
+use gpipe_engine::{
+    EdgeId, Engine, EngineError, Entry, Observer, Program, Stage, StageBuilder, Topology,
+};
 use gpipe_partitioner::{Action, ActionKind, DeviceId, MicroId, Schedule, ScheduleKind, StageId};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -300,6 +302,111 @@ fn jobs_run_on_every_stage_or_on_one_and_report_in_stage_order() {
         assert_eq!(
             error.unwrap_err().to_string(),
             "stage 1, layer `affine.1`, job: no"
+        );
+    });
+}
+
+/// A value that panics when it is dropped, if told so.
+#[derive(Debug)]
+struct Bomb(bool);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if self.0 {
+            std::panic::resume_unwind(Box::new("made to panic when dropped"));
+        }
+    }
+}
+
+/// Passes values on, and fails with micro-batch 1.
+struct Passing;
+
+impl Stage for Passing {
+    type Value = Bomb;
+    type Step = ();
+
+    fn begin(&mut self, _: &Arc<()>) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn run(&mut self, action: Action, inputs: Vec<Bomb>) -> anyhow::Result<Vec<Bomb>> {
+        anyhow::ensure!(action.micro != MicroId(1), "made to fail");
+        Ok(inputs)
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn abort(&mut self) {}
+}
+
+/// The values for the caller of a step that failed were dropped where a panic ended the
+/// device's thread: the step's error was that the thread is gone, and the engine was lost.
+#[test]
+fn values_that_panic_when_dropped_do_not_end_a_thread() {
+    watched(|| {
+        let build = Box::new(|| Ok(vec![(StageId(0), Passing)])) as StageBuilder<Passing>;
+        let mut engine = Engine::new(vec![build]).unwrap();
+        let program = chain(ScheduleKind::ForwardOnly, 1, 2);
+        let mut step = |panics| {
+            let entry = |micro| Entry {
+                edge: EdgeId(0),
+                micro: MicroId(micro),
+                value: Bomb(panics && micro == 0),
+            };
+            let entries = (0..2).map(entry).collect();
+            engine.step(&program, Arc::new(()), entries).unwrap_err()
+        };
+        for panics in [true, false] {
+            let error = step(panics).to_string();
+            assert_eq!(error, "stage 0, micro-batch 1, forward: made to fail");
+        }
+    });
+}
+
+/// Its `observer` panics if told so.
+struct Observed(bool);
+
+impl Stage for Observed {
+    type Value = ();
+    type Step = ();
+
+    fn begin(&mut self, _: &Arc<()>) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn run(&mut self, _: Action, inputs: Vec<()>) -> anyhow::Result<Vec<()>> {
+        Ok(inputs)
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn abort(&mut self) {}
+
+    fn observer(&self) -> Option<Observer> {
+        if self.0 {
+            std::panic::resume_unwind(Box::new("made to panic"));
+        }
+        None
+    }
+}
+
+/// The panic of an `observer` went past the border of the stage and ended the thread: the
+/// error did not say why.
+#[test]
+fn an_observer_that_panics_is_an_error_of_its_device() {
+    watched(|| {
+        let build = |panics: bool, stage: usize| {
+            let build = move || Ok(vec![(StageId(stage), Observed(panics))]);
+            Box::new(build) as StageBuilder<Observed>
+        };
+        let error = Engine::new(vec![build(false, 0), build(true, 1)]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "building the stages of device 1: panicked: made to panic"
         );
     });
 }

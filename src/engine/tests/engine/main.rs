@@ -9,6 +9,7 @@
 
 mod fault_positions;
 mod faults;
+mod hints;
 mod lifecycle;
 mod misuse;
 mod properties;

@@ -3,7 +3,7 @@
 
 use crate::support::{Affine, affine_engine, entries, schedule, watched};
 use gpipe_engine::{
-    Edge, EdgeId, End, Engine, EngineError, Entry, EntryError, Outcome, Program, Topology,
+    Edge, EdgeId, End, Engine, EngineError, Entry, EntryError, Program, StepOutcome, Topology,
     TopologyError,
 };
 use gpipe_partitioner::{Action, MicroId, Schedule, ScheduleKind, Shape, StageId};
@@ -15,7 +15,10 @@ fn chain(p: usize, m: usize) -> (Engine<Affine>, Program) {
     (engine, Program::new(schedule, &topology).unwrap())
 }
 
-fn step(engine: &mut Engine<Affine>, program: &Arc<Program>) -> Result<Outcome<i64>, EngineError> {
+fn step(
+    engine: &mut Engine<Affine>,
+    program: &Arc<Program>,
+) -> Result<StepOutcome<i64>, EngineError> {
     engine.step(program, Arc::default(), entries(program, 0))
 }
 

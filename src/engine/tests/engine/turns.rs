@@ -1,7 +1,7 @@
 //! Devices that share too few cores take turns.
 
 use gpipe_engine::{EdgeId, EngineError};
-use gpipe_engine::{Engine, Entry, Program, Sharing, Stage, StageBuilder, Topology};
+use gpipe_engine::{Engine, Entry, Program, Sharing, Stage, StageBuilder, Topology, Unpinned};
 use gpipe_partitioner::{
     Action, Cores, Costs, DeviceId, MicroId, Micros, ScheduleKind, Shape, StageId, simulate,
 };
@@ -61,7 +61,7 @@ impl Rig {
     fn new(
         kind: ScheduleKind,
         (p, m): (usize, usize),
-        at_once: usize,
+        max_concurrent: usize,
         fails: Option<Action>,
     ) -> Self {
         let schedule = kind.generate(Shape::new(p, m)).unwrap();
@@ -73,9 +73,8 @@ impl Rig {
         };
         let sharing = Sharing {
             devices: (0..p).map(DeviceId).collect(),
-            at_once,
-            thread: || 0,
-            settle: |_, _| {},
+            max_concurrent,
+            affinity: Arc::new(Unpinned),
         };
         let engine = Engine::taking_turns((0..p).map(build).collect(), &sharing).unwrap();
         let program = Arc::new(Program::new(schedule, &Topology::chain(p)).unwrap());
@@ -113,12 +112,12 @@ proptest! {
         kind in prop::sample::select(KINDS.to_vec()),
         p in 1_usize..6,
         m in 1_usize..6,
-        at_once in 0_usize..7,
+        max_concurrent in 0_usize..7,
     ) {
-        let mut rig = Rig::new(kind, (p, m), at_once, None);
+        let mut rig = Rig::new(kind, (p, m), max_concurrent, None);
         rig.step().unwrap();
         rig.step().unwrap();
-        prop_assert!(rig.seen.most.load(SeqCst) <= at_once.max(1));
+        prop_assert!(rig.seen.most.load(SeqCst) <= max_concurrent.max(1));
         let actions = rig.program.schedule().schedule().iter();
         let actions: usize = actions.map(|(_, list)| list.len()).sum();
         prop_assert_eq!(rig.seen.order.lock().unwrap().len(), 2 * actions);

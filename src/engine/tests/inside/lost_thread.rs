@@ -1,6 +1,6 @@
 //! A worker's thread dies although nothing should be able to kill it.
 
-use super::crew::Crew;
+use super::device_stages::DeviceStages;
 use super::message::Job;
 use super::{Engine, EngineError, Stage, StageBuilder};
 use gpipe_partitioner::{Action, DeviceId, StageId};
@@ -8,19 +8,19 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// Says when it is dropped.
-struct Mourner(Sender<()>);
+/// Sends a signal when it is dropped.
+struct DropSignal(Sender<()>);
 
-impl Drop for Mourner {
+impl Drop for DropSignal {
     fn drop(&mut self) {
         // The test may be over already.
         let _ = self.0.send(());
     }
 }
 
-struct Mute(#[allow(dead_code)] Mourner);
+struct Silent(#[allow(dead_code)] DropSignal);
 
-impl Stage for Mute {
+impl Stage for Silent {
     type Value = ();
     type Step = ();
 
@@ -39,12 +39,12 @@ impl Stage for Mute {
     fn abort(&mut self) {}
 }
 
-fn engine(devices: usize) -> (Engine<Mute>, Receiver<()>) {
+fn engine(devices: usize) -> (Engine<Silent>, Receiver<()>) {
     let (sender, dropped) = channel();
     let builder = |device| {
         let sender = sender.clone();
-        let build = move || Ok(vec![(StageId(device), Mute(Mourner(sender)))]);
-        Box::new(build) as StageBuilder<Mute>
+        let build = move || Ok(vec![(StageId(device), Silent(DropSignal(sender)))]);
+        Box::new(build) as StageBuilder<Silent>
     };
     (
         Engine::new((0..devices).map(builder).collect()).unwrap(),
@@ -53,12 +53,12 @@ fn engine(devices: usize) -> (Engine<Mute>, Receiver<()>) {
 }
 
 /// Kills the thread of `device` from within, past every border.
-fn kill(engine: &mut Engine<Mute>, device: usize) -> EngineError {
-    fn die(_: &mut Crew<Mute>) {
+fn kill(engine: &mut Engine<Silent>, device: usize) -> EngineError {
+    fn die(_: &mut DeviceStages<Silent>) {
         // Unlike `panic!` this prints nothing.
         std::panic::resume_unwind(Box::new("killed"))
     }
-    let job: Job<Mute> = Box::new(die);
+    let job: Job<Silent> = Box::new(die);
     engine.run_jobs(vec![(DeviceId(device), job)]).unwrap_err()
 }
 

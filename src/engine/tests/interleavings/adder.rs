@@ -1,7 +1,7 @@
 //! A stage that keeps account of its micro-batches, and an engine of such stages.
 
 use crate::engine::{
-    EdgeId, Engine, EngineError, Entry, Program, Sharing, Stage, StageBuilder, Topology,
+    EdgeId, Engine, EngineError, Entry, Program, Sharing, Stage, StageBuilder, Topology, Unpinned,
 };
 use anyhow::{bail, ensure};
 use gpipe_partitioner::{Action, ActionKind, CheckedSchedule, DeviceId, MicroId, StageId};
@@ -192,14 +192,13 @@ impl Rig {
         Self::build(schedule, Engine::new)
     }
 
-    /// `at_once` of the devices may work at the same time.
-    pub fn taking_turns(schedule: &CheckedSchedule, at_once: usize) -> Self {
+    /// `max_concurrent` of the devices may work at the same time.
+    pub fn taking_turns(schedule: &CheckedSchedule, max_concurrent: usize) -> Self {
         let devices = schedule.schedule().devices();
         let sharing = Sharing {
             devices: (0..devices).map(DeviceId).collect(),
-            at_once,
-            thread: || 0,
-            settle: |_, _| {},
+            max_concurrent,
+            affinity: Arc::new(Unpinned),
         };
         Self::build(schedule, |builders| {
             Engine::taking_turns(builders, &sharing)

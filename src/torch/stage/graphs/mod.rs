@@ -103,7 +103,7 @@ impl Graphs {
         if let Some(layer) = compute.layers().not_graph_safe() {
             audit.refuse(|| {
                 format!(
-                    "layer `{layer}` does not say that its forward pass can be replayed \
+                    "layer `{layer}` does not say that its forward pass can be captured and replayed \
                      (`Layer::graph_safe`)"
                 )
             });

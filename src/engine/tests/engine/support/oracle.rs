@@ -3,14 +3,14 @@
 
 use super::affine::{Grads, bias, combine, weight};
 use super::input;
-use gpipe_engine::{EdgeId, End, Topology, Values};
+use gpipe_engine::{EdgeId, EdgeValues, End, Topology};
 use gpipe_partitioner::{MicroId, StageId};
 use std::collections::HashMap;
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Expected {
-    pub exits: Values<i64>,
-    pub gradients: Values<i64>,
+    pub exits: EdgeValues<i64>,
+    pub gradients: EdgeValues<i64>,
     /// Per stage, accumulated in increasing micro-batch order.
     pub grads: Vec<Grads>,
 }
@@ -18,8 +18,8 @@ pub struct Expected {
 /// One step over `topology` with the caller's values of `seed`.
 pub fn oracle(topology: &Topology, micros: usize, training: bool, seed: i64) -> Expected {
     let mut expected = Expected {
-        exits: Values::new(),
-        gradients: Values::new(),
+        exits: EdgeValues::new(),
+        gradients: EdgeValues::new(),
         grads: vec![Grads::default(); topology.stages()],
     };
     for micro in (0..micros).map(MicroId) {

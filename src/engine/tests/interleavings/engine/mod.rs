@@ -1,7 +1,7 @@
 //! The engine's own files, compiled against a model checker's locks and threads.
 
-#[path = "../../../crew.rs"]
-mod crew;
+#[path = "../../../device_stages.rs"]
+mod device_stages;
 #[path = "../../../entry.rs"]
 mod entry;
 #[path = "../../../event.rs"]
@@ -16,12 +16,16 @@ mod handle;
 mod mailbox;
 #[path = "../../../message.rs"]
 mod message;
-#[path = "../../../patience.rs"]
-mod patience;
 #[path = "../../../program.rs"]
 mod program;
-#[path = "../../../settled.rs"]
-mod settled;
+#[path = "../../../recovery.rs"]
+mod recovery;
+#[path = "../../../shared.rs"]
+mod shared;
+#[path = "../../../sharing.rs"]
+mod sharing;
+#[path = "../../../spin.rs"]
+mod spin;
 #[path = "../../../stage.rs"]
 mod stage;
 mod sync;
@@ -37,8 +41,8 @@ mod worker;
 pub use entry::Entry;
 pub use failure::EngineError;
 pub use handle::Engine;
-pub use message::Sharing;
 pub use program::Program;
+pub use sharing::{Sharing, Unpinned};
 pub use stage::Stage;
 pub use topology::{EdgeId, Topology};
 pub use worker::StageBuilder;

@@ -1,6 +1,6 @@
 //! The model checker's locks and threads behind the engine's own door.
 
-use super::patience::Patience;
+use super::spin::Spin;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -44,4 +44,4 @@ pub(super) fn survived(body: impl FnOnce()) {
 }
 
 /// Watching the clock means nothing where time does not pass.
-pub(super) const PATIENCE: Patience = Patience::NONE;
+pub(super) const SPIN: Spin = Spin::NONE;

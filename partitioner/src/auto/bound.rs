@@ -1,0 +1,88 @@
+//! A lower bound on the makespan of every training schedule with a given placement.
+//!
+//! With F, I, W, B a stage's times, G = min(B, I) the least time until its input
+//! gradient is there, A = min(B, I+W) the least backward altogether, and T(s) the
+//! time of a value over the edge from s to s+1 between different devices:
+//!
+//! 1. a device cannot start before the first micro-batch has come to the lowest of
+//!    its stages, a: Σ_{s<a} (F(s)+T(s)); then it has m·Σ (F+A) to do;
+//! 2. after the last gradient that it gives, which is after m·Σ (F+G), that
+//!    gradient still goes through all stages before a, or before a later one:
+//!    Σ_{s<a} (G(s)+T(s)), stage 0 with A instead of G (for a = 0: W of its own is
+//!    left out);
+//! 3. one micro-batch goes through all stages and back.
+//!
+//! The bound is the largest of these over all devices. None of them knows of memory
+//! caps, busy links, or of devices waiting for each other in between.
+
+use crate::cost::Costs;
+use crate::ids::{DeviceId, StageId};
+use crate::schedule::{Placement, Shape};
+use crate::units::Micros;
+
+pub(super) fn makespan(shape: Shape, placement: Placement, costs: &Costs) -> Micros {
+    let stage = |s: usize| Stage::new(placement, shape, costs, s);
+    let stages: Vec<Stage> = (0..shape.stages()).map(stage).collect();
+    let m = shape.micro_batches as f64;
+    let device = |device: usize| {
+        let own = || {
+            (0..shape.chunks).map(|chunk| {
+                placement
+                    .stage(chunk, DeviceId(device), shape.devices)
+                    .index()
+            })
+        };
+        let lowest = own().min().unwrap_or(0);
+        let before = &stages[..lowest];
+        let head: Micros = before.iter().map(|s| s.forward + s.transfer).sum();
+        let work: Micros = own().map(|s| stages[s].forward + stages[s].backward).sum();
+        let chain: Micros = own().map(|s| stages[s].forward + stages[s].gradient).sum();
+        let busy = head + work * m;
+        let through = head + chain * m + back(before);
+        busy.max(through)
+    };
+    let there: Micros = stages.iter().map(|s| s.forward + s.transfer).sum();
+    let back_transfers: Micros = stages.iter().map(|s| s.transfer).sum();
+    let last = stages.len() - 1;
+    let once = there + back_transfers + back_work(&stages[..=last]);
+    (0..shape.devices).map(device).fold(once, Micros::max)
+}
+
+/// The way of a gradient back through `stages`, the first ones of the model.
+fn back(stages: &[Stage]) -> Micros {
+    stages.iter().map(|s| s.transfer).sum::<Micros>() + back_work(stages)
+}
+
+fn back_work(stages: &[Stage]) -> Micros {
+    let rest = stages.iter().skip(1).map(|s| s.gradient).sum();
+    stages.first().map_or(Micros::ZERO, |first| first.backward) + rest
+}
+
+struct Stage {
+    forward: Micros,
+    /// G above.
+    gradient: Micros,
+    /// A above.
+    backward: Micros,
+    /// T above.
+    transfer: Micros,
+}
+
+impl Stage {
+    fn new(placement: Placement, shape: Shape, costs: &Costs, stage: usize) -> Self {
+        let times = costs.stage(StageId(stage));
+        let edge = costs.edge(StageId(stage));
+        let device = |s| placement.device(StageId(s), shape.devices);
+        let crosses = stage + 1 < shape.stages() && device(stage) != device(stage + 1);
+        Self {
+            forward: times.forward,
+            gradient: times.backward.min(times.input),
+            backward: times.backward.min(times.input + times.weight),
+            transfer: if crosses {
+                edge.occupancy + edge.latency
+            } else {
+                Micros::ZERO
+            },
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! A greedy list scheduler over the real times.
+//!
+//! Time goes from event to event (a device is done, a value arrives). A free device
+//! takes, of what has its input and fits its memory, the backward of the earliest
+//! micro-batch, else a forward of its highest stage, else a weight pass; a policy
+//! varies this. Stage 0 takes a new micro-batch only while fewer than a *window*
+//! are under way, which keeps the memory for what is to come.
+
+use crate::check::CheckedSchedule;
+use crate::cost::Costs;
+use crate::ids::{DeviceId, StageId};
+use crate::schedule::{Action, ActionKind, Placement, Schedule, Shape};
+use crate::simulate::change;
+use crate::units::{Bytes, Micros};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::fmt;
+
+/// How choices are made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Policy {
+    /// The backward in halves.
+    split: bool,
+    /// Forwards before backwards, as far as the window goes.
+    eager: bool,
+    /// No weight pass when something else is known to arrive before it would be
+    /// over.
+    patient: bool,
+    /// How many micro-batches may be between stage 0's forward and backward.
+    window: usize,
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = [
+            (self.split, "split"),
+            (self.eager, "forwards first"),
+            (self.patient, "patient"),
+        ];
+        for (_, word) in words.iter().filter(|(yes, _)| *yes) {
+            write!(f, "{word}, ")?;
+        }
+        write!(f, "window {}", self.window)
+    }
+}
+
+/// Above so many stages times micro-batches only a few policies are tried.
+const LARGE: usize = 20_000;
+
+/// Above so many only one is: what it leaves to gain is small then.
+const HUGE: usize = 500_000;
+
+impl Policy {
+    /// The policies worth a try for `shape`.
+    pub(super) fn all(shape: Shape) -> Vec<Self> {
+        let (p, m) = (shape.devices, shape.micro_batches);
+        let large = shape.stages() * m > LARGE;
+        if shape.stages() * m > HUGE {
+            return vec![Self {
+                split: true,
+                eager: false,
+                patient: false,
+                window: m.min(2 * p),
+            }];
+        }
+        let windows: BTreeSet<usize> = if large {
+            [p, 2 * p].map(|window| window.min(m)).into()
+        } else {
+            [1, 2, p.div_ceil(2), p, p + p.div_ceil(2), 2 * p, 3 * p, m]
+                .map(|w| w.clamp(1, m))
+                .into()
+        };
+        let flags = [false, true];
+        let mut policies = Vec::new();
+        for window in windows {
+            for (split, eager) in flags.into_iter().flat_map(|s| flags.map(|e| (s, e))) {
+                policies.push(Self {
+                    split,
+                    eager,
+                    patient: false,
+                    window,
+                });
+                if split && !large {
+                    policies.push(Self {
+                        split,
+                        eager,
+                        patient: true,
+                        window,
+                    });
+                }
+            }
+        }
+        policies
+    }
+}
+
+/// The schedule that `policy` leads to; none if devices end up waiting for memory
+/// that nobody frees.
+pub(super) fn run(
+    shape: Shape,
+    placement: Placement,
+    costs: &Costs,
+    caps: &[Option<Bytes>],
+    policy: Policy,
+) -> Option<CheckedSchedule> {
+    let mut greedy = Greedy::new(shape, placement, costs, policy);
+    for (device, cap) in greedy.devices.iter_mut().zip(caps) {
+        device.cap = *cap;
+    }
+    while let Some(Reverse((now, device))) = greedy.events.pop() {
+        if greedy.devices[device].free <= now {
+            greedy.act(device, now);
+        }
+    }
+    let lists = greedy
+        .devices
+        .into_iter()
+        .map(|device| device.list)
+        .collect();
+    let schedule = Schedule::new("auto", shape.stages(), shape.micro_batches, lists);
+    schedule.check().ok()
+}
+
+struct Device {
+    stages: Vec<usize>,
+    list: Vec<Action>,
+    free: Micros,
+    bytes: Bytes,
+    cap: Option<Bytes>,
+    owed: VecDeque<Action>,
+}
+
+struct Greedy<'a> {
+    shape: Shape,
+    placement: Placement,
+    costs: &'a Costs,
+    policy: Policy,
+    devices: Vec<Device>,
+    /// The next micro-batch of each stage's forward and backward.
+    forward: Vec<usize>,
+    backward: Vec<usize>,
+    /// When input and gradient of (stage, micro-batch) are there, once known.
+    input: Vec<Option<Micros>>,
+    gradient: Vec<Option<Micros>>,
+    links: HashMap<(usize, usize), Micros>,
+    events: BinaryHeap<Reverse<(Micros, usize)>>,
+}
+
+impl<'a> Greedy<'a> {
+    fn new(shape: Shape, placement: Placement, costs: &'a Costs, policy: Policy) -> Self {
+        let stages = shape.stages();
+        let device = |device| {
+            let own: Vec<usize> = (0..shape.chunks)
+                .map(|chunk| {
+                    placement
+                        .stage(chunk, DeviceId(device), shape.devices)
+                        .index()
+                })
+                .collect();
+            Device {
+                bytes: own
+                    .iter()
+                    .map(|&stage| costs.memory(StageId(stage)).fixed())
+                    .sum(),
+                stages: own,
+                list: Vec::new(),
+                free: Micros::ZERO,
+                cap: None,
+                owed: VecDeque::new(),
+            }
+        };
+        let mut input = vec![None; stages * shape.micro_batches];
+        input[..shape.micro_batches].fill(Some(Micros::ZERO));
+        Self {
+            shape,
+            placement,
+            costs,
+            policy,
+            devices: (0..shape.devices).map(device).collect(),
+            forward: vec![0; stages],
+            backward: vec![0; stages],
+            gradient: vec![None; input.len()],
+            input,
+            links: HashMap::new(),
+            events: (0..shape.devices)
+                .map(|device| Reverse((Micros::ZERO, device)))
+                .collect(),
+        }
+    }
+
+    fn act(&mut self, device: usize, now: Micros) {
+        let Some(action) = self.choose(device, now) else {
+            return;
+        };
+        let end = now + self.costs.stage(action.stage).of(action.kind);
+        let change = change(self.costs, action, false, true);
+        let here = &mut self.devices[device];
+        here.list.push(action);
+        here.free = end;
+        here.bytes = here.bytes + change.takes - change.gives;
+        let stage = action.stage.index();
+        match action.kind {
+            ActionKind::Forward => {
+                self.forward[stage] += 1;
+                let last = stage + 1 == self.shape.stages();
+                self.send(
+                    device,
+                    action,
+                    if last { None } else { Some(stage + 1) },
+                    end,
+                );
+            }
+            ActionKind::Backward | ActionKind::BackwardInput => {
+                if action.kind == ActionKind::BackwardInput {
+                    here.owed.push_back(action.with(ActionKind::BackwardWeight));
+                }
+                self.backward[stage] += 1;
+                self.send(device, action, stage.checked_sub(1), end);
+            }
+            ActionKind::BackwardWeight | ActionKind::Recompute => {
+                here.owed.pop_front();
+            }
+        }
+        self.events.push(Reverse((end, device)));
+    }
+
+    /// Sends what `action` gives to stage `to`; the last stage's output comes back
+    /// to it as its own gradient.
+    fn send(&mut self, device: usize, action: Action, to: Option<usize>, end: Micros) {
+        let onward = action.kind == ActionKind::Forward;
+        let stage = match to {
+            Some(to) => to,
+            None if onward => action.stage.index(),
+            None => return,
+        };
+        let target = self
+            .placement
+            .device(StageId(stage), self.shape.devices)
+            .index();
+        let mut arrival = end;
+        if target != device {
+            let edge = self.costs.edge(StageId(stage.min(action.stage.index())));
+            let link = self.links.entry((device, target)).or_default();
+            *link = end.max(*link) + edge.occupancy;
+            arrival = *link + edge.latency;
+        }
+        let cell = stage * self.shape.micro_batches + action.micro.index();
+        let values = if onward && to.is_some() {
+            &mut self.input
+        } else {
+            &mut self.gradient
+        };
+        values[cell] = Some(arrival);
+        self.events.push(Reverse((arrival, target)));
+    }
+
+    fn choose(&self, device: usize, now: Micros) -> Option<Action> {
+        let forward = self.best_forward(device, now);
+        let backward = self.best_backward(device, now);
+        let first = if self.policy.eager {
+            forward.or(backward)
+        } else {
+            backward.or(forward)
+        };
+        first.or_else(|| {
+            let weight = *self.devices[device].owed.front()?;
+            let end = now + self.costs.stage(weight.stage).weight;
+            let soon = self.policy.patient && self.next_arrival(device).is_some_and(|at| at < end);
+            (!soon || !self.roomy(device)).then_some(weight)
+        })
+    }
+
+    /// Whether another micro-batch fits without a weight pass first.
+    fn roomy(&self, device: usize) -> bool {
+        let stages = self.devices[device].stages.iter();
+        stages
+            .into_iter()
+            .all(|&stage| self.fits(device, Action::new(stage, ActionKind::Forward, 0)))
+    }
+
+    fn fits(&self, device: usize, action: Action) -> bool {
+        let takes = change(self.costs, action, false, true).takes;
+        let here = &self.devices[device];
+        let working = self.costs.memory(action.stage).working;
+        here.cap
+            .is_none_or(|cap| here.bytes + takes + working <= cap)
+    }
+
+    fn value(&self, values: &[Option<Micros>], stage: usize, micro: usize) -> Option<Micros> {
+        if micro < self.shape.micro_batches {
+            values[stage * self.shape.micro_batches + micro]
+        } else {
+            None
+        }
+    }
+
+    /// A forward of the highest stage.
+    fn best_forward(&self, device: usize, now: Micros) -> Option<Action> {
+        let ready = |stage: &usize| {
+            let micro = self.forward[*stage];
+            let open = *stage > 0 || micro < self.backward[0] + self.policy.window;
+            open && self
+                .value(&self.input, *stage, micro)
+                .is_some_and(|at| at <= now)
+        };
+        let stages = self.devices[device].stages.iter().copied().filter(ready);
+        let action = |stage: usize| Action::new(stage, ActionKind::Forward, self.forward[stage]);
+        stages
+            .map(action)
+            .filter(|&action| self.fits(device, action))
+            .max_by_key(|a| a.stage)
+    }
+
+    /// The backward of the earliest micro-batch, of several the highest stage's.
+    fn best_backward(&self, device: usize, now: Micros) -> Option<Action> {
+        let kind = if self.policy.split {
+            ActionKind::BackwardInput
+        } else {
+            ActionKind::Backward
+        };
+        let ready = |stage: &usize| {
+            self.value(&self.gradient, *stage, self.backward[*stage])
+                .is_some_and(|at| at <= now)
+        };
+        let stages = self.devices[device].stages.iter().copied().filter(ready);
+        let action = |stage: usize| Action::new(stage, kind, self.backward[stage]);
+        let fitting = stages
+            .map(action)
+            .filter(|&action| self.fits(device, action));
+        fitting.min_by_key(|action| (action.micro, Reverse(action.stage)))
+    }
+
+    /// When the next input of the device arrives, as far as it is known.
+    fn next_arrival(&self, device: usize) -> Option<Micros> {
+        let stages = self.devices[device].stages.iter();
+        let arrivals = stages.flat_map(|&stage| {
+            let input = self
+                .value(&self.input, stage, self.forward[stage])
+                .filter(|_| stage > 0);
+            [
+                input,
+                self.value(&self.gradient, stage, self.backward[stage]),
+            ]
+        });
+        arrivals
+            .flatten()
+            .filter(|&at| at > self.devices[device].free)
+            .min()
+    }
+}

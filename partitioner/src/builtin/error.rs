@@ -1,0 +1,56 @@
+//! Why a schedule cannot be generated.
+
+use super::{ScheduleKind, Shape};
+use crate::check::CheckError;
+use crate::ids::DeviceId;
+use crate::units::Bytes;
+
+/// Why there is no schedule of the kind and shape asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// No built-in schedule has this name.
+    #[error(
+        "there is no schedule `{name}`{}; there are {}",
+        suggestion.map_or(String::new(), |kind| format!(", did you mean `{kind}`?")),
+        ScheduleKind::ALL.map(ScheduleKind::name).join(", ")
+    )]
+    UnknownName {
+        /// What was asked for.
+        name: String,
+        /// The nearest name that exists.
+        suggestion: Option<ScheduleKind>,
+    },
+    /// The schedule cannot be made for these numbers.
+    #[error(
+        "`{kind}` cannot be made for {} devices, {} chunks and {} micro-batches: it needs {needs}",
+        shape.devices, shape.chunks, shape.micro_batches
+    )]
+    Unsupported {
+        /// Which schedule.
+        kind: ScheduleKind,
+        /// The numbers asked for.
+        shape: Shape,
+        /// Which numbers work.
+        needs: &'static str,
+    },
+    /// Every schedule that was tried exceeds a memory cap.
+    #[error(
+        "no schedule of {} devices, {} chunks and {} micro-batches fits the memory: the nearest, {name}, \
+         exceeds the cap of device {device} by {over}",
+        shape.devices, shape.chunks, shape.micro_batches
+    )]
+    NothingFits {
+        /// The numbers asked for.
+        shape: Shape,
+        /// The schedule that exceeds its caps least.
+        name: String,
+        /// The device that it exceeds most.
+        device: DeviceId,
+        /// By how much.
+        over: Bytes,
+    },
+    /// The generated list of actions is not legal.
+    #[error(transparent)]
+    Illegal(#[from] CheckError),
+}

@@ -1,0 +1,100 @@
+//! Schedules by their names.
+
+use super::{ScheduleError, ScheduleKind};
+use std::fmt;
+use std::str::FromStr;
+
+/// The longest name that is compared, and repeated in an error.
+const LONGEST: usize = 40;
+
+impl ScheduleKind {
+    /// The names of `kinds` as a help text lists them: `gpipe, 1f1b or auto`.
+    ///
+    /// # Examples
+    /// ```
+    /// use gpipe_partitioner::ScheduleKind;
+    ///
+    /// let training = ScheduleKind::ALL.into_iter().filter(|kind| kind.trains());
+    /// assert!(ScheduleKind::choice(training).ends_with("dualpipe-v or auto"));
+    /// ```
+    pub fn choice(kinds: impl IntoIterator<Item = Self>) -> String {
+        let names: Vec<_> = kinds.into_iter().map(Self::name).collect();
+        match names.split_last() {
+            Some((last, others)) if !others.is_empty() => {
+                format!("{} or {last}", others.join(", "))
+            }
+            _ => names.concat(),
+        }
+    }
+}
+
+impl fmt::Display for ScheduleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for ScheduleKind {
+    type Err = ScheduleError;
+
+    fn from_str(name: &str) -> Result<Self, ScheduleError> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| ScheduleError::UnknownName {
+                suggestion: nearest(name),
+                name: name.chars().take(LONGEST).collect(),
+            })
+    }
+}
+
+/// The kind whose name is a few edits away from `name`.
+fn nearest(name: &str) -> Option<ScheduleKind> {
+    let name = name.to_lowercase().replace('_', "-");
+    let name: String = name.chars().take(LONGEST).collect();
+    ScheduleKind::ALL
+        .into_iter()
+        .map(|kind| (strsim::osa_distance(&name, kind.name()), kind))
+        .filter(|&(distance, kind)| 2 * distance <= kind.name().len())
+        .min()
+        .map(|(_, kind)| kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_read_back() {
+        for kind in ScheduleKind::ALL {
+            assert_eq!(kind.name().parse::<ScheduleKind>().unwrap(), kind);
+        }
+    }
+
+    #[test]
+    fn a_misspelt_name_gets_a_suggestion() {
+        let error = "1F1B".parse::<ScheduleKind>().unwrap_err();
+        assert!(
+            error.to_string().contains("did you mean `1f1b`?"),
+            "{error}"
+        );
+        let error = "quux".parse::<ScheduleKind>().unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("there is no schedule `quux`; there are gpipe, "),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_choice_reads_as_a_sentence() {
+        use ScheduleKind::{Auto, GPipe, Zbv};
+        assert_eq!(ScheduleKind::choice([]), "");
+        assert_eq!(ScheduleKind::choice([Zbv]), "zbv");
+        assert_eq!(
+            ScheduleKind::choice([GPipe, Zbv, Auto]),
+            "gpipe, zbv or auto"
+        );
+    }
+}

@@ -1,0 +1,21 @@
+//! What is no value: a number out of range, a text of another form.
+
+/// Why a number or a text is not a value of the type asked for.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// A time that is negative, NaN or infinite.
+    #[error("{value} is not a time: it must be finite and not negative")]
+    NotATime {
+        /// What was given, in microseconds.
+        value: f64,
+    },
+    /// A text that does not have the form asked for.
+    #[error("`{text}` is not {expected}")]
+    Parse {
+        /// What was given.
+        text: String,
+        /// What would have been understood, with examples.
+        expected: &'static str,
+    },
+}

@@ -1,0 +1,196 @@
+//! The stages of one device. No panic of a stage gets past this file.
+
+use super::failure::{Phase, StageError, discard, guarded};
+use super::program::Op;
+use super::stage::{Observer, OffloadHint, Stage};
+use anyhow::ensure;
+use gpipe_partitioner::{MicroId, StageId};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The stages of one device, in increasing order.
+pub(super) struct DeviceStages<S> {
+    stages: Vec<LocalStage<S>>,
+    /// Sum of the stages' `bytes`.
+    bytes: u64,
+}
+
+struct LocalStage<S> {
+    id: StageId,
+    stage: S,
+    /// In flight, as the stage said after its last action.
+    bytes: u64,
+    /// `begin` was called in the current step.
+    begun: bool,
+}
+
+/// An action that has run.
+pub(super) struct Completed<V> {
+    pub(super) outputs: Vec<V>,
+    pub(super) start: Instant,
+    pub(super) end: Instant,
+    /// In flight on the device after the action.
+    pub(super) bytes: u64,
+}
+
+impl<S: Stage> DeviceStages<S> {
+    pub(super) fn new(stages: Vec<(StageId, S)>) -> Self {
+        let local = |(id, stage)| LocalStage {
+            id,
+            stage,
+            bytes: 0,
+            begun: false,
+        };
+        let mut stages: Vec<_> = stages.into_iter().map(local).collect();
+        stages.sort_by_key(|local| local.id);
+        Self { stages, bytes: 0 }
+    }
+
+    pub(super) fn ids(&self) -> Vec<StageId> {
+        self.stages.iter().map(|local| local.id).collect()
+    }
+
+    pub(super) fn observers(&self) -> Vec<(StageId, Observer)> {
+        let observer = |local: &LocalStage<S>| Some((local.id, local.stage.observer()?));
+        self.stages.iter().filter_map(observer).collect()
+    }
+
+    /// A new step: no stage has begun it, and nothing is in flight.
+    pub(super) fn ready(&mut self) {
+        self.bytes = 0;
+        for local in &mut self.stages {
+            (local.bytes, local.begun) = (0, false);
+        }
+    }
+
+    pub(super) fn begin(&mut self, settings: &Arc<S::Step>) -> Result<(), StageError> {
+        self.stages.iter_mut().try_for_each(|local| {
+            local.begun = true;
+            guarded(|| local.stage.begin(settings))
+                .map_err(|e| local.failure(Phase::Begin, None, e))
+        })
+    }
+
+    /// Tells the stage at index `local` what the device runs after its next action.
+    pub(super) fn offload_hint(
+        &mut self,
+        local: usize,
+        hint: OffloadHint,
+    ) -> Result<(), StageError> {
+        let local = &mut self.stages[local];
+        let (kind, micro) = (hint.next().kind, hint.next().micro);
+        guarded(|| local.stage.offload_hint(hint))
+            .map_err(|error| local.failure(Phase::Action(kind), Some(micro), error))
+    }
+
+    /// Runs `op`, which has to return `wanted` values.
+    pub(super) fn run(
+        &mut self,
+        op: &Op,
+        wanted: usize,
+        inputs: Vec<S::Value>,
+    ) -> Result<Completed<S::Value>, StageError> {
+        let local = &mut self.stages[op.local];
+        let before = local.bytes;
+        let ran = guarded(|| local.run(op, wanted, inputs));
+        let ran = ran.map_err(|error| {
+            local.failure(Phase::Action(op.action.kind), Some(op.action.micro), error)
+        })?;
+        self.bytes = (self.bytes - before).saturating_add(local.bytes);
+        Ok(Completed {
+            bytes: self.bytes,
+            ..ran
+        })
+    }
+
+    pub(super) fn end(&mut self) -> Result<(), StageError> {
+        self.stages.iter_mut().try_for_each(|local| {
+            guarded(|| local.stage.end()).map_err(|e| local.failure(Phase::End, None, e))
+        })
+    }
+
+    /// Aborts every stage that began the step, also after one that panics.
+    pub(super) fn abort(&mut self) -> Vec<StageError> {
+        let begun = self.stages.iter_mut().filter(|local| local.begun);
+        begun.filter_map(|local| local.abort().err()).collect()
+    }
+
+    /// Runs `job` with every stage, also after one that fails.
+    pub(super) fn each<R>(
+        &mut self,
+        mut job: impl FnMut(StageId, &mut S) -> anyhow::Result<R>,
+    ) -> Vec<(StageId, Result<R, StageError>)> {
+        let run = |local: &mut LocalStage<S>| {
+            let result = guarded(|| job(local.id, &mut local.stage));
+            (
+                local.id,
+                result.map_err(|error| local.failure(Phase::Job, None, error)),
+            )
+        };
+        self.stages.iter_mut().map(run).collect()
+    }
+
+    /// Runs `job` with `stage`, if the device has it.
+    pub(super) fn one<R>(
+        &mut self,
+        stage: StageId,
+        job: impl FnOnce(&mut S) -> anyhow::Result<R>,
+    ) -> Option<Result<R, StageError>> {
+        let local = self.stages.iter_mut().find(|local| local.id == stage)?;
+        let result = guarded(|| job(&mut local.stage));
+        Some(result.map_err(|error| local.failure(Phase::Job, None, error)))
+    }
+}
+
+impl<S: Stage> LocalStage<S> {
+    fn run(
+        &mut self,
+        op: &Op,
+        wanted: usize,
+        inputs: Vec<S::Value>,
+    ) -> anyhow::Result<Completed<S::Value>> {
+        let start = Instant::now();
+        let outputs = self.stage.run(op.action, inputs)?;
+        let end = Instant::now();
+        let returned = outputs.len();
+        ensure!(
+            returned == wanted,
+            "returned {returned} values where {wanted} edges want one each"
+        );
+        self.bytes = self.stage.bytes_in_flight();
+        Ok(Completed {
+            outputs,
+            start,
+            end,
+            bytes: self.bytes,
+        })
+    }
+
+    fn abort(&mut self) -> Result<(), StageError> {
+        let abort = || {
+            self.stage.abort();
+            Ok(())
+        };
+        guarded(abort).map_err(|error| self.failure(Phase::Abort, None, error))
+    }
+
+    fn failure(&self, action: Phase, micro: Option<MicroId>, source: anyhow::Error) -> StageError {
+        // A stage that cannot even name its layer is named without it.
+        let layer = guarded(|| Ok(self.stage.layer())).unwrap_or_default();
+        StageError {
+            stage: self.id,
+            layer,
+            micro,
+            action,
+            source,
+        }
+    }
+}
+
+impl<S> Drop for DeviceStages<S> {
+    fn drop(&mut self) {
+        for local in self.stages.drain(..) {
+            discard(local);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a stage that offloads is told about the action after the one that it runs.
+
+use crate::support::{chunked, recomputing, watched};
+use gpipe_engine::{EdgeId, Engine, Entry, OffloadHint, Program, Stage, StageBuilder, Topology};
+use gpipe_partitioner::{
+    Action, ActionKind, CheckedSchedule, DeviceId, MicroId, ScheduleKind, StageId,
+};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// For each device, its actions, each with the hint before it.
+type Told = Arc<Mutex<Vec<Vec<(Option<OffloadHint>, Action)>>>>;
+
+struct Listener {
+    device: usize,
+    id: StageId,
+    last: bool,
+    told: Told,
+    hint: Arc<Mutex<Option<OffloadHint>>>,
+}
+
+impl Stage for Listener {
+    type Value = ();
+    type Step = ();
+
+    fn begin(&mut self, _: &Arc<()>) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn offload_hint(&mut self, hint: OffloadHint) -> anyhow::Result<()> {
+        assert_eq!(hint.next().stage, self.id, "a hint for another stage");
+        assert_eq!(self.hint.lock().replace(hint), None, "two hints at once");
+        Ok(())
+    }
+
+    fn run(&mut self, action: Action, inputs: Vec<()>) -> anyhow::Result<Vec<()>> {
+        let hint = self.hint.lock().take();
+        self.told.lock()[self.device].push((hint, action));
+        match action.kind {
+            ActionKind::Backward | ActionKind::BackwardInput if self.last => Ok(vec![()]),
+            _ => Ok(inputs),
+        }
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn abort(&mut self) {}
+}
+
+fn told(schedule: &CheckedSchedule) -> Vec<Vec<(Option<OffloadHint>, Action)>> {
+    let plain = schedule.schedule();
+    let (devices, stages) = (plain.devices(), plain.stages());
+    let told = Told::new(Mutex::new(vec![Vec::new(); devices]));
+    let builder = |device: usize| {
+        let (told, ids) = (Arc::clone(&told), schedule.stages_on(DeviceId(device)));
+        let build = move || {
+            let hint = Arc::default();
+            let stage = |id: StageId| {
+                let stage = Listener {
+                    device,
+                    id,
+                    last: id.index() + 1 == stages,
+                    told: Arc::clone(&told),
+                    hint: Arc::clone(&hint),
+                };
+                (id, stage)
+            };
+            Ok(ids.into_iter().map(stage).collect())
+        };
+        Box::new(build) as StageBuilder<Listener>
+    };
+    let mut engine = Engine::new((0..devices).map(builder).collect()).unwrap();
+    let program = Arc::new(Program::new(schedule.clone(), &Topology::chain(stages)).unwrap());
+    let entry = |micro| Entry {
+        edge: EdgeId(0),
+        micro: MicroId(micro),
+        value: (),
+    };
+    let entries = (0..plain.micro_batches()).map(entry).collect();
+    engine.step(&program, Arc::new(()), entries).unwrap();
+    drop(engine);
+    std::mem::take(&mut *told.lock())
+}
+
+/// A hint comes exactly where the next action consumes activations. The forwards that keep
+/// theirs are those whose activations stay on the device in a simulation of the same schedule.
+#[test]
+fn hints_are_those_of_the_schedule_and_agree_with_the_simulator() {
+    watched(|| {
+        let (mut kept, mut prefetched) = (0, 0);
+        for kind in ScheduleKind::ALL {
+            let plain = chunked(kind, 3, 6);
+            let redone = plain.is_training().then(|| recomputing(&plain));
+            for schedule in std::iter::once(plain).chain(redone) {
+                for (device, list) in told(&schedule).iter().enumerate() {
+                    let name = schedule.schedule().name();
+                    let moves = schedule.schedule().offload_moves(DeviceId(device));
+                    for (at, &(hint, action)) in list.iter().enumerate() {
+                        let next = list.get(at + 1).map(|(_, next)| *next);
+                        let next = next.filter(|next| next.kind.consumes_activations());
+                        assert_eq!(hint.map(OffloadHint::next), next, "{name}: {action}");
+                        let of = (action.stage, action.micro);
+                        let stays = moves.iter().all(|moved| moved.released != Some(of));
+                        let keeps = matches!(hint, Some(OffloadHint::Keep(_)));
+                        if schedule.is_training() && action.kind == ActionKind::Forward {
+                            assert_eq!(keeps, stays, "{name}: {action}");
+                        } else {
+                            assert!(!keeps, "{name}: {action}");
+                        }
+                        kept += usize::from(keeps);
+                        prefetched += usize::from(hint.is_some() && !keeps);
+                    }
+                }
+            }
+        }
+        assert!(kept > 50 && prefetched > 200, "{kept}, {prefetched}");
+    });
+}
