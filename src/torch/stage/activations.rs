@@ -80,7 +80,7 @@ impl Activations {
         slots.collect()
     }
 
-    /// Frees nothing of it: see [`super::lost_device`].
+    /// Leaks all of it: see [`super::lost_device`].
     pub(super) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.0));
     }
@@ -108,7 +108,7 @@ impl Flight {
         }
     }
 
-    /// The graph that the loss is to be in, and whether that is one of its own.
+    /// The graph for the loss, and whether that is separate from the last segment's.
     pub(super) fn loss_graph(&mut self) -> Result<(&mut Live, bool), TorchError> {
         match self.segments.last_mut() {
             Some(StoredActivations::Live(live)) => Ok((live, false)),

@@ -13,14 +13,14 @@ use crate::torch::optim::Groups;
 use crate::torch::out_of_memory::OutOfMemory;
 
 impl TorchStage {
-    /// The gradients, once what the last step did is certain.
+    /// The gradients, after the last step has been committed.
     pub(crate) fn committed(&mut self) -> anyhow::Result<&mut Accumulator> {
         self.passes_mut().commit_step()?;
         Ok(self.passes_mut().accumulator_mut())
     }
 
-    /// The same; where only the device knows whether the last step counts, as the step left
-    /// them.
+    /// The same, but where only the device knows whether the last step counts, the gradients
+    /// are as the step left them.
     pub(crate) fn committed_unless_deferred(&mut self) -> anyhow::Result<&mut Accumulator> {
         if !self.passes().accumulator().is_deferred() {
             self.passes_mut().commit_step()?;
@@ -64,7 +64,8 @@ impl TorchStage {
     /// Gets ready for [`TorchStage::optimize`]; parameters and gradients stay as they are,
     /// also if it fails.
     ///
-    /// `alive` is whether the optimizer still is, for when another one is here.
+    /// `alive` tells whether the optimizer still exists, so that the states of others can be
+    /// dropped.
     pub(crate) fn prepare_updates(
         &mut self,
         id: u64,
@@ -98,7 +99,7 @@ impl TorchStage {
         passes.commit_used_step()
     }
 
-    /// Copies, in the host's memory, of all that training goes on from.
+    /// Copies, in the host's memory, of everything that training needs to resume.
     pub(crate) fn portable(&mut self, optimizer: u64) -> anyhow::Result<Vec<Portable>> {
         self.passes_mut().commit_step()?;
         self.streams().wait_offloaded()?;
@@ -108,16 +109,16 @@ impl TorchStage {
         portable::snapshot(parameters, buffers, optimizers.get(optimizer))
     }
 
-    /// Drops gradients, and what an optimizer remembers here.
+    /// Drops gradients, and an optimizer's state here.
     pub(crate) fn forget(&mut self, optimizer: u64) -> anyhow::Result<()> {
         self.passes_mut().commit_step()?;
         self.update_parts().1.forget(optimizer);
         Ok(self.accumulator().zero_grad()?)
     }
 
-    /// Takes what belongs to this stage out of `all` and goes on from it. Types and
-    /// shapes have been checked. `alive` is whether the optimizer still is, and `offload`
-    /// whether it keeps what it remembers on the host.
+    /// Takes what belongs to this stage out of `all` and resumes from it. Types and shapes
+    /// have been checked. `alive` tells whether the optimizer still exists, `offload` whether
+    /// it keeps its state on the host.
     pub(crate) fn adopt_portable(
         &mut self,
         optimizer: u64,

@@ -22,7 +22,7 @@ impl SkipValues {
         self.0.extend(all);
     }
 
-    /// The value, which is absent also where nobody put it here.
+    /// The value; absent also if it was never put here.
     pub(super) fn take(&mut self, skip: usize) -> Option<Tensor> {
         self.0.remove(&skip).flatten()
     }
@@ -130,7 +130,7 @@ impl BorderGradients {
         self.main.iter().flatten()
     }
 
-    /// The main values' and the skips', by themselves.
+    /// The main gradients, and those of skips.
     pub(super) fn into_parts(self) -> (Vec<Option<Tensor>>, SkipValues) {
         (self.main, self.skips)
     }

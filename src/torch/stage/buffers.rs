@@ -220,7 +220,7 @@ impl BeforeFirstRun {
 /// Buffers that hold for a while what they held before; see [`Buffers::rewind`].
 #[derive(Debug)]
 pub(super) struct Rewound {
-    /// The buffers, and what they are to hold again.
+    /// The buffers, and the values that they get back.
     now: Vec<(Tensor, Tensor)>,
     /// Those that hold something else meanwhile, and what.
     displaced: Vec<(Tensor, Tensor)>,

@@ -107,8 +107,8 @@ impl Compute {
             "the stage's layers changed a parameter or buffer in place that a layer before them gave \
              out, which they had not done before; it will be copied from now on"
         );
-        // Without skips nobody but the sender's graph may have the value, and that
-        // finds out by itself if it needs it, as it does in the uncut model.
+        // Without skips only the sender's graph may have saved the value, and autograd
+        // reports it if that graph needs it, as in the uncut model.
         anyhow::ensure!(
             self.layers.skips().is_empty(),
             "the stage's layers changed a value in place that may have been stashed, which they had \

@@ -13,7 +13,7 @@ use crate::torch::values::Values;
 pub(super) struct Inputs {
     main: Values,
     skips: SkipList,
-    /// What its layers find in buffers that move, where they are to run once more.
+    /// What its layers found in buffers that move, if they will run once more.
     buffers: BufferValues,
 }
 
@@ -65,8 +65,8 @@ impl Inputs {
         self.main.present().chain(skips)
     }
 
-    /// What the layers are to see: these tensors, or copies of them. Main values that share
-    /// memory do so as copies, too, unless copies are to be `separate`.
+    /// What the layers see: these tensors, or copies of them. Copies of main values that share
+    /// memory share it too, unless they are `separate`.
     pub(super) fn seen(&self, copies: bool, separate: bool) -> Result<Self, TorchError> {
         let seen = |tensor: Tensor| -> Result<Tensor, TorchError> {
             if !copies {

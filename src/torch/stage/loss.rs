@@ -70,7 +70,7 @@ impl StageLoss {
         let autocast = layers.precision().scope(layers.device())?;
         // Whether it writes to what it is given is found out in its first run, on copies.
         let copies = self.writes != Some(false);
-        // Without skips outputs are nobody else's, but for parameters and buffers.
+        // Without skips, only outputs that are parameters or buffers are used elsewhere.
         let shared = if copies && layers.skips().is_empty() {
             layers.own().among(&outputs)?
         } else {

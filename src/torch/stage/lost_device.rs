@@ -1,14 +1,14 @@
-//! What a stage does once its device answers nothing any more.
+//! What a stage does once its device has failed for good.
 //!
-//! Memory that is page-locked is not to be freed then: its allocator would ask the device
-//! for an event, in a destructor, where the error that it gets ends the process. So what may
-//! hold such memory is leaked.
+//! Page-locked memory must not be freed then: its allocator would ask the device for an
+//! event, in a destructor, where an error ends the process. So everything that may hold such
+//! memory is leaked.
 
 use gpipe_partitioner::{Action, ActionKind};
 
 use crate::torch::ffi::Acting;
 
-/// Names an action for who finds out in a destructor, while the result lives.
+/// While the result lives, an error in a destructor is reported with this action.
 pub(super) fn acting(action: Action) -> Acting {
     let name = match action.kind {
         ActionKind::Forward => c"forward",

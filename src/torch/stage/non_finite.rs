@@ -1,4 +1,4 @@
-//! Numbers that are not finite, looked for as they are made.
+//! Looks for numbers that are not finite (NaN, infinity) in what a backward has made.
 
 use super::accumulator::Accumulator;
 use super::border::BorderGradients;
@@ -6,11 +6,11 @@ use super::layers::Layers;
 use crate::torch::gradients::finite;
 use crate::torch::step::StepSettings;
 
-/// Where they are to fail the step: whether a backward has made any, in the gradients of
-/// parameters or of the stage's inputs.
+/// If non-finite gradients fail the step: checks those of parameters, and of the stage's
+/// inputs.
 ///
 /// # Errors
-/// It has; the layer is the one that is said to run.
+/// One is not finite. The progress then names its layer.
 pub(super) fn check(
     settings: &StepSettings,
     accumulator: &Accumulator,

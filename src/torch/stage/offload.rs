@@ -22,6 +22,8 @@ use crate::torch::streams::{DeviceStreams, PendingH2D};
 use crate::torch::values::Values;
 
 /// Offloads the activations of a stage.
+#[doc(alias = "CPU offload")]
+#[doc(alias = "save_on_cpu")]
 #[derive(Debug)]
 pub(super) struct Offload {
     device: Device,

@@ -1,8 +1,8 @@
 //! Parameters and buffers that a layer gives out, as they are.
 //!
 //! Later layers may read them, at no cost. Where one changes them in place, it is given
-//! copies: that is all that layers on another stage could change, and what a buffer is
-//! does not depend on the cut. Which layers give out something of their stage's own is
+//! copies, as layers on another stage could not change the originals either, and the
+//! buffers must not depend on the cut. Which layers give out something of their stage's own is
 //! found out when a segment runs for the first time.
 
 use tch::Tensor;

@@ -24,11 +24,11 @@ pub(super) struct Passes {
     compute: Compute,
     accumulator: Accumulator,
     activations: Activations,
-    /// Where the stage computes the loss.
+    /// If the stage computes the loss.
     loss: Option<StageLoss>,
-    /// Where activations go to the host's memory.
+    /// If activations are offloaded.
     offload: Option<Offload>,
-    /// Where passes are to be captured and replayed.
+    /// If passes may be captured and replayed.
     graphs: Option<Graphs>,
 }
 
@@ -144,7 +144,7 @@ impl Passes {
         }
     }
 
-    /// Frees nothing of what is in flight: see [`super::lost_device`].
+    /// Leaks what is in flight: see [`super::lost_device`].
     pub(super) fn leak(&mut self) {
         self.activations.leak();
     }
@@ -263,9 +263,9 @@ impl Passes {
             graphs.note_half(pass, half);
         }
         if half == Half::Joint {
-            let turn = self.accumulator.begin_turn(micro.index())?;
+            let gradients = self.accumulator.begin_micro_batch(micro.index())?;
             drop(self.go_back(flight, half, &mut grads, pass)?);
-            self.accumulator.end_turn(turn)?;
+            self.accumulator.end_micro_batch(gradients)?;
         } else {
             let kept = self.go_back(flight, half, &mut grads, pass)?;
             self.activations.put(micro, Flight::halfway(kept));
@@ -318,7 +318,7 @@ impl Passes {
         settings: &StepSettings,
     ) -> anyhow::Result<Vec<Values>> {
         let flight = self.activations.take(micro)?;
-        let turn = self.accumulator.begin_turn(micro.index())?;
+        let gradients = self.accumulator.begin_micro_batch(micro.index())?;
         for stored in flight.into_halfway() {
             match stored {
                 StoredActivations::Live(mut live) => {
@@ -332,7 +332,7 @@ impl Passes {
                 _ => anyhow::bail!("micro-batch {micro} has no input pass behind it"),
             }
         }
-        self.accumulator.end_turn(turn)?;
+        self.accumulator.end_micro_batch(gradients)?;
         let layers = self.compute.layers();
         non_finite::check(settings, &self.accumulator, layers, None)?;
         Ok(Vec::new())
@@ -354,7 +354,7 @@ impl Passes {
         Ok(Vec::new())
     }
 
-    /// Runs what would be part of a CUDA graph, where there may be some.
+    /// Runs what would be part of a CUDA graph, if the stage may use some.
     fn with_syncs_detected<T>(
         &self,
         body: impl FnOnce(&Compute) -> anyhow::Result<T>,
@@ -367,7 +367,7 @@ impl Passes {
 }
 
 /// # Errors
-/// There are none, which is wrong where a micro-batch is in one.
+/// The stage has none, though a micro-batch is in one: a bug.
 fn graphs_of(graphs: &mut Option<Graphs>) -> anyhow::Result<&mut Graphs> {
     let graphs = graphs.as_mut();
     graphs.ok_or_else(|| anyhow::anyhow!("a micro-batch in a CUDA graph of a stage without any"))

@@ -33,7 +33,8 @@ pub(super) struct Segments {
     recompute: Recompute,
 }
 
-/// Consecutive layers of a stage.
+/// Consecutive layers of a stage, which are kept or recomputed as one.
+#[doc(alias = "checkpoint")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Segment {
     /// Numbers within the stage.

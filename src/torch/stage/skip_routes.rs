@@ -1,4 +1,4 @@
-//! The ways of values from one layer to the next, and past it.
+//! The paths of values from one layer to the next, and past it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -84,8 +84,8 @@ impl SkipRoutes {
         popped.into_iter().enumerate().map(snapshot).collect()
     }
 
-    /// The skips that begin with what a layer stashed, in the order in which their ways
-    /// begin.
+    /// The skips that begin with what a layer stashed, in the order in which their
+    /// accumulation nodes are made.
     pub(super) fn stashes<'a>(
         &'a self,
         layer: usize,
@@ -100,15 +100,17 @@ impl SkipRoutes {
     }
 }
 
-/// A layer's outputs, each on a way of its own where there are other ways.
+/// A layer's outputs, each behind an accumulation node of its own where there are several
+/// paths on from the layer.
 ///
 /// One value may leave a layer several times: as outputs, stashed, passed on by the
-/// next. Where a stage ends there, what comes back along each way has been added up
-/// on the other side, and the sums then join in the order of the graph's roots: the
-/// skips, then the outputs. The same is done where no stage ends, so that the bits
-/// do not depend on it; ways begun last come first. Outputs that share memory have one
-/// way, here as across a border, since a change of one is a change of all. None is a view
-/// of anything inside its layer, as none is across a border.
+/// next. Where a stage ends there, the gradients of each path have been added up on the
+/// other side, and the sums then join in the order of the graph's roots: the skips, then
+/// the outputs. The same is done where no stage ends, so that the bits do not depend on it:
+/// each path begins with an accumulation node, and the node made last comes first. Outputs
+/// that share memory have one node, here as across a border, since a change of one is a
+/// change of all. No output is a view of anything inside its layer, as none is across a
+/// border.
 pub(super) fn fan_out(outputs: Values, several: bool) -> Result<Values, TorchError> {
     if !several && outputs.len() < 2 {
         return outputs.try_map(ffi::no_view);

@@ -54,7 +54,7 @@ impl TorchStage {
         &self.streams
     }
 
-    /// The same, for longer than the stage is looked at.
+    /// The same, shared.
     pub(crate) fn shared_streams(&self) -> Rc<DeviceStreams> {
         Rc::clone(&self.streams)
     }
@@ -82,12 +82,12 @@ impl TorchStage {
         compute.segments_mut().recompute_all(redo);
     }
 
-    /// What became of CUDA graphs here; none where nobody asked for them.
+    /// What became of CUDA graphs here; none unless they were asked for.
     pub(crate) fn graph_use(&self) -> Option<GraphUse> {
         self.passes.graphs().map(Graphs::usage)
     }
 
-    /// What the step that just ended used; `None` where nobody measures.
+    /// The memory of the step that just ended; none unless it is measured.
     pub(crate) fn memory(&self) -> anyhow::Result<Option<StepMemory>> {
         let memory = self.meter.as_ref().map(StageMeter::step_memory);
         Ok(memory.transpose()?)
@@ -120,13 +120,12 @@ impl TorchStage {
         settings.ok_or_else(|| anyhow::anyhow!("an action outside of a step"))
     }
 
-    /// No layer is run now.
+    /// No layer is running.
     fn outside(&self) {
         self.passes.compute().layers().progress().outside();
     }
 
-    /// Runs an action of a stage that no device's streams, no offload and no meter take part
-    /// in.
+    /// Runs an action of a plain stage: without streams, offload and memory meter.
     fn run_on_host(
         &mut self,
         action: Action,
@@ -141,7 +140,7 @@ impl TorchStage {
         Ok(outputs.into_iter().map(InTransit::from).collect())
     }
 
-    /// The same with streams.
+    /// Runs an action on the device's streams.
     fn run_on_streams(
         &mut self,
         action: Action,
@@ -178,7 +177,7 @@ impl TorchStage {
         Ok(outputs)
     }
 
-    /// What arrived, where the stage computes.
+    /// What arrived, on the stage's device.
     fn here(&self, values: Values) -> Result<Values, TorchError> {
         let device = self.passes.compute().layers().device();
         if values.present().all(|tensor| tensor.device() == device) {
@@ -193,7 +192,7 @@ impl TorchStage {
         })
     }
 
-    /// Says of an action's error what is known of its cause.
+    /// Adds to an action's error what is known of its cause.
     fn explain(&self, action: Action, error: anyhow::Error) -> anyhow::Error {
         let layers = self.passes.compute().layers();
         let error = OutOfMemory::explain(layers.device(), error);
@@ -201,7 +200,7 @@ impl TorchStage {
         self.explain_loss(Phase::Action(action.kind), Some(action.micro), error)
     }
 
-    /// Says of an error whether it is the end of the device.
+    /// Adds to an error, if the device has failed for good, that it has.
     fn explain_loss(
         &self,
         action: Phase,
@@ -218,7 +217,7 @@ impl TorchStage {
         self.streams.explain_loss(at, error)
     }
 
-    /// Frees nothing that may be page-locked; see [`lost_device`].
+    /// Leaks what may be page-locked; see [`lost_device`].
     fn leak(&mut self) {
         self.passes.leak();
         self.optimizers.leak();
@@ -293,7 +292,7 @@ impl Stage for TorchStage {
             return self.leak();
         }
         self.passes.abort();
-        // Nobody is left to tell.
+        // An error here could not be reported: the step has failed already.
         let _ = streams.release_offloaded();
         self.passes.undo_step();
     }

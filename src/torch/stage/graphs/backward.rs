@@ -69,7 +69,7 @@ impl BackwardGraph {
             gradients,
         };
         backward.copied()?;
-        if streams.rehearses() {
+        if streams.emulates_graphs() {
             let skips = backward.skips.iter().map(|(_, value)| value);
             let all = backward.main.iter().chain(skips);
             poison(all.chain(&backward.gradients).map(Option::as_ref))?;
@@ -138,7 +138,7 @@ impl WeightGraph {
             accumulator.alone(|| streams.capture(pool, || Ok(live.backward_weight()?)))?;
         let (graph, ()) = captured?;
         check_dense(&gradients)?;
-        if streams.rehearses() {
+        if streams.emulates_graphs() {
             poison(gradients.iter().map(Option::as_ref))?;
         }
         Ok(Self { graph, gradients })

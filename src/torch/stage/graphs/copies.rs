@@ -60,7 +60,7 @@ pub(super) fn fill_list(to: &[Option<Tensor>], from: &[Option<Tensor>]) -> Resul
     fill(to.map(Option::as_ref), from.map(Option::as_ref))
 }
 
-/// Sets to NaN what nobody may see before a replay: a capture computes nothing.
+/// Fills with NaN what must not be read before a replay: a capture computes nothing.
 pub(super) fn poison<'a>(values: impl Iterator<Item = Option<&'a Tensor>>) -> anyhow::Result<()> {
     for tensor in values.flatten().filter(|tensor| tensor.is_floating_point()) {
         let _ = tch::no_grad(|| -> anyhow::Result<_> { Ok(once(tensor)?.f_fill_(f64::NAN)?) })?;

@@ -2,7 +2,6 @@
 
 use tch::Tensor;
 
-use super::SEGMENT;
 use super::copies::{copy_inputs, copy_skips, copy_values, fill, poison};
 use crate::torch::error::TorchError;
 use crate::torch::stage::border::SkipList;
@@ -16,7 +15,9 @@ use crate::torch::stage::segment::RunUnit;
 use crate::torch::streams::{CapturedGraph, DeviceStreams, GraphPool};
 use crate::torch::values::{Values, hand_over};
 
-const UNIT: RunUnit = RunUnit::Segment(SEGMENT);
+/// The stage's only segment: stages that recompute have no graphs.
+pub(super) const SEGMENT: usize = 0;
+pub(super) const UNIT: RunUnit = RunUnit::Segment(SEGMENT);
 
 /// The graph of a slot's forward, with the tensors that it reads and writes.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ impl ForwardGraph {
         let mut inputs = copy_inputs(inputs)?;
         let writes = compute.segments().get(UNIT).writes();
         // Where to capture is to compute, buffers move.
-        let emulated = streams.rehearses();
+        let emulated = streams.emulates_graphs();
         let layers = compute.segments().get(UNIT).layers();
         let buffers = emulated.then(|| compute.buffers().copies(layers));
         // Should the backward need another run, that finds what was in the buffers.

@@ -1,14 +1,14 @@
 //! Forward and backward passes that are captured once and replayed.
 //!
-//! On a CUDA device a stage's layers can be put into a *graph*: what they tell the device
-//! is written down once, and is from then on given to it as one piece, which costs the
-//! host next to nothing. What is replayed is the same kernels over the same memory, so
+//! On a CUDA device a stage's layers can be put into a *graph*: the kernels that they launch
+//! are recorded once, and from then on launched as one piece, which costs the host next to
+//! nothing. What is replayed is the same kernels over the same memory, so
 //! the numbers are those of the run without graphs, to the bit. How it goes:
 //!
 //! 1. The first steps run as ever, and warm up what libtorch and its libraries set up at
 //!    first use. What could not be replayed is found out meanwhile: layers that draw
 //!    random numbers, ask for their micro-batch, or have the host wait. See
-//!    [`GraphAudit`]: such a stage goes on as it is.
+//!    [`GraphAudit`]: such a stage continues without graphs.
 //! 2. Then, where a micro-batch comes in a shape that has been there in as many steps and
 //!    no *slot* is free, a new one is captured: inputs of its own, the forward over them,
 //!    and, when that micro-batch comes back, the backward (or its two halves) from
@@ -47,15 +47,12 @@ use super::layers::SegmentOutput;
 use super::live::{Half, Live};
 use super::own_tensors::Address;
 use super::pass::Pass;
-use super::segment::RunUnit;
 use crate::torch::streams::DeviceStreams;
+use forward::{SEGMENT, UNIT};
 use shapes::{Shapes, shape};
 pub(super) use slot::Slot;
 pub use usage::GraphUse;
 pub(crate) use usage::Graphing;
-
-/// The stage's only segment: stages that recompute have no graphs.
-const SEGMENT: usize = 0;
 
 /// A stage's graphs.
 #[derive(Debug)]
@@ -86,7 +83,7 @@ pub(super) enum Forward {
 /// How a backward through a slot went.
 #[derive(Debug)]
 pub(super) enum Backward {
-    /// It is to be done through this instead.
+    /// It cannot be replayed: the caller goes back through this graph.
     Run(Live),
     /// It is done; the slot, where the weight pass needs it.
     Replayed(Option<Box<Slot>>),
@@ -155,7 +152,7 @@ impl Graphs {
         let (whole, parts): (Vec<_>, Vec<_>) = slots.into_iter().partition(|slot| slot.is_whole());
         self.free.extend(whole);
         if !parts.is_empty() {
-            // Should the device not answer, there is nobody left to tell.
+            // An error here could not be reported: the step has failed already.
             let _ = self.streams.synchronize();
         }
     }
@@ -172,7 +169,7 @@ impl Graphs {
 
     // Passes.
 
-    /// Runs the stage's layers: through graphs, if they are to.
+    /// Runs the stage's layers, through graphs if the micro-batch's shape is captured.
     pub(super) fn forward(
         &mut self,
         compute: &mut Compute,
@@ -180,7 +177,7 @@ impl Graphs {
         pass: Pass<'_>,
     ) -> anyhow::Result<Forward> {
         let Some(mut slot) = self.slot(compute, &inputs, pass)? else {
-            let run = || compute.run(RunUnit::Segment(SEGMENT), &inputs, pass);
+            let run = || compute.run(UNIT, &inputs, pass);
             return Ok(Forward::Run(self.detect_syncs(run)?));
         };
         drop(inputs);
@@ -239,7 +236,7 @@ impl Graphs {
         grads: &mut BorderGradients,
         pass: Pass<'_>,
     ) -> anyhow::Result<Backward> {
-        let outgoing = compute.segments().get(RunUnit::Segment(SEGMENT)).outgoing();
+        let outgoing = compute.segments().get(UNIT).outgoing();
         let roots = grads.roots(outgoing);
         if roots.iter().all(Option::is_none) {
             // Of a micro-batch that counts nothing: nothing goes back.
@@ -252,7 +249,7 @@ impl Graphs {
         }
         if slot.half() != half {
             // Another schedule than before; the next step knows of it.
-            return Ok(Backward::Run(self.instead(compute, slot, pass)?));
+            return Ok(Backward::Run(self.eager_fallback(compute, slot, pass)?));
         }
         let ready = if slot.has_backward() {
             let fits = slot.fits(&roots);
@@ -271,7 +268,7 @@ impl Graphs {
             Ok(false) => {}
             Err(why) => {
                 self.refuse(|| why)?;
-                return Ok(Backward::Run(self.instead(compute, slot, pass)?));
+                return Ok(Backward::Run(self.eager_fallback(compute, slot, pass)?));
             }
         }
         drop(roots);
@@ -299,7 +296,7 @@ impl Graphs {
             if let Err(error) = captured {
                 self.refuse(|| why_not(compute, &error))?;
                 let roots = slot.copied_roots()?;
-                let mut live = self.instead(compute, slot, pass)?;
+                let mut live = self.eager_fallback(compute, slot, pass)?;
                 let mut grads = BorderGradients::from_roots(live.outgoing(), &roots);
                 live.backward(Half::Input, &mut grads)?;
                 return Ok(live.backward_weight()?);
@@ -314,7 +311,7 @@ impl Graphs {
 
     /// What the slot's forward would have left without graphs: the forward once more,
     /// from the inputs that the slot still has.
-    fn instead(
+    fn eager_fallback(
         &self,
         compute: &mut Compute,
         slot: Box<Slot>,
@@ -370,7 +367,7 @@ fn key(pass: Pass<'_>) -> (usize, usize) {
     (micro_batches, pass.micro().index())
 }
 
-/// What an error in a capture is told as.
+/// The reason for which a failed capture ends the use of graphs.
 fn why_not(compute: &Compute, error: &anyhow::Error) -> String {
     match compute.layers().progress().name() {
         Some(layer) => format!("its capture failed in layer `{layer}`: {error:#}"),

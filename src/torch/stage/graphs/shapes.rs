@@ -5,7 +5,7 @@ use tch::{Device, Kind, Tensor};
 /// Steps that a shape of micro-batches is there before it is captured.
 const WARM_UP: u32 = 3;
 
-/// Shapes of micro-batches that are told apart; others run without graphs.
+/// The number of shapes that are remembered; micro-batches of others run without graphs.
 const SHAPES: usize = 4;
 
 /// What graphs are captured for: everything about a list of values but the numbers.

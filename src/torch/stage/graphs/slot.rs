@@ -2,9 +2,8 @@
 
 use tch::Tensor;
 
-use super::SEGMENT;
 use super::backward::{BackwardGraph, WeightGraph};
-use super::forward::ForwardGraph;
+use super::forward::{ForwardGraph, SEGMENT, UNIT};
 use super::shapes::Shape;
 use crate::torch::error::TorchError;
 use crate::torch::stage::accumulator::Accumulator;
@@ -14,10 +13,7 @@ use crate::torch::stage::inputs::Inputs;
 use crate::torch::stage::layers::SegmentOutput;
 use crate::torch::stage::live::{Half, Live};
 use crate::torch::stage::pass::Pass;
-use crate::torch::stage::segment::RunUnit;
 use crate::torch::streams::{DeviceStreams, GraphPool};
-
-const UNIT: RunUnit = RunUnit::Segment(SEGMENT);
 
 /// One micro-batch's place in a stage's graphs.
 #[derive(Debug)]
@@ -96,7 +92,7 @@ impl Slot {
         outputs_used_here: bool,
     ) -> anyhow::Result<SegmentOutput> {
         streams.replay(self.forward.graph())?;
-        if streams.rehearses() {
+        if streams.emulates_graphs() {
             self.live = Some(self.forward.emulate(compute, pass)?);
         }
         Ok(self.forward.output(outputs_used_here)?)
@@ -128,7 +124,7 @@ impl Slot {
         let incoming = compute.layers().skips().incoming();
         let (to, from) = ((streams, self.pool), (&mut live, self.half));
         let backward = BackwardGraph::capture(to, from, roots, incoming, accumulator)?;
-        if !streams.rehearses() && self.half == Half::Input {
+        if !streams.emulates_graphs() && self.half == Half::Input {
             self.live = Some(live);
         }
         self.backward = Some(backward);
@@ -149,7 +145,7 @@ impl Slot {
         let outgoing = compute.segments().get(UNIT).outgoing().to_vec();
         backward.fill(&grads.roots(&outgoing))?;
         streams.replay(backward.graph())?;
-        if streams.rehearses() {
+        if streams.emulates_graphs() {
             let mut live = self.emulated(compute, pass)?;
             backward.emulate(&mut live, accumulator)?;
             if self.half == Half::Input {
@@ -184,7 +180,7 @@ impl Slot {
         (compute, accumulator): (&mut Compute, &Accumulator),
         pass: Pass<'_>,
     ) -> anyhow::Result<()> {
-        let mut live = if streams.rehearses() {
+        let mut live = if streams.emulates_graphs() {
             self.emulated_halfway(compute, pass)?
         } else {
             let live = self.live.take();
@@ -205,7 +201,7 @@ impl Slot {
         let weight =
             weight.ok_or_else(|| anyhow::anyhow!("a weight pass that was not captured"))?;
         streams.replay(weight.graph())?;
-        if streams.rehearses() {
+        if streams.emulates_graphs() {
             let mut live = self.emulated_halfway(compute, pass)?;
             weight.emulate(&mut live, accumulator)?;
         }
