@@ -1,9 +1,11 @@
 //! The public face: a model over devices, trained one mini-batch at a time.
 
 mod builder;
+mod check_step;
 mod clip;
+mod device_loss_scale;
 mod device_times;
-mod judged;
+mod finite_check;
 mod loss_scale;
 mod losses;
 mod memory;
@@ -13,7 +15,6 @@ pub(crate) mod report;
 mod snapshot;
 mod stages;
 mod ties;
-mod verdict;
 mod weights;
 mod wiring;
 
@@ -125,7 +126,7 @@ impl Pipeline {
         target: impl TryInto<Values, Error: Into<Error>>,
         loss: impl LossFn,
     ) -> Result<StepReport, Error> {
-        self.scaler.as_mut().map_or(Ok(()), |own| own.hear(false))?;
+        self.scaler.as_mut().map_or(Ok(()), |own| own.poll(false))?;
         let input = input.try_into().map_err(Into::into)?;
         let target = target.try_into().map_err(Into::into)?;
         let samples = batch::samples(&input, "input", None)?;
@@ -300,17 +301,17 @@ impl Pipeline {
         let gradients: Vec<Values> = gradients.map(|in_transit| in_transit.values).collect();
         let gradients = (!gradients.is_empty()).then(|| batch::gather_gradients(gradients, sizes));
         let gradients = gradients.transpose()?;
-        let judged = self.judged(&losses, gradients)?;
+        let checked = self.check_step(&losses, gradients)?;
         let unread = Unread {
             losses,
             timeline: outcome.timeline,
             times,
-            non_finite: judged.non_finite,
-            loss_scale: judged.loss_scale,
-            verdict: judged.verdict,
+            non_finite: checked.non_finite,
+            loss_scale: checked.loss_scale,
+            finite_check: checked.check,
         };
         let mut report = StepReport::new(program, unread);
-        report.input_gradient = judged.input_gradient;
+        report.input_gradient = checked.input_gradient;
         report.memory = memory;
         Ok(report)
     }

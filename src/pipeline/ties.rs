@@ -23,6 +23,8 @@ struct Tied {
 }
 
 /// All tied parameters of a model.
+#[doc(alias = "tied weights")]
+#[doc(alias = "all-reduce")]
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ties(Arc<Vec<Tied>>);
 

@@ -121,8 +121,8 @@ impl Optimizer {
     /// for.
     pub fn step(&mut self, pipe: &mut Pipeline) -> Result<(), Error> {
         let (id, alive, groups) = (self.id(), self.alive(), self.groups()?);
-        let by_themselves = pipe.engine.run_by_themselves();
-        let _watch = by_themselves.then(|| pipe.engine.watch()).transpose()?;
+        let all_async = pipe.engine.all_async();
+        let _watch = all_async.then(|| pipe.engine.watch()).transpose()?;
         let engine = pipe.engine();
         let groups = Arc::new(groups);
         let own = Arc::clone(&groups);

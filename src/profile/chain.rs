@@ -83,7 +83,7 @@ pub(super) struct Took {
     pub(super) busy: f64,
     /// Its thread had to wait for a core meanwhile.
     pub(super) disturbed: bool,
-    /// For so long its thread told a device that works by itself what to do.
+    /// For so long its thread gave an asynchronous device its work.
     pub(super) told: Option<f64>,
 }
 

@@ -216,14 +216,14 @@ impl<'a> TrainerBuilder<'a> {
     /// Operations that a sample takes, forward and backward and nothing twice, and the
     /// operations per second that all devices together can do: metrics then have the model
     /// FLOP/s utilisation.
-    pub fn flops(mut self, of_sample: f64, peak: f64) -> Self {
-        (self.rates.flops, self.rates.peak_flops) = (Some(of_sample), Some(peak));
+    pub fn flops(mut self, of_sample_and_peak: impl Into<Option<(f64, f64)>>) -> Self {
+        self.rates.flops = of_sample_and_peak.into();
         self
     }
 
     /// The plan that the pipeline was made by, to be told beside what was measured.
-    pub fn plan(mut self, plan: Plan) -> Self {
-        self.settings.plan = Some(plan);
+    pub fn plan(mut self, plan: impl Into<Option<Plan>>) -> Self {
+        self.settings.plan = plan.into();
         self
     }
 

@@ -64,10 +64,8 @@ pub struct Outcome {
 pub(super) struct Rates {
     /// Tokens of a sample, where it is a sequence of them.
     pub(super) tokens: Option<usize>,
-    /// Operations of a sample.
-    pub(super) flops: Option<f64>,
-    /// Operations per second of all devices together.
-    pub(super) peak_flops: Option<f64>,
+    /// Operations of a sample, and those per second of all devices together.
+    pub(super) flops: Option<(f64, f64)>,
 }
 
 impl Rates {
@@ -76,8 +74,8 @@ impl Rates {
     }
 
     pub(super) fn mfu(&self, samples_per_s: f64) -> Option<f64> {
-        let (flops, peak) = self.flops.zip(self.peak_flops)?;
-        Some(flops * samples_per_s / peak)
+        let (of_sample, peak) = self.flops?;
+        Some(of_sample * samples_per_s / peak)
     }
 }
 

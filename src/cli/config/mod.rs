@@ -11,7 +11,6 @@ mod file;
 mod flags;
 pub(super) mod form;
 mod key;
-#[cfg(test)]
 mod listing;
 mod resolve;
 mod schema;
@@ -28,6 +27,7 @@ pub(super) use environment::environment;
 pub(super) use file::file;
 pub(super) use flags::GivenFlag;
 pub(super) use key::{Assign, Key, OnResume};
+pub use listing::ConfigKey;
 pub(super) use resolve::{Origins, resolve};
 pub(super) use schema::Schema;
 pub(super) use set::set;

@@ -2,6 +2,7 @@
 
 mod file;
 pub(super) mod flags;
+mod plan;
 
 use std::path::Path;
 

@@ -1,7 +1,6 @@
 //! What is trained: the recipe, the model and the data that it names.
 
 use gpipe_partitioner::Plan;
-use tch::Device;
 
 use super::config::Saved;
 use super::options::Args;
@@ -77,10 +76,11 @@ impl Job {
         if let Some(weights) = &weights {
             weights.check(&source)?;
         }
-        check_memory(&recipe, &chosen)?;
+        let what = ("parameters, gradients and the optimizer", COPIES);
+        let instead = "take smaller sizes, or devices of their own memory";
+        room::check_model(&chosen.spec, what, &recipe.devices, instead)?;
         let mut notes = origins.notes;
-        notes.extend((plan.as_ref()).and_then(|plan| from_plan::note(plan, &chosen.spec)));
-        notes.extend(plan.iter().flat_map(from_plan::doubts));
+        notes.extend(plan.iter().flat_map(|plan| chosen.notes_of_plan(plan)));
         let tokens = feed::tokens(&chosen.spec);
         let flops = flops(&recipe, &chosen.spec, tokens)?;
         notes.extend(recipe.idle());
@@ -128,21 +128,4 @@ fn flops(
         (_, own, _) => own,
     };
     Ok(of_sample.zip(peak))
-}
-
-/// The CPU can hold the model where no other device takes a part of it.
-fn check_memory(recipe: &Recipe, chosen: &Chosen) -> Result<(), Failure> {
-    if recipe.devices.iter().any(|device| *device != Device::Cpu) {
-        return Ok(());
-    }
-    let layers = chosen.spec.build().parameter_bytes()?;
-    let needs = layers.iter().sum::<u64>().saturating_mul(COPIES);
-    let name = chosen.spec.name();
-    let what = format!("parameters, gradients and the optimizer of `{name}`");
-    room::check(
-        &what,
-        needs,
-        "take smaller sizes, or devices of their own memory",
-    )
-    .map_err(Failure::Usage)
 }

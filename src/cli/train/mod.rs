@@ -24,6 +24,7 @@ use crate::models::zoo::Zoo;
 use crate::train::{Ended, Outcome, Resume, RunFolder, Trainer};
 use crate::{Optimizer, Pipeline};
 
+pub(super) use config::keys;
 pub(super) use options::Args;
 
 use job::Job;
@@ -72,8 +73,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let outcome = trainer.run().map_err(failure)?;
     let text = job.source.text().filter(|_| !job.args.json);
     let sample = match (outcome.ended, text) {
-        (Ended::Stopped { step }, _) => return stopped(&job, outcome, step),
-        (Ended::Unmeasured, _) => return unmeasured(&job, outcome),
+        (Ended::Stopped { .. } | Ended::Unmeasured, _) => return ended_early(&job, outcome),
         (_, Some(text)) => Some(sample::generate(&mut pipe, text, job.recipe.seed, &stop)),
         (_, None) => None,
     };
@@ -109,6 +109,8 @@ fn trainer<'a>(
         .checkpoint_keep(recipe.checkpoint_keep)
         .config(&resolved.toml)
         .tokens_per_sample(job.tokens)
+        .flops(job.flops)
+        .plan(job.plan.clone())
         .hook(progress)
         .stop_on_signals();
     trainer = match (resume, &job.args.out) {
@@ -122,12 +124,6 @@ fn trainer<'a>(
     if let Some(held_out) = job.source.held_out(batch, recipe.held_out) {
         trainer = trainer.held_out(held_out);
     }
-    if let Some((of_sample, peak)) = job.flops {
-        trainer = trainer.flops(of_sample, peak);
-    }
-    if let Some(plan) = &job.plan {
-        trainer = trainer.plan(plan.clone());
-    }
     if let Some(path) = &job.args.trace {
         trainer = trainer.trace(path);
     }
@@ -138,48 +134,40 @@ fn trainer<'a>(
 }
 
 /// Says how to go on with a run that a signal ended.
-fn stopped(job: &Job, outcome: Outcome, step: usize) -> Result<(), Failure> {
-    let steps = job.recipe.steps;
+fn ended_early(job: &Job, outcome: Outcome) -> Result<(), Failure> {
     let run = outcome.folder.display().to_string();
-    if job.args.json {
+    let stopped = match outcome.ended {
+        Ended::Stopped { step } => Some(step),
+        _ => None,
+    };
+    if job.args.json || stopped.is_none() {
         summary::print(job, &outcome, None)?;
     }
     outcome.files.map_err(failure)?;
-    if job.recipe.checkpoint_every == 0 {
-        say(&format!(
-            "stopped after step {step} of {steps}; nothing was saved, as checkpoint.every is 0"
-        ));
-    } else {
-        say(&format!(
-            "stopped after step {step} of {steps} and saved; go on with: {} train --resume {run}",
-            program()
-        ));
-    }
-    Ok(())
-}
-
-/// Says what a run came to that a signal ended after its last step.
-fn unmeasured(job: &Job, outcome: Outcome) -> Result<(), Failure> {
-    let steps = job.recipe.steps;
-    let run = outcome.folder.display().to_string();
-    summary::print(job, &outcome, None)?;
-    outcome.files.map_err(failure)?;
-    let saved = if job.recipe.checkpoint_every == 0 {
-        "nothing was saved, as checkpoint.every is 0".to_owned()
-    } else {
-        format!(
-            "they are saved; measure it with: {} eval --run {run}",
-            program()
-        )
+    // As it was called.
+    let own = std::env::args_os().next().unwrap_or_default();
+    let (own, steps) = (own.to_string_lossy(), job.recipe.steps);
+    let is_saved = job.recipe.checkpoint_every > 0;
+    let nothing = "nothing was saved, as checkpoint.every is 0";
+    let (done, saved) = match stopped {
+        Some(step) if is_saved => (
+            format!("stopped after step {step} of {steps}"),
+            format!(" and saved; go on with: {own} train --resume {run}"),
+        ),
+        Some(step) => (
+            format!("stopped after step {step} of {steps}"),
+            format!("; {nothing}"),
+        ),
+        None => (
+            format!(
+                "stopped before the held-out loss was measured; all {steps} steps are done, and "
+            ),
+            match is_saved {
+                true => format!("they are saved; measure it with: {own} eval --run {run}"),
+                false => nothing.to_owned(),
+            },
+        ),
     };
-    say(&format!(
-        "stopped before the held-out loss was measured; all {steps} steps are done, and {saved}"
-    ));
+    say(&(done + &saved));
     Ok(())
-}
-
-/// How this program was called.
-fn program() -> String {
-    let own = std::env::args_os().next();
-    own.map_or_else(String::new, |own| own.to_string_lossy().into_owned())
 }

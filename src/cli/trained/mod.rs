@@ -177,12 +177,13 @@ impl Trained {
     /// The model on devices, with its weights.
     pub(super) fn pipeline(&self, devices: &[Device], micro: usize) -> Result<Pipeline, Failure> {
         let model = self.spec.build();
-        if devices.iter().all(|device| *device == Device::Cpu) {
-            let bytes = model.parameter_bytes()?.iter().sum::<u64>();
-            let what = format!("the weights of `{}`", self.spec.name());
-            let instead = "take devices of their own memory";
-            room::check(&what, bytes.saturating_mul(COPIES), instead).map_err(Failure::Usage)?;
-        }
+        let what = ("the weights", COPIES);
+        room::check_model(
+            &self.spec,
+            what,
+            devices,
+            "take devices of their own memory",
+        )?;
         if devices.len() > model.len() {
             return Err(Failure::Usage(format!(
                 "--devices makes {} stages, but `{}` has only {} layers: use fewer devices",

@@ -39,7 +39,7 @@ pub(crate) struct Accumulator {
     /// Gradients of later micro-batches whose backward ran before its.
     early: HashMap<usize, Gradients>,
     /// 1 on the stage's device where the last step does not count; see
-    /// `src/pipeline/verdict.rs`.
+    /// `src/pipeline/finite_check.rs`.
     found_inf: Option<Tensor>,
 }
 

@@ -39,10 +39,8 @@ pub(super) struct Layers {
     progress: Progress,
     /// Where CUDA graphs are asked for.
     audit: Option<Rc<GraphAudit>>,
-    /// What layers have gathered in the present step.
+    /// What layers have gathered in a step that is not yet certain to count.
     step_states: StepStates,
-    /// A step has ended, and what its layers gathered is not committed.
-    uncommitted: bool,
 }
 
 /// What comes out of a segment.
@@ -80,7 +78,6 @@ impl Layers {
             skips,
             audit,
             step_states: StepStates::default(),
-            uncommitted: false,
         }
     }
 
@@ -278,16 +275,8 @@ impl Layers {
         }
     }
 
-    /// A step has ended; `trained` is whether layers may have gathered something.
-    pub(super) fn end_step(&mut self, trained: bool) {
-        self.uncommitted = trained;
-    }
-
     /// What they have gathered in the last step counts.
-    pub(super) fn commit(&mut self) -> anyhow::Result<()> {
-        if !std::mem::take(&mut self.uncommitted) {
-            return Ok(());
-        }
+    pub(super) fn commit(&self) -> anyhow::Result<()> {
         let commit = |Gathered { layer, state }: Gathered| {
             let name = &self.all[layer].name;
             crate::torch::caught(|| state.commit())
@@ -299,8 +288,7 @@ impl Layers {
     }
 
     /// What they have gathered in the last step does not count.
-    pub(super) fn undo(&mut self) {
-        self.uncommitted = false;
+    pub(super) fn undo(&self) {
         for gathered in self.step_states.take() {
             // Where even this panics, the step's own error is the one to report.
             crate::engine::panics::survived(|| gathered.state.discard());

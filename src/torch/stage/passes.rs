@@ -99,8 +99,7 @@ impl Passes {
     }
 
     /// The last action of a step is done.
-    pub(super) fn end_step(&mut self, trained: bool) {
-        self.compute.layers_mut().end_step(trained);
+    pub(super) fn end_step(&mut self) {
         if let Some(graphs) = &mut self.graphs {
             graphs.end_step();
         }
@@ -114,7 +113,7 @@ impl Passes {
             self.undo_step();
         }
         self.accumulator.commit()?;
-        self.compute.layers_mut().commit()
+        self.compute.layers().commit()
     }
 
     /// The gradients of the last step are used up; buffers are put back if it does not count.
@@ -129,7 +128,7 @@ impl Passes {
     /// Leaves no trace of the last step.
     pub(super) fn undo_step(&mut self) {
         self.accumulator.undo();
-        self.compute.layers_mut().undo();
+        self.compute.layers().undo();
         self.compute.buffers_mut().undo();
     }
 

@@ -274,9 +274,8 @@ impl Stage for TorchStage {
     fn end(&mut self) -> anyhow::Result<()> {
         let streams = self.shared_streams();
         let _shared = streams.submit_scope();
-        let settings = self.settings.take();
-        let trained = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
-        self.passes.end_step(trained);
+        self.settings = None;
+        self.passes.end_step();
         self.outside();
         let ended = streams.release_offloaded();
         let ended = ended.and_then(|()| streams.end_task());

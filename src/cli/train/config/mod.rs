@@ -1,14 +1,13 @@
 //! The keys of a run's configuration, and how a run comes by its recipe.
 
-#[cfg(test)]
-mod page;
-
 use std::path::{Path, PathBuf};
 
 use super::Failure;
 use super::options::Args;
 use super::recipe::{PLANNED, Recipe};
-use crate::cli::config::{self, Assign, ConfigLayer, Key, Origin, Origins, Schema, Value};
+use crate::cli::config::{
+    self, Assign, ConfigKey, ConfigLayer, Key, Origin, Origins, Schema, Value,
+};
 use crate::cli::model::flags;
 use crate::models::zoo::{Zoo, ZooError};
 
@@ -30,6 +29,16 @@ pub(super) fn schema(zoo: &Zoo) -> Schema<Recipe> {
     let (model, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(of_model);
     let sizes = flags::names(zoo).into_iter().map(size);
     Schema::new(model.into_iter().chain(sizes).chain(others).collect())
+}
+
+/// All keys, with what they are where nothing else is said.
+pub(in crate::cli) fn keys(zoo: &Zoo) -> Vec<ConfigKey> {
+    // With the numbers of the optimizer that is taken where none is named.
+    let defaults = Recipe {
+        warmup: None,
+        ..Recipe::defaults().with_optimizer_in_full()
+    };
+    schema(zoo).listed(&defaults)
 }
 
 /// The key of a size that a model of the zoo has.
