@@ -11,11 +11,9 @@ use gpipe_partitioner::ActionKind;
 use tch::{Tensor, nn};
 
 use super::alike::{self, Looks};
-use super::bytes::LayerBytes;
 use super::chain::{Chain, Plan, Way};
 use super::flow::Flow;
 use super::measurements::{LayerSeries, Measurements};
-use super::series::Series;
 use super::watch::{ProfileProgress, Watch};
 use super::{ProfileOptions, Sample};
 use crate::error::Error;
@@ -325,19 +323,5 @@ mod tests {
             let error = with_threads(given, || job.run()).unwrap_err().to_string();
             assert!(error.contains("cannot start a thread"), "{given}: {error}");
         }
-    }
-
-    #[test]
-    fn the_hosts_share_is_that_of_all_layers_together() {
-        let layer = |told, done| LayerSeries {
-            telling: Telling { told, done },
-            ..LayerSeries::default()
-        };
-        assert_eq!(host_share(&[]), None);
-        assert_eq!(host_share(&[LayerSeries::default()]), None);
-        assert_eq!(
-            host_share(&[layer(10.0, 20.0), layer(50.0, 60.0)]),
-            Some(0.75)
-        );
     }
 }

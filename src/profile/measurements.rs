@@ -73,3 +73,22 @@ impl Measurements {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_share_is_that_of_all_layers_together() {
+        let layer = |told, done| LayerSeries {
+            telling: Telling { told, done },
+            ..LayerSeries::default()
+        };
+        assert_eq!(host_share(&[]), None);
+        assert_eq!(host_share(&[LayerSeries::default()]), None);
+        assert_eq!(
+            host_share(&[layer(10.0, 20.0), layer(50.0, 60.0)]),
+            Some(0.75)
+        );
+    }
+}
