@@ -60,7 +60,7 @@ use wiring::Purpose;
 /// for _ in 0..3 {
 ///     let step = pipe.train_step(&x, &y, |out: &Tensor, y: &Tensor| out.cross_entropy_for_logits(y))?;
 ///     optimizer.step(&mut pipe)?;
-///     println!("loss {}", step.loss);
+///     println!("loss {}", step.read()?.loss);
 /// }
 /// # Ok::<(), gpipe::Error>(())
 /// ```
