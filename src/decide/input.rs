@@ -39,7 +39,7 @@ pub(crate) fn recompute(text: &str) -> Result<RecomputeChoice, String> {
 }
 
 pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
-    count(text, 1 << 32)
+    count(text, usize::MAX)
 }
 
 /// A count from 1 to `most`.

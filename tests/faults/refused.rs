@@ -60,7 +60,7 @@ fn settings_that_do_not_fit_are_refused_in_words() {
     assert!(build(&|b| b.devices(&[])).contains("no devices"));
     assert!(build(&|b| b.devices(&cpus(9))).contains("9 stages"));
     assert!(build(&|b| b.devices(&cpus(2)).balance(&[3, 4])).contains("covers 7 layers"));
-    assert!(build(&|b| b.devices(&cpus(2)).balance(&[8])).contains("2 devices"));
+    assert!(build(&|b| b.devices(&cpus(2)).balance(&[8])).contains("`devices` makes 2 stages"));
     assert!(build(&|b| b.threads_per_stage(0)).contains("0 threads"));
     let twice = Sequential::new()
         .layers("a", 1, |_, _| nn::func(Tensor::tanh))

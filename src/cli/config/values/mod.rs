@@ -21,12 +21,12 @@ pub(in crate::cli) const TEXT: One<String> = One {
 };
 
 /// A whole number from 1 up.
-pub(in crate::cli) const COUNT: One<usize> = whole(input::at_least_one);
+pub(in crate::cli) const COUNT: One<usize> = whole(count);
 
 /// A whole number from 0 up.
 pub(in crate::cli) const COUNT_OR_NONE: One<usize> = whole(|text| match text.trim() {
     "0" => Ok(0),
-    other => input::at_least_one(other),
+    other => count(other),
 });
 
 /// A whole number of 64 bits, for random numbers.
@@ -78,6 +78,11 @@ const fn real(parse: fn(&str) -> Result<f64, String>) -> One<f64> {
         parse,
         write: |number| Value::number(*number),
     }
+}
+
+/// A count that can be worked with.
+fn count(text: &str) -> Result<usize, String> {
+    input::count(text, 1 << 32)
 }
 
 fn number(text: &str) -> Result<f64, String> {
