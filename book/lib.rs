@@ -32,6 +32,8 @@ mod pages {
     struct Files;
     #[doc = include_str!("src/your-crate.md")]
     struct YourCrate;
+    #[doc = include_str!("src/trainer.md")]
+    struct Trainer;
     #[doc = include_str!("src/numbers.md")]
     struct Numbers;
     #[doc = include_str!("src/add-schedule.md")]

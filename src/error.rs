@@ -94,3 +94,10 @@ impl From<tch::TchError> for Error {
         Self::Torch(error.into())
     }
 }
+
+/// What needs no conversion is converted without an error.
+impl From<std::convert::Infallible> for Error {
+    fn from(none: std::convert::Infallible) -> Self {
+        match none {}
+    }
+}

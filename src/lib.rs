@@ -17,7 +17,7 @@
 //! | `data` | [`data`]: sources, data sets, the loader | `torch` |
 //! | `tokenizers` | a Hugging Face `tokenizer.json` for [`data`] | `data` |
 //! | `models` | [`models`]: the zoo, Hugging Face's folders | `torch` |
-//! | `train` | [`metrics`]: what a run writes about its steps | `checkpoint`, `data` |
+//! | `train` | [`train`]: whole runs, with a run folder and [`metrics`] | `checkpoint`, `data` |
 //! | `decide` | the verbs `plan`, `plot`, `schedule`, `simulate` of the command | nothing |
 //! | `png` | `plot -o FILE.png` | `decide` |
 //! | `cli` | the whole command, [`cli`] | all but `tokenizers` and `png` |
@@ -54,13 +54,15 @@ mod pipeline;
 mod profile;
 #[cfg(feature = "torch")]
 mod torch;
+#[cfg(feature = "train")]
+pub mod train;
 
 pub use gpipe_engine as engine;
 pub use gpipe_partitioner as partitioner;
 
 #[cfg(feature = "torch")]
 pub use {
-    ::tch,
+    ::{ndarray, tch},
     error::Error,
     optim::{LrKind, LrSchedule, Optimizer},
     pipeline::{
@@ -74,8 +76,8 @@ pub use {
     torch::{
         Adam, AdamW, BatchError, Context, CudaDevice, CudaReport, DeviceLost, GraphUse, IntoLoss,
         Layer, Loss, LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute,
-        Sequential, Sgd, TorchError, Values, Variable, cuda_available, intra_op_threads, layers,
-        libtorch_version, memory, on_values, parse_device, streams,
+        Sequential, Sgd, StepState, TorchError, Values, Variable, cuda_available, intra_op_threads,
+        layers, libtorch_version, memory, on_values, parse_device, streams,
     },
 };
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Subcommand};
+use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
 use super::model::flags;
 use super::{Zoo, env, eval, export, generate, models, profile, train};
@@ -87,25 +87,9 @@ fn with_sizes(command: Command, zoo: &Zoo) -> Result<Command, String> {
 }
 
 /// What a command line asks for.
-pub(super) fn parse(
-    mut command: Command,
-    args: Vec<OsString>,
-    zoo: &Zoo,
-) -> Result<Verb, clap::Error> {
+pub(super) fn parse(mut command: Command, args: Vec<OsString>) -> Result<Verb, clap::Error> {
     let matches = command.try_get_matches_from_mut(args)?;
     let cli =
         Cli::<Verb>::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-    Ok(sized(cli.verb, &matches, zoo))
-}
-
-fn sized(mut verb: Verb, matches: &ArgMatches, zoo: &Zoo) -> Verb {
-    let Some((_, given)) = matches.subcommand() else {
-        return verb;
-    };
-    match &mut verb {
-        Verb::Profile(args) => args.sizes = flags::given(given, zoo),
-        Verb::Train(args) => args.given = flags::all_given(given),
-        _ => {}
-    }
-    verb
+    Ok(cli.verb)
 }

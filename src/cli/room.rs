@@ -3,7 +3,25 @@
 use gpipe_partitioner::Bytes;
 use tch::Device;
 
+use super::Failure;
 use crate::memory::room_on;
+use crate::models::zoo::ModelSpec;
+
+/// That the CPU can hold so many copies of a model's parameters, where no other device takes a
+/// part of them; `what` they are, and what to do `instead`.
+pub(super) fn check_model(
+    spec: &ModelSpec,
+    (what, copies): (&str, u64),
+    devices: &[Device],
+    instead: &str,
+) -> Result<(), Failure> {
+    if devices.iter().any(|device| *device != Device::Cpu) {
+        return Ok(());
+    }
+    let bytes = spec.build().parameter_bytes()?.iter().sum::<u64>();
+    let what = format!("{what} of `{}`", spec.name());
+    check(&what, bytes.saturating_mul(copies), instead).map_err(Failure::Usage)
+}
 
 /// Refuses what memory cannot hold, as a system that runs out of it ends programs
 /// without a word. `what` takes `needs` bytes; `instead` is what to do.

@@ -39,10 +39,22 @@ pub(crate) fn recompute(text: &str) -> Result<RecomputeChoice, String> {
 }
 
 pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.trim().parse() {
-        Ok(0) => Err("must be at least 1".to_owned()),
-        Ok(number) => Ok(number),
-        Err(_) => Err(format!("`{text}` is not a whole number from 1 up")),
+    count(text, 1 << 32)
+}
+
+/// A count from 1 to `most`.
+pub(crate) fn count(text: &str, most: usize) -> Result<usize, String> {
+    let text = text.trim();
+    let digits = text.trim_start_matches(['-', '+']);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("`{text}` is not a whole number"));
+    }
+    match text.parse::<usize>() {
+        Ok(number) if (1..=most).contains(&number) => Ok(number),
+        _ if text.starts_with('-') || digits.bytes().all(|byte| byte == b'0') => {
+            Err("must be at least 1".to_owned())
+        }
+        _ => Err(format!("must be at most {most}")),
     }
 }
 

@@ -41,3 +41,15 @@ impl StepMetrics {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::StepMetrics;
+    use crate::pipeline::report::tests::of_a_failed_device;
+
+    /// They were those of a loss of NaN.
+    #[test]
+    fn a_device_that_failed_has_no_metrics() {
+        assert!(StepMetrics::of(1, &of_a_failed_device()).is_err());
+    }
+}

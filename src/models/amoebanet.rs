@@ -245,10 +245,6 @@ impl Layer for Pool {
         Ok(pooled.into())
     }
 
-    fn gathers(&self) -> bool {
-        false
-    }
-
     fn graph_safe(&self) -> bool {
         true
     }
@@ -353,10 +349,6 @@ impl Layer for Classify {
             .ok_or_else(|| anyhow::anyhow!("the classifier takes a cell's output"))?;
         let (weight, bias) = (&self.0.ws, self.0.bs.as_ref());
         Ok(mean_of_map(output)?.f_linear(weight, bias)?.into())
-    }
-
-    fn gathers(&self) -> bool {
-        false
     }
 
     fn graph_safe(&self) -> bool {

@@ -76,10 +76,6 @@ impl Layer for Head {
         Ok(normed.f_linear(&self.project.ws, None::<Tensor>)?.into())
     }
 
-    fn gathers(&self) -> bool {
-        false
-    }
-
     fn graph_safe(&self) -> bool {
         true
     }

@@ -110,10 +110,6 @@ impl Layer for RmsNorm {
         Ok(self.apply(inputs.one()?)?.into())
     }
 
-    fn gathers(&self) -> bool {
-        false
-    }
-
     fn graph_safe(&self) -> bool {
         true
     }
@@ -159,10 +155,6 @@ impl Layer for Block {
         let input = input.f_add(&attended)?;
         let fed = self.feed_forward(&self.post_norm.apply(&input)?)?;
         Ok(input.f_add(&fed)?.into())
-    }
-
-    fn gathers(&self) -> bool {
-        false
     }
 
     fn graph_safe(&self) -> bool {

@@ -57,10 +57,6 @@ impl Layer for Embed {
         Ok(ctx.dropout(&embedded, self.dropout)?.into())
     }
 
-    fn gathers(&self) -> bool {
-        false
-    }
-
     fn graph_safe(&self) -> bool {
         true
     }
@@ -106,7 +102,4 @@ impl Layer for LstmLayer {
     }
 
     // Not `graph_safe`: cuDNN's recurrent kernels lay the weights out anew in each pass.
-    fn gathers(&self) -> bool {
-        false
-    }
 }

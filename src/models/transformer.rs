@@ -84,10 +84,6 @@ impl Layer for Embed {
         Ok(ctx.dropout(&sum, self.dropout)?.into())
     }
 
-    fn gathers(&self) -> bool {
-        false
-    }
-
     fn graph_safe(&self) -> bool {
         true
     }
@@ -145,10 +141,6 @@ impl Layer for EncoderLayer {
         let fed = self.feed_forward(&input, ctx)?;
         let sum = input.f_add(&ctx.dropout(&fed, self.dropout)?)?;
         Ok(sum.apply(&self.norm_2).into())
-    }
-
-    fn gathers(&self) -> bool {
-        false
     }
 
     fn graph_safe(&self) -> bool {

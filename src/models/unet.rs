@@ -125,10 +125,6 @@ impl Layer for Down {
         Ok(halved.into())
     }
 
-    fn gathers(&self) -> bool {
-        false
-    }
-
     fn graph_safe(&self) -> bool {
         true
     }
@@ -153,10 +149,6 @@ impl Layer for Up {
             doubled = doubled.f_constant_pad_nd(missing)?;
         }
         Ok(Tensor::f_cat(&[doubled, skipped], 1)?.into())
-    }
-
-    fn gathers(&self) -> bool {
-        false
     }
 
     fn graph_safe(&self) -> bool {

@@ -10,7 +10,8 @@ use crate::error::Error;
 use crate::torch::{TorchError, clip_factor, clip_there, total_norm};
 
 /// The 2-norm of all gradients together, before they were clipped: a number that may still
-/// be on a device which works by itself.
+/// be on an asynchronous device.
+#[doc(alias = "clip_grad_norm_")]
 #[derive(Debug)]
 pub struct GradNorm(LateNumber);
 
@@ -60,7 +61,7 @@ impl Pipeline {
         self.clip_gradients(max_norm)?.read()
     }
 
-    /// [`Pipeline::clip_grad_norm`] without waiting for devices that work by themselves:
+    /// [`Pipeline::clip_grad_norm`] without waiting for asynchronous devices:
     /// the norm is read when it is asked for, and they clip by it without the host.
     ///
     /// Where a stage is on the CPU, or gradients are of another type than `f32`, the host
@@ -74,17 +75,19 @@ impl Pipeline {
                 "gradients cannot be clipped to a norm of {max_norm}: it must be 0 or more"
             )));
         }
-        if self.engine.run_by_themselves()
+        if self.engine.all_async()
             && let Some(norm) = self.clip_there(max_norm)?
         {
             return Ok(GradNorm(norm));
         }
-        let norms = self.engine.on_each(|_, stage| stage.gradient_norms())?;
+        let norms = self
+            .engine
+            .on_each(|_, stage| Ok(stage.committed()?.norms()?))?;
         let total = total_norm(&norms.concat());
         let factor = clip_factor(max_norm, total);
         if total.is_finite() && factor < 1.0 {
             self.engine
-                .on_each(move |_, stage| stage.scale_gradients(factor))?;
+                .on_each(move |_, stage| Ok(stage.committed()?.scale(factor)?))?;
         }
         Ok(GradNorm(LateNumber::known(total)))
     }
@@ -94,7 +97,7 @@ impl Pipeline {
         let _watch = self.engine.watch()?;
         let norms = self
             .engine
-            .on_each(|_, stage| stage.gradient_norms_there())?;
+            .on_each(|_, stage| Ok(stage.committed_unless_deferred()?.norms_on_device()?))?;
         let Some(norms) = norms.into_iter().collect::<Option<Vec<Tensor>>>() else {
             return Ok(None);
         };
@@ -106,7 +109,7 @@ impl Pipeline {
             let factor = Mutex::new(factor);
             self.engine.on_each(move |_, stage| {
                 let factor = factor.lock().shallow_clone();
-                stage.scale_gradients_by(&factor)
+                stage.committed_unless_deferred()?.scale_by(&factor)
             })?;
         }
         Ok(Some(LateNumber::new(norm)))

@@ -6,7 +6,7 @@ use gpipe_partitioner::{
 
 use super::Pipeline;
 use crate::error::Error;
-use crate::torch::{Page, Used};
+use crate::torch::{MemoryLevels, StepMemory};
 
 /// Memory that a training step's activations took, measured and predicted: what
 /// micro-batches leave on stages for their backwards, and what actions use for
@@ -45,7 +45,7 @@ pub struct MemoryUse {
 }
 
 impl MemoryUse {
-    fn new(used: Used, predicted: Bytes) -> Self {
+    fn new(used: MemoryLevels, predicted: Bytes) -> Self {
         Self {
             peak: used.peak,
             held: used.held,
@@ -65,36 +65,39 @@ impl Pipeline {
         if !self.measures_memory {
             return Ok(None);
         }
-        let pages = self.engine.on_each(|_, stage| stage.memory())?;
-        let pages: Option<Vec<Page>> = pages.into_iter().collect();
-        Ok(pages.map(|pages| report(schedule, &pages)))
+        let used = self.engine.on_each(|_, stage| stage.memory())?;
+        let used: Option<Vec<StepMemory>> = used.into_iter().collect();
+        Ok(used.map(|used| report(schedule, &used)))
     }
 }
 
-/// `pages` has one entry a stage.
-fn report(schedule: &CheckedSchedule, pages: &[Page]) -> MemoryReport {
-    let costs = Costs::new(vec![StageTimes::default(); pages.len()]);
-    let costs = pages
+/// `used` has one entry a stage.
+fn report(schedule: &CheckedSchedule, used: &[StepMemory]) -> MemoryReport {
+    let costs = Costs::new(vec![StageTimes::default(); used.len()]);
+    let costs = used
         .iter()
         .enumerate()
-        .fold(costs, |costs, (stage, page)| {
-            costs.with_memory(StageId(stage), page.micro_batch)
+        .fold(costs, |costs, (stage, memory)| {
+            costs.with_memory(StageId(stage), memory.micro_batch)
         });
-    let micro_batches = pages.iter().map(|page| page.micro_batch).collect();
+    let micro_batches = used.iter().map(|memory| memory.micro_batch).collect();
     let simulation = simulate(schedule, &costs);
-    let of_stages = pages.iter().zip(simulation.stage_peak_bytes());
+    let of_stages = used.iter().zip(simulation.stage_peak_bytes());
     let of_devices = simulation.peak_bytes().into_iter().enumerate();
     MemoryReport {
         micro_batches,
         stages: of_stages
-            .map(|(page, predicted)| Some(MemoryUse::new(page.stage?, predicted)))
+            .map(|(memory, predicted)| Some(MemoryUse::new(memory.stage?, predicted)))
             .collect(),
         devices: of_devices
             .map(|(device, predicted)| {
-                // All stages of a device share its books.
+                // All stages of a device share its meter.
                 let stages = schedule.stages_on(DeviceId(device));
-                let page = stages.first().and_then(|stage| pages.get(stage.index()));
-                MemoryUse::new(page.map(|page| page.device).unwrap_or_default(), predicted)
+                let memory = stages.first().and_then(|stage| used.get(stage.index()));
+                MemoryUse::new(
+                    memory.map(|memory| memory.device).unwrap_or_default(),
+                    predicted,
+                )
             })
             .collect(),
     }

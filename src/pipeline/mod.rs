@@ -1,9 +1,11 @@
 //! The public face: a model over devices, trained one mini-batch at a time.
 
 mod builder;
+mod check_step;
 mod clip;
+mod device_loss_scale;
 mod device_times;
-mod judged;
+mod finite_check;
 mod loss_scale;
 mod losses;
 mod memory;
@@ -13,7 +15,6 @@ pub(crate) mod report;
 mod snapshot;
 mod stages;
 mod ties;
-mod verdict;
 mod weights;
 mod wiring;
 
@@ -25,7 +26,7 @@ use tch::{Device, Tensor};
 use crate::engine::{Program, Stage};
 use crate::error::Error;
 use crate::torch::batch;
-use crate::torch::{GraphUse, LossFn, Mode, NonFinite, Precision, Sequential, Values};
+use crate::torch::{GraphUse, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Values};
 
 pub use builder::PipelineBuilder;
 pub use clip::GradNorm;
@@ -105,6 +106,8 @@ impl Pipeline {
     /// of them; micro-batches are as even as possible, and fewer than asked for
     /// where there are fewer samples.
     ///
+    /// Input and target are tensors, [`Values`], or arrays of the crate [`ndarray`].
+    ///
     /// A loss function that returns a tensor returns a mean over the samples of a
     /// micro-batch, and the mini-batch's loss is the mean over all samples. For sums, and
     /// for means over something else, it says so: see [`Loss`](crate::Loss). Where an input
@@ -119,12 +122,13 @@ impl Pipeline {
     /// are then what they were before, and the next call works.
     pub fn train_step(
         &mut self,
-        input: impl Into<Values>,
-        target: impl Into<Values>,
+        input: impl TryInto<Values, Error: Into<Error>>,
+        target: impl TryInto<Values, Error: Into<Error>>,
         loss: impl LossFn,
     ) -> Result<StepReport, Error> {
-        self.scaler.as_mut().map_or(Ok(()), |own| own.hear(false))?;
-        let (input, target) = (input.into(), target.into());
+        self.scaler.as_mut().map_or(Ok(()), |own| own.poll(false))?;
+        let input = input.try_into().map_err(Into::into)?;
+        let target = target.try_into().map_err(Into::into)?;
         let samples = batch::samples(&input, "input", None)?;
         batch::samples(&target, "target", Some(samples))?;
         let sizes = batch::sizes(samples, self.programs.micro_batches());
@@ -170,8 +174,11 @@ impl Pipeline {
     ///
     /// # Errors
     /// As [`Pipeline::train_step`].
-    pub fn forward_values(&mut self, input: impl Into<Values>) -> Result<Values, Error> {
-        let input = input.into();
+    pub fn forward_values(
+        &mut self,
+        input: impl TryInto<Values, Error: Into<Error>>,
+    ) -> Result<Values, Error> {
+        let input = input.try_into().map_err(Into::into)?;
         let samples = batch::samples(&input, "input", None)?;
         let sizes = batch::sizes(samples, self.programs.micro_batches());
         let program = self.programs.get(Purpose::Infer, sizes.len())?;
@@ -189,7 +196,10 @@ impl Pipeline {
     ///
     /// # Errors
     /// As [`Pipeline::train_step`], and where there is not one output.
-    pub fn forward(&mut self, input: impl Into<Values>) -> Result<Tensor, Error> {
+    pub fn forward(
+        &mut self,
+        input: impl TryInto<Values, Error: Into<Error>>,
+    ) -> Result<Tensor, Error> {
         let outputs = self.forward_values(input)?;
         outputs.into_one().map_err(|error| {
             Error::Settings(format!(
@@ -221,6 +231,11 @@ impl Pipeline {
             micro_batches,
         )?;
         Ok(program.schedule().clone())
+    }
+
+    /// What is recomputed before the backward.
+    pub fn recompute(&self) -> &Recompute {
+        self.programs.recompute()
     }
 
     /// In which type of numbers layers and the loss function compute.
@@ -286,17 +301,17 @@ impl Pipeline {
         let gradients: Vec<Values> = gradients.map(|in_transit| in_transit.values).collect();
         let gradients = (!gradients.is_empty()).then(|| batch::gather_gradients(gradients, sizes));
         let gradients = gradients.transpose()?;
-        let judged = self.judged(&losses, gradients)?;
+        let checked = self.check_step(&losses, gradients)?;
         let unread = Unread {
             losses,
             timeline: outcome.timeline,
             times,
-            non_finite: judged.non_finite,
-            loss_scale: judged.loss_scale,
-            verdict: judged.verdict,
+            non_finite: checked.non_finite,
+            loss_scale: checked.loss_scale,
+            finite_check: checked.check,
         };
         let mut report = StepReport::new(program, unread);
-        report.input_gradient = judged.input_gradient;
+        report.input_gradient = checked.input_gradient;
         report.memory = memory;
         Ok(report)
     }

@@ -62,7 +62,7 @@ impl Programs {
             shape,
             wiring,
             placement,
-            recompute,
+            recompute: recompute.in_a_word(),
             recomputing,
             measured: None,
             made: HashMap::new(),
@@ -75,6 +75,10 @@ impl Programs {
     /// Micro-batches of a full step.
     pub(super) fn micro_batches(&self) -> usize {
         self.shape.micro_batches
+    }
+
+    pub(super) fn recompute(&self) -> &Recompute {
+        &self.recompute
     }
 
     /// The device of each stage.

@@ -1,15 +1,16 @@
 //! What a training step tells, as late as it is asked.
 
+use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use gpipe_partitioner::{CheckedSchedule, Timeline, simulate};
+use gpipe_partitioner::{CheckedSchedule, DeviceId, Timeline, simulate};
 
 use super::MemoryReport;
 use super::device_times::Times;
+use super::finite_check::FiniteCheck;
 use super::losses::Losses;
-use super::verdict::Verdict;
 use crate::engine::Program;
 use crate::error::Error;
 use crate::torch::{TorchError, Values};
@@ -20,7 +21,7 @@ pub(crate) const HOST_BOUND: f64 = 0.9;
 /// The result of one training step.
 ///
 /// Its [`StepNumbers`] are read when one of them is first used (`report.loss` is one). On
-/// the CPU they are there when the step is over. Devices that work by themselves may still
+/// the CPU they are there when the step is over. Asynchronous devices may still
 /// be at it then, and the host waits for them; until then it does not. A device that failed
 /// meanwhile is an error of [`StepReport::read`].
 #[derive(Debug)]
@@ -55,7 +56,7 @@ pub struct StepNumbers {
     /// What the loss's gradient was multiplied with in this step, where it was. All
     /// gradients have been divided by it.
     pub loss_scale: Option<f64>,
-    /// Where devices work by themselves: the largest share of a device's time in this
+    /// On asynchronous devices: the largest share of a device's time in this
     /// step, from its first action to its last, in which its host thread was busy
     /// telling it what to do. See [`StepNumbers::is_host_bound`].
     pub host_share: Option<f64>,
@@ -71,8 +72,8 @@ pub(super) struct Unread {
     pub(super) times: Option<Times>,
     pub(super) non_finite: Option<String>,
     pub(super) loss_scale: Option<f64>,
-    /// Where the devices know whether the step counts, and nobody else.
-    pub(super) verdict: Option<Verdict>,
+    /// Whether the step counts, where the host has not read that.
+    pub(super) finite_check: Option<FiniteCheck>,
 }
 
 impl Deref for StepReport {
@@ -102,7 +103,7 @@ impl StepReport {
         }
     }
 
-    /// The numbers, once devices that work by themselves are done with the step.
+    /// The numbers, once asynchronous devices are done with the step.
     ///
     /// # Errors
     /// A device failed in the step after the host had told it what to do.
@@ -153,15 +154,15 @@ impl StepNumbers {
 
 impl Unread {
     fn is_ready(&self) -> bool {
-        let judged = self.verdict.as_ref().is_none_or(Verdict::is_ready);
-        judged && self.losses.is_ready() && self.times.as_ref().is_none_or(Times::are_ready)
+        let checked = self.finite_check.as_ref().is_none_or(FiniteCheck::is_ready);
+        checked && self.losses.is_ready() && self.times.as_ref().is_none_or(Times::are_ready)
     }
 
     fn read(self, schedule: &CheckedSchedule) -> Result<StepNumbers, TorchError> {
         let loss = self.losses.total()?;
         let (mut non_finite, mut loss_scale) = (self.non_finite, self.loss_scale);
-        if let Some(verdict) = self.verdict {
-            let (what, scale) = verdict.read()?;
+        if let Some(finite_check) = self.finite_check {
+            let (what, scale) = finite_check.read()?;
             (non_finite, loss_scale) = (what, loss_scale.map(|_| scale));
         }
         let times = self.times.map(Times::read).transpose()?;
@@ -182,23 +183,26 @@ impl Unread {
 
 /// The schedule as a stage runs it: an overlapped pair one after the other, the
 /// first result leaving at once.
-fn one_by_one(schedule: &CheckedSchedule) -> CheckedSchedule {
-    let plain = schedule.schedule().clone().with_pairs(Vec::new());
+fn one_by_one(schedule: &CheckedSchedule) -> Cow<'_, CheckedSchedule> {
+    let plain = schedule.schedule();
+    if (0..plain.devices()).all(|device| plain.pairs(DeviceId(device)).is_empty()) {
+        return Cow::Borrowed(schedule);
+    }
+    let plain = plain.clone().with_pairs(Vec::new());
     // Without pairs there are fewer rules to break.
-    plain.check().unwrap_or_else(|_| schedule.clone())
+    plain.check().map_or(Cow::Borrowed(schedule), Cow::Owned)
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use gpipe_partitioner::{Partition, ScheduleKind, Shape};
 
     use super::*;
-    use crate::metrics::StepMetrics;
     use crate::pipeline::wiring::{Purpose, Wiring};
 
-    fn report(losses: Losses) -> StepReport {
+    pub(crate) fn of_a_failed_device() -> StepReport {
         let schedule = ScheduleKind::GPipe.generate(Shape::new(1, 1)).unwrap();
         let partition = Partition::from_balance(1, &[1]).unwrap();
         let purpose = Purpose::Train {
@@ -207,12 +211,12 @@ mod tests {
         let topology = Wiring::new(&partition, &[]).topology(purpose).unwrap();
         let program = Arc::new(Program::new(schedule, &topology).unwrap());
         let unread = Unread {
-            losses,
+            losses: Losses::of_a_failed_device(),
             timeline: Timeline::new(1, Vec::new()),
             times: None,
             non_finite: None,
             loss_scale: None,
-            verdict: None,
+            finite_check: None,
         };
         StepReport::new(&program, unread)
     }
@@ -220,12 +224,11 @@ mod tests {
     /// It was a loss of NaN, and a step that had not been skipped.
     #[test]
     fn a_device_that_failed_is_an_error_and_no_number() {
-        let report = report(Losses::of_a_failed_device());
+        let report = of_a_failed_device();
         for _ in 0..2 {
             let error = report.read().unwrap_err().to_string();
             assert!(error.contains("another device layer"), "{error}");
         }
-        assert!(StepMetrics::of(1, &report).is_err());
         let used: [fn(&StepReport) -> bool; 2] = [|own| own.loss.is_nan(), |own| own.skipped()];
         for used in used {
             assert!(catch_unwind(AssertUnwindSafe(|| used(&report))).is_err());

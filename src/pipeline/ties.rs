@@ -23,6 +23,8 @@ struct Tied {
 }
 
 /// All tied parameters of a model.
+#[doc(alias = "tied weights")]
+#[doc(alias = "all-reduce")]
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ties(Arc<Vec<Tied>>);
 
@@ -81,8 +83,9 @@ impl Ties {
             let mut first = tied.owner.stage;
             for place in &tied.places {
                 let name = place.name.clone();
-                let grad =
-                    engine.on_stage(place.stage, move |stage| stage.take_step_gradient(&name))?;
+                let grad = engine.on_stage(place.stage, move |stage| {
+                    Ok(stage.accumulator().take_gradient(&name)?)
+                })?;
                 if sum.is_none() {
                     first = place.stage;
                 }
@@ -100,7 +103,7 @@ impl Ties {
             if let Some(sum) = sum {
                 let name = tied.owner.name.clone();
                 engine.on_stage(tied.owner.stage, move |stage| {
-                    stage.set_step_gradient(&name, &sum)
+                    stage.accumulator().set_gradient(&name, &sum)
                 })?;
             }
         }
@@ -113,7 +116,9 @@ impl Ties {
             let trainable = handle(&tied.owner, engine)?.requires_grad();
             for place in tied.places.iter().filter(|place| **place != tied.owner) {
                 let name = place.name.clone();
-                engine.on_stage(place.stage, move |stage| stage.follow(&name, trainable))?;
+                engine.on_stage(place.stage, move |stage| {
+                    stage.accumulator().set_tied_trainable(&name, trainable)
+                })?;
             }
         }
         Ok(())
@@ -125,7 +130,9 @@ impl Ties {
             let owner = handle(&tied.owner, engine)?;
             for place in tied.places.iter().filter(|place| **place != tied.owner) {
                 let (name, owner) = (place.name.clone(), owner.shallow_clone());
-                engine.on_stage(place.stage, move |stage| stage.refresh(&name, &owner))?;
+                engine.on_stage(place.stage, move |stage| {
+                    stage.accumulator().refresh_tied(&name, &owner)
+                })?;
             }
         }
         Ok(())
@@ -148,14 +155,18 @@ fn adopt(tied: &Tied, engine: &mut Stages) -> Result<(), Error> {
             )));
         }
         let (name, owner) = (place.name.clone(), owner.shallow_clone());
-        engine.on_stage(place.stage, move |stage| stage.adopt(&name, &owner))?;
+        engine.on_stage(place.stage, move |stage| {
+            stage.accumulator().tie(&name, &owner)
+        })?;
     }
     Ok(())
 }
 
 fn handle(place: &ParameterUse, engine: &mut Stages) -> Result<tch::Tensor, Error> {
     let name = place.name.clone();
-    let found = engine.on_stage(place.stage, move |stage| Ok(stage.place(&name)))?;
+    let found = engine.on_stage(place.stage, move |stage| {
+        Ok(stage.accumulator().find(&name))
+    })?;
     found.ok_or_else(|| {
         Error::Settings(format!(
             "the model has no parameter `{}` that could be tied",

@@ -19,7 +19,7 @@ impl Pipeline {
     pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, Error> {
         let handles = self
             .engine
-            .on_each(|_, stage| Ok(cloned(stage.parameters()?)))?;
+            .on_each(|_, stage| Ok(cloned(stage.committed()?.parameters())))?;
         Ok(handles.into_iter().flatten().collect())
     }
 
@@ -67,7 +67,8 @@ impl Pipeline {
     /// # Errors
     /// A stage's thread is gone.
     pub fn zero_grad(&mut self) -> Result<(), Error> {
-        self.engine.on_each(|_, stage| Ok(stage.zero_grad()?))?;
+        self.engine
+            .on_each(|_, stage| Ok(stage.accumulator().zero_grad()?))?;
         Ok(())
     }
 
@@ -100,7 +101,7 @@ impl Pipeline {
         trainable: bool,
     ) -> Result<(), Error> {
         self.engine
-            .on_each(move |_, stage| stage.set_trainable(&chosen, trainable))?;
+            .on_each(move |_, stage| stage.committed()?.set_trainable(&chosen, trainable))?;
         self.ties.follow(&mut self.engine)
     }
 }
@@ -120,8 +121,8 @@ impl Optimizer {
     /// for.
     pub fn step(&mut self, pipe: &mut Pipeline) -> Result<(), Error> {
         let (id, alive, groups) = (self.id(), self.alive(), self.groups()?);
-        let by_themselves = pipe.engine.run_by_themselves();
-        let _watch = by_themselves.then(|| pipe.engine.watch()).transpose()?;
+        let all_async = pipe.engine.all_async();
+        let _watch = all_async.then(|| pipe.engine.watch()).transpose()?;
         let engine = pipe.engine();
         let groups = Arc::new(groups);
         let own = Arc::clone(&groups);

@@ -6,7 +6,7 @@
 
 use super::chain::{Chain, Way};
 use super::flow::Flow;
-use super::measure::Outcome;
+use super::measurements::Measurements;
 use crate::error::Error;
 use crate::torch::Values;
 
@@ -64,7 +64,7 @@ impl Looks {
             own.unwrap_or(name).to_owned()
         };
         let mut variables = Vec::new();
-        let parameters = unit.stage.parameters().map_err(Error::Build)?;
+        let parameters = unit.stage.committed().map_err(Error::Build)?.parameters();
         variables.extend(parameters.iter().map(|(name, p)| (own(name), look(p))));
         if variables.is_empty() {
             return Ok(None);
@@ -127,7 +127,7 @@ pub(super) fn taken_for_known(
     known: &[Known],
     chain: &mut Chain,
     flows: &mut [Flow],
-    outcome: &mut Outcome,
+    outcome: &mut Measurements,
 ) -> Result<bool, Error> {
     let alike: Vec<&Known> = known.iter().filter(|k| k.looks == *looks).collect();
     if alike.is_empty() {

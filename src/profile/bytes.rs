@@ -72,7 +72,7 @@ impl Chain {
     pub(super) fn bytes(&mut self, flow: &Flow) -> Result<Vec<LayerBytes>, Error> {
         let mut bytes = vec![LayerBytes::default(); self.len()];
         for (unit, bytes) in self.units.iter_mut().zip(&mut bytes) {
-            let parameters = unit.stage.parameters().map_err(Error::Build)?;
+            let parameters = unit.stage.committed().map_err(Error::Build)?.parameters();
             bytes.parameters = parameters.iter().map(|(_, p)| tensor_bytes(p)).sum();
         }
         let ignore: &mut dyn FnMut(usize, ActionKind, Took) = &mut |_, _, _| {};

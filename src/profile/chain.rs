@@ -83,7 +83,7 @@ pub(super) struct Took {
     pub(super) busy: f64,
     /// Its thread had to wait for a core meanwhile.
     pub(super) disturbed: bool,
-    /// For so long its thread told a device that works by itself what to do.
+    /// For so long its thread gave an asynchronous device its work.
     pub(super) told: Option<f64>,
 }
 
@@ -120,7 +120,7 @@ impl Chain {
                 skips: Arc::clone(&plan.skips),
                 recompute: Recompute::Never,
                 precision: Precision::F32,
-                books: None,
+                meter: None,
                 route: Route::default(),
                 graphing: Graphing::Off,
             };
@@ -195,7 +195,7 @@ impl Chain {
         });
         for unit in &mut self.units {
             unit.stage.recompute_all(way == Way::Again);
-            unit.stage.zero_grad()?;
+            unit.stage.accumulator().zero_grad()?;
             let begun = unit.stage.begin(&settings);
             begun.map_err(|error| unit.failed("beginning a step", error))?;
         }

@@ -11,8 +11,10 @@ mod doubts;
 mod flow;
 mod link;
 mod measure;
+mod measurements;
 pub(crate) mod others;
 mod series;
+mod times;
 mod watch;
 
 use std::fmt;
@@ -33,7 +35,8 @@ use crate::torch::{
 };
 use chain::Plan;
 use flow::{Flow, values_bytes};
-use measure::{BUDGET, Job, LayerSeries, Outcome};
+use measure::{BUDGET, MeasureTask};
+use measurements::{LayerSeries, Measurements};
 use watch::Watch;
 
 pub use doubts::Doubt;
@@ -242,7 +245,7 @@ pub fn profile_watched(
         .threads_per_stage
         .unwrap_or_else(|| share_of_cores(&options.devices));
     let mut doubts: Vec<Doubt> = doubts::busy().into_iter().collect();
-    let job = Job {
+    let job = MeasureTask {
         plan: Plan::new(model, device, options.seed)?,
         sample: sample.clone(),
         options,
@@ -276,7 +279,7 @@ pub fn profile_watched(
     );
     let input = values_bytes(&Flow::new(sample, sizes[main])?.main);
     let link = link::measure(&options.devices, threads)?;
-    let mut profile = Profile::new(device_name(device), sizes[main], layers.collect())
+    let mut profile = Profile::new(torch::device_name(device), sizes[main], layers.collect())
         .map_err(|error| Error::Settings(error.to_string()))?
         .with_input(Bytes(input))
         .with_origin(Some(libtorch_version()), Some(how))
@@ -290,16 +293,8 @@ pub fn profile_watched(
         doubts,
         link,
         cores: shared_cores(&options.devices, threads),
-        host_share: measure::host_share(series),
+        host_share: measurements::host_share(series),
     })
-}
-
-/// `cpu` or `cuda:0`.
-fn device_name(device: Device) -> String {
-    match device {
-        Device::Cuda(index) => format!("cuda:{index}"),
-        _ => "cpu".to_owned(),
-    }
 }
 
 /// The sizes to measure, without repeats, in increasing order.
@@ -325,7 +320,12 @@ fn sizes(sample: &Sample, options: &ProfileOptions) -> Result<Vec<usize>, Error>
     Ok(sizes)
 }
 
-fn layers(names: &[&str], sizes: &[usize], outcome: &Outcome, stages: usize) -> Vec<LayerProfile> {
+fn layers(
+    names: &[&str],
+    sizes: &[usize],
+    outcome: &Measurements,
+    stages: usize,
+) -> Vec<LayerProfile> {
     let main = measure::largest(sizes);
     // A stage of several layers has the work of a stage only once.
     let surplus = 1.0 - (stages.min(names.len()) as f64 / names.len() as f64);
@@ -370,7 +370,7 @@ fn micros(time: f64) -> Micros {
     Micros::new(time.max(0.0)).unwrap_or(Micros::ZERO)
 }
 
-fn spread(names: &[&str], outcome: &Outcome, main: usize) -> Vec<LayerSpread> {
+fn spread(names: &[&str], outcome: &Measurements, main: usize) -> Vec<LayerSpread> {
     let layers = names
         .iter()
         .zip(&outcome.series[main])

@@ -1,4 +1,4 @@
-//! Values from one tensor to another.
+//! Copying values between tensors.
 
 use tch::{Device, Tensor};
 
@@ -26,4 +26,10 @@ pub(super) fn like(other: &Tensor, values: &Tensor) -> Result<Tensor, TorchError
     let new = tch::no_grad(|| other.f_zeros_like())?;
     fill(&new, values)?;
     Ok(new)
+}
+
+/// A copy with the same strides, which requires a gradient where the tensor does.
+pub(super) fn same_strides(tensor: &Tensor) -> Result<Tensor, TorchError> {
+    let copy = tch::no_grad(|| ffi::copy(tensor))?;
+    Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
 }

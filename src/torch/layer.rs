@@ -2,13 +2,15 @@
 
 use std::cell::Cell;
 use std::fmt::Debug;
+use std::rc::Rc;
 
 use gpipe_partitioner::MicroId;
-use tch::{Device, Tensor, nn};
+use tch::{Device, Kind, Tensor, nn};
 
 use super::ffi::Autocast;
 use super::precision::Precision;
 use super::skips::SkipBox;
+use super::step_state::{StepState, StepStates};
 use super::values::Values;
 
 /// A layer: several tensors in, several out.
@@ -21,8 +23,9 @@ use super::values::Values;
 /// built depend on (seed, layer name); those it draws in a forward pass on (seed,
 /// step, layer name, micro-batch) and the order inside the layer. Neither depends
 /// on the partition or the schedule, and the caller's own generators are not
-/// touched. Kernels that draw by themselves are beyond reach: attention with
+/// touched. Kernels with a generator of their own are the exception: attention with
 /// dropout inside the fused kernel, and dropout inside cuDNN's recurrent nets.
+#[doc(alias = "nn.Module")]
 pub trait Layer: Debug {
     /// Computes the outputs of one micro-batch.
     ///
@@ -34,42 +37,18 @@ pub trait Layer: Debug {
     fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values>;
 
     /// The layers that this one is made of and runs; none where there are no layers in it.
-    /// A layer that names all of them, and does nothing beside them that the methods below
-    /// are about, need not write these: by default they ask the parts.
+    /// A layer that names all of them is [graph-safe](Layer::graph_safe) if they are.
     fn parts(&self) -> Vec<&dyn Layer> {
         Vec::new()
     }
 
-    /// A training step ended well on every stage: what forward passes gathered in
-    /// it (statistics, say) may now count. Called once a step, before the next
-    /// step begins and before anybody sees parameters or buffers.
-    ///
-    /// # Errors
-    /// Whatever stops the layer; the call that needed the outcome fails.
-    fn commit(&self) -> anyhow::Result<()> {
-        self.parts().into_iter().try_for_each(Layer::commit)
-    }
-
-    /// Whether [`Layer::commit`] and [`Layer::discard`] do anything. Where they do, and
-    /// steps may be skipped for what is not finite, the host waits for the devices after
-    /// each step to know which of them to call. A layer without parts that does not say so
-    /// is taken to gather.
-    fn gathers(&self) -> bool {
-        let parts = self.parts();
-        parts.is_empty() || parts.into_iter().any(Layer::gathers)
-    }
-
-    /// A training step failed or was skipped: what forward passes gathered in it
-    /// must not count. Buffers are restored without the layer's help.
-    fn discard(&self) {
-        self.parts().into_iter().for_each(Layer::discard);
-    }
-
-    /// Whether a forward pass in training can be written down once and replayed with other
+    /// Whether a forward pass in training can be captured once and replayed with other
     /// numbers ([`PipelineBuilder::cuda_graphs`](crate::PipelineBuilder::cuda_graphs)): what
-    /// it does depends on nothing but the tensors it is given and its parameters, and on
-    /// the host it does nothing that counts (gathering, counting, reading numbers). A
-    /// layer without parts that does not say so keeps its stage without graphs.
+    /// it does depends on nothing but the tensors it is given and its parameters, and it has
+    /// no effect on the host (counting, reading numbers). By default it is if the layer has
+    /// [parts](Layer::parts) and all of them are; a layer without parts that does not say so
+    /// runs without graphs.
+    #[doc(alias = "CUDA graph")]
     fn graph_safe(&self) -> bool {
         let parts = self.parts();
         !parts.is_empty() && parts.into_iter().all(Layer::graph_safe)
@@ -81,17 +60,13 @@ impl<M: nn::ModuleT> Layer for M {
         Ok(self.forward_t(inputs.one()?, ctx.train()).into())
     }
 
-    fn gathers(&self) -> bool {
-        false
-    }
-
     fn graph_safe(&self) -> bool {
         true
     }
 }
 
-/// What a layer may know about the pass it takes part in, and where it leaves and
-/// finds values that skip layers.
+/// What a layer may know about the pass it takes part in, and where it stashes and pops values
+/// that skip layers.
 #[derive(Debug)]
 pub struct Context {
     pub(crate) train: bool,
@@ -102,6 +77,11 @@ pub struct Context {
     pub(crate) recomputing: bool,
     pub(crate) precision: Precision,
     pub(crate) skips: SkipBox,
+    /// The layer's number within its stage, and what the stage's layers gather.
+    pub(crate) layer: usize,
+    pub(crate) step_states: StepStates,
+    /// Whether the layer, or one in it, gathers something.
+    pub(crate) gathered: Cell<bool>,
 }
 
 impl Context {
@@ -118,6 +98,23 @@ impl Context {
 
     pub(crate) fn asked_for_micro(&self) -> bool {
         self.asked.get()
+    }
+
+    /// Tells the stage that this forward pass adds to `state`, which is committed at the end
+    /// of the step if the step counts, and discarded otherwise. Only training passes count;
+    /// a pass that [repeats](Context::recomputing) an earlier one should add nothing.
+    ///
+    /// Where steps may be skipped for numbers that are not finite, the host waits for the
+    /// devices after a step in which a layer gathered something.
+    pub fn gathers<T: StepState + 'static>(&self, state: &Rc<T>) {
+        self.gathered.set(true);
+        if self.train {
+            self.step_states.add(self.layer, state);
+        }
+    }
+
+    pub(crate) fn has_gathered(&self) -> bool {
+        self.gathered.get()
     }
 
     /// The device that the layer runs on.
@@ -138,9 +135,9 @@ impl Context {
         self.precision
     }
 
-    /// Runs `f` in single precision, for what a shorter type would lose: operators take
-    /// and give what they are given. Tensors that are short already stay so unless `f`
-    /// converts them.
+    /// Runs `f` without autocast, for what a shorter type would lose: operators compute in
+    /// the types of their operands. Tensors of a shorter type stay so unless `f` converts
+    /// them.
     ///
     /// # Errors
     /// Those of `f`.
@@ -148,16 +145,18 @@ impl Context {
         if self.precision == Precision::F32 {
             return f();
         }
-        let _off = Autocast::open(self.device, Precision::F32)?;
+        let _off = Autocast::open(self.device, Kind::Float)?;
         f()
     }
 
-    /// Leaves a tensor (or an absent value, `None`) for the layers that pop `name`.
-    /// What they get is a snapshot: later changes in place do not reach it.
+    /// Leaves a tensor (or an absent value, `None`) for the layers that pop `name`. They get
+    /// a snapshot: later changes in place do not reach it.
     ///
     /// # Errors
     /// The model does not declare it ([`Sequential::stashes`](crate::Sequential::stashes)),
     /// or the layer has done it already.
+    #[doc(alias = "skip connection")]
+    #[doc(alias = "portal")]
     pub fn stash<'a>(
         &self,
         name: &str,

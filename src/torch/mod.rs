@@ -1,7 +1,9 @@
 //! Stages over libtorch: layers, autograd, random numbers, devices.
 
 mod affinity;
+pub(crate) mod arrays;
 pub(crate) mod batch;
+mod clock;
 mod copies;
 mod cuda;
 mod device;
@@ -23,6 +25,7 @@ mod sizes;
 mod skips;
 mod stage;
 mod step;
+mod step_state;
 pub mod streams;
 pub(crate) mod threads;
 mod values;
@@ -40,11 +43,13 @@ pub use precision::Precision;
 pub use recompute::Recompute;
 pub use sequential::Sequential;
 pub use sizes::Variable;
+pub use step_state::StepState;
 pub use values::Values;
 
+pub(crate) use clock::thread_time;
 pub(crate) use device::{
-    cores, keep_memory, max_concurrent, prepare, prepare_thread, share_of_cores, shared_cores,
-    turns,
+    cores, device_name, keep_memory, max_concurrent, prepare, prepare_thread, share_of_cores,
+    shared_cores, turns,
 };
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, clip_there, total_norm};
@@ -55,12 +60,13 @@ pub use step::NonFinite;
 
 pub(crate) use ffi::copy as copy_tensor;
 pub(crate) use ffi::copy_to_host;
-pub(crate) use ffi::thread_time;
 pub(crate) use ffi::{forbid_waits, set_numbers, tell_ends};
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub use stage::GraphUse;
-pub(crate) use stage::{Books, Graphing, Page, Portable, Role, StageSpec, TorchStage, Used};
+pub(crate) use stage::{
+    DeviceMeter, Graphing, MemoryLevels, Portable, Role, StageSpec, StepMemory, TorchStage,
+};
 pub(crate) use step::{Mode, StepSettings};
 
 /// Runs the user's code; a panic (tch panics where libtorch refuses) is an error like any other.

@@ -1,24 +1,24 @@
 //! The command as a person uses it: each test runs `gpipe-rs` as a process.
 #![allow(clippy::unwrap_used)]
 
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod config;
 mod decide;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod files;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod graphs;
 mod in_browser;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod models;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod profile;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod resume;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod tensorboard;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod train;
 mod using;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod zoo;

@@ -1,6 +1,5 @@
 //! Whatever goes wrong in a layer or the loss function: an error that names the
 //! place, no hang, and afterwards the numbers of a run in which it never happened.
-#![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used)]
 
 mod actions;

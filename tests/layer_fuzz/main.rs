@@ -9,7 +9,6 @@
 //! `LAYER_FUZZ=20000` runs so many programs, `LAYER_FUZZ_SEED=7` begins with that seed
 //! (a failure names its own). A failure is shrunk and told as a plain value, which can
 //! be added to `regressions.rs`.
-#![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used)]
 
 mod batch;

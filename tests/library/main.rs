@@ -1,5 +1,4 @@
 //! What is around a pipeline: data, models, profiles, checkpoints.
-#![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used)]
 
 mod checkpoint;
@@ -7,4 +6,5 @@ mod data;
 mod profile;
 #[path = "../support/mod.rs"]
 mod support;
+mod train;
 mod zoo;

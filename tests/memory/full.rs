@@ -8,6 +8,7 @@ use gpipe::tch::{Device, Kind, Tensor};
 use gpipe::{OutOfMemory, Pipeline, Sequential};
 
 use crate::alone;
+use crate::support::apart::apart;
 use crate::support::everywhere::{plain_linear, with_linear};
 use crate::support::{assert_same_bits, batch, cpus, cross_entropy, gradients};
 
@@ -35,7 +36,12 @@ fn pipeline(told: &Arc<AtomicBool>) -> Pipeline {
 
 #[test]
 fn out_of_memory_names_the_place_and_the_bytes_and_the_pipeline_lives() {
-    let _alone = alone();
+    let name = "out_of_memory_names_the_place_and_the_bytes_and_the_pipeline_lives";
+    apart(&format!("full::{name}"), out_of_memory);
+}
+
+/// Without the counting allocator, which asks for its own bytes beside.
+fn out_of_memory() {
     let told = Arc::new(AtomicBool::new(false));
     let (x, y) = batch(&[8, 8], 8);
     let mut untroubled = pipeline(&told);

@@ -2,7 +2,6 @@
 //!
 //! The counts are those of a whole process: a test that makes tensors holds what [`alone`]
 //! gives for as long as it runs.
-#![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used)]
 
 mod counted;

@@ -283,3 +283,37 @@ fn the_configuration_is_that_of_the_plain_norm() {
         "a mean of 0 and a variance of 1"
     );
 }
+
+/// A layer of one's own that runs a batch norm, and says nothing more than how.
+#[derive(Debug)]
+struct Wrapped(layers::BatchNorm);
+
+impl Layer for Wrapped {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
+        self.0.forward(inputs, ctx)
+    }
+}
+
+/// The running statistics of a norm inside of a layer that did not pass `commit` on never
+/// moved, without a word: what is gathered is now told to the context of the pass, which
+/// every layer is given.
+#[test]
+fn a_norm_inside_of_a_layer_that_does_not_name_it_moves_as_well() {
+    single_threaded();
+    let norm = |p: &nn::Path<'_>| layers::BatchNorm::new(p, 5, config());
+    let plain = Sequential::new().layer("norm", norm);
+    let wrapped = Sequential::new().layer("norm", move |p| Wrapped(norm(p)));
+    let statistics = |model: Sequential| {
+        let mut pipe = two_stages(model.layer("last", |_| nn::func(|x| x * 1.0)), 3)
+            .build()
+            .unwrap();
+        for (x, y) in batches(&[19, 5]) {
+            pipe.train_step(&x, &y, spread).unwrap();
+        }
+        pipe.buffers().unwrap()
+    };
+    let (plain, wrapped) = (statistics(plain), statistics(wrapped));
+    let mean = &plain[0].1;
+    assert_ne!(mean, &mean.zeros_like());
+    assert_same_bits(&plain, &wrapped, "statistics");
+}

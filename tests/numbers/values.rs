@@ -2,6 +2,7 @@
 //! absent ones, integers, views; and a layer may work in place on what it gets.
 
 use crate::support::*;
+use gpipe::ndarray::{Array2, ArrayD, array, s};
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{Context, Layer, Pipeline, Sequential, Values, on_values};
 
@@ -109,4 +110,60 @@ fn several_absent_integer_and_strided_values_cross_every_border() {
             "{stages} stages: gradient of the input"
         );
     }
+}
+
+/// Whatever their layout: transposed, every second row backwards, broadcast, without numbers.
+#[test]
+fn arrays_are_the_tensors_of_their_numbers() {
+    let x = Array2::from_shape_fn((4, 3), |(row, column)| (3 * row + column) as f32);
+    let row = array![1.0_f32, 2.0];
+    let views = [
+        x.view().into_dyn(),
+        x.t().into_dyn(),
+        x.slice(s![..;-2, 1..]).into_dyn(),
+        row.broadcast((2, 2)).unwrap().into_dyn(),
+        x.slice(s![0..0, ..]).into_dyn(),
+    ];
+    for view in views {
+        let values = Values::try_from(&view).unwrap();
+        let sizes: Vec<i64> = view.shape().iter().map(|&side| side as i64).collect();
+        assert_eq!(values.one().unwrap().size(), sizes);
+        let back: ArrayD<f32> = (&values).try_into().unwrap();
+        assert_eq!(back, view);
+    }
+}
+
+#[test]
+fn an_array_has_the_kind_of_the_values_or_there_is_none() {
+    let values = Values::try_from(array![1_i64, 2]).unwrap();
+    let error = ArrayD::<f32>::try_from(&values).unwrap_err().to_string();
+    assert!(
+        error.contains("a tensor of Int64 is no array of Float"),
+        "{error}"
+    );
+    let none = ArrayD::<f32>::try_from(&Values::new())
+        .unwrap_err()
+        .to_string();
+    assert!(none.contains("there are 0"), "{none}");
+}
+
+#[test]
+fn a_step_with_arrays_is_the_step_with_tensors() {
+    let step = |arrays: bool| {
+        let model = Sequential::new().layer("head", |p| nn::linear(p, 3, 2, Default::default()));
+        let mut pipe = Pipeline::new(model, &[Device::Cpu], 2).unwrap();
+        let x = Array2::from_shape_fn((4, 3), |(row, column)| (row as f32 - column as f32).sin());
+        let y = array![0_i64, 1, 1, 0];
+        let loss = |out: &Tensor, y: &Tensor| out.cross_entropy_for_logits(y);
+        let report = if arrays {
+            pipe.train_step(x.t().to_owned().t(), &y, loss)
+        } else {
+            let (x, y) = (Tensor::try_from(&x).unwrap(), Tensor::try_from(&y).unwrap());
+            pipe.train_step(&x, y, loss)
+        };
+        let out = pipe.forward_values(&x).unwrap();
+        let out: ArrayD<f32> = (&out).try_into().unwrap();
+        (report.unwrap().loss.to_bits(), out)
+    };
+    assert_eq!(step(true), step(false));
 }

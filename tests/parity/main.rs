@@ -8,7 +8,6 @@
 //!
 //! `PARITY=zbv` runs the combinations whose name contains that text;
 //! `PARITY_EVERY=1` makes ten updates in all of them (some ten minutes).
-#![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss)]
 
 mod alignment;

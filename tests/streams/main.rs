@@ -1,7 +1,6 @@
 //! Streams and events: who waits for whom, told by a device layer that writes down what
 //! devices would be told. The numbers are computed on the CPU all the while.
 
-#![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
 #[path = "../support/mod.rs"]

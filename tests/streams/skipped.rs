@@ -4,8 +4,8 @@
 use gpipe::streams::Recorder;
 use gpipe::tch::{Kind, Tensor, nn};
 use gpipe::{
-    Adam, AdamW, Loss, LossScale, NonFinite, Optimizer, OptimizerKind, Pipeline, PipelineBuilder,
-    Precision, Sequential, Sgd, StepReport, layers,
+    Adam, AdamW, Context, Layer, Loss, LossScale, NonFinite, Optimizer, OptimizerKind, Pipeline,
+    PipelineBuilder, Precision, Sequential, Sgd, StepReport, Values, layers,
 };
 
 use crate::support::{
@@ -277,4 +277,40 @@ fn what_counts_nothing_is_not_looked_at_by_devices_either() {
         assert_same_bits(&there, &here, "on devices");
         recorder.check().unwrap();
     }
+}
+
+/// A layer that only computes, and says nothing about itself.
+#[derive(Debug)]
+struct Silent(nn::Linear);
+
+impl Layer for Silent {
+    fn forward(&self, inputs: Values, _: &Context) -> anyhow::Result<Values> {
+        Ok(inputs.one()?.apply(&self.0).into())
+    }
+}
+
+/// A layer that did not say that it gathers nothing had the host look at the gradients after
+/// each step that may be skipped. Now only what a layer does gather counts: the devices are
+/// told what they are told of the same model made of libtorch's layers.
+#[test]
+fn the_host_looks_for_no_layer_that_only_computes() {
+    let config = nn::LinearConfig::default();
+    let silent = Sequential::new()
+        .layer("one", move |p| Silent(nn::linear(p, 8, 8, config)))
+        .layer("two", move |p| Silent(nn::linear(p, 8, 5, config)));
+    let plain = Sequential::new()
+        .layer("one", move |p| nn::linear(p, 8, 8, config))
+        .layer("two", move |p| nn::linear(p, 8, 5, config));
+    let summary = |model: Sequential| {
+        let recorder = Recorder::new(&[Some(0), Some(1)]);
+        let builder = Pipeline::builder(model)
+            .devices(&cpus(2))
+            .micro_batches(3)
+            .threads_per_stage(1)
+            .on_non_finite(NonFinite::Skip)
+            .record_streams(&recorder);
+        let _ = run(builder, AdamW::default().into(), 1.0, true);
+        recorder.check().unwrap()
+    };
+    assert_eq!(summary(silent), summary(plain));
 }

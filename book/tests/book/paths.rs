@@ -101,26 +101,3 @@ fn every_benchmark_example_and_test_that_is_run_exists() {
     }
     assert!(seen > 5, "{seen}");
 }
-
-/// The page on the architecture says where it is.
-#[test]
-fn unsafe_code_is_where_the_book_says() {
-    let mut folders = vec![root().join("src"), root().join("partitioner/src")];
-    let mut seen = 0;
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let text = fs::read_to_string(&path).unwrap_or_default();
-            if path.extension().is_some_and(|kind| kind == "rs") && text.contains("unsafe {") {
-                let told = path.parent().unwrap().ends_with("src/torch/ffi");
-                assert!(told, "{}", path.display());
-                seen += 1;
-            }
-        }
-    }
-    assert!(seen > 5, "{seen}");
-}

@@ -14,7 +14,7 @@ const BETWEEN: &str = "__";
 pub(in crate::cli) fn environment<T: 'static>(
     schema: &Schema<T>,
     variables: impl Iterator<Item = (OsString, OsString)>,
-) -> Result<ConfigLayer, String> {
+) -> Result<ConfigLayer<T>, String> {
     let mut layer = ConfigLayer::new();
     for (variable, value) in variables {
         let Some(variable) = variable.to_str() else {
@@ -33,6 +33,7 @@ pub(in crate::cli) fn environment<T: 'static>(
             key: format!("{table}.{key}").to_lowercase(),
             value: Value::of_text(value),
             origin: Origin::Environment(variable.to_owned()),
+            read: None,
         });
     }
     layer.sort_by(|a, b| a.key.cmp(&b.key));

@@ -11,7 +11,7 @@ use super::{ConfigLayer, Entry, Origin, Value};
 ///
 /// # Errors
 /// It cannot be read, or is no TOML: file, line and why.
-pub(in crate::cli) fn file(path: &Path, text: &str) -> Result<ConfigLayer, String> {
+pub(in crate::cli) fn file<T>(path: &Path, text: &str) -> Result<ConfigLayer<T>, String> {
     let table = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         let origin = origin(path, text, at);
@@ -31,7 +31,7 @@ struct Place<'a> {
 
 impl Place<'_> {
     /// Adds the keys of a table, and the table itself where it has none.
-    fn flatten(&self, above: &str, table: &DeTable<'_>, layer: &mut ConfigLayer) {
+    fn flatten<T>(&self, above: &str, table: &DeTable<'_>, layer: &mut ConfigLayer<T>) {
         // The parser sorts by name; people read from top to bottom.
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
@@ -44,6 +44,7 @@ impl Place<'_> {
                     key: name,
                     value: Value::of_toml(value),
                     origin: self.origin_of(key),
+                    read: None,
                 }),
             }
         }
@@ -69,7 +70,7 @@ mod tests {
     #[test]
     fn keys_come_with_their_lines_in_every_way_of_writing_them() {
         let text = "a.b = 1\n\n[train]\n# how long\nsteps = 5\nsub = { x = 2 }\n[empty]\n";
-        let layer = file(Path::new("run.toml"), text).unwrap();
+        let layer = file::<()>(Path::new("run.toml"), text).unwrap();
         let seen: Vec<String> = layer
             .iter()
             .map(|entry| format!("{} {} = {}", entry.origin, entry.key, entry.value))
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn what_is_no_toml_is_told_with_its_line() {
         for text in ["[train]\nsteps = \n", "[train]\nsteps\n", "x = 1\nx = 2\n"] {
-            let error = file(Path::new("run.toml"), text).unwrap_err();
+            let error = file::<()>(Path::new("run.toml"), text).unwrap_err();
             assert!(error.starts_with("run.toml:2: is no TOML: "), "{error}");
             assert!(!error.contains('\n'), "{error}");
         }

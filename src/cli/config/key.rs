@@ -1,95 +1,117 @@
 //! One thing that can be chosen.
 
 use std::fmt;
+use std::sync::Arc;
+
+use clap::{Arg, ArgMatches};
 
 use super::{Kind, Value};
+use crate::PipelineBuilder;
 
-type Set<T> = dyn Fn(&mut T, &str) -> Result<(), String>;
-type Get<T> = dyn Fn(&T) -> Option<Value>;
-type Keep<T> = dyn Fn(&T, &T) -> bool;
-
-/// A key of a configuration that becomes a `T`.
+/// A key of a configuration that becomes a `T`, with everything that is known of it.
 pub(in crate::cli) struct Key<T> {
     /// With its table: `train.steps`.
     pub(super) name: String,
     pub(super) kind: Kind,
-    /// The flag that says the same.
-    pub(super) flag: Option<Flag>,
-    pub(super) set: Box<Set<T>>,
+    /// What it is, in a sentence or two.
+    pub(super) about: String,
+    pub(super) flag: Option<Flag<T>>,
+    pub(super) parse: Box<Parse<T>>,
     pub(super) get: Box<Get<T>>,
+    pub(super) on_resume: OnResume,
+    pub(super) only_for: Option<OnlyFor>,
     pub(super) beside: Option<Beside<T>>,
+    pub(super) apply: Option<Box<Apply<T>>>,
 }
 
-/// A flag of the command line.
-#[derive(Debug)]
-pub(super) struct Flag {
+/// Reads a value from the text that a flag would take.
+pub(super) type Parse<T> = dyn Fn(&str) -> Result<Assign<T>, String>;
+/// The value as files have it.
+pub(super) type Get<T> = dyn Fn(&T) -> Option<Value>;
+/// Whether a value still fits, given the configuration before and after a layer.
+pub(super) type Keep<T> = dyn Fn(&T, &T) -> bool;
+/// Asks a pipeline for what the configuration says.
+pub(super) type Apply<T> = dyn Fn(PipelineBuilder, &T) -> PipelineBuilder;
+
+/// A value that has been read, on its way into a configuration.
+pub(in crate::cli) struct Assign<T>(Arc<dyn Fn(&mut T) + Send + Sync>);
+
+/// The flag that says the same as a key.
+pub(super) struct Flag<T> {
     /// Where clap keeps it.
     pub(super) id: String,
     /// As a person writes it: `--steps`.
     pub(super) written: String,
+    /// None where another one makes it.
+    pub(super) arg: Option<Arg>,
+    /// The value that clap has read.
+    pub(super) taken: Box<dyn Fn(&ArgMatches) -> Option<Assign<T>>>,
+}
+
+/// What another value means for a run that resumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) enum OnResume {
+    /// No number changes by it, or the run is meant to have it anew.
+    Free,
+    /// Losses change from there on, which is said.
+    Noted,
+    /// The saved state is of it: with another there is nothing to resume from.
+    Fixed,
+}
+
+/// The values of another key with which alone a key means something.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnlyFor {
+    pub(super) key: &'static str,
+    pub(super) values: &'static [&'static str],
 }
 
 /// When a value from a lower layer no longer holds.
 pub(super) struct Beside<T> {
     /// The keys that it was chosen for.
-    pub(super) keys: &'static [&'static str],
-    /// Whether it still fits after a higher layer, given before and after it.
-    pub(super) keep: Box<Keep<T>>,
-    pub(super) reset: Box<dyn Fn(&mut T)>,
+    pub(super) keys: Vec<&'static str>,
+    /// Whether it still fits after a higher layer; without it, whether those keys are as
+    /// they were.
+    pub(super) keep: Option<Box<Keep<T>>>,
+    /// Back to the default.
+    pub(super) reset: Assign<T>,
 }
 
 impl<T: 'static> Key<T> {
-    /// A key that is set from the text that a flag would take, and read back.
-    pub(in crate::cli) fn new(
-        name: impl Into<String>,
-        kind: Kind,
-        set: impl Fn(&mut T, &str) -> Result<(), String> + 'static,
+    /// A number with a flag that another one makes, by clap's name for it and as it is
+    /// written. It was chosen for the key `beside`, and is `reset` where that changes.
+    pub(in crate::cli) fn of_foreign_flag(
+        name: String,
+        (id, written): (String, String),
+        parse: impl Fn(&str) -> Assign<T> + 'static,
         get: impl Fn(&T) -> Option<Value> + 'static,
+        (beside, reset): (&'static str, Assign<T>),
     ) -> Self {
         Self {
-            name: name.into(),
-            kind,
-            flag: None,
-            set: Box::new(set),
+            name,
+            kind: Kind::Number,
+            about: String::new(),
+            flag: Some(Flag {
+                id,
+                written,
+                arg: None,
+                taken: Box::new(|_| None),
+            }),
+            parse: Box::new(move |text| Ok(parse(text))),
             get: Box::new(get),
-            beside: None,
+            on_resume: OnResume::Fixed,
+            only_for: None,
+            beside: Some(Beside {
+                keys: vec![beside],
+                keep: None,
+                reset,
+            }),
+            apply: None,
         }
     }
 
-    /// The flag that says the same, by clap's name for it.
-    #[must_use]
-    pub(in crate::cli) fn flag(self, id: &str) -> Self {
-        self.flag_called(id, format!("--{}", id.replace('_', "-")))
-    }
-
-    /// The same of a flag that is written in another way than clap keeps it.
-    #[must_use]
-    pub(in crate::cli) fn flag_called(mut self, id: &str, written: String) -> Self {
-        let id = id.to_owned();
-        self.flag = Some(Flag { id, written });
-        self
-    }
-
-    /// Says that a value was chosen for those of other `keys`: where a higher layer
-    /// changes one of them so that the value does not fit any more (`keep`, given what
-    /// held before and after that layer), it is `reset` rather than an obstacle.
-    #[must_use]
-    pub(in crate::cli) fn beside(
-        mut self,
-        keys: &'static [&'static str],
-        keep: impl Fn(&T, &T) -> bool + 'static,
-        reset: impl Fn(&mut T) + 'static,
-    ) -> Self {
-        self.beside = Some(Beside {
-            keys,
-            keep: Box::new(keep),
-            reset: Box::new(reset),
-        });
-        self
-    }
-
     /// `train` of `train.steps`.
-    pub(super) fn table(&self) -> &str {
+    pub(in crate::cli) fn table(&self) -> &str {
         self.name.split('.').next().unwrap_or_default()
     }
 
@@ -99,12 +121,33 @@ impl<T: 'static> Key<T> {
     }
 }
 
+impl<T> Assign<T> {
+    pub(in crate::cli) fn new(assign: impl Fn(&mut T) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(assign))
+    }
+
+    pub(super) fn to(&self, config: &mut T) {
+        (self.0)(config);
+    }
+}
+
+impl<T> Clone for Assign<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> fmt::Debug for Assign<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Assign").finish_non_exhaustive()
+    }
+}
+
 impl<T> fmt::Debug for Key<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key")
             .field("name", &self.name)
             .field("kind", &self.kind)
-            .field("flag", &self.flag)
             .finish_non_exhaustive()
     }
 }

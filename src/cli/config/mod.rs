@@ -1,19 +1,23 @@
 //! Configuration in layers: TOML files < the environment < `--set` < flags.
 //!
-//! A verb describes its keys once, in a [`Schema`]: name, type, the flag that says the
-//! same, how to set it and how to read it back. From that come the reading of every
-//! [`ConfigLayer`], errors that say where a value stands and what was meant, and the resolved
-//! configuration as a file that is itself a layer.
+//! A verb describes each of its settings once, in a row of a table ([`settings!`]): the field,
+//! its type and default, the key, the flag, and what goes with them. From these rows, a
+//! [`Schema`], come the flags and their help, the reading of every [`ConfigLayer`], errors
+//! that say where a value stands and what was meant, and the resolved configuration as a
+//! file that is itself a layer.
 
 mod environment;
 mod file;
+mod flags;
+pub(super) mod form;
 mod key;
-#[cfg(test)]
 mod listing;
 mod resolve;
 mod schema;
 mod set;
+mod setting;
 mod value;
+pub(super) mod values;
 mod write;
 
 use std::fmt;
@@ -21,10 +25,13 @@ use std::path::PathBuf;
 
 pub(super) use environment::environment;
 pub(super) use file::file;
-pub(super) use key::Key;
+pub(super) use flags::GivenFlag;
+pub(super) use key::{Assign, Key, OnResume};
+pub use listing::ConfigKey;
 pub(super) use resolve::{Origins, resolve};
 pub(super) use schema::Schema;
 pub(super) use set::set;
+pub(super) use setting::{Setting, Slot, settings};
 pub(super) use value::{Kind, Value};
 pub(super) use write::{lines, toml};
 
@@ -52,13 +59,15 @@ impl fmt::Display for Origin {
 }
 
 /// A value, and where it was given.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Entry {
+#[derive(Debug)]
+pub(super) struct Entry<T> {
     /// Such as `train.steps`.
     pub(super) key: String,
     pub(super) value: Value,
     pub(super) origin: Origin,
+    /// The value, where it has been read: from a flag.
+    pub(super) read: Option<Assign<T>>,
 }
 
 /// What one source says; a later entry of a key takes the place of an earlier one.
-pub(super) type ConfigLayer = Vec<Entry>;
+pub(super) type ConfigLayer<T> = Vec<Entry<T>>;

@@ -32,7 +32,7 @@ impl Origins {
 pub(in crate::cli) fn resolve<T: Clone + 'static>(
     schema: &Schema<T>,
     defaults: T,
-    layers: &[ConfigLayer],
+    layers: &[ConfigLayer<T>],
 ) -> Result<(T, Origins), String> {
     let (mut value, mut origins) = (defaults, Origins::default());
     for (number, layer) in layers.iter().enumerate() {
@@ -52,18 +52,26 @@ pub(in crate::cli) fn resolve<T: Clone + 'static>(
             let Some(beside) = key.beside.as_ref().filter(|_| from_below) else {
                 continue;
             };
+            let same = |name: &&str| {
+                let key = schema.get(name);
+                key.is_none_or(|key| (key.get)(&before) == (key.get)(&value))
+            };
             let chosen_for = beside.keys.iter().any(|key| below.of(key).is_some());
-            if chosen_for && !(beside.keep)(&before, &value) {
+            let keeps = match &beside.keep {
+                Some(keep) => keep(&before, &value),
+                None => beside.keys.iter().all(same),
+            };
+            if chosen_for && !keeps {
                 let changed = changed(schema, key, &before, &value);
                 origins.forget(key, &before, &changed);
-                (beside.reset)(&mut value);
+                beside.reset.to(&mut value);
             }
         }
     }
     Ok((value, origins))
 }
 
-fn apply<T: 'static>(key: &Key<T>, entry: &Entry, value: &mut T) -> Result<(), String> {
+fn apply<T: 'static>(key: &Key<T>, entry: &Entry<T>, value: &mut T) -> Result<(), String> {
     let wrong = |why: String| {
         let (name, given) = (&key.name, &entry.value);
         match &entry.origin {
@@ -71,13 +79,18 @@ fn apply<T: 'static>(key: &Key<T>, entry: &Entry, value: &mut T) -> Result<(), S
             origin => format!("{origin}: {name} = {given}: {why}"),
         }
     };
-    let text = entry.value.spelt(key.kind).map_err(wrong)?;
-    (key.set)(value, &text).map_err(wrong)
+    let read = |text: String| (key.parse)(&text);
+    let assign = match &entry.read {
+        Some(assign) => assign.clone(),
+        None => entry.value.spelt(key.kind).and_then(read).map_err(wrong)?,
+    };
+    assign.to(value);
+    Ok(())
 }
 
 /// The keys that a value was chosen for, of which a layer changed.
 fn changed<T: 'static>(schema: &Schema<T>, key: &Key<T>, before: &T, after: &T) -> String {
-    let beside = key.beside.iter().flat_map(|beside| beside.keys);
+    let beside = key.beside.iter().flat_map(|beside| &beside.keys);
     let keys = beside.filter_map(|key| schema.get(key));
     let values = keys.filter_map(|key| {
         let (old, new) = ((key.get)(before), (key.get)(after));

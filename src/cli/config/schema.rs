@@ -1,8 +1,7 @@
 //! All keys of a configuration.
 
-use std::ffi::OsString;
-
-use super::{ConfigLayer, Entry, Key, Origin, Value};
+use super::{Entry, Key, OnResume, Origins, Value};
+use crate::PipelineBuilder;
 use crate::models::zoo::nearest;
 
 /// The keys, in the order in which the resolved configuration has them.
@@ -27,6 +26,48 @@ impl<T: 'static> Schema<T> {
         tables
     }
 
+    /// Asks a pipeline for everything that the configuration says of it.
+    pub(in crate::cli) fn apply(&self, builder: PipelineBuilder, config: &T) -> PipelineBuilder {
+        let all = self.keys.iter().filter_map(|key| key.apply.as_ref());
+        all.fold(builder, |builder, apply| apply(builder, config))
+    }
+
+    /// What another value means for a run that resumes.
+    pub(in crate::cli) fn on_resume(&self, name: &str) -> OnResume {
+        self.get(name).map_or(OnResume::Noted, |key| key.on_resume)
+    }
+
+    /// Refuses keys that were given and mean nothing with the values of others.
+    ///
+    /// # Errors
+    /// Where the first one stands, and what it is for.
+    pub(in crate::cli) fn check_only_for(
+        &self,
+        config: &T,
+        origins: &Origins,
+    ) -> Result<(), String> {
+        for key in &self.keys {
+            let (Some(only), Some(origin)) = (key.only_for, origins.of(&key.name)) else {
+                continue;
+            };
+            let other = self.get(only.key);
+            let Some(Value::Text(name)) = other.and_then(|other| (other.get)(config)) else {
+                continue;
+            };
+            if !only.values.contains(&name.as_str()) {
+                // `optimizer` of `optimizer.name`, `schedule` of `lr.schedule`.
+                let what = only.key.trim_end_matches(".name");
+                let what = what.rsplit('.').next().unwrap_or_default();
+                return Err(format!(
+                    "{origin}: the {what} `{name}` has no {}; it is for {}",
+                    key.name,
+                    only.values.join(", ")
+                ));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn get(&self, name: &str) -> Option<&Key<T>> {
         self.keys.iter().find(|key| key.name == name)
     }
@@ -35,7 +76,7 @@ impl<T: 'static> Schema<T> {
     ///
     /// # Errors
     /// There is none of this name: where it stands, and what was meant.
-    pub(super) fn key(&self, entry: &Entry) -> Result<Option<&Key<T>>, String> {
+    pub(super) fn key(&self, entry: &Entry<T>) -> Result<Option<&Key<T>>, String> {
         if let Some(key) = self.get(&entry.key) {
             return Ok(Some(key));
         }
@@ -122,33 +163,5 @@ impl<T: 'static> Schema<T> {
     fn elsewhere(&self, own: &str) -> Option<&str> {
         let key = self.keys.iter().find(|key| key.own() == own)?;
         Some(&key.name)
-    }
-
-    /// The flags that were given as a layer: pairs of clap's name and the text.
-    ///
-    /// # Errors
-    /// It is no text: a configuration cannot say it.
-    pub(in crate::cli) fn flags(
-        &self,
-        given: &[(String, OsString)],
-    ) -> Result<ConfigLayer, String> {
-        let entry = |key: &Key<T>| {
-            let flag = key.flag.as_ref()?;
-            let (_, text) = given.iter().find(|(id, _)| *id == flag.id)?;
-            let Some(text) = text.to_str() else {
-                let text = text.display();
-                return Some(Err(format!(
-                    "{}: {text} is not UTF-8, and cannot stand in a configuration as {}: rename \
-                     the file",
-                    flag.written, key.name
-                )));
-            };
-            Some(Ok(Entry {
-                key: key.name.clone(),
-                value: Value::Plain(text.to_owned()),
-                origin: Origin::Flag(flag.written.clone()),
-            }))
-        };
-        self.keys.iter().filter_map(entry).collect()
     }
 }

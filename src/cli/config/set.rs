@@ -6,7 +6,7 @@ use super::{ConfigLayer, Entry, Origin, Value};
 ///
 /// # Errors
 /// One without `=`.
-pub(in crate::cli) fn set(settings: &[String]) -> Result<ConfigLayer, String> {
+pub(in crate::cli) fn set<T>(settings: &[String]) -> Result<ConfigLayer<T>, String> {
     let entry = |setting: &String| {
         let Some((key, value)) = setting.split_once('=') else {
             return Err(format!(
@@ -17,6 +17,7 @@ pub(in crate::cli) fn set(settings: &[String]) -> Result<ConfigLayer, String> {
             key: key.trim().to_owned(),
             value: Value::of_text(value.trim()),
             origin: Origin::Set(setting.clone()),
+            read: None,
         })
     };
     settings.iter().map(entry).collect()

@@ -9,7 +9,7 @@ use serde_json::json;
 use tch::{Device, Tensor};
 
 use super::trained::{Devices, Trained, Where, not_finite};
-use super::{Failure, input, output, train};
+use super::{Failure, failure, input, output};
 use crate::models::zoo::Zoo;
 use crate::torch::LossFn as _;
 use crate::{Pipeline, Values};
@@ -74,7 +74,7 @@ impl Sum {
         x: &Tensor,
         y: &Tensor,
     ) -> Result<(), Failure> {
-        let outputs = pipe.forward_values(x).map_err(train::failure)?;
+        let outputs = pipe.forward_values(x).map_err(failure)?;
         let device = outputs.present().next().map_or(Device::Cpu, Tensor::device);
         let targets: Values = y.f_to_device(device)?.into();
         let loss = trained.spec.loss().loss(&outputs, &targets)?;

@@ -7,8 +7,9 @@ use tch::Tensor;
 
 use super::{SYNTHETIC, Windows};
 use crate::Values;
-use crate::data::{DataError, Loader};
+use crate::data::{DataError, Loader, Source as _};
 use crate::models::zoo::ModelSpec;
+use crate::train::{self, IntoFeed};
 
 /// More samples than any run takes.
 const MOST: u64 = 1 << 53;
@@ -85,13 +86,65 @@ impl Feed {
             left: batches,
         })
     }
+}
 
-    /// Where it stands, after the batches that were taken: for [`Source::feed`](super::Source::feed).
-    pub(in crate::cli) fn state(&self) -> Value {
+impl train::Feed for Feed {
+    fn next_batch(&mut self) -> Option<train::Batch> {
+        self.next()
+    }
+
+    fn state(&self) -> Value {
         match &self.batches {
             Batches::Windows(loader) => loader.state(),
             Batches::Made { state, .. } => json!(state),
         }
+    }
+}
+
+/// What is held out from training, yet to be loaded.
+#[derive(Debug)]
+pub(in crate::cli) struct HeldOut<'a> {
+    pub(super) windows: &'a Windows,
+    pub(super) samples: usize,
+    pub(super) most: Option<usize>,
+}
+
+impl IntoFeed for HeldOut<'_> {
+    type Feed = HeldOutBatches;
+
+    fn start(self, _: Option<&Value>) -> anyhow::Result<HeldOutBatches> {
+        let windows = self.windows.held_out.windows(self.windows.seq)?;
+        let all = windows.len().div_ceil(self.samples);
+        let count = self.most.map_or(all, |most| most.min(all));
+        let loader = windows.batch(self.samples).load()?;
+        Ok(HeldOutBatches {
+            loader,
+            left: count,
+            count,
+        })
+    }
+}
+
+/// The same on its way.
+#[derive(Debug)]
+pub(in crate::cli) struct HeldOutBatches {
+    loader: Loader<(Tensor, Tensor)>,
+    left: usize,
+    count: usize,
+}
+
+impl train::Feed for HeldOutBatches {
+    fn next_batch(&mut self) -> Option<train::Batch> {
+        self.left = self.left.checked_sub(1)?;
+        train::Feed::next_batch(&mut self.loader)
+    }
+
+    fn state(&self) -> Value {
+        self.loader.state()
+    }
+
+    fn batches(&self) -> Option<usize> {
+        Some(self.count)
     }
 }
 
@@ -168,6 +221,7 @@ mod tests {
     use crate::cli::model::Chosen;
     use crate::cli::model::flags::Given;
     use crate::models::zoo::Zoo;
+    use crate::train::Feed as _;
 
     fn job(data: Option<&Path>) -> (Chosen, Source) {
         let model = Chosen::new(&Zoo::builtin(), "gpt", &Given::default()).unwrap();

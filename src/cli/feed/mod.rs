@@ -9,14 +9,13 @@ use std::time::Instant;
 
 use gpipe_partitioner::Micros;
 use serde_json::Value;
-use tch::Tensor;
 
 use super::Failure;
 use super::model::Chosen;
-use crate::data::{DataError, MOBY_DICK, Source as _, Split, TextSet, Tokens};
+use crate::data::{DataError, MOBY_DICK, Split, TextSet, Tokens};
 use crate::models::zoo::ModelSpec;
 
-pub(super) use batches::Feed;
+pub(super) use batches::{Feed, HeldOut};
 pub(super) use fit::{check_batch, tokens};
 
 use fit::What;
@@ -28,9 +27,6 @@ const TOKENS: &str = "bin";
 /// A loader is measured over this many batches, or for this long.
 const MEASURED: usize = 64;
 const MEASURED_SECONDS: f64 = 1.0;
-
-/// Inputs and targets, as a loader gives them.
-type Batch = Result<(Tensor, Tensor), DataError>;
 
 /// Where batches come from.
 #[derive(Debug, Clone)]
@@ -129,25 +125,15 @@ impl Source {
         }
     }
 
-    /// What is held out, once, in batches, of which there are `most` at most, and how many
-    /// these are; None for made-up data, and where none is asked for.
-    ///
-    /// # Errors
-    /// The operating system gives no thread.
-    pub(super) fn held_out(
-        &self,
-        samples: usize,
-        most: Option<usize>,
-    ) -> Result<Option<(impl Iterator<Item = Batch>, usize)>, DataError> {
-        let windows = self.windows().filter(|_| most != Some(0));
-        let Some(Windows { held_out, seq, .. }) = windows else {
-            return Ok(None);
-        };
-        let windows = held_out.windows(*seq)?;
-        let all = windows.len().div_ceil(samples);
-        let count = most.map_or(all, |most| most.min(all));
-        let batches = windows.batch(samples).load()?;
-        Ok(Some((batches.take(count), count)))
+    /// What is held out, once, in batches, of which there are `most` at most; None for made-up
+    /// data, and where none is asked for.
+    pub(super) fn held_out(&self, samples: usize, most: Option<usize>) -> Option<HeldOut<'_>> {
+        let windows = self.windows().filter(|_| most != Some(0))?;
+        Some(HeldOut {
+            windows,
+            samples,
+            most,
+        })
     }
 
     fn windows(&self) -> Option<&Windows> {

@@ -1,6 +1,7 @@
 //! `gpipe-rs generate`: a trained model goes on with a text.
 
 mod draw;
+pub(super) mod sample;
 
 use std::io::{ErrorKind, Write as _};
 use std::time::Instant;
@@ -9,7 +10,7 @@ use serde_json::json;
 use tch::{Kind, Tensor};
 
 use super::trained::{Devices, Trained, Vocabulary, Where};
-use super::{Failure, input, output, train};
+use super::{Failure, failure, input, output};
 use crate::Pipeline;
 use crate::data::Sampler;
 use crate::models::zoo::Zoo;
@@ -100,7 +101,7 @@ impl Author<'_> {
     fn next(&mut self) -> Result<char, Failure> {
         let seen = &self.tokens[self.tokens.len().saturating_sub(self.context)..];
         let input = Tensor::from_slice(seen).view([1, -1]);
-        let logits = self.pipe.forward(input).map_err(train::failure)?;
+        let logits = self.pipe.forward(input).map_err(failure)?;
         // A model may know more tokens than its text has characters.
         let known = self.vocabulary.len() as i64;
         let last = logits

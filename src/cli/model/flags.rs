@@ -1,15 +1,15 @@
 //! A flag for every size that a model of the zoo has.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
 
-use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, Id};
 
 use crate::models::zoo::{Entry, Size, Zoo};
 
 /// The title of these flags in `--help`.
 const HEADING: &str = "Sizes of the model";
+/// What clap's names of them begin with.
+const ID: &str = "size of the model: ";
 /// What `--context` is called too.
 const SEQ: &str = "seq";
 
@@ -27,7 +27,7 @@ fn long(size: &str) -> String {
 
 /// Where clap keeps the value: a verb's own argument may have the size's name.
 pub(in crate::cli) fn id(size: &str) -> String {
-    format!("size of the model: {size}")
+    format!("{ID}{size}")
 }
 
 /// The names of all sizes, each once, in the order of the entries.
@@ -118,28 +118,39 @@ fn put<K: PartialEq, V>(groups: &mut Groups<K, V>, key: K, value: V) {
     }
 }
 
-/// Pairs of clap's name for a flag and what was given, which need not be text.
-pub(in crate::cli) type AllGiven = Vec<(String, OsString)>;
-
-/// Everything that a verb's command line itself gives, by clap's names: defaults are left
-/// out, a list is one text with commas.
-pub(in crate::cli) fn all_given(verb: &ArgMatches) -> AllGiven {
+/// The sizes that a command line gives, in its order.
+pub(in crate::cli) fn given(verb: &ArgMatches) -> Given {
     let value = |id: &Id| {
-        let own = verb.value_source(id.as_str()) == Some(ValueSource::CommandLine);
-        let texts = verb.get_raw(id.as_str()).filter(|_| own)?;
-        let texts: Vec<_> = texts.collect();
-        Some((id.to_string(), texts.join(OsStr::new(","))))
+        let name = id.as_str().strip_prefix(ID)?;
+        let value = verb.get_one::<String>(id.as_str())?;
+        Some((name.to_owned(), value.clone()))
     };
     verb.ids().filter_map(value).collect()
 }
 
-/// The sizes that a command line gives.
-pub(in crate::cli) fn given(verb: &ArgMatches, zoo: &Zoo) -> Given {
-    let value = |name: &str| {
-        let value = verb.get_one::<String>(&id(name))?;
-        Some((name.to_owned(), value.clone()))
-    };
-    names(zoo).into_iter().filter_map(value).collect()
+/// What they are to the arguments of a verb. The flags come from the models: see [`add`].
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct SizeFlags(pub(in crate::cli) Given);
+
+impl clap::FromArgMatches for SizeFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self(given(matches)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0 = given(matches);
+        Ok(())
+    }
+}
+
+impl clap::Args for SizeFlags {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
 }
 
 #[cfg(test)]
@@ -172,7 +183,7 @@ mod tests {
         let matches = verb.get_matches_from(["run", "--width", "-3", "--deep-end=x"]);
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(
-            given(&matches, &zoo()),
+            given(&matches),
             [pair("width", "-3"), pair("deep_end", "x")]
         );
     }

@@ -2,11 +2,12 @@
 
 mod file;
 pub(super) mod flags;
+mod plan;
 
 use std::path::Path;
 
 use super::Failure;
-use crate::models::zoo::{ModelSpec, Zoo, ZooError};
+use crate::models::zoo::{ModelSpec, Size, Zoo, ZooError};
 use flags::{Given, flag};
 
 /// Beyond the present value of a size, how far a better one is looked for.
@@ -167,4 +168,17 @@ fn in_flags(error: &ZooError, zoo: &Zoo) -> String {
         ZooError::BadValue { size, value, rule } => format!("{} {value}: {rule}", flag(size)),
         other => other.to_string(),
     }
+}
+/// All sizes of a model, those that nobody chose too.
+pub(super) fn sizes(spec: &ModelSpec) -> Vec<(String, String)> {
+    let text = |size: &Size| {
+        let value = spec.settings().value(size.name());
+        let text = if size.is_count() {
+            format!("{value}")
+        } else {
+            format!("{value:?}")
+        };
+        (size.name().to_owned(), text)
+    };
+    spec.entry().sizes().iter().map(text).collect()
 }

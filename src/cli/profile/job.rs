@@ -24,7 +24,7 @@ impl<'a> Job<'a> {
     /// Checks everything that can be checked before minutes are spent on measuring.
     pub(super) fn new(args: &'a Args, zoo: &Zoo) -> Result<Self, Failure> {
         args.check()?;
-        let chosen = Chosen::new(zoo, &args.model, &args.sizes)?;
+        let chosen = Chosen::new(zoo, &args.model, &args.sizes.0)?;
         feed::check_batch(&chosen.spec, args.batch).map_err(Failure::Usage)?;
         let options = super::plan_options(args)?;
         check_stages(args, &chosen)?;

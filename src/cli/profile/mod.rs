@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let progress = Progress::new(&names);
     let measured = profile_watched(&model, &sample, &options, |at| progress.tell(at));
     progress.finish();
-    let mut measured = measured.map_err(super::train::failure)?;
+    let mut measured = measured.map_err(super::failure)?;
     measured.profile = measured.profile.with_model(job.model_id());
     for doubt in &measured.doubts {
         say(&format!("note: {doubt}"));

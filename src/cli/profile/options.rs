@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use gpipe_partitioner::{Bytes, RecomputeChoice, ScheduleKind};
 use tch::Device;
 
-use crate::cli::model::flags::Given;
+use crate::cli::model::flags::SizeFlags;
 use crate::cli::plan::page;
 use crate::cli::{Failure, input, output};
 
@@ -24,9 +24,8 @@ pub(in crate::cli) struct Args {
     /// what `models NAME --json` prints. The flags of sizes below come on top.
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) model: String,
-    /// The sizes that flags give; those are made from the models.
-    #[arg(skip)]
-    pub(in crate::cli) sizes: Given,
+    #[command(flatten)]
+    pub(super) sizes: SizeFlags,
     /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
     #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
     pub(super) devices: Vec<Device>,

@@ -5,24 +5,24 @@ use std::path::Path;
 use gpipe_partitioner::{ScheduleKind, Shape};
 
 use super::Failure;
+use super::device_options::check_memory;
 use super::options::Args;
 use super::recipe::Recipe;
-use super::report::Format;
 use crate::cli::model::Chosen;
 use crate::cli::output;
+use crate::train::ReportFormat;
 
 /// Checks the arguments against each other and the model.
 pub(super) fn check(args: &Args, recipe: &Recipe, chosen: &Chosen) -> Result<(), Failure> {
     let checks = [micro(recipe), schedule(recipe), balance(recipe, chosen)];
-    let own = &recipe.on_devices;
     let checks = checks
         .into_iter()
         .chain([
-            own.check_memory(&recipe.devices),
-            own.check_offload(recipe.stages()),
+            check_memory(&recipe.memory, &recipe.devices),
+            recipe.check_offload(),
         ])
         .chain([layers(recipe, chosen), files(args)])
-        .chain([recipe.update.kind().check()]);
+        .chain([recipe.optimizer_kind().check()]);
     let mut results = checks.filter_map(Result::err);
     match results.next() {
         Some(why) => Err(Failure::Usage(why)),
@@ -114,7 +114,7 @@ fn arithmetic(recipe: &Recipe) -> String {
 /// What is written at the end can be told to fail before the beginning.
 fn files(args: &Args) -> Result<(), String> {
     if let Some(path) = &args.report {
-        Format::of(path).map_err(|why| format!("--report {}: {why}", path.display()))?;
+        ReportFormat::of(path).map_err(|why| format!("--report {}: {why}", path.display()))?;
     }
     for (flag, path) in [("--trace", &args.trace), ("--report", &args.report)] {
         if let Some(path) = path {

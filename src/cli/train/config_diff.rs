@@ -3,29 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::Failure;
-
-/// Keys that change no number, or that the run is meant to have anew.
-const FREE: [&str; 13] = [
-    "pipeline.devices",
-    "pipeline.schedule",
-    "pipeline.chunks",
-    "pipeline.balance",
-    "pipeline.recompute",
-    "pipeline.memory",
-    "pipeline.offload",
-    "pipeline.cuda_graphs",
-    "pipeline.patience",
-    "optimizer.offload",
-    "train.steps",
-    "checkpoint.",
-    "metrics.",
-];
-
-/// What held where a run was saved before there were these keys.
-const BEFORE: [(&str, bool); 2] = [("pipeline.tf32", false), ("pipeline.deterministic", false)];
-
-/// Keys that the saved state is of: with others there is nothing to go on from.
-const FIXED: [&str; 3] = ["train.seed", "optimizer.name", "model."];
+use super::recipe::Recipe;
+use crate::cli::config::{OnResume, Schema, toml};
 
 type Flat = BTreeMap<String, toml::Value>;
 
@@ -34,8 +13,16 @@ type Flat = BTreeMap<String, toml::Value>;
 ///
 /// # Errors
 /// A key was changed that cannot be.
-pub(super) fn check(saved: &str, now: &str) -> Result<Vec<String>, Failure> {
-    let (saved, now) = (flat(saved)?, flat(now)?);
+pub(super) fn check(
+    schema: &Schema<Recipe>,
+    saved: &str,
+    now: &str,
+) -> Result<Vec<String>, Failure> {
+    // A run that was saved before there was a key had its default. What is said comes behind,
+    // and holds.
+    let mut before = flat(&toml(schema, &Recipe::defaults()))?;
+    before.extend(flat(saved)?);
+    let (saved, now) = (before, flat(now)?);
     let mut notes = Vec::new();
     let new = now.keys().filter(|key| !saved.contains_key(*key));
     let mut keys: Vec<&String> = saved.keys().chain(new).collect();
@@ -43,13 +30,13 @@ pub(super) fn check(saved: &str, now: &str) -> Result<Vec<String>, Failure> {
     keys.sort_by_key(|key| *key != "model.name");
     for key in keys {
         let (old, new) = (saved.get(key), now.get(key));
-        if old == new || is_among(&FREE, key) {
+        if old == new || schema.on_resume(key) == OnResume::Free {
             continue;
         }
         let (old, new) = (shown(old), shown(new));
         // Chances, such as dropout's, are no part of what is saved.
         let is_chance = saved.get(key).is_some_and(toml::Value::is_float);
-        if is_among(&FIXED, key) && !is_chance {
+        if schema.on_resume(key) == OnResume::Fixed && !is_chance {
             return Err(Failure::Usage(format!(
                 "--resume: the run was trained with {key} = {old} and cannot go on with {new}: leave \
                  {key} as it was, or begin a new run without --resume"
@@ -61,12 +48,6 @@ pub(super) fn check(saved: &str, now: &str) -> Result<Vec<String>, Failure> {
         ));
     }
     Ok(notes)
-}
-
-/// A name that ends with a dot is that of a table.
-fn is_among(names: &[&str], key: &str) -> bool {
-    let fits = |name: &&str| *name == key || name.ends_with('.') && key.starts_with(*name);
-    names.iter().any(fits)
 }
 
 fn shown(value: Option<&toml::Value>) -> String {
@@ -81,7 +62,6 @@ fn flat(text: &str) -> Result<Flat, Failure> {
             error.message()
         ))
     })?;
-    let before = BEFORE.map(|(key, held)| (key.to_owned(), held.into()));
     let keys = tables.into_iter().flat_map(|(table, keys)| match keys {
         toml::Value::Table(keys) => keys
             .into_iter()
@@ -89,13 +69,14 @@ fn flat(text: &str) -> Result<Flat, Failure> {
             .collect(),
         value => vec![(table, value)],
     });
-    // What is said comes behind, and holds.
-    Ok(before.into_iter().chain(keys).collect())
+    Ok(keys.collect())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::config;
     use super::*;
+    use crate::models::zoo::Zoo;
 
     const SAVED: &str = "[model]\nname = \"gpt\"\nlayers = 2\ndropout = 0.1\n[pipeline]\nmicro = 4\n\
                          devices = [\"cpu\"]\n[train]\nsteps = 4\nseed = 1\n[checkpoint]\nevery = 2\n";
@@ -103,7 +84,11 @@ mod tests {
     #[track_caller]
     fn with(from: &str, to: &str) -> Result<Vec<String>, Failure> {
         assert!(SAVED.contains(from));
-        check(SAVED, &SAVED.replace(from, to))
+        check(
+            &config::schema(&Zoo::builtin()),
+            SAVED,
+            &SAVED.replace(from, to),
+        )
     }
 
     #[test]

@@ -7,58 +7,20 @@ use std::str::FromStr;
 use gpipe_partitioner::Bytes;
 use tch::Device;
 
-use super::values::truth;
+use super::recipe::Recipe;
 use crate::PipelineBuilder;
-
-/// The part of a recipe that is about devices.
-#[derive(Clone, Debug, clap::Args)]
-pub(super) struct DeviceOptions {
-    /// The most that CUDA devices may hold, such as 24GiB, as if the cards had no more: one
-    /// value for all, or a value or `none` for each of --devices. Where a card is named
-    /// several times, what its entries may hold adds up.
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_delimiter = ',',
-        allow_hyphen_values = true
-    )]
-    pub(super) memory: Vec<Cap>,
-    /// Stages that keep what they need for the backward (activations, or what they recompute
-    /// from) in the host's memory meanwhile: their numbers, such as 0,2, or all or none. It
-    /// changes no numbers.
-    #[arg(
-        long,
-        value_name = "STAGES",
-        default_value = "none",
-        allow_hyphen_values = true
-    )]
-    pub(super) offload: Offload,
-    /// Whether what the optimizer remembers (AdamW's two means) is in the host's memory
-    /// between steps. It changes no numbers.
-    #[arg(
-        long, value_name = "BOOL", default_value = "false", default_missing_value = "true",
-        num_args = 0..=1, require_equals = true, value_parser = truth, action = clap::ArgAction::Set
-    )]
-    pub(super) offload_optimizer: bool,
-    /// Whether CUDA devices may round what they multiply to TF32 (10 bits behind the
-    /// point), which is several times as fast.
-    #[arg(
-        long, value_name = "BOOL", default_value = "false", default_missing_value = "true",
-        num_args = 0..=1, require_equals = true, value_parser = truth, action = clap::ArgAction::Set
-    )]
-    pub(super) tf32: bool,
-    /// Whether only operators are used that give the same bits each time, also on CUDA
-    /// devices, where some others are faster. On the CPU all do.
-    #[arg(
-        long, value_name = "BOOL", default_value = "false", default_missing_value = "true",
-        num_args = 0..=1, require_equals = true, value_parser = truth, action = clap::ArgAction::Set
-    )]
-    pub(super) deterministic: bool,
-}
+use crate::cli::config::form::One;
+use crate::cli::config::{Kind, Value};
 
 /// What a device may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cap(Option<Bytes>);
+
+pub(super) const CAP: One<Cap> = One {
+    kind: Kind::Text,
+    parse: |text| text.parse(),
+    write: |cap| Value::Text(cap.to_string()),
+};
 
 impl FromStr for Cap {
     type Err = String;
@@ -99,6 +61,16 @@ pub(super) enum Offload {
     Stages(Vec<usize>),
 }
 
+pub(super) const OFFLOAD: One<Offload> = One {
+    kind: Kind::List,
+    parse: |text| text.parse(),
+    write: |offload| match offload {
+        Offload::None => Value::Text("none".to_owned()),
+        Offload::All => Value::Text("all".to_owned()),
+        Offload::Stages(own) => Value::List(own.iter().map(Value::whole).collect()),
+    },
+};
+
 impl FromStr for Offload {
     type Err = String;
 
@@ -127,7 +99,7 @@ impl FromStr for Offload {
 
 impl Offload {
     /// The numbers of the stages, of so many.
-    fn of(&self, stages: usize) -> Vec<usize> {
+    pub(super) fn of(&self, stages: usize) -> Vec<usize> {
         match self {
             Self::None => Vec::new(),
             Self::All => (0..stages).collect(),
@@ -141,55 +113,71 @@ impl Offload {
     }
 }
 
-impl DeviceOptions {
-    /// Whether these devices can have these limits.
-    ///
-    /// # Errors
-    /// Which one cannot, in words.
-    pub(super) fn check_memory(&self, devices: &[Device]) -> Result<(), String> {
-        let (caps, count) = (self.memory.len(), devices.len());
-        if caps > 1 && caps != count {
-            return Err(format!(
-                "--memory has {caps} values, but --devices names {count}: give one for all, or one \
-                 for each"
-            ));
-        }
-        if caps == 0 {
-            return Ok(());
-        }
-        if !devices.iter().any(|device| device.is_cuda()) {
-            return Err(
-                "--memory limits what CUDA devices may hold, and --devices has none: the CPU's \
-                 memory is the system's to limit (`ulimit -v`, a container)"
-                    .to_owned(),
-            );
-        }
-        let capped = |(device, cap): &(&Device, &Cap)| **device == Device::Cpu && cap.0.is_some();
-        let wrong = devices
-            .iter()
-            .zip(&self.memory)
-            .position(|pair| capped(&pair));
-        match wrong.filter(|_| caps > 1) {
-            Some(place) => Err(format!(
-                "--memory gives {} to device {place}, which is a CPU: its memory is the system's to \
-                 limit, so say `none` there",
-                self.memory[place]
-            )),
-            None => Ok(()),
-        }
-    }
+/// Whether these devices can have these limits.
+pub(super) fn fits(caps: &[Cap], devices: &[Device]) -> bool {
+    check_memory(caps, devices).is_ok()
+}
 
+/// Whether these devices can have these limits.
+///
+/// # Errors
+/// Which one cannot, in words.
+pub(super) fn check_memory(caps: &[Cap], devices: &[Device]) -> Result<(), String> {
+    let (given, count) = (caps.len(), devices.len());
+    if given > 1 && given != count {
+        return Err(format!(
+            "--memory has {given} values, but --devices names {count}: give one for all, or one \
+             for each"
+        ));
+    }
+    if given == 0 {
+        return Ok(());
+    }
+    if !devices.iter().any(|device| device.is_cuda()) {
+        return Err(
+            "--memory limits what CUDA devices may hold, and --devices has none: the CPU's \
+             memory is the system's to limit (`ulimit -v`, a container)"
+                .to_owned(),
+        );
+    }
+    let capped = |(device, cap): &(&Device, &Cap)| **device == Device::Cpu && cap.0.is_some();
+    let wrong = devices.iter().zip(caps).position(|pair| capped(&pair));
+    match wrong.filter(|_| given > 1) {
+        Some(place) => Err(format!(
+            "--memory gives {} to device {place}, which is a CPU: its memory is the system's to \
+             limit, so say `none` there",
+            caps[place]
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Has devices hold no more than this: one limit is for all that can have one.
+pub(super) fn limits(
+    builder: PipelineBuilder,
+    caps: &[Cap],
+    devices: &[Device],
+) -> PipelineBuilder {
+    let limits: Vec<_> = match caps {
+        [] => return builder,
+        [cap] => {
+            let of = |device: &Device| cap.0.filter(|_| device.is_cuda());
+            devices.iter().map(of).collect()
+        }
+        caps => caps.iter().map(|cap| cap.0).collect(),
+    };
+    builder.memory_limits(&limits)
+}
+
+impl Recipe {
     /// Whether there are the stages that are to offload.
     ///
     /// # Errors
     /// Which one is not, in words.
-    pub(super) fn check_offload(&self, stages: usize) -> Result<(), String> {
-        let missing = self
-            .offload
-            .of(stages)
-            .into_iter()
-            .find(|own| *own >= stages);
-        match missing {
+    pub(super) fn check_offload(&self) -> Result<(), String> {
+        let stages = self.stages();
+        let named = self.offload.of(stages);
+        match named.into_iter().find(|own| *own >= stages) {
             Some(stage) => Err(format!(
                 "--offload names stage {stage}, but there are {stages}, numbered from 0"
             )),
@@ -198,53 +186,19 @@ impl DeviceOptions {
     }
 
     /// What is asked for and does nothing on these devices, in words.
-    pub(super) fn idle(&self, devices: &[Device]) -> Option<String> {
-        let idle = self.tf32 && !devices.iter().any(|device| device.is_cuda());
+    pub(super) fn idle(&self) -> Option<String> {
+        let idle = self.tf32 && !self.devices.iter().any(|device| device.is_cuda());
         idle.then(|| {
             "pipeline.tf32 = true does nothing here: it is for CUDA devices, and there is none"
                 .to_owned()
         })
     }
-
-    /// Asks a pipeline of these devices and so many stages for all of it.
-    pub(super) fn ask(
-        &self,
-        builder: PipelineBuilder,
-        devices: &[Device],
-        stages: usize,
-    ) -> PipelineBuilder {
-        let mut builder = builder.offload(&self.offload.of(stages));
-        if let [cap] = self.memory[..] {
-            let of = |device: &Device| cap.0.filter(|_| device.is_cuda());
-            builder = builder.memory_limits(&devices.iter().map(of).collect::<Vec<_>>());
-        } else if !self.memory.is_empty() {
-            let caps: Vec<_> = self.memory.iter().map(|cap| cap.0).collect();
-            builder = builder.memory_limits(&caps);
-        }
-        // Both are settings of the process, which may be others' too: only what is asked for.
-        if self.tf32 {
-            builder = builder.tf32(true);
-        }
-        if self.deterministic {
-            builder = builder.deterministic(true);
-        }
-        builder
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::recipe::Recipe;
     use super::*;
-
-    fn asked(memory: &str) -> DeviceOptions {
-        let defaults = Recipe::defaults().unwrap().on_devices;
-        let memory = memory.split(',').map(|cap| cap.parse().unwrap());
-        DeviceOptions {
-            memory: memory.collect(),
-            ..defaults
-        }
-    }
+    use crate::cli::config::form::{Form as _, List};
 
     #[test]
     fn a_cap_reads_back_as_the_same() {
@@ -266,7 +220,9 @@ mod tests {
     #[test]
     fn caps_fit_the_devices_that_they_are_for() {
         let (gpu, cpu) = (Device::Cuda(0), Device::Cpu);
-        let check = |memory: &str, devices: &[Device]| asked(memory).check_memory(devices);
+        let check = |memory: &str, devices: &[Device]| {
+            check_memory(&List(CAP).parse(memory).unwrap(), devices)
+        };
         assert_eq!(check("24GiB", &[gpu, cpu]), Ok(()));
         assert_eq!(check("24GiB,none", &[gpu, cpu]), Ok(()));
         assert_eq!(check("24GiB,16GiB", &[gpu, gpu]), Ok(()));

@@ -1,20 +1,17 @@
 //! What is trained: the recipe, the model and the data that it names.
 
-use std::time::Duration;
-
 use gpipe_partitioner::Plan;
-use tch::Device;
 
 use super::config::Saved;
 use super::options::Args;
 use super::recipe::Recipe;
-use super::utilisation::Utilisation;
-use super::weights::{self, Weights};
-use super::{check, config, failure, from_plan};
+use super::{check, config, from_plan};
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
-use crate::cli::{Failure, room};
-use crate::models::zoo::Zoo;
+use crate::cli::trained::initial::{self, Weights};
+use crate::cli::{Failure, failure, room};
+use crate::models::zoo::{ModelSpec, Zoo};
+use crate::train::peak_flops;
 use crate::{LrSchedule, Optimizer, Pipeline};
 
 /// Parameters, their gradients, and two numbers of the optimizer for each.
@@ -34,7 +31,9 @@ pub(super) struct Job {
     pub(super) plan: Option<Plan>,
     /// Learning rates.
     pub(super) rates: LrSchedule,
-    pub(super) utilisation: Option<Utilisation>,
+    /// Operations of a sample, and those that all devices together can do in a second, where
+    /// both are known.
+    pub(super) flops: Option<(f64, f64)>,
     /// What it begins with, where that is not random.
     pub(super) weights: Option<Weights>,
     /// Tokens of a sample, where it is a sequence of them.
@@ -53,7 +52,13 @@ impl Job {
         let trained = below.is_some_and(|saved| saved.trained);
         let (recipe, weights) = match recipe.weights.clone().filter(|_| !trained) {
             Some(path) => {
-                let (recipe, weights) = weights::read(&path, &recipe, &origins, zoo)?;
+                let asked = (recipe.model.as_str(), &recipe.sizes);
+                let ((model, sizes), weights) = initial::read(&path, asked, &origins, zoo)?;
+                let recipe = Recipe {
+                    model,
+                    sizes,
+                    ..recipe
+                };
                 (recipe, Some(weights))
             }
             None => (recipe, None),
@@ -65,19 +70,20 @@ impl Job {
             None => recipe,
         };
         check::check(args, &recipe, &chosen)?;
-        let rates = recipe.update.schedule(recipe.steps).map_err(failure)?;
+        let rates = recipe.learning_rates().map_err(failure)?;
         feed::check_batch(&chosen.spec, recipe.batch).map_err(Failure::Usage)?;
         let (chosen, source) = Source::choose(chosen, recipe.data.as_deref())?;
         if let Some(weights) = &weights {
             weights.check(&source)?;
         }
-        check_memory(&recipe, &chosen)?;
+        let what = ("parameters, gradients and the optimizer", COPIES);
+        let instead = "take smaller sizes, or devices of their own memory";
+        room::check_model(&chosen.spec, what, &recipe.devices, instead)?;
         let mut notes = origins.notes;
-        notes.extend((plan.as_ref()).and_then(|plan| from_plan::note(plan, &chosen.spec)));
-        notes.extend(plan.iter().flat_map(from_plan::doubts));
+        notes.extend(plan.iter().flat_map(|plan| chosen.notes_of_plan(plan)));
         let tokens = feed::tokens(&chosen.spec);
-        let utilisation = Utilisation::new(&recipe, &chosen.spec, tokens)?;
-        notes.extend(recipe.on_devices.idle(&recipe.devices));
+        let flops = flops(&recipe, &chosen.spec, tokens)?;
+        notes.extend(recipe.idle());
         Ok(Self {
             tokens,
             args: args.clone(),
@@ -88,7 +94,7 @@ impl Job {
             source,
             plan,
             rates,
-            utilisation,
+            flops,
             weights,
         })
     }
@@ -96,53 +102,30 @@ impl Job {
     /// The model as a pipeline.
     pub(super) fn pipeline(&self) -> Result<Pipeline, Failure> {
         let recipe = &self.recipe;
-        let mut builder = Pipeline::builder(self.chosen.spec.build())
-            .devices(&recipe.devices)
-            .micro_batches(recipe.micro)
-            .schedule(recipe.schedule)
-            .measure_memory(!recipe.cuda_graphs)
-            .cuda_graphs(recipe.cuda_graphs)
-            .chunks(recipe.chunks())
-            .recompute(recipe.recompute.clone())
-            .precision(recipe.precision)
-            .seed(recipe.seed);
-        if let Some(balance) = &recipe.balance {
-            builder = builder.balance(balance);
-        }
+        let builder = Pipeline::builder(self.chosen.spec.build());
+        let mut builder = config::schema(&self.zoo).apply(builder, recipe);
         if let Some(plan) = &self.plan {
             builder = builder.plan(plan).map_err(failure)?;
         }
-        if let Some(threads) = recipe.threads_per_stage {
-            builder = builder.threads_per_stage(threads);
-        }
-        if let Some(patience) = recipe.patience {
-            builder = builder.patience(Duration::from_secs_f64(patience));
-        }
-        let asked = recipe
-            .on_devices
-            .ask(builder, &recipe.devices, recipe.stages());
-        asked.build().map_err(failure)
+        builder.build().map_err(failure)
     }
 
     pub(super) fn optimizer(&self) -> Optimizer {
-        let offload = self.recipe.on_devices.offload_optimizer;
-        Optimizer::new(self.recipe.update.kind()).offload(offload)
+        let recipe = &self.recipe;
+        Optimizer::new(recipe.optimizer_kind()).offload(recipe.offload_optimizer)
     }
 }
 
-/// The CPU can hold the model where no other device takes a part of it.
-fn check_memory(recipe: &Recipe, chosen: &Chosen) -> Result<(), Failure> {
-    if recipe.devices.iter().any(|device| *device != Device::Cpu) {
-        return Ok(());
-    }
-    let layers = chosen.spec.build().parameter_bytes()?;
-    let needs = layers.iter().sum::<u64>().saturating_mul(COPIES);
-    let name = chosen.spec.name();
-    let what = format!("parameters, gradients and the optimizer of `{name}`");
-    room::check(
-        &what,
-        needs,
-        "take smaller sizes, or devices of their own memory",
-    )
-    .map_err(Failure::Usage)
+/// What a sample takes and what the devices can do, where both are known.
+fn flops(
+    recipe: &Recipe,
+    spec: &ModelSpec,
+    tokens: Option<usize>,
+) -> anyhow::Result<Option<(f64, f64)>> {
+    let peak = peak_flops(&recipe.devices, recipe.precision, recipe.peak_flops);
+    let of_sample = match (peak, recipe.flops_per_sample, tokens) {
+        (Some(_), None, Some(tokens)) => Some(spec.flops_per_sequence(tokens)?),
+        (_, own, _) => own,
+    };
+    Ok(of_sample.zip(peak))
 }

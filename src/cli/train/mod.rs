@@ -1,102 +1,86 @@
 //! `gpipe-rs train`: a model of the zoo on a text or on made-up data, as a pipeline.
 
 mod check;
-mod checkpoints;
+mod choices;
 mod config;
 mod config_diff;
-mod cut;
 mod device_options;
 mod from_plan;
-mod graphs;
-mod held_out;
 mod job;
-mod memory;
 mod optimizer_options;
 mod options;
-mod outcome;
 mod progress;
 mod recipe;
-mod report;
 mod resolved;
-mod resume;
-mod run_folder;
-mod sample;
-mod signals;
-mod step;
-mod training;
-mod utilisation;
-mod values;
-mod weights;
+mod resumed;
+mod summary;
 
-use gpipe_partitioner::words;
+use serde_json::Value;
 
-use super::{Failure, say};
-use crate::Error;
+use super::generate::sample;
+use super::trained::VOCABULARY;
+use super::{Failure, failure, say};
 use crate::models::zoo::Zoo;
+use crate::train::{Ended, Outcome, Resume, RunFolder, Trainer};
+use crate::{Optimizer, Pipeline};
 
+pub(super) use config::keys;
 pub(super) use options::Args;
 
 use job::Job;
-use outcome::Outcome;
 use progress::Progress;
 use resolved::Resolved;
-use resume::TakenUp;
-use signals::Stop;
-use training::{Ended, Training};
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     // What needs no model is told before one is made.
     if let (None, Some(out)) = (&args.resume, &args.out) {
-        run_folder::check_free(out)?;
+        RunFolder::check_free(out).map_err(failure)?;
     }
-    let taken_up = args.resume.as_deref().map(|run| TakenUp::open(run, args));
-    let taken_up = taken_up.transpose()?;
-    let mut job = match &taken_up {
-        Some(taken_up) => taken_up.job(args, zoo)?,
+    let resume = args.resume.as_deref().map(|run| resumed::open(run, args));
+    let resume = resume.transpose()?;
+    let mut job = match &resume {
+        Some(resume) => {
+            let out = Some(resume.folder().to_owned());
+            let args = Args {
+                out,
+                ..args.clone()
+            };
+            Job::over(Some(&resumed::saved(resume)), &args, zoo)?
+        }
         None => Job::new(args, zoo)?,
     };
     let mut pipe = job.pipeline()?;
     let resolved = Resolved::new(&job, &pipe);
-    let notes = taken_up.as_ref().map(|own| own.check(&job, &resolved.toml));
+    let notes = (resume.as_ref()).map(|own| resumed::check(own, &job, &resolved.toml));
     let notes = notes.transpose()?.unwrap_or_default();
-    if let Some(finished) = taken_up.as_ref().filter(|own| own.is_finished(&job)) {
-        say(&finished.nothing_left(&job));
+    if let Some(finished) = (resume.as_ref()).filter(|own| own.step() >= job.recipe.steps as u64) {
+        say(&format!(
+            "{}: all {} steps are done; to train on, give more with --steps N",
+            finished.run().path().display(),
+            job.recipe.steps
+        ));
         return Ok(());
     }
     if let Some(weights) = job.weights.take() {
         pipe.load(&weights.all).map_err(failure)?;
     }
     let progress = Progress::new(&job);
-    progress.begin(&job, &pipe, &resolved);
+    progress.about(&job, &pipe, &resolved);
     notes.iter().for_each(|note| progress.say(note));
-    let mut training = Training::begin(&job, &mut pipe, &resolved, taken_up)?;
-    let stop = Stop::listen()?;
-    let ended = training.run(&mut pipe, &progress, &stop)?;
-    let mut outcome = training.into_outcome();
-    if let Ended::Stopped { step } = ended {
-        return stopped(&job, outcome, step);
-    }
-    let held_out = (job.source).held_out(job.recipe.batch, job.recipe.held_out);
-    if let Some((batches, count)) = held_out.map_err(anyhow::Error::from)? {
-        progress.say(&format!(
-            "all steps are done; measuring the held-out loss ({}; --held-out N takes fewer)",
-            words::count(count, "batch")
-        ));
-        let bar = progress.judging(count);
-        outcome.held_out_loss = held_out::loss(&mut pipe, bar.wrap_iter(batches), &job, &stop)?;
-        bar.finish_and_clear();
-        if outcome.held_out_loss.is_none() {
-            return unjudged(&job, outcome);
-        }
-    }
-    if let Some(text) = job.source.text().filter(|_| !job.args.json) {
-        let sample = sample::generate(&mut pipe, text, job.recipe.seed, &stop);
-        outcome.sample = Some(sample);
-    }
+    let mut optimizer = job.optimizer();
+    let trainer = trainer(&job, &mut pipe, &mut optimizer, &resolved, resume, progress)?;
+    let stop = trainer.stop().clone();
+    let outcome = trainer.run().map_err(failure)?;
+    let text = job.source.text().filter(|_| !job.args.json);
+    let sample = match (outcome.ended, text) {
+        (Ended::Stopped { .. } | Ended::Unmeasured, _) => return ended_early(&job, outcome),
+        (_, Some(text)) => Some(sample::generate(&mut pipe, text, job.recipe.seed, &stop)),
+        (_, None) => None,
+    };
     // Nothing is left that a signal could cut short.
-    stop.at_once();
-    outcome.print(&job)?;
-    outcome.files?;
+    drop(stop);
+    summary::print(&job, &outcome, sample.as_deref())?;
+    outcome.files.map_err(failure)?;
     match outcome.held_out_loss {
         Some(loss) if !loss.is_finite() => Err(Failure::Run(anyhow::anyhow!(
             "the held-out loss is {loss} after the last step: try a smaller --lr"
@@ -105,57 +89,85 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     }
 }
 
-/// Says how to go on with a run that a signal ended.
-fn stopped(job: &Job, outcome: Outcome, step: usize) -> Result<(), Failure> {
-    let steps = job.recipe.steps;
-    let run = outcome.run_dir().display().to_string();
-    if job.args.json {
-        outcome.print(job)?;
-    }
-    outcome.files?;
-    if job.recipe.checkpoint_every == 0 {
-        say(&format!(
-            "stopped after step {step} of {steps}; nothing was saved, as checkpoint.every is 0"
-        ));
-    } else {
-        say(&format!(
-            "stopped after step {step} of {steps} and saved; go on with: {} train --resume {run}",
-            program()
-        ));
-    }
-    Ok(())
-}
-
-/// Says what a run came to that a signal ended after its last step.
-fn unjudged(job: &Job, outcome: Outcome) -> Result<(), Failure> {
-    let steps = job.recipe.steps;
-    let run = outcome.run_dir().display().to_string();
-    outcome.print(job)?;
-    outcome.files?;
-    let saved = if job.recipe.checkpoint_every == 0 {
-        "nothing was saved, as checkpoint.every is 0".to_owned()
-    } else {
-        format!(
-            "they are saved; measure it with: {} eval --run {run}",
-            program()
-        )
+/// The library's trainer for a job.
+fn trainer<'a>(
+    job: &'a Job,
+    pipe: &'a mut Pipeline,
+    optimizer: &'a mut Optimizer,
+    resolved: &Resolved,
+    resume: Option<Resume>,
+    progress: Progress,
+) -> Result<Trainer<'a>, Failure> {
+    let (recipe, spec) = (&job.recipe, &job.chosen.spec);
+    let (batch, steps, seed) = (recipe.batch, recipe.steps, recipe.seed);
+    let feed = move |from: Option<&Value>| job.source.feed(spec, batch, steps, seed, from);
+    let mut trainer = Trainer::builder(pipe, optimizer, feed, spec.loss())
+        .steps(steps)
+        .lr(job.rates.clone())
+        .clip(recipe.clip)
+        .checkpoint_every(recipe.checkpoint_every)
+        .checkpoint_keep(recipe.checkpoint_keep)
+        .config(&resolved.toml)
+        .tokens_per_sample(job.tokens)
+        .flops(job.flops)
+        .plan(job.plan.clone())
+        .hook(progress)
+        .stop_on_signals();
+    trainer = match (resume, &job.args.out) {
+        (Some(resume), _) => trainer.resume_opened(resume),
+        (None, Some(out)) => trainer.folder(out),
+        (None, None) => trainer,
     };
-    say(&format!(
-        "stopped before the held-out loss was measured; all {steps} steps are done, and {saved}"
-    ));
-    Ok(())
-}
-
-/// How this program was called.
-fn program() -> String {
-    let own = std::env::args_os().next();
-    own.map_or_else(String::new, |own| own.to_string_lossy().into_owned())
-}
-
-/// Wrong use or a failed run, as the library tells them apart.
-pub(super) fn failure(error: Error) -> Failure {
-    if error.is_wrong_use() {
-        return Failure::Usage(error.to_string());
+    if let Some((set, _)) = job.source.text() {
+        trainer = trainer.part(VOCABULARY, set.vocabulary().iter().collect::<String>());
     }
-    Failure::Run(error.into())
+    if let Some(held_out) = job.source.held_out(batch, recipe.held_out) {
+        trainer = trainer.held_out(held_out);
+    }
+    if let Some(path) = &job.args.trace {
+        trainer = trainer.trace(path);
+    }
+    if let Some(path) = &job.args.report {
+        trainer = trainer.report(path);
+    }
+    trainer.build().map_err(failure)
+}
+
+/// Says how to go on with a run that a signal ended.
+fn ended_early(job: &Job, outcome: Outcome) -> Result<(), Failure> {
+    let run = outcome.folder.display().to_string();
+    let stopped = match outcome.ended {
+        Ended::Stopped { step } => Some(step),
+        _ => None,
+    };
+    if job.args.json || stopped.is_none() {
+        summary::print(job, &outcome, None)?;
+    }
+    outcome.files.map_err(failure)?;
+    // As it was called.
+    let own = std::env::args_os().next().unwrap_or_default();
+    let (own, steps) = (own.to_string_lossy(), job.recipe.steps);
+    let is_saved = job.recipe.checkpoint_every > 0;
+    let nothing = "nothing was saved, as checkpoint.every is 0";
+    let (done, saved) = match stopped {
+        Some(step) if is_saved => (
+            format!("stopped after step {step} of {steps}"),
+            format!(" and saved; go on with: {own} train --resume {run}"),
+        ),
+        Some(step) => (
+            format!("stopped after step {step} of {steps}"),
+            format!("; {nothing}"),
+        ),
+        None => (
+            format!(
+                "stopped before the held-out loss was measured; all {steps} steps are done, and "
+            ),
+            match is_saved {
+                true => format!("they are saved; measure it with: {own} eval --run {run}"),
+                false => nothing.to_owned(),
+            },
+        ),
+    };
+    say(&(done + &saved));
+    Ok(())
 }

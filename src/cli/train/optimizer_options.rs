@@ -3,47 +3,36 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::values::{positive, steps};
+use super::recipe::Recipe;
+use crate::cli::config::form::One;
+use crate::cli::config::{Kind, Value};
 use crate::models::zoo::nearest;
 use crate::{Adam, AdamW, LrKind, LrSchedule, OptimizerKind, Sgd};
 
 /// Steps of warm-up, in runs that are long enough.
 const WARM_UP: usize = 100;
 
-/// The part of a recipe that is about updates.
-#[derive(Clone, Debug, clap::Args)]
-pub(super) struct OptimizerOptions {
-    /// Optimizer: adamw, adam or sgd. Its other numbers are keys of the configuration.
-    #[arg(long, value_name = "NAME", default_value = "adamw")]
-    pub(super) optimizer: Name,
-    /// Learning rate: the highest of the schedule.
-    #[arg(long, value_name = "RATE", default_value = "0.003", allow_negative_numbers = true, value_parser = positive)]
-    pub(super) lr: f64,
-    /// How the learning rate goes after the warm-up: constant, linear, cosine, one-cycle
-    /// or inverse-sqrt.
-    #[arg(long, value_name = "NAME", default_value = "constant", value_parser = LrKind::from_str)]
-    pub(super) lr_schedule: LrKind,
-    /// Steps over which the learning rate rises in a line to where its schedule begins; by
-    /// default a quarter of --steps, at most 100, and none for one-cycle.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = steps)]
-    pub(super) warmup: Option<usize>,
-    /// Of the optimizer.
-    #[arg(skip)]
-    pub(super) numbers: Numbers,
-    /// Of the schedule.
-    #[arg(skip)]
-    pub(super) course: Course,
-}
+pub(super) const OPTIMIZER: One<OptimizerName> = One {
+    kind: Kind::Text,
+    parse: |text| text.parse(),
+    write: |name| Value::Text(name.to_string()),
+};
+
+pub(super) const LR_SCHEDULE: One<LrKind> = One {
+    kind: Kind::Text,
+    parse: |text| text.parse(),
+    write: |kind| Value::Text(kind.to_string()),
+};
 
 /// Which optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Name {
+pub(super) enum OptimizerName {
     AdamW,
     Adam,
     Sgd,
 }
 
-impl Name {
+impl OptimizerName {
     const ALL: [Self; 3] = [Self::AdamW, Self::Adam, Self::Sgd];
 
     fn text(self) -> &'static str {
@@ -55,13 +44,13 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for OptimizerName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.text())
     }
 }
 
-impl FromStr for Name {
+impl FromStr for OptimizerName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -77,60 +66,39 @@ impl FromStr for Name {
     }
 }
 
-/// Numbers of optimizers; of each, those that it has.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Numbers {
-    pub(super) weight_decay: Option<f64>,
-    pub(super) beta1: Option<f64>,
-    pub(super) beta2: Option<f64>,
-    pub(super) eps: Option<f64>,
-    pub(super) momentum: Option<f64>,
-    pub(super) dampening: Option<f64>,
-    pub(super) nesterov: Option<bool>,
-}
-
-/// Numbers of schedules; of each, those that it has.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Course {
-    pub(super) steps: Option<usize>,
-    pub(super) end: Option<f64>,
-    pub(super) rise: Option<f64>,
-    pub(super) timescale: Option<usize>,
-}
-
-impl OptimizerOptions {
+impl Recipe {
     /// The optimizer with its numbers.
-    pub(super) fn kind(&self) -> OptimizerKind {
-        let (lr, own) = (self.lr, self.numbers);
+    pub(super) fn optimizer_kind(&self) -> OptimizerKind {
+        let lr = self.lr;
         match self.optimizer {
-            Name::AdamW => {
+            OptimizerName::AdamW => {
                 let usual = AdamW::default();
                 OptimizerKind::AdamW(AdamW {
                     lr,
-                    beta1: own.beta1.unwrap_or(usual.beta1),
-                    beta2: own.beta2.unwrap_or(usual.beta2),
-                    eps: own.eps.unwrap_or(usual.eps),
-                    weight_decay: own.weight_decay.unwrap_or(usual.weight_decay),
+                    beta1: self.beta1.unwrap_or(usual.beta1),
+                    beta2: self.beta2.unwrap_or(usual.beta2),
+                    eps: self.eps.unwrap_or(usual.eps),
+                    weight_decay: self.weight_decay.unwrap_or(usual.weight_decay),
                 })
             }
-            Name::Adam => {
+            OptimizerName::Adam => {
                 let usual = Adam::default();
                 OptimizerKind::Adam(Adam {
                     lr,
-                    beta1: own.beta1.unwrap_or(usual.beta1),
-                    beta2: own.beta2.unwrap_or(usual.beta2),
-                    eps: own.eps.unwrap_or(usual.eps),
-                    weight_decay: own.weight_decay.unwrap_or(usual.weight_decay),
+                    beta1: self.beta1.unwrap_or(usual.beta1),
+                    beta2: self.beta2.unwrap_or(usual.beta2),
+                    eps: self.eps.unwrap_or(usual.eps),
+                    weight_decay: self.weight_decay.unwrap_or(usual.weight_decay),
                 })
             }
-            Name::Sgd => {
+            OptimizerName::Sgd => {
                 let usual = Sgd::default();
                 OptimizerKind::Sgd(Sgd {
                     lr,
-                    momentum: own.momentum.unwrap_or(usual.momentum),
-                    dampening: own.dampening.unwrap_or(usual.dampening),
-                    weight_decay: own.weight_decay.unwrap_or(usual.weight_decay),
-                    nesterov: own.nesterov.unwrap_or(usual.nesterov),
+                    momentum: self.momentum.unwrap_or(usual.momentum),
+                    dampening: self.dampening.unwrap_or(usual.dampening),
+                    weight_decay: self.weight_decay.unwrap_or(usual.weight_decay),
+                    nesterov: self.nesterov.unwrap_or(usual.nesterov),
                 })
             }
         }
@@ -138,7 +106,7 @@ impl OptimizerOptions {
 
     /// Steps until the learning rate is where its schedule begins. Models whose head is
     /// tied to the embedding learn far slower without.
-    pub(super) fn warmup(&self, steps: usize) -> usize {
+    fn warm_up(&self, steps: usize) -> usize {
         let usual = match self.lr_schedule {
             // It rises by itself.
             LrKind::OneCycle => 0,
@@ -147,30 +115,30 @@ impl OptimizerOptions {
         self.warmup.unwrap_or(usual)
     }
 
-    /// The learning rates of a run of `steps`.
+    /// The learning rates of the run.
     ///
     /// # Errors
     /// Numbers that do not fit the schedule, in words.
-    pub(super) fn schedule(&self, steps: usize) -> Result<LrSchedule, crate::Error> {
-        let (kind, own) = (self.lr_schedule, self.course);
-        let steps = own.steps.unwrap_or(steps);
-        let mut schedule = LrSchedule::new(kind, self.lr, Some(steps as u64))?
-            .warm_up(self.warmup(steps) as u64)?;
-        if let Some(end) = own.end {
+    pub(super) fn learning_rates(&self) -> Result<LrSchedule, crate::Error> {
+        let steps = self.lr_steps.unwrap_or(self.steps);
+        let mut schedule = LrSchedule::new(self.lr_schedule, self.lr, Some(steps as u64))?
+            .warm_up(self.warm_up(steps) as u64)?;
+        if let Some(end) = self.lr_end {
             schedule = schedule.end(end)?;
         }
-        if let Some(rise) = own.rise {
+        if let Some(rise) = self.lr_rise {
             schedule = schedule.rise(rise)?;
         }
-        if let Some(timescale) = own.timescale {
+        if let Some(timescale) = self.lr_timescale {
             schedule = schedule.timescale(timescale as u64)?;
         }
         Ok(schedule)
     }
 
-    /// What it comes to, with nothing left to defaults that could be said.
-    pub(super) fn resolved(&self, steps: usize) -> Self {
-        let numbers = match self.kind() {
+    /// The same with nothing left to defaults that could be said of how it updates.
+    pub(super) fn with_optimizer_in_full(&self) -> Self {
+        let mut own = self.clone();
+        match self.optimizer_kind() {
             OptimizerKind::Adam(Adam {
                 beta1,
                 beta2,
@@ -184,31 +152,22 @@ impl OptimizerOptions {
                 eps,
                 weight_decay,
                 ..
-            }) => Numbers {
-                weight_decay: Some(weight_decay),
-                beta1: Some(beta1),
-                beta2: Some(beta2),
-                eps: Some(eps),
-                ..Numbers::default()
-            },
-            OptimizerKind::Sgd(sgd) => Numbers {
-                weight_decay: Some(sgd.weight_decay),
-                momentum: Some(sgd.momentum),
-                dampening: Some(sgd.dampening),
-                nesterov: Some(sgd.nesterov),
-                ..Numbers::default()
-            },
-        };
-        let ends = self.lr_schedule.ends();
-        let course = Course {
-            steps: ends.then(|| self.course.steps.unwrap_or(steps)),
-            ..self.course
-        };
-        Self {
-            warmup: Some(self.warmup(course.steps.unwrap_or(steps))),
-            numbers,
-            course,
-            ..self.clone()
+            }) => {
+                own.weight_decay = Some(weight_decay);
+                own.beta1 = Some(beta1);
+                own.beta2 = Some(beta2);
+                own.eps = Some(eps);
+            }
+            OptimizerKind::Sgd(sgd) => {
+                own.weight_decay = Some(sgd.weight_decay);
+                own.momentum = Some(sgd.momentum);
+                own.dampening = Some(sgd.dampening);
+                own.nesterov = Some(sgd.nesterov);
+            }
         }
+        let steps = self.lr_steps.unwrap_or(self.steps);
+        own.lr_steps = self.lr_schedule.ends().then_some(steps);
+        own.warmup = Some(self.warm_up(own.lr_steps.unwrap_or(self.steps)));
+        own
     }
 }

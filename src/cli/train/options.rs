@@ -2,31 +2,47 @@
 
 use std::path::PathBuf;
 
-use super::recipe::Recipe;
-use crate::cli::model::flags::AllGiven;
+use clap::{ArgMatches, Command};
 
-/// The flags of a recipe, checked and not read: what they say is a layer of the
-/// configuration among others.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RecipeFlags;
+use super::config;
+use super::recipe::Recipe;
+use crate::cli::config::GivenFlag;
+use crate::cli::model::flags;
+use crate::models::zoo::Zoo;
+
+/// The flags of a recipe: what the command line itself gives is a layer of the configuration
+/// among others.
+#[derive(Clone, Debug)]
+pub(super) struct RecipeFlags {
+    pub(super) given: Vec<GivenFlag<Recipe>>,
+}
 
 impl clap::FromArgMatches for RecipeFlags {
-    fn from_arg_matches(_: &clap::ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self)
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = config::schema(&Zoo::new()).given(matches);
+        // The flags of sizes are not the recipe's: see `flags::add`.
+        let sizes = flags::given(matches).into_iter();
+        given.extend(sizes.map(|(size, text)| GivenFlag {
+            id: flags::id(&size),
+            text: text.into(),
+            value: None,
+        }));
+        Ok(Self { given })
     }
 
-    fn update_from_arg_matches(&mut self, _: &clap::ArgMatches) -> Result<(), clap::Error> {
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
 }
 
 impl clap::Args for RecipeFlags {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        Recipe::augment_args(command)
+    fn augment_args(command: Command) -> Command {
+        config::schema(&Zoo::new()).add_flags(command)
     }
 
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Recipe::augment_args_for_update(command)
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
     }
 }
 
@@ -48,9 +64,6 @@ Examples:
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     pub(super) recipe: RecipeFlags,
-    /// What the command line itself gives: a layer of the configuration.
-    #[arg(skip)]
-    pub(in crate::cli) given: AllGiven,
     /// Configuration in TOML, such as another run's config.toml; of several, later ones
     /// go on top.
     #[arg(long, value_name = "FILE")]

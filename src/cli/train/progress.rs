@@ -7,16 +7,18 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::job::Job;
 use super::resolved::Resolved;
-use super::training::Ended;
 use crate::Pipeline;
 use crate::cli::feed::Source;
 use crate::cli::{output, say};
 use crate::metrics::StepMetrics;
+use crate::train::{Ended, Hook};
 
 /// A bar on a terminal, about twenty lines elsewhere, nothing when quiet.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
+    /// The same for held-out batches, when all steps are done.
+    judging: ProgressBar,
     lines: bool,
     every: usize,
     steps: usize,
@@ -26,8 +28,10 @@ impl Progress {
     pub(super) fn new(job: &Job) -> Self {
         let (quiet, steps) = (job.args.quiet, job.recipe.steps);
         let terminal = std::io::stderr().is_terminal();
+        let template = "{pos}/{len} {bar:12} {wide_msg} {eta} left";
         Self {
-            bar: (terminal && !quiet).then(|| bar(steps)),
+            bar: (terminal && !quiet).then(|| bar(steps, template)),
+            judging: ProgressBar::hidden(),
             lines: !terminal && !quiet,
             every: steps.div_ceil(20),
             steps,
@@ -35,7 +39,7 @@ impl Progress {
     }
 
     /// What is trained, and with which configuration.
-    pub(super) fn begin(&self, job: &Job, pipe: &Pipeline, resolved: &Resolved) {
+    pub(super) fn about(&self, job: &Job, pipe: &Pipeline, resolved: &Resolved) {
         for line in resolved.lines.iter().chain(&job.notes) {
             self.say(line);
         }
@@ -67,16 +71,17 @@ impl Progress {
             say(line);
         }
     }
+}
 
-    /// So many steps have been done by an earlier run.
-    pub(super) fn go_on(&self, done: usize) {
+impl Hook for Progress {
+    fn begin(&mut self, done: usize) {
         if let Some(bar) = &self.bar {
             bar.set_position(done as u64);
             bar.reset_eta();
         }
     }
 
-    pub(super) fn step(&self, metrics: &StepMetrics) {
+    fn step(&mut self, metrics: &StepMetrics) {
         let step = metrics.step as usize;
         if let Some(bar) = &self.bar {
             bar.set_message(metrics.to_string());
@@ -86,31 +91,48 @@ impl Progress {
         }
     }
 
+    fn note(&mut self, note: &str) {
+        self.say(note);
+    }
+
+    fn warning(&mut self, warning: &str) {
+        say(&format!("warning: {warning}"));
+    }
+
     /// Leaves the bar of a run that is over, and takes that of a stopped one away, which would
     /// say that nothing is left to do.
-    pub(super) fn finish(&self, ended: Ended) {
+    fn end(&mut self, ended: Ended) {
         match (&self.bar, ended) {
-            (Some(bar), Ended::AllDone) => bar.abandon(),
             (Some(bar), Ended::Stopped { .. }) => bar.finish_and_clear(),
+            (Some(bar), _) => bar.abandon(),
             (None, _) => {}
         }
     }
 
-    /// A bar on a terminal for the batches whose loss is measured when all steps are done.
-    pub(super) fn judging(&self, batches: usize) -> ProgressBar {
-        if self.bar.is_none() {
-            return ProgressBar::hidden();
+    fn held_out(&mut self, batches: Option<usize>) {
+        let batches = batches.unwrap_or_default();
+        self.say(&format!(
+            "all steps are done; measuring the held-out loss ({}; --held-out N takes fewer)",
+            count(batches, "batch")
+        ));
+        if self.bar.is_some() {
+            self.judging = bar(batches, "{pos}/{len} {bar:12} batches held out, {eta} left");
         }
-        let template = "{pos}/{len} {bar:12} batches held out, {eta} left";
-        let style = ProgressStyle::with_template(template);
-        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-        ProgressBar::new(batches as u64).with_style(style)
+    }
+
+    fn held_out_batch(&mut self) {
+        self.judging.inc(1);
     }
 }
 
-fn bar(steps: usize) -> ProgressBar {
-    let template = "{pos}/{len} {bar:12} {wide_msg} {eta} left";
-    let style =
-        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(steps as u64).with_style(style)
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.judging.finish_and_clear();
+    }
+}
+
+fn bar(length: usize, template: &str) -> ProgressBar {
+    let style = ProgressStyle::with_template(template);
+    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(length as u64).with_style(style)
 }

@@ -1,131 +1,298 @@
-//! What a configuration says about a run, and flags too.
+//! What a configuration says about a run, and flags too: one row a setting.
 
 use std::path::PathBuf;
 
-use clap::{Args as _, Command, FromArgMatches as _};
+use clap::Arg;
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
-use super::device_options::DeviceOptions;
-use super::optimizer_options::OptimizerOptions;
-use super::values::{
-    at_least_one, chunks, device, positive, precision, schedule, seconds, steps, threads,
+use super::choices::{
+    CHUNKS, DEVICE, PRECISION, RECOMPUTE, SCHEDULE, THREADS, schedules, stages_of,
 };
-use crate::cli::input;
+use super::device_options::{CAP, Cap, OFFLOAD, Offload, fits, limits};
+use super::optimizer_options::{LR_SCHEDULE, OPTIMIZER, OptimizerName};
+use crate::cli::config::form::{FilePath, Form, List, Optional, Switch, Truth};
+use crate::cli::config::{Setting, settings, values};
+use crate::cli::model::Chosen;
 use crate::cli::model::flags::Given;
-use crate::{Precision, Recompute};
+use crate::models::zoo::Zoo;
+use crate::{LrKind, PipelineBuilder, Precision, Recompute};
 
-/// Everything that is chosen about a run: what makes its numbers, its speed and its
-/// memory. Each field is a flag and a key of the configuration (see `config`).
-#[derive(Clone, Debug, clap::Args)]
-pub(super) struct Recipe {
-    /// The model: a name that the verb `models` lists, or a file (- is standard input) with
-    /// what `models NAME --json` prints. The flags of sizes below come on top.
-    #[arg(long, value_name = "NAME|FILE", default_value = "gpt")]
-    pub(super) model: String,
-    /// Sizes that are not to be the model's defaults; their flags are made from the models.
-    #[arg(skip)]
-    pub(super) sizes: Given,
-    /// Begins with weights rather than random numbers: a GPT-2 or Llama as Hugging Face's
-    /// transformers saves it, and `export` too. The model and its sizes are then theirs.
-    #[arg(long, value_name = "PATH")]
-    pub(super) weights: Option<PathBuf>,
-    /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
-    #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
-    pub(super) devices: Vec<Device>,
-    /// Micro-batches of a mini-batch.
-    #[arg(long, value_name = "M", default_value = "4", allow_negative_numbers = true, value_parser = at_least_one)]
-    pub(super) micro: usize,
-    /// Schedule: gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2,
-    /// interleaved-zb, zbv, v-half, v-min, dualpipe-v or auto. It changes speed and
-    /// memory, never numbers.
-    #[arg(long, value_name = "NAME", default_value = "1f1b", value_parser = schedule)]
-    pub(super) schedule: ScheduleKind,
-    /// Stages of each device; by default 2 where the schedule has several, else 1.
-    #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = chunks)]
-    pub(super) chunks: Option<usize>,
-    /// What is computed twice rather than kept for the backward, micro-batch by
-    /// micro-batch: never, except-last or always. It changes no numbers either.
-    #[arg(long, value_name = "WHEN", default_value = "never")]
-    pub(super) recompute: Recompute,
-    /// In which numbers layers compute: f32, bf16, or fp16 with loss scaling. Parameters
-    /// are single precision always.
-    #[arg(long, value_name = "NAME", default_value = "f32", value_parser = precision)]
-    pub(super) precision: Precision,
-    /// Has stages on CUDA devices replay their passes as CUDA graphs, for models of many
-    /// small kernels. It changes no numbers; activations are not measured then.
-    #[arg(long)]
-    pub(super) cuda_graphs: bool,
-    /// Layers of each stage, devices times chunks of them, such as 3,5; by default
-    /// balanced by parameters.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true, value_parser = at_least_one)]
-    pub(super) balance: Option<Vec<usize>>,
-    /// Schedule, chunks, balance, micro-batches and recompute from a plan, as `profile`
-    /// writes it for a model of the same sizes.
-    #[arg(
-        long, value_name = "FILE",
-        conflicts_with_all = ["micro", "schedule", "chunks", "recompute", "balance"]
-    )]
-    pub(super) plan: Option<PathBuf>,
-    #[command(flatten)]
-    pub(super) on_devices: DeviceOptions,
-    /// Training steps.
-    #[arg(long, value_name = "N", default_value = "400", allow_negative_numbers = true, value_parser = at_least_one)]
-    pub(super) steps: usize,
-    /// Samples (texts: sequences) of a mini-batch.
-    #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = at_least_one)]
-    pub(super) batch: usize,
-    #[command(flatten)]
-    pub(super) update: OptimizerOptions,
-    /// Seed of initial values, batches and dropout.
-    #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = input::seed)]
-    pub(super) seed: u64,
-    /// Intra-op threads of each stage; by default the stages share the cores.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = threads)]
-    pub(super) threads_per_stage: Option<usize>,
-    /// Ends the run with an error when a stage has been in one action for so many seconds,
-    /// and names its device, layer and micro-batch; by default it is waited for without end.
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
-    pub(super) patience: Option<f64>,
-    /// Largest 2-norm of all gradients together: larger ones are scaled down to it.
-    #[arg(long, value_name = "NORM", allow_negative_numbers = true, value_parser = positive)]
-    pub(super) clip: Option<f64>,
-    /// UTF-8 text to train on, or a file of tokens (.u16.bin, .u32.bin, or .bin with a
-    /// .bin.json beside it), the last tenth held out; or `synthetic`: inputs and targets
-    /// of the model's shapes, made up once, for the speed alone. By default Moby-Dick for
-    /// models of token sequences, and synthetic for the others. The vocabulary is the
-    /// data's unless it is given.
-    #[arg(long, value_name = "FILE|synthetic")]
-    pub(super) data: Option<PathBuf>,
-    /// Batches of what is held out on which the loss is measured at the end; by default all of
-    /// it, and 0 measures none.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = steps)]
-    pub(super) held_out: Option<usize>,
-    /// Saves the run after every N steps, at its end, and when it is interrupted; 0 saves
-    /// nothing.
-    #[arg(long, value_name = "N", default_value = "100", allow_negative_numbers = true, value_parser = steps)]
-    pub(super) checkpoint_every: usize,
-    /// Keeps the newest K checkpoints.
-    #[arg(long, value_name = "K", default_value = "3", allow_negative_numbers = true, value_parser = at_least_one)]
-    pub(super) checkpoint_keep: usize,
-    /// Floating-point operations per second that a device can do at most, for the metric
-    /// `mfu`; known of some GPUs.
-    #[arg(long, value_name = "FLOPS", allow_negative_numbers = true, value_parser = positive)]
-    pub(super) peak_flops: Option<f64>,
-    /// Operations that a sample takes, forward and backward, where the model is none of
-    /// tokens.
-    #[arg(skip)]
-    pub(super) flops_per_sample: Option<f64>,
-    /// Whether an earlier run goes on: more steps do not stretch its learning rates then.
-    #[arg(skip)]
-    pub(super) goes_on: bool,
+/// What a plan decides, by flag and by key of `[pipeline]`.
+pub(super) const PLANNED: [&str; 5] = ["micro", "schedule", "chunks", "recompute", "balance"];
+
+const ADAMS: &[&str] = &["adamw", "adam"];
+const SGD: &[&str] = &["sgd"];
+const ENDING: &[&str] = &["linear", "cosine", "one-cycle"];
+
+settings! {
+    /// Everything that is chosen about a run: what makes its numbers, its speed and its
+    /// memory. Each field is a key of the configuration, in this order, and most are flags.
+    pub(super) struct Recipe(zoo: &Zoo) {
+        /// The model: a name that the verb `models` lists, or a file (- is standard input) with
+        /// what `models NAME --json` prints. The flags of sizes below come on top.
+        model: String = flag("model.name", "NAME|FILE", values::TEXT, "gpt".to_owned()).fixed();
+
+        /// Begins with weights rather than random numbers: a GPT-2 or Llama as Hugging Face's
+        /// transformers saves it, and `export` too. The model and its sizes are then theirs.
+        weights: Option<PathBuf> = flag("model.weights", "PATH", Optional(FilePath), None).fixed();
+
+        /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
+        devices: Vec<Device> = flag("pipeline.devices", "LIST", List(DEVICE), vec![Device::Cpu; 2])
+            .free()
+            .applied(|builder, devices, _| builder.devices(devices));
+
+        /// Micro-batches of a mini-batch.
+        micro: usize = flag("pipeline.micro", "M", values::COUNT, 4)
+            .applied(|builder, micro, _| builder.micro_batches(*micro));
+
+        /// Schedule: {names}. It changes speed and memory, never numbers.
+        schedule: ScheduleKind = flag("pipeline.schedule", "NAME", SCHEDULE, ScheduleKind::OneFOneB)
+            .help(|text| text.replace("{names}", &schedules()))
+            .free()
+            .applied(|builder, schedule, _| builder.schedule(*schedule));
+
+        /// Stages of each device; by default 2 where the schedule has several, else 1.
+        chunks: Option<usize> = flag("pipeline.chunks", "V", Optional(CHUNKS), None)
+            .free()
+            .beside(&["pipeline.schedule"])
+            .applied(|builder, _, recipe| builder.chunks(recipe.chunks()));
+
+        /// Layers of each stage, devices times chunks of them, such as 3,5; by default
+        /// balanced by parameters.
+        balance: Option<Vec<usize>> = flag("pipeline.balance", "LIST", Optional(List(values::COUNT)), None)
+            .free()
+            .beside_unless(&["pipeline.devices", "pipeline.schedule", "model.name"], {
+                let zoo = zoo.clone();
+                move |before, after| balance_fits(&zoo, before, after)
+            })
+            .applied(if_given(|builder, balance: &Vec<usize>| builder.balance(balance)));
+
+        /// What is computed twice rather than kept for the backward, micro-batch by
+        /// micro-batch: never, except-last or always. It changes no numbers either.
+        recompute: Recompute = flag("pipeline.recompute", "WHEN", RECOMPUTE, Recompute::Never)
+            .free()
+            .beside_unless(&["pipeline.devices", "pipeline.schedule"], |before, after| {
+                stages_of(&before.recompute).is_none() || before.stages() == after.stages()
+            })
+            .applied(|builder, recompute, _| builder.recompute(recompute.clone()));
+
+        /// In which numbers layers compute: f32, bf16, or fp16 with loss scaling. Parameters
+        /// are single precision always.
+        precision: Precision = flag("pipeline.precision", "NAME", PRECISION, Precision::F32)
+            .applied(|builder, precision, _| builder.precision(*precision));
+
+        /// Has stages on CUDA devices replay their passes as CUDA graphs, for models of many
+        /// small kernels. It changes no numbers; activations are not measured then.
+        cuda_graphs: bool = flag("pipeline.cuda_graphs", "BOOL", Switch, false)
+            .free()
+            .applied(|builder, graphs, _| builder.cuda_graphs(*graphs).measure_memory(!graphs));
+
+        /// Intra-op threads of each stage; by default the stages share the cores.
+        threads_per_stage: Option<usize> =
+            flag("pipeline.threads_per_stage", "N", Optional(THREADS), None)
+            .applied(if_given(|builder, threads: &usize| builder.threads_per_stage(*threads)));
+
+        /// Ends the run with an error when a stage has been in one action for so many seconds,
+        /// and names its device, layer and micro-batch; by default it is waited for without end.
+        patience: Option<f64> = flag("pipeline.patience", "SECONDS", Optional(values::SECONDS), None)
+            .free()
+            .applied(if_given(|builder, seconds: &f64| {
+                builder.patience(std::time::Duration::from_secs_f64(*seconds))
+            }));
+
+        /// Schedule, chunks, balance, micro-batches and recompute from a plan, as `profile`
+        /// writes it for a model of the same sizes.
+        plan: Option<PathBuf> = flag("pipeline.plan", "FILE", Optional(FilePath), None)
+            .clap(|arg: Arg| arg.conflicts_with_all(PLANNED));
+
+        /// The most that CUDA devices may hold, such as 24GiB, as if the cards had no more: one
+        /// value for all, or a value or `none` for each of --devices. Where a card is named
+        /// several times, what its entries may hold adds up.
+        memory: Vec<Cap> = flag("pipeline.memory", "LIST", List(CAP), Vec::new())
+            .clap(|arg| arg.allow_hyphen_values(true))
+            .free()
+            .beside_unless(&["pipeline.devices"], |before, after| {
+                before.devices == after.devices || fits(&after.memory, &after.devices)
+            })
+            .applied(|builder, memory, recipe| limits(builder, memory, &recipe.devices));
+
+        /// Stages that keep what they need for the backward (activations, or what they recompute
+        /// from) in the host's memory meanwhile: their numbers, such as 0,2, or all or none. It
+        /// changes no numbers.
+        offload: Offload = flag("pipeline.offload", "STAGES", OFFLOAD, Offload::None)
+            .clap(|arg| arg.allow_hyphen_values(true))
+            .free()
+            .beside_unless(
+                &["pipeline.devices", "pipeline.schedule", "pipeline.chunks"],
+                |before, after| {
+                    before.stages() == after.stages() || after.offload.fits(after.stages())
+                },
+            )
+            .applied(|builder, offload, recipe| builder.offload(&offload.of(recipe.stages())));
+
+        /// Whether CUDA devices may round what they multiply to TF32 (10 bits behind the
+        /// point), which is several times as fast.
+        tf32: bool = flag("pipeline.tf32", "BOOL", Truth, false)
+            // A setting of the process, which may be others' too, as is the next: only what is
+            // asked for.
+            .applied(|builder, tf32, _| if *tf32 { builder.tf32(true) } else { builder });
+
+        /// Whether only operators are used that give the same bits each time, also on CUDA
+        /// devices, where some others are faster. On the CPU all do.
+        deterministic: bool = flag("pipeline.deterministic", "BOOL", Truth, false)
+            .applied(|builder, own, _| if *own { builder.deterministic(true) } else { builder });
+
+        /// Training steps.
+        steps: usize = flag("train.steps", "N", values::COUNT, 400).free();
+
+        /// Samples (texts: sequences) of a mini-batch.
+        batch: usize = flag("train.batch", "N", values::COUNT, 32);
+
+        /// Seed of initial values, batches and dropout.
+        seed: u64 = flag("train.seed", "N", values::SEED, 0)
+            .fixed()
+            .applied(|builder, seed, _| builder.seed(*seed));
+
+        /// Largest 2-norm of all gradients together: larger ones are scaled down to it.
+        clip: Option<f64> = flag("train.clip", "NORM", Optional(values::POSITIVE), None);
+
+        /// Optimizer: adamw, adam or sgd. Its other numbers are keys of the configuration.
+        optimizer: OptimizerName =
+            flag("optimizer.name", "NAME", OPTIMIZER, OptimizerName::AdamW).fixed();
+
+        /// Learning rate: the highest of the schedule.
+        lr: f64 = flag("optimizer.lr", "RATE", values::POSITIVE, 0.003);
+
+        /// `adamw` takes that share off a weight per unit of learning rate; `adam` and `sgd` add
+        /// it, times the weight, to the gradient, and have 0 where it is left out.
+        weight_decay: Option<f64> = key("optimizer.weight_decay", Optional(values::NOT_NEGATIVE), None)
+            .only_for("optimizer.name", &["adamw", "adam", "sgd"]);
+
+        /// How much the mean of gradients keeps, in `adamw` and `adam`.
+        beta1: Option<f64> = key("optimizer.beta1", Optional(values::FRACTION), None)
+            .only_for("optimizer.name", ADAMS);
+
+        /// How much the mean of their squares keeps, in `adamw` and `adam`.
+        beta2: Option<f64> = key("optimizer.beta2", Optional(values::FRACTION), None)
+            .only_for("optimizer.name", ADAMS);
+
+        /// What is added to the root of that mean, in `adamw` and `adam`.
+        eps: Option<f64> = key("optimizer.eps", Optional(values::NOT_NEGATIVE), None)
+            .only_for("optimizer.name", ADAMS);
+
+        /// How much of the last update `sgd` keeps; by default 0.
+        momentum: Option<f64> = key("optimizer.momentum", Optional(values::NOT_NEGATIVE), None)
+            .only_for("optimizer.name", SGD);
+
+        /// How much of the gradient `sgd` leaves out of it; by default 0.
+        dampening: Option<f64> = key("optimizer.dampening", Optional(values::NUMBER), None)
+            .only_for("optimizer.name", SGD);
+
+        /// Whether `sgd` looks ahead; by default not.
+        nesterov: Option<bool> = key("optimizer.nesterov", Optional(Truth), None)
+            .only_for("optimizer.name", SGD);
+
+        /// Whether what the optimizer remembers (AdamW's two means) is in the host's memory
+        /// between steps. It changes no numbers.
+        offload_optimizer: bool = flag("optimizer.offload", "BOOL", Truth, false)
+            .hides_default()
+            .free();
+
+        /// How the learning rate goes after the warm-up: constant, linear, cosine, one-cycle
+        /// or inverse-sqrt.
+        lr_schedule: LrKind = flag("lr.schedule", "NAME", LR_SCHEDULE, LrKind::Constant);
+
+        /// Steps over which the learning rate rises in a line to where its schedule begins; by
+        /// default a quarter of --steps, at most 100, and none for one-cycle.
+        warmup: Option<usize> = flag("lr.warmup", "N", Optional(values::COUNT_OR_NONE), None);
+
+        /// Steps until the end of a `linear`, `cosine` or `one-cycle` schedule; by default all.
+        lr_steps: Option<usize> = key("lr.steps", Optional(values::COUNT), None)
+            .only_for("lr.schedule", ENDING)
+            .beside_unless(&["lr.schedule", "train.steps"], |before, after| {
+                let same_steps = after.resuming || before.steps == after.steps;
+                same_steps && before.lr_schedule == after.lr_schedule
+            });
+
+        /// The rate that these end at; by default 0, and of `one-cycle` a 250,000th of its peak.
+        lr_end: Option<f64> = key("lr.end", Optional(values::NOT_NEGATIVE), None)
+            .only_for("lr.schedule", ENDING);
+
+        /// Share of the steps in which `one-cycle` rises; by default 0.3.
+        lr_rise: Option<f64> = key("lr.rise", Optional(values::FRACTION), None)
+            .only_for("lr.schedule", &["one-cycle"]);
+
+        /// Steps after which `inverse-sqrt` has fallen by √2; by default those of the warm-up, or
+        /// 10,000.
+        lr_timescale: Option<usize> = key("lr.timescale", Optional(values::COUNT), None)
+            .only_for("lr.schedule", &["inverse-sqrt"]);
+
+        /// UTF-8 text to train on, or a file of tokens (.u16.bin, .u32.bin, or .bin with a
+        /// .bin.json beside it), the last tenth held out; or `synthetic`: inputs and targets
+        /// of the model's shapes, made up once, for the speed alone. By default Moby-Dick for
+        /// models of token sequences, and synthetic for the others. The vocabulary is the
+        /// data's unless it is given.
+        data: Option<PathBuf> = flag("data.path", "FILE|synthetic", Optional(FilePath), None);
+
+        /// Batches of what is held out on which the loss is measured at the end; by default all of
+        /// it, and 0 measures none.
+        held_out: Option<usize> = flag("data.held_out", "N", Optional(values::COUNT_OR_NONE), None);
+
+        /// Saves the run after every N steps, at its end, and when it is interrupted; 0 saves
+        /// nothing.
+        checkpoint_every: usize = flag("checkpoint.every", "N", values::COUNT_OR_NONE, 100).free();
+
+        /// Keeps the newest K checkpoints.
+        checkpoint_keep: usize = flag("checkpoint.keep", "K", values::COUNT, 3).free();
+
+        /// Floating-point operations per second that a device can do at most, for the metric
+        /// `mfu`; known of some GPUs.
+        peak_flops: Option<f64> =
+            flag("metrics.peak_flops", "FLOPS", Optional(values::POSITIVE), None).free();
+
+        /// Operations that a sample takes, forward and backward, where the model is none of
+        /// tokens.
+        flops_per_sample: Option<f64> =
+            key("metrics.flops_per_sample", Optional(values::POSITIVE), None).free();
+    } and {
+        /// Sizes that are not to be the model's defaults; their keys and flags are made from the
+        /// models.
+        sizes: Given;
+        /// Whether an earlier run resumes: more steps do not stretch its learning rates then.
+        resuming: bool;
+    }
+}
+
+/// A key and its flag, which has the field's name.
+fn flag<F: Form>(
+    key: &'static str,
+    value_name: &'static str,
+    form: F,
+    default: F::Value,
+) -> Setting<Recipe, F> {
+    Setting::flag(key, value_name, form, default)
+}
+
+/// A key that no flag says.
+fn key<F: Form>(key: &'static str, form: F, default: F::Value) -> Setting<Recipe, F> {
+    Setting::key(key, form, default)
+}
+
+/// Asks a pipeline for what is given, where it is.
+fn if_given<V>(
+    apply: impl Fn(PipelineBuilder, &V) -> PipelineBuilder,
+) -> impl Fn(PipelineBuilder, &Option<V>, &Recipe) -> PipelineBuilder {
+    move |builder, value, _| match value {
+        Some(value) => apply(builder, value),
+        None => builder,
+    }
 }
 
 impl Recipe {
     /// What holds where nothing is said.
-    pub(super) fn defaults() -> Result<Self, clap::Error> {
-        let matches = Self::augment_args(Command::new("train")).try_get_matches_from(["train"])?;
-        Self::from_arg_matches(&matches)
+    pub(super) fn defaults() -> Self {
+        Self::table(&Zoo::new()).0
     }
 
     /// Stages of each device.
@@ -138,4 +305,25 @@ impl Recipe {
     pub(super) fn stages(&self) -> usize {
         self.devices.len().saturating_mul(self.chunks())
     }
+}
+
+/// Whether the balance is for as many stages as before and the same model, or names as many
+/// stages and layers as there are.
+fn balance_fits(zoo: &Zoo, before: &Recipe, after: &Recipe) -> bool {
+    let same_model = (&before.model, &before.sizes) == (&after.model, &after.sizes);
+    if before.stages() == after.stages() && same_model {
+        return true;
+    }
+    after.balance.as_ref().is_some_and(|balance| {
+        let add = |sum: usize, layers: &usize| sum.saturating_add(*layers);
+        let sum = balance.iter().fold(0, add);
+        balance.len() == after.stages() && layers(zoo, after).is_none_or(|own| own == sum)
+    })
+}
+
+/// Layers of the model, where it is one of the zoo's and can be.
+fn layers(zoo: &Zoo, recipe: &Recipe) -> Option<usize> {
+    let known = zoo.names().any(|name| name == recipe.model);
+    let chosen = known.then(|| Chosen::new(zoo, &recipe.model, &recipe.sizes));
+    Some(chosen?.ok()?.layers())
 }

@@ -8,7 +8,7 @@ use super::recipe::Recipe;
 use crate::Pipeline;
 use crate::cli::config::{lines, toml};
 use crate::cli::feed::Source;
-use crate::models::zoo::{ModelSpec, Size};
+use crate::cli::model::sizes;
 use crate::torch::share_of_cores;
 
 /// A configuration that says everything: trained by it, a run gives the same losses.
@@ -47,14 +47,13 @@ fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
         sizes: sizes(&job.chosen.spec),
         balance: Some(pipe.partition().balance()),
         chunks: Some(recipe.chunks()),
-        update: recipe.update.resolved(recipe.steps),
         // Some kernels add up in an order that depends on it.
         threads_per_stage: Some(recipe.threads_per_stage.unwrap_or_else(share)),
         data: data(job),
         weights: recipe.weights.as_deref().map(absolute),
         // What it decides stands in the other fields.
         plan: None,
-        ..recipe.clone()
+        ..recipe.with_optimizer_in_full()
     }
 }
 
@@ -69,18 +68,4 @@ fn data(job: &Job) -> Option<PathBuf> {
         Source::Tokens { path, .. } => Some(absolute(path)),
         Source::Synthetic(_) => Some(Path::new(&job.source.name()).to_owned()),
     }
-}
-
-/// All, those that nobody chose too.
-pub(super) fn sizes(spec: &ModelSpec) -> Vec<(String, String)> {
-    let text = |size: &Size| {
-        let value = spec.settings().value(size.name());
-        let text = if size.is_count() {
-            format!("{value}")
-        } else {
-            format!("{value:?}")
-        };
-        (size.name().to_owned(), text)
-    };
-    spec.entry().sizes().iter().map(text).collect()
 }

@@ -1,5 +1,6 @@
 //! A model with its weights, from wherever a command line says.
 
+pub(super) mod initial;
 mod run;
 mod vocabulary;
 
@@ -14,7 +15,7 @@ use crate::models::hugging_face;
 use crate::models::zoo::{Fill, ModelSpec, Zoo};
 use crate::{Pipeline, Variable};
 
-pub(super) use run::{Settings, TrainedOn, failed as failed_checkpoint, saved_vocabulary, unfit};
+pub(super) use run::{Settings, TrainedOn, VOCABULARY, saved_vocabulary};
 pub(super) use vocabulary::Vocabulary;
 
 /// Weights as they were read, and in the pipeline.
@@ -176,12 +177,13 @@ impl Trained {
     /// The model on devices, with its weights.
     pub(super) fn pipeline(&self, devices: &[Device], micro: usize) -> Result<Pipeline, Failure> {
         let model = self.spec.build();
-        if devices.iter().all(|device| *device == Device::Cpu) {
-            let bytes = model.parameter_bytes()?.iter().sum::<u64>();
-            let what = format!("the weights of `{}`", self.spec.name());
-            let instead = "take devices of their own memory";
-            room::check(&what, bytes.saturating_mul(COPIES), instead).map_err(Failure::Usage)?;
-        }
+        let what = ("the weights", COPIES);
+        room::check_model(
+            &self.spec,
+            what,
+            devices,
+            "take devices of their own memory",
+        )?;
         if devices.len() > model.len() {
             return Err(Failure::Usage(format!(
                 "--devices makes {} stages, but `{}` has only {} layers: use fewer devices",
@@ -196,8 +198,8 @@ impl Trained {
         if let Some(threads) = self.settings.threads_per_stage {
             builder = builder.threads_per_stage(threads);
         }
-        let mut pipe = builder.build().map_err(super::train::failure)?;
-        pipe.load(&self.weights).map_err(super::train::failure)?;
+        let mut pipe = builder.build().map_err(super::failure)?;
+        pipe.load(&self.weights).map_err(super::failure)?;
         Ok(pipe)
     }
 }

@@ -4,16 +4,14 @@ use std::path::{Path, PathBuf};
 
 use super::vocabulary::Vocabulary;
 use super::{Failure, Trained};
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::checkpoint::Checkpoint;
+use crate::cli::{failure, no_run};
 use crate::data::{MOBY_DICK, TextSet};
-use crate::files;
 use crate::models::zoo::{ModelSpec, Zoo};
+use crate::train::{RunFolder, TrainError, lacks};
 
-/// In a run folder.
-const CHECKPOINTS: &str = "checkpoints";
-const CONFIG: &str = "config.toml";
 /// The part of a checkpoint that has the characters of tokens, in their order.
-const VOCABULARY: &str = "vocabulary";
+pub(in crate::cli) const VOCABULARY: &str = "vocabulary";
 /// What stands for made-up data.
 const SYNTHETIC: &str = "synthetic";
 
@@ -44,35 +42,24 @@ pub(in crate::cli) struct Settings {
 
 /// The model of a run, with the weights of its newest checkpoint.
 pub(super) fn newest(run: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
-    let wrong = |why: String| Err(Failure::Usage(format!("--run {}: {why}", run.display())));
-    if !run.exists() {
-        return wrong("there is no such folder".to_owned());
-    }
-    if !run.is_dir() {
-        return wrong("this is a file, not a run folder".to_owned());
-    }
-    let (config, checkpoints) = (run.join(CONFIG), run.join(CHECKPOINTS));
-    if !config.exists() && !checkpoints.exists() {
-        return wrong(format!(
-            "this is no run folder: it has neither {CONFIG} nor {CHECKPOINTS}, which `train` writes"
-        ));
-    }
-    let found = match Checkpoint::newest(&checkpoints) {
-        Err(CheckpointError::None { .. }) => {
-            return wrong(
-                "the run has no checkpoint yet: `train --checkpoint-every N` writes one after every N \
-                 steps, and at the end of the run"
-                    .to_owned(),
-            );
-        }
-        found => found.map_err(failed)?,
+    let folder = RunFolder::open(run).map_err(|error| match error {
+        TrainError::NoRun { folder, why } => no_run("--run", &folder, why),
+        error => failure(error),
+    })?;
+    let Some(found) = folder.newest_checkpoint().map_err(failure)? else {
+        return Err(Failure::Usage(format!(
+            "--run {}: the run has no checkpoint yet: `train --checkpoint-every N` writes one after \
+             every N steps, and at the end of the run",
+            run.display()
+        )));
     };
     // That of the checkpoint is what its weights were trained with.
     let own = found.extras().config.clone();
     if !own.is_empty() {
         return trained(&found, &own, &found.path().join("manifest.json"), zoo);
     }
-    let text = files::read_text(&config).map_err(|error| {
+    let config = folder.config_path();
+    let text = folder.config().map_err(|error| {
         Failure::Usage(format!("{}: cannot be read: {error}", config.display()))
     })?;
     trained(&found, &text, &config, zoo)
@@ -80,7 +67,7 @@ pub(super) fn newest(run: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
 
 /// The model of one checkpoint.
 pub(super) fn checkpoint(path: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
-    let found = Checkpoint::open(path).map_err(failed)?;
+    let found = Checkpoint::open(path).map_err(failure)?;
     let config = found.extras().config.clone();
     if config.is_empty() {
         return Err(Failure::Usage(format!(
@@ -89,14 +76,6 @@ pub(super) fn checkpoint(path: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
         )));
     }
     trained(&found, &config, path, zoo)
-}
-
-/// Wrong use or a failed run, as a checkpoint's error tells them apart.
-pub(in crate::cli) fn failed(error: CheckpointError) -> Failure {
-    if error.is_wrong_use() {
-        return Failure::Usage(error.to_string());
-    }
-    Failure::Run(error.into())
 }
 
 /// `text` is the configuration, `from` where it stands.
@@ -113,7 +92,7 @@ fn trained(found: &Checkpoint, text: &str, from: &Path, zoo: &Zoo) -> Result<Tra
     };
     Trained {
         spec,
-        weights: found.weights().map_err(failed)?,
+        weights: found.weights().map_err(failure)?,
         settings,
         vocabulary,
     }
@@ -123,16 +102,11 @@ fn trained(found: &Checkpoint, text: &str, from: &Path, zoo: &Zoo) -> Result<Tra
 /// The characters that a checkpoint has kept, if it was a text that was trained on.
 pub(in crate::cli) fn saved_vocabulary(found: &Checkpoint) -> Result<Option<&str>, Failure> {
     let saved = found.extras().get(VOCABULARY);
-    let text = saved.map(|saved| saved.as_str().ok_or_else(|| unfit(found, VOCABULARY)));
+    let text = saved.map(|saved| {
+        let text = saved.as_str();
+        text.ok_or_else(|| failure(lacks(found, VOCABULARY)))
+    });
     text.transpose()
-}
-
-/// The error about a part of a checkpoint that `train` has not written.
-pub(in crate::cli) fn unfit(found: &Checkpoint, part: &str) -> Failure {
-    Failure::Run(anyhow::anyhow!(
-        "{}: the part `{part}` is missing or not what `train` writes: use another checkpoint",
-        found.path().join("manifest.json").display()
-    ))
 }
 
 /// The characters of the text that was trained on, which is still to be there.

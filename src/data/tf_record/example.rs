@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use prost::Message;
 use thiserror::Error;
 
+use super::TfRecords;
+use crate::data::{Dataset, Source};
+
 /// A feature that is not there, or no example at all.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -212,6 +215,13 @@ impl Example {
             present: listed(self.names()),
         })?;
         Ok(feature.kind.as_ref())
+    }
+}
+
+impl TfRecords {
+    /// The records as `tf.train.Example`s.
+    pub fn examples(self) -> Dataset<impl Source<Item = Example>> {
+        Dataset::new(self).map(|bytes| Ok(Example::decode(&bytes)?))
     }
 }
 

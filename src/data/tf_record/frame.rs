@@ -1,96 +1,99 @@
-//! One record in its file: length, checksum of the length, data, checksum of the data.
-
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
-
-use crate::data::DataError;
+//! TFRecord frames: `length: u64, crc(length): u32, data, crc(data): u32`, little-endian.
 
 /// Bytes before the data: the length and its checksum.
 pub(super) const HEADER: u64 = 12;
 /// Bytes around the data: the header, and the data's checksum.
 pub(super) const AROUND: u64 = HEADER + 4;
 
-/// Why there is no whole record at a place.
-#[derive(Debug)]
-pub(super) enum Flaw {
-    Read(io::Error),
-    /// The length is not to be trusted: where the next record is, is unknown.
-    Length(String),
-    /// The file ends before the record does.
-    Cut(String),
-}
-
-/// CRC-32C, turned and moved as TensorFlow does, so that a checksum of data which
-/// holds checksums is not weak.
-pub(super) fn masked(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
-        .rotate_right(15)
-        .wrapping_add(0xa282_ead8)
-}
-
+/// What stands before data of this many bytes.
 pub(super) fn header(length: u64) -> [u8; HEADER as usize] {
     let mut header = [0; HEADER as usize];
     header[..8].copy_from_slice(&length.to_le_bytes());
     let sum = masked(&header[..8]);
-    header[8..].copy_from_slice(&sum.to_le_bytes());
+    header[8..].copy_from_slice(&sum);
     header
 }
 
 /// The length that a header tells, where its checksum is right.
 pub(super) fn length(header: &[u8]) -> Option<u64> {
-    let length = header.first_chunk::<8>()?;
-    let sum = header.get(8..)?.first_chunk::<4>()?;
-    (masked(length) == u32::from_le_bytes(*sum)).then(|| u64::from_le_bytes(*length))
+    let (length, rest) = header.split_first_chunk::<8>()?;
+    let sum = rest.first_chunk::<4>()?;
+    (masked(length) == *sum).then(|| u64::from_le_bytes(*length))
 }
 
-/// The length of the record at `offset` of a file of `size` bytes, which it is inside of.
-pub(super) fn at(file: &File, offset: u64, size: u64) -> Result<u64, Flaw> {
-    let left = size.saturating_sub(offset);
-    if left < HEADER {
-        return Err(Flaw::Cut(format!(
-            "the file ends after {left} of the {HEADER} bytes that begin a record: was it copied whole?"
-        )));
-    }
-    let mut header = [0; HEADER as usize];
-    file.read_exact_at(&mut header, offset)
-        .map_err(Flaw::Read)?;
-    let Some(length) = length(&header) else {
-        return Err(Flaw::Length(
-            "the checksum of a record's length is wrong".to_owned(),
-        ));
+/// The checksum that stands behind data: CRC-32C, turned and moved as TensorFlow does, so that
+/// a checksum of data which holds checksums is not weak.
+pub(super) fn masked(bytes: &[u8]) -> [u8; 4] {
+    crc32c::crc32c(bytes)
+        .rotate_right(15)
+        .wrapping_add(0xa282_ead8)
+        .to_le_bytes()
+}
+
+/// Data with its frame.
+pub(crate) fn record(data: &[u8]) -> Vec<u8> {
+    [&header(data.len() as u64), data, &masked(data)].concat()
+}
+
+/// What begins a text of records.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum First<'a> {
+    /// A whole record: its data, and the bytes that it takes with its frame.
+    Whole(&'a [u8], usize),
+    /// The text ends within the record.
+    Torn,
+    /// A checksum is not that of the bytes.
+    Damaged(&'static str),
+}
+
+pub(crate) fn first(bytes: &[u8]) -> First<'_> {
+    let Some((header, rest)) = bytes.split_at_checked(HEADER as usize) else {
+        return First::Torn;
     };
-    match length.checked_add(AROUND) {
-        Some(whole) if whole <= left => Ok(length),
-        _ => Err(Flaw::Cut(format!(
-            "the file ends inside of a record of {length} bytes, {} of them there: was it copied whole?",
-            (left - HEADER).min(length)
-        ))),
+    let Some(length) = length(header) else {
+        return First::Damaged("the checksum of its length");
+    };
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    let Some((data, rest)) = rest.split_at_checked(length) else {
+        return First::Torn;
+    };
+    let Some(sum) = rest.first_chunk::<4>() else {
+        return First::Torn;
+    };
+    if *sum != masked(data) {
+        return First::Damaged("the checksum of its data");
     }
+    First::Whole(data, length + AROUND as usize)
 }
 
-/// The checksum that is told of the data of the record at `offset`.
-pub(super) fn told(file: &File, offset: u64, length: u64) -> io::Result<[u8; 4]> {
-    let mut sum = [0; 4];
-    file.read_exact_at(&mut sum, offset + HEADER + length)?;
-    Ok(sum)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The data of the record at `offset`, checked.
-pub(super) fn read(file: &File, path: &Path, offset: u64, size: u64) -> Result<Vec<u8>, DataError> {
-    let length = at(file, offset, size).map_err(|flaw| match flaw {
-        Flaw::Read(source) => DataError::read(path, source),
-        Flaw::Length(what) | Flaw::Cut(what) => DataError::bad(path, offset, what),
-    })?;
-    let mut data = vec![0; length as usize + 4];
-    file.read_exact_at(&mut data, offset + HEADER)
-        .map_err(|source| DataError::read(path, source))?;
-    let sum = data.split_off(length as usize);
-    let (found, told) = (masked(&data).to_le_bytes(), sum);
-    if found[..] == told[..] {
-        return Ok(data);
+    /// The checksums as TFRecord's description has them, computed bit by bit.
+    #[test]
+    fn a_frame_has_length_checksum_data_checksum() {
+        let wanted = [
+            &[3, 0, 0, 0, 0, 0, 0, 0][..],
+            &[0xb0, 0x99, 0x49, 0x0e],
+            b"abc",
+            &[0x6e, 0x57, 0xf1, 0x21],
+        ];
+        let record = record(b"abc");
+        assert_eq!(record, wanted.concat());
+        assert_eq!(first(&record), First::Whole(b"abc", record.len()));
     }
-    let what = format!("the checksum of the record's {length} bytes of data is wrong");
-    Err(DataError::bad(path, offset, what))
+
+    #[test]
+    fn every_cut_is_torn_and_every_flipped_bit_is_seen() {
+        let record = record(b"some data");
+        for end in 0..record.len() {
+            assert_eq!(first(&record[..end]), First::Torn, "{end}");
+        }
+        for bit in 0..record.len() * 8 {
+            let mut flipped = record.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(first(&flipped), First::Damaged(_)), "bit {bit}");
+        }
+    }
 }

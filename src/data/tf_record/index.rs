@@ -6,7 +6,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::frame::{self, AROUND, Flaw, HEADER};
+use super::frame::{self, AROUND, HEADER};
+use super::framed::{self, Flaw};
 use crate::data::DataError;
 use crate::files;
 
@@ -55,9 +56,9 @@ impl Shard {
         let mut offset = 0;
         while offset < size {
             shard.starts.push(offset);
-            offset = match frame::at(&file, offset, size) {
+            offset = match framed::at(&file, offset, size) {
                 Ok(length) => {
-                    let told = frame::told(&file, offset, length).map_err(read)?;
+                    let told = framed::told(&file, offset, length).map_err(read)?;
                     shard.sum = crc32c::crc32c_append(shard.sum, &told);
                     offset + AROUND + length
                 }
@@ -92,7 +93,7 @@ impl Shard {
         if let Some(what) = self.broken.get(&record) {
             return Err(DataError::bad(&self.path, offset, what.as_str()));
         }
-        frame::read(file, &self.path, offset, self.size)
+        framed::read(file, &self.path, offset, self.size)
     }
 }
 
@@ -149,7 +150,7 @@ impl Search<'_> {
             return Ok(false);
         };
         self.left = left;
-        match frame::read(self.file, Path::new(""), offset, self.size) {
+        match framed::read(self.file, Path::new(""), offset, self.size) {
             Ok(_) => Ok(true),
             Err(DataError::File { source, .. }) => Err(source),
             Err(_) => Ok(false),

@@ -41,7 +41,7 @@ impl TfRecordWriter {
             .file
             .write_all(&frame::header(length))
             .and_then(|()| self.file.write_all(data))
-            .and_then(|()| self.file.write_all(&frame::masked(data).to_le_bytes()));
+            .and_then(|()| self.file.write_all(&frame::masked(data)));
         write.map_err(|source| DataError::write(&self.path, source))?;
         Ok(length + frame::AROUND)
     }

@@ -4,8 +4,8 @@ use std::fs::{self, OpenOptions};
 use std::path::Path;
 
 use super::super::MetricsError;
-use super::frame::{First, first};
 use super::message;
+use crate::data::tf_record::frame::{First, first};
 use crate::files;
 
 /// Cuts off the records from the first one of a step after `last`, and one that is torn;

@@ -1,6 +1,8 @@
 //! The protocol buffer `Event` of TensorFlow (`core/util/event.proto`), as far as scalars
 //! need it.
 
+use prost::{Message, Oneof};
+
 /// What an event is about.
 #[derive(Debug)]
 pub(super) enum What<'a> {
@@ -12,118 +14,102 @@ pub(super) enum What<'a> {
     Scalars(&'a [(String, f64)]),
 }
 
-/// The fields' numbers.
-mod field {
-    pub(super) const WALL_TIME: u64 = 1;
-    pub(super) const STEP: u64 = 2;
-    pub(super) const FILE_VERSION: u64 = 3;
-    pub(super) const SUMMARY: u64 = 5;
-    pub(super) const SESSION_LOG: u64 = 7;
-    /// `Summary.value`, `Summary.Value.tag` and `.simple_value`.
-    pub(super) const VALUE: u64 = 1;
-    pub(super) const TAG: u64 = 1;
-    pub(super) const SIMPLE_VALUE: u64 = 2;
-    /// `SessionLog.status`, and its value `START`.
-    pub(super) const STATUS: u64 = 1;
-    pub(super) const START: u64 = 1;
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    /// Seconds since 1970.
+    #[prost(double, optional, tag = "1")]
+    wall_time: Option<f64>,
+    /// An `int64` there, which is the same bytes.
+    #[prost(uint64, optional, tag = "2")]
+    step: Option<u64>,
+    #[prost(oneof = "Content", tags = "3, 5, 7")]
+    content: Option<Content>,
 }
 
-/// How a field's value is written.
-mod wire {
-    pub(super) const VARINT: u64 = 0;
-    pub(super) const EIGHT_BYTES: u64 = 1;
-    pub(super) const LENGTH: u64 = 2;
-    pub(super) const FOUR_BYTES: u64 = 5;
+#[derive(Clone, PartialEq, Oneof)]
+enum Content {
+    #[prost(string, tag = "3")]
+    FileVersion(String),
+    #[prost(message, tag = "5")]
+    Summary(Summary),
+    #[prost(message, tag = "7")]
+    SessionLog(SessionLog),
 }
+
+#[derive(Clone, PartialEq, Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    value: Vec<Value>,
+}
+
+/// `Summary.Value`.
+#[derive(Clone, PartialEq, Message)]
+struct Value {
+    #[prost(string, tag = "1")]
+    tag: String,
+    /// TensorBoard's scalars are single precision. One of several kinds of value there: it is
+    /// written also where it is 0.
+    #[prost(float, optional, tag = "2")]
+    simple_value: Option<f32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SessionLog {
+    /// An `enum` there.
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+/// `SessionLog.SessionStatus.START`.
+const START: i32 = 1;
 
 /// An event of `step` at `wall_time`, in seconds since 1970.
 pub(super) fn event(wall_time: f64, step: u64, what: &What<'_>) -> Vec<u8> {
-    let mut event = Vec::new();
-    key(&mut event, field::WALL_TIME, wire::EIGHT_BYTES);
-    event.extend(wall_time.to_le_bytes());
-    key(&mut event, field::STEP, wire::VARINT);
-    varint(&mut event, step);
-    match what {
-        What::Version => bytes(&mut event, field::FILE_VERSION, b"brain.Event:2"),
-        What::Start => {
-            let mut log = Vec::new();
-            key(&mut log, field::STATUS, wire::VARINT);
-            varint(&mut log, field::START);
-            bytes(&mut event, field::SESSION_LOG, &log);
-        }
-        What::Scalars(scalars) => bytes(&mut event, field::SUMMARY, &summary(scalars)),
-    }
-    event
+    let content = match what {
+        What::Version => Content::FileVersion("brain.Event:2".to_owned()),
+        What::Start => Content::SessionLog(SessionLog { status: START }),
+        What::Scalars(scalars) => Content::Summary(Summary {
+            value: scalars.iter().map(scalar).collect(),
+        }),
+    };
+    let event = Event {
+        wall_time: Some(wall_time),
+        step: Some(step),
+        content: Some(content),
+    };
+    event.encode_to_vec()
 }
 
-fn summary(scalars: &[(String, f64)]) -> Vec<u8> {
-    let mut summary = Vec::new();
-    for (tag, number) in scalars {
-        let mut value = Vec::new();
-        bytes(&mut value, field::TAG, tag.as_bytes());
-        key(&mut value, field::SIMPLE_VALUE, wire::FOUR_BYTES);
-        // TensorBoard's scalars are single precision.
-        value.extend((*number as f32).to_le_bytes());
-        bytes(&mut summary, field::VALUE, &value);
+fn scalar((tag, number): &(String, f64)) -> Value {
+    Value {
+        tag: tag.clone(),
+        simple_value: Some(*number as f32),
     }
-    summary
 }
 
 /// The step of an event, and whether it has scalars; nothing if it is no event.
-pub(super) fn step(mut event: &[u8]) -> Option<(u64, bool)> {
-    let (mut step, mut scalars) = (0, false);
-    while !event.is_empty() {
-        let key = take_varint(&mut event)?;
-        match (key >> 3, key & 7) {
-            (field::STEP, wire::VARINT) => step = take_varint(&mut event)?,
-            (_, wire::VARINT) => drop(take_varint(&mut event)?),
-            (_, wire::EIGHT_BYTES) => event = event.get(8..)?,
-            (_, wire::FOUR_BYTES) => event = event.get(4..)?,
-            (number, wire::LENGTH) => {
-                scalars |= number == field::SUMMARY;
-                let length = usize::try_from(take_varint(&mut event)?).ok()?;
-                event = event.get(length..)?;
-            }
-            _ => return None,
-        }
-    }
-    Some((step, scalars))
-}
-
-fn key(out: &mut Vec<u8>, number: u64, wire: u64) {
-    varint(out, number << 3 | wire);
-}
-
-fn bytes(out: &mut Vec<u8>, number: u64, bytes: &[u8]) {
-    key(out, number, wire::LENGTH);
-    varint(out, bytes.len() as u64);
-    out.extend(bytes);
-}
-
-fn varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for place in 0..10 {
-        let (&byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        number |= u64::from(byte & 0x7f) << (7 * place);
-        if byte < 0x80 {
-            return Some(number);
-        }
-    }
-    None
+pub(super) fn step(event: &[u8]) -> Option<(u64, bool)> {
+    let event = Event::decode(event).ok()?;
+    let scalars = matches!(event.content, Some(Content::Summary(_)));
+    Some((event.step.unwrap_or(0), scalars))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As TensorFlow writes it; a value of 0 is a value.
+    #[test]
+    fn an_event_has_the_bytes_of_its_description() {
+        let wanted = [
+            &[0x09, 0, 0, 0, 0, 0, 0, 0xf8, 0x3f][..], // 1: 1.5
+            &[0x10, 0xac, 0x02],                       // 2: 300
+            &[0x2a, 10, 0x0a, 8],                      // 5, 1
+            &[0x0a, 1, b'a', 0x15, 0, 0, 0, 0],        // 1: "a", 2: 0.0
+        ];
+        let event = event(1.5, 300, &What::Scalars(&[("a".to_owned(), 0.0)]));
+        assert_eq!(event, wanted.concat());
+    }
 
     #[test]
     fn an_event_is_read_back_and_no_part_of_one_is() {

@@ -1,7 +1,6 @@
 //! TensorBoard's event files: protocol buffers in TFRecord frames.
 
 mod cut;
-mod frame;
 mod message;
 
 use std::fs::{self, File, OpenOptions};
@@ -10,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::MetricsError;
+use crate::data::tf_record::frame;
 use message::What;
 
 /// What the names of event files begin with; then come seconds since 1970, by which

@@ -20,6 +20,7 @@
 mod builtin;
 mod entry;
 mod error;
+mod flops;
 mod loss;
 mod settings;
 mod spec;

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::pipeline::programs::Programs;
 use crate::pipeline::stages::Stages;
 use crate::torch::streams::{DeviceStreams, MemorySpace, Route};
-use crate::torch::{self, Books, Graphing, Skip, StageSpec, TorchError, TorchStage};
+use crate::torch::{self, DeviceMeter, Graphing, Skip, StageSpec, TorchError, TorchStage};
 
 impl PipelineBuilder {
     pub(super) fn engine(
@@ -27,7 +27,7 @@ impl PipelineBuilder {
         let threads = self
             .threads_per_stage
             .unwrap_or_else(|| torch::share_of_cores(&self.devices));
-        let books = self.books()?;
+        let meters = self.meters()?;
         let accelerators = self.accelerators()?;
         if let Some(accelerators) = &accelerators {
             self.check_graphs(accelerators)?;
@@ -45,7 +45,7 @@ impl PipelineBuilder {
             let specs: Vec<StageSpec> = (0..partition.stages())
                 .filter(own)
                 .map(|stage| StageSpec {
-                    books: books[number].clone(),
+                    meter: meters[number].clone(),
                     route: Route {
                         offload: (self.offload.contains(&stage)).then_some(self.offload_at_least.0),
                         ..route(stage, partition, &places, skips)
@@ -58,7 +58,7 @@ impl PipelineBuilder {
                 let (place, task_log) = (all.places[number], Arc::clone(&all.task_logs[number]));
                 (all.backend.clone(), place, task_log)
             });
-            let elsewhere = books[number].as_ref().and_then(Books::elsewhere);
+            let offloaded = meters[number].as_ref().and_then(DeviceMeter::offloaded);
             let build = move || {
                 torch::prepare_thread(device, threads)?;
                 let streams = match &opened {
@@ -67,7 +67,7 @@ impl PipelineBuilder {
                     }
                     None => DeviceStreams::host(),
                 };
-                let streams = Rc::new(streams.charging_host(elsewhere));
+                let streams = Rc::new(streams.charging_host(offloaded));
                 let _shared = streams.submit_scope();
                 let stages = specs.iter();
                 let stages = stages
@@ -105,19 +105,23 @@ impl PipelineBuilder {
             skips: Arc::clone(skips),
             recompute: self.recompute.clone(),
             precision: self.precision,
-            books: None,
+            meter: None,
             route: Route::default(),
             graphing: Graphing::Off,
         }
     }
 
     /// For each device, where its stages count their activations.
-    fn books(&self) -> Result<Vec<Option<Books>>, Error> {
-        let books = |&device| self.measure_memory.then(|| Books::new(device)).transpose();
+    fn meters(&self) -> Result<Vec<Option<DeviceMeter>>, Error> {
+        let meters = |&device| {
+            self.measure_memory
+                .then(|| DeviceMeter::new(device))
+                .transpose()
+        };
         Ok(self
             .devices
             .iter()
-            .map(books)
+            .map(meters)
             .collect::<Result<_, TorchError>>()?)
     }
 }
@@ -126,7 +130,12 @@ impl PipelineBuilder {
 /// and `a.b` with a `weight` make.
 pub(super) fn check_names(engine: &mut Stages) -> Result<(), Error> {
     let names = engine.on_each(|_, stage| {
-        let mut names: Vec<String> = stage.parameters()?.iter().map(|(n, _)| n.clone()).collect();
+        let mut names: Vec<String> = stage
+            .committed()?
+            .parameters()
+            .iter()
+            .map(|(n, _)| n.clone())
+            .collect();
         names.extend(stage.buffers()?.iter().map(|(name, _)| name.clone()));
         Ok(names)
     })?;

@@ -3,10 +3,9 @@
 use std::ffi::c_int;
 use std::marker::PhantomData;
 
-use tch::Device;
+use tch::{Device, Kind};
 
 use super::{Result, check};
-use crate::torch::precision::Precision;
 
 unsafe extern "C" {
     fn gp_autocast_set(cuda: c_int, kind: c_int, previous: *mut c_int) -> c_int;
@@ -24,13 +23,15 @@ pub(crate) struct Autocast {
 }
 
 impl Autocast {
-    /// For operators on this device; full precision switches it off.
-    pub(crate) fn open(device: Device, precision: Precision) -> Result<Self> {
+    /// Opens a scope for operators on this device that compute in `Kind::BFloat16` or
+    /// `Kind::Half`; any other type switches autocast off.
+    #[doc(alias = "torch.autocast")]
+    pub(crate) fn open(device: Device, kind: Kind) -> Result<Self> {
         let cuda = c_int::from(device.is_cuda());
-        let kind = match precision {
-            Precision::F32 => 0,
-            Precision::Bf16 => 1,
-            Precision::Fp16 => 2,
+        let kind = match kind {
+            Kind::BFloat16 => 1,
+            Kind::Half => 2,
+            _ => 0,
         };
         let mut previous = [0; 3];
         // SAFETY: plain values in; `previous` has room for the three numbers that are

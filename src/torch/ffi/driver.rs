@@ -1,8 +1,8 @@
-//! What the NVIDIA driver tells (see `shim/driver.cpp`).
+//! Queries to the NVIDIA driver (see `shim/driver.cpp`).
 
 use std::ffi::{CStr, c_char, c_int};
 
-use super::{Result, check};
+use super::{Result, c_number, check};
 
 unsafe extern "C" {
     fn gp_driver(version: *mut c_int, devices: *mut c_int) -> c_int;
@@ -29,14 +29,13 @@ pub(crate) fn driver() -> Result<(String, usize)> {
 /// A device's name, bytes of memory and compute capability.
 pub(crate) fn driver_device(index: usize) -> Result<(String, u64, String)> {
     const ROOM: usize = 256;
-    let index = c_int::try_from(index).unwrap_or(c_int::MAX);
     let mut name: [c_char; ROOM] = [0; ROOM];
     let (mut bytes, mut major, mut minor) = (0, 0, 0);
     // SAFETY: every place lives through the call, and the name's has room for as many
     // bytes as is said, less one so that there is a zero behind it in any case.
     let name = unsafe {
         check(gp_driver_device(
-            index,
+            c_number(index),
             name.as_mut_ptr(),
             ROOM as c_int - 1,
             &raw mut bytes,
@@ -49,12 +48,11 @@ pub(crate) fn driver_device(index: usize) -> Result<(String, u64, String)> {
     Ok((name, bytes, format!("{major}.{minor}")))
 }
 
-/// Whether one device can reach the memory of another by itself.
+/// Whether one device can access the memory of another directly (peer access).
 pub(crate) fn driver_peers(from: usize, to: usize) -> Result<bool> {
     let mut out = 0;
-    let index = |device| c_int::try_from(device).unwrap_or(c_int::MAX);
     // SAFETY: `out` lives through the call.
-    check(unsafe { gp_driver_peers(index(from), index(to), &raw mut out) })?;
+    check(unsafe { gp_driver_peers(c_number(from), c_number(to), &raw mut out) })?;
     Ok(out != 0)
 }
 
@@ -66,7 +64,7 @@ pub(crate) fn cuda_version() -> Result<String> {
     Ok(dotted(version))
 }
 
-/// CUDA spells 13.0 as 13000.
+/// CUDA encodes version 13.0 as 13000.
 fn dotted(version: c_int) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }

@@ -1,9 +1,9 @@
-//! CUDA devices that answer nothing any more (see `shim/lost.cpp`).
+//! CUDA devices on which a kernel has failed (see `shim/lost.cpp`).
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
-use super::{Result, check};
+use super::{Result, c_number, check};
 
 unsafe extern "C" {
     fn gp_tell_ends();
@@ -11,21 +11,20 @@ unsafe extern "C" {
     fn gp_cuda_abandon(index: c_int) -> c_int;
 }
 
-/// Has an error of CUDA in a destructor end the process in words.
+/// Has an error of CUDA in a destructor end the process with a message.
 pub(crate) fn tell_ends() {
     // SAFETY: nothing in, nothing out; done once for the process.
     unsafe { gp_tell_ends() }
 }
 
-/// While it lives, the calling thread runs an action.
+/// While it lives, the message names the action that the calling thread runs.
 #[derive(Debug)]
 pub(crate) struct Acting(());
 
 impl Acting {
     pub(crate) fn new(stage: usize, micro_batch: usize, name: &'static CStr) -> Self {
-        let number = |own: usize| c_int::try_from(own).unwrap_or(c_int::MAX);
         // SAFETY: the name lives for ever.
-        unsafe { gp_acts(number(stage), number(micro_batch), name.as_ptr()) };
+        unsafe { gp_acts(c_number(stage), c_number(micro_batch), name.as_ptr()) };
         Self(())
     }
 }
@@ -37,8 +36,8 @@ impl Drop for Acting {
     }
 }
 
-/// Has the caching allocator ask a device nothing any more where memory is freed; once.
+/// Has the caching allocator no longer query a device when memory is freed; to be called once.
 pub(crate) fn abandon_cuda(index: usize) -> Result<()> {
     // SAFETY: plain values in, nothing out.
-    check(unsafe { gp_cuda_abandon(c_int::try_from(index).unwrap_or(c_int::MAX)) })
+    check(unsafe { gp_cuda_abandon(c_number(index)) })
 }

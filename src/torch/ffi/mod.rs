@@ -1,16 +1,37 @@
 //! The one place with `unsafe`: safe wrappers around the C++ shim (`shim/*.cpp`).
 //!
-//! Two facts carry all of it. A tch `Tensor` owns a heap-allocated
-//! `at::Tensor`, so its pointer may be lent to the shim for the length of a
-//! call, and a pointer the shim returns from `new at::Tensor` may be given to
-//! tch to own. And every shim function catches all C++ exceptions, returning
-//! non-zero and leaving a message (without back-trace) in a thread-local that
-//! [`error`] reads on the same thread.
+//! Two facts carry all of it. A tch `Tensor` owns a heap-allocated `at::Tensor`, so its
+//! pointer may be lent to the shim for the length of a call, and a pointer that the shim
+//! returns from `new at::Tensor` may be given to tch to own. And every shim function catches
+//! all C++ exceptions, returning non-zero and leaving a message (without back-trace) in a
+//! thread-local that [`error`] reads on the same thread.
+//!
+//! Scopes ([`SavedTensorScope`], [`RawScope`], [`Autocast`], [`RandomScope`]) restore in `drop`
+//! what their thread had before. They are local variables wherever they are used: one that is
+//! leaked would leave its thread with a pointer to what may be freed.
+//!
+//! # What is assumed of libtorch 2.11
+//!
+//! `setup/lib.rs` refuses every other version. What the shim relies on beyond libtorch's
+//! documented interface, and the test that fails when it is no longer true:
+//!
+//! | assumption | where | held by |
+//! |---|---|---|
+//! | the order of the first 16 virtual functions of `CUDAAllocator`, a class whose header needs CUDA's | `shim/cuda_allocator.h` | `memory/tests.rs`: `the_class_of_the_cuda_allocator_begins_as_it_did`, `no_virtual_call_of_the_shim_was_compiled_into_the_end_of_the_process` |
+//! | mangled names and arguments of `at::cuda::CUDAGraph`, and that it has fewer than 1024 bytes | `shim/cuda_graphs.cpp` | `ffi/cuda_graphs.rs`: `the_class_of_cuda_graphs_is_declared_as_it_was`; on a GPU `tests/cuda/graphs.rs` |
+//! | nothing else uses the dispatch key `TESTING_ONLY_GenericMode` | `shim/random.cpp` | `tests/numbers/randomness.rs` |
+//! | nor `TESTING_ONLY_GenericWrapper` | `shim/weightless.cpp` | `tests/library/zoo/weightless.rs` |
+//! | the autograd engine may be replaced by one that adds hooks for saved tensors (`set_default_engine_stub`) | `shim/saved_tensors.cpp` | `tests/streams/offload.rs` |
+//! | autograd's engine runs nodes in order of their sequence numbers and adds gradients as `InputBuffer` does | `shim/walk.cpp`, `shim/split.cpp` | `tests/numbers/joint_backward.rs`, `tests/numbers/split_backward.rs` |
+//! | a node of libtorch's own formulas has a type in `torch::autograd::generated` and records no graph | `shim/walk.cpp` | `tests/numbers/joint_backward.rs`: `formulas_of_many_kinds` |
+//! | a storage remembers its allocator, and the context of its data pointer is the data | `shim/memory.cpp` | `memory/tests.rs`, `tests/memory/counted.rs` |
+//! | MKL's kernels do not depend on addresses in the mode `AUTO` (`mkl_serv_cbwr_set`), which is set before MKL is first used | `shim/runtime.cpp` | `tests/parity/alignment.rs` |
+//! | the fused optimizer kernels skip an update whose `found_inf` is 1 | `shim/optim.cpp` | `tests/streams/skipped.rs`, `optim/state/tests.rs` |
+//! | libtorch warns of every host sync when it is asked to | `shim/cuda_graphs.cpp`, `shim/runtime.cpp` | on a GPU `tests/cuda/steps.rs`, `tests/cuda/graphs.rs` |
 #![allow(unsafe_code)]
 
 mod aliases;
 mod autocast;
-mod clock;
 mod cuda_graphs;
 mod driver;
 mod gradients;
@@ -26,7 +47,6 @@ mod weightless;
 
 pub(crate) use aliases::*;
 pub(crate) use autocast::*;
-pub(crate) use clock::*;
 pub(crate) use cuda_graphs::*;
 pub(crate) use driver::*;
 pub(crate) use gradients::*;
@@ -63,6 +83,12 @@ fn error() -> TorchError {
 
 fn check(status: c_int) -> Result<()> {
     if status == 0 { Ok(()) } else { Err(error()) }
+}
+
+/// A number as the shim takes it. One that is too large is the largest, which no device or
+/// count has, so that libtorch refuses it.
+fn c_number(number: usize) -> c_int {
+    c_int::try_from(number).unwrap_or(c_int::MAX)
 }
 
 fn lend(tensor: &Tensor) -> TensorPtr {

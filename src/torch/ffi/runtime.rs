@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tch::Device;
 
-use super::{Result, check};
+use super::{Result, c_number, check};
 use crate::torch::error::TorchError;
 
 unsafe extern "C" {
@@ -42,12 +42,11 @@ pub(crate) fn mkl_mode() -> Option<(c_int, bool)> {
 
 /// Sets the intra-op threads of the calling thread.
 pub(crate) fn set_threads(count: usize) -> Result<()> {
-    let count = c_int::try_from(count).unwrap_or(c_int::MAX);
     // SAFETY: plain values in, nothing out.
-    check(unsafe { gp_set_threads(count) })
+    check(unsafe { gp_set_threads(c_number(count)) })
 }
 
-/// Lets the C library keep what is freed.
+/// Has the C library keep freed memory for later allocations.
 pub(crate) fn keep_memory() {
     // SAFETY: nothing in, nothing out; the C library locks what it changes.
     unsafe { gp_keep_memory() }
@@ -78,6 +77,8 @@ pub(crate) fn cuda_loaded() -> bool {
 /// Whether matrix products and convolutions of CUDA devices may round single precision
 /// to TF32, and whether only operators are used whose results do not change from run to
 /// run; for the whole process.
+#[doc(alias = "allow_tf32")]
+#[doc(alias = "use_deterministic_algorithms")]
 pub(crate) fn set_numbers(tf32: bool, deterministic: bool) -> Result<()> {
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_numbers(c_int::from(tf32), c_int::from(deterministic)) })
@@ -85,6 +86,7 @@ pub(crate) fn set_numbers(tf32: bool, deterministic: bool) -> Result<()> {
 
 /// Whether an operator for which the host would wait for a CUDA device is an error, for
 /// the whole process; `libtorch_cuda` must be loaded.
+#[doc(alias = "set_sync_debug_mode")]
 pub(crate) fn forbid_waits(forbid: bool) -> Result<()> {
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_forbid_waits(c_int::from(forbid)) })
@@ -103,12 +105,11 @@ pub(crate) fn set_current_device(device: Device) -> Result<()> {
     let Device::Cuda(index) = device else {
         return Ok(());
     };
-    let index = c_int::try_from(index).unwrap_or(c_int::MAX);
     // SAFETY: plain values in, nothing out.
-    check(unsafe { gp_set_cuda_device(index) })
+    check(unsafe { gp_set_cuda_device(c_number(index)) })
 }
 
-/// Has backwards of the calling thread run on it, also those of CUDA devices.
+/// Has backwards that the calling thread starts run on it, also those of CUDA devices.
 pub(crate) fn backward_here() -> Result<()> {
     // SAFETY: nothing in, nothing out.
     check(unsafe { gp_backward_here() })

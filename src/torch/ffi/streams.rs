@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tch::Tensor;
 
-use super::{Result, TensorPtr, check, lend, own};
+use super::{Result, TensorPtr, c_number, check, lend, own};
 use crate::torch::error::TorchError;
 
 unsafe extern "C" {
@@ -41,7 +41,7 @@ unsafe extern "C" {
 pub(crate) fn new_stream(device: usize) -> Result<i64> {
     let mut id = 0;
     // SAFETY: `id` lives through the call.
-    check(unsafe { gp_stream_new(index(device), &raw mut id) })?;
+    check(unsafe { gp_stream_new(c_number(device), &raw mut id) })?;
     Ok(id)
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn new_stream(device: usize) -> Result<i64> {
 pub(crate) fn current_stream(device: usize) -> Result<i64> {
     let mut id = 0;
     // SAFETY: `id` lives through the call.
-    check(unsafe { gp_stream_current(index(device), &raw mut id) })?;
+    check(unsafe { gp_stream_current(c_number(device), &raw mut id) })?;
     Ok(id)
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn enter_stream(device: usize, id: i64) -> Result<i64> {
     let mut before = 0;
     // SAFETY: the id is one that libtorch has given for this device; `before` lives
     // through the call.
-    check(unsafe { gp_stream_enter(index(device), id, &raw mut before) })?;
+    check(unsafe { gp_stream_enter(c_number(device), id, &raw mut before) })?;
     Ok(before)
 }
 
@@ -75,28 +75,28 @@ unsafe impl Send for RawEvent {}
 unsafe impl Sync for RawEvent {}
 
 impl RawEvent {
-    /// The end of what is in the stream now.
+    /// Records an event at the end of what is in the stream now.
     pub(crate) fn record(device: usize, stream: i64) -> Result<Self> {
         let mut out = ptr::null_mut();
         // SAFETY: `out` holds an owned event after a successful call.
-        check(unsafe { gp_event_record(index(device), stream, &raw mut out) })?;
+        check(unsafe { gp_event_record(c_number(device), stream, &raw mut out) })?;
         let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no event"))?;
         Ok(Self { pointer })
     }
 
-    /// What comes into the stream from now on waits for the event.
+    /// Has what is submitted to the stream from now on wait for the event.
     pub(crate) fn block(&self, device: usize, stream: i64) -> Result<()> {
         // SAFETY: the event is alive.
-        check(unsafe { gp_event_block(self.pointer.as_ptr(), index(device), stream) })
+        check(unsafe { gp_event_block(self.pointer.as_ptr(), c_number(device), stream) })
     }
 
-    /// The host waits for the event.
+    /// Blocks the host until the event is over.
     pub(crate) fn synchronize(&self) -> Result<()> {
         // SAFETY: the event is alive.
         check(unsafe { gp_event_synchronize(self.pointer.as_ptr()) })
     }
 
-    /// Whether what comes before the event is over; nobody waits.
+    /// Whether the event is over, without waiting.
     pub(crate) fn is_over(&self) -> Result<bool> {
         let mut over = 0;
         // SAFETY: the event is alive, and `over` lives through the call.
@@ -122,11 +122,11 @@ impl Drop for RawEvent {
     }
 }
 
-/// The tensor's memory is nobody else's before what is in the stream when the tensor is
-/// freed is over.
+/// Tells the allocator that the stream uses the tensor's memory: once freed, it is not reused
+/// before the work in the stream is over.
 pub(crate) fn record_stream(tensor: &Tensor, device: usize, stream: i64) -> Result<()> {
     // SAFETY: the tensor is alive through the call.
-    check(unsafe { gp_record_stream(lend(tensor), index(device), stream) })
+    check(unsafe { gp_record_stream(lend(tensor), c_number(device), stream) })
 }
 
 /// A copy on a CUDA device, or (none) in page-locked memory of the host, on the current
@@ -137,7 +137,7 @@ pub(crate) fn copy_to(tensor: &Tensor, device: Option<usize>) -> Result<Tensor> 
     unsafe {
         check(gp_copy_to(
             lend(tensor),
-            device.map_or(-1, index),
+            device.map_or(-1, c_number),
             &raw mut out,
         ))?;
         own(out)
@@ -145,27 +145,29 @@ pub(crate) fn copy_to(tensor: &Tensor, device: Option<usize>) -> Result<Tensor> 
     .ok_or_else(|| TorchError::new("a copy gave no tensor"))
 }
 
-/// A copy in page-locked memory of the host, by way of the current stream of the tensor's
+/// A copy in page-locked memory of the host (D2H), on the current stream of the tensor's
 /// device; the host does not wait for it.
+#[doc(alias = "pin_memory")]
+#[doc(alias = "non_blocking")]
 pub(crate) fn copy_to_host(tensor: &Tensor) -> Result<Tensor> {
     copy_to(tensor, None)
 }
 
-/// Copies values into a tensor by way of the current streams; the host does not wait where
-/// its own memory is page-locked.
+/// Copies values into a tensor on the current streams; the host does not wait if its own memory
+/// is page-locked.
 pub(crate) fn copy_into(to: &Tensor, from: &Tensor) -> Result<()> {
     // SAFETY: both tensors are alive.
     check(unsafe { gp_copy_into(lend(to), lend(from)) })
 }
 
-/// Who wants to know of the end of watched copies.
+/// Is told when the memory of watched copies is freed.
 pub(crate) trait Watcher: Send + Sync {
     /// The memory of the copy with this number is about to be freed, on the thread
     /// that dropped its last handle. Must not panic, and must not drop tensors.
     fn freed(&self, number: u64);
 }
 
-/// A copy in the host's memory whose end the watcher is told.
+/// A copy in the host's memory; the watcher is told when it is freed.
 pub(crate) fn watched_copy<W: Watcher>(
     tensor: &Tensor,
     watcher: &Arc<W>,
@@ -188,7 +190,7 @@ pub(crate) fn watched_copy<W: Watcher>(
     .ok_or_else(|| TorchError::new("a copy gave no tensor"))
 }
 
-/// Tells the watcher of the end of a tensor's memory, whoever else has handles to it.
+/// Has the watcher told when a tensor's memory is freed, after its last handle is dropped.
 pub(crate) fn watch<W: Watcher>(tensor: &Tensor, watcher: &Arc<W>, number: u64) -> Result<()> {
     let log = as_log(watcher);
     // SAFETY: the tensor is alive; `log` is handed over to its memory, or to the function's
@@ -205,10 +207,6 @@ extern "C" fn freed<W: Watcher>(log: *mut c_void, number: u64) {
     // SAFETY: `log` is what `into_raw` gave for this memory, and this is its one end.
     let watcher = unsafe { Arc::from_raw(log.cast_const().cast::<W>()) };
     watcher.freed(number);
-}
-
-fn index(device: usize) -> c_int {
-    c_int::try_from(device).unwrap_or(c_int::MAX)
 }
 
 #[cfg(test)]

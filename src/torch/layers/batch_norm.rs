@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use gpipe_partitioner::MicroId;
 use tch::{Kind, Tensor, nn};
 
-use crate::torch::{Context, Layer, Values};
+use crate::torch::{Context, Layer, StepState, Values};
 
 /// Batch norm that counts a mini-batch once, however it is cut into micro-batches.
 ///
@@ -41,13 +42,21 @@ use crate::torch::{Context, Layer, Values};
 /// assert_eq!(names, ["norm.running_mean", "norm.running_var"]);
 /// # Ok::<(), gpipe::Error>(())
 /// ```
+#[doc(alias = "DeferredBatchNorm")]
 #[derive(Debug)]
 pub struct BatchNorm {
     weight: Option<Tensor>,
     bias: Option<Tensor>,
-    running_mean: Tensor,
-    running_var: Tensor,
+    running: Rc<Running>,
     config: nn::BatchNormConfig,
+}
+
+/// The running statistics, and those of the present step's micro-batches.
+#[derive(Debug)]
+struct Running {
+    mean: Tensor,
+    variance: Tensor,
+    momentum: f64,
     gathered: RefCell<BTreeMap<MicroId, Statistics>>,
 }
 
@@ -73,13 +82,17 @@ impl BatchNorm {
         } else {
             (None, None)
         };
+        let running = Running {
+            mean: path.zeros_no_train("running_mean", &[features]),
+            variance: path.ones_no_train("running_var", &[features]),
+            momentum: config.momentum,
+            gathered: RefCell::default(),
+        };
         Self {
             weight,
             bias,
-            running_mean: path.zeros_no_train("running_mean", &[features]),
-            running_var: path.ones_no_train("running_var", &[features]),
+            running: Rc::new(running),
             config,
-            gathered: RefCell::default(),
         }
     }
 
@@ -88,8 +101,8 @@ impl BatchNorm {
         let count = values(input)?;
         // With a momentum of 1 the kernel writes the statistics it has just computed
         // over whatever is there: they cost no second pass over the input.
-        let mean = self.running_mean.f_zeros_like()?;
-        let variance = self.running_var.f_zeros_like()?;
+        let mean = self.running.mean.f_zeros_like()?;
+        let variance = self.running.variance.f_zeros_like()?;
         let output = self.kernel(input, (&mean, &variance), true, 1.0)?;
         let statistics = Statistics {
             count,
@@ -100,7 +113,7 @@ impl BatchNorm {
     }
 
     fn check(&self, input: &Tensor) -> anyhow::Result<()> {
-        let (shape, features) = (input.size(), self.running_mean.size()[0]);
+        let (shape, features) = (input.size(), self.running.mean.size()[0]);
         anyhow::ensure!(
             (2..=5).contains(&shape.len()) && shape[1] == features,
             "batch norm over {features} features takes [samples, {features}, ...] of two to five \
@@ -127,23 +140,6 @@ impl BatchNorm {
             self.config.cudnn_enabled,
         )?)
     }
-
-    /// Moves the running statistics towards these.
-    fn blend(&self, new: &Statistics) -> anyhow::Result<()> {
-        let _no_grad = tch::no_grad_guard();
-        let momentum = self.config.momentum;
-        for (running, new) in [
-            (&self.running_mean, &new.mean),
-            (&self.running_var, &new.variance),
-        ] {
-            let kept = running
-                .f_to_kind(Kind::Double)?
-                .f_mul_scalar(1.0 - momentum)?;
-            let moved = kept.f_add(&new.f_mul_scalar(momentum)?)?;
-            running.shallow_clone().f_copy_(&moved)?;
-        }
-        Ok(())
-    }
 }
 
 /// How many values of each feature a checked input has.
@@ -167,7 +163,7 @@ impl Statistics {
         })
     }
 
-    /// Those of the values of both together.
+    /// The statistics of the values of both together.
     ///
     /// *Source*: Chan, Golub & LeVeque 1979, equations 2.1.
     #[allow(
@@ -196,17 +192,21 @@ impl Layer for BatchNorm {
         let input = inputs.into_one()?;
         self.check(&input)?;
         if !ctx.train() {
-            let running = (&self.running_mean, &self.running_var);
+            let running = (&self.running.mean, &self.running.variance);
             let momentum = self.config.momentum;
             return Ok(self.kernel(&input, running, false, momentum)?.into());
         }
         let (output, statistics) = self.normalize(&input)?;
         if !ctx.recomputing() {
-            self.gathered.borrow_mut().insert(ctx.micro(), statistics);
+            ctx.gathers(&self.running);
+            let mut gathered = self.running.gathered.borrow_mut();
+            gathered.insert(ctx.micro(), statistics);
         }
         Ok(output.into())
     }
+}
 
+impl StepState for Running {
     fn commit(&self) -> anyhow::Result<()> {
         let gathered = self.gathered.take();
         let mut all: Option<Statistics> = None;
@@ -221,5 +221,20 @@ impl Layer for BatchNorm {
 
     fn discard(&self) {
         self.gathered.take();
+    }
+}
+
+impl Running {
+    /// Moves the running statistics towards these.
+    fn blend(&self, new: &Statistics) -> anyhow::Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        for (running, new) in [(&self.mean, &new.mean), (&self.variance, &new.variance)] {
+            let kept = running
+                .f_to_kind(Kind::Double)?
+                .f_mul_scalar(1.0 - self.momentum)?;
+            let moved = kept.f_add(&new.f_mul_scalar(self.momentum)?)?;
+            running.shallow_clone().f_copy_(&moved)?;
+        }
+        Ok(())
     }
 }

@@ -74,10 +74,6 @@ impl Layer for TransformerBlock {
         Ok(input.f_add(&ctx.dropout(&fed, self.dropout)?)?.into())
     }
 
-    fn gathers(&self) -> bool {
-        false
-    }
-
     fn graph_safe(&self) -> bool {
         true
     }

@@ -20,10 +20,6 @@ impl Layer for Dropout {
         inputs.try_map(|tensor| ctx.dropout(&tensor, self.p))
     }
 
-    fn gathers(&self) -> bool {
-        false
-    }
-
     fn graph_safe(&self) -> bool {
         true
     }

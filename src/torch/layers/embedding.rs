@@ -44,10 +44,6 @@ impl Layer for TokenEmbedding {
         Ok(ctx.dropout(&sum, self.dropout)?.into())
     }
 
-    fn gathers(&self) -> bool {
-        false
-    }
-
     fn graph_safe(&self) -> bool {
         true
     }

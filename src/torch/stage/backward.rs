@@ -4,10 +4,10 @@ use gpipe_partitioner::MicroId;
 use tch::Tensor;
 
 use super::TorchStage;
-use super::flight::{Flight, Half, Held, Live, Transit};
+use super::activations::{Flight, Half, Held, Live, Transit};
 use super::forward::Pass;
-use super::gradients::finite;
 use super::graphs::Returned;
+use crate::torch::gradients::finite;
 use crate::torch::step::StepSettings;
 use crate::torch::values::Values;
 
@@ -39,11 +39,9 @@ impl TorchStage {
         let pass = again(micro, settings);
         self.note_half(half, pass);
         if half == Half::Joint {
-            self.in_turn(micro.index(), |stage| {
-                let kept = stage.go_through(segments, half, &mut main, &mut transit, pass)?;
-                drop(kept);
-                Ok(())
-            })?;
+            let turn = self.accumulator.begin_turn(micro.index())?;
+            drop(self.go_through(segments, half, &mut main, &mut transit, pass)?);
+            self.accumulator.end_turn(turn)?;
         } else {
             flight.segments = self.go_through(segments, half, &mut main, &mut transit, pass)?;
             self.flights.insert(micro, flight);
@@ -94,23 +92,22 @@ impl TorchStage {
         settings: &StepSettings,
     ) -> anyhow::Result<Vec<Values>> {
         let flight = self.take_flight(micro)?;
-        self.in_turn(micro.index(), |stage| {
-            for held in flight.segments {
-                let mut live = match held {
-                    Held::Live(live) => live,
-                    Held::Slot(slot) => {
-                        stage.weigh_through(slot, again(micro, settings))?;
-                        continue;
-                    }
-                    _ => anyhow::bail!("micro-batch {micro} has no input pass behind it"),
-                };
-                stage.heeding(|stage| {
-                    let done = live.graph.backward_weight();
-                    stage.blame(&live, done)
-                })?;
-            }
-            Ok(())
-        })?;
+        let turn = self.accumulator.begin_turn(micro.index())?;
+        for held in flight.segments {
+            let mut live = match held {
+                Held::Live(live) => live,
+                Held::Slot(slot) => {
+                    self.weigh_through(slot, again(micro, settings))?;
+                    continue;
+                }
+                _ => anyhow::bail!("micro-batch {micro} has no input pass behind it"),
+            };
+            self.heeding(|stage| {
+                let done = live.graph.backward_weight();
+                stage.blame(&live, done)
+            })?;
+        }
+        self.accumulator.end_turn(turn)?;
         self.check_gradients(settings, std::iter::empty())?;
         Ok(Vec::new())
     }
@@ -196,7 +193,7 @@ impl TorchStage {
         if !settings.mode.fails_on_gradients() {
             return Ok(());
         }
-        if let Some(name) = self.non_finite_gradient()? {
+        if let Some(name) = self.accumulator.first_non_finite()? {
             let owns = |layer: &crate::torch::sequential::BuiltLayer| {
                 name.strip_prefix(layer.name.as_str())
                     .is_some_and(|rest| rest.starts_with('.'))

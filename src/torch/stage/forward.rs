@@ -4,14 +4,14 @@ use gpipe_partitioner::MicroId;
 use tch::Tensor;
 
 use super::TorchStage;
-use super::flight::{Flight, Held, Inputs, Live, Transit};
-use super::gradients::finite;
+use super::activations::{Flight, Held, Inputs, Live, Transit};
+use super::compute::add_roots;
 use super::graphs::Start;
-use super::run::add_roots;
 use super::segment::Which;
-use super::watched::{changed, watch};
+use super::writes::{changed, watch};
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, RandomScope};
+use crate::torch::gradients::finite;
 use crate::torch::rng;
 use crate::torch::step::{Mode, StepSettings};
 use crate::torch::values::{Values, hand_over};

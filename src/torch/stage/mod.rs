@@ -9,24 +9,24 @@
 //! the backward itself) makes the graph. The last stage's outputs are the loss,
 //! which brings its own gradient: the micro-batch's share of the mini-batch.
 
+mod accumulator;
+mod activations;
 mod backward;
 mod buffers;
-mod flight;
+mod compute;
 mod forward;
-mod gradients;
 mod graphs;
-mod ledger;
-mod lost;
-mod own;
+mod lost_device;
+mod meter;
+mod offload;
+mod optimizers;
+mod own_tensors;
+mod passes;
 mod portable;
-mod run;
-mod running;
+mod progress;
 mod segment;
-mod steps;
-mod stow;
-mod verdict;
-mod watched;
-mod ways;
+mod skip_routes;
+mod writes;
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -34,29 +34,33 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use gpipe_partitioner::{Action, ActionKind, MicroId};
+use parking_lot::Mutex;
 use tch::{Device, Tensor};
 
 use super::error::TorchError;
-use super::optim::OptimizerState;
+use super::optim::Groups;
 use super::out_of_memory::OutOfMemory;
 use super::precision::Precision;
 use super::recompute::Recompute;
 use super::rng;
-use super::sequential::{BuiltLayer, LayerBuilder};
+use super::sequential::{BuiltLayer, LayerBuilder, bytes};
 use super::skips::Skip;
 use super::step::{Mode, StepSettings};
+use super::step_state::StepStates;
 use super::streams::{DeviceStreams, InTransit, Route};
 use super::values::Values;
 use crate::engine::{Observer, OffloadHint, Phase, Stage};
+use accumulator::Accumulator;
+use activations::{Flight, Half};
 use buffers::Moves;
-use flight::{Flight, Half};
 pub use graphs::GraphUse;
 pub(crate) use graphs::Graphing;
 use graphs::Graphs;
-use ledger::Ledger;
-pub(crate) use ledger::{Books, Page, Used};
+use meter::StageMeter;
+pub(crate) use meter::{DeviceMeter, MemoryLevels, StepMemory};
+use optimizers::Optimizers;
 pub(crate) use portable::{Portable, Role};
-use running::Running;
+use progress::Running;
 use segment::Segment;
 
 /// What a stage is made from.
@@ -75,7 +79,7 @@ pub(crate) struct StageSpec {
     pub(crate) recompute: Recompute,
     pub(crate) precision: Precision,
     /// Where its activations are counted, where that is asked for.
-    pub(crate) books: Option<Books>,
+    pub(crate) meter: Option<DeviceMeter>,
     /// Where what it sends goes.
     pub(crate) route: Route,
     /// Whether its passes are captured and replayed.
@@ -108,10 +112,10 @@ pub(crate) struct TorchStage {
     /// Whether the loss function writes to what it is given; unknown before its first run,
     /// which is on copies.
     loss_writes: Option<bool>,
-    parameters: Vec<(String, Tensor)>,
-    /// Parameters that stand for one of another layer: further places of its use.
-    replicas: Vec<(String, Tensor)>,
+    accumulator: Accumulator,
     buffers: Vec<(String, Tensor)>,
+    /// Its parameters and buffers.
+    own: Vec<Tensor>,
     /// Where those of each layer are.
     layer_buffers: Vec<Range<usize>>,
     moves: Moves,
@@ -119,24 +123,14 @@ pub(crate) struct TorchStage {
     /// The micro-batch whose backward the device does directly after its forward.
     directly: Option<MicroId>,
     settings: Option<Arc<StepSettings>>,
-    /// Gradients that earlier steps left: set aside so that a failed step can
-    /// give them back, and so that this step's can be scaled alone.
-    held: Vec<Option<Tensor>>,
-    /// The micro-batch whose gradients are to be added next, and those of later ones
-    /// that came before it.
-    next: usize,
-    early: HashMap<usize, Vec<Option<Tensor>>>,
     /// Buffers (batch-norm statistics) as they were before the step.
     saved_buffers: Vec<Tensor>,
-    /// A step has ended here, and its layers have not been told.
-    uncommitted: bool,
-    /// 1 on the stage's device where the last step does not count; see
-    /// `pipeline/verdict.rs`.
-    verdict: Option<Tensor>,
+    /// What layers have gathered in a step that is not yet certain to count.
+    step_states: StepStates,
     /// What the loss is multiplied with, where that is on the stage's device.
     scale: Option<Tensor>,
-    optimizers: HashMap<u64, (Weak<()>, OptimizerState)>,
-    ledger: Option<Ledger>,
+    optimizers: Optimizers,
+    meter: Option<StageMeter>,
     /// Where passes are to be captured and replayed.
     graphs: Option<Graphs>,
     running: Running,
@@ -145,17 +139,19 @@ pub(crate) struct TorchStage {
 impl TorchStage {
     /// Builds the stage's layers on its device, on the thread that will run them.
     pub(crate) fn build(spec: &StageSpec, streams: &Rc<DeviceStreams>) -> anyhow::Result<Self> {
-        let ledger = spec.books.as_ref().map(Books::ledger).transpose()?;
-        let charged = ledger.as_ref().and_then(Ledger::charge);
+        let meter = spec.meter.as_ref().map(DeviceMeter::stage).transpose()?;
+        let counted = meter.as_ref().and_then(StageMeter::enter);
         let layers: Vec<_> = spec
             .layers
             .iter()
             .map(|layer| layer.build(spec.device, spec.seed))
             .collect::<Result<_, _>>()?;
-        drop(charged);
+        drop(counted);
         let running = Running::new(layers.iter().map(|layer| layer.name.clone()));
-        let parameters = layers.iter().flat_map(BuiltLayer::parameters).collect();
+        let parameters: Vec<_> = layers.iter().flat_map(BuiltLayer::parameters).collect();
         let by_layer: Vec<_> = layers.iter().map(BuiltLayer::buffers).collect();
+        let own = parameters.iter().chain(by_layer.iter().flatten());
+        let own = own.map(|(_, tensor)| tensor.shallow_clone()).collect();
         let layer_buffers = buffers::places(by_layer.iter().map(Vec::len));
         let stage = Self {
             number: spec.number,
@@ -175,23 +171,19 @@ impl TorchStage {
             skips: Arc::clone(&spec.skips),
             loss_seed: rng::named_seed(spec.seed, "loss"),
             loss_writes: None,
-            parameters,
-            replicas: Vec::new(),
+            accumulator: Accumulator::new(spec.device, Rc::clone(streams), parameters),
+            own,
             buffers: by_layer.into_iter().flatten().collect(),
             layer_buffers,
             moves: Moves::default(),
             flights: HashMap::new(),
             directly: None,
             settings: None,
-            held: Vec::new(),
-            next: 0,
-            early: HashMap::new(),
             saved_buffers: Vec::new(),
-            uncommitted: false,
-            verdict: None,
+            step_states: StepStates::default(),
             scale: None,
-            optimizers: HashMap::new(),
-            ledger,
+            optimizers: Optimizers::new(Rc::clone(streams)),
+            meter,
             graphs: Graphs::new(&spec.graphing),
             running,
         };
@@ -235,6 +227,159 @@ impl TorchStage {
         for segment in &mut self.segments {
             segment.recompute = redo;
         }
+    }
+
+    // Between steps.
+
+    /// The gradients, once what the last step did is certain.
+    pub(crate) fn committed(&mut self) -> anyhow::Result<&mut Accumulator> {
+        self.commit_step()?;
+        Ok(&mut self.accumulator)
+    }
+
+    /// The same; where only the device knows whether the last step counts, as the step left
+    /// them.
+    pub(crate) fn committed_unless_deferred(&mut self) -> anyhow::Result<&mut Accumulator> {
+        if self.accumulator.found_inf().is_none() {
+            self.commit_step()?;
+        }
+        Ok(&mut self.accumulator)
+    }
+
+    /// The gradients of the step that just ended, alone.
+    pub(crate) fn accumulator(&mut self) -> &mut Accumulator {
+        &mut self.accumulator
+    }
+
+    /// Names and handles of the buffers, by layer and name.
+    pub(crate) fn buffers(&mut self) -> anyhow::Result<&[(String, Tensor)]> {
+        self.commit_step()?;
+        Ok(&self.buffers)
+    }
+
+    /// The norms of the step that just ended, with names, where its device alone can find
+    /// out whether it counts; see [`Accumulator::defer`].
+    pub(crate) fn deferrable_norms(&self) -> anyhow::Result<Option<(Vec<String>, Tensor)>> {
+        if self.accumulator.has_previous() || !self.step_states.is_empty() {
+            return Ok(None);
+        }
+        Ok(self.accumulator.named_norms_on_device()?)
+    }
+
+    /// What the next losses are multiplied with, on whatever device.
+    #[doc(alias = "GradScaler")]
+    pub(crate) fn set_loss_scale(&mut self, scale: &Tensor) -> Result<(), TorchError> {
+        if self.last {
+            self.streams.uses("a loss scale", scale)?;
+            self.scale = Some(scale.shallow_clone());
+        }
+        Ok(())
+    }
+
+    /// Gets ready for [`TorchStage::optimize`]; parameters and gradients stay as they are,
+    /// also if it fails.
+    ///
+    /// `alive` is whether the optimizer still is, for when another one is here.
+    pub(crate) fn prepare_updates(
+        &mut self,
+        id: u64,
+        alive: &Weak<()>,
+        groups: &Groups,
+    ) -> anyhow::Result<()> {
+        if groups.dampen() {
+            self.commit_step()?;
+        }
+        self.committed_unless_deferred()?;
+        let _counted = self.meter.as_ref().and_then(StageMeter::enter);
+        let parameters = self.accumulator.parameters();
+        let prepared = self.optimizers.prepare((id, alive), groups, parameters);
+        prepared.map_err(|error| OutOfMemory::explain(self.device, error.into()))
+    }
+
+    /// There will be no update: some stage cannot.
+    pub(crate) fn abandon_updates(&mut self, id: u64) {
+        self.optimizers.abandon(id);
+    }
+
+    /// Applies and clears the accumulated gradients, for which it is prepared.
+    pub(crate) fn optimize(&mut self, id: u64, groups: &Groups) -> anyhow::Result<()> {
+        let found_inf = self.committed_unless_deferred()?.found_inf();
+        let counted = self.meter.as_ref().and_then(StageMeter::enter);
+        let parameters = self.accumulator.parameters();
+        let optimizers = &mut self.optimizers;
+        optimizers.apply(id, groups, parameters, found_inf.as_ref())?;
+        // The gradients are used up: what is left to do is to put back buffers if the step
+        // does not count.
+        if let Some(found_inf) = self.accumulator.take_found_inf() {
+            self.undo_buffers_where(&found_inf)?;
+            self.commit_step()?;
+        }
+        drop(counted);
+        Ok(())
+    }
+
+    /// Copies, in the host's memory, of all that training goes on from.
+    pub(crate) fn portable(&mut self, optimizer: u64) -> anyhow::Result<Vec<Portable>> {
+        self.commit_step()?;
+        self.streams.wait_offloaded()?;
+        let state = self.optimizers.get(optimizer);
+        portable::snapshot(self.accumulator.parameters(), &self.buffers, state)
+    }
+
+    /// Drops gradients, and what an optimizer remembers here.
+    pub(crate) fn forget(&mut self, optimizer: u64) -> anyhow::Result<()> {
+        self.commit_step()?;
+        self.optimizers.forget(optimizer);
+        Ok(self.accumulator.zero_grad()?)
+    }
+
+    /// Takes what belongs to this stage out of `all` and goes on from it. Types and
+    /// shapes have been checked. `alive` is whether the optimizer still is, and `offload`
+    /// whether it keeps what it remembers on the host.
+    pub(crate) fn adopt_portable(
+        &mut self,
+        optimizer: u64,
+        (alive, offload): (&Weak<()>, bool),
+        all: &Mutex<Vec<Portable>>,
+    ) -> anyhow::Result<()> {
+        let parameters = self.accumulator.parameters();
+        let parts = portable::restore(parameters, &self.buffers, all)?;
+        let optimizers = &mut self.optimizers;
+        optimizers.remember((optimizer, alive), offload, parameters, parts)?;
+        Ok(self.streams.release_offloaded()?)
+    }
+
+    /// Draws random numbers as a model does that was built with this seed.
+    pub(crate) fn reseed(&mut self, seed: u64) {
+        for layer in &mut self.layers {
+            layer.seed = rng::named_seed(seed, &layer.name);
+        }
+        self.loss_seed = rng::named_seed(seed, "loss");
+    }
+
+    /// What the step that just ended used; `None` where nobody measures.
+    pub(crate) fn memory(&mut self) -> anyhow::Result<Option<StepMemory>> {
+        let memory = self.meter.as_ref().map(StageMeter::step_memory);
+        Ok(memory.transpose()?)
+    }
+
+    /// Runs an action and measures it, where that is asked for.
+    fn measured<T>(
+        &mut self,
+        kind: ActionKind,
+        run: impl FnOnce(&mut Self) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let action = self.meter.as_mut().map(StageMeter::begin_action);
+        let action = action.transpose()?;
+        let result = run(self)?;
+        if let (Some(meter), Some(action)) = (&mut self.meter, action) {
+            meter.end_action(kind, action, self.accumulator.bytes())?;
+        }
+        self.streams.end_action()?;
+        if let Some(meter) = &mut self.meter {
+            meter.between_actions()?;
+        }
+        Ok(result)
     }
 
     fn settings(&self) -> anyhow::Result<Arc<StepSettings>> {
@@ -330,7 +475,9 @@ impl Stage for TorchStage {
     fn run(&mut self, action: Action, inputs: Vec<InTransit>) -> anyhow::Result<Vec<InTransit>> {
         let streams = self.shared_streams();
         let _shared = streams.submit_scope();
-        let _named = streams.on_accelerator().map(|_| lost::acting(action));
+        let _named = streams
+            .on_accelerator()
+            .map(|_| lost_device::acting(action));
         let done = self.measured(action.kind, |stage| {
             let done = super::caught(|| stage.run_action(action, inputs));
             done.map_err(|error| {
@@ -345,8 +492,7 @@ impl Stage for TorchStage {
     fn end(&mut self) -> anyhow::Result<()> {
         let streams = self.shared_streams();
         let _shared = streams.submit_scope();
-        let settings = self.settings.take();
-        self.uncommitted = settings.is_some_and(|s| matches!(s.mode, Mode::Train { .. }));
+        self.settings = None;
         self.end_graphs();
         self.running.nothing();
         let ended = self

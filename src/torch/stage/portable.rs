@@ -1,16 +1,13 @@
 //! What a stage holds between steps, to be carried to any other partition.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Weak;
 
 use parking_lot::Mutex;
 use tch::Tensor;
 
-use super::TorchStage;
 use crate::torch::copies::{fill, host_copy, like};
 use crate::torch::ffi;
 use crate::torch::optim::{OptimizerState, Parts};
-use crate::torch::rng;
 
 /// What a tensor is to the parameter or buffer that it is named after.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,99 +40,79 @@ pub(crate) struct Portable {
     pub(crate) tensor: Tensor,
 }
 
-impl TorchStage {
-    /// Copies, in the host's memory, of all that training goes on from.
-    pub(crate) fn portable(&mut self, optimizer: u64) -> anyhow::Result<Vec<Portable>> {
-        self.settle()?;
-        self.streams.wait_offloaded()?;
-        let mut all = Vec::new();
-        let mut add = |role, name: &str, tensor: &Tensor| -> anyhow::Result<()> {
-            let copied = host_copy(tensor).map_err(|error| {
-                anyhow::anyhow!("`{name}` cannot be copied for a checkpoint: {error}")
-            })?;
-            all.push(Portable {
-                role,
-                name: name.to_owned(),
-                tensor: copied,
-            });
-            Ok(())
-        };
-        for (place, (name, parameter)) in self.parameters.iter().enumerate() {
-            add(Role::Parameter, name, parameter)?;
-            let gradient = parameter.grad();
-            if gradient.defined() {
-                add(Role::Gradient, name, &gradient)?;
-            }
-            if let Some((_, state)) = self.optimizers.get(&optimizer) {
-                for (part, tensor) in state.parts(place) {
-                    add(Role::Optimizer(part.to_owned()), name, tensor)?;
-                }
+/// Copies, in the host's memory, of all that training goes on from.
+#[doc(alias = "state_dict")]
+pub(super) fn snapshot(
+    parameters: &[(String, Tensor)],
+    buffers: &[(String, Tensor)],
+    state: Option<&OptimizerState>,
+) -> anyhow::Result<Vec<Portable>> {
+    let mut all = Vec::new();
+    let mut add = |role, name: &str, tensor: &Tensor| -> anyhow::Result<()> {
+        let copied = host_copy(tensor).map_err(|error| {
+            anyhow::anyhow!("`{name}` cannot be copied for a checkpoint: {error}")
+        })?;
+        all.push(Portable {
+            role,
+            name: name.to_owned(),
+            tensor: copied,
+        });
+        Ok(())
+    };
+    for (place, (name, parameter)) in parameters.iter().enumerate() {
+        add(Role::Parameter, name, parameter)?;
+        let gradient = parameter.grad();
+        if gradient.defined() {
+            add(Role::Gradient, name, &gradient)?;
+        }
+        if let Some(state) = state {
+            for (part, tensor) in state.parts(place) {
+                add(Role::Optimizer(part.to_owned()), name, tensor)?;
             }
         }
-        for (name, buffer) in &self.buffers {
-            add(Role::Buffer, name, buffer)?;
-        }
-        Ok(all)
     }
+    for (name, buffer) in buffers {
+        add(Role::Buffer, name, buffer)?;
+    }
+    Ok(all)
+}
 
-    /// Drops gradients, and what an optimizer remembers here.
-    pub(crate) fn forget(&mut self, optimizer: u64) -> anyhow::Result<()> {
-        self.settle()?;
-        self.optimizers.remove(&optimizer);
-        Ok(self.zero_grad()?)
-    }
-
-    /// Takes what belongs to this stage out of `all` and goes on from it. Types and
-    /// shapes have been checked. `alive` is whether the optimizer still is, and `offload`
-    /// whether it keeps what it remembers on the host.
-    pub(crate) fn adopt_portable(
-        &mut self,
-        optimizer: u64,
-        (alive, offload): (&Weak<()>, bool),
-        all: &Mutex<Vec<Portable>>,
-    ) -> anyhow::Result<()> {
-        let places: HashMap<&str, usize> = (self.parameters.iter().enumerate())
-            .map(|(place, (name, _))| (name.as_str(), place))
-            .collect();
-        let buffers: HashMap<&str, &Tensor> = (self.buffers.iter())
-            .map(|(name, buffer)| (name.as_str(), buffer))
-            .collect();
-        let mut remembered: BTreeMap<usize, Parts> = BTreeMap::new();
-        let mine = |one: &mut Portable| match one.role {
-            Role::Buffer => buffers.contains_key(one.name.as_str()),
-            _ => places.contains_key(one.name.as_str()),
-        };
-        let own: Vec<Portable> = all.lock().extract_if(.., mine).collect();
-        for Portable { role, name, tensor } in own {
-            if role == Role::Buffer {
-                fill(buffers[name.as_str()], &tensor)?;
-                continue;
+/// Takes what belongs to these parameters and buffers out of `all` and fills them. Types
+/// and shapes have been checked. Gives what the optimizer is to remember, by the
+/// parameters' places.
+#[doc(alias = "load_state_dict")]
+pub(super) fn restore(
+    parameters: &[(String, Tensor)],
+    buffers: &[(String, Tensor)],
+    all: &Mutex<Vec<Portable>>,
+) -> anyhow::Result<BTreeMap<usize, Parts>> {
+    let places: HashMap<&str, usize> = (parameters.iter().enumerate())
+        .map(|(place, (name, _))| (name.as_str(), place))
+        .collect();
+    let buffers: HashMap<&str, &Tensor> = (buffers.iter())
+        .map(|(name, buffer)| (name.as_str(), buffer))
+        .collect();
+    let mine = |one: &mut Portable| match one.role {
+        Role::Buffer => buffers.contains_key(one.name.as_str()),
+        _ => places.contains_key(one.name.as_str()),
+    };
+    let own: Vec<Portable> = all.lock().extract_if(.., mine).collect();
+    let mut remembered: BTreeMap<usize, Parts> = BTreeMap::new();
+    for Portable { role, name, tensor } in own {
+        if role == Role::Buffer {
+            fill(buffers[name.as_str()], &tensor)?;
+            continue;
+        }
+        let place = places[name.as_str()];
+        let parameter = &parameters[place].1;
+        match role {
+            Role::Parameter => fill(parameter, &tensor)?,
+            Role::Gradient => ffi::set_grad(parameter, Some(&like(parameter, &tensor)?))?,
+            Role::Optimizer(part) => {
+                remembered.entry(place).or_default().insert(part, tensor);
             }
-            let place = places[name.as_str()];
-            let parameter = &self.parameters[place].1;
-            match role {
-                Role::Parameter => fill(parameter, &tensor)?,
-                Role::Gradient => ffi::set_grad(parameter, Some(&like(parameter, &tensor)?))?,
-                Role::Optimizer(part) => {
-                    remembered.entry(place).or_default().insert(part, tensor);
-                }
-                Role::Buffer => {}
-            }
+            Role::Buffer => {}
         }
-        let new = || (Weak::clone(alive), OptimizerState::default());
-        let (_, state) = self.optimizers.entry(optimizer).or_insert_with(new);
-        for (place, parts) in remembered {
-            let host = offload.then_some(&*self.streams);
-            state.remember(place, &self.parameters[place].1, &parts, host)?;
-        }
-        Ok(self.streams.release_offloaded()?)
     }
-
-    /// Draws random numbers as a model does that was built with this seed.
-    pub(crate) fn reseed(&mut self, seed: u64) {
-        for layer in &mut self.layers {
-            layer.seed = rng::named_seed(seed, &layer.name);
-        }
-        self.loss_seed = rng::named_seed(seed, "loss");
-    }
+    Ok(remembered)
 }

@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
+use super::activations::{Inputs, Transit};
 use super::buffers::Before;
-use super::flight::{Inputs, Transit};
 use crate::torch::recompute::Recompute;
 use crate::torch::skips::Skip;
 use crate::torch::values::Values;

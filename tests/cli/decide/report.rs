@@ -34,7 +34,7 @@ fn a_page_that_cannot_be_is_told_before_the_work() {
     .unwrap();
     let verbs = [
         "plan --profile p.html --devices 2 -o out.html",
-        #[cfg(feature = "torch")]
+        #[cfg(feature = "cli")]
         "profile --model mlp -o p.html --plan out.html",
     ];
     for verb in verbs {

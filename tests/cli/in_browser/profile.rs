@@ -93,7 +93,7 @@ fn the_plan_of_a_profile_renders_in_light_and_dark_wide_and_narrow() {
     );
 }
 
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 #[test]
 fn the_report_of_a_measured_model_renders() {
     let Some(browser) = browser() else {
@@ -114,7 +114,7 @@ fn the_report_of_a_measured_model_renders() {
     );
 }
 
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 #[test]
 fn the_report_of_a_training_run_by_a_plan_renders() {
     let Some(browser) = browser() else {

@@ -1,7 +1,7 @@
 //! `profile` and `train` for every model there is.
 
 mod files;
-mod own;
+pub(crate) mod own;
 mod text;
 mod tokens;
 mod wrong_use;

@@ -9,16 +9,10 @@ use gpipe::tch::{Reduction, Tensor, nn};
 use gpipe::{Context, Layer, Sequential, Values, on_values};
 use serde_json::Value;
 
-/// The example's program, as fresh as its source.
-fn example() -> PathBuf {
+/// An example's program, as fresh as its source.
+pub(crate) fn example(name: &str) -> PathBuf {
     let mut build = Command::new(env!("CARGO"));
-    build.args([
-        "build",
-        "--quiet",
-        "--offline",
-        "--example",
-        "own_model_cli",
-    ]);
+    build.args(["build", "--quiet", "--offline", "--example", name]);
     if !cfg!(debug_assertions) {
         build.arg("--release");
     }
@@ -29,7 +23,7 @@ fn example() -> PathBuf {
     let errors = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "{errors}");
     let binary = Path::new(env!("CARGO_BIN_EXE_gpipe-rs"));
-    binary.with_file_name("examples").join("own_model_cli")
+    binary.with_file_name("examples").join(name)
 }
 
 fn run(program: &Path, folder: &Path, args: &str) -> Output {
@@ -40,7 +34,7 @@ fn run(program: &Path, folder: &Path, args: &str) -> Output {
 
 #[test]
 fn a_program_of_its_own_has_all_verbs_for_its_model() {
-    let program = example();
+    let program = example("own_model_cli");
     let folder = tempfile::tempdir().unwrap();
     let run = |args: &str| {
         let output = run(&program, folder.path(), args);

@@ -7,6 +7,7 @@ mod killed;
 mod killed_forks;
 mod killed_ruins;
 mod no_room;
+mod own_training;
 mod places;
 mod precision;
 mod repaired;

@@ -14,7 +14,7 @@ fn running(folder: &Path, flags: &[&str]) -> Child {
     running_as(&mut command(folder, flags), folder)
 }
 
-fn running_as(command: &mut Command, folder: &Path) -> Child {
+pub(super) fn running_as(command: &mut Command, folder: &Path) -> Child {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = child.spawn().unwrap();
     let metrics = folder.join("run/metrics.jsonl");
@@ -25,14 +25,14 @@ fn running_as(command: &mut Command, folder: &Path) -> Child {
     child
 }
 
-fn signal(name: &str, child: &Child) {
+pub(super) fn signal(name: &str, child: &Child) {
     let sent = Command::new("kill")
         .args([name, &child.id().to_string()])
         .status();
     assert!(sent.unwrap().success());
 }
 
-fn ended(child: Child) -> (Output, String) {
+pub(super) fn ended(child: Child) -> (Output, String) {
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8(output.stderr.clone()).unwrap();
     (output, errors)

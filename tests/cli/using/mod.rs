@@ -1,23 +1,23 @@
 //! What runs leave, used: curves, weights for other libraries, text, the held-out loss.
 
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod book;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod cuda_at_start;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod diverged;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod eval;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod export;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod generate;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod hugging_face;
 mod plot;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod trained;
-#[cfg(feature = "torch")]
+#[cfg(feature = "cli")]
 mod wrong_use;
 
 use std::path::Path;

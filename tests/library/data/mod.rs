@@ -5,6 +5,7 @@ mod files;
 mod idx;
 mod loader;
 mod resume;
+mod rows;
 mod tf_record;
 mod tokens;
 mod wrong_input;

@@ -1,29 +1,15 @@
-//! The keys of a run's configuration, a file a few tables, and how a run comes by its
-//! recipe.
-
-mod model;
-#[cfg(test)]
-mod page;
-mod pipeline;
-mod training;
-mod updates;
+//! The keys of a run's configuration, and how a run comes by its recipe.
 
 use std::path::{Path, PathBuf};
 
 use super::Failure;
 use super::options::Args;
-use super::recipe::Recipe;
-use crate::cli::config::{self, ConfigLayer, Origin, Origins, Schema, Value};
+use super::recipe::{PLANNED, Recipe};
+use crate::cli::config::{
+    self, Assign, ConfigKey, ConfigLayer, Key, Origin, Origins, Schema, Value,
+};
+use crate::cli::model::flags;
 use crate::models::zoo::{Zoo, ZooError};
-
-/// What a plan decides.
-const PLANNED: [&str; 5] = [
-    "pipeline.micro",
-    "pipeline.schedule",
-    "pipeline.chunks",
-    "pipeline.recompute",
-    "pipeline.balance",
-];
 
 /// What a run was configured with.
 #[derive(Debug)]
@@ -38,17 +24,45 @@ pub(super) struct Saved {
 
 /// All keys, table by table.
 pub(super) fn schema(zoo: &Zoo) -> Schema<Recipe> {
-    let tables = [
-        model::keys(zoo),
-        pipeline::keys(zoo),
-        training::train(),
-        updates::optimizer(),
-        updates::rate(),
-        training::data(),
-        training::checkpoint(),
-        training::metrics(),
-    ];
-    Schema::new(tables.into_iter().flatten().collect())
+    let (_, rows) = Recipe::table(zoo);
+    let of_model = |key: &Key<Recipe>| key.table() == "model";
+    let (model, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(of_model);
+    let sizes = flags::names(zoo).into_iter().map(size);
+    Schema::new(model.into_iter().chain(sizes).chain(others).collect())
+}
+
+/// All keys, with what they are where nothing else is said.
+pub(in crate::cli) fn keys(zoo: &Zoo) -> Vec<ConfigKey> {
+    // With the numbers of the optimizer that is taken where none is named.
+    let defaults = Recipe {
+        warmup: None,
+        ..Recipe::defaults().with_optimizer_in_full()
+    };
+    schema(zoo).listed(&defaults)
+}
+
+/// The key of a size that a model of the zoo has.
+fn size(size: &str) -> Key<Recipe> {
+    let (set, get, gone) = (size.to_owned(), size.to_owned(), size.to_owned());
+    Key::of_foreign_flag(
+        format!("model.{size}"),
+        (flags::id(size), flags::flag(size)),
+        move |text| {
+            let (size, text) = (set.clone(), text.trim().to_owned());
+            Assign::new(move |recipe: &mut Recipe| {
+                recipe.sizes.retain(|(own, _)| *own != size);
+                recipe.sizes.push((size.clone(), text.clone()));
+            })
+        },
+        move |recipe| {
+            let (_, text) = recipe.sizes.iter().find(|(own, _)| *own == get)?;
+            Some(Value::Number(text.clone()))
+        },
+        (
+            "model.name",
+            Assign::new(move |recipe: &mut Recipe| recipe.sizes.retain(|(own, _)| *own != gone)),
+        ),
+    )
 }
 
 /// Puts together what files, the environment, `--set` and flags say, and where each
@@ -62,17 +76,17 @@ pub(super) fn recipe(
     let schema = schema(zoo);
     let below = below.map(|saved| config::file(&saved.path, &saved.text));
     let below = below.transpose().map_err(Failure::Usage)?;
-    let mut layers: Vec<ConfigLayer> = below.into_iter().collect();
+    let mut layers: Vec<ConfigLayer<Recipe>> = below.into_iter().collect();
     for path in &args.config {
         layers.push(file(path)?);
     }
     let variables = std::env::vars_os();
     layers.push(config::environment(&schema, variables).map_err(Failure::Usage)?);
     layers.push(config::set(&args.set).map_err(Failure::Usage)?);
-    layers.push(schema.flags(&args.given).map_err(Failure::Usage)?);
+    layers.push(schema.flags(&args.recipe.given).map_err(Failure::Usage)?);
     let mut defaults = Recipe {
-        goes_on: args.resume.is_some(),
-        ..Recipe::defaults()?
+        resuming: args.resume.is_some(),
+        ..Recipe::defaults()
     };
     if let Some(own) = zoo.first_own() {
         own.clone_into(&mut defaults.model);
@@ -80,15 +94,13 @@ pub(super) fn recipe(
     let (recipe, origins) = config::resolve(&schema, defaults, &layers).map_err(Failure::Usage)?;
     check_plan(&origins).map_err(Failure::Usage)?;
     check_sizes(zoo, &recipe, &origins).map_err(Failure::Usage)?;
-    let update = &recipe.update;
-    let name = update.optimizer.to_string();
-    check_numbers(&updates::NUMBERS, ("optimizer", &name), &origins).map_err(Failure::Usage)?;
-    let name = update.lr_schedule.name();
-    check_numbers(&updates::COURSE, ("schedule", name), &origins).map_err(Failure::Usage)?;
+    schema
+        .check_only_for(&recipe, &origins)
+        .map_err(Failure::Usage)?;
     Ok((recipe, origins))
 }
 
-fn file(path: &Path) -> Result<ConfigLayer, Failure> {
+fn file(path: &Path) -> Result<ConfigLayer<Recipe>, Failure> {
     let text = crate::cli::input::text(path).map_err(|failure| match failure {
         Failure::Usage(why) => Failure::Usage(format!("--config {why}")),
         failed @ Failure::Run(_) => failed,
@@ -102,11 +114,12 @@ fn check_plan(origins: &Origins) -> Result<(), String> {
     else {
         return Ok(());
     };
-    let also = |key: &&str| origins.layer(key).is_some_and(|own| own >= layer);
-    match PLANNED.into_iter().find(also) {
+    let mut keys = PLANNED.map(|own| format!("pipeline.{own}")).into_iter();
+    let also = |key: &String| origins.layer(key).is_some_and(|own| own >= layer);
+    match keys.find(also) {
         Some(key) => Err(format!(
             "{}: the plan ({plan}) decides {key} already: leave one of them out",
-            origins.of(key).map_or_else(String::new, Origin::to_string)
+            origins.of(&key).map_or_else(String::new, Origin::to_string)
         )),
         None => Ok(()),
     }
@@ -128,31 +141,4 @@ fn check_sizes(zoo: &Zoo, recipe: &Recipe, origins: &Origins) -> Result<(), Stri
         }
     }
     Ok(())
-}
-
-/// A number that the optimizer or the schedule does not have would do nothing.
-fn check_numbers(
-    keys: &[(&str, &[&str])],
-    (what, name): (&str, &str),
-    origins: &Origins,
-) -> Result<(), String> {
-    let stray =
-        |(key, having): &&(&str, &[&str])| origins.of(key).is_some() && !having.contains(&name);
-    match keys.iter().find(stray) {
-        Some((key, having)) => Err(format!(
-            "{}: the {what} `{name}` has no {key}; it is for {}",
-            origins.of(key).map_or_else(String::new, Origin::to_string),
-            having.join(", ")
-        )),
-        None => Ok(()),
-    }
-}
-
-fn put<T>(slot: &mut T, value: Result<T, String>) -> Result<(), String> {
-    *slot = value?;
-    Ok(())
-}
-
-fn path(path: &Path) -> Value {
-    Value::Text(path.to_string_lossy().into_owned())
 }

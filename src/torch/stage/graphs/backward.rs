@@ -5,12 +5,11 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::Graphs;
+use super::copies::fresh_or_none;
 use super::forward::{SEGMENT, spoil};
-use super::like::{fresh, fresh_or_none};
 use super::slot::{Back, Part, Slot, Weight, fill_all, shape};
-use crate::torch::ffi;
 use crate::torch::stage::TorchStage;
-use crate::torch::stage::flight::{Half, Held, Live, Transit};
+use crate::torch::stage::activations::{Half, Held, Live, Transit};
 use crate::torch::stage::forward::Pass;
 
 /// Gradients, one a parameter or place of use.
@@ -63,7 +62,7 @@ impl TorchStage {
         let Some(back) = &slot.back else {
             anyhow::bail!("a backward that was not captured");
         };
-        self.accumulate(&back.gradients)?;
+        self.accumulator.add_copies(&back.gradients)?;
         let (main, skips) = back.sent()?;
         for skip in outgoing {
             transit.remove(&skip);
@@ -104,10 +103,10 @@ impl TorchStage {
             .take()
             .ok_or_else(|| anyhow::anyhow!("a forward that was gone back through already"))?;
         let streams = Rc::clone(&self.streams);
-        let sum = self.take_gradients()?;
+        let sum = self.accumulator.take_gradients()?;
         let captured = streams.capture(slot.pool, || go_back(&mut live, slot.half, &seeds));
-        let gradients = self.take_gradients()?;
-        self.add_gradients(sum)?;
+        let gradients = self.accumulator.take_gradients()?;
+        self.accumulator.add_gradients(sum)?;
         let (graph, (main, mut transit)) = captured?;
         check_dense(&gradients)?;
         let skips = self.incoming.iter();
@@ -155,7 +154,7 @@ impl TorchStage {
         }
         self.launch(&mut slot, Part::Weight, pass)?;
         if let Some(weight) = &slot.weight {
-            self.accumulate(&weight.gradients)?;
+            self.accumulator.add_copies(&weight.gradients)?;
         }
         self.give_back(slot);
         Ok(())
@@ -170,10 +169,10 @@ impl TorchStage {
             live.ok_or_else(|| anyhow::anyhow!("a weight pass without an input pass"))?
         };
         let streams = Rc::clone(&self.streams);
-        let sum = self.take_gradients()?;
+        let sum = self.accumulator.take_gradients()?;
         let captured = streams.capture(slot.pool, || Ok(live.graph.backward_weight()?));
-        let gradients = self.take_gradients()?;
-        self.add_gradients(sum)?;
+        let gradients = self.accumulator.take_gradients()?;
+        self.accumulator.add_gradients(sum)?;
         let (graph, ()) = captured?;
         check_dense(&gradients)?;
         if self.streams.rehearses() {
@@ -198,34 +197,16 @@ impl TorchStage {
         }
     }
 
-    /// Adds a slot's gradients to the parameters' as autograd adds those of a
-    /// micro-batch: the first ones are set, to what nobody else has.
-    fn accumulate(&self, gradients: &[Option<Tensor>]) -> anyhow::Result<()> {
-        let (mut sums, mut more) = (Vec::new(), Vec::new());
-        let places = self.parameters.iter().chain(&self.replicas);
-        for ((_, parameter), gradient) in places.zip(gradients) {
-            let Some(gradient) = gradient else { continue };
-            let sum = parameter.grad();
-            if sum.defined() {
-                sums.push(sum);
-                more.push(gradient.shallow_clone());
-            } else {
-                ffi::set_grad(parameter, Some(&fresh(gradient)?))?;
-            }
-        }
-        Ok(ffi::add(&sums, &more)?)
-    }
-
     /// Where there is no device: does what the graph of the backward holds.
     pub(super) fn rehearse_back(&mut self, slot: &mut Slot, pass: Pass<'_>) -> anyhow::Result<()> {
         let mut live = self.rehearsed(slot, pass)?;
         let Some(back) = &slot.back else {
             anyhow::bail!("a backward that was not captured");
         };
-        let sum = self.take_gradients()?;
+        let sum = self.accumulator.take_gradients()?;
         let (main, mut transit) = go_back(&mut live, slot.half, &back.seeds)?;
-        let gradients = self.take_gradients()?;
-        self.add_gradients(sum)?;
+        let gradients = self.accumulator.take_gradients()?;
+        self.accumulator.add_gradients(sum)?;
         fill_options(&back.main, &main)?;
         fill_options(&back.gradients, &gradients)?;
         for (skip, to) in &back.skips {
@@ -245,10 +226,10 @@ impl TorchStage {
         pass: Pass<'_>,
     ) -> anyhow::Result<()> {
         let mut live = self.half_back(slot, pass)?;
-        let sum = self.take_gradients()?;
+        let sum = self.accumulator.take_gradients()?;
         live.graph.backward_weight()?;
-        let own = self.take_gradients()?;
-        self.add_gradients(sum)?;
+        let own = self.accumulator.take_gradients()?;
+        self.accumulator.add_gradients(sum)?;
         let weight = slot.weight.as_ref();
         fill_options(weight.map_or(&[], |weight| &weight.gradients), &own)
     }

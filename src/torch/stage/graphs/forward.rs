@@ -5,14 +5,14 @@ use std::rc::Rc;
 use tch::Tensor;
 
 use super::Graphs;
-use super::like::{fresh_or_none, once};
+use super::copies::{fresh_or_none, once};
 use super::slot::{Part, Shape, Slot, copies, fill_all};
 use crate::torch::error::TorchError;
 use crate::torch::stage::TorchStage;
+use crate::torch::stage::activations::{Half, Inputs, Live};
 use crate::torch::stage::buffers::{Before, restore};
-use crate::torch::stage::flight::{Half, Inputs, Live};
+use crate::torch::stage::compute::{Passed, add_roots};
 use crate::torch::stage::forward::Pass;
-use crate::torch::stage::run::{Passed, add_roots};
 use crate::torch::stage::segment::Which;
 use crate::torch::values::hand_over;
 

@@ -29,8 +29,8 @@
 //! and so does everything after it.
 
 mod backward;
+mod copies;
 mod forward;
-mod like;
 mod slot;
 
 use std::cell::{Cell, RefCell};
@@ -39,7 +39,7 @@ use std::collections::HashMap;
 use tch::Tensor;
 
 use super::TorchStage;
-use super::flight::{Half, Held, Inputs};
+use super::activations::{Half, Held, Inputs};
 use super::forward::Pass;
 use crate::torch::ffi::RandomScope;
 use crate::torch::layer::Context;
@@ -145,6 +145,11 @@ impl Graphs {
                 format!("layer `{layer}` draws random numbers, which a graph cannot draw anew")
             });
         }
+        if ctx.has_gathered() {
+            self.refuse(|| {
+                format!("layer `{layer}` gathers something over a step, which a graph would not do")
+            });
+        }
         if ctx.asked_for_micro() {
             self.refuse(|| {
                 format!("layer `{layer}` asks for its micro-batch, which a graph does not know")
@@ -239,7 +244,7 @@ impl TorchStage {
         if let Some(layer) = self.layers.iter().find(|layer| !layer.layer.graph_safe()) {
             graphs.refuse(|| {
                 format!(
-                    "layer `{}` does not say that its forward pass can be replayed \
+                    "layer `{}` does not say that its forward pass can be captured and replayed \
                      (`Layer::graph_safe`)",
                     layer.name
                 )
@@ -345,9 +350,8 @@ impl TorchStage {
 
     /// Where everything is that graphs know by its address.
     fn places(&self) -> Vec<(usize, bool)> {
-        let all = self.parameters.iter().chain(&self.replicas);
-        let all = all.chain(&self.buffers);
-        all.map(|(_, tensor)| (address(tensor), tensor.requires_grad()))
+        let all = self.own.iter();
+        all.map(|tensor| (address(tensor), tensor.requires_grad()))
             .collect()
     }
 }

@@ -3,9 +3,9 @@
 use tch::{Device, Kind, Tensor};
 
 use super::Graphs;
-use super::like::{fill, fresh_or_none};
+use super::copies::{fill, fresh_or_none};
 use crate::torch::error::TorchError;
-use crate::torch::stage::flight::{Half, Inputs, Live};
+use crate::torch::stage::activations::{Half, Inputs, Live};
 use crate::torch::streams::{CapturedGraph, GraphPool};
 use crate::torch::values::Values;
 

@@ -1,0 +1,58 @@
+//! Parts of pages that are made from code.
+
+use std::fs;
+
+use clap::Command;
+use gpipe::models::zoo::Zoo;
+
+use crate::pages::src;
+
+/// Between these a page has what is made.
+const BEGIN: &str = "<!-- made by `make pages`, do not edit -->\n";
+const END: &str = "<!-- end -->";
+
+/// Fails unless what is made in a page of the book is `made`, or writes it where that is
+/// asked for.
+#[track_caller]
+pub(crate) fn assert_current(page: &str, made: &str) {
+    let path = src().join(page);
+    let written = fs::read_to_string(&path).unwrap();
+    let (before, rest) = written.split_once(BEGIN).unwrap();
+    let (there, after) = rest.split_once(END).unwrap();
+    let made = format!("\n{}\n\n", made.trim());
+    if std::env::var_os("GPIPE_WRITE_PAGES").is_some() {
+        fs::write(&path, [before, BEGIN, &made, END, after].concat()).unwrap();
+        return;
+    }
+    let mut lines = there.lines().zip(made.lines());
+    let first = lines.find(|(old, new)| old != new);
+    assert!(
+        there == made,
+        "book/src/{page} is not what the program says; run `make pages`: {first:?}"
+    );
+}
+
+/// The command line with the built-in models.
+pub(crate) fn gpipe() -> Command {
+    gpipe::cli::command(&Zoo::builtin()).unwrap()
+}
+
+/// Text of the program as text of a table's cell.
+pub(crate) fn cell(text: &str) -> String {
+    assert!(!text.contains("`<"), "a code span with `<`: {text}");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words
+        .join(" ")
+        .replace('|', "\\|")
+        .replace('<', "&lt;")
+        .replace('*', "\\*")
+}
+
+/// The same with a stop at its end.
+pub(crate) fn sentence(text: &str) -> String {
+    let text = cell(text);
+    match text.chars().last() {
+        None | Some('.') => text,
+        Some(_) => text + ".",
+    }
+}

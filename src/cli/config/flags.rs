@@ -1,0 +1,73 @@
+//! The layer of flags: clap reads each value, once, with the parser of its key.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
+
+use super::key::Assign;
+use super::{ConfigLayer, Entry, Key, Origin, Schema, Value};
+
+/// A flag that a command line gives.
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct GivenFlag<T> {
+    /// Where clap keeps it.
+    pub(in crate::cli) id: String,
+    /// What was given, which need not be text; a list is one with commas.
+    pub(in crate::cli) text: OsString,
+    /// The value, where clap has read it.
+    pub(in crate::cli) value: Option<Assign<T>>,
+}
+
+impl<T: 'static> Schema<T> {
+    /// Adds the flags of the keys to a verb.
+    pub(in crate::cli) fn add_flags(self, verb: Command) -> Command {
+        let arg = |key: Key<T>| {
+            // As clap does with doc comments.
+            let help = key.about.strip_suffix('.').unwrap_or(&key.about);
+            Some(key.flag?.arg?.help(help.to_owned()))
+        };
+        verb.args(self.keys.into_iter().filter_map(arg).collect::<Vec<_>>())
+    }
+
+    /// The flags that the command line itself gives: defaults are left out.
+    pub(in crate::cli) fn given(&self, matches: &ArgMatches) -> Vec<GivenFlag<T>> {
+        let given = |key: &Key<T>| {
+            let flag = key.flag.as_ref().filter(|flag| flag.arg.is_some())?;
+            let own = matches.value_source(&flag.id) == Some(ValueSource::CommandLine);
+            let texts: Vec<_> = matches.get_raw(&flag.id).filter(|_| own)?.collect();
+            Some(GivenFlag {
+                id: flag.id.clone(),
+                text: texts.join(OsStr::new(",")),
+                value: (flag.taken)(matches),
+            })
+        };
+        self.keys.iter().filter_map(given).collect()
+    }
+
+    /// The flags that were given as a layer.
+    ///
+    /// # Errors
+    /// One is no text: a configuration cannot say it.
+    pub(in crate::cli) fn flags(&self, given: &[GivenFlag<T>]) -> Result<ConfigLayer<T>, String> {
+        let entry = |key: &Key<T>| {
+            let flag = key.flag.as_ref()?;
+            let given = given.iter().find(|given| given.id == flag.id)?;
+            let Some(text) = given.text.to_str() else {
+                let text = given.text.display();
+                return Some(Err(format!(
+                    "{}: {text} is not UTF-8, and cannot stand in a configuration as {}: rename \
+                     the file",
+                    flag.written, key.name
+                )));
+            };
+            Some(Ok(Entry {
+                key: key.name.clone(),
+                value: Value::Plain(text.to_owned()),
+                origin: Origin::Flag(flag.written.clone()),
+                read: given.value.clone(),
+            }))
+        };
+        self.keys.iter().filter_map(entry).collect()
+    }
+}

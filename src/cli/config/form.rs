@@ -1,0 +1,213 @@
+//! How values are read from text, and how they are written back.
+
+use std::path::PathBuf;
+
+use clap::builder::PathBufValueParser;
+use clap::{Arg, ArgAction, ArgMatches};
+
+use super::{Kind, Value};
+
+/// How the values of a setting are read and written: the same way for flags, files and the
+/// environment.
+pub(in crate::cli) trait Form: Clone + Send + Sync + 'static {
+    /// What a value becomes.
+    type Value: Clone + Send + Sync + 'static;
+
+    /// What it is in a file.
+    fn kind(&self) -> Kind;
+
+    /// Reads a value as a flag spells it.
+    ///
+    /// # Errors
+    /// What a value may be.
+    fn parse(&self, text: &str) -> Result<Self::Value, String>;
+
+    /// The value as a file has it; none where a file leaves it out.
+    fn write(&self, value: &Self::Value) -> Option<Value>;
+
+    /// A flag that takes such values.
+    fn arg(&self, arg: Arg) -> Arg;
+
+    /// The value that clap has read.
+    fn taken(&self, matches: &ArgMatches, id: &str) -> Option<Self::Value> {
+        matches.get_one(id).cloned()
+    }
+
+    /// The default as help shows it.
+    fn default_text(&self, default: &Self::Value) -> Option<String> {
+        Some(self.write(default)?.short())
+    }
+}
+
+/// A single value.
+#[derive(Debug)]
+pub(in crate::cli) struct One<V: 'static> {
+    pub(in crate::cli) kind: Kind,
+    pub(in crate::cli) parse: fn(&str) -> Result<V, String>,
+    pub(in crate::cli) write: fn(&V) -> Value,
+}
+
+impl<V> Clone for One<V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<V> Copy for One<V> {}
+
+impl<V: Clone + Send + Sync + 'static> Form for One<V> {
+    type Value = V;
+
+    fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    fn parse(&self, text: &str) -> Result<V, String> {
+        (self.parse)(text)
+    }
+
+    fn write(&self, value: &V) -> Option<Value> {
+        Some((self.write)(value))
+    }
+
+    fn arg(&self, arg: Arg) -> Arg {
+        // `-1` is a value, for the parser to refuse with its reason.
+        arg.allow_negative_numbers(matches!(self.kind, Kind::Whole | Kind::Number))
+            .value_parser(self.parse)
+    }
+}
+
+/// Several values with commas between them; files leave an empty list out.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct List<F>(pub(in crate::cli) F);
+
+impl<F: Form> Form for List<F> {
+    type Value = Vec<F::Value>;
+
+    fn kind(&self) -> Kind {
+        Kind::List
+    }
+
+    fn parse(&self, text: &str) -> Result<Self::Value, String> {
+        text.split(',').map(|item| self.0.parse(item)).collect()
+    }
+
+    fn write(&self, values: &Self::Value) -> Option<Value> {
+        let items: Vec<Value> = values.iter().filter_map(|own| self.0.write(own)).collect();
+        (!items.is_empty()).then_some(Value::List(items))
+    }
+
+    fn arg(&self, arg: Arg) -> Arg {
+        let arg = self.0.arg(arg);
+        arg.value_delimiter(',').action(ArgAction::Append)
+    }
+
+    fn taken(&self, matches: &ArgMatches, id: &str) -> Option<Self::Value> {
+        Some(matches.get_many(id)?.cloned().collect())
+    }
+}
+
+/// A value, or none.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Optional<F>(pub(in crate::cli) F);
+
+impl<F: Form> Form for Optional<F> {
+    type Value = Option<F::Value>;
+
+    fn kind(&self) -> Kind {
+        self.0.kind()
+    }
+
+    fn parse(&self, text: &str) -> Result<Self::Value, String> {
+        self.0.parse(text).map(Some)
+    }
+
+    fn write(&self, value: &Self::Value) -> Option<Value> {
+        self.0.write(value.as_ref()?)
+    }
+
+    fn arg(&self, arg: Arg) -> Arg {
+        self.0.arg(arg)
+    }
+
+    fn taken(&self, matches: &ArgMatches, id: &str) -> Option<Self::Value> {
+        self.0.taken(matches, id).map(Some)
+    }
+}
+
+/// True or false; the flag alone is true.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Truth;
+
+impl Form for Truth {
+    type Value = bool;
+
+    fn kind(&self) -> Kind {
+        Kind::Truth
+    }
+
+    fn parse(&self, text: &str) -> Result<bool, String> {
+        let truth = text.trim().parse();
+        truth.map_err(|_| "must be true or false".to_owned())
+    }
+
+    fn write(&self, value: &bool) -> Option<Value> {
+        Some(Value::Truth(*value))
+    }
+
+    fn arg(&self, arg: Arg) -> Arg {
+        arg.value_parser(|text: &str| Truth.parse(text))
+            .default_missing_value("true")
+            .num_args(0..=1)
+            .require_equals(true)
+    }
+}
+
+/// What is off unless a flag without a value, or a file, says it; files leave it out when it
+/// is off.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Switch;
+
+impl Form for Switch {
+    type Value = bool;
+
+    fn kind(&self) -> Kind {
+        Kind::Truth
+    }
+
+    fn parse(&self, text: &str) -> Result<bool, String> {
+        Truth.parse(text)
+    }
+
+    fn write(&self, value: &bool) -> Option<Value> {
+        value.then_some(Value::Truth(true))
+    }
+
+    fn arg(&self, arg: Arg) -> Arg {
+        arg.action(ArgAction::SetTrue)
+    }
+}
+
+/// The name of a file or a folder.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct FilePath;
+
+impl Form for FilePath {
+    type Value = PathBuf;
+
+    fn kind(&self) -> Kind {
+        Kind::Text
+    }
+
+    fn parse(&self, text: &str) -> Result<PathBuf, String> {
+        Ok(PathBuf::from(text))
+    }
+
+    fn write(&self, path: &PathBuf) -> Option<Value> {
+        Some(Value::Text(path.to_string_lossy().into_owned()))
+    }
+
+    fn arg(&self, arg: Arg) -> Arg {
+        arg.value_parser(PathBufValueParser::new())
+    }
+}

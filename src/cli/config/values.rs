@@ -1,0 +1,85 @@
+//! The values that settings of any verb have: texts and numbers.
+
+use super::form::One;
+use super::{Kind, Value};
+use crate::cli::input;
+
+/// Any text.
+pub(in crate::cli) const TEXT: One<String> = One {
+    kind: Kind::Text,
+    parse: |text| Ok(text.to_owned()),
+    write: |text| Value::Text(text.clone()),
+};
+
+/// A whole number from 1 up.
+pub(in crate::cli) const COUNT: One<usize> = whole(input::at_least_one);
+
+/// A whole number from 0 up.
+pub(in crate::cli) const COUNT_OR_NONE: One<usize> = whole(|text| match text.trim() {
+    "0" => Ok(0),
+    other => input::at_least_one(other),
+});
+
+/// A whole number of 64 bits, for random numbers.
+pub(in crate::cli) const SEED: One<u64> = One {
+    kind: Kind::Whole,
+    parse: input::seed,
+    write: |number| Value::whole(number),
+};
+
+/// A number.
+pub(in crate::cli) const NUMBER: One<f64> = real(number);
+
+/// A number above 0.
+pub(in crate::cli) const POSITIVE: One<f64> = real(positive);
+
+/// A number from 0 up.
+pub(in crate::cli) const NOT_NEGATIVE: One<f64> = real(|text| {
+    let number = number(text).ok().filter(|number| *number >= 0.0);
+    number.ok_or_else(|| "must be a number from 0 up".to_owned())
+});
+
+/// A share that is not all.
+pub(in crate::cli) const FRACTION: One<f64> = real(|text| {
+    let number = number(text).ok().filter(|own| (0.0..1.0).contains(own));
+    number.ok_or_else(|| "must be a number from 0 to below 1".to_owned())
+});
+
+/// A time in seconds that can be waited for.
+pub(in crate::cli) const SECONDS: One<f64> = real(|text| {
+    const YEAR: f64 = 365.0 * 24.0 * 3600.0;
+    match positive(text.trim())? {
+        seconds if seconds <= YEAR => Ok(seconds),
+        _ => Err("must be at most a year (31536000)".to_owned()),
+    }
+});
+
+/// A whole number that `parse` reads.
+pub(in crate::cli) const fn whole(parse: fn(&str) -> Result<usize, String>) -> One<usize> {
+    One {
+        kind: Kind::Whole,
+        parse,
+        write: |number| Value::whole(number),
+    }
+}
+
+const fn real(parse: fn(&str) -> Result<f64, String>) -> One<f64> {
+    One {
+        kind: Kind::Number,
+        parse,
+        write: |number| Value::number(*number),
+    }
+}
+
+fn number(text: &str) -> Result<f64, String> {
+    let number = text.trim().parse::<f64>().ok();
+    let finite = number.filter(|number| number.is_finite());
+    finite.ok_or_else(|| "must be a number, and finite".to_owned())
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
+        _ => Err("must be a number above 0".to_owned()),
+    }
+}

@@ -1,0 +1,162 @@
+//! What the library says of a run that failed, in words of flags.
+
+use std::path::Path;
+
+use anyhow::anyhow;
+
+use super::Failure;
+use crate::Error;
+use crate::checkpoint::CheckpointError;
+use crate::train::{CHECKPOINTS, CONFIG_FILE, NoRun, Remedy, TrainError};
+
+/// Errors of the library that tell wrong use from a failed run.
+pub(super) trait IntoFailure {
+    fn failure(self) -> Failure;
+}
+
+/// Wrong use or a failed run, as the library tells them apart.
+pub(super) fn failure(error: impl IntoFailure) -> Failure {
+    error.failure()
+}
+
+impl IntoFailure for Error {
+    fn failure(self) -> Failure {
+        match self.is_wrong_use() {
+            true => Failure::Usage(self.to_string()),
+            false => Failure::Run(self.into()),
+        }
+    }
+}
+
+impl IntoFailure for CheckpointError {
+    fn failure(self) -> Failure {
+        match self.is_wrong_use() {
+            true => Failure::Usage(self.to_string()),
+            false => Failure::Run(self.into()),
+        }
+    }
+}
+
+impl IntoFailure for TrainError {
+    fn failure(self) -> Failure {
+        match self {
+            Self::NewFolder { folder, why } => usage("--out", &folder, &why),
+            Self::Occupied { folder } => {
+                let why = format!(
+                    "the folder already holds a run; choose another, or remove it, or go on with \
+                     it by --resume {}",
+                    folder.display()
+                );
+                usage("--out", &folder, &why)
+            }
+            Self::NoRun { folder, why } => no_run("--resume", &folder, why),
+            Self::Config { folder, source } => {
+                let why = format!("{CONFIG_FILE} cannot be read: {source}");
+                usage("--resume", &folder, &why)
+            }
+            Self::NothingToResume { folder } => usage(
+                "--resume",
+                &folder,
+                "it was stopped before there was anything to go on with: neither a configuration \
+                 nor a checkpoint; begin it again, in the same folder, with --out",
+            ),
+            Self::CheckpointsLost { folder, done } => {
+                let why = format!(
+                    "the run has done {done} steps, but {} has no checkpoint to go on from: put \
+                     back what was there, or begin anew with `train --config {}`",
+                    folder.join(CHECKPOINTS).display(),
+                    folder.join(CONFIG_FILE).display()
+                );
+                usage("--resume", &folder, &why)
+            }
+            Self::Damaged { error, intact } => Failure::Run(match intact {
+                Some(older) => anyhow!(
+                    "{error}; --resume-fallback goes on from {}, which is intact",
+                    older.display()
+                ),
+                None => anyhow!("{error}; no older checkpoint is intact either"),
+            }),
+            Self::Part { manifest, part } => Failure::Run(anyhow!(
+                "{}: the part `{part}` is missing or not what `train` writes: use another \
+                 checkpoint",
+                manifest.display()
+            )),
+            Self::Diverged { loss, step, remedy } => Failure::Run(anyhow!(
+                "the loss is {loss} at step {step}: {}",
+                in_flags(&remedy)
+            )),
+            Self::NotFinite {
+                step,
+                what,
+                name,
+                whole,
+                remedy,
+            } => {
+                let stays = whole.map_or_else(String::new, |whole| {
+                    format!("; the checkpoint of step {whole} stays as it is")
+                });
+                Failure::Run(anyhow!(
+                    "after the update of step {step} {what} `{name}` is not finite, so it was not \
+                     saved{stays}: {}",
+                    in_flags(&remedy)
+                ))
+            }
+            Self::Several(errors) => {
+                let said = errors.into_iter().map(|error| failure(error).said());
+                Failure::Run(anyhow!(said.collect::<Vec<_>>().join("; and ")))
+            }
+            Self::Data(error) | Self::HeldOut(error) => Failure::Run(error),
+            Self::Pipeline(error) => failure(error),
+            Self::Checkpoint(error) => failure(error),
+            error if error.is_wrong_use() => Failure::Usage(error.to_string()),
+            error => Failure::Run(error.into()),
+        }
+    }
+}
+
+fn usage(flag: &str, folder: &Path, why: &str) -> Failure {
+    Failure::Usage(format!("{flag} {}: {why}", folder.display()))
+}
+
+/// That a folder which a flag names holds no run.
+pub(super) fn no_run(flag: &str, folder: &Path, why: NoRun) -> Failure {
+    let more = match why {
+        NoRun::Missing if flag == "--resume" => "; every run says its own when it begins",
+        NoRun::Foreign => ", which `train` writes",
+        _ => "",
+    };
+    usage(flag, folder, &format!("{why}{more}"))
+}
+
+/// What may help a run that has left the finite numbers.
+fn in_flags(remedy: &Remedy) -> String {
+    match remedy {
+        Remedy::SmallerRate {
+            folder,
+            whole: Some(whole),
+        } => format!(
+            "try a smaller --lr, such as with `train --resume {} --lr RATE`, which goes on after \
+             step {whole}",
+            folder.display()
+        ),
+        Remedy::OlderCheckpoint {
+            folder,
+            whole,
+            older,
+        } => {
+            let instead = match older {
+                Some((newest, step)) => format!(
+                    "move {} away, and `train --resume {}` goes on after step {step}",
+                    newest.display(),
+                    folder.display()
+                ),
+                None => "begin anew with a smaller one".to_owned(),
+            };
+            format!(
+                "this is the first step after the checkpoint of step {whole}, so a smaller --lr \
+                 does not help it; where nothing else was changed, {instead}"
+            )
+        }
+        _ => "try a smaller --lr".to_owned(),
+    }
+}

@@ -1,0 +1,91 @@
+//! Whether a plan is for a model.
+
+use gpipe_partitioner::{ModelId, Plan};
+
+use super::Chosen;
+use super::flags::flag;
+
+/// The size that is the data's where nobody chose it.
+const OF_DATA: &str = "vocab";
+
+impl Chosen {
+    /// That a plan was made for this model.
+    ///
+    /// # Errors
+    /// For which one it was made, and what to do.
+    pub(in crate::cli) fn check_plan(&self, plan: &Plan) -> Result<(), String> {
+        if let Some(model) = &plan.model {
+            self.check_planned(model)?;
+        }
+        let layers = plan.partition.layers();
+        if layers == self.layers() {
+            return Ok(());
+        }
+        let sizes = match self.size_for(|own| own == layers) {
+            Some(flag) => format!("use {flag}, or profile this model"),
+            None => "name the model that was profiled, or profile this one".to_owned(),
+        };
+        Err(format!(
+            "it is for a model of {layers} layers, but `{}` has {}: {sizes}",
+            self.spec.name(),
+            self.describe_layers(),
+        ))
+    }
+
+    /// That the model is the one that was profiled.
+    fn check_planned(&self, planned: &ModelId) -> Result<(), String> {
+        let (kind, name) = (self.spec.entry().name(), self.spec.name());
+        if planned.name() != kind {
+            return Err(format!(
+                "it is for the model `{}`, but this is `{name}`: name that one, or profile this one",
+                planned.name()
+            ));
+        }
+        let by_data = |size: &str| size == OF_DATA && !self.chose(size);
+        let sizes = self.spec.settings().iter();
+        let differ: Vec<(&str, f64, f64)> = sizes
+            .filter(|(size, _)| !by_data(size))
+            .map(|(size, own)| (size, planned.setting(size).unwrap_or(own), own))
+            .filter(|(_, planned, own)| planned.total_cmp(own).is_ne())
+            .collect();
+        if differ.is_empty() {
+            return Ok(());
+        }
+        let all = |text: &dyn Fn(&(&str, f64, f64)) -> String, between: &str| {
+            differ.iter().map(text).collect::<Vec<_>>().join(between)
+        };
+        Err(format!(
+            "it is for `{name}` with {}, not {}: use {}, or profile this one",
+            all(&|(size, planned, _)| format!("{size}={planned}"), ", "),
+            all(&|(_, _, own)| own.to_string(), ", "),
+            all(
+                &|(size, planned, _)| format!("{} {planned}", flag(size)),
+                " "
+            ),
+        ))
+    }
+
+    /// What is to be known of a plan: that it was made for another vocabulary than the data's,
+    /// and what its measurements were doubted for.
+    pub(in crate::cli) fn notes_of_plan(&self, plan: &Plan) -> Vec<String> {
+        let doubts = plan.doubts.iter();
+        let doubts = doubts
+            .map(|doubt| format!("note: of the profile that the plan was made from: {doubt}"));
+        self.vocabulary_of_plan(plan)
+            .into_iter()
+            .chain(doubts)
+            .collect()
+    }
+
+    fn vocabulary_of_plan(&self, plan: &Plan) -> Option<String> {
+        let planned = plan.model.as_ref()?.setting(OF_DATA)?;
+        let mut sizes = self.spec.settings().iter();
+        let (_, own) = sizes.find(|(size, _)| *size == OF_DATA)?;
+        (planned.total_cmp(&own).is_ne()).then(|| {
+            format!(
+                "the plan was made for a vocabulary of {planned}, and the data's is {own}: profile \
+                 with the same --data for closer times"
+            )
+        })
+    }
+}

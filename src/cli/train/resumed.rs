@@ -1,0 +1,69 @@
+//! A run that is resumed: whether its configuration still fits.
+
+use std::path::Path;
+
+use super::config::{Saved, schema};
+use super::config_diff;
+use super::job::Job;
+use super::options::Args;
+use crate::cli::trained::saved_vocabulary;
+use crate::cli::{Failure, failure, say};
+use crate::train::{Resume, ResumeOptions};
+
+/// Finds what the run goes on from.
+pub(super) fn open(run: &Path, args: &Args) -> Result<Resume, Failure> {
+    let options = ResumeOptions::default()
+        .fork(args.out.clone())
+        .fallback(args.resume_fallback);
+    let warn = &mut |warning: &str| say(&format!("warning: {warning}"));
+    let resume = Resume::open(run, &options, warn).map_err(failure)?;
+    let every = every(resume.config().1);
+    resume.check_unsaved(every).map_err(failure)?;
+    Ok(resume)
+}
+
+/// What the run was configured with: the lowest layer.
+pub(super) fn saved(resume: &Resume) -> Saved {
+    let (path, text) = resume.config();
+    Saved {
+        path: path.to_owned(),
+        text: text.to_owned(),
+        trained: resume.checkpoint().is_some(),
+    }
+}
+
+/// That the resolved configuration goes on with what was saved; what there is to say.
+///
+/// # Errors
+/// What was changed cannot be.
+pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<Vec<String>, Failure> {
+    let note = resume.note();
+    let Some(from) = resume.checkpoint() else {
+        if resume.repeated() == 0 {
+            return Ok(vec![note]);
+        }
+        // Also where nothing else is said.
+        say(&format!("warning: {note}"));
+        return Ok(Vec::new());
+    };
+    let mut notes = vec![note];
+    let saved = &from.extras().config;
+    notes.extend(config_diff::check(&schema(&job.zoo), saved, resolved)?);
+    if let (Some(saved), Some((set, _))) = (saved_vocabulary(from)?, job.source.text())
+        && !saved.chars().eq(set.vocabulary().iter().copied())
+    {
+        return Err(Failure::Usage(format!(
+            "--resume: the text {} has other characters than the one that the run was trained on: name \
+             that one with --data",
+            job.source.name()
+        )));
+    }
+    Ok(notes)
+}
+
+/// Steps between two checkpoints of the run.
+fn every(config: &str) -> Option<u64> {
+    let config: toml::Table = config.parse().ok()?;
+    let every = config.get("checkpoint")?.get("every")?.as_integer()?;
+    u64::try_from(every).ok()
+}

@@ -1,0 +1,97 @@
+//! What a run came to: for people, or as JSON.
+
+use serde::Serialize;
+
+use super::Failure;
+use super::job::Job;
+use crate::cli::{limit, output};
+use crate::train::{Outcome, Summary};
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Printed<'a> {
+    model: &'a str,
+    data: String,
+    #[serde(flatten)]
+    numbers: Summary,
+}
+
+/// Prints what a run came to, with a `sample` of what its model writes.
+pub(super) fn print(job: &Job, outcome: &Outcome, sample: Option<&str>) -> Result<(), Failure> {
+    if !job.args.json {
+        return output::print(&text(job, outcome, sample));
+    }
+    let printed = serde_json::to_string(&Printed {
+        model: job.chosen.spec.name(),
+        data: job.source.name(),
+        numbers: outcome.summary(),
+    })?;
+    output::print(&(printed + "\n"))
+}
+
+fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
+    let width = output::width(None);
+    let paragraph = |text: &str| output::wrapped(text, width) + "\n";
+    let sample = sample.map_or_else(String::new, |sample| format!("\n{}", paragraph(sample)));
+    let comparison = outcome.comparison.as_ref();
+    let others = comparison.and_then(|own| own.others()).map(paragraph);
+    let comparison = comparison.map_or_else(String::new, |own| own.text(width));
+    let lines = lines(job, outcome);
+    let lines = lines.iter().map(|(title, text)| line(title, text, width));
+    format!(
+        "{sample}\nthe last step:\n\n{comparison}{}\n{}",
+        others.unwrap_or_default(),
+        lines.collect::<String>()
+    )
+}
+
+/// What is told of the whole run, and what to do about it.
+fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
+    let mut lines = outcome.lines();
+    for (title, text) in &mut lines {
+        match (*title, &job.plan) {
+            ("held-out loss", _) if job.source.text().is_some() => *text += " per character",
+            ("held-out loss", _) => *text += " per token",
+            ("cut", Some(_)) => {
+                *text += "; the plan was made from other times than these: profile again";
+            }
+            ("cut", None) => {
+                *text += &format!(
+                    "; `profile --model {} --plan plan.json` with the same sizes cuts by time, for \
+                     `train --plan plan.json`",
+                    job.recipe.model
+                );
+            }
+            _ => {}
+        }
+    }
+    if let Some(verdict) = limit::host_bound(outcome.summary().host_share) {
+        let host = lines.iter().position(|(title, _)| *title == "host");
+        lines.insert(host.map_or(0, |host| host + 1), ("limit", verdict));
+    }
+    lines
+}
+
+/// Columns before what a line says.
+const INDENT: usize = 15;
+
+/// A title and what it is about, which goes on below itself where it is too long.
+fn line(title: &str, text: &str, width: usize) -> String {
+    let room = width.saturating_sub(INDENT).max(INDENT);
+    let text = output::wrapped(text, room);
+    let text = text.replace('\n', &format!("\n{:INDENT$}", ""));
+    format!("{title:<INDENT$}{text}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_line_goes_on_below_what_it_says() {
+        assert_eq!(
+            line("cut", "stage 0 computes long", 32),
+            "cut            stage 0 computes\n               long\n"
+        );
+    }
+}

@@ -1,0 +1,81 @@
+//! One record in its file.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::frame::{AROUND, HEADER, length, masked};
+use crate::data::DataError;
+
+/// Why there is no whole record at a place.
+#[derive(Debug)]
+pub(super) enum Flaw {
+    Read(io::Error),
+    /// The length is not to be trusted: where the next record is, is unknown.
+    Length(String),
+    /// The file ends before the record does.
+    Cut(String),
+}
+
+/// The length of the record at `offset` of a file of `size` bytes, which it is inside of.
+pub(super) fn at(file: &File, offset: u64, size: u64) -> Result<u64, Flaw> {
+    let left = size.saturating_sub(offset);
+    if left < HEADER {
+        return Err(Flaw::Cut(format!(
+            "the file ends after {left} of the {HEADER} bytes that begin a record: was it copied whole?"
+        )));
+    }
+    let mut header = [0; HEADER as usize];
+    file.read_exact_at(&mut header, offset)
+        .map_err(Flaw::Read)?;
+    let Some(length) = length(&header) else {
+        return Err(Flaw::Length(
+            "the checksum of a record's length is wrong".to_owned(),
+        ));
+    };
+    match length.checked_add(AROUND) {
+        Some(whole) if whole <= left => Ok(length),
+        _ => Err(Flaw::Cut(format!(
+            "the file ends inside of a record of {length} bytes, {} of them there: was it copied whole?",
+            (left - HEADER).min(length)
+        ))),
+    }
+}
+
+/// The checksum that is told of the data of the record at `offset`.
+pub(super) fn told(file: &File, offset: u64, length: u64) -> io::Result<[u8; 4]> {
+    let mut sum = [0; 4];
+    file.read_exact_at(&mut sum, offset + HEADER + length)?;
+    Ok(sum)
+}
+
+/// The data of the record at `offset`, checked.
+pub(super) fn read(file: &File, path: &Path, offset: u64, size: u64) -> Result<Vec<u8>, DataError> {
+    let length = at(file, offset, size).map_err(|flaw| match flaw {
+        Flaw::Read(source) => DataError::read(path, source),
+        Flaw::Length(what) | Flaw::Cut(what) => DataError::bad(path, offset, what),
+    })?;
+    let mut data = vec![0; length as usize + 4];
+    file.read_exact_at(&mut data, offset + HEADER)
+        .map_err(|source| DataError::read(path, source))?;
+    let sum = data.split_off(length as usize);
+    if masked(&data)[..] == sum[..] {
+        return Ok(data);
+    }
+    let what = format!("the checksum of the record's {length} bytes of data is wrong");
+    Err(DataError::bad(path, offset, what))
+}
+
+/// The data of the record that begins at `offset` of a file, checked.
+pub(in crate::data) fn read_record(
+    file: &File,
+    path: &Path,
+    offset: u64,
+) -> Result<Vec<u8>, DataError> {
+    let size = file
+        .metadata()
+        .map_err(|source| DataError::read(path, source))?
+        .len();
+    read(file, path, offset, size)
+}

@@ -1,0 +1,137 @@
+//! The records of a data set's files.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use super::files::Files;
+use super::index::Shard;
+use crate::data::{DataError, Place, Source};
+use crate::torch::threads::side_by_side;
+
+/// The records of several files, in the order of the files, as bytes.
+///
+/// Opening walks over the records' lengths in all files, several at a time, so that any
+/// record can be read by itself; loaders then read with as many threads as they have
+/// workers. Checksums of lengths are checked when opening, those of data with each read.
+/// A damaged record is an error where it is read, so that a loader can skip it.
+#[derive(Debug)]
+pub struct TfRecords {
+    shards: Vec<Shard>,
+    /// The number of each shard's first record, and of all records.
+    firsts: Vec<usize>,
+    files: Files,
+}
+
+impl TfRecords {
+    /// Opens files.
+    ///
+    /// # Errors
+    /// There are none, one cannot be read or is compressed, or they hold no record.
+    pub fn open(paths: impl IntoIterator<Item: AsRef<Path>>) -> Result<Self, DataError> {
+        let paths: Vec<PathBuf> = paths
+            .into_iter()
+            .map(|path| path.as_ref().to_owned())
+            .collect();
+        let shards = on_threads(paths.len(), |shard| Shard::scan(&paths[shard]));
+        let shards: Vec<Shard> = shards.into_iter().collect::<Result<_, _>>()?;
+        let mut firsts = vec![0];
+        for shard in &shards {
+            firsts.push(firsts[firsts.len() - 1] + shard.starts.len());
+        }
+        let records = Self {
+            shards,
+            firsts,
+            files: Files::default(),
+        };
+        if records.is_empty() {
+            let what = match &paths[..] {
+                [] => "no TFRecord file was named".to_owned(),
+                [one] => format!("{} is empty: it has no record", one.display()),
+                [first, others @ ..] => format!(
+                    "{} and {} other files are empty: they have no record",
+                    first.display(),
+                    others.len()
+                ),
+            };
+            return Err(DataError::Settings(what));
+        }
+        Ok(records)
+    }
+
+    /// Opens the files of a folder with `.tfrecord` in their names, in the order of these.
+    ///
+    /// # Errors
+    /// As [`TfRecords::open`].
+    pub fn in_folder(folder: &Path) -> Result<Self, DataError> {
+        let read = |source| DataError::read(folder, source);
+        let mut paths = Vec::new();
+        for entry in folder.read_dir().map_err(read)? {
+            let path = entry.map_err(read)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.contains(".tfrecord") {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        if paths.is_empty() {
+            let folder = folder.display();
+            let what = format!("{folder} has no file with .tfrecord in its name");
+            return Err(DataError::Settings(what));
+        }
+        Self::open(paths)
+    }
+
+    /// Reads everything and gives all that is damaged, in order.
+    pub fn verify(&self) -> Vec<DataError> {
+        let of_shard = |shard: usize| {
+            let records = self.firsts[shard]..self.firsts[shard + 1];
+            let bad = records.filter_map(|record| self.get(0, record).err());
+            bad.collect::<Vec<_>>()
+        };
+        let bad = on_threads(self.shards.len(), of_shard);
+        bad.into_iter().flatten().collect()
+    }
+
+    /// The shard of a record, and its number there.
+    fn find(&self, record: usize) -> (usize, usize) {
+        let shard = self.firsts.partition_point(|&first| first <= record) - 1;
+        (shard, record - self.firsts[shard])
+    }
+}
+
+impl Source for TfRecords {
+    type Item = Vec<u8>;
+
+    fn len(&self) -> usize {
+        self.firsts[self.shards.len()]
+    }
+
+    fn get(&self, _: u64, index: usize) -> Result<Vec<u8>, DataError> {
+        let (number, record) = self.find(index);
+        let shard = &self.shards[number];
+        let file = self.files.get(number, &shard.path);
+        let file = file.map_err(|source| DataError::read(&shard.path, source))?;
+        shard.read(&file, record)
+    }
+
+    fn place(&self, _: u64, index: usize) -> Place {
+        let (number, record) = self.find(index);
+        let shard = &self.shards[number];
+        Place::file(&shard.path, shard.starts[record])
+    }
+
+    fn identity(&self) -> String {
+        let bytes: u64 = self.shards.iter().map(|shard| shard.size).sum();
+        let sums = self.shards.iter().map(|shard| shard.sum.to_le_bytes());
+        let sum = sums.fold(0, |all, sum| crc32c::crc32c_append(all, &sum));
+        let (files, records) = (self.shards.len(), self.len());
+        format!("{records} TFRecords in {files} files of {bytes} bytes with checksum {sum:08x}")
+    }
+}
+
+/// What `task` gives for each number below `count`, in order, made on as many threads as
+/// there are cores.
+fn on_threads<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    side_by_side(0..count, cores, task)
+}

@@ -1,0 +1,379 @@
+//! The gradients of a stage's parameters, within a step and between steps.
+//!
+//! A step's gradients accumulate in the parameters alone: what earlier steps left there is
+//! set aside until the step is certain to count on every stage ([`Accumulator::commit`]),
+//! or put back if it does not ([`Accumulator::undo`]). Within the step, micro-batches add
+//! in their order, whatever order the schedule has their backwards in
+//! ([`Accumulator::begin_turn`]).
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use tch::{Device, Tensor};
+
+use crate::torch::copies;
+use crate::torch::error::TorchError;
+use crate::torch::ffi;
+use crate::torch::gradients::{first_non_finite, norms, norms_there};
+use crate::torch::streams::DeviceStreams;
+
+/// One gradient a parameter, then one a tied copy; none where none arrived.
+pub(super) type Gradients = Vec<Option<Tensor>>;
+
+/// The gradients of a stage's parameters (gradient accumulation).
+#[doc(alias = "gradient accumulation")]
+#[derive(Debug)]
+pub(crate) struct Accumulator {
+    device: Device,
+    streams: Rc<DeviceStreams>,
+    /// By layer and name.
+    parameters: Vec<(String, Tensor)>,
+    /// Parameters that are copies of another layer's: tied weights.
+    tied: Vec<(String, Tensor)>,
+    /// What earlier steps accumulated, one entry a parameter; set aside while a step runs,
+    /// so that a failed step can give it back and this step's gradients can be scaled alone.
+    previous: Vec<Option<Tensor>>,
+    /// The micro-batch whose gradients are to be added next.
+    next: usize,
+    /// Gradients of later micro-batches that came before it.
+    early: HashMap<usize, Gradients>,
+    /// 1 on the stage's device where the last step does not count; see
+    /// `src/pipeline/finite_check.rs`.
+    found_inf: Option<Tensor>,
+}
+
+/// The backward of one micro-batch, from [`Accumulator::begin_turn`] to
+/// [`Accumulator::end_turn`].
+#[derive(Debug)]
+#[must_use = "the gradients of other micro-batches are set aside until the turn ends"]
+pub(super) struct Turn {
+    micro: usize,
+    /// The sums of the other micro-batches, where this one comes early.
+    others: Option<Gradients>,
+}
+
+impl Accumulator {
+    pub(super) fn new(
+        device: Device,
+        streams: Rc<DeviceStreams>,
+        parameters: Vec<(String, Tensor)>,
+    ) -> Self {
+        Self {
+            device,
+            streams,
+            parameters,
+            tied: Vec::new(),
+            previous: Vec::new(),
+            next: 0,
+            early: HashMap::new(),
+            found_inf: None,
+        }
+    }
+
+    /// Names and handles of the parameters, by layer and name.
+    pub(crate) fn parameters(&self) -> &[(String, Tensor)] {
+        &self.parameters
+    }
+
+    /// The parameters, then the tied copies.
+    fn with_tied(&self) -> impl Iterator<Item = &(String, Tensor)> {
+        self.parameters.iter().chain(&self.tied)
+    }
+
+    /// Bytes of the gradients that are there.
+    pub(super) fn bytes(&self) -> u64 {
+        let grads = self.with_tied().map(|(_, parameter)| parameter.grad());
+        let grads = grads.filter(Tensor::defined);
+        grads.map(|grad| super::bytes(&grad)).sum()
+    }
+
+    // A step, from its beginning to its end.
+
+    /// A training step begins: sets aside what earlier steps left in the parameters, so
+    /// that this step's gradients stand alone.
+    pub(super) fn set_aside(&mut self) -> Result<(), TorchError> {
+        self.next = 0;
+        self.early.clear();
+        let parameters = self.parameters.iter();
+        self.previous = parameters
+            .map(|(_, parameter)| ffi::take_grad(parameter))
+            .collect::<Result<_, _>>()?;
+        let mut tied = self.tied.iter();
+        tied.try_for_each(|(_, copy)| ffi::set_grad(copy, None))
+    }
+
+    /// The backward of micro-batch `micro` is about to add its gradients to the parameters.
+    /// Under a schedule that does not go through the micro-batches in order, the gradients
+    /// of one that comes early wait until it is their turn: the sums have the same bits
+    /// under every schedule.
+    pub(super) fn begin_turn(&self, micro: usize) -> Result<Turn, TorchError> {
+        let early = micro != self.next;
+        let others = early.then(|| self.take_gradients()).transpose()?;
+        Ok(Turn { micro, others })
+    }
+
+    /// The backward has added them.
+    pub(super) fn end_turn(&mut self, turn: Turn) -> anyhow::Result<()> {
+        if let Some(others) = turn.others {
+            let own = self.take_gradients()?;
+            self.early.insert(turn.micro, own);
+            return self.add_gradients(others);
+        }
+        self.next += 1;
+        while let Some(waiting) = self.early.remove(&self.next) {
+            self.add_gradients(waiting)?;
+            self.next += 1;
+        }
+        Ok(())
+    }
+
+    /// Moves the gradients out of the parameters and tied copies.
+    pub(super) fn take_gradients(&self) -> Result<Gradients, TorchError> {
+        let all = self.with_tied();
+        all.map(|(_, parameter)| ffi::take_grad(parameter))
+            .collect()
+    }
+
+    /// Adds gradients, one at a time: the first ones are set.
+    pub(super) fn add_gradients(&self, grads: Gradients) -> anyhow::Result<()> {
+        for ((_, parameter), grad) in self.with_tied().zip(grads) {
+            let Some(grad) = grad else { continue };
+            let sum = parameter.grad();
+            if sum.defined() {
+                ffi::add(&[sum], &[grad])?;
+            } else {
+                ffi::set_grad(parameter, Some(&grad))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds copies of gradients as autograd adds those of a micro-batch, in one call: the
+    /// first ones are set, to memory of their own.
+    pub(super) fn add_copies(&self, grads: &[Option<Tensor>]) -> anyhow::Result<()> {
+        let (mut sums, mut more) = (Vec::new(), Vec::new());
+        for ((_, parameter), grad) in self.with_tied().zip(grads) {
+            let Some(grad) = grad else { continue };
+            let sum = parameter.grad();
+            if sum.defined() {
+                sums.push(sum);
+                more.push(grad.shallow_clone());
+            } else {
+                ffi::set_grad(parameter, Some(&copies::same_strides(grad)?))?;
+            }
+        }
+        Ok(ffi::add(&sums, &more)?)
+    }
+
+    /// Puts the earlier gradients back in place of this step's.
+    pub(super) fn undo(&mut self) {
+        self.found_inf = None;
+        self.early.clear();
+        // The calls only move handles; there is nobody left to tell if they failed.
+        let previous = std::mem::take(&mut self.previous);
+        for ((_, parameter), previous) in self.parameters.iter().zip(previous) {
+            let _ = ffi::set_grad(parameter, previous.as_ref());
+        }
+        for (_, copy) in &self.tied {
+            let _ = ffi::set_grad(copy, None);
+        }
+    }
+
+    /// The step is certain to count on every stage: its gradients join those of earlier
+    /// steps.
+    pub(super) fn commit(&mut self) -> Result<(), TorchError> {
+        let previous = std::mem::take(&mut self.previous);
+        for ((_, parameter), previous) in self.parameters.iter().zip(previous) {
+            let Some(earlier) = previous else { continue };
+            if let Some(new) = ffi::take_grad(parameter)? {
+                ffi::add(std::slice::from_ref(&earlier), &[new])?;
+            }
+            ffi::set_grad(parameter, Some(&earlier))?;
+        }
+        Ok(())
+    }
+
+    // What only the device knows of a step.
+
+    /// The step that just ended does not count where `found_inf` is 1, on whatever device;
+    /// its gradients are yet to be multiplied with the factor.
+    #[doc(alias = "GradScaler")]
+    pub(crate) fn defer(
+        &mut self,
+        found_inf: &Tensor,
+        factor: Option<&Tensor>,
+    ) -> anyhow::Result<()> {
+        self.streams.uses("a verdict", found_inf)?;
+        if let Some(factor) = factor {
+            self.scale_by(factor)?;
+        }
+        self.found_inf = Some(found_inf.f_to_device(self.device)?);
+        Ok(())
+    }
+
+    /// 1 where the last step does not count; none where that is known already.
+    pub(super) fn found_inf(&self) -> Option<Tensor> {
+        self.found_inf.as_ref().map(Tensor::shallow_clone)
+    }
+
+    /// The same, which is dealt with from now on.
+    pub(super) fn take_found_inf(&mut self) -> Option<Tensor> {
+        self.found_inf.take()
+    }
+
+    /// Waits for the device where only it knows whether the last step counts. Gives whether
+    /// it does not.
+    pub(super) fn wait_for_found_inf(&mut self) -> Result<bool, TorchError> {
+        match self.found_inf.take() {
+            Some(found) => Ok(found.f_double_value(&[])? != 0.0),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether gradients of earlier steps wait to be added to this step's.
+    pub(super) fn has_previous(&self) -> bool {
+        self.previous.iter().any(Option::is_some)
+    }
+
+    // Gradients as numbers.
+
+    fn present(&self) -> Vec<Tensor> {
+        let grads = self.parameters.iter().map(|(_, p)| p.grad());
+        grads.filter(Tensor::defined).collect()
+    }
+
+    fn named(&self) -> (Vec<&str>, Vec<Tensor>) {
+        let grads = self.with_tied();
+        grads
+            .map(|(name, parameter)| (name.as_str(), parameter.grad()))
+            .filter(|(_, grad)| grad.defined())
+            .unzip()
+    }
+
+    /// The norm of each gradient, in the order of the parameters.
+    pub(crate) fn norms(&self) -> Result<Vec<f64>, TorchError> {
+        norms(&self.present())
+    }
+
+    /// The same as a tensor on the stage's device, where that can be: nobody waits for it.
+    pub(crate) fn norms_on_device(&self) -> Result<Option<Tensor>, TorchError> {
+        norms_there(&self.present(), self.device)
+    }
+
+    /// The names of all gradients, those of tied copies included, and their norms as a
+    /// tensor on the stage's device. None where the host has to look at them itself.
+    pub(super) fn named_norms_on_device(
+        &self,
+    ) -> Result<Option<(Vec<String>, Tensor)>, TorchError> {
+        let (names, grads) = self.named();
+        let norms = norms_there(&grads, self.device)?;
+        let names = || names.into_iter().map(str::to_owned).collect();
+        Ok(norms.map(|norms| (names(), norms)))
+    }
+
+    /// The name of a parameter whose gradient is not finite.
+    pub(crate) fn first_non_finite(&self) -> Result<Option<String>, TorchError> {
+        let (names, grads) = self.named();
+        let first = first_non_finite(&grads)?;
+        Ok(first.map(|place| names[place].to_owned()))
+    }
+
+    /// Multiplies all gradients.
+    pub(crate) fn scale(&self, factor: f64) -> Result<(), TorchError> {
+        ffi::scale(&self.present(), factor)
+    }
+
+    /// Multiplies all gradients with a number on some device.
+    pub(crate) fn scale_by(&self, factor: &Tensor) -> anyhow::Result<()> {
+        self.streams.uses("a factor of gradients", factor)?;
+        let factor = factor.f_to_device(self.device)?;
+        Ok(ffi::scale_by(&self.present(), &factor)?)
+    }
+
+    /// Clears the gradients of all steps.
+    pub(crate) fn zero_grad(&mut self) -> Result<(), TorchError> {
+        self.previous.clear();
+        let mut parameters = self.parameters.iter();
+        parameters.try_for_each(|(_, parameter)| ffi::set_grad(parameter, None))
+    }
+
+    /// Whether gradients arrive at the parameters that `chosen` names.
+    #[doc(alias = "requires_grad")]
+    pub(crate) fn set_trainable(
+        &mut self,
+        chosen: &dyn Fn(&str) -> bool,
+        trainable: bool,
+    ) -> anyhow::Result<()> {
+        for (name, parameter) in &self.parameters {
+            if chosen(name) {
+                let _ = parameter.f_set_requires_grad(trainable)?;
+                if !trainable {
+                    ffi::set_grad(parameter, None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    // Tied weights.
+
+    /// A parameter, also one that is a tied copy.
+    pub(crate) fn find(&self, name: &str) -> Option<Tensor> {
+        let found = self.with_tied().find(|(own, _)| own == name);
+        found.map(|(_, tensor)| tensor.shallow_clone())
+    }
+
+    /// Makes the parameter `name` a tied copy of `owner`: the same memory where both are on
+    /// one device, else a copy that [`Accumulator::refresh_tied`] renews.
+    pub(crate) fn tie(&mut self, name: &str, owner: &Tensor) -> anyhow::Result<()> {
+        if let Some(index) = self.parameters.iter().position(|(own, _)| own == name) {
+            let (name, mut tensor) = self.parameters.remove(index);
+            if tensor.device() == owner.device() {
+                tensor.f_set_data(&owner.f_detach()?)?;
+            }
+            self.tied.push((name, tensor));
+        }
+        self.refresh_tied(name, owner)
+    }
+
+    fn tied_copy(&self, name: &str) -> Option<&Tensor> {
+        let copy = self.tied.iter().find(|(own, _)| own == name);
+        copy.map(|(_, copy)| copy)
+    }
+
+    /// Copies the owner's values to a tied copy on another device.
+    pub(crate) fn refresh_tied(&self, name: &str, owner: &Tensor) -> anyhow::Result<()> {
+        if let Some(copy) = self.tied_copy(name)
+            && copy.device() != owner.device()
+        {
+            tch::no_grad(|| copy.shallow_clone().f_copy_(owner))?;
+        }
+        Ok(())
+    }
+
+    /// Whether gradients arrive at a tied copy.
+    pub(crate) fn set_tied_trainable(&self, name: &str, trainable: bool) -> anyhow::Result<()> {
+        if let Some(copy) = self.tied_copy(name) {
+            let _ = copy.f_set_requires_grad(trainable)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the last step's gradient of a parameter or tied copy.
+    pub(crate) fn take_gradient(&self, name: &str) -> Result<Option<Tensor>, TorchError> {
+        match self.find(name) {
+            Some(parameter) => ffi::take_grad(&parameter),
+            None => Ok(None),
+        }
+    }
+
+    /// Sets the last step's gradient of an owner, from whatever device.
+    pub(crate) fn set_gradient(&self, name: &str, grad: &Tensor) -> anyhow::Result<()> {
+        let Some(parameter) = self.find(name) else {
+            return Ok(());
+        };
+        self.streams.uses("a sum of tied gradients", grad)?;
+        let grad = grad.f_to_device(self.device)?;
+        Ok(ffi::set_grad(&parameter, Some(&grad))?)
+    }
+}

@@ -1,0 +1,244 @@
+//! When a run is saved, and what becomes of a checkpoint that cannot be written.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::error::{self, Remedy, TrainError};
+use super::folder::{DATA_PART, LOSS_SCALE_PART};
+use super::hook::Hooks;
+use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer, Extras, Saved};
+use crate::{Optimizer, Pipeline};
+
+/// How a run is saved.
+#[derive(Debug)]
+pub(super) struct Saving {
+    /// Steps between two checkpoints; 0 saves nothing.
+    pub(super) every: usize,
+    /// How many are kept.
+    pub(super) keep: usize,
+    /// The caller's configuration.
+    pub(super) config: String,
+    /// What else the caller wants saved.
+    pub(super) parts: Vec<(String, Value)>,
+}
+
+/// Saves a run. A checkpoint that cannot be written ends no training: there is a warning,
+/// and the next one is tried as ever. Weights that are not finite do end it, and so does a
+/// folder that is another one now.
+#[derive(Debug)]
+pub(super) struct Checkpoints {
+    writer: Checkpointer,
+    saving: Saving,
+    /// The step of the last one that was handed to the writer.
+    asked: Option<usize>,
+    /// The step of the newest one that is whole.
+    whole: Option<u64>,
+    /// Why the last one is not.
+    failed: Option<CheckpointError>,
+}
+
+impl Checkpoints {
+    /// `whole` is the step that the run resumes from.
+    pub(super) fn new(writer: Checkpointer, saving: Saving, whole: Option<u64>) -> Self {
+        Self {
+            writer: writer.keep(saving.keep),
+            saving,
+            asked: None,
+            whole,
+            failed: None,
+        }
+    }
+
+    /// Whether the run is to be saved after this step, which is or is not its last.
+    pub(super) fn due(&self, step: usize, last: bool) -> bool {
+        let every = self.saving.every;
+        every > 0 && (last || step.is_multiple_of(every))
+    }
+
+    /// The step of the last one that was tried.
+    pub(super) fn asked(&self) -> Option<usize> {
+        self.asked
+    }
+
+    /// Copies everything; the rest is done while training goes on. It takes the place of
+    /// the one before when the next step has shown that it is good: see
+    /// [`Checkpoints::approve`].
+    ///
+    /// # Errors
+    /// Training is to end.
+    pub(super) fn save(
+        &mut self,
+        pipe: &mut Pipeline,
+        optimizer: &Optimizer,
+        step: usize,
+        data: Value,
+        hooks: &mut Hooks<'_>,
+    ) -> Result<(), TrainError> {
+        self.settle(hooks)?;
+        let extras = self.extras(pipe, step, data);
+        self.asked = Some(step);
+        let saved = self.writer.save_held(pipe, optimizer, extras);
+        saved.or_else(|error| self.failed(error, hooks))
+    }
+
+    /// Saves a run that resumes in another folder, before anything there says that it is
+    /// one: whoever resumes it later is to begin here, not anew.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(super) fn save_first(
+        &mut self,
+        pipe: &mut Pipeline,
+        optimizer: &Optimizer,
+        step: usize,
+        data: Value,
+        hooks: &mut Hooks<'_>,
+    ) -> Result<(), TrainError> {
+        let extras = self.extras(pipe, step, data);
+        self.asked = Some(step);
+        let saved = self.writer.save(pipe, optimizer, extras);
+        let saved = saved.and_then(|()| self.writer.finish());
+        self.done(saved?, hooks);
+        Ok(())
+    }
+
+    fn extras(&self, pipe: &Pipeline, step: usize, data: Value) -> Extras {
+        let own = Extras::new(step as u64)
+            .config(&self.saving.config)
+            .part(DATA_PART, data);
+        let parts = self.saving.parts.iter();
+        let mut extras = parts.fold(own, |extras, (name, part)| extras.part(name, part.clone()));
+        if let Some(scale) = pipe.loss_scale_state() {
+            extras = extras.part(LOSS_SCALE_PART, scale);
+        }
+        extras
+    }
+
+    /// A step after the last one that was saved has a finite loss.
+    pub(super) fn approve(&mut self) {
+        self.writer.approve();
+    }
+
+    /// Warns of what has failed by now, without waiting.
+    ///
+    /// # Errors
+    /// Training is to end.
+    pub(super) fn look(&mut self, hooks: &mut Hooks<'_>) -> Result<(), TrainError> {
+        let saved = self.writer.check();
+        self.take(saved, hooks)
+    }
+
+    /// Waits for the last one, which takes its place.
+    ///
+    /// # Errors
+    /// Training is to end.
+    pub(super) fn settle(&mut self, hooks: &mut Hooks<'_>) -> Result<(), TrainError> {
+        let saved = self.writer.finish();
+        self.take(saved, hooks)
+    }
+
+    /// That the last one is whole, after [`Checkpoints::settle`].
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(super) fn is_saved(&mut self) -> Result<(), TrainError> {
+        let Some(error) = self.failed.take() else {
+            return Ok(());
+        };
+        Err(TrainError::NotSaved {
+            step: self.asked.unwrap_or_default(),
+            error,
+            whole: self.whole,
+        })
+    }
+
+    /// The error where the loss of `step` is not finite. The checkpoint that has not been
+    /// followed by a finite one is dropped: nothing can resume from it.
+    pub(super) fn diverged(&mut self, loss: f64, step: usize, hooks: &mut Hooks<'_>) -> TrainError {
+        let saved = self.writer.discard();
+        if let Err(error) = self.take(saved, hooks) {
+            return error;
+        }
+        let remedy = match self.whole {
+            Some(whole) if whole + 1 == step as u64 => self.older(whole),
+            _ => self.smaller_rate(),
+        };
+        TrainError::Diverged { loss, step, remedy }
+    }
+
+    /// Where the weights that a run resumed from are what is wrong.
+    fn older(&self, whole: u64) -> Remedy {
+        let all = Checkpoint::list(self.writer.folder()).unwrap_or_default();
+        let named = all.iter().find(|one| one.step == whole);
+        let older = all.iter().rev().find(|one| one.step < whole);
+        Remedy::OlderCheckpoint {
+            folder: self.run(),
+            whole,
+            older: (named.zip(older)).map(|(named, older)| (named.path.clone(), older.step)),
+        }
+    }
+
+    fn smaller_rate(&self) -> Remedy {
+        Remedy::SmallerRate {
+            folder: self.run(),
+            whole: self.whole,
+        }
+    }
+
+    /// The run folder.
+    fn run(&self) -> PathBuf {
+        let folder: &Path = self.writer.folder();
+        folder.parent().unwrap_or(folder).to_owned()
+    }
+
+    fn take(
+        &mut self,
+        saved: Result<Option<Saved>, CheckpointError>,
+        hooks: &mut Hooks<'_>,
+    ) -> Result<(), TrainError> {
+        match saved {
+            Ok(saved) => {
+                self.done(saved, hooks);
+                Ok(())
+            }
+            Err(error) => self.failed(error, hooks),
+        }
+    }
+
+    fn done(&mut self, saved: Option<Saved>, hooks: &mut Hooks<'_>) {
+        if let Some(saved) = saved {
+            self.whole = Some(saved.step);
+            self.failed = None;
+            hooks.each(|hook| hook.checkpoint(saved.step));
+        }
+    }
+
+    /// Whether that is a reason to end. If not there is a warning, even where nothing else
+    /// is said: whoever is away for a week must find it.
+    fn failed(&mut self, error: CheckpointError, hooks: &mut Hooks<'_>) -> Result<(), TrainError> {
+        let step = self.asked.unwrap_or_default();
+        match error {
+            CheckpointError::Lost { .. } => Err(error.into()),
+            CheckpointError::NotFinite { what, name, .. } => {
+                let remedy = self.smaller_rate();
+                Err(TrainError::NotFinite {
+                    step,
+                    what,
+                    name,
+                    whole: self.whole,
+                    remedy,
+                })
+            }
+            error => {
+                hooks.warning(&format!(
+                    "the checkpoint of step {step} could not be written: {error}; training goes on, \
+                     and the next checkpoint is tried as ever{}",
+                    error::newest(self.whole)
+                ));
+                self.failed = Some(error);
+                Ok(())
+            }
+        }
+    }
+}

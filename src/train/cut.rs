@@ -1,0 +1,75 @@
+//! Whether the cut is what limits a step: seen from the times of its own stages.
+
+use gpipe_partitioner::{DeviceId, StageId, Timeline};
+
+/// Devices that idle less than this share of the step because of the cut do not matter.
+const IDLE: f64 = 0.1;
+
+/// A sentence, where devices have so unequal work that a step waits for one of them and
+/// another cut could give it less; `predicted` has each stage's median times, and
+/// `balance` the layers of each stage.
+pub(super) fn uneven(predicted: &Timeline, balance: &[usize]) -> Option<String> {
+    let devices = predicted.devices();
+    let busy = |device: &usize| predicted.busy(DeviceId(*device));
+    let most = (0..devices).rev().max_by_key(busy)?;
+    let least = (0..devices).min_by_key(busy)?;
+    let work: f64 = (0..devices).map(|device| busy(&device).get()).sum();
+    let idle = 1.0 - work / (busy(&most).get() * devices as f64);
+    let stages = |device: usize| -> Vec<StageId> {
+        let spans = predicted.spans_on(DeviceId(device)).iter();
+        let mut stages: Vec<StageId> = spans.map(|span| span.action.stage).collect();
+        stages.sort_unstable();
+        stages.dedup();
+        stages
+    };
+    // A layer is the least that a stage has.
+    let mut others = stages(most).into_iter();
+    let divisible = others.any(|stage| balance.get(stage.index()).is_some_and(|own| *own > 1));
+    let limits = idle > IDLE && 2.0 * idle >= predicted.bubble_fraction();
+    if !limits || !divisible {
+        return None;
+    }
+    let (what, [most_named, least_named]) = if balance.len() == devices {
+        (
+            "stage",
+            [stages(most)[0].index(), stages(least).first()?.index()],
+        )
+    } else {
+        ("device", [most, least])
+    };
+    let times = busy(&most).get() / busy(&least).get().max(f64::MIN_POSITIVE);
+    Some(format!(
+        "{what} {most_named} computes {times:.1} times as long as {what} {least_named}: by the medians \
+         of their times, devices idle {:.0} % of a step at least",
+        100.0 * idle
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use gpipe_partitioner::{Costs, Micros, ScheduleKind, Shape, simulate};
+
+    use super::*;
+
+    fn said(times: &[f64], micro: usize, balance: &[usize]) -> Option<String> {
+        let shape = Shape::new(times.len(), micro);
+        let times: Vec<Micros> = times.iter().map(|&t| Micros::new(t).unwrap()).collect();
+        let costs = Costs::from_stage_times(&times, &times);
+        let schedule = ScheduleKind::OneFOneB.generate(shape).unwrap();
+        uneven(&simulate(&schedule, &costs).timeline, balance)
+    }
+
+    #[test]
+    fn a_cut_that_costs_time_is_named_and_another_one_is_not() {
+        assert_eq!(
+            said(&[9.0, 1.0], 8, &[4, 2]).unwrap(),
+            "stage 0 computes 9.0 times as long as stage 1: by the medians of their times, devices \
+             idle 44 % of a step at least"
+        );
+        assert_eq!(said(&[1.0, 1.05], 8, &[4, 2]), None);
+        // Nothing is left to divide.
+        assert_eq!(said(&[9.0, 1.0], 8, &[1, 5]), None);
+        // With one micro-batch the pipeline is what idles.
+        assert_eq!(said(&[1.5, 1.0], 1, &[4, 2]), None);
+    }
+}

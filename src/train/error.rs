@@ -1,0 +1,319 @@
+//! What can go wrong with a run, for the caller to tell apart.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use gpipe_partitioner::explain::ExplainError;
+use thiserror::Error;
+
+use super::folder::{CHECKPOINTS, CONFIG_FILE};
+use crate::checkpoint::CheckpointError;
+use crate::metrics::{METRICS_FILE, MetricsError};
+
+/// Why a run did not begin, resume or go to its end.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TrainError {
+    /// What the builder was given does not fit together.
+    #[error("{0}")]
+    Settings(String),
+    /// The folder of a new run cannot be made.
+    #[error("{}: {why}", .folder.display())]
+    NewFolder {
+        /// The folder.
+        folder: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// The folder of a new run has one already.
+    #[error(
+        "{}: the folder already holds a run; choose another, or remove it, or resume it",
+        .folder.display()
+    )]
+    Occupied {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// There is no run in a folder.
+    #[error("{}: {why}", .folder.display())]
+    NoRun {
+        /// The folder.
+        folder: PathBuf,
+        /// Why not.
+        why: NoRun,
+    },
+    /// The configuration of a run cannot be read.
+    #[error("{}: {CONFIG_FILE} cannot be read: {source}", .folder.display())]
+    Config {
+        /// The run's folder.
+        folder: PathBuf,
+        /// Why not.
+        r#source: io::Error,
+    },
+    /// A run was stopped so early that it has neither a configuration nor a checkpoint.
+    #[error(
+        "{}: it was stopped before there was anything to go on with: neither a configuration nor a \
+         checkpoint; begin it again, as a new run in the same folder", .folder.display()
+    )]
+    NothingToResume {
+        /// The run's folder.
+        folder: PathBuf,
+    },
+    /// A run without a checkpoint has done so many steps that it must have lost some.
+    #[error(
+        "{}: the run has done {done} steps, but {} has no checkpoint to go on from: put back what \
+         was there, or begin anew", .folder.display(), .folder.join(CHECKPOINTS).display()
+    )]
+    CheckpointsLost {
+        /// The run's folder.
+        folder: PathBuf,
+        /// Steps in its metrics.
+        done: u64,
+    },
+    /// The newest checkpoint is damaged.
+    #[error("{error}; {}", or_older(.intact.as_deref()))]
+    Damaged {
+        /// What is wrong with it.
+        error: CheckpointError,
+        /// An older one that is not.
+        intact: Option<PathBuf>,
+    },
+    /// A checkpoint lacks a part that a run resumes with.
+    #[error(
+        "{}: the part `{part}` is missing or not what a run writes: use another checkpoint",
+        .manifest.display()
+    )]
+    Part {
+        /// The checkpoint's manifest.
+        manifest: PathBuf,
+        /// The part.
+        part: String,
+    },
+    /// The loss is not finite.
+    #[error("the loss is {loss} at step {step}: {remedy}")]
+    Diverged {
+        /// The loss.
+        loss: f64,
+        /// The step.
+        step: usize,
+        /// What may help.
+        remedy: Remedy,
+    },
+    /// After an update there are weights that nothing can be trained from.
+    #[error(
+        "after the update of step {step} {what} `{name}` is not finite, so it was not saved{}: {remedy}",
+        stays(*.whole)
+    )]
+    NotFinite {
+        /// The step.
+        step: usize,
+        /// What it is: a parameter, or the optimizer's state of one.
+        what: &'static str,
+        /// The parameter.
+        name: String,
+        /// The step of the newest whole checkpoint.
+        whole: Option<u64>,
+        /// What may help.
+        remedy: Remedy,
+    },
+    /// The last checkpoint of a run could not be written.
+    #[error(
+        "the last checkpoint, of step {step}, could not be written: {error}{}", newest(*.whole)
+    )]
+    NotSaved {
+        /// Its step.
+        step: usize,
+        /// Why not.
+        error: CheckpointError,
+        /// The step of the newest whole one.
+        whole: Option<u64>,
+    },
+    /// A file of the run cannot be read or written.
+    #[error("cannot {what} {}: {source}", .path.display())]
+    File {
+        /// What was tried.
+        what: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// Why not.
+        r#source: io::Error,
+    },
+    /// The data gives no batch.
+    #[error("{0:#}")]
+    Data(anyhow::Error),
+    /// The loss function fails on held-out data.
+    #[error("the loss on held-out data: {0:#}")]
+    HeldOut(anyhow::Error),
+    /// The system gives no way to hear of signals.
+    #[error("cannot listen to signals: {0}")]
+    Signals(io::Error),
+    /// Several files are missing at the end.
+    #[error("{}", together(.0))]
+    Several(Vec<TrainError>),
+    /// A step failed, or the pipeline could not do what it was asked.
+    #[error(transparent)]
+    Pipeline(#[from] crate::Error),
+    /// A checkpoint cannot be written or used.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Metrics cannot be written or read.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// The last step cannot be compared with its prediction.
+    #[error(transparent)]
+    Explain(#[from] ExplainError),
+}
+
+impl TrainError {
+    /// Whether the caller asked for something that cannot be, rather than something
+    /// failed on the way.
+    pub fn is_wrong_use(&self) -> bool {
+        match self {
+            Self::Settings(_)
+            | Self::NewFolder { .. }
+            | Self::Occupied { .. }
+            | Self::NoRun { .. }
+            | Self::Config { .. }
+            | Self::NothingToResume { .. }
+            | Self::CheckpointsLost { .. } => true,
+            Self::Pipeline(error) => error.is_wrong_use(),
+            Self::Checkpoint(error) => error.is_wrong_use(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn write(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        Self::file("write", path)
+    }
+
+    pub(super) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        Self::file("read", path)
+    }
+
+    fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { what, path, source }
+    }
+}
+
+/// Why there is no run in a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoRun {
+    /// Nothing is there.
+    Missing,
+    /// There is a file.
+    File,
+    /// There is a folder of something else.
+    Foreign,
+}
+
+impl fmt::Display for NoRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("there is no such folder"),
+            Self::File => f.write_str("this is a file, not a run folder"),
+            Self::Foreign => write!(
+                f,
+                "this is no run folder: it has neither {CONFIG_FILE} nor {CHECKPOINTS}"
+            ),
+        }
+    }
+}
+
+/// What may help where a run has left the finite numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Remedy {
+    /// A smaller learning rate.
+    SmallerRate {
+        /// The run's folder.
+        folder: PathBuf,
+        /// The step after which it can resume.
+        whole: Option<u64>,
+    },
+    /// An older checkpoint: it was the first step after the newest one, of which a smaller
+    /// learning rate changes nothing.
+    OlderCheckpoint {
+        /// The run's folder.
+        folder: PathBuf,
+        /// The step of the newest checkpoint.
+        whole: u64,
+        /// The newest checkpoint, and the step of the one before it; none where it is alone.
+        older: Option<(PathBuf, u64)>,
+    },
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SmallerRate { whole: None, .. } => f.write_str("try a smaller learning rate"),
+            Self::SmallerRate {
+                folder,
+                whole: Some(whole),
+            } => write!(
+                f,
+                "try a smaller learning rate, such as by resuming {} with one, which goes on after \
+                 step {whole}",
+                folder.display()
+            ),
+            Self::OlderCheckpoint {
+                folder,
+                whole,
+                older,
+            } => {
+                write!(
+                    f,
+                    "this is the first step after the checkpoint of step {whole}, so a smaller \
+                     learning rate does not help it; where nothing else was changed, "
+                )?;
+                match older {
+                    Some((newest, step)) => write!(
+                        f,
+                        "move {} away, and resuming {} goes on after step {step}",
+                        newest.display(),
+                        folder.display()
+                    ),
+                    None => f.write_str("begin anew with a smaller one"),
+                }
+            }
+        }
+    }
+}
+
+fn or_older(path: Option<&Path>) -> String {
+    path.map_or_else(
+        || "no older checkpoint is intact either".to_owned(),
+        |path| {
+            format!(
+                "the run can fall back on {}, which is intact",
+                path.display()
+            )
+        },
+    )
+}
+
+fn stays(whole: Option<u64>) -> String {
+    whole.map_or_else(String::new, |whole| {
+        format!("; the checkpoint of step {whole} stays as it is")
+    })
+}
+
+/// What is said of the newest whole checkpoint behind one that could not be written.
+pub(super) fn newest(whole: Option<u64>) -> String {
+    match whole {
+        Some(step) => format!(" (the newest whole one is of step {step})"),
+        None => " (there is no whole one)".to_owned(),
+    }
+}
+
+fn together(errors: &[TrainError]) -> String {
+    let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    all.join("; and ")
+}
+
+/// What is said of steps that are trained once more.
+pub(super) fn once_more(steps: u64) -> String {
+    format!(", and the {steps} steps in its {METRICS_FILE} are trained once more")
+}

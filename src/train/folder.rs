@@ -1,0 +1,234 @@
+//! The run folder: the names of its files, what makes it one, and how its files stay whole.
+//! Nothing else knows its format.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::error::{NoRun, TrainError};
+use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer};
+use crate::files;
+use crate::metrics::{METRICS_FILE, MetricsError, StepMetrics, is_event_file, read};
+
+/// The run's configuration, in the words of whoever began it.
+pub const CONFIG_FILE: &str = "config.toml";
+/// The folder of its checkpoints.
+pub const CHECKPOINTS: &str = "checkpoints";
+/// The timeline of its last step, in Chrome's trace format.
+pub const TRACE_FILE: &str = "trace.json";
+
+/// Where runs are that nobody chose a folder for.
+const RUNS: &str = "runs";
+/// The part of a checkpoint that says where the run stood in its data.
+pub(super) const DATA_PART: &str = "data";
+/// The part with the state of the loss scaling.
+pub(super) const LOSS_SCALE_PART: &str = "loss_scale";
+
+/// A folder that one run owns: `config.toml`, `metrics.jsonl` with TensorBoard's event file
+/// beside it, `checkpoints`, and `trace.json` of the last step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunFolder {
+    path: PathBuf,
+}
+
+impl RunFolder {
+    /// The folder of a run that is there.
+    ///
+    /// # Errors
+    /// [`TrainError::NoRun`].
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, TrainError> {
+        let run = Self::at(path);
+        let none = |why| {
+            let folder = run.path.clone();
+            Err(TrainError::NoRun { folder, why })
+        };
+        if !run.path.exists() {
+            return none(NoRun::Missing);
+        }
+        if !run.path.is_dir() {
+            return none(NoRun::File);
+        }
+        if !run.config_path().exists() && !run.checkpoints().exists() {
+            return none(NoRun::Foreign);
+        }
+        Ok(run)
+    }
+
+    pub(super) fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its configuration's file.
+    pub fn config_path(&self) -> PathBuf {
+        self.path.join(CONFIG_FILE)
+    }
+
+    /// The folder of its checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join(CHECKPOINTS)
+    }
+
+    /// The file with a line for each step.
+    pub fn metrics_path(&self) -> PathBuf {
+        self.path.join(METRICS_FILE)
+    }
+
+    /// The configuration.
+    ///
+    /// # Errors
+    /// It is not there, or is no text.
+    pub fn config(&self) -> io::Result<String> {
+        files::read_text(&self.config_path())
+    }
+
+    /// What each step came to.
+    ///
+    /// # Errors
+    /// As [`read`].
+    pub fn records(&self) -> Result<Vec<StepMetrics>, MetricsError> {
+        read(&self.metrics_path())
+    }
+
+    /// The newest checkpoint; none before the first.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::newest`].
+    pub fn newest_checkpoint(&self) -> Result<Option<Checkpoint>, CheckpointError> {
+        found(Checkpoint::newest(self.checkpoints()))
+    }
+
+    /// What saves into it. No other process may do so meanwhile.
+    pub(super) fn lock(&self) -> Result<Checkpointer, TrainError> {
+        Ok(Checkpointer::new(self.checkpoints())?)
+    }
+
+    /// Makes the folder of a new run, and locks it: the one that was asked for, which must
+    /// not hold another run, or the next free one. Nothing else is written there before
+    /// another process that wants the same folder is known to be shut out.
+    pub(super) fn claim(path: Option<&Path>) -> Result<(Self, Checkpointer), TrainError> {
+        let Some(path) = path else {
+            let run = Self::at(next_free(Path::new(RUNS))?);
+            let writer = run.lock()?;
+            return Ok((run, writer));
+        };
+        Self::check_free(path)?;
+        fs::create_dir_all(path).map_err(|error| TrainError::NewFolder {
+            folder: path.to_owned(),
+            why: error.to_string(),
+        })?;
+        let run = Self::at(path);
+        let writer = run.lock()?;
+        // Another one may have begun there, and ended, meanwhile.
+        Self::check_free(path)?;
+        Ok((run, writer))
+    }
+
+    /// That a folder does not hold a run, so that a new one can have it. One may have been
+    /// stopped before it was one: then there are neither a configuration nor checkpoints, and
+    /// what else a fork has copied stands beside the empty folder of them that it locked first.
+    ///
+    /// # Errors
+    /// [`TrainError::NewFolder`], [`TrainError::Occupied`].
+    pub fn check_free(path: impl AsRef<Path>) -> Result<(), TrainError> {
+        let run = Self::at(path.as_ref());
+        let folder = run.path.clone();
+        if folder.is_file() {
+            let why = "this is a file, not a folder".to_owned();
+            return Err(TrainError::NewFolder { folder, why });
+        }
+        let is_there = |path: PathBuf| path.symlink_metadata().is_ok();
+        let saved = Checkpoint::list(run.checkpoints()).map_or(true, |all| !all.is_empty());
+        // No folder, or a link that leads nowhere, which is nothing to write through.
+        let none = !run.checkpoints().exists();
+        let strays = is_there(run.metrics_path()) || is_there(run.checkpoints());
+        if is_there(run.config_path()) || saved || (none && strays) {
+            return Err(TrainError::Occupied { folder });
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_config(&self, config: &str) -> Result<(), TrainError> {
+        write_whole(&self.config_path(), config.as_bytes())
+    }
+
+    /// Writes the timeline of a step, in Chrome's trace format.
+    pub(super) fn write_trace(&self, trace: &str) -> Result<(), TrainError> {
+        write_whole(&self.path.join(TRACE_FILE), trace.as_bytes())
+    }
+
+    /// Copies the metrics of another run.
+    pub(super) fn copy_metrics(&self, from: &Self) -> Result<(), TrainError> {
+        let cannot_read = |error| TrainError::read(&from.path)(error);
+        for entry in fs::read_dir(&from.path).map_err(cannot_read)? {
+            let path = entry.map_err(cannot_read)?.path();
+            let Some(name) = path.file_name() else {
+                continue;
+            };
+            if name == METRICS_FILE || is_event_file(&path) {
+                let copy = self.path.join(name);
+                fs::copy(&path, &copy).map_err(TrainError::write(&copy))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// None where there is no checkpoint.
+pub(super) fn found<T>(result: Result<T, CheckpointError>) -> Result<Option<T>, CheckpointError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(CheckpointError::None { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// `root/1`, or the next number that nobody has taken.
+fn next_free(root: &Path) -> Result<PathBuf, TrainError> {
+    fs::create_dir_all(root).map_err(TrainError::write(root))?;
+    for number in 1_u32.. {
+        let path = root.join(number.to_string());
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(TrainError::write(&path)(error)),
+        }
+    }
+    Err(TrainError::NewFolder {
+        folder: root.to_owned(),
+        why: "it is full: choose another folder".to_owned(),
+    })
+}
+
+/// Writes a file that was asked for by name, whatever stands there.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    fs::write(path, bytes).map_err(TrainError::write(path))
+}
+
+/// The whole file or, whatever happens, the one that was there. Links that others may have
+/// left in the folder are replaced, not followed.
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), TrainError> {
+    if files::read(path).is_ok_and(|there| there == bytes) {
+        return Ok(());
+    }
+    let new = path.with_extension("new");
+    let removed = match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    let created = removed.and_then(|()| fs::File::create_new(&new));
+    let written = created.and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    let written = written.and_then(|()| fs::rename(&new, path));
+    written.map_err(|error| {
+        // The room that it takes may be what is missing.
+        let _ = fs::remove_file(&new);
+        TrainError::write(path)(error)
+    })
+}

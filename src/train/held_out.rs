@@ -1,0 +1,44 @@
+//! The loss on data that was never trained on.
+
+use tch::{Device, Tensor};
+
+use super::error::TrainError;
+use super::feed::Feed;
+use super::hook::Hooks;
+use super::stop::Stop;
+use crate::torch::LossFn;
+use crate::{Pipeline, Values};
+
+/// Mean over the batches of what was held out, per thing that the loss function takes a mean
+/// over; nothing where somebody asked for the end before the last of them.
+pub(super) fn loss(
+    pipe: &mut Pipeline,
+    batches: &mut dyn Feed,
+    own: &dyn LossFn,
+    stop: &Stop,
+    hooks: &mut Hooks<'_>,
+) -> Result<Option<f64>, TrainError> {
+    let (mut sum, mut count) = (0.0, 0.0);
+    while let Some(batch) = batches.next_batch() {
+        if stop.is_asked() {
+            return Ok(None);
+        }
+        let (x, y) = batch.map_err(TrainError::Data)?;
+        let outputs = pipe.forward_values(x)?;
+        let judged = judge(own, &outputs, &y).map_err(TrainError::HeldOut)?;
+        sum += judged.0;
+        count += judged.1;
+        hooks.each(|hook| hook.held_out_batch());
+    }
+    Ok(Some(sum / count))
+}
+
+/// The sum of the losses of a batch, and over how many things it is.
+fn judge(own: &dyn LossFn, outputs: &Values, targets: &Values) -> anyhow::Result<(f64, f64)> {
+    let things = targets.present().map(Tensor::numel).sum::<usize>() as f64;
+    let device = outputs.present().next().map_or(Device::Cpu, Tensor::device);
+    let targets = targets
+        .shallow_clone()
+        .try_map(|target| target.f_to_device(device))?;
+    own.loss(outputs, &targets)?.total(things)
+}

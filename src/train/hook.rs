@@ -1,0 +1,174 @@
+//! Who is told how a run gets on.
+
+use std::fmt;
+use std::io::Write;
+
+use super::outcome::Ended;
+use crate::metrics::StepMetrics;
+
+/// Is told how a run gets on; every method does nothing by default.
+///
+/// ```
+/// use gpipe::metrics::StepMetrics;
+/// use gpipe::train::Hook;
+///
+/// /// Keeps the smallest loss.
+/// struct Best(f64);
+///
+/// impl Hook for Best {
+///     fn step(&mut self, metrics: &StepMetrics) {
+///         self.0 = self.0.min(metrics.loss);
+///     }
+/// }
+/// ```
+pub trait Hook {
+    /// Training begins; `done` steps were done by an earlier run.
+    fn begin(&mut self, done: usize) {
+        let _ = done;
+    }
+
+    /// What a step came to. On asynchronous devices it is known one step later.
+    fn step(&mut self, metrics: &StepMetrics) {
+        let _ = metrics;
+    }
+
+    /// The checkpoint of this step is whole on the disk.
+    fn checkpoint(&mut self, step: u64) {
+        let _ = step;
+    }
+
+    /// Something that is good to know.
+    fn note(&mut self, note: &str) {
+        let _ = note;
+    }
+
+    /// Something that somebody has to be told, even where nothing else is said; training goes
+    /// on.
+    fn warning(&mut self, warning: &str) {
+        let _ = warning;
+    }
+
+    /// No step follows: what is left is to finish the last checkpoint, and to measure the
+    /// held-out loss.
+    fn end(&mut self, ended: Ended) {
+        let _ = ended;
+    }
+
+    /// The loss is measured on this many held-out batches now, where their number is known.
+    fn held_out(&mut self, batches: Option<usize>) {
+        let _ = batches;
+    }
+
+    /// One held-out batch more has been measured.
+    fn held_out_batch(&mut self) {}
+}
+
+impl<H: Hook + ?Sized> Hook for &mut H {
+    fn begin(&mut self, done: usize) {
+        (**self).begin(done);
+    }
+
+    fn step(&mut self, metrics: &StepMetrics) {
+        (**self).step(metrics);
+    }
+
+    fn checkpoint(&mut self, step: u64) {
+        (**self).checkpoint(step);
+    }
+
+    fn note(&mut self, note: &str) {
+        (**self).note(note);
+    }
+
+    fn warning(&mut self, warning: &str) {
+        (**self).warning(warning);
+    }
+
+    fn end(&mut self, ended: Ended) {
+        (**self).end(ended);
+    }
+
+    fn held_out(&mut self, batches: Option<usize>) {
+        (**self).held_out(batches);
+    }
+
+    fn held_out_batch(&mut self) {
+        (**self).held_out_batch();
+    }
+}
+
+/// All hooks of a run, in the order they were added.
+#[derive(Default)]
+pub(super) struct Hooks<'a>(Vec<Box<dyn Hook + 'a>>);
+
+impl<'a> Hooks<'a> {
+    pub(super) fn add(&mut self, hook: impl Hook + 'a) {
+        self.0.push(Box::new(hook));
+    }
+
+    pub(super) fn each(&mut self, tell: impl Fn(&mut dyn Hook)) {
+        for hook in &mut self.0 {
+            tell(&mut **hook);
+        }
+    }
+
+    pub(super) fn note(&mut self, note: &str) {
+        self.each(|hook| hook.note(note));
+    }
+
+    pub(super) fn warning(&mut self, warning: &str) {
+        self.each(|hook| hook.warning(warning));
+    }
+}
+
+impl fmt::Debug for Hooks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Hooks").field(&self.0.len()).finish()
+    }
+}
+
+/// Writes a line for every so many steps, and all notes and warnings.
+///
+/// Where a line cannot be written, nobody can be told.
+#[derive(Debug)]
+pub struct LogLines<W> {
+    to: W,
+    every: u64,
+}
+
+impl LogLines<std::io::Stderr> {
+    /// A line on standard error for each `every` steps and for the first one.
+    pub fn stderr(every: usize) -> Self {
+        Self::new(std::io::stderr(), every)
+    }
+}
+
+impl<W: Write> LogLines<W> {
+    /// The same to any writer.
+    pub fn new(to: W, every: usize) -> Self {
+        Self {
+            to,
+            every: every.max(1) as u64,
+        }
+    }
+
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        let _ = writeln!(self.to, "{line}");
+    }
+}
+
+impl<W: Write> Hook for LogLines<W> {
+    fn step(&mut self, metrics: &StepMetrics) {
+        if metrics.step == 1 || metrics.step.is_multiple_of(self.every) {
+            self.line(format_args!("step {:>5}  {metrics}", metrics.step));
+        }
+    }
+
+    fn note(&mut self, note: &str) {
+        self.line(format_args!("{note}"));
+    }
+
+    fn warning(&mut self, warning: &str) {
+        self.line(format_args!("warning: {warning}"));
+    }
+}

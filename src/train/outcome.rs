@@ -1,0 +1,200 @@
+//! What a run came to.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::error::TrainError;
+use super::report::Comparison;
+use crate::metrics::{StepMetrics, speed};
+use crate::profile::others::Others;
+use crate::{MemoryReport, MemoryUse, Recompute};
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ended {
+    /// All steps are done, or the data is at its end.
+    AllDone,
+    /// Somebody asked for the end: a [`Stop`](super::Stop) or a signal. The run can be resumed
+    /// where it is saved at all.
+    Stopped {
+        /// The last step.
+        step: usize,
+    },
+    /// Somebody asked for the end after the last step, before the held-out loss was measured.
+    Unmeasured,
+}
+
+/// What a run came to.
+///
+/// It displays as lines for people, without the [comparison](Outcome::comparison).
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// How it ended.
+    pub ended: Ended,
+    /// What each step came to, those of the run that was resumed with them.
+    pub records: Vec<StepMetrics>,
+    /// The run folder.
+    pub folder: PathBuf,
+    /// The mean loss on held-out data, where there was any.
+    pub held_out_loss: Option<f64>,
+    /// The last step beside its prediction; none before the last step.
+    pub comparison: Option<Comparison>,
+    /// Which stages compute so unequally long that a step waits for one of them, where another
+    /// cut could help; by the times of the last step.
+    pub uneven_cut: Option<String>,
+    /// Memory of the last step, where the pipeline measures it.
+    pub memory: Option<MemoryReport>,
+    /// Whether all files could be written: the last checkpoint, the metrics and what is about
+    /// the last step. What training came to is not lost where they could not.
+    pub files: Result<(), TrainError>,
+    pub(super) others: Option<Others>,
+    pub(super) rates: Rates,
+    pub(super) schedule: String,
+    /// Stages of each device.
+    pub(super) chunks: usize,
+    pub(super) recompute: Recompute,
+    /// The step that the plan predicts, in milliseconds.
+    pub(super) planned_ms: Option<f64>,
+}
+
+/// What follows from how fast samples are trained on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Rates {
+    /// Tokens of a sample, where it is a sequence of them.
+    pub(super) tokens: Option<usize>,
+    /// Operations of a sample, and those per second of all devices together.
+    pub(super) flops: Option<(f64, f64)>,
+}
+
+impl Rates {
+    pub(super) fn tokens_per_s(&self, samples_per_s: f64) -> Option<f64> {
+        self.tokens.map(|tokens| tokens as f64 * samples_per_s)
+    }
+
+    pub(super) fn mfu(&self, samples_per_s: f64) -> Option<f64> {
+        let (of_sample, peak) = self.flops?;
+        Some(of_sample * samples_per_s / peak)
+    }
+}
+
+impl Outcome {
+    /// With the steps that the run had done before.
+    pub(super) fn new(folder: PathBuf, records: Vec<StepMetrics>) -> Self {
+        Self {
+            ended: Ended::AllDone,
+            records,
+            folder,
+            held_out_loss: None,
+            comparison: None,
+            uneven_cut: None,
+            memory: None,
+            files: Ok(()),
+            others: None,
+            rates: Rates::default(),
+            schedule: String::new(),
+            chunks: 1,
+            recompute: Recompute::Never,
+            planned_ms: None,
+        }
+    }
+
+    /// The number of the last step of which there is a line.
+    pub fn steps(&self) -> u64 {
+        // Lines of earlier steps may be lost.
+        self.records.last().map_or(0, |record| record.step)
+    }
+
+    /// What there is to say of the whole run: titles, and what they are about.
+    pub fn lines(&self) -> Vec<(&'static str, String)> {
+        let own = self.summary();
+        let begin = self.records.first().map_or(0, |record| record.step);
+        let (first, last, steps) = (own.loss_first, own.loss_last, own.steps);
+        let mut lines = vec![(
+            "loss",
+            format!("{first:.4} at step {begin}, {last:.4} at step {steps}"),
+        )];
+        if let Some(loss) = own.held_out_loss {
+            lines.push(("held-out loss", format!("{loss:.4}")));
+        }
+        let (rate, step_ms) = (
+            speed(own.samples_per_s, own.tokens_per_s),
+            own.step_ms_median,
+        );
+        lines.push(("speed", format!("{rate}, {step_ms:.1} ms a step (medians)")));
+        let waited = 100.0 * own.input_wait;
+        lines.push(("input", format!("{waited:.1} % of the time waited for")));
+        if let Some(share) = own.mfu {
+            let share = 100.0 * share;
+            lines.push(("utilisation", format!("{share:.2} % of the devices' peak")));
+        }
+        if let Some(share) = own.host_share {
+            let share = 100.0 * share;
+            let said = format!("{share:.1} % of the devices' time busy telling them what to do");
+            lines.push(("host", said));
+        }
+        lines.push((
+            "bubble",
+            format!(
+                "{:.1} % measured, {:.1} % predicted",
+                100.0 * own.bubble_measured,
+                100.0 * own.bubble_predicted
+            ),
+        ));
+        lines.extend(self.uneven_cut.iter().map(|cut| ("cut", cut.clone())));
+        lines.extend(memory(self.memory.as_ref()));
+        if let Some(planned) = own.planned_ms {
+            lines.push(("plan", beside(planned, own.makespan_ms_median)));
+        }
+        lines.push(("run folder", self.folder.display().to_string()));
+        lines
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (title, text) in self.lines() {
+            writeln!(f, "{title:<15}{text}")?;
+        }
+        Ok(())
+    }
+}
+
+/// What activations took in the last step: a line for each device, with its title.
+fn memory(report: Option<&MemoryReport>) -> Vec<(&'static str, String)> {
+    let devices = report.iter().flat_map(|report| &report.devices);
+    let line = |(device, used): (usize, &MemoryUse)| {
+        let title = if device == 0 { "activations" } else { "" };
+        let said = format!(
+            "dev {device}: {} held by micro-batches in flight, {} predicted; {} at the peak of an \
+             action",
+            used.held, used.predicted, used.peak
+        );
+        (title, said)
+    };
+    devices.enumerate().map(line).collect()
+}
+
+/// What the plan promised for a step's forward and backward and what they took, in
+/// milliseconds.
+fn beside(planned: f64, measured: f64) -> String {
+    let times = measured / planned;
+    format!(
+        "{planned:.1} ms predicted, {measured:.1} ms measured for forward and backward, {times:.2} \
+         times as long"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_stands_beside_what_was_measured() {
+        assert_eq!(
+            beside(2.0, 3.0).split_once("backward, ").unwrap().1,
+            "1.50 times as long"
+        );
+    }
+}

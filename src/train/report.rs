@@ -1,0 +1,193 @@
+//! The last step beside its prediction.
+
+use std::path::{Path, PathBuf};
+
+use gpipe_partitioner::render::{ComparePage, StepMemory};
+use gpipe_partitioner::simulate::memory_over;
+use gpipe_partitioner::words::count;
+use gpipe_partitioner::{
+    CheckedSchedule, Costs, DeviceId, Explanation, Plan, StageId, Timeline, explain, render,
+    simulate,
+};
+
+use super::error::TrainError;
+use super::folder::{self, RunFolder};
+use crate::profile::others::Others;
+use crate::{MemoryUse, Recompute, StepReport};
+
+/// What the comparison is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportFormat {
+    /// A page.
+    Html,
+    /// A picture.
+    Svg,
+}
+
+impl ReportFormat {
+    /// The format that a file's name asks for.
+    ///
+    /// # Errors
+    /// It ends in neither `.html` nor `.svg`, in words.
+    pub fn of(path: &Path) -> Result<Self, String> {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        match extension.map(str::to_lowercase).as_deref() {
+            Some("html" | "htm") => Ok(Self::Html),
+            Some("svg") => Ok(Self::Svg),
+            _ => Err("the name must end in .html (a page) or .svg (a picture)".to_owned()),
+        }
+    }
+}
+
+/// A step that was measured beside what its own median times predict for the schedule that it
+/// ran, and where the difference comes from.
+#[derive(Debug)]
+pub struct Comparison {
+    explanation: Explanation,
+    /// The step in words: `Step 3`.
+    what: String,
+    title: String,
+    plan: Option<Plan>,
+    /// By device; empty where nobody measures.
+    memory: Vec<StepMemory>,
+    /// What other programs did to it, where they did.
+    others: Option<String>,
+}
+
+impl Comparison {
+    pub(super) fn new(
+        step: usize,
+        report: &StepReport,
+        schedule: &CheckedSchedule,
+        recompute: &Recompute,
+    ) -> Result<Self, TrainError> {
+        let own = schedule.schedule();
+        let costs = report.timeline.stage_costs(own.stages());
+        let prediction = simulate(schedule, &costs);
+        let chunks = match own.stages() / own.devices().max(1) {
+            1 => String::new(),
+            chunks => format!(" x {chunks} chunks"),
+        };
+        Ok(Self {
+            explanation: explain(&prediction, &report.timeline)?,
+            what: format!("Step {step}"),
+            title: format!(
+                "{}: {}{chunks}, {}, recompute {recompute}",
+                own.name(),
+                count(own.devices(), "device"),
+                count(own.micro_batches(), "micro-batch"),
+            ),
+            plan: None,
+            memory: memory(report, schedule, costs),
+            others: None,
+        })
+    }
+
+    /// The same with the plan that the step was run by.
+    pub(super) fn with_plan(mut self, plan: Option<&Plan>) -> Self {
+        self.plan = plan.cloned();
+        self
+    }
+
+    /// The same with what other programs took of the cores meanwhile: they look like a slow
+    /// engine or a slow stage.
+    pub(super) fn with_others(mut self, others: Option<Others>) -> Self {
+        let others = others.filter(Others::are_in_the_way);
+        self.others = others.map(|others| in_the_way(&others));
+        self
+    }
+
+    /// What the step's own median times predict.
+    pub fn predicted(&self) -> &Timeline {
+        self.explanation.predicted()
+    }
+
+    /// The comparison in lines of at most `width` columns.
+    pub fn text(&self, width: usize) -> String {
+        render::compare_text(&self.explanation, &self.what, width)
+    }
+
+    /// What other programs did to the step, where they did.
+    pub fn others(&self) -> Option<&str> {
+        self.others.as_deref()
+    }
+
+    /// The comparison as a page or a picture.
+    pub fn render(&self, format: ReportFormat) -> String {
+        match format {
+            ReportFormat::Html => self.page(),
+            ReportFormat::Svg => render::compare_svg(&self.explanation, &self.what),
+        }
+    }
+
+    fn page(&self) -> String {
+        let page = ComparePage::new(&self.explanation, &self.what, &self.title)
+            .with_memory(self.memory.clone())
+            .with_notes(self.others.iter().cloned().collect());
+        match &self.plan {
+            Some(plan) => page.with_plan(plan).html(),
+            None => page.html(),
+        }
+    }
+}
+
+/// Which files are written about the last step besides the run folder's.
+#[derive(Debug, Default)]
+pub(super) struct Files {
+    /// Its timeline, in Chrome's trace format.
+    pub(super) trace: Option<PathBuf>,
+    /// The comparison.
+    pub(super) report: Option<(PathBuf, ReportFormat)>,
+}
+
+impl Files {
+    pub(super) fn write(
+        &self,
+        report: &StepReport,
+        comparison: &Comparison,
+        run: &RunFolder,
+    ) -> Result<(), TrainError> {
+        let trace = render::chrome_trace(&report.timeline);
+        run.write_trace(&trace)?;
+        if let Some(path) = &self.trace {
+            folder::write(path, trace.as_bytes())?;
+        }
+        if let Some((path, format)) = &self.report {
+            folder::write(path, comparison.render(*format).as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// Who had the cores.
+fn in_the_way(others: &Others) -> String {
+    let waiting = others.waiting.map_or_else(String::new, |waiting| {
+        format!(", and on average {waiting:.1} of its own threads were ready without a core")
+    });
+    format!(
+        "Other programs used {:.1} of {} meanwhile{waiting}: what is put down to the engine or to a \
+         slow stage is theirs, at least in part.",
+        others.used,
+        count(others.cores, "core"),
+    )
+}
+
+/// What activations took on each device, over the measured timeline.
+fn memory(report: &StepReport, schedule: &CheckedSchedule, costs: Costs) -> Vec<StepMemory> {
+    let Some(measured) = &report.memory else {
+        return Vec::new();
+    };
+    let seen = measured.micro_batches.iter().enumerate();
+    let costs = seen.fold(costs, |costs, (stage, memory)| {
+        costs.with_memory(StageId(stage), *memory)
+    });
+    let device = |(device, used): (usize, &MemoryUse)| {
+        let levels = memory_over(schedule, &costs, &report.timeline, DeviceId(device));
+        StepMemory {
+            levels,
+            held: used.held,
+            peak: used.peak,
+        }
+    };
+    measured.devices.iter().enumerate().map(device).collect()
+}

@@ -1,0 +1,109 @@
+//! One step: gradients of a batch, the update by them, and what that came to.
+
+use std::time::{Duration, Instant};
+
+use gpipe_partitioner::CheckedSchedule;
+use tch::Tensor;
+
+use super::builder::{Settings, SharedLoss};
+use super::error::TrainError;
+use super::feed::Feed;
+use crate::metrics::StepMetrics;
+use crate::{GradNorm, Optimizer, Pipeline, StepReport};
+
+/// A step whose numbers may still be on devices: the host is ahead of it.
+#[derive(Debug)]
+pub(super) struct PendingStep {
+    pub(super) step: usize,
+    pub(super) report: StepReport,
+    /// Of the last step: what it ran.
+    pub(super) schedule: Option<CheckedSchedule>,
+    samples: usize,
+    norm: Option<GradNorm>,
+    lr: f64,
+    /// How long its batch was waited for, and what came after that if all of it is over.
+    waited: Duration,
+    took: Option<Duration>,
+}
+
+/// Takes the next batch and has devices train on it; nothing at the end of the data. The
+/// host waits only for those that are on the CPU.
+pub(super) fn next(
+    pipe: &mut Pipeline,
+    optimizer: &mut Optimizer,
+    batches: &mut dyn Feed,
+    loss: &SharedLoss,
+    settings: &Settings,
+    step: usize,
+) -> Result<Option<PendingStep>, TrainError> {
+    // A computed schedule may change after a step: what counts is the one before.
+    let schedule = (Some(step) == settings.steps).then(|| pipe.schedule());
+    let schedule = schedule.transpose()?;
+    let begin = Instant::now();
+    let Some(batch) = batches.next_batch() else {
+        return Ok(None);
+    };
+    let (x, y) = batch.map_err(TrainError::Data)?;
+    let waited = begin.elapsed();
+    let begin = Instant::now();
+    let samples = x.present().next().map(Tensor::size);
+    let samples = samples.and_then(|size| size.first().copied()).unwrap_or(0);
+    let report = pipe.train_step(x, y, loss.clone())?;
+    let norm = clip(pipe, settings.clip)?;
+    if let Some(rates) = &settings.lr {
+        optimizer.set_lr(rates.at(step as u64));
+    }
+    let lr = optimizer.lr();
+    optimizer.step(pipe)?;
+    let took = report.is_ready().then(|| begin.elapsed());
+    Ok(Some(PendingStep {
+        step,
+        report,
+        schedule,
+        samples: samples as usize,
+        norm,
+        lr,
+        waited,
+        took,
+    }))
+}
+
+/// Limits the gradients where that is asked for, and measures them otherwise: their norm.
+fn clip(pipe: &mut Pipeline, limit: Option<f64>) -> Result<Option<GradNorm>, TrainError> {
+    match limit {
+        Some(limit) => Ok(Some(pipe.clip_gradients(limit)?)),
+        // What cannot be measured the optimizer refuses, and names the parameter.
+        None => Ok(pipe.clip_gradients(f64::INFINITY).ok()),
+    }
+}
+
+impl PendingStep {
+    /// Whether reading its numbers does not wait.
+    pub(super) fn is_ready(&self) -> bool {
+        self.took.is_some() || self.report.is_ready()
+    }
+
+    /// What the step came to; waits for devices that are still at it. Its time is, where it
+    /// was not over when the host was done with it, that since the numbers of the one
+    /// before were `read`: the host is ahead of devices then, and so would its time be.
+    pub(super) fn metrics(&self, read: Instant) -> Result<StepMetrics, TrainError> {
+        let told = StepMetrics::of(self.step as u64, &self.report)?;
+        // A step that was skipped has left no gradients.
+        let norm = self.norm.as_ref().filter(|_| !told.skipped);
+        let norm = norm.map(GradNorm::read).transpose()?;
+        let (waited, took) = self.took.map_or_else(
+            || {
+                let all = read.elapsed();
+                let waited = self.waited.min(all);
+                (waited, all.saturating_sub(waited))
+            },
+            |took| (self.waited, took),
+        );
+        let metrics = StepMetrics {
+            lr: self.lr,
+            grad_norm: norm,
+            ..told
+        };
+        Ok(metrics.timed(self.samples, waited, took))
+    }
+}

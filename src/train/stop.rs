@@ -1,0 +1,152 @@
+//! Ending a run early: a handle, and Ctrl-C, SIGTERM and SIGHUP. The first signal ends the run
+//! after the step, a second one the process at once.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+/// What a process that a signal ended leaves as its exit code, less the signal's number.
+const ENDED_BY: i32 = 128;
+
+/// Whether a run is to end after the step that it is at. Clones are the same handle, for other
+/// threads and for [hooks](super::Hook).
+///
+/// ```
+/// use gpipe::train::Stop;
+///
+/// let stop = Stop::new();
+/// let elsewhere = stop.clone();
+/// elsewhere.stop();
+/// assert!(stop.is_asked());
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Stop {
+    asked: Arc<AtomicBool>,
+    signals: Option<Arc<Listening>>,
+}
+
+impl Stop {
+    /// Nobody has asked yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same where a signal asks, too, for as long as there is a clone of this: Ctrl-C
+    /// (SIGINT), SIGTERM and SIGHUP, but the last not under `nohup`. From a second signal on,
+    /// and from when nobody listens any more, a signal ends the process at once.
+    ///
+    /// # Errors
+    /// The operating system refuses.
+    pub fn on_signals() -> io::Result<Self> {
+        Self::new().and_signals()
+    }
+
+    pub(super) fn and_signals(mut self) -> io::Result<Self> {
+        self.signals = Some(Arc::new(Listening::begin()?));
+        Ok(self)
+    }
+
+    /// Asks for the end.
+    pub fn stop(&self) {
+        self.asked.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether somebody has asked.
+    pub fn is_asked(&self) -> bool {
+        let signalled = |own: &Arc<Listening>| own.signalled.load(Ordering::SeqCst);
+        self.asked.load(Ordering::SeqCst) || self.signals.as_ref().is_some_and(signalled)
+    }
+}
+
+/// The process's signals; there is one flag for all who listen, as a signal is for the process.
+#[derive(Debug)]
+struct Listening {
+    signalled: Arc<AtomicBool>,
+}
+
+/// Handlers cannot be taken back to what the system had: they are set once.
+static SIGNALS: Mutex<Option<Signals>> = Mutex::new(None);
+
+struct Signals {
+    signalled: Arc<AtomicBool>,
+    listening: usize,
+}
+
+impl Listening {
+    fn begin() -> io::Result<Self> {
+        let mut signals = SIGNALS.lock();
+        let own = match &mut *signals {
+            Some(own) => own,
+            None => signals.insert(Signals {
+                signalled: handled()?,
+                listening: 0,
+            }),
+        };
+        if own.listening == 0 {
+            own.signalled.store(false, Ordering::SeqCst);
+        }
+        own.listening += 1;
+        Ok(Self {
+            signalled: Arc::clone(&own.signalled),
+        })
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let mut signals = SIGNALS.lock();
+        if let Some(own) = &mut *signals {
+            own.listening -= 1;
+            if own.listening == 0 {
+                // The next one is as a second one: nobody would hear of it.
+                own.signalled.store(true, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+/// Has signals set a flag, and end the process where it is set.
+fn handled() -> io::Result<Arc<AtomicBool>> {
+    let signalled = Arc::new(AtomicBool::new(false));
+    // Under `nohup` a run is to outlive its terminal.
+    let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
+        // In this order: the first signal sees the flag as it was before it.
+        flag::register_conditional_shutdown(signal, ENDED_BY + signal, Arc::clone(&signalled))?;
+        flag::register(signal, Arc::clone(&signalled))?;
+    }
+    Ok(signalled)
+}
+
+/// Whether this process was started so that a signal does nothing, where Linux says so.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = (status.lines()).find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & (1 << (signal - 1)) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The flag stayed set behind the first run of a process, and stopped its second one.
+    #[test]
+    fn a_signal_is_for_those_who_listen_when_it_comes() {
+        let (first, second) = (Stop::on_signals().unwrap(), Stop::on_signals().unwrap());
+        assert!(!first.is_asked());
+        first
+            .signals
+            .as_ref()
+            .unwrap()
+            .signalled
+            .store(true, Ordering::SeqCst);
+        assert!(first.is_asked() && second.is_asked());
+        drop((first, second));
+        assert!(!Stop::on_signals().unwrap().is_asked());
+    }
+}

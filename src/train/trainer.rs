@@ -1,0 +1,264 @@
+//! Step after step, to the last one or until somebody stops it.
+
+use std::time::Instant;
+
+use gpipe_partitioner::CheckedSchedule;
+
+use super::builder::{Settings, SharedLoss};
+use super::checkpoints::Checkpoints;
+use super::cut;
+use super::error::TrainError;
+use super::feed::{AnyFeed, Start};
+use super::folder::RunFolder;
+use super::graphs::GraphNotices;
+use super::held_out;
+use super::hook::Hooks;
+use super::outcome::{Ended, Outcome};
+use super::report::Comparison;
+use super::step::{self, PendingStep};
+use super::stop::Stop;
+use super::writer::RunWriter;
+use crate::metrics::StepMetrics;
+use crate::profile::others::Moment;
+use crate::{Optimizer, Pipeline, StepReport};
+
+/// A run with everything in its place: its folder is made or cut off after the last
+/// checkpoint, and its weights are there. [`Trainer::run`] trains.
+#[derive(Debug)]
+pub struct Trainer<'a> {
+    pub(super) pipe: &'a mut Pipeline,
+    pub(super) optimizer: &'a mut Optimizer,
+    pub(super) loss: SharedLoss,
+    pub(super) batches: AnyFeed<'a>,
+    pub(super) held_out: Option<Start<'a>>,
+    pub(super) settings: Settings,
+    pub(super) hooks: Hooks<'a>,
+    pub(super) stop: Stop,
+    pub(super) writer: RunWriter,
+    pub(super) checkpoints: Checkpoints,
+    /// Steps that have been done.
+    pub(super) done: usize,
+    /// The last of them, while its numbers are not there: see [`Trainer::step`].
+    pub(super) pending: Option<PendingStep>,
+    pub(super) outcome: Outcome,
+    /// When the numbers of a step were last read.
+    pub(super) read: Instant,
+    /// When the first of its steps began, by the clocks of the machine's cores.
+    pub(super) begun: Option<Moment>,
+    /// The last ones in a row whose loss was not finite.
+    pub(super) nonfinite_streak: usize,
+}
+
+/// So many skipped steps in a row whose loss is not finite end a run: that no smaller loss
+/// scale heals, while one alone may be a strange batch.
+const MOST_NONFINITE: usize = 3;
+
+impl Trainer<'_> {
+    /// The run's folder.
+    pub fn folder(&self) -> &RunFolder {
+        &self.writer.folder
+    }
+
+    /// Steps that have been done.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+
+    /// What ends it early.
+    pub fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    /// Trains to the last step, to the end of the data, or to the step in which somebody asks
+    /// for the end; then measures the loss on held-out data, unless somebody has asked.
+    ///
+    /// # Errors
+    /// A step fails, the loss or the weights are not finite, the folder of checkpoints is not
+    /// the run's any more. A file that cannot be written is a warning to the
+    /// [hooks](super::Hook), and the run goes on: see [`Outcome::files`].
+    pub fn run(mut self) -> Result<Outcome, TrainError> {
+        let mut ended = self.train()?;
+        if ended == Ended::AllDone
+            && let Some(held_out) = self.held_out.take()
+        {
+            ended = self.measure(held_out)?;
+        }
+        self.outcome.ended = ended;
+        Ok(self.outcome)
+    }
+
+    fn train(&mut self) -> Result<Ended, TrainError> {
+        let begun_after = self.done;
+        self.hooks.each(|hook| hook.begin(begun_after));
+        self.read = Instant::now();
+        self.begun = Moment::now();
+        let mut graphs = GraphNotices::new(self.pipe)?;
+        let mut ended = Ended::AllDone;
+        while self.is_left() {
+            if !self.step()? {
+                break;
+            }
+            graphs.look(self.pipe, &mut self.hooks)?;
+            if self.stop.is_asked() && self.is_left() {
+                ended = Ended::Stopped { step: self.done };
+                break;
+            }
+            if self.checkpoints.due(self.done, false) {
+                // What is saved is what is known to be good.
+                self.catch_up()?;
+                // Checkpoints of a run that has diverged would only replace better ones.
+                if self.nonfinite_streak == 0 {
+                    self.save()?;
+                }
+            }
+            self.checkpoints.look(&mut self.hooks)?;
+        }
+        self.catch_up()?;
+        // The last step, whichever that is, unless it has been saved a moment ago.
+        let saved = self.done == begun_after || self.checkpoints.asked() == Some(self.done);
+        if !saved && self.checkpoints.due(self.done, true) {
+            self.save()?;
+        }
+        self.hooks.each(|hook| hook.end(ended));
+        let written = self.writer.sync();
+        self.checkpoints.settle(&mut self.hooks)?;
+        let saved = self.checkpoints.is_saved();
+        let files = std::mem::replace(&mut self.outcome.files, Ok(()));
+        self.outcome.files = together([files, saved, written]);
+        Ok(ended)
+    }
+
+    fn is_left(&self) -> bool {
+        self.settings.steps.is_none_or(|steps| self.done < steps)
+    }
+
+    /// Trains one step more; false at the end of the data.
+    ///
+    /// Where devices are asynchronous the numbers of a step are read when the next one
+    /// has been given to them, so that they have something to do meanwhile: a loss that is
+    /// not finite ends the run one step later than it came. Nothing is saved without the
+    /// numbers of the step before having been looked at.
+    fn step(&mut self) -> Result<bool, TrainError> {
+        let step = self.done + 1;
+        let next = step::next(
+            self.pipe,
+            self.optimizer,
+            &mut *self.batches.0,
+            &self.loss,
+            &self.settings,
+            step,
+        );
+        // Also where this one has failed: what was done is to be in the metrics.
+        let told = self.catch_up();
+        let Some(next) = next? else {
+            return told.map(|()| false);
+        };
+        told?;
+        self.done = step;
+        let is_ready = next.is_ready();
+        self.pending = Some(next);
+        if is_ready {
+            self.catch_up()?;
+        }
+        Ok(true)
+    }
+
+    /// Reads the numbers of the last step, where that has not been done.
+    fn catch_up(&mut self) -> Result<(), TrainError> {
+        let Some(pending) = self.pending.take() else {
+            return Ok(());
+        };
+        let (step, report) = (pending.step, &pending.report);
+        let metrics = self.rated(pending.metrics(self.read)?);
+        self.read = Instant::now();
+        self.writer.step(&metrics, &mut self.hooks);
+        self.hooks.each(|hook| hook.step(&metrics));
+        self.outcome.records.push(metrics);
+        if let Some(schedule) = &pending.schedule {
+            self.compare(step, report, schedule)?;
+        }
+        self.outcome.memory.clone_from(&report.memory);
+        if report.loss.is_finite() {
+            self.nonfinite_streak = 0;
+            self.checkpoints.approve();
+            return Ok(());
+        }
+        self.nonfinite_streak += 1;
+        let skipped = report.skipped() && Some(step) != self.settings.steps;
+        if !skipped || self.nonfinite_streak == MOST_NONFINITE {
+            let (loss, hooks) = (report.loss, &mut self.hooks);
+            return Err(self.checkpoints.diverged(loss, step, hooks));
+        }
+        Ok(())
+    }
+
+    /// The metrics with what follows from how fast it went, and how it was run.
+    fn rated(&self, metrics: StepMetrics) -> StepMetrics {
+        let (own, samples) = (&self.outcome, metrics.samples_per_s);
+        let rates = &own.rates;
+        StepMetrics {
+            chunks: own.chunks,
+            recompute: own.recompute.to_string(),
+            tokens_per_s: rates.tokens_per_s(samples),
+            mfu: rates.mfu(samples),
+            ..metrics
+        }
+    }
+
+    /// What is about the last step.
+    fn compare(
+        &mut self,
+        step: usize,
+        report: &StepReport,
+        schedule: &CheckedSchedule,
+    ) -> Result<(), TrainError> {
+        // The folder's name may be another run's by now.
+        self.checkpoints.look(&mut self.hooks)?;
+        let others = self.begun.and_then(|begun| begun.since());
+        let comparison = Comparison::new(step, report, schedule, self.pipe.recompute())?
+            .with_plan(self.settings.plan.as_ref())
+            .with_others(others);
+        self.outcome.others = others;
+        let balance = self.pipe.partition().balance();
+        self.outcome.uneven_cut = cut::uneven(comparison.predicted(), &balance);
+        // A file that cannot be written must not cost what the training came to.
+        let files = &self.settings.files;
+        self.outcome.files = files.write(report, &comparison, &self.writer.folder);
+        self.outcome.comparison = Some(comparison);
+        Ok(())
+    }
+
+    fn save(&mut self) -> Result<(), TrainError> {
+        // Steps that a checkpoint has done are in the metrics. Where they cannot be
+        // written there has been a warning.
+        let _ = self.writer.sync();
+        let data = self.batches.0.state();
+        let (pipe, hooks) = (&mut *self.pipe, &mut self.hooks);
+        self.checkpoints
+            .save(pipe, self.optimizer, self.done, data, hooks)
+    }
+
+    /// The loss on what was held out.
+    fn measure(&mut self, held_out: Start<'_>) -> Result<Ended, TrainError> {
+        let mut batches = held_out.start(None).map_err(TrainError::Data)?;
+        let count = batches.0.batches();
+        self.hooks.each(|hook| hook.held_out(count));
+        let (pipe, hooks) = (&mut *self.pipe, &mut self.hooks);
+        let loss = held_out::loss(pipe, &mut *batches.0, &*self.loss.0, &self.stop, hooks)?;
+        self.outcome.held_out_loss = loss;
+        Ok(match loss {
+            Some(_) => Ended::AllDone,
+            None => Ended::Unmeasured,
+        })
+    }
+}
+
+/// Every error: which of the files are missing is for the last line to say.
+fn together(results: [Result<(), TrainError>; 3]) -> Result<(), TrainError> {
+    let mut errors: Vec<TrainError> = results.into_iter().filter_map(Result::err).collect();
+    match errors.len() {
+        0 => Ok(()),
+        1 => Err(errors.remove(0)),
+        _ => Err(TrainError::Several(errors)),
+    }
+}

@@ -1,0 +1,70 @@
+//! A program of one's own that trains with the library's trainer.
+
+use std::fs;
+use std::process::Command;
+
+use super::stopped::{ended, running_as, signal};
+use super::{assert_same, losses};
+use crate::models::own::example;
+
+const STEPS: &str = "1500";
+
+#[test]
+fn it_is_stopped_and_resumes_to_the_same_bits() {
+    let program = example("own_training");
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let command = |args: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(args).current_dir(folder);
+        command
+    };
+    let run = |args: &[&str]| {
+        let output = command(args).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{args:?}: {errors}");
+        (String::from_utf8(output.stdout).unwrap(), errors)
+    };
+    let (told, lines) = run(&["whole", STEPS]);
+    for title in ["loss ", "held-out loss ", "bubble ", "plan ", "run folder "] {
+        let found = told.lines().any(|line| line.starts_with(title));
+        assert!(found, "{title}: {told}");
+    }
+    assert!(lines.contains("step  1500  loss "), "{lines}");
+
+    let child = running_as(&mut command(&["run", STEPS]), folder);
+    signal("-INT", &child);
+    let (output, errors) = ended(child);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    let done = losses(folder, "run").len();
+    assert!((3..1500).contains(&done), "{done} steps");
+    let (_, lines) = run(&["run", STEPS, "--resume"]);
+    let from = format!("goes on after step {done} from run/checkpoints/");
+    assert!(lines.contains(&from), "{lines}");
+    assert_same(folder, "run", "whole");
+
+    let files = fs::read_dir(folder.join("run")).unwrap();
+    let files: Vec<String> = files
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let is_there = |name: &str| files.iter().any(|file| file.starts_with(name));
+    assert!(
+        is_there("events.out.tfevents.") && is_there("trace.json"),
+        "{files:?}"
+    );
+    let page = fs::read_to_string(folder.join("run-report.html")).unwrap();
+    assert!(page.contains("Step 1500"), "{page}");
+    // A folder that holds a run is not begun anew.
+    let again = command(&["run", STEPS]).output().unwrap();
+    let errors = String::from_utf8_lossy(&again.stderr);
+    assert!(
+        errors.contains("run: the folder already holds a run"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn it_fits_in_sixty_lines() {
+    let source = include_str!("../../../examples/own_training.rs");
+    assert!(source.lines().count() < 60);
+}
