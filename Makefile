@@ -38,7 +38,7 @@ check: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --no-default-features --features decide --all-targets --locked -- -D warnings
-	cargo check --no-default-features --features torch --locked
+	cargo check --no-default-features --features torch --lib --examples --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 # Whether TensorBoard, from PyPI into a folder below target, reads what `train` writes.
@@ -58,8 +58,7 @@ target/tools/bin/mdbook:
 # What in the book is made from code: the pages about commands and configuration, the
 # pictures of timelines.
 pages: setup
-	GPIPE_WRITE_PAGES=1 cargo test --locked --lib cli::
-	GPIPE_WRITE_PAGES=1 cargo test --locked -p gpipe-book --test book pictures::
+	GPIPE_WRITE_PAGES=1 cargo test --locked -p gpipe-book --test book -- configuration:: pictures:: reference::
 
 # A folder with all that a machine with a GPU and PyTorch needs to check the CUDA part:
 # target/cuda-check, packed beside it. See benches/cuda/README.md.

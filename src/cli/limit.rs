@@ -4,7 +4,7 @@ use crate::metrics::is_host_bound;
 
 pub(super) use crate::decide::plan::limit::sentence;
 
-/// The verdict where devices that work by themselves wait for the host threads that tell
+/// The verdict where asynchronous devices wait for the host threads that tell
 /// them what to do, which were busy for this share of their time.
 pub(super) fn host_bound(host_share: Option<f64>) -> Option<String> {
     let share = host_share.filter(|share| is_host_bound(*share))?;

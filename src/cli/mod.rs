@@ -2,8 +2,6 @@
 //! call. The verbs that need no tensors are in [`decide`](crate::decide), and so is what all
 //! verbs share.
 
-#[cfg(test)]
-mod book;
 mod command;
 mod config;
 mod env;
@@ -27,6 +25,8 @@ use std::process::ExitCode;
 use crate::decide::{self, Failure, ended, output, plan, say, table};
 use crate::models::zoo::{Zoo, ZooError};
 use command::Verb;
+
+pub use config::ConfigKey;
 use failure::{failure, no_run};
 
 /// Runs the command line of this process with the built-in models alone.
@@ -84,6 +84,20 @@ where
         Ok(command) => decide::execute(command::parse(command, args), |verb| dispatch(verb, zoo)),
         Err(why) => ended(Err(Failure::Usage(why))),
     }
+}
+
+/// The command line with these models, as clap has it: for completions, manual pages, and
+/// whatever else is made from it.
+///
+/// # Errors
+/// A size of a model has the name of another flag.
+pub fn command(zoo: &Zoo) -> anyhow::Result<clap::Command> {
+    command::build(&[], zoo).map_err(anyhow::Error::msg)
+}
+
+/// The keys that a configuration of `train` with these models may have, table by table.
+pub fn config_keys(zoo: &Zoo) -> Vec<ConfigKey> {
+    train::keys(zoo)
 }
 
 fn dispatch(verb: Verb, zoo: &Zoo) -> Result<(), Failure> {

@@ -25,13 +25,13 @@ pub type EdgeValues<V> = BTreeMap<(EdgeId, MicroId), V>;
 /// What a step gives back.
 #[derive(Debug)]
 pub struct StepOutcome<V> {
-    /// What arrived along the edges to the caller.
+    /// The values of the edges to the caller.
     pub exits: EdgeValues<V>,
-    /// Gradients of what the caller posted, for edges that carry one.
+    /// Gradients of the caller's values, for edges that carry one.
     pub gradients: EdgeValues<V>,
     /// When each action ran.
     pub timeline: Timeline,
-    /// What each device did, in its own order: the timeline's source, with the
+    /// For each device what it ran, in its order: the source of the timeline, with the
     /// memory in flight.
     pub events: Vec<Vec<ActionEvent>>,
 }
@@ -68,7 +68,7 @@ pub enum EntryError {
     },
 }
 
-/// Sorts the entries by the device that takes them: per device (slot, value).
+/// Sorts the entries by the device that consumes them: per device (slot, value).
 ///
 /// # Errors
 /// When they are not exactly what `program` wants.

@@ -8,13 +8,11 @@ use std::time::{Duration, Instant};
 pub struct ActionEvent {
     /// The action.
     pub action: Action,
-    /// From the begin of the step to the begin of the action; its inputs were
-    /// there by then.
+    /// From the begin of the step to the begin of the action, when its inputs had arrived.
     pub start: Duration,
-    /// From the begin of the step to the end of the action; nothing of what it
-    /// made was handed over yet.
+    /// From the begin of the step to the end of the action, before its outputs were sent.
     pub end: Duration,
-    /// What the device's stages held for micro-batches in flight after the action.
+    /// What the device's stages stored for micro-batches in flight after the action.
     pub bytes_in_flight: Bytes,
 }
 
@@ -29,7 +27,7 @@ impl ActionEvent {
     }
 }
 
-/// One worker's record of a step. Its room is allocated before the first action.
+/// One worker's log of a step. Its memory is allocated before the first action.
 pub(super) struct Log {
     epoch: Instant,
     events: Vec<ActionEvent>,

@@ -41,84 +41,81 @@
 //!
 //! # Protocol
 //!
-//! **Who shares what.** An engine with p devices has p worker threads and p + 1
-//! mailboxes: one inbox per worker, and one for the reports to the caller. Nothing
-//! else is shared but what never changes (the program, the step's settings) and, where
-//! devices take turns, whose turn it is. A
-//! mailbox is a locked queue with any number of writers and a single reader.
+//! **Threads and mailboxes.** An engine with p devices has p worker threads, `stage-0`,
+//! `stage-1` and so on, and p + 1 mailboxes: an inbox per worker, and one for the reports to
+//! the caller. A mailbox is a locked queue with any number of writers and a single reader.
+//! A worker builds the stages of its device, keeps them, and drops them, all on its own
+//! thread. The threads share nothing else but immutable data (the program, the settings of a
+//! step), a note of what each worker is doing and, where devices take turns, the core slots.
 //!
-//! **A step.** The caller puts into every inbox, under one lock, the order to run
-//! the step followed by the caller's own values for that device. A worker calls
-//! `begin` on its stages and goes through its list of actions. Each action's
-//! inputs have numbered places, *slots*, in the worker's private table; the worker
-//! empties its inbox into the table until all slots of the action are filled, runs
-//! the action, and posts each value that it made straight to the slot of the
-//! action that will take it: in its own table, in another worker's inbox, or in
-//! its report. After the last action it calls `end` and reports. `step` returns
-//! when p reports are in.
+//! **A step.** The caller puts into every inbox, under one lock, the command to run the
+//! step, followed by the caller's own values for that device. A worker calls `begin` on its
+//! stages and goes through its list of actions. The inputs of each action have numbered
+//! *slots* in the worker's private table. The worker empties its inbox into the table until
+//! all slots of the action are filled, runs the action, and posts each output to the slot of
+//! the action that consumes it: in its own table, in another worker's inbox, or in its
+//! report. After the last action it calls `end` and reports. `step` returns when p reports
+//! have arrived.
 //!
-//! **Early and late messages.** Arrival order does not matter, since a value goes
-//! to its slot and a slot is filled once in a step. A worker that has not heard of
-//! a step yet may already get values of it, from a peer that was faster: they go
-//! to their slots all the same, because nothing of the step before can still be
-//! there or still arrive. That is so because a step is bounded on both sides: it
-//! starts after every worker reported the end of the one before, a worker posts
-//! nothing after its report, and a step that went well used up every value that
-//! was posted (each is taken by exactly one action).
+//! **Early and late messages.** Arrival order does not matter, since every value has a slot
+//! and a slot is filled once per step. A worker can receive values of a step before the
+//! command to run it, from a peer that was faster. They go to their slots all the same,
+//! because no value of the step before can still be in the table or in flight: a step begins
+//! after every worker has reported the end of the one before, a worker posts nothing after
+//! its report, and a successful step consumes every value that was posted, each by exactly
+//! one action.
 //!
-//! **Failure.** An error or a panic is caught at the border of the stage. The
-//! worker posts a stop notice to every peer, then reports. A worker notices stop
-//! notices before each action and while it waits for inputs; it leaves the step
-//! and reports that. The first failure in the caller's mailbox is the step's. When
-//! all p reports are in, nobody will post another value; only then the caller
-//! orders all workers to abort, and since an inbox keeps its order, a worker that
-//! reads this order has everything that was posted before it: it drops all of it,
-//! forgets the stop notice, lets the stages that began the step abort, and
-//! reports. When these reports are in, no trace of the step is left.
+//! **Failure.** An error or a panic of a stage is caught where the stage is called. The
+//! worker posts a stop notice to every peer, then reports. A worker checks for stop notices
+//! before each action and while it waits for inputs; it leaves the step and reports that.
+//! The first failure in the caller's mailbox is the step's error. When all p reports have
+//! arrived, no worker will post another value, and only then does the caller command all
+//! workers to abort. An inbox keeps its order, so a worker that reads this command has
+//! everything that was posted before it. It drops all of it, clears the stop notice, calls
+//! `abort` on the stages that began the step, and reports. When these reports have arrived,
+//! no trace of the step is left.
 //!
-//! **End.** The order to exit may come at any time, even in the middle of a step
-//! that the caller has given up (by unwinding): a worker treats it like a stop
-//! notice, drops its stages and ends. Dropping the engine posts it to every inbox
-//! and joins every thread. Should a worker's thread die by itself, a guard on its
-//! stack reports that; the call in progress returns
-//! [`WorkerLost`](EngineError::WorkerLost), and the engine refuses further calls.
+//! **End.** The command to exit may come at any time, even in the middle of a step that the
+//! caller has abandoned by unwinding: a worker treats it as a stop notice, drops its stages
+//! and ends. Dropping the engine posts it to every inbox and joins every thread. If a
+//! worker's thread dies unexpectedly, a guard on its stack reports that; the call in progress
+//! returns [`WorkerLost`](EngineError::WorkerLost), and the engine refuses further calls.
 //!
-//! **Turns.** Where devices share fewer cores than they are
-//! ([`Engine::taking_turns`]), a worker that has the inputs of an action waits for a place
-//! to run it at. The turns know the program: whoever has done an action tells them what it
-//! is about to send and gives its place back, and in the same moment, under the same lock,
-//! every free place goes to the most urgent device whose next action then has all it
-//! needs, awake or not. A worker gives its place back after every action, at the end of
-//! the step, and when it fails; a value that was told is sent without fail. So who has a
-//! place works or is about to, and everybody's turn comes.
+//! **Turns.** Where devices share fewer cores than there are devices
+//! ([`Engine::taking_turns`]), a worker that has the inputs of an action waits for a core
+//! slot. A worker that ends an action announces what it is about to send and releases its
+//! slot; under the same lock, every free slot is granted to the most urgent device whose
+//! next action then has all its inputs, whether its thread is awake or not. A worker releases
+//! its slot after every action, at the end of the step, and when it fails; a value that was
+//! announced is always sent. So a device that holds a slot runs or is about to run, and every
+//! device gets its turn.
 //!
-//! **Waiting.** No thread waits for another except in `Mailbox::wait`, on the
-//! condition variable of its own mailbox, and for its turn; it holds no lock while a
-//! stage runs: so there is no cycle of locks. Before a worker sleeps there it watches its
-//! mailbox for a moment, since most waits inside a step are shorter than a wake-up;
-//! only speed depends on that. A wake-up cannot be lost: the reader announces
-//! that it sleeps under the lock under which it found the queue empty, and a
-//! writer that appends under the same lock sees the announcement and notifies.
-//! That a reader waits for something that will be posted follows from the
-//! schedule: it was proved free of deadlock with every dependency from one stage
-//! to the next, and the edges of a topology only lead to later stages.
+//! **Waiting.** A thread waits for another only in `Mailbox::wait`, on the condition variable
+//! of its own mailbox, and for its turn. It holds no other lock there and none while a stage
+//! runs: so there is no cycle of locks. Before a worker sleeps it polls its mailbox for a
+//! moment, since most waits inside a step are shorter than a wake-up; only speed depends on
+//! that. A wake-up cannot be lost: the reader announces that it sleeps under the lock under
+//! which it found the queue empty, and a writer that appends under the same lock sees the
+//! announcement and notifies. That a reader waits for something that will be posted follows
+//! from the schedule: it was proved free of deadlock with every dependency from one stage to
+//! the next, and the edges of a topology only lead to later stages.
 //!
-//! **Patience.** A thread cannot be taken out of the code of a stage that blocks. Where the
-//! caller has patience for a limited time ([`Engine::set_patience`]), it looks at the workers' notes
-//! while it waits for reports: a worker notes what it is about to do before it calls a stage, and
-//! that it does nothing afterwards. If a note has stood for too long, the caller posts a stop
-//! notice to everybody, waits for the reports of all others, and returns
-//! [`Stalled`](EngineError::Stalled). The missing reports are owed: the next call begins by waiting for
-//! them, in the same way, and by ordering all workers to abort, as after any failure. A call that was no
-//! step cannot be undone, and leaves the engine broken. Dropping the engine joins no thread that
-//! still owes a report: it finds the order to exit should it ever come back.
+//! **Stalls.** A thread cannot be taken out of the code of a stage that blocks. Where the
+//! caller's patience is limited ([`Engine::set_patience`]), it polls the workers' notes while
+//! it waits for reports: a worker notes what it is about to do before it calls a stage, and
+//! that it is idle afterwards. If a note has not changed for too long, the caller posts a
+//! stop notice to every worker, waits for the reports of all others, and returns
+//! [`Stalled`](EngineError::Stalled). The missing reports are overdue: the next call begins by
+//! waiting for them, with the same patience, and by commanding all workers to abort, as after
+//! any failure. A call other than a step cannot be undone, and leaves the engine broken.
+//! Dropping the engine does not join a thread whose report is overdue: that thread reads the
+//! command to exit if the stage ever returns.
 //!
-//! **Memory order.** All values pass through the mutex of a mailbox: what a writer
-//! did before it posted happens before what the reader does after it took. No value
-//! goes through the turns, and none through the notes. The only other shared variable is a
-//! mailbox's hint that something is there; it is read and written relaxed, because a late `false` costs a
-//! look under the lock, a late `true` costs a lock for nothing, and nobody sleeps on its
-//! account.
+//! **Memory order.** All values pass through the mutex of a mailbox: what a writer did before
+//! it posted happens before what the reader does after it took. No value goes through the
+//! turns or the notes. The only other shared variable is a mailbox's hint that it is not
+//! empty. It is read and written relaxed: a late `false` costs a look under the lock, a late
+//! `true` costs a lock for nothing, and no thread sleeps because of it.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

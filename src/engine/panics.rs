@@ -1,26 +1,26 @@
 //! Panics of the user's code, which become errors.
 //!
 //! Layers, loss functions and data sources may panic, and tch panics where libtorch refuses.
-//! The library catches that at its border and returns an error that says where it was. The
-//! message that Rust prints before would only bury the error, with libtorch's stack frames in
-//! it. So the first panic that is to be caught installs a panic hook for the process, which
-//! hands all panics on to the hook that was there, except for those that become errors.
+//! The library catches that where it calls such code, and returns an error that says where it
+//! was. The message that Rust prints before would only bury the error, with libtorch's stack
+//! frames in it. So the first call of [`caught`] installs a panic hook for the process. It
+//! passes all panics on to the hook that was there before, except for those that become errors.
 
 use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
-/// What the hook does with a panic of the thread.
+/// What the hook does with a panic of this thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Watch {
-    /// Hands it on: nobody here catches it.
+    /// Passes it on: it becomes no error.
     Off,
-    /// Keeps it quiet: it becomes an error.
+    /// Suppresses it: it becomes an error.
     On,
-    /// Hands it on: one has been kept quiet already, and this one came while its stack was
-    /// unwound (which ends the process), or the user's code had caught the first. Where the
-    /// first was.
+    /// Passes it on, because one was suppressed already: this one came while the stack of the
+    /// first was unwound (which ends the process), or the user's code had caught the first.
+    /// Holds the place of the first.
     Used(Option<String>),
 }
 
@@ -30,10 +30,12 @@ thread_local! {
 
 static HOOK: Once = Once::new();
 
-/// Runs `body`; its panic is not printed, but given back as what it said, for an error.
+/// Runs `body`; a panic is not printed, but its message is returned, for an error.
 ///
-/// That `body` is unwind safe is asserted: whoever calls this makes whole what a failure has
-/// left half-done.
+/// That `body` is unwind safe is asserted: the caller repairs what a panic has left half-done.
+///
+/// # Errors
+/// The message of the panic and, unless it is libtorch's own sentence, the place in the source.
 pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
     install();
     let outer = WATCH.replace(Watch::On);
@@ -52,7 +54,7 @@ pub fn caught<R>(body: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
-/// Runs `body`; its panic ends here and becomes no error, so the panic hook tells of it.
+/// Runs `body`; a panic ends here and becomes no error, so the panic hook prints it.
 pub fn survived(body: impl FnOnce()) {
     let outer = WATCH.replace(Watch::Off);
     if let Err(payload) = catch_unwind(AssertUnwindSafe(body)) {
@@ -78,7 +80,7 @@ fn install() {
     });
 }
 
-/// Whether this panic will be told by an error.
+/// Whether this panic becomes an error.
 fn keep_quiet(info: &PanicHookInfo<'_>) -> bool {
     // The thread may be so far at its end that it has no variables any more.
     let quiet = WATCH.try_with(|watch| {
@@ -95,7 +97,7 @@ fn keep_quiet(info: &PanicHookInfo<'_>) -> bool {
 /// What a panic said.
 struct Message {
     said: String,
-    /// Not of libtorch, for which it does not matter where tch unwrapped its error.
+    /// False for libtorch's, where the place is only that at which tch unwrapped its error.
     is_rusts: bool,
 }
 
@@ -132,7 +134,8 @@ pub fn without_backtrace(message: &str) -> &str {
     message[..end].trim_end()
 }
 
-/// As [`caught`] has it, of a thread that was joined.
+/// The message of a panic that a thread ended with, as [`caught`] gives it; `payload` is what
+/// joining the thread returned.
 pub fn panic_message(payload: &(dyn Any + Send)) -> String {
     message(payload).said
 }

@@ -48,7 +48,7 @@ pub struct StepMetrics {
     /// backward and nothing twice, by what the devices could have done, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
-    /// Where devices work by themselves: the largest share of a device's time, from its first
+    /// On asynchronous devices: the largest share of a device's time, from its first
     /// action to its last, in which its host thread was busy telling it what to do, 0 to 1;
     /// above 1 where the device came to that later. See [`is_host_bound`].
     #[serde(skip_serializing_if = "Option::is_none")]

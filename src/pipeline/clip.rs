@@ -6,11 +6,12 @@ use tch::Tensor;
 
 use super::Pipeline;
 use super::readback::{LateNumber, Readback};
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 use crate::torch::{TorchError, clip_factor, clip_there, total_norm};
 
 /// The 2-norm of all gradients together, before they were clipped: a number that may still
-/// be on a device which works by itself.
+/// be on an asynchronous device.
+#[doc(alias = "clip_grad_norm_")]
 #[derive(Debug)]
 pub struct GradNorm(LateNumber);
 
@@ -60,7 +61,7 @@ impl Pipeline {
         self.clip_gradients(max_norm)?.read()
     }
 
-    /// [`Pipeline::clip_grad_norm`] without waiting for devices that work by themselves:
+    /// [`Pipeline::clip_grad_norm`] without waiting for asynchronous devices:
     /// the norm is read when it is asked for, and they clip by it without the host.
     ///
     /// Where a stage is on the CPU, or gradients are of another type than `f32`, the host
@@ -70,11 +71,12 @@ impl Pipeline {
     /// As [`Pipeline::clip_grad_norm`].
     pub fn clip_gradients(&mut self, max_norm: f64) -> Result<GradNorm, Error> {
         if max_norm.is_nan() || max_norm < 0.0 {
-            return Err(Error::Settings(format!(
+            let why = format!(
                 "gradients cannot be clipped to a norm of {max_norm}: it must be 0 or more"
-            )));
+            );
+            return Err(SettingsError::invalid(Setting::MaxNorm, why).into());
         }
-        if self.engine.run_by_themselves()
+        if self.engine.all_async()
             && let Some(norm) = self.clip_there(max_norm)?
         {
             return Ok(GradNorm(norm));

@@ -9,10 +9,11 @@
 //! the host runs ahead of them or not.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpipe_partitioner::{DeviceId, Span, Timeline};
+use parking_lot::Mutex;
 
 use crate::engine::ActionEvent as HostEvent;
 use crate::torch::TorchError;
@@ -43,7 +44,7 @@ impl Anchors {
 
     /// Later ones take the place of earlier ones.
     fn put(&self, device: usize, new: Anchor) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let old = all.get(&device);
         if old.is_none_or(|old| old.at < new.at) {
             all.insert(device, new);
@@ -51,7 +52,7 @@ impl Anchors {
     }
 
     fn now(&self) -> BTreeMap<usize, Anchor> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         all.clone()
     }
 }

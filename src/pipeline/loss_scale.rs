@@ -9,14 +9,10 @@ use serde_json::Value;
 use tch::{Device, Tensor};
 
 use super::Pipeline;
-use super::verdict::{ScaleThere, Verdict};
-use crate::error::Error;
+use super::device_loss_scale::{DeviceLossScale, LARGEST, SMALLEST};
+use super::finite_check::FiniteCheck;
+use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::TorchError;
-
-/// Below this no gradient of half precision overflows because of the scale.
-pub(super) const SMALLEST: f64 = 1.0 / 16384.0;
-/// Above this nothing is gained: single precision ends at 2^128.
-pub(super) const LARGEST: f64 = 18_446_744_073_709_551_616.0;
 
 /// How the gradients of [`Precision::Fp16`](crate::Precision::Fp16) are kept in range
 /// (Micikevicius et al. 2018): that of the loss is multiplied with a scale, and those of
@@ -25,6 +21,7 @@ pub(super) const LARGEST: f64 = 18_446_744_073_709_551_616.0;
 /// A step with a gradient that is not finite is skipped on all stages, and the scale is
 /// halved. So many good steps in a row double it. Scales are powers of two, so that
 /// multiplying and dividing by them loses nothing.
+#[doc(alias = "GradScaler")]
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LossScale {
     /// What the first step has: a power of two; 65,536 by default.
@@ -42,16 +39,17 @@ impl Default for LossScale {
     }
 }
 
-/// A scale on its way.
+/// The loss scale of a pipeline (`torch.amp.GradScaler`).
 #[derive(Debug)]
+#[doc(alias = "GradScaler")]
 pub(super) struct Scaler {
     growth_interval: u64,
-    /// After all steps but those whose verdicts are yet to be heard.
+    /// After all steps but the pending ones.
     state: State,
-    /// The same on a device, after all steps, where these work by themselves.
-    there: Option<ScaleThere>,
-    /// Of the steps since, the oldest first.
-    verdicts: VecDeque<Verdict>,
+    /// After all steps, where all devices are asynchronous.
+    on_device: Option<DeviceLossScale>,
+    /// Checks of the steps since, which the host has not read, the oldest first.
+    pending: VecDeque<FiniteCheck>,
 }
 
 /// What is saved of it.
@@ -67,8 +65,7 @@ impl Scaler {
     /// [`Error::Settings`] for a scale or an interval that cannot be.
     pub(super) fn new(settings: LossScale) -> Result<Self, Error> {
         if settings.growth_interval == 0 {
-            let message = "the loss scale's growth interval is 0: it is at least 1 step";
-            return Err(Error::Settings(message.to_owned()));
+            return Err(SettingsError::new(Setting::LossScale, SettingsRule::None).into());
         }
         let state = State {
             scale: settings.initial,
@@ -76,68 +73,74 @@ impl Scaler {
         };
         Ok(Self {
             growth_interval: settings.growth_interval,
-            state: state.checked().map_err(Error::Settings)?,
-            there: None,
-            verdicts: VecDeque::new(),
+            state: (state.checked())
+                .map_err(|why| SettingsError::invalid(Setting::LossScale, why))?,
+            on_device: None,
+            pending: VecDeque::new(),
         })
     }
 
-    /// Has the scale on this device from now on; gives the number there.
-    pub(super) fn put_on(&mut self, device: Device) -> Result<Tensor, TorchError> {
+    /// Keeps the scale on this device from now on; returns the number there.
+    pub(super) fn move_to_device(&mut self, device: Device) -> Result<Tensor, TorchError> {
         let State { scale, good_steps } = self.state;
-        let there = ScaleThere::new(device, scale, good_steps, self.growth_interval)?;
-        let handle = there.handle();
-        self.verdicts.clear();
-        self.there = Some(there);
-        Ok(handle)
+        let on_device = DeviceLossScale::new(device, scale, good_steps, self.growth_interval)?;
+        let tensor = on_device.tensor();
+        self.pending.clear();
+        self.on_device = Some(on_device);
+        Ok(tensor)
     }
 
-    pub(super) fn there(&self) -> Option<&ScaleThere> {
-        self.there.as_ref()
+    pub(super) fn on_device(&self) -> Option<&DeviceLossScale> {
+        self.on_device.as_ref()
     }
 
-    /// A step has ended of which only devices know whether it counts.
-    pub(super) fn judged(&mut self, found: &Tensor, verdict: Verdict) -> Result<(), TorchError> {
-        self.verdicts.push_back(verdict);
-        match &mut self.there {
-            Some(there) => there.follow(found),
+    /// A step has ended, and only devices know whether it counts.
+    pub(super) fn defer(
+        &mut self,
+        found_inf: &Tensor,
+        check: FiniteCheck,
+    ) -> Result<(), TorchError> {
+        self.pending.push_back(check);
+        match &mut self.on_device {
+            Some(on_device) => on_device.update(found_inf),
             None => Ok(()),
         }
     }
 
-    /// A step has ended of which the host knows whether it counts; so does the device's own
-    /// number from now on.
-    pub(super) fn tell(&mut self, found: bool) -> Result<(), TorchError> {
-        match &mut self.there {
-            Some(there) => there.follow(&Tensor::from(if found { 1.0_f32 } else { 0.0 })),
+    /// A step has ended, and the host knows whether it counts: updates the device's number.
+    pub(super) fn update_device(&mut self, found_inf: bool) -> Result<(), TorchError> {
+        match &mut self.on_device {
+            Some(on_device) => {
+                on_device.update(&Tensor::from(if found_inf { 1.0_f32 } else { 0.0 }))
+            }
             None => Ok(()),
         }
     }
 
-    /// Hears the verdicts that are there, or all of them.
+    /// Reads the pending checks that are ready, or waits for all of them.
     ///
     /// # Errors
     /// [`Error::LossScale`] where a smaller scale would not have helped in a step. A device
     /// failed.
-    pub(super) fn hear(&mut self, all: bool) -> Result<(), Error> {
-        while let Some(verdict) = self.verdicts.front()
-            && (all || verdict.is_ready())
+    pub(super) fn poll(&mut self, all: bool) -> Result<(), Error> {
+        while let Some(check) = self.pending.front()
+            && (all || check.is_ready())
         {
-            let what = verdict.read()?.0;
-            self.verdicts.pop_front();
-            self.state.follow(what.as_deref(), self.growth_interval)?;
+            let what = check.read()?.0;
+            self.pending.pop_front();
+            self.state.update(what.as_deref(), self.growth_interval)?;
         }
         Ok(())
     }
 
-    /// The state after all steps; waits for the verdicts on them.
+    /// The state after all steps; waits for the pending checks.
     fn last_state(&self) -> State {
         let mut state = self.state;
-        for verdict in &self.verdicts {
-            // A device that failed is told by the next step, which cannot be done.
-            let Ok((what, _)) = verdict.read() else { break };
-            // So is a scale that is too small.
-            let _ = state.follow(what.as_deref(), self.growth_interval);
+        for check in &self.pending {
+            // The next step reports a device that failed,
+            let Ok((what, _)) = check.read() else { break };
+            // and a scale that is too small.
+            let _ = state.update(what.as_deref(), self.growth_interval);
         }
         state
     }
@@ -158,8 +161,8 @@ impl Scaler {
 }
 
 impl State {
-    /// What `not_finite` says of the next step.
-    fn follow(&mut self, not_finite: Option<&str>, growth_interval: u64) -> Result<(), Error> {
+    /// After one more step: `not_finite` is what was not finite in it.
+    fn update(&mut self, not_finite: Option<&str>, growth_interval: u64) -> Result<(), Error> {
         if let Some(what) = not_finite {
             return self.overflowed(what);
         }
@@ -215,18 +218,14 @@ impl Pipeline {
         serde_json::to_value(scaler.last_state()).ok()
     }
 
-    /// Has the loss scale on the device that makes the losses, where devices work by
-    /// themselves.
+    /// Keeps the loss scale on the device that makes the losses, where all devices are
+    /// asynchronous.
     pub(super) fn scale_by_device(&mut self) -> Result<(), Error> {
-        let Some(scaler) = self
-            .scaler
-            .as_mut()
-            .filter(|_| self.engine.run_by_themselves())
-        else {
+        let Some(scaler) = self.scaler.as_mut().filter(|_| self.engine.all_async()) else {
             return Ok(());
         };
         let device = self.devices.last().copied().unwrap_or(Device::Cpu);
-        let scale = scaler.put_on(device)?;
+        let scale = scaler.move_to_device(device)?;
         let last = StageId(self.devices.len().saturating_sub(1));
         self.engine.made(&scale, last)?;
         let scale = Mutex::new(scale);
@@ -242,19 +241,21 @@ impl Pipeline {
     /// that is not such a state; nothing is changed then.
     pub fn restore_loss_scale(&mut self, state: &Value) -> Result<(), Error> {
         let Some(scaler) = &mut self.scaler else {
-            return Err(Error::Settings(format!(
+            let why = format!(
                 "a loss scale is to be restored, but the precision is {}, which has none",
                 self.precision
-            )));
+            );
+            return Err(SettingsError::invalid(Setting::LossScale, why).into());
         };
         let read: Result<State, _> = serde_json::from_value(state.clone());
         let read = read.map_err(|error| error.to_string());
         let state = read
             .and_then(State::checked)
-            .map_err(|why| Error::Settings(format!("the state of a loss scale: {why}")))?;
+            .map_err(|why| format!("the state of a loss scale: {why}"))
+            .map_err(|why| SettingsError::invalid(Setting::LossScale, why))?;
         scaler.state = state;
-        scaler.verdicts.clear();
-        if scaler.there.is_some() {
+        scaler.pending.clear();
+        if scaler.on_device.is_some() {
             self.scale_by_device()?;
         }
         Ok(())

@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::readback::Readback;
 use super::stages::Stages;
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 use crate::torch::BatchError;
 use crate::torch::{Reduction, TorchError, Values};
 
@@ -13,13 +13,13 @@ use crate::torch::{Reduction, TorchError, Values};
 pub(super) struct Losses {
     /// The loss of each micro-batch, in their order.
     values: Readback,
-    /// The same where they were made.
-    there: Tensor,
-    /// What each counts.
+    /// The same, on the device that made them.
+    on_device: Tensor,
+    /// The weight of each in the mini-batch's loss.
     weights: Vec<f64>,
-    /// What the gradients must still be multiplied with: they were weighted by
-    /// the loss function's own weights, whose sum only now is known.
-    scale: Option<f64>,
+    /// What the gradients must still be multiplied with: they were weighted by the loss
+    /// function's own weights, whose sum is known only when the step is over.
+    weight_scale: Option<f64>,
 }
 
 impl Losses {
@@ -42,45 +42,46 @@ impl Losses {
         let parts = reductions.iter().zip(shares);
         let weights: Vec<f64> = parts.map(|(own, share)| own.seed(*share)).collect();
         let weighted = matches!(reductions.first(), Some(Reduction::Weighted(_)));
-        let scale = weighted.then(|| scale(&weights)).transpose()?;
+        let weight_scale = weighted.then(|| weight_scale(&weights)).transpose()?;
         let all = tch::no_grad(|| Tensor::f_stack(&values, 0))?;
         Ok(Self {
             values: Readback::new(stages, &all)?,
-            there: all,
+            on_device: all,
             weights,
-            scale,
+            weight_scale,
         })
     }
 
     /// The loss of one micro-batch that never comes.
+
     #[cfg(test)]
     pub(super) fn of_a_failed_device() -> Self {
         Self {
             values: Readback::of_a_failed_device(),
-            there: Tensor::from_slice(&[0.0]),
+            on_device: Tensor::from_slice(&[0.0]),
             weights: vec![1.0],
-            scale: None,
+            weight_scale: None,
         }
     }
 
-    /// The same for somebody else.
-    pub(super) fn share(&self) -> Self {
+    /// Another handle to the same numbers.
+    pub(super) fn shallow_clone(&self) -> Self {
         Self {
-            values: self.values.share(),
-            there: self.there.shallow_clone(),
+            values: self.values.shallow_clone(),
+            on_device: self.on_device.shallow_clone(),
             weights: self.weights.clone(),
-            scale: self.scale,
+            weight_scale: self.weight_scale,
         }
     }
 
     /// The loss of each micro-batch, on the device that made them.
-    pub(super) fn there(&self) -> &Tensor {
-        &self.there
+    pub(super) fn on_device(&self) -> &Tensor {
+        &self.on_device
     }
 
-    /// What the gradients must still be multiplied with, whatever the loss scale.
-    pub(super) fn scale(&self) -> Option<f64> {
-        self.scale
+    /// What the gradients must still be multiplied with, the loss scale apart.
+    pub(super) fn weight_scale(&self) -> Option<f64> {
+        self.weight_scale
     }
 
     /// Whether [`Losses::total`] would not wait.
@@ -93,16 +94,16 @@ impl Losses {
         let values = self.values.read()?;
         let parts = values.iter().zip(&self.weights);
         let sum = parts.fold(0.0, |sum, (value, weight)| sum + value * weight);
-        if self.scale.is_none() {
+        if self.weight_scale.is_none() {
             return Ok(sum);
         }
         let weights = self.weights.iter().fold(0.0, |sum, weight| sum + weight);
         Ok(sum / weights)
     }
 
-    /// What gradients must still be multiplied with, of a step under this loss scale.
+    /// What the gradients of a step under this loss scale must still be multiplied with.
     pub(super) fn factor(&self, loss_scale: Option<f64>) -> Option<f64> {
-        match (self.scale, loss_scale) {
+        match (self.weight_scale, loss_scale) {
             (None, None) => None,
             // Powers of two: dividing by one loses no bits.
             (own, scale) => Some(own.unwrap_or(1.0) / scale.unwrap_or(1.0)),
@@ -118,15 +119,15 @@ fn check_same(reductions: &[Reduction]) -> Result<(), Error> {
     let (one, names) = (first.name(), reductions.iter().map(|own| own.name()));
     match names.enumerate().find(|(_, name)| *name != one) {
         None => Ok(()),
-        Some((micro, other)) => Err(Error::Settings(format!(
+        Some((micro, other)) => Err(wrong(format!(
             "the loss function gave a {one} for micro-batch 0 and a {other} for micro-batch \
              {micro}: a step has losses of one kind"
         ))),
     }
 }
 
-/// What gradients must still be multiplied with that were weighted by these numbers.
-fn scale(weights: &[f64]) -> Result<f64, Error> {
+/// What gradients that were weighted by these numbers must still be multiplied with.
+fn weight_scale(weights: &[f64]) -> Result<f64, Error> {
     let sum = weights.iter().fold(0.0, |sum, weight| sum + weight);
     if sum == 0.0 {
         return Err(BatchError::NoWeight.into());
@@ -135,7 +136,11 @@ fn scale(weights: &[f64]) -> Result<f64, Error> {
     if sum.is_finite() && scale.is_finite() {
         return Ok(scale);
     }
-    Err(Error::Settings(format!(
+    Err(wrong(format!(
         "the weights of the loss function sum to {sum}, which nothing can be divided by"
     )))
+}
+
+fn wrong(why: String) -> Error {
+    SettingsError::invalid(Setting::Loss, why).into()
 }

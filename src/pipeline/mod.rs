@@ -1,9 +1,11 @@
 //! The public face: a model over devices, trained one mini-batch at a time.
 
 mod builder;
+mod check_step;
 mod clip;
+mod device_loss_scale;
 mod device_times;
-mod judged;
+mod finite_check;
 mod loss_scale;
 mod losses;
 mod memory;
@@ -13,7 +15,6 @@ pub(crate) mod report;
 mod snapshot;
 mod stages;
 mod ties;
-mod verdict;
 mod weights;
 mod wiring;
 
@@ -23,11 +24,12 @@ use gpipe_partitioner::{CheckedSchedule, Partition};
 use tch::{Device, Tensor};
 
 use crate::engine::{Program, Stage};
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 use crate::torch::batch;
 use crate::torch::{GraphUse, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Values};
 
 pub use builder::PipelineBuilder;
+pub(crate) use builder::check_model;
 pub use clip::GradNorm;
 pub use loss_scale::LossScale;
 pub use memory::{MemoryReport, MemoryUse};
@@ -58,7 +60,7 @@ use wiring::Purpose;
 /// for _ in 0..3 {
 ///     let step = pipe.train_step(&x, &y, |out: &Tensor, y: &Tensor| out.cross_entropy_for_logits(y))?;
 ///     optimizer.step(&mut pipe)?;
-///     println!("loss {}", step.loss);
+///     println!("loss {}", step.read()?.loss);
 /// }
 /// # Ok::<(), gpipe::Error>(())
 /// ```
@@ -125,7 +127,7 @@ impl Pipeline {
         target: impl TryInto<Values, Error: Into<Error>>,
         loss: impl LossFn,
     ) -> Result<StepReport, Error> {
-        self.scaler.as_mut().map_or(Ok(()), |own| own.hear(false))?;
+        self.scaler.as_mut().map_or(Ok(()), |own| own.poll(false))?;
         let input = input.try_into().map_err(Into::into)?;
         let target = target.try_into().map_err(Into::into)?;
         let samples = batch::samples(&input, "input", None)?;
@@ -201,9 +203,8 @@ impl Pipeline {
     ) -> Result<Tensor, Error> {
         let outputs = self.forward_values(input)?;
         outputs.into_one().map_err(|error| {
-            Error::Settings(format!(
-                "the model's outputs: {error}; use `forward_values`"
-            ))
+            let why = format!("the model's outputs: {error}; use `forward_values`");
+            SettingsError::invalid(Setting::Model, why).into()
         })
     }
 
@@ -300,17 +301,17 @@ impl Pipeline {
         let gradients: Vec<Values> = gradients.map(|in_transit| in_transit.values).collect();
         let gradients = (!gradients.is_empty()).then(|| batch::gather_gradients(gradients, sizes));
         let gradients = gradients.transpose()?;
-        let judged = self.judged(&losses, gradients)?;
+        let checked = self.check_step(&losses, gradients)?;
         let unread = Unread {
             losses,
             timeline: outcome.timeline,
             times,
-            non_finite: judged.non_finite,
-            loss_scale: judged.loss_scale,
-            verdict: judged.verdict,
+            non_finite: checked.non_finite,
+            loss_scale: checked.loss_scale,
+            finite_check: checked.check,
         };
         let mut report = StepReport::new(program, unread);
-        report.input_gradient = judged.input_gradient;
+        report.input_gradient = checked.input_gradient;
         report.memory = memory;
         Ok(report)
     }

@@ -8,7 +8,7 @@ use super::stages::Stages;
 use crate::torch::TorchError;
 use crate::torch::streams::{Backend, Event, Stream};
 
-/// Until when something is on its way, and in which stream.
+/// The event after which a copy is complete, and its stream.
 pub(super) type Until = (Backend, Stream, Event);
 
 /// Numbers that are, or will be, in the host's memory.
@@ -16,13 +16,13 @@ pub(super) type Until = (Backend, Stream, Event);
 pub(super) struct Readback {
     /// `f64`, of one dimension.
     numbers: Tensor,
-    /// Until when they are not there.
+    /// When they are there; none where they are already.
     ready: Option<Until>,
 }
 
 impl Readback {
-    /// What `numbers` are, as `f64`, on whatever device; the host does not wait for one
-    /// that works by itself.
+    /// Begins to copy `numbers`, on any device, to the host as `f64`. The host does not wait
+    /// for an asynchronous device.
     pub(super) fn new(stages: &Stages, numbers: &Tensor) -> Result<Self, TorchError> {
         let numbers = tch::no_grad(|| numbers.f_reshape([-1])?.f_to_kind(Kind::Double))?;
         let (numbers, ready) = stages.to_host(numbers)?;
@@ -42,8 +42,8 @@ impl Readback {
         }
     }
 
-    /// The same for somebody else.
-    pub(super) fn share(&self) -> Self {
+    /// Another handle to the same numbers.
+    pub(super) fn shallow_clone(&self) -> Self {
         Self {
             numbers: self.numbers.shallow_clone(),
             ready: self.ready.clone(),

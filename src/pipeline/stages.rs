@@ -126,9 +126,9 @@ impl Stages {
         Ok(stages)
     }
 
-    /// Whether no device computes on the host: what is put into their streams can be left
-    /// to them.
-    pub(super) fn run_by_themselves(&self) -> bool {
+    /// Whether all devices are asynchronous (none is the CPU): the host can put work into
+    /// their streams and go on.
+    pub(super) fn all_async(&self) -> bool {
         let places = self.accelerators.iter().flat_map(|all| &all.places);
         let mut places = places.peekable();
         places.peek().is_some() && places.all(|place| *place != MemorySpace::Host)

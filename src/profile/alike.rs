@@ -6,7 +6,7 @@
 
 use super::chain::{Chain, Way};
 use super::flow::Flow;
-use super::measure::Outcome;
+use super::measurements::Measurements;
 use crate::error::Error;
 use crate::torch::Values;
 
@@ -127,7 +127,7 @@ pub(super) fn taken_for_known(
     known: &[Known],
     chain: &mut Chain,
     flows: &mut [Flow],
-    outcome: &mut Outcome,
+    outcome: &mut Measurements,
 ) -> Result<bool, Error> {
     let alike: Vec<&Known> = known.iter().filter(|k| k.looks == *looks).collect();
     if alike.is_empty() {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{ActionKind, Micros};
 
-use super::measure::{LayerSeries, doubt};
+use super::measure::doubt;
+use super::measurements::LayerSeries;
 use super::series::Series;
 use crate::profile::others::{Moment, Others};
 

@@ -11,10 +11,9 @@ use gpipe_partitioner::ActionKind;
 use tch::{Tensor, nn};
 
 use super::alike::{self, Looks};
-use super::bytes::LayerBytes;
 use super::chain::{Chain, Plan, Way};
 use super::flow::Flow;
-use super::series::Series;
+use super::measurements::{LayerSeries, Measurements};
 use super::watch::{ProfileProgress, Watch};
 use super::{ProfileOptions, Sample};
 use crate::error::Error;
@@ -24,78 +23,9 @@ use crate::torch::{LossFn, Sequential, TorchError, caught, prepare_thread};
 /// Rounds over layers that do nothing.
 const IDLE_ROUNDS: usize = 20;
 
-/// Durations of one layer for one size of micro-batch.
-#[derive(Debug, Clone, Default)]
-pub(super) struct LayerSeries {
-    kinds: [Series; ActionKind::ALL.len()],
-    telling: Telling,
-}
-
-/// Of all that was measured on a device that works by itself, in microseconds.
-#[derive(Debug, Clone, Copy, Default)]
-struct Telling {
-    /// The host told it what to do.
-    told: f64,
-    /// Until it was done.
-    done: f64,
-}
-
-impl LayerSeries {
-    pub(super) fn of(&self, kind: ActionKind) -> &Series {
-        &self.kinds[kind as usize]
-    }
-
-    /// Made up, for tests: durations by kind.
-    #[cfg(test)]
-    pub(super) fn of_times(times: impl Fn(ActionKind) -> Vec<f64>) -> Self {
-        let mut layer = Self::default();
-        for kind in ActionKind::ALL {
-            for micros in times(kind) {
-                layer.kinds[kind as usize].push(micros, false);
-            }
-        }
-        layer
-    }
-
-    fn count_warm_up(&mut self) {
-        self.kinds.iter_mut().for_each(Series::count_warm_up);
-    }
-}
-
-/// The share of the time in which the host told a device what to do; none where the
-/// host computes itself.
-pub(super) fn host_share(series: &[LayerSeries]) -> Option<f64> {
-    let told: f64 = series.iter().map(|layer| layer.telling.told).sum();
-    let done: f64 = series.iter().map(|layer| layer.telling.done).sum();
-    (done > 0.0).then(|| told / done)
-}
-
-/// All that was measured.
-#[derive(Debug, Default)]
-pub(super) struct Outcome {
-    /// For each size, for each layer.
-    pub(super) series: Vec<Vec<LayerSeries>>,
-    /// For each size, for each layer.
-    pub(super) bytes: Vec<Vec<LayerBytes>>,
-    /// What a stage takes for doing nothing, by kind of action, in microseconds.
-    pub(super) idle: [f64; ActionKind::ALL.len()],
-}
-
-impl Outcome {
-    /// The next layer costs what this one does.
-    pub(super) fn repeat(&mut self, layer: usize) {
-        for series in &mut self.series {
-            series.push(series[layer].clone());
-        }
-        for bytes in &mut self.bytes {
-            bytes.push(bytes[layer]);
-        }
-    }
-}
-
 /// What a measuring thread has to do.
 #[derive(Debug, Clone)]
-pub(super) struct Job<'a> {
+pub(super) struct MeasureTask<'a> {
     pub(super) plan: Plan,
     pub(super) sample: Sample,
     pub(super) options: &'a ProfileOptions,
@@ -106,12 +36,12 @@ pub(super) struct Job<'a> {
     pub(super) beside: usize,
 }
 
-impl Job<'_> {
+impl MeasureTask<'_> {
     /// Measures on a thread of its own, which is set up as a stage's is.
     ///
     /// The others say when they are ready and wait for nobody, so that nothing hangs where
     /// one of all these threads could not be started or died.
-    pub(super) fn run(self) -> Result<Outcome, Error> {
+    pub(super) fn run(self) -> Result<Measurements, Error> {
         let stop = AtomicBool::new(false);
         let (ready, others) = channel();
         thread::scope(|scope| {
@@ -130,13 +60,13 @@ impl Job<'_> {
         })
     }
 
-    fn measure(&self, others: &Receiver<()>) -> Result<Outcome, Error> {
+    fn measure(&self, others: &Receiver<()>) -> Result<Measurements, Error> {
         let prepared = prepare_thread(self.plan.device, self.threads);
         let layers = self.plan.layers.len();
-        let mut outcome = Outcome {
+        let mut outcome = Measurements {
             series: vec![Vec::new(); self.sizes.len()],
             bytes: vec![Vec::new(); self.sizes.len()],
-            ..Outcome::default()
+            ..Measurements::default()
         };
         let mut flows = self.flows();
         let group = if self.options.low_memory { 1 } else { layers };
@@ -197,7 +127,7 @@ impl Job<'_> {
         &self,
         chain: &mut Chain,
         flows: &mut [Flow],
-        outcome: &mut Outcome,
+        outcome: &mut Measurements,
     ) -> Result<(), Error> {
         let layers = chain.len();
         let mut series = vec![vec![LayerSeries::default(); layers]; flows.len()];
@@ -381,7 +311,7 @@ mod tests {
         let input = Tensor::ones([4, 4], (tch::Kind::Float, tch::Device::Cpu));
         let options = ProfileOptions::default();
         for given in 0..3 {
-            let job = Job {
+            let job = MeasureTask {
                 plan: Plan::new(&model, tch::Device::Cpu, 0).unwrap(),
                 sample: Sample::new(input.shallow_clone()),
                 options: &options,
@@ -393,19 +323,5 @@ mod tests {
             let error = with_threads(given, || job.run()).unwrap_err().to_string();
             assert!(error.contains("cannot start a thread"), "{given}: {error}");
         }
-    }
-
-    #[test]
-    fn the_hosts_share_is_that_of_all_layers_together() {
-        let layer = |told, done| LayerSeries {
-            telling: Telling { told, done },
-            ..LayerSeries::default()
-        };
-        assert_eq!(host_share(&[]), None);
-        assert_eq!(host_share(&[LayerSeries::default()]), None);
-        assert_eq!(
-            host_share(&[layer(10.0, 20.0), layer(50.0, 60.0)]),
-            Some(0.75)
-        );
     }
 }

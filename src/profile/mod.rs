@@ -11,6 +11,7 @@ mod doubts;
 mod flow;
 mod link;
 mod measure;
+mod measurements;
 pub(crate) mod others;
 mod series;
 mod times;
@@ -26,7 +27,7 @@ use gpipe_partitioner::{
 };
 use tch::Device;
 
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::batch;
 use crate::torch::{
     self, LossFn, Sequential, Values, libtorch_version, max_concurrent, share_of_cores,
@@ -34,7 +35,8 @@ use crate::torch::{
 };
 use chain::Plan;
 use flow::{Flow, values_bytes};
-use measure::{BUDGET, Job, LayerSeries, Outcome};
+use measure::{BUDGET, MeasureTask};
+use measurements::{LayerSeries, Measurements};
 use watch::Watch;
 
 pub use doubts::Doubt;
@@ -234,8 +236,9 @@ pub fn profile_watched(
     let device = *options
         .devices
         .first()
-        .ok_or_else(|| Error::Settings("no devices: profiling needs at least one".to_owned()))?;
-    torch::prepare(&options.devices).map_err(|error| Error::Settings(error.to_string()))?;
+        .ok_or_else(|| SettingsError::new(Setting::Devices, SettingsRule::None))?;
+    torch::prepare(&options.devices)
+        .map_err(|why| SettingsError::unavailable(Setting::Devices, &why))?;
     if !options.low_memory {
         torch::keep_memory(&options.devices);
     }
@@ -243,7 +246,7 @@ pub fn profile_watched(
         .threads_per_stage
         .unwrap_or_else(|| share_of_cores(&options.devices));
     let mut doubts: Vec<Doubt> = doubts::busy().into_iter().collect();
-    let job = Job {
+    let job = MeasureTask {
         plan: Plan::new(model, device, options.seed)?,
         sample: sample.clone(),
         options,
@@ -278,7 +281,7 @@ pub fn profile_watched(
     let input = values_bytes(&Flow::new(sample, sizes[main])?.main);
     let link = link::measure(&options.devices, threads)?;
     let mut profile = Profile::new(torch::device_name(device), sizes[main], layers.collect())
-        .map_err(|error| Error::Settings(error.to_string()))?
+        .map_err(|why| SettingsError::invalid(Setting::Sizes, why.to_string()))?
         .with_input(Bytes(input))
         .with_origin(Some(libtorch_version()), Some(how))
         .with_doubts(doubts.iter().map(ToString::to_string).collect());
@@ -291,7 +294,7 @@ pub fn profile_watched(
         doubts,
         link,
         cores: shared_cores(&options.devices, threads),
-        host_share: measure::host_share(series),
+        host_share: measurements::host_share(series),
     })
 }
 
@@ -308,17 +311,23 @@ fn sizes(sample: &Sample, options: &ProfileOptions) -> Result<Vec<usize>, Error>
         sizes.retain(|&size| size > 0);
     }
     if let Some(size) = sizes.iter().find(|size| !(1..=samples).contains(*size)) {
-        return Err(Error::Settings(format!(
+        let why = format!(
             "a micro-batch of {size} samples cannot be taken from a sample of {samples}: sizes \
              must be from 1 to {samples}"
-        )));
+        );
+        return Err(SettingsError::invalid(Setting::Sizes, why).into());
     }
     sizes.sort_unstable();
     sizes.dedup();
     Ok(sizes)
 }
 
-fn layers(names: &[&str], sizes: &[usize], outcome: &Outcome, stages: usize) -> Vec<LayerProfile> {
+fn layers(
+    names: &[&str],
+    sizes: &[usize],
+    outcome: &Measurements,
+    stages: usize,
+) -> Vec<LayerProfile> {
     let main = measure::largest(sizes);
     // A stage of several layers has the work of a stage only once.
     let surplus = 1.0 - (stages.min(names.len()) as f64 / names.len() as f64);
@@ -363,7 +372,7 @@ fn micros(time: f64) -> Micros {
     Micros::new(time.max(0.0)).unwrap_or(Micros::ZERO)
 }
 
-fn spread(names: &[&str], outcome: &Outcome, main: usize) -> Vec<LayerSpread> {
+fn spread(names: &[&str], outcome: &Measurements, main: usize) -> Vec<LayerSpread> {
     let layers = names
         .iter()
         .zip(&outcome.series[main])

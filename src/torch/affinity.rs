@@ -60,7 +60,7 @@ mod linux {
                 set.set(core);
                 set
             });
-            // Only speed depends on it: where it is not allowed, the system decides as ever.
+            // Only speed depends on it: if it is not allowed, the system places the thread.
             let _ = sched_setaffinity(Pid::from_raw(thread), &set);
         }
     }

@@ -1,4 +1,4 @@
-//! Values from one tensor to another.
+//! Copying values between tensors.
 
 use tch::{Device, Tensor};
 

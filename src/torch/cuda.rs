@@ -1,4 +1,4 @@
-//! What there is of CUDA on this machine, and what is missing.
+//! The CUDA devices, driver and libraries of this machine, and what is missing.
 
 use gpipe_partitioner::Bytes;
 use serde::Serialize;
@@ -22,11 +22,11 @@ pub struct CudaDevice {
     pub memory: Bytes,
     /// Bytes that are free; none where libtorch does not tell.
     pub free: Option<Bytes>,
-    /// The devices whose memory it can reach by itself.
+    /// The devices whose memory it can access directly (peer access).
     pub peers: Vec<String>,
 }
 
-/// What there is of CUDA.
+/// The CUDA devices, driver and libraries of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CudaReport {

@@ -119,7 +119,7 @@ pub(crate) fn prepare(devices: &[Device]) -> Result<(), TorchError> {
 }
 
 /// Lets the C library keep the memory that a step on CPU stages frees, which the next one
-/// needs again. Who has told it something about memory by the environment is heeded.
+/// needs again. Settings of the C library in the environment take precedence.
 pub(crate) fn keep_memory(devices: &[Device]) {
     static ONCE: Once = Once::new();
     if on_cpu(devices) > 0 {
@@ -137,7 +137,7 @@ pub(crate) fn keep_memory(devices: &[Device]) {
 }
 
 /// Sets what libtorch keeps per thread: the intra-op threads, the current device, and that
-/// the thread goes back through its graphs by itself.
+/// backwards run on the calling thread.
 pub(crate) fn prepare_thread(device: Device, threads: usize) -> Result<(), TorchError> {
     ffi::set_threads(threads)?;
     ffi::backward_here()?;
@@ -193,8 +193,8 @@ mod tests {
     use super::*;
     use tch::{Kind, Tensor};
 
-    /// libtorch fills memory that nobody has written yet with NaN where results are to be
-    /// the same from run to run: every tensor was written twice.
+    /// With deterministic algorithms libtorch fills uninitialized memory with NaN: every tensor
+    /// was written twice.
     #[test]
     fn numbers_that_stay_do_not_cost_a_fill_of_all_memory() {
         // A setting of the process: in one of its own.

@@ -27,8 +27,9 @@ pub(crate) fn norms(tensors: &[Tensor]) -> Result<Vec<f64>, TorchError> {
     Ok(norms)
 }
 
-/// [`norms`] as a tensor of `f64` on the tensors' device, `[tensors]`, for which nobody
-/// waits. None where it is not that simple: some are not dense, or not `f32`.
+/// [`norms`] as a tensor of `f64` on the tensors' device, `[tensors]`, without a host sync.
+/// None if some tensors are not dense, or not `f32`.
+#[doc(alias = "foreach_norm")]
 pub(crate) fn norms_there(
     tensors: &[Tensor],
     device: Device,
@@ -45,10 +46,11 @@ pub(crate) fn norms_there(
 
 /// [`total_norm`] of norms that [`norms_there`] gave, and what gradients are multiplied
 /// with so that the total is at most `max_norm` (1 where it is not finite), an `f32`. Both
-/// are where the norms are, and nobody waits for a device that works by itself.
+/// are where the norms are, and the host does not wait for an asynchronous device.
+#[doc(alias = "clip_grad_norm_")]
 pub(crate) fn clip_there(norms: &Tensor, max_norm: f64) -> Result<(Tensor, Tensor), TorchError> {
     if norms.device() == Device::Cpu {
-        // The bits of the pipelines that have no streams.
+        // The same bits as in pipelines without streams.
         let norms: Vec<f64> = Vec::try_from(norms)?;
         let total = total_norm(&norms);
         let finite = total.is_finite().then(|| clip_factor(max_norm, total));
@@ -117,7 +119,8 @@ fn squares_left_the_range(root: f64) -> bool {
     !(1e-140..=f64::MAX).contains(&root)
 }
 
-/// The norm by way of the largest element, where squares alone over- or underflow.
+/// The norm divided by the largest element and multiplied back, for tensors whose squares
+/// over- or underflow.
 fn scaled_norm(tensor: &Tensor, plain: f64) -> Result<f64, TorchError> {
     if tensor.numel() == 0 || !all_finite(tensor)? {
         return Ok(plain);

@@ -23,8 +23,9 @@ use super::values::Values;
 /// built depend on (seed, layer name); those it draws in a forward pass on (seed,
 /// step, layer name, micro-batch) and the order inside the layer. Neither depends
 /// on the partition or the schedule, and the caller's own generators are not
-/// touched. Kernels that draw by themselves are beyond reach: attention with
+/// touched. Kernels with a generator of their own are the exception: attention with
 /// dropout inside the fused kernel, and dropout inside cuDNN's recurrent nets.
+#[doc(alias = "nn.Module")]
 pub trait Layer: Debug {
     /// Computes the outputs of one micro-batch.
     ///
@@ -64,8 +65,8 @@ impl<M: nn::ModuleT> Layer for M {
     }
 }
 
-/// What a layer may know about the pass it takes part in, and where it leaves and
-/// finds values that skip layers.
+/// What a layer may know about the pass it takes part in, and where it stashes and pops values
+/// that skip layers.
 #[derive(Debug)]
 pub struct Context {
     pub(crate) train: bool,
@@ -134,9 +135,9 @@ impl Context {
         self.precision
     }
 
-    /// Runs `f` in single precision, for what a shorter type would lose: operators take
-    /// and give what they are given. Tensors that are short already stay so unless `f`
-    /// converts them.
+    /// Runs `f` without autocast, for what a shorter type would lose: operators compute in
+    /// the types of their operands. Tensors of a shorter type stay so unless `f` converts
+    /// them.
     ///
     /// # Errors
     /// Those of `f`.
@@ -148,12 +149,14 @@ impl Context {
         f()
     }
 
-    /// Leaves a tensor (or an absent value, `None`) for the layers that pop `name`.
-    /// What they get is a snapshot: later changes in place do not reach it.
+    /// Leaves a tensor (or an absent value, `None`) for the layers that pop `name`. They get
+    /// a snapshot: later changes in place do not reach it.
     ///
     /// # Errors
     /// The model does not declare it ([`Sequential::stashes`](crate::Sequential::stashes)),
     /// or the layer has done it already.
+    #[doc(alias = "skip connection")]
+    #[doc(alias = "portal")]
     pub fn stash<'a>(
         &self,
         name: &str,

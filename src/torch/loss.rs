@@ -96,15 +96,15 @@ impl Loss {
         })
     }
 
-    /// Whether the micro-batch counts at all.
+    /// Whether the micro-batch has a weight above 0.
     pub(crate) fn counts(&self) -> bool {
         self.reduction != Reduction::Weighted(0.0)
     }
 }
 
 impl Reduction {
-    /// What the gradient of a loss is, for a micro-batch with this share of the samples.
-    /// Weighted gradients are still to be divided by the sum of the weights.
+    /// The gradient of the loss of a micro-batch with this share of the samples. Weighted
+    /// gradients are divided by the sum of the weights at the end of the step.
     pub(crate) fn seed(self, share: f64) -> f64 {
         match self {
             Self::Mean => share,
@@ -113,8 +113,8 @@ impl Reduction {
         }
     }
 
-    /// As a tensor of the host, which travels with the loss: none for a mean, without a
-    /// number for a sum.
+    /// The reduction as a host tensor that is sent along with the loss: none for a mean, an
+    /// empty one for a sum.
     pub(crate) fn to_tensor(self) -> Option<Tensor> {
         match self {
             Self::Mean => None,
@@ -123,7 +123,7 @@ impl Reduction {
         }
     }
 
-    /// What [`Reduction::to_tensor`] made a tensor of.
+    /// The reduction that [`Reduction::to_tensor`] made a tensor of.
     pub(crate) fn from_tensor(tensor: Option<&Tensor>) -> Result<Self, TchError> {
         let Some(tensor) = tensor else {
             return Ok(Self::Mean);
@@ -132,7 +132,7 @@ impl Reduction {
         Ok(numbers.first().copied().map_or(Self::Sum, Self::Weighted))
     }
 
-    /// What the user calls it.
+    /// The name that the user knows it by.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Mean => "mean",

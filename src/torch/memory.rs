@@ -1,8 +1,8 @@
-//! How many bytes tensors take, by who made them.
+//! The bytes of tensors, counted by account.
 //!
 //! On the CPU an allocator under libtorch counts. It charges what a thread
 //! allocates to the [`Account`] that the thread has entered, and gives it back to
-//! that account when the memory is freed, whoever frees it on whatever thread:
+//! that account when the memory is freed, on any thread:
 //!
 //! ```
 //! use gpipe::memory::Account;
@@ -22,11 +22,10 @@
 //! ```
 //!
 //! Counted are the bytes that libtorch asks for, without padding. What libtorch's
-//! own intra-op threads allocate inside of a kernel is on nobody's account, and so
-//! is what was allocated before the first account existed.
+//! own intra-op threads allocate inside of a kernel is on no account, and neither is what was
+//! allocated before the first account existed.
 //!
-//! CUDA devices need no help: their caching allocator keeps the books, see
-//! [`of_device`].
+//! On CUDA devices the caching allocator counts, see [`of_device`].
 
 mod host;
 
@@ -42,8 +41,8 @@ use super::ffi::{self, RawAccount, RawScope};
 
 /// Starts counting, for the rest of the process; nothing the second time.
 ///
-/// [`Account::new`] does it by itself. Doing it before tensors are made has their
-/// bytes in [`live`]. Each block takes up to 192 bytes more from then on.
+/// [`Account::new`] calls it. If it is called before tensors are made, their bytes are in
+/// [`live`]. Each block takes up to 192 bytes more from then on.
 ///
 /// # Errors
 /// The process has given libtorch a CPU allocator of its own.
@@ -61,10 +60,11 @@ pub fn live() -> Result<u64, TorchError> {
     ffi::live_bytes()
 }
 
-/// Somebody whose CPU tensors are counted. Clones are the same account.
+/// An account that CPU tensors are charged to. Clones are the same account.
 ///
 /// Accounts are cheap: the next one takes the place of one that is dropped and
 /// has no bytes left on it.
+#[doc(alias = "allocator")]
 #[derive(Debug, Clone)]
 pub struct Account {
     raw: Arc<RawAccount>,
@@ -114,7 +114,7 @@ impl Account {
         self.raw.peak()
     }
 
-    /// The peak counts from the present bytes again.
+    /// Resets the peak to the present bytes.
     pub fn reset_peak(&self) {
         self.raw.reset_peak();
     }
@@ -137,8 +137,9 @@ pub struct DeviceMemory {
     pub peak: u64,
 }
 
-/// What the caching allocator of a CUDA device has handed out, by all threads and
-/// for all purposes together.
+/// The bytes that the caching allocator of a CUDA device has handed out, for all threads and
+/// purposes together.
+#[doc(alias = "max_memory_allocated")]
 ///
 /// # Errors
 /// There is no such device, or it is the CPU, where [`Account`] counts.
@@ -147,7 +148,8 @@ pub fn of_device(device: Device) -> Result<DeviceMemory, TorchError> {
     Ok(DeviceMemory { current, peak })
 }
 
-/// The device's peak counts from its present bytes again.
+/// Resets the device's peak to its present bytes.
+#[doc(alias = "reset_peak_memory_stats")]
 ///
 /// # Errors
 /// As [`of_device`].
@@ -171,8 +173,9 @@ pub fn room_on(device: Device) -> Result<(Bytes, Bytes), TorchError> {
     Ok((Bytes(free), Bytes(total)))
 }
 
-/// Has the caching allocator of a CUDA device refuse to hold more than `limit`, for the
-/// whole process, as if the device had no more.
+/// Limits what the caching allocator of a CUDA device may hold, for the whole process, as if
+/// the device had no more.
+#[doc(alias = "set_per_process_memory_fraction")]
 ///
 /// # Errors
 /// There is no such device, it has less memory, or it is the CPU, which has no such

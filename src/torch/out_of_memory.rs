@@ -1,4 +1,4 @@
-//! What a device that is full says, in numbers.
+//! The numbers in libtorch's messages about a device that is out of memory.
 
 use std::fmt::Write as _;
 
@@ -8,16 +8,17 @@ use thiserror::Error;
 
 use super::memory;
 
-/// A device has not enough memory for what was to be computed.
+/// A device has too little memory for a computation.
+#[doc(alias = "OOM")]
 ///
 /// It is a cause of the [`StageError`](crate::engine::StageError) that names stage, layer
-/// and micro-batch. The step is undone, and the pipeline can be used on.
+/// and micro-batch. The step is undone, and the pipeline can still be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{}", self.sentence())]
 #[non_exhaustive]
 pub struct OutOfMemory {
-    /// The device: `cpu`, `cuda:0`, …. CUDA's own calls do not tell whether it is the device
-    /// or the host's page-locked memory that is full: both are named.
+    /// The device: `cpu`, `cuda:0`, …. CUDA's own calls do not say whether the device's memory
+    /// or the host's page-locked memory is full: both are named.
     pub device: String,
     /// What was asked for.
     pub asked: Option<Bytes>,

@@ -1,4 +1,4 @@
-//! In which type of numbers layers compute.
+//! The type of numbers in which layers compute (mixed precision).
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,14 +8,17 @@ use tch::{Device, Kind, Tensor};
 use super::error::TorchError;
 use super::ffi::Autocast;
 
-/// In which type of numbers layers and the loss function compute.
+/// The type of numbers in which layers and the loss function compute.
 ///
-/// Parameters, their gradients and what optimizers remember are single precision
-/// always. With the two shorter types, libtorch's autocast decides operator by operator,
-/// by PyTorch's lists for the kind of device: matrix products, convolutions and attention
-/// take and give the shorter type, losses and what else needs the range single
-/// precision, and the rest what it is given. It is on in the forward pass, in a
-/// recomputed one and in the loss function.
+/// Parameters, their gradients and optimizer states are always in single precision. With the
+/// two shorter types, libtorch's autocast decides operator by operator, by PyTorch's lists for
+/// the kind of device: matrix products, convolutions and attention take and give the shorter
+/// type, losses and other operators that need the range single precision, and the rest the
+/// type that they are given. It is on in the forward pass, in a recomputed one and in the loss
+/// function.
+#[doc(alias = "mixed precision")]
+#[doc(alias = "autocast")]
+#[doc(alias = "amp")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// Single precision: `f32`.
@@ -59,7 +62,7 @@ impl Precision {
         }
     }
 
-    /// What a caller sees of an output: the types do not depend on the precision.
+    /// An output as the caller sees it: its type does not depend on the precision.
     pub(crate) fn widened(self, output: Tensor) -> Result<Tensor, TorchError> {
         match output.kind() {
             Kind::Half | Kind::BFloat16 if self != Self::F32 => Ok(output.f_to_kind(Kind::Float)?),
@@ -67,7 +70,7 @@ impl Precision {
         }
     }
 
-    /// Says of an error of libtorch what can be done, where that is known.
+    /// Adds to an error of libtorch what can be done about it, where that is known.
     pub(crate) fn explain(self, device: Device, error: anyhow::Error) -> anyhow::Error {
         // libtorch's own kernels say the first, those of oneDNN the second.
         let signs = ["not implemented for 'Half'", "could not create a primitive"];

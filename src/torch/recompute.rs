@@ -1,4 +1,4 @@
-//! Which activations are not kept but computed a second time.
+//! Activation checkpointing: which activations are computed a second time instead of kept.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,8 +12,11 @@ use gpipe_partitioner::MicroId;
 ///
 /// It trades time for memory and never changes a number: a recomputed forward has
 /// the same random masks, finds in the layers' buffers what the first one found, and
-/// changes that it makes to them do not count. What of these moves is kept for each
+/// changes that it makes to them do not count. Buffers that change are kept for each
 /// micro-batch between the two.
+#[doc(alias = "activation checkpointing")]
+#[doc(alias = "gradient checkpointing")]
+#[doc(alias = "rematerialization")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Recompute {

@@ -6,7 +6,7 @@
 //! values come from a generator made for (seed, layer name). Both hold for whatever
 //! draws with libtorch (tch's own initializers and `dropout` too): a
 //! [`RandomScope`](super::ffi::RandomScope) is open while a layer is built or run,
-//! so the process-wide generators are neither used nor touched.
+//! so the process-wide generators are neither used nor changed.
 
 /// The increment of `SplitMix64`: 2^64 over the golden ratio.
 pub(crate) const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -14,7 +14,7 @@ use super::skips::{self, Declared, Skip};
 
 type Build = dyn Fn(&nn::Path<'_>) -> anyhow::Result<Box<dyn Layer>> + Send + Sync;
 
-/// A chain of layers that have names but do not exist yet.
+/// A chain of layers that have names and are not built yet.
 ///
 /// Each layer is built on the device that will own it, so neither a device nor
 /// the host ever holds the whole model. Names and initial values of parameters
@@ -32,13 +32,14 @@ type Build = dyn Fn(&nn::Path<'_>) -> anyhow::Result<Box<dyn Layer>> + Send + Sy
 /// assert_eq!(model.len(), 6);
 /// assert_eq!(model.names().nth(1), Some("hidden.0"));
 /// ```
+#[doc(alias = "nn.Sequential")]
 #[derive(Clone, Default)]
 pub struct Sequential {
     layers: Vec<LayerBuilder>,
     ties: Vec<Tie>,
 }
 
-/// Two names for one parameter.
+/// Two names of one parameter (weight tying).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tie {
     /// The name that the user sees.
@@ -94,8 +95,8 @@ impl Sequential {
     /// Declares that the layer appended last stashes a value called `name`
     /// ([`Context::stash`](crate::Context::stash)), which layers further on pop.
     ///
-    /// On the way it passes by the stages between: it goes straight from the
-    /// stashing stage to each popping one, and its gradient straight back.
+    /// It bypasses the stages between: it is sent straight from the stashing stage to each
+    /// popping one, and its gradient straight back.
     ///
     /// # Panics
     /// There is no layer yet.
@@ -132,6 +133,7 @@ impl Sequential {
     /// at the end of a step they are added in the order of the places, so that the
     /// sum does not depend on where the model is cut. Names that do not exist are
     /// an error when the pipeline is built.
+    #[doc(alias = "weight tying")]
     #[must_use]
     pub fn tie(mut self, owner: impl Into<String>, copy: impl Into<String>) -> Self {
         self.ties.push(Tie {
@@ -281,7 +283,7 @@ impl BuiltLayer {
         self.part(true)
     }
 
-    /// The variables that layers change by themselves, such as statistics.
+    /// The variables that layers change in a forward pass, such as running statistics.
     pub(crate) fn buffers(&self) -> Vec<(String, Tensor)> {
         self.part(false)
     }

@@ -1,4 +1,4 @@
-//! What a model's variables are, without their values.
+//! The variables of a model, without their values.
 
 use tch::{Device, Kind, nn};
 
@@ -36,12 +36,12 @@ impl Variable {
         self.parameter
     }
 
-    /// How many elements it has.
+    /// The number of its elements.
     pub fn elements(&self) -> u64 {
         self.shape.iter().product::<i64>() as u64
     }
 
-    /// What its elements take.
+    /// The bytes of its elements.
     pub fn bytes(&self) -> u64 {
         self.elements() * self.kind.elt_size_in_bytes() as u64
     }
@@ -98,8 +98,7 @@ impl Sequential {
 
 impl LayerBuilder {
     fn describe(&self) -> anyhow::Result<Vec<Variable>> {
-        // Should the builder draw something that is not weightless, the caller's
-        // generators are none of its business.
+        // If the builder draws numbers after all, the caller's generators must not change.
         let _seeded = RandomScope::open(0)?;
         let weightless = || {
             let _scope = Weightless::open()?;
@@ -110,7 +109,7 @@ impl LayerBuilder {
 
     fn variables_of_a_build(&self) -> anyhow::Result<Vec<Variable>> {
         let store = nn::VarStore::new(Device::Cpu);
-        // What goes with the layer itself is dropped here.
+        // The layer itself is dropped here.
         let _layer = self.call(&store.root())?;
         for frozen in store.trainable_variables() {
             // A layer may have been built frozen: still a parameter.

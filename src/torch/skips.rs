@@ -1,9 +1,9 @@
-//! Values that skip layers: what a layer stashes, a later layer pops.
+//! Skip connections: a value that one layer stashes and a later layer pops.
 //!
-//! A stash is a snapshot: whatever is done in place to the tensor afterwards, the
-//! popped value is what it was, on every partition alike. Each pop is a way of its
-//! own, so that the gradients that come back are always added in the same order,
-//! from the last popping layer to the first.
+//! A stash is a snapshot: later changes of the tensor in place do not reach the popped value,
+//! under every partition alike. Each pop has an accumulation node of its own, so that the
+//! gradients that come back are always added in the same order, from the last popping layer
+//! to the first.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,10 +12,11 @@ use tch::Tensor;
 
 use super::ffi;
 
-/// The way of one stashed value to one layer that pops it.
+/// One stashed value and one layer that pops it.
+#[doc(alias = "portal")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Skip {
-    /// What the layers call it.
+    /// The value's name.
     pub(crate) name: String,
     /// The layer that stashes it.
     pub(crate) from: usize,
@@ -30,7 +31,7 @@ pub(crate) struct Declared {
     pub(crate) pops: Vec<String>,
 }
 
-/// What one layer finds and leaves in one pass.
+/// The values that one layer can pop in a pass, and those that it has stashed.
 #[derive(Debug, Default)]
 pub(crate) struct SkipBox {
     declared: Declared,
@@ -50,7 +51,7 @@ struct Inner {
 pub(crate) struct Stashed {
     pub(crate) name: String,
     pub(crate) value: Option<Tensor>,
-    /// How often its memory had been changed by then.
+    /// The version of its memory by then.
     pub(crate) changes: i64,
 }
 
@@ -106,7 +107,7 @@ impl SkipBox {
         popped.ok_or_else(|| anyhow::anyhow!("the layer pops `{name}` twice"))
     }
 
-    /// What the layer stashed, all that it declared.
+    /// The stashed values.
     pub(crate) fn finish(self) -> anyhow::Result<Vec<Stashed>> {
         let stashed = self.inner.into_inner().stashed;
         for name in &self.declared.stashes {
@@ -123,7 +124,7 @@ impl SkipBox {
 /// last popping layer first.
 ///
 /// # Errors
-/// A stash that nobody pops, a pop before or without its stash, a name stashed or
+/// A stash that no layer pops, a pop before or without its stash, a name that is stashed or
 /// popped twice.
 pub(crate) fn connect<'a>(
     layers: impl Iterator<Item = (&'a str, &'a Declared)>,

@@ -1,4 +1,4 @@
-//! What one step asks of every stage.
+//! The settings of a step, which are the same for every stage.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,28 +10,29 @@ use super::streams::CallerEvents;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NonFinite {
-    /// It is a step like any other; nobody looks, but for the gradients of
-    /// [`Precision::Fp16`](crate::Precision::Fp16), which may overflow: that skips the step.
+    /// The step is not checked. Only gradients under
+    /// [`Precision::Fp16`](crate::Precision::Fp16) are, which may overflow: that skips the step.
     #[default]
     Allow,
-    /// Loss and gradients are looked at when the step is over. If one is not finite
-    /// the step is undone (gradients and buffers are what they were before) and its
-    /// report says so.
+    /// Loss and gradients are checked when the step is over. If one is not finite, the step
+    /// is undone (gradients and buffers are what they were before) and its report says so.
+    #[doc(alias = "found_inf")]
+    #[doc(alias = "GradScaler")]
     Skip,
-    /// Outputs of layers, losses and gradients are looked at as they are made. The
-    /// first that is not finite fails the step with an error that names the stage,
-    /// layer, micro-batch and action. Slow: for finding out. Under
-    /// [`Precision::Fp16`](crate::Precision::Fp16) gradients are left to its loss scale:
-    /// they skip the step as without this.
+    /// Outputs of layers, losses and gradients are checked as they are made. The first that
+    /// is not finite fails the step with an error that names the stage, layer, micro-batch and
+    /// action. Slow: for debugging. Under [`Precision::Fp16`](crate::Precision::Fp16) gradients
+    /// are left to its loss scale: they skip the step as without this.
+    #[doc(alias = "detect_anomaly")]
     Fail,
 }
 
-/// What one step asks of every stage.
+/// The settings of a step.
 pub(crate) struct StepSettings {
     /// Number of training steps that succeeded before this one.
     pub(crate) step: u64,
     pub(crate) mode: Mode,
-    /// What the step comes behind, where stages have streams.
+    /// The caller's work that the step runs after, where stages have streams.
     pub(crate) caller_events: Option<Arc<CallerEvents>>,
 }
 
@@ -44,7 +45,7 @@ pub(crate) enum Mode {
         /// Whether the gradient of the first stage's input is wanted.
         input_gradient: bool,
         non_finite: NonFinite,
-        /// What the gradient of the loss is multiplied with, where it is.
+        /// The loss scale, if there is one.
         loss_scale: Option<f64>,
     },
     Infer,
@@ -72,7 +73,7 @@ impl Mode {
     }
 
     /// Whether a gradient that is not finite fails the step where it is made. A scaled
-    /// one may be so in the ordinary course of things.
+    /// gradient may overflow in normal operation.
     pub(crate) fn fails_on_gradients(&self) -> bool {
         let unscaled = matches!(
             self,
@@ -84,7 +85,7 @@ impl Mode {
         unscaled && self.fails_on_non_finite()
     }
 
-    /// What the gradient of the loss is multiplied with.
+    /// The loss scale.
     pub(crate) fn loss_scale(&self) -> f64 {
         match self {
             Self::Train { loss_scale, .. } => loss_scale.unwrap_or(1.0),

@@ -1,4 +1,4 @@
-//! Threads, which a system may not give.
+//! Starting threads on systems that may refuse them.
 
 use std::io;
 use std::thread::{Builder, Scope, ScopedJoinHandle};

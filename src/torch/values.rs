@@ -1,4 +1,4 @@
-//! What flows between layers and across stage borders.
+//! The tensors that layers exchange, within a stage and across stages.
 
 use tch::Tensor;
 
@@ -18,7 +18,7 @@ impl Values {
         Self::default()
     }
 
-    /// How many tensors, absent ones counted.
+    /// The number of tensors, absent ones included.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -38,7 +38,7 @@ impl Values {
         self.0.iter().map(Option::as_ref)
     }
 
-    /// The tensors that are there, in order.
+    /// The tensors that are present, in order.
     pub fn present(&self) -> impl Iterator<Item = &Tensor> {
         self.0.iter().flatten()
     }
@@ -81,7 +81,7 @@ impl Values {
             .collect()
     }
 
-    /// Applies a function to each tensor that is there.
+    /// Applies a function to each tensor that is present.
     ///
     /// # Errors
     /// The first error of the function.
@@ -94,8 +94,8 @@ impl Values {
 }
 
 impl Values {
-    /// Brings values into other memory: those that share memory at once, as one tensor that
-    /// holds it, so that they share it there.
+    /// Moves values to other memory. Values that share memory are moved at once, as one tensor
+    /// that holds all of it (their carrier), so that they share it there too.
     pub(crate) fn try_move<E: From<TorchError>>(
         self,
         mut f: impl FnMut(Tensor) -> Result<Tensor, E>,
@@ -131,10 +131,11 @@ impl Values {
     }
 }
 
-/// A tensor as it crosses a border between graphs: cut off from the graph that made
-/// it, and requiring a gradient where that graph can take one. On the other side it
-/// then looks to layers as it would in the uncut model (libtorch chooses kernels by
-/// it), and nobody computes gradients that nobody wants.
+/// A tensor as it crosses a border between graphs: detached from the graph that made it, and
+/// requiring a gradient if that graph can take one. Layers on the other side then see it as in
+/// the uncut model (libtorch chooses kernels by `requires_grad`), and no gradient is computed
+/// that is not used.
+#[doc(alias = "detach")]
 pub(crate) fn hand_over(tensor: &Tensor) -> Result<Tensor, TorchError> {
     let over = tensor.f_detach()?;
     if tensor.requires_grad() {

@@ -1,19 +1,15 @@
 //! `train --cuda-graphs`.
 
 use std::path::Path;
-use std::process::Command;
+
+use crate::run::{command, succeeded};
 
 fn train(folder: &Path, out: &str, flags: &[&str]) -> (String, String) {
     let small = "train --model mlp --inputs 8 --hidden 16 --depth 2 --outputs 2 --batch 8 --micro 2 \
                  --steps 2 --threads-per-stage 1 --devices cpu,cpu --out";
-    let output = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
-        .args(small.split_whitespace().chain([out]))
-        .args(flags)
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{flags:?}: {told}");
+    let mut command = command(folder, small);
+    let output = command.arg(out).args(flags).output().unwrap();
+    let told = succeeded(output, flags).1;
     let config = std::fs::read_to_string(folder.join(out).join("config.toml")).unwrap();
     (told, config)
 }

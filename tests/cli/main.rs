@@ -15,6 +15,7 @@ mod models;
 mod profile;
 #[cfg(feature = "cli")]
 mod resume;
+mod run;
 #[cfg(feature = "cli")]
 mod tensorboard;
 #[cfg(feature = "cli")]

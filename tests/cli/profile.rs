@@ -2,15 +2,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use gpipe::partitioner::{Plan, Profile};
 use serde_json::Value;
 
-fn gpipe(folder: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
-    command.args(args).current_dir(folder).output().unwrap()
-}
+use crate::run::{command, gpipe, succeeded};
 
 const GPT: &str = "--model gpt --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 \
                    --threads-per-stage 1 --vocab 40 --budget 1";
@@ -154,11 +151,8 @@ fn the_table_keeps_to_the_width_of_the_terminal() {
     let table = |columns: &str| {
         let mut args = vec!["profile"];
         args.extend(GPT.split_whitespace());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
-        command.args(&args).current_dir(folder.path());
-        let output = command.env("COLUMNS", columns).output().unwrap();
-        assert!(output.status.success());
-        String::from_utf8(output.stdout).unwrap()
+        let mut command = command(folder.path(), &args);
+        succeeded(command.env("COLUMNS", columns).output().unwrap(), &args).0
     };
     let narrow = table("80");
     for line in narrow.lines() {

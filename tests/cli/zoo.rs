@@ -1,16 +1,16 @@
 //! `gpipe-rs models` as a person uses it.
 
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Output;
 
 use gpipe::models::zoo::Zoo;
 use serde_json::{Value, json};
 
+use crate::run::command;
+
 fn models(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
-        .arg("models")
-        .args(args)
-        .output()
-        .unwrap()
+    let mut command = command(Path::new("."), "models");
+    command.args(args).output().unwrap()
 }
 
 fn as_json(args: &[&str]) -> Value {

@@ -2,24 +2,25 @@
 
 use super::Schema;
 
-/// One key.
-#[derive(Debug)]
-pub(in crate::cli) struct Listed {
-    /// With its table.
-    pub(in crate::cli) name: String,
-    pub(in crate::cli) kind: String,
+/// One key of a configuration.
+#[derive(Debug, Clone)]
+pub struct ConfigKey {
+    /// With its table, such as `train.steps`.
+    pub name: String,
+    /// What values it takes, such as `a number`.
+    pub kind: String,
     /// What it is.
-    pub(in crate::cli) about: String,
-    /// Where clap keeps the flag that says the same.
-    pub(in crate::cli) flag: Option<String>,
-    /// As it would stand in a file.
-    pub(in crate::cli) default: Option<String>,
+    pub about: String,
+    /// The flag that says the same, as [`clap::Arg::get_id`] has it.
+    pub flag: Option<String>,
+    /// The default, as it would stand in a file.
+    pub default: Option<String>,
 }
 
 impl<T: 'static> Schema<T> {
     /// All keys, with what they are in `defaults`.
-    pub(in crate::cli) fn listed(&self, defaults: &T) -> Vec<Listed> {
-        let keys = self.keys.iter().map(|key| Listed {
+    pub(in crate::cli) fn listed(&self, defaults: &T) -> Vec<ConfigKey> {
+        let keys = self.keys.iter().map(|key| ConfigKey {
             name: key.name.clone(),
             kind: key.kind.to_string(),
             about: key.about.clone(),

@@ -1,4 +1,4 @@
-//! Values of which some share memory (see `shim/aliases.h`).
+//! Values of which some share memory, as views do (see `shim/aliases.h`).
 
 use std::ffi::c_int;
 use std::ptr;
@@ -50,8 +50,9 @@ pub(super) unsafe fn own_some(values: Vec<TensorPtr>) -> Vec<Option<Tensor>> {
     values.into_iter().map(own).collect()
 }
 
-/// For each value the first one that it shares memory with, directly or by way of others;
-/// none where no value shares memory with another.
+/// For each value the first value that it shares memory with, directly or through others; none
+/// if no value shares memory with another.
+#[doc(alias = "alias")]
 pub(crate) fn aliases<'a>(
     values: impl Iterator<Item = Option<&'a Tensor>>,
 ) -> Result<Option<Vec<usize>>> {
@@ -102,7 +103,8 @@ pub(crate) fn copies<'a>(
     }
 }
 
-/// A dense tensor with the memory of these, which share it, cut off from the graph.
+/// A dense tensor over the memory that these values share (their carrier), detached from the
+/// graph.
 pub(crate) fn carrier(aliases: &[Tensor]) -> Result<Tensor> {
     let list = lend_all(aliases);
     let mut out = ptr::null_mut();
@@ -114,7 +116,7 @@ pub(crate) fn carrier(aliases: &[Tensor]) -> Result<Tensor> {
     .ok_or_else(|| TorchError::new("shared memory gave no tensor"))
 }
 
-/// What these are of another tensor in place of their carrier.
+/// The same views of another tensor in place of their carrier.
 pub(crate) fn parts(
     other: &Tensor,
     carrier: &Tensor,

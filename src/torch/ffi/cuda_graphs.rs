@@ -15,8 +15,8 @@ unsafe extern "C" {
     fn gp_cuda_graph_end(graph: *mut c_void) -> c_int;
     fn gp_cuda_graph_replay(graph: *mut c_void) -> c_int;
     fn gp_cuda_graph_free(graph: *mut c_void);
-    fn gp_waits_listen(out: *mut *mut c_void) -> c_int;
-    fn gp_waits_heard(detector: *mut c_void) -> c_int;
+    fn gp_host_sync_detect(out: *mut *mut c_void) -> c_int;
+    fn gp_host_sync_detected(detector: *mut c_void) -> c_int;
 }
 
 /// One capture at a time: beginning and ending them touches state of libtorch that the
@@ -38,13 +38,13 @@ pub(crate) fn cuda_graph_pool() -> Result<(u64, u64)> {
     Ok((first, second))
 }
 
-/// A stretch of what a stream was told.
+/// A captured CUDA graph.
 #[derive(Debug)]
 pub(crate) struct CudaGraph {
     pointer: NonNull<c_void>,
 }
 
-/// A graph that is being captured on the thread that has this.
+/// A capture under way on the calling thread.
 #[derive(Debug)]
 pub(crate) struct Capture {
     graph: CudaGraph,
@@ -52,8 +52,9 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// From now on what the calling thread puts into its current stream of the device is
-    /// written down and not run; memory that it takes is the pool's.
+    /// Begins a capture: what the calling thread submits to its current stream of the device is
+    /// recorded and not run, and memory is allocated from the pool.
+    #[doc(alias = "capture_begin")]
     pub(crate) fn begin(device: usize, pool: (u64, u64)) -> Result<Self> {
         let alone = CAPTURING.lock();
         let mut out = ptr::null_mut();
@@ -66,7 +67,7 @@ impl Capture {
         })
     }
 
-    /// The end of it. The stream runs what it is given again, also after an error.
+    /// Ends the capture. The stream runs what it is given again, also after an error.
     pub(crate) fn end(self) -> Result<CudaGraph> {
         // SAFETY: the graph is alive, and this is the thread that began the capture: the
         // guard does not leave it.
@@ -76,7 +77,7 @@ impl Capture {
 }
 
 impl CudaGraph {
-    /// Puts all of it into the calling thread's current stream.
+    /// Submits the graph to the calling thread's current stream.
     pub(crate) fn replay(&self) -> Result<()> {
         // SAFETY: the graph is alive, and its capture has ended well.
         check(unsafe { gp_cuda_graph_replay(self.pointer.as_ptr()) })
@@ -91,27 +92,28 @@ impl Drop for CudaGraph {
     }
 }
 
-/// Hears of operators of this thread for which the host waits for a CUDA device.
+/// Detects operators of this thread for which the host waits for a CUDA device (host syncs).
+#[doc(alias = "set_sync_debug_mode")]
 #[derive(Debug)]
 pub(crate) struct HostSyncDetector {
     pointer: NonNull<c_void>,
 }
 
 impl HostSyncDetector {
-    /// From now on; `libtorch_cuda` must be loaded.
+    /// Begins to detect; `libtorch_cuda` must be loaded.
     pub(crate) fn new() -> Result<Self> {
         let mut out = ptr::null_mut();
         // SAFETY: `out` holds an owned detector after a successful call.
-        check(unsafe { gp_waits_listen(&raw mut out) })?;
+        check(unsafe { gp_host_sync_detect(&raw mut out) })?;
         let pointer = NonNull::new(out).ok_or_else(|| TorchError::new("no detector"))?;
         Ok(Self { pointer })
     }
 
-    /// Whether there was one.
+    /// Whether there was a host sync since then.
     pub(crate) fn detected(self) -> bool {
         let own = std::mem::ManuallyDrop::new(self);
         // SAFETY: the pointer is owned by `self`, which is not dropped, and freed here.
-        unsafe { gp_waits_heard(own.pointer.as_ptr()) != 0 }
+        unsafe { gp_host_sync_detected(own.pointer.as_ptr()) != 0 }
     }
 }
 
@@ -119,7 +121,7 @@ impl Drop for HostSyncDetector {
     fn drop(&mut self) {
         // SAFETY: the pointer is owned by `self` and freed once, on the thread that made
         // it, since `self` is not `Send`.
-        unsafe { gp_waits_heard(self.pointer.as_ptr()) };
+        unsafe { gp_host_sync_detected(self.pointer.as_ptr()) };
     }
 }
 

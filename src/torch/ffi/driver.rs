@@ -1,4 +1,4 @@
-//! What the NVIDIA driver tells (see `shim/driver.cpp`).
+//! Queries to the NVIDIA driver (see `shim/driver.cpp`).
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -48,7 +48,7 @@ pub(crate) fn driver_device(index: usize) -> Result<(String, u64, String)> {
     Ok((name, bytes, format!("{major}.{minor}")))
 }
 
-/// Whether one device can reach the memory of another by itself.
+/// Whether one device can access the memory of another directly (peer access).
 pub(crate) fn driver_peers(from: usize, to: usize) -> Result<bool> {
     let mut out = 0;
     // SAFETY: `out` lives through the call.
@@ -64,7 +64,7 @@ pub(crate) fn cuda_version() -> Result<String> {
     Ok(dotted(version))
 }
 
-/// CUDA spells 13.0 as 13000.
+/// CUDA encodes version 13.0 as 13000.
 fn dotted(version: c_int) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }

@@ -14,7 +14,7 @@ unsafe extern "C" {
     fn gp_device_norms(tensors: *mut TensorPtr, count: i64, out: *mut f64) -> c_int;
 }
 
-/// The 2-norm of each tensor, all on one device; each as if it were alone.
+/// The 2-norm of each tensor, all on one device; a norm does not depend on the other tensors.
 pub(crate) fn norms(tensors: &[Tensor]) -> Result<Vec<f64>> {
     let on_cpu = |tensor: &Tensor| !tensor.defined() || tensor.device() == Device::Cpu;
     if tensors.iter().all(on_cpu) {
@@ -30,7 +30,7 @@ pub(crate) fn device_norms(tensors: &[Tensor]) -> Result<Vec<f64>> {
 }
 
 /// The 2-norms of some dense tensors of `f32` on one device, as a tensor of `f64` there,
-/// for which nobody waits.
+/// without a host sync.
 pub(crate) fn norms_there(tensors: &[Tensor]) -> Result<Tensor> {
     let mut out = ptr::null_mut();
     // SAFETY: a list of lent tensors that outlive the call; `out` is a new tensor on success.

@@ -42,7 +42,8 @@ pub(crate) struct Graph {
     pointer: NonNull<c_void>,
 }
 
-/// Where the gradient of a received tensor will arrive.
+/// The node at which the gradient of a received tensor will arrive.
+#[doc(alias = "GradientEdge")]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sink(i64);
 
@@ -117,6 +118,7 @@ impl Graph {
     }
 
     /// Runs autograd from all roots with these gradients, one for each root.
+    #[doc(alias = "stage_backward")]
     pub(crate) fn backward(&mut self, grads: &[Option<Tensor>]) -> Result<()> {
         let mut grads = lend_some(grads.iter().map(Option::as_ref));
         let (list, count) = (grads.as_mut_ptr(), grads.len() as i64);
@@ -124,8 +126,10 @@ impl Graph {
         check(unsafe { gp_graph_backward(self.pointer.as_ptr(), list, count) })
     }
 
-    /// The input pass of a split backward: sinks receive, parameters wait for
-    /// [`Graph::backward_weight`].
+    /// The input pass of a split backward (zero bubble): sinks receive their gradients, those
+    /// of parameters are left to [`Graph::backward_weight`].
+    #[doc(alias = "dgrad")]
+    #[doc(alias = "stage_backward_input")]
     pub(crate) fn backward_input(&mut self, grads: &[Option<Tensor>]) -> Result<()> {
         let mut grads = lend_some(grads.iter().map(Option::as_ref));
         let (list, count) = (grads.as_mut_ptr(), grads.len() as i64);
@@ -133,7 +137,9 @@ impl Graph {
         check(unsafe { gp_graph_backward_input(self.pointer.as_ptr(), list, count) })
     }
 
-    /// The weight pass: parameters accumulate.
+    /// The weight pass of a split backward: gradients are added into the parameters.
+    #[doc(alias = "wgrad")]
+    #[doc(alias = "stage_backward_weight")]
     pub(crate) fn backward_weight(&mut self) -> Result<()> {
         // SAFETY: the graph is alive.
         check(unsafe { gp_graph_backward_weight(self.pointer.as_ptr()) })
@@ -178,9 +184,9 @@ pub(crate) fn copy(tensor: &Tensor) -> Result<Tensor> {
     .ok_or_else(|| TorchError::new("a copy gave no tensor"))
 }
 
-/// The same tensor at the beginning of a way of its own: gradients that come back
-/// along it are added up before they join those of other ways, in the order in which
-/// the ways were begun, the last one first.
+/// The same tensor behind a node of its own in the autograd graph: gradients of its uses are
+/// added up there before they join those of other nodes, in the order in which the nodes were
+/// made, the last one first.
 pub(crate) fn accumulation_node(tensor: &Tensor) -> Result<Tensor> {
     let mut out = ptr::null_mut();
     // SAFETY: the tensor is alive; `out` is a new tensor on success.
@@ -188,10 +194,10 @@ pub(crate) fn accumulation_node(tensor: &Tensor) -> Result<Tensor> {
         check(gp_accumulation_node(lend(tensor), &raw mut out))?;
         own(out)
     }
-    .ok_or_else(|| TorchError::new("a way gave no tensor"))
+    .ok_or_else(|| TorchError::new("an accumulation node gave no tensor"))
 }
 
-/// The same values and gradients, but to autograd no view of another tensor.
+/// The same values and gradients in a tensor that autograd does not take for a view.
 pub(crate) fn no_view(tensor: Tensor) -> Result<Tensor> {
     let mut out = ptr::null_mut();
     // SAFETY: the tensor is alive; `out` is a new tensor or null on success.
@@ -202,8 +208,8 @@ pub(crate) fn no_view(tensor: Tensor) -> Result<Tensor> {
     Ok(value.unwrap_or(tensor))
 }
 
-/// A layer's outputs, each on a way of its own, the first one's begun last; those that
-/// share memory on one, and still sharing it.
+/// A layer's outputs, each behind an accumulation node of its own, that of the first made last.
+/// Outputs that share memory have one node, and still share it.
 pub(crate) fn accumulation_nodes<'a>(
     outputs: impl Iterator<Item = Option<&'a Tensor>>,
 ) -> Result<Vec<Option<Tensor>>> {
@@ -217,7 +223,10 @@ pub(crate) fn accumulation_nodes<'a>(
     }
 }
 
-/// How often a tensor, or another with the same memory, was changed in place.
+/// How often a tensor, or another with the same memory, was changed in place: autograd's
+/// version counter.
+#[doc(alias = "in-place version counter")]
+#[doc(alias = "_version")]
 pub(crate) fn changes(tensor: &Tensor) -> Result<i64> {
     let mut out = 0;
     // SAFETY: the tensor is alive; `out` lives through the call.

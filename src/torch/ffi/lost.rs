@@ -1,4 +1,4 @@
-//! CUDA devices that answer nothing any more (see `shim/lost.cpp`).
+//! CUDA devices on which a kernel has failed (see `shim/lost.cpp`).
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -11,13 +11,13 @@ unsafe extern "C" {
     fn gp_cuda_abandon(index: c_int) -> c_int;
 }
 
-/// Has an error of CUDA in a destructor end the process in words.
+/// Has an error of CUDA in a destructor end the process with a message.
 pub(crate) fn tell_ends() {
     // SAFETY: nothing in, nothing out; done once for the process.
     unsafe { gp_tell_ends() }
 }
 
-/// While it lives, the calling thread runs an action.
+/// While it lives, the message names the action that the calling thread runs.
 #[derive(Debug)]
 pub(crate) struct Acting(());
 
@@ -36,7 +36,7 @@ impl Drop for Acting {
     }
 }
 
-/// Has the caching allocator ask a device nothing any more where memory is freed; once.
+/// Has the caching allocator no longer query a device when memory is freed; to be called once.
 pub(crate) fn abandon_cuda(index: usize) -> Result<()> {
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_cuda_abandon(c_number(index)) })

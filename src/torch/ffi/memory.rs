@@ -22,7 +22,7 @@ unsafe extern "C" {
     fn gp_cuda_limit(index: c_int, fraction: f64) -> c_int;
 }
 
-/// Makes libtorch's CPU allocator count from now on; nothing the second time.
+/// Installs the counting CPU allocator under libtorch; the second call does nothing.
 pub(crate) fn install_counting() -> Result<()> {
     // SAFETY: nothing in, nothing out.
     check(unsafe { gp_memory_install() })
@@ -40,7 +40,7 @@ pub(crate) fn live_bytes() -> Result<u64> {
 #[derive(Debug)]
 pub(crate) struct RawAccount {
     pointer: NonNull<c_void>,
-    /// Charged with this one's bytes too, and so as long in use.
+    /// Also charged with this account's bytes, and so in use as long.
     _whole: Option<Arc<RawAccount>>,
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn reset_cuda_peak(index: usize) -> Result<()> {
     check(unsafe { gp_cuda_reset_peak(c_number(index)) })
 }
 
-/// Bytes of a CUDA device that are free, for everybody, and that it has.
+/// The bytes of a CUDA device that are free for all processes, and that it has.
 pub(crate) fn cuda_room(index: usize) -> Result<(u64, u64)> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: both places live through the call.
@@ -138,14 +138,14 @@ pub(crate) fn cuda_room(index: usize) -> Result<(u64, u64)> {
     Ok((bytes(free), bytes(total)))
 }
 
-/// The caching allocator refuses to take more than this share of the device's memory.
+/// Limits the caching allocator to this share of the device's memory.
 pub(crate) fn limit_cuda(index: usize, fraction: f64) -> Result<()> {
     // SAFETY: plain values in, nothing out. The shim calls libtorch's allocator through a
     // mirror of its vtable, which a test compares with libtorch's own (see `ffi/mod.rs`).
     check(unsafe { gp_cuda_limit(c_number(index), fraction) })
 }
 
-/// Counts are never negative but for the moment between two atomics.
+/// Counts are negative only between two updates of atomics.
 fn bytes(count: i64) -> u64 {
     u64::try_from(count).unwrap_or(0)
 }

@@ -21,7 +21,7 @@ unsafe extern "C" {
         weight_decay: f64,
         eps: f64,
         decoupled: c_int,
-        found: TensorPtr,
+        found_inf: TensorPtr,
     ) -> c_int;
     fn gp_fused_sgd(
         parameters: *mut TensorPtr,
@@ -34,7 +34,7 @@ unsafe extern "C" {
         weight_decay: f64,
         nesterov: c_int,
         first: c_int,
-        found: TensorPtr,
+        found_inf: TensorPtr,
     ) -> c_int;
     fn gp_scale(tensors: *mut TensorPtr, count: i64, factor: f64) -> c_int;
     fn gp_scale_by(tensors: *mut TensorPtr, count: i64, factor: TensorPtr) -> c_int;
@@ -54,7 +54,8 @@ pub(crate) struct AdamNumbers {
 }
 
 /// One fused update of all `parameters`; all lists have one entry for each. It changes
-/// nothing where `found` is 1, a number on their device.
+/// nothing where `found_inf`, a number on their device, is 1.
+#[doc(alias = "fused")]
 pub(crate) fn fused_adam(
     parameters: &[Tensor],
     grads: &[Tensor],
@@ -62,7 +63,7 @@ pub(crate) fn fused_adam(
     squares: &[Tensor],
     steps: &[Tensor],
     numbers: AdamNumbers,
-    found: Option<&Tensor>,
+    found_inf: Option<&Tensor>,
 ) -> Result<()> {
     let count = same_length(&[parameters, grads, means, squares, steps])?;
     // SAFETY: five lists of `count` lent tensors, and one more or null, outlive the call.
@@ -80,7 +81,7 @@ pub(crate) fn fused_adam(
             numbers.weight_decay,
             numbers.eps,
             c_int::from(numbers.decoupled),
-            found.map_or(ptr::null_mut(), lend),
+            found_inf.map_or(ptr::null_mut(), lend),
         )
     })
 }
@@ -97,13 +98,13 @@ pub(crate) struct SgdNumbers {
     pub(crate) first: bool,
 }
 
-/// One fused SGD update; `buffers` is empty without momentum. As [`fused_adam`] for `found`.
+/// One fused SGD update; `buffers` is empty without momentum. `found_inf` as in [`fused_adam`].
 pub(crate) fn fused_sgd(
     parameters: &[Tensor],
     grads: &[Tensor],
     buffers: &[Tensor],
     numbers: SgdNumbers,
-    found: Option<&Tensor>,
+    found_inf: Option<&Tensor>,
 ) -> Result<()> {
     let count = same_length(&[parameters, grads])?;
     let mut momenta = lend_all(buffers);
@@ -126,7 +127,7 @@ pub(crate) fn fused_sgd(
             numbers.weight_decay,
             c_int::from(numbers.nesterov),
             c_int::from(numbers.first),
-            found.map_or(ptr::null_mut(), lend),
+            found_inf.map_or(ptr::null_mut(), lend),
         )
     })
 }

@@ -1,4 +1,4 @@
-//! A random source of one's own for a stretch of code.
+//! A generator of its own for everything that a scope of code draws.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -15,6 +15,7 @@ unsafe extern "C" {
 /// While it lives, everything that this thread draws comes from generators
 /// seeded with its seed (see `shim/random.cpp`). Scopes nest; raw pointers make
 /// the type stay on the thread that opened it.
+#[doc(alias = "fork_rng")]
 #[derive(Debug)]
 pub(crate) struct RandomScope {
     pointer: NonNull<c_void>,

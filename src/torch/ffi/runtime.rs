@@ -46,7 +46,7 @@ pub(crate) fn set_threads(count: usize) -> Result<()> {
     check(unsafe { gp_set_threads(c_number(count)) })
 }
 
-/// Lets the C library keep what is freed.
+/// Has the C library keep freed memory for later allocations.
 pub(crate) fn keep_memory() {
     // SAFETY: nothing in, nothing out; the C library locks what it changes.
     unsafe { gp_keep_memory() }
@@ -77,6 +77,8 @@ pub(crate) fn cuda_loaded() -> bool {
 /// Whether matrix products and convolutions of CUDA devices may round single precision
 /// to TF32, and whether only operators are used whose results do not change from run to
 /// run; for the whole process.
+#[doc(alias = "allow_tf32")]
+#[doc(alias = "use_deterministic_algorithms")]
 pub(crate) fn set_numbers(tf32: bool, deterministic: bool) -> Result<()> {
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_numbers(c_int::from(tf32), c_int::from(deterministic)) })
@@ -84,6 +86,7 @@ pub(crate) fn set_numbers(tf32: bool, deterministic: bool) -> Result<()> {
 
 /// Whether an operator for which the host would wait for a CUDA device is an error, for
 /// the whole process; `libtorch_cuda` must be loaded.
+#[doc(alias = "set_sync_debug_mode")]
 pub(crate) fn forbid_waits(forbid: bool) -> Result<()> {
     // SAFETY: plain values in, nothing out.
     check(unsafe { gp_forbid_waits(c_int::from(forbid)) })
@@ -106,7 +109,7 @@ pub(crate) fn set_current_device(device: Device) -> Result<()> {
     check(unsafe { gp_set_cuda_device(c_number(index)) })
 }
 
-/// Has backwards of the calling thread run on it, also those of CUDA devices.
+/// Has backwards that the calling thread starts run on it, also those of CUDA devices.
 pub(crate) fn backward_here() -> Result<()> {
     // SAFETY: nothing in, nothing out.
     check(unsafe { gp_backward_here() })

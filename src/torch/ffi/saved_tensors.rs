@@ -1,4 +1,4 @@
-//! What autograd saves, on its way to the host and back (see `shim/saved_tensors.cpp`).
+//! Tensors that autograd saves, and which can be offloaded (see `shim/saved_tensors.cpp`).
 
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
@@ -27,8 +27,10 @@ unsafe extern "C" {
     fn gp_saved_pool_set_on_device(pool: *mut c_void, number: i64, copy: TensorPtr) -> c_int;
 }
 
-/// What the autograd graph of one micro-batch has saved on a stage, as numbered pieces
-/// of memory.
+/// The tensors that the autograd graph of one micro-batch has saved on a stage, as numbered
+/// pieces of memory.
+#[doc(alias = "saved_tensors_hooks")]
+#[doc(alias = "save_on_cpu")]
 #[derive(Debug)]
 pub(crate) struct SavedTensorPool {
     pointer: NonNull<c_void>,
@@ -46,19 +48,20 @@ impl SavedTensorPool {
         Ok(Self { pointer })
     }
 
-    /// The tensor's memory stays where it is.
+    /// Has the tensor's memory stay on the device.
     pub(crate) fn keep_on_device(&self, tensor: &Tensor) -> Result<()> {
         // SAFETY: pool and tensor are alive through the call.
         check(unsafe { gp_saved_pool_keep_on_device(self.pointer.as_ptr(), lend(tensor)) })
     }
 
-    /// The tensor's memory was there before the forward.
+    /// Marks the tensor's memory as allocated before the forward, in another stream perhaps.
     pub(crate) fn mark_foreign(&self, tensor: &Tensor) -> Result<()> {
         // SAFETY: pool and tensor are alive through the call.
         check(unsafe { gp_saved_pool_mark_foreign(self.pointer.as_ptr(), lend(tensor)) })
     }
 
-    /// What the calling thread saves while the result lives is put here.
+    /// While the result lives, tensors that autograd saves on the calling thread go into this
+    /// pool.
     pub(crate) fn enter(&self) -> SavedTensorScope<'_> {
         SavedTensorScope {
             // SAFETY: the pool outlives the scope, which takes it off this thread.
@@ -67,14 +70,14 @@ impl SavedTensorPool {
         }
     }
 
-    /// How many pieces have been put here.
+    /// The number of pieces so far.
     pub(crate) fn len(&self) -> usize {
         // SAFETY: the pool is alive.
         usize::try_from(unsafe { gp_saved_pool_len(self.pointer.as_ptr()) }).unwrap_or(0)
     }
 
-    /// A piece that is where the stage computes, and whether it was there before the
-    /// forward; none once it is on the host or not needed any more.
+    /// A piece that is on the stage's device, and whether its memory is marked as foreign; none
+    /// if it is on the host or no longer needed.
     pub(crate) fn on_device(&self, number: usize) -> Result<Option<(Tensor, bool)>> {
         let (mut out, mut foreign) = (ptr::null_mut(), 0);
         // SAFETY: the pool is alive; `out` is null or a new tensor on success.
@@ -90,7 +93,7 @@ impl SavedTensorPool {
         Ok(tensor.map(|tensor| (tensor, foreign != 0)))
     }
 
-    /// A piece that is on the host; none where it is not, or not needed any more.
+    /// A piece that is on the host; none if it is on the device or no longer needed.
     pub(crate) fn on_host(&self, number: usize) -> Result<Option<Tensor>> {
         let mut out = ptr::null_mut();
         // SAFETY: the pool is alive; `out` is null or a new tensor on success.
@@ -104,7 +107,7 @@ impl SavedTensorPool {
         }
     }
 
-    /// The piece is this copy of it on the host from now on.
+    /// Replaces the piece by its copy on the host.
     pub(crate) fn set_on_host(&self, number: usize, copy: &Tensor) -> Result<()> {
         // SAFETY: pool and tensor are alive through the call.
         check(unsafe {
@@ -112,7 +115,7 @@ impl SavedTensorPool {
         })
     }
 
-    /// The piece is this copy of it where the stage computes from now on.
+    /// Replaces the piece by its copy on the device.
     pub(crate) fn set_on_device(&self, number: usize, copy: &Tensor) -> Result<()> {
         // SAFETY: pool and tensor are alive through the call.
         check(unsafe {
@@ -128,7 +131,7 @@ impl Drop for SavedTensorPool {
     }
 }
 
-/// A stretch of code whose saved tensors go into a pool; see [`SavedTensorPool::enter`].
+/// A scope of code whose saved tensors go into a pool; see [`SavedTensorPool::enter`].
 #[derive(Debug)]
 #[must_use = "tensors are put into the pool only while this lives"]
 pub(crate) struct SavedTensorScope<'a> {

@@ -75,7 +75,7 @@ unsafe impl Send for RawEvent {}
 unsafe impl Sync for RawEvent {}
 
 impl RawEvent {
-    /// The end of what is in the stream now.
+    /// Records an event at the end of what is in the stream now.
     pub(crate) fn record(device: usize, stream: i64) -> Result<Self> {
         let mut out = ptr::null_mut();
         // SAFETY: `out` holds an owned event after a successful call.
@@ -84,19 +84,19 @@ impl RawEvent {
         Ok(Self { pointer })
     }
 
-    /// What comes into the stream from now on waits for the event.
+    /// Has what is submitted to the stream from now on wait for the event.
     pub(crate) fn block(&self, device: usize, stream: i64) -> Result<()> {
         // SAFETY: the event is alive.
         check(unsafe { gp_event_block(self.pointer.as_ptr(), c_number(device), stream) })
     }
 
-    /// The host waits for the event.
+    /// Blocks the host until the event is over.
     pub(crate) fn synchronize(&self) -> Result<()> {
         // SAFETY: the event is alive.
         check(unsafe { gp_event_synchronize(self.pointer.as_ptr()) })
     }
 
-    /// Whether what comes before the event is over; nobody waits.
+    /// Whether the event is over, without waiting.
     pub(crate) fn is_over(&self) -> Result<bool> {
         let mut over = 0;
         // SAFETY: the event is alive, and `over` lives through the call.
@@ -122,8 +122,8 @@ impl Drop for RawEvent {
     }
 }
 
-/// The tensor's memory is nobody else's before what is in the stream when the tensor is
-/// freed is over.
+/// Tells the allocator that the stream uses the tensor's memory: once freed, it is not reused
+/// before the work in the stream is over.
 pub(crate) fn record_stream(tensor: &Tensor, device: usize, stream: i64) -> Result<()> {
     // SAFETY: the tensor is alive through the call.
     check(unsafe { gp_record_stream(lend(tensor), c_number(device), stream) })
@@ -145,27 +145,29 @@ pub(crate) fn copy_to(tensor: &Tensor, device: Option<usize>) -> Result<Tensor> 
     .ok_or_else(|| TorchError::new("a copy gave no tensor"))
 }
 
-/// A copy in page-locked memory of the host, by way of the current stream of the tensor's
+/// A copy in page-locked memory of the host (D2H), on the current stream of the tensor's
 /// device; the host does not wait for it.
+#[doc(alias = "pin_memory")]
+#[doc(alias = "non_blocking")]
 pub(crate) fn copy_to_host(tensor: &Tensor) -> Result<Tensor> {
     copy_to(tensor, None)
 }
 
-/// Copies values into a tensor by way of the current streams; the host does not wait where
-/// its own memory is page-locked.
+/// Copies values into a tensor on the current streams; the host does not wait if its own memory
+/// is page-locked.
 pub(crate) fn copy_into(to: &Tensor, from: &Tensor) -> Result<()> {
     // SAFETY: both tensors are alive.
     check(unsafe { gp_copy_into(lend(to), lend(from)) })
 }
 
-/// Who wants to know of the end of watched copies.
+/// Is told when the memory of watched copies is freed.
 pub(crate) trait Watcher: Send + Sync {
     /// The memory of the copy with this number is about to be freed, on the thread
     /// that dropped its last handle. Must not panic, and must not drop tensors.
     fn freed(&self, number: u64);
 }
 
-/// A copy in the host's memory whose end the watcher is told.
+/// A copy in the host's memory; the watcher is told when it is freed.
 pub(crate) fn watched_copy<W: Watcher>(
     tensor: &Tensor,
     watcher: &Arc<W>,
@@ -188,7 +190,7 @@ pub(crate) fn watched_copy<W: Watcher>(
     .ok_or_else(|| TorchError::new("a copy gave no tensor"))
 }
 
-/// Tells the watcher of the end of a tensor's memory, whoever else has handles to it.
+/// Has the watcher told when a tensor's memory is freed, after its last handle is dropped.
 pub(crate) fn watch<W: Watcher>(tensor: &Tensor, watcher: &Arc<W>, number: u64) -> Result<()> {
     let log = as_log(watcher);
     // SAFETY: the tensor is alive; `log` is handed over to its memory, or to the function's

@@ -14,6 +14,8 @@ unsafe extern "C" {
 /// While it lives, tensors that this thread makes on a named device have a shape and
 /// a kind but no elements (see `shim/weightless.cpp`). Raw pointers make the type stay
 /// on the thread that opened it.
+#[doc(alias = "meta device")]
+#[doc(alias = "init_empty_weights")]
 #[derive(Debug)]
 pub(crate) struct Weightless {
     pointer: NonNull<c_void>,

@@ -42,6 +42,7 @@ use crate::torch::{Context, Layer, StepState, Values};
 /// assert_eq!(names, ["norm.running_mean", "norm.running_var"]);
 /// # Ok::<(), gpipe::Error>(())
 /// ```
+#[doc(alias = "DeferredBatchNorm")]
 #[derive(Debug)]
 pub struct BatchNorm {
     weight: Option<Tensor>,
@@ -50,7 +51,7 @@ pub struct BatchNorm {
     config: nn::BatchNormConfig,
 }
 
-/// The running statistics, and what the present step's micro-batches will move them to.
+/// The running statistics, and those of the present step's micro-batches.
 #[derive(Debug)]
 struct Running {
     mean: Tensor,
@@ -162,7 +163,7 @@ impl Statistics {
         })
     }
 
-    /// Those of the values of both together.
+    /// The statistics of the values of both together.
     ///
     /// *Source*: Chan, Golub & LeVeque 1979, equations 2.1.
     #[allow(

@@ -1,4 +1,4 @@
-//! How much memory programs on the host can still get.
+//! The memory that programs on the host can still allocate.
 //!
 //! Three limits hold at once: what the machine has, what each group of processes (a
 //! container, a service, a job) that this one is in may take, and what the process itself
@@ -202,8 +202,8 @@ mod tests {
         assert_room(&unlimited, 900, 1000);
     }
 
-    /// A container's limit was not seen: the check let a model pass that the system then
-    /// ended the process for.
+    /// A container's limit was not seen: the check let a model pass, and the system then killed
+    /// the process.
     #[test]
     fn the_limit_of_a_container_counts() {
         let container = [
@@ -213,7 +213,7 @@ mod tests {
             ("sys/fs/cgroup/memory.current", "104857600\n"),
         ];
         assert_room(&container, 300, 400);
-        // Pages of files are taken back first: whoever has read much is not out of memory.
+        // Pages of files are reclaimed first: a process that has read much is not out of memory.
         let stat = "anon 1\nfile 999\ninactive_file 20971520\nactive_file 31457280\n";
         let with_files = [&container[..], &[("sys/fs/cgroup/memory.stat", stat)]].concat();
         assert_room(&with_files, 350, 400);

@@ -1,14 +1,15 @@
-//! Which parameters are updated how.
+//! Parameter groups: which parameters are updated how.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::OptimizerKind;
 
-/// Says of a parameter's name whether it belongs to a group.
+/// Whether the parameter with a name belongs to a group.
 type Predicate = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// The default update, and the groups that have one of their own.
+#[doc(alias = "param_groups")]
 #[derive(Debug, Clone)]
 pub(crate) struct Groups {
     default: OptimizerKind,
@@ -17,7 +18,7 @@ pub(crate) struct Groups {
     window: u64,
 }
 
-/// Bytes of the parameters that are updated at a time where what is remembered is away.
+/// Bytes of the parameters that are updated at a time if optimizer states are offloaded.
 const WINDOW: u64 = 64 << 20;
 
 #[derive(Clone)]
@@ -38,7 +39,7 @@ impl Groups {
         }
     }
 
-    /// Whether what is remembered is in the host's memory between steps.
+    /// Whether optimizer states are offloaded: in the host's memory between steps.
     pub(crate) fn offload(&self) -> bool {
         self.offload
     }
@@ -47,7 +48,7 @@ impl Groups {
         self.offload = offload;
     }
 
-    /// Bytes of the parameters that are updated at a time then; a larger one goes by itself.
+    /// Bytes of the parameters that are updated at a time then; a larger one is updated alone.
     pub(crate) fn window(&self) -> u64 {
         self.window
     }
@@ -65,7 +66,7 @@ impl Groups {
         });
     }
 
-    /// The first group that the parameter belongs to; none: the default's.
+    /// The first group that the parameter belongs to; none if it has the default update.
     pub(crate) fn of(&self, name: &str) -> Option<usize> {
         self.others.iter().position(|group| (group.matches)(name))
     }
@@ -75,7 +76,7 @@ impl Groups {
         own.map_or(&self.default, |group| &group.kind)
     }
 
-    /// Whether some update of a parameter differs from the later ones, because its momentum
+    /// Whether a parameter's first update differs from the later ones, because its momentum
     /// begins undampened.
     pub(crate) fn dampen(&self) -> bool {
         let own = self.others.iter().map(|group| &group.kind);

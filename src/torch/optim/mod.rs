@@ -1,16 +1,17 @@
-//! Optimizers: the updates with their numbers, which parameters get which, and
-//! what is remembered of each.
+//! Optimizers: the updates with their numbers, parameter groups, and the optimizer state of
+//! each parameter.
 
 mod groups;
+mod named;
 mod state;
 
 pub(crate) use groups::Groups;
 pub(crate) use state::{OptimizerState, Parts};
 
 /// Adam (Kingma & Ba 2015), whose weight decay, if any, is that of a squared penalty:
-/// part of the gradient, and so of both means. [`AdamW`] decays weights by themselves.
+/// part of the gradient, and so of both means. [`AdamW`] decouples the decay from it.
 ///
-/// Both remember the same of a parameter: one goes on where the other stopped.
+/// Both have the same optimizer state: one can resume with the state of the other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Adam {
     /// Learning rate.

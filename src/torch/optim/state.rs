@@ -18,20 +18,21 @@ use offloaded::Staging;
 use optimizer_slot::OptimizerSlot;
 pub(crate) use portable::Parts;
 
-/// What an optimizer remembers of each parameter of one stage.
+/// The optimizer state of the parameters of one stage.
+#[doc(alias = "state_dict")]
 #[derive(Debug, Default)]
 pub(crate) struct OptimizerState {
     slots: Vec<Option<OptimizerSlot>>,
-    /// Of which parameters it is in the host's memory.
+    /// For each parameter, whether its state is offloaded to the host's memory.
     offloaded: Vec<bool>,
     ready: Option<Ready>,
 }
 
-/// For parameters of which nothing is remembered yet, by their places.
+/// New states of parameters that have none yet, by the parameters' indices.
 type Fresh = Vec<(usize, OptimizerSlot)>;
 
-/// All that an update needs, so that nothing is left to be refused once one stage of a
-/// pipeline has begun: the memory, above all.
+/// Everything that an update needs, memory above all: no stage can fail once one stage of the
+/// pipeline has begun its update.
 #[derive(Debug)]
 struct Ready {
     batches: Vec<Batch>,
@@ -41,8 +42,8 @@ struct Ready {
 
 impl OptimizerState {
     /// Makes sure that the gradients that the parameters have accumulated can be applied,
-    /// and takes the memory for it. Parameters, gradients and what is remembered of them
-    /// stay as they are, also if it fails.
+    /// and takes the memory for it. Parameters, gradients and optimizer states stay as they
+    /// are, also if it fails.
     ///
     /// # Errors
     /// No memory, or a parameter that no update is defined for.
@@ -75,24 +76,24 @@ impl OptimizerState {
         Ok(())
     }
 
-    /// Lets go of what [`OptimizerState::prepare`] took.
+    /// Frees what [`OptimizerState::prepare`] took.
     pub(crate) fn abandon(&mut self) {
         self.ready = None;
     }
 
     /// Applies the gradients for which it is prepared, each as its group says, and clears
     /// all gradients. Parameters without a gradient and frozen ones are left alone. Where
-    /// `found` is 1, a number on the parameters' device, all are, and so is what is
-    /// remembered.
+    /// `found_inf`, a number on the parameters' device, is 1, all parameters and their states
+    /// are left alone.
     pub(crate) fn apply(
         &mut self,
         groups: &Groups,
         parameters: &[(String, Tensor)],
         streams: &DeviceStreams,
-        found: Option<&Tensor>,
+        found_inf: Option<&Tensor>,
     ) -> Result<(), TorchError> {
         let Some(ready) = self.ready.take() else {
-            return Err(TorchError::new("an update that nobody has prepared"));
+            return Err(TorchError::new("an update that was not prepared"));
         };
         for (_, parameter) in parameters {
             ffi::take_grad(parameter)?;
@@ -104,7 +105,7 @@ impl OptimizerState {
         }
         let update = Update {
             groups,
-            found,
+            found_inf,
             begins: &begins,
         };
         match ready.staging {
@@ -116,7 +117,7 @@ impl OptimizerState {
         }
     }
 
-    /// What is to be remembered of a parameter of which nothing is that serves.
+    /// A new state for a parameter that has none which fits this kind of update.
     fn fresh(
         &self,
         kind: &OptimizerKind,
@@ -141,7 +142,8 @@ impl OptimizerState {
         }
     }
 
-    /// Adam's update; `decoupled` is whether weights decay by themselves, as in `AdamW`.
+    /// Adam's update; `decoupled` is whether the weight decay is not part of the gradient, as
+    /// in `AdamW`.
     fn adam(
         &self,
         adam: &AdamW,
@@ -178,7 +180,7 @@ impl OptimizerState {
             &squares,
             &counts,
             numbers,
-            update.found,
+            update.found_inf,
         )
     }
 
@@ -186,14 +188,15 @@ impl OptimizerState {
         if sgd.momentum == 0.0 {
             let (parameters, grads) = split(chosen);
             let numbers = numbers(sgd, false);
-            return ffi::fused_sgd(&parameters, &grads, &[], numbers, update.found);
+            return ffi::fused_sgd(&parameters, &grads, &[], numbers, update.found_inf);
         }
         // A parameter's first update fills its buffer instead of blending into it.
         let begins = |one: &&Chosen| update.begins.contains(&one.place);
         let (new, known): (Vec<_>, Vec<_>) = chosen.iter().partition(begins);
-        // Nobody may know yet whether it is the first: a buffer of zeros comes to the same, as
-        // nothing is dampened then (see `Groups::dampen`).
-        for (list, first) in [(new, update.found.is_none()), (known, false)] {
+        // Where only the device knows whether the step counts, the host cannot know whether this
+        // is the first update: a buffer of zeros has the same result, since nothing is dampened
+        // then (see `Groups::dampen`).
+        for (list, first) in [(new, update.found_inf.is_none()), (known, false)] {
             if list.is_empty() {
                 continue;
             }
@@ -204,22 +207,22 @@ impl OptimizerState {
                 .map(Tensor::shallow_clone)
                 .collect();
             let numbers = numbers(sgd, first);
-            ffi::fused_sgd(&parameters, &grads, &buffers, numbers, update.found)?;
+            ffi::fused_sgd(&parameters, &grads, &buffers, numbers, update.found_inf)?;
         }
         Ok(())
     }
 }
 
-/// How a step updates.
+/// What the updates of one step have in common.
 struct Update<'a> {
     groups: &'a Groups,
     /// See [`OptimizerState::apply`].
-    found: Option<&'a Tensor>,
-    /// The places of parameters of which nothing was remembered before.
+    found_inf: Option<&'a Tensor>,
+    /// The indices of parameters that had no state before.
     begins: &'a [usize],
 }
 
-/// All that is to be updated, each with its kind of update.
+/// All parameters that are updated, each with its kind of update.
 fn in_order<'a>(
     groups: &'a Groups,
     batches: &'a [Batch],

@@ -116,7 +116,7 @@ bool has_memory(const Tensor* tensor) {
 
 bool has_elements(const Tensor* tensor) { return has_memory(tensor) && tensor->numel() > 0; }
 
-struct Place {
+struct Extent {
   const c10::StorageImpl* memory;
   Range range;
   int64_t index;
@@ -126,22 +126,22 @@ struct Place {
 std::vector<int64_t> leads(const Tensor* const* values, int64_t count) {
   std::vector<int64_t> lead(count);
   std::iota(lead.begin(), lead.end(), 0);
-  std::vector<Place> places;
+  std::vector<Extent> extents;
   // Autograd counts changes of a memory, and goes by views, whether or not there are elements.
   std::map<const c10::StorageImpl*, int64_t> empty;
   for (int64_t i = 0; i < count; ++i) {
     if (has_memory(values[i]) && values[i]->numel() == 0) {
       lead[i] = empty.try_emplace(values[i]->storage().unsafeGetStorageImpl(), i).first->second;
     } else if (has_elements(values[i])) {
-      places.push_back({values[i]->storage().unsafeGetStorageImpl(), range_of(*values[i]), i});
+      extents.push_back({values[i]->storage().unsafeGetStorageImpl(), range_of(*values[i]), i});
     }
   }
-  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
     return std::make_pair(a.memory, a.range.begin) < std::make_pair(b.memory, b.range.begin);
   });
-  for (auto a = places.begin(); a != places.end(); ++a) {
+  for (auto a = extents.begin(); a != extents.end(); ++a) {
     for (auto b = a + 1;
-         b != places.end() && b->memory == a->memory && b->range.begin < a->range.end; ++b) {
+         b != extents.end() && b->memory == a->memory && b->range.begin < a->range.end; ++b) {
       const auto [first, second] = std::minmax(lead[a->index], lead[b->index]);
       if (first != second && meet(*values[a->index], *values[b->index])) {
         const auto joined = first, other = second;

@@ -1,5 +1,5 @@
-// CUDA graphs: what a stream is told, written down once and given to the device as one
-// piece from then on.
+// CUDA graphs: the work of a stream, captured once and submitted to the device as one piece from
+// then on.
 //
 // libtorch's own `at::cuda::CUDAGraph` does it, since the memory that a graph uses must
 // come from a pool of the caching allocator that nobody else takes from. Its header
@@ -88,7 +88,7 @@ struct CudaGraph {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
-  // Does something that fails as a capture does.
+  // Runs `body`; if it throws, leaves the capture's memory pool.
   template <typename Body>
   void capturing(Body&& body) {
     try {
@@ -104,35 +104,35 @@ struct CudaGraph {
   MempoolId_t pool;
 };
 
-// What an operator says for which the host waits, where libtorch is told to warn of it.
+// The warning of an operator for which the host waits, where libtorch is told to give one.
 constexpr auto WAITED = "called a synchronizing CUDA operation";
 
-// Hears of operators for which the host waits, on the thread that made it: what the
-// autograd engine's own threads warn of is passed on to whoever called it.
-struct Listener : public c10::WarningHandler {
-  Listener() {
+// Detects operators for which the host waits (host syncs), on the thread that made it: warnings
+// of the autograd engine's own threads are passed on to the thread that called the engine.
+struct HostSyncDetector : public c10::WarningHandler {
+  HostSyncDetector() {
     mode = static_cast<int*>(dlsym(RTLD_DEFAULT, "_ZZN3c104cuda13warning_stateEvE14warning_state_"));
     TORCH_CHECK(mode != nullptr, "libc10_cuda is not loaded, or has no switch for waits of the host");
     {
       std::lock_guard<std::mutex> lock(mutex);
-      if (listeners++ == 0 && *mode == 0) {
+      if (detectors++ == 0 && *mode == 0) {
         *mode = 1;
       }
     }
     outer = c10::WarningUtils::get_warning_handler();
     c10::WarningUtils::set_warning_handler(this);
   }
-  ~Listener() override {
+  ~HostSyncDetector() override {
     c10::WarningUtils::set_warning_handler(outer);
     std::lock_guard<std::mutex> lock(mutex);
-    if (--listeners == 0 && *mode == 1) {
+    if (--detectors == 0 && *mode == 1) {
       *mode = 0;
     }
   }
 
   void process(const c10::Warning& warning) override {
     if (warning.msg().find(WAITED) != std::string::npos) {
-      heard = true;
+      detected = true;
     } else {
       outer->process(warning);
     }
@@ -140,19 +140,19 @@ struct Listener : public c10::WarningHandler {
 
   // The switch is one for the whole process.
   static std::mutex mutex;
-  static int listeners;
+  static int detectors;
 
   int* mode;
   c10::WarningHandler* outer;
-  bool heard = false;
+  bool detected = false;
 };
 
-std::mutex Listener::mutex;
-int Listener::listeners = 0;
+std::mutex HostSyncDetector::mutex;
+int HostSyncDetector::detectors = 0;
 
 }  // namespace
 
-// Whether this libtorch has what is needed.
+// Whether this libtorch has CUDA graphs.
 GP_API int gp_cuda_graphs() {
   return gpipe::guarded([&] { functions(); });
 }
@@ -166,8 +166,8 @@ GP_API int gp_cuda_graph_pool(uint64_t* first, uint64_t* second) {
   });
 }
 
-// From now on what the calling thread puts into its current stream is written down and
-// not run.
+// Begins a capture: what the calling thread submits to its current stream is recorded and not
+// run.
 GP_API int gp_cuda_graph_begin(int device, uint64_t first, uint64_t second, CudaGraph** out) {
   return gpipe::guarded([&] {
     auto graph = std::make_unique<CudaGraph>(static_cast<c10::DeviceIndex>(device),
@@ -177,8 +177,9 @@ GP_API int gp_cuda_graph_begin(int device, uint64_t first, uint64_t second, Cuda
   });
 }
 
-// libtorch's default random source believes that it is in a capture until one ends well,
-// and serves nobody meanwhile: an empty one does. What it warns of is expected.
+// After a failed capture libtorch's default generator takes itself to be in a capture until one
+// ends well, and refuses to draw meanwhile: here an empty capture ends well. Its warning is
+// expected.
 static void end_well(c10::DeviceIndex device) {
   struct Deaf : public c10::WarningHandler {
     void process(const c10::Warning&) override {}
@@ -193,8 +194,8 @@ static void end_well(c10::DeviceIndex device) {
   });
 }
 
-// The end of it, on the same thread and stream. The graph can be replayed if this
-// succeeds; if not, the stream runs what it is given again all the same.
+// Ends the capture, on the same thread and stream. The graph can be replayed if this succeeds;
+// if not, the stream still runs what it is given again.
 GP_API int gp_cuda_graph_end(CudaGraph* graph) {
   return gpipe::guarded([&] {
     try {
@@ -206,7 +207,7 @@ GP_API int gp_cuda_graph_end(CudaGraph* graph) {
   });
 }
 
-// Puts all of it into the calling thread's current stream.
+// Submits the graph to the calling thread's current stream.
 GP_API int gp_cuda_graph_replay(CudaGraph* graph) {
   return gpipe::guarded([&] { functions().replay(graph->memory); });
 }
@@ -215,13 +216,13 @@ GP_API void gp_cuda_graph_free(CudaGraph* graph) {
   gpipe::guarded([&] { delete graph; });
 }
 
-// Begins to listen for operators for which the host waits.
-GP_API int gp_waits_listen(Listener** out) {
-  return gpipe::guarded([&] { *out = new Listener(); });
+// Begins to detect operators for which the host waits.
+GP_API int gp_host_sync_detect(HostSyncDetector** out) {
+  return gpipe::guarded([&] { *out = new HostSyncDetector(); });
 }
 
-// Whether there was one; the end of listening, on the same thread.
-GP_API int gp_waits_heard(Listener* listener) {
-  std::unique_ptr<Listener> own(listener);
-  return own->heard ? 1 : 0;
+// Whether there was one; ends the detection, on the same thread.
+GP_API int gp_host_sync_detected(HostSyncDetector* detector) {
+  std::unique_ptr<HostSyncDetector> own(detector);
+  return own->detected ? 1 : 0;
 }

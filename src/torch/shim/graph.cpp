@@ -46,10 +46,10 @@ struct GradSink : public Node {
   std::string name() const override { return "GpipeGradSink"; }
 };
 
-// The same memory and gradients, but to autograd no view, as it would be on another stage: what
-// is changed in place has a new beginning there, and no gradient goes around it by way of
-// the tensor that it was a view of, where sums would be in another order. Not for expanded
-// ones: autograd writes into their parts by way of what they are views of.
+// The same memory and gradients in a tensor that autograd does not take for a view, as on
+// another stage: a tensor that is changed in place has a new beginning there, and no gradient
+// bypasses it through the tensor that it was a view of, where sums would be in another order.
+// Expanded tensors stay views: autograd writes into their parts through their base.
 at::Tensor no_view(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_view() || !at::GradMode::is_enabled() ||
       at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
@@ -62,13 +62,14 @@ at::Tensor no_view(const at::Tensor& tensor) {
   return value;
 }
 
-// Adds up what arrives from one way of a value before it joins the other ways'.
-struct Way : public Node {
+// A node at which the gradients of a value's uses are added up before they join others.
+struct AccumulationNode : public Node {
   variable_list apply(variable_list&& grads) override { return std::move(grads); }
-  std::string name() const override { return "GpipeWay"; }
+  std::string name() const override { return "GpipeAccumulationNode"; }
 };
 
-// Every place of a tensor's memory once: one that is expanded has several elements in one.
+// A view that has each address of a tensor's memory once: in an expanded tensor several elements
+// share one.
 at::Tensor once(const at::Tensor& tensor) {
   auto places = tensor;
   for (int64_t i = 0; i < tensor.dim(); ++i) {
@@ -79,10 +80,10 @@ at::Tensor once(const at::Tensor& tensor) {
   return places;
 }
 
-// The beginning of a graph (or of a way), such that parts of it can be changed in place:
-// autograd writes their gradients into one for all that they are parts of, which needs a
-// place for each element. An expanded tensor has too few, so it becomes a view of one that
-// is not. What is read of it unchanged has its gradient as if it were none.
+// The beginning of a graph (or of an accumulation node), such that parts of it can be changed in
+// place: autograd writes their gradients into one tensor for the whole, which needs an address
+// for each element. An expanded tensor has too few, so it becomes a view of one that is not
+// expanded. Where it is read unchanged, its gradient is as if it were no view.
 at::Tensor beginning(const at::Tensor& value) {
   if (value.layout() != c10::kStrided || value.is_nested() || value.numel() == 0) {
     return value;
@@ -107,7 +108,7 @@ at::Tensor accumulation_node_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.requires_grad() || !at::GradMode::is_enabled()) {
     return no_view(tensor);
   }
-  std::shared_ptr<Way> node(new Way(), torch::autograd::deleteNode);
+  std::shared_ptr<AccumulationNode> node(new AccumulationNode(), torch::autograd::deleteNode);
   node->set_next_edges(torch::autograd::collect_next_edges(tensor));
   auto value = tensor.detach();
   torch::autograd::create_gradient_edge(value, node);
@@ -337,8 +338,8 @@ GP_API int gp_copy(const at::Tensor* tensor, at::Tensor** out) {
   return gpipe::guarded([&] { *out = new at::Tensor(copy_of(*tensor)); });
 }
 
-// The tensor as the beginning of a way of its own: gradients that come back along
-// it are added up here first, as they would be on another stage.
+// The tensor behind an accumulation node of its own: gradients of its uses are added up there
+// first, as they would be on another stage.
 GP_API int gp_accumulation_node(const at::Tensor* tensor, at::Tensor** out) {
   return gpipe::guarded([&] { *out = new at::Tensor(accumulation_node_of(*tensor)); });
 }
@@ -351,29 +352,30 @@ GP_API int gp_no_view(const at::Tensor* tensor, at::Tensor** out) {
   });
 }
 
-// The outputs of a layer (null: absent) on ways of their own, the last one's begun first;
-// those that share memory on one way, begun at the first of them.
-GP_API int gp_accumulation_nodes(const at::Tensor* const* outputs, int64_t count, at::Tensor** out) {
+// The outputs of a layer (null: absent) behind accumulation nodes of their own, that of the last
+// output made first; outputs that share memory have one node, made at the first of them.
+GP_API int gp_accumulation_nodes(const at::Tensor* const* outputs, int64_t count,
+                                 at::Tensor** out) {
   return gpipe::guarded([&] {
-    std::vector<at::Tensor> ways(count);
+    std::vector<at::Tensor> values(count);
     if (!at::GradMode::is_enabled()) {
-      std::transform(outputs, outputs + count, ways.begin(), gpipe::tensor_or_undefined);
-      give(ways, outputs, out);
+      std::transform(outputs, outputs + count, values.begin(), gpipe::tensor_or_undefined);
+      give(values, outputs, out);
       return;
     }
     auto groups = gpipe::alias_groups(outputs, count);
     std::reverse(groups.begin(), groups.end());
     for (const auto& group : groups) {
       if (group.size() == 1) {
-        ways[group.front()] = accumulation_node_of(*outputs[group.front()]);
+        values[group.front()] = accumulation_node_of(*outputs[group.front()]);
         continue;
       }
       const auto aliases = gpipe::members(outputs, group);
       const auto carrier = wants_gradient(aliases) ? gpipe::carrier_in_graph(aliases)
                                                    : gpipe::carrier_of(aliases);
-      place(gpipe::members_of(accumulation_node_of(carrier), carrier, aliases), group, ways);
+      place(gpipe::members_of(accumulation_node_of(carrier), carrier, aliases), group, values);
     }
-    give(ways, outputs, out);
+    give(values, outputs, out);
   });
 }
 

@@ -1,5 +1,4 @@
-// CUDA devices that failed in what they were told to do: they answer every call with an
-// error from then on.
+// CUDA devices on which a kernel has failed: they answer every call with an error from then on.
 #include "cuda_allocator.h"
 #include "shim.h"
 
@@ -11,16 +10,16 @@
 
 namespace {
 
-// What the thread does, for who finds out in a destructor.
+// The action that the thread runs, for the message of an error in a destructor.
 thread_local int stage = -1;
 thread_local int micro_batch = -1;
 thread_local const char* action = nullptr;
 
 std::terminate_handler before = nullptr;
 
-// Memory that several streams have used asks the device when it is freed. Where that is the
-// first to hear of the error (or an earlier one is on its way up, and drops what it passes),
-// it is an exception in a destructor: nobody can catch it, but it can be told.
+// Freeing memory that several streams have used queries the device. If that query is the first
+// to get the error (or runs while an earlier exception unwinds), it throws in a destructor: the
+// exception cannot be caught, but it can be printed.
 [[noreturn]] void end() {
   std::string error;
   try {
@@ -49,7 +48,7 @@ std::terminate_handler before = nullptr;
 
 }  // namespace
 
-// Has an error of CUDA in a destructor end the process in words; for the whole process.
+// Has an error of CUDA in a destructor end the process with a message; for the whole process.
 GP_API void gp_tell_ends() {
   static const bool once = [] {
     before = std::set_terminate(end);
@@ -65,9 +64,9 @@ GP_API void gp_acts(int of_stage, int of_micro_batch, const char* name) {
   action = name;
 }
 
-// Where memory is freed that several streams have used, the allocator of a device that is
-// lost gets no answer. While something is being captured it puts such questions off: it is
-// told so here, for good.
+// When memory is freed that several streams have used, the allocator queries the device, which
+// fails on a lost device. During a capture the allocator defers such queries: here it is told,
+// for good, that a capture is under way.
 GP_API int gp_cuda_abandon(int index) {
   return gpipe::guarded([&] {
     const c10::MempoolId_t nobody(0, std::numeric_limits<c10::CaptureId_t>::max());

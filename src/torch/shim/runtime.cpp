@@ -86,11 +86,11 @@ GP_API void gp_keep_memory() {
 #endif
 }
 
-// libtorch asks once whether CUDA is there, and remembers the answer: a seed, a convolution
-// or a backward on the CPU asks, as does every program that looks for a device. So its
-// CUDA half, which nothing links against, comes in when the program starts, where there is
-// a driver (as it does in every program that links against it). Who hides all devices does
-// without. Where it cannot be loaded, whoever asks for a device is told why.
+// libtorch checks once whether CUDA is there, and keeps the answer: a seed, a convolution or a
+// backward on the CPU makes it check, as does every search for a device. So its CUDA half,
+// which nothing links against, is loaded when the program starts if there is a driver (as it is
+// in every program that links against it). It is not loaded if all devices are hidden. If it
+// cannot be loaded, the error of a search for a device says why.
 __attribute__((constructor)) static void load_cuda_at_start() {
   const char* visible = getenv("CUDA_VISIBLE_DEVICES");
   const bool hidden = visible != nullptr && (*visible == 0 || strcmp(visible, "-1") == 0);
@@ -166,10 +166,10 @@ GP_API int gp_set_cuda_device(int index) {
   });
 }
 
-// Backwards that the calling thread asks for run on it, also those of CUDA devices. By
-// default a thread of the process does all of a device: stages on one device would wait for
-// each other's, and what a thread has told libtorch (a capture, handles of libraries) would
-// not be what its own backward finds.
+// Has backwards that the calling thread starts run on it, also those of CUDA devices. By default
+// one thread of the process runs all backwards of a device: stages on one device would wait for
+// each other, and the thread's own state in libtorch (a capture, handles of libraries) would not
+// be that of its backward.
 GP_API int gp_backward_here() {
   return gpipe::guarded(
       [&] { c10::AutogradState::get_tls_state().set_multithreading_enabled(false); });

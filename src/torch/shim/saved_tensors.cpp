@@ -30,7 +30,7 @@ namespace {
 
 // Memory of saved tensors, as bytes.
 struct SavedMemory {
-  // Where the stage computes; undefined while it is away.
+  // On the stage's device; undefined while it is offloaded.
   at::Tensor on_device;
   // On the host.
   at::Tensor on_host;
@@ -176,7 +176,7 @@ torch::autograd::Engine& engine() {
   return *engine;
 }
 
-// The entry with this number, null once nobody will ask for it.
+// The entry with this number, null once it is no longer needed.
 std::shared_ptr<SavedMemory> entry_at(SavedTensorPool* pool, int64_t number) {
   return pool->entries.at(static_cast<size_t>(number)).lock();
 }
@@ -203,7 +203,7 @@ GP_API void gp_saved_pool_free(SavedTensorPool* pool) {
   gpipe::guarded([&] { delete pool; });
 }
 
-// The tensor's memory stays where it is.
+// Has the tensor's memory stay on the device.
 GP_API int gp_saved_pool_keep_on_device(SavedTensorPool* pool, const at::Tensor* tensor) {
   return gpipe::guarded([&] {
     if (tensor->defined() && tensor->has_storage()) {
@@ -212,7 +212,7 @@ GP_API int gp_saved_pool_keep_on_device(SavedTensorPool* pool, const at::Tensor*
   });
 }
 
-// The tensor's memory is from elsewhere.
+// Marks the tensor's memory as foreign: allocated before the forward.
 GP_API int gp_saved_pool_mark_foreign(SavedTensorPool* pool, const at::Tensor* tensor) {
   return gpipe::guarded([&] {
     if (tensor->defined() && tensor->has_storage()) {
@@ -221,15 +221,15 @@ GP_API int gp_saved_pool_mark_foreign(SavedTensorPool* pool, const at::Tensor* t
   });
 }
 
-// What the calling thread saves from now on is put into the pool (null: into none); gives
-// the one before. Pools must be left before they are freed.
+// Puts what the calling thread saves from now on into the pool (null: into none); returns the
+// previous pool. A pool must be left before it is freed.
 GP_API SavedTensorPool* gp_saved_pool_enter(SavedTensorPool* pool) { return std::exchange(current, pool); }
 
 GP_API int64_t gp_saved_pool_len(const SavedTensorPool* pool) {
   return static_cast<int64_t>(pool->entries.size());
 }
 
-// An entry's memory as bytes if it is here; null if not, or if nobody needs it any more.
+// An entry's memory as bytes if it is on the device; null if not, or if no longer needed.
 GP_API int gp_saved_pool_on_device(SavedTensorPool* pool, int64_t number, at::Tensor** out, int* foreign) {
   return gpipe::guarded([&] {
     auto entry = entry_at(pool, number);
@@ -248,7 +248,7 @@ GP_API int gp_saved_pool_on_host(SavedTensorPool* pool, int64_t number, at::Tens
   });
 }
 
-// The entry is this copy on the host from now on.
+// Replaces the entry's memory by this copy on the host.
 GP_API int gp_saved_pool_set_on_host(SavedTensorPool* pool, int64_t number, const at::Tensor* copy) {
   return gpipe::guarded([&] {
     if (auto entry = entry_at(pool, number)) {
@@ -258,7 +258,7 @@ GP_API int gp_saved_pool_set_on_host(SavedTensorPool* pool, int64_t number, cons
   });
 }
 
-// The entry is this copy where the stage computes from now on.
+// Replaces the entry's memory by this copy on the device.
 GP_API int gp_saved_pool_set_on_device(SavedTensorPool* pool, int64_t number, const at::Tensor* copy) {
   return gpipe::guarded([&] {
     if (auto entry = entry_at(pool, number)) {

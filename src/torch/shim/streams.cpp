@@ -67,7 +67,7 @@ GP_API int gp_event_synchronize(const c10::Event* event) {
   return gpipe::guarded([&] { event->synchronize(); });
 }
 
-// Whether what is before the event is over; nobody waits.
+// Whether the event is over, without waiting.
 GP_API int gp_event_query(const c10::Event* event, int* over) {
   return gpipe::guarded([&] { *over = event->query() ? 1 : 0; });
 }

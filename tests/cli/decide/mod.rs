@@ -9,22 +9,18 @@ mod simulate;
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::{Value, json};
+
+use crate::run::command;
 
 fn gpipe(args: &[&str]) -> Output {
     gpipe_in(Path::new("."), args)
 }
 
 fn gpipe_in(folder: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
-    command
-        .args(args)
-        .current_dir(folder)
-        .env("COLUMNS", "80")
-        .output()
-        .unwrap()
+    command(folder, args).env("COLUMNS", "80").output().unwrap()
 }
 
 fn stdout(output: &Output) -> String {

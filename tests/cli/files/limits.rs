@@ -5,12 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use super::{PROFILE, TRAIN, ends, printed, refused};
-
-fn command(folder: &Path, args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
-    command.args(args.split_whitespace()).current_dir(folder);
-    command
-}
+use crate::run::command;
 
 /// In a process that gets no thread beside its first: no address space has room for such
 /// stacks. A limit on the number of threads would not hold for the superuser.

@@ -11,14 +11,13 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 use super::{TRAIN, ends, gpipe, printed, refused};
+use crate::run::command;
 
 const GPT: &str = "train --model gpt --layers 1 --d-model 8 --heads 2 --context 8 --batch 4 --micro 2 \
                    --devices cpu --threads-per-stage 1 --quiet --steps 2 --data t.txt";
 
 fn ended(folder: &Path, args: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
-    let command = command.args(args.split_whitespace());
-    ends(command.current_dir(folder))
+    ends(&mut command(folder, args))
 }
 
 /// A named pipe in the place of a file; whoever opens it waits for the other end.
@@ -215,10 +214,8 @@ fn a_name_that_is_no_text_is_told_as_such() {
         println!("this file system has no such names");
         return;
     }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
     let args = GPT.strip_suffix("t.txt").unwrap();
-    let command = command.args(args.split_whitespace()).arg(name);
-    let errors = refused(&ends(command.current_dir(folder)), 2);
+    let errors = refused(&ends(command(folder, args).arg(name)), 2);
     for part in ["data.path", "not UTF-8", "rename"] {
         assert!(errors.contains(part), "{errors}");
     }

@@ -1,19 +1,9 @@
 //! The page about a profile and its plan, written by the command.
 
+use crate::run::printed;
+
 use super::browser::{audited, between, browser, open};
 use std::fs;
-use std::path::Path;
-use std::process::Command;
-
-fn gpipe(folder: &Path, args: &str) {
-    let output = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
-        .args(args.split_whitespace())
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args}: {errors}");
-}
 
 /// Layers, cuts, timeline, memory and schedules are there for a reader.
 fn check(dom: &str, layers: &[&str], stages: usize) {
@@ -62,7 +52,7 @@ fn the_plan_of_a_profile_renders_in_light_and_dark_wide_and_narrow() {
     let layers: Vec<_> = names.into_iter().map(layer).collect();
     let profile = serde_json::json!({"version": 1, "device": "cpu", "batch": 8, "layers": layers});
     fs::write(folder.join("profile.json"), profile.to_string()).unwrap();
-    gpipe(
+    printed(
         folder,
         "plan --profile profile.json --devices 3 --memory 2GiB --chunks 1 --micro 8 --link \
          10GB/s,5us --report report.html",
@@ -101,7 +91,7 @@ fn the_report_of_a_measured_model_renders() {
     };
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    gpipe(
+    printed(
         folder,
         "profile --model mlp --inputs 16 --hidden 32 --depth 3 --devices cpu,cpu --batch 16 --quick \
          --threads-per-stage 1 --chunks 1 --report report.html",
@@ -124,11 +114,11 @@ fn the_report_of_a_training_run_by_a_plan_renders() {
     let folder = folder.path();
     fs::write(folder.join("text.txt"), "the whale, up helm! ".repeat(60)).unwrap();
     let model = "--layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --threads-per-stage 1";
-    gpipe(
+    printed(
         folder,
         &format!("profile --model gpt {model} --quick --plan plan.json"),
     );
-    gpipe(
+    printed(
         folder,
         &format!("train {model} --data text.txt --steps 2 --plan plan.json --report report.html"),
     );

@@ -22,7 +22,8 @@ use std::process::{Command, Output};
 
 use gpipe::checkpoint::Checkpoint;
 use gpipe::tch::{Kind, Tensor};
-use serde_json::Value;
+
+use crate::run::{self, succeeded};
 
 /// A run of no time over a text, with dropout, so that random layers matter.
 pub(crate) const GPT: &str = "--data text.txt --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 \
@@ -38,13 +39,8 @@ pub(crate) fn place() -> tempfile::TempDir {
 }
 
 pub(crate) fn command(folder: &Path, flags: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("GPIPE_") {
-            command.env_remove(name);
-        }
-    }
-    command.arg("train").args(flags).current_dir(folder);
+    let mut command = run::command(folder, "train");
+    command.args(flags);
     command
 }
 
@@ -55,10 +51,7 @@ pub(crate) fn train(folder: &Path, flags: &[&str]) -> Output {
 /// The same where it must succeed; gives what it says on standard error.
 #[track_caller]
 pub(crate) fn trained(folder: &Path, flags: &[&str]) -> String {
-    let output = train(folder, flags);
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{flags:?}: {errors}");
-    errors
+    succeeded(train(folder, flags), flags).1
 }
 
 /// The same where it must fail with this code, in one line that has all of these.
@@ -83,9 +76,7 @@ pub(crate) fn gpt<'a>(flags: &[&'a str]) -> Vec<&'a str> {
 
 /// Step and loss of each line as they stand in the file.
 pub(crate) fn losses(folder: &Path, run: &str) -> Vec<(u64, String)> {
-    let text = fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
-    let line = |line| serde_json::from_str::<Value>(line).unwrap();
-    let lines = text.lines().map(line);
+    let lines = run::metrics(folder, run).into_iter();
     lines
         .map(|line| (line["step"].as_u64().unwrap(), line["loss"].to_string()))
         .collect()

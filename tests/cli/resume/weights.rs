@@ -1,9 +1,9 @@
 //! Training that begins with weights from elsewhere.
 
 use std::fs;
-use std::process::Command;
 
 use super::{assert_same, fails, gpt, losses, place, trained};
+use crate::run::printed;
 
 #[test]
 fn a_run_begins_with_what_another_one_exported() {
@@ -13,12 +13,7 @@ fn a_run_begins_with_what_another_one_exported() {
         folder,
         &gpt(&["--devices", "cpu,cpu", "--steps", "20", "--out", "first"]),
     );
-    let exported = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
-        .args(["export", "--run", "first", "-o", "exported"])
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    assert!(exported.status.success());
+    printed(folder, "export --run first -o exported");
     let small = "--data text.txt --batch 8 --threads-per-stage 1 --warmup 2";
     let begin = |more: &[&'static str]| -> Vec<&'static str> {
         let flags = small.split_whitespace().chain(["--weights", "exported"]);
@@ -75,12 +70,7 @@ fn a_run_begins_with_what_another_one_exported() {
     fs::remove_dir_all(folder.join("exported")).unwrap();
     trained(folder, &["--resume", "part", "--steps", "6"]);
     assert_same(folder, "part", "second");
-    let eval = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
-        .args(["eval", "--run", "part"])
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    assert!(eval.status.success());
+    printed(folder, "eval --run part");
     fails(
         folder,
         &["--weights", "exported"],

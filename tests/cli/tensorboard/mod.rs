@@ -11,6 +11,8 @@ use std::process::Command;
 
 use gpipe::metrics::{RunMetrics, StepMetrics};
 
+use crate::run::printed;
+
 /// The Python that `make tensorboard-check` names, or what is here, for tests that need
 /// this module; without it there is nothing to check with, which only that command minds.
 fn python(module: &str) -> Option<String> {
@@ -65,17 +67,7 @@ fn trained(folder: &Path) -> PathBuf {
     fs::write(folder.join("text.txt"), "the whale, the whale! ".repeat(60)).unwrap();
     let flags = "train --data text.txt --quiet --out run --steps 5 --layers 2 --d-model 16 \
                  --heads 2 --seq 16 --batch 4 --threads-per-stage 1 --micro 2";
-    let mut train = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
-    let output = train
-        .args(flags.split_whitespace())
-        .current_dir(folder)
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    printed(folder, flags);
     folder.join("run")
 }
 

@@ -5,24 +5,17 @@ mod report;
 mod schedules;
 mod wrong_use;
 
-use wrong_use::refused;
-
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::Value;
 
+use crate::run::{gpipe, losses, metrics, printed};
+use wrong_use::refused;
+
 const SMALL: &str = "--layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 6 \
                      --threads-per-stage 1 --micro 4";
-
-fn gpipe(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
-        .args(args)
-        .current_dir(folder)
-        .output()
-        .unwrap()
-}
 
 /// A small training run on a small text; fails the test unless it succeeds. Flags
 /// take the place of the same ones of [`SMALL`].
@@ -34,25 +27,8 @@ fn train(folder: &Path, out: &str, flags: &[&str]) -> Value {
     let replaced = |pair: &&[&str]| flags.contains(&pair[0]);
     args.extend(small.chunks(2).filter(|pair| !replaced(pair)).flatten());
     args.extend(flags);
-    let output = gpipe(folder, &args);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{flags:?}: {errors}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: not one JSON object"))
-}
-
-fn metrics(folder: &Path, out: &str) -> Vec<Value> {
-    let text = fs::read_to_string(folder.join(out).join("metrics.jsonl")).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
-
-/// The losses as they stand in the file: text, so that no digit is lost on the way.
-fn losses(folder: &Path, out: &str) -> Vec<String> {
-    metrics(folder, out)
-        .iter()
-        .map(|line| line["loss"].to_string())
-        .collect()
+    let text = printed(folder, &args);
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: not one JSON object"))
 }
 
 #[test]

@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use serde_json::Value;
+
+use crate::run::{command, succeeded};
 
 /// A small run on a small text at a terminal of 80 columns, with further flags.
 fn printed(folder: &Path, flags: &str) -> Output {
@@ -15,25 +17,18 @@ fn printed(folder: &Path, flags: &str) -> Output {
         "the whale, the whale! up helm! ".repeat(80),
     )
     .unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
     let small = super::SMALL
         .replace("--steps 6 ", "")
         .replace("--layers 2 ", "");
-    command
-        .args(["train", "--data", "text.txt", "--out", "run"])
-        .args(small.split_whitespace())
-        .args(flags.split_whitespace())
-        .current_dir(folder)
-        .env("COLUMNS", "80")
-        .output()
-        .unwrap()
+    let mut command = command(folder, "train --data text.txt --out run");
+    command.args(small.split_whitespace());
+    command.args(flags.split_whitespace());
+    command.env("COLUMNS", "80").output().unwrap()
 }
 
 /// Its standard output, with lines that go on put together.
 fn told(output: &Output) -> String {
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let text = succeeded(output.clone(), "train").0;
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

@@ -8,7 +8,7 @@ use gpipe::models::zoo::Zoo;
 use serde_json::Value;
 
 use super::trained::{checkpoints, run, spec};
-use super::{gpipe, printed, printed_args, refused};
+use super::{gpipe, printed, refused};
 
 #[test]
 fn an_exported_model_is_the_same_model() {
@@ -48,7 +48,7 @@ fn an_exported_model_is_the_same_model() {
             "--temperature",
             "2",
         ];
-        printed_args(run(), &[&["generate"][..], &place, &rest].concat())
+        printed(run(), &[&["generate"][..], &place, &rest].concat())
     };
     let path = shown.to_string();
     assert_eq!(go_on(["--weights", &path]), go_on(["--run", "run"]));

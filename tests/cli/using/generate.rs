@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::trained::{TEXT, run};
-use super::{gpipe_args, printed, printed_args};
+use super::{gpipe, printed};
 
 fn generate(flags: &str) -> String {
     let mut args = vec!["generate", "--run", "run", "--prompt", "Call me"];
     args.extend(flags.split_whitespace());
-    printed_args(run(), &args)
+    printed(run(), &args)
 }
 
 #[test]
@@ -116,6 +116,6 @@ fn what_cannot_be_gone_on_with_is_refused() {
     ];
     for (flags, wanted) in cases {
         let args = [&["generate", "--run", "run"], flags].concat();
-        super::refusal(&gpipe_args(run(), &args), &args.join(" "), wanted);
+        super::refusal(&gpipe(run(), &args), &args.join(" "), wanted);
     }
 }

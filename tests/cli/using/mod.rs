@@ -21,20 +21,9 @@ mod trained;
 mod wrong_use;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
-fn gpipe(folder: &Path, args: &str) -> Output {
-    gpipe_args(folder, &args.split_whitespace().collect::<Vec<_>>())
-}
-
-/// The same for arguments with blanks in them.
-fn gpipe_args(folder: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_gpipe-rs"))
-        .args(args)
-        .current_dir(folder)
-        .output()
-        .unwrap()
-}
+use crate::run::{gpipe, printed};
 
 /// What standard error says of wrong use: exit code 2, no data, no panic.
 #[track_caller]
@@ -54,18 +43,4 @@ fn refusal(output: &Output, args: &str, wanted: &[&str]) {
         );
     }
     assert!(!errors.contains("panicked"), "{errors}");
-}
-
-/// Standard output of a run that succeeds.
-#[track_caller]
-fn printed(folder: &Path, args: &str) -> String {
-    printed_args(folder, &args.split_whitespace().collect::<Vec<_>>())
-}
-
-#[track_caller]
-fn printed_args(folder: &Path, args: &[&str]) -> String {
-    let output = gpipe_args(folder, args);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
 }

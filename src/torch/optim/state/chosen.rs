@@ -22,7 +22,7 @@ pub(super) struct Batch {
     pub(super) chosen: Vec<Chosen>,
 }
 
-/// Sorts what is to be updated: what has a gradient and is not frozen. Nothing is taken.
+/// Groups the parameters that have a gradient and are not frozen. No gradient is taken.
 pub(super) fn batches(
     groups: &Groups,
     parameters: &[(String, Tensor)],

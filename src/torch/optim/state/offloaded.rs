@@ -1,8 +1,9 @@
-//! What is remembered, in the host's memory between steps.
+//! Optimizer states that are offloaded: in the host's memory between steps.
 //!
-//! Updates then go window by window: while one is computed, what is remembered of the
-//! next comes, and that of the one before leaves. Both ends of every copy are there before
-//! the first update: half a step's windows cannot be left without memory.
+//! Updates then go window by window: while one window is updated, the states of the next are
+//! prefetched, and those of the one before are copied back. The memory for both ends of every
+//! copy is allocated before the first update, so that no update can stop half-way for want of
+//! memory.
 
 use tch::{Device, Tensor};
 
@@ -12,8 +13,7 @@ use crate::torch::error::TorchError;
 use crate::torch::sequential::bytes;
 use crate::torch::streams::{DeviceStreams, Event};
 
-/// Where tensors begin in a window's memory: a multiple of so many bytes, as the
-/// allocator has it.
+/// The alignment of tensors in a window's memory, in bytes: the allocator's.
 const ALIGNMENT: u64 = 512;
 
 /// Parameters that are updated at a time.
@@ -22,15 +22,16 @@ struct Window<'a> {
     chosen: &'a [Chosen],
 }
 
-/// Memory on the device for two windows, which take turns.
+/// Device memory for two windows, which take turns (double buffering).
+#[doc(alias = "double buffering")]
 #[derive(Debug)]
 pub(super) struct Staging {
     halves: Vec<Tensor>,
 }
 
-/// What is remembered of a window's parameters, on its way.
+/// The states of a window's parameters, being prefetched.
 struct PendingWindow {
-    /// By parameter: its place, what is on the host, and where it goes.
+    /// By parameter: its index, and pairs of host tensor and device tensor.
     slots: Vec<(usize, Vec<(Tensor, Tensor)>)>,
     ready: Option<Event>,
 }
@@ -100,8 +101,8 @@ fn windows(chosen: &[Chosen], most: u64) -> Vec<&[Chosen]> {
 }
 
 impl OptimizerState {
-    /// Sends away what is here, makes what is yet missing, and takes the memory for the
-    /// windows.
+    /// Offloads states that are on the device, makes those that are missing, and allocates the
+    /// memory for the windows.
     pub(super) fn prepare_offloaded(
         &mut self,
         groups: &Groups,
@@ -125,7 +126,7 @@ impl OptimizerState {
         Ok((fresh, Staging::new(groups, batches, streams)?))
     }
 
-    /// Brings back whatever is on the host.
+    /// Loads all offloaded states back to the device.
     pub(super) fn load_to_device(&mut self, streams: &DeviceStreams) -> Result<(), TorchError> {
         for (slot, offloaded) in self.slots.iter_mut().zip(&mut self.offloaded) {
             let Some(slot) = slot.as_mut().filter(|_| *offloaded) else {
@@ -140,7 +141,8 @@ impl OptimizerState {
         Ok(())
     }
 
-    /// Sends away what is remembered of the parameters at these places.
+    /// Offloads the states of the parameters with these indices.
+    #[doc(alias = "optimizer offload")]
     pub(super) fn offload(
         &mut self,
         places: &[usize],
@@ -184,7 +186,7 @@ impl OptimizerState {
             let updated = self.update(update, window.group, window.chosen);
             self.point_slots_at(&slots, |(host, _)| host);
             if updated.is_err() {
-                // The memory goes with the staging: nobody may be writing into it then.
+                // The memory is freed with the staging: no copy may still be writing into it.
                 let ready = pending.and_then(|pending| pending.ready);
                 streams.wait_prefetch_into(ready, std::iter::empty())?;
                 streams.release_offloaded()?;
@@ -197,7 +199,7 @@ impl OptimizerState {
         streams.release_offloaded()
     }
 
-    /// Begins to bring what is remembered of a window's parameters.
+    /// Begins to prefetch the states of a window's parameters.
     fn prefetch(
         &self,
         number: usize,
@@ -241,7 +243,7 @@ impl OptimizerState {
 }
 
 impl OptimizerSlot {
-    /// How many tensors as large as a parameter updates of this kind remember.
+    /// The number of parameter-sized tensors in the state of this kind of update.
     fn moments_of(kind: &OptimizerKind) -> u64 {
         match kind {
             OptimizerKind::Adam(_) | OptimizerKind::AdamW(_) => 2,
@@ -249,7 +251,7 @@ impl OptimizerSlot {
         }
     }
 
-    /// Sends it to the host.
+    /// Copies it to the host.
     fn offload(&mut self, streams: &DeviceStreams) -> Result<(), TorchError> {
         let moments = self.moments().into_iter();
         let sources = moments.map(|moment| (moment.shallow_clone(), false));

@@ -1,28 +1,30 @@
-//! What an optimizer remembers of one parameter.
+//! The optimizer state of one parameter.
 
 use tch::{Kind, Tensor};
 
 use crate::torch::error::TorchError;
 use crate::torch::optim::OptimizerKind;
 
-/// What is remembered of one parameter, of its shape and type.
+/// The optimizer state of one parameter: tensors of its shape and type.
+#[doc(alias = "slot variable")]
 #[derive(Debug)]
 pub(super) enum OptimizerSlot {
-    /// Of Adam and `AdamW`.
+    /// The state of Adam and `AdamW`.
+    #[doc(alias = "exp_avg")]
     AdamW {
         /// Running mean of gradients, and of their squares.
         mean: Tensor,
         square: Tensor,
-        /// Number of updates, as the kernel wants it: a float on the device.
+        /// The number of updates, as a float on the device, as the kernel takes it.
         steps: Tensor,
     },
     /// SGD's momentum buffer.
+    #[doc(alias = "momentum_buffer")]
     Momentum(Tensor),
 }
 
 impl OptimizerSlot {
-    /// What updates of this kind remember before the first; none where they remember
-    /// nothing.
+    /// The initial state for this kind of update; none for one without state.
     pub(super) fn new(
         kind: &OptimizerKind,
         parameter: &Tensor,
@@ -39,7 +41,7 @@ impl OptimizerSlot {
         })
     }
 
-    /// Whether updates of this kind go on with it.
+    /// Whether updates of this kind can continue with it.
     pub(super) fn serves(&self, kind: &OptimizerKind) -> bool {
         match kind {
             OptimizerKind::Adam(_) | OptimizerKind::AdamW(_) => matches!(self, Self::AdamW { .. }),
@@ -47,7 +49,7 @@ impl OptimizerSlot {
         }
     }
 
-    /// What is as large as the parameter.
+    /// The tensors that are as large as the parameter.
     pub(super) fn moments(&self) -> Vec<&Tensor> {
         match self {
             Self::AdamW { mean, square, .. } => vec![mean, square],

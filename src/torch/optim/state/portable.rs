@@ -1,4 +1,4 @@
-//! What an optimizer remembers, as named tensors: to be saved, and put back on any
+//! Optimizer states as named tensors: to be saved, and restored on any
 //! stage, whatever the partition.
 
 use std::collections::BTreeMap;
@@ -17,11 +17,11 @@ const SQUARE: &str = "square";
 const STEPS: &str = "steps";
 const MOMENTUM: &str = "momentum";
 
-/// What is remembered of one parameter: tensors by the names of its parts.
+/// The optimizer state of one parameter: tensors by the names of its parts.
 pub(crate) type Parts = BTreeMap<String, Tensor>;
 
 impl OptimizerState {
-    /// Handles to what is remembered of the parameter at `place`; none: nothing is.
+    /// Handles to the state of the parameter at `place`; empty if it has none.
     pub(crate) fn parts(&self, place: usize) -> Vec<(&'static str, &Tensor)> {
         match self.slots.get(place) {
             Some(Some(OptimizerSlot::AdamW {
@@ -34,8 +34,8 @@ impl OptimizerState {
         }
     }
 
-    /// Remembers these parts of the parameter at `place`, which [`check`] has passed; in
-    /// the host's memory if `host` says by what way.
+    /// Restores the state of the parameter at `place` from parts that [`check`] has passed;
+    /// offloaded to the host's memory, through `host`, if that is given.
     ///
     /// # Errors
     /// libtorch refuses.
@@ -67,7 +67,7 @@ impl OptimizerState {
 }
 
 impl OptimizerKind {
-    /// What updates of this kind remember of a parameter.
+    /// The parts of the state of this kind of update.
     fn remembers(&self) -> &'static [&'static str] {
         match self {
             Self::Adam(_) | Self::AdamW(_) => &[MEAN, SQUARE, STEPS],
@@ -76,11 +76,11 @@ impl OptimizerKind {
         }
     }
 
-    /// Whether saved parts of a parameter, by name with type and shape, are what
-    /// updates of this kind go on with.
+    /// Checks that saved parts of a parameter, by name with type and shape, are a state that
+    /// updates of this kind can continue with.
     ///
     /// # Errors
-    /// They are another kind's, or do not fit the parameter; in words.
+    /// They belong to another kind of update, or do not fit the parameter; in words.
     pub(crate) fn check_parts<'a>(
         &self,
         (kind, shape): (Kind, &[i64]),
@@ -108,7 +108,7 @@ impl OptimizerKind {
             }
             found.push(part);
         }
-        // Nothing at all is a parameter that has not been updated yet.
+        // A parameter without any part has not been updated yet.
         match wanted.iter().find(|part| !found.contains(part)) {
             Some(part) if !found.is_empty() => Err(format!("it lacks `{part}`")),
             _ => Ok(()),

@@ -78,12 +78,12 @@ struct Pending {
 
 pub(super) fn check(entries: &[LogEntry]) -> Result<Summary, Disorder> {
     let mut order = Order::default();
-    entries.iter().try_for_each(|entry| order.go_on(entry))?;
+    entries.iter().try_for_each(|entry| order.apply(entry))?;
     Ok(order.summary)
 }
 
 impl Order {
-    fn go_on(&mut self, entry: &LogEntry) -> Result<(), Disorder> {
+    fn apply(&mut self, entry: &LogEntry) -> Result<(), Disorder> {
         match entry {
             LogEntry::Work { on, what, reads } => {
                 self.summary.actions += 1;

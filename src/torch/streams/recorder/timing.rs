@@ -52,7 +52,7 @@ pub(super) fn play(entries: &[LogEntry], seed: u64) -> Result<(), Disorder> {
         free: HashMap::new(),
         blocks: HashMap::new(),
     };
-    entries.iter().try_for_each(|entry| clockwork.go_on(entry))
+    entries.iter().try_for_each(|entry| clockwork.apply(entry))
 }
 
 impl Clockwork {
@@ -68,7 +68,7 @@ impl Clockwork {
         (draw >> 8) % scale + 1
     }
 
-    fn go_on(&mut self, entry: &LogEntry) -> Result<(), Disorder> {
+    fn apply(&mut self, entry: &LogEntry) -> Result<(), Disorder> {
         self.now += self.random(20);
         match entry {
             LogEntry::Work { on, what, reads } => self.work(*on, what, reads)?,

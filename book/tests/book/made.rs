@@ -1,25 +1,11 @@
-//! What the book says about the command line is held against the command line.
-//!
-//! Pages that are made from code are compared with what the code makes;
-//! `make pages` (or `GPIPE_WRITE_PAGES=1 cargo test`) writes them anew.
-
-mod commands;
-mod reference;
+//! Parts of pages that are made from code.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use clap::Command;
+use gpipe::models::zoo::Zoo;
 
-pub(super) use reference::sentence;
-
-use super::command;
-use crate::models::zoo::Zoo;
-
-/// A file of the repository.
-fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
-}
+use crate::pages::src;
 
 /// Between these a page has what is made.
 const BEGIN: &str = "<!-- made by `make pages`, do not edit -->\n";
@@ -28,8 +14,8 @@ const END: &str = "<!-- end -->";
 /// Fails unless what is made in a page of the book is `made`, or writes it where that is
 /// asked for.
 #[track_caller]
-pub(super) fn assert_current(page: &str, made: &str) {
-    let path = file("book/src").join(page);
+pub(crate) fn assert_current(page: &str, made: &str) {
+    let path = src().join(page);
     let written = fs::read_to_string(&path).unwrap();
     let (before, rest) = written.split_once(BEGIN).unwrap();
     let (there, after) = rest.split_once(END).unwrap();
@@ -47,6 +33,26 @@ pub(super) fn assert_current(page: &str, made: &str) {
 }
 
 /// The command line with the built-in models.
-fn gpipe() -> Command {
-    command::build(&["gpipe-rs".into()], &Zoo::builtin()).unwrap()
+pub(crate) fn gpipe() -> Command {
+    gpipe::cli::command(&Zoo::builtin()).unwrap()
+}
+
+/// Text of the program as text of a table's cell.
+pub(crate) fn cell(text: &str) -> String {
+    assert!(!text.contains("`<"), "a code span with `<`: {text}");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words
+        .join(" ")
+        .replace('|', "\\|")
+        .replace('<', "&lt;")
+        .replace('*', "\\*")
+}
+
+/// The same with a stop at its end.
+pub(crate) fn sentence(text: &str) -> String {
+    let text = cell(text);
+    match text.chars().last() {
+        None | Some('.') => text,
+        Some(_) => text + ".",
+    }
 }

@@ -5,21 +5,17 @@ use std::fs;
 
 use clap::error::ErrorKind;
 
-use super::{command, file, gpipe};
+use crate::made::gpipe;
+use crate::pages::{all, root};
 
-/// The README, and the pages of the book.
+/// The pages of the book and the READMEs, with their names.
 fn pages() -> Vec<(String, String)> {
-    let folder = fs::read_dir(file("book/src")).unwrap();
-    let pages = folder.map(|entry| entry.unwrap().path());
-    let pages = pages.filter(|path| path.extension().is_some_and(|kind| kind == "md"));
-    let all = pages.chain([file("README.md"), file("benches/README.md")]);
-    all.map(|path| {
-        (
-            path.display().to_string(),
-            fs::read_to_string(&path).unwrap(),
-        )
-    })
-    .collect()
+    let readmes = ["README.md", "benches/README.md"].map(|name| {
+        let text = fs::read_to_string(root().join(name)).unwrap();
+        (name.to_owned(), text)
+    });
+    let pages = all().into_iter().map(|page| (page.name, page.text));
+    pages.chain(readmes).collect()
 }
 
 /// The words of shell code, one list a command: quotes, comments, `\` at the end of a
@@ -98,8 +94,7 @@ fn found(page: &str) -> (Vec<String>, Vec<String>) {
 }
 
 fn refusal(args: Vec<String>) -> Option<clap::Error> {
-    let args = args.into_iter().map(Into::into).collect();
-    command::parse(gpipe(), args).err()
+    gpipe().try_get_matches_from(args).err()
 }
 
 #[test]

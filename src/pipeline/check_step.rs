@@ -1,71 +1,71 @@
-//! Whether the step that just ended counts, and what its gradients are then.
+//! Whether the step that just ended counts, and its gradients without the loss scale.
+
+use tch::{TchError, Tensor};
 
 use super::Pipeline;
+use super::finite_check::{DeviceFiniteCheck, FiniteCheck};
 use super::loss_scale::Scaler;
 use super::losses::Losses;
-use super::verdict::{There, Verdict};
 use crate::error::Error;
 use crate::torch::{NonFinite, Values};
 
-/// What is known of a step when the host is done with it.
+/// A step, checked and unscaled.
 #[derive(Debug)]
-pub(super) struct Judged {
+pub(super) struct CheckedStep {
     pub(super) non_finite: Option<String>,
-    /// Of the step; some number where only devices know it.
+    /// The loss scale of the step; NaN where only devices know it.
     pub(super) loss_scale: Option<f64>,
-    /// Where only devices know.
-    pub(super) verdict: Option<Verdict>,
+    /// The check, where the host has not read it.
+    pub(super) check: Option<FiniteCheck>,
     pub(super) input_gradient: Option<Values>,
 }
 
 impl Pipeline {
-    /// What the engine multiplies losses with; another factor may be on a device.
+    /// What the engine multiplies losses with; 1 where the scale is on a device.
     pub(super) fn loss_scale_of_step(&self) -> Option<f64> {
         let scaler = self.scaler.as_ref()?;
-        Some(match scaler.there() {
+        Some(match scaler.on_device() {
             Some(_) => 1.0,
             None => scaler.scale(),
         })
     }
 
-    /// Leaves the gradients of a step that counts, of this loss and with the gradient of
-    /// the input, as the mini-batch has them; else undoes the step.
-    pub(super) fn judged(
+    /// Unscales the gradients of the step that just ended, the input's among them, to those
+    /// of the mini-batch's loss; undoes the step if it does not count.
+    #[doc(alias = "unscale")]
+    pub(super) fn check_step(
         &mut self,
         losses: &Losses,
         input_gradient: Option<Values>,
-    ) -> Result<Judged, Error> {
+    ) -> Result<CheckedStep, Error> {
         let losses_count = self.non_finite == NonFinite::Skip;
         let looks = losses_count || self.scaler.is_some();
-        if looks && self.engine.run_by_themselves() {
+        if looks && self.engine.all_async() {
             let watch = self.engine.watch()?;
-            let scale = self.scaler.as_ref().and_then(Scaler::there);
-            let judged = Verdict::of_step(&mut self.engine, losses, losses_count, scale)?;
-            if let Some((verdict, there)) = judged {
-                return self.judged_there(verdict, there, input_gradient);
+            let scale = self.scaler.as_ref().and_then(Scaler::on_device);
+            let checks = FiniteCheck::of_step(&mut self.engine, losses, losses_count, scale)?;
+            if let Some((check, on_devices)) = checks {
+                return self.check_on_devices(check, on_devices, input_gradient);
             }
             drop(watch);
         }
-        self.judged_here(losses, losses_count, looks, input_gradient)
+        self.check_on_host(losses, losses_count, looks, input_gradient)
     }
 
-    /// The host looks.
-    fn judged_here(
+    /// The host reads the numbers, and undoes a step that does not count.
+    fn check_on_host(
         &mut self,
         losses: &Losses,
         losses_count: bool,
         looks: bool,
         input_gradient: Option<Values>,
-    ) -> Result<Judged, Error> {
-        self.scaler.as_mut().map_or(Ok(()), |own| own.hear(true))?;
+    ) -> Result<CheckedStep, Error> {
+        self.scaler.as_mut().map_or(Ok(()), |own| own.poll(true))?;
         let loss_scale = self.scaler.as_ref().map(Scaler::scale);
         let factor = losses.factor(loss_scale);
-        let input_gradient = match (input_gradient, factor) {
-            (Some(gradient), Some(factor)) => {
-                Some(gradient.try_map(|grad| grad.f_mul_scalar(factor))?)
-            }
-            (gradient, _) => gradient,
-        };
+        let input_gradient = unscaled(input_gradient, factor, |grad, factor| {
+            grad.f_mul_scalar(factor)
+        })?;
         let non_finite = if looks {
             self.not_finite(losses, losses_count)?
         } else {
@@ -74,7 +74,7 @@ impl Pipeline {
         if let Some(what) = &non_finite {
             self.undo()?;
             if let Some(scaler) = &mut self.scaler {
-                scaler.tell(true)?;
+                scaler.update_device(true)?;
                 scaler.overflowed(what)?;
             }
         } else {
@@ -84,42 +84,43 @@ impl Pipeline {
                     .on_each(move |_, stage| Ok(stage.accumulator().scale(factor)?))?;
             }
             if let Some(scaler) = &mut self.scaler {
-                scaler.tell(false)?;
+                scaler.update_device(false)?;
                 scaler.succeeded();
             }
         }
-        Ok(Judged {
+        Ok(CheckedStep {
             non_finite,
             loss_scale,
-            verdict: None,
+            check: None,
             input_gradient,
         })
     }
 
-    /// The devices know, and do what follows from it.
-    fn judged_there(
+    /// The devices check, and do what is right in both cases; the host reads it later.
+    fn check_on_devices(
         &mut self,
-        verdict: Verdict,
-        there: There,
+        check: FiniteCheck,
+        on_devices: DeviceFiniteCheck,
         input_gradient: Option<Values>,
-    ) -> Result<Judged, Error> {
-        let input_gradient = match (input_gradient, &there.factor) {
-            (Some(gradient), Some(factor)) => Some(gradient.try_map(|grad| {
+    ) -> Result<CheckedStep, Error> {
+        let input_gradient = unscaled(
+            input_gradient,
+            on_devices.factor.as_ref(),
+            |grad, factor| {
                 let factor = factor.f_to_device(grad.device())?.f_to_kind(grad.kind())?;
                 grad.f_mul(&factor)
-            })?),
-            (gradient, _) => gradient,
-        };
+            },
+        )?;
         self.ties.sum(&mut self.engine)?;
-        let found = there.found.shallow_clone();
-        there.tell(&mut self.engine)?;
+        let found_inf = on_devices.found_inf.shallow_clone();
+        on_devices.broadcast(&mut self.engine)?;
         if let Some(scaler) = &mut self.scaler {
-            scaler.judged(&found, verdict.share())?;
+            scaler.defer(&found_inf, check.shallow_clone())?;
         }
-        Ok(Judged {
+        Ok(CheckedStep {
             non_finite: None,
             loss_scale: self.scaler.as_ref().map(|_| f64::NAN),
-            verdict: Some(verdict),
+            check: Some(check),
             input_gradient,
         })
     }
@@ -137,5 +138,17 @@ impl Pipeline {
             .on_each(|_, stage| Ok(stage.accumulator().first_non_finite()?))?;
         let first = found.into_iter().flatten().next();
         Ok(first.map(|name| format!("the gradient of `{name}`")))
+    }
+}
+
+/// The input's gradient, where there is one, multiplied with the factor, where there is one.
+fn unscaled<F: Copy>(
+    gradient: Option<Values>,
+    factor: Option<F>,
+    times: impl Fn(&Tensor, F) -> Result<Tensor, TchError>,
+) -> Result<Option<Values>, Error> {
+    match (gradient, factor) {
+        (Some(gradient), Some(factor)) => Ok(Some(gradient.try_map(|grad| times(&grad, factor))?)),
+        (gradient, _) => Ok(gradient),
     }
 }

@@ -5,29 +5,14 @@ use std::fmt::Write as _;
 use clap::builder::StyledStr;
 use clap::{Arg, ArgAction, Command};
 
-use super::{assert_current, gpipe};
+use crate::made::{assert_current, cell, gpipe, sentence};
 
 /// The flags that several verbs have in common stand in a section of their own.
 const SIZES: &str = "Sizes of the model";
 
-/// Text of the program as text of a table's cell.
-fn cell(text: &str) -> String {
-    assert!(!text.contains("`<"), "a code span with `<`: {text}");
-    let words: Vec<&str> = text.split_whitespace().collect();
-    words
-        .join(" ")
-        .replace('|', "\\|")
-        .replace('<', "&lt;")
-        .replace('*', "\\*")
-}
-
-/// The same with a stop at its end.
-pub(in crate::cli) fn sentence(text: Option<&StyledStr>) -> String {
-    let text = cell(&text.map(ToString::to_string).unwrap_or_default());
-    match text.chars().last() {
-        None | Some('.') => text,
-        Some(_) => text + ".",
-    }
+/// A help text as a sentence.
+fn told(text: Option<&StyledStr>) -> String {
+    sentence(&text.map(ToString::to_string).unwrap_or_default())
 }
 
 /// `-o, --output <FILE>`.
@@ -40,11 +25,11 @@ fn name(arg: &Arg) -> String {
 }
 
 fn about(arg: &Arg) -> String {
-    let mut parts = vec![sentence(arg.get_long_help().or(arg.get_help()))];
+    let mut parts = vec![told(arg.get_long_help().or(arg.get_help()))];
     if matches!(arg.get_action(), ArgAction::Set | ArgAction::Append) {
         for value in arg.get_possible_values() {
             parts.push(match value.get_help() {
-                Some(help) => format!("`{}`: {}", value.get_name(), sentence(Some(help))),
+                Some(help) => format!("`{}`: {}", value.get_name(), told(Some(help))),
                 None => format!("`{}`.", value.get_name()),
             });
         }
@@ -95,7 +80,7 @@ fn examples(verb: &Command) -> (String, Option<String>) {
 
 fn section(page: &mut String, verb: &mut Command, path: &str, depth: usize) {
     let heading = "#".repeat(depth);
-    let about = sentence(verb.get_long_about().or(verb.get_about()));
+    let about = told(verb.get_long_about().or(verb.get_about()));
     let _ = writeln!(page, "{heading} `{path}`\n\n{about}\n");
     let shown =
         |arg: &&Arg| !arg.is_hide_set() && !["help", "version"].contains(&arg.get_id().as_str());

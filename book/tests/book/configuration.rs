@@ -1,0 +1,65 @@
+//! The page about the configuration has every key.
+
+use std::fmt::Write as _;
+
+use clap::Command;
+use gpipe::cli::{ConfigKey, config_keys};
+use gpipe::models::zoo::Zoo;
+
+use crate::made::{assert_current, gpipe, sentence};
+
+/// The row of a key; none for the sizes of models, which are listed with the commands.
+fn row(key: &ConfigKey, own: &str, train: &Command) -> Option<String> {
+    let id = key.flag.as_ref();
+    if id.is_some_and(|id| id.starts_with("size of")) {
+        return None;
+    }
+    let arg = id.and_then(|id| train.get_arguments().find(|arg| arg.get_id() == id));
+    let long = arg.and_then(|arg| arg.get_long());
+    let flag = long.map_or(String::new(), |long| format!("`--{long}`"));
+    let default = key.default.as_ref();
+    let default = default.map_or(String::new(), |value| format!("`{value}`"));
+    // A word stands for the lists that most runs have.
+    let kind = match (key.kind.as_str(), default.starts_with("`\"")) {
+        ("a list", true) => "a text or a list",
+        (kind, _) => kind,
+    };
+    let about = sentence(&key.about);
+    Some(format!(
+        "| `{own}` | {kind} | {default} | {flag} | {about} |"
+    ))
+}
+
+#[test]
+fn the_page_about_the_configuration_is_current() {
+    let command = gpipe();
+    let train = command.find_subcommand("train").unwrap();
+    let mut page = String::new();
+    let keys = config_keys(&Zoo::builtin());
+    let table = |key: &ConfigKey| key.name.split_once('.').unwrap().0.to_owned();
+    // The keys of a table need not stand together.
+    let mut tables: Vec<String> = Vec::new();
+    for table in keys.iter().map(table) {
+        if !tables.contains(&table) {
+            tables.push(table);
+        }
+    }
+    for table in tables {
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(
+            page,
+            "## `[{table}]`\n\n| key | type | default | flag | |\n|---|---|---|---|---|"
+        );
+        for key in &keys {
+            let own = key.name.strip_prefix(&format!("{table}."));
+            if let Some(row) = own.and_then(|own| row(key, own, train)) {
+                let _ = writeln!(page, "{row}");
+            }
+        }
+        if table == "model" {
+            page.push_str("| a size | a number | the model's | [its flag](cli.md#sizes-of-the-model) | Such as `d_model`, which is `--d-model`. |\n");
+        }
+        page.push('\n');
+    }
+    assert_current("configuration.md", &page);
+}

@@ -1,0 +1,91 @@
+//! Running the command, and reading what its runs leave.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Arguments as a list, or as one text that is split at blanks.
+pub(crate) trait Args {
+    fn list(&self) -> Vec<&str>;
+}
+
+impl Args for str {
+    fn list(&self) -> Vec<&str> {
+        self.split_whitespace().collect()
+    }
+}
+
+impl Args for String {
+    fn list(&self) -> Vec<&str> {
+        self.as_str().list()
+    }
+}
+
+impl Args for [&str] {
+    fn list(&self) -> Vec<&str> {
+        self.to_vec()
+    }
+}
+
+impl<const N: usize> Args for [&str; N] {
+    fn list(&self) -> Vec<&str> {
+        self.to_vec()
+    }
+}
+
+impl Args for Vec<&str> {
+    fn list(&self) -> Vec<&str> {
+        self.clone()
+    }
+}
+
+/// The command in this folder, without variables that it would take for its configuration.
+pub(crate) fn command(folder: &Path, args: &(impl Args + ?Sized)) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("GPIPE_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args.list()).current_dir(folder);
+    command
+}
+
+pub(crate) fn gpipe(folder: &Path, args: &(impl Args + ?Sized)) -> Output {
+    command(folder, args).output().unwrap()
+}
+
+/// Standard output of a run that succeeds.
+#[track_caller]
+pub(crate) fn printed(folder: &Path, args: &(impl Args + ?Sized)) -> String {
+    succeeded(gpipe(folder, args), args).0
+}
+
+/// Standard output and standard error of a run that succeeded.
+#[track_caller]
+pub(crate) fn succeeded(output: Output, args: &(impl Args + ?Sized)) -> (String, String) {
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{:?}: {errors}", args.list());
+    (String::from_utf8(output.stdout).unwrap(), errors)
+}
+
+/// The lines of a run's metrics.
+pub(crate) fn metrics(folder: &Path, run: &str) -> Vec<Value> {
+    let text = fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
+    let line = |line| serde_json::from_str(line).unwrap();
+    text.lines().map(line).collect()
+}
+
+/// The losses as they stand in the file: text, so that no digit is lost on the way.
+pub(crate) fn losses(folder: &Path, run: &str) -> Vec<String> {
+    let lines = metrics(folder, run).into_iter();
+    lines.map(|line| line["loss"].to_string()).collect()
+}
+
+/// The configuration that a run writes down.
+pub(crate) fn config(folder: &Path, run: &str) -> toml::Table {
+    let text = fs::read_to_string(folder.join(run).join("config.toml")).unwrap();
+    text.parse().unwrap()
+}
