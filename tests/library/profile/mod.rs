@@ -233,7 +233,11 @@ fn any_model_is_measured_whole_and_layer_by_layer() {
             "{}",
             a.name
         );
-        assert!(a.footprint.activations <= b.footprint.activations, "{}", a.name);
+        assert!(
+            a.footprint.activations <= b.footprint.activations,
+            "{}",
+            a.name
+        );
         assert!(
             b.times.joint().get() > 0.0 || b.name == "stash",
             "{}",
