@@ -108,9 +108,11 @@ impl Outcome {
         pipe: &mut Pipeline,
         plan: Option<&Plan>,
     ) -> Result<(), TrainError> {
+        // What a plan has computed is called that.
+        let name = plan.map_or_else(|| pipe.schedule_name(), |plan| plan.schedule.name());
+        name.clone_into(&mut self.schedule);
         let schedule = pipe.schedule()?;
         let schedule = schedule.schedule();
-        schedule.name().clone_into(&mut self.schedule);
         self.chunks = schedule.stages() / schedule.devices().max(1);
         self.recompute.clone_from(pipe.recompute());
         self.planned_ms = plan.map(|plan| plan.step.get() / 1e3);
