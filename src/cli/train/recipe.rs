@@ -36,7 +36,8 @@ settings! {
         weights: Option<PathBuf> = flag("model.weights", "PATH", Optional(FilePath), None).fixed();
 
         /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
-        devices: Vec<Device> = flag("pipeline.devices", "LIST", List(values::DEVICE), vec![Device::Cpu; 2])
+        devices: Vec<Device> =
+            flag("pipeline.devices", "LIST", List(values::DEVICE), vec![Device::Cpu; 2])
             .free()
             .sets(Setting::Devices, |builder, devices, _| builder.devices(devices));
 
@@ -45,7 +46,8 @@ settings! {
             .sets(Setting::MicroBatches, |builder, micro, _| builder.micro_batches(*micro));
 
         /// Schedule: {names}. It changes speed and memory, never numbers.
-        schedule: ScheduleKind = flag("pipeline.schedule", "NAME", values::SCHEDULE, ScheduleKind::OneFOneB)
+        schedule: ScheduleKind =
+            flag("pipeline.schedule", "NAME", values::SCHEDULE, ScheduleKind::OneFOneB)
             .help(|text| text.replace("{names}", &values::schedules()))
             .free()
             .sets(Setting::Schedule, |builder, schedule, _| builder.schedule(*schedule));
@@ -58,7 +60,8 @@ settings! {
 
         /// Layers of each stage, devices times chunks of them, such as 3,5; by default
         /// balanced by parameters.
-        balance: Option<Vec<usize>> = flag("pipeline.balance", "LIST", Optional(List(values::COUNT)), None)
+        balance: Option<Vec<usize>> =
+            flag("pipeline.balance", "LIST", Optional(List(values::COUNT)), None)
             .free()
             .beside_unless(&["pipeline.devices", "pipeline.schedule", "model.name"], {
                 let zoo = zoo.clone();
@@ -68,7 +71,8 @@ settings! {
 
         /// What is computed twice rather than kept for the backward, micro-batch by
         /// micro-batch: never, except-last or always. It changes no numbers either.
-        recompute: Recompute = flag("pipeline.recompute", "WHEN", values::RECOMPUTE, Recompute::Never)
+        recompute: Recompute =
+            flag("pipeline.recompute", "WHEN", values::RECOMPUTE, Recompute::Never)
             .free()
             .beside_unless(&["pipeline.devices", "pipeline.schedule"], |before, after| {
                 values::stages_of(&before.recompute).is_none() || before.stages() == after.stages()
@@ -84,16 +88,22 @@ settings! {
         /// small kernels. It changes no numbers; activations are not measured then.
         cuda_graphs: bool = flag("pipeline.cuda_graphs", "BOOL", Switch, false)
             .free()
-            .sets(Setting::CudaGraphs, |builder, graphs, _| builder.cuda_graphs(*graphs).measure_memory(!graphs));
+            .sets(Setting::CudaGraphs, |builder, graphs, _| {
+                builder.cuda_graphs(*graphs).measure_memory(!graphs)
+            });
 
         /// Intra-op threads of each stage; by default the stages share the cores.
         threads_per_stage: Option<usize> =
             flag("pipeline.threads_per_stage", "N", Optional(values::THREADS), None)
-            .sets(Setting::ThreadsPerStage, if_given(|builder, threads: &usize| builder.threads_per_stage(*threads)));
+            .sets(
+                Setting::ThreadsPerStage,
+                if_given(|builder, own: &usize| builder.threads_per_stage(*own)),
+            );
 
         /// Ends the run with an error when a stage has been in one action for so many seconds,
         /// and names its device, layer and micro-batch; by default it is waited for without end.
-        patience: Option<f64> = flag("pipeline.patience", "SECONDS", Optional(values::SECONDS), None)
+        patience: Option<f64> =
+            flag("pipeline.patience", "SECONDS", Optional(values::SECONDS), None)
             .free()
             .sets(Setting::Patience, if_given(|builder, seconds: &f64| {
                 builder.patience(std::time::Duration::from_secs_f64(*seconds))
@@ -127,19 +137,23 @@ settings! {
                     before.stages() == after.stages() || after.offload.fits(after.stages())
                 },
             )
-            .sets(Setting::Offload, |builder, offload, recipe| builder.offload(&offload.of(recipe.stages())));
+            .sets(Setting::Offload, |builder, offload, recipe| {
+                builder.offload(&offload.of(recipe.stages()))
+            });
 
         /// Whether CUDA devices may round what they multiply to TF32 (10 bits behind the
         /// point), which is several times as fast.
         tf32: bool = flag("pipeline.tf32", "BOOL", Truth, false)
             // A setting of the process, which may be others' too, as is the next: only what is
             // asked for.
-            .sets(Setting::Tf32, |builder, tf32, _| if *tf32 { builder.tf32(true) } else { builder });
+            .sets(Setting::Tf32, |builder, own, _| if *own { builder.tf32(true) } else { builder });
 
         /// Whether only operators are used that give the same bits each time, also on CUDA
         /// devices, where some others are faster. On the CPU all do.
         deterministic: bool = flag("pipeline.deterministic", "BOOL", Truth, false)
-            .sets(Setting::Deterministic, |builder, own, _| if *own { builder.deterministic(true) } else { builder });
+            .sets(Setting::Deterministic, |builder, own, _| {
+                if *own { builder.deterministic(true) } else { builder }
+            });
 
         /// Training steps.
         steps: usize = flag("train.steps", "N", values::COUNT, 400).free();
@@ -164,7 +178,8 @@ settings! {
 
         /// `adamw` takes that share off a weight per unit of learning rate; `adam` and `sgd` add
         /// it, times the weight, to the gradient, and have 0 where it is left out.
-        weight_decay: Option<f64> = key("optimizer.weight_decay", Optional(values::NOT_NEGATIVE), None)
+        weight_decay: Option<f64> =
+            key("optimizer.weight_decay", Optional(values::NOT_NEGATIVE), None)
             .only_for("optimizer.name", &["adamw", "adam", "sgd"]);
 
         /// How much the mean of gradients keeps, in `adamw` and `adam`.

@@ -17,7 +17,8 @@ use crate::torch::values::Values;
 #[derive(Debug, Default)]
 pub(super) struct Activations(HashMap<MicroId, Flight>);
 
-/// One micro-batch on one stage.
+/// One micro-batch on one stage: its in-flight activations.
+#[doc(alias = "in-flight activations")]
 #[derive(Debug, Default)]
 pub(super) struct Flight {
     /// One entry a segment; after the first half of a backward what the other half needs,
