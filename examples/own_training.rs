@@ -14,7 +14,7 @@ fn waves(item: usize) -> anyhow::Result<(Tensor, Tensor)> {
     let wave = |i: usize| (item as f32 * [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28][i]).sin();
     let all: Vec<f32> = (0..8).map(wave).collect();
     let chord = wave(0) * wave(3) + wave(1) * wave(5);
-    Ok((Tensor::from_slice(&all), Tensor::from_slice(&[chord])))
+    Ok((Tensor::f_from_slice(&all)?, Tensor::f_from_slice(&[chord])?))
 }
 
 fn main() -> anyhow::Result<()> {
