@@ -38,7 +38,7 @@ check: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --no-default-features --features decide --all-targets --locked -- -D warnings
-	cargo check --no-default-features --features torch --locked
+	cargo check --no-default-features --features torch --lib --examples --locked
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
 # Whether TensorBoard, from PyPI into a folder below target, reads what `train` writes.

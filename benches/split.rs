@@ -45,7 +45,8 @@ fn step(pipe: &mut Pipeline, x: &Tensor, kinds: &[ActionKind]) -> f64 {
         .train_step(x, x.detach(), loss)
         .expect("a plain model trains");
     pipe.zero_grad().expect("the stage is alive");
-    let of = |kind: &ActionKind| report.timeline.median(StageId(0), *kind);
+    let numbers = report.read().expect("stages on the CPU have their numbers");
+    let of = |kind: &ActionKind| numbers.timeline.median(StageId(0), *kind);
     kinds.iter().filter_map(of).map(|time| time.get()).sum()
 }
 

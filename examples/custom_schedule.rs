@@ -47,6 +47,9 @@ fn main() -> anyhow::Result<()> {
     let step = pipe.train_step(&x, &x, |out: &Tensor, y: &Tensor| {
         out.mse_loss(y, Reduction::Mean)
     })?;
-    println!("a step on three CPU stages: {}", step.timeline.makespan());
+    println!(
+        "a step on three CPU stages: {}",
+        step.read()?.timeline.makespan()
+    );
     Ok(())
 }

@@ -109,7 +109,7 @@ fn main() -> anyhow::Result<()> {
             let waited = train.wait_share() * 100.0;
             println!(
                 "epoch {epoch:>2}: loss {:.3}, {waited:.1} % of the time waited for images",
-                step.loss
+                step.read()?.loss
             );
         }
     }

@@ -27,10 +27,10 @@ fn main() -> anyhow::Result<()> {
         let report = pipe.train_step(&x, &y, Tensor::cross_entropy_for_logits)?;
         optimizer.step(&mut pipe)?;
         if step % 20 == 0 {
-            println!("step {step:>2}: loss {:.4}", report.loss);
+            println!("step {step:>2}: loss {:.4}", report.read()?.loss);
         }
         if step == 60 {
-            println!("\n{}", render::text(&report.timeline, 100));
+            println!("\n{}", render::text(&report.read()?.timeline, 100));
         }
     }
     Ok(())

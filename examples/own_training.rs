@@ -6,7 +6,7 @@ use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::{Machine, PlanOptions, plan};
 use gpipe::tch::{Device, Reduction, Tensor, nn};
 use gpipe::train::{LogLines, Trainer};
-use gpipe::{AdamW, LrKind, LrSchedule, Optimizer, Pipeline, Sequential};
+use gpipe::{AdamW, LrSchedule, Optimizer, Pipeline, Sequential};
 use gpipe::{ProfileOptions, Sample, profile};
 
 /// A point of time as eight waves see it, and the chord that they play then.
@@ -44,7 +44,7 @@ fn main() -> anyhow::Result<()> {
     let mut optimizer = Optimizer::new(AdamW::default());
     let outcome = Trainer::builder(&mut pipe, &mut optimizer, train.batch(64).endless(), loss)
         .steps(steps)
-        .lr(LrSchedule::new(LrKind::Cosine, 3e-3, Some(steps as u64))?)
+        .lr(LrSchedule::inverse_sqrt(3e-3)?.warm_up(100)?)
         .held_out(held_out.batch(100))
         .plan(plan)
         .report(format!("{folder}-report.html"))

@@ -6,12 +6,16 @@
 //! `thiserror` a cause is therefore either `transparent`, or a field `r#source`, which the
 //! crate does not take for a source.
 
+pub(crate) mod settings;
+
 use gpipe_partitioner::{PartitionError, ScheduleError};
 use thiserror::Error;
 
 use crate::engine::{EngineError, StageError, TopologyError};
 use crate::torch::BatchError;
 use crate::torch::TorchError;
+
+pub use settings::{Setting, SettingsError, SettingsRule, StageCount};
 
 /// Why a [`Pipeline`](crate::Pipeline) could not be made, or a step not be done.
 ///
@@ -20,8 +24,8 @@ use crate::torch::TorchError;
 #[non_exhaustive]
 pub enum Error {
     /// The model and the settings do not fit together.
-    #[error("{0}")]
-    Settings(String),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
     /// The layers cannot be assigned to stages this way.
     #[error(transparent)]
     Partition(#[from] PartitionError),

@@ -63,7 +63,7 @@ pub use gpipe_partitioner as partitioner;
 #[cfg(feature = "torch")]
 pub use {
     ::{ndarray, tch},
-    error::Error,
+    error::{Error, Setting, SettingsError, SettingsRule, StageCount},
     optim::{LrKind, LrSchedule, Optimizer},
     pipeline::{
         GradNorm, LossScale, MemoryReport, MemoryUse, Pipeline, PipelineBuilder, StepNumbers,

@@ -98,13 +98,14 @@ fn schedule(
         b.iter_custom(|count| {
             let mut one = || {
                 let report = step(pipe, x, y);
+                let numbers = report.read().expect("stages on the CPU have their numbers");
                 let taken = Step {
-                    measured: duration(report.timeline.makespan()),
-                    simulated: duration(report.predicted.makespan()),
-                    replay: duration(report.predicted.makespan()),
-                    idle: report.bubble_measured(),
+                    measured: duration(numbers.timeline.makespan()),
+                    simulated: duration(numbers.predicted.makespan()),
+                    replay: duration(numbers.predicted.makespan()),
+                    idle: numbers.bubble_measured(),
                 };
-                simulated.borrow_mut().push(report.bubble_predicted());
+                simulated.borrow_mut().push(numbers.bubble_predicted());
                 steps.borrow_mut().push(taken);
                 taken.measured
             };

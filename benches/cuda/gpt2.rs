@@ -74,7 +74,7 @@ pub(crate) fn host_share() -> Result<Value> {
         let report = pipe.train_step(&x, &x, token_cross_entropy)?;
         pipe.zero_grad()?;
         if step >= 4 {
-            shares.extend(report.host_share);
+            shares.extend(report.read()?.host_share);
         }
     }
     shares.sort_by(f64::total_cmp);
@@ -101,8 +101,8 @@ pub(crate) fn graphs() -> Result<Value> {
         let times = timed(8, 20, || {
             let report = pipe.train_step(&x, &x, token_cross_entropy)?;
             pipe.zero_grad()?;
-            losses.push(report.loss);
-            shares.extend(report.host_share);
+            losses.push(report.read()?.loss);
+            shares.extend(report.read()?.host_share);
             Ok(())
         })?;
         shares.sort_by(f64::total_cmp);

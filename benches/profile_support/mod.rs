@@ -141,7 +141,8 @@ impl Measured {
     }
 
     fn count(&mut self, report: &StepReport) {
-        self.steps.push(report.timeline.makespan().get());
+        let numbers = report.read().expect("stages on the CPU have their numbers");
+        self.steps.push(numbers.timeline.makespan().get());
         let memory = report.memory.iter().flat_map(|memory| &memory.devices);
         self.peaks
             .push(memory.map(|used| used.total.get()).collect());

@@ -7,7 +7,7 @@ use crate::value_error::ValueError;
 
 /// Any error about values and schedules.
 ///
-/// Nothing in this crate returns it: it is what a caller's `?` turns the others into.
+/// No function of this crate returns it: a caller's `?` converts the others into it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -26,17 +26,17 @@ pub enum MachineError {
     /// No device, or too many.
     #[error("{devices} devices: there must be from 1 to {MAX_DEVICES}")]
     Devices {
-        /// How many were asked for.
+        /// The number that was asked for.
         devices: usize,
     },
     /// A list with neither one entry nor one per device.
     #[error("{given} values of {what} for {devices} devices: give one for all, or one for each")]
     Length {
-        /// What the list is of.
+        /// What the list holds.
         what: &'static str,
-        /// Its length.
+        /// The length of the list.
         given: usize,
-        /// How many devices there are.
+        /// The number of devices.
         devices: usize,
     },
     /// A speed out of range.

@@ -1,13 +1,17 @@
 //! Which model a profile or a plan is about.
 
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Map, Value, json};
 
-use crate::json::{Located, MAX_FIELDS, ReadError};
+use crate::json::{Object, Text, shorten, within};
 
 /// The most bytes of a name.
 const MAX_NAME: usize = 4096;
-/// The most sizes of a model: what an object in a file may have.
-const MAX_SETTINGS: usize = MAX_FIELDS;
+/// The most sizes of a model.
+const MAX_SETTINGS: usize = 64;
 /// The largest size: all whole numbers up to here are exact.
 const MAX_VALUE: f64 = (1_u64 << 53) as f64;
 
@@ -73,21 +77,64 @@ impl ModelId {
         let settings: Map<String, Value> = self.settings.iter().map(setting).collect();
         json!({"name": self.name, "settings": settings})
     }
+}
 
-    pub(crate) fn read(located: Located<'_>) -> Result<Self, ReadError> {
-        let mut fields = located.fields()?;
-        let name = fields.required("name")?.text(MAX_NAME)?;
-        let settings = fields.required("settings")?.fields()?;
-        fields.finish()?;
-        let value = |(name, located): (String, Located<'_>)| {
-            Ok((name, located.number(-MAX_VALUE, MAX_VALUE)?))
-        };
-        let settings: Result<Vec<(String, f64)>, ReadError> =
-            settings.all().into_iter().map(value).collect();
+impl<'de> Deserialize<'de> for ModelId {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Fields {
+            name: Text<MAX_NAME>,
+            settings: Settings,
+        }
+        let Object(Fields { name, settings }) = Object::deserialize(from)?;
         Ok(Self {
-            name,
-            ..Self::new("", settings?)
+            name: name.0,
+            ..Self::new("", settings.0)
         })
+    }
+}
+
+/// Sizes by name, none of them twice.
+struct Settings(Vec<(String, f64)>);
+
+impl<'de> Deserialize<'de> for Settings {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Vec<(String, f64)>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut settings: Self::Value = Vec::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if settings.iter().any(|(known, _)| *known == name) {
+                        let name = shorten(&name);
+                        return Err(A::Error::custom(format_args!("{name} is given twice")));
+                    }
+                    if settings.len() == MAX_SETTINGS {
+                        return Err(A::Error::custom(format_args!(
+                            "has more than the {MAX_SETTINGS} fields that it may have"
+                        )));
+                    }
+                    settings.push((name, map.next_value::<Setting>()?.0));
+                }
+                Ok(settings)
+            }
+        }
+        from.deserialize_any(Fields).map(Self)
+    }
+}
+
+/// One size.
+struct Setting(f64);
+
+impl<'de> Deserialize<'de> for Setting {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        within(from, -MAX_VALUE, MAX_VALUE).map(Self)
     }
 }
 
@@ -97,8 +144,7 @@ mod tests {
 
     fn read(value: &Value) -> Result<ModelId, String> {
         let text = value.to_string();
-        let located = Located::parse(text.as_bytes(), "p").map_err(|error| error.to_string())?;
-        ModelId::read(located).map_err(|error| error.to_string())
+        crate::json::parse(text.as_bytes(), "p").map_err(|error| error.to_string())
     }
 
     #[test]
@@ -131,6 +177,8 @@ mod tests {
 
     #[test]
     fn what_is_no_model_is_refused_with_its_place() {
+        let many = (0..=MAX_SETTINGS).map(|number| (number.to_string(), json!(number)));
+        let many: Map<String, Value> = many.collect();
         for (value, wanted) in [
             (json!([]), "p: must be an object"),
             (json!({"name": "mlp"}), "settings: is missing"),
@@ -144,9 +192,19 @@ mod tests {
                 json!({"name": "mlp", "settings": {}, "colour": 1}),
                 "colour: is not a field here",
             ),
+            (
+                json!({"name": "mlp", "settings": many}),
+                "settings: has more than the 64 fields",
+            ),
         ] {
             let error = read(&value).unwrap_err();
             assert!(error.contains(wanted), "{error}");
         }
+        let twice = br#"{"name": "mlp", "settings": {"width": 1, "width": 2}}"#;
+        let error = crate::json::parse::<ModelId>(twice, "p").unwrap_err();
+        assert!(
+            error.to_string().contains("width is given twice"),
+            "{error}"
+        );
     }
 }

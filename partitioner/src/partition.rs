@@ -22,6 +22,8 @@ use crate::ids::{LayerId, StageId};
 /// # Ok::<(), gpipe_partitioner::PartitionError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "balance")]
+#[doc(alias = "split points")]
 pub struct Partition {
     /// `stages + 1` increasing layer numbers: stage `s` has the layers `cuts[s]..cuts[s + 1]`.
     cuts: Vec<usize>,

@@ -8,13 +8,13 @@ use crate::units::Micros;
 /// One action, from its start to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Where.
+    /// The device that runs the action.
     pub device: DeviceId,
-    /// What.
+    /// The action.
     pub action: Action,
-    /// From when.
+    /// When it starts.
     pub start: Micros,
-    /// Until when.
+    /// When it ends.
     pub end: Micros,
 }
 
@@ -78,6 +78,7 @@ impl Timeline {
     }
 
     /// From the first start to the last end over all devices.
+    #[doc(alias = "step time")]
     pub fn makespan(&self) -> Micros {
         self.makespan
     }
@@ -88,6 +89,7 @@ impl Timeline {
     }
 
     /// How long `device` does not work, between the timeline's start and end.
+    #[doc(alias = "bubble")]
     pub fn idle(&self, device: DeviceId) -> Micros {
         self.makespan - self.busy(device)
     }
@@ -103,6 +105,9 @@ impl Timeline {
 
     /// The share of all devices' time in which they do not work, 0 to 1; 0 for an
     /// empty timeline.
+    #[doc(alias = "bubble")]
+    #[doc(alias = "bubble ratio")]
+    #[doc(alias = "idle")]
     pub fn bubble_fraction(&self) -> f64 {
         let available = self.makespan.get() * self.devices as f64;
         if available == 0.0 {

@@ -7,15 +7,15 @@ pub enum ValueError {
     /// A time that is negative, NaN or infinite.
     #[error("{value} is not a time: it must be finite and not negative")]
     NotATime {
-        /// What was given, in microseconds.
+        /// The value that was given, in microseconds.
         value: f64,
     },
     /// A text that does not have the form asked for.
     #[error("`{text}` is not {expected}")]
     Parse {
-        /// What was given.
+        /// The text that was given.
         text: String,
-        /// What would have been understood, with examples.
+        /// The forms that can be read, with examples.
         expected: &'static str,
     },
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use gpipe_partitioner::Bytes;
 
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 use crate::torch::{Groups, OptimizerKind};
 
 pub use schedule::{LrKind, LrSchedule};
@@ -136,7 +136,8 @@ impl Optimizer {
     /// # Errors
     /// [`Error::Settings`] for a number that an update is not defined for.
     pub(crate) fn groups(&self) -> Result<Groups, Error> {
-        self.groups.check().map_err(Error::Settings)?;
+        let checked = self.groups.check();
+        checked.map_err(|why| SettingsError::invalid(Setting::Optimizer, why))?;
         Ok(self.groups.clone())
     }
 }

@@ -1,5 +1,6 @@
 //! What can be chosen about a pipeline.
 
+mod check;
 mod devices;
 mod engine;
 
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, Shape, StageId,
+    Bytes, CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, StageId,
 };
 use tch::Device;
 
@@ -16,9 +17,10 @@ use super::loss_scale::{LossScale, Scaler};
 use super::programs::{Programs, Source};
 use super::ties::Ties;
 use super::wiring::Wiring;
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 use crate::torch::streams::Recorder;
 use crate::torch::{self, NonFinite, Precision, Recompute, Sequential, Skip};
+pub(crate) use check::check_model;
 use devices::Limit;
 use engine::check_names;
 
@@ -228,16 +230,15 @@ impl PipelineBuilder {
     /// settings do not fit each other, the model or the machine, [`Error::Build`]
     /// where a layer cannot be built.
     pub fn build(self) -> Result<Pipeline, Error> {
-        self.check()?;
         let shape = self.shape()?;
-        let skips: Arc<[Skip]> = self.model.skips().map_err(Error::Settings)?.into();
+        self.check_fit(shape)?;
+        let skips: Arc<[Skip]> = check_model(&self.model)?.into();
         let scaled = self.precision == Precision::Fp16;
         let scaler = scaled.then(|| Scaler::new(self.loss_scale)).transpose()?;
         let partition = self.partition(shape.stages())?;
-        self.check_recompute(shape.stages())?;
-        torch::prepare(&self.devices).map_err(|error| Error::Settings(error.to_string()))?;
+        torch::prepare(&self.devices)
+            .map_err(|why| SettingsError::unavailable(Setting::Devices, &why))?;
         torch::keep_memory(&self.devices);
-        self.check_offload(&partition)?;
         self.limit_memory()?;
         if let Some((tf32, deterministic)) = self.numbers {
             torch::set_numbers(tf32, deterministic)?;
@@ -280,102 +281,10 @@ impl PipelineBuilder {
         Ok(pipe)
     }
 
-    fn check(&self) -> Result<(), Error> {
-        let wrong = |message: &str| Err(Error::Settings(message.to_owned()));
-        if self.model.is_empty() {
-            return wrong("the model has no layers");
-        }
-        if let Some(name) = self.model.duplicate_name() {
-            return Err(Error::Settings(format!(
-                "two layers are named `{name}`: names must be unique"
-            )));
-        }
-        if self.devices.is_empty() {
-            return wrong("no devices: a pipeline needs at least one");
-        }
-        if self.micro_batches == 0 {
-            return wrong("0 micro-batches: a mini-batch is at least one");
-        }
-        if self.chunks == Some(0) {
-            return wrong("0 chunks: a device has at least one stage");
-        }
-        if self.threads_per_stage == Some(0) {
-            return wrong("0 threads per stage: a stage needs at least one");
-        }
-        if self.patience.is_some_and(|patience| patience.is_zero()) {
-            return wrong("a patience of 0: every action takes some time");
-        }
-        Ok(())
-    }
-
-    fn shape(&self) -> Result<Shape, Error> {
-        let devices = self.devices.len();
-        let chunks = match &self.schedule {
-            Source::Kind(kind) => self.chunks.unwrap_or_else(|| kind.default_chunks()),
-            Source::Fixed(schedule) => {
-                let plain = schedule.schedule();
-                let (wanted, stages) = (plain.devices(), plain.stages());
-                if plain.micro_batches() != self.micro_batches {
-                    return Err(Error::Settings(format!(
-                        "the schedule `{}` is for {} micro-batches, not {}",
-                        plain.name(),
-                        plain.micro_batches(),
-                        self.micro_batches
-                    )));
-                }
-                if self.chunks.is_some_and(|chunks| chunks * wanted != stages) {
-                    return Err(Error::Settings(format!(
-                        "the schedule `{}` has {stages} stages on {wanted} devices, which is not {} \
-                         chunks each",
-                        plain.name(),
-                        self.chunks.unwrap_or_default()
-                    )));
-                }
-                if wanted != devices {
-                    return Err(Error::Settings(format!(
-                        "the schedule `{}` is for {wanted} devices, but there are {devices}",
-                        plain.name()
-                    )));
-                }
-                if !stages.is_multiple_of(devices) {
-                    return Err(Error::Settings(format!(
-                        "the schedule `{}` has {stages} stages, which {devices} devices cannot \
-                         share evenly",
-                        plain.name()
-                    )));
-                }
-                stages / devices
-            }
-        };
-        Ok(Shape::new(devices, self.micro_batches).with_chunks(chunks))
-    }
-
-    fn check_recompute(&self, stages: usize) -> Result<(), Error> {
-        let (what, given, wanted) = match &self.recompute {
-            Recompute::Stages(flags) => ("stage", flags.len(), stages),
-            Recompute::Layers(flags) => ("layer", flags.len(), self.model.len()),
-            _ => return Ok(()),
-        };
-        if given == wanted {
-            return Ok(());
-        }
-        Err(Error::Settings(format!(
-            "recompute has {given} entries, but there are {wanted} {what}s: give one for each {what}"
-        )))
-    }
-
+    /// The layers of each stage, of settings that fit each other.
     fn partition(&self, stages: usize) -> Result<Partition, Error> {
         let layers = self.model.len();
         match &self.balance {
-            Some(balance) if balance.len() != stages => {
-                let devices = self.devices.len();
-                Err(Error::Settings(format!(
-                    "the balance names {} stages, but there are {stages} ({devices} devices times \
-                     {} chunks)",
-                    balance.len(),
-                    stages / devices.max(1),
-                )))
-            }
             Some(balance) => Ok(Partition::from_balance(layers, balance)?),
             None if stages == 1 || stages >= layers => Ok(Partition::uniform(layers, stages)?),
             None => {

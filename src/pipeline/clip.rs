@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use super::Pipeline;
 use super::readback::{LateNumber, Readback};
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 use crate::torch::{TorchError, clip_factor, clip_there, total_norm};
 
 /// The 2-norm of all gradients together, before they were clipped: a number that may still
@@ -71,9 +71,10 @@ impl Pipeline {
     /// As [`Pipeline::clip_grad_norm`].
     pub fn clip_gradients(&mut self, max_norm: f64) -> Result<GradNorm, Error> {
         if max_norm.is_nan() || max_norm < 0.0 {
-            return Err(Error::Settings(format!(
+            let why = format!(
                 "gradients cannot be clipped to a norm of {max_norm}: it must be 0 or more"
-            )));
+            );
+            return Err(SettingsError::invalid(Setting::MaxNorm, why).into());
         }
         if self.engine.all_async()
             && let Some(norm) = self.clip_there(max_norm)?

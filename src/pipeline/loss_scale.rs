@@ -11,7 +11,7 @@ use tch::{Device, Tensor};
 use super::Pipeline;
 use super::device_loss_scale::{DeviceLossScale, LARGEST, SMALLEST};
 use super::finite_check::FiniteCheck;
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::TorchError;
 
 /// How the gradients of [`Precision::Fp16`](crate::Precision::Fp16) are kept in range
@@ -65,8 +65,7 @@ impl Scaler {
     /// [`Error::Settings`] for a scale or an interval that cannot be.
     pub(super) fn new(settings: LossScale) -> Result<Self, Error> {
         if settings.growth_interval == 0 {
-            let message = "the loss scale's growth interval is 0: it is at least 1 step";
-            return Err(Error::Settings(message.to_owned()));
+            return Err(SettingsError::new(Setting::LossScale, SettingsRule::None).into());
         }
         let state = State {
             scale: settings.initial,
@@ -74,7 +73,8 @@ impl Scaler {
         };
         Ok(Self {
             growth_interval: settings.growth_interval,
-            state: state.checked().map_err(Error::Settings)?,
+            state: (state.checked())
+                .map_err(|why| SettingsError::invalid(Setting::LossScale, why))?,
             on_device: None,
             pending: VecDeque::new(),
         })
@@ -241,16 +241,18 @@ impl Pipeline {
     /// that is not such a state; nothing is changed then.
     pub fn restore_loss_scale(&mut self, state: &Value) -> Result<(), Error> {
         let Some(scaler) = &mut self.scaler else {
-            return Err(Error::Settings(format!(
+            let why = format!(
                 "a loss scale is to be restored, but the precision is {}, which has none",
                 self.precision
-            )));
+            );
+            return Err(SettingsError::invalid(Setting::LossScale, why).into());
         };
         let read: Result<State, _> = serde_json::from_value(state.clone());
         let read = read.map_err(|error| error.to_string());
         let state = read
             .and_then(State::checked)
-            .map_err(|why| Error::Settings(format!("the state of a loss scale: {why}")))?;
+            .map_err(|why| format!("the state of a loss scale: {why}"))
+            .map_err(|why| SettingsError::invalid(Setting::LossScale, why))?;
         scaler.state = state;
         scaler.pending.clear();
         if scaler.on_device.is_some() {

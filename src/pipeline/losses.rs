@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::readback::Readback;
 use super::stages::Stages;
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 use crate::torch::BatchError;
 use crate::torch::{Reduction, TorchError, Values};
 
@@ -118,7 +118,7 @@ fn check_same(reductions: &[Reduction]) -> Result<(), Error> {
     let (one, names) = (first.name(), reductions.iter().map(|own| own.name()));
     match names.enumerate().find(|(_, name)| *name != one) {
         None => Ok(()),
-        Some((micro, other)) => Err(Error::Settings(format!(
+        Some((micro, other)) => Err(wrong(format!(
             "the loss function gave a {one} for micro-batch 0 and a {other} for micro-batch \
              {micro}: a step has losses of one kind"
         ))),
@@ -135,7 +135,11 @@ fn weight_scale(weights: &[f64]) -> Result<f64, Error> {
     if sum.is_finite() && scale.is_finite() {
         return Ok(scale);
     }
-    Err(Error::Settings(format!(
+    Err(wrong(format!(
         "the weights of the loss function sum to {sum}, which nothing can be divided by"
     )))
+}
+
+fn wrong(why: String) -> Error {
+    SettingsError::invalid(Setting::Loss, why).into()
 }

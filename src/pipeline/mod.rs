@@ -24,11 +24,12 @@ use gpipe_partitioner::{CheckedSchedule, Partition};
 use tch::{Device, Tensor};
 
 use crate::engine::{Program, Stage};
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 use crate::torch::batch;
 use crate::torch::{GraphUse, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Values};
 
 pub use builder::PipelineBuilder;
+pub(crate) use builder::check_model;
 pub use clip::GradNorm;
 pub use loss_scale::LossScale;
 pub use memory::{MemoryReport, MemoryUse};
@@ -59,7 +60,7 @@ use wiring::Purpose;
 /// for _ in 0..3 {
 ///     let step = pipe.train_step(&x, &y, |out: &Tensor, y: &Tensor| out.cross_entropy_for_logits(y))?;
 ///     optimizer.step(&mut pipe)?;
-///     println!("loss {}", step.loss);
+///     println!("loss {}", step.read()?.loss);
 /// }
 /// # Ok::<(), gpipe::Error>(())
 /// ```
@@ -202,9 +203,8 @@ impl Pipeline {
     ) -> Result<Tensor, Error> {
         let outputs = self.forward_values(input)?;
         outputs.into_one().map_err(|error| {
-            Error::Settings(format!(
-                "the model's outputs: {error}; use `forward_values`"
-            ))
+            let why = format!("the model's outputs: {error}; use `forward_values`");
+            SettingsError::invalid(Setting::Model, why).into()
         })
     }
 

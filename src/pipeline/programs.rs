@@ -10,7 +10,7 @@ use gpipe_partitioner::{
 
 use super::wiring::{Purpose, Wiring};
 use crate::engine::Program;
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::Recompute;
 
 /// Where schedules come from.
@@ -128,11 +128,15 @@ impl Programs {
                 schedule.clone()
             }
             Source::Fixed(schedule) => {
-                let (name, m) = (schedule.schedule().name(), self.shape.micro_batches);
-                return Err(Error::Settings(format!(
-                    "the schedule `{name}` is for {m} micro-batches, but the batch has only \
-                     {micro_batches} samples: give it at least {m}"
-                )));
+                let own = schedule.schedule();
+                let rule = SettingsRule::OtherSchedule {
+                    schedule: own.name().to_owned(),
+                    devices: own.devices(),
+                    stages: own.stages(),
+                    micro_batches: self.shape.micro_batches,
+                    given: micro_batches,
+                };
+                return Err(SettingsError::new(Setting::Batch, rule).into());
             }
             Source::Kind(ScheduleKind::Auto) => self.computed(micro_batches)?,
             Source::Kind(kind) => kind.generate(Shape {
@@ -181,10 +185,11 @@ impl Programs {
 fn check_trains(schedule: &CheckedSchedule) -> Result<(), Error> {
     let name = schedule.schedule().name();
     if !schedule.is_training() {
-        return Err(Error::Settings(format!(
-            "the schedule `{name}` has no backward, so nothing can be trained with it: \
-             choose another (inference needs no choice, it always runs forwards only)"
-        )));
+        let why = format!(
+            "the schedule `{name}` has no backward, so nothing can be trained with it: choose \
+             another (inference needs no choice, it always runs forwards only)"
+        );
+        return Err(SettingsError::invalid(Setting::Schedule, why).into());
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpipe_partitioner::{LayerId, Partition, StageId};
 
 use super::stages::Stages;
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 use crate::torch::Sequential;
 
 /// A parameter under one of its names.
@@ -44,7 +44,7 @@ impl Ties {
             let copy = place(model, partition, &tie.copy)?;
             let taken = |tied: &Tied| tied.places.contains(&copy);
             if owner == copy || all.iter().any(taken) {
-                return Err(Error::Settings(format!(
+                return Err(wrong(format!(
                     "`{}` cannot be tied to `{}`: it is tied already",
                     tie.copy, tie.owner
                 )));
@@ -52,7 +52,7 @@ impl Ties {
             let stands_for_another =
                 |tied: &Tied| tied.owner != owner && tied.places.contains(&owner);
             if all.iter().any(stands_for_another) {
-                return Err(Error::Settings(format!(
+                return Err(wrong(format!(
                     "`{}` cannot be tied to `{}`, which itself stands for another parameter: \
                      tie it to that one",
                     tie.copy, tie.owner
@@ -144,7 +144,7 @@ fn adopt(tied: &Tied, engine: &mut Stages) -> Result<(), Error> {
     for place in tied.places.iter().filter(|place| **place != tied.owner) {
         let copy = handle(place, engine)?;
         if copy.size() != owner.size() || copy.kind() != owner.kind() {
-            return Err(Error::Settings(format!(
+            return Err(wrong(format!(
                 "`{}` of shape {:?} ({:?}) cannot be tied to `{}` of shape {:?} ({:?})",
                 place.name,
                 copy.size(),
@@ -168,7 +168,7 @@ fn handle(place: &ParameterUse, engine: &mut Stages) -> Result<tch::Tensor, Erro
         Ok(stage.accumulator().find(&name))
     })?;
     found.ok_or_else(|| {
-        Error::Settings(format!(
+        wrong(format!(
             "the model has no parameter `{}` that could be tied",
             place.name
         ))
@@ -178,7 +178,7 @@ fn handle(place: &ParameterUse, engine: &mut Stages) -> Result<tch::Tensor, Erro
 /// The stage that has the layer whose parameter `name` is.
 fn place(model: &Sequential, partition: &Partition, name: &str) -> Result<ParameterUse, Error> {
     let layer = layer_of(model, name).ok_or_else(|| {
-        Error::Settings(format!(
+        wrong(format!(
             "`{name}` is to be tied, but the model has no such layer"
         ))
     })?;
@@ -198,4 +198,8 @@ fn layer_of(model: &Sequential, name: &str) -> Option<usize> {
     owners
         .max_by_key(|(_, layer)| layer.len())
         .map(|(number, _)| number)
+}
+
+fn wrong(why: String) -> Error {
+    SettingsError::invalid(Setting::Ties, why).into()
 }

@@ -7,7 +7,7 @@ use gpipe_partitioner::StageId;
 use tch::Tensor;
 
 use super::Pipeline;
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 use crate::optim::Optimizer;
 
 impl Pipeline {
@@ -45,12 +45,10 @@ impl Pipeline {
         for (name, value) in values {
             let tensor = own
                 .remove(name)
-                .ok_or_else(|| Error::Settings(format!("the model has no parameter `{name}`")))?;
+                .ok_or_else(|| wrong(format!("the model has no parameter `{name}`")))?;
             if tensor.size() != value.size() {
                 let (own, given) = (tensor.size(), value.size());
-                return Err(Error::Settings(format!(
-                    "`{name}` has shape {own:?}, not {given:?}"
-                )));
+                return Err(wrong(format!("`{name}` has shape {own:?}, not {given:?}")));
             }
             pairs.push((tensor, value));
         }
@@ -144,4 +142,8 @@ fn cloned(named: &[(String, Tensor)]) -> Vec<(String, Tensor)> {
         .iter()
         .map(|(name, tensor)| (name.clone(), tensor.shallow_clone()))
         .collect()
+}
+
+fn wrong(why: String) -> Error {
+    SettingsError::invalid(Setting::Weights, why).into()
 }

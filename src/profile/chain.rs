@@ -17,6 +17,7 @@ use super::flow::{Flow, upstream};
 use crate::engine::Stage as _;
 use crate::error::Error;
 use crate::memory::Account;
+use crate::pipeline::check_model;
 use crate::torch::streams::{DeviceStreams, InTransit, Route};
 use crate::torch::thread_time;
 use crate::torch::{
@@ -50,17 +51,10 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(model: &Sequential, device: Device, seed: u64) -> Result<Self, Error> {
-        if model.is_empty() {
-            return Err(Error::Settings("the model has no layers".to_owned()));
-        }
-        if let Some(name) = model.duplicate_name() {
-            return Err(Error::Settings(format!(
-                "two layers are named `{name}`: names must be unique"
-            )));
-        }
+        let skips = check_model(model)?;
         Ok(Self {
             layers: model.builders().to_vec(),
-            skips: model.skips().map_err(Error::Settings)?.into(),
+            skips: skips.into(),
             device,
             seed,
         })

@@ -27,7 +27,7 @@ use gpipe_partitioner::{
 };
 use tch::Device;
 
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::batch;
 use crate::torch::{
     self, LossFn, Sequential, Values, libtorch_version, max_concurrent, share_of_cores,
@@ -236,8 +236,9 @@ pub fn profile_watched(
     let device = *options
         .devices
         .first()
-        .ok_or_else(|| Error::Settings("no devices: profiling needs at least one".to_owned()))?;
-    torch::prepare(&options.devices).map_err(|error| Error::Settings(error.to_string()))?;
+        .ok_or_else(|| SettingsError::new(Setting::Devices, SettingsRule::None))?;
+    torch::prepare(&options.devices)
+        .map_err(|why| SettingsError::unavailable(Setting::Devices, &why))?;
     if !options.low_memory {
         torch::keep_memory(&options.devices);
     }
@@ -280,7 +281,7 @@ pub fn profile_watched(
     let input = values_bytes(&Flow::new(sample, sizes[main])?.main);
     let link = link::measure(&options.devices, threads)?;
     let mut profile = Profile::new(torch::device_name(device), sizes[main], layers.collect())
-        .map_err(|error| Error::Settings(error.to_string()))?
+        .map_err(|why| SettingsError::invalid(Setting::Sizes, why.to_string()))?
         .with_input(Bytes(input))
         .with_origin(Some(libtorch_version()), Some(how))
         .with_doubts(doubts.iter().map(ToString::to_string).collect());
@@ -310,10 +311,11 @@ fn sizes(sample: &Sample, options: &ProfileOptions) -> Result<Vec<usize>, Error>
         sizes.retain(|&size| size > 0);
     }
     if let Some(size) = sizes.iter().find(|size| !(1..=samples).contains(*size)) {
-        return Err(Error::Settings(format!(
+        let why = format!(
             "a micro-batch of {size} samples cannot be taken from a sample of {samples}: sizes \
              must be from 1 to {samples}"
-        )));
+        );
+        return Err(SettingsError::invalid(Setting::Sizes, why).into());
     }
     sizes.sort_unstable();
     sizes.dedup();

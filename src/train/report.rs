@@ -13,7 +13,7 @@ use gpipe_partitioner::{
 use super::error::TrainError;
 use super::folder::{self, RunFolder};
 use crate::profile::others::Others;
-use crate::{MemoryUse, Recompute, StepReport};
+use crate::{MemoryReport, MemoryUse, Recompute, StepReport};
 
 /// What the comparison is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,14 +62,15 @@ impl Comparison {
         recompute: &Recompute,
     ) -> Result<Self, TrainError> {
         let own = schedule.schedule();
-        let costs = report.timeline.stage_costs(own.stages());
+        let timeline = &report.read()?.timeline;
+        let costs = timeline.stage_costs(own.stages());
         let prediction = simulate(schedule, &costs);
         let chunks = match own.stages() / own.devices().max(1) {
             1 => String::new(),
             chunks => format!(" x {chunks} chunks"),
         };
         Ok(Self {
-            explanation: explain(&prediction, &report.timeline)?,
+            explanation: explain(&prediction, timeline)?,
             what: format!("Step {step}"),
             title: format!(
                 "{}: {}{chunks}, {}, recompute {recompute}",
@@ -78,7 +79,7 @@ impl Comparison {
                 count(own.micro_batches(), "micro-batch"),
             ),
             plan: None,
-            memory: memory(report, schedule, costs),
+            memory: memory(report.memory.as_ref(), timeline, schedule, costs),
             others: None,
         })
     }
@@ -147,7 +148,7 @@ impl Files {
         comparison: &Comparison,
         run: &RunFolder,
     ) -> Result<(), TrainError> {
-        let trace = render::chrome_trace(&report.timeline);
+        let trace = render::chrome_trace(&report.read()?.timeline);
         run.write_trace(&trace)?;
         if let Some(path) = &self.trace {
             folder::write(path, trace.as_bytes())?;
@@ -173,8 +174,13 @@ fn in_the_way(others: &Others) -> String {
 }
 
 /// What activations took on each device, over the measured timeline.
-fn memory(report: &StepReport, schedule: &CheckedSchedule, costs: Costs) -> Vec<StepMemory> {
-    let Some(measured) = &report.memory else {
+fn memory(
+    measured: Option<&MemoryReport>,
+    timeline: &Timeline,
+    schedule: &CheckedSchedule,
+    costs: Costs,
+) -> Vec<StepMemory> {
+    let Some(measured) = measured else {
         return Vec::new();
     };
     let seen = measured.micro_batches.iter().enumerate();
@@ -182,7 +188,7 @@ fn memory(report: &StepReport, schedule: &CheckedSchedule, costs: Costs) -> Vec<
         costs.with_memory(StageId(stage), *memory)
     });
     let device = |(device, used): (usize, &MemoryUse)| {
-        let levels = memory_over(schedule, &costs, &report.timeline, DeviceId(device));
+        let levels = memory_over(schedule, &costs, timeline, DeviceId(device));
         StepMemory {
             levels,
             held: used.held,

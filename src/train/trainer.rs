@@ -178,15 +178,16 @@ impl Trainer<'_> {
             self.compare(step, report, schedule)?;
         }
         self.outcome.memory.clone_from(&report.memory);
-        if report.loss.is_finite() {
+        let numbers = report.read()?;
+        if numbers.loss.is_finite() {
             self.nonfinite_streak = 0;
             self.checkpoints.approve();
             return Ok(());
         }
         self.nonfinite_streak += 1;
-        let skipped = report.skipped() && Some(step) != self.settings.steps;
+        let skipped = numbers.skipped() && Some(step) != self.settings.steps;
         if !skipped || self.nonfinite_streak == MOST_NONFINITE {
-            let (loss, hooks) = (report.loss, &mut self.hooks);
+            let (loss, hooks) = (numbers.loss, &mut self.hooks);
             return Err(self.checkpoints.diverged(loss, step, hooks));
         }
         Ok(())

@@ -57,7 +57,13 @@ fn train(builder: PipelineBuilder, model: &Model, sizes: &[i64]) -> Trained {
     let mut losses = Vec::new();
     for size in sizes {
         let (x, y) = (model.batch)(*size);
-        losses.push(pipe.train_step(&x, &y, model.loss).unwrap().loss);
+        losses.push(
+            pipe.train_step(&x, &y, model.loss)
+                .unwrap()
+                .read()
+                .unwrap()
+                .loss,
+        );
         losses.push(pipe.clip_grad_norm(1.0).unwrap());
         optimizer.step(&mut pipe).unwrap();
     }
@@ -168,7 +174,12 @@ fn steps_of(model: Sequential, graphs: bool) -> (Vec<f64>, Vec<GraphUse>) {
     let y = Tensor::arange(8, (Kind::Int64, Device::Cpu)).remainder(5);
     let mut optimizer = Optimizer::new(AdamW::default());
     let losses = (0..STEPS).map(|_| {
-        let loss = pipe.train_step(&x, &y, cross_entropy).unwrap().loss;
+        let loss = pipe
+            .train_step(&x, &y, cross_entropy)
+            .unwrap()
+            .read()
+            .unwrap()
+            .loss;
         optimizer.step(&mut pipe).unwrap();
         loss
     });

@@ -68,7 +68,7 @@ fn trained(mut pipe: Pipeline, model: &Model, update: OptimizerKind) -> Numbers 
         let report = pipe.train_step(&x, &y, model.loss).unwrap();
         pipe.clip_grad_norm(1.0).unwrap();
         optimizer.step(&mut pipe).unwrap();
-        report.loss
+        report.read().unwrap().loss
     });
     let losses = losses.collect();
     let values = snapshot(&mut pipe).into_iter();
@@ -183,7 +183,11 @@ fn shorter_types() {
             .build()
             .unwrap();
         let (x, y) = (model.batch)(8);
-        pipe.train_step(&x, &y, model.loss).unwrap().loss
+        pipe.train_step(&x, &y, model.loss)
+            .unwrap()
+            .read()
+            .unwrap()
+            .loss
     };
     let full = step(Precision::F32);
     for precision in [Precision::Bf16, Precision::Fp16] {
@@ -230,7 +234,7 @@ fn sparse_strides() {
         let mse = |out: &Tensor, y: &Tensor| out.mse_loss(y, gpipe::tch::Reduction::Mean);
         let report = pipe.train_step(x, y, mse).unwrap();
         let norm = pipe.clip_grad_norm(1e9).unwrap();
-        (report.loss, norm)
+        (report.read().unwrap().loss, norm)
     };
     for x in &inputs {
         for devices in [[GPU; 2], [GPU, Device::Cpu], [Device::Cpu, GPU]] {

@@ -64,8 +64,8 @@ fn no_waits() {
             assert!(report.read().unwrap().loss.is_finite());
             assert!(report.is_ready() && norm.read().unwrap() > 0.0 && norm.is_ready());
             let at_once = plain.train_step(&x, &y, model.loss).unwrap();
-            let loss = at_once.loss;
-            assert!((report.loss - loss).abs() <= 1e-3 * loss.abs());
+            let loss = at_once.read().unwrap().loss;
+            assert!((report.read().unwrap().loss - loss).abs() <= 1e-3 * loss.abs());
             let own = plain.clip_grad_norm(0.1).unwrap();
             assert!((norm.read().unwrap() - own).abs() <= 1e-2 * own);
             optimizer.step(&mut plain).unwrap();
@@ -127,10 +127,17 @@ fn no_waits_for_overflows() {
         report
     });
     let skipped = [false, true, false, false, true, false];
-    assert_eq!(reports.each_ref().map(|report| report.skipped()), skipped);
+    assert_eq!(
+        reports
+            .each_ref()
+            .map(|report| report.read().unwrap().skipped()),
+        skipped
+    );
     let scales = [256.0, 256.0, 128.0, 128.0, 256.0, 128.0];
     assert_eq!(
-        reports.each_ref().map(|report| report.loss_scale),
+        reports
+            .each_ref()
+            .map(|report| report.read().unwrap().loss_scale),
         scales.map(Some)
     );
     assert_eq!(pipe.loss_scale(), Some(128.0));
@@ -140,7 +147,7 @@ fn no_waits_for_overflows() {
     for times in times {
         let report = looks.train_step(&x, &y, loss(times)).unwrap();
         let _ = looks.parameters().unwrap();
-        if !report.skipped() {
+        if !report.read().unwrap().skipped() {
             looks.clip_grad_norm(1.0).unwrap();
         }
         optimizer.step(&mut looks).unwrap();
@@ -161,15 +168,17 @@ fn timeline() {
     let (x, y) = (model.batch)(8);
     pipe.train_step(&x, &y, model.loss).unwrap();
     let report = pipe.train_step(&x, &y, model.loss).unwrap();
-    assert_eq!(report.timeline.spans().len(), 2 * 2 * 4);
+    assert_eq!(report.read().unwrap().timeline.spans().len(), 2 * 2 * 4);
     assert!(
         report
+            .read()
+            .unwrap()
             .timeline
             .spans()
             .iter()
             .all(|span| span.end > span.start)
     );
-    assert!(report.host_share.unwrap() > 0.0);
+    assert!(report.read().unwrap().host_share.unwrap() > 0.0);
 }
 
 /// The host may be steps ahead of the device: what a step is told to have taken is its own
@@ -188,13 +197,13 @@ fn late_timelines() {
     let reports: Vec<_> = (0..8).map(step).collect();
     let makespans = reports
         .iter()
-        .map(|report| report.timeline.makespan().get());
+        .map(|report| report.read().unwrap().timeline.makespan().get());
     let sum: f64 = makespans.sum();
     // To a hundredth: the clocks are the device's and the host's.
     assert!(sum <= 1.01 * begin.elapsed().as_secs_f64() * 1e6, "{sum}");
     for report in &reports {
-        assert_eq!(report.timeline.spans().len(), 2 * 2 * 4);
-        assert!(report.host_share.unwrap() > 0.0);
+        assert_eq!(report.read().unwrap().timeline.spans().len(), 2 * 2 * 4);
+        assert!(report.read().unwrap().host_share.unwrap() > 0.0);
     }
 }
 
@@ -208,7 +217,11 @@ fn inputs_there() {
             .deterministic(true)
             .build()
             .unwrap();
-        pipe.train_step(x, y, model.loss).unwrap().loss
+        pipe.train_step(x, y, model.loss)
+            .unwrap()
+            .read()
+            .unwrap()
+            .loss
     };
     let there = (x.to_device(GPU), y.to_device(GPU));
     assert_eq!(loss(&x, &y).to_bits(), loss(&there.0, &there.1).to_bits());
@@ -261,7 +274,7 @@ fn batches_ahead() {
             let loss = pipe.train_step(&x, &y, model.loss).unwrap();
             drop((x, y));
             optimizer.step(&mut pipe).unwrap();
-            loss.loss.to_bits()
+            loss.read().unwrap().loss.to_bits()
         });
         losses.collect::<Vec<_>>()
     };

@@ -175,7 +175,13 @@ fn batch() -> (Tensor, Tensor) {
 impl Setup {
     fn good_step(&mut self) -> u64 {
         let (x, y) = batch();
-        let loss = self.pipe.train_step(&x, &y, cross_entropy).unwrap().loss;
+        let loss = self
+            .pipe
+            .train_step(&x, &y, cross_entropy)
+            .unwrap()
+            .read()
+            .unwrap()
+            .loss;
         self.optimizer.step(&mut self.pipe).unwrap();
         loss.to_bits()
     }

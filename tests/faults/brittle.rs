@@ -131,7 +131,13 @@ pub(crate) fn setup(fault: Fault, schedule: ScheduleKind) -> Setup {
 impl Setup {
     pub(crate) fn good_step(&mut self) -> u64 {
         let (x, y) = mlp_batch(13);
-        let loss = self.pipe.train_step(&x, &y, cross_entropy).unwrap().loss;
+        let loss = self
+            .pipe
+            .train_step(&x, &y, cross_entropy)
+            .unwrap()
+            .read()
+            .unwrap()
+            .loss;
         self.optimizer.step(&mut self.pipe).unwrap();
         loss.to_bits()
     }

@@ -93,8 +93,8 @@ fn a_layer_that_blocks_is_named_and_the_pipeline_goes_on_when_it_is_back() {
             assert!(matches!(error, Error::Engine(EngineError::Stalled(_))));
             drop(word);
             assert_eq!(
-                step(&mut pipe).unwrap().loss.to_bits(),
-                step(&mut calm).unwrap().loss.to_bits()
+                step(&mut pipe).unwrap().read().unwrap().loss.to_bits(),
+                step(&mut calm).unwrap().read().unwrap().loss.to_bits()
             );
             assert_same_bits(&snapshot(&mut pipe), &snapshot(&mut calm), "after a stall");
         }

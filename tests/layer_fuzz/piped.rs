@@ -306,7 +306,7 @@ fn step(pipe: &mut Pipeline, program: &Program, caller: &Caller, plans: &[Plan])
         input_gradients.len()
     );
     Ok(Step {
-        loss: report.loss,
+        loss: report.read().unwrap().loss,
         gradients,
         buffers: moved,
         input_gradients,

@@ -45,7 +45,12 @@ fn out_of_memory() {
     let told = Arc::new(AtomicBool::new(false));
     let (x, y) = batch(&[8, 8], 8);
     let mut untroubled = pipeline(&told);
-    let expected = untroubled.train_step(&x, &y, cross_entropy).unwrap().loss;
+    let expected = untroubled
+        .train_step(&x, &y, cross_entropy)
+        .unwrap()
+        .read()
+        .unwrap()
+        .loss;
 
     let mut pipe = pipeline(&told);
     told.store(true, Ordering::SeqCst);
@@ -71,7 +76,12 @@ fn out_of_memory() {
     assert_eq!(out.asked, Some(Bytes(1 << 50)));
     assert!(out.free.is_some_and(|free| free > Bytes(0)));
 
-    let loss = pipe.train_step(&x, &y, cross_entropy).unwrap().loss;
+    let loss = pipe
+        .train_step(&x, &y, cross_entropy)
+        .unwrap()
+        .read()
+        .unwrap()
+        .loss;
     assert_eq!(loss.to_bits(), expected.to_bits());
     let (one, other) = (gradients(&mut pipe), gradients(&mut untroubled));
     assert_same_bits(&one, &other, "after the error");

@@ -152,7 +152,7 @@ fn like_layers_are_measured_once() {
         assert_eq!(layer.name, format!("layer.{number}"));
         let outputs = if number < 4 { SIDE as u64 } else { 10 };
         assert_eq!(layer.parameters.get(), 4 * outputs * (SIDE as u64 + 1));
-        assert_eq!(layer.output.get(), 4 * 128 * outputs);
+        assert_eq!(layer.footprint.output.get(), 4 * 128 * outputs);
         assert_eq!(layer.curve.len(), SIZES - 1);
     }
 }

@@ -150,7 +150,11 @@ fn each_micro_batch_is_normalized_as_by_the_plain_norm() {
         let loss = plain.accumulate(&own, &y, &sizes(19, micro_batches));
         let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
         let what = format!("m={micro_batches}");
-        assert_eq!(report.loss.to_bits(), loss.to_bits(), "{what}");
+        assert_eq!(
+            report.read().unwrap().loss.to_bits(),
+            loss.to_bits(),
+            "{what}"
+        );
         assert_same_bits(&gradients(&mut pipe), &plain.gradients(), &what);
         let input = report.input_gradient.unwrap().into_one().unwrap();
         assert!(input.equal(&own.grad()), "{what}: gradient of the input");
@@ -233,11 +237,21 @@ fn a_failed_or_skipped_step_and_inference_leave_the_statistics_alone() {
                 switch.store(bad, Ordering::SeqCst);
                 let outcome = hit.train_step(&x, &y, cross_entropy);
                 switch.store(NEVER, Ordering::SeqCst);
-                assert!(outcome.map_or(bad < NAN_FROM, |report| report.skipped()));
+                assert!(outcome.map_or(bad < NAN_FROM, |report| report.read().unwrap().skipped()));
                 let _ = hit.forward(&x).unwrap();
                 assert_same_bits(&statistics(&mut hit), &before, "after a bad step");
-                let good = hit.train_step(&x, &y, cross_entropy).unwrap().loss;
-                let expected = calm.train_step(&x, &y, cross_entropy).unwrap().loss;
+                let good = hit
+                    .train_step(&x, &y, cross_entropy)
+                    .unwrap()
+                    .read()
+                    .unwrap()
+                    .loss;
+                let expected = calm
+                    .train_step(&x, &y, cross_entropy)
+                    .unwrap()
+                    .read()
+                    .unwrap()
+                    .loss;
                 assert_eq!(good.to_bits(), expected.to_bits());
                 let after = statistics(&mut hit);
                 assert!(!after[0].1.equal(&before[0].1), "a good step moves them");

@@ -54,7 +54,7 @@ fn results(mut pipe: Pipeline) -> (u64, Vec<(String, Tensor)>) {
         pipe.train_step(&x, &y, cross_entropy).unwrap();
     }
     all.extend(snapshot(&mut pipe));
-    (report.loss.to_bits(), all)
+    (report.read().unwrap().loss.to_bits(), all)
 }
 
 #[test]

@@ -36,7 +36,12 @@ fn losses(stages: usize, schedule: ScheduleKind) -> Vec<u64> {
     });
     let (x, y) = mlp_batch(10);
     let step = |_| {
-        let loss = pipe.train_step(&x, &y, cross_entropy).unwrap().loss;
+        let loss = pipe
+            .train_step(&x, &y, cross_entropy)
+            .unwrap()
+            .read()
+            .unwrap()
+            .loss;
         optimizer.step(&mut pipe).unwrap();
         loss.to_bits()
     };

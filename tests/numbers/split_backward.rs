@@ -165,7 +165,12 @@ fn what_is_computed_from_a_weight_once_and_used_thrice() {
     let step = |builder: PipelineBuilder| {
         let mut pipe = builder.threads_per_stage(1).build().unwrap();
         let (x, y) = mlp_batch(8);
-        let loss = pipe.train_step(&x, &y, cross_entropy).unwrap().loss;
+        let loss = pipe
+            .train_step(&x, &y, cross_entropy)
+            .unwrap()
+            .read()
+            .unwrap()
+            .loss;
         (loss.to_bits(), gradients(&mut pipe))
     };
     let joint = step(Pipeline::builder(model()).micro_batches(MICRO_BATCHES));
@@ -246,7 +251,7 @@ fn group_norm_over_channels_last_survives_its_weight_pass() {
         let x = x.set_requires_grad(asks);
         let loss = |out: &Tensor, _: &Tensor| out.square().mean(out.kind());
         let report = pipe.train_step(&x, x.detach(), loss).unwrap();
-        (report.loss.to_bits(), gradients(&mut pipe))
+        (report.read().unwrap().loss.to_bits(), gradients(&mut pipe))
     };
     for asks in [false, true] {
         let joint = step(

@@ -54,7 +54,11 @@ fn gradients_and_loss_are_those_of_plain_accumulation_to_the_bit() {
             let own = x.detach().set_requires_grad(true);
             let expected = plain.accumulate(&own, &y, &sizes(16, micro));
             let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
-            assert_eq!(report.loss.to_bits(), expected.to_bits(), "{what}");
+            assert_eq!(
+                report.read().unwrap().loss.to_bits(),
+                expected.to_bits(),
+                "{what}"
+            );
             assert_same_bits(&gradients(&mut pipe), &plain.gradients(), &what);
             let input = report.input_gradient.unwrap().into_one().unwrap();
             assert!(input.equal(&own.grad()), "{what}: gradient of the input");
@@ -74,7 +78,7 @@ fn the_whole_batch_gives_the_same_within_float_tolerance() {
         loss.backward();
         let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
         assert!(
-            (report.loss - loss.double_value(&[])).abs() < 1e-6,
+            (report.read().unwrap().loss - loss.double_value(&[])).abs() < 1e-6,
             "{what}"
         );
         assert_close(&gradients(&mut pipe), &plain.gradients(), &what);
@@ -254,7 +258,11 @@ fn odd_small_and_changing_batches_give_the_exact_mini_batch() {
                 let _ = grad.zero_();
             }
             let expected = plain.accumulate(&x, &y, &sizes(samples, 4));
-            assert_eq!(report.loss.to_bits(), expected.to_bits(), "{what}");
+            assert_eq!(
+                report.read().unwrap().loss.to_bits(),
+                expected.to_bits(),
+                "{what}"
+            );
             assert_same_bits(&own, &plain.gradients(), &what);
 
             for (_, mut grad) in plain.gradients() {
@@ -263,7 +271,7 @@ fn odd_small_and_changing_batches_give_the_exact_mini_batch() {
             let whole = cross_entropy(&plain.forward(&x), &y);
             whole.backward();
             assert!(
-                (report.loss - whole.double_value(&[])).abs() < 1e-6,
+                (report.read().unwrap().loss - whole.double_value(&[])).abs() < 1e-6,
                 "{what}"
             );
             assert_close(&own, &plain.gradients(), &what);
@@ -315,7 +323,7 @@ fn weights_of_the_loss_function_make_the_mean_over_tokens_exact() {
             .map(|(name, grad)| (name, grad.copy()))
             .collect();
         let report = pipe.train_step(&x, &y, loss).unwrap();
-        assert!((report.loss - whole.double_value(&[])).abs() < 1e-6);
+        assert!((report.read().unwrap().loss - whole.double_value(&[])).abs() < 1e-6);
         assert_close(&once, &plain.gradients(), "weighted by tokens");
         let twice: Vec<_> = once
             .iter()

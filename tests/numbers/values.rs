@@ -94,7 +94,11 @@ fn run(stages: usize) -> (u64, Vec<(String, Tensor)>, Tensor) {
         (outputs.len(), outputs.get(1).unwrap().size()),
         (2, vec![10, 4])
     );
-    (report.loss.to_bits(), gradients(&mut pipe), input)
+    (
+        report.read().unwrap().loss.to_bits(),
+        gradients(&mut pipe),
+        input,
+    )
 }
 
 #[test]
@@ -163,7 +167,7 @@ fn a_step_with_arrays_is_the_step_with_tensors() {
         };
         let out = pipe.forward_values(&x).unwrap();
         let out: ArrayD<f32> = (&out).try_into().unwrap();
-        (report.unwrap().loss.to_bits(), out)
+        (report.unwrap().read().unwrap().loss.to_bits(), out)
     };
     assert_eq!(step(true), step(false));
 }

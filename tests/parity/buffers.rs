@@ -42,7 +42,7 @@ fn numbers(mut pipe: Pipeline) -> (Vec<u64>, Vec<(String, Tensor)>) {
     let (x, y) = batch8();
     let losses = (0..2).map(|_| {
         let report = pipe.train_step(&x, &y, cross_entropy);
-        report.unwrap().loss.to_bits()
+        report.unwrap().read().unwrap().loss.to_bits()
     });
     let losses = losses.collect();
     let gradients = gradients(&mut pipe).into_iter();

@@ -58,7 +58,10 @@ fn numbers_are_the_same_however_late_they_are_read() {
                 "the CPU leaves nothing for later"
             );
             if !late {
-                numbers.push((report.loss.to_bits(), norm.read().unwrap().to_bits()));
+                numbers.push((
+                    report.read().unwrap().loss.to_bits(),
+                    norm.read().unwrap().to_bits(),
+                ));
             }
             unread.push((report, norm));
             optimizer.step(&mut pipe).unwrap();
@@ -66,7 +69,10 @@ fn numbers_are_the_same_however_late_they_are_read() {
         if late {
             drop(pipe);
             let read = |(report, norm): &(StepReport, GradNorm)| {
-                (report.loss.to_bits(), norm.read().unwrap().to_bits())
+                (
+                    report.read().unwrap().loss.to_bits(),
+                    norm.read().unwrap().to_bits(),
+                )
             };
             numbers.extend(unread.iter().map(read));
         }

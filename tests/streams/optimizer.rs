@@ -45,7 +45,7 @@ fn steps(pipe: &mut Pipeline, model: &Model, optimizer: &mut Optimizer, count: u
     let step = |_| {
         let report = pipe.train_step(&x, &y, model.loss).unwrap();
         optimizer.step(pipe).unwrap();
-        report.loss
+        report.read().unwrap().loss
     };
     let losses = (0..count).map(step).collect();
     (losses, snapshot(pipe))

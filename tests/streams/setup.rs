@@ -68,7 +68,7 @@ pub(crate) fn train(pipe: &mut Pipeline, model: &Model) -> Numbers {
     let mut losses = Vec::new();
     for _ in 0..2 {
         let report = pipe.train_step(&x, &y, model.loss).unwrap();
-        losses.push(report.loss);
+        losses.push(report.read().unwrap().loss);
         losses.push(pipe.clip_grad_norm(1.0).unwrap());
         optimizer.step(pipe).unwrap();
     }

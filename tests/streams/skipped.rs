@@ -68,15 +68,23 @@ fn run(builder: PipelineBuilder, update: OptimizerKind, factor: f64, late: bool)
         optimizer.step(&mut pipe).unwrap();
         all.push((report, norm));
     }
-    let told = |report: &StepReport| report.non_finite.clone();
+    let told = |report: &StepReport| report.read().unwrap().non_finite.clone();
     let told = Told {
-        losses: all.iter().map(|(own, _)| own.loss.to_bits()).collect(),
+        losses: all
+            .iter()
+            .map(|(own, _)| own.read().unwrap().loss.to_bits())
+            .collect(),
         norms: all
             .iter()
-            .map(|(report, norm)| (!report.skipped()).then(|| norm.read().unwrap().to_bits()))
+            .map(|(report, norm)| {
+                (!report.read().unwrap().skipped()).then(|| norm.read().unwrap().to_bits())
+            })
             .collect(),
         skipped: all.iter().map(|(report, _)| told(report)).collect(),
-        scales: all.iter().map(|(report, _)| report.loss_scale).collect(),
+        scales: all
+            .iter()
+            .map(|(report, _)| report.read().unwrap().loss_scale)
+            .collect(),
         state: pipe.loss_scale_state(),
     };
     (told, snapshot(&mut pipe))
@@ -235,11 +243,18 @@ fn a_scale_that_cannot_become_smaller_is_an_error_of_the_next_step() {
     let infinite = |out: &Tensor, y: &Tensor| cross_entropy(out, y) * f64::INFINITY;
     let before = snapshot(&mut pipe);
     let first = pipe.train_step(&x, &y, infinite).unwrap();
-    assert!(first.skipped());
+    assert!(first.read().unwrap().skipped());
     let error = pipe.train_step(&x, &y, infinite).unwrap_err().to_string();
     assert!(error.contains("a loss scale as small as"), "{error}");
     // It goes on with better steps.
-    assert!(!pipe.train_step(&x, &y, cross_entropy).unwrap().skipped());
+    assert!(
+        !pipe
+            .train_step(&x, &y, cross_entropy)
+            .unwrap()
+            .read()
+            .unwrap()
+            .skipped()
+    );
     assert_same_bits(&snapshot(&mut pipe), &before, "nothing was updated");
 }
 
@@ -266,8 +281,8 @@ fn what_counts_nothing_is_not_looked_at_by_devices_either() {
         };
         let report = pipe.train_step(&x, &y, loss).unwrap();
         assert_eq!(report.read().unwrap().non_finite, None);
-        assert!(report.loss.is_finite());
-        (report.loss.to_bits(), gradients(&mut pipe))
+        assert!(report.read().unwrap().loss.is_finite());
+        (report.read().unwrap().loss.to_bits(), gradients(&mut pipe))
     };
     let (loss, here) = run(None);
     for places in [[Some(0), Some(1)], [Some(0), Some(0)]] {

@@ -114,7 +114,12 @@ fn trained(pipe: &mut Pipeline, x: &Tensor) -> Result<(Vec<u64>, Named), Error> 
     let mut optimizer = optimizer();
     let (mut losses, mut numbers) = (Vec::new(), Vec::new());
     for step in 0..3 {
-        losses.push(pipe.train_step(x, &y, cross_entropy)?.loss.to_bits());
+        losses.push(
+            pipe.train_step(x, &y, cross_entropy)?
+                .read()?
+                .loss
+                .to_bits(),
+        );
         if step == 0 {
             let named = gradients(pipe);
             numbers.extend(

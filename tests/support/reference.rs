@@ -209,11 +209,11 @@ pub(crate) fn pipeline_numbers(
         .take()
         .map(|values| values.into_one().unwrap());
     let gradients = copied(gradients(pipe));
-    let mut losses = vec![report.loss];
+    let mut losses = vec![report.read()?.loss];
     let mut optimizer = optimizer();
     optimizer.step(pipe)?;
     for _ in 1..steps {
-        losses.push(pipe.train_step(x, y, model.loss)?.loss);
+        losses.push(pipe.train_step(x, y, model.loss)?.read()?.loss);
         optimizer.step(pipe)?;
     }
     Ok(Numbers {

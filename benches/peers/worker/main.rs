@@ -81,7 +81,7 @@ impl Candidate {
         let step = self.pipe.train_step(input, target, *loss)?;
         self.optimizer.step(&mut self.pipe)?;
         if self.losses.len() < TOLD {
-            self.losses.push(step.loss);
+            self.losses.push(step.read()?.loss);
         }
         Ok(())
     }

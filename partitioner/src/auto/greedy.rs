@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::fmt;
 
-/// How choices are made.
+/// The rules by which a device chooses its next action.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy {
     /// The backward in halves.
@@ -95,7 +95,7 @@ impl Policy {
 }
 
 /// The schedule that `policy` leads to; none if devices end up waiting for memory
-/// that nobody frees.
+/// that is never freed.
 pub(super) fn run(
     shape: Shape,
     placement: Placement,
@@ -103,7 +103,7 @@ pub(super) fn run(
     caps: &[Option<Bytes>],
     policy: Policy,
 ) -> Option<CheckedSchedule> {
-    let mut greedy = Greedy::new(shape, placement, costs, policy);
+    let mut greedy = ListScheduler::new(shape, placement, costs, policy);
     for (device, cap) in greedy.devices.iter_mut().zip(caps) {
         device.cap = *cap;
     }
@@ -121,7 +121,7 @@ pub(super) fn run(
     schedule.check().ok()
 }
 
-struct Device {
+struct DeviceState {
     stages: Vec<usize>,
     list: Vec<Action>,
     free: Micros,
@@ -130,12 +130,12 @@ struct Device {
     owed: VecDeque<Action>,
 }
 
-struct Greedy<'a> {
+struct ListScheduler<'a> {
     shape: Shape,
     placement: Placement,
     costs: &'a Costs,
     policy: Policy,
-    devices: Vec<Device>,
+    devices: Vec<DeviceState>,
     /// The next micro-batch of each stage's forward and backward.
     forward: Vec<usize>,
     backward: Vec<usize>,
@@ -146,7 +146,7 @@ struct Greedy<'a> {
     events: BinaryHeap<Reverse<(Micros, usize)>>,
 }
 
-impl<'a> Greedy<'a> {
+impl<'a> ListScheduler<'a> {
     fn new(shape: Shape, placement: Placement, costs: &'a Costs, policy: Policy) -> Self {
         let stages = shape.stages();
         let device = |device| {
@@ -157,7 +157,7 @@ impl<'a> Greedy<'a> {
                         .index()
                 })
                 .collect();
-            Device {
+            DeviceState {
                 bytes: own
                     .iter()
                     .map(|&stage| costs.memory(StageId(stage)).fixed())

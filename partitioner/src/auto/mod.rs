@@ -86,7 +86,7 @@ pub fn auto(
     // One that takes every shape says what is wrong with this one.
     ScheduleKind::LoopedBfs.list(shape)?;
     let placements = placements(shape, placement);
-    let mut search = Search {
+    let mut search = CandidateSearch {
         shape,
         costs,
         caps,
@@ -134,7 +134,7 @@ fn is_placed(schedule: &CheckedSchedule, placement: Placement, shape: Shape) -> 
         .eq(schedule.owner().iter().map(|&d| d as usize))
 }
 
-struct Search<'a> {
+struct CandidateSearch<'a> {
     shape: Shape,
     costs: &'a Costs,
     caps: &'a [Option<Bytes>],
@@ -142,7 +142,7 @@ struct Search<'a> {
     candidates: Vec<AutoCandidate>,
 }
 
-impl Search<'_> {
+impl CandidateSearch<'_> {
     fn offer(&mut self, name: String, schedule: CheckedSchedule) {
         let simulation = simulate(&schedule, self.costs);
         let exceeds = self.exceeds(&simulation);

@@ -26,13 +26,13 @@ const PERIOD: usize = 6;
 
 /// When the passes of micro-batch 0 happen on a device: F of chunk 0, F of chunk
 /// 1, I of chunk 1, I of chunk 0.
-pub(super) type Block = [usize; 4];
+pub(super) type BuildingBlock = [usize; 4];
 
 /// The schedule of the blocks that `block(rank, shift)` gives; `shift` is the
 /// least one with which no two passes of a device fall on the same unit.
 pub(super) fn lists(
     shape: Shape,
-    block: impl Fn(usize, usize) -> Block,
+    block: impl Fn(usize, usize) -> BuildingBlock,
 ) -> Result<Vec<Vec<Action>>, Needs> {
     vee::check(shape)?;
     let blocks = |shift| {
@@ -40,7 +40,7 @@ pub(super) fn lists(
             .map(|rank| block(rank, shift))
             .collect::<Vec<_>>()
     };
-    let fits = |blocks: &Vec<Block>| blocks.iter().all(|&block| slots_differ(block));
+    let fits = |blocks: &Vec<BuildingBlock>| blocks.iter().all(|&block| slots_differ(block));
     let blocks = (0..PERIOD)
         .map(blocks)
         .find(fits)
@@ -56,7 +56,7 @@ pub(super) fn lists(
     })
 }
 
-fn slots_differ(block: Block) -> bool {
+fn slots_differ(block: BuildingBlock) -> bool {
     let slots = block
         .iter()
         .fold(0u8, |slots, time| slots | 1 << (time % PERIOD));
@@ -65,7 +65,7 @@ fn slots_differ(block: Block) -> bool {
 
 /// How many chunks are in flight at most on a device that repeats `block`, with a
 /// weight pass in every unit that is free for one.
-fn peak(block: Block) -> usize {
+fn peak(block: BuildingBlock) -> usize {
     let (mut held, mut owed, mut peak) = (0, 0, 0);
     for unit in 0..3 * (block[3] + PERIOD) {
         let started = |time: usize| unit >= time && (unit - time).is_multiple_of(PERIOD);
@@ -84,27 +84,27 @@ fn peak(block: Block) -> usize {
 }
 
 struct Greedy<'a> {
-    blocks: &'a [Block],
+    blocks: &'a [BuildingBlock],
     micro_batches: usize,
     /// The most chunks that a device may hold.
     cap: usize,
     /// Whether forwards stay in the order of the block.
     strict: bool,
-    devices: Vec<Device>,
+    devices: Vec<DeviceState>,
     /// When each pass of the chain (F of stages 0.., then I of stages ..0) ended,
     /// by micro-batch.
     ended: Vec<Vec<usize>>,
 }
 
-struct Device {
+struct DeviceState {
     writer: Writer,
     /// The next micro-batch of each pass.
-    next: Block,
+    next: BuildingBlock,
     /// How many weight passes are owed.
     owed: usize,
 }
 
-impl Device {
+impl DeviceState {
     /// Chunks that are held until their input pass.
     fn forwarded(&self) -> usize {
         self.next[0] + self.next[1] - self.next[2] - self.next[3]
@@ -130,8 +130,8 @@ enum Choice {
 }
 
 impl<'a> Greedy<'a> {
-    fn new(shape: Shape, blocks: &'a [Block], strict: bool) -> Self {
-        let device = |rank| Device {
+    fn new(shape: Shape, blocks: &'a [BuildingBlock], strict: bool) -> Self {
+        let device = |rank| DeviceState {
             writer: Writer::new(DeviceId(rank), shape),
             next: [0; 4],
             owed: 0,
@@ -235,7 +235,7 @@ impl<'a> Greedy<'a> {
     }
 
     /// The next micro-batch of each pass, in the block's order: (time, pass).
-    fn upcoming(&self, rank: usize, next: Block) -> Vec<(usize, usize)> {
+    fn upcoming(&self, rank: usize, next: BuildingBlock) -> Vec<(usize, usize)> {
         let mut order: Vec<_> = (0..4)
             .filter(|&pass| next[pass] < self.micro_batches)
             .map(|pass| (self.blocks[rank][pass] + PERIOD * next[pass], pass))

@@ -16,7 +16,7 @@ pub enum ScheduleError {
         ScheduleKind::ALL.map(ScheduleKind::name).join(", ")
     )]
     UnknownName {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
         /// The nearest name that exists.
         suggestion: Option<ScheduleKind>,
@@ -27,11 +27,11 @@ pub enum ScheduleError {
         shape.devices, shape.chunks, shape.micro_batches
     )]
     Unsupported {
-        /// Which schedule.
+        /// The schedule.
         kind: ScheduleKind,
         /// The numbers asked for.
         shape: Shape,
-        /// Which numbers work.
+        /// The numbers that work.
         needs: &'static str,
     },
     /// Every schedule that was tried exceeds a memory cap.
@@ -47,7 +47,7 @@ pub enum ScheduleError {
         name: String,
         /// The device that it exceeds most.
         device: DeviceId,
-        /// By how much.
+        /// The bytes by which its peak is above the cap.
         over: Bytes,
     },
     /// The generated list of actions is not legal.

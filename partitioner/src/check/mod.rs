@@ -50,6 +50,7 @@ impl CheckedSchedule {
     ///
     /// # Panics
     /// When the schedule has no such stage.
+    #[doc(alias = "rank")]
     pub fn device_of(&self, stage: StageId) -> DeviceId {
         DeviceId(self.inner.owner[stage.index()] as usize)
     }
@@ -70,6 +71,8 @@ impl CheckedSchedule {
     ///
     /// # Panics
     /// When the schedule has no such stage.
+    #[doc(alias = "in-flight")]
+    #[doc(alias = "warm-up")]
     pub fn peak_in_flight(&self, stage: StageId) -> usize {
         self.inner.in_flight.stages[stage.index()]
     }

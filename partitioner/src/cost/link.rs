@@ -17,6 +17,8 @@ use std::str::FromStr;
 /// # Ok::<(), gpipe_partitioner::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[doc(alias = "p2p")]
+#[doc(alias = "bandwidth")]
 pub struct Link {
     bytes_per_second: f64,
     latency: Micros,

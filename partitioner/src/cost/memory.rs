@@ -15,6 +15,7 @@ pub struct StageMemory {
     pub optimizer: Bytes,
     /// What a micro-batch keeps from its F to its backward: all activations, or
     /// only the stage's inputs when the rest is recomputed.
+    #[doc(alias = "stash")]
     pub activation: Bytes,
     /// How much of `activation` is in the host's memory meanwhile: gone when the device's
     /// action after the F is over, and back when the one before the R or backward

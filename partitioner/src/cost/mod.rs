@@ -57,11 +57,14 @@ impl StageTimes {
 /// back), when the two stages are on different devices; within a device it costs
 /// nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "p2p")]
+#[doc(alias = "send")]
+#[doc(alias = "recv")]
 pub struct EdgeTimes {
     /// How long the value occupies the link: bytes / bandwidth. While a link is
     /// occupied, the next value waits.
     pub occupancy: Micros,
-    /// How long the value is under way besides; it delays, but blocks nobody.
+    /// How long the value is under way besides: a delay during which the link is free.
     pub latency: Micros,
 }
 

@@ -15,7 +15,7 @@ pub enum ExplainError {
     NotScheduled {
         /// The action.
         action: Action,
-        /// Where it ran.
+        /// The device that ran the action.
         device: DeviceId,
         /// The schedule's name.
         schedule: String,
@@ -33,7 +33,7 @@ pub enum ExplainError {
     NotMeasured {
         /// The action.
         action: Action,
-        /// Whose it is.
+        /// The device that it belongs to.
         device: DeviceId,
         /// The schedule's name.
         schedule: String,

@@ -170,10 +170,4 @@ impl Explanation {
     pub fn devices(&self) -> &[DeviceRow] {
         &self.devices
     }
-
-    /// The comparison in words, `what` ("Step 3") being what was measured: how
-    /// much longer it took, and what the largest cause is.
-    pub fn sentence(&self, what: &str) -> String {
-        words::sentence(self, what)
-    }
 }

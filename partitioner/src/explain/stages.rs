@@ -15,9 +15,9 @@ const LOOKED_AT: usize = 48;
 /// One kind of work of one stage, as predicted and as measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageRow {
-    /// Whose work.
+    /// The stage whose work it is.
     pub stage: StageId,
-    /// What kind of it.
+    /// The kind of its actions.
     pub kind: ActionKind,
     /// How many actions there are.
     pub count: usize,

@@ -7,7 +7,15 @@ use crate::units::Micros;
 /// Below this share of the step a difference is none.
 const SAME: f64 = 0.001;
 
-pub(super) fn sentence(explanation: &Explanation, what: &str) -> String {
+impl Explanation {
+    /// The comparison in words, `what` ("Step 3") being what was measured: how
+    /// much longer it took, and what the largest cause is.
+    pub fn sentence(&self, what: &str) -> String {
+        sentence(self, what)
+    }
+}
+
+fn sentence(explanation: &Explanation, what: &str) -> String {
     let (measured, predicted) = (
         explanation.measured.makespan(),
         explanation.predicted.makespan(),

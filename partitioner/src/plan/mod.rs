@@ -7,11 +7,12 @@
 
 mod candidate;
 mod job;
-mod json;
 mod options;
+mod read;
 mod search;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
@@ -129,7 +130,7 @@ pub enum PlanError {
         devices: usize,
         /// Layers of the profile.
         layers: usize,
-        /// What the last one tried says.
+        /// The reason that the last one tried gives.
         reason: String,
     },
     /// Nothing fits the devices' memory.
@@ -145,7 +146,7 @@ pub enum PlanError {
         chunks: usize,
         /// Its micro-batches.
         micro_batches: usize,
-        /// What it lacks.
+        /// The memory that it lacks.
         shortfall: Shortfall,
     },
 }

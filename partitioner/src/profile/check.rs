@@ -1,30 +1,64 @@
 //! What a layer's numbers may be.
 
-use super::{LayerProfile, LayerTimes, MAX_BATCH, MAX_POINTS, MAX_TEXT};
-use crate::Bytes;
-use crate::json::{MAX_BYTES, MAX_MICROS};
+use super::{
+    LayerProfile, LayerTimes, MAX_BATCH, MAX_LAYERS, MAX_POINTS, MAX_TEXT, MAX_TOTAL, Profile,
+};
+use crate::json::{MAX_BYTES, MAX_MICROS, ReadError};
+use crate::units::Bytes;
 
 type Getter<T> = fn(&LayerProfile) -> T;
 
 /// The fields of a layer in bytes. (At most 10⁵ layers of 2⁵⁰ bytes: sums fit a u64.)
-pub(super) const BYTE_FIELDS: [(&str, Getter<Bytes>); 7] = [
+const BYTE_FIELDS: [(&str, Getter<Bytes>); 7] = [
     ("parameter_bytes", |layer| layer.parameters),
-    ("activation_bytes", |layer| layer.activations),
+    ("activation_bytes", |layer| layer.footprint.activations),
     ("after_input_bytes", |layer| {
-        layer.after_input.unwrap_or_default()
+        layer.footprint.after_input.unwrap_or_default()
     }),
-    ("output_bytes", |layer| layer.output),
-    ("temporary_bytes", |layer| layer.temporary),
+    ("output_bytes", |layer| layer.footprint.output),
+    ("temporary_bytes", |layer| layer.footprint.temporary),
     ("input_temporary_bytes", |layer| {
-        layer.input_temporary.unwrap_or_default()
+        layer.footprint.input_temporary.unwrap_or_default()
     }),
     ("weight_temporary_bytes", |layer| {
-        layer.weight_temporary.unwrap_or_default()
+        layer.footprint.weight_temporary.unwrap_or_default()
     }),
 ];
 
+impl Profile {
+    /// Checks what must hold of any profile, however it came about.
+    pub(super) fn checked(self, file: &str) -> Result<Self, ReadError> {
+        let error = |field: String, rule: String| Err(ReadError::new(file, field, rule));
+        if !(1..=MAX_BATCH).contains(&self.batch) {
+            let rule = format!("must be from 1 to {MAX_BATCH}, is {}", self.batch);
+            return error("batch".into(), rule);
+        }
+        if !(1..=MAX_LAYERS).contains(&self.layers.len()) {
+            let rule = format!(
+                "must have from 1 to {MAX_LAYERS} entries, has {}",
+                self.layers.len()
+            );
+            return error("layers".into(), rule);
+        }
+        for (index, layer) in self.layers.iter().enumerate() {
+            if let Err((field, rule)) = layer.check(self.batch) {
+                return error(format!("layers[{index}].{field}"), rule);
+            }
+        }
+        for (field, of) in BYTE_FIELDS {
+            let total: u64 = self.layers.iter().map(|layer| of(layer).0).sum();
+            if total > MAX_TOTAL {
+                let rule =
+                    format!("{field} of all layers must sum to at most {MAX_TOTAL}, is {total}");
+                return error("layers".into(), rule);
+            }
+        }
+        Ok(self)
+    }
+}
+
 impl LayerProfile {
-    pub(super) fn check(&self, batch: usize) -> Result<(), (String, String)> {
+    fn check(&self, batch: usize) -> Result<(), (String, String)> {
         if self.name.len() > MAX_TEXT {
             return Err(("name".into(), format!("must have at most {MAX_TEXT} bytes")));
         }

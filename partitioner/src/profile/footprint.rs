@@ -6,17 +6,25 @@ use crate::units::Bytes;
 /// What a layer takes of memory for one micro-batch of some size, parameters apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// As [`activations`](super::LayerProfile::activations).
+    /// What the layer keeps from its forward to its backward.
+    #[doc(alias = "stash")]
+    #[doc(alias = "saved tensors")]
     pub activations: Bytes,
-    /// As [`after_input`](super::LayerProfile::after_input).
+    /// What of that, and of gradients, it keeps from the gradient of its input to that of
+    /// its weights, where these are two; the activations where it was not measured.
     pub after_input: Option<Bytes>,
-    /// As [`output`](super::LayerProfile::output).
+    /// What is sent to the next layer: its output and the skips that pass by; the gradients
+    /// that come back are as large.
+    #[doc(alias = "p2p")]
     pub output: Bytes,
-    /// As [`temporary`](super::LayerProfile::temporary).
+    /// What the layer needs besides while it runs, and frees again.
+    #[doc(alias = "workspace")]
     pub temporary: Bytes,
-    /// As [`input_temporary`](super::LayerProfile::input_temporary).
+    /// The same until the input half of the backward is done; `temporary` where it was not
+    /// measured.
     pub input_temporary: Option<Bytes>,
-    /// As [`weight_temporary`](super::LayerProfile::weight_temporary).
+    /// The same of the weight half, on top of what is kept for it; `temporary` where it was
+    /// not measured.
     pub weight_temporary: Option<Bytes>,
 }
 

@@ -17,9 +17,7 @@ use crate::json::{MAX_BYTES, MAX_MICROS, ReadError};
 use crate::model::ModelId;
 use crate::units::{Bytes, Micros};
 
-use check::BYTE_FIELDS;
-
-pub(crate) use read::doubts;
+pub(crate) use read::Doubts;
 
 pub use footprint::Footprint;
 pub use scale::LayerCost;
@@ -90,22 +88,8 @@ pub struct LayerProfile {
     pub times: LayerTimes,
     /// Parameters.
     pub parameters: Bytes,
-    /// What the layer keeps of one micro-batch from its forward to its backward.
-    pub activations: Bytes,
-    /// What of that, and of gradients, it keeps from the gradient of its input to that of
-    /// its weights, where these are two; the activations where it was not measured.
-    pub after_input: Option<Bytes>,
-    /// What is handed on behind the layer: its output and skips that pass by; gradients
-    /// come back as large.
-    pub output: Bytes,
-    /// What the layer needs besides while it runs, and frees again.
-    pub temporary: Bytes,
-    /// The same until the input half of the backward is done; `temporary` where it was not
-    /// measured.
-    pub input_temporary: Option<Bytes>,
-    /// The same of the weight half, on top of what is kept for it; `temporary` where it was
-    /// not measured.
-    pub weight_temporary: Option<Bytes>,
+    /// Bytes for a micro-batch of the profile's size.
+    pub footprint: Footprint,
     /// Times for other micro-batch sizes, by increasing size in samples.
     pub curve: Vec<(usize, LayerTimes)>,
     /// Bytes for some of the curve's sizes, by increasing size in samples. (A gradient of
@@ -129,29 +113,30 @@ impl LayerProfile {
     #[must_use]
     pub fn with_bytes(mut self, parameters: Bytes, activations: Bytes, output: Bytes) -> Self {
         self.parameters = parameters;
-        self.activations = activations;
-        self.output = output;
+        self.footprint.activations = activations;
+        self.footprint.output = output;
         self
     }
 
     /// The same with memory that it needs while it runs.
     #[must_use]
     pub fn with_temporary(mut self, temporary: Bytes) -> Self {
-        self.temporary = temporary;
+        self.footprint.temporary = temporary;
         self
     }
 
     /// The same with what it keeps between the halves of its backward.
     #[must_use]
     pub fn with_after_input(mut self, bytes: Bytes) -> Self {
-        self.after_input = Some(bytes);
+        self.footprint.after_input = Some(bytes);
         self
     }
 
     /// The same with memory that it needs while it runs where the backward is in halves.
     #[must_use]
     pub fn with_halves_temporary(mut self, input: Bytes, weight: Bytes) -> Self {
-        (self.input_temporary, self.weight_temporary) = (Some(input), Some(weight));
+        self.footprint.input_temporary = Some(input);
+        self.footprint.weight_temporary = Some(weight);
         self
     }
 
@@ -176,18 +161,6 @@ impl LayerProfile {
         footprints.sort_by_key(|&(batch, _)| batch);
         self.footprints = footprints;
         self
-    }
-
-    /// Bytes for a micro-batch of the profile's size.
-    pub fn footprint(&self) -> Footprint {
-        Footprint {
-            activations: self.activations,
-            after_input: self.after_input,
-            output: self.output,
-            temporary: self.temporary,
-            input_temporary: self.input_temporary,
-            weight_temporary: self.weight_temporary,
-        }
     }
 }
 
@@ -331,7 +304,7 @@ impl Profile {
         self.link
     }
 
-    /// What speaks against the measurements; None where nobody looked.
+    /// What speaks against the measurements; none where they were not examined.
     pub fn doubts(&self) -> Option<&[String]> {
         self.doubts.as_deref()
     }
@@ -340,41 +313,5 @@ impl Profile {
     /// takes.
     pub fn parameter_bytes(&self) -> Vec<u64> {
         self.layers.iter().map(|layer| layer.parameters.0).collect()
-    }
-
-    /// Checks what must hold of any profile, however it came about.
-    fn checked(self, file: &str) -> Result<Self, ReadError> {
-        let error = |field: String, rule: String| {
-            Err(ReadError {
-                file: file.to_owned(),
-                field,
-                rule,
-            })
-        };
-        if !(1..=MAX_BATCH).contains(&self.batch) {
-            let rule = format!("must be from 1 to {MAX_BATCH}, is {}", self.batch);
-            return error("batch".into(), rule);
-        }
-        if !(1..=MAX_LAYERS).contains(&self.layers.len()) {
-            let rule = format!(
-                "must have from 1 to {MAX_LAYERS} entries, has {}",
-                self.layers.len()
-            );
-            return error("layers".into(), rule);
-        }
-        for (index, layer) in self.layers.iter().enumerate() {
-            if let Err((field, rule)) = layer.check(self.batch) {
-                return error(format!("layers[{index}].{field}"), rule);
-            }
-        }
-        for (field, of) in BYTE_FIELDS {
-            let total: u64 = self.layers.iter().map(|layer| of(layer).0).sum();
-            if total > MAX_TOTAL {
-                let rule =
-                    format!("{field} of all layers must sum to at most {MAX_TOTAL}, is {total}");
-                return error("layers".into(), rule);
-            }
-        }
-        Ok(self)
     }
 }

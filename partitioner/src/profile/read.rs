@@ -2,16 +2,103 @@
 
 use std::path::Path;
 
-use super::spread::{MAX_REPEATS, MAX_SPREAD};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::spread::{MAX_REPEATS, SPREAD_LIMIT};
 use super::{
-    Footprint, LayerProfile, MAX_BATCH, MAX_DOUBTS, MAX_LAYERS, MAX_POINTS, MAX_TEXT,
-    PROFILE_VERSION,
+    Footprint, LayerProfile, LayerTimes, MAX_BATCH, MAX_DOUBTS, MAX_LAYERS, MAX_POINTS, MAX_TEXT,
+    PROFILE_VERSION, Profile, Spread,
 };
-use super::{LayerTimes, Profile, Spread};
 use crate::cost::Link;
-use crate::json::{Fields, Located, MAX_BYTES, ReadError, read_file};
+use crate::json::{
+    FileFormat, List, MAX_BYTES, MICROS_LIMIT, Number, Object, ReadError, Text, Whole, parse_file,
+    read_file,
+};
 use crate::model::ModelId;
 use crate::units::Bytes;
+
+type Amount = Whole<0, MAX_BYTES>;
+type Time = Number<MICROS_LIMIT>;
+type Batch = Whole<1, { MAX_BATCH as u64 }>;
+/// What speaks against the measurements of a profile, or of what was made from it.
+pub(crate) type Doubts = List<Text<MAX_TEXT>, 0, MAX_DOUBTS>;
+
+const FORMAT: FileFormat = FileFormat {
+    version: PROFILE_VERSION,
+    own: "layers",
+    other: (
+        "balance",
+        "it is a plan, not a profile: `gpipe-rs profile` makes those",
+    ),
+};
+
+/// A field and the rule that it breaks.
+type Broken = (String, String);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProfileFields {
+    #[serde(rename = "version")]
+    _version: IgnoredAny,
+    device: Text<MAX_TEXT>,
+    batch: Batch,
+    libtorch: Option<Text<MAX_TEXT>>,
+    measured: Option<Text<MAX_TEXT>>,
+    input_bytes: Option<Amount>,
+    model: Option<ModelId>,
+    link: Option<Object<LinkFields>>,
+    doubts: Option<Doubts>,
+    layers: List<Object<LayerFields>, 1, MAX_LAYERS>,
+}
+
+/// Between two of the devices.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkFields {
+    latency_us: Time,
+    bytes_per_second: Option<Whole<1, MAX_BYTES>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LayerFields {
+    name: Text<MAX_TEXT>,
+    forward_us: Time,
+    backward_input_us: Time,
+    backward_weight_us: Time,
+    backward_us: Option<Time>,
+    recompute_us: Option<Time>,
+    parameter_bytes: Amount,
+    activation_bytes: Amount,
+    after_input_bytes: Option<Amount>,
+    output_bytes: Amount,
+    temporary_bytes: Option<Amount>,
+    input_temporary_bytes: Option<Amount>,
+    weight_temporary_bytes: Option<Amount>,
+    curve: Option<List<Object<PointFields>, 0, MAX_POINTS>>,
+    repeats: Option<Whole<0, { MAX_REPEATS as u64 }>>,
+    forward_spread: Option<Number<SPREAD_LIMIT>>,
+    backward_spread: Option<Number<SPREAD_LIMIT>>,
+}
+
+/// A layer at another size of micro-batch.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PointFields {
+    batch: Batch,
+    forward_us: Time,
+    backward_input_us: Time,
+    backward_weight_us: Time,
+    backward_us: Option<Time>,
+    recompute_us: Option<Time>,
+    activation_bytes: Option<Amount>,
+    after_input_bytes: Option<Amount>,
+    output_bytes: Option<Amount>,
+    temporary_bytes: Option<Amount>,
+    input_temporary_bytes: Option<Amount>,
+    weight_temporary_bytes: Option<Amount>,
+}
 
 impl Profile {
     /// Reads a profile from a file.
@@ -30,143 +117,143 @@ impl Profile {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn from_json(text: impl AsRef<[u8]>, file: &str) -> Result<Self, ReadError> {
-        let mut fields = Located::parse(text.as_ref(), file)?.fields()?;
-        fields.version(PROFILE_VERSION)?;
-        if fields.has("balance") && !fields.has("layers") {
-            return Err(fields.error("it is a plan, not a profile: `gpipe-rs profile` makes those"));
-        }
-        let device = fields.required("device")?.text(MAX_TEXT)?;
-        let batch = fields.required("batch")?.size(1, MAX_BATCH)?;
-        let text = |field: Option<Located<'_>>| field.map(|t| t.text(MAX_TEXT)).transpose();
-        let libtorch = text(fields.optional("libtorch"))?;
-        let measured = text(fields.optional("measured"))?;
-        let input = optional_bytes(&mut fields, "input_bytes")?;
-        let model = fields.optional("model").map(ModelId::read).transpose()?;
-        let link = fields.optional("link").map(link).transpose()?;
-        let doubts = fields.optional("doubts").map(doubts).transpose()?;
-        let layers = fields.required("layers")?.list(1, MAX_LAYERS)?;
-        fields.finish()?;
+        let fields: ProfileFields = parse_file(text.as_ref(), file, &FORMAT)?;
+        let layers = fields.layers.0.into_iter().enumerate();
+        let layer = |(index, Object(fields)): (usize, Object<LayerFields>)| {
+            let layer = fields.layer();
+            layer.map_err(|(field, rule)| {
+                ReadError::new(file, format!("layers[{index}].{field}"), rule)
+            })
+        };
+        let link = fields.link.map(|Object(fields)| fields.link()).transpose();
         let profile = Self {
-            device,
-            batch,
-            layers: layers.into_iter().map(layer).collect::<Result<_, _>>()?,
-            input,
-            libtorch,
-            measured,
-            link,
-            model,
-            doubts,
+            device: fields.device.0,
+            batch: fields.batch.size(),
+            layers: layers.map(layer).collect::<Result<_, _>>()?,
+            input: bytes(fields.input_bytes),
+            libtorch: fields.libtorch.map(|text| text.0),
+            measured: fields.measured.map(|text| text.0),
+            link: link.map_err(|rule| ReadError::new(file, "link.bytes_per_second", rule))?,
+            model: fields.model,
+            doubts: fields.doubts.map(|doubts| doubts.map(|text| text.0)),
         };
         profile.checked(file)
     }
 }
 
-fn layer(located: Located<'_>) -> Result<LayerProfile, ReadError> {
-    let mut fields = located.fields()?;
-    let points = match fields.optional("curve") {
-        Some(curve) => curve.list(0, MAX_POINTS)?,
-        None => Vec::new(),
-    };
-    let points: Vec<Point> = points.into_iter().map(point).collect::<Result<_, _>>()?;
-    let bytes = points.iter().filter_map(|p| Some((p.batch, p.footprint?)));
-    let layer = LayerProfile {
-        name: fields.required("name")?.text(MAX_TEXT)?,
-        times: times(&mut fields)?,
-        parameters: fields.required("parameter_bytes")?.bytes()?,
-        activations: fields.required("activation_bytes")?.bytes()?,
-        after_input: maybe_bytes(&mut fields, "after_input_bytes")?,
-        output: fields.required("output_bytes")?.bytes()?,
-        temporary: optional_bytes(&mut fields, "temporary_bytes")?,
-        input_temporary: maybe_bytes(&mut fields, "input_temporary_bytes")?,
-        weight_temporary: maybe_bytes(&mut fields, "weight_temporary_bytes")?,
-        curve: points.iter().map(|p| (p.batch, p.times)).collect(),
-        footprints: bytes.collect(),
-        spread: spread(&mut fields)?,
-    };
-    fields.finish()?;
-    Ok(layer)
+/// None is nothing.
+fn bytes(amount: Option<Amount>) -> Bytes {
+    amount.map_or(Bytes::ZERO, Amount::bytes)
 }
 
-/// Of a profile, or of what was made from it.
-pub(crate) fn doubts(located: Located<'_>) -> Result<Vec<String>, ReadError> {
-    let doubts = located.list(0, MAX_DOUBTS)?.into_iter();
-    doubts.map(|doubt| doubt.text(MAX_TEXT)).collect()
+fn times(forward: Time, input: Time, weight: Time, others: [Option<Time>; 2]) -> LayerTimes {
+    let [backward, recompute] = others.map(|time| time.map(Time::micros));
+    LayerTimes {
+        backward,
+        recompute,
+        ..LayerTimes::new(forward.micros(), input.micros(), weight.micros())
+    }
 }
 
-/// Between two of the devices.
-fn link(located: Located<'_>) -> Result<Link, ReadError> {
-    let mut fields = located.fields()?;
-    let latency = fields.required("latency_us")?.micros()?;
-    let link = match fields.optional("bytes_per_second") {
-        Some(bytes) => {
-            let bandwidth = Bytes(bytes.count(1, MAX_BYTES)?);
-            Link::new(bandwidth, latency).map_err(|error| bytes.error(error))?
+impl LinkFields {
+    fn link(self) -> Result<Link, crate::ValueError> {
+        let latency = self.latency_us.micros();
+        match self.bytes_per_second {
+            Some(bandwidth) => Link::new(bandwidth.bytes(), latency),
+            None => Ok(Link::without_copy(latency)),
         }
-        None => Link::without_copy(latency),
-    };
-    fields.finish()?;
-    Ok(link)
+    }
 }
 
-/// Its three fields go together.
-fn spread(fields: &mut Fields<'_>) -> Result<Option<Spread>, ReadError> {
-    let (forward, backward) = ("forward_spread", "backward_spread");
-    let Some(repeats) = fields.optional("repeats") else {
-        let alone = [forward, backward].map(|name| fields.optional(name));
-        return match alone.into_iter().flatten().next() {
-            Some(alone) => Err(alone.error("must come with repeats")),
-            None => Ok(None),
+impl LayerFields {
+    fn layer(self) -> Result<LayerProfile, Broken> {
+        let spread = self.spread()?;
+        let (mut curve, mut footprints) = (Vec::new(), Vec::new());
+        let points = self.curve.map_or(Vec::new(), |points| points.0);
+        for (index, Object(point)) in points.into_iter().enumerate() {
+            let footprint = point.footprint();
+            let footprint =
+                footprint.map_err(|(field, rule)| (format!("curve[{index}].{field}"), rule))?;
+            footprints.extend(footprint.map(|footprint| (point.batch.size(), footprint)));
+            curve.push((point.batch.size(), point.times()));
+        }
+        Ok(LayerProfile {
+            name: self.name.0,
+            times: times(
+                self.forward_us,
+                self.backward_input_us,
+                self.backward_weight_us,
+                [self.backward_us, self.recompute_us],
+            ),
+            parameters: self.parameter_bytes.bytes(),
+            footprint: Footprint {
+                activations: self.activation_bytes.bytes(),
+                after_input: self.after_input_bytes.map(Amount::bytes),
+                output: self.output_bytes.bytes(),
+                temporary: bytes(self.temporary_bytes),
+                input_temporary: self.input_temporary_bytes.map(Amount::bytes),
+                weight_temporary: self.weight_temporary_bytes.map(Amount::bytes),
+            },
+            curve,
+            footprints,
+            spread,
+        })
+    }
+
+    /// Its three fields go together.
+    fn spread(&self) -> Result<Option<Spread>, Broken> {
+        let missing = |field: &str| (field.to_owned(), "is missing".to_owned());
+        let alone = |field: &str| Err((field.to_owned(), "must come with repeats".to_owned()));
+        match (self.repeats, self.forward_spread, self.backward_spread) {
+            (None, None, None) => Ok(None),
+            (None, Some(_), _) => alone("forward_spread"),
+            (None, None, Some(_)) => alone("backward_spread"),
+            (Some(repeats), forward, backward) => {
+                let forward = forward.ok_or_else(|| missing("forward_spread"))?;
+                let backward = backward.ok_or_else(|| missing("backward_spread"))?;
+                let spread = Spread::new(repeats.size(), forward.get(), backward.get());
+                Ok(Some(spread))
+            }
+        }
+    }
+}
+
+impl PointFields {
+    fn times(&self) -> LayerTimes {
+        times(
+            self.forward_us,
+            self.backward_input_us,
+            self.backward_weight_us,
+            [self.backward_us, self.recompute_us],
+        )
+    }
+
+    /// All bytes go with those of the activations.
+    fn footprint(&self) -> Result<Option<Footprint>, Broken> {
+        let Some(activations) = self.activation_bytes else {
+            let others = [
+                ("after_input_bytes", self.after_input_bytes),
+                ("output_bytes", self.output_bytes),
+                ("temporary_bytes", self.temporary_bytes),
+                ("input_temporary_bytes", self.input_temporary_bytes),
+                ("weight_temporary_bytes", self.weight_temporary_bytes),
+            ];
+            return match others.into_iter().find(|(_, amount)| amount.is_some()) {
+                Some((field, _)) => Err((
+                    field.to_owned(),
+                    "must come with activation_bytes".to_owned(),
+                )),
+                None => Ok(None),
+            };
         };
-    };
-    let repeats = repeats.size(0, MAX_REPEATS)?;
-    let forward = fields.required(forward)?.number(0.0, MAX_SPREAD)?;
-    let backward = fields.required(backward)?.number(0.0, MAX_SPREAD)?;
-    Ok(Some(Spread::new(repeats, forward, backward)))
-}
-
-struct Point {
-    batch: usize,
-    times: LayerTimes,
-    footprint: Option<Footprint>,
-}
-
-fn point(located: Located<'_>) -> Result<Point, ReadError> {
-    let mut fields = located.fields()?;
-    let point = Point {
-        batch: fields.required("batch")?.size(1, MAX_BATCH)?,
-        times: times(&mut fields)?,
-        footprint: match fields.optional("activation_bytes") {
-            Some(activations) => Some(Footprint {
-                activations: activations.bytes()?,
-                after_input: maybe_bytes(&mut fields, "after_input_bytes")?,
-                output: fields.required("output_bytes")?.bytes()?,
-                temporary: optional_bytes(&mut fields, "temporary_bytes")?,
-                input_temporary: maybe_bytes(&mut fields, "input_temporary_bytes")?,
-                weight_temporary: maybe_bytes(&mut fields, "weight_temporary_bytes")?,
-            }),
-            None => None,
-        },
-    };
-    fields.finish()?;
-    Ok(point)
-}
-
-fn maybe_bytes(fields: &mut Fields<'_>, name: &'static str) -> Result<Option<Bytes>, ReadError> {
-    let bytes = fields.optional(name);
-    bytes.map(|bytes| bytes.bytes()).transpose()
-}
-
-fn times(fields: &mut Fields<'_>) -> Result<LayerTimes, ReadError> {
-    let optional = |field: Option<Located<'_>>| field.map(|time| time.micros()).transpose();
-    Ok(LayerTimes {
-        forward: fields.required("forward_us")?.micros()?,
-        backward_input: fields.required("backward_input_us")?.micros()?,
-        backward_weight: fields.required("backward_weight_us")?.micros()?,
-        backward: optional(fields.optional("backward_us"))?,
-        recompute: optional(fields.optional("recompute_us"))?,
-    })
-}
-
-fn optional_bytes(fields: &mut Fields<'_>, name: &'static str) -> Result<Bytes, ReadError> {
-    Ok(maybe_bytes(fields, name)?.unwrap_or_default())
+        let missing = || ("output_bytes".to_owned(), "is missing".to_owned());
+        Ok(Some(Footprint {
+            activations: activations.bytes(),
+            after_input: self.after_input_bytes.map(Amount::bytes),
+            output: self.output_bytes.ok_or_else(missing)?.bytes(),
+            temporary: bytes(self.temporary_bytes),
+            input_temporary: self.input_temporary_bytes.map(Amount::bytes),
+            weight_temporary: self.weight_temporary_bytes.map(Amount::bytes),
+        }))
+    }
 }

@@ -61,7 +61,7 @@ impl LayerProfile {
             let line = interpolate(&times, batch, |times| of(times).get());
             Micros::saturating(line)
         };
-        let footprints = with_own(&self.footprints, measured, self.footprint());
+        let footprints = with_own(&self.footprints, measured, self.footprint);
         let bytes = |of: fn(&Footprint) -> Bytes| {
             if footprints.len() == 1 {
                 return scaled(of(&footprints[0].1), measured, batch);

@@ -3,7 +3,8 @@
 /// The most repeats that are written down.
 pub(super) const MAX_REPEATS: usize = 1 << 32;
 /// The widest spread: what is timed is a million times as long as its median.
-pub(super) const MAX_SPREAD: f64 = 1e6;
+pub(super) const SPREAD_LIMIT: u64 = 1_000_000;
+const MAX_SPREAD: f64 = SPREAD_LIMIT as f64;
 
 /// How far the measurements of a layer's times are apart, for micro-batches of the
 /// profile's size.

@@ -104,16 +104,26 @@ fn errors_name_file_field_and_rule() {
             "\"batch\": 0",
             "batch: must be a whole number from 1 to 16777216, is 0".into(),
         ),
-        ("\"batch\": 8", "\"size\": 8", "batch: is missing".into()),
+        ("\"batch\": 8,", "", "batch: is missing".into()),
+        (
+            "\"batch\": 8",
+            "\"size\": 8",
+            "size: is not a field here; there are version, device, batch".into(),
+        ),
         (
             "\"device\"",
             "\"colour\": 1, \"device\"",
             "colour: is not a field here; there are version, device, batch".into(),
         ),
         (
+            "\"forward_us\":100.5,",
+            "",
+            "layers[0].forward_us: is missing".into(),
+        ),
+        (
             "forward_us",
             "forwards_us",
-            "layers[0].forward_us: is missing".into(),
+            "layers[0].forwards_us: is not a field here; there are name, forward_us".into(),
         ),
         (
             "\"name\":\"embed\"",
@@ -151,7 +161,12 @@ fn links_and_spreads_are_checked_too() {
         (
             "\"latency_us\"",
             "\"delay\"",
-            "link.latency_us: is missing".into(),
+            "link.delay: is not a field here; there are latency_us".into(),
+        ),
+        (
+            "\"latency_us\":5.0",
+            "\"bytes_per_second\":1",
+            "link.bytes_per_second: is given twice".into(),
         ),
         (
             "\"forward_spread\":0.25,",
@@ -216,17 +231,46 @@ fn deep_wide_and_long_input_is_refused() {
     assert!(Profile::from_json(deep, "p").is_err());
     let wide: Vec<String> = (0..100).map(|i| format!("\"f{i}\":0,")).collect();
     let wide = wide.concat();
-    let error = Profile::from_json(format!("{{{wide}\"x\":0}}"), "p").unwrap_err();
+    let error = Profile::from_json(format!("{{{wide}\"version\":1}}"), "p").unwrap_err();
     assert!(
-        error.to_string().contains("64 that an object may have"),
+        error.to_string().starts_with("p: f0: is not a field here"),
+        "{error}"
+    );
+    let points = "{\"batch\":1,\"forward_us\":1,\"backward_input_us\":1,\"backward_weight_us\":1},";
+    let points = points.repeat(MAX_POINTS + 1);
+    let error = broken(
+        "\"name\":\"embed\"",
+        &format!("\"curve\":[{points}0],\"name\":\"embed\""),
+    );
+    assert!(
+        error.starts_with("p.json: layers[0].curve: must have from 0 to 64 entries"),
         "{error}"
     );
     let long = format!("[{}0]", "0,".repeat(4_000_000));
     let error = Profile::from_json(long, "p").unwrap_err();
     assert!(
-        error.to_string().contains("more than 4000000 values"),
+        error.to_string().contains("must be an object, is a list"),
         "{error}"
     );
+}
+
+/// A text that a file holds, or a name that is no field, may be as long as the file.
+#[test]
+fn errors_are_short_and_without_control_characters() {
+    let long = "x\\u001b".repeat(100_000);
+    for (from, to) in [
+        ("100.5", format!("\"{long}\"")),
+        ("\"device\"", format!("\"{long}\":1,\"device\"")),
+        ("\"width\"", format!("\"{long}\"")),
+        ("\"cpu\"", format!("\"{long}\"")),
+    ] {
+        let text = sample().to_json().replacen("layers\":2", "width\":2", 1);
+        let error = Profile::from_json(text.replacen(from, &to, 1), "p.json");
+        let Err(error) = error else { continue };
+        let error = error.to_string();
+        assert!(error.len() < 2000, "{} bytes", error.len());
+        assert!(!error.contains(char::is_control), "{error:?}");
+    }
 }
 
 #[test]

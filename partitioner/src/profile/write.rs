@@ -59,7 +59,7 @@ fn layer_value(layer: &LayerProfile) -> Value {
     map.insert("name".into(), json!(layer.name));
     times_into(&mut map, &layer.times);
     map.insert("parameter_bytes".into(), json!(layer.parameters.0));
-    footprint_into(&mut map, &layer.footprint());
+    footprint_into(&mut map, &layer.footprint);
     if !layer.curve.is_empty() {
         let point = |(batch, times): &(usize, LayerTimes)| {
             let mut map = Map::new();

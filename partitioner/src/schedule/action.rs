@@ -10,16 +10,20 @@ use std::str::FromStr;
 /// schedule CSV use for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[doc(alias = "computation type")]
 pub enum ActionKind {
     /// `F`: the stage's layers run.
     Forward,
     /// `B`: gradients of the inputs and of the weights, jointly.
     Backward,
-    /// `I`: the input half of the backward, which the stage before waits for.
+    /// `I`: the input half of the backward (dgrad); the stage before waits for its result.
+    #[doc(alias = "dgrad")]
     BackwardInput,
-    /// `W`: the weight half of the backward, which nobody waits for.
+    /// `W`: the weight half of the backward (wgrad); no other stage waits for it.
+    #[doc(alias = "wgrad")]
     BackwardWeight,
     /// `R`: the forward once more, for what the backward needs.
+    #[doc(alias = "activation checkpointing")]
     Recompute,
 }
 
@@ -54,8 +58,8 @@ impl ActionKind {
         matches!(self, Self::Backward | Self::BackwardInput)
     }
 
-    /// Whether the action takes up what the micro-batch's forward has left on the stage
-    /// (R, B, I).
+    /// Whether the action reads the activations that the micro-batch's forward has left on the
+    /// stage (R, B, I).
     pub const fn consumes_activations(self) -> bool {
         matches!(self, Self::Recompute | Self::Backward | Self::BackwardInput)
     }
@@ -79,11 +83,11 @@ impl ActionKind {
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Action {
-    /// Whose layers.
+    /// The stage whose layers run.
     pub stage: StageId,
-    /// What kind of work.
+    /// The kind of work.
     pub kind: ActionKind,
-    /// On which micro-batch.
+    /// The micro-batch that it works on.
     pub micro: MicroId,
 }
 

@@ -26,6 +26,8 @@ pub const MAX_CELLS: usize = 1 << 22;
 
 /// How large a schedule is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "pipeline parallel size")]
+#[doc(alias = "virtual pipeline")]
 pub struct Shape {
     /// p: how many devices.
     pub devices: usize,
@@ -93,6 +95,7 @@ impl Schedule {
     /// when the inputs of both are there, and both results leave at its end. Who
     /// runs the two one after the other may let the first result leave earlier.
     #[must_use]
+    #[doc(alias = "OVERLAP_F_B")]
     pub fn with_pairs(self, pairs: Vec<Vec<usize>>) -> Self {
         let none = pairs.iter().all(Vec::is_empty);
         Self {

@@ -5,6 +5,7 @@ use crate::ids::{DeviceId, StageId};
 
 /// How the v·p stages lie on the p devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "stage to rank mapping")]
 pub enum Placement {
     /// Chunk after chunk in the same direction: stage s on device s mod p.
     /// With one chunk: stage s on device s.

@@ -36,6 +36,8 @@ impl Schedule {
     /// # Ok::<(), gpipe_partitioner::Error>(())
     /// ```
     #[must_use]
+    #[doc(alias = "activation checkpointing")]
+    #[doc(alias = "gradient checkpointing")]
     pub fn with_recomputes(self, recomputed: impl Fn(StageId, MicroId) -> bool) -> Self {
         let present = present(&self);
         let before = |action: Action| {

@@ -11,9 +11,9 @@ use std::collections::{HashMap, HashSet};
 /// The memory that a device uses from a point in time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLevel {
-    /// From when.
+    /// When the device reaches this level.
     pub time: Micros,
-    /// How much.
+    /// The bytes in use from then on.
     pub bytes: Bytes,
 }
 

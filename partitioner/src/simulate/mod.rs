@@ -177,16 +177,6 @@ impl Simulation {
     pub fn critical_path(&self) -> CriticalPath {
         critical::path(&self.schedule, &self.timeline)
     }
-
-    /// What would shorten the step most: each stage that is on the critical path,
-    /// and the transfers, best first, with how far shrinking it pays.
-    ///
-    /// # Complexity
-    /// About 20 simulations for each of the eight stages with the largest share of
-    /// the critical path.
-    pub fn sensitivities(&self) -> Vec<Sensitivity> {
-        sensitivity::ranking(self)
-    }
 }
 
 #[cfg(test)]

@@ -15,16 +15,18 @@ pub enum SensitivityTarget {
     Transfers,
 }
 
-/// How much making something faster would bring.
+/// How much making something faster would shorten the step.
+#[doc(alias = "what-if")]
+#[doc(alias = "bottleneck")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sensitivity {
-    /// What.
+    /// What is made faster.
     pub target: SensitivityTarget,
     /// The share by which its times shrink, 0 to 1. The first part of the way
     /// brings most: beyond this share other things hold the step up.
     pub shrink: f64,
-    /// What that share is of a micro-batch's work on the stage (forward and joint
-    /// backward); for transfers nothing.
+    /// That share of a micro-batch's work on the stage (forward and joint backward); zero for
+    /// transfers.
     pub amount: Micros,
     /// By how much the step is shorter then.
     pub saves: Micros,
@@ -36,8 +38,20 @@ const FIRST: f64 = 1.0 / 1024.0;
 /// How many stages are looked at.
 const STAGES: usize = 8;
 
+impl Simulation {
+    /// What would shorten the step most: each stage that is on the critical path,
+    /// and the transfers, best first, with how far shrinking it pays.
+    ///
+    /// # Complexity
+    /// About 20 simulations for each of the eight stages with the largest share of
+    /// the critical path.
+    pub fn sensitivities(&self) -> Vec<Sensitivity> {
+        ranking(self)
+    }
+}
+
 /// Every target that is on the critical path, best first.
-pub(super) fn ranking(simulation: &Simulation) -> Vec<Sensitivity> {
+fn ranking(simulation: &Simulation) -> Vec<Sensitivity> {
     let path = simulation.critical_path();
     let mut work: Vec<(Micros, StageId)> = (0..simulation.costs.stages())
         .map(|stage| (path.work(StageId(stage)), StageId(stage)))

@@ -21,17 +21,17 @@ use crate::urgency::urgencies;
 use crate::walk::Progress;
 
 /// The action that a device does.
-struct Working {
+struct Running {
     action: Action,
     start: Micros,
     end: f64,
 }
 
 #[derive(Default)]
-struct Device {
+struct DeviceState {
     /// Actions begun.
     begun: usize,
-    now: Option<Working>,
+    now: Option<Running>,
     /// The first of an overlapped pair, whose result leaves with the second's.
     held: Option<Action>,
     spans: Vec<Span>,
@@ -44,7 +44,7 @@ struct Run<'a, D> {
     urgencies: Vec<Vec<u32>>,
     duration: D,
     time: f64,
-    devices: Vec<Device>,
+    devices: Vec<DeviceState>,
     progress: Progress<'a>,
     arrivals: Arrivals<'a>,
 }
@@ -66,7 +66,7 @@ pub(super) fn timeline<D: Fn(Action) -> Micros>(
         urgencies: urgencies(schedule),
         duration,
         time: 0.0,
-        devices: (0..devices).map(|_| Device::default()).collect(),
+        devices: (0..devices).map(|_| DeviceState::default()).collect(),
         progress: Progress::new(schedule.schedule()),
         arrivals: Arrivals::new(schedule, costs),
     };
@@ -139,7 +139,7 @@ impl<D: Fn(Action) -> Micros> Run<'_, D> {
         device.begun += 1;
         device.held = device.held.or(partner.map(|_| action));
         let start = self.time.max(ready);
-        device.now = Some(Working {
+        device.now = Some(Running {
             action,
             start: Micros::saturating(start),
             end: start + (self.duration)(action).get(),
@@ -149,7 +149,7 @@ impl<D: Fn(Action) -> Micros> Run<'_, D> {
     fn end(&mut self, index: usize, time: f64) {
         let (id, end) = (DeviceId(index), Micros::saturating(time));
         let device = &mut self.devices[index];
-        let Some(Working { action, start, .. }) = device.now.take() else {
+        let Some(Running { action, start, .. }) = device.now.take() else {
             return;
         };
         device.spans.push(Span {

@@ -40,12 +40,14 @@ pub use problem::Problem;
 
 /// Whether stages keep only their inputs and run the forward once more before the backward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[doc(alias = "activation checkpointing")]
+#[doc(alias = "gradient checkpointing")]
 pub enum RecomputeChoice {
-    /// No stage does.
+    /// No stage recomputes.
     Never,
-    /// Every stage does.
+    /// Every stage recomputes.
     Always,
-    /// Each stage for itself: where the faster way does not fit.
+    /// Each stage decides by itself: it recomputes where its activations do not fit.
     #[default]
     Auto,
 }

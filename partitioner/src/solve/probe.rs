@@ -285,11 +285,11 @@ impl Reach<'_> {
 struct Front {
     mode: usize,
     /// Sorted by falling cost.
-    entries: Vec<Entry>,
+    entries: Vec<FrontEntry>,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct FrontEntry {
     cost: i64,
     key: i128,
     start: usize,
@@ -308,12 +308,12 @@ impl Front {
         let chain = reach.chain;
         let capped = reach.caps[stage].is_some();
         let key = |start| chain.memory.key(self.mode, chain.held[stage], start);
-        let new = Entry {
+        let new = FrontEntry {
             cost: -chain.row(stage, self.mode)[start],
             key: if capped { key(start) } else { 0 },
             start,
         };
-        let beaten = |old: &Entry| old.cost >= new.cost && old.key >= new.key;
+        let beaten = |old: &FrontEntry| old.cost >= new.cost && old.key >= new.key;
         while self.entries.last().is_some_and(beaten) {
             self.entries.pop();
         }

@@ -38,7 +38,7 @@ pub(super) fn ask(chain: &Chain, reach: &Reach<'_>, limit: i64, slack: u64) -> A
     if chain.stages > DEPTH {
         return Answer::Unknown;
     }
-    let mut search = Search {
+    let mut search = DepthFirst {
         chain,
         reach,
         slack,
@@ -83,7 +83,7 @@ fn first_stages(chain: &Chain) -> Vec<usize> {
     first
 }
 
-struct Search<'a> {
+struct DepthFirst<'a> {
     chain: &'a Chain,
     reach: &'a Reach<'a>,
     slack: u64,
@@ -96,7 +96,7 @@ struct Search<'a> {
     steps: usize,
 }
 
-impl Search<'_> {
+impl DepthFirst<'_> {
     /// Places the first `stages` stages on the layers before `end`.
     fn descend(&mut self, stages: usize, end: usize) -> bool {
         if stages == 0 {

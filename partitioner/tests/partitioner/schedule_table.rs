@@ -354,3 +354,12 @@ fn small_shapes_check_or_are_refused() {
         }
     }
 }
+
+#[test]
+fn the_table_says_which_schedules_train_and_with_how_many_chunks() {
+    for kind in ScheduleKind::ALL {
+        let shape = Shape::new(2, 4).with_chunks(kind.default_chunks());
+        let schedule = kind.generate(shape).unwrap();
+        assert_eq!(schedule.is_training(), kind.trains(), "{kind}");
+    }
+}

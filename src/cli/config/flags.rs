@@ -19,6 +19,45 @@ pub(in crate::cli) struct GivenFlag<T> {
     pub(in crate::cli) value: Option<Assign<T>>,
 }
 
+/// A configuration of which a verb has flags.
+pub(in crate::cli) trait HasFlags: Clone + 'static {
+    /// The keys that make their flags themselves.
+    fn own_flags() -> Schema<Self>;
+
+    /// What a command line gives of the flags that others have made.
+    fn other_flags(matches: &ArgMatches) -> Vec<GivenFlag<Self>>;
+}
+
+/// The flags of a configuration as a verb's arguments: what the command line itself gives, a
+/// layer among others.
+#[derive(Clone, Debug)]
+pub(in crate::cli) struct Flags<T> {
+    pub(in crate::cli) given: Vec<GivenFlag<T>>,
+}
+
+impl<T: HasFlags> clap::FromArgMatches for Flags<T> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut given = T::own_flags().given(matches);
+        given.extend(T::other_flags(matches));
+        Ok(Self { given })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl<T: HasFlags> clap::Args for Flags<T> {
+    fn augment_args(command: Command) -> Command {
+        T::own_flags().add_flags(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
 impl<T: 'static> Schema<T> {
     /// Adds the flags of the keys to a verb.
     pub(in crate::cli) fn add_flags(self, verb: Command) -> Command {

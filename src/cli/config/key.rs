@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::{Arg, ArgMatches};
 
 use super::{Kind, Value};
-use crate::PipelineBuilder;
+use crate::{PipelineBuilder, Setting};
 
 /// A key of a configuration that becomes a `T`, with everything that is known of it.
 pub(in crate::cli) struct Key<T> {
@@ -21,7 +21,7 @@ pub(in crate::cli) struct Key<T> {
     pub(super) on_resume: OnResume,
     pub(super) only_for: Option<OnlyFor>,
     pub(super) beside: Option<Beside<T>>,
-    pub(super) apply: Option<Box<Apply<T>>>,
+    pub(super) sets: Option<Sets<T>>,
 }
 
 /// Reads a value from the text that a flag would take.
@@ -57,6 +57,12 @@ pub(in crate::cli) enum OnResume {
     Noted,
     /// The saved state is of it: with another there is nothing to resume from.
     Fixed,
+}
+
+/// What it sets of a pipeline.
+pub(super) struct Sets<T> {
+    pub(super) setting: Setting,
+    pub(super) apply: Box<Apply<T>>,
 }
 
 /// The values of another key with which alone a key means something.
@@ -106,7 +112,7 @@ impl<T: 'static> Key<T> {
                 keep: None,
                 reset,
             }),
-            apply: None,
+            sets: None,
         }
     }
 

@@ -6,16 +6,18 @@
 //! that say where a value stands and what was meant, and the resolved configuration as a
 //! file that is itself a layer.
 
+mod diff;
 mod environment;
 mod file;
 mod flags;
 pub(super) mod form;
 mod key;
+mod layers;
 mod listing;
 mod resolve;
+mod row;
 mod schema;
 mod set;
-mod setting;
 mod value;
 pub(super) mod values;
 mod write;
@@ -23,15 +25,14 @@ mod write;
 use std::fmt;
 use std::path::PathBuf;
 
-pub(super) use environment::environment;
-pub(super) use file::file;
-pub(super) use flags::GivenFlag;
+pub(super) use diff::diff;
+pub(super) use flags::{Flags, GivenFlag, HasFlags};
 pub(super) use key::{Assign, Key, OnResume};
+pub(super) use layers::{Sources, layers};
 pub use listing::ConfigKey;
 pub(super) use resolve::{Origins, resolve};
+pub(super) use row::{Row, Slot, settings};
 pub(super) use schema::Schema;
-pub(super) use set::set;
-pub(super) use setting::{Setting, Slot, settings};
 pub(super) use value::{Kind, Value};
 pub(super) use write::{lines, toml};
 

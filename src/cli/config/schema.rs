@@ -1,8 +1,8 @@
 //! All keys of a configuration.
 
 use super::{Entry, Key, OnResume, Origins, Value};
-use crate::PipelineBuilder;
 use crate::models::zoo::nearest;
+use crate::{PipelineBuilder, Setting};
 
 /// The keys, in the order in which the resolved configuration has them.
 #[derive(Debug)]
@@ -28,8 +28,15 @@ impl<T: 'static> Schema<T> {
 
     /// Asks a pipeline for everything that the configuration says of it.
     pub(in crate::cli) fn apply(&self, builder: PipelineBuilder, config: &T) -> PipelineBuilder {
-        let all = self.keys.iter().filter_map(|key| key.apply.as_ref());
-        all.fold(builder, |builder, apply| apply(builder, config))
+        let all = self.keys.iter().filter_map(|key| key.sets.as_ref());
+        all.fold(builder, |builder, sets| (sets.apply)(builder, config))
+    }
+
+    /// The flag that sets something of a pipeline, as a person writes it.
+    pub(in crate::cli) fn flag_of(&self, setting: Setting) -> Option<&str> {
+        let sets = |key: &&Key<T>| key.sets.as_ref().is_some_and(|own| own.setting == setting);
+        let key = self.keys.iter().find(sets)?;
+        Some(&key.flag.as_ref()?.written)
     }
 
     /// What another value means for a run that resumes.

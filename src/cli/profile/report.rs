@@ -100,7 +100,7 @@ fn layer_table(measured: &Profiled, bars: usize, left_out: &[&str]) -> String {
     let layers = measured.profile.layers();
     let time = |layer: &LayerProfile| layer.times.forward.get() + layer.times.joint().get();
     let most = layers.iter().map(time).fold(0.0, f64::max);
-    let bytes = |layer: &LayerProfile| layer.activations.get();
+    let bytes = |layer: &LayerProfile| layer.footprint.activations.get();
     let widest = layers.iter().map(bytes).max().unwrap_or(0);
     let columns = [
         ("layer", Align::Left),
@@ -129,8 +129,8 @@ fn layer_table(measured: &Profiled, bars: usize, left_out: &[&str]) -> String {
             format!("{:.0} %", 100.0 * noise),
             bar(time(layer), most, bars),
             layer.parameters.to_string(),
-            layer.output.to_string(),
-            layer.activations.to_string(),
+            layer.footprint.output.to_string(),
+            layer.footprint.activations.to_string(),
             bar(bytes(layer) as f64, widest as f64, bars),
         ];
         table.row(shown.iter().map(|&column| cells[column].clone()));

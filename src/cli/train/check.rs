@@ -2,32 +2,34 @@
 
 use std::path::Path;
 
-use gpipe_partitioner::{ScheduleKind, Shape};
+use gpipe_partitioner::PartitionError;
 
 use super::Failure;
-use super::device_options::check_memory;
 use super::options::Args;
 use super::recipe::Recipe;
+use crate::cli::config::Schema;
 use crate::cli::model::Chosen;
 use crate::cli::output;
 use crate::train::ReportFormat;
+use crate::{Error, PipelineBuilder, Setting};
 
-/// Checks the arguments against each other and the model.
-pub(super) fn check(args: &Args, recipe: &Recipe, chosen: &Chosen) -> Result<(), Failure> {
-    let checks = [micro(recipe), schedule(recipe), balance(recipe, chosen)];
-    let checks = checks
-        .into_iter()
-        .chain([
-            check_memory(&recipe.memory, &recipe.devices),
-            recipe.check_offload(),
-        ])
-        .chain([layers(recipe, chosen), files(args)])
-        .chain([recipe.optimizer_kind().check()]);
-    let mut results = checks.filter_map(Result::err);
-    match results.next() {
-        Some(why) => Err(Failure::Usage(why)),
-        None => Ok(()),
-    }
+/// Checks the arguments against each other and the model, of which `builder` is to make a
+/// pipeline.
+pub(super) fn check(
+    args: &Args,
+    recipe: &Recipe,
+    chosen: &Chosen,
+    schema: &Schema<Recipe>,
+    builder: &PipelineBuilder,
+) -> Result<(), Failure> {
+    micro(recipe)
+        .and_then(|()| {
+            let checked = builder.check();
+            checked.map_err(|error| in_flags(&error, recipe, chosen, schema))
+        })
+        .and_then(|()| files(args))
+        .and_then(|()| recipe.optimizer_kind().check())
+        .map_err(Failure::Usage)
 }
 
 fn micro(recipe: &Recipe) -> Result<(), String> {
@@ -40,74 +42,41 @@ fn micro(recipe: &Recipe) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether there is such a schedule. The computed one takes any numbers, and time.
-fn schedule(recipe: &Recipe) -> Result<(), String> {
-    if recipe.schedule == ScheduleKind::Auto {
-        return Ok(());
-    }
-    let shape = Shape::new(recipe.devices.len(), recipe.micro).with_chunks(recipe.chunks());
-    let made = recipe.schedule.generate(shape);
-    made.map_err(|error| format!("--schedule {}: {error}", recipe.schedule))?;
-    Ok(())
-}
-
-fn balance(recipe: &Recipe, chosen: &Chosen) -> Result<(), String> {
-    let Some(balance) = &recipe.balance else {
-        return Ok(());
+/// Why there can be no such pipeline, with the names of flags and the model, and what helps.
+fn in_flags(error: &Error, recipe: &Recipe, chosen: &Chosen, schema: &Schema<Recipe>) -> String {
+    let name = |setting: Setting| match (setting, schema.flag_of(setting)) {
+        (_, Some(flag)) => flag.to_owned(),
+        (Setting::Model, None) => format!("`{}`", chosen.spec.name()),
+        (other, None) => other.name().to_owned(),
     };
-    let (stages, wanted) = (balance.len(), recipe.stages());
-    if stages != wanted {
-        return Err(format!(
-            "--balance names {stages} stages, but {}: give one number for each stage",
-            arithmetic(recipe)
-        ));
-    }
-    let add = |sum: usize, number: &usize| sum.saturating_add(*number);
-    let sum = balance.iter().fold(0, add);
-    if sum != chosen.layers() {
-        return Err(format!(
-            "--balance adds up to {sum} layers, but `{}` has {}",
-            chosen.spec.name(),
-            chosen.describe_layers()
-        ));
-    }
-    Ok(())
-}
-
-/// Every stage has at least one layer.
-fn layers(recipe: &Recipe, chosen: &Chosen) -> Result<(), String> {
-    let stages = recipe.stages();
-    if stages <= chosen.layers() {
-        return Ok(());
-    }
-    let fewer = if recipe.chunks() > 1 {
-        "fewer devices or chunks, another schedule"
-    } else {
-        "fewer devices"
-    };
-    let more = chosen
-        .size_for(|layers| layers >= stages)
-        .unwrap_or_else(|| "a model of more layers".to_owned());
-    Err(format!(
-        "{}, but `{}` has only {}: use {fewer}, or {more}",
-        arithmetic(recipe),
-        chosen.spec.name(),
-        chosen.describe_layers(),
-    ))
-}
-
-/// How the number of stages comes about.
-fn arithmetic(recipe: &Recipe) -> String {
-    let (devices, stages) = (recipe.devices.len(), recipe.stages());
-    match (recipe.chunks, recipe.chunks()) {
-        (_, 1) => format!("--devices makes {stages} stages"),
-        (Some(chunks), _) => {
-            format!("{devices} devices with --chunks {chunks} make {stages} stages")
+    match error {
+        Error::Settings(error) => error.named(&name),
+        Error::Schedule(error) => {
+            format!("{} {}: {error}", name(Setting::Schedule), recipe.schedule)
         }
-        (None, chunks) => format!(
-            "{devices} devices with {chunks} chunks each (--schedule {}) make {stages} stages",
-            recipe.schedule
+        Error::Partition(
+            PartitionError::TooFew { covered, .. } | PartitionError::TooMany { covered, .. },
+        ) => format!(
+            "{} adds up to {covered} layers, but {} has {}",
+            name(Setting::Balance),
+            name(Setting::Model),
+            chosen.describe_layers()
         ),
+        Error::Partition(PartitionError::TooManyStages { stages, .. }) => {
+            let more = chosen.size_for(|layers| layers >= *stages);
+            format!(
+                "{}, but {} has only {}: use {}, or {}",
+                recipe.stage_count().named(&name),
+                name(Setting::Model),
+                chosen.describe_layers(),
+                match recipe.chunks() {
+                    1 => "fewer devices",
+                    _ => "fewer devices or chunks, another schedule",
+                },
+                more.unwrap_or_else(|| "a model of more layers".to_owned())
+            )
+        }
+        error => error.to_string(),
     }
 }
 

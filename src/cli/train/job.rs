@@ -6,13 +6,14 @@ use super::config::Saved;
 use super::options::Args;
 use super::recipe::Recipe;
 use super::{check, config, from_plan};
+use crate::cli::config::Schema;
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
 use crate::cli::trained::initial::{self, Weights};
 use crate::cli::{Failure, failure, room};
 use crate::models::zoo::{ModelSpec, Zoo};
 use crate::train::peak_flops;
-use crate::{LrSchedule, Optimizer, Pipeline};
+use crate::{LrSchedule, Optimizer, Pipeline, PipelineBuilder};
 
 /// Parameters, their gradients, and two numbers of the optimizer for each.
 const COPIES: u64 = 4;
@@ -69,7 +70,9 @@ impl Job {
             Some(plan) => from_plan::applied(&recipe, plan, &chosen)?,
             None => recipe,
         };
-        check::check(args, &recipe, &chosen)?;
+        let schema = config::schema(zoo);
+        let builder = builder(&recipe, &chosen, &schema, plan.as_ref())?;
+        check::check(args, &recipe, &chosen, &schema, &builder)?;
         let rates = recipe.learning_rates().map_err(failure)?;
         feed::check_batch(&chosen.spec, recipe.batch).map_err(Failure::Usage)?;
         let (chosen, source) = Source::choose(chosen, recipe.data.as_deref())?;
@@ -83,7 +86,7 @@ impl Job {
         notes.extend(plan.iter().flat_map(|plan| chosen.notes_of_plan(plan)));
         let tokens = feed::tokens(&chosen.spec);
         let flops = flops(&recipe, &chosen.spec, tokens)?;
-        notes.extend(recipe.idle());
+        notes.extend(idle(&recipe));
         Ok(Self {
             tokens,
             args: args.clone(),
@@ -101,18 +104,37 @@ impl Job {
 
     /// The model as a pipeline.
     pub(super) fn pipeline(&self) -> Result<Pipeline, Failure> {
-        let recipe = &self.recipe;
-        let builder = Pipeline::builder(self.chosen.spec.build());
-        let mut builder = config::schema(&self.zoo).apply(builder, recipe);
-        if let Some(plan) = &self.plan {
-            builder = builder.plan(plan).map_err(failure)?;
-        }
+        let schema = config::schema(&self.zoo);
+        let builder = builder(&self.recipe, &self.chosen, &schema, self.plan.as_ref())?;
         builder.build().map_err(failure)
     }
 
     pub(super) fn optimizer(&self) -> Optimizer {
         let recipe = &self.recipe;
         Optimizer::new(recipe.optimizer_kind()).offload(recipe.offload_optimizer)
+    }
+}
+
+/// What is asked for and does nothing on these devices, in words.
+fn idle(recipe: &Recipe) -> Option<String> {
+    let idle = recipe.tf32 && !recipe.devices.iter().any(|device| device.is_cuda());
+    idle.then(|| {
+        "pipeline.tf32 = true does nothing here: it is for CUDA devices, and there is none"
+            .to_owned()
+    })
+}
+
+/// The pipeline that is asked for.
+fn builder(
+    recipe: &Recipe,
+    chosen: &Chosen,
+    schema: &Schema<Recipe>,
+    plan: Option<&Plan>,
+) -> Result<PipelineBuilder, Failure> {
+    let builder = schema.apply(Pipeline::builder(chosen.spec.build()), recipe);
+    match plan {
+        Some(plan) => builder.plan(plan).map_err(failure),
+        None => Ok(builder),
     }
 }
 

@@ -1,13 +1,10 @@
 //! `gpipe-rs train`: a model of the zoo on a text or on made-up data, as a pipeline.
 
 mod check;
-mod choices;
 mod config;
-mod config_diff;
-mod device_options;
 mod from_plan;
 mod job;
-mod optimizer_options;
+mod optimizer;
 mod options;
 mod progress;
 mod recipe;
@@ -25,7 +22,11 @@ use crate::train::{Ended, Outcome, Resume, RunFolder, Trainer};
 use crate::{Optimizer, Pipeline};
 
 pub(super) use config::keys;
+#[cfg(test)]
+pub(super) use config::schema;
 pub(super) use options::Args;
+#[cfg(test)]
+pub(super) use recipe::Recipe;
 
 use job::Job;
 use progress::Progress;

@@ -2,47 +2,28 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgMatches, Command};
+use clap::ArgMatches;
 
 use super::config;
 use super::recipe::Recipe;
-use crate::cli::config::GivenFlag;
+use crate::cli::config::{Flags, GivenFlag, HasFlags, Schema};
 use crate::cli::model::flags;
 use crate::models::zoo::Zoo;
 
-/// The flags of a recipe: what the command line itself gives is a layer of the configuration
-/// among others.
-#[derive(Clone, Debug)]
-pub(super) struct RecipeFlags {
-    pub(super) given: Vec<GivenFlag<Recipe>>,
-}
+impl HasFlags for Recipe {
+    fn own_flags() -> Schema<Self> {
+        config::schema(&Zoo::new())
+    }
 
-impl clap::FromArgMatches for RecipeFlags {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut given = config::schema(&Zoo::new()).given(matches);
-        // The flags of sizes are not the recipe's: see `flags::add`.
+    /// Those of sizes: see [`flags::add`].
+    fn other_flags(matches: &ArgMatches) -> Vec<GivenFlag<Self>> {
         let sizes = flags::given(matches).into_iter();
-        given.extend(sizes.map(|(size, text)| GivenFlag {
+        let flag = |(size, text): (String, String)| GivenFlag {
             id: flags::id(&size),
             text: text.into(),
             value: None,
-        }));
-        Ok(Self { given })
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
-impl clap::Args for RecipeFlags {
-    fn augment_args(command: Command) -> Command {
-        config::schema(&Zoo::new()).add_flags(command)
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
+        };
+        sizes.map(flag).collect()
     }
 }
 
@@ -63,7 +44,7 @@ Examples:
 )]
 pub(in crate::cli) struct Args {
     #[command(flatten)]
-    pub(super) recipe: RecipeFlags,
+    pub(super) recipe: Flags<Recipe>,
     /// Configuration in TOML, such as another run's config.toml; of several, later ones
     /// go on top.
     #[arg(long, value_name = "FILE")]

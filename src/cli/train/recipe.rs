@@ -6,17 +6,15 @@ use clap::Arg;
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
-use super::choices::{
-    CHUNKS, DEVICE, PRECISION, RECOMPUTE, SCHEDULE, THREADS, schedules, stages_of,
-};
-use super::device_options::{CAP, Cap, OFFLOAD, Offload, fits, limits};
-use super::optimizer_options::{LR_SCHEDULE, OPTIMIZER, OptimizerName};
 use crate::cli::config::form::{FilePath, Form, List, Optional, Switch, Truth};
-use crate::cli::config::{Setting, settings, values};
+use crate::cli::config::values::{Cap, Offload};
+use crate::cli::config::{Row, settings, values};
 use crate::cli::model::Chosen;
 use crate::cli::model::flags::Given;
 use crate::models::zoo::Zoo;
-use crate::{LrKind, PipelineBuilder, Precision, Recompute};
+use crate::{
+    AdamW, LrKind, OptimizerKind, PipelineBuilder, Precision, Recompute, Setting, StageCount,
+};
 
 /// What a plan decides, by flag and by key of `[pipeline]`.
 pub(super) const PLANNED: [&str; 5] = ["micro", "schedule", "chunks", "recompute", "balance"];
@@ -28,7 +26,7 @@ const ENDING: &[&str] = &["linear", "cosine", "one-cycle"];
 settings! {
     /// Everything that is chosen about a run: what makes its numbers, its speed and its
     /// memory. Each field is a key of the configuration, in this order, and most are flags.
-    pub(super) struct Recipe(zoo: &Zoo) {
+    pub(in crate::cli) struct Recipe(zoo: &Zoo) {
         /// The model: a name that the verb `models` lists, or a file (- is standard input) with
         /// what `models NAME --json` prints. The flags of sizes below come on top.
         model: String = flag("model.name", "NAME|FILE", values::TEXT, "gpt".to_owned()).fixed();
@@ -38,66 +36,76 @@ settings! {
         weights: Option<PathBuf> = flag("model.weights", "PATH", Optional(FilePath), None).fixed();
 
         /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
-        devices: Vec<Device> = flag("pipeline.devices", "LIST", List(DEVICE), vec![Device::Cpu; 2])
+        devices: Vec<Device> =
+            flag("pipeline.devices", "LIST", List(values::DEVICE), vec![Device::Cpu; 2])
             .free()
-            .applied(|builder, devices, _| builder.devices(devices));
+            .sets(Setting::Devices, |builder, devices, _| builder.devices(devices));
 
         /// Micro-batches of a mini-batch.
         micro: usize = flag("pipeline.micro", "M", values::COUNT, 4)
-            .applied(|builder, micro, _| builder.micro_batches(*micro));
+            .sets(Setting::MicroBatches, |builder, micro, _| builder.micro_batches(*micro));
 
         /// Schedule: {names}. It changes speed and memory, never numbers.
-        schedule: ScheduleKind = flag("pipeline.schedule", "NAME", SCHEDULE, ScheduleKind::OneFOneB)
-            .help(|text| text.replace("{names}", &schedules()))
+        schedule: ScheduleKind =
+            flag("pipeline.schedule", "NAME", values::SCHEDULE, ScheduleKind::OneFOneB)
+            .help(|text| text.replace("{names}", &values::schedules()))
             .free()
-            .applied(|builder, schedule, _| builder.schedule(*schedule));
+            .sets(Setting::Schedule, |builder, schedule, _| builder.schedule(*schedule));
 
         /// Stages of each device; by default 2 where the schedule has several, else 1.
-        chunks: Option<usize> = flag("pipeline.chunks", "V", Optional(CHUNKS), None)
+        chunks: Option<usize> = flag("pipeline.chunks", "V", Optional(values::CHUNKS), None)
             .free()
             .beside(&["pipeline.schedule"])
-            .applied(|builder, _, recipe| builder.chunks(recipe.chunks()));
+            .sets(Setting::Chunks, if_given(|builder, chunks: &usize| builder.chunks(*chunks)));
 
         /// Layers of each stage, devices times chunks of them, such as 3,5; by default
         /// balanced by parameters.
-        balance: Option<Vec<usize>> = flag("pipeline.balance", "LIST", Optional(List(values::COUNT)), None)
+        balance: Option<Vec<usize>> =
+            flag("pipeline.balance", "LIST", Optional(List(values::COUNT)), None)
             .free()
             .beside_unless(&["pipeline.devices", "pipeline.schedule", "model.name"], {
                 let zoo = zoo.clone();
                 move |before, after| balance_fits(&zoo, before, after)
             })
-            .applied(if_given(|builder, balance: &Vec<usize>| builder.balance(balance)));
+            .sets(Setting::Balance, if_given(|builder, own: &Vec<usize>| builder.balance(own)));
 
         /// What is computed twice rather than kept for the backward, micro-batch by
         /// micro-batch: never, except-last or always. It changes no numbers either.
-        recompute: Recompute = flag("pipeline.recompute", "WHEN", RECOMPUTE, Recompute::Never)
+        recompute: Recompute =
+            flag("pipeline.recompute", "WHEN", values::RECOMPUTE, Recompute::Never)
             .free()
             .beside_unless(&["pipeline.devices", "pipeline.schedule"], |before, after| {
-                stages_of(&before.recompute).is_none() || before.stages() == after.stages()
+                values::stages_of(&before.recompute).is_none() || before.stages() == after.stages()
             })
-            .applied(|builder, recompute, _| builder.recompute(recompute.clone()));
+            .sets(Setting::Recompute, |builder, recompute, _| builder.recompute(recompute.clone()));
 
         /// In which numbers layers compute: f32, bf16, or fp16 with loss scaling. Parameters
         /// are single precision always.
-        precision: Precision = flag("pipeline.precision", "NAME", PRECISION, Precision::F32)
-            .applied(|builder, precision, _| builder.precision(*precision));
+        precision: Precision = flag("pipeline.precision", "NAME", values::PRECISION, Precision::F32)
+            .sets(Setting::Precision, |builder, precision, _| builder.precision(*precision));
 
         /// Has stages on CUDA devices replay their passes as CUDA graphs, for models of many
         /// small kernels. It changes no numbers; activations are not measured then.
         cuda_graphs: bool = flag("pipeline.cuda_graphs", "BOOL", Switch, false)
             .free()
-            .applied(|builder, graphs, _| builder.cuda_graphs(*graphs).measure_memory(!graphs));
+            .sets(Setting::CudaGraphs, |builder, graphs, _| {
+                builder.cuda_graphs(*graphs).measure_memory(!graphs)
+            });
 
         /// Intra-op threads of each stage; by default the stages share the cores.
         threads_per_stage: Option<usize> =
-            flag("pipeline.threads_per_stage", "N", Optional(THREADS), None)
-            .applied(if_given(|builder, threads: &usize| builder.threads_per_stage(*threads)));
+            flag("pipeline.threads_per_stage", "N", Optional(values::THREADS), None)
+            .sets(
+                Setting::ThreadsPerStage,
+                if_given(|builder, own: &usize| builder.threads_per_stage(*own)),
+            );
 
         /// Ends the run with an error when a stage has been in one action for so many seconds,
         /// and names its device, layer and micro-batch; by default it is waited for without end.
-        patience: Option<f64> = flag("pipeline.patience", "SECONDS", Optional(values::SECONDS), None)
+        patience: Option<f64> =
+            flag("pipeline.patience", "SECONDS", Optional(values::SECONDS), None)
             .free()
-            .applied(if_given(|builder, seconds: &f64| {
+            .sets(Setting::Patience, if_given(|builder, seconds: &f64| {
                 builder.patience(std::time::Duration::from_secs_f64(*seconds))
             }));
 
@@ -109,18 +117,18 @@ settings! {
         /// The most that CUDA devices may hold, such as 24GiB, as if the cards had no more: one
         /// value for all, or a value or `none` for each of --devices. Where a card is named
         /// several times, what its entries may hold adds up.
-        memory: Vec<Cap> = flag("pipeline.memory", "LIST", List(CAP), Vec::new())
+        memory: Vec<Cap> = flag("pipeline.memory", "LIST", List(values::CAP), Vec::new())
             .clap(|arg| arg.allow_hyphen_values(true))
             .free()
             .beside_unless(&["pipeline.devices"], |before, after| {
-                before.devices == after.devices || fits(&after.memory, &after.devices)
+                before.devices == after.devices || Cap::fit(&after.memory, &after.devices)
             })
-            .applied(|builder, memory, recipe| limits(builder, memory, &recipe.devices));
+            .sets(Setting::MemoryLimits, |builder, memory, _| Cap::limit(builder, memory));
 
         /// Stages that keep what they need for the backward (activations, or what they recompute
         /// from) in the host's memory meanwhile: their numbers, such as 0,2, or all or none. It
         /// changes no numbers.
-        offload: Offload = flag("pipeline.offload", "STAGES", OFFLOAD, Offload::None)
+        offload: Offload = flag("pipeline.offload", "STAGES", values::OFFLOAD, Offload::None)
             .clap(|arg| arg.allow_hyphen_values(true))
             .free()
             .beside_unless(
@@ -129,19 +137,23 @@ settings! {
                     before.stages() == after.stages() || after.offload.fits(after.stages())
                 },
             )
-            .applied(|builder, offload, recipe| builder.offload(&offload.of(recipe.stages())));
+            .sets(Setting::Offload, |builder, offload, recipe| {
+                builder.offload(&offload.of(recipe.stages()))
+            });
 
         /// Whether CUDA devices may round what they multiply to TF32 (10 bits behind the
         /// point), which is several times as fast.
         tf32: bool = flag("pipeline.tf32", "BOOL", Truth, false)
             // A setting of the process, which may be others' too, as is the next: only what is
             // asked for.
-            .applied(|builder, tf32, _| if *tf32 { builder.tf32(true) } else { builder });
+            .sets(Setting::Tf32, |builder, own, _| if *own { builder.tf32(true) } else { builder });
 
         /// Whether only operators are used that give the same bits each time, also on CUDA
         /// devices, where some others are faster. On the CPU all do.
         deterministic: bool = flag("pipeline.deterministic", "BOOL", Truth, false)
-            .applied(|builder, own, _| if *own { builder.deterministic(true) } else { builder });
+            .sets(Setting::Deterministic, |builder, own, _| {
+                if *own { builder.deterministic(true) } else { builder }
+            });
 
         /// Training steps.
         steps: usize = flag("train.steps", "N", values::COUNT, 400).free();
@@ -152,21 +164,22 @@ settings! {
         /// Seed of initial values, batches and dropout.
         seed: u64 = flag("train.seed", "N", values::SEED, 0)
             .fixed()
-            .applied(|builder, seed, _| builder.seed(*seed));
+            .sets(Setting::Seed, |builder, seed, _| builder.seed(*seed));
 
         /// Largest 2-norm of all gradients together: larger ones are scaled down to it.
         clip: Option<f64> = flag("train.clip", "NORM", Optional(values::POSITIVE), None);
 
         /// Optimizer: adamw, adam or sgd. Its other numbers are keys of the configuration.
-        optimizer: OptimizerName =
-            flag("optimizer.name", "NAME", OPTIMIZER, OptimizerName::AdamW).fixed();
+        optimizer: OptimizerKind =
+            flag("optimizer.name", "NAME", values::OPTIMIZER, AdamW::default().into()).fixed();
 
         /// Learning rate: the highest of the schedule.
         lr: f64 = flag("optimizer.lr", "RATE", values::POSITIVE, 0.003);
 
         /// `adamw` takes that share off a weight per unit of learning rate; `adam` and `sgd` add
         /// it, times the weight, to the gradient, and have 0 where it is left out.
-        weight_decay: Option<f64> = key("optimizer.weight_decay", Optional(values::NOT_NEGATIVE), None)
+        weight_decay: Option<f64> =
+            key("optimizer.weight_decay", Optional(values::NOT_NEGATIVE), None)
             .only_for("optimizer.name", &["adamw", "adam", "sgd"]);
 
         /// How much the mean of gradients keeps, in `adamw` and `adam`.
@@ -201,7 +214,7 @@ settings! {
 
         /// How the learning rate goes after the warm-up: constant, linear, cosine, one-cycle
         /// or inverse-sqrt.
-        lr_schedule: LrKind = flag("lr.schedule", "NAME", LR_SCHEDULE, LrKind::Constant);
+        lr_schedule: LrKind = flag("lr.schedule", "NAME", values::LR_SCHEDULE, LrKind::Constant);
 
         /// Steps over which the learning rate rises in a line to where its schedule begins; by
         /// default a quarter of --steps, at most 100, and none for one-cycle.
@@ -270,13 +283,13 @@ fn flag<F: Form>(
     value_name: &'static str,
     form: F,
     default: F::Value,
-) -> Setting<Recipe, F> {
-    Setting::flag(key, value_name, form, default)
+) -> Row<Recipe, F> {
+    Row::flag(key, value_name, form, default)
 }
 
 /// A key that no flag says.
-fn key<F: Form>(key: &'static str, form: F, default: F::Value) -> Setting<Recipe, F> {
-    Setting::key(key, form, default)
+fn key<F: Form>(key: &'static str, form: F, default: F::Value) -> Row<Recipe, F> {
+    Row::key(key, form, default)
 }
 
 /// Asks a pipeline for what is given, where it is.
@@ -291,7 +304,7 @@ fn if_given<V>(
 
 impl Recipe {
     /// What holds where nothing is said.
-    pub(super) fn defaults() -> Self {
+    pub(in crate::cli) fn defaults() -> Self {
         Self::table(&Zoo::new()).0
     }
 
@@ -301,9 +314,18 @@ impl Recipe {
             .unwrap_or_else(|| self.schedule.default_chunks())
     }
 
+    /// How many stages there are, and why.
+    pub(super) fn stage_count(&self) -> StageCount {
+        StageCount {
+            devices: self.devices.len(),
+            chunks: self.chunks(),
+            by: self.chunks.is_none().then_some(self.schedule),
+        }
+    }
+
     /// Stages in all.
     pub(super) fn stages(&self) -> usize {
-        self.devices.len().saturating_mul(self.chunks())
+        self.stage_count().stages()
     }
 }
 

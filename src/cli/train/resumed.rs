@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use super::config::{Saved, schema};
-use super::config_diff;
 use super::job::Job;
 use super::options::Args;
+use super::recipe::Recipe;
+use crate::cli::config::diff;
 use crate::cli::trained::saved_vocabulary;
 use crate::cli::{Failure, failure, say};
 use crate::train::{Resume, ResumeOptions};
@@ -48,7 +49,12 @@ pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<Vec<St
     };
     let mut notes = vec![note];
     let saved = &from.extras().config;
-    notes.extend(config_diff::check(&schema(&job.zoo), saved, resolved)?);
+    notes.extend(diff(
+        &schema(&job.zoo),
+        &Recipe::defaults(),
+        saved,
+        resolved,
+    )?);
     if let (Some(saved), Some((set, _))) = (saved_vocabulary(from)?, job.source.text())
         && !saved.chars().eq(set.vocabulary().iter().copied())
     {

@@ -13,7 +13,7 @@
 //! let mut pipe = Pipeline::new(spec.build(), &[Device::Cpu, Device::Cpu], 4)?;
 //! let (input, target) = spec.sample(8, 0)?;
 //! let report = pipe.train_step(input, target, spec.loss())?;
-//! assert!(report.loss.is_finite());
+//! assert!(report.read()?.loss.is_finite());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -5,7 +5,7 @@ mod text;
 
 use std::f64::consts::PI;
 
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 
 pub use kind::LrKind;
 
@@ -276,5 +276,6 @@ fn rate(what: &str, lr: f64) -> Result<(), Error> {
 }
 
 fn wrong<T>(why: &str) -> Result<T, Error> {
-    Err(Error::Settings(format!("learning-rate schedule: {why}")))
+    let why = format!("learning-rate schedule: {why}");
+    Err(SettingsError::invalid(Setting::LearningRates, why).into())
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{LrKind, LrSchedule, RISE, wrong};
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 
 const KEYS: &str = "lr, steps, warmup, end, rise and timescale";
 
@@ -36,7 +36,8 @@ impl FromStr for LrSchedule {
     fn from_str(text: &str) -> Result<Self, Error> {
         let mut words = text.split_whitespace();
         let kind = words.next().unwrap_or_default();
-        let kind: LrKind = kind.parse().map_err(Error::Settings)?;
+        let kind: LrKind = (kind.parse())
+            .map_err(|why: String| SettingsError::invalid(Setting::LearningRates, why))?;
         let (mut peak, mut steps, mut rest) = (None, None, Vec::new());
         for word in words {
             let Some((key, value)) = word.split_once('=') else {

@@ -4,7 +4,7 @@ use gpipe_partitioner::{Bytes, LayerId, Partition, StageId};
 use tch::Device;
 
 use super::PipelineBuilder;
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError};
 use crate::pipeline::stages::Accelerators;
 use crate::torch::streams::{Backend, MemorySpace, Recorder, Route, can_capture};
 use crate::torch::{self, Graphing, NonFinite, Skip};
@@ -116,18 +116,6 @@ impl PipelineBuilder {
         self
     }
 
-    pub(super) fn check_offload(&self, partition: &Partition) -> Result<(), Error> {
-        let stages = partition.stages();
-        for &stage in &self.offload {
-            if stage >= stages {
-                return Err(Error::Settings(format!(
-                    "stage {stage} is to offload, but there are {stages}, numbered from 0"
-                )));
-            }
-        }
-        Ok(())
-    }
-
     /// Whether there is what graphs need on the devices that can have them.
     pub(super) fn check_graphs(&self, accelerators: &Accelerators) -> Result<(), Error> {
         if !self.cuda_graphs {
@@ -136,7 +124,7 @@ impl PipelineBuilder {
         let mut places = accelerators.places.iter();
         places
             .try_for_each(|place| can_capture(&accelerators.backend, *place))
-            .map_err(|error| Error::Settings(error.to_string()))
+            .map_err(|why| SettingsError::unavailable(Setting::CudaGraphs, &why).into())
     }
 
     /// Whether a stage is to capture graphs.
@@ -168,20 +156,9 @@ impl PipelineBuilder {
     }
 
     pub(super) fn limit_memory(&self) -> Result<(), Error> {
-        let limits = match &self.memory_limit {
-            None => return Ok(()),
-            Some(Limit::OfEach(limit)) => {
-                let of_each = limits_of_each(&self.devices, *limit);
-                of_each.map_err(Error::Settings)?
-            }
-            Some(Limit::OfEntries(limits)) => {
-                let of_entries = limits_of_entries(&self.devices, limits);
-                of_entries.map_err(Error::Settings)?
-            }
-        };
-        for (device, limit) in limits {
-            let set = torch::memory::limit_device(device, limit);
-            set.map_err(|error| Error::Settings(error.to_string()))?;
+        for (device, limit) in self.memory_of_devices()? {
+            torch::memory::limit_device(device, limit)
+                .map_err(|why| SettingsError::unavailable(Setting::MemoryLimits, &why))?;
         }
         Ok(())
     }
@@ -191,11 +168,12 @@ impl PipelineBuilder {
         if let Some(recorder) = &self.recorder {
             let (places, devices) = (recorder.places(), self.devices.len());
             if places.len() != devices || self.devices.iter().any(|d| *d != Device::Cpu) {
-                return Err(Error::Settings(format!(
+                let why = format!(
                     "a recorder of {} places for {devices} devices: it stands in for CPU devices, \
                      one place each",
                     places.len()
-                )));
+                );
+                return Err(SettingsError::invalid(Setting::Recorder, why).into());
             }
             let backend = Backend::Recorder(recorder.clone());
             return Ok(Some(Accelerators::new(backend, places.to_vec())));
@@ -209,54 +187,6 @@ impl PipelineBuilder {
         all.forbid_host_waits = self.forbid_host_waits;
         Ok(any.then_some(all))
     }
-}
-
-/// A limit for each CUDA device.
-fn limits_of_each(devices: &[Device], limit: Bytes) -> Result<Vec<(Device, Bytes)>, String> {
-    let cards = devices.iter().filter(|device| device.is_cuda());
-    let limits: Vec<_> = cards.map(|card| (*card, limit)).collect();
-    if limits.is_empty() {
-        return Err(format!(
-            "a memory limit of {limit}, but no CUDA device: the CPU's memory is the system's to limit"
-        ));
-    }
-    Ok(limits)
-}
-
-/// What the entries of each CUDA device may hold together.
-fn limits_of_entries(
-    devices: &[Device],
-    limits: &[Option<Bytes>],
-) -> Result<Vec<(Device, Bytes)>, String> {
-    let (given, wanted) = (limits.len(), devices.len());
-    if given != wanted {
-        return Err(format!(
-            "{given} memory limits for {wanted} devices: give one for each, or none"
-        ));
-    }
-    let mut sums: Vec<(Device, Option<Bytes>)> = Vec::new();
-    for (device, limit) in devices.iter().zip(limits) {
-        if let (Device::Cpu, Some(limit)) = (device, limit) {
-            return Err(format!(
-                "a memory limit of {limit} for a CPU: its memory is the system's to limit"
-            ));
-        }
-        match sums.iter_mut().find(|(own, _)| own == device) {
-            None => sums.push((*device, *limit)),
-            Some((_, sum)) if sum.is_some() != limit.is_some() => {
-                return Err(format!(
-                    "{device:?} is named several times, with a memory limit and without: give \
-                     each entry one, or none"
-                ));
-            }
-            Some((_, sum)) => {
-                let add = |(sum, limit): (Bytes, Bytes)| Bytes(sum.0.saturating_add(limit.0));
-                *sum = sum.zip(*limit).map(add);
-            }
-        }
-    }
-    let limited = |(device, limit): (Device, Option<Bytes>)| Some((device, limit?));
-    Ok(sums.into_iter().filter_map(limited).collect())
 }
 
 /// Where what a stage sends goes: `places` are those of the stages.
@@ -280,29 +210,5 @@ pub(super) fn route(
         forward: next.chain(leaving.map(|s| place(of(s.to)))).collect(),
         backward: before.chain(coming.map(|s| place(of(s.from)))).collect(),
         offload: None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn entries_on_one_card_may_hold_what_they_may_hold_together() {
-        let (zero, one, cpu) = (Device::Cuda(0), Device::Cuda(1), Device::Cpu);
-        let [four, six] = [4, 6].map(|count| Some(Bytes(count)));
-        let devices = [zero, one, cpu, zero];
-        let limits = limits_of_entries(&devices, &[four, four, None, six]);
-        assert_eq!(limits, Ok(vec![(zero, Bytes(10)), (one, Bytes(4))]));
-        let limits = limits_of_entries(&devices, &[four, None, None, six]);
-        assert_eq!(limits, Ok(vec![(zero, Bytes(10))]));
-        for (limits, wanted) in [
-            (&[four][..], "1 memory limits for 4 devices"),
-            (&[four, None, six, six], "for a CPU"),
-            (&[four, None, None, None], "with a memory limit and without"),
-        ] {
-            let error = limits_of_entries(&devices, limits).unwrap_err();
-            assert!(error.contains(wanted), "{error}");
-        }
     }
 }

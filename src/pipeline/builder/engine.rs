@@ -11,7 +11,7 @@ use tch::Device;
 use super::PipelineBuilder;
 use super::devices::route;
 use crate::engine::{Engine, StageBuilder};
-use crate::error::Error;
+use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::pipeline::programs::Programs;
 use crate::pipeline::stages::Stages;
 use crate::torch::streams::{DeviceStreams, MemorySpace, Route};
@@ -142,9 +142,9 @@ pub(super) fn check_names(engine: &mut Stages) -> Result<(), Error> {
     let mut seen = HashSet::new();
     for name in names.into_iter().flatten() {
         if let Some(name) = seen.replace(name) {
-            return Err(Error::Settings(format!(
-                "two parameters are named `{name}`: give one of their layers another name"
-            )));
+            let what = "parameter";
+            let rule = SettingsRule::Duplicate { what, name };
+            return Err(SettingsError::new(Setting::Model, rule).into());
         }
     }
     Ok(())

@@ -2,6 +2,7 @@
 //! each parameter.
 
 mod groups;
+mod named;
 mod state;
 
 pub(crate) use groups::Groups;

@@ -4,7 +4,7 @@
 //! set aside until the step is certain to count on every stage ([`Accumulator::commit`]),
 //! or put back if it does not ([`Accumulator::undo`]). Within the step, micro-batches add
 //! in their order, whatever order the schedule has their backwards in
-//! ([`Accumulator::begin_turn`]).
+//! ([`Accumulator::begin_micro_batch`]).
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -15,6 +15,7 @@ use crate::torch::copies;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::gradients::{first_non_finite, norms, norms_there};
+use crate::torch::sequential::bytes;
 use crate::torch::streams::DeviceStreams;
 
 /// One gradient a parameter, then one a tied copy; none where none arrived.
@@ -33,20 +34,20 @@ pub(crate) struct Accumulator {
     /// What earlier steps accumulated, one entry a parameter; set aside while a step runs,
     /// so that a failed step can give it back and this step's gradients can be scaled alone.
     previous: Vec<Option<Tensor>>,
-    /// The micro-batch whose gradients are to be added next.
+    /// The micro-batch whose gradients are added next.
     next: usize,
-    /// Gradients of later micro-batches that came before it.
+    /// Gradients of later micro-batches whose backward ran before its.
     early: HashMap<usize, Gradients>,
     /// 1 on the stage's device where the last step does not count; see
     /// `src/pipeline/finite_check.rs`.
     found_inf: Option<Tensor>,
 }
 
-/// The backward of one micro-batch, from [`Accumulator::begin_turn`] to
-/// [`Accumulator::end_turn`].
+/// The backward of one micro-batch, from [`Accumulator::begin_micro_batch`] to
+/// [`Accumulator::end_micro_batch`].
 #[derive(Debug)]
-#[must_use = "the gradients of other micro-batches are set aside until the turn ends"]
-pub(super) struct Turn {
+#[must_use = "the gradients of other micro-batches are set aside until it has ended"]
+pub(super) struct MicroBatchGradients {
     micro: usize,
     /// The sums of the other micro-batches, where this one comes early.
     others: Option<Gradients>,
@@ -84,7 +85,7 @@ impl Accumulator {
     pub(super) fn bytes(&self) -> u64 {
         let grads = self.with_tied().map(|(_, parameter)| parameter.grad());
         let grads = grads.filter(Tensor::defined);
-        grads.map(|grad| super::bytes(&grad)).sum()
+        grads.map(|grad| bytes(&grad)).sum()
     }
 
     // A step, from its beginning to its end.
@@ -104,19 +105,22 @@ impl Accumulator {
 
     /// The backward of micro-batch `micro` is about to add its gradients to the parameters.
     /// Under a schedule that does not go through the micro-batches in order, the gradients
-    /// of one that comes early wait until it is their turn: the sums have the same bits
-    /// under every schedule.
-    pub(super) fn begin_turn(&self, micro: usize) -> Result<Turn, TorchError> {
+    /// of one that comes early wait for those before it: the sums have the same bits under
+    /// every schedule.
+    pub(super) fn begin_micro_batch(
+        &self,
+        micro: usize,
+    ) -> Result<MicroBatchGradients, TorchError> {
         let early = micro != self.next;
         let others = early.then(|| self.take_gradients()).transpose()?;
-        Ok(Turn { micro, others })
+        Ok(MicroBatchGradients { micro, others })
     }
 
     /// The backward has added them.
-    pub(super) fn end_turn(&mut self, turn: Turn) -> anyhow::Result<()> {
-        if let Some(others) = turn.others {
+    pub(super) fn end_micro_batch(&mut self, gradients: MicroBatchGradients) -> anyhow::Result<()> {
+        if let Some(others) = gradients.others {
             let own = self.take_gradients()?;
-            self.early.insert(turn.micro, own);
+            self.early.insert(gradients.micro, own);
             return self.add_gradients(others);
         }
         self.next += 1;
@@ -128,14 +132,24 @@ impl Accumulator {
     }
 
     /// Moves the gradients out of the parameters and tied copies.
-    pub(super) fn take_gradients(&self) -> Result<Gradients, TorchError> {
+    fn take_gradients(&self) -> Result<Gradients, TorchError> {
         let all = self.with_tied();
         all.map(|(_, parameter)| ffi::take_grad(parameter))
             .collect()
     }
 
+    /// Sets the parameters' gradients aside while `body` adds others. Returns those that it
+    /// added, without the earlier ones.
+    pub(super) fn alone<T>(&self, body: impl FnOnce() -> T) -> anyhow::Result<(T, Gradients)> {
+        let sum = self.take_gradients()?;
+        let done = body();
+        let own = self.take_gradients()?;
+        self.add_gradients(sum)?;
+        Ok((done, own))
+    }
+
     /// Adds gradients, one at a time: the first ones are set.
-    pub(super) fn add_gradients(&self, grads: Gradients) -> anyhow::Result<()> {
+    fn add_gradients(&self, grads: Gradients) -> anyhow::Result<()> {
         for ((_, parameter), grad) in self.with_tied().zip(grads) {
             let Some(grad) = grad else { continue };
             let sum = parameter.grad();
@@ -169,7 +183,8 @@ impl Accumulator {
     pub(super) fn undo(&mut self) {
         self.found_inf = None;
         self.early.clear();
-        // The calls only move handles; there is nobody left to tell if they failed.
+        // The calls only move handles. An error could not be reported: the step has failed
+        // already, and its own error says more.
         let previous = std::mem::take(&mut self.previous);
         for ((_, parameter), previous) in self.parameters.iter().zip(previous) {
             let _ = ffi::set_grad(parameter, previous.as_ref());
@@ -179,8 +194,8 @@ impl Accumulator {
         }
     }
 
-    /// The step is certain to count on every stage: its gradients join those of earlier
-    /// steps.
+    /// The step is certain to count on every stage: its gradients are added to those of
+    /// earlier steps.
     pub(super) fn commit(&mut self) -> Result<(), TorchError> {
         let previous = std::mem::take(&mut self.previous);
         for ((_, parameter), previous) in self.parameters.iter().zip(previous) {
@@ -197,6 +212,7 @@ impl Accumulator {
 
     /// The step that just ended does not count where `found_inf` is 1, on whatever device;
     /// its gradients are yet to be multiplied with the factor.
+    #[doc(alias = "found_inf")]
     #[doc(alias = "GradScaler")]
     pub(crate) fn defer(
         &mut self,
@@ -209,6 +225,11 @@ impl Accumulator {
         }
         self.found_inf = Some(found_inf.f_to_device(self.device)?);
         Ok(())
+    }
+
+    /// Whether only the device knows whether the last step counts.
+    pub(super) fn is_deferred(&self) -> bool {
+        self.found_inf.is_some()
     }
 
     /// 1 where the last step does not count; none where that is known already.
@@ -255,13 +276,14 @@ impl Accumulator {
         norms(&self.present())
     }
 
-    /// The same as a tensor on the stage's device, where that can be: nobody waits for it.
+    /// The same as a tensor on the stage's device, for which the host does not wait; none
+    /// where that cannot be.
     pub(crate) fn norms_on_device(&self) -> Result<Option<Tensor>, TorchError> {
         norms_there(&self.present(), self.device)
     }
 
     /// The names of all gradients, those of tied copies included, and their norms as a
-    /// tensor on the stage's device. None where the host has to look at them itself.
+    /// tensor on the stage's device. None where the host has to look at the gradients.
     pub(super) fn named_norms_on_device(
         &self,
     ) -> Result<Option<(Vec<String>, Tensor)>, TorchError> {

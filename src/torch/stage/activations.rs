@@ -1,168 +1,227 @@
-//! What a micro-batch leaves on a stage between its forward and its backward.
+//! What micro-batches leave on a stage between their forward and their backward.
 
 use std::collections::HashMap;
 
-use tch::Tensor;
+use gpipe_partitioner::{ActionKind, MicroId};
 
-use super::buffers::Before;
-use super::graphs::Slot;
-use super::offload::{Saved, Stowed};
+use super::border::SkipList;
+use super::graphs::{Forward, Slot};
+use super::inputs::Inputs;
+use super::live::Live;
+use super::offload::{MaybeOffloaded, Offload, OffloadedInputs};
 use crate::torch::error::TorchError;
-use crate::torch::ffi::{self, Graph, Sink};
-use crate::torch::streams::PendingH2D;
 use crate::torch::values::Values;
 
-/// Values (or gradients) of skips on their way, by the skips' numbers.
-pub(super) type Transit = HashMap<usize, Option<Tensor>>;
+/// The micro-batches in flight on a stage.
+#[doc(alias = "in-flight")]
+#[derive(Debug, Default)]
+pub(super) struct Activations(HashMap<MicroId, Flight>);
 
-/// One micro-batch on one stage.
+/// One micro-batch on one stage: its in-flight activations.
+#[doc(alias = "in-flight activations")]
 #[derive(Debug, Default)]
 pub(super) struct Flight {
-    /// One entry a segment.
-    pub(super) segments: Vec<Held>,
+    /// One entry a segment; after the first half of a backward what the other half needs,
+    /// the last segment first.
+    segments: Vec<StoredActivations>,
     /// The graph of the loss, where the last segment keeps none that it could be in.
-    pub(super) loss: Option<Live>,
+    loss: Option<Live>,
 }
 
 /// What is kept of a segment.
 #[derive(Debug)]
-pub(super) enum Held {
-    /// Its activations.
+pub(super) enum StoredActivations {
+    /// Its autograd graph, with what that has saved.
     Live(Live),
     /// What it needs to compute them again.
     Inputs(Inputs),
-    /// The same in the host's memory.
-    Stowed(Stowed<Values>),
-    /// The same on its way back.
-    Coming(Stowed<PendingH2D>),
-    /// Graphs that have them.
-    Slot(Box<Slot>),
+    /// The same in the host's memory, or on its way back.
+    Offloaded(OffloadedInputs),
+    /// CUDA graphs that have them.
+    InGraphs(Box<Slot>),
 }
 
-/// What a segment is given, and keeps where it recomputes.
+/// What a backward begins with.
 #[derive(Debug)]
-pub(super) struct Inputs {
-    pub(super) main: Values,
-    /// By skip.
-    pub(super) skips: Vec<(usize, Option<Tensor>)>,
-    /// What its layers find in buffers that move, where they are to run once more.
-    pub(super) before: Before,
+pub(super) enum BackwardSource {
+    Live(Live),
+    Recompute(Inputs),
+    InGraphs(Box<Slot>),
 }
 
-impl Inputs {
-    pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        let skips = self.skips.iter().filter_map(|(_, value)| value.as_ref());
-        self.main.present().chain(skips)
+impl Activations {
+    pub(super) fn put(&mut self, micro: MicroId, flight: Flight) {
+        self.0.insert(micro, flight);
     }
 
-    /// What the layers are to see: these tensors, or copies of them. Main values that share
-    /// memory do so as copies, too; but not `apart`.
-    pub(super) fn seen(&self, copies: bool, apart: bool) -> Result<Self, TorchError> {
-        let seen = |tensor: Tensor| -> Result<Tensor, TorchError> {
-            if !copies {
-                return Ok(tensor);
-            }
-            let copy = tch::no_grad(|| ffi::copy(&tensor))?;
-            Ok(copy.f_set_requires_grad(tensor.requires_grad())?)
-        };
-        let main = self.main.shallow_clone();
-        let skips = self.skips.iter().map(|(skip, value)| {
-            let value = value.as_ref().map(Tensor::shallow_clone);
-            Ok((*skip, value.map(seen).transpose()?))
+    /// # Errors
+    /// The micro-batch is not in flight.
+    pub(super) fn take(&mut self, micro: MicroId) -> anyhow::Result<Flight> {
+        let flight = self.0.remove(&micro);
+        flight
+            .ok_or_else(|| anyhow::anyhow!("micro-batch {micro} has no forward to go back through"))
+    }
+
+    /// Begins to bring back to the device what an action of this kind will use.
+    pub(super) fn prefetch(&mut self, micro: MicroId, kind: ActionKind) -> Result<(), TorchError> {
+        match self.0.get_mut(&micro) {
+            Some(flight) => flight.prefetch(kind),
+            None => Ok(()),
+        }
+    }
+
+    /// No micro-batch is in flight any more. Gives the slots of CUDA graphs that they were in.
+    pub(super) fn clear(&mut self) -> Vec<Box<Slot>> {
+        let flights = self.0.drain();
+        let stored = flights.flat_map(|(_, flight)| flight.segments);
+        let slots = stored.filter_map(|stored| match stored {
+            StoredActivations::InGraphs(slot) => Some(slot),
+            _ => None,
         });
-        Ok(Self {
-            skips: skips.collect::<Result<_, TorchError>>()?,
-            main: if copies && !apart {
-                main.try_move(seen)?
-            } else {
-                main.try_map(seen)?
-            },
-            before: Before::new(),
+        slots.collect()
+    }
+
+    /// Leaks all of it: see [`super::lost_device`].
+    pub(super) fn leak(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.0));
+    }
+}
+
+impl Flight {
+    /// After the first half of a backward.
+    pub(super) fn halfway(kept: Vec<StoredActivations>) -> Self {
+        Self {
+            segments: kept,
+            loss: None,
+        }
+    }
+
+    /// What the next segment leaves.
+    pub(super) fn push(&mut self, stored: StoredActivations) {
+        self.segments.push(stored);
+    }
+
+    /// The graph of the last segment, where it has one.
+    pub(super) fn last_graph(&mut self) -> Option<&mut Live> {
+        match self.segments.last_mut() {
+            Some(StoredActivations::Live(live)) => Some(live),
+            _ => None,
+        }
+    }
+
+    /// The graph for the loss, and whether that is separate from the last segment's.
+    pub(super) fn loss_graph(&mut self) -> Result<(&mut Live, bool), TorchError> {
+        match self.segments.last_mut() {
+            Some(StoredActivations::Live(live)) => Ok((live, false)),
+            _ => Ok((self.loss.insert(Live::new(None)?), true)),
+        }
+    }
+
+    /// The loss's own graph, which a backward begins with.
+    pub(super) fn take_loss(&mut self) -> Option<Live> {
+        self.loss.take()
+    }
+
+    /// The segments with their numbers, in the order of a backward.
+    pub(super) fn backwards(self) -> impl Iterator<Item = (usize, StoredActivations)> + use<> {
+        self.segments.into_iter().enumerate().rev()
+    }
+
+    /// What the first half of a backward has kept, in the order of the second.
+    pub(super) fn into_halfway(self) -> Vec<StoredActivations> {
+        self.segments
+    }
+
+    /// The segment that an `R` recomputes, and its inputs. Segments before it wait for their
+    /// turn: together they would take the memory that recomputing saves.
+    pub(super) fn take_recompute(&mut self) -> Result<Option<(usize, Inputs)>, TorchError> {
+        let Some(number) = self.recomputed_first() else {
+            return Ok(None);
+        };
+        match self.segments.remove(number).into_source()? {
+            BackwardSource::Recompute(inputs) => Ok(Some((number, inputs))),
+            _ => Err(TorchError::new(
+                "a segment that is kept is not to be recomputed",
+            )),
+        }
+    }
+
+    /// The graph of the segment, recomputed.
+    pub(super) fn insert(&mut self, number: usize, live: Live) {
+        let live = StoredActivations::Live(live);
+        self.segments.insert(number, live);
+    }
+
+    fn recomputed_first(&self) -> Option<usize> {
+        let mut segments = self.segments.iter();
+        segments.rposition(StoredActivations::needs_recompute)
+    }
+
+    /// An `R` uses the inputs of one segment, backwards all there is.
+    fn prefetch(&mut self, kind: ActionKind) -> Result<(), TorchError> {
+        let all = kind != ActionKind::Recompute;
+        let first = self.recomputed_first();
+        let segments = std::mem::take(&mut self.segments);
+        for (number, stored) in segments.into_iter().enumerate() {
+            let used = all || first == Some(number);
+            let stored = if used { stored.prefetch()? } else { stored };
+            self.segments.push(stored);
+        }
+        match &mut self.loss {
+            Some(loss) if all => loss.prefetch(),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl StoredActivations {
+    /// Of a segment that keeps its graph; with its outputs, and the skips that leave it.
+    pub(super) fn of_forward(done: Forward) -> anyhow::Result<(Values, SkipList, Self)> {
+        match done {
+            Forward::Run(output) => {
+                let (values, skips, live) = output.into_live()?;
+                Ok((values, skips, Self::Live(live)))
+            }
+            Forward::Replayed(output, slot) => {
+                let (values, skips) = output.into_values();
+                Ok((values, skips, Self::InGraphs(slot)))
+            }
+        }
+    }
+
+    /// Of a segment that recomputes; offloaded, where that is asked for.
+    pub(super) fn of_inputs(inputs: Inputs, offload: Option<&Offload>) -> Result<Self, TorchError> {
+        let Some(offload) = offload else {
+            return Ok(Self::Inputs(inputs));
+        };
+        Ok(match offload.inputs(inputs)? {
+            MaybeOffloaded::Leaves(offloaded) => Self::Offloaded(offloaded),
+            MaybeOffloaded::Stays(inputs) => Self::Inputs(inputs),
         })
     }
-}
 
-/// A graph, and where gradients enter and leave it.
-#[derive(Debug)]
-pub(super) struct Live {
-    pub(super) graph: Graph,
-    /// One entry an incoming value; `None` where no gradient can flow.
-    sinks: Vec<Option<Sink>>,
-    skip_sinks: Vec<(usize, Option<Sink>)>,
-    /// The skips whose values are the graph's first roots; its outputs are the rest.
-    pub(super) outgoing: Vec<usize>,
-    /// What autograd has saved, where that is in the host's memory meanwhile.
-    pub(super) saved: Option<Saved>,
-}
+    fn needs_recompute(&self) -> bool {
+        matches!(self, Self::Inputs(_) | Self::Offloaded(_))
+    }
 
-/// Which part of the backward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Half {
-    /// `B`: both at once.
-    Joint,
-    /// `I`: the gradients of the inputs.
-    Input,
-}
-
-impl Live {
-    pub(super) fn new() -> Result<Self, TorchError> {
-        Ok(Self {
-            graph: Graph::new()?,
-            sinks: Vec::new(),
-            skip_sinks: Vec::new(),
-            outgoing: Vec::new(),
-            saved: None,
+    /// What a backward, or an `R`, begins with: on the stage's device.
+    pub(super) fn into_source(self) -> Result<BackwardSource, TorchError> {
+        Ok(match self {
+            Self::Live(live) => BackwardSource::Live(live),
+            Self::Inputs(inputs) => BackwardSource::Recompute(inputs),
+            Self::Offloaded(inputs) => BackwardSource::Recompute(inputs.into_inputs()?),
+            Self::InGraphs(slot) => BackwardSource::InGraphs(slot),
         })
     }
 
-    /// The beginning of the graph: the tensors that layers see in place of these.
-    pub(super) fn enter(&mut self, inputs: Values) -> Result<Values, TorchError> {
-        let inputs: Vec<_> = inputs.into_iter().collect();
-        let (seen, sinks) = self.graph.enter(&inputs)?;
-        self.sinks = sinks;
-        Ok(seen.into_iter().collect())
-    }
-
-    /// The same for the value of a skip.
-    pub(super) fn enter_skip(
-        &mut self,
-        skip: usize,
-        value: Option<Tensor>,
-    ) -> Result<Option<Tensor>, TorchError> {
-        let (seen, sinks) = self.graph.enter(&[value])?;
-        let sink = sinks.into_iter().next().flatten();
-        self.skip_sinks.push((skip, sink));
-        Ok(seen.into_iter().next().flatten())
-    }
-
-    /// Goes back from the roots; `grads` belong to the outputs, and the skips'
-    /// gradients are taken out of `transit`. Puts in those of incoming skips and
-    /// returns those of the inputs.
-    pub(super) fn backward(
-        &mut self,
-        half: Half,
-        grads: Vec<Option<Tensor>>,
-        transit: &mut Transit,
-    ) -> Result<Vec<Option<Tensor>>, TorchError> {
-        let skips = self.outgoing.iter();
-        let mut roots: Vec<_> = skips.map(|skip| transit.remove(skip).flatten()).collect();
-        roots.extend(grads);
-        match half {
-            Half::Joint => self.graph.backward(&roots)?,
-            Half::Input => self.graph.backward_input(&roots)?,
-        }
-        drop(roots);
-        for (skip, sink) in std::mem::take(&mut self.skip_sinks) {
-            let grad = self.take(sink)?;
-            transit.insert(skip, grad);
-        }
-        std::mem::take(&mut self.sinks)
-            .into_iter()
-            .map(|sink| self.take(sink))
-            .collect()
-    }
-
-    fn take(&mut self, sink: Option<Sink>) -> Result<Option<Tensor>, TorchError> {
-        sink.map_or(Ok(None), |sink| self.graph.take_grad(sink))
+    fn prefetch(self) -> Result<Self, TorchError> {
+        Ok(match self {
+            Self::Offloaded(inputs) => Self::Offloaded(inputs.prefetch()?),
+            Self::Live(mut live) => {
+                live.prefetch()?;
+                Self::Live(live)
+            }
+            stored => stored,
+        })
     }
 }

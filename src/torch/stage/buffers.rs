@@ -1,4 +1,4 @@
-//! What layers find in their buffers.
+//! A stage's buffers, and what layers find in them.
 //!
 //! A layer may read a buffer that its forward moves: the vector of spectral norm, a
 //! running mean that is subtracted. By the time its forward runs once more, micro-batches
@@ -10,170 +10,263 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 
-use super::TorchStage;
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{self, SavedTensorPool};
 
 /// What a forward found in buffers that move, by the buffers' numbers on the stage. The
 /// others held what they did when the step began.
-pub(super) type Before = Vec<(usize, Tensor)>;
+pub(super) type BufferValues = Vec<(usize, Tensor)>;
 
-/// What is known of how a stage's buffers move.
-#[derive(Debug, Default)]
-pub(super) struct Moves {
+/// The buffers of a stage's layers (batch-norm statistics, say).
+#[derive(Debug)]
+pub(super) struct Buffers {
+    /// With names, by layer and name.
+    all: Vec<(String, Tensor)>,
+    /// Where those of each layer are among all.
+    of_layers: Vec<Range<usize>>,
+    /// Copies of what they held before the step.
+    saved: Vec<Tensor>,
     /// How often each had been written to when the step began.
     began: Vec<i64>,
     /// Those that a first run changed.
-    seen: HashSet<usize>,
+    moved: HashSet<usize>,
 }
 
-/// Where the buffers of each layer are among those of all.
-pub(super) fn places(counts: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
-    let place = |end: &mut usize, count| {
-        let start = *end;
-        *end += count;
-        Some(start..*end)
-    };
-    counts.scan(0, place).collect()
+/// Some layers' buffers as they are before these layers run for the first time.
+#[derive(Debug)]
+pub(super) struct BeforeFirstRun {
+    numbers: Range<usize>,
+    /// The buffers, past autograd's eyes, and copies of what they hold.
+    saved: Vec<(Tensor, Tensor)>,
+    changes: Vec<i64>,
 }
 
-impl TorchStage {
-    /// Keeps what the buffers hold when a training step begins.
-    pub(super) fn save_all_buffers(&mut self) -> Result<(), TorchError> {
-        let all = 0..self.buffers.len();
-        self.moves.began = self.buffer_changes(all)?;
-        self.saved_buffers = self.buffers.iter().map(|(_, b)| b.copy()).collect();
+impl Buffers {
+    /// From those of each layer.
+    pub(super) fn new(by_layer: Vec<Vec<(String, Tensor)>>) -> Self {
+        Self {
+            of_layers: places(by_layer.iter().map(Vec::len)),
+            all: by_layer.into_iter().flatten().collect(),
+            saved: Vec::new(),
+            began: Vec::new(),
+            moved: HashSet::new(),
+        }
+    }
+
+    /// Names and handles, by layer and name.
+    pub(super) fn named(&self) -> &[(String, Tensor)] {
+        &self.all
+    }
+
+    // A step, from its beginning to its end.
+
+    /// A training step begins: keeps what they hold.
+    pub(super) fn save(&mut self) -> Result<(), TorchError> {
+        self.began = self.changes(0..self.all.len())?;
+        self.saved = self.all.iter().map(|(_, buffer)| buffer.copy()).collect();
         Ok(())
     }
 
+    /// Drops what they held before the last step.
+    pub(super) fn drop_saved(&mut self) {
+        self.saved.clear();
+    }
+
+    /// Puts back what they held before the step.
+    pub(super) fn undo(&mut self) {
+        // Copies between tensors that were made as copies of each other.
+        let saved = std::mem::take(&mut self.saved);
+        tch::no_grad(|| {
+            for ((_, buffer), saved) in self.all.iter().zip(&saved) {
+                let _ = buffer.shallow_clone().f_copy_(saved);
+            }
+        });
+    }
+
+    /// The same, if a number on their device is 1.
+    pub(super) fn undo_where(&mut self, found_inf: &Tensor) -> Result<(), TorchError> {
+        let saved = std::mem::take(&mut self.saved);
+        tch::no_grad(|| {
+            let bad = found_inf.f_to_kind(Kind::Bool)?;
+            for ((_, buffer), saved) in self.all.iter().zip(&saved) {
+                let right = saved.f_where_self(&bad, buffer)?;
+                buffer.shallow_clone().f_copy_(&right)?;
+            }
+            Ok(())
+        })
+    }
+
+    // Runs of layers.
+
     /// The buffers of some layers, past autograd's eyes, and copies of what they hold.
-    pub(super) fn save_buffers(&self, layers: &Range<usize>) -> Vec<(Tensor, Tensor)> {
-        let buffers = self.buffers[self.numbers(layers)].iter();
+    pub(super) fn copies(&self, layers: &Range<usize>) -> Vec<(Tensor, Tensor)> {
+        let buffers = self.all[self.numbers(layers)].iter();
         buffers
             .map(|(_, buffer)| (buffer.data(), buffer.copy()))
             .collect()
     }
 
+    /// What a first run of some layers may have to put back.
+    pub(super) fn before_first_run(
+        &self,
+        layers: &Range<usize>,
+    ) -> Result<BeforeFirstRun, TorchError> {
+        let numbers = self.numbers(layers);
+        Ok(BeforeFirstRun {
+            saved: self.copies(layers),
+            changes: self.changes(numbers.clone())?,
+            numbers,
+        })
+    }
+
     /// Notes which buffers a first run of some layers has changed. Not all writes are
     /// counted: those of libtorch's own batch norm, say, or through `Tensor::data`.
-    pub(super) fn note_moves(
-        &mut self,
-        layers: &Range<usize>,
-        changes: &[i64],
-        saved: &[(Tensor, Tensor)],
-    ) -> Result<(), TorchError> {
-        let numbers = self.numbers(layers);
-        let now = self.buffer_changes(numbers.clone())?;
-        for (place, number) in numbers.enumerate() {
-            let (buffer, before) = &saved[place];
+    pub(super) fn note_moved(&mut self, before: &BeforeFirstRun) -> Result<(), TorchError> {
+        let now = self.changes(before.numbers.clone())?;
+        for (place, number) in before.numbers.clone().enumerate() {
+            let (buffer, saved) = &before.saved[place];
             // What cannot be compared is taken for changed.
-            let same = || buffer.f_equal(before).unwrap_or(false);
-            if now[place] != changes[place] || !same() {
-                self.moves.seen.insert(number);
+            let same = || buffer.f_equal(saved).unwrap_or(false);
+            if now[place] != before.changes[place] || !same() {
+                self.moved.insert(number);
             }
         }
         Ok(())
     }
 
-    /// How often the buffers of some layers have been written to.
-    pub(super) fn changes_of(&self, layers: &Range<usize>) -> Result<Vec<i64>, TorchError> {
-        self.buffer_changes(self.numbers(layers))
-    }
-
     /// What the layers are about to find in those of their buffers that move.
-    pub(super) fn before(&self, layers: &Range<usize>) -> Result<Before, TorchError> {
-        let mut before = Before::new();
+    pub(super) fn moving(&self, layers: &Range<usize>) -> Result<BufferValues, TorchError> {
+        let mut values = BufferValues::new();
         for number in self.numbers(layers) {
             if self.has_moved(number)? {
-                before.push((number, self.buffers[number].1.copy()));
+                values.push((number, self.all[number].1.copy()));
             }
         }
-        Ok(before)
+        Ok(values)
     }
 
-    /// Runs the layers once more with what their first run found in their buffers, which
-    /// afterwards hold what they do now.
-    pub(super) fn as_before<T>(
-        &mut self,
+    /// Puts into the layers' buffers what their first run found there, for another run.
+    pub(super) fn rewind(
+        &self,
         layers: &Range<usize>,
-        before: &Before,
-        body: impl FnOnce(&mut Self) -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
-        let now = self.save_buffers(layers);
-        let displaced = self.displaced(layers, before)?;
-        let done = if displaced.is_empty() {
-            body(self)
-        } else {
+        found: &BufferValues,
+        device: Device,
+    ) -> Result<Rewound, TorchError> {
+        let now = self.copies(layers);
+        let displaced = self.displaced(layers, found)?;
+        let mut saved_pool = None;
+        if !displaced.is_empty() {
             restore(&displaced)?;
-            saving_copies(self, &displaced, body)
-        };
-        restore(&now)?;
-        done
+            saved_pool = Some(SavedTensorPool::new(device, 0)?);
+        }
+        Ok(Rewound {
+            now,
+            displaced,
+            saved_pool,
+        })
     }
 
     /// The layers' buffers that move, past autograd's eyes, and what was in them.
     fn displaced(
         &self,
         layers: &Range<usize>,
-        before: &Before,
+        found: &BufferValues,
     ) -> Result<Vec<(Tensor, Tensor)>, TorchError> {
         let mut displaced = Vec::new();
         for number in self.numbers(layers) {
-            let kept = before.iter().find(|(kept, _)| *kept == number);
+            let kept = found.iter().find(|(kept, _)| *kept == number);
             let value = match kept {
                 Some((_, value)) => value,
-                None if self.has_moved(number)? => &self.saved_buffers[number],
+                None if self.has_moved(number)? => &self.saved[number],
                 None => continue,
             };
-            displaced.push((self.buffers[number].1.data(), value.shallow_clone()));
+            displaced.push((self.all[number].1.data(), value.shallow_clone()));
         }
         Ok(displaced)
     }
 
     /// Whether the buffer may hold something else than when the step began.
     fn has_moved(&self, number: usize) -> Result<bool, TorchError> {
-        if self.moves.seen.contains(&number) {
+        if self.moved.contains(&number) {
             return Ok(true);
         }
-        let began = self.moves.began.get(number);
-        Ok(began != Some(&ffi::changes(&self.buffers[number].1)?))
+        let began = self.began.get(number);
+        Ok(began != Some(&ffi::changes(&self.all[number].1)?))
     }
 
-    fn buffer_changes(&self, numbers: Range<usize>) -> Result<Vec<i64>, TorchError> {
-        let buffers = self.buffers[numbers].iter();
+    /// How often buffers have been written to.
+    fn changes(&self, numbers: Range<usize>) -> Result<Vec<i64>, TorchError> {
+        let buffers = self.all[numbers].iter();
         buffers.map(|(_, buffer)| ffi::changes(buffer)).collect()
     }
 
     /// The numbers of some layers' buffers.
     fn numbers(&self, layers: &Range<usize>) -> Range<usize> {
-        let places = &self.layer_buffers[layers.clone()];
+        let places = &self.of_layers[layers.clone()];
         let start = places.first().map_or(0, |first| first.start);
         start..places.last().map_or(start, |last| last.end)
     }
 }
 
-/// Runs `body`; where autograd saves one of these buffers, it has what the buffer held,
-/// and not the buffer, which will hold something else when the backward comes.
-fn saving_copies<T>(
-    stage: &mut TorchStage,
-    buffers: &[(Tensor, Tensor)],
-    body: impl FnOnce(&mut TorchStage) -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let saved_pool = SavedTensorPool::new(stage.device, 0)?;
-    let scope = saved_pool.enter();
-    let done = body(stage)?;
-    drop(scope);
-    for number in 0..saved_pool.len() {
-        let Some((memory, _)) = saved_pool.on_device(number)? else {
-            continue;
-        };
-        if buffers.iter().any(|(buffer, _)| holds(&memory, buffer)) {
-            saved_pool.set_on_device(number, &ffi::copy(&memory)?)?;
-        }
+impl BeforeFirstRun {
+    /// The run does not count.
+    pub(super) fn restore(&self) -> Result<(), TorchError> {
+        restore(&self.saved)
     }
-    Ok(done)
+}
+
+/// Buffers that hold for a while what they held before; see [`Buffers::rewind`].
+#[derive(Debug)]
+pub(super) struct Rewound {
+    /// The buffers, and the values that they get back.
+    now: Vec<(Tensor, Tensor)>,
+    /// Those that hold something else meanwhile, and what.
+    displaced: Vec<(Tensor, Tensor)>,
+    /// Where there are such: what autograd saves meanwhile.
+    saved_pool: Option<SavedTensorPool>,
+}
+
+impl Rewound {
+    /// Runs layers with them; afterwards they hold again what they did.
+    pub(super) fn run<T>(self, body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let scope = self.saved_pool.as_ref().map(SavedTensorPool::enter);
+        let mut done = body();
+        drop(scope);
+        if let (Ok(_), Some(saved_pool)) = (&done, &self.saved_pool)
+            && let Err(error) = self.keep_values(saved_pool)
+        {
+            done = Err(error.into());
+        }
+        restore(&self.now)?;
+        done
+    }
+
+    /// Where autograd has saved one of the buffers, it has what the buffer held, and not the
+    /// buffer, which will hold something else when the backward comes.
+    fn keep_values(&self, saved_pool: &SavedTensorPool) -> Result<(), TorchError> {
+        for number in 0..saved_pool.len() {
+            let Some((memory, _)) = saved_pool.on_device(number)? else {
+                continue;
+            };
+            let mut buffers = self.displaced.iter();
+            if buffers.any(|(buffer, _)| holds(&memory, buffer)) {
+                saved_pool.set_on_device(number, &ffi::copy(&memory)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where the buffers of each layer are among those of all.
+fn places(counts: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+    let place = |end: &mut usize, count| {
+        let start = *end;
+        *end += count;
+        Some(start..*end)
+    };
+    counts.scan(0, place).collect()
 }
 
 /// Whether a tensor begins in these bytes.

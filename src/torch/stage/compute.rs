@@ -1,4 +1,4 @@
-//! Runs the layers of a segment, and finds out what they write to.
+//! Runs a stage's layers.
 //!
 //! A layer may change what it is given in place. Inside a stage that is as in the
 //! uncut model; but what arrives at a segment may be in use elsewhere. The caller's
@@ -9,41 +9,35 @@
 //! all, copy nothing. If it writes to what it has stashed, its first run is undone and
 //! made again, and from then on it stashes copies.
 
-use std::cell::Cell;
-use std::ops::Range;
-
+use gpipe_partitioner::MicroId;
 use tch::Tensor;
 
-use super::TorchStage;
-use super::activations::{Inputs, Live, Transit};
-use super::buffers::restore;
-use super::forward::Pass;
-use super::own_tensors::Own;
-use super::segment::{Segment, Which, Writes};
-use super::skip_routes::{Run, apart};
-use super::writes::{Watched, changed, watch};
+use super::border::Arrived;
+use super::buffers::{BufferValues, Buffers};
+use super::inputs::Inputs;
+use super::layers::{LayerRun, Layers, SegmentOutput};
+use super::live::Live;
+use super::pass::{Pass, Purpose};
+use super::segment::{RunUnit, Segments};
+use super::writes::{Watched, Writes};
 use crate::torch::error::TorchError;
-use crate::torch::ffi::{Graph, RandomScope};
-use crate::torch::gradients::finite;
-use crate::torch::layer::Context;
-use crate::torch::rng;
-use crate::torch::skips::SkipBox;
-use crate::torch::step::Mode;
-use crate::torch::values::{Values, hand_over};
+use crate::torch::step::StepSettings;
+use crate::torch::values::Values;
 
-/// What comes out of a segment.
+/// What runs the layers of a stage.
 #[derive(Debug)]
-pub(super) struct Passed {
-    pub(super) outputs: Values,
-    /// The skips that leave it, detached.
-    pub(super) skips: Vec<(usize, Option<Tensor>)>,
-    pub(super) live: Option<Live>,
+pub(super) struct Compute {
+    /// Whether what goes in is the caller's.
+    first: bool,
+    layers: Layers,
+    buffers: Buffers,
+    segments: Segments,
 }
 
-/// One run, and what its layers wrote to.
+/// One run of a segment, and what its layers wrote to.
 #[derive(Debug)]
-struct Attempt {
-    passed: Passed,
+struct Run {
+    output: SegmentOutput,
     wrote: Writes,
     /// What of it was not a copy of their own.
     harm: Writes,
@@ -51,282 +45,195 @@ struct Attempt {
     owners: Vec<usize>,
 }
 
-impl TorchStage {
+impl Compute {
+    pub(super) fn new(first: bool, layers: Layers, buffers: Buffers, segments: Segments) -> Self {
+        Self {
+            first,
+            layers,
+            buffers,
+            segments,
+        }
+    }
+
+    /// Whether what goes in is the caller's.
+    pub(super) fn is_first(&self) -> bool {
+        self.first
+    }
+
+    pub(super) fn layers(&self) -> &Layers {
+        &self.layers
+    }
+
+    pub(super) fn layers_mut(&mut self) -> &mut Layers {
+        &mut self.layers
+    }
+
+    pub(super) fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    pub(super) fn buffers_mut(&mut self) -> &mut Buffers {
+        &mut self.buffers
+    }
+
+    pub(super) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    pub(super) fn segments_mut(&mut self) -> &mut Segments {
+        &mut self.segments
+    }
+
+    // The forward.
+
     /// Runs a segment, with its graph (whose first roots are the skips that leave
     /// it) or without any. Outputs of the stage's last segment are not roots yet.
-    pub(super) fn run_segment(
+    pub(super) fn run(
         &mut self,
-        which: Which,
+        unit: RunUnit,
         inputs: &Inputs,
-        graph: bool,
         pass: Pass<'_>,
-    ) -> anyhow::Result<Passed> {
-        let Some(writes) = self.segment(which).writes else {
-            return self.first_run(which, inputs, graph, pass);
+    ) -> anyhow::Result<SegmentOutput> {
+        let Some(known) = self.segments.get(unit).writes() else {
+            return self.first_run(unit, inputs, pass);
         };
-        let Attempt {
-            passed,
-            wrote,
-            harm,
-            ..
-        } = self.attempt(which, inputs, graph, pass, writes)?;
-        self.segment_mut(which).writes = Some(writes.and(wrote));
-        if harm == Writes::default() {
-            return Ok(passed);
+        let run = self.run_once(unit, inputs, pass, known)?;
+        self.segments.get_mut(unit).set_writes(known.and(run.wrote));
+        if !run.harm.any() {
+            return Ok(run.output);
         }
         anyhow::ensure!(
-            !harm.own,
+            !run.harm.to_own(),
             "the stage's layers changed a parameter or buffer in place that a layer before them gave \
              out, which they had not done before; it will be copied from now on"
         );
-        // Without skips nobody but the sender's graph may have the value, and that
-        // finds out by itself if it needs it, as it does in the uncut model.
+        // Without skips only the sender's graph may have saved the value, and autograd
+        // reports it if that graph needs it, as in the uncut model.
         anyhow::ensure!(
-            self.skips.is_empty(),
+            self.layers.skips().is_empty(),
             "the stage's layers changed a value in place that may have been stashed, which they had \
              not done before; values will be copied from now on: run the step again"
         );
-        Ok(passed)
+        Ok(run.output)
     }
 
     /// Finds out what the segment writes to, on copies.
     fn first_run(
         &mut self,
-        which: Which,
+        unit: RunUnit,
         inputs: &Inputs,
-        graph: bool,
         pass: Pass<'_>,
-    ) -> anyhow::Result<Passed> {
-        let layers = self.segment(which).layers.clone();
-        let buffers = self.save_buffers(&layers);
-        let changes = self.changes_of(&layers)?;
-        let mut writes = Writes {
-            inputs: true,
-            ..Writes::default()
-        };
+    ) -> anyhow::Result<SegmentOutput> {
+        let layers = self.segments.get(unit).layers();
+        let before = self.buffers.before_first_run(layers)?;
+        let mut writes = Writes::new(true, false, false);
         loop {
-            let done = self.attempt(which, inputs, graph, pass, writes);
-            if !matches!(&done, Ok(done) if done.harm == Writes::default()) {
-                restore(&buffers)?;
+            let done = self.run_once(unit, inputs, pass, writes);
+            if !matches!(&done, Ok(done) if !done.harm.any()) {
+                before.restore()?;
             }
             let done = done?;
-            if done.harm == Writes::default() {
-                let inputs = done.wrote.inputs;
-                let segment = self.segment_mut(which);
-                segment.writes = Some(Writes { inputs, ..writes });
-                segment.owners = Some(done.owners);
-                self.note_moves(&layers, &changes, &buffers)?;
-                return Ok(done.passed);
+            if !done.harm.any() {
+                let writes = writes.with_inputs(done.wrote.to_inputs());
+                self.segments.get_mut(unit).learn(writes, done.owners);
+                self.buffers.note_moved(&before)?;
+                return Ok(done.output);
             }
             writes = writes.and(done.wrote);
         }
     }
 
-    fn attempt(
-        &mut self,
-        which: Which,
+    fn run_once(
+        &self,
+        unit: RunUnit,
         inputs: &Inputs,
-        graph: bool,
         pass: Pass<'_>,
-        writes: Writes,
-    ) -> anyhow::Result<Attempt> {
-        let mut stashed = Watched::new();
+        known: Writes,
+    ) -> anyhow::Result<Run> {
+        let segment = self.segments.get(unit);
         // The caller's own tensors are never written to, and neither is what the
         // segment will be run with once more.
-        let copies = writes.inputs || self.is_first(which) || pass.again;
+        let callers = self.first && segment.layers().start == 0;
+        let copies = known.to_inputs() || callers || pass.keeps_inputs();
         // Two of the caller's own tensors that want gradients get one each.
-        let apart = self.is_first(which) && inputs.main.present().any(Tensor::requires_grad);
-        let seen = inputs.seen(copies, apart)?;
-        let watched = watch(seen.tensors())?;
-        let mut own = Own::new(self.segment(which).owners.clone(), writes.own);
-        let passed = {
-            let mut run = Run {
-                transit: &mut Transit::new(),
-                stashed: &mut stashed,
-                own: &mut own,
-                copy_stashes: writes.stashes,
-            };
-            if graph {
-                self.with_graph(which, (seen, copies), pass, &mut run)
-            } else {
-                let _no_grad = tch::no_grad_guard();
-                self.without_graph(which, seen, pass, &mut run)
-            }
+        let separate = callers && inputs.main().present().any(Tensor::requires_grad);
+        let seen = inputs.seen(copies, separate)?;
+        let watched = Watched::new(seen.tensors())?;
+        let mut run = LayerRun::new(segment.owners(), known);
+        let layers = &self.layers;
+        let output = if pass.has_graph() {
+            let saved = pass.offload();
+            let saved = saved.map(|offload| offload.saved_tensors(layers.own(), &seen, copies));
+            let live = Live::new(saved.transpose()?)?;
+            let has_next = self.segments.has_next(unit);
+            layers.run(segment, seen, Some(live), has_next, pass, &mut run)
+        } else {
+            let _no_grad = tch::no_grad_guard();
+            layers.run(segment, seen, None, false, pass, &mut run)
         };
-        let wrote = Writes {
-            inputs: changed(&watched)?,
-            stashes: changed(&stashed)?,
-            own: own.changed()?,
-        };
-        if wrote.own || passed.is_err() {
-            own.restore()?;
+        let wrote = run.wrote()?.with_inputs(watched.changed()?);
+        if wrote.to_own() || output.is_err() {
+            run.restore()?;
         }
-        Ok(Attempt {
-            passed: passed?,
+        Ok(Run {
+            output: output?,
             wrote,
-            harm: Writes {
-                inputs: wrote.inputs && !copies,
-                ..wrote
-            },
-            owners: own.found,
+            harm: wrote.with_inputs(wrote.to_inputs() && !copies),
+            owners: run.into_owners(),
         })
     }
 
-    fn with_graph(
+    /// `F` in inference: no graph, and no segments.
+    pub(super) fn infer(
         &mut self,
-        which: Which,
-        (inputs, copies): (Inputs, bool),
-        pass: Pass<'_>,
-        run: &mut Run<'_>,
-    ) -> anyhow::Result<Passed> {
-        let mut live = Live::new()?;
-        live.saved = match pass.stows {
-            Some(least) => Some(self.saved_pool(&inputs, copies, least)?),
-            None => None,
-        };
-        let main = live.enter(inputs.main)?;
-        for (skip, value) in inputs.skips {
-            run.transit.insert(skip, live.enter_skip(skip, value)?);
-        }
-        let layers = self.segment(which).layers.clone();
-        let mut outputs = self.run_layers(layers, main, run, pass, Some(&mut live))?;
-        let segment = self.segment(which);
-        let mut skips = Vec::with_capacity(segment.outgoing.len());
-        for &skip in &segment.outgoing {
-            let value = run.transit.remove(&skip).flatten();
-            live.graph.roots([value.as_ref()].into_iter())?;
-            skips.push((skip, value.as_ref().map(hand_over).transpose()?));
-        }
-        live.outgoing.clone_from(&segment.outgoing);
-        if matches!(which, Which::Segment(number) if number + 1 < self.segments.len()) {
-            add_roots(&mut live.graph, &outputs)?;
-            outputs = outputs.try_move(|tensor| hand_over(&tensor))?;
-        }
-        Ok(Passed {
-            outputs,
-            skips,
-            live: Some(live),
-        })
+        micro: MicroId,
+        inputs: Vec<Values>,
+        settings: &StepSettings,
+    ) -> anyhow::Result<Vec<Values>> {
+        let incoming = self.layers.skips().incoming();
+        let (values, mut skips, _) = Arrived::new(inputs, incoming).into_parts();
+        let unit = RunUnit::AllLayers;
+        let inputs = self.segments.get(unit).take_inputs(values, &mut skips);
+        let pass = Pass::new(micro, settings, Purpose::Infer);
+        let (values, leaving) = self.run(unit, &inputs, pass)?.into_values();
+        skips.put_all(leaving);
+        let mut sent = vec![values];
+        sent.extend(skips.take_edges(self.layers.skips().outgoing()));
+        Ok(sent)
     }
 
-    fn without_graph(
-        &mut self,
-        which: Which,
-        inputs: Inputs,
-        pass: Pass<'_>,
-        run: &mut Run<'_>,
-    ) -> anyhow::Result<Passed> {
-        run.transit.extend(inputs.skips);
-        let layers = self.segment(which).layers.clone();
-        let outputs = self.run_layers(layers, inputs.main, run, pass, None)?;
-        let outgoing = self.segment(which).outgoing.iter();
-        let skips = outgoing
-            .map(|skip| (*skip, run.transit.remove(skip).flatten()))
-            .collect();
-        Ok(Passed {
-            outputs,
-            skips,
-            live: None,
-        })
+    // Recomputation.
+
+    /// Whether a segment keeps its inputs instead of the graph of this micro-batch.
+    pub(super) fn recomputes(&self, number: usize, micro: MicroId, micro_batches: usize) -> bool {
+        self.segments.recomputes(number, micro, micro_batches)
     }
 
-    fn run_layers(
-        &mut self,
-        layers: Range<usize>,
-        mut values: Values,
-        run: &mut Run<'_>,
-        pass: Pass<'_>,
-        mut live: Option<&mut Live>,
-    ) -> anyhow::Result<Values> {
-        for number in layers {
-            self.running.layer(number);
-            let saved = live.as_ref().and_then(|live| live.saved.as_ref());
-            let saved_pool = saved.map(|saved| saved.saved_pool.enter());
-            values = self.run_layer(number, values, run, pass)?;
-            drop(saved_pool);
-            if let Some(live) = live.as_deref_mut() {
-                values
-                    .present()
-                    .try_for_each(|output| live.graph.mark(output, number))?;
-                self.sweep(live)?;
-            }
-        }
-        self.running.nothing();
-        Ok(values)
+    /// What the layers of a segment are about to find in those of their buffers that move.
+    pub(super) fn moving_buffers(&self, unit: RunUnit) -> Result<BufferValues, TorchError> {
+        self.buffers.moving(self.segments.get(unit).layers())
     }
 
-    fn run_layer(
-        &self,
+    /// Runs a segment once more: with what its first run found in the buffers, and without
+    /// effects on them. Gives its graph, with all roots.
+    #[doc(alias = "activation checkpointing")]
+    pub(super) fn recompute(
+        &mut self,
         number: usize,
-        inputs: Values,
-        run: &mut Run<'_>,
+        inputs: &Inputs,
         pass: Pass<'_>,
-    ) -> anyhow::Result<Values> {
-        let built = &self.layers[number];
-        let seed = rng::pass_seed(built.seed, pass.settings.step, pass.micro.index());
-        let random = RandomScope::open(seed)?;
-        let autocast = self.precision.scope(self.device)?;
-        let ctx = Context {
-            train: matches!(pass.settings.mode, Mode::Train { .. }),
-            micro: pass.micro,
-            asked: Cell::default(),
-            device: self.device,
-            recomputing: pass.recomputing,
-            precision: self.precision,
-            skips: SkipBox::new(
-                &built.declared,
-                self.waiting(number, &inputs, run.transit)?,
-                run.copy_stashes,
-            ),
-            layer: number,
-            step_states: self.step_states.clone(),
-            gathered: Cell::default(),
-        };
-        let outputs = built.layer.forward(inputs, &ctx)?;
-        drop(autocast);
-        if let Some(graphs) = &self.graphs {
-            graphs.watch(&built.name, &ctx, &random);
+    ) -> anyhow::Result<Live> {
+        let unit = RunUnit::Segment(number);
+        let layers = self.segments.get(unit).layers();
+        let rewound = self
+            .buffers
+            .rewind(layers, inputs.buffers(), self.layers.device())?;
+        let output = rewound.run(|| self.run(unit, inputs, pass))?;
+        let has_next = self.segments.has_next(unit);
+        let (values, _, mut live) = output.into_live()?;
+        if !has_next {
+            live.roots(&values)?;
         }
-        let stashed = ctx.skips.finish()?;
-        let (outputs, own) = self.give_own(number, outputs, run.own)?;
-        let outputs = apart(outputs, own || !stashed.is_empty())?;
-        self.stashed(number, &stashed, run)?;
-        if pass.settings.mode.fails_on_non_finite() {
-            for output in outputs.present() {
-                anyhow::ensure!(finite(output)?, "an output is not finite (NaN or infinity)");
-            }
-        }
-        Ok(outputs)
+        Ok(live)
     }
-
-    /// From now on layers are run on copies: the loss function writes to outputs, which may
-    /// be what arrived, and that may be another stage's parameter.
-    pub(super) fn copy_inputs(&mut self) {
-        let writes = self.segments.iter_mut().map(|segment| &mut segment.writes);
-        writes.flatten().for_each(|writes| writes.inputs = true);
-    }
-
-    /// Whether what goes in is the caller's.
-    fn is_first(&self, which: Which) -> bool {
-        self.first && self.segment(which).layers.start == 0
-    }
-
-    fn segment(&self, which: Which) -> &Segment {
-        match which {
-            Which::Segment(number) => &self.segments[number],
-            Which::Whole => &self.whole,
-        }
-    }
-
-    fn segment_mut(&mut self, which: Which) -> &mut Segment {
-        match which {
-            Which::Segment(number) => &mut self.segments[number],
-            Which::Whole => &mut self.whole,
-        }
-    }
-}
-
-/// Makes a graph's outputs its roots.
-pub(super) fn add_roots(graph: &mut Graph, outputs: &Values) -> Result<(), TorchError> {
-    graph.roots(outputs.iter())
 }

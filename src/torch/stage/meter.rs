@@ -1,4 +1,4 @@
-//! What the activations of a stage take, action by action.
+//! The memory of a stage's activations, action by action.
 //!
 //! Measured is what the stage's own computations allocate (on a CUDA device: all
 //! that its stages allocate), from the beginning of the step on, without gradients
@@ -51,6 +51,7 @@ pub(crate) struct StepMemory {
 }
 
 /// Counts the bytes of one stage.
+#[doc(alias = "max_memory_allocated")]
 #[derive(Debug)]
 pub(super) struct StageMeter {
     device: Arc<Mutex<Counter>>,
@@ -64,8 +65,9 @@ pub(super) struct StageMeter {
     growth: [Option<i64>; ActionKind::ALL.len()],
 }
 
-/// Counts the bytes that the present action has sent to the host; shared with who sends
-/// them.
+/// Counts the bytes that the present action has offloaded; shared with [`Offload`].
+///
+/// [`Offload`]: super::offload::Offload
 #[derive(Debug, Clone, Default)]
 pub(super) struct OffloadMeter {
     bytes: Rc<Cell<u64>>,
@@ -132,8 +134,8 @@ impl DeviceMeter {
 }
 
 impl OffloadMeter {
-    /// So many bytes leave for the host. What a stage of the CPU was sent is on the
-    /// sender's account.
+    /// Counts a tensor that is offloaded. On the CPU, what another stage has sent (`foreign`)
+    /// is on the sender's account.
     pub(super) fn leaves(&self, bytes: u64, foreign: bool) {
         if !(foreign && self.own_only) {
             self.bytes.set(self.bytes.get() + bytes);
@@ -147,7 +149,7 @@ impl StageMeter {
         self.stage.as_ref().map(|(account, _)| account.enter())
     }
 
-    /// For who sends activations to the host.
+    /// The counter for what is offloaded.
     pub(super) fn offloading(&self) -> OffloadMeter {
         self.offloading.clone()
     }
@@ -190,7 +192,7 @@ impl StageMeter {
         Ok(())
     }
 
-    /// What has been offloaded is let go of, as far as it is after the action.
+    /// After an action, when the memory of what was offloaded has been released.
     pub(super) fn between_actions(&mut self) -> Result<(), TorchError> {
         self.counters(Counter::between_actions)?;
         Ok(())

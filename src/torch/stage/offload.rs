@@ -1,261 +1,263 @@
-//! What a stage keeps of a micro-batch, in the host's memory meanwhile.
+//! Activations in the host's memory while their micro-batch is in flight (CPU offload).
 //!
-//! A segment that recomputes keeps its inputs, the others what autograd saves in their
+//! A segment that recomputes offloads its inputs, the others what autograd saves in their
 //! forward. On an accelerator it leaves on a side stream as soon as it is made, into
 //! page-locked memory, and comes back on another while the device runs the action before
 //! the one that uses it.
 
-use gpipe_partitioner::{ActionKind, MicroId};
-use tch::Tensor;
+use std::rc::Rc;
 
-use super::TorchStage;
-use super::activations::{Flight, Held, Inputs, Live};
-use super::buffers::Before;
-use crate::engine::OffloadHint;
+use gpipe_partitioner::MicroId;
+use tch::{Device, Tensor};
+
+use super::border::SkipList;
+use super::buffers::BufferValues;
+use super::inputs::Inputs;
+use super::meter::OffloadMeter;
+use super::own_tensors::OwnTensors;
 use crate::torch::error::TorchError;
 use crate::torch::ffi::{SavedTensorPool, SavedTensorScope};
 use crate::torch::sequential::bytes;
-use crate::torch::streams::PendingH2D;
+use crate::torch::streams::{DeviceStreams, PendingH2D};
 use crate::torch::values::Values;
 
-/// A segment's inputs, elsewhere.
+/// Offloads the activations of a stage.
+#[doc(alias = "CPU offload")]
+#[doc(alias = "save_on_cpu")]
 #[derive(Debug)]
-pub(super) struct Stowed<T> {
-    /// The main values, then one a skip.
-    values: T,
+pub(super) struct Offload {
+    device: Device,
+    transfers: Rc<Transfers>,
+    /// Pieces of fewer bytes stay on the device.
+    least: u64,
+    /// The micro-batch whose backward the device does directly after its forward: it stays.
+    keeps: Option<MicroId>,
+}
+
+/// The way to the host and back.
+#[derive(Debug)]
+struct Transfers {
+    streams: Rc<DeviceStreams>,
+    meter: Option<OffloadMeter>,
+}
+
+/// The inputs of a segment that recomputes, offloaded.
+#[derive(Debug)]
+pub(super) struct OffloadedInputs {
+    transfers: Rc<Transfers>,
+    values: Offloaded,
+    /// The main values come first, then one a skip.
     skips: Vec<usize>,
     /// Stays: buffers that move are small.
-    before: Before,
+    buffers: BufferValues,
 }
 
-/// What autograd has saved in a segment's forward.
+/// Where offloaded values are.
 #[derive(Debug)]
-pub(super) struct Saved {
-    pub(super) saved_pool: SavedTensorPool,
-    /// How many pieces have been seen to.
-    swept: usize,
-    /// The pieces that are on their way back.
-    coming: Option<(Vec<usize>, PendingH2D)>,
+enum Offloaded {
+    OnHost(Values),
+    /// On their way back.
+    Prefetched(PendingH2D),
 }
 
-impl TorchStage {
-    /// Whether what the forward to come leaves goes to the host, in pieces of at least so
-    /// many bytes. It stays where the micro-batch's backward is what the device does next.
-    pub(super) fn stows(&mut self, micro: MicroId) -> Option<u64> {
-        let stays = self.directly.take() == Some(micro);
-        self.route.offload.filter(|_| !stays)
+/// What autograd saves in a segment's forward, offloaded (PyTorch's `save_on_cpu`).
+#[doc(alias = "saved_tensors_hooks")]
+#[doc(alias = "save_on_cpu")]
+#[derive(Debug)]
+pub(super) struct SavedTensors {
+    transfers: Rc<Transfers>,
+    pool: SavedTensorPool,
+    /// How many pieces have been seen to.
+    seen: usize,
+    /// The pieces that are on their way back.
+    prefetched: Option<(Vec<usize>, PendingH2D)>,
+}
+
+impl Offload {
+    pub(super) fn new(
+        device: Device,
+        streams: Rc<DeviceStreams>,
+        meter: Option<OffloadMeter>,
+        least: u64,
+    ) -> Self {
+        Self {
+            device,
+            transfers: Rc::new(Transfers { streams, meter }),
+            least,
+            keeps: None,
+        }
     }
 
-    /// Sends a segment's inputs to the host's memory; not if they are small.
-    pub(super) fn stow(&mut self, inputs: Inputs, least: u64) -> Result<Held, TorchError> {
+    /// What the forward of this micro-batch leaves stays on the device: its backward is what
+    /// the device does next.
+    pub(super) fn keep(&mut self, micro: Option<MicroId>) {
+        self.keeps = micro;
+    }
+
+    /// Itself, if what this micro-batch's forward is about to leave goes to the host.
+    pub(super) fn of_forward(&mut self, micro: MicroId) -> Option<&Self> {
+        let keeps = self.keeps.take() == Some(micro);
+        (!keeps).then_some(self)
+    }
+
+    /// Sends a segment's inputs to the host, unless they are small.
+    pub(super) fn inputs(&self, inputs: Inputs) -> Result<MaybeOffloaded, TorchError> {
         let size: u64 = inputs.tensors().map(bytes).sum();
-        if size < least {
-            return Ok(Held::Inputs(inputs));
+        if size < self.least {
+            return Ok(MaybeOffloaded::Stays(inputs));
         }
-        let skips = inputs.skips.iter().map(|(skip, _)| *skip).collect();
+        let (main, skips, buffers) = inputs.into_parts();
         // From another stage, as far as anybody here knows.
         let mut away = |tensor: Tensor| -> Result<Tensor, TorchError> {
-            let copy = self.put_away(vec![(tensor, true)])?.pop();
-            copy.ok_or_else(|| TorchError::new("what was put away gave no tensor"))
+            let copy = self.transfers.to_host(vec![(tensor, true)])?.pop();
+            copy.ok_or_else(|| TorchError::new("what was offloaded gave no tensor"))
         };
-        let main = inputs.main.try_move(&mut away)?;
-        let skipping = inputs.skips.into_iter().map(|(_, value)| value);
-        let skipping = skipping.map(|value| value.map(&mut away).transpose());
-        Ok(Held::Stowed(Stowed {
-            values: main
-                .into_iter()
-                .map(Ok)
-                .chain(skipping)
-                .collect::<Result<_, TorchError>>()?,
+        let main = main.try_move(&mut away)?;
+        let (skips, values): (Vec<usize>, Vec<_>) = skips.into_iter().unzip();
+        let values = values
+            .into_iter()
+            .map(|value| value.map(&mut away).transpose());
+        let values = main.into_iter().map(Ok).chain(values);
+        let values = values.collect::<Result<_, TorchError>>()?;
+        Ok(MaybeOffloaded::Leaves(OffloadedInputs {
+            transfers: Rc::clone(&self.transfers),
+            values: Offloaded::OnHost(values),
             skips,
-            before: inputs.before,
+            buffers,
         }))
     }
 
-    /// Begins to bring them back.
-    fn fetch(&self, stowed: Stowed<Values>) -> Result<Stowed<PendingH2D>, TorchError> {
-        Ok(Stowed {
-            values: self.streams.prefetch(stowed.values)?,
-            skips: stowed.skips,
-            before: stowed.before,
-        })
-    }
-
-    /// What a segment recomputes from; none where it does not.
-    pub(super) fn inputs(&self, held: Held) -> Result<Result<Inputs, Live>, TorchError> {
-        let Stowed {
-            values,
-            skips,
-            before,
-        } = match held {
-            Held::Live(live) => return Ok(Err(live)),
-            Held::Inputs(inputs) => return Ok(Ok(inputs)),
-            Held::Stowed(stowed) => self.fetch(stowed)?,
-            Held::Coming(stowed) => stowed,
-            Held::Slot(_) => return Err(TorchError::new("graphs keep no inputs")),
-        };
-        let values = self.streams.wait_prefetch(values)?;
-        let mut values: Vec<Option<Tensor>> = values.into_iter().collect();
-        let skipping = values.split_off(values.len() - skips.len());
-        Ok(Ok(Inputs {
-            main: values.into_iter().collect(),
-            skips: skips.into_iter().zip(skipping).collect(),
-            before,
-        }))
-    }
-
-    /// A pool for what the forward of a segment saves that is run with these inputs, or
-    /// copies of its own.
-    pub(super) fn saved_pool(
+    /// For what the forward of a segment saves that is run with these inputs, or with
+    /// `copies` of its own. The stage's own tensors stay.
+    pub(super) fn saved_tensors(
         &self,
+        own: &OwnTensors,
         inputs: &Inputs,
         copies: bool,
-        least: u64,
-    ) -> Result<Saved, TorchError> {
-        let saved_pool = SavedTensorPool::new(self.device, least)?;
-        self.own
-            .iter()
-            .try_for_each(|tensor| saved_pool.keep_on_device(tensor))?;
+    ) -> Result<SavedTensors, TorchError> {
+        let pool = SavedTensorPool::new(self.device, self.least)?;
+        own.iter()
+            .try_for_each(|tensor| pool.keep_on_device(tensor))?;
         if !copies {
-            inputs
-                .tensors()
-                .try_for_each(|input| saved_pool.mark_foreign(input))?;
+            let mut inputs = inputs.tensors();
+            inputs.try_for_each(|input| pool.mark_foreign(input))?;
         }
-        Ok(Saved {
-            saved_pool,
-            swept: 0,
-            coming: None,
+        Ok(SavedTensors {
+            transfers: Rc::clone(&self.transfers),
+            pool,
+            seen: 0,
+            prefetched: None,
         })
     }
+}
 
-    /// What the loss function saves goes to the pool of the segment before it, if that
-    /// has one; but the caller's targets stay.
-    pub(super) fn saves_loss<'a>(
-        live: &'a Live,
-        targets: &Values,
-    ) -> Result<Option<SavedTensorScope<'a>>, TorchError> {
-        let Some(saved) = &live.saved else {
-            return Ok(None);
-        };
-        targets
-            .present()
-            .try_for_each(|target| saved.saved_pool.keep_on_device(target))?;
-        Ok(Some(saved.saved_pool.enter()))
-    }
+/// What became of a segment's inputs.
+#[derive(Debug)]
+pub(super) enum MaybeOffloaded {
+    Leaves(OffloadedInputs),
+    /// They are small.
+    Stays(Inputs),
+}
 
-    /// Sends to the host what has been saved since the last time.
-    pub(super) fn sweep(&mut self, live: &mut Live) -> Result<(), TorchError> {
-        let Some(saved) = &mut live.saved else {
-            return Ok(());
-        };
-        let (mut numbers, mut pieces) = (Vec::new(), Vec::new());
-        for number in saved.swept..saved.saved_pool.len() {
-            if let Some(piece) = saved.saved_pool.on_device(number)? {
-                numbers.push(number);
-                pieces.push(piece);
-            }
-        }
-        saved.swept = saved.saved_pool.len();
-        if pieces.is_empty() {
-            return Ok(());
-        }
-        let copies = self.put_away(pieces)?;
-        let saved_pool = &saved.saved_pool;
-        numbers
-            .into_iter()
-            .zip(&copies)
-            .try_for_each(|(number, copy)| saved_pool.set_on_host(number, copy))
-    }
-
-    fn put_away(&mut self, sources: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
+impl Transfers {
+    /// Copies in the host's memory; of each source whether another stage has made it.
+    fn to_host(&self, sources: Vec<(Tensor, bool)>) -> Result<Vec<Tensor>, TorchError> {
         if let Some(meter) = &self.meter {
-            let meter = meter.offloading();
             for (tensor, foreign) in &sources {
                 meter.leaves(bytes(tensor), *foreign);
             }
         }
         self.streams.offload(sources)
     }
+}
 
-    /// What autograd has saved is where the stage computes, from now on.
-    pub(super) fn present(&self, live: &mut Live) -> Result<(), TorchError> {
-        let Some(saved) = &mut live.saved else {
-            return Ok(());
+impl OffloadedInputs {
+    /// Begins to bring them back.
+    pub(super) fn prefetch(self) -> Result<Self, TorchError> {
+        let values = match self.values {
+            Offloaded::OnHost(values) => self.transfers.streams.prefetch(values)?,
+            Offloaded::Prefetched(coming) => coming,
         };
-        self.fetch_saved(saved)?;
-        let Some((numbers, coming)) = saved.coming.take() else {
-            return Ok(());
-        };
-        let values = self.streams.wait_prefetch(coming)?;
-        numbers
-            .into_iter()
-            .zip(values.present())
-            .try_for_each(|(number, value)| saved.saved_pool.set_on_device(number, value))
+        let values = Offloaded::Prefetched(values);
+        Ok(Self { values, ..self })
     }
 
-    fn fetch_saved(&self, saved: &mut Saved) -> Result<(), TorchError> {
-        if saved.coming.is_some() {
+    /// Brings them back.
+    pub(super) fn into_inputs(self) -> Result<Inputs, TorchError> {
+        let streams = &self.transfers.streams;
+        let coming = match self.values {
+            Offloaded::OnHost(values) => streams.prefetch(values)?,
+            Offloaded::Prefetched(coming) => coming,
+        };
+        let mut values: Vec<Option<Tensor>> = streams.wait_prefetch(coming)?.into_iter().collect();
+        let skipping = values.split_off(values.len() - self.skips.len());
+        let skips: SkipList = self.skips.into_iter().zip(skipping).collect();
+        let mut inputs = Inputs::new(values.into_iter().collect(), skips);
+        inputs.set_buffers(self.buffers);
+        Ok(inputs)
+    }
+}
+
+impl SavedTensors {
+    /// What autograd saves while the result lives is among them.
+    pub(super) fn enter(&self) -> SavedTensorScope<'_> {
+        self.pool.enter()
+    }
+
+    /// These stay where they are.
+    pub(super) fn keep<'a>(
+        &self,
+        mut tensors: impl Iterator<Item = &'a Tensor>,
+    ) -> Result<(), TorchError> {
+        tensors.try_for_each(|tensor| self.pool.keep_on_device(tensor))
+    }
+
+    /// Sends to the host what has been saved since the last time.
+    pub(super) fn offload(&mut self) -> Result<(), TorchError> {
+        let (mut numbers, mut pieces) = (Vec::new(), Vec::new());
+        for number in self.seen..self.pool.len() {
+            if let Some(piece) = self.pool.on_device(number)? {
+                numbers.push(number);
+                pieces.push(piece);
+            }
+        }
+        self.seen = self.pool.len();
+        if pieces.is_empty() {
+            return Ok(());
+        }
+        let copies = self.transfers.to_host(pieces)?;
+        let mut pieces = numbers.into_iter().zip(&copies);
+        pieces.try_for_each(|(number, copy)| self.pool.set_on_host(number, copy))
+    }
+
+    /// Begins to bring back all that is on the host.
+    pub(super) fn prefetch(&mut self) -> Result<(), TorchError> {
+        if self.prefetched.is_some() {
             return Ok(());
         }
         let (mut numbers, mut pieces) = (Vec::new(), Vec::new());
-        for number in 0..saved.saved_pool.len() {
-            if let Some(piece) = saved.saved_pool.on_host(number)? {
+        for number in 0..self.pool.len() {
+            if let Some(piece) = self.pool.on_host(number)? {
                 numbers.push(number);
                 pieces.push(piece);
             }
         }
         if !pieces.is_empty() {
-            let coming = self.streams.prefetch(pieces.into_iter().collect())?;
-            saved.coming = Some((numbers, coming));
+            let pieces = pieces.into_iter().collect();
+            let coming = self.transfers.streams.prefetch(pieces)?;
+            self.prefetched = Some((numbers, coming));
         }
         Ok(())
     }
 
-    /// Notes that a forward's activations stay here, or begins to bring back what the device
-    /// uses after its next action.
-    pub(super) fn heed_offload_hint(&mut self, hint: OffloadHint) -> Result<(), TorchError> {
-        if self.route.offload.is_none() {
-            return Ok(());
-        }
-        let next = match hint {
-            OffloadHint::Keep(next) => {
-                self.directly = Some(next.micro);
-                return Ok(());
-            }
-            OffloadHint::Prefetch(next) => next,
-        };
-        let Some(mut flight) = self.flights.remove(&next.micro) else {
+    /// All of it is where the stage computes, from now on.
+    pub(super) fn bring_back(&mut self) -> Result<(), TorchError> {
+        self.prefetch()?;
+        let Some((numbers, coming)) = self.prefetched.take() else {
             return Ok(());
         };
-        let counted = self.meter.as_ref().and_then(super::StageMeter::enter);
-        let coming = self.coming(&mut flight, next.kind);
-        drop(counted);
-        self.flights.insert(next.micro, flight);
-        coming
-    }
-
-    fn coming(&self, flight: &mut Flight, kind: ActionKind) -> Result<(), TorchError> {
-        let kept = |held: &Held| !matches!(held, Held::Live(_) | Held::Slot(_));
-        let only = (kind == ActionKind::Recompute).then(|| flight.segments.iter().rposition(kept));
-        let segments = std::mem::take(&mut flight.segments);
-        for (number, held) in segments.into_iter().enumerate() {
-            let wanted = only.is_none_or(|only| only == Some(number));
-            flight.segments.push(match held {
-                Held::Stowed(stowed) if wanted => Held::Coming(self.fetch(stowed)?),
-                Held::Live(mut live) if wanted => {
-                    if let Some(saved) = &mut live.saved {
-                        self.fetch_saved(saved)?;
-                    }
-                    Held::Live(live)
-                }
-                held => held,
-            });
-        }
-        if let Some(saved) = flight.loss.as_mut().and_then(|live| live.saved.as_mut())
-            && only.is_none()
-        {
-            self.fetch_saved(saved)?;
-        }
-        Ok(())
+        let values = self.transfers.streams.wait_prefetch(coming)?;
+        let mut pieces = numbers.into_iter().zip(values.present());
+        pieces.try_for_each(|(number, value)| self.pool.set_on_device(number, value))
     }
 }

@@ -92,7 +92,7 @@ impl Optimizers {
         Ok(())
     }
 
-    /// Frees nothing of it: see [`super::lost_device`].
+    /// Leaks all of it: see [`super::lost_device`].
     pub(super) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.states));
     }

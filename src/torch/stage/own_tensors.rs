@@ -1,45 +1,115 @@
 //! Parameters and buffers that a layer gives out, as they are.
 //!
 //! Later layers may read them, at no cost. Where one changes them in place, it is given
-//! copies: that is all that layers on another stage could change, and what a buffer is
-//! does not depend on the cut. Which layers give out something of their stage's own is
+//! copies, as layers on another stage could not change the originals either, and the
+//! buffers must not depend on the cut. Which layers give out something of their stage's own is
 //! found out when a segment runs for the first time.
 
 use tch::Tensor;
 
-use super::TorchStage;
 use super::buffers::restore;
-use super::writes::{Watched, changed};
+use super::writes::Watched;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::values::Values;
 
-/// What one run knows of it and finds out.
+/// A stage's parameters and buffers.
 #[derive(Debug)]
-pub(super) struct Own {
-    /// The layers that are known to give out what is the stage's; none before the first run.
-    known: Option<Vec<usize>>,
-    pub(super) found: Vec<usize>,
+pub(super) struct OwnTensors(Vec<Tensor>);
+
+/// Where one of them is, and whether it is trained.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    memory: usize,
+    trained: bool,
+}
+
+impl OwnTensors {
+    pub(super) fn new(tensors: Vec<Tensor>) -> Self {
+        Self(tensors)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Tensor> {
+        self.0.iter()
+    }
+
+    /// Where they are, and which are trained.
+    pub(super) fn addresses(&self) -> Vec<Address> {
+        let address = |tensor: &Tensor| Address {
+            memory: tensor.data_ptr() as usize,
+            trained: tensor.requires_grad(),
+        };
+        self.iter().map(address).collect()
+    }
+
+    /// Which values are in their memory.
+    pub(super) fn among(&self, values: &Values) -> Result<Vec<bool>, TorchError> {
+        ffi::in_memory_of(values.iter(), self.iter())
+    }
+}
+
+/// What one run of a segment knows of layers that give them out, and finds out.
+#[derive(Debug)]
+pub(super) struct GivenOut<'a> {
+    /// The layers that are known to; none before the first run.
+    known: Option<&'a [usize]>,
+    found: Vec<usize>,
+    /// Whether copies are given out.
     copies: bool,
-    given: Watched,
+    watched: Watched,
     /// Tensors that were given out, and what they held, where this is a first run.
     before: Vec<(Tensor, Tensor)>,
 }
 
-impl Own {
-    pub(super) fn new(known: Option<Vec<usize>>, copies: bool) -> Self {
+impl<'a> GivenOut<'a> {
+    pub(super) fn new(known: Option<&'a [usize]>, copies: bool) -> Self {
         Self {
             known,
             found: Vec::new(),
             copies,
-            given: Vec::new(),
+            watched: Watched::default(),
             before: Vec::new(),
         }
     }
 
+    /// Whether this layer may give out something of the stage's own.
+    pub(super) fn may(&self, layer: usize) -> bool {
+        self.known.is_none_or(|known| known.contains(&layer))
+    }
+
+    /// A layer's outputs, and whether some are the stage's own: those are copies, or
+    /// it is watched whether they change.
+    pub(super) fn outputs(
+        &mut self,
+        own: &OwnTensors,
+        layer: usize,
+        outputs: Values,
+    ) -> Result<(Values, bool), TorchError> {
+        let inside = own.among(&outputs)?;
+        if !inside.contains(&true) {
+            return Ok((outputs, false));
+        }
+        self.found.push(layer);
+        if self.copies {
+            let copies = ffi::copies(outputs.iter(), &inside)?;
+            return Ok((copies.into_iter().collect(), true));
+        }
+        let outputs = detached(outputs, &inside)?;
+        let given = outputs.iter().zip(inside).filter(|(_, inside)| *inside);
+        for tensor in given.filter_map(|(output, _)| output) {
+            if self.known.is_none() {
+                let values = once(tensor.f_data()?)?;
+                let copy = ffi::copy(&values)?;
+                self.before.push((values, copy));
+            }
+            self.watched.add(tensor, ffi::changes(tensor)?);
+        }
+        Ok((outputs, true))
+    }
+
     /// Whether something that was given out has been changed.
     pub(super) fn changed(&self) -> Result<bool, TorchError> {
-        changed(&self.given)
+        self.watched.changed()
     }
 
     /// Puts it back, after a first run.
@@ -48,54 +118,17 @@ impl Own {
         self.before.reverse();
         restore(&self.before)
     }
-}
 
-impl TorchStage {
-    /// Which values are in the memory of the stage's parameters and buffers.
-    pub(super) fn own_among(&self, values: &Values) -> Result<Vec<bool>, TorchError> {
-        ffi::in_memory_of(values.iter(), self.own.iter())
-    }
-
-    /// A layer's outputs, and whether some are the stage's own: those are copies, or
-    /// somebody looks whether they change.
-    pub(super) fn give_own(
-        &self,
-        number: usize,
-        outputs: Values,
-        own: &mut Own,
-    ) -> Result<(Values, bool), TorchError> {
-        let gives = |known: &Vec<usize>| known.contains(&number);
-        if !own.known.as_ref().is_none_or(gives) {
-            return Ok((outputs, false));
-        }
-        let inside = self.own_among(&outputs)?;
-        if !inside.contains(&true) {
-            return Ok((outputs, false));
-        }
-        own.found.push(number);
-        if own.copies {
-            let copies = ffi::copies(outputs.iter(), &inside)?;
-            return Ok((copies.into_iter().collect(), true));
-        }
-        let outputs = apart_from_owners(outputs, &inside)?;
-        let given = outputs.iter().zip(inside).filter(|(_, inside)| *inside);
-        for tensor in given.filter_map(|(output, _)| output) {
-            if own.known.is_none() {
-                let values = once(tensor.f_data()?)?;
-                let copy = ffi::copy(&values)?;
-                own.before.push((values, copy));
-            }
-            own.given
-                .push((tensor.shallow_clone(), ffi::changes(tensor)?));
-        }
-        Ok((outputs, true))
+    /// The layers that gave out something.
+    pub(super) fn into_found(self) -> Vec<usize> {
+        self.found
     }
 }
 
 /// Tensors of their own in the same memory. Were a parameter without gradient given out as it
 /// is, and one with a gradient written into it, autograd would take the stage's own tensor for
 /// what that made, also after its values were put back.
-fn apart_from_owners(outputs: Values, inside: &[bool]) -> Result<Values, TorchError> {
+fn detached(outputs: Values, inside: &[bool]) -> Result<Values, TorchError> {
     if ffi::aliases(outputs.iter())?.is_some() {
         return Ok(outputs);
     }

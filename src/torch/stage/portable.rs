@@ -40,7 +40,7 @@ pub(crate) struct Portable {
     pub(crate) tensor: Tensor,
 }
 
-/// Copies, in the host's memory, of all that training goes on from.
+/// Copies, in the host's memory, of everything that training needs to resume.
 #[doc(alias = "state_dict")]
 pub(super) fn snapshot(
     parameters: &[(String, Tensor)],

@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering::Relaxed;
 /// It tells a reader where the thread is and publishes no data, so it is read and written
 /// relaxed.
 #[derive(Debug, Clone)]
-pub(super) struct Running {
+pub(super) struct Progress {
     /// A place among `names`, counted from 1; 0 outside of all layers.
     at: Arc<AtomicUsize>,
     /// Those of the layers, and behind them that of the loss.
     names: Arc<[String]>,
 }
 
-impl Running {
+impl Progress {
     pub(super) fn new(layers: impl Iterator<Item = String>) -> Self {
         Self {
             at: Arc::default(),
@@ -24,7 +24,7 @@ impl Running {
         }
     }
 
-    pub(super) fn nothing(&self) {
+    pub(super) fn outside(&self) {
         self.at.store(0, Relaxed);
     }
 

@@ -7,54 +7,109 @@
 
 use std::ops::Range;
 
-use super::activations::{Inputs, Transit};
-use super::buffers::Before;
+use gpipe_partitioner::MicroId;
+
+use super::border::SkipValues;
+use super::inputs::Inputs;
+use super::writes::Writes;
 use crate::torch::recompute::Recompute;
 use crate::torch::skips::Skip;
 use crate::torch::values::Values;
 
-/// One of a stage's segments, or all of its layers as one, as inference has it.
+/// What is run as one: a segment of the stage, or all of its layers, as inference has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum RunUnit {
     Segment(usize),
-    Whole,
+    AllLayers,
 }
 
-/// What the layers of a segment change in place though others may need it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Writes {
-    /// What the segment is given.
-    pub(super) inputs: bool,
-    /// What its layers have stashed.
-    pub(super) stashes: bool,
-    /// Parameters and buffers that its layers have given out.
-    pub(super) own: bool,
+/// A stage's segments.
+#[doc(alias = "activation checkpointing")]
+#[derive(Debug)]
+pub(super) struct Segments {
+    all: Vec<Segment>,
+    /// All layers as one.
+    whole: Segment,
+    recompute: Recompute,
 }
 
-impl Writes {
-    pub(super) fn and(self, other: Self) -> Self {
-        Self {
-            inputs: self.inputs || other.inputs,
-            stashes: self.stashes || other.stashes,
-            own: self.own || other.own,
-        }
-    }
-}
-
-/// Consecutive layers of a stage.
+/// Consecutive layers of a stage, which are kept or recomputed as one.
+#[doc(alias = "checkpoint")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Segment {
     /// Numbers within the stage.
-    pub(super) layers: Range<usize>,
-    pub(super) recompute: bool,
+    layers: Range<usize>,
+    recompute: bool,
     /// Skips that end here and began before, by their numbers.
-    pub(super) incoming: Vec<usize>,
+    incoming: Vec<usize>,
     /// Skips that begin here and end later.
-    pub(super) outgoing: Vec<usize>,
+    outgoing: Vec<usize>,
     /// Unknown before the first run.
-    pub(super) writes: Option<Writes>,
+    writes: Option<Writes>,
     /// The layers that give out parameters or buffers; unknown before the first run.
-    pub(super) owners: Option<Vec<usize>>,
+    owners: Option<Vec<usize>>,
+}
+
+impl Segments {
+    /// Those of the stage with this number that has these layers of the model.
+    pub(super) fn new(
+        layers: &Range<usize>,
+        stage: usize,
+        recompute: &Recompute,
+        skips: &[Skip],
+    ) -> Self {
+        Self {
+            all: segments(layers, stage, recompute, skips),
+            whole: Segment::new(layers, layers, false, skips),
+            recompute: recompute.clone(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub(super) fn get(&self, unit: RunUnit) -> &Segment {
+        match unit {
+            RunUnit::Segment(number) => &self.all[number],
+            RunUnit::AllLayers => &self.whole,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, unit: RunUnit) -> &mut Segment {
+        match unit {
+            RunUnit::Segment(number) => &mut self.all[number],
+            RunUnit::AllLayers => &mut self.whole,
+        }
+    }
+
+    /// Whether another segment of the stage comes behind it.
+    pub(super) fn has_next(&self, unit: RunUnit) -> bool {
+        matches!(unit, RunUnit::Segment(number) if number + 1 < self.all.len())
+    }
+
+    /// Whether a segment drops the graph that its forward makes for this micro-batch.
+    pub(super) fn recomputes(&self, number: usize, micro: MicroId, micro_batches: usize) -> bool {
+        self.all[number].recompute && self.recompute.applies(micro, micro_batches)
+    }
+
+    /// Whether all layers recompute, from the next step on.
+    pub(super) fn recompute_all(&mut self, redo: bool) {
+        self.recompute = if redo {
+            Recompute::Always
+        } else {
+            Recompute::Never
+        };
+        for segment in &mut self.all {
+            segment.recompute = redo;
+        }
+    }
+
+    /// From now on layers are run on copies of their inputs.
+    pub(super) fn copy_inputs(&mut self) {
+        let all = self.all.iter_mut().filter_map(|one| one.writes.as_mut());
+        all.for_each(|writes| *writes = writes.with_inputs(true));
+    }
 }
 
 impl Segment {
@@ -69,26 +124,46 @@ impl Segment {
         }
     }
 
-    /// All layers of a stage as one.
-    pub(super) fn whole(stage: &Range<usize>, skips: &[Skip]) -> Self {
-        Self::new(stage, stage, false, skips)
+    /// The numbers of its layers within the stage.
+    pub(super) fn layers(&self) -> &Range<usize> {
+        &self.layers
     }
 
-    /// What the segment needs, out of what is on its way.
-    pub(super) fn take_inputs(&self, main: Values, transit: &mut Transit) -> Inputs {
-        let skips = self.incoming.iter();
-        Inputs {
-            main,
-            skips: skips
-                .map(|skip| (*skip, transit.remove(skip).flatten()))
-                .collect(),
-            before: Before::new(),
-        }
+    /// Skips that begin here and end later.
+    pub(super) fn outgoing(&self) -> &[usize] {
+        &self.outgoing
+    }
+
+    /// What its layers write to; unknown before the first run.
+    pub(super) fn writes(&self) -> Option<Writes> {
+        self.writes
+    }
+
+    /// The layers that give out parameters or buffers; unknown before the first run.
+    pub(super) fn owners(&self) -> Option<&[usize]> {
+        self.owners.as_deref()
+    }
+
+    /// What is known of its layers from now on.
+    pub(super) fn set_writes(&mut self, writes: Writes) {
+        self.writes = Some(writes);
+    }
+
+    /// The same, after its first run.
+    pub(super) fn learn(&mut self, writes: Writes, owners: Vec<usize>) {
+        self.writes = Some(writes);
+        self.owners = Some(owners);
+    }
+
+    /// What it needs, out of what is on its way.
+    pub(super) fn take_inputs(&self, main: Values, skips: &mut SkipValues) -> Inputs {
+        let own = self.incoming.iter().map(|skip| (*skip, skips.take(*skip)));
+        Inputs::new(main, own.collect())
     }
 }
 
 /// The segments of the stage that has these layers of the model.
-pub(super) fn segments(
+fn segments(
     layers: &Range<usize>,
     stage: usize,
     recompute: &Recompute,

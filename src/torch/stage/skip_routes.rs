@@ -1,32 +1,69 @@
-//! The ways of values from one layer to the next, and past it.
+//! The paths of values from one layer to the next, and past it.
 
 use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
 
 use tch::Tensor;
 
-use super::TorchStage;
-use super::activations::Transit;
-use super::own_tensors::Own;
-use super::writes::Watched;
+use super::border::SkipValues;
+use super::segment;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
-use crate::torch::skips::Stashed;
+use crate::torch::skips::{Skip, Stashed};
 use crate::torch::values::Values;
 
-impl TorchStage {
+/// The skips of a model, as one stage sees them.
+#[derive(Debug)]
+pub(super) struct SkipRoutes {
+    /// All of them.
+    skips: Arc<[Skip]>,
+    /// The number of the stage's first layer in the model.
+    first_layer: usize,
+    /// Those from earlier stages, and to later ones.
+    incoming: Vec<usize>,
+    outgoing: Vec<usize>,
+}
+
+impl SkipRoutes {
+    /// For the stage that has these layers of the model.
+    pub(super) fn new(layers: &Range<usize>, skips: &Arc<[Skip]>) -> Self {
+        Self {
+            skips: Arc::clone(skips),
+            first_layer: layers.start,
+            incoming: segment::incoming(layers, skips),
+            outgoing: segment::outgoing(layers, skips),
+        }
+    }
+
+    /// Those from earlier stages, by their numbers.
+    pub(super) fn incoming(&self) -> &[usize] {
+        &self.incoming
+    }
+
+    /// Those to later stages.
+    pub(super) fn outgoing(&self) -> &[usize] {
+        &self.outgoing
+    }
+
+    /// Whether the model has none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.skips.is_empty()
+    }
+
     /// What a layer finds to pop, by name: snapshots, which share memory neither with what
     /// else it is given nor with each other.
-    pub(super) fn waiting(
+    pub(super) fn pops(
         &self,
-        number: usize,
+        layer: usize,
         inputs: &Values,
-        transit: &mut Transit,
+        values: &mut SkipValues,
     ) -> Result<HashMap<String, Option<Tensor>>, TorchError> {
-        let layer = self.first_layer + number;
+        let layer = self.first_layer + layer;
         let skips = self.skips.iter().enumerate();
         let popped: Vec<(String, Option<Tensor>)> = skips
             .filter(|(_, skip)| skip.to == layer)
-            .map(|(id, skip)| (skip.name.clone(), transit.remove(&id).flatten()))
+            .map(|(id, skip)| (skip.name.clone(), values.take(id)))
             .collect();
         if popped.is_empty() {
             return Ok(HashMap::new());
@@ -47,54 +84,38 @@ impl TorchStage {
         popped.into_iter().enumerate().map(snapshot).collect()
     }
 
-    /// Puts what a layer stashed on its ways.
-    pub(super) fn stashed(
-        &self,
-        number: usize,
-        stashed: &[Stashed],
-        run: &mut Run<'_>,
-    ) -> Result<(), TorchError> {
-        let layer = self.first_layer + number;
-        for (id, skip) in self.skips.iter().enumerate().rev() {
+    /// The skips that begin with what a layer stashed, in the order in which their
+    /// accumulation nodes are made.
+    pub(super) fn stashes<'a>(
+        &'a self,
+        layer: usize,
+        stashed: &'a [Stashed],
+    ) -> impl Iterator<Item = (usize, &'a Stashed)> {
+        let layer = self.first_layer + layer;
+        let skips = self.skips.iter().enumerate().rev();
+        skips.filter_map(move |(id, skip)| {
             let own = |stash: &&Stashed| skip.from == layer && skip.name == stash.name;
-            let Some(stash) = stashed.iter().find(own) else {
-                continue;
-            };
-            let value = stash.value.as_ref().map(|value| {
-                if run.copy_stashes {
-                    return ffi::accumulation_node(&ffi::copy(value)?);
-                }
-                run.stashed.push((value.shallow_clone(), stash.changes));
-                ffi::accumulation_node(value)
-            });
-            run.transit.insert(id, value.transpose()?);
-        }
-        Ok(())
+            Some((id, stashed.iter().find(own)?))
+        })
     }
 }
 
-/// A layer's outputs, each on a way of its own where there are other ways.
+/// A layer's outputs, each behind an accumulation node of its own where there are several
+/// paths on from the layer.
 ///
 /// One value may leave a layer several times: as outputs, stashed, passed on by the
-/// next. Where a stage ends there, what comes back along each way has been added up
-/// on the other side, and the sums then join in the order of the graph's roots: the
-/// skips, then the outputs. The same is done where no stage ends, so that the bits
-/// do not depend on it; ways begun last come first. Outputs that share memory have one
-/// way, here as across a border, since a change of one is a change of all. None is a view
-/// of anything inside its layer, as none is across a border.
-pub(super) fn apart(outputs: Values, several: bool) -> Result<Values, TorchError> {
+/// next. Where a stage ends there, the gradients of each path have been added up on the
+/// other side, and the sums then join in the order of the graph's roots: the skips, then
+/// the outputs. The same is done where no stage ends, so that the bits do not depend on it:
+/// each path begins with an accumulation node, and the node made last comes first. Outputs
+/// that share memory have one node, here as across a border, since a change of one is a
+/// change of all. No output is a view of anything inside its layer, as none is across a
+/// border.
+pub(super) fn fan_out(outputs: Values, several: bool) -> Result<Values, TorchError> {
     if !several && outputs.len() < 2 {
         return outputs.try_map(ffi::no_view);
     }
     Ok(ffi::accumulation_nodes(outputs.iter())?
         .into_iter()
         .collect())
-}
-
-/// Where the values of skips are during a run.
-pub(super) struct Run<'a> {
-    pub(super) transit: &'a mut Transit,
-    pub(super) stashed: &'a mut Watched,
-    pub(super) own: &'a mut Own,
-    pub(super) copy_stashes: bool,
 }

@@ -1,27 +1,85 @@
-//! Whether somebody writes into tensors.
+//! Whether layers write into tensors that others may need (in-place changes).
 
 use tch::Tensor;
 
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 
-/// What was seen to be written to in a run: tensors, and how often they had been
-/// changed before anybody in the run could.
-pub(super) type Watched = Vec<(Tensor, i64)>;
-
-/// Begins to watch tensors.
-pub(super) fn watch<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Watched, TorchError> {
-    tensors
-        .map(|tensor| Ok((tensor.shallow_clone(), ffi::changes(tensor)?)))
-        .collect()
+/// What the layers of a segment change in place though others may need it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Writes {
+    /// What the segment is given.
+    inputs: bool,
+    /// What its layers have stashed.
+    stashes: bool,
+    /// Parameters and buffers that its layers have given out.
+    own: bool,
 }
 
-/// Whether one of them has been written to.
-pub(super) fn changed(watched: &[(Tensor, i64)]) -> Result<bool, TorchError> {
-    for (tensor, before) in watched {
-        if ffi::changes(tensor)? != *before {
-            return Ok(true);
+impl Writes {
+    pub(super) fn new(inputs: bool, stashes: bool, own: bool) -> Self {
+        Self {
+            inputs,
+            stashes,
+            own,
         }
     }
-    Ok(false)
+
+    pub(super) fn to_inputs(self) -> bool {
+        self.inputs
+    }
+
+    pub(super) fn to_stashes(self) -> bool {
+        self.stashes
+    }
+
+    pub(super) fn to_own(self) -> bool {
+        self.own
+    }
+
+    pub(super) fn any(self) -> bool {
+        self != Self::default()
+    }
+
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            inputs: self.inputs || other.inputs,
+            stashes: self.stashes || other.stashes,
+            own: self.own || other.own,
+        }
+    }
+
+    /// The same, but for what the segment is given.
+    pub(super) fn with_inputs(self, inputs: bool) -> Self {
+        Self { inputs, ..self }
+    }
+}
+
+/// Tensors, and how often each had been changed when the watch began (PyTorch's version
+/// counter).
+#[doc(alias = "version counter")]
+#[derive(Debug, Default)]
+pub(super) struct Watched(Vec<(Tensor, i64)>);
+
+impl Watched {
+    /// Begins to watch these.
+    pub(super) fn new<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Result<Self, TorchError> {
+        let watched = tensors.map(|tensor| Ok((tensor.shallow_clone(), ffi::changes(tensor)?)));
+        Ok(Self(watched.collect::<Result<_, TorchError>>()?))
+    }
+
+    /// Another one, which had been changed so often when the watch began.
+    pub(super) fn add(&mut self, tensor: &Tensor, changes: i64) {
+        self.0.push((tensor.shallow_clone(), changes));
+    }
+
+    /// Whether one of them has been written to.
+    pub(super) fn changed(&self) -> Result<bool, TorchError> {
+        for (tensor, before) in &self.0 {
+            if ffi::changes(tensor)? != *before {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
 }

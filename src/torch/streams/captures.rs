@@ -25,9 +25,9 @@ pub(crate) enum CapturedGraph {
 }
 
 impl DeviceStreams {
-    /// Whether captures are only rehearsed, with a recorder: no graph exists then. The work
+    /// Whether captures are only emulated, with a recorder: no graph exists then. The work
     /// runs while it is captured, and has to be run again wherever the graph is replayed.
-    pub(crate) fn rehearses(&self) -> bool {
+    pub(crate) fn emulates_graphs(&self) -> bool {
         matches!(self.on_accelerator(), Some((Backend::Recorder(_), _)))
     }
 

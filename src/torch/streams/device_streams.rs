@@ -108,6 +108,12 @@ impl DeviceStreams {
         Some((self.backend.as_ref()?, accelerator.device))
     }
 
+    /// Whether an action leaves them nothing to do: there is no backend, and nothing that was
+    /// offloaded is to be released.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.backend.is_none() && self.pending_d2h.borrow().is_empty()
+    }
+
     /// The host waits until the main stream is empty.
     pub(crate) fn synchronize(&self) -> Result<(), TorchError> {
         let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {

@@ -16,6 +16,12 @@ pub(super) struct PendingD2H {
     pub(super) copied: Option<Event>,
 }
 
+impl PendingD2H {
+    pub(super) fn is_empty(&self) -> bool {
+        self.now.is_empty() && self.before.is_empty() && self.copied.is_none()
+    }
+}
+
 /// Values on their way from the host to the device (H2D).
 #[derive(Debug)]
 pub(crate) struct PendingH2D {

@@ -102,7 +102,7 @@ impl Run {
         let (x, y) = batch(&[10, 12], 10);
         let x = x * (step as f64 * 0.37).cos();
         let report = self.pipe.train_step(&x, &y, cross_entropy).unwrap();
-        report.loss.to_bits()
+        report.read().unwrap().loss.to_bits()
     }
 
     pub(crate) fn step(&mut self, step: u64) -> u64 {

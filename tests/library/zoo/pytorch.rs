@@ -205,7 +205,12 @@ impl Case {
     /// One training step: its loss, its gradients, what it leaves in the buffers.
     fn check_step(&self, fixture: &Fixture, pipe: &mut Pipeline, input: &Tensor, target: &Tensor) {
         let loss = spec(self.model, &[]).loss();
-        let loss = pipe.train_step(input, target, loss).unwrap().loss;
+        let loss = pipe
+            .train_step(input, target, loss)
+            .unwrap()
+            .read()
+            .unwrap()
+            .loss;
         let expected = fixture.0["loss"].as_f64().unwrap();
         let error = (loss / expected - 1.0).abs();
         let own = fixture.0["loss_float32"].as_f64().unwrap();

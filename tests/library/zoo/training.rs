@@ -28,7 +28,13 @@ fn train(name: &str, devices: usize, schedule: ScheduleKind) -> (Vec<f64>, Vec<(
     let mut losses = Vec::new();
     for _ in 0..STEPS {
         let (x, y) = (input.shallow_clone(), target.shallow_clone());
-        losses.push(pipe.train_step(x, y, spec.loss()).unwrap().loss);
+        losses.push(
+            pipe.train_step(x, y, spec.loss())
+                .unwrap()
+                .read()
+                .unwrap()
+                .loss,
+        );
         optimizer.step(&mut pipe).unwrap();
     }
     let parameters = pipe.parameters().unwrap();

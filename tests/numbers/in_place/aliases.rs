@@ -229,6 +229,8 @@ fn values_that_share_memory_do_so_on_other_devices() {
         let losses = [0, 1].map(|_| {
             pipe.train_step(&x, &y, cross_entropy)
                 .unwrap()
+                .read()
+                .unwrap()
                 .loss
                 .to_bits()
         });

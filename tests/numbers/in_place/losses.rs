@@ -52,6 +52,8 @@ fn what_a_loss_function_does_in_place_nobody_else_sees() {
         let losses = [0, 1].map(|_| {
             let step = pipe.train_step(&x, &target, loss());
             step.unwrap_or_else(|e| panic!("{what}: {e}"))
+                .read()
+                .unwrap()
                 .loss
                 .to_bits()
         });

@@ -102,7 +102,7 @@ pub(crate) fn as_plain(parts: &Parts) {
         for step in 0..3 {
             let report = pipe.train_step(&x, &y, cross_entropy);
             let report = report.unwrap_or_else(|e| panic!("{what}: {e}"));
-            let off = (report.loss - *loss).abs();
+            let off = (report.read().unwrap().loss - *loss).abs();
             assert!(off < 1e-9, "{what}, step {step}: loss off by {off}");
             assert_same_bits(
                 &gradients(&mut pipe),

@@ -78,7 +78,7 @@ fn learned(text: &(Vec<i64>, usize), devices: &[Device], precision: Precision) -
         pipe.clip_grad_norm(1.0).unwrap();
         optimizer.set_lr(schedule.at(step));
         optimizer.step(&mut pipe).unwrap();
-        losses.push(report.loss);
+        losses.push(report.read().unwrap().loss);
     }
     let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
     (mean(&losses[..10]), mean(&losses[losses.len() - 10..]))

@@ -70,8 +70,8 @@ fn one_overflow_skips_one_step(stages: usize, schedule: ScheduleKind) -> bool {
         let before = snapshot(&mut hit);
         let report = hit.train_step(&x, &y, loss).unwrap();
         let scale = if step < 3 { 256.0 } else { 128.0 };
-        assert_eq!(report.loss_scale, Some(scale), "{what}");
-        skipped.push(report.skipped());
+        assert_eq!(report.read().unwrap().loss_scale, Some(scale), "{what}");
+        skipped.push(report.read().unwrap().skipped());
         optimizers[0].step(&mut hit).unwrap();
         for ((name, before), (_, after)) in before.iter().zip(&snapshot(&mut hit)) {
             assert_eq!(before.equal(after), step == 2, "{what}: {name}");
@@ -97,11 +97,11 @@ fn the_report_says_what_overflowed_and_the_scale_is_halved() {
     let mut pipe = builder(2, Precision::Fp16).build().unwrap();
     assert_eq!(pipe.loss_scale(), Some(65536.0));
     let report = pipe.train_step(&x, &y, overflowing(0)).unwrap();
-    assert!(report.skipped());
-    let what = report.non_finite.clone().unwrap();
+    assert!(report.read().unwrap().skipped());
+    let what = report.read().unwrap().non_finite.clone().unwrap();
     assert!(what.starts_with("the gradient of `"), "{what}");
-    assert!(report.loss.is_finite());
-    assert_eq!(report.loss_scale, Some(65536.0));
+    assert!(report.read().unwrap().loss.is_finite());
+    assert_eq!(report.read().unwrap().loss_scale, Some(65536.0));
     assert_eq!(pipe.loss_scale(), Some(32768.0));
 }
 
@@ -113,9 +113,22 @@ fn gradients_of_earlier_steps_outlive_an_overflow() {
     pipe.train_step(&x, &y, cross_entropy).unwrap();
     let before = copied(gradients(&mut pipe));
     assert!(!before.is_empty());
-    assert!(pipe.train_step(&x, &y, overflowing(3)).unwrap().skipped());
+    assert!(
+        pipe.train_step(&x, &y, overflowing(3))
+            .unwrap()
+            .read()
+            .unwrap()
+            .skipped()
+    );
     assert_same_bits(&gradients(&mut pipe), &before, "after the overflow");
-    assert!(!pipe.train_step(&x, &y, cross_entropy).unwrap().skipped());
+    assert!(
+        !pipe
+            .train_step(&x, &y, cross_entropy)
+            .unwrap()
+            .read()
+            .unwrap()
+            .skipped()
+    );
     for ((name, once), (_, twice)) in before.iter().zip(&gradients(&mut pipe)) {
         assert!(twice.allclose(&(once * 2), 1e-2, 1e-4, false), "{name}");
     }
@@ -139,7 +152,13 @@ fn statistics_of_an_overflown_step_do_not_count() {
         .unwrap();
     let (x, y) = mlp_batch(8);
     let before = copied(pipe.buffers().unwrap());
-    assert!(pipe.train_step(&x, &y, overflowing(1)).unwrap().skipped());
+    assert!(
+        pipe.train_step(&x, &y, overflowing(1))
+            .unwrap()
+            .read()
+            .unwrap()
+            .skipped()
+    );
     assert_same_bits(&pipe.buffers().unwrap(), &before, "after the overflow");
     pipe.train_step(&x, &y, cross_entropy).unwrap();
     assert!(!pipe.buffers().unwrap()[0].1.equal(&before[0].1));
@@ -152,8 +171,11 @@ fn other_precisions_have_no_scale_and_nobody_looks() {
         let mut pipe = builder(2, precision).build().unwrap();
         let infinite = |out: &Tensor, y: &Tensor| cross_entropy(out, y) * f64::INFINITY;
         let report = pipe.train_step(&x, &y, infinite).unwrap();
-        assert!(!report.skipped());
-        assert_eq!((report.loss_scale, pipe.loss_scale()), (None, None));
+        assert!(!report.read().unwrap().skipped());
+        assert_eq!(
+            (report.read().unwrap().loss_scale, pipe.loss_scale()),
+            (None, None)
+        );
         assert_eq!(pipe.loss_scale_state(), None);
     }
 }
@@ -184,10 +206,10 @@ fn an_overflow_skips_the_step_whatever_non_finite_says() {
     for non_finite in [NonFinite::Allow, NonFinite::Skip, NonFinite::Fail] {
         let mut pipe = multiplied_pipeline(1.0, non_finite);
         let report = pipe.train_step(&x, &y, overflowing(1)).unwrap();
-        assert!(report.skipped(), "{non_finite:?}");
+        assert!(report.read().unwrap().skipped(), "{non_finite:?}");
         assert_eq!(pipe.loss_scale(), Some(32768.0));
         let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
-        assert!(!report.skipped(), "{non_finite:?}");
+        assert!(!report.read().unwrap().skipped(), "{non_finite:?}");
     }
 }
 
@@ -199,7 +221,7 @@ fn an_overflow_of_the_forward_skips_or_fails_as_told() {
     for non_finite in [NonFinite::Allow, NonFinite::Skip] {
         let mut pipe = multiplied_pipeline(1e30, non_finite);
         let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
-        let what = report.non_finite.clone().unwrap();
+        let what = report.read().unwrap().non_finite.clone().unwrap();
         let expected = match non_finite {
             NonFinite::Skip => "the loss (NaN)",
             _ => "the gradient of `",
@@ -220,7 +242,13 @@ fn a_model_that_no_scale_helps_is_an_error_in_the_end() {
     let mut pipe = multiplied_pipeline(1e30, NonFinite::Allow);
     let state = json!({ "scale": 2.0_f64.powi(-13), "good_steps": 0 });
     pipe.restore_loss_scale(&state).unwrap();
-    assert!(pipe.train_step(&x, &y, cross_entropy).unwrap().skipped());
+    assert!(
+        pipe.train_step(&x, &y, cross_entropy)
+            .unwrap()
+            .read()
+            .unwrap()
+            .skipped()
+    );
     let before = snapshot(&mut pipe);
     let error = pipe.train_step(&x, &y, cross_entropy).unwrap_err();
     assert!(matches!(error, Error::LossScale { .. }));

@@ -38,7 +38,11 @@ impl Run {
             let report = self.pipe.train_step(&x, &y, loss).unwrap();
             self.optimizer.set_lr(rates.at(number));
             self.optimizer.step(&mut self.pipe).unwrap();
-            (report.loss.to_bits(), report.loss_scale, report.skipped())
+            (
+                report.read().unwrap().loss.to_bits(),
+                report.read().unwrap().loss_scale,
+                report.read().unwrap().skipped(),
+            )
         };
         (first..=last).map(&mut step).collect()
     }

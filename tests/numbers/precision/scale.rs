@@ -37,7 +37,7 @@ fn gradients_and_their_norm_are_those_without_a_scale() {
     for initial in [64.0, 8192.0] {
         let mut pipe = scaled(initial, 2000);
         let own = pipe.train_step(&x, &y, cross_entropy).unwrap();
-        assert!((own.loss / report.loss - 1.0).abs() < 0.01);
+        assert!((own.read().unwrap().loss / report.read().unwrap().loss - 1.0).abs() < 0.01);
         for ((name, expected), (_, got)) in expected.iter().zip(&gradients(&mut pipe)) {
             assert_near(got, expected, name);
         }
@@ -72,7 +72,7 @@ fn weights_of_the_loss_function_reach_the_inputs_gradient() {
             pipe.train_step(&x, &y, cross_entropy)
         };
         let report = report.unwrap();
-        assert!(!report.skipped());
+        assert!(!report.read().unwrap().skipped());
         report.input_gradient.unwrap().into_one().unwrap()
     };
     let expected = input(Precision::F32, false);
@@ -90,9 +90,9 @@ fn scales(pipe: &mut Pipeline, steps: usize) -> Vec<f64> {
     let mut optimizer = Optimizer::new(Sgd::default());
     let mut step = || {
         let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
-        assert!(!report.skipped());
+        assert!(!report.read().unwrap().skipped());
         optimizer.step(pipe).unwrap();
-        report.loss_scale.unwrap()
+        report.read().unwrap().loss_scale.unwrap()
     };
     (0..steps).map(|_| step()).collect()
 }

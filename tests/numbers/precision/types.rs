@@ -107,7 +107,7 @@ fn weights_gradients_and_outputs_for_the_caller_are_single_precision() {
         let mut pipe = builder(3, precision).build().unwrap();
         let asking = x.copy().set_requires_grad(true);
         let report = pipe.train_step(&asking, &y, cross_entropy).unwrap();
-        assert!(!report.skipped());
+        assert!(!report.read().unwrap().skipped());
         let mut all = pipe.parameters().unwrap();
         all.extend(gradients(&mut pipe));
         assert_eq!(all.len(), 2 * pipe.parameters().unwrap().len());
@@ -169,7 +169,14 @@ fn gradients_of_a_weights_uses_are_added_in_single_precision() {
         apart.load(&renamed("first")).unwrap();
         apart.load(&renamed("second")).unwrap();
         for pipe in [&mut twice, &mut apart] {
-            assert!(!pipe.train_step(&x, &y, cross_entropy).unwrap().skipped());
+            assert!(
+                !pipe
+                    .train_step(&x, &y, cross_entropy)
+                    .unwrap()
+                    .read()
+                    .unwrap()
+                    .skipped()
+            );
         }
         let parts = gradients(&mut apart);
         for (place, (name, sum)) in gradients(&mut twice).iter().enumerate() {
@@ -282,7 +289,7 @@ fn single_precision_is_what_it_was() {
         .build()
         .unwrap();
     let report = told.train_step(&x, &y, cross_entropy).unwrap();
-    assert_eq!(report.loss_scale, None);
+    assert_eq!(report.read().unwrap().loss_scale, None);
     untold.train_step(&x, &y, cross_entropy).unwrap();
     let expected = copied(gradients(&mut untold));
     assert_same_bits(&gradients(&mut told), &expected, "single precision");

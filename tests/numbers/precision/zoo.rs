@@ -50,9 +50,13 @@ fn losses(spec: &ModelSpec, stages: usize, precision: Precision) -> Vec<f64> {
     let mut step = || {
         let (x, y) = (x.shallow_clone(), y.shallow_clone());
         let report = pipe.train_step(x, y, spec.loss()).unwrap();
-        assert!(!report.skipped(), "{precision}: {:?}", report.non_finite);
+        assert!(
+            !report.read().unwrap().skipped(),
+            "{precision}: {:?}",
+            report.read().unwrap().non_finite
+        );
         optimizer.step(&mut pipe).unwrap();
-        report.loss
+        report.read().unwrap().loss
     };
     (0..STEPS).map(|_| step()).collect()
 }

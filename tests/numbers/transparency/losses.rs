@@ -78,7 +78,11 @@ fn a_micro_batch_of_weight_zero_counts_nothing() {
 
             let mut pipe = pipeline(3, schedule, recompute);
             let report = pipe.train_step(asking(&x), &y, mean_of_valid).unwrap();
-            assert_eq!(report.loss.to_bits(), wanted.loss.to_bits(), "{case}");
+            assert_eq!(
+                report.read().unwrap().loss.to_bits(),
+                wanted.read().unwrap().loss.to_bits(),
+                "{case}"
+            );
             assert_same_bits(&gradients(&mut pipe), &gradients(&mut without), &case);
             let input = report.input_gradient.as_ref().unwrap().one().unwrap();
             assert!(others(input).equal(wanted_input), "{case}");
@@ -114,8 +118,12 @@ fn what_counts_nothing_is_not_looked_at_either() {
             .unwrap();
         let scale = pipe.loss_scale();
         let report = pipe.train_step(&x, &y, mean_of_valid).unwrap();
-        assert_eq!(report.non_finite, None, "{case}");
-        assert!(report.loss.is_finite(), "{case}: {}", report.loss);
+        assert_eq!(report.read().unwrap().non_finite, None, "{case}");
+        assert!(
+            report.read().unwrap().loss.is_finite(),
+            "{case}: {}",
+            report.read().unwrap().loss
+        );
         assert_eq!(pipe.loss_scale(), scale, "{case}");
         let norm = pipe.clip_grad_norm(f64::INFINITY).unwrap();
         assert!(norm.is_finite() && norm > 0.0, "{case}: {norm}");
@@ -125,7 +133,11 @@ fn what_counts_nothing_is_not_looked_at_either() {
             _ => Loss::weighted(Tensor::from(0.0_f32), 0.0),
         };
         let again = pipe.train_step(&x, &y, constant).unwrap();
-        assert_eq!(again.loss.to_bits(), report.loss.to_bits(), "{case}");
+        assert_eq!(
+            again.read().unwrap().loss.to_bits(),
+            report.read().unwrap().loss.to_bits(),
+            "{case}"
+        );
     }
 }
 
@@ -205,7 +217,11 @@ fn a_summed_loss_is_that_of_a_plain_loop_to_the_bit() {
                     start += size;
                 }
                 let report = pipe.train_step(&x, &y, sum_of_all).unwrap();
-                assert_eq!(report.loss.to_bits(), loss.to_bits(), "{case}");
+                assert_eq!(
+                    report.read().unwrap().loss.to_bits(),
+                    loss.to_bits(),
+                    "{case}"
+                );
                 assert_same_bits(&gradients(&mut pipe), &plain.gradients(), &case);
             }
         }
@@ -238,7 +254,7 @@ fn a_summed_loss_is_that_of_the_whole_mini_batch() {
         whole.backward();
         let wanted = whole.double_value(&[]);
         assert!(
-            (report.loss - wanted).abs() <= 1e-12 * wanted,
+            (report.read().unwrap().loss - wanted).abs() <= 1e-12 * wanted,
             "m = {micro}"
         );
         let input = report.input_gradient.as_ref().unwrap().one().unwrap();

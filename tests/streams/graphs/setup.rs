@@ -62,7 +62,7 @@ impl Run {
         let report = self.pipe.train_step(x, y, loss)?;
         let norm = self.pipe.clip_grad_norm(1.0)?;
         self.optimizer.step(&mut self.pipe)?;
-        Ok((report.loss.to_bits(), norm.to_bits()))
+        Ok((report.read().unwrap().loss.to_bits(), norm.to_bits()))
     }
 }
 

@@ -4,24 +4,17 @@ mod header;
 mod layers;
 mod rows;
 mod schedules;
+mod sections;
 mod skyline;
 
-use super::memory::{self, Curve};
-use super::page::{Page, chart, escaped, percent, sentence};
-use super::{html, svg};
+use super::page::percent;
 use crate::builtin::ScheduleError;
 use crate::ids::DeviceId;
-use crate::machine::Device;
 use crate::plan::{Plan, PlanOptions};
 use crate::profile::{LayerCost, Profile};
 use crate::simulate::{Simulation, simulate};
 use crate::solve::Problem;
 use crate::units::Bytes;
-
-/// The most actions that are drawn one by one.
-const MAX_DRAWN: usize = 30_000;
-/// The most devices whose memory is drawn; all are in the table.
-const MAX_CURVES: usize = 16;
 
 /// Why there is no page.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -133,96 +126,6 @@ impl<'a> ProfilePage<'a> {
     pub fn with_doubts(mut self, doubts: Vec<String>) -> Self {
         self.doubts = Some(doubts);
         self
-    }
-
-    /// The page: what was chosen, the layers with the cuts between them, the predicted
-    /// timeline, memory over time, the schedules compared, and doubts. Loads nothing;
-    /// readable in light and dark and in black and white, by keyboard and by screen
-    /// reader, and without its script.
-    pub fn html(&self) -> String {
-        let mut page = Page::new("profile and plan", &self.title);
-        if let Some(about) = &self.about {
-            page.intro(&format!("<p class=\"hint\">{}</p>\n", escaped(about)));
-        }
-        page.facts(&header::facts(self));
-        page.intro(&header::words(self));
-        page.section("layers", "Layers and cuts", &layers::section(self));
-        page.section("timeline", "Predicted timeline", &self.timeline());
-        page.section("memory", "Memory over time", &self.memory());
-        page.section("schedules", "Schedules compared", &schedules::section(self));
-        page.section("doubts", "Doubts", &self.doubts());
-        page.finish()
-    }
-
-    fn timeline(&self) -> String {
-        let timeline = &self.simulation.timeline;
-        let actions = timeline.spans().len();
-        let mut html = if actions <= MAX_DRAWN {
-            let label = "Predicted timeline of the devices";
-            chart(label, &svg::svg(timeline))
-        } else {
-            format!(
-                "{}<p>{actions} actions are too many for a picture: <code>gpipe-rs simulate --format \
-                 trace</code> writes them for a viewer that zooms.</p>\n",
-                svg::canvas::shared()
-            )
-        };
-        html.push_str(&html::devices(timeline));
-        html
-    }
-
-    /// What each device holds over the step.
-    fn curves(&self) -> Vec<Curve> {
-        let devices = self.options.machine.devices().iter().enumerate();
-        let curve = |(device, machine): (usize, &Device)| Curve {
-            limit: machine.memory,
-            ..Curve::new(&self.simulation, DeviceId(device))
-        };
-        devices.map(curve).collect()
-    }
-
-    fn memory(&self) -> String {
-        let mut curves = self.curves();
-        let table = memory::table(&curves);
-        let all = curves.len();
-        curves.sort_by_key(|curve| std::cmp::Reverse(curve.peak().bytes));
-        curves.truncate(MAX_CURVES);
-        curves.sort_by_key(|curve| curve.device);
-        let which = if curves.len() < all {
-            format!(" The {MAX_CURVES} fullest of {all} devices are drawn.")
-        } else {
-            String::new()
-        };
-        format!(
-            "<p>Parameters and the optimizer\u{2019}s state are there all the time, gradients of parameters \
-             from the first that is made until the optimizer\u{2019}s step. On top of them are \
-             the activations of micro-batches between their forward and their backward, and what an \
-             action needs while it runs. All devices have one scale.{which}</p>\n<div class=\"chart\" role=\"group\" \
-             tabindex=\"0\" aria-label=\"Memory over time\">\n{}</div>\n{table}",
-            memory::picture(&curves, self.simulation.makespan())
-        )
-    }
-
-    fn doubts(&self) -> String {
-        match self.doubts.as_deref() {
-            None => {
-                "<p>The file with the profile does not tell how far its measurements are apart: \
-                     <code>gpipe-rs profile</code> does.</p>\n"
-                    .to_owned()
-            }
-            Some([]) => {
-                "<p>Nothing was seen that speaks against the measurements.</p>\n".to_owned()
-            }
-            Some(doubts) => {
-                let items = doubts
-                    .iter()
-                    .map(|doubt| format!("<li>{}</li>\n", sentence(doubt)));
-                format!(
-                    "<ul class=\"doubts\">\n{}</ul>\n",
-                    items.collect::<String>()
-                )
-            }
-        }
     }
 
     /// Whether the schedule runs backwards in halves.

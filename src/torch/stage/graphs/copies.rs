@@ -2,20 +2,74 @@
 
 use tch::Tensor;
 
-use crate::torch::copies;
+use crate::torch::copies::{self, same_strides};
 use crate::torch::error::TorchError;
+use crate::torch::stage::border::SkipList;
+use crate::torch::stage::inputs::Inputs;
+use crate::torch::values::Values;
 
-pub(super) fn fresh_or_none(tensor: Option<&Tensor>) -> Result<Option<Tensor>, TorchError> {
-    tensor.map(copies::same_strides).transpose()
+/// A copy with the same strides.
+pub(super) fn copy(tensor: Option<&Tensor>) -> Result<Option<Tensor>, TorchError> {
+    tensor.map(same_strides).transpose()
 }
 
-/// Numbers from one tensor to another of the same form.
-pub(super) fn fill(to: &Tensor, from: &Tensor) -> Result<(), TorchError> {
-    copies::fill(&once(to)?, &once(from)?)
+/// Copies of values, to be kept by others.
+pub(super) fn copy_values(values: &Values) -> Result<Values, TorchError> {
+    values.iter().map(copy).collect()
+}
+
+/// The same of gradients.
+pub(super) fn copy_list(list: &[Option<Tensor>]) -> Result<Vec<Option<Tensor>>, TorchError> {
+    list.iter().map(|one| copy(one.as_ref())).collect()
+}
+
+/// The same of skips' values.
+pub(super) fn copy_skips(skips: &[(usize, Option<Tensor>)]) -> Result<SkipList, TorchError> {
+    let copy = |(skip, value): &(usize, Option<Tensor>)| Ok((*skip, copy(value.as_ref())?));
+    skips.iter().map(copy).collect()
+}
+
+/// The same of all that a segment is given.
+pub(super) fn copy_inputs(inputs: &Inputs) -> Result<Inputs, TorchError> {
+    let main = copy_values(inputs.main())?;
+    Ok(Inputs::new(main, copy_skips(inputs.skips())?))
+}
+
+/// Numbers from one list of values to another of the same shape.
+pub(super) fn fill<'a>(
+    to: impl Iterator<Item = Option<&'a Tensor>>,
+    from: impl Iterator<Item = Option<&'a Tensor>>,
+) -> Result<(), TorchError> {
+    for pair in to.zip(from) {
+        match pair {
+            (Some(to), Some(from)) => copies::fill(&once(to)?, &once(from)?)?,
+            (None, None) => {}
+            _ => {
+                return Err(TorchError::new(
+                    "a value is there that was not when a graph was captured, or the other way round",
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same of gradients.
+pub(super) fn fill_list(to: &[Option<Tensor>], from: &[Option<Tensor>]) -> Result<(), TorchError> {
+    let (to, from) = (to.iter(), from.iter());
+    fill(to.map(Option::as_ref), from.map(Option::as_ref))
+}
+
+/// Fills with NaN what must not be read before a replay: a capture computes nothing.
+pub(super) fn poison<'a>(values: impl Iterator<Item = Option<&'a Tensor>>) -> anyhow::Result<()> {
+    for tensor in values.flatten().filter(|tensor| tensor.is_floating_point()) {
+        let _ = tch::no_grad(|| -> anyhow::Result<_> { Ok(once(tensor)?.f_fill_(f64::NAN)?) })?;
+    }
+    Ok(())
 }
 
 /// Every place of its memory once.
-pub(super) fn once(tensor: &Tensor) -> Result<Tensor, TorchError> {
+fn once(tensor: &Tensor) -> Result<Tensor, TorchError> {
     let mut once = tensor.f_detach()?;
     let strides = once.stride();
     for (dimension, (size, stride)) in tensor.size().into_iter().zip(strides).enumerate() {

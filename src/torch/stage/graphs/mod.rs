@@ -1,14 +1,14 @@
 //! Forward and backward passes that are captured once and replayed.
 //!
-//! On a CUDA device a stage's layers can be put into a *graph*: what they tell the device
-//! is written down once, and is from then on given to it as one piece, which costs the
-//! host next to nothing. What is replayed is the same kernels over the same memory, so
+//! On a CUDA device a stage's layers can be put into a *graph*: the kernels that they launch
+//! are recorded once, and from then on launched as one piece, which costs the host next to
+//! nothing. What is replayed is the same kernels over the same memory, so
 //! the numbers are those of the run without graphs, to the bit. How it goes:
 //!
 //! 1. The first steps run as ever, and warm up what libtorch and its libraries set up at
 //!    first use. What could not be replayed is found out meanwhile: layers that draw
 //!    random numbers, ask for their micro-batch, or have the host wait. See
-//!    [`Graphs::refuse`]: such a stage goes on as it is.
+//!    [`GraphAudit`]: such a stage continues without graphs.
 //! 2. Then, where a micro-batch comes in a shape that has been there in as many steps and
 //!    no *slot* is free, a new one is captured: inputs of its own, the forward over them,
 //!    and, when that micro-batch comes back, the backward (or its two halves) from
@@ -31,176 +31,135 @@
 mod backward;
 mod copies;
 mod forward;
+mod shapes;
 mod slot;
+mod usage;
 
-use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
 
-use tch::Tensor;
-
-use super::TorchStage;
-use super::activations::{Half, Held, Inputs};
-use super::forward::Pass;
-use crate::torch::ffi::RandomScope;
-use crate::torch::layer::Context;
-pub(super) use backward::Returned;
-pub(super) use forward::Start;
+use super::accumulator::Accumulator;
+use super::border::{BorderGradients, SkipList};
+use super::compute::Compute;
+use super::graph_audit::GraphAudit;
+use super::inputs::Inputs;
+use super::layers::SegmentOutput;
+use super::live::{Half, Live};
+use super::own_tensors::Address;
+use super::pass::Pass;
+use crate::torch::streams::DeviceStreams;
+use forward::{SEGMENT, UNIT};
+use shapes::{Shapes, shape};
 pub(super) use slot::Slot;
-use slot::{Shape, shape};
-
-/// Steps that a shape of micro-batches is there before it is captured.
-const WARM_UP: u32 = 3;
-
-/// Shapes of micro-batches that are told apart; others run without graphs.
-const SHAPES: usize = 4;
-
-/// Whether a stage is to capture graphs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Graphing {
-    #[default]
-    Off,
-    On,
-    /// It would be, but cannot; why.
-    Refused(String),
-}
-
-/// What became of CUDA graphs on a stage; see
-/// [`PipelineBuilder::cuda_graphs`](crate::PipelineBuilder::cuda_graphs).
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GraphUse {
-    /// Graphs that were captured.
-    pub captured: u64,
-    /// Graphs that were replayed.
-    pub replayed: u64,
-    /// Why the stage computes without graphs (and will not try again); none while nothing
-    /// stands against them.
-    pub eager: Option<String>,
-}
+pub use usage::GraphUse;
+pub(crate) use usage::Graphing;
 
 /// A stage's graphs.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Graphs {
-    known: Vec<Known>,
+    streams: Rc<DeviceStreams>,
+    /// Whether the stage's outputs go into its own loss, and nowhere else.
+    has_loss: bool,
+    audit: Rc<GraphAudit>,
+    shapes: Shapes,
     /// How micro-batches come back: by their number and how many there are.
     halves: HashMap<(usize, usize), Half>,
     /// Slots that no micro-batch is in.
     #[expect(clippy::vec_box, reason = "flights have them in boxes")]
     free: Vec<Box<Slot>>,
-    captured: Cell<u64>,
-    replayed: Cell<u64>,
-    refused: RefCell<Option<String>>,
-    /// Where parameters and buffers were when graphs were captured, and which were
-    /// trained.
-    places: Vec<(usize, bool)>,
+    captured: u64,
+    replayed: u64,
+    /// Where the stage's own tensors were when graphs were captured, and which were trained.
+    addresses: Vec<Address>,
 }
 
-/// A shape of micro-batches.
+/// How a forward went.
 #[derive(Debug)]
-struct Known {
-    shape: Shape,
-    /// Steps that had it, and whether this one has.
-    steps: u32,
-    now: bool,
+pub(super) enum Forward {
+    Run(SegmentOutput),
+    Replayed(SegmentOutput, Box<Slot>),
+}
+
+/// How a backward through a slot went.
+#[derive(Debug)]
+pub(super) enum Backward {
+    /// It cannot be replayed: the caller goes back through this graph.
+    Run(Live),
+    /// It is done; the slot, where the weight pass needs it.
+    Replayed(Option<Box<Slot>>),
 }
 
 impl Graphs {
-    pub(super) fn new(graphing: &Graphing) -> Option<Self> {
-        let refused = match graphing {
-            Graphing::Off => return None,
-            Graphing::On => None,
-            Graphing::Refused(why) => Some(why.clone()),
-        };
-        Some(Self {
-            refused: RefCell::new(refused),
-            ..Self::default()
-        })
-    }
-
-    /// No graphs from now on, for this reason; the first one is kept.
-    pub(super) fn refuse(&self, why: impl FnOnce() -> String) {
-        self.refused.borrow_mut().get_or_insert_with(why);
-    }
-
-    fn is_refused(&self) -> bool {
-        self.refused.borrow().is_some()
-    }
-
-    /// # Errors
-    /// Graphs have been refused.
-    fn still_wanted(&self) -> anyhow::Result<()> {
-        match &*self.refused.borrow() {
-            Some(why) => Err(anyhow::anyhow!("{why}")),
-            None => Ok(()),
-        }
-    }
-
-    /// Notes what a layer did that a graph could not do again.
-    pub(super) fn watch(&self, layer: &str, ctx: &Context, random: &RandomScope) {
-        if self.is_refused() {
-            return;
-        }
-        if random.drew() {
-            self.refuse(|| {
-                format!("layer `{layer}` draws random numbers, which a graph cannot draw anew")
+    /// Refused where one of the layers is not graph-safe.
+    pub(super) fn new(
+        streams: Rc<DeviceStreams>,
+        audit: Rc<GraphAudit>,
+        compute: &Compute,
+        has_loss: bool,
+    ) -> Self {
+        if let Some(layer) = compute.layers().not_graph_safe() {
+            audit.refuse(|| {
+                format!(
+                    "layer `{layer}` does not say that its forward pass can be captured and replayed \
+                     (`Layer::graph_safe`)"
+                )
             });
         }
-        if ctx.has_gathered() {
-            self.refuse(|| {
-                format!("layer `{layer}` gathers something over a step, which a graph would not do")
-            });
-        }
-        if ctx.asked_for_micro() {
-            self.refuse(|| {
-                format!("layer `{layer}` asks for its micro-batch, which a graph does not know")
-            });
+        Self {
+            streams,
+            has_loss,
+            audit,
+            shapes: Shapes::default(),
+            halves: HashMap::new(),
+            free: Vec::new(),
+            captured: 0,
+            replayed: 0,
+            addresses: Vec::new(),
         }
     }
 
-    /// Notes whether the loss function wrote to what it was given; of a slot's outputs it
-    /// must not, since the backward may need them.
-    pub(super) fn watch_loss(&self, wrote: bool, apart: bool) -> anyhow::Result<()> {
-        if !wrote || self.is_refused() {
-            return Ok(());
+    /// What became of them.
+    pub(super) fn usage(&self) -> GraphUse {
+        GraphUse {
+            captured: self.captured,
+            replayed: self.replayed,
+            eager: self.audit.why(),
         }
-        self.refuse(|| "the loss function changes the outputs in place".to_owned());
-        anyhow::ensure!(
-            !apart,
-            "the loss function changed the outputs in place, which it had not done before: CUDA \
-             graphs are not used here from now on, run the step again"
-        );
+    }
+
+    // A step, from its beginning to its end.
+
+    /// A training step begins: graphs over parameters that have moved, or are trained now
+    /// and were not, are thrown away.
+    pub(super) fn begin_step(&mut self, compute: &Compute) -> anyhow::Result<()> {
+        let own = compute.layers().own();
+        let outdated = !self.free.is_empty() && self.addresses != own.addresses();
+        if outdated || self.audit.is_refused() {
+            self.drop_free_slots()?;
+        }
         Ok(())
     }
 
-    /// The shape of these inputs, where they are to go through a graph.
-    fn wanted(&mut self, inputs: &Inputs) -> Option<Shape> {
-        if self.is_refused() {
-            return None;
+    /// A training step ended well.
+    pub(super) fn end_step(&mut self) {
+        self.shapes.end_step();
+    }
+
+    /// A step is undone: of the slots that micro-batches were in, those that are whole can be
+    /// used again, the others go.
+    pub(super) fn abort(&mut self, slots: Vec<Box<Slot>>) {
+        self.shapes.abort();
+        let (whole, parts): (Vec<_>, Vec<_>) = slots.into_iter().partition(|slot| slot.is_whole());
+        self.free.extend(whole);
+        if !parts.is_empty() {
+            // An error here could not be reported: the step has failed already.
+            let _ = self.streams.synchronize();
         }
-        let shape = shape(inputs.all())?;
-        if let Some(known) = self.known.iter_mut().find(|known| known.shape == shape) {
-            known.now = true;
-            return (known.steps >= WARM_UP).then_some(shape);
-        }
-        if self.known.len() == SHAPES {
-            // The rarest makes room, unless it has graphs.
-            let place = (0..SHAPES).min_by_key(|place| self.known[*place].steps)?;
-            if self.known[place].steps >= WARM_UP {
-                return None;
-            }
-            self.known.remove(place);
-        }
-        self.known.push(Known {
-            shape,
-            steps: 0,
-            now: true,
-        });
-        None
     }
 
     /// Notes how a micro-batch comes back, for when it comes again: a schedule may take
     /// some in one pass and others in two halves, and a slot has graphs of one kind.
-    fn note_half(&mut self, pass: Pass<'_>, half: Half) {
+    pub(super) fn note_half(&mut self, pass: Pass<'_>, half: Half) {
         self.halves.insert(key(pass), half);
     }
 
@@ -208,138 +167,192 @@ impl Graphs {
         self.halves.get(&key(pass)).copied().unwrap_or(Half::Joint)
     }
 
-    /// A slot for micro-batches of this shape that come back in this way.
-    fn take(&mut self, shape: &Shape, half: Half) -> Option<Box<Slot>> {
-        let mut free = self.free.iter();
-        let place = free.position(|slot| slot.half == half && slot.shape == *shape)?;
-        Some(self.free.swap_remove(place))
-    }
+    // Passes.
 
-    /// The slot's micro-batch is done. Where there are to be no more, the next step throws
-    /// it away, once the device is done with it.
-    fn give_back(&mut self, slot: Box<Slot>) {
-        self.free.push(slot);
-    }
-
-    /// Whether this is a step after which shapes are captured.
-    fn listens(&self) -> bool {
-        !self.is_refused() && self.known.iter().any(|known| known.steps + 1 == WARM_UP)
-    }
-}
-
-impl TorchStage {
-    /// What became of graphs here; none where nobody asked for them.
-    pub(crate) fn graph_use(&self) -> Option<GraphUse> {
-        let graphs = self.graphs.as_ref()?;
-        Some(GraphUse {
-            captured: graphs.captured.get(),
-            replayed: graphs.replayed.get(),
-            eager: graphs.refused.borrow().clone(),
-        })
-    }
-
-    /// Refuses graphs where one of the layers cannot be replayed.
-    pub(super) fn judge_layers(&self) {
-        let Some(graphs) = &self.graphs else { return };
-        if let Some(layer) = self.layers.iter().find(|layer| !layer.layer.graph_safe()) {
-            graphs.refuse(|| {
-                format!(
-                    "layer `{}` does not say that its forward pass can be captured and replayed \
-                     (`Layer::graph_safe`)",
-                    layer.name
-                )
-            });
-        }
-    }
-
-    /// Notes how a micro-batch comes back.
-    pub(super) fn note_half(&mut self, half: Half, pass: Pass<'_>) {
-        if let Some(graphs) = &mut self.graphs {
-            graphs.note_half(pass, half);
-        }
-    }
-
-    /// A training step begins: graphs over parameters that have moved, or are trained now
-    /// and were not, are thrown away.
-    pub(super) fn begin_graphs(&mut self) -> anyhow::Result<()> {
-        let Some(graphs) = &self.graphs else {
-            return Ok(());
+    /// Runs the stage's layers, through graphs if the micro-batch's shape is captured.
+    pub(super) fn forward(
+        &mut self,
+        compute: &mut Compute,
+        inputs: Inputs,
+        pass: Pass<'_>,
+    ) -> anyhow::Result<Forward> {
+        let Some(mut slot) = self.slot(compute, &inputs, pass)? else {
+            let run = || compute.run(UNIT, &inputs, pass);
+            return Ok(Forward::Run(self.detect_syncs(run)?));
         };
-        let outdated = !graphs.free.is_empty() && graphs.places != self.places();
-        if outdated || graphs.is_refused() {
-            self.drop_free_slots()?;
+        drop(inputs);
+        // The loss is here, and done with the outputs before the slot is used again.
+        let output = slot.replay_forward(&self.streams, compute, pass, self.has_loss)?;
+        self.replayed += 1;
+        Ok(Forward::Replayed(output, slot))
+    }
+
+    /// One for a micro-batch of these inputs, filled with them; none where it is to run
+    /// without graphs.
+    fn slot(
+        &mut self,
+        compute: &mut Compute,
+        inputs: &Inputs,
+        pass: Pass<'_>,
+    ) -> anyhow::Result<Option<Box<Slot>>> {
+        if self.audit.is_refused() || compute.segments().len() != 1 {
+            return Ok(None);
         }
+        // A graph has memory of its own for each value that it is given.
+        if inputs.main().share_memory()? {
+            self.refuse(|| "its inputs share memory with each other".to_owned())?;
+            return Ok(None);
+        }
+        let shape = shape(inputs.all());
+        let Some(shape) = shape.filter(|shape| self.shapes.is_captured(shape)) else {
+            return Ok(None);
+        };
+        let half = self.half(pass);
+        let mut free = self.free.iter();
+        if let Some(place) = free.position(|slot| slot.serves(&shape, half)) {
+            let slot = self.free.swap_remove(place);
+            slot.fill(inputs)?;
+            return Ok(Some(slot));
+        }
+        match Slot::capture(&self.streams, compute, inputs, (shape, half), pass) {
+            Ok(slot) => {
+                self.note_capture(compute);
+                Ok(Some(Box::new(slot)))
+            }
+            Err(error) => {
+                self.refuse(|| why_not(compute, &error))?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Goes back through a slot, from these gradients to those of the inputs.
+    pub(super) fn backward(
+        &mut self,
+        compute: &mut Compute,
+        accumulator: &Accumulator,
+        mut slot: Box<Slot>,
+        half: Half,
+        grads: &mut BorderGradients,
+        pass: Pass<'_>,
+    ) -> anyhow::Result<Backward> {
+        let outgoing = compute.segments().get(UNIT).outgoing();
+        let roots = grads.roots(outgoing);
+        if roots.iter().all(Option::is_none) {
+            // Of a micro-batch that counts nothing: nothing goes back.
+            drop(roots);
+            drop(grads.take_roots(outgoing));
+            let inputs = slot.inputs().main().iter();
+            grads.set_inputs(inputs.map(|_| None).collect(), SkipList::new());
+            self.free.push(slot);
+            return Ok(Backward::Replayed(None));
+        }
+        if slot.half() != half {
+            // Another schedule than before; the next step knows of it.
+            return Ok(Backward::Run(self.eager_fallback(compute, slot, pass)?));
+        }
+        let ready = if slot.has_backward() {
+            let fits = slot.fits(&roots);
+            let why = "its gradients arrive in another form than before";
+            fits.then_some(false).ok_or_else(|| why.to_owned())
+        } else {
+            let checked = self.audit.check();
+            let captured = checked
+                .and_then(|()| slot.capture_backward(&self.streams, compute, accumulator, &roots));
+            captured
+                .map(|()| true)
+                .map_err(|error| why_not(compute, &error))
+        };
+        match ready {
+            Ok(true) => self.note_capture(compute),
+            Ok(false) => {}
+            Err(why) => {
+                self.refuse(|| why)?;
+                return Ok(Backward::Run(self.eager_fallback(compute, slot, pass)?));
+            }
+        }
+        drop(roots);
+        slot.replay_backward(&self.streams, (compute, accumulator), grads, pass)?;
+        self.replayed += 1;
+        if half == Half::Input {
+            return Ok(Backward::Replayed(Some(slot)));
+        }
+        self.free.push(slot);
+        Ok(Backward::Replayed(None))
+    }
+
+    /// The weight pass of a slot.
+    pub(super) fn backward_weight(
+        &mut self,
+        compute: &mut Compute,
+        accumulator: &Accumulator,
+        mut slot: Box<Slot>,
+        pass: Pass<'_>,
+    ) -> anyhow::Result<()> {
+        if !slot.has_weight() {
+            let checked = self.audit.check();
+            let captured = checked
+                .and_then(|()| slot.capture_weight(&self.streams, (compute, accumulator), pass));
+            if let Err(error) = captured {
+                self.refuse(|| why_not(compute, &error))?;
+                let roots = slot.copied_roots()?;
+                let mut live = self.eager_fallback(compute, slot, pass)?;
+                let mut grads = BorderGradients::from_roots(live.outgoing(), &roots);
+                live.backward(Half::Input, &mut grads)?;
+                return Ok(live.backward_weight()?);
+            }
+            self.note_capture(compute);
+        }
+        slot.replay_weight(&self.streams, (compute, accumulator), pass)?;
+        self.replayed += 1;
+        self.free.push(slot);
         Ok(())
     }
 
-    /// A training step ended well.
-    pub(super) fn end_graphs(&mut self) {
-        for known in self.graphs.iter_mut().flat_map(|graphs| &mut graphs.known) {
-            known.steps += u32::from(std::mem::take(&mut known.now));
-        }
+    /// What the slot's forward would have left without graphs: the forward once more,
+    /// from the inputs that the slot still has.
+    fn eager_fallback(
+        &self,
+        compute: &mut Compute,
+        slot: Box<Slot>,
+        pass: Pass<'_>,
+    ) -> anyhow::Result<Live> {
+        self.streams.synchronize()?;
+        compute.recompute(SEGMENT, &slot.into_inputs(), pass)
     }
 
-    /// A step is undone: slots that are whole can be used again, the others go.
-    pub(super) fn abort_graphs(&mut self) {
-        let Some(graphs) = &mut self.graphs else {
-            return;
-        };
-        graphs.known.iter_mut().for_each(|known| known.now = false);
-        let flights = self.flights.drain();
-        let held = flights.flat_map(|(_, flight)| flight.segments);
-        let slots = held.filter_map(|held| match held {
-            Held::Slot(slot) => Some(slot),
-            _ => None,
-        });
-        let (whole, parts): (Vec<_>, Vec<_>) = slots.partition(|slot| slot.is_whole());
-        graphs.free.extend(whole);
-        if !parts.is_empty() {
-            // Should the device not answer, there is nobody left to tell.
-            let _ = self.streams.synchronize();
-        }
+    fn note_capture(&mut self, compute: &Compute) {
+        self.captured += 1;
+        self.addresses = compute.layers().own().addresses();
     }
 
     /// Has all that comes run without graphs, and says why.
-    fn refuse_graphs(&mut self, why: impl FnOnce() -> String) -> anyhow::Result<()> {
-        if let Some(graphs) = &self.graphs {
-            graphs.refuse(why);
-        }
+    fn refuse(&mut self, why: impl FnOnce() -> String) -> anyhow::Result<()> {
+        self.audit.refuse(why);
         self.drop_free_slots()
     }
 
     fn drop_free_slots(&mut self) -> anyhow::Result<()> {
-        if let Some(graphs) = &mut self.graphs
-            && !graphs.free.is_empty()
-        {
+        if !self.free.is_empty() {
             // What is still to run must find its memory.
             self.streams.synchronize()?;
-            graphs.free.clear();
+            self.free.clear();
         }
         Ok(())
     }
 
-    /// What an error in a capture is told as.
-    fn why_not(&self, error: &anyhow::Error) -> String {
-        use crate::engine::Stage as _;
-        match self.layer() {
-            Some(layer) => format!("its capture failed in layer `{layer}`: {error:#}"),
-            None => format!("its capture failed: {error:#}"),
-        }
-    }
-
     /// Runs what would be part of a graph. In the last step before there is one, it must
     /// not have the host wait.
-    pub(super) fn heeding<T>(
-        &mut self,
-        body: impl FnOnce(&mut Self) -> anyhow::Result<T>,
+    pub(super) fn detect_syncs<T>(
+        &self,
+        body: impl FnOnce() -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        if !self.graphs.as_ref().is_some_and(Graphs::listens) {
-            return body(self);
+        if self.audit.is_refused() || !self.shapes.in_last_warm_up() {
+            return body();
         }
-        let streams = std::rc::Rc::clone(&self.streams);
-        let (done, waited) = streams.detect_host_sync(|| body(self))?;
-        if let (true, Some(graphs)) = (waited, &self.graphs) {
-            graphs.refuse(|| {
+        let (done, waited) = self.streams.detect_host_sync(body)?;
+        if waited {
+            self.audit.refuse(|| {
                 "an operator of its layers has the host wait for the device (it reads numbers, \
                  say), which none in a graph can"
                     .to_owned()
@@ -347,19 +360,17 @@ impl TorchStage {
         }
         Ok(done)
     }
-
-    /// Where everything is that graphs know by its address.
-    fn places(&self) -> Vec<(usize, bool)> {
-        let all = self.own.iter();
-        all.map(|tensor| (address(tensor), tensor.requires_grad()))
-            .collect()
-    }
 }
 
 fn key(pass: Pass<'_>) -> (usize, usize) {
-    (pass.settings.mode.micro_batches(), pass.micro.index())
+    let micro_batches = pass.settings().mode.micro_batches();
+    (micro_batches, pass.micro().index())
 }
 
-fn address(tensor: &Tensor) -> usize {
-    tensor.data_ptr() as usize
+/// The reason for which a failed capture ends the use of graphs.
+fn why_not(compute: &Compute, error: &anyhow::Error) -> String {
+    match compute.layers().progress().name() {
+        Some(layer) => format!("its capture failed in layer `{layer}`: {error:#}"),
+        None => format!("its capture failed: {error:#}"),
+    }
 }

@@ -1,162 +1,235 @@
-//! The tensors and graphs of one micro-batch at a time.
+//! The graphs of one micro-batch at a time.
 
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 
-use super::Graphs;
-use super::copies::{fill, fresh_or_none};
+use super::backward::{BackwardGraph, WeightGraph};
+use super::forward::{ForwardGraph, SEGMENT, UNIT};
+use super::shapes::Shape;
 use crate::torch::error::TorchError;
-use crate::torch::stage::activations::{Half, Inputs, Live};
-use crate::torch::streams::{CapturedGraph, GraphPool};
-use crate::torch::values::Values;
-
-/// What graphs are captured for: everything about a list of values but the numbers.
-pub(super) type Shape = Vec<Option<Form>>;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Form {
-    kind: Kind,
-    device: Device,
-    sizes: Vec<i64>,
-    strides: Vec<i64>,
-    requires_grad: bool,
-}
-
-/// None where a value has no strides.
-pub(super) fn shape<'a>(values: impl Iterator<Item = Option<&'a Tensor>>) -> Option<Shape> {
-    let form = |value: Option<&Tensor>| {
-        let Some(tensor) = value else {
-            return Some(None);
-        };
-        if tensor.is_sparse() || tensor.is_mkldnn() {
-            return None;
-        }
-        Some(Some(Form {
-            kind: tensor.kind(),
-            device: tensor.device(),
-            sizes: tensor.size(),
-            strides: tensor.stride(),
-            requires_grad: tensor.requires_grad(),
-        }))
-    };
-    values.map(form).collect()
-}
-
-/// Numbers from one list of values to another of the same shape.
-pub(super) fn fill_all<'a>(
-    to: impl Iterator<Item = Option<&'a Tensor>>,
-    from: impl Iterator<Item = Option<&'a Tensor>>,
-) -> Result<(), TorchError> {
-    for pair in to.zip(from) {
-        match pair {
-            (Some(to), Some(from)) => fill(to, from)?,
-            (None, None) => {}
-            _ => {
-                return Err(TorchError::new(
-                    "a value is there that was not when a graph was captured, or the other way round",
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Values of skips, or their gradients, by the skips' numbers.
-pub(super) type Skips = Vec<(usize, Option<Tensor>)>;
+use crate::torch::stage::accumulator::Accumulator;
+use crate::torch::stage::border::BorderGradients;
+use crate::torch::stage::compute::Compute;
+use crate::torch::stage::inputs::Inputs;
+use crate::torch::stage::layers::SegmentOutput;
+use crate::torch::stage::live::{Half, Live};
+use crate::torch::stage::pass::Pass;
+use crate::torch::streams::{DeviceStreams, GraphPool};
 
 /// One micro-batch's place in a stage's graphs.
 #[derive(Debug)]
 pub(in crate::torch::stage) struct Slot {
-    pub(super) shape: Shape,
+    shape: Shape,
     /// How its micro-batches come back.
-    pub(super) half: Half,
-    pub(super) pool: GraphPool,
-    pub(super) inputs: Inputs,
-    pub(super) forward: CapturedGraph,
-    pub(super) outputs: Values,
-    /// Those that leave, by their numbers.
-    pub(super) skips: Skips,
+    half: Half,
+    pool: GraphPool,
+    forward: ForwardGraph,
     /// What the capture of the backward goes back through.
-    pub(super) live: Option<Live>,
-    pub(super) back: Option<Back>,
-    pub(super) weight: Option<Weight>,
-}
-
-/// The backward, or its first half.
-#[derive(Debug)]
-pub(super) struct Back {
-    pub(super) graph: CapturedGraph,
-    /// What it is given: gradients of skips that leave, then of the outputs.
-    pub(super) seeds: Vec<Option<Tensor>>,
-    pub(super) shape: Shape,
-    /// Gradients of the inputs, and of skips that arrive.
-    pub(super) main: Vec<Option<Tensor>>,
-    pub(super) skips: Skips,
-    /// Those of parameters, where it is the whole backward.
-    pub(super) gradients: Vec<Option<Tensor>>,
-}
-
-/// The second half of the backward.
-#[derive(Debug)]
-pub(super) struct Weight {
-    pub(super) graph: CapturedGraph,
-    pub(super) gradients: Vec<Option<Tensor>>,
-}
-
-/// One of a slot's graphs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
-    Forward,
-    Back,
-    Weight,
+    live: Option<Live>,
+    backward: Option<BackwardGraph>,
+    weight: Option<WeightGraph>,
 }
 
 impl Slot {
-    /// Whether all that a micro-batch needs has been captured.
-    pub(super) fn is_whole(&self) -> bool {
-        self.back.is_some() && (self.half == Half::Joint || self.weight.is_some())
+    /// Captures a forward over inputs like these, for micro-batches that come back in this
+    /// way.
+    pub(super) fn capture(
+        streams: &DeviceStreams,
+        compute: &mut Compute,
+        inputs: &Inputs,
+        (shape, half): (Shape, Half),
+        pass: Pass<'_>,
+    ) -> anyhow::Result<Self> {
+        let pool = streams.pool()?;
+        let (forward, live) = ForwardGraph::capture(streams, pool, compute, inputs, pass)?;
+        Ok(Self {
+            shape,
+            half,
+            pool,
+            forward,
+            live: Some(live),
+            backward: None,
+            weight: None,
+        })
     }
 
-    pub(super) fn graph(&self, part: Part) -> Option<&CapturedGraph> {
-        match part {
-            Part::Forward => Some(&self.forward),
-            Part::Back => self.back.as_ref().map(|back| &back.graph),
-            Part::Weight => self.weight.as_ref().map(|weight| &weight.graph),
+    /// Whether it is for micro-batches of this shape that come back in this way.
+    pub(super) fn serves(&self, shape: &Shape, half: Half) -> bool {
+        self.half == half && self.shape == *shape
+    }
+
+    pub(super) fn half(&self) -> Half {
+        self.half
+    }
+
+    /// Whether all that a micro-batch needs has been captured.
+    pub(super) fn is_whole(&self) -> bool {
+        self.backward.is_some() && (self.half == Half::Joint || self.weight.is_some())
+    }
+
+    /// What its forward reads.
+    pub(super) fn inputs(&self) -> &Inputs {
+        self.forward.inputs()
+    }
+
+    /// The same, for another run without graphs.
+    pub(super) fn into_inputs(self) -> Inputs {
+        self.forward.into_inputs()
+    }
+
+    // The forward.
+
+    /// The next replay reads these.
+    pub(super) fn fill(&self, inputs: &Inputs) -> Result<(), TorchError> {
+        self.forward.fill(inputs)
+    }
+
+    /// Gives what leaves: copies, but for outputs that are used before the slot is.
+    pub(super) fn replay_forward(
+        &mut self,
+        streams: &DeviceStreams,
+        compute: &mut Compute,
+        pass: Pass<'_>,
+        outputs_used_here: bool,
+    ) -> anyhow::Result<SegmentOutput> {
+        streams.replay(self.forward.graph())?;
+        if streams.emulates_graphs() {
+            self.live = Some(self.forward.emulate(compute, pass)?);
+        }
+        Ok(self.forward.output(outputs_used_here)?)
+    }
+
+    // The backward, or its first half.
+
+    pub(super) fn has_backward(&self) -> bool {
+        self.backward.is_some()
+    }
+
+    /// Whether its backward can be replayed with these gradients.
+    pub(super) fn fits(&self, roots: &[Option<&Tensor>]) -> bool {
+        let backward = self.backward.as_ref();
+        backward.is_some_and(|backward| backward.fits(roots))
+    }
+
+    /// Captures the backward from gradients like these.
+    pub(super) fn capture_backward(
+        &mut self,
+        streams: &DeviceStreams,
+        compute: &Compute,
+        accumulator: &Accumulator,
+        roots: &[Option<&Tensor>],
+    ) -> anyhow::Result<()> {
+        let live = self.live.take();
+        let mut live =
+            live.ok_or_else(|| anyhow::anyhow!("a forward that was gone back through already"))?;
+        let incoming = compute.layers().skips().incoming();
+        let (to, from) = ((streams, self.pool), (&mut live, self.half));
+        let backward = BackwardGraph::capture(to, from, roots, incoming, accumulator)?;
+        if !streams.emulates_graphs() && self.half == Half::Input {
+            self.live = Some(live);
+        }
+        self.backward = Some(backward);
+        Ok(())
+    }
+
+    /// Goes back from these gradients to those of the inputs.
+    pub(super) fn replay_backward(
+        &mut self,
+        streams: &DeviceStreams,
+        (compute, accumulator): (&mut Compute, &Accumulator),
+        grads: &mut BorderGradients,
+        pass: Pass<'_>,
+    ) -> anyhow::Result<()> {
+        let backward = self.backward.take();
+        let backward =
+            backward.ok_or_else(|| anyhow::anyhow!("a backward that was not captured"))?;
+        let outgoing = compute.segments().get(UNIT).outgoing().to_vec();
+        backward.fill(&grads.roots(&outgoing))?;
+        streams.replay(backward.graph())?;
+        if streams.emulates_graphs() {
+            let mut live = self.emulated(compute, pass)?;
+            backward.emulate(&mut live, accumulator)?;
+            if self.half == Half::Input {
+                self.live = Some(live);
+            }
+        }
+        backward.accumulate(accumulator)?;
+        let (main, skips) = backward.copied()?;
+        drop(grads.take_roots(&outgoing));
+        grads.set_inputs(main, skips);
+        self.backward = Some(backward);
+        Ok(())
+    }
+
+    /// What the last replay of the backward read.
+    pub(super) fn copied_roots(&self) -> Result<Vec<Option<Tensor>>, TorchError> {
+        match &self.backward {
+            Some(backward) => backward.copied_roots(),
+            None => Ok(Vec::new()),
         }
     }
 
-    /// What leaves with the forward, to be kept by others.
-    pub(super) fn sent(&self) -> Result<(Values, Skips), TorchError> {
-        let outputs = self.outputs.iter().map(fresh_or_none);
-        Ok((outputs.collect::<Result<_, _>>()?, copies(&self.skips)?))
-    }
-}
+    // The second half.
 
-impl Back {
-    /// What leaves with the backward, to be kept by others.
-    pub(super) fn sent(&self) -> Result<Sent, TorchError> {
-        let main = self.main.iter().map(|grad| fresh_or_none(grad.as_ref()));
-        Ok((main.collect::<Result<_, _>>()?, copies(&self.skips)?))
-    }
-}
-
-/// Gradients of the inputs, and of skips by their numbers.
-pub(super) type Sent = (Vec<Option<Tensor>>, Skips);
-
-/// Copies of skips' values, to be kept by others.
-pub(super) fn copies(skips: &[(usize, Option<Tensor>)]) -> Result<Skips, TorchError> {
-    let copy =
-        |(skip, value): &(usize, Option<Tensor>)| Ok((*skip, fresh_or_none(value.as_ref())?));
-    skips.iter().map(copy).collect()
-}
-
-impl Graphs {
-    /// Notes that graphs have been captured over parameters and buffers at these places.
-    pub(super) fn note_capture(&mut self, places: Vec<(usize, bool)>) {
-        self.captured.set(self.captured.get() + 1);
-        self.places = places;
+    pub(super) fn has_weight(&self) -> bool {
+        self.weight.is_some()
     }
 
-    pub(super) fn note_replay(&self) {
-        self.replayed.set(self.replayed.get() + 1);
+    pub(super) fn capture_weight(
+        &mut self,
+        streams: &DeviceStreams,
+        (compute, accumulator): (&mut Compute, &Accumulator),
+        pass: Pass<'_>,
+    ) -> anyhow::Result<()> {
+        let mut live = if streams.emulates_graphs() {
+            self.emulated_halfway(compute, pass)?
+        } else {
+            let live = self.live.take();
+            live.ok_or_else(|| anyhow::anyhow!("a weight pass without an input pass"))?
+        };
+        let to = (streams, self.pool);
+        self.weight = Some(WeightGraph::capture(to, &mut live, accumulator)?);
+        Ok(())
+    }
+
+    pub(super) fn replay_weight(
+        &mut self,
+        streams: &DeviceStreams,
+        (compute, accumulator): (&mut Compute, &Accumulator),
+        pass: Pass<'_>,
+    ) -> anyhow::Result<()> {
+        let weight = self.weight.take();
+        let weight =
+            weight.ok_or_else(|| anyhow::anyhow!("a weight pass that was not captured"))?;
+        streams.replay(weight.graph())?;
+        if streams.emulates_graphs() {
+            let mut live = self.emulated_halfway(compute, pass)?;
+            weight.emulate(&mut live, accumulator)?;
+        }
+        weight.accumulate(accumulator)?;
+        self.weight = Some(weight);
+        Ok(())
+    }
+
+    // Where there is no device that could replay.
+
+    /// The autograd graph of the slot's forward, which the capture of its backward has used
+    /// up.
+    fn emulated(&mut self, compute: &mut Compute, pass: Pass<'_>) -> anyhow::Result<Live> {
+        match self.live.take() {
+            Some(live) => Ok(live),
+            None => compute.recompute(SEGMENT, self.forward.inputs(), pass),
+        }
+    }
+
+    /// The same after the first half of the backward.
+    fn emulated_halfway(&mut self, compute: &mut Compute, pass: Pass<'_>) -> anyhow::Result<Live> {
+        if let Some(live) = self.live.take() {
+            return Ok(live);
+        }
+        let mut live = self.emulated(compute, pass)?;
+        if let Some(backward) = &self.backward {
+            backward.run(&mut live)?;
+        }
+        Ok(live)
     }
 }

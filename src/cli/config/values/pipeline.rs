@@ -1,28 +1,28 @@
-//! What settings of a run may be, besides texts and numbers.
+//! What settings of a pipeline and its optimizer may be.
 
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
-use crate::cli::config::form::One;
-use crate::cli::config::values::whole;
-use crate::cli::config::{Kind, Value};
+use super::super::form::One;
+use super::super::{Kind, Value};
+use super::whole;
 use crate::cli::input;
 use crate::models::zoo::nearest;
 use crate::torch::device_name;
-use crate::{Precision, Recompute};
+use crate::{LrKind, OptimizerKind, Precision, Recompute};
 
-pub(super) const DEVICE: One<Device> = One {
+pub(in crate::cli) const DEVICE: One<Device> = One {
     kind: Kind::Text,
     parse: |text| crate::parse_device(text).map_err(|error| error.to_string()),
     write: |device| Value::Text(device_name(*device)),
 };
 
-pub(super) const CHUNKS: One<usize> = whole(|text| input::count(text, 1 << 12));
+pub(in crate::cli) const CHUNKS: One<usize> = whole(|text| input::count(text, 1 << 12));
 
-pub(super) const THREADS: One<usize> = whole(|text| input::count(text, 1 << 10));
+pub(in crate::cli) const THREADS: One<usize> = whole(|text| input::count(text, 1 << 10));
 
 /// A schedule that trains.
-pub(super) const SCHEDULE: One<ScheduleKind> = One {
+pub(in crate::cli) const SCHEDULE: One<ScheduleKind> = One {
     kind: Kind::Text,
     parse: |text| match input::schedule(text)? {
         ScheduleKind::ForwardOnly => Err(
@@ -35,7 +35,7 @@ pub(super) const SCHEDULE: One<ScheduleKind> = One {
 };
 
 /// Their names, for help.
-pub(super) fn schedules() -> String {
+pub(in crate::cli) fn schedules() -> String {
     let train = |kind: &ScheduleKind| *kind != ScheduleKind::ForwardOnly;
     let names = ScheduleKind::ALL.into_iter().filter(train);
     let names: Vec<&str> = names.map(ScheduleKind::name).collect();
@@ -46,7 +46,7 @@ pub(super) fn schedules() -> String {
 }
 
 /// A word, or true or false for each stage, as a plan decides it.
-pub(super) const RECOMPUTE: One<Recompute> = One {
+pub(in crate::cli) const RECOMPUTE: One<Recompute> = One {
     kind: Kind::List,
     parse: |text| {
         let stages = text.split(',').map(|stage| stage.trim().parse());
@@ -62,14 +62,14 @@ pub(super) const RECOMPUTE: One<Recompute> = One {
 };
 
 /// What is decided for each stage by itself.
-pub(super) fn stages_of(recompute: &Recompute) -> Option<&[bool]> {
+pub(in crate::cli) fn stages_of(recompute: &Recompute) -> Option<&[bool]> {
     match recompute {
         Recompute::Stages(stages) => Some(stages),
         _ => None,
     }
 }
 
-pub(super) const PRECISION: One<Precision> = One {
+pub(in crate::cli) const PRECISION: One<Precision> = One {
     kind: Kind::Text,
     parse: |text| {
         let names = Precision::ALL.map(|precision| precision.name().to_owned());
@@ -81,4 +81,26 @@ pub(super) const PRECISION: One<Precision> = One {
         })
     },
     write: |precision| Value::Text(precision.to_string()),
+};
+
+/// An optimizer with its usual numbers.
+pub(in crate::cli) const OPTIMIZER: One<OptimizerKind> = One {
+    kind: Kind::Text,
+    parse: |text| {
+        text.trim().parse().map_err(|_| {
+            let names = OptimizerKind::NAMES;
+            format!(
+                "`{text}` is no optimizer: did you mean `{}`? There are {}",
+                nearest(text, &names.map(str::to_owned)),
+                names.join(", ")
+            )
+        })
+    },
+    write: |optimizer| Value::Text(optimizer.name().to_owned()),
+};
+
+pub(in crate::cli) const LR_SCHEDULE: One<LrKind> = One {
+    kind: Kind::Text,
+    parse: |text| text.parse(),
+    write: |kind| Value::Text(kind.to_string()),
 };

@@ -3,11 +3,11 @@
 use clap::Arg;
 
 use super::form::Form;
-use super::key::{Assign, Beside, Flag, Keep, Key, OnResume, OnlyFor};
-use crate::PipelineBuilder;
+use super::key::{Assign, Beside, Flag, Keep, Key, OnResume, OnlyFor, Sets};
+use crate::{PipelineBuilder, Setting};
 
 /// Everything about a setting of a `T` but the field that it is kept in: see [`settings!`].
-pub(in crate::cli) struct Setting<T, F: Form> {
+pub(in crate::cli) struct Row<T, F: Form> {
     key: &'static str,
     form: F,
     default: F::Value,
@@ -18,12 +18,12 @@ pub(in crate::cli) struct Setting<T, F: Form> {
     on_resume: OnResume,
     only_for: Option<OnlyFor>,
     beside: Option<(Vec<&'static str>, Option<Box<Keep<T>>>)>,
-    apply: Option<Box<ApplyValue<T, F>>>,
+    applied: Option<(Setting, Box<ApplyValue<T, F>>)>,
 }
 
 type ApplyValue<T, F> = dyn Fn(PipelineBuilder, &<F as Form>::Value, &T) -> PipelineBuilder;
 
-impl<T: 'static, F: Form> Setting<T, F> {
+impl<T: 'static, F: Form> Row<T, F> {
     /// A key without a flag.
     pub(in crate::cli) fn key(key: &'static str, form: F, default: F::Value) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl<T: 'static, F: Form> Setting<T, F> {
             on_resume: OnResume::Noted,
             only_for: None,
             beside: None,
-            apply: None,
+            applied: None,
         }
     }
 
@@ -106,13 +106,15 @@ impl<T: 'static, F: Form> Setting<T, F> {
         self.beside(&[key])
     }
 
-    /// How a pipeline is asked for it, by its value and the whole configuration.
+    /// Which setting of a pipeline it is, and how that is set, by the value and the whole
+    /// configuration.
     #[must_use]
-    pub(in crate::cli) fn applied(
+    pub(in crate::cli) fn sets(
         mut self,
+        setting: Setting,
         apply: impl Fn(PipelineBuilder, &F::Value, &T) -> PipelineBuilder + 'static,
     ) -> Self {
-        self.apply = Some(Box::new(apply));
+        self.applied = Some((setting, Box::new(apply)));
         self
     }
 
@@ -178,8 +180,9 @@ impl<T: 'static, F: Form> Setting<T, F> {
                 keep,
                 reset: slot.assign(default),
             }),
-            apply: self.apply.map(|apply| -> Box<super::key::Apply<T>> {
-                Box::new(move |builder, config| apply(builder, (slot.get)(config), config))
+            sets: self.applied.map(|(setting, apply)| Sets {
+                setting,
+                apply: Box::new(move |builder, config| apply(builder, (slot.get)(config), config)),
             }),
         }
     }
@@ -211,7 +214,7 @@ fn sentence(doc: &str) -> String {
     lines.join(" ").trim().to_owned()
 }
 
-/// Makes a struct from rows: a doc comment, a field with its type, and the [`Setting`] that
+/// Makes a struct from rows: a doc comment, a field with its type, and the [`Row`] that
 /// says all the rest. The doc comment is also the help of the flag and what the book says of
 /// the key. Fields after `and` are no settings. The name in brackets is what rows may use.
 ///
@@ -257,3 +260,68 @@ macro_rules! settings {
 }
 
 pub(in crate::cli) use settings;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use clap::Command;
+
+    use super::super::file::file;
+    use super::super::form::One;
+    use super::super::{Kind, Schema, Value, resolve};
+    use super::*;
+
+    static READ: AtomicUsize = AtomicUsize::new(0);
+
+    const COUNTED: One<u8> = One {
+        kind: Kind::Whole,
+        parse: |text| {
+            READ.fetch_add(1, Ordering::Relaxed);
+            text.parse().map_err(|_| "no".to_owned())
+        },
+        write: |number| Value::whole(number),
+    };
+
+    settings! {
+        /// One row of each kind.
+        struct Own(_with: ()) {
+            /// How many
+            /// there are.
+            how_many: u8 = Row::<Own, _>::flag("own.many", "N", COUNTED, 3);
+            /// The rest.
+            rest: u8 = Row::<Own, _>::key("own.rest", COUNTED, 4).beside(&["own.many"]);
+        } and {
+            /// No setting.
+            other: Vec<u8>;
+        }
+    }
+
+    fn schema() -> Schema<Own> {
+        Schema::new(Own::table(()).1)
+    }
+
+    /// Once clap read it, its value was thrown away, and its text was read again.
+    #[test]
+    fn a_flag_is_read_once_and_wins() {
+        let verb = schema().add_flags(Command::new("run"));
+        let arg = verb.get_arguments().next().unwrap();
+        assert_eq!(arg.get_help().unwrap().to_string(), "How many there are");
+        let before = READ.load(Ordering::Relaxed);
+        let matches = verb.get_matches_from(["run", "--how-many", "7"]);
+        let given = schema().given(&matches);
+        let flags = schema().flags(&given).unwrap();
+        let text = "[own]\nrest = 5\nmany = 6\n";
+        let below = file(std::path::Path::new("a.toml"), text).unwrap();
+        let defaults = Own::table(()).0;
+        assert_eq!((defaults.how_many, defaults.rest), (3, 4));
+        assert!(defaults.other.is_empty());
+        let (own, origins) = resolve(&schema(), defaults, &[below, flags]).unwrap();
+        assert_eq!((own.how_many, own.rest), (7, 4));
+        let read = READ.load(Ordering::Relaxed) - before;
+        assert_eq!(read, 3, "two keys of the file, one flag");
+        assert_eq!(origins.of("own.many").unwrap().to_string(), "--how-many");
+        let note = "own.rest = 5 (a.toml:2) went with own.many = 6, and is not used";
+        assert_eq!(origins.notes, [note]);
+    }
+}

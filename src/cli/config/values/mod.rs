@@ -1,4 +1,13 @@
-//! The values that settings of any verb have: texts and numbers.
+//! The values that settings have: texts and numbers here.
+
+mod devices;
+mod pipeline;
+
+pub(in crate::cli) use devices::{CAP, Cap, OFFLOAD, Offload};
+pub(in crate::cli) use pipeline::{
+    CHUNKS, DEVICE, LR_SCHEDULE, OPTIMIZER, PRECISION, RECOMPUTE, SCHEDULE, THREADS, schedules,
+    stages_of,
+};
 
 use super::form::One;
 use super::{Kind, Value};

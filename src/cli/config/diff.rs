@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Failure;
-use super::recipe::Recipe;
-use crate::cli::config::{OnResume, Schema, toml};
+use super::{OnResume, Schema, toml};
+use crate::cli::Failure;
 
 type Flat = BTreeMap<String, toml::Value>;
 
@@ -13,16 +12,20 @@ type Flat = BTreeMap<String, toml::Value>;
 ///
 /// # Errors
 /// A key was changed that cannot be.
-pub(super) fn check(
-    schema: &Schema<Recipe>,
+pub(in crate::cli) fn diff<T: 'static>(
+    schema: &Schema<T>,
+    defaults: &T,
     saved: &str,
     now: &str,
 ) -> Result<Vec<String>, Failure> {
-    // A run that was saved before there was a key had its default. What is said comes behind,
-    // and holds.
-    let mut before = flat(&toml(schema, &Recipe::defaults()))?;
-    before.extend(flat(saved)?);
-    let (saved, now) = (before, flat(now)?);
+    // A run that was saved before there was a key had its default.
+    let defaults = flat(&toml(schema, defaults))?;
+    let full = |text: &str| -> Result<Flat, Failure> {
+        let mut keys = defaults.clone();
+        keys.extend(flat(text)?);
+        Ok(keys)
+    };
+    let (saved, now) = (full(saved)?, full(now)?);
     let mut notes = Vec::new();
     let new = now.keys().filter(|key| !saved.contains_key(*key));
     let mut keys: Vec<&String> = saved.keys().chain(new).collect();
@@ -74,8 +77,8 @@ fn flat(text: &str) -> Result<Flat, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config;
     use super::*;
+    use crate::cli::train::{Recipe, schema};
     use crate::models::zoo::Zoo;
 
     const SAVED: &str = "[model]\nname = \"gpt\"\nlayers = 2\ndropout = 0.1\n[pipeline]\nmicro = 4\n\
@@ -84,8 +87,9 @@ mod tests {
     #[track_caller]
     fn with(from: &str, to: &str) -> Result<Vec<String>, Failure> {
         assert!(SAVED.contains(from));
-        check(
-            &config::schema(&Zoo::builtin()),
+        diff(
+            &schema(&Zoo::builtin()),
+            &Recipe::defaults(),
             SAVED,
             &SAVED.replace(from, to),
         )

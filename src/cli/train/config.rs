@@ -1,12 +1,12 @@
 //! The keys of a run's configuration, and how a run comes by its recipe.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::Failure;
 use super::options::Args;
 use super::recipe::{PLANNED, Recipe};
 use crate::cli::config::{
-    self, Assign, ConfigKey, ConfigLayer, Key, Origin, Origins, Schema, Value,
+    Assign, ConfigKey, Key, Origin, Origins, Schema, Sources, Value, layers, resolve,
 };
 use crate::cli::model::flags;
 use crate::models::zoo::{Zoo, ZooError};
@@ -23,7 +23,7 @@ pub(super) struct Saved {
 }
 
 /// All keys, table by table.
-pub(super) fn schema(zoo: &Zoo) -> Schema<Recipe> {
+pub(in crate::cli) fn schema(zoo: &Zoo) -> Schema<Recipe> {
     let (_, rows) = Recipe::table(zoo);
     let of_model = |key: &Key<Recipe>| key.table() == "model";
     let (model, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(of_model);
@@ -74,16 +74,13 @@ pub(super) fn recipe(
     below: Option<&Saved>,
 ) -> Result<(Recipe, Origins), Failure> {
     let schema = schema(zoo);
-    let below = below.map(|saved| config::file(&saved.path, &saved.text));
-    let below = below.transpose().map_err(Failure::Usage)?;
-    let mut layers: Vec<ConfigLayer<Recipe>> = below.into_iter().collect();
-    for path in &args.config {
-        layers.push(file(path)?);
-    }
-    let variables = std::env::vars_os();
-    layers.push(config::environment(&schema, variables).map_err(Failure::Usage)?);
-    layers.push(config::set(&args.set).map_err(Failure::Usage)?);
-    layers.push(schema.flags(&args.recipe.given).map_err(Failure::Usage)?);
+    let sources = Sources {
+        below: below.map(|saved| (saved.path.as_path(), saved.text.as_str())),
+        files: &args.config,
+        set: &args.set,
+        flags: &args.recipe.given,
+    };
+    let layers = layers(&schema, &sources)?;
     let mut defaults = Recipe {
         resuming: args.resume.is_some(),
         ..Recipe::defaults()
@@ -91,21 +88,13 @@ pub(super) fn recipe(
     if let Some(own) = zoo.first_own() {
         own.clone_into(&mut defaults.model);
     }
-    let (recipe, origins) = config::resolve(&schema, defaults, &layers).map_err(Failure::Usage)?;
+    let (recipe, origins) = resolve(&schema, defaults, &layers).map_err(Failure::Usage)?;
     check_plan(&origins).map_err(Failure::Usage)?;
     check_sizes(zoo, &recipe, &origins).map_err(Failure::Usage)?;
     schema
         .check_only_for(&recipe, &origins)
         .map_err(Failure::Usage)?;
     Ok((recipe, origins))
-}
-
-fn file(path: &Path) -> Result<ConfigLayer<Recipe>, Failure> {
-    let text = crate::cli::input::text(path).map_err(|failure| match failure {
-        Failure::Usage(why) => Failure::Usage(format!("--config {why}")),
-        failed @ Failure::Run(_) => failed,
-    })?;
-    config::file(path, &text).map_err(Failure::Usage)
 }
 
 /// A plan decides what it decides: nothing beside it or above it does.

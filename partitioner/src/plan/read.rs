@@ -1,0 +1,237 @@
+//! `plan.json` to a [`Plan`].
+
+use std::path::Path;
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
+
+use super::options::MAX_MICRO;
+use super::{Alternative, PLAN_VERSION, Plan};
+use crate::builtin::{ScheduleError, ScheduleKind};
+use crate::ids::DeviceId;
+use crate::json::{
+    FileFormat, List, Number, Object, ReadError, Text, Whole, parse_file, read_file,
+};
+use crate::machine::MAX_DEVICES;
+use crate::model::ModelId;
+use crate::partition::Partition;
+use crate::profile::{Doubts, MAX_BATCH, MAX_LAYERS};
+use crate::schedule::Schedule;
+
+/// The longest step, in microseconds: three decades.
+const MAX_STEP: u64 = 1_000_000_000_000_000;
+/// The highest peak of a device.
+const MAX_PEAK: u64 = 1 << 60;
+/// The most runners-up.
+const MAX_ALTERNATIVES: usize = 10_000;
+/// The longest list of actions, in bytes.
+const MAX_ROW: usize = 1 << 25;
+/// The most chunks per device.
+const MAX_CHUNKS: u64 = 1 << 12;
+
+const FORMAT: FileFormat = FileFormat {
+    version: PLAN_VERSION,
+    own: "balance",
+    other: (
+        "layers",
+        "it is a profile, not a plan: `gpipe-rs plan` makes one from it",
+    ),
+};
+
+type Layers = Whole<1, { MAX_LAYERS as u64 }>;
+type Chunks = Whole<1, MAX_CHUNKS>;
+type Micro = Whole<1, { MAX_MICRO as u64 }>;
+type Time = Number<MAX_STEP>;
+type Fraction = Number<1>;
+type Peak = Whole<0, MAX_PEAK>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanFields {
+    #[serde(rename = "version")]
+    _version: IgnoredAny,
+    // Plans of the first builds have neither of these two.
+    model: Option<ModelId>,
+    doubts: Option<Doubts>,
+    balance: List<Layers, 1, MAX_LAYERS>,
+    placement: List<Whole<0, { MAX_DEVICES as u64 }>, 1, MAX_LAYERS>,
+    recompute: List<bool, 1, MAX_LAYERS>,
+    schedule: NamedSchedule,
+    micro_batches: Micro,
+    chunks: Chunks,
+    micro_batch_size: Whole<1, { MAX_BATCH as u64 * 64 }>,
+    bottleneck_us: Time,
+    step_us: Time,
+    bubble_fraction: Fraction,
+    actions: Option<List<Text<MAX_ROW>, 1, MAX_DEVICES>>,
+    peak_bytes: List<Peak, 1, MAX_DEVICES>,
+    alternatives: List<Object<AlternativeFields>, 0, MAX_ALTERNATIVES>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AlternativeFields {
+    schedule: NamedSchedule,
+    chunks: Chunks,
+    micro_batches: Micro,
+    balance: List<Layers, 0, MAX_LAYERS>,
+    recomputing: Whole<0, { MAX_LAYERS as u64 }>,
+    // Null where no cut fits, but never left out.
+    #[serde(deserialize_with = "Option::deserialize")]
+    step_us: Option<Time>,
+    #[serde(deserialize_with = "Option::deserialize")]
+    bubble_fraction: Option<Fraction>,
+    // Plans of the first builds do not have it.
+    peak_bytes: Option<List<Peak, 0, MAX_DEVICES>>,
+    reason: Text<{ 1 << 16 }>,
+}
+
+/// A schedule by its name.
+struct NamedSchedule(ScheduleKind);
+
+impl<'de> Deserialize<'de> for NamedSchedule {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let name = Text::<64>::deserialize(from)?;
+        let kind = name
+            .0
+            .parse()
+            .map_err(|error: ScheduleError| serde::de::Error::custom(error));
+        kind.map(Self)
+    }
+}
+
+impl Plan {
+    /// Reads a plan from a file.
+    ///
+    /// # Errors
+    /// If the file cannot be read or breaks a rule of the format; the error names file, field
+    /// and rule.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, ReadError> {
+        let path = path.as_ref();
+        let text = read_file(path)?;
+        Self::from_json(text, &path.display().to_string())
+    }
+
+    /// Reads a plan from JSON; `file` is what errors call it.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn from_json(text: impl AsRef<[u8]>, file: &str) -> Result<Self, ReadError> {
+        let fields: PlanFields = parse_file(text.as_ref(), file, &FORMAT)?;
+        fields
+            .check()
+            .map_err(|(field, rule)| ReadError::new(file, field, rule))?;
+        let balance = fields.balance.map(Layers::size);
+        let partition = Partition::from_balance(balance.iter().sum(), &balance)
+            .map_err(|error| ReadError::new(file, "", error))?;
+        let NamedSchedule(schedule) = fields.schedule;
+        let peak_bytes = fields.peak_bytes.map(Peak::bytes);
+        let micro_batches = fields.micro_batches.size();
+        let size = (balance.len(), peak_bytes.len(), micro_batches);
+        let computed = fields
+            .actions
+            .map(|rows| computed(&rows.map(|row| row.0), schedule, size));
+        Ok(Self {
+            model: fields.model,
+            doubts: fields
+                .doubts
+                .map_or(Vec::new(), |doubts| doubts.map(|text| text.0)),
+            computed: computed
+                .transpose()
+                .map_err(|rule| ReadError::new(file, "actions", rule))?,
+            partition,
+            placement: fields.placement.map(|device| DeviceId(device.size())),
+            schedule,
+            micro_batches,
+            chunks: fields.chunks.size(),
+            micro_batch_size: fields.micro_batch_size.size(),
+            recompute: fields.recompute.0,
+            bottleneck: fields.bottleneck_us.micros(),
+            step: fields.step_us.micros(),
+            bubble_fraction: fields.bubble_fraction.get(),
+            peak_bytes,
+            alternatives: fields
+                .alternatives
+                .map(|Object(fields)| fields.alternative()),
+        })
+    }
+}
+
+impl PlanFields {
+    /// That the lists fit each other, or the field and the rule that it breaks.
+    fn check(&self) -> Result<(), (String, String)> {
+        let (stages, devices) = (self.balance.0.len(), self.peak_bytes.0.len());
+        let chunks = self.chunks.size();
+        if devices * chunks != stages {
+            let rule = format!(
+                "{devices} devices (entries of peak_bytes) with {chunks} chunks each do not \
+                 make the {stages} stages of balance"
+            );
+            return Err((String::new(), rule));
+        }
+        for (field, length) in [
+            ("placement", self.placement.0.len()),
+            ("recompute", self.recompute.0.len()),
+        ] {
+            if length != stages {
+                let rule = format!("must have from {stages} to {stages} entries, has {length}");
+                return Err((field.to_owned(), rule));
+            }
+        }
+        let mut placement = self.placement.0.iter().enumerate();
+        match placement.find(|(_, device)| device.size() >= devices) {
+            Some((stage, device)) => {
+                let (last, device) = (devices - 1, device.get());
+                let rule = format!("must be a whole number from 0 to {last}, is {device}");
+                Err((format!("placement[{stage}]"), rule))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The lists of a computed schedule, one text a device; they must be legal, and as many as the
+/// plan's stages, devices and micro-batches.
+fn computed(
+    rows: &[String],
+    kind: ScheduleKind,
+    size: (usize, usize, usize),
+) -> Result<Schedule, String> {
+    if kind != ScheduleKind::Auto {
+        return Err("is for the schedule `auto` only".to_owned());
+    }
+    let schedule = Schedule::from_csv(kind.name(), &rows.join("\n"));
+    let schedule = schedule.map_err(|error| error.to_string())?;
+    let given = (
+        schedule.stages(),
+        schedule.devices(),
+        schedule.micro_batches(),
+    );
+    schedule
+        .clone()
+        .check()
+        .map_err(|error| error.to_string())?;
+    if given != size {
+        let rule = "has other numbers of stages, devices or micro-batches than the plan";
+        return Err(rule.to_owned());
+    }
+    Ok(schedule)
+}
+
+impl AlternativeFields {
+    fn alternative(self) -> Alternative {
+        Alternative {
+            schedule: self.schedule.0,
+            chunks: self.chunks.size(),
+            micro_batches: self.micro_batches.size(),
+            balance: self.balance.map(Layers::size),
+            recomputing: self.recomputing.size(),
+            step: self.step_us.map(Time::micros),
+            bubble_fraction: self.bubble_fraction.map(Fraction::get),
+            peak_bytes: self
+                .peak_bytes
+                .map_or(Vec::new(), |peaks| peaks.map(Peak::bytes)),
+            reason: self.reason.0,
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! A [`Plan`] to `plan.json`.
+
+use serde_json::{Value, json};
+
+use super::{Alternative, PLAN_VERSION, Plan};
+
+impl Plan {
+    /// The plan as JSON.
+    pub fn to_json(&self) -> String {
+        let mut value = json!({
+            "version": PLAN_VERSION,
+            "balance": self.partition.balance(),
+            "placement": self.placement,
+            "schedule": self.schedule.name(),
+            "micro_batches": self.micro_batches,
+            "chunks": self.chunks,
+            "micro_batch_size": self.micro_batch_size,
+            "recompute": self.recompute,
+            "bottleneck_us": self.bottleneck,
+            "step_us": self.step,
+            "bubble_fraction": self.bubble_fraction,
+            "peak_bytes": self.peak_bytes,
+            "alternatives": self.alternatives.iter().map(alternative_value).collect::<Vec<_>>(),
+        });
+        if let Some(model) = &self.model {
+            value["model"] = model.to_value();
+        }
+        if !self.doubts.is_empty() {
+            value["doubts"] = json!(self.doubts);
+        }
+        if let Some(schedule) = &self.computed {
+            let csv = schedule.to_csv();
+            value["actions"] = csv.lines().collect();
+        }
+        format!("{value:#}\n")
+    }
+}
+
+fn alternative_value(alternative: &Alternative) -> Value {
+    json!({
+        "schedule": alternative.schedule.name(),
+        "chunks": alternative.chunks,
+        "micro_batches": alternative.micro_batches,
+        "balance": alternative.balance,
+        "recomputing": alternative.recomputing,
+        "step_us": alternative.step,
+        "bubble_fraction": alternative.bubble_fraction,
+        "peak_bytes": alternative.peak_bytes,
+        "reason": alternative.reason,
+    })
+}

@@ -1,0 +1,105 @@
+//! The page, section by section.
+
+use super::super::memory::{self, Curve};
+use super::super::page::{Page, chart, escaped, sentence};
+use super::super::{html, svg};
+use super::{ProfilePage, header, layers, schedules};
+use crate::ids::DeviceId;
+use crate::machine::Device;
+
+/// The most actions that are drawn one by one.
+const MAX_DRAWN: usize = 30_000;
+/// The most devices whose memory is drawn; all are in the table.
+const MAX_CURVES: usize = 16;
+
+impl ProfilePage<'_> {
+    /// The page: what was chosen, the layers with the cuts between them, the predicted
+    /// timeline, memory over time, the schedules compared, and doubts. Loads nothing;
+    /// readable in light and dark and in black and white, by keyboard and by screen
+    /// reader, and without its script.
+    pub fn html(&self) -> String {
+        let mut page = Page::new("profile and plan", &self.title);
+        if let Some(about) = &self.about {
+            page.intro(&format!("<p class=\"hint\">{}</p>\n", escaped(about)));
+        }
+        page.facts(&header::facts(self));
+        page.intro(&header::words(self));
+        page.section("layers", "Layers and cuts", &layers::section(self));
+        page.section("timeline", "Predicted timeline", &self.timeline());
+        page.section("memory", "Memory over time", &self.memory());
+        page.section("schedules", "Schedules compared", &schedules::section(self));
+        page.section("doubts", "Doubts", &self.doubts());
+        page.finish()
+    }
+
+    fn timeline(&self) -> String {
+        let timeline = &self.simulation.timeline;
+        let actions = timeline.spans().len();
+        let mut html = if actions <= MAX_DRAWN {
+            let label = "Predicted timeline of the devices";
+            chart(label, &svg::svg(timeline))
+        } else {
+            format!(
+                "{}<p>{actions} actions are too many for a picture: <code>gpipe-rs simulate --format \
+                 trace</code> writes them for a viewer that zooms.</p>\n",
+                svg::canvas::shared()
+            )
+        };
+        html.push_str(&html::devices(timeline));
+        html
+    }
+
+    /// What each device holds over the step.
+    fn curves(&self) -> Vec<Curve> {
+        let devices = self.options.machine.devices().iter().enumerate();
+        let curve = |(device, machine): (usize, &Device)| Curve {
+            limit: machine.memory,
+            ..Curve::new(&self.simulation, DeviceId(device))
+        };
+        devices.map(curve).collect()
+    }
+
+    fn memory(&self) -> String {
+        let mut curves = self.curves();
+        let table = memory::table(&curves);
+        let all = curves.len();
+        curves.sort_by_key(|curve| std::cmp::Reverse(curve.peak().bytes));
+        curves.truncate(MAX_CURVES);
+        curves.sort_by_key(|curve| curve.device);
+        let which = if curves.len() < all {
+            format!(" The {MAX_CURVES} fullest of {all} devices are drawn.")
+        } else {
+            String::new()
+        };
+        format!(
+            "<p>Parameters and the optimizer\u{2019}s state are there all the time, gradients of parameters \
+             from the first that is made until the optimizer\u{2019}s step. On top of them are \
+             the activations of micro-batches between their forward and their backward, and what an \
+             action needs while it runs. All devices have one scale.{which}</p>\n<div class=\"chart\" role=\"group\" \
+             tabindex=\"0\" aria-label=\"Memory over time\">\n{}</div>\n{table}",
+            memory::picture(&curves, self.simulation.makespan())
+        )
+    }
+
+    fn doubts(&self) -> String {
+        match self.doubts.as_deref() {
+            None => {
+                "<p>The file with the profile does not tell how far its measurements are apart: \
+                     <code>gpipe-rs profile</code> does.</p>\n"
+                    .to_owned()
+            }
+            Some([]) => {
+                "<p>Nothing was seen that speaks against the measurements.</p>\n".to_owned()
+            }
+            Some(doubts) => {
+                let items = doubts
+                    .iter()
+                    .map(|doubt| format!("<li>{}</li>\n", sentence(doubt)));
+                format!(
+                    "<ul class=\"doubts\">\n{}</ul>\n",
+                    items.collect::<String>()
+                )
+            }
+        }
+    }
+}

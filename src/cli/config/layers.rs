@@ -1,0 +1,49 @@
+//! All layers of a run's configuration, the lowest first.
+
+use std::path::{Path, PathBuf};
+
+use super::environment::environment;
+use super::file::file;
+use super::set::set;
+use super::{ConfigLayer, GivenFlag, Schema};
+use crate::cli::{Failure, input};
+
+/// What a command line names as sources.
+#[derive(Debug)]
+pub(in crate::cli) struct Sources<'a, T> {
+    /// What everything goes on top of: where it stands, and its text.
+    pub(in crate::cli) below: Option<(&'a Path, &'a str)>,
+    /// Files, later ones on top.
+    pub(in crate::cli) files: &'a [PathBuf],
+    /// What stands behind `--set`.
+    pub(in crate::cli) set: &'a [String],
+    /// The flags themselves.
+    pub(in crate::cli) flags: &'a [GivenFlag<T>],
+}
+
+/// The layers of these sources and the environment.
+///
+/// # Errors
+/// A file cannot be read or is no TOML, a variable is no key, a setting has no value, a flag
+/// is not text.
+pub(in crate::cli) fn layers<T: 'static>(
+    schema: &Schema<T>,
+    sources: &Sources<'_, T>,
+) -> Result<Vec<ConfigLayer<T>>, Failure> {
+    let mut layers = Vec::new();
+    if let Some((path, text)) = sources.below {
+        layers.push(file(path, text).map_err(Failure::Usage)?);
+    }
+    for path in sources.files {
+        let text = input::text(path).map_err(|failure| match failure {
+            Failure::Usage(why) => Failure::Usage(format!("--config {why}")),
+            failed @ Failure::Run(_) => failed,
+        })?;
+        layers.push(file(path, &text).map_err(Failure::Usage)?);
+    }
+    let variables = environment(schema, std::env::vars_os());
+    for layer in [variables, set(sources.set), schema.flags(sources.flags)] {
+        layers.push(layer.map_err(Failure::Usage)?);
+    }
+    Ok(layers)
+}

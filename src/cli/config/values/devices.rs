@@ -1,0 +1,177 @@
+//! What is asked of devices: memory that they may hold, and what waits in the host's memory.
+
+use std::fmt;
+use std::str::FromStr;
+
+use gpipe_partitioner::Bytes;
+use tch::Device;
+
+use super::super::form::One;
+use super::super::{Kind, Value};
+use crate::error::settings::in_whole_units;
+use crate::{Pipeline, PipelineBuilder, Sequential};
+
+/// What a device may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::cli) struct Cap(Option<Bytes>);
+
+pub(in crate::cli) const CAP: One<Cap> = One {
+    kind: Kind::Text,
+    parse: |text| text.parse(),
+    write: |cap| Value::Text(cap.to_string()),
+};
+
+impl FromStr for Cap {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "none" => Ok(Self(None)),
+            other => match other.parse::<Bytes>().map_err(|error| error.to_string())? {
+                Bytes(0) => Err("must be more than nothing; `none` is without a limit".to_owned()),
+                bytes => Ok(Self(Some(bytes))),
+            },
+        }
+    }
+}
+
+/// Reads back as the same.
+impl fmt::Display for Cap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("none"),
+            Some(bytes) => f.write_str(&in_whole_units(bytes)),
+        }
+    }
+}
+
+/// The stages whose activations wait in the host's memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::cli) enum Offload {
+    #[default]
+    None,
+    All,
+    /// By number, each once and in order.
+    Stages(Vec<usize>),
+}
+
+pub(in crate::cli) const OFFLOAD: One<Offload> = One {
+    kind: Kind::List,
+    parse: |text| text.parse(),
+    write: |offload| match offload {
+        Offload::None => Value::Text("none".to_owned()),
+        Offload::All => Value::Text("all".to_owned()),
+        Offload::Stages(own) => Value::List(own.iter().map(Value::whole).collect()),
+    },
+};
+
+impl FromStr for Offload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |part: &str| {
+            let part = part.trim();
+            part.parse().map_err(|_| {
+                format!(
+                    "`{part}` is no stage: give the numbers of stages, from 0, such as 0,2, or \
+                     `all` or `none`"
+                )
+            })
+        };
+        match text.trim() {
+            "none" => Ok(Self::None),
+            "all" => Ok(Self::All),
+            list => {
+                let mut stages = list.split(',').map(number).collect::<Result<Vec<_>, _>>()?;
+                stages.sort_unstable();
+                stages.dedup();
+                Ok(Self::Stages(stages))
+            }
+        }
+    }
+}
+
+impl Offload {
+    /// The numbers of the stages, of so many.
+    pub(in crate::cli) fn of(&self, stages: usize) -> Vec<usize> {
+        match self {
+            Self::None => Vec::new(),
+            Self::All => (0..stages).collect(),
+            Self::Stages(own) => own.clone(),
+        }
+    }
+
+    /// Whether there are such stages among so many.
+    pub(in crate::cli) fn fits(&self, stages: usize) -> bool {
+        self.of(stages).iter().all(|stage| *stage < stages)
+    }
+}
+
+impl Cap {
+    /// Has devices hold no more than this: one limit is for all that can have one.
+    pub(in crate::cli) fn limit(builder: PipelineBuilder, caps: &[Self]) -> PipelineBuilder {
+        match caps {
+            [] | [Self(None)] => builder,
+            [Self(Some(limit))] => builder.memory_limit(*limit),
+            caps => builder.memory_limits(&caps.iter().map(|cap| cap.0).collect::<Vec<_>>()),
+        }
+    }
+
+    /// Whether these devices can have these limits.
+    pub(in crate::cli) fn fit(caps: &[Self], devices: &[Device]) -> bool {
+        let builder = Pipeline::builder(Sequential::new()).devices(devices);
+        Self::limit(builder, caps).memory_of_devices().is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::config::form::{Form as _, List};
+
+    #[test]
+    fn a_cap_reads_back_as_the_same() {
+        for (text, written) in [
+            ("24GiB", "24GiB"),
+            ("1.5 GiB", "1536MiB"),
+            ("1 GB", "1000000000B"),
+            ("2048", "2KiB"),
+            ("none", "none"),
+        ] {
+            let cap: Cap = text.parse().unwrap();
+            assert_eq!(cap.to_string(), written);
+            assert_eq!(written.parse(), Ok(cap));
+        }
+        assert!("0".parse::<Cap>().is_err());
+        assert!("much".parse::<Cap>().is_err());
+    }
+
+    #[test]
+    fn caps_fit_the_devices_that_they_are_for() {
+        let (gpu, cpu) = (Device::Cuda(0), Device::Cpu);
+        let fit =
+            |memory: &str, devices: &[Device]| Cap::fit(&List(CAP).parse(memory).unwrap(), devices);
+        assert!(fit("24GiB", &[gpu, cpu]));
+        assert!(fit("24GiB,none", &[gpu, cpu]));
+        assert!(fit("24GiB,16GiB", &[gpu, gpu]));
+        assert!(!fit("24GiB", &[cpu, cpu]));
+        assert!(!fit("1GiB,2GiB", &[gpu]));
+        assert!(!fit("1GiB,2GiB", &[gpu, cpu]));
+    }
+
+    #[test]
+    fn stages_to_offload_are_numbers_or_a_word() {
+        let stages = |text: &str| text.parse::<Offload>().map(|own| own.of(3));
+        assert_eq!(stages("none"), Ok(vec![]));
+        assert_eq!(stages("all"), Ok(vec![0, 1, 2]));
+        assert_eq!(stages("2, 0,2"), Ok(vec![0, 2]));
+        for wrong in ["", "some", "-1", "0,", "1.5"] {
+            assert!(
+                stages(wrong).unwrap_err().contains("is no stage"),
+                "{wrong}"
+            );
+        }
+        let own: Offload = "3".parse().unwrap();
+        assert!(!own.fits(3) && own.fits(4));
+    }
+}

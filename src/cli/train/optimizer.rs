@@ -1,0 +1,85 @@
+//! How parameters are updated: the optimizer with its numbers, and its learning rates.
+
+use super::recipe::Recipe;
+use crate::{LrKind, LrSchedule, OptimizerKind};
+
+/// Steps of warm-up, in runs that are long enough.
+const WARM_UP: usize = 100;
+
+impl Recipe {
+    /// The optimizer with its numbers.
+    pub(super) fn optimizer_kind(&self) -> OptimizerKind {
+        let mut kind = self.optimizer;
+        kind.set_lr(self.lr);
+        for (name, number) in [
+            ("weight_decay", self.weight_decay),
+            ("beta1", self.beta1),
+            ("beta2", self.beta2),
+            ("eps", self.eps),
+            ("momentum", self.momentum),
+            ("dampening", self.dampening),
+        ] {
+            if let Some(number) = number {
+                // That it has such a number has been checked: `Schema::check_only_for`.
+                kind.set_number(name, number);
+            }
+        }
+        if let (OptimizerKind::Sgd(sgd), Some(nesterov)) = (&mut kind, self.nesterov) {
+            sgd.nesterov = nesterov;
+        }
+        kind
+    }
+
+    /// Steps until the learning rate is where its schedule begins. Models whose head is
+    /// tied to the embedding learn far slower without.
+    fn warm_up(&self, steps: usize) -> usize {
+        let usual = match self.lr_schedule {
+            // It rises by itself.
+            LrKind::OneCycle => 0,
+            _ => WARM_UP.min(steps / 4),
+        };
+        self.warmup.unwrap_or(usual)
+    }
+
+    /// The learning rates of the run.
+    ///
+    /// # Errors
+    /// Numbers that do not fit the schedule, in words.
+    pub(super) fn learning_rates(&self) -> Result<LrSchedule, crate::Error> {
+        let steps = self.lr_steps.unwrap_or(self.steps);
+        let mut schedule = LrSchedule::new(self.lr_schedule, self.lr, Some(steps as u64))?
+            .warm_up(self.warm_up(steps) as u64)?;
+        if let Some(end) = self.lr_end {
+            schedule = schedule.end(end)?;
+        }
+        if let Some(rise) = self.lr_rise {
+            schedule = schedule.rise(rise)?;
+        }
+        if let Some(timescale) = self.lr_timescale {
+            schedule = schedule.timescale(timescale as u64)?;
+        }
+        Ok(schedule)
+    }
+
+    /// The same with nothing left to defaults that could be said of how it updates.
+    pub(in crate::cli) fn with_optimizer_in_full(&self) -> Self {
+        let kind = self.optimizer_kind();
+        let steps = self.lr_steps.unwrap_or(self.steps);
+        let lr_steps = self.lr_schedule.ends().then_some(steps);
+        Self {
+            weight_decay: kind.number("weight_decay"),
+            beta1: kind.number("beta1"),
+            beta2: kind.number("beta2"),
+            eps: kind.number("eps"),
+            momentum: kind.number("momentum"),
+            dampening: kind.number("dampening"),
+            nesterov: match kind {
+                OptimizerKind::Sgd(sgd) => Some(sgd.nesterov),
+                _ => None,
+            },
+            lr_steps,
+            warmup: Some(self.warm_up(lr_steps.unwrap_or(self.steps))),
+            ..self.clone()
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Whether the settings fit each other: without a layer, a tensor or a thread.
+
+use gpipe_partitioner::{Bytes, Partition, ScheduleKind, Shape};
+use tch::Device;
+
+use super::PipelineBuilder;
+use super::devices::Limit;
+use crate::error::{Error, Setting, SettingsError, SettingsRule, StageCount};
+use crate::pipeline::loss_scale::Scaler;
+use crate::pipeline::programs::Source;
+use crate::torch::{Precision, Recompute, Sequential, Skip};
+
+impl PipelineBuilder {
+    /// Whether the settings fit each other and the model, as [`PipelineBuilder::build`] checks
+    /// them before anything else. Nothing is built, no tensor is made, and the machine is not
+    /// asked for the devices. It takes the time that the schedule takes to make;
+    /// [`ScheduleKind::Auto`] is not computed, as it exists for all numbers.
+    ///
+    /// # Errors
+    /// [`Error::Settings`], [`Error::Partition`] and [`Error::Schedule`].
+    pub fn check(&self) -> Result<(), Error> {
+        let shape = self.shape()?;
+        match self.schedule {
+            Source::Kind(ScheduleKind::Auto) | Source::Fixed(_) => {}
+            Source::Kind(kind) => drop(kind.generate(shape)?),
+        }
+        self.check_fit(shape)?;
+        check_model(&self.model)?;
+        Ok(())
+    }
+
+    /// Devices, chunks and micro-batches, of which there are some.
+    pub(super) fn shape(&self) -> Result<Shape, Error> {
+        for (setting, is_none) in [
+            (Setting::Model, self.model.is_empty()),
+            (Setting::Devices, self.devices.is_empty()),
+            (Setting::MicroBatches, self.micro_batches == 0),
+            (Setting::Chunks, self.chunks == Some(0)),
+            (Setting::ThreadsPerStage, self.threads_per_stage == Some(0)),
+            (
+                Setting::Patience,
+                self.patience.is_some_and(|patience| patience.is_zero()),
+            ),
+        ] {
+            if is_none {
+                return Err(SettingsError::new(setting, SettingsRule::None).into());
+            }
+        }
+        let made = self.stage_count()?;
+        Ok(Shape::new(made.devices, self.micro_batches).with_chunks(made.chunks))
+    }
+
+    fn stage_count(&self) -> Result<StageCount, SettingsError> {
+        let devices = self.devices.len();
+        let schedule = match &self.schedule {
+            Source::Kind(kind) => {
+                return Ok(StageCount {
+                    devices,
+                    chunks: self.chunks.unwrap_or_else(|| kind.default_chunks()),
+                    by: self.chunks.is_none().then_some(*kind),
+                });
+            }
+            Source::Fixed(schedule) => schedule.schedule(),
+        };
+        let (wanted, stages) = (schedule.devices(), schedule.stages());
+        let chunks = self.chunks.filter(|chunks| chunks * wanted != stages);
+        let uneven = (!stages.is_multiple_of(devices)).then_some(devices);
+        let different = [
+            (
+                Setting::MicroBatches,
+                Some(self.micro_batches).filter(|own| *own != schedule.micro_batches()),
+            ),
+            (Setting::Chunks, chunks),
+            (Setting::Devices, Some(devices).filter(|own| *own != wanted)),
+            (Setting::Schedule, uneven),
+        ];
+        for (setting, given) in different {
+            if let Some(given) = given {
+                let rule = SettingsRule::OtherSchedule {
+                    schedule: schedule.name().to_owned(),
+                    devices: wanted,
+                    stages,
+                    micro_batches: schedule.micro_batches(),
+                    given,
+                };
+                return Err(SettingsError::new(setting, rule));
+            }
+        }
+        Ok(StageCount {
+            devices,
+            chunks: stages / devices,
+            by: None,
+        })
+    }
+
+    /// Whether what is said of stages, layers and devices fits their numbers.
+    pub(super) fn check_fit(&self, shape: Shape) -> Result<(), Error> {
+        let stages = shape.stages();
+        match &self.balance {
+            Some(balance) if balance.len() != stages => {
+                let (given, made) = (balance.len(), self.stage_count()?);
+                let rule = SettingsRule::Stages { given, made };
+                return Err(SettingsError::new(Setting::Balance, rule).into());
+            }
+            Some(balance) => drop(Partition::from_balance(self.model.len(), balance)?),
+            None => drop(Partition::uniform(self.model.len(), stages)?),
+        }
+        self.check_recompute(stages)?;
+        if let Some(&stage) = self.offload.iter().find(|stage| **stage >= stages) {
+            let rule = SettingsRule::NoStage { stage, stages };
+            return Err(SettingsError::new(Setting::Offload, rule).into());
+        }
+        self.memory_of_devices()?;
+        if self.precision == Precision::Fp16 {
+            Scaler::new(self.loss_scale)?;
+        }
+        Ok(())
+    }
+
+    fn check_recompute(&self, stages: usize) -> Result<(), SettingsError> {
+        let (each, given, wanted) = match &self.recompute {
+            Recompute::Stages(flags) => ("stage", flags.len(), stages),
+            Recompute::Layers(flags) => ("layer", flags.len(), self.model.len()),
+            _ => return Ok(()),
+        };
+        if given == wanted {
+            return Ok(());
+        }
+        let rule = SettingsRule::Count {
+            given,
+            wanted,
+            each,
+        };
+        Err(SettingsError::new(Setting::Recompute, rule))
+    }
+
+    /// The most that each CUDA device may hold, of those that have a limit.
+    pub(crate) fn memory_of_devices(&self) -> Result<Vec<(Device, Bytes)>, SettingsError> {
+        match &self.memory_limit {
+            None => Ok(Vec::new()),
+            Some(Limit::OfEach(limit)) => limits_of_each(&self.devices, *limit),
+            Some(Limit::OfEntries(limits)) => limits_of_entries(&self.devices, limits),
+        }
+    }
+}
+
+/// The skips of a model that has layers, each of a name of its own.
+pub(crate) fn check_model(model: &Sequential) -> Result<Vec<Skip>, SettingsError> {
+    if model.is_empty() {
+        return Err(SettingsError::new(Setting::Model, SettingsRule::None));
+    }
+    if let Some(name) = model.duplicate_name() {
+        let (what, name) = ("layer", name.to_owned());
+        let rule = SettingsRule::Duplicate { what, name };
+        return Err(SettingsError::new(Setting::Model, rule));
+    }
+    let skips = model.skips();
+    skips.map_err(|why| SettingsError::invalid(Setting::Model, why))
+}
+
+/// A limit for each CUDA device.
+fn limits_of_each(devices: &[Device], limit: Bytes) -> Result<Vec<(Device, Bytes)>, SettingsError> {
+    let cards = devices.iter().filter(|device| device.is_cuda());
+    let limits: Vec<_> = cards.map(|card| (*card, limit)).collect();
+    if limits.is_empty() {
+        return Err(of_memory(SettingsRule::NoCudaDevice));
+    }
+    Ok(limits)
+}
+
+/// What the entries of each CUDA device may hold together.
+fn limits_of_entries(
+    devices: &[Device],
+    limits: &[Option<Bytes>],
+) -> Result<Vec<(Device, Bytes)>, SettingsError> {
+    let (given, wanted) = (limits.len(), devices.len());
+    if given != wanted {
+        return Err(of_memory(SettingsRule::Count {
+            given,
+            wanted,
+            each: "device",
+        }));
+    }
+    let has_card = devices.iter().any(|device| device.is_cuda());
+    if !has_card && limits.iter().any(Option::is_some) {
+        return Err(of_memory(SettingsRule::NoCudaDevice));
+    }
+    let mut sums: Vec<(Device, Option<Bytes>)> = Vec::new();
+    for (place, (device, limit)) in devices.iter().zip(limits).enumerate() {
+        if let (Device::Cpu, &Some(limit)) = (device, limit) {
+            return Err(of_memory(SettingsRule::LimitOfCpu { place, limit }));
+        }
+        match sums.iter_mut().find(|(own, _)| own == device) {
+            None => sums.push((*device, *limit)),
+            Some((_, sum)) if sum.is_some() != limit.is_some() => {
+                let device = *device;
+                return Err(of_memory(SettingsRule::LimitedAndNot { device }));
+            }
+            Some((_, sum)) => {
+                let add = |(sum, limit): (Bytes, Bytes)| Bytes(sum.0.saturating_add(limit.0));
+                *sum = sum.zip(*limit).map(add);
+            }
+        }
+    }
+    let limited = |(device, limit): (Device, Option<Bytes>)| Some((device, limit?));
+    Ok(sums.into_iter().filter_map(limited).collect())
+}
+
+fn of_memory(rule: SettingsRule) -> SettingsError {
+    SettingsError::new(Setting::MemoryLimits, rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_on_one_card_may_hold_what_they_may_hold_together() {
+        let (zero, one, cpu) = (Device::Cuda(0), Device::Cuda(1), Device::Cpu);
+        let [four, six] = [4, 6].map(|count| Some(Bytes(count)));
+        let devices = [zero, one, cpu, zero];
+        let limits = limits_of_entries(&devices, &[four, four, None, six]);
+        assert_eq!(limits, Ok(vec![(zero, Bytes(10)), (one, Bytes(4))]));
+        let limits = limits_of_entries(&devices, &[four, None, None, six]);
+        assert_eq!(limits, Ok(vec![(zero, Bytes(10))]));
+        for (limits, wanted) in [
+            (
+                &[four][..],
+                SettingsRule::Count {
+                    given: 1,
+                    wanted: 4,
+                    each: "device",
+                },
+            ),
+            (
+                &[four, None, six, six],
+                SettingsRule::LimitOfCpu {
+                    place: 2,
+                    limit: Bytes(6),
+                },
+            ),
+            (
+                &[four, None, None, None],
+                SettingsRule::LimitedAndNot { device: zero },
+            ),
+        ] {
+            let error = limits_of_entries(&devices, limits).unwrap_err();
+            assert_eq!(error, of_memory(wanted));
+        }
+        let limits = limits_of_entries(&[cpu, cpu], &[None, four]);
+        assert_eq!(limits, Err(of_memory(SettingsRule::NoCudaDevice)));
+    }
+}

@@ -1,0 +1,75 @@
+//! What stands against CUDA graphs on a stage, found out while its layers run without them.
+
+use std::cell::RefCell;
+
+use crate::torch::ffi::RandomScope;
+use crate::torch::layer::Context;
+
+/// Why a stage cannot use CUDA graphs, once that is known.
+#[derive(Debug, Default)]
+pub(super) struct GraphAudit(RefCell<Option<String>>);
+
+impl GraphAudit {
+    pub(super) fn new(refused: Option<String>) -> Self {
+        Self(RefCell::new(refused))
+    }
+
+    /// No graphs from now on, for this reason; the first one is kept.
+    pub(super) fn refuse(&self, why: impl FnOnce() -> String) {
+        self.0.borrow_mut().get_or_insert_with(why);
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
+    pub(super) fn why(&self) -> Option<String> {
+        self.0.borrow().clone()
+    }
+
+    /// # Errors
+    /// Graphs have been refused.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        match &*self.0.borrow() {
+            Some(why) => Err(anyhow::anyhow!("{why}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes what a layer did that a graph could not do again.
+    pub(super) fn layer(&self, layer: &str, ctx: &Context, random: &RandomScope) {
+        if self.is_refused() {
+            return;
+        }
+        if random.drew() {
+            self.refuse(|| {
+                format!("layer `{layer}` draws random numbers, which a graph cannot draw anew")
+            });
+        }
+        if ctx.has_gathered() {
+            self.refuse(|| {
+                format!("layer `{layer}` gathers something over a step, which a graph would not do")
+            });
+        }
+        if ctx.asked_for_micro() {
+            self.refuse(|| {
+                format!("layer `{layer}` asks for its micro-batch, which a graph does not know")
+            });
+        }
+    }
+
+    /// Notes whether the loss function wrote to what it was given; of a replay's outputs it
+    /// must not, since the backward may need them.
+    pub(super) fn loss(&self, wrote: bool, replayed: bool) -> anyhow::Result<()> {
+        if !wrote || self.is_refused() {
+            return Ok(());
+        }
+        self.refuse(|| "the loss function changes the outputs in place".to_owned());
+        anyhow::ensure!(
+            !replayed,
+            "the loss function changed the outputs in place, which it had not done before: CUDA \
+             graphs are not used here from now on, run the step again"
+        );
+        Ok(())
+    }
+}

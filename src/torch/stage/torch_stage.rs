@@ -1,0 +1,319 @@
+//! The stage that the engine drives.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gpipe_partitioner::{Action, MicroId, StageId};
+
+use super::graphs::{GraphUse, Graphs};
+use super::lost_device;
+use super::meter::{DeviceMeter, StageMeter, StepMemory};
+use super::optimizers::Optimizers;
+use super::passes::Passes;
+use super::spec::StageSpec;
+use crate::engine::{Observer, OffloadHint, Phase, Stage, StageError};
+use crate::torch::caught;
+use crate::torch::error::TorchError;
+use crate::torch::memory::Scope;
+use crate::torch::out_of_memory::OutOfMemory;
+use crate::torch::step::{Mode, StepSettings};
+use crate::torch::streams::{DeviceStreams, InTransit, Route};
+use crate::torch::values::Values;
+
+/// Consecutive layers on one device.
+#[derive(Debug)]
+pub(crate) struct TorchStage {
+    number: usize,
+    /// Its thread's streams, shared with the thread's other stages.
+    streams: Rc<DeviceStreams>,
+    route: Route,
+    /// Of the present step.
+    settings: Option<Arc<StepSettings>>,
+    passes: Passes,
+    optimizers: Optimizers,
+    meter: Option<StageMeter>,
+}
+
+impl TorchStage {
+    /// Builds the stage's layers on its device, on the thread that will run them.
+    pub(crate) fn build(spec: &StageSpec, streams: &Rc<DeviceStreams>) -> anyhow::Result<Self> {
+        let meter = spec.meter.as_ref().map(DeviceMeter::stage).transpose()?;
+        Ok(Self {
+            number: spec.number,
+            streams: Rc::clone(streams),
+            route: spec.route.clone(),
+            settings: None,
+            passes: spec.passes(streams, meter.as_ref())?,
+            optimizers: Optimizers::new(Rc::clone(streams)),
+            meter,
+        })
+    }
+
+    /// The streams of its thread.
+    pub(crate) fn streams(&self) -> &DeviceStreams {
+        &self.streams
+    }
+
+    /// The same, shared.
+    pub(crate) fn shared_streams(&self) -> Rc<DeviceStreams> {
+        Rc::clone(&self.streams)
+    }
+
+    /// The skips from earlier stages and to later ones, by their numbers.
+    pub(crate) fn skip_ends(&self) -> (&[usize], &[usize]) {
+        let skips = self.passes.compute().layers().skips();
+        (skips.incoming(), skips.outgoing())
+    }
+
+    /// Whether it computes the loss.
+    pub(crate) fn has_loss(&self) -> bool {
+        self.passes.has_loss()
+    }
+
+    /// Whether its backward gives the gradients of its main inputs.
+    pub(crate) fn sends_gradient(&self) -> bool {
+        let wanted = |settings: &Arc<StepSettings>| settings.mode.wants_input_gradient();
+        !self.passes.compute().is_first() || self.settings.as_ref().is_some_and(wanted)
+    }
+
+    /// Whether all of its layers recompute, from the next step on.
+    pub(crate) fn recompute_all(&mut self, redo: bool) {
+        let compute = self.passes.compute_mut();
+        compute.segments_mut().recompute_all(redo);
+    }
+
+    /// What became of CUDA graphs here; none unless they were asked for.
+    pub(crate) fn graph_use(&self) -> Option<GraphUse> {
+        self.passes.graphs().map(Graphs::usage)
+    }
+
+    /// The memory of the step that just ended; none unless it is measured.
+    pub(crate) fn memory(&self) -> anyhow::Result<Option<StepMemory>> {
+        let memory = self.meter.as_ref().map(StageMeter::step_memory);
+        Ok(memory.transpose()?)
+    }
+
+    // Its parts, for what is done between steps.
+
+    pub(super) fn passes(&self) -> &Passes {
+        &self.passes
+    }
+
+    pub(super) fn passes_mut(&mut self) -> &mut Passes {
+        &mut self.passes
+    }
+
+    /// What updates need.
+    pub(super) fn update_parts(&mut self) -> (&mut Passes, &mut Optimizers) {
+        (&mut self.passes, &mut self.optimizers)
+    }
+
+    /// What this thread allocates while the result lives is the stage's.
+    pub(super) fn count_memory(&self) -> Option<Scope> {
+        self.meter.as_ref().and_then(StageMeter::enter)
+    }
+
+    // Actions.
+
+    fn settings(&self) -> anyhow::Result<Arc<StepSettings>> {
+        let settings = self.settings.clone();
+        settings.ok_or_else(|| anyhow::anyhow!("an action outside of a step"))
+    }
+
+    /// No layer is running.
+    fn outside(&self) {
+        self.passes.compute().layers().progress().outside();
+    }
+
+    fn begin_step(&mut self, step: &StepSettings) -> anyhow::Result<()> {
+        self.streams.begin_task(step.caller_events.as_deref())?;
+        let trains = matches!(step.mode, Mode::Train { .. });
+        self.passes.begin_step(trains)?;
+        if let Some(meter) = &mut self.meter {
+            meter.begin_step()?;
+        }
+        Ok(())
+    }
+
+    /// Runs an action of a plain stage: without streams, offload and memory meter.
+    fn run_on_host(
+        &mut self,
+        action: Action,
+        inputs: Vec<InTransit>,
+    ) -> anyhow::Result<Vec<InTransit>> {
+        let settings = self.settings()?;
+        self.outside();
+        let inputs = inputs.into_iter();
+        let inputs = inputs.map(|input| self.here(input.values));
+        let inputs = inputs.collect::<Result<_, TorchError>>()?;
+        let outputs = self.passes.run(action, inputs, &settings)?;
+        Ok(outputs.into_iter().map(InTransit::from).collect())
+    }
+
+    /// The part of that which is measured.
+    fn act_on_streams(
+        &mut self,
+        action: Action,
+        inputs: Vec<InTransit>,
+    ) -> anyhow::Result<Vec<InTransit>> {
+        let settings = self.settings()?;
+        self.outside();
+        let inputs: Vec<Values> = inputs
+            .into_iter()
+            .map(|input| self.here(self.streams.receive(input)?))
+            .collect::<Result<_, TorchError>>()?;
+        let begin = self.streams.begin_action(action, &inputs)?;
+        let outputs = self.passes.run(action, inputs, &settings)?;
+        Ok(self.streams.send(action, begin, outputs, &self.route)?)
+    }
+
+    /// Runs an action on the device's streams, if there are any, and measures it, if that is
+    /// asked for.
+    fn run_on_streams(
+        &mut self,
+        action: Action,
+        inputs: Vec<InTransit>,
+    ) -> anyhow::Result<Vec<InTransit>> {
+        let measured = self.meter.as_mut().map(StageMeter::begin_action);
+        let measured = measured.transpose()?;
+        let outputs = caught(|| self.act_on_streams(action, inputs))?;
+        if let (Some(meter), Some(measured)) = (&mut self.meter, measured) {
+            let gradients = self.passes.accumulator().bytes();
+            meter.end_action(action.kind, measured, gradients)?;
+        }
+        self.streams.end_action()?;
+        if let Some(meter) = &mut self.meter {
+            meter.between_actions()?;
+        }
+        Ok(outputs)
+    }
+
+    /// What arrived, on the stage's device.
+    fn here(&self, values: Values) -> Result<Values, TorchError> {
+        let device = self.passes.compute().layers().device();
+        if values.present().all(|tensor| tensor.device() == device) {
+            return Ok(values);
+        }
+        values.try_move(|tensor| {
+            if tensor.device() == device {
+                return Ok(tensor);
+            }
+            let here = tch::no_grad(|| tensor.f_to_device(device))?;
+            Ok(here.f_set_requires_grad(tensor.requires_grad())?)
+        })
+    }
+
+    /// Adds to an action's error what is known of its cause.
+    fn explain(&self, action: Action, error: anyhow::Error) -> anyhow::Error {
+        let layers = self.passes.compute().layers();
+        let error = OutOfMemory::explain(layers.device(), error);
+        let error = layers.precision().explain(layers.device(), error);
+        self.explain_loss(Phase::Action(action.kind), Some(action.micro), error)
+    }
+
+    /// Adds to an error, if the device has failed for good, that it has.
+    fn explain_loss(
+        &self,
+        action: Phase,
+        micro: Option<MicroId>,
+        error: anyhow::Error,
+    ) -> anyhow::Error {
+        let at = StageError {
+            stage: StageId(self.number),
+            layer: self.layer(),
+            micro,
+            action,
+            source: anyhow::anyhow!("an error of its device"),
+        };
+        self.streams.explain_loss(at, error)
+    }
+
+    /// Leaks what may be page-locked; see [`lost_device`].
+    fn leak(&mut self) {
+        self.passes.leak();
+        self.optimizers.leak();
+    }
+}
+
+impl Stage for TorchStage {
+    type Value = InTransit;
+    type Step = StepSettings;
+
+    fn begin(&mut self, step: &Arc<StepSettings>) -> anyhow::Result<()> {
+        let streams = self.shared_streams();
+        let _shared = streams.submit_scope();
+        self.outside();
+        self.settings = Some(Arc::clone(step));
+        let begun = self.begin_step(step);
+        begun.map_err(|error| self.explain_loss(Phase::Begin, None, error))
+    }
+
+    fn offload_hint(&mut self, hint: OffloadHint) -> anyhow::Result<()> {
+        if !self.passes.offloads() {
+            return Ok(());
+        }
+        let streams = self.shared_streams();
+        let _shared = streams.submit_scope();
+        self.outside();
+        let counted = self.count_memory();
+        let begun = caught(|| Ok(self.passes.take_hint(hint)?));
+        drop(counted);
+        begun.map_err(|error| self.explain(hint.next(), error))
+    }
+
+    fn run(&mut self, action: Action, inputs: Vec<InTransit>) -> anyhow::Result<Vec<InTransit>> {
+        if self.meter.is_none() && !self.passes.offloads() && self.streams.is_idle() {
+            let done = caught(|| self.run_on_host(action, inputs));
+            return done.map_err(|error| self.explain(action, error));
+        }
+        let streams = self.shared_streams();
+        let _shared = streams.submit_scope();
+        let _named = streams
+            .on_accelerator()
+            .map(|_| lost_device::acting(action));
+        let done = self.run_on_streams(action, inputs);
+        done.map_err(|error| self.explain(action, error))
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        let streams = self.shared_streams();
+        let _shared = streams.submit_scope();
+        self.settings = None;
+        self.passes.end_step();
+        self.outside();
+        let ended = streams.release_offloaded();
+        let ended = ended.and_then(|()| streams.end_task());
+        ended.map_err(|error| self.explain_loss(Phase::End, None, error.into()))
+    }
+
+    fn abort(&mut self) {
+        let streams = self.shared_streams();
+        let _shared = streams.submit_scope();
+        self.settings = None;
+        self.outside();
+        if streams.is_lost() {
+            return self.leak();
+        }
+        self.passes.abort();
+        // An error here could not be reported: the step has failed already.
+        let _ = streams.release_offloaded();
+        self.passes.undo_step();
+    }
+
+    fn layer(&self) -> Option<String> {
+        self.passes.compute().layers().progress().name()
+    }
+
+    fn observer(&self) -> Option<Observer> {
+        let progress = self.passes.compute().layers().progress().clone();
+        Some(Box::new(move || progress.name()))
+    }
+}
+
+impl Drop for TorchStage {
+    fn drop(&mut self) {
+        if self.streams.is_lost() {
+            self.leak();
+        }
+    }
+}
