@@ -6,7 +6,7 @@ use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::{Machine, PlanOptions, plan};
 use gpipe::tch::{Device, Reduction, Tensor, nn};
 use gpipe::train::{LogLines, Trainer};
-use gpipe::{AdamW, LrKind, LrSchedule, Optimizer, Pipeline, Sequential};
+use gpipe::{AdamW, LrSchedule, Optimizer, Pipeline, Sequential};
 use gpipe::{ProfileOptions, Sample, profile};
 
 /// A point of time as eight waves see it, and the chord that they play then.
@@ -14,7 +14,7 @@ fn waves(item: usize) -> anyhow::Result<(Tensor, Tensor)> {
     let wave = |i: usize| (item as f32 * [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28][i]).sin();
     let all: Vec<f32> = (0..8).map(wave).collect();
     let chord = wave(0) * wave(3) + wave(1) * wave(5);
-    Ok((Tensor::from_slice(&all), Tensor::from_slice(&[chord])))
+    Ok((Tensor::f_from_slice(&all)?, Tensor::f_from_slice(&[chord])?))
 }
 
 fn main() -> anyhow::Result<()> {
@@ -44,7 +44,7 @@ fn main() -> anyhow::Result<()> {
     let mut optimizer = Optimizer::new(AdamW::default());
     let outcome = Trainer::builder(&mut pipe, &mut optimizer, train.batch(64).endless(), loss)
         .steps(steps)
-        .lr(LrSchedule::new(LrKind::Cosine, 3e-3, Some(steps as u64))?)
+        .lr(LrSchedule::inverse_sqrt(3e-3)?.warm_up(100)?)
         .held_out(held_out.batch(100))
         .plan(plan)
         .report(format!("{folder}-report.html"))

@@ -21,19 +21,19 @@ pub(super) fn failure(error: impl IntoFailure) -> Failure {
 
 impl IntoFailure for Error {
     fn failure(self) -> Failure {
-        match self.is_wrong_use() {
-            true => Failure::Usage(self.to_string()),
-            false => Failure::Run(self.into()),
+        if self.is_wrong_use() {
+            return Failure::Usage(self.to_string());
         }
+        Failure::Run(self.into())
     }
 }
 
 impl IntoFailure for CheckpointError {
     fn failure(self) -> Failure {
-        match self.is_wrong_use() {
-            true => Failure::Usage(self.to_string()),
-            false => Failure::Run(self.into()),
+        if self.is_wrong_use() {
+            return Failure::Usage(self.to_string());
         }
+        Failure::Run(self.into())
     }
 }
 

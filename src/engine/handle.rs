@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 /// Runs checked schedules over stages, one long-lived thread per device.
 ///
 /// Dropping it drops the stages, each on its own thread, and joins the threads.
+#[doc(alias = "pipeline runtime")]
 pub struct Engine<S: Stage> {
     pub(super) shared: Arc<Shared<S>>,
     threads: Vec<JoinHandle<()>>,
@@ -113,6 +114,8 @@ impl<S: Stage> Engine<S> {
     /// Sets how long one call of a stage (an action, or another call of the engine) may take
     /// before the caller stops waiting for it; by default there is no limit. Layers that are
     /// being built are not watched.
+    #[doc(alias = "timeout")]
+    #[doc(alias = "watchdog")]
     pub fn set_patience(&mut self, patience: Option<Duration>) {
         self.patience = patience;
     }

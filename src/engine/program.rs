@@ -26,6 +26,7 @@ use std::ops::Range;
 /// let program = Program::new(schedule, &Topology::chain(1));
 /// ```
 #[derive(Debug)]
+#[doc(alias = "lowered schedule")]
 pub struct Program {
     schedule: CheckedSchedule,
     topology: Topology,

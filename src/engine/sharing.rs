@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 /// Devices that share cores which do not suffice for all of them at the same time.
 #[derive(Clone, Debug)]
+#[doc(alias = "oversubscription")]
 pub struct Sharing {
     /// These devices.
     pub devices: Vec<DeviceId>,

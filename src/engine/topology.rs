@@ -21,12 +21,13 @@ impl fmt::Display for End {
     }
 }
 
-/// A value's way, taken once per micro-batch.
+/// The path of a value from its producer to its consumer, used once per micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[doc(alias = "p2p")]
 pub struct Edge {
-    /// Who makes the value.
+    /// The producer.
     pub from: End,
-    /// Who takes it.
+    /// The consumer.
     pub to: End,
     /// Whether a gradient travels back along the edge.
     pub gradient: bool,

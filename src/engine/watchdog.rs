@@ -67,6 +67,8 @@ impl Note {
 ///
 /// Displays as ``device 1, stage 1, layer `block.3`, micro-batch 2, forward: …``.
 #[derive(Debug)]
+#[doc(alias = "timeout")]
+#[doc(alias = "hang")]
 pub struct Stall {
     /// The device whose thread is in the stage's code.
     pub device: DeviceId,

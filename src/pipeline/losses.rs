@@ -53,7 +53,6 @@ impl Losses {
     }
 
     /// The loss of one micro-batch that never comes.
-
     #[cfg(test)]
     pub(super) fn of_a_failed_device() -> Self {
         Self {

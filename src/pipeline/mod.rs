@@ -233,6 +233,12 @@ impl Pipeline {
         Ok(program.schedule().clone())
     }
 
+    /// The name of the schedule that was asked for, such as `1f1b`, or `auto` whatever that
+    /// comes to.
+    pub fn schedule_name(&self) -> &str {
+        self.programs.name()
+    }
+
     /// What is recomputed before the backward.
     pub fn recompute(&self) -> &Recompute {
         self.programs.recompute()

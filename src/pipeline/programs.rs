@@ -77,6 +77,15 @@ impl Programs {
         self.shape.micro_batches
     }
 
+    /// What the schedule is called by whoever asked for it; a computed one may be that of another
+    /// name.
+    pub(super) fn name(&self) -> &str {
+        match &self.source {
+            Source::Kind(kind) => kind.name(),
+            Source::Fixed(schedule) => schedule.schedule().name(),
+        }
+    }
+
     pub(super) fn recompute(&self) -> &Recompute {
         &self.recompute
     }

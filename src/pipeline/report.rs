@@ -207,7 +207,7 @@ pub(crate) mod tests {
         let report = of_a_failed_device();
         for _ in 0..2 {
             let error = report.read().unwrap_err().to_string();
-            assert!(error.contains("another device layer"), "{error}");
+            assert!(error.contains("another device backend"), "{error}");
         }
     }
 }

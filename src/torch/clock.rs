@@ -3,6 +3,10 @@
 /// Seconds that the calling thread has run on a core; `None` where the system does not tell.
 #[doc(alias = "CLOCK_THREAD_CPUTIME_ID")]
 #[cfg(target_os = "linux")]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "other systems do not tell, and callers have to deal with that"
+)]
 pub(crate) fn thread_time() -> Option<f64> {
     use rustix::time::{ClockId, clock_gettime};
     let time = clock_gettime(ClockId::ThreadCPUTime);

@@ -281,22 +281,14 @@ impl<'a> TrainerBuilder<'a> {
         if let Some(missing) = missing(&records, done as u64) {
             hooks.warning(&missing);
         }
-        let stop = match self.signals {
-            true => self.stop.and_signals().map_err(TrainError::Signals)?,
-            false => self.stop,
+        let stop = if self.signals {
+            self.stop.and_signals().map_err(TrainError::Signals)?
+        } else {
+            self.stop
         };
         let mut outcome = Outcome::new(writer.folder.path().to_owned(), records);
-        let schedule = pipe.schedule()?;
-        let schedule = schedule.schedule();
-        outcome.schedule = schedule.name().to_owned();
-        outcome.chunks = schedule.stages() / schedule.devices().max(1);
-        outcome.recompute = pipe.recompute().clone();
+        outcome.run_by(pipe, self.settings.plan.as_ref())?;
         outcome.rates = self.rates;
-        outcome.planned_ms = self
-            .settings
-            .plan
-            .as_ref()
-            .map(|plan| plan.step.get() / 1e3);
         Ok(Trainer {
             pipe,
             optimizer,

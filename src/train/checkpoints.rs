@@ -148,7 +148,7 @@ impl Checkpoints {
         };
         Err(TrainError::NotSaved {
             step: self.asked.unwrap_or_default(),
-            error,
+            error: Box::new(error),
             whole: self.whole,
         })
     }
@@ -164,6 +164,7 @@ impl Checkpoints {
             Some(whole) if whole + 1 == step as u64 => self.older(whole),
             _ => self.smaller_rate(),
         };
+        let remedy = Box::new(remedy);
         TrainError::Diverged { loss, step, remedy }
     }
 
@@ -221,7 +222,7 @@ impl Checkpoints {
         match error {
             CheckpointError::Lost { .. } => Err(error.into()),
             CheckpointError::NotFinite { what, name, .. } => {
-                let remedy = self.smaller_rate();
+                let remedy = Box::new(self.smaller_rate());
                 Err(TrainError::NotFinite {
                     step,
                     what,

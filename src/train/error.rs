@@ -75,7 +75,7 @@ pub enum TrainError {
     #[error("{error}; {}", or_older(.intact.as_deref()))]
     Damaged {
         /// What is wrong with it.
-        error: CheckpointError,
+        error: Box<CheckpointError>,
         /// An older one that is not.
         intact: Option<PathBuf>,
     },
@@ -98,7 +98,7 @@ pub enum TrainError {
         /// The step.
         step: usize,
         /// What may help.
-        remedy: Remedy,
+        remedy: Box<Remedy>,
     },
     /// After an update there are weights that nothing can be trained from.
     #[error(
@@ -115,7 +115,7 @@ pub enum TrainError {
         /// The step of the newest whole checkpoint.
         whole: Option<u64>,
         /// What may help.
-        remedy: Remedy,
+        remedy: Box<Remedy>,
     },
     /// The last checkpoint of a run could not be written.
     #[error(
@@ -125,7 +125,7 @@ pub enum TrainError {
         /// Its step.
         step: usize,
         /// Why not.
-        error: CheckpointError,
+        error: Box<CheckpointError>,
         /// The step of the newest whole one.
         whole: Option<u64>,
     },

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use gpipe_partitioner::Plan;
+
 use super::error::TrainError;
 use super::report::Comparison;
 use crate::metrics::{StepMetrics, speed};
 use crate::profile::others::Others;
-use crate::{MemoryReport, MemoryUse, Recompute};
+use crate::{MemoryReport, MemoryUse, Pipeline, Recompute};
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +100,23 @@ impl Outcome {
             recompute: Recompute::Never,
             planned_ms: None,
         }
+    }
+
+    /// Notes how the run is run.
+    pub(super) fn run_by(
+        &mut self,
+        pipe: &mut Pipeline,
+        plan: Option<&Plan>,
+    ) -> Result<(), TrainError> {
+        // What a plan has computed is called that.
+        let name = plan.map_or_else(|| pipe.schedule_name(), |plan| plan.schedule.name());
+        name.clone_into(&mut self.schedule);
+        let schedule = pipe.schedule()?;
+        let schedule = schedule.schedule();
+        self.chunks = schedule.stages() / schedule.devices().max(1);
+        self.recompute.clone_from(pipe.recompute());
+        self.planned_ms = plan.map(|plan| plan.step.get() / 1e3);
+        Ok(())
     }
 
     /// The number of the last step of which there is a line.

@@ -59,7 +59,7 @@ impl Comparison {
         step: usize,
         report: &StepReport,
         schedule: &CheckedSchedule,
-        recompute: &Recompute,
+        (name, recompute): (&str, &Recompute),
     ) -> Result<Self, TrainError> {
         let own = schedule.schedule();
         let timeline = &report.read()?.timeline;
@@ -73,8 +73,7 @@ impl Comparison {
             explanation: explain(&prediction, timeline)?,
             what: format!("Step {step}"),
             title: format!(
-                "{}: {}{chunks}, {}, recompute {recompute}",
-                own.name(),
+                "{name}: {}{chunks}, {}, recompute {recompute}",
                 count(own.devices(), "device"),
                 count(own.micro_batches(), "micro-batch"),
             ),

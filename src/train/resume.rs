@@ -248,7 +248,7 @@ fn newest(
     let newest = newest.and_then(|newest| newest.check_finite().map(|()| newest));
     found(newest).map_err(|error: CheckpointError| match error {
         error if error.is_damage() => TrainError::Damaged {
-            error,
+            error: Box::new(error),
             intact: intact().ok().map(|(older, _)| older.path().to_owned()),
         },
         error => error.into(),

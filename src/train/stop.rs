@@ -134,7 +134,7 @@ fn is_ignored(signal: i32) -> bool {
 mod tests {
     use super::*;
 
-    /// The flag stayed set behind the first run of a process, and stopped its second one.
+    /// One flag for the process: a run that is over must not stop the next one.
     #[test]
     fn a_signal_is_for_those_who_listen_when_it_comes() {
         let (first, second) = (Stop::on_signals().unwrap(), Stop::on_signals().unwrap());

@@ -216,7 +216,8 @@ impl Trainer<'_> {
         // The folder's name may be another run's by now.
         self.checkpoints.look(&mut self.hooks)?;
         let others = self.begun.and_then(|begun| begun.since());
-        let comparison = Comparison::new(step, report, schedule, self.pipe.recompute())?
+        let called = (self.outcome.schedule.as_str(), &self.outcome.recompute);
+        let comparison = Comparison::new(step, report, schedule, called)?
             .with_plan(self.settings.plan.as_ref())
             .with_others(others);
         self.outcome.others = others;

@@ -1,4 +1,6 @@
 //! Running the command, and reading what its runs leave.
+// A build without libtorch trains nothing.
+#![cfg_attr(not(feature = "cli"), allow(dead_code))]
 
 use std::fs;
 use std::path::Path;
@@ -85,6 +87,7 @@ pub(crate) fn losses(folder: &Path, run: &str) -> Vec<String> {
 }
 
 /// The configuration that a run writes down.
+#[cfg(feature = "cli")]
 pub(crate) fn config(folder: &Path, run: &str) -> toml::Table {
     let text = fs::read_to_string(folder.join(run).join("config.toml")).unwrap();
     text.parse().unwrap()

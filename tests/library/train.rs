@@ -308,5 +308,5 @@ fn a_run_that_diverges_says_from_where_it_can_resume() {
         panic!("{error}");
     };
     let whole = Some(6);
-    assert_eq!((step, remedy), (8, Remedy::SmallerRate { folder, whole }));
+    assert_eq!((step, *remedy), (8, Remedy::SmallerRate { folder, whole }));
 }

@@ -1,5 +1,6 @@
 //! What is combined with what.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use gpipe::partitioner::{ScheduleKind, Shape};
@@ -41,10 +42,6 @@ impl Case {
             micro_batches,
             recompute: Recompute::Never,
         }
-    }
-
-    pub(crate) fn is_mixed(&self) -> bool {
-        matches!(self.recompute, Recompute::Stages(_) | Recompute::Layers(_))
     }
 
     /// Each two of its values on different axes.
@@ -126,6 +123,24 @@ pub(crate) fn cases(layers: usize, micro_batches: usize) -> Vec<Case> {
     }
     cases.retain(|case| case.devices * case.chunks <= layers);
     cases
+}
+
+/// A few combinations, by name, in which each two values of different axes meet that meet
+/// in any.
+pub(crate) fn covering(cases: impl Iterator<Item = Case>) -> HashSet<String> {
+    let named = cases.map(|case| (case.to_string(), case.pairs().collect::<Vec<_>>()));
+    let named: Vec<_> = named.collect();
+    let (mut met, mut chosen) = (HashSet::new(), HashSet::new());
+    // First those in which all of their pairs meet for the first time.
+    for least in (1..=6).rev() {
+        for (name, pairs) in &named {
+            if pairs.iter().filter(|pair| !met.contains(*pair)).count() >= least {
+                met.extend(pairs);
+                chosen.insert(name.clone());
+            }
+        }
+    }
+    chosen
 }
 
 fn recomputes(layers: usize, stages: usize, micro_batches: usize) -> Vec<Recompute> {

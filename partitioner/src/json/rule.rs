@@ -40,7 +40,7 @@ fn spelt(path: &Path) -> String {
     let mut text = String::new();
     for segment in path {
         match segment {
-            Segment::Seq { index } => text.push_str(&format!("[{index}]")),
+            Segment::Seq { index } => text.extend(["[", &index.to_string(), "]"]),
             Segment::Map { key } | Segment::Enum { variant: key } => {
                 let dot = if text.is_empty() { "" } else { "." };
                 text.push_str(dot);

@@ -130,7 +130,7 @@ impl Plan {
         let size = (balance.len(), peak_bytes.len(), micro_batches);
         let computed = fields
             .actions
-            .map(|rows| computed(rows.map(|row| row.0), schedule, size));
+            .map(|rows| computed(&rows.map(|row| row.0), schedule, size));
         Ok(Self {
             model: fields.model,
             doubts: fields
@@ -193,7 +193,7 @@ impl PlanFields {
 /// The lists of a computed schedule, one text a device; they must be legal, and as many as the
 /// plan's stages, devices and micro-batches.
 fn computed(
-    rows: Vec<String>,
+    rows: &[String],
     kind: ScheduleKind,
     size: (usize, usize, usize),
 ) -> Result<Schedule, String> {

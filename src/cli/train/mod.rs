@@ -104,7 +104,7 @@ fn trainer<'a>(
     let feed = move |from: Option<&Value>| job.source.feed(spec, batch, steps, seed, from);
     let mut trainer = Trainer::builder(pipe, optimizer, feed, spec.loss())
         .steps(steps)
-        .lr(job.rates.clone())
+        .lr(job.rates)
         .clip(recipe.clip)
         .checkpoint_every(recipe.checkpoint_every)
         .checkpoint_keep(recipe.checkpoint_keep)
@@ -150,25 +150,17 @@ fn ended_early(job: &Job, outcome: Outcome) -> Result<(), Failure> {
     let (own, steps) = (own.to_string_lossy(), job.recipe.steps);
     let is_saved = job.recipe.checkpoint_every > 0;
     let nothing = "nothing was saved, as checkpoint.every is 0";
-    let (done, saved) = match stopped {
-        Some(step) if is_saved => (
-            format!("stopped after step {step} of {steps}"),
-            format!(" and saved; go on with: {own} train --resume {run}"),
+    let all_done =
+        format!("stopped before the held-out loss was measured; all {steps} steps are done, and");
+    say(&match stopped {
+        Some(step) if is_saved => format!(
+            "stopped after step {step} of {steps} and saved; go on with: {own} train --resume {run}"
         ),
-        Some(step) => (
-            format!("stopped after step {step} of {steps}"),
-            format!("; {nothing}"),
-        ),
-        None => (
-            format!(
-                "stopped before the held-out loss was measured; all {steps} steps are done, and "
-            ),
-            match is_saved {
-                true => format!("they are saved; measure it with: {own} eval --run {run}"),
-                false => nothing.to_owned(),
-            },
-        ),
-    };
-    say(&(done + &saved));
+        Some(step) => format!("stopped after step {step} of {steps}; {nothing}"),
+        None if is_saved => {
+            format!("{all_done} they are saved; measure it with: {own} eval --run {run}")
+        }
+        None => format!("{all_done} {nothing}"),
+    });
     Ok(())
 }

@@ -56,8 +56,8 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
                 *text += "; the plan was made from other times than these: profile again";
             }
             ("cut", None) => {
-                *text += &format!(
-                    "; `profile --model {} --plan plan.json` with the same sizes cuts by time, for \
+                *text = format!(
+                    "{text}; `profile --model {} --plan plan.json` with the same sizes cuts by time, for \
                      `train --plan plan.json`",
                     job.recipe.model
                 );

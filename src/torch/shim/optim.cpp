@@ -33,7 +33,7 @@ std::optional<at::Tensor> if_any(const at::Tensor* tensor) {
 
 // Where `found` (null: none) is 1 on the tensors' device, updates change nothing.
 //
-// `decoupled`: weights decay by themselves (AdamW), not as part of the gradient (Adam).
+// `decoupled`: the weight decay is not part of the gradient (AdamW).
 GP_API int gp_fused_adam(at::Tensor** parameters, at::Tensor** grads, at::Tensor** means,
                          at::Tensor** squares, at::Tensor** steps, int64_t count, double lr,
                          double beta1, double beta2, double weight_decay, double eps,

@@ -17,7 +17,8 @@ use crate::torch::values::Values;
 #[derive(Debug, Default)]
 pub(super) struct Activations(HashMap<MicroId, Flight>);
 
-/// One micro-batch on one stage.
+/// One micro-batch on one stage: its in-flight activations.
+#[doc(alias = "in-flight activations")]
 #[derive(Debug, Default)]
 pub(super) struct Flight {
     /// One entry a segment; after the first half of a backward what the other half needs,
@@ -69,15 +70,15 @@ impl Activations {
         }
     }
 
-    /// No micro-batch is in flight any more. Gives the slots of CUDA graphs that they were in.
-    pub(super) fn clear(&mut self) -> Vec<Box<Slot>> {
+    /// Drops what is in flight; all of it is gone when the result is dropped. Gives the slots of
+    /// CUDA graphs that micro-batches were in.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = Box<Slot>> {
         let flights = self.0.drain();
         let stored = flights.flat_map(|(_, flight)| flight.segments);
-        let slots = stored.filter_map(|stored| match stored {
+        stored.filter_map(|stored| match stored {
             StoredActivations::InGraphs(slot) => Some(slot),
             _ => None,
-        });
-        slots.collect()
+        })
     }
 
     /// Leaks all of it: see [`super::lost_device`].

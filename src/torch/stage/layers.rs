@@ -166,7 +166,7 @@ impl Layers {
         for &skip in segment.outgoing() {
             let mut value = run.skips.take(skip);
             if let Some(live) = &mut live {
-                value = live.skip_root(skip, value)?;
+                value = live.skip_root(skip, value.as_ref())?;
             }
             skips.push((skip, value));
         }

@@ -99,11 +99,11 @@ impl Live {
     pub(super) fn skip_root(
         &mut self,
         skip: usize,
-        value: Option<Tensor>,
+        value: Option<&Tensor>,
     ) -> Result<Option<Tensor>, TorchError> {
-        self.graph.roots([value.as_ref()].into_iter())?;
+        self.graph.roots(std::iter::once(value))?;
         self.outgoing.push(skip);
-        value.as_ref().map(hand_over).transpose()
+        value.map(hand_over).transpose()
     }
 
     /// The graph's outputs are its last roots.

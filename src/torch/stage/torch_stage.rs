@@ -125,6 +125,16 @@ impl TorchStage {
         self.passes.compute().layers().progress().outside();
     }
 
+    fn begin_step(&mut self, step: &StepSettings) -> anyhow::Result<()> {
+        self.streams.begin_task(step.caller_events.as_deref())?;
+        let trains = matches!(step.mode, Mode::Train { .. });
+        self.passes.begin_step(trains)?;
+        if let Some(meter) = &mut self.meter {
+            meter.begin_step()?;
+        }
+        Ok(())
+    }
+
     /// Runs an action of a plain stage: without streams, offload and memory meter.
     fn run_on_host(
         &mut self,
@@ -140,8 +150,8 @@ impl TorchStage {
         Ok(outputs.into_iter().map(InTransit::from).collect())
     }
 
-    /// Runs an action on the device's streams.
-    fn run_on_streams(
+    /// The part of that which is measured.
+    fn act_on_streams(
         &mut self,
         action: Action,
         inputs: Vec<InTransit>,
@@ -157,15 +167,16 @@ impl TorchStage {
         Ok(self.streams.send(action, begin, outputs, &self.route)?)
     }
 
-    /// The same, and measures it, where that is asked for.
-    fn run_measured(
+    /// Runs an action on the device's streams, if there are any, and measures it, if that is
+    /// asked for.
+    fn run_on_streams(
         &mut self,
         action: Action,
         inputs: Vec<InTransit>,
     ) -> anyhow::Result<Vec<InTransit>> {
         let measured = self.meter.as_mut().map(StageMeter::begin_action);
         let measured = measured.transpose()?;
-        let outputs = caught(|| self.run_on_streams(action, inputs))?;
+        let outputs = caught(|| self.act_on_streams(action, inputs))?;
         if let (Some(meter), Some(measured)) = (&mut self.meter, measured) {
             let gradients = self.passes.accumulator().bytes();
             meter.end_action(action.kind, measured, gradients)?;
@@ -233,14 +244,7 @@ impl Stage for TorchStage {
         let _shared = streams.submit_scope();
         self.outside();
         self.settings = Some(Arc::clone(step));
-        let trains = matches!(step.mode, Mode::Train { .. });
-        let begun = streams.begin_task(step.caller_events.as_deref());
-        let begun = begun.map_err(anyhow::Error::from);
-        let begun = begun.and_then(|()| self.passes.begin_step(trains));
-        let begun = begun.and_then(|()| match &mut self.meter {
-            Some(meter) => Ok(meter.begin_step()?),
-            None => Ok(()),
-        });
+        let begun = self.begin_step(step);
         begun.map_err(|error| self.explain_loss(Phase::Begin, None, error))
     }
 
@@ -267,7 +271,7 @@ impl Stage for TorchStage {
         let _named = streams
             .on_accelerator()
             .map(|_| lost_device::acting(action));
-        let done = self.run_measured(action, inputs);
+        let done = self.run_on_streams(action, inputs);
         done.map_err(|error| self.explain(action, error))
     }
 

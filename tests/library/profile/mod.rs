@@ -79,10 +79,10 @@ fn bytes_of_an_mlp_are_those_on_paper() {
     let hidden = &profile.layers()[1];
     assert_eq!(hidden.name, "hidden.1");
     assert_eq!(hidden.parameters.get(), (32 * 32 + 32) * 4);
-    assert_eq!(hidden.output.get(), 8 * 32 * 4);
+    assert_eq!(hidden.footprint.output.get(), 8 * 32 * 4);
     // The ReLU's result, which the next layer's product needs as well.
-    assert_eq!(hidden.activations.get(), 8 * 32 * 4);
-    assert!(hidden.temporary.get() >= 8 * 32 * 4);
+    assert_eq!(hidden.footprint.activations.get(), 8 * 32 * 4);
+    assert!(hidden.footprint.temporary.get() >= 8 * 32 * 4);
     let times = measured.times();
     assert_eq!(times.dim(), (profile.layers().len(), 4));
     assert_eq!(times[[1, 0]], hidden.times.forward.get());
@@ -228,12 +228,16 @@ fn any_model_is_measured_whole_and_layer_by_layer() {
     assert_eq!(names(&whole), names(&single));
     for (a, b) in whole.profile.layers().iter().zip(single.profile.layers()) {
         assert_eq!(
-            (a.parameters, a.output),
-            (b.parameters, b.output),
+            (a.parameters, a.footprint.output),
+            (b.parameters, b.footprint.output),
             "{}",
             a.name
         );
-        assert!(a.activations <= b.activations, "{}", a.name);
+        assert!(
+            a.footprint.activations <= b.footprint.activations,
+            "{}",
+            a.name
+        );
         assert!(
             b.times.joint().get() > 0.0 || b.name == "stash",
             "{}",

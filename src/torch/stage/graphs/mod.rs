@@ -147,9 +147,9 @@ impl Graphs {
 
     /// A step is undone: of the slots that micro-batches were in, those that are whole can be
     /// used again, the others go.
-    pub(super) fn abort(&mut self, slots: Vec<Box<Slot>>) {
+    pub(super) fn abort(&mut self, slots: impl Iterator<Item = Box<Slot>>) {
         self.shapes.abort();
-        let (whole, parts): (Vec<_>, Vec<_>) = slots.into_iter().partition(|slot| slot.is_whole());
+        let (whole, parts): (Vec<_>, Vec<_>) = slots.partition(|slot| slot.is_whole());
         self.free.extend(whole);
         if !parts.is_empty() {
             // An error here could not be reported: the step has failed already.
