@@ -3,6 +3,7 @@
 use super::sync;
 use gpipe_partitioner::{ActionKind, DeviceId, MicroId, StageId};
 use std::fmt;
+use std::time::Duration;
 
 /// What a stage was doing when it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,53 @@ impl fmt::Display for StageError {
 
 impl std::error::Error for StageError {}
 
+/// A stage has not returned for longer than the caller's patience.
+///
+/// Displays as ``device 1, stage 1, layer `block.3`, micro-batch 2, forward: …``.
+#[derive(Debug)]
+#[doc(alias = "timeout")]
+#[doc(alias = "hang")]
+pub struct Stall {
+    /// The device whose thread is in the stage's code.
+    pub device: DeviceId,
+    /// The stage: that of the action, otherwise the device's, if it has only one.
+    pub stage: Option<StageId>,
+    /// The layer that was being run, if the stage has an [`observer`](super::Stage::observer).
+    pub layer: Option<String>,
+    /// The micro-batch, where an action was being run.
+    pub micro: Option<MicroId>,
+    /// What the stage is doing.
+    pub action: Phase,
+    /// For how long, at least, it has been doing that.
+    pub patience: Duration,
+    /// What failed before on another stage, if anything did.
+    pub after: Option<Box<StageError>>,
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(first) = &self.after {
+            write!(f, "{first}; then ")?;
+        }
+        write!(f, "device {}", self.device)?;
+        if let Some(stage) = self.stage {
+            write!(f, ", stage {stage}")?;
+        }
+        if let Some(layer) = &self.layer {
+            write!(f, ", layer `{layer}`")?;
+        }
+        if let Some(micro) = self.micro {
+            write!(f, ", micro-batch {micro}")?;
+        }
+        write!(
+            f,
+            ", {}: it has not come back for {:?}, which is the patience that was set: it waits for \
+             something, or needs more time than that",
+            self.action, self.patience
+        )
+    }
+}
+
 /// The message of a panic that was caught at the border of a stage.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("panicked: {message}")]
@@ -111,7 +159,7 @@ pub enum EngineError {
     /// A stage did not come back in time
     /// ([`Engine::set_patience`](super::Engine::set_patience)).
     #[error("{0}")]
-    Stalled(Box<super::watchdog::Stall>),
+    Stalled(Box<Stall>),
     /// The stages of a device could not be built.
     #[error("building the stages of device {device}: {source:#}")]
     Build {

@@ -1,43 +1,15 @@
 //! The caller's wait for reports.
 
 use super::entry::{self, EdgeValues, StepOutcome};
-use super::failure::{EngineError, StageError, discard, guarded};
+use super::failure::{EngineError, StageError, Stall, discard, guarded};
 use super::handle::Engine;
 use super::message::{Reply, Report, StepRecord};
 use super::program::Program;
-use super::recovery::State;
 use super::spin::Spin;
 use super::stage::{Observer, Stage};
-use super::watchdog::{Activity, Stall, Watchdog};
+use super::state::{Asked, State};
+use super::watchdog::{self, Activity, Watchdog};
 use gpipe_partitioner::{DeviceId, StageId};
-
-/// Devices that were asked for a report.
-pub(super) struct Asked<'a> {
-    devices: Vec<DeviceId>,
-    /// The program of the step that they were asked to run, if it was a step.
-    program: Option<&'a Program>,
-}
-
-impl<'a> Asked<'a> {
-    pub(super) fn these(devices: Vec<DeviceId>) -> Self {
-        Self {
-            devices,
-            program: None,
-        }
-    }
-
-    pub(super) fn all(devices: usize) -> Self {
-        Self::these((0..devices).map(DeviceId).collect())
-    }
-
-    /// The command was to run a step of `program`.
-    pub(super) fn of_step(self, program: &'a Program) -> Self {
-        Self {
-            program: Some(program),
-            ..self
-        }
-    }
-}
 
 /// One report from every worker that was asked and did not stall, in order of arrival.
 pub(super) struct Gathered<V> {
@@ -95,7 +67,7 @@ impl<S: Stage> Engine<S> {
 
     fn stall(&self, device: DeviceId, activity: Activity, program: Option<&Program>) -> Stall {
         let patience = self.patience.unwrap_or_default();
-        let mut stall = Stall::new(device, activity, patience, program);
+        let mut stall = watchdog::stall(device, activity, patience, program);
         if let (None, [only]) = (stall.stage, &*self.placement[device.index()]) {
             stall.stage = Some(*only);
         }

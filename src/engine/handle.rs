@@ -3,13 +3,12 @@
 use super::device_stages::DeviceStages;
 use super::entry::{self, Entry, StepOutcome};
 use super::failure::{EngineError, discard};
-use super::gather::Asked;
 use super::message::{Command, Job, Message, Reply, StepCommand};
 use super::program::Program;
-use super::recovery::State;
 use super::shared::Shared;
 use super::sharing::Sharing;
 use super::stage::{Observer, Stage};
+use super::state::{Asked, State};
 use super::sync::{Builder, JoinHandle, Mutex};
 use super::worker::{StageBuilder, run_worker};
 use gpipe_partitioner::{DeviceId, StageId};

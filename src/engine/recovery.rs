@@ -1,23 +1,12 @@
 //! Makes the engine usable again after a step that failed or stalled.
 
 use super::failure::{EngineError, StageError, discard};
-use super::gather::Asked;
 use super::handle::Engine;
 use super::message::{Command, Message, Reply};
 use super::program::Program;
 use super::stage::Stage;
+use super::state::{Asked, State};
 use std::sync::Arc;
-
-/// In what state the last call left the engine.
-#[derive(Debug)]
-pub(super) enum State {
-    /// It came to its end.
-    Ready,
-    /// It abandoned this step, which is undone once all overdue reports have arrived.
-    Stalled(Arc<Program>),
-    /// It was interrupted.
-    Broken,
-}
 
 impl<S: Stage> Engine<S> {
     /// Lets every stage undo a failed step, which every worker has left. Returns the first

@@ -6,10 +6,9 @@
 //! thread cannot be taken out of the code that blocks it; but the caller can be told where
 //! that is, and need not wait for it.
 
-use super::failure::{Phase, StageError};
+use super::failure::{Phase, Stall};
 use super::program::Program;
-use gpipe_partitioner::{DeviceId, MicroId, StageId};
-use std::fmt;
+use gpipe_partitioner::DeviceId;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -63,82 +62,33 @@ impl Note {
     }
 }
 
-/// A stage has not returned for longer than the caller's patience.
-///
-/// Displays as ``device 1, stage 1, layer `block.3`, micro-batch 2, forward: …``.
-#[derive(Debug)]
-#[doc(alias = "timeout")]
-#[doc(alias = "hang")]
-pub struct Stall {
-    /// The device whose thread is in the stage's code.
-    pub device: DeviceId,
-    /// The stage: that of the action, otherwise the device's, if it has only one.
-    pub stage: Option<StageId>,
-    /// The layer that was being run, if the stage has an [`observer`](super::Stage::observer).
-    pub layer: Option<String>,
-    /// The micro-batch, where an action was being run.
-    pub micro: Option<MicroId>,
-    /// What the stage is doing.
-    pub action: Phase,
-    /// For how long, at least, it has been doing that.
-    pub patience: Duration,
-    /// What failed before on another stage, if anything did.
-    pub after: Option<Box<StageError>>,
-}
-
-impl fmt::Display for Stall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(first) = &self.after {
-            write!(f, "{first}; then ")?;
-        }
-        write!(f, "device {}", self.device)?;
-        if let Some(stage) = self.stage {
-            write!(f, ", stage {stage}")?;
-        }
-        if let Some(layer) = &self.layer {
-            write!(f, ", layer `{layer}`")?;
-        }
-        if let Some(micro) = self.micro {
-            write!(f, ", micro-batch {micro}")?;
-        }
-        write!(
-            f,
-            ", {}: it has not come back for {:?}, which is the patience that was set: it waits for \
-             something, or needs more time than that",
-            self.action, self.patience
-        )
-    }
-}
-
-impl Stall {
-    /// The stall of `device`, in a step of `program` or in another call.
-    pub(super) fn new(
-        device: DeviceId,
-        activity: Activity,
-        patience: Duration,
-        program: Option<&Program>,
-    ) -> Self {
-        let program = program.map(|program| program.device(device));
-        let action = match (activity, program) {
-            (Activity::Op(place), Some(program)) => program.ops.get(place).map(|op| op.action),
-            _ => None,
-        };
-        let phase = match (activity, action) {
-            (Activity::Begin, _) => Phase::Begin,
-            (Activity::End, _) => Phase::End,
-            (Activity::Abort, _) => Phase::Abort,
-            (_, Some(action)) => Phase::Action(action.kind),
-            (_, None) => Phase::Job,
-        };
-        Self {
-            device,
-            stage: action.map(|action| action.stage),
-            layer: None,
-            micro: action.map(|action| action.micro),
-            action: phase,
-            patience,
-            after: None,
-        }
+/// The stall of `device`, in a step of `program` or in another call.
+pub(super) fn stall(
+    device: DeviceId,
+    activity: Activity,
+    patience: Duration,
+    program: Option<&Program>,
+) -> Stall {
+    let program = program.map(|program| program.device(device));
+    let action = match (activity, program) {
+        (Activity::Op(place), Some(program)) => program.ops.get(place).map(|op| op.action),
+        _ => None,
+    };
+    let phase = match (activity, action) {
+        (Activity::Begin, _) => Phase::Begin,
+        (Activity::End, _) => Phase::End,
+        (Activity::Abort, _) => Phase::Abort,
+        (_, Some(action)) => Phase::Action(action.kind),
+        (_, None) => Phase::Job,
+    };
+    Stall {
+        device,
+        stage: action.map(|action| action.stage),
+        layer: None,
+        micro: action.map(|action| action.micro),
+        action: phase,
+        patience,
+        after: None,
     }
 }
 

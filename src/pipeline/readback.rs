@@ -4,12 +4,11 @@ use std::cell::OnceCell;
 
 use tch::{Kind, Tensor};
 
-use super::stages::Stages;
+use super::stages::{Stages, Until};
 use crate::torch::TorchError;
-use crate::torch::streams::{Backend, Event, Stream};
-
-/// The event after which a copy is complete, and its stream.
-pub(super) type Until = (Backend, Stream, Event);
+use crate::torch::streams::Backend;
+#[cfg(test)]
+use crate::torch::streams::{Event, Stream};
 
 /// Numbers that are, or will be, in the host's memory.
 #[derive(Debug)]

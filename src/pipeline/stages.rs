@@ -8,11 +8,15 @@ use gpipe_partitioner::{MicroId, StageId};
 use tch::{Device, Tensor};
 
 use super::device_times::{Anchors, Times};
-use super::readback::Until;
 use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Program, StepOutcome};
 use crate::error::Error;
-use crate::torch::streams::{Backend, CallerEvents, InTransit, MemorySpace, TaskEvents, TaskLog};
+use crate::torch::streams::{
+    Backend, CallerEvents, Event, InTransit, MemorySpace, Stream, TaskEvents, TaskLog,
+};
 use crate::torch::{self, Mode, StepSettings, TorchError, TorchStage, Values, copy_to_host};
+
+/// The event after which a copy is complete, and its stream.
+pub(super) type Until = (Backend, Stream, Event);
 
 /// An engine of stages.
 #[derive(Debug)]

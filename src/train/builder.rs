@@ -1,6 +1,5 @@
 //! What a run is made of.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,39 +13,14 @@ use super::feed::{IntoFeed, Start};
 use super::folder::RunFolder;
 use super::hook::{Hook, Hooks};
 use super::outcome::{Outcome, Rates};
-use super::report::{Files, ReportFormat};
+use super::report::ReportFormat;
 use super::resume::{Resume, ResumeOptions};
+use super::settings::{Settings, SharedLoss};
 use super::stop::Stop;
 use super::trainer::Trainer;
 use super::writer::{RunWriter, missing};
-use crate::torch::{Loss, LossFn};
-use crate::{LrSchedule, Optimizer, Pipeline, Values};
-
-/// What is chosen about each step.
-#[derive(Debug, Default)]
-pub(super) struct Settings {
-    pub(super) steps: Option<usize>,
-    pub(super) lr: Option<LrSchedule>,
-    pub(super) clip: Option<f64>,
-    pub(super) plan: Option<Plan>,
-    pub(super) files: Files,
-}
-
-/// A loss function whose type is forgotten.
-#[derive(Clone)]
-pub(super) struct SharedLoss(pub(super) Arc<dyn LossFn>);
-
-impl fmt::Debug for SharedLoss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SharedLoss")
-    }
-}
-
-impl LossFn for SharedLoss {
-    fn loss(&self, outputs: &Values, targets: &Values) -> anyhow::Result<Loss> {
-        self.0.loss(outputs, targets)
-    }
-}
+use crate::torch::LossFn;
+use crate::{LrSchedule, Optimizer, Pipeline};
 
 /// Everything that can be chosen about a run; [`Trainer::builder`] begins.
 ///

@@ -50,6 +50,7 @@ mod outcome;
 mod peak;
 mod report;
 mod resume;
+mod settings;
 mod step;
 mod stop;
 mod summary;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use gpipe_partitioner::CheckedSchedule;
 use tch::Tensor;
 
-use super::builder::{Settings, SharedLoss};
 use super::error::TrainError;
 use super::feed::Feed;
+use super::settings::{Settings, SharedLoss};
 use crate::metrics::StepMetrics;
 use crate::{GradNorm, Optimizer, Pipeline, StepReport};
 

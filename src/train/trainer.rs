@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use gpipe_partitioner::CheckedSchedule;
 
-use super::builder::{Settings, SharedLoss};
 use super::checkpoints::Checkpoints;
 use super::cut;
 use super::error::TrainError;
@@ -15,6 +14,7 @@ use super::held_out;
 use super::hook::Hooks;
 use super::outcome::{Ended, Outcome};
 use super::report::Comparison;
+use super::settings::{Settings, SharedLoss};
 use super::step::{self, PendingStep};
 use super::stop::Stop;
 use super::writer::RunWriter;

@@ -98,7 +98,7 @@ fn a_limit_without_a_gpu_is_refused_in_words() {
     assert!(error.is_wrong_use());
     let text = error.to_string();
     assert!(
-        text.contains("1.0 GiB") && text.contains("no CUDA device"),
+        text.contains("memory_limit") && text.contains("CUDA devices"),
         "{text}"
     );
 }

@@ -2,10 +2,10 @@
 
 use gpipe_partitioner::Plan;
 
-use super::config::Saved;
+use super::configured::Saved;
 use super::options::Args;
 use super::recipe::Recipe;
-use super::{check, config, from_plan};
+use super::{check, config, configured, from_plan};
 use crate::cli::config::Schema;
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
@@ -49,7 +49,7 @@ impl Job {
 
     /// The same on top of the configuration of a run that goes on.
     pub(super) fn over(below: Option<&Saved>, args: &Args, zoo: &Zoo) -> Result<Self, Failure> {
-        let (recipe, origins) = config::recipe(args, zoo, below)?;
+        let (recipe, origins) = configured::recipe(args, zoo, below)?;
         let trained = below.is_some_and(|saved| saved.trained);
         let (recipe, weights) = match recipe.weights.clone().filter(|_| !trained) {
             Some(path) => {

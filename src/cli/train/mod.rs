@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod configured;
 mod from_plan;
 mod job;
 mod optimizer;

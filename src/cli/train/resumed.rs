@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::config::{Saved, schema};
+use super::config::schema;
+use super::configured::Saved;
 use super::job::Job;
 use super::options::Args;
 use super::recipe::Recipe;

@@ -5,16 +5,9 @@ use std::fmt::Write as _;
 use super::axis::{Range, short};
 use super::field::Field;
 use super::history::{History, Point};
+use super::layout::{ABOVE, COLOURS, LEFT, PLOT, RIGHT, WIDTH, dashes, escaped};
 use super::line::{smoothed, thinned};
-use super::picture::{LEFT, RIGHT, WIDTH, escaped};
 
-/// Pixels.
-pub(super) const PLOT: f64 = 210.0;
-/// Above and below the frame.
-pub(super) const ABOVE: f64 = 30.0;
-pub(super) const BELOW: f64 = 30.0;
-/// Colours there are; runs beyond them are dashed.
-pub(super) const COLOURS: usize = 8;
 /// Fields whose zero means something: how much of it there is, not only how it changes.
 const WITH_ZERO: [&str; 8] = [
     "tokens_per_s",
@@ -173,15 +166,5 @@ fn said(points: &[Point]) -> String {
         [] => "nothing".to_owned(),
         [only] => at(only),
         [first, .., last] => format!("{}, {}", at(first), at(last)),
-    }
-}
-
-/// Runs that share a colour differ in their dashes.
-pub(super) fn dashes(number: usize) -> &'static str {
-    match number / COLOURS % 4 {
-        0 => "",
-        1 => " stroke-dasharray=\"9 4\"",
-        2 => " stroke-dasharray=\"2 3\"",
-        _ => " stroke-dasharray=\"9 3 2 3\"",
     }
 }

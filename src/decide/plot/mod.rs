@@ -4,6 +4,7 @@ mod axis;
 mod chart;
 mod field;
 mod history;
+mod layout;
 mod line;
 mod picture;
 mod png;

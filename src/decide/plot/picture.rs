@@ -6,16 +6,12 @@
 use std::fmt::Write as _;
 
 use super::axis::Range;
-use super::chart::{ABOVE, BELOW, COLOURS, Chart, PLOT, dashes};
+use super::chart::Chart;
 use super::field::Field;
 use super::history::History;
+use super::layout::{ABOVE, BELOW, COLOURS, LEFT, PLOT, RIGHT, WIDTH, dashes, escaped};
 
-/// Pixels.
-pub(super) const WIDTH: f64 = 960.0;
-/// Free at the left of charts, for numbers, and at the right.
-pub(super) const LEFT: f64 = 68.0;
-pub(super) const RIGHT: f64 = 18.0;
-/// A line of the legend.
+/// A line of the legend, in pixels.
 const LINE: f64 = 22.0;
 const MARGIN: f64 = 14.0;
 /// Of a name in the legend: what its sample takes, and a character at most.
@@ -163,23 +159,4 @@ fn named(run: &History) -> String {
     }
     let end: String = run.name.chars().skip(count - LONGEST + 1).collect();
     format!("\u{2026}{end}")
-}
-
-/// Text as SVG has it. Characters that XML has not become the replacement character.
-pub(super) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '&' => escaped.push_str("&amp;"),
-            '"' => escaped.push_str("&quot;"),
-            '\n' | '\t' => escaped.push(c),
-            c if c.is_control() || ('\u{fffe}'..='\u{ffff}').contains(&c) => {
-                escaped.push('\u{fffd}');
-            }
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }

@@ -215,8 +215,14 @@ impl gpipe::Layer for Pop {
     }
 }
 
+/// Bytes are those of all threads, so nothing else may run beside.
 #[test]
 fn any_model_is_measured_whole_and_layer_by_layer() {
+    let name = "profile::any_model_is_measured_whole_and_layer_by_layer";
+    apart(name, every_layer_of_an_awkward_model);
+}
+
+fn every_layer_of_an_awkward_model() {
     let (x, _) = rows(8);
     let kept = x.copy();
     let sample = Sample::new(&x);

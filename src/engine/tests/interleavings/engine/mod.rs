@@ -28,6 +28,10 @@ mod sharing;
 mod spin;
 #[path = "../../../stage.rs"]
 mod stage;
+#[path = "../../../state.rs"]
+mod state;
+#[path = "../../../state.rs"]
+mod state;
 mod sync;
 #[path = "../../../topology.rs"]
 mod topology;

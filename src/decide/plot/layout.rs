@@ -1,0 +1,44 @@
+//! What charts and the picture around them share: sizes in pixels, how curves are told apart,
+//! and how text is written.
+
+/// Of the whole picture.
+pub(super) const WIDTH: f64 = 960.0;
+/// Free at the left of charts, for numbers, and at the right.
+pub(super) const LEFT: f64 = 68.0;
+pub(super) const RIGHT: f64 = 18.0;
+/// The height of a chart's frame.
+pub(super) const PLOT: f64 = 210.0;
+/// Above and below the frame.
+pub(super) const ABOVE: f64 = 30.0;
+pub(super) const BELOW: f64 = 30.0;
+/// Colours there are; runs beyond them are dashed.
+pub(super) const COLOURS: usize = 8;
+
+/// Runs that share a colour differ in their dashes.
+pub(super) fn dashes(number: usize) -> &'static str {
+    match number / COLOURS % 4 {
+        0 => "",
+        1 => " stroke-dasharray=\"9 4\"",
+        2 => " stroke-dasharray=\"2 3\"",
+        _ => " stroke-dasharray=\"9 3 2 3\"",
+    }
+}
+
+/// Text as SVG has it. Characters that XML has not become the replacement character.
+pub(super) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '&' => escaped.push_str("&amp;"),
+            '"' => escaped.push_str("&quot;"),
+            '\n' | '\t' => escaped.push(c),
+            c if c.is_control() || ('\u{fffe}'..='\u{ffff}').contains(&c) => {
+                escaped.push('\u{fffd}');
+            }
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
