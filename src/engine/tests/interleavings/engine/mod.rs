@@ -30,8 +30,6 @@ mod spin;
 mod stage;
 #[path = "../../../state.rs"]
 mod state;
-#[path = "../../../state.rs"]
-mod state;
 mod sync;
 #[path = "../../../topology.rs"]
 mod topology;
