@@ -88,8 +88,6 @@ impl Accumulator {
         grads.map(|grad| bytes(&grad)).sum()
     }
 
-    // A step, from its beginning to its end.
-
     /// A training step begins: sets aside what earlier steps left in the parameters, so
     /// that this step's gradients stand alone.
     pub(super) fn set_aside(&mut self) -> Result<(), TorchError> {
@@ -336,8 +334,6 @@ impl Accumulator {
         }
         Ok(())
     }
-
-    // Tied weights.
 
     /// A parameter, also one that is a tied copy.
     pub(crate) fn find(&self, name: &str) -> Option<Tensor> {
