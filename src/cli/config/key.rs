@@ -33,6 +33,9 @@ pub(super) type Keep<T> = dyn Fn(&T, &T) -> bool;
 /// Asks a pipeline for what the configuration says.
 pub(super) type Apply<T> = dyn Fn(PipelineBuilder, &T) -> PipelineBuilder;
 
+/// The value that clap has read of a flag, if the flag is there.
+pub(super) type Taken<T> = dyn Fn(&ArgMatches) -> Option<Assign<T>>;
+
 /// A value that has been read, on its way into a configuration.
 pub(in crate::cli) struct Assign<T>(Arc<dyn Fn(&mut T) + Send + Sync>);
 
@@ -45,7 +48,7 @@ pub(super) struct Flag<T> {
     /// None where another one makes it.
     pub(super) arg: Option<Arg>,
     /// The value that clap has read.
-    pub(super) taken: Box<dyn Fn(&ArgMatches) -> Option<Assign<T>>>,
+    pub(super) taken: Box<Taken<T>>,
 }
 
 /// What another value means for a run that resumes.

@@ -17,10 +17,12 @@ pub(in crate::cli) struct Row<T, F: Form> {
     hides_default: bool,
     on_resume: OnResume,
     only_for: Option<OnlyFor>,
-    beside: Option<(Vec<&'static str>, Option<Box<Keep<T>>>)>,
+    /// Keys with whose change the value no longer holds, unless it still fits.
+    beside: Option<(Vec<&'static str>, StillFits<T>)>,
     applied: Option<(Setting, Box<ApplyValue<T, F>>)>,
 }
 
+type StillFits<T> = Option<Box<Keep<T>>>;
 type ApplyValue<T, F> = dyn Fn(PipelineBuilder, &<F as Form>::Value, &T) -> PipelineBuilder;
 
 impl<T: 'static, F: Form> Row<T, F> {
