@@ -1,5 +1,5 @@
 //! What is around a pipeline: data, models, profiles, checkpoints.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::float_cmp)]
 
 mod checkpoint;
 mod data;

@@ -154,7 +154,8 @@ fn an_array_has_the_kind_of_the_values_or_there_is_none() {
 #[test]
 fn a_step_with_arrays_is_the_step_with_tensors() {
     let step = |arrays: bool| {
-        let model = Sequential::new().layer("head", |p| nn::linear(p, 3, 2, Default::default()));
+        let model =
+            Sequential::new().layer("head", |p| nn::linear(p, 3, 2, nn::LinearConfig::default()));
         let mut pipe = Pipeline::new(model, &[Device::Cpu], 2).unwrap();
         let x = Array2::from_shape_fn((4, 3), |(row, column)| (row as f32 - column as f32).sin());
         let y = array![0_i64, 1, 1, 0];
