@@ -245,11 +245,10 @@ fn every_layer_of_an_awkward_model() {
             "{}",
             a.name
         );
-        assert!(
-            b.times.joint().get() > 0.0 || b.name == "stash",
-            "{}",
-            b.name
-        );
+        // A backward of next to nothing takes no longer than that of a layer that does nothing,
+        // which is subtracted.
+        let both = b.times.forward.get() + b.times.joint().get();
+        assert!(both > 0.0, "{}: {:?}", b.name, b.times);
     }
     assert!(x.equal(&kept), "the sample is as it was");
     assert_eq!(single.link, None);
