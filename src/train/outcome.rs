@@ -176,7 +176,19 @@ impl fmt::Display for Outcome {
         for (title, text) in self.lines() {
             writeln!(f, "{title:<15}{text}")?;
         }
-        Ok(())
+        match self.ended {
+            Ended::AllDone => Ok(()),
+            Ended::Stopped { step } => writeln!(
+                f,
+                "{:<15}stopped after step {step}; it can be resumed from its newest checkpoint",
+                "ended"
+            ),
+            Ended::Unmeasured => writeln!(
+                f,
+                "{:<15}stopped after its last step, before the held-out loss was measured",
+                "ended"
+            ),
+        }
     }
 }
 

@@ -1,10 +1,6 @@
 //! The table of the built-in schedules: one row each.
 
 use super::lists::{Generated, Generator};
-use super::{
-    dualpipe_v, forward_only, gpipe, interleaved_1f1b, interleaved_zb, looped_bfs, one_f_one_b,
-    v_half, v_min, zb_h1, zb_h2, zbv,
-};
 
 /// What the table knows of a schedule.
 struct Row {
@@ -53,7 +49,7 @@ macro_rules! schedules {
         )?)*];
     };
     (@generator) => { None };
-    (@generator $file:ident) => { Some(|shape| $file::lists(shape).generated()) };
+    (@generator $file:ident) => { Some(|shape| super::$file::lists(shape).generated()) };
 }
 
 schedules! {

@@ -250,7 +250,8 @@ settings! {
 
         /// Batches of what is held out on which the loss is measured at the end; by default all of
         /// it, and 0 measures none.
-        held_out: Option<usize> = flag("data.held_out", "N", Optional(values::COUNT_OR_NONE), None);
+        held_out: Option<usize> =
+            flag("data.held_out", "N", Optional(values::COUNT_OR_NONE), None).free();
 
         /// Saves the run after every N steps, at its end, and when it is interrupted; 0 saves
         /// nothing.
