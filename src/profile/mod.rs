@@ -205,7 +205,7 @@ pub struct Profiled {
 ///     .layer("head", |p| nn::linear(p, 32, 2, Default::default()));
 /// let sample = Sample::new(Tensor::zeros([16, 8], (Kind::Float, Device::Cpu)));
 /// let measured = profile(&model, &sample, &ProfileOptions::default().quick())?;
-/// assert_eq!(measured.profile.layers()[1].output.get(), 16 * 2 * 4);
+/// assert_eq!(measured.profile.layers()[1].footprint.output.get(), 16 * 2 * 4);
 /// println!("{}", measured.profile.to_json());
 /// # Ok::<(), gpipe::Error>(())
 /// ```
