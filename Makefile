@@ -31,7 +31,7 @@ peers: setup
 
 # Kills a run by SIGKILL at 200 random moments, and prints what came of it.
 kills: setup
-	KILLS=200 cargo test --locked --test cli killed -- --nocapture
+	KILLS=200 cargo test --workspace --locked --test cli killed -- --nocapture
 
 # Formatting, lints, documentation, and the builds with less: without libtorch, without a command.
 check: setup
@@ -45,7 +45,7 @@ check: setup
 tensorboard-check: setup
 	test -x target/python/bin/python || python3 -m venv target/python
 	target/python/bin/python -m pip install --quiet tensorboard==2.21.0
-	TENSORBOARD_PYTHON=$(CURDIR)/target/python/bin/python cargo test --locked --test cli tensorboard -- --nocapture
+	TENSORBOARD_PYTHON=$(CURDIR)/target/python/bin/python cargo test --workspace --locked --test cli tensorboard -- --nocapture
 
 # The book as a site: book/book/index.html. mdBook is built for it once.
 book: setup target/tools/bin/mdbook

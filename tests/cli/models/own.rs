@@ -9,10 +9,18 @@ use gpipe::tch::{Reduction, Tensor, nn};
 use gpipe::{Context, Layer, Sequential, Values, on_values};
 use serde_json::Value;
 
-/// An example's program, as fresh as its source.
+/// An example's program, as fresh as its source. Built as `make test` builds it: with other
+/// members of the workspace left out, some crates have other features and all is compiled anew.
 pub(crate) fn example(name: &str) -> PathBuf {
     let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--offline", "--example", name]);
+    build.args([
+        "build",
+        "--workspace",
+        "--quiet",
+        "--offline",
+        "--example",
+        name,
+    ]);
     if !cfg!(debug_assertions) {
         build.arg("--release");
     }
