@@ -6,8 +6,7 @@ use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::{Machine, PlanOptions, plan};
 use gpipe::tch::{Device, Reduction, Tensor, nn};
 use gpipe::train::{LogLines, Trainer};
-use gpipe::{AdamW, LrSchedule, Optimizer, Pipeline, Sequential};
-use gpipe::{ProfileOptions, Sample, profile};
+use gpipe::{AdamW, LrSchedule, Optimizer, Pipeline, ProfileOptions, Sample, Sequential, profile};
 
 /// A point of time as eight waves see it, and the chord that they play then.
 fn waves(item: usize) -> anyhow::Result<(Tensor, Tensor)> {
@@ -18,7 +17,8 @@ fn waves(item: usize) -> anyhow::Result<(Tensor, Tensor)> {
 }
 
 fn main() -> anyhow::Result<()> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args = std::env::args().skip(1);
+    let (resume, args): (Vec<_>, Vec<_>) = args.partition(|arg| arg == "--resume");
     let folder = args.first().map_or("runs/waves", String::as_str);
     let steps: usize = args.get(1).map_or(Ok(1000), |steps| steps.parse())?;
 
@@ -51,7 +51,7 @@ fn main() -> anyhow::Result<()> {
         .hook(LogLines::stderr(100))
         .stop_on_signals()
         .folder(folder)
-        .resume(args.iter().any(|arg| arg == "--resume"))
+        .resume(!resume.is_empty())
         .build()?
         .run()?;
     println!("{outcome}");

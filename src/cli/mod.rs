@@ -1,6 +1,5 @@
 //! The whole command line: one file or folder a verb, from arguments to options to one library
-//! call. The verbs that need no tensors are in [`decide`](crate::decide), and so is what all
-//! verbs share.
+//! call. The verbs that need no tensors are in [`decide`], and so is what all verbs share.
 
 mod command;
 mod config;

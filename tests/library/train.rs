@@ -159,6 +159,8 @@ fn a_run_that_is_stopped_resumes_over_another_cut_to_the_same_bits() {
         .config(config);
     let outcome = run(builder.part("mine", json!([1, 2]))).unwrap();
     assert_eq!(outcome.ended, Ended::Stopped { step: 6 });
+    // Its lines were those of a run that came to its end.
+    assert!(outcome.to_string().contains("stopped after step 6"));
     assert!(outcome.comparison.is_none());
     let lines = [
         "begin 0",

@@ -1,4 +1,4 @@
-//! The built-in schedules: a file for each generator, a row for each in [`table`].
+//! The built-in schedules: a file for each generator, a row for each in `table.rs`.
 //!
 //! A generator is a pure function of a [`Shape`]: p devices, v chunks (stages) per device, m
 //! micro-batches. Each sits in a file of its own that names its source and shows a small case;
