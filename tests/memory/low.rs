@@ -11,7 +11,7 @@ use gpipe::{Context, Layer, ProfileOptions, Sample, Sequential, Values, profile}
 use crate::alone;
 
 const SIDE: i64 = 1024;
-const LAYERS: usize = 24;
+const LAYERS: usize = 48;
 /// Of the parameters of all layers; there are as many of gradients.
 const ALL: u64 = (LAYERS as u64) * 4 * (SIDE * SIDE) as u64;
 
