@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: train test build bench peers kills check book pages tensorboard-check cuda-check setup clean
+.PHONY: train test build mutations simulated-gpus bench peers kills check book pages tensorboard-check cuda-check setup clean
 
 # Train a character-level GPT on Moby-Dick over two CPU stages.
 # More flags: make train ARGS="--steps 1000 --devices cpu,cpu,cpu"
@@ -8,14 +8,27 @@
 train: build
 	target/release/gpipe-rs train $(ARGS)
 
-test: setup
+test: setup simulated-gpus
+	$${CARGO_TARGET_DIR:-target}/simulated-cuda/self_test
 	cargo test --workspace --locked
 	for example in custom_schedule hello_pipeline plan_from_profile; do \
 		target/debug/examples/$$example >/dev/null || exit 1; done
 
+# Leaves out each wait, event and note to the allocator in turn, and writes the table of who
+# notices (book/src/mutations.md has it).
+mutations: setup simulated-gpus
+	GPIPE_SIMULATE_GPUS=4 GPIPE_MUTATIONS=$(CURDIR)/target/mutations.md \
+		cargo test --workspace --locked --test cuda every_call_that_is_left_out
+	cat target/mutations.md
+
 # Leaves the command at target/release/gpipe-rs.
 build: setup
 	cargo build --release --locked
+
+# GPUs made of threads, for `gpipe-rs --simulate-gpus` and the CUDA tests (see
+# src/simulated_cuda/README.md).
+simulated-gpus: setup
+	@sh src/simulated_cuda/build.sh
 
 # Every benchmark, then one table of what they claim. On an idle machine: about 40 minutes.
 bench: setup

@@ -29,6 +29,7 @@ mod shim {
         "random.cpp",
         "runtime.cpp",
         "saved_tensors.cpp",
+        "simulated.cpp",
         "split.cpp",
         "streams.cpp",
         "walk.cpp",

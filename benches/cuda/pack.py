@@ -6,6 +6,9 @@
 The folder has the command, the CUDA tests and the CUDA benchmarks as release binaries, the
 same model in PyTorch, and `check.py`, which runs them all there with nothing but Python and
 PyTorch. Beside it comes `target/cuda-check.tar.gz`.
+
+Simulated GPUs go along, and what the tests gave on them here (`simulated.json`): the check
+prints where a GPU gives something else.
 """
 
 import json
@@ -19,6 +22,8 @@ import tarfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 LIMIT = 60 * 1000 * 1000
+LIBRARY = "libgpipe_simulated_cuda.so"
+DEVICES = "4"
 BUILDS = [
     ("gpipe-rs", "bin", ["build", "--release", "--bin", "gpipe-rs"]),
     ("cuda", "test", ["test", "--release", "--no-run", "--test", "cuda"]),
@@ -41,6 +46,23 @@ def built(name, kind, arguments):
     sys.exit(f"error: cargo made no {kind} `{name}`")
 
 
+def simulated(target, folder):
+    """Packs the simulated GPUs, and what the tests give on them."""
+    build = subprocess.run(["sh", ROOT / "src/simulated_cuda/build.sh"],
+                           env={**os.environ, "CARGO_TARGET_DIR": str(target)}, check=False)
+    if build.returncode != 0:
+        sys.exit("error: the simulated GPUs cannot be built")
+    (folder / "simulated-cuda").mkdir()
+    library = folder / "simulated-cuda" / LIBRARY
+    shutil.copy2(target / "simulated-cuda" / LIBRARY, library)
+    print("running the CUDA tests on simulated GPUs", flush=True)
+    results = folder / "simulated.json"
+    tests = subprocess.run([folder / NAMES["test"], "--json", results],
+                           env={**os.environ, "GPIPE_SIMULATE_GPUS": DEVICES}, check=False)
+    if tests.returncode != 0:
+        sys.exit("error: the CUDA tests failed on simulated GPUs: nothing to compare a GPU with")
+
+
 def commit():
     run = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE,
                          stderr=subprocess.DEVNULL, text=True)
@@ -48,7 +70,7 @@ def commit():
 
 
 def main():
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
     folder = target / "cuda-check"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -57,7 +79,8 @@ def main():
         shutil.copy2(built(name, kind, arguments), binary)
         if shutil.which("strip"):
             subprocess.run(["strip", str(binary)], check=False)
-    for file in ["check.py", "eager.py"]:
+    simulated(target, folder)
+    for file in ["check.py", "compare.py", "eager.py"]:
         shutil.copy2(HERE / file, folder / file)
     (folder / "commit.txt").write_text(commit() + "\n")
     packed = folder.with_name("cuda-check.tar.gz")

@@ -2,9 +2,7 @@
 #![allow(dead_code)]
 
 use gpipe::models::zoo::{ModelSpec, Zoo};
-use gpipe::partitioner::{
-    Costs, Machine, Plan, PlanOptions, Problem, RecomputeChoice, ScheduleKind, plan,
-};
+use gpipe::partitioner::{Costs, Machine, Plan, PlanOptions, Problem, ScheduleKind, When, plan};
 use gpipe::tch::Device;
 use gpipe::{
     AdamW, Optimizer, Pipeline, ProfileOptions, Profiled, Sample, StepReport, Values, profile,
@@ -84,7 +82,7 @@ impl Subject {
         options.schedule = Some(schedule);
         options.micro_batches = Some(micros);
         options.batch = Some(self.batch);
-        options.recompute = RecomputeChoice::Never;
+        options.recompute = When::Never;
         Ok(plan(&measured.profile, &options)?)
     }
 }
@@ -109,7 +107,7 @@ pub(crate) fn stage_costs(
     let (machine, schedule) = (machine(measured, stages)?, plan.generate()?);
     let size = plan.micro_batch_size;
     let problem = Problem::new(&measured.profile, size, &machine, &schedule);
-    Ok(problem.stage_costs(&plan.partition, &plan.recompute))
+    Ok(problem.stage_costs(&plan.partition, &plan.recompute, &plan.offload))
 }
 
 pub(crate) fn median(values: &[f64]) -> f64 {

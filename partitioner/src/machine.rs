@@ -1,7 +1,7 @@
 //! The devices that a pipeline is to run on, and the links between them.
 
 use crate::cores::{Cores, CoresError};
-use crate::cost::{EdgeTimes, Link};
+use crate::cost::{EdgeTimes, HostLink, Link};
 use crate::ids::DeviceId;
 use crate::units::Bytes;
 
@@ -69,6 +69,7 @@ pub enum MachineError {
 pub struct Machine {
     devices: Vec<Device>,
     link: Option<Link>,
+    host_link: Option<HostLink>,
     cores: Option<Cores>,
 }
 
@@ -85,6 +86,7 @@ impl Machine {
         Ok(Self {
             devices: vec![device; devices],
             link: None,
+            host_link: None,
             cores: None,
         })
     }
@@ -116,6 +118,14 @@ impl Machine {
         self
     }
 
+    /// The same with this link between each device and the host's memory, over which
+    /// activations can be offloaded.
+    #[must_use]
+    pub fn with_host_link(mut self, link: HostLink) -> Self {
+        self.host_link = Some(link);
+        self
+    }
+
     /// The same with devices that share these cores.
     #[must_use]
     pub fn with_cores(mut self, cores: Cores) -> Self {
@@ -143,6 +153,12 @@ impl Machine {
     /// The link between any two devices; none where transfers take no time.
     pub fn link(&self) -> Option<Link> {
         self.link
+    }
+
+    /// The link between each device and the host's memory; none where nothing can be
+    /// offloaded.
+    pub fn host_link(&self) -> Option<HostLink> {
+        self.host_link
     }
 
     /// The cores that the devices share; none where each has its own.

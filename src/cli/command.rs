@@ -87,9 +87,7 @@ fn with_sizes(command: Command, zoo: &Zoo) -> Result<Command, String> {
 }
 
 /// What a command line asks for.
-pub(super) fn parse(mut command: Command, args: Vec<OsString>) -> Result<Verb, clap::Error> {
+pub(super) fn parse(mut command: Command, args: &[OsString]) -> Result<Cli<Verb>, clap::Error> {
     let matches = command.try_get_matches_from_mut(args)?;
-    let cli =
-        Cli::<Verb>::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-    Ok(cli.verb)
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }

@@ -36,6 +36,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             "cuda_libtorch": cuda.libtorch_cuda,
             "cuda_devices": cuda.devices.len(),
             "cuda": cuda.devices,
+            "cuda_simulated": cuda.simulated,
             "cuda_missing": cuda.missing,
         });
         return output::print(&format!("{object}\n"));
@@ -77,9 +78,13 @@ fn mkl() -> String {
 }
 
 fn devices(cuda: &CudaReport) -> String {
-    let mut text = match &cuda.driver {
-        Some(version) => format!("driver    NVIDIA, for CUDA up to {version}\n"),
-        None => "driver    no NVIDIA driver\n".to_owned(),
+    let mut text = match (&cuda.simulated, &cuda.driver) {
+        (Some(settings), _) => format!(
+            "driver    none: the GPUs are simulated by threads of the CPU ({settings}); what they \
+             take in time and memory is no GPU's\n"
+        ),
+        (None, Some(version)) => format!("driver    NVIDIA, for CUDA up to {version}\n"),
+        (None, None) => "driver    no NVIDIA driver\n".to_owned(),
     };
     for device in &cuda.devices {
         // Writing to a string cannot fail.

@@ -1,8 +1,6 @@
-//! What limits a plan, or a run, in one sentence.
+//! What limits a run, in one sentence.
 
 use crate::metrics::is_host_bound;
-
-pub(super) use crate::decide::plan::limit::sentence;
 
 /// The verdict where asynchronous devices wait for the host threads that tell
 /// them what to do, which were busy for this share of their time.

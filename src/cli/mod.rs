@@ -15,6 +15,7 @@ mod model;
 mod models;
 mod profile;
 mod room;
+mod simulated;
 mod train;
 mod trained;
 
@@ -80,7 +81,13 @@ where
 {
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
     match command::build(&args, zoo) {
-        Ok(command) => decide::execute(command::parse(command, args), |verb| dispatch(verb, zoo)),
+        Ok(command) => decide::execute(command::parse(command, &args), |cli| {
+            if let Some(settings) = &cli.simulate_gpus {
+                return Err(simulated::execute_again(settings, &args));
+            }
+            simulated::check()?;
+            dispatch(cli.verb, zoo)
+        }),
         Err(why) => ended(Err(Failure::Usage(why))),
     }
 }

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+#[cfg(feature = "cli")]
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::SIGXFSZ;
 
@@ -21,6 +23,12 @@ pub(crate) const NAME: &str = "gpipe-rs";
     arg_required_else_help = true
 )]
 pub(crate) struct Cli<V: Subcommand> {
+    /// Run the verb on N simulated CUDA GPUs, of the CPU's numbers and nobody's speed; `make
+    /// simulated-gpus` builds them.
+    #[cfg(feature = "cli")]
+    #[arg(long, value_name = "N[,SETTINGS]", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) simulate_gpus: Option<String>,
+
     #[command(subcommand)]
     pub(crate) verb: V,
 }
@@ -83,12 +91,20 @@ fn no_signal_for_large_files() {
 
 /// Why there is no such verb in this build; none where that is not the reason.
 fn left_out(args: &[OsString]) -> Option<String> {
-    const VERBS: [&str; 7] = [
-        "env", "eval", "export", "generate", "models", "profile", "train",
+    const LEFT_OUT: [&str; 8] = [
+        "--simulate-gpus",
+        "env",
+        "eval",
+        "export",
+        "generate",
+        "models",
+        "profile",
+        "train",
     ];
-    let verb = args.get(1)?.to_str().filter(|verb| VERBS.contains(verb))?;
+    let asked = args.get(1)?.to_str()?.split('=').next()?;
+    let asked = LEFT_OUT.iter().find(|own| **own == asked)?;
     Some(format!(
-        "`{verb}` needs libtorch, and this build has none (--no-default-features): `make build` \
+        "`{asked}` needs libtorch, and this build has none (--no-default-features): `make build` \
          builds with it"
     ))
 }
@@ -101,6 +117,8 @@ mod tests {
     fn a_verb_that_this_build_lacks_is_told_from_one_that_there_is_not() {
         let told = |verb: &str| left_out(&["gpipe-rs".into(), verb.into()]);
         assert!(told("train").is_some_and(|why| why.contains("needs libtorch")));
+        let flag = told("--simulate-gpus=4");
+        assert!(flag.is_some_and(|why| why.contains("`--simulate-gpus` needs libtorch")));
         assert_eq!((told("plan"), told("trian")), (None, None));
         assert_eq!(left_out(&["gpipe-rs".into()]), None);
     }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
-use gpipe_partitioner::{Bytes, Link, Micros, Profile, RecomputeChoice, ScheduleKind};
+use gpipe_partitioner::{Bytes, HostLink, Link, Micros, Profile, ScheduleKind, When};
 
 use super::Failure;
 
@@ -34,7 +34,11 @@ pub(crate) fn link(text: &str) -> Result<Link, String> {
     parsed(text)
 }
 
-pub(crate) fn recompute(text: &str) -> Result<RecomputeChoice, String> {
+pub(crate) fn host_link(text: &str) -> Result<HostLink, String> {
+    parsed(text)
+}
+
+pub(crate) fn when(text: &str) -> Result<When, String> {
     parsed(text)
 }
 

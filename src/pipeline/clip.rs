@@ -77,7 +77,9 @@ impl Pipeline {
             return Err(SettingsError::invalid(Setting::MaxNorm, why).into());
         }
         if self.engine.all_async()
-            && let Some(norm) = self.clip_there(max_norm)?
+            && let Some(norm) = self
+                .clip_there(max_norm)
+                .map_err(|error| self.engine.explain("clipping the gradients", error))?
         {
             return Ok(GradNorm(norm));
         }

@@ -164,6 +164,7 @@ impl Pipeline {
                 Ok(report)
             }
             Err(error) => {
+                let error = self.engine.explain("the numbers of the step", error);
                 self.undo()?;
                 Err(error)
             }

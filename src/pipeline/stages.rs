@@ -13,7 +13,9 @@ use crate::error::Error;
 use crate::torch::streams::{
     Backend, CallerEvents, Event, InTransit, MemorySpace, Stream, TaskEvents, TaskLog,
 };
-use crate::torch::{self, Mode, StepSettings, TorchError, TorchStage, Values, copy_to_host};
+use crate::torch::{
+    self, Mode, OutOfMemory, StepSettings, TorchError, TorchStage, Values, copy_to_host,
+};
 
 /// The event after which a copy is complete, and its stream.
 pub(super) type Until = (Backend, Stream, Event);
@@ -48,13 +50,15 @@ pub(super) struct Stepped {
 impl Accelerators {
     pub(super) fn new(backend: Backend, places: Vec<MemorySpace>) -> Self {
         let task_logs = places.iter().map(|_| Arc::default()).collect();
-        Self {
+        let own = Self {
             backend,
             places,
             task_logs,
             forbid_host_waits: false,
             anchors: Anchors::default(),
-        }
+        };
+        own.backend.uses(own.devices());
+        own
     }
 
     /// Their numbers, each once.
@@ -84,7 +88,7 @@ impl Accelerators {
         self.join_all().map_err(|error| self.explain_loss(error))
     }
 
-    fn explain_loss(&self, error: TorchError) -> anyhow::Error {
+    fn explain_loss(&self, error: impl Into<anyhow::Error>) -> anyhow::Error {
         let error = error.into();
         let device = self.devices().into_iter().next();
         match device.map(|device| self.backend.current(device)) {
@@ -145,6 +149,20 @@ impl Stages {
         forbid.then(Watch::begin).transpose()
     }
 
+    /// What an error of libtorch means in what the caller itself does with accelerators.
+    pub(super) fn explain(&self, doing: &'static str, error: Error) -> Error {
+        let Some(all) = &self.accelerators else {
+            return error;
+        };
+        let Error::Torch(error) = error else {
+            return error;
+        };
+        let device = all.devices().into_iter().next();
+        let device = device.map_or(Device::Cpu, Device::Cuda);
+        let error = all.explain_loss(OutOfMemory::explain(device, error.into()));
+        Error::Accelerator(error.context(doing))
+    }
+
     /// A tensor in the host's memory, and what tells when it is there. It begins its way
     /// behind what the caller's current streams have.
     pub(super) fn to_host(&self, tensor: Tensor) -> Result<(Tensor, Option<Until>), TorchError> {
@@ -178,8 +196,8 @@ impl Stages {
             return Ok(self.engine.on_each(job)?);
         };
         let caller_events = accelerators.caller_events().map_err(Error::Accelerator)?;
-        let done =
-            (self.engine).on_each(move |id, stage| task(&caller_events, stage, |own| job(id, own)));
+        let done = (self.engine)
+            .on_each(move |id, stage| task(id, &caller_events, stage, |own| job(id, own)));
         joined(accelerators, done)
     }
 
@@ -193,7 +211,7 @@ impl Stages {
             return Ok(self.engine.on_stage(stage, job)?);
         };
         let caller_events = accelerators.caller_events().map_err(Error::Accelerator)?;
-        let done = (self.engine).on_stage(stage, move |stage| task(&caller_events, stage, job));
+        let done = (self.engine).on_stage(stage, move |own| task(stage, &caller_events, own, job));
         joined(accelerators, done)
     }
 
@@ -285,6 +303,7 @@ impl Drop for Watch {
 
 /// A task of a stage between what the caller does before and after.
 fn task<R>(
+    id: StageId,
     caller_events: &CallerEvents,
     stage: &mut TorchStage,
     job: impl FnOnce(&mut TorchStage) -> anyhow::Result<R>,
@@ -298,7 +317,7 @@ fn task<R>(
     let ended = streams.end_task();
     // What the task itself says of what went wrong says more.
     let done = done.and_then(|done| Ok(ended.map(|()| done)?));
-    done.map_err(|error| streams.explain_loss("a task of a stage", error))
+    done.map_err(|error| streams.explain_loss(format_args!("a task of stage {id}"), error))
 }
 
 /// What a task came to, joined with what the caller does next.

@@ -14,6 +14,7 @@ use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 use tch::{Device, Tensor};
 
 use super::flow::{Flow, upstream};
+use super::stopwatch::Stopwatch;
 use crate::engine::Stage as _;
 use crate::error::Error;
 use crate::memory::Account;
@@ -28,6 +29,10 @@ use crate::torch::{
 /// Micro-batches of a step. The first one makes the gradients of the parameters and
 /// the others add to them, as nearly all do in training: only these are measured.
 const MICROS: usize = 4;
+/// How long a device is occupied while an action is submitted, at first and at most, in
+/// microseconds.
+const OCCUPIED: f64 = 1000.0;
+const MOST_OCCUPIED: f64 = 20_000.0;
 
 /// How the backward is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +72,9 @@ pub(super) struct Unit {
     pub(super) stage: TorchStage,
     /// What it allocates; on a CUDA device its allocator counts for all.
     pub(super) account: Option<Account>,
+    /// How long its device is occupied while each kind of action is submitted, in
+    /// microseconds.
+    occupied: [f64; ActionKind::ALL.len()],
 }
 
 /// How long an action took.
@@ -75,7 +83,7 @@ pub(super) struct Took {
     pub(super) micros: f64,
     /// For so long its thread worked, as far as that can be told.
     pub(super) busy: f64,
-    /// Its thread had to wait for a core meanwhile.
+    /// Its thread had to wait for a core meanwhile, or its device may have had to for its host.
     pub(super) disturbed: bool,
     /// For so long its thread gave an asynchronous device its work.
     pub(super) told: Option<f64>,
@@ -91,6 +99,8 @@ pub(super) struct Chain {
     pub(super) device: Device,
     pub(super) units: Vec<Unit>,
     loss: Option<Arc<dyn LossFn>>,
+    /// On a CUDA device.
+    stopwatch: Option<Stopwatch>,
 }
 
 impl Chain {
@@ -129,10 +139,16 @@ impl Chain {
                 name: plan.layers[number].name().to_owned(),
                 stage,
                 account,
+                occupied: [OCCUPIED; ActionKind::ALL.len()],
             })
         };
         let units = range.clone().map(unit).collect::<Result<_, _>>()?;
+        let stopwatch = match plan.device {
+            Device::Cuda(index) => Some(Stopwatch::new(index)?),
+            _ => None,
+        };
         Ok(Self {
+            stopwatch,
             range,
             device: plan.device,
             units,
@@ -331,16 +347,24 @@ impl Chain {
             micro: MicroId(micro),
         };
         let inputs = inputs.into_iter().map(InTransit::from).collect();
+        let occupied = &mut unit.occupied[kind as usize];
+        let begin = self.stopwatch.as_mut().map(|watch| watch.start(*occupied));
+        let begin = begin.transpose()?;
         let scope = unit.account.as_ref().map(Account::enter);
         let (start, busy) = (Instant::now(), thread_time());
         let outputs = unit.stage.run(action, inputs);
-        let mut told = None;
-        if let Device::Cuda(index) = self.device {
-            told = Some(start.elapsed().as_secs_f64() * 1e6);
-            // Kernels run behind the caller's back: wait for them.
-            tch::Cuda::synchronize(index as i64);
+        let mut micros = start.elapsed().as_secs_f64() * 1e6;
+        let (mut told, mut late) = (None, false);
+        if let (Some(watch), Some(begin)) = (&self.stopwatch, begin) {
+            // Then the device may have waited for the host. (Of a layer that has the host wait
+            // for the device it is always so.)
+            late = begin.is_over()?;
+            if late {
+                *occupied = (2.0 * occupied.max(micros)).min(MOST_OCCUPIED);
+            }
+            told = Some(micros);
+            micros = watch.stop(&begin)?;
         }
-        let micros = start.elapsed().as_secs_f64() * 1e6;
         let busy = thread_time()
             .zip(busy)
             .map(|(now, then)| (now - then) * 1e6);
@@ -353,7 +377,7 @@ impl Chain {
             Took {
                 micros,
                 busy: busy.filter(|_| on_cpu).unwrap_or(micros),
-                disturbed: on_cpu && busy.is_some_and(|busy| micros > busy * 1.05 + 20.0),
+                disturbed: late || on_cpu && busy.is_some_and(|busy| micros > busy * 1.05 + 20.0),
                 told,
             },
         );

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::Sample;
 use crate::error::Error;
@@ -33,6 +33,24 @@ impl Flow {
             main: part(&sample.input)?,
             targets: targets.transpose()?.unwrap_or_default(),
             skips: HashMap::new(),
+        })
+    }
+
+    /// The same on a device: what a pipeline copies there beside the steps is no layer's work,
+    /// and the host waits for copies of memory that is not page-locked.
+    pub(super) fn on(self, device: Device) -> Result<Self, TorchError> {
+        let there = |tensor: Tensor| -> Result<Tensor, TorchError> {
+            if tensor.device() == device {
+                return Ok(tensor);
+            }
+            let wants = tensor.requires_grad();
+            let there = tch::no_grad(|| tensor.f_to_device(device))?;
+            Ok(there.f_set_requires_grad(wants)?)
+        };
+        Ok(Self {
+            main: self.main.try_map(there)?,
+            targets: self.targets.try_map(there)?,
+            ..self
         })
     }
 

@@ -1,12 +1,13 @@
 //! What it takes to hand a value from one device to another.
 
-use gpipe_partitioner::{ActionKind, Bytes, DeviceId, Link, Micros, StageId, Timeline};
+use gpipe_partitioner::{ActionKind, Bytes, DeviceId, HostLink, Link, Micros, StageId, Timeline};
 use tch::{Device, Tensor, nn};
 
 use super::series::Series;
+use super::stopwatch::Stopwatch;
 use crate::Pipeline;
 use crate::error::Error;
-use crate::torch::Sequential;
+use crate::torch::{Sequential, TorchError, copy_into, copy_to, copy_to_host};
 
 /// Numbers of two values: the difference in time is what the bytes take.
 const SIZES: [i64; 2] = [1 << 10, 1 << 21];
@@ -40,6 +41,9 @@ pub(super) fn measure(devices: &[Device], threads: usize) -> Result<Option<Measu
     let [first, second, ..] = devices else {
         return Ok(None);
     };
+    if let (Device::Cuda(first), Device::Cuda(second)) = (*first, *second) {
+        return between(first, second).map(Some);
+    }
     let model = Sequential::new().layers("hand", 2, |_: &nn::Path<'_>, _| {
         nn::func(Tensor::shallow_clone)
     });
@@ -93,4 +97,66 @@ fn handed_over(timeline: &Timeline) -> Option<(f64, f64)> {
     let (from, to) = (forward(0)?, forward(1)?);
     let since = |time: Micros| time.get() - from.end.get();
     Some((since(to.start).max(0.0), since(to.end)))
+}
+
+/// Numbers of two values that leave a CUDA device and come back.
+const MOVED: [i64; 2] = [1 << 10, 1 << 24];
+/// How long the device is occupied while the host submits a copy, in microseconds.
+const SUBMITTED: f64 = 500.0;
+
+/// The links between a CUDA device and page-locked memory of the host.
+pub(super) fn to_host(device: usize) -> Result<HostLink, Error> {
+    let [to_host, to_device] = copies(device, copy_to_host)?;
+    Ok(HostLink { to_host, to_device })
+}
+
+/// Between two CUDA devices, whatever their hosts take: over a link, or where both are one,
+/// at once.
+fn between(first: usize, second: usize) -> Result<MeasuredLink, Error> {
+    if first == second {
+        return Ok(MeasuredLink {
+            latency: Micros::ZERO,
+            bandwidth: None,
+        });
+    }
+    let [there, _] = copies(first, |here| copy_to(here, Some(second)))?;
+    Ok(MeasuredLink {
+        latency: there.latency(),
+        bandwidth: there.bandwidth(),
+    })
+}
+
+/// From a CUDA device to where `far` makes a copy, and back.
+fn copies(
+    device: usize,
+    far: impl Fn(&Tensor) -> Result<Tensor, TorchError>,
+) -> Result<[Link; 2], Error> {
+    let mut watch = Stopwatch::new(device)?;
+    let mut times = MOVED.map(|_| [Series::default(), Series::default()]);
+    for (size, [there, back]) in MOVED.into_iter().zip(&mut times) {
+        let here = Tensor::f_zeros([size], (tch::Kind::Float, Device::Cuda(device)))?;
+        // To get page-locked memory takes longer than to copy.
+        let far = far(&here)?;
+        for step in 0..=STEPS {
+            let begin = watch.start(SUBMITTED)?;
+            copy_into(&far, &here)?;
+            let away = watch.stop(&begin)?;
+            let begin = watch.start(SUBMITTED)?;
+            copy_into(&here, &far)?;
+            let again = watch.stop(&begin)?;
+            if step > 0 {
+                there.push(away, false);
+                back.push(again, false);
+            }
+        }
+    }
+    let [small, large] = &times;
+    Ok([0, 1].map(|way| {
+        let latency = small[way].median();
+        let more = large[way].median() - latency;
+        let bytes = ((MOVED[1] - MOVED[0]) * 4) as f64;
+        let bandwidth = Bytes((bytes / more.max(1e-3) * 1e6).max(1.0) as u64);
+        let latency = super::micros(latency);
+        Link::new(bandwidth, latency).unwrap_or_else(|_| Link::without_copy(latency))
+    }))
 }

@@ -23,6 +23,9 @@ use crate::torch::{LossFn, Sequential, TorchError, caught, prepare_thread};
 /// Rounds over layers that do nothing.
 const IDLE_ROUNDS: usize = 20;
 
+/// A number for each kind of action.
+type PerKind = [f64; ActionKind::ALL.len()];
+
 /// What a measuring thread has to do.
 #[derive(Debug, Clone)]
 pub(super) struct MeasureTask<'a> {
@@ -105,7 +108,7 @@ impl MeasureTask<'_> {
             self.measure_chain(chain, flows, &mut outcome)?;
             known.push(looks.known(chain, &entered, start)?);
         }
-        outcome.idle = self.idle()?;
+        (outcome.idle, outcome.idle_host) = self.idle()?;
         Ok(outcome)
     }
 
@@ -115,7 +118,8 @@ impl MeasureTask<'_> {
 
     fn flows(&self) -> Result<Vec<Flow>, TorchError> {
         let sizes = self.sizes.iter();
-        sizes.map(|&size| Flow::new(&self.sample, size)).collect()
+        let flow = |&size: &usize| Flow::new(&self.sample, size)?.on(self.plan.device);
+        sizes.map(flow).collect()
     }
 
     fn loss(&self) -> Option<&Arc<dyn LossFn>> {
@@ -179,8 +183,9 @@ impl MeasureTask<'_> {
         Ok(())
     }
 
-    /// What a stage takes besides its layers: an action of a layer that does nothing.
-    fn idle(&self) -> Result<[f64; ActionKind::ALL.len()], Error> {
+    /// What a stage takes besides its layers, and its host: an action of a layer that does
+    /// nothing.
+    fn idle(&self) -> Result<(PerKind, PerKind), Error> {
         let model = Sequential::new().layers("idle", 2, |_: &nn::Path<'_>, _| {
             nn::func(Tensor::shallow_clone)
         });
@@ -194,7 +199,11 @@ impl MeasureTask<'_> {
         for number in 0..IDLE_ROUNDS {
             round(&mut chain, &flow, &mut series, number == 0)?;
         }
-        Ok(ActionKind::ALL.map(|kind| series[1].of(kind).median()))
+        let host = &series[1].host;
+        Ok((
+            ActionKind::ALL.map(|kind| series[1].of(kind).median()),
+            ActionKind::ALL.map(|kind| host[kind as usize].quartiles().0),
+        ))
     }
 
     /// Does what the measuring thread does, until that is done.
@@ -261,6 +270,14 @@ fn round(
                 return;
             }
             let layer = &mut series[layer];
+            if let Some(told) = took.told {
+                let host = &mut layer.host[kind as usize];
+                match (warm_up, first) {
+                    (true, _) => host.warm_up(told, false, first),
+                    (false, false) => host.push(told, false),
+                    (false, true) => {}
+                }
+            }
             let series = &mut layer.kinds[kind as usize];
             if let Some(told) = took.told.filter(|_| !warm_up && !first) {
                 layer.telling.told += told;

@@ -9,6 +9,8 @@ use super::series::Series;
 #[derive(Debug, Clone, Default)]
 pub(super) struct LayerSeries {
     pub(super) kinds: [Series; ActionKind::ALL.len()],
+    /// What the host's thread took to submit them to an asynchronous device.
+    pub(super) host: [Series; ActionKind::ALL.len()],
     pub(super) telling: Telling,
 }
 
@@ -39,7 +41,8 @@ impl LayerSeries {
     }
 
     pub(super) fn count_warm_up(&mut self) {
-        self.kinds.iter_mut().for_each(Series::count_warm_up);
+        let all = self.kinds.iter_mut().chain(&mut self.host);
+        all.for_each(Series::count_warm_up);
     }
 }
 
@@ -60,6 +63,8 @@ pub(super) struct Measurements {
     pub(super) bytes: Vec<Vec<LayerBytes>>,
     /// What a stage takes for doing nothing, by kind of action, in microseconds.
     pub(super) idle: [f64; ActionKind::ALL.len()],
+    /// The same of what its host takes; zeros where the device is not asynchronous.
+    pub(super) idle_host: [f64; ActionKind::ALL.len()],
 }
 
 impl Measurements {

@@ -9,11 +9,13 @@ mod bytes;
 mod chain;
 mod doubts;
 mod flow;
+mod graphs;
 mod link;
 mod measure;
 mod measurements;
 pub(crate) mod others;
 mod series;
+mod stopwatch;
 mod times;
 mod watch;
 
@@ -36,7 +38,8 @@ use crate::torch::{
 use chain::Plan;
 use flow::{Flow, values_bytes};
 use measure::{BUDGET, MeasureTask};
-use measurements::{LayerSeries, Measurements};
+use measurements::Measurements;
+use series::Series;
 use watch::Watch;
 
 pub use doubts::Doubt;
@@ -189,8 +192,8 @@ pub struct Profiled {
     pub link: Option<MeasuredLink>,
     /// The cores that the devices share, where all of them are the CPU.
     pub cores: Option<Cores>,
-    /// On a GPU: the share of the layers' time in which the host told it what to do. Near 1
-    /// the GPU waits for the host, whatever it could do by itself.
+    /// On a GPU: how long the host takes to submit the layers' work, over how long the GPU takes
+    /// to do it. Where it is above 1 the GPU waits for the host.
     pub host_share: Option<f64>,
 }
 
@@ -270,6 +273,7 @@ pub fn profile_watched(
     let apart = |of: &LayerSpread| Spread::new(of.repeats, of.forward, of.backward);
     let layers = layers.into_iter().zip(&spread);
     let layers = layers.map(|(layer, spread)| layer.with_spread(apart(spread)));
+    let layers = with_refusals(layers, model, sample, (device, options.low_memory));
     let repeats = series
         .first()
         .map_or(0, |s| s.of(ActionKind::Backward).len());
@@ -280,13 +284,16 @@ pub fn profile_watched(
     );
     let input = values_bytes(&Flow::new(sample, sizes[main])?.main);
     let link = link::measure(&options.devices, threads)?;
-    let mut profile = Profile::new(torch::device_name(device), sizes[main], layers.collect())
+    let mut profile = Profile::new(torch::device_title(device), sizes[main], layers)
         .map_err(|why| SettingsError::invalid(Setting::Sizes, why.to_string()))?
         .with_input(Bytes(input))
         .with_origin(Some(libtorch_version()), Some(how))
         .with_doubts(doubts.iter().map(ToString::to_string).collect());
     if let Some(link) = link {
         profile = profile.with_link(link.link());
+    }
+    if let Device::Cuda(index) = device {
+        profile = profile.with_host_link(link::to_host(index)?);
     }
     Ok(Profiled {
         profile,
@@ -296,6 +303,27 @@ pub fn profile_watched(
         cores: shared_cores(&options.devices, threads),
         host_share: measurements::host_share(series),
     })
+}
+
+/// With why layers cannot be put into CUDA graphs, on a device that can have some.
+fn with_refusals(
+    layers: impl Iterator<Item = LayerProfile>,
+    model: &Sequential,
+    sample: &Sample,
+    (device, low_memory): (Device, bool),
+) -> Vec<LayerProfile> {
+    let refusals = match device {
+        Device::Cuda(_) if low_memory => {
+            vec![Some("it was not tried, to keep few layers in memory".to_owned()); model.len()]
+        }
+        Device::Cuda(_) => graphs::refusals(model, sample, device),
+        _ => vec![None; model.len()],
+    };
+    let layer = |(layer, why): (LayerProfile, Option<String>)| match why {
+        Some(why) => layer.without_graphs(why),
+        None => layer,
+    };
+    layers.zip(refusals).map(layer).collect()
 }
 
 /// The sizes to measure, without repeats, in increasing order.
@@ -332,11 +360,24 @@ fn layers(
     // A stage of several layers has the work of a stage only once.
     let surplus = 1.0 - (stages.min(names.len()) as f64 / names.len() as f64);
     let idle = outcome.idle.map(|micros| micros * surplus);
+    let idle_host = outcome.idle_host.map(|micros| micros * surplus);
     let layer = |(number, name): (usize, &&str)| {
-        let at = |place: usize| times(&outcome.series[place][number], &idle);
+        let at = |place: usize| {
+            times(
+                &outcome.series[place][number]
+                    .kinds
+                    .each_ref()
+                    .map(Series::median),
+                &idle,
+            )
+        };
+        let host = &outcome.series[main][number].host;
+        // What disturbs a thread of the host makes it slower, never faster.
+        let undisturbed = host.each_ref().map(|series| series.quartiles().0);
+        let submitted = (host[0].len() > 0).then(|| times(&undisturbed, &idle_host));
         let others = || (0..sizes.len()).filter(|&place| place != main);
         let bytes = outcome.bytes[main][number];
-        LayerProfile::new(*name, at(main))
+        let layer = LayerProfile::new(*name, at(main))
             .with_bytes(
                 Bytes(bytes.parameters),
                 Bytes(bytes.kept),
@@ -350,13 +391,19 @@ fn layers(
                 others()
                     .map(|place| (sizes[place], outcome.bytes[place][number].footprint()))
                     .collect(),
-            )
+            );
+        match submitted {
+            Some(times) => layer.with_host(times),
+            None => layer,
+        }
     };
     names.iter().enumerate().map(layer).collect()
 }
 
-fn times(series: &LayerSeries, idle: &[f64; ActionKind::ALL.len()]) -> LayerTimes {
-    let of = |kind: ActionKind| micros(series.of(kind).median() - idle[kind as usize]);
+type Kinds<T> = [T; ActionKind::ALL.len()];
+
+fn times(taken: &Kinds<f64>, idle: &Kinds<f64>) -> LayerTimes {
+    let of = |kind: ActionKind| micros(taken[kind as usize] - idle[kind as usize]);
     let mut times = LayerTimes::new(
         of(ActionKind::Forward),
         of(ActionKind::BackwardInput),

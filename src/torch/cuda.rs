@@ -4,7 +4,7 @@ use gpipe_partitioner::Bytes;
 use serde::Serialize;
 use tch::Device;
 
-use super::device::cuda_available;
+use super::device::{cuda_available, simulated_gpus};
 use super::ffi;
 use super::memory;
 
@@ -36,6 +36,8 @@ pub struct CudaReport {
     pub libtorch_cuda: Option<String>,
     /// The devices that pipelines can use.
     pub devices: Vec<CudaDevice>,
+    /// The settings of simulated GPUs, if they are in the place of CUDA's devices.
+    pub simulated: Option<String>,
     /// What is missing, and what to do about it; none where devices can be used.
     pub missing: Option<String>,
 }
@@ -54,6 +56,7 @@ impl CudaReport {
             devices: (0..count)
                 .filter_map(|index| describe(index, count))
                 .collect(),
+            simulated: simulated_gpus(),
             missing: usable.err().map(|why| why.to_string()),
         }
     }

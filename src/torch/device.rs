@@ -52,7 +52,31 @@ pub fn cuda_available() -> Result<usize, TorchError> {
     FOUND.get_or_init(find_cuda).clone()
 }
 
+/// The environment variable that asks for simulated GPUs.
+pub(crate) const SIMULATE_GPUS: &str = "GPIPE_SIMULATE_GPUS";
+
+/// The settings of the simulated GPUs that are in the place of CUDA's devices; none where they
+/// are not asked for.
+pub(crate) fn simulated_gpus() -> Option<String> {
+    let settings = std::env::var_os(SIMULATE_GPUS).filter(|_| ffi::simulates_gpus());
+    settings.map(|settings| settings.to_string_lossy().into_owned())
+}
+
+/// What figures of a device are given under: nobody is to take those of a simulated one for
+/// those of a GPU.
+pub(crate) fn device_title(device: Device) -> String {
+    let name = device_name(device);
+    match device {
+        Device::Cuda(_) if ffi::simulates_gpus() => format!("{name} (simulated)"),
+        _ => name,
+    }
+}
+
 fn find_cuda() -> Result<usize, TorchError> {
+    if ffi::simulates_gpus() {
+        ffi::load_cuda(Path::new("libtorch_cuda.so"))?;
+        return ffi::cuda_devices();
+    }
     // Found through the binary's rpath, as libtorch_cpu was.
     let driver = ffi::driver();
     let no_driver =

@@ -47,9 +47,11 @@ pub use step_state::StepState;
 pub use values::Values;
 
 pub(crate) use clock::thread_time;
+#[cfg(feature = "cli")]
+pub(crate) use device::{SIMULATE_GPUS, simulated_gpus};
 pub(crate) use device::{
-    cores, device_name, keep_memory, max_concurrent, prepare, prepare_thread, share_of_cores,
-    shared_cores, turns,
+    cores, device_name, device_title, keep_memory, max_concurrent, prepare, prepare_thread,
+    share_of_cores, shared_cores, turns,
 };
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, clip_there, total_norm};
@@ -59,7 +61,7 @@ pub(crate) use rng::{INCREMENT, mix};
 pub use step::NonFinite;
 
 pub(crate) use ffi::copy as copy_tensor;
-pub(crate) use ffi::copy_to_host;
+pub(crate) use ffi::{RawEvent, copy_into, copy_to, copy_to_host, current_stream};
 pub(crate) use ffi::{forbid_waits, set_numbers, tell_ends};
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;

@@ -50,7 +50,8 @@ impl OutOfMemory {
     fn read(device: Device, text: &str) -> Option<Self> {
         if let Some((_, text)) = text.split_once("CUDA out of memory. Tried to allocate ") {
             return Some(Self {
-                device: name(device),
+                // Of two that a copy is between, the one that it says.
+                device: gpu_of(text).unwrap_or_else(|| name(device)),
                 asked: quantity(text),
                 free: before(text, " is free"),
                 limit: before(text, " allowed"),
@@ -95,6 +96,13 @@ fn name(device: Device) -> String {
     }
 }
 
+/// The device that the allocator of CUDA devices names: ` GPU 1 has a total capacity`.
+fn gpu_of(text: &str) -> Option<String> {
+    let (_, text) = text.split_once(" GPU ")?;
+    let index: usize = text.split_whitespace().next()?.parse().ok()?;
+    Some(name(Device::Cuda(index)))
+}
+
 /// The quantity at the beginning of a text: `2.00 GiB. …`, `512 bytes`.
 fn quantity(text: &str) -> Option<Bytes> {
     let mut words = text.split_whitespace();
@@ -137,6 +145,18 @@ mod tests {
             ),
             "{sentence}"
         );
+    }
+
+    /// What stage 0 on cuda:0 sends takes memory of cuda:1: the error named the sender's device.
+    #[test]
+    fn the_device_is_the_one_that_the_message_names() {
+        let text = "CUDA out of memory. Tried to allocate 2.00 MiB. GPU 1 has a total capacity of \
+                    16.00 GiB of which 1.00 MiB is free.";
+        let told = OutOfMemory::read(Device::Cuda(0), text).unwrap();
+        assert_eq!(told.device, "cuda:1");
+        let text = "CUDA out of memory. Tried to allocate more than 1EB memory.";
+        let told = OutOfMemory::read(Device::Cuda(0), text).unwrap();
+        assert_eq!(told.device, "cuda:0");
     }
 
     /// Page-locked memory is not the device allocator's, which has words of its own; the

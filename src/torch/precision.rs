@@ -78,10 +78,16 @@ impl Precision {
             let text = cause.to_string();
             signs.iter().any(|sign| text.contains(sign))
         };
-        if self == Self::Fp16 && device == Device::Cpu && error.chain().any(no_kernel) {
-            return error.context(
-                "the CPU has no fp16 kernel for something that this needs (use bf16, or a CUDA device)",
-            );
+        let other = match self {
+            Self::F32 => return error,
+            // Of some cells oneDNN has it from AVX-512 on.
+            Self::Bf16 => "f32",
+            Self::Fp16 => "bf16",
+        };
+        if device == Device::Cpu && error.chain().any(no_kernel) {
+            return error.context(format!(
+                "the CPU has no {self} kernel for something that this needs (use {other}, or a CUDA device)"
+            ));
         }
         error
     }

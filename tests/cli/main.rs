@@ -17,6 +17,8 @@ mod profile;
 mod resume;
 mod run;
 #[cfg(feature = "cli")]
+mod simulated;
+#[cfg(feature = "cli")]
 mod tensorboard;
 #[cfg(feature = "cli")]
 mod train;

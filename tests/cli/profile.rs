@@ -219,3 +219,38 @@ fn wrong_flags_are_told_in_one_line() {
         assert!(output.stdout.is_empty());
     }
 }
+
+/// A plan decides offload and graphs as it decides recompute: nothing beside it does.
+#[test]
+fn a_plan_says_what_is_offloaded_and_whether_there_are_graphs() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.json");
+    let flags = ["--plan", "plan.json"];
+    succeeded(profiled(folder.path(), &flags), &flags[..]);
+    let mut plan: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let stages = plan["balance"].as_array().unwrap().len();
+    let offload: Vec<bool> = (0..stages).map(|stage| stage == 0).collect();
+    plan["offload"] = serde_json::json!(offload);
+    plan["cuda_graphs"] = true.into();
+    fs::write(&path, plan.to_string()).unwrap();
+    let train = "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 2 \
+                 --vocab 40 --data synthetic --plan plan.json --out run";
+    let args: Vec<&str> = train.split_whitespace().collect();
+    let output = gpipe(folder.path(), &args);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let run = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        format!("{errors}{run}").contains("which has no graphs"),
+        "{errors}{run}"
+    );
+    let config = fs::read_to_string(folder.path().join("run/config.toml")).unwrap();
+    assert!(config.contains("offload = [0]"), "{config}");
+    assert!(config.contains("cuda_graphs = true"), "{config}");
+    for flag in [&["--offload", "1"][..], &["--cuda-graphs"]] {
+        let output = gpipe(folder.path(), &[&args, flag].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("cannot be used with"), "{errors}");
+    }
+}

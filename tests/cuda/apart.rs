@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Ended {
     /// None where it was stopped.
     pub(crate) status: Option<ExitStatus>,
-    /// What it printed, the last part of it.
+    /// What it printed.
     pub(crate) output: String,
 }
 
@@ -28,15 +28,28 @@ impl Ended {
             Some(status) => status.to_string(),
             None => "stopped: it took too long".to_owned(),
         };
-        format!("{how}\n{}", self.output)
+        let last = self
+            .output
+            .floor_char_boundary(self.output.len().saturating_sub(TOLD));
+        format!("{how}\n{}", &self.output[last..])
     }
 }
 
 /// Runs this program with other arguments, for so long at most.
 pub(crate) fn run<A: AsRef<OsStr>>(arguments: &[A], limit: Duration) -> std::io::Result<Ended> {
+    run_on(None, arguments, limit)
+}
+
+/// As [`run`], on simulated GPUs of these settings.
+pub(crate) fn run_on<A: AsRef<OsStr>>(
+    simulated: Option<&str>,
+    arguments: &[A],
+    limit: Duration,
+) -> std::io::Result<Ended> {
     let mut file = tempfile::tempfile()?;
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)
+        .envs(simulated.map(|settings| ("GPIPE_SIMULATE_GPUS", settings)))
         .stdout(file.try_clone()?)
         .stderr(file.try_clone()?)
         .spawn()?;
@@ -55,9 +68,8 @@ pub(crate) fn run<A: AsRef<OsStr>>(arguments: &[A], limit: Duration) -> std::io:
     let mut output = Vec::new();
     file.rewind()?;
     file.read_to_end(&mut output)?;
-    let last = &output[output.len().saturating_sub(TOLD)..];
     Ok(Ended {
         status,
-        output: String::from_utf8_lossy(last).into_owned(),
+        output: String::from_utf8_lossy(&output).into_owned(),
     })
 }

@@ -1,8 +1,12 @@
-//! What only a CUDA device can show. Without one every test is counted as skipped, with
+//! The CUDA part, on a GPU or on simulated ones.
+//!
+//! Without a GPU the tests run on simulated devices (`make simulated-gpus`; `make test` builds
+//! them), then again with random delays; without either every test is counted as skipped, with
 //! the reason in words.
 //!
 //! The harness is a small one of its own, because the usual one cannot say that a test was
-//! skipped: `cargo test --test cuda [NAME] [-- --json FILE]`.
+//! skipped: `cargo test --test cuda [NAME] [-- --seeds N] [--json FILE]`. With
+//! `GPIPE_SIMULATE_GPUS` in the environment the tests run once, on these devices.
 
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
@@ -10,23 +14,44 @@
 mod support;
 
 mod apart;
+mod faults;
 mod graphs;
+mod grid;
 mod harness;
+mod lost;
 mod memory;
+mod mutations;
 mod offload;
 mod parity;
+mod report;
+mod rounds;
+mod simulated;
 mod steps;
+mod stress;
 
 use std::process::ExitCode;
 
+use harness::Group;
+
 fn main() -> ExitCode {
-    let tests = [
-        parity::tests(),
-        memory::tests(),
-        offload::tests(),
-        steps::tests(),
-        graphs::tests(),
-    ]
-    .concat();
-    harness::run(&tests, &steps::PARTS)
+    let groups = [
+        Group::anywhere(parity::tests()),
+        Group::anywhere(memory::tests()).once(),
+        Group::anywhere(offload::tests()),
+        Group::anywhere(offload::memory_tests()).once(),
+        Group::anywhere(steps::tests()),
+        Group::anywhere(graphs::tests()),
+        Group::anywhere(stress::tests())
+            .once()
+            .settings(rounds::DELAYS),
+        Group::simulated(simulated::tests()).once(),
+        Group::simulated(faults::tests()).once(),
+        Group::simulated(lost::tests()).once(),
+        Group::simulated(grid::tests()).once(),
+        Group::simulated(mutations::tests()).once(),
+    ];
+    harness::run(
+        &groups,
+        &[&steps::PARTS[..], &lost::PARTS, &mutations::PARTS].concat(),
+    )
 }

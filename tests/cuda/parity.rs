@@ -4,7 +4,7 @@ use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{AdamW, Optimizer, OptimizerKind, Pipeline, Precision, Recompute, Sequential, Sgd};
 
-use crate::harness::{Test, skip};
+use crate::harness::{Test, note, skip};
 use crate::support::models::{self, Model};
 use crate::support::{assert_same_bits, snapshot};
 
@@ -111,6 +111,7 @@ fn same_everywhere(model: &Model) {
         on(model, devices, schedule, recompute, AdamW::default().into())
     };
     let plain = train(&[GPU], ScheduleKind::GPipe, &Recompute::Never).unwrap();
+    note("losses", plain.losses.clone());
     let mut cases = 0;
     for stages in [1, 2, 4] {
         for schedule in ScheduleKind::ALL {
@@ -144,6 +145,8 @@ fn near_the_cpu(devices: &[Device]) {
     for model in [models::mlp(), models::transformer(0.0), models::tied()] {
         let cpus = vec![Device::Cpu; devices.len()];
         let (here, there) = (train(&model, &cpus), train(&model, devices));
+        let case = format!("losses of {} on {devices:?}", model.name);
+        note(&case, there.losses.clone());
         for (a, b) in here.losses.iter().zip(&there.losses) {
             assert!(
                 (a - b).abs() < 1e-4 * a.abs().max(1.0),
@@ -169,6 +172,7 @@ fn two_gpus() {
         on(&model, devices, schedule, &recompute, update).unwrap()
     };
     let (one, two) = (train(&[GPU; 2]), train(&two));
+    note("losses", one.losses.clone());
     assert_eq!(one.losses, two.losses);
     assert_same_bits(&one.values, &two.values, "two devices");
 }
@@ -192,6 +196,7 @@ fn shorter_types() {
     let full = step(Precision::F32);
     for precision in [Precision::Bf16, Precision::Fp16] {
         let short = step(precision);
+        note(&format!("loss in {precision}"), short);
         assert!(
             (full - short).abs() < 0.05 * full,
             "{precision}: {full} {short}"

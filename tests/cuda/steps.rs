@@ -5,7 +5,7 @@ use gpipe::tch::{Device, Kind, Tensor, nn};
 use gpipe::{AdamW, LossScale, Optimizer, Pipeline, Precision, Recompute, Sequential};
 
 use crate::apart;
-use crate::harness::{self, Test};
+use crate::harness::{self, Test, note};
 use crate::support::models;
 
 const GPU: Device = Device::Cuda(0);
@@ -168,6 +168,7 @@ fn timeline() {
     let (x, y) = (model.batch)(8);
     pipe.train_step(&x, &y, model.loss).unwrap();
     let report = pipe.train_step(&x, &y, model.loss).unwrap();
+    note("share of the host", report.read().unwrap().host_share);
     assert_eq!(report.read().unwrap().timeline.spans().len(), 2 * 2 * 4);
     assert!(
         report
@@ -244,6 +245,7 @@ fn no_leaks() {
         gpipe::memory::of_device(GPU).unwrap().current
     };
     let levels: Vec<u64> = (0..20).map(|_| step()).collect();
+    note("bytes held", levels[19]);
     assert_eq!(
         levels[5..].iter().max(),
         levels[5..].iter().min(),

@@ -6,8 +6,8 @@ use std::fmt;
 use gpipe::partitioner::{ScheduleKind, Shape};
 use gpipe::{Pipeline, Recompute};
 
-use crate::support::cpus;
 use crate::support::models::Model;
+use crate::support::{covering, cpus};
 
 const DEVICES: [usize; 4] = [1, 2, 3, 4];
 /// With so many micro-batches, every other stage or layer recomputes as well.
@@ -45,17 +45,13 @@ impl Case {
     }
 
     /// Each two of its values on different axes.
-    pub(crate) fn pairs(&self) -> impl Iterator<Item = String> + use<> {
-        let axes = [
+    pub(crate) fn pairs(&self) -> Vec<String> {
+        covering::pairs(&[
             format!("{} v={}", self.schedule, self.chunks),
             format!("p={}", self.devices),
             format!("m={}", self.micro_batches),
             self.recompute.to_string(),
-        ];
-        (0..axes.len()).flat_map(move |second| {
-            let axes = axes.clone();
-            (0..second).map(move |first| format!("{}, {}", axes[first], axes[second]))
-        })
+        ])
     }
 
     pub(crate) fn exists(&self) -> bool {
@@ -128,19 +124,8 @@ pub(crate) fn cases(layers: usize, micro_batches: usize) -> Vec<Case> {
 /// A few combinations, by name, in which each two values of different axes meet that meet
 /// in any.
 pub(crate) fn covering(cases: impl Iterator<Item = Case>) -> HashSet<String> {
-    let named = cases.map(|case| (case.to_string(), case.pairs().collect::<Vec<_>>()));
-    let named: Vec<_> = named.collect();
-    let (mut met, mut chosen) = (HashSet::new(), HashSet::new());
-    // First those in which all of their pairs meet for the first time.
-    for least in (1..=6).rev() {
-        for (name, pairs) in &named {
-            if pairs.iter().filter(|pair| !met.contains(*pair)).count() >= least {
-                met.extend(pairs);
-                chosen.insert(name.clone());
-            }
-        }
-    }
-    chosen
+    let named: Vec<_> = cases.map(|case| (case.to_string(), case.pairs())).collect();
+    covering::covering(&named)
 }
 
 fn recomputes(layers: usize, stages: usize, micro_batches: usize) -> Vec<Recompute> {

@@ -163,7 +163,9 @@ fn expected(model: &Model, x: &Tensor, y: &Tensor, micro_batches: usize) -> Numb
             "{} over {micro_batches} and over the whole batch",
             model.name
         );
-        assert!((loss - plain.losses[0]).abs() < 1e-6, "{what}: loss");
+        // The sums have another order: a few roundings of f32.
+        let off = (loss - plain.losses[0]).abs() / loss.abs().max(1.0);
+        assert!(off < 1e-6, "{what}: loss {loss}, {off:e} off");
         let output = gpipe::tch::no_grad(|| whole.forward(&x, false));
         assert!(
             plain.output.allclose(&output, 1e-4, 1e-6, false),

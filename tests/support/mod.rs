@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test binary uses its own part of this")]
 
 pub(crate) mod apart;
+pub(crate) mod covering;
 pub(crate) mod everywhere;
 pub(crate) mod models;
 pub(crate) mod reference;

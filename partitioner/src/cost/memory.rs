@@ -13,6 +13,9 @@ pub struct StageMemory {
     pub gradients: Bytes,
     /// The optimizer's state.
     pub optimizer: Bytes,
+    /// What CUDA graphs hold: the activations of all micro-batches in flight, gradients of
+    /// the parameters for each, and what their kernels need.
+    pub graphs: Bytes,
     /// What a micro-batch keeps from its F to its backward: all activations, or
     /// only the stage's inputs when the rest is recomputed.
     #[doc(alias = "stash")]
@@ -36,7 +39,7 @@ pub struct StageMemory {
 impl StageMemory {
     /// What is there all the time, and gradients.
     pub fn fixed(&self) -> Bytes {
-        self.parameters + self.gradients + self.optimizer
+        self.parameters + self.gradients + self.optimizer + self.graphs
     }
 
     /// What a micro-batch keeps between I and W.

@@ -1,10 +1,14 @@
 //! What the actions of each stage and the transfers between stages cost.
 
+mod host_link;
 mod link;
 mod memory;
+mod offload;
 
+pub use host_link::HostLink;
 pub use link::Link;
 pub use memory::StageMemory;
+pub use offload::OffloadTimes;
 
 use crate::cores::Cores;
 use crate::ids::StageId;
@@ -75,6 +79,9 @@ pub struct Costs {
     edges: Vec<EdgeTimes>,
     memory: Vec<StageMemory>,
     cores: Option<Cores>,
+    /// Empty where nobody submits or nothing is offloaded: most costs.
+    host: Vec<StageTimes>,
+    offload: Vec<OffloadTimes>,
 }
 
 impl Costs {
@@ -100,6 +107,8 @@ impl Costs {
             edges,
             memory,
             cores: None,
+            host: Vec::new(),
+            offload: Vec::new(),
         }
     }
 
@@ -161,6 +170,43 @@ impl Costs {
         self
     }
 
+    /// The device of `stage` is asynchronous: so long its host thread submits each kind of
+    /// action. Nothing changes for a stage that the costs do not have.
+    #[must_use]
+    pub fn with_host(mut self, stage: StageId, times: StageTimes) -> Self {
+        self.host.resize(self.stages.len(), StageTimes::default());
+        if let Some(place) = self.host.get_mut(stage.index()) {
+            *place = times;
+        }
+        self
+    }
+
+    /// The activations of `stage` that are offloaded take this long on their way. Nothing
+    /// changes for a stage that the costs do not have.
+    #[must_use]
+    pub fn with_offload(mut self, stage: StageId, times: OffloadTimes) -> Self {
+        self.offload
+            .resize(self.stages.len(), OffloadTimes::default());
+        if let Some(place) = self.offload.get_mut(stage.index()) {
+            *place = times;
+        }
+        self
+    }
+
+    /// The same with hosts that submit in no time.
+    #[must_use]
+    pub fn without_host(mut self) -> Self {
+        self.host.clear();
+        self
+    }
+
+    /// The same with activations that are offloaded, and come back, in no time.
+    #[must_use]
+    pub fn without_offload(mut self) -> Self {
+        self.offload.clear();
+        self
+    }
+
     /// All times of `stage` multiplied by `factor` (0 for a negative one or NaN).
     #[must_use]
     pub fn scaled(mut self, stage: StageId, factor: f64) -> Self {
@@ -190,6 +236,26 @@ impl Costs {
     /// The memory of `stage`; none for one that the costs do not have.
     pub fn memory(&self, stage: StageId) -> StageMemory {
         self.memory.get(stage.index()).copied().unwrap_or_default()
+    }
+
+    /// How long the host submits the actions of `stage`; zeros where that is no matter.
+    pub fn host(&self, stage: StageId) -> StageTimes {
+        self.host.get(stage.index()).copied().unwrap_or_default()
+    }
+
+    /// Whether any device has a host that takes time to submit.
+    pub(crate) fn has_host(&self) -> bool {
+        !self.host.is_empty()
+    }
+
+    /// How long what `stage` offloads is on its way; zeros where nothing is.
+    pub fn offload(&self, stage: StageId) -> OffloadTimes {
+        self.offload.get(stage.index()).copied().unwrap_or_default()
+    }
+
+    /// Whether any offload takes time.
+    pub(crate) fn has_offload(&self) -> bool {
+        !self.offload.is_empty()
     }
 
     /// The times of the edge from `stage` to the next one; zeros where none is.

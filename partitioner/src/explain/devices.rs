@@ -34,8 +34,7 @@ pub(super) fn rows(
     predicted: &Timeline,
 ) -> Vec<DeviceRow> {
     let schedule = replays.as_run();
-    let at_once = crate::cost::Costs::default();
-    let mut made = Arrivals::new(schedule, &at_once);
+    let mut made = Arrivals::at_once(schedule);
     let mut there = Arrivals::new(schedule, replays.transfers);
     for span in measured.spans() {
         made.send(span.device, span.action, span.end);

@@ -5,6 +5,7 @@ use super::{Alternative, Plan, PlanOptions};
 use crate::auto::auto;
 use crate::builtin::ScheduleKind;
 use crate::check::CheckedSchedule;
+use crate::cost::Costs;
 use crate::ids::StageId;
 use crate::partition::Partition;
 use crate::schedule::Placement;
@@ -16,6 +17,8 @@ use crate::units::{Bytes, Micros};
 const POLISH_ACTIONS: usize = 8_000_000;
 /// Where there are no more cuts than this, all of them are tried.
 const ALL_CUTS: usize = 1000;
+/// Where stages have no more choices than this of what to do with activations, all are tried.
+const ALL_WAYS: usize = 256;
 
 /// A combination that fits, with its prediction.
 #[derive(Clone, Debug)]
@@ -35,7 +38,7 @@ impl PlanCandidate {
         schedule: CheckedSchedule,
         solution: Solution,
     ) -> Self {
-        let costs = problem.stage_costs(&solution.partition, &solution.recompute);
+        let costs = costs(&problem, &solution);
         let simulation = simulate(&schedule, &costs);
         Self {
             step: simulation.makespan(),
@@ -65,6 +68,8 @@ impl PlanCandidate {
             let bytes = c.solution.stage_bytes.iter().copied().sum::<Bytes>();
             (
                 c.step,
+                c.job.graphs,
+                c.offloading(),
                 c.job.shape.chunks,
                 bytes,
                 c.job.kind,
@@ -78,9 +83,19 @@ impl PlanCandidate {
         self.solution.recompute.iter().filter(|&&yes| yes).count()
     }
 
-    /// Looks for the cut with the shortest simulated step: among all of them where they
-    /// are few, else by moving single cuts by a layer as long as it shrinks.
+    pub(super) fn offloading(&self) -> usize {
+        self.solution.offload.iter().filter(|&&yes| yes).count()
+    }
+
+    /// Looks for the shortest simulated step, among cuts and then among what stages do with
+    /// their activations.
     pub(super) fn polish(&self) -> Self {
+        self.cut_better().with_better_ways()
+    }
+
+    /// Among all cuts where they are few, else by moving single cuts by a layer as long as the
+    /// step shrinks.
+    fn cut_better(&self) -> Self {
         let plan = self.schedule.schedule();
         let actions: usize = plan.iter().map(|(_, list)| list.len()).sum();
         let (layers, stages) = (self.solution.partition.layers(), plan.stages());
@@ -88,6 +103,80 @@ impl PlanCandidate {
         match Partition::all(layers, stages, left.min(ALL_CUTS)) {
             Some(all) => self.best_of(&all),
             None => self.improved(left),
+        }
+    }
+
+    /// Looks for what stages do best with their activations: among all choices where they are
+    /// few, else by changing single stages as long as the step shrinks.
+    fn with_better_ways(self) -> Self {
+        let plan = self.schedule.schedule();
+        let actions: usize = plan.iter().map(|(_, list)| list.len()).sum();
+        let (stages, ways) = (plan.stages(), self.problem.ways());
+        let left = POLISH_ACTIONS / actions.max(1);
+        if ways.len() == 1 {
+            return self;
+        }
+        let all = ways
+            .len()
+            .checked_pow(u32::try_from(stages).unwrap_or(u32::MAX));
+        match all.filter(|&all| all <= left.min(ALL_WAYS)) {
+            Some(all) => (0..all).fold(self, |best, choice| {
+                let digit = |stage: usize| choice / ways.len().pow(stage as u32) % ways.len();
+                let choice: Vec<_> = (0..stages).map(|stage| ways[digit(stage)]).collect();
+                best.or_faster(&choice)
+            }),
+            None => self.with_single_ways(&ways, left),
+        }
+    }
+
+    fn with_single_ways(self, ways: &[(bool, bool)], mut left: usize) -> Self {
+        let stages = self.solution.partition.stages();
+        let mut best = self;
+        loop {
+            let before = best.step;
+            for (stage, &way) in (0..stages).flat_map(|s| ways.iter().map(move |way| (s, way))) {
+                if left == 0 {
+                    return best;
+                }
+                left -= 1;
+                let mut choice = best.ways();
+                choice[stage] = way;
+                best = best.or_faster(&choice);
+            }
+            if best.step == before {
+                return best;
+            }
+        }
+    }
+
+    /// Of each stage, whether it recomputes and whether it offloads.
+    fn ways(&self) -> Vec<(bool, bool)> {
+        let Solution {
+            recompute, offload, ..
+        } = &self.solution;
+        recompute
+            .iter()
+            .copied()
+            .zip(offload.iter().copied())
+            .collect()
+    }
+
+    /// The same cut where stages do this with their activations, if that fits and is faster.
+    fn or_faster(self, ways: &[(bool, bool)]) -> Self {
+        if ways == self.ways() {
+            return self;
+        }
+        let (recompute, offload): (Vec<_>, Vec<_>) = ways.iter().copied().unzip();
+        let partition = &self.solution.partition;
+        let Some(solution) = self.problem.with_ways(partition, &recompute, &offload) else {
+            return self;
+        };
+        let (problem, schedule) = (self.problem.clone(), self.schedule.clone());
+        let other = Self::new(self.job, problem, schedule, solution);
+        if other.step < self.step && other.fits() {
+            other
+        } else {
+            self
         }
     }
 
@@ -134,9 +223,7 @@ impl PlanCandidate {
         let placement = [Placement::Loop, Placement::Vee].into_iter().find(placed)?;
         let devices = options.machine.devices().iter();
         let caps: Vec<Option<Bytes>> = devices.map(|device| device.memory).collect();
-        let costs = self
-            .problem
-            .stage_costs(&self.solution.partition, &self.solution.recompute);
+        let costs = costs(&self.problem, &self.solution);
         let found = auto(shape, &costs, &caps, Some(placement)).ok()?;
         let step = found.simulation.makespan();
         if step >= self.step || found.schedule.schedule().name() != ScheduleKind::Auto.name() {
@@ -194,12 +281,7 @@ impl PlanCandidate {
 
     /// The simulated peak per device.
     pub(super) fn peaks(&self) -> Vec<Bytes> {
-        let Solution {
-            partition,
-            recompute,
-            ..
-        } = &self.solution;
-        let costs = self.problem.stage_costs(partition, recompute);
+        let costs = costs(&self.problem, &self.solution);
         simulate(&self.schedule, &costs).peak_bytes()
     }
 
@@ -208,6 +290,7 @@ impl PlanCandidate {
         let Solution {
             partition,
             recompute,
+            offload,
             bottleneck,
             ..
         } = self.solution;
@@ -225,6 +308,8 @@ impl PlanCandidate {
             chunks: self.job.shape.chunks,
             micro_batch_size: self.job.size,
             recompute,
+            offload,
+            cuda_graphs: self.job.graphs,
             bottleneck,
             step: self.step,
             bubble_fraction: self.bubble,
@@ -253,6 +338,10 @@ impl PlanCandidate {
         if here > there {
             because.push(format!("{here} stages recompute instead of {there}"));
         }
+        let (here, there) = (self.offloading(), best.offloading());
+        if here > there {
+            because.push(format!("{here} stages offload instead of {there}"));
+        }
         // Of the whole step: stages and micro-batches may be others in number.
         let load = |c: &Self| {
             c.solution.bottleneck * (c.job.shape.chunks * c.job.shape.micro_batches) as f64
@@ -269,4 +358,8 @@ impl PlanCandidate {
         }
         reason
     }
+}
+
+fn costs(problem: &Problem, solution: &Solution) -> Costs {
+    problem.stage_costs(&solution.partition, &solution.recompute, &solution.offload)
 }

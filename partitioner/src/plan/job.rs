@@ -10,4 +10,6 @@ pub(super) struct PlanJob {
     pub(super) shape: Shape,
     /// Samples in a micro-batch.
     pub(super) size: usize,
+    /// With CUDA graphs.
+    pub(super) graphs: bool,
 }

@@ -1,4 +1,5 @@
-//! The joint choice of balance, schedule, chunks, micro-batches and recompute.
+//! The joint choice of balance, schedule, chunks, micro-batches, recompute, offload and CUDA
+//! graphs.
 //!
 //! [`plan()`] takes every built-in schedule with every number of chunks and micro-batches that
 //! it can do, cuts the layers exactly for it ([`Problem`]), simulates the
@@ -16,19 +17,18 @@ mod write;
 
 use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
+use crate::cost::Costs;
 use crate::ids::DeviceId;
 use crate::model::ModelId;
 use crate::partition::Partition;
+use crate::profile::Profile;
 use crate::schedule::{Schedule, Shape};
-use crate::solve::Shortfall;
+use crate::solve::{Problem, Shortfall};
 use crate::units::{Bytes, Micros};
 use crate::words::count;
 
 pub use options::PlanOptions;
 pub use search::plan;
-
-#[cfg(doc)]
-use crate::solve::Problem;
 
 /// The version of `plan.json` that this build reads and writes.
 pub const PLAN_VERSION: u64 = 1;
@@ -58,6 +58,10 @@ pub struct Plan {
     pub micro_batch_size: usize,
     /// Whether each stage recomputes.
     pub recompute: Vec<bool>,
+    /// Whether each stage offloads its activations.
+    pub offload: Vec<bool>,
+    /// Whether passes are put into CUDA graphs, on the stages that can have them.
+    pub cuda_graphs: bool,
     /// What the slowest stage costs for one micro-batch.
     pub bottleneck: Micros,
     /// The simulated step.
@@ -88,6 +92,20 @@ impl Plan {
         }
         let shape = Shape::new(self.devices(), self.micro_batches).with_chunks(self.chunks);
         self.schedule.generate(shape)
+    }
+
+    /// What its step is simulated with, under its [schedule](Self::generate).
+    pub fn costs(
+        &self,
+        profile: &Profile,
+        options: &PlanOptions,
+        schedule: &CheckedSchedule,
+    ) -> Costs {
+        let size = self.micro_batch_size;
+        Problem::new(profile, size, &options.machine, schedule)
+            .with_graphs(self.cuda_graphs.then(|| profile.graph_replay()))
+            .with_optimizer_state(options.optimizer_state)
+            .stage_costs(&self.partition, &self.recompute, &self.offload)
     }
 }
 

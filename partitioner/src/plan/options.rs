@@ -4,7 +4,7 @@ use super::PlanError;
 use crate::builtin::ScheduleKind;
 use crate::machine::Machine;
 use crate::profile::MAX_BATCH;
-use crate::solve::RecomputeChoice;
+use crate::solve::When;
 
 /// The most micro-batches that a plan has.
 pub(super) const MAX_MICRO: usize = 1 << 16;
@@ -31,7 +31,12 @@ pub struct PlanOptions {
     /// Stages per device; none: to be chosen.
     pub chunks: Option<usize>,
     /// Whether stages recompute.
-    pub recompute: RecomputeChoice,
+    pub recompute: When,
+    /// Whether stages offload their activations, where the machine has a link to the host's
+    /// memory.
+    pub offload: When,
+    /// Whether there are CUDA graphs, where the profile says what the host does.
+    pub cuda_graphs: When,
     /// Bytes of optimizer state per byte of parameters.
     pub optimizer_state: f64,
 }
@@ -45,7 +50,9 @@ impl PlanOptions {
             batch: None,
             schedule: None,
             chunks: None,
-            recompute: RecomputeChoice::Auto,
+            recompute: When::Auto,
+            offload: When::Auto,
+            cuda_graphs: When::Auto,
             optimizer_state: crate::solve::ADAMW_STATE,
         }
     }

@@ -56,6 +56,9 @@ struct PlanFields {
     balance: List<Layers, 1, MAX_LAYERS>,
     placement: List<Whole<0, { MAX_DEVICES as u64 }>, 1, MAX_LAYERS>,
     recompute: List<bool, 1, MAX_LAYERS>,
+    // Left out where no stage does, as in plans of the first builds.
+    offload: Option<List<bool, 1, MAX_LAYERS>>,
+    cuda_graphs: Option<bool>,
     schedule: NamedSchedule,
     micro_batches: Micro,
     chunks: Chunks,
@@ -145,6 +148,9 @@ impl Plan {
             micro_batches,
             chunks: fields.chunks.size(),
             micro_batch_size: fields.micro_batch_size.size(),
+            offload: (fields.offload)
+                .map_or_else(|| vec![false; balance.len()], |offload| offload.0),
+            cuda_graphs: fields.cuda_graphs.unwrap_or(false),
             recompute: fields.recompute.0,
             bottleneck: fields.bottleneck_us.micros(),
             step: fields.step_us.micros(),
@@ -172,6 +178,10 @@ impl PlanFields {
         for (field, length) in [
             ("placement", self.placement.0.len()),
             ("recompute", self.recompute.0.len()),
+            (
+                "offload",
+                self.offload.as_ref().map_or(stages, |own| own.0.len()),
+            ),
         ] {
             if length != stages {
                 let rule = format!("must have from {stages} to {stages} entries, has {length}");

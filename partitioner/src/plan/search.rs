@@ -9,7 +9,7 @@ use super::{Alternative, Plan, PlanError, PlanOptions};
 use crate::check::CheckedSchedule;
 use crate::profile::Profile;
 use crate::schedule::Shape;
-use crate::solve::{Problem, Shortfall, SolveError};
+use crate::solve::{Problem, Shortfall, SolveError, When};
 
 /// How many of the fastest candidates a schedule is computed for.
 const COMPUTED: usize = 3;
@@ -21,7 +21,10 @@ const SEARCHED: usize = 4;
 /// Every combination is cut for the smallest bottleneck, exactly, and simulated; for the
 /// fastest of each schedule all cuts are then simulated, or, where there are more than a
 /// thousand, each cut is moved by a layer as long as the simulated step shrinks, and a
-/// schedule is computed for the costs of the fastest ([`auto`](crate::auto())).
+/// schedule is computed for the costs of the fastest ([`auto`](crate::auto())). Where the
+/// profile says what the host does, all is tried with CUDA graphs too. Whether a stage
+/// recomputes or offloads its activations is first what its memory asks for, and then, for the
+/// fastest, changed stage by stage as long as that helps.
 ///
 /// Cuts are exact for the bottleneck, which decides the step where there are many
 /// micro-batches. The step itself is only searched for locally where there are many cuts:
@@ -36,11 +39,13 @@ const SEARCHED: usize = 4;
 /// The same plan for the same profile and options, on any number of threads.
 ///
 /// # Complexity
-/// Linear in the actions of the schedules tried, of which there are at most about 200, plus an
+/// Linear in the actions of the schedules tried, of which there are at most about 200 (twice
+/// with CUDA graphs), plus an
 /// exact cut for each and a bounded number of further simulations.
 pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError> {
     let samples = options.samples(profile.batch())?;
     let (jobs, reason) = jobs(profile.layers().len(), options, samples);
+    let jobs = options.with_and_without_graphs(jobs, profile);
     let tried = in_parallel(&jobs, |job| job.run(profile, options));
     let mut fitting = Vec::new();
     let mut misfits = Vec::new();
@@ -77,6 +82,17 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
 }
 
 impl PlanOptions {
+    /// Each job without graphs and with them, as far as they are to be tried.
+    fn with_and_without_graphs(&self, jobs: Vec<PlanJob>, profile: &Profile) -> Vec<PlanJob> {
+        let tried: &[bool] = match self.cuda_graphs {
+            When::Always if profile.captures() => &[true],
+            When::Auto if profile.captures() => &[false, true],
+            _ => &[false],
+        };
+        let job = |job: PlanJob| tried.iter().map(move |&graphs| PlanJob { graphs, ..job });
+        jobs.into_iter().flat_map(job).collect()
+    }
+
     /// Checks what needs no profile: that some schedule exists for these options and a
     /// model of `layers` layers.
     ///
@@ -98,7 +114,7 @@ impl PlanOptions {
     }
 }
 
-/// Moves the fastest candidate of each schedule to the front, keeping the order among
+/// Moves the fastest candidate of each schedule, with CUDA graphs and without, to the front, keeping the order among
 /// them and among the rest; how many they are.
 ///
 /// Their cuts are worth moving one by one. It is one of each whether or not other
@@ -107,7 +123,7 @@ fn leaders_first(candidates: &mut Vec<PlanCandidate>) -> usize {
     let mut seen = HashSet::new();
     let (mut leaders, rest): (Vec<_>, Vec<_>) = candidates
         .drain(..)
-        .partition(|candidate| seen.insert(candidate.job.kind));
+        .partition(|candidate| seen.insert((candidate.job.kind, candidate.job.graphs)));
     let count = leaders.len();
     leaders.extend(rest);
     *candidates = leaders;
@@ -134,6 +150,7 @@ fn jobs(layers: usize, options: &PlanOptions, samples: usize) -> (Vec<PlanJob>, 
                     kind,
                     shape: Shape::new(devices, micro).with_chunks(chunks),
                     size: samples.div_ceil(micro),
+                    graphs: false,
                 });
             }
         }
@@ -150,6 +167,8 @@ impl PlanJob {
     ) -> Problem {
         Problem::new(profile, self.size, &options.machine, schedule)
             .with_recompute(options.recompute)
+            .with_offload(options.offload)
+            .with_graphs(self.graphs.then(|| profile.graph_replay()))
             .with_optimizer_state(options.optimizer_state)
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::machine::Machine;
 use crate::profile::{LayerProfile, LayerTimes, Profile};
 use crate::simulate::simulate;
-use crate::solve::{Problem, RecomputeChoice};
+use crate::solve::{Problem, When};
 
 fn profile(times: &[f64]) -> Profile {
     let layer =
@@ -29,7 +29,7 @@ fn a_plan_is_what_its_own_simulation_says() {
     let plan = plan(&profile, &options).unwrap();
     let schedule = plan.generate().unwrap();
     let problem = Problem::new(&profile, 4, &options.machine, &schedule);
-    let costs = problem.stage_costs(&plan.partition, &plan.recompute);
+    let costs = problem.stage_costs(&plan.partition, &plan.recompute, &plan.offload);
     let simulation = simulate(&schedule, &costs);
     assert_eq!(simulation.makespan(), plan.step);
     assert_eq!(simulation.peak_bytes(), plan.peak_bytes);
@@ -75,7 +75,7 @@ fn memory_decides_between_recompute_and_refusal() {
     let plan_it = |options: &PlanOptions| plan(&profile(&[1.0; 6]), options);
     let plan = plan_it(&options).unwrap();
     assert_eq!(plan.recompute, [true, false]);
-    options.recompute = RecomputeChoice::Never;
+    options.recompute = When::Never;
     let error = plan_it(&options).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -240,7 +240,7 @@ fn a_computed_schedule_travels_with_the_plan() {
         &options.machine,
         &schedule,
     );
-    let costs = problem.stage_costs(&plan.partition, &plan.recompute);
+    let costs = problem.stage_costs(&plan.partition, &plan.recompute, &plan.offload);
     assert_eq!(simulate(&schedule, &costs).makespan(), plan.step);
     if plan.computed.is_some() {
         let text = plan.to_json();
@@ -287,7 +287,7 @@ proptest! {
             let schedule = kind.generate(Shape::new(devices, 2 * devices)).unwrap();
             let problem = Problem::new(&profile, 4, &options.machine, &schedule);
             let solution = problem.solve().unwrap();
-            let costs = problem.stage_costs(&solution.partition, &solution.recompute);
+            let costs = problem.stage_costs(&solution.partition, &solution.recompute, &solution.offload);
             prop_assert!(plan.step <= simulate(&schedule, &costs).makespan());
         }
     }
@@ -333,7 +333,7 @@ fn plans_know_of_more_devices_than_cores() {
     let schedule = shared.generate().unwrap();
     let problem = Problem::new(&profile, 4, &options.machine, &schedule);
     let step = |partition: &Partition| {
-        let costs = problem.stage_costs(partition, &even.recompute);
+        let costs = problem.stage_costs(partition, &even.recompute, &even.offload);
         simulate(&schedule, &costs).makespan()
     };
     assert!(

@@ -22,6 +22,12 @@ impl Plan {
             "peak_bytes": self.peak_bytes,
             "alternatives": self.alternatives.iter().map(alternative_value).collect::<Vec<_>>(),
         });
+        if self.offload.contains(&true) {
+            value["offload"] = json!(self.offload);
+        }
+        if self.cuda_graphs {
+            value["cuda_graphs"] = json!(true);
+        }
         if let Some(model) = &self.model {
             value["model"] = model.to_value();
         }

@@ -100,7 +100,8 @@ impl LayerProfile {
                 return Err((format!("curve[{index}].{field}"), rule));
             }
         }
-        let mut times = std::iter::once(&self.times).chain(self.curve.iter().map(|(_, t)| t));
+        let mut times = (std::iter::once(&self.times).chain(&self.host))
+            .chain(self.curve.iter().map(|(_, times)| times));
         if times.any(|times| times.longest() > MAX_MICROS) {
             return Err((
                 "forward_us".into(),

@@ -12,7 +12,7 @@ mod spread;
 mod tests;
 mod write;
 
-use crate::cost::Link;
+use crate::cost::{HostLink, Link};
 use crate::json::{MAX_BYTES, MAX_MICROS, ReadError};
 use crate::model::ModelId;
 use crate::units::{Bytes, Micros};
@@ -25,6 +25,9 @@ pub use spread::Spread;
 
 /// The version of `profile.json` that this build reads and writes.
 pub const PROFILE_VERSION: u64 = 1;
+/// What a CUDA graph's replay takes the host with its copies, where that was not measured: a
+/// launch of a graph and of the few kernels around it, some 4 µs each.
+pub const GRAPH_REPLAY_MICROS: f64 = 25.0;
 /// The most layers of a profile.
 pub const MAX_LAYERS: usize = 100_000;
 /// The largest micro-batch of a profile, in samples.
@@ -97,6 +100,11 @@ pub struct LayerProfile {
     pub footprints: Vec<(usize, Footprint)>,
     /// How far the measurements were apart, where it is known.
     pub spread: Option<Spread>,
+    /// On an asynchronous device: how long the host's thread submits each, whatever the
+    /// micro-batch's size.
+    pub host: Option<LayerTimes>,
+    /// Why its passes cannot be put into CUDA graphs, where they cannot.
+    pub no_graph: Option<String>,
 }
 
 impl LayerProfile {
@@ -147,6 +155,22 @@ impl LayerProfile {
         self
     }
 
+    /// The same with what the host's thread takes to submit its passes.
+    #[must_use]
+    pub fn with_host(mut self, times: LayerTimes) -> Self {
+        self.host = Some(times);
+        self
+    }
+
+    /// The same with the reason why its passes cannot be put into CUDA graphs.
+    #[must_use]
+    pub fn without_graphs(mut self, why: impl Into<String>) -> Self {
+        let why = why.into();
+        let printed = |c: char| if c.is_control() { ' ' } else { c };
+        self.no_graph = Some(why.chars().take(MAX_TEXT / 4).map(printed).collect());
+        self
+    }
+
     /// The same with times for other micro-batch sizes, in any order.
     #[must_use]
     pub fn with_curve(mut self, mut curve: Vec<(usize, LayerTimes)>) -> Self {
@@ -193,6 +217,8 @@ pub struct Profile {
     libtorch: Option<String>,
     measured: Option<String>,
     link: Option<Link>,
+    host_link: Option<HostLink>,
+    graph_replay: Option<Micros>,
     model: Option<ModelId>,
     doubts: Option<Vec<String>>,
 }
@@ -216,6 +242,8 @@ impl Profile {
             libtorch: None,
             measured: None,
             link: None,
+            host_link: None,
+            graph_replay: None,
             model: None,
             doubts: None,
         };
@@ -248,10 +276,24 @@ impl Profile {
     /// The same with the link between two of the devices.
     #[must_use]
     pub fn with_link(mut self, link: Link) -> Self {
-        let latency = Micros::saturating(link.latency().get().min(MAX_MICROS));
-        let bandwidth = link.bandwidth().map(|bytes| Bytes(bytes.0.min(MAX_BYTES)));
-        let copying = bandwidth.and_then(|bytes| Link::new(bytes, latency).ok());
-        self.link = Some(copying.unwrap_or_else(|| Link::without_copy(latency)));
+        self.link = Some(storable(link));
+        self
+    }
+
+    /// The same with the link between a device and the host's memory.
+    #[must_use]
+    pub fn with_host_link(mut self, link: HostLink) -> Self {
+        self.host_link = Some(HostLink {
+            to_host: storable(link.to_host),
+            to_device: storable(link.to_device),
+        });
+        self
+    }
+
+    /// The same with what the replay of a CUDA graph takes the host.
+    #[must_use]
+    pub fn with_graph_replay(mut self, time: Micros) -> Self {
+        self.graph_replay = Some(Micros::saturating(time.get().min(MAX_MICROS)));
         self
     }
 
@@ -304,6 +346,28 @@ impl Profile {
         self.link
     }
 
+    /// The link between a device and the host's memory, where it was measured.
+    pub fn host_link(&self) -> Option<HostLink> {
+        self.host_link
+    }
+
+    /// What the replay of a CUDA graph takes the host with its copies;
+    /// [`GRAPH_REPLAY_MICROS`] where it was not measured.
+    pub fn graph_replay(&self) -> Micros {
+        (self.graph_replay).unwrap_or(Micros::saturating(GRAPH_REPLAY_MICROS))
+    }
+
+    /// Whether it says what the host does: of every layer.
+    pub fn knows_host(&self) -> bool {
+        self.layers.iter().all(|layer| layer.host.is_some())
+    }
+
+    /// Whether any layer can be put into CUDA graphs, as far as is known.
+    pub fn captures(&self) -> bool {
+        let captures = |layer: &LayerProfile| layer.host.is_some() && layer.no_graph.is_none();
+        self.layers.iter().any(captures)
+    }
+
     /// What speaks against the measurements; none where they were not examined.
     pub fn doubts(&self) -> Option<&[String]> {
         self.doubts.as_deref()
@@ -314,4 +378,12 @@ impl Profile {
     pub fn parameter_bytes(&self) -> Vec<u64> {
         self.layers.iter().map(|layer| layer.parameters.0).collect()
     }
+}
+
+/// The link as a file can hold it.
+fn storable(link: Link) -> Link {
+    let latency = Micros::saturating(link.latency().get().min(MAX_MICROS));
+    let bandwidth = link.bandwidth().map(|bytes| Bytes(bytes.0.min(MAX_BYTES)));
+    let copying = bandwidth.and_then(|bytes| Link::new(bytes, latency).ok());
+    copying.unwrap_or_else(|| Link::without_copy(latency))
 }

@@ -10,7 +10,7 @@ use super::{
     Footprint, LayerProfile, LayerTimes, MAX_BATCH, MAX_DOUBTS, MAX_LAYERS, MAX_POINTS, MAX_TEXT,
     PROFILE_VERSION, Profile, Spread,
 };
-use crate::cost::Link;
+use crate::cost::{HostLink, Link};
 use crate::json::{
     FileFormat, List, MAX_BYTES, MICROS_LIMIT, Number, Object, ReadError, Text, Whole, parse_file,
     read_file,
@@ -48,6 +48,8 @@ struct ProfileFields {
     input_bytes: Option<Amount>,
     model: Option<ModelId>,
     link: Option<Object<LinkFields>>,
+    host_link: Option<Object<HostLinkFields>>,
+    graph_replay_us: Option<Time>,
     doubts: Option<Doubts>,
     layers: List<Object<LayerFields>, 1, MAX_LAYERS>,
 }
@@ -58,6 +60,26 @@ struct ProfileFields {
 struct LinkFields {
     latency_us: Time,
     bytes_per_second: Option<Whole<1, MAX_BYTES>>,
+}
+
+/// Between a device and the host's memory.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostLinkFields {
+    to_host: Object<LinkFields>,
+    to_device: Object<LinkFields>,
+}
+
+/// What the host's thread takes of a layer.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(clippy::struct_field_names, reason = "units are in the file's names")]
+struct HostFields {
+    forward_us: Time,
+    backward_input_us: Time,
+    backward_weight_us: Time,
+    backward_us: Option<Time>,
+    recompute_us: Option<Time>,
 }
 
 #[derive(Deserialize)]
@@ -80,6 +102,8 @@ struct LayerFields {
     repeats: Option<Whole<0, { MAX_REPEATS as u64 }>>,
     forward_spread: Option<Number<SPREAD_LIMIT>>,
     backward_spread: Option<Number<SPREAD_LIMIT>>,
+    host: Option<Object<HostFields>>,
+    no_graph: Option<Text<MAX_TEXT>>,
 }
 
 /// A layer at another size of micro-batch.
@@ -126,6 +150,8 @@ impl Profile {
             })
         };
         let link = fields.link.map(|Object(fields)| fields.link()).transpose();
+        let host_link = fields.host_link.map(|Object(fields)| fields.link());
+        let host_link = host_link.transpose();
         let profile = Self {
             device: fields.device.0,
             batch: fields.batch.size(),
@@ -134,6 +160,8 @@ impl Profile {
             libtorch: fields.libtorch.map(|text| text.0),
             measured: fields.measured.map(|text| text.0),
             link: link.map_err(|rule| ReadError::new(file, "link.bytes_per_second", rule))?,
+            host_link: host_link.map_err(|rule| ReadError::new(file, "host_link", rule))?,
+            graph_replay: fields.graph_replay_us.map(Time::micros),
             model: fields.model,
             doubts: fields.doubts.map(|doubts| doubts.map(|text| text.0)),
         };
@@ -162,6 +190,26 @@ impl LinkFields {
             Some(bandwidth) => Link::new(bandwidth.bytes(), latency),
             None => Ok(Link::without_copy(latency)),
         }
+    }
+}
+
+impl HostLinkFields {
+    fn link(self) -> Result<HostLink, crate::ValueError> {
+        Ok(HostLink {
+            to_host: self.to_host.0.link()?,
+            to_device: self.to_device.0.link()?,
+        })
+    }
+}
+
+impl HostFields {
+    fn times(&self) -> LayerTimes {
+        times(
+            self.forward_us,
+            self.backward_input_us,
+            self.backward_weight_us,
+            [self.backward_us, self.recompute_us],
+        )
     }
 }
 
@@ -197,6 +245,8 @@ impl LayerFields {
             curve,
             footprints,
             spread,
+            host: self.host.map(|Object(fields)| fields.times()),
+            no_graph: self.no_graph.map(|text| text.0),
         })
     }
 

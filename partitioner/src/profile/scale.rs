@@ -1,6 +1,7 @@
 //! Costs for a micro-batch size other than the measured one.
 
 use super::{Footprint, LayerProfile, LayerTimes, Profile};
+use crate::cost::StageTimes;
 use crate::units::{Bytes, Micros};
 
 /// What one layer costs for one micro-batch of a given size.
@@ -31,6 +32,10 @@ pub struct LayerCost {
     pub input_temporary: Bytes,
     /// The same of the weight half.
     pub weight_temporary: Bytes,
+    /// What the host's thread takes; nothing where that is no matter.
+    pub host: StageTimes,
+    /// Whether its passes can be put into CUDA graphs.
+    pub captures: bool,
 }
 
 impl Profile {
@@ -83,7 +88,19 @@ impl LayerProfile {
             temporary: bytes(|f| f.temporary),
             input_temporary: bytes(|f| f.input_temporary.unwrap_or(f.temporary)),
             weight_temporary: bytes(|f| f.weight_temporary.unwrap_or(f.temporary)),
+            host: self.host.as_ref().map_or(StageTimes::default(), host),
+            captures: self.host.is_some() && self.no_graph.is_none(),
         }
+    }
+}
+
+fn host(times: &LayerTimes) -> StageTimes {
+    StageTimes {
+        forward: times.forward,
+        backward: times.joint(),
+        input: times.backward_input,
+        weight: times.backward_weight,
+        recompute: times.again(),
     }
 }
 

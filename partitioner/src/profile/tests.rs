@@ -23,13 +23,20 @@ fn sample() -> Profile {
             .with_spread(Spread::new(9, 0.25, 0.5))
             .with_halves_temporary(Bytes(70), Bytes(60))
             .with_curve(vec![(16, times), (2, times)])
-            .with_footprints(vec![(2, small)]),
+            .with_footprints(vec![(2, small)])
+            .with_host(second)
+            .without_graphs("it draws random numbers"),
     ];
     Profile::new("cpu", 8, layers)
         .unwrap()
         .with_input(Bytes(64))
         .with_origin(Some("2.11.0".into()), None)
         .with_link("25GB/s,5us".parse().unwrap())
+        .with_host_link(HostLink {
+            to_host: "20GB/s,9us".parse().unwrap(),
+            to_device: "22GB/s,8us".parse().unwrap(),
+        })
+        .with_graph_replay(micros(17.5))
         .with_model(ModelId::new("gpt", [("layers", 2.0), ("dropout", 0.1)]))
 }
 
@@ -159,14 +166,26 @@ fn links_and_spreads_are_checked_too() {
             format!("link.bytes_per_second: must be a whole number from 1 to {MAX_BYTES}, is 0"),
         ),
         (
-            "\"latency_us\"",
-            "\"delay\"",
+            "\"latency_us\":5.0",
+            "\"delay\":5.0",
             "link.delay: is not a field here; there are latency_us".into(),
         ),
         (
             "\"latency_us\":5.0",
             "\"bytes_per_second\":1",
             "link.bytes_per_second: is given twice".into(),
+        ),
+        (
+            "\"bytes_per_second\":22000000000",
+            "\"bytes_per_second\":0",
+            format!(
+                "host_link.to_device.bytes_per_second: must be a whole number from 1 to {MAX_BYTES}"
+            ),
+        ),
+        (
+            "\"graph_replay_us\": 17.5",
+            "\"graph_replay_us\": -1",
+            "graph_replay_us: must be a number from 0".into(),
         ),
         (
             "\"forward_spread\":0.25,",

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 
 use super::{Footprint, LayerProfile, LayerTimes, PROFILE_VERSION, Profile};
-use crate::cost::Link;
+use crate::cost::{HostLink, Link};
 use crate::units::Bytes;
 
 impl Profile {
@@ -26,6 +26,13 @@ impl Profile {
         optional_bytes(&mut head, "input_bytes", self.input);
         if let Some(link) = &self.link {
             head.insert("link".into(), link_value(link));
+        }
+        if let Some(HostLink { to_host, to_device }) = &self.host_link {
+            let both = json!({"to_host": link_value(to_host), "to_device": link_value(to_device)});
+            head.insert("host_link".into(), both);
+        }
+        if let Some(time) = self.graph_replay {
+            head.insert("graph_replay_us".into(), json!(time));
         }
         if let Some(doubts) = &self.doubts {
             head.insert("doubts".into(), json!(doubts));
@@ -77,6 +84,14 @@ fn layer_value(layer: &LayerProfile) -> Value {
         map.insert("repeats".into(), json!(spread.repeats()));
         map.insert("forward_spread".into(), json!(spread.forward()));
         map.insert("backward_spread".into(), json!(spread.backward()));
+    }
+    if let Some(times) = &layer.host {
+        let mut host = Map::new();
+        times_into(&mut host, times);
+        map.insert("host".into(), Value::Object(host));
+    }
+    if let Some(why) = &layer.no_graph {
+        map.insert("no_graph".into(), json!(why));
     }
     Value::Object(map)
 }

@@ -1,7 +1,7 @@
 //! When values arrive where they are waited for.
 
 use crate::check::CheckedSchedule;
-use crate::cost::Costs;
+use crate::cost::{Costs, EdgeTimes};
 use crate::ids::{DeviceId, StageId};
 use crate::schedule::{Action, ActionKind};
 use crate::units::Micros;
@@ -10,7 +10,8 @@ use std::collections::HashMap;
 /// The values between stages, with the links that they occupy on their way.
 pub(crate) struct Arrivals<'a> {
     schedule: &'a CheckedSchedule,
-    costs: &'a Costs,
+    /// None: transfers take no time.
+    costs: Option<&'a Costs>,
     /// When the input of (stage, micro-batch) is there.
     input: Vec<Micros>,
     /// When the gradient of the output of (stage, micro-batch) is there.
@@ -22,11 +23,19 @@ pub(crate) struct Arrivals<'a> {
 impl<'a> Arrivals<'a> {
     /// Nothing has been sent; transfers take the times of the edges of `costs`.
     pub(crate) fn new(schedule: &'a CheckedSchedule, costs: &'a Costs) -> Self {
+        Self {
+            costs: Some(costs),
+            ..Self::at_once(schedule)
+        }
+    }
+
+    /// Nothing has been sent; transfers take no time.
+    pub(crate) fn at_once(schedule: &'a CheckedSchedule) -> Self {
         let plan = schedule.schedule();
         let cells = plan.stages() * plan.micro_batches();
         Self {
             schedule,
-            costs,
+            costs: None,
             input: vec![Micros::ZERO; cells],
             gradient: vec![Micros::ZERO; cells],
             links: HashMap::new(),
@@ -72,7 +81,9 @@ impl<'a> Arrivals<'a> {
         if target == device {
             return end;
         }
-        let times = self.costs.edge(edge);
+        let times = self
+            .costs
+            .map_or(EdgeTimes::default(), |costs| costs.edge(edge));
         if times.occupancy == Micros::ZERO {
             return end + times.latency;
         }

@@ -191,7 +191,7 @@ impl<'a> OffloadMoves<'a> {
 /// What a stage takes when a step begins.
 fn at_first(costs: &Costs, stage: StageId) -> Bytes {
     let memory = costs.memory(stage);
-    memory.parameters + memory.optimizer
+    memory.parameters + memory.optimizer + memory.graphs
 }
 
 /// Which stages have gradients of their parameters yet.

@@ -7,11 +7,18 @@
 //! one device, which does one thing at a time: the link serves them in the order
 //! in which they were produced, and the simulation needs no queue of events. Only where
 //! devices have to share cores it goes from event to event: see the module `shared`.
+//!
+//! An asynchronous device does nothing before its host thread has submitted it (module
+//! `host`), and what is offloaded goes over the device's links to the host (module `offload`).
+//! Both can make an action longer than its work: as in a measured timeline, an action lasts
+//! from when its stream has come to it to when its last kernel is over.
 
 mod arrivals;
 mod clock;
 mod critical;
+mod host;
 mod memory;
+mod offload;
 mod sensitivity;
 mod shared;
 
@@ -41,7 +48,8 @@ pub struct Simulation {
 
 /// Runs `schedule` on paper with `costs`. A stage or edge that the costs do not
 /// have takes no time. Where devices share cores that do not suffice for all of them
-/// ([`Costs::with_cores`]), they take turns, the most urgent first.
+/// ([`Costs::with_cores`]), they take turns, the most urgent first; such devices are CPUs, of
+/// which no host submits anything.
 ///
 /// # Complexity
 /// Linear in the number of actions; with too few cores, times the number of devices.
@@ -52,7 +60,7 @@ pub fn simulate(schedule: &CheckedSchedule, costs: &Costs) -> Simulation {
     Simulation {
         timeline: match short {
             Some(cores) => shared::timeline(schedule, costs, cores, duration),
-            None => replay(schedule, costs, duration),
+            None => timeline(schedule, Clock::new(schedule, costs, duration)),
         },
         schedule: schedule.clone(),
         costs: costs.clone(),
@@ -60,8 +68,8 @@ pub fn simulate(schedule: &CheckedSchedule, costs: &Costs) -> Simulation {
 }
 
 /// The same with a duration for each single action, such as those of a run that
-/// was measured; of `costs` only the transfers count, and what devices that share cores
-/// take from each other is part of the durations.
+/// was measured; of `costs` only the transfers count: what devices that share cores take from
+/// each other, and waits for the host, are part of the durations.
 ///
 /// # Complexity
 /// Linear in the number of actions.
@@ -84,15 +92,21 @@ pub fn replay(
     costs: &Costs,
     duration: impl Fn(Action) -> Micros,
 ) -> Timeline {
+    timeline(schedule, Clock::of_devices(schedule, costs, duration))
+}
+
+fn timeline(
+    schedule: &CheckedSchedule,
+    mut clock: Clock<'_, impl Fn(Action) -> Micros>,
+) -> Timeline {
     let plan = schedule.schedule();
-    let mut clock = Clock::new(schedule, costs, duration);
     let mut spans: Vec<Vec<Span>> = plan
         .iter()
         .map(|(_, list)| Vec::with_capacity(list.len()))
         .collect();
     // A checked schedule has been walked to its end before.
     let _ = walk(plan, schedule.owner(), |device, position, action| {
-        let (start, end) = clock.run(device, action, plan.partner(device, position));
+        let (start, end) = clock.run(device, position, action);
         spans[device.index()].push(Span {
             device,
             action,

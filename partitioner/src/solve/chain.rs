@@ -6,7 +6,7 @@
 //! rounds a sum of that size.
 
 use super::Transfer;
-use super::memory::{Held, Memory, PLAIN, REDO};
+use super::memory::{AWAY, Held, MODES, Memory, PLAIN, REDO};
 use super::problem::Problem;
 use crate::profile::LayerCost;
 use crate::units::Micros;
@@ -29,12 +29,20 @@ pub(super) struct Part {
 pub(super) struct Chain {
     pub(super) layers: usize,
     pub(super) stages: usize,
-    /// Which modes ([`PLAIN`], [`REDO`]) stages may choose from.
+    /// Which modes stages may choose from.
     pub(super) modes: Vec<usize>,
     /// Distinct prefix sums of work in ticks.
     rows: Vec<Vec<i64>>,
     /// Per mode and stage, which row.
-    row_of: [Vec<usize>; 2],
+    row_of: [Vec<usize>; MODES],
+    /// Prefix sums of the time on the way to the host's memory, where stages may offload.
+    away: Option<Vec<i64>>,
+    /// Prefix sums of what the host submits, jointly and in halves, without recompute and with
+    /// it; none where it is no matter.
+    hosts: Option<[[Vec<i64>; 2]; 2]>,
+    /// By stage: whether its backward is in halves, and whether it has what to offload.
+    split: Vec<bool>,
+    leaves: Vec<bool>,
     /// Ticks at a cut in front of layer k: what the stage before it waits.
     waits: Vec<i64>,
     /// Ticks at a cut in front of layer k: how long the link is busy.
@@ -77,7 +85,11 @@ impl Chain {
             stages: problem.stages.len(),
             modes: problem.modes(),
             rows: Vec::new(),
-            row_of: [Vec::new(), Vec::new()],
+            row_of: Default::default(),
+            away: None,
+            hosts: None,
+            split: problem.stages.iter().map(|slot| slot.split).collect(),
+            leaves: problem.stages.iter().map(|slot| slot.leaves).collect(),
             waits: Vec::new(),
             busy: Vec::new(),
             crosses: problem.crosses(),
@@ -96,6 +108,7 @@ impl Chain {
         };
         chain.add_rows(problem);
         chain.add_transfers(problem);
+        chain.add_others(problem);
         chain
     }
 
@@ -103,11 +116,12 @@ impl Chain {
         let mut known = std::collections::HashMap::new();
         for stage in &problem.stages {
             let speed = problem.machine.devices()[stage.device.0].speed;
-            for mode in [PLAIN, REDO] {
+            for mode in 0..MODES {
+                let redo = mode & REDO;
                 let row = *known
-                    .entry((speed.to_bits(), stage.split, mode))
+                    .entry((speed.to_bits(), stage.split, redo))
                     .or_insert_with(|| {
-                        let ticks = |cost| (work(cost, stage.split, mode) / self.tick).round();
+                        let ticks = |cost| (work(cost, stage.split, redo) / self.tick).round();
                         let mut sum = 0.0;
                         // Sums of whole numbers below 2^51 are exact in f64; only the division
                         // by the speed rounds, and it keeps their order.
@@ -142,6 +156,27 @@ impl Chain {
         (self.waits, self.busy) = (waits, busy);
     }
 
+    /// What bounds a stage beside the work of its device.
+    fn add_others(&mut self, problem: &Problem) {
+        let (tick, costs) = (self.tick, &problem.costs);
+        let sums = |of: &dyn Fn(&LayerCost) -> Micros| -> Vec<i64> {
+            let mut sum = 0_i64;
+            let running = costs.iter().map(|cost| {
+                let ticks = (of(cost).get() / tick).min(LONGEST).round() as i64;
+                sum = sum.saturating_add(ticks).min(LONGEST as i64);
+                sum
+            });
+            std::iter::once(0).chain(running).collect()
+        };
+        if self.modes.iter().any(|mode| mode & AWAY != 0) {
+            self.away = Some(sums(&|cost| problem.moves(cost)));
+        }
+        let host = |split, redo| sums(&|cost| problem.submits(cost, split, redo));
+        let hosts = [false, true].map(|split| [false, true].map(|redo| host(split, redo)));
+        let matters = hosts.iter().flatten().any(|row| row[self.layers] > 0);
+        self.hosts = matters.then_some(hosts);
+    }
+
     /// Prefix sums of a stage's work.
     pub(super) fn row(&self, stage: usize, mode: usize) -> &[i64] {
         &self.rows[self.row_of[mode][stage]]
@@ -169,7 +204,26 @@ impl Chain {
     pub(super) fn cost(&self, stage: usize, part: Part, end: usize) -> i64 {
         let row = self.row(stage, part.mode);
         let work = row[end] - row[part.start] + self.wait(stage, end);
-        work.max(self.busy(stage, end))
+        let cost = work.max(self.busy(stage, end));
+        cost.max(self.beside(stage, part, end))
+    }
+
+    /// Ticks of the stage's host, and of the link to the host's memory.
+    fn beside(&self, stage: usize, part: Part, end: usize) -> i64 {
+        let of = |row: &Vec<i64>| row[end] - row[part.start];
+        let redo = part.mode & REDO != 0;
+        let leaves = part.mode & AWAY != 0 && !redo && self.leaves[stage];
+        let away = self.away.as_ref().filter(|_| leaves).map_or(0, of);
+        let hosts = self.hosts.as_ref();
+        let host = hosts.map_or(0, |hosts| {
+            of(&hosts[usize::from(self.split[stage])][usize::from(redo)])
+        });
+        away.max(host)
+    }
+
+    /// Whether a stage has what to offload.
+    pub(super) fn leaves(&self, stage: usize) -> bool {
+        self.leaves[stage]
     }
 
     /// The cost of the costliest stage.
@@ -182,13 +236,20 @@ impl Chain {
     pub(super) fn longest(&self) -> i64 {
         let work = self.rows.iter().map(|row| row[self.layers]).max();
         let transfer = self.waits.iter().chain(&self.busy).max();
-        work.unwrap_or(0) + transfer.copied().unwrap_or(0)
+        let work = work.unwrap_or(0) + transfer.copied().unwrap_or(0);
+        let others = (self.hosts.iter().flatten().flatten()).chain(&self.away);
+        others
+            .map(|row| row[self.layers])
+            .fold(work, |most, other| most.max(other))
     }
 
     /// Bytes of a stage with the layers `part.start..end`.
     pub(super) fn bytes(&self, stage: usize, part: Part, end: usize) -> u64 {
         let held = self.held[stage];
-        self.memory.bytes(part.mode, held, part.start, end)
+        // What has nothing to offload is as if it did not.
+        let away = if self.leaves[stage] { AWAY } else { PLAIN };
+        let mode = part.mode & (REDO | away);
+        self.memory.bytes(mode, held, part.start, end)
     }
 
     /// The limit of a stage's device, raised by `slack`.
@@ -240,7 +301,7 @@ fn work(cost: &LayerCost, split: bool, mode: usize) -> f64 {
     } else {
         cost.backward
     };
-    let again = if mode == REDO {
+    let again = if mode & REDO != 0 {
         cost.recompute
     } else {
         Micros::ZERO

@@ -7,9 +7,13 @@ use crate::profile::LayerCost;
 use crate::schedule::ActionKind;
 use crate::units::Bytes;
 
-/// Whether a stage recomputes: the index of everything that depends on it.
+/// What a stage does with activations until the backward, as two bits: whether it offloads them,
+/// and whether it recomputes (and offloads what from). What costs less time comes first.
 pub(super) const PLAIN: usize = 0;
-pub(super) const REDO: usize = 1;
+pub(super) const AWAY: usize = 1;
+pub(super) const REDO: usize = 2;
+/// How many of these there are.
+pub(super) const MODES: usize = 4;
 
 /// How many micro-batches a stage holds at its peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +22,20 @@ pub(super) struct Held {
     pub(super) in_flight: u64,
     /// From the start of the backward to its end: 1, or more where the weight's half waits.
     pub(super) backward: u64,
+    /// On the device where the stage offloads: of those in flight, those that leave, come
+    /// back or are worked on.
+    pub(super) offloading: u64,
+}
+
+impl Held {
+    /// From the forward to the end of the backward on the device.
+    fn on_device(&self, mode: usize) -> u64 {
+        if mode & AWAY == 0 {
+            self.in_flight
+        } else {
+            self.offloading
+        }
+    }
 }
 
 /// The ways in which a schedule runs backwards: none in inference.
@@ -37,10 +55,16 @@ pub(super) struct Ways {
 /// its halves there is what they keep for the second one. In inference: the parameters, and
 /// the largest input, output and temporary of a layer.
 ///
+/// With CUDA graphs, of a stage that neither recomputes nor offloads: for each micro-batch in
+/// flight a slot with all that, gradients of the parameters, and the input, throughout.
+///
 /// For a given start it never falls as the end moves right: the searches rely on that.
 #[derive(Debug)]
 pub(super) struct Memory {
     training: bool,
+    graphs: bool,
+    /// Prefix sums of parameters.
+    parameters: Vec<u64>,
     /// Prefix sums of what is there throughout, and of what micro-batches keep at most.
     fixed: Vec<u64>,
     activations: Vec<u64>,
@@ -100,7 +124,12 @@ impl Working {
 
 impl Memory {
     /// `state`: bytes of optimizer state per byte of parameters.
-    pub(super) fn new(costs: &[LayerCost], input: Bytes, ways: Ways, state: f64) -> Self {
+    pub(super) fn new(
+        costs: &[LayerCost],
+        input: Bytes,
+        ways: Ways,
+        (state, graphs): (f64, bool),
+    ) -> Self {
         let training = ways.joint || ways.halves;
         let copies = if training { 2.0 + state } else { 1.0 };
         let fixed = |cost: &LayerCost| (cost.parameters.0 as f64 * copies).ceil() as u64;
@@ -110,6 +139,8 @@ impl Memory {
         inputs.extend(costs.iter().map(|cost| cost.output.0));
         let mut memory = Self {
             training,
+            graphs: graphs && training,
+            parameters: prefix(costs.iter().map(|cost| cost.parameters.0)),
             fixed: prefix(costs.iter().map(fixed)),
             activations: prefix(costs.iter().map(|cost| plain(cost).max(after(cost)))),
             least: prefix(costs.iter().map(|cost| {
@@ -170,12 +201,15 @@ impl Memory {
         if !self.training {
             return fixed.saturating_add(self.running(start, end));
         }
-        let (count, inputs) = match mode {
-            PLAIN => (held.in_flight, 0),
-            _ => (
-                held.backward,
-                self.inputs[start].saturating_mul(held.in_flight),
-            ),
+        if self.graphs && mode == PLAIN {
+            let slots = self.slot(start, end).saturating_mul(held.in_flight.max(1));
+            return fixed.saturating_add(slots);
+        }
+        let there = held.on_device(mode);
+        let (count, inputs) = if mode & REDO == 0 {
+            (there, 0)
+        } else {
+            (held.backward, self.inputs[start].saturating_mul(there))
         };
         // A schedule holds at least the micro-batch that it works on.
         fixed
@@ -190,9 +224,30 @@ impl Memory {
         work.map(|work| work.of(start, end)).max().unwrap_or(0)
     }
 
+    /// What the graphs of one micro-batch have of their own.
+    fn slot(&self, start: usize, end: usize) -> u64 {
+        let gradients = self.parameters[end] - self.parameters[start];
+        let own = gradients.saturating_add(self.inputs[start]);
+        self.running(start, end).saturating_add(own)
+    }
+
+    /// What a stage holds and works with, in the simulator's terms, where CUDA graphs hold
+    /// all that micro-batches need.
+    pub(super) fn stage_in_graphs(&self, held: Held, range: Range<usize>) -> StageMemory {
+        let slots = self.slot(range.start, range.end);
+        StageMemory {
+            graphs: Bytes(slots.saturating_mul(held.in_flight.max(1))),
+            activation: Bytes::ZERO,
+            kept_for_weight: None,
+            working: Bytes::ZERO,
+            ..self.stage(PLAIN, range)
+        }
+    }
+
     /// What a stage holds and works with, in the simulator's terms.
-    pub(super) fn stage(&self, mode: usize, parameters: u64, range: Range<usize>) -> StageMemory {
+    pub(super) fn stage(&self, mode: usize, range: Range<usize>) -> StageMemory {
         let (start, end) = (range.start, range.end);
+        let parameters = self.parameters[end] - self.parameters[start];
         let fixed = self.fixed[end] - self.fixed[start];
         let kept = self.plain[end] - self.plain[start];
         let mut memory = StageMemory {
@@ -205,11 +260,14 @@ impl Memory {
         }
         memory.gradients = Bytes(parameters);
         memory.optimizer = Bytes(fixed) - Bytes(2 * parameters);
-        if mode == PLAIN {
+        if mode & REDO == 0 {
             memory.activation = Bytes(kept);
         } else {
             memory.activation = Bytes(self.inputs[start]);
             memory.recomputed = Bytes(kept);
+        }
+        if mode & AWAY != 0 {
+            memory.offloaded = memory.activation;
         }
         let after = self.after_input.as_ref();
         memory.kept_for_weight = after.map(|after| Bytes(after[end] - after[start]));
@@ -233,11 +291,16 @@ impl Memory {
     pub(super) fn key(&self, mode: usize, held: Held, start: usize) -> i128 {
         let at = |sums: &[u64]| i128::from(sums[start]);
         let (fixed, kept, least) = (at(&self.fixed), at(&self.activations), at(&self.least));
+        let there = held.on_device(mode);
         match mode {
-            PLAIN => -fixed - kept * i128::from(held.in_flight),
+            PLAIN if self.graphs => {
+                let count = i128::from(held.in_flight.max(1));
+                (at(&self.inputs) - at(&self.parameters) - least) * count - fixed
+            }
+            _ if mode & REDO == 0 => -fixed - kept * i128::from(there),
             // Of the one that is worked on no more than `least` is sure to go.
             _ => {
-                at(&self.inputs) * i128::from(held.in_flight)
+                at(&self.inputs) * i128::from(there)
                     - fixed
                     - kept * i128::from(held.backward.max(1) - 1)
                     - least

@@ -5,7 +5,9 @@
 //! possible under the devices' memory limits.
 //!
 //! **What a stage costs.** The time of its layers divided by the speed of its device, once more
-//! its forward where it recomputes, and what it waits for transfers ([`Transfer`]).
+//! its forward where it recomputes, and what it waits for transfers ([`Transfer`]); and no less
+//! than its host takes to submit it, and than its activations take over the link to the host
+//! where it offloads them (what a stage recomputes from is taken to be little).
 //!
 //! **What is exact.** With one stage a device the answer is the optimum, whatever the costs,
 //! limits and speeds; so it is with several stages a device unless their *shared* memory limit
@@ -38,21 +40,24 @@ pub use error::{Shortfall, SolveError};
 pub(crate) use problem::ADAMW_STATE;
 pub use problem::Problem;
 
-/// Whether stages keep only their inputs and run the forward once more before the backward.
+/// Whether something is done that trades time for memory, or memory for time: recompute (stages
+/// keep only their inputs and run the forward once more before the backward), offload of
+/// activations, CUDA graphs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[doc(alias = "activation checkpointing")]
 #[doc(alias = "gradient checkpointing")]
-pub enum RecomputeChoice {
-    /// No stage recomputes.
+pub enum When {
+    /// On no stage.
     Never,
-    /// Every stage recomputes.
+    /// On every stage that can.
     Always,
-    /// Each stage decides by itself: it recomputes where its activations do not fit.
+    /// Where it pays: recompute and offload where activations do not fit otherwise, graphs
+    /// where the step is shorter.
     #[default]
     Auto,
 }
 
-impl fmt::Display for RecomputeChoice {
+impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Never => "never",
@@ -62,7 +67,7 @@ impl fmt::Display for RecomputeChoice {
     }
 }
 
-impl FromStr for RecomputeChoice {
+impl FromStr for When {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
@@ -146,6 +151,8 @@ pub struct Solution {
     pub partition: Partition,
     /// Whether each stage recomputes.
     pub recompute: Vec<bool>,
+    /// Whether each stage offloads its activations.
+    pub offload: Vec<bool>,
     /// What each stage costs for one micro-batch, transfers included.
     pub stage_times: Vec<Micros>,
     /// The largest of them.

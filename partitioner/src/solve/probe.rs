@@ -8,8 +8,8 @@
 //!
 //! * The greedy bound without transfers and memory, from the left and from the right, leaves a
 //!   window of positions per stage; near the optimum it is narrow.
-//! * The cost of a stage is a(i) + b(k): of all starts that fit, the one with the least a(i)
-//!   decides. What a start needs only grows with k, so a start that has ceased to fit never
+//! * The cost of a stage is a(i) + b(k), or the largest of several such, each of which falls as
+//!   the start i moves right: of all starts that fit, the last one decides. What a start needs only grows with k, so a start that has ceased to fit never
 //!   fits again: a list sorted by a(i), whose best entry is dropped once it does not fit,
 //!   answers in amortized constant time.
 //!
@@ -17,6 +17,7 @@
 //! change: the next candidate for the optimum.
 
 use super::chain::{Chain, Cut, Part};
+use super::memory::AWAY;
 
 /// Which cuts can be reached.
 #[derive(Debug)]
@@ -203,10 +204,11 @@ impl Reach<'_> {
         let chain = self.chain;
         let first = self.lowest[stage];
         let starts = &self.reached[stage];
-        // Without a limit the first mode, the faster one, is never the worse.
+        // Without a limit the first mode is never the worse: it does the least, unless all
+        // stages offload, of which those that recompute have less to move.
         let modes = match self.caps[stage] {
-            Some(_) => chain.modes.as_slice(),
-            None => &chain.modes[..1],
+            None if chain.modes[0] & AWAY == 0 => &chain.modes[..1],
+            _ => chain.modes.as_slice(),
         };
         let mut fronts: Vec<Front> = modes.iter().map(|&mode| Front::new(mode)).collect();
         let mut pushed = 0;
@@ -284,13 +286,12 @@ impl Reach<'_> {
 /// Starts of a stage, the cheapest that still fits on top.
 struct Front {
     mode: usize,
-    /// Sorted by falling cost.
+    /// By start, and so by falling cost.
     entries: Vec<FrontEntry>,
 }
 
 #[derive(Clone, Copy)]
 struct FrontEntry {
-    cost: i64,
     key: i128,
     start: usize,
 }
@@ -309,16 +310,14 @@ impl Front {
         let capped = reach.caps[stage].is_some();
         let key = |start| chain.memory.key(self.mode, chain.held[stage], start);
         let new = FrontEntry {
-            cost: -chain.row(stage, self.mode)[start],
             key: if capped { key(start) } else { 0 },
             start,
         };
-        let beaten = |old: &FrontEntry| old.cost >= new.cost && old.key >= new.key;
+        let beaten = |old: &FrontEntry| old.key >= new.key;
         while self.entries.last().is_some_and(beaten) {
             self.entries.pop();
         }
-        let at = self.entries.partition_point(|old| old.cost > new.cost);
-        self.entries.insert(at, new);
+        self.entries.push(new);
     }
 
     /// The cheapest start that fits a stage up to `end`; those that do not fit are dropped.

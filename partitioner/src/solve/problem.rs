@@ -1,9 +1,9 @@
 //! What is to be cut: layers, devices and the schedule's demands.
 
-use super::memory::{Held, Memory, PLAIN, REDO, Ways};
-use super::{RecomputeChoice, Transfer};
+use super::memory::{AWAY, Held, Memory, PLAIN, REDO, Ways};
+use super::{Transfer, When};
 use crate::check::CheckedSchedule;
-use crate::cost::{Costs, StageTimes};
+use crate::cost::{Costs, StageMemory, StageTimes};
 use crate::ids::{DeviceId, StageId};
 use crate::machine::{Device, Machine};
 use crate::partition::Partition;
@@ -22,6 +22,8 @@ pub(super) struct Slot {
     pub(super) held: Held,
     /// Whether its backward runs in halves.
     pub(super) split: bool,
+    /// Whether any of its micro-batches would leave if it offloads.
+    pub(super) leaves: bool,
 }
 
 /// A chain of layers to be cut for a schedule and a machine.
@@ -51,7 +53,10 @@ pub struct Problem {
     pub(super) training: bool,
     pub(super) ways: Ways,
     pub(super) transfer: Transfer,
-    recompute: RecomputeChoice,
+    recompute: When,
+    offload: When,
+    /// What the host takes for an action in a CUDA graph, where there are to be some.
+    replay: Option<Micros>,
     state: f64,
 }
 
@@ -61,7 +66,8 @@ impl Problem {
     ///
     /// Transfers are [`Waited`](Transfer::Waited) for unless every stage holds more
     /// micro-batches than there are stages from it to the end (or all that there are).
-    /// Recomputation is [`Auto`](RecomputeChoice::Auto), the optimizer `AdamW`.
+    /// Recomputation is [`Auto`](When::Auto), the optimizer `AdamW`; nothing is
+    /// offloaded, and there are no CUDA graphs.
     ///
     /// # Panics
     /// If the schedule runs on more devices than the machine has.
@@ -74,13 +80,16 @@ impl Problem {
         let plan = schedule.schedule();
         assert!(plan.devices() <= machine.devices().len(), "a device short");
         let (split, backward) = backwards(schedule);
+        let offloading = offloading(schedule);
         let slot = |stage: usize| Slot {
             device: schedule.device_of(StageId(stage)),
             held: Held {
                 in_flight: schedule.peak_in_flight(StageId(stage)) as u64,
                 backward: backward[stage],
+                offloading: offloading[stage].0,
             },
             split: split[stage],
+            leaves: offloading[stage].1,
         };
         let stages: Vec<Slot> = (0..plan.stages()).map(slot).collect();
         let deep = |(stage, slot): (usize, &Slot)| {
@@ -103,14 +112,34 @@ impl Problem {
             } else {
                 Transfer::Waited
             },
-            recompute: RecomputeChoice::Auto,
+            recompute: When::Auto,
+            offload: When::Never,
+            replay: None,
             state: ADAMW_STATE,
         }
     }
 
+    /// The same with another rule for the offload of activations, where the machine has a link
+    /// to the host's memory.
+    #[must_use]
+    pub fn with_offload(mut self, offload: When) -> Self {
+        if self.training && self.machine.host_link().is_some() {
+            self.offload = offload;
+        }
+        self
+    }
+
+    /// The same with CUDA graphs on all stages that can have them: of layers that can be
+    /// captured, neither recomputing nor offloading. The host takes `replay` for an action then.
+    #[must_use]
+    pub fn with_graphs(mut self, replay: Option<Micros>) -> Self {
+        self.replay = replay.filter(|_| self.training);
+        self
+    }
+
     /// The same with another rule for recompute.
     #[must_use]
-    pub fn with_recompute(mut self, recompute: RecomputeChoice) -> Self {
+    pub fn with_recompute(mut self, recompute: When) -> Self {
         self.recompute = recompute;
         self
     }
@@ -134,10 +163,16 @@ impl Problem {
         self.machine.devices()
     }
 
-    /// What the simulator needs to know of a cut: times per stage and per edge.
+    /// What the simulator needs to know of a cut, and of which stages recompute and offload:
+    /// times per stage and per edge, memory, hosts and offload.
     ///
     /// A stage that recomputes does so at the start of its backward.
-    pub fn stage_costs(&self, partition: &Partition, recompute: &[bool]) -> Costs {
+    pub fn stage_costs(
+        &self,
+        partition: &Partition,
+        recompute: &[bool],
+        offload: &[bool],
+    ) -> Costs {
         let stage = |stage: usize| self.times(partition, recompute[stage], stage);
         let mut costs = Costs::new((0..partition.stages()).map(stage).collect());
         if let Some(cores) = self.machine.cores() {
@@ -150,14 +185,72 @@ impl Problem {
                 let times = self.machine.transfer(self.costs[range.start - 1].output);
                 costs = costs.with_edge(StageId(stage - 1), times);
             }
-            let parameters = self.costs[range.clone()]
-                .iter()
-                .map(|c| c.parameters.0)
-                .sum();
-            let bytes = memory.stage(usize::from(redo), parameters, range);
-            costs = costs.with_memory(StageId(stage), bytes);
+            let away = offload.get(stage) == Some(&true);
+            let graphs = self.captures(range.clone(), redo || away);
+            let mode = if redo { REDO } else { PLAIN } | if away { AWAY } else { PLAIN };
+            let bytes = if graphs {
+                memory.stage_in_graphs(self.stages[stage].held, range.clone())
+            } else {
+                memory.stage(mode, range.clone())
+            };
+            costs = self.with_host(costs, StageId(stage), (range, redo, graphs));
+            costs = self.with_way(costs, StageId(stage), partition, bytes);
         }
         costs
+    }
+
+    /// Whether a stage of these layers has CUDA graphs.
+    fn captures(&self, range: std::ops::Range<usize>, moves: bool) -> bool {
+        let all = || self.costs[range].iter().all(|cost| cost.captures);
+        self.replay.is_some() && !moves && all()
+    }
+
+    /// What the host does, where it is known.
+    fn with_host(
+        &self,
+        costs: Costs,
+        stage: StageId,
+        (range, redo, graphs): (std::ops::Range<usize>, bool, bool),
+    ) -> Costs {
+        let layers = &self.costs[range];
+        if layers.iter().all(|cost| cost.host == StageTimes::default()) {
+            return costs;
+        }
+        let sum = |of: fn(&StageTimes) -> Micros| {
+            let replay = self.replay.filter(|_| graphs);
+            replay.unwrap_or_else(|| layers.iter().map(|cost| of(&cost.host)).sum())
+        };
+        let again = sum(|host| host.recompute);
+        let extra = if redo { again } else { Micros::ZERO };
+        let times = StageTimes {
+            forward: sum(|host| host.forward),
+            backward: sum(|host| host.backward) + extra,
+            input: sum(|host| host.input) + extra,
+            weight: sum(|host| host.weight),
+            recompute: again,
+        };
+        costs.with_host(stage, times)
+    }
+
+    /// Memory, and the way of what is offloaded.
+    fn with_way(
+        &self,
+        costs: Costs,
+        stage: StageId,
+        partition: &Partition,
+        memory: StageMemory,
+    ) -> Costs {
+        let costs = costs.with_memory(stage, memory);
+        match self.machine.host_link() {
+            Some(link) if memory.offloaded > Bytes::ZERO => {
+                // What a stage recomputes from is there at once.
+                let whole = memory.recomputed > Bytes::ZERO;
+                let layers = partition.range(stage).len();
+                let pieces = if whole { 1 } else { layers as u32 };
+                costs.with_offload(stage, link.transfer(memory.offloaded, pieces))
+            }
+            _ => costs,
+        }
     }
 
     fn times(&self, partition: &Partition, recompute: bool, stage: usize) -> StageTimes {
@@ -179,18 +272,69 @@ impl Problem {
         }
     }
 
-    /// Which modes stages may choose from.
+    /// What stages may do: whether they recompute, and whether they offload.
+    pub(crate) fn ways(&self) -> Vec<(bool, bool)> {
+        let modes = self.modes().into_iter();
+        modes
+            .map(|mode| (mode & REDO != 0, mode & AWAY != 0))
+            .collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_graphs_on(&self) -> bool {
+        self.replay.is_some()
+    }
+
+    /// Which modes stages may choose from, what costs less time first.
     pub(super) fn modes(&self) -> Vec<usize> {
-        match self.recompute {
-            _ if !self.training => vec![PLAIN],
-            RecomputeChoice::Never => vec![PLAIN],
-            RecomputeChoice::Always => vec![REDO],
-            RecomputeChoice::Auto => vec![PLAIN, REDO],
-        }
+        let redo: &[usize] = match self.recompute {
+            _ if !self.training => &[PLAIN],
+            When::Never => &[PLAIN],
+            When::Always => &[REDO],
+            When::Auto => &[PLAIN, REDO],
+        };
+        let away: &[usize] = match self.offload {
+            When::Never => &[PLAIN],
+            When::Always => &[AWAY],
+            When::Auto => &[PLAIN, AWAY],
+        };
+        let both = redo
+            .iter()
+            .flat_map(|redo| away.iter().map(move |away| redo | away));
+        both.collect()
     }
 
     pub(super) fn memory(&self) -> Memory {
-        Memory::new(&self.costs, self.input, self.ways, self.state)
+        let graphs = self.replay.is_some();
+        Memory::new(&self.costs, self.input, self.ways, (self.state, graphs))
+    }
+
+    /// What the host takes to submit a layer's passes of one micro-batch, where that bounds a
+    /// stage from below. With graphs it does not.
+    pub(super) fn submits(&self, cost: &LayerCost, split: bool, redo: bool) -> Micros {
+        if self.replay.is_some() {
+            return Micros::ZERO;
+        }
+        let host = &cost.host;
+        let backward = if split {
+            host.input + host.weight
+        } else {
+            host.backward
+        };
+        let again = if redo { host.recompute } else { Micros::ZERO };
+        host.forward + backward + again
+    }
+
+    /// How long what a layer keeps of one micro-batch is on the slower of the ways between
+    /// device and host.
+    pub(super) fn moves(&self, cost: &LayerCost) -> Micros {
+        let times = self
+            .machine
+            .host_link()
+            .map(|link| link.transfer(cost.activations, 1));
+        times.map_or(Micros::ZERO, |times| {
+            times.to_host.occupancy.max(times.to_device.occupancy)
+        })
     }
 
     /// Whether the cut behind each stage lies between two devices.
@@ -218,6 +362,10 @@ impl Problem {
 impl LayerCost {
     fn drop_backward(&mut self) {
         (self.input, self.weight, self.backward, self.recompute) = Default::default();
+        self.host = StageTimes {
+            forward: self.host.forward,
+            ..StageTimes::default()
+        };
     }
 }
 
@@ -255,4 +403,35 @@ fn backwards(schedule: &CheckedSchedule) -> (Vec<bool>, Vec<u64>) {
         }
     }
     (split, peak)
+}
+
+/// Of each stage how many micro-batches are on its device at the peak if it offloads, and
+/// whether any leaves.
+fn offloading(schedule: &CheckedSchedule) -> Vec<(u64, bool)> {
+    let plan = schedule.schedule();
+    let (mut now, mut peak) = (vec![0_u64; plan.stages()], vec![(0, false); plan.stages()]);
+    for (device, actions) in plan.iter() {
+        for (action, moves) in actions.iter().zip(plan.offload_moves(device)) {
+            let stage = action.stage.0;
+            if action.kind == ActionKind::Forward {
+                now[stage] += 1;
+            }
+            if let Some((coming, _)) = moves.prefetched {
+                now[coming.0] += 1;
+                peak[coming.0].0 = peak[coming.0].0.max(now[coming.0]);
+            }
+            peak[stage].0 = peak[stage].0.max(now[stage]);
+            if matches!(
+                action.kind,
+                ActionKind::Backward | ActionKind::BackwardWeight
+            ) {
+                now[stage] -= 1;
+            }
+            if let Some((leaving, _)) = moves.released {
+                now[leaving.0] -= 1;
+                peak[leaving.0].1 = true;
+            }
+        }
+    }
+    peak
 }

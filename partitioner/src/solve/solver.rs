@@ -1,7 +1,7 @@
 //! The strategies that cut a [`Problem`].
 
 use super::chain::{Chain, Cut, Part};
-use super::memory::REDO;
+use super::memory::{AWAY, PLAIN, REDO};
 use super::problem::Problem;
 use super::search::{self, Found};
 use super::{Solution, SolveError, Strategy, shortfall};
@@ -76,6 +76,28 @@ impl Problem {
         Ok(solution(&chain, &cut, 0))
     }
 
+    /// What a given cut costs where these stages recompute, and these offload; none where it
+    /// does not fit, or a stage has nothing to offload.
+    pub(crate) fn with_ways(
+        &self,
+        partition: &Partition,
+        recompute: &[bool],
+        offload: &[bool],
+    ) -> Option<Solution> {
+        let chain = self.chain().ok()?;
+        let starts = partition.cuts()[..chain.stages].iter().enumerate();
+        let part = |(stage, &start): (usize, &usize)| {
+            let redo = if recompute[stage] { REDO } else { PLAIN };
+            let away = if offload[stage] { AWAY } else { PLAIN };
+            let mode = redo | away;
+            (!offload[stage] || chain.leaves(stage)).then_some(Part { start, mode })
+        };
+        let parts = starts.map(part).collect::<Option<_>>()?;
+        let cut = Cut { parts };
+        shortfall::check_fit(&chain, &cut).ok()?;
+        Some(solution(&chain, &cut, 0))
+    }
+
     /// The problem in whole numbers, if every stage can have a layer.
     fn chain(&self) -> Result<Chain, PartitionError> {
         let (stages, layers) = (self.stages.len(), self.costs.len());
@@ -93,7 +115,12 @@ fn solution(chain: &Chain, cut: &Cut, lower_bound: i64) -> Solution {
     cuts.push(chain.layers);
     Solution {
         partition: Partition::from_cuts(cuts),
-        recompute: cut.parts.iter().map(|part| part.mode == REDO).collect(),
+        recompute: (cut.parts.iter())
+            .map(|part| part.mode & REDO != 0)
+            .collect(),
+        offload: (cut.parts.iter().enumerate())
+            .map(|(stage, part)| part.mode & AWAY != 0 && chain.leaves(stage))
+            .collect(),
         stage_times: (0..chain.stages)
             .map(|stage| chain.micros(ticks(stage)))
             .collect(),
@@ -104,44 +131,42 @@ fn solution(chain: &Chain, cut: &Cut, lower_bound: i64) -> Solution {
 }
 
 /// The partition with each stage in the first mode allowed, changed where a device is too
-/// full: the stages that save most first.
+/// full: the stages that save most first, each in the first mode that saves enough.
 fn with_modes(chain: &Chain, partition: &Partition) -> Cut {
     let mode = chain.modes[0];
     let parts = partition.cuts()[..chain.stages].iter();
     let mut cut = Cut {
         parts: parts.map(|&start| Part { start, mode }).collect(),
     };
-    let Some(&other) = chain.modes.get(1) else {
-        return cut;
-    };
-    let saved = |cut: &Cut, stage: usize| {
-        let (part, end) = (cut.parts[stage], cut.end(stage, chain));
-        let with = chain.bytes(
-            stage,
-            Part {
-                mode: other,
-                ..part
-            },
-            end,
-        );
-        chain.bytes(stage, part, end).saturating_sub(with)
-    };
+    let others = &chain.modes[1..];
     for (device, bytes) in chain.device_bytes(&cut).into_iter().enumerate() {
         let Some(cap) = chain.caps[device] else {
             continue;
         };
         let mut excess = bytes.saturating_sub(cap);
-        let mut stages: Vec<usize> = (0..chain.stages)
-            .filter(|&s| chain.device[s] == device)
+        if excess == 0 || others.is_empty() {
+            continue;
+        }
+        let saved = |stage: usize, mode: usize| {
+            let (part, end) = (cut.parts[stage], cut.end(stage, chain));
+            let with = chain.bytes(stage, Part { mode, ..part }, end);
+            chain.bytes(stage, part, end).saturating_sub(with)
+        };
+        let on = (0..chain.stages).filter(|&stage| chain.device[stage] == device);
+        let mut stages: Vec<(usize, Vec<u64>)> = on
+            .map(|stage| (stage, others.iter().map(|&m| saved(stage, m)).collect()))
             .collect();
-        stages.sort_by_key(|&stage| std::cmp::Reverse(saved(&cut, stage)));
-        for stage in stages {
-            let saves = saved(&cut, stage);
-            if excess == 0 || saves == 0 {
+        stages.sort_by_key(|(_, saved)| std::cmp::Reverse(saved.iter().copied().max()));
+        for (stage, saved) in stages {
+            let most = saved.iter().copied().max().unwrap_or(0);
+            if excess == 0 || most == 0 {
                 break;
             }
-            cut.parts[stage].mode = other;
-            excess = excess.saturating_sub(saves);
+            let enough = excess.min(most);
+            if let Some(place) = saved.iter().position(|&saves| saves >= enough) {
+                cut.parts[stage].mode = others[place];
+                excess = excess.saturating_sub(saved[place]);
+            }
         }
     }
     cut

@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 
 use super::Solution;
-use super::memory::{REDO, Ways};
-use super::{Problem, RecomputeChoice, SolveError, Strategy as Cutting, Transfer, block_partition};
+use super::memory::{AWAY, PLAIN, REDO, Ways};
+use super::{Problem, SolveError, Strategy as Cutting, Transfer, When, block_partition};
 use crate::builtin::ScheduleKind;
 use crate::check::CheckedSchedule;
-use crate::cost::Link;
+use crate::cost::{HostLink, Link};
 use crate::ids::StageId;
 use crate::machine::Machine;
 use crate::profile::{LayerProfile, LayerTimes, Profile};
@@ -20,8 +20,10 @@ struct Case {
     profile: Profile,
     machine: Machine,
     schedule: CheckedSchedule,
-    recompute: RecomputeChoice,
+    recompute: When,
     transfer: Transfer,
+    offload: When,
+    graphs: bool,
 }
 
 impl Case {
@@ -29,7 +31,20 @@ impl Case {
         Problem::new(&self.profile, 4, &self.machine, &self.schedule)
             .with_recompute(self.recompute)
             .with_transfer(self.transfer)
+            .with_offload(self.offload)
+            .with_graphs(self.graphs.then_some(Micros::ZERO))
     }
+}
+
+/// Between device and host.
+fn host_link() -> impl Strategy<Value = HostLink> {
+    (1_u64..8, 1_u64..8).prop_map(|(there, back)| {
+        let link = |speed| Link::new(Bytes(speed * 250_000), Micros::ZERO).unwrap();
+        HostLink {
+            to_host: link(there),
+            to_device: link(back),
+        }
+    })
 }
 
 fn layer() -> impl Strategy<Value = LayerProfile> {
@@ -38,8 +53,18 @@ fn layer() -> impl Strategy<Value = LayerProfile> {
         LayerTimes::new(forward, input, weight)
     });
     let bytes = [0_u64..30, 0_u64..30, 0_u64..30, 0_u64..10];
-    (times, bytes).prop_map(|(times, [parameters, activations, output, temporary])| {
-        LayerProfile::new("layer", times)
+    let host = prop::option::of([0_u32..20, 0_u32..20, 0_u32..20]);
+    (times, bytes, host).prop_map(|(times, bytes, host)| {
+        let [parameters, activations, output, temporary] = bytes;
+        let layer = LayerProfile::new("layer", times);
+        let layer = match host {
+            Some(host) => {
+                let [forward, input, weight] = host.map(|us| Micros::new(f64::from(us)).unwrap());
+                layer.with_host(LayerTimes::new(forward, input, weight))
+            }
+            None => layer,
+        };
+        layer
             .with_bytes(Bytes(parameters), Bytes(activations), Bytes(output))
             .with_temporary(Bytes(temporary))
             .with_halves_temporary(Bytes(temporary / 2), Bytes(temporary / 3))
@@ -73,15 +98,16 @@ fn case() -> impl Strategy<Value = Case> {
         prop::collection::vec(speed, 4),
         prop::collection::vec(memory, 4),
         link,
-        prop::sample::select(vec![
-            RecomputeChoice::Never,
-            RecomputeChoice::Always,
-            RecomputeChoice::Auto,
-        ]),
+        prop::sample::select(vec![When::Never, When::Always, When::Auto]),
         prop::sample::select(vec![Transfer::Waited, Transfer::Overlapped]),
+        (
+            prop::sample::select(vec![When::Never, When::Always, When::Auto]),
+            any::<bool>(),
+            prop::option::of(host_link()),
+        ),
     )
         .prop_map(
-            |((kind, shape), layers, speeds, memory, link, recompute, transfer)| {
+            |((kind, shape), layers, speeds, memory, link, recompute, transfer, host)| {
                 let p = shape.devices;
                 let memory: Vec<Bytes> = memory[..p]
                     .iter()
@@ -89,6 +115,10 @@ fn case() -> impl Strategy<Value = Case> {
                     .collect();
                 let machine = Machine::new(p).unwrap().with_speeds(&speeds[..p]).unwrap();
                 let machine = machine.with_memory(&memory).unwrap();
+                let machine = match host.2 {
+                    Some(link) => machine.with_host_link(link),
+                    None => machine,
+                };
                 Case {
                     profile: Profile::new("cpu", 4, layers).unwrap().with_input(Bytes(7)),
                     machine: match link {
@@ -98,13 +128,16 @@ fn case() -> impl Strategy<Value = Case> {
                     schedule: kind.generate(shape).unwrap(),
                     recompute,
                     transfer,
+                    offload: host.0,
+                    graphs: host.1,
                 }
             },
         )
 }
 
 /// What the documentation says a stage costs and needs, layer by layer.
-fn by_hand(problem: &Problem, stage: usize, redo: bool, start: usize, end: usize) -> (f64, u64) {
+fn by_hand(problem: &Problem, stage: usize, mode: usize, start: usize, end: usize) -> (f64, u64) {
+    let redo = mode & REDO != 0;
     let slot = problem.stages[stage];
     let layers = &problem.costs[start..end];
     let sum = |of: &dyn Fn(&crate::profile::LayerCost) -> f64| layers.iter().map(of).sum::<f64>();
@@ -127,13 +160,35 @@ fn by_hand(problem: &Problem, stage: usize, redo: bool, start: usize, end: usize
         }
         time = time.max(busy);
     }
-    (time, bytes_by_hand(problem, slot.held, redo, start, end))
+    let away = mode & AWAY != 0 && slot.leaves;
+    if let Some(link) = problem.machine.host_link().filter(|_| away && !redo) {
+        let ways = [link.to_host, link.to_device];
+        let moved = |link: Link| sum(&|l| link.transfer(l.activations).occupancy.get());
+        time = ways.into_iter().map(moved).fold(time, f64::max);
+    }
+    if !problem.with_graphs_on() {
+        let passes = |l: &crate::profile::LayerCost| {
+            let halves = l.host.input.get() + l.host.weight.get();
+            let backward = if slot.split {
+                halves
+            } else {
+                l.host.backward.get()
+            };
+            let again = if redo { l.host.recompute.get() } else { 0.0 };
+            l.host.forward.get() + backward + again
+        };
+        time = time.max(sum(&passes));
+    }
+    (
+        time,
+        bytes_by_hand(problem, slot.held, (redo, away), start, end),
+    )
 }
 
 fn bytes_by_hand(
     problem: &Problem,
     held: super::memory::Held,
-    redo: bool,
+    (redo, away): (bool, bool),
     start: usize,
     end: usize,
 ) -> u64 {
@@ -169,10 +224,18 @@ fn bytes_by_hand(
     };
     let running = (start..end).map(running).max().unwrap();
     let activations: u64 = (start..end).map(kept).sum();
-    let others = if redo {
-        (held.backward - 1) * activations + held.in_flight * into(start)
+    let there = if away {
+        held.offloading
     } else {
-        (held.in_flight - 1) * activations
+        held.in_flight
+    };
+    if problem.with_graphs_on() && !redo && !away {
+        return 4 * parameters + held.in_flight * (running + parameters + into(start));
+    }
+    let others = if redo {
+        (held.backward - 1) * activations + there * into(start)
+    } else {
+        (there - 1) * activations
     };
     4 * parameters + others + running
 }
@@ -203,7 +266,7 @@ fn extend(
     };
     for end in first..=last {
         for mode in problem.modes() {
-            let (time, bytes) = by_hand(problem, stage, mode == REDO, start, end);
+            let (time, bytes) = by_hand(problem, stage, mode, start, end);
             let device = problem.stages[stage].device.0;
             used[device] += bytes;
             extend(problem, stage + 1, end, worst.max(time), used, visit);
@@ -261,8 +324,14 @@ fn keeps_its_word(
     for stage in 0..problem.stages.len() {
         let range = solution.partition.range(StageId(stage));
         prop_assert!(!range.is_empty());
-        let redo = solution.recompute[stage];
-        let (time, bytes) = by_hand(problem, stage, redo, range.start, range.end);
+        let redo = if solution.recompute[stage] {
+            REDO
+        } else {
+            PLAIN
+        };
+        let away = if solution.offload[stage] { AWAY } else { PLAIN };
+        let mode = redo | away;
+        let (time, bytes) = by_hand(problem, stage, mode, range.start, range.end);
         prop_assert!((solution.stage_times[stage].get() - time).abs() < 1e-9);
         prop_assert_eq!(solution.stage_bytes[stage], Bytes(bytes));
         used[problem.stages[stage].device.0] += bytes;
@@ -309,7 +378,7 @@ fn uniform_problem(layers: usize, devices: usize, memory: &[Bytes]) -> Problem {
 
 #[test]
 fn what_does_not_fit_is_said_with_bytes() {
-    let problem = uniform_problem(4, 2, &[Bytes(800)]).with_recompute(RecomputeChoice::Never);
+    let problem = uniform_problem(4, 2, &[Bytes(800)]).with_recompute(When::Never);
     // A layer: 400 of parameters, gradients and state, and 50 for each in flight: 2 and 1.
     // Layers 1 and 3: 500 and 1350; layers 2 and 2: 1000 and 900.
     assert_eq!(
@@ -364,14 +433,10 @@ fn wide_windows_are_searched_near_the_even_filling() {
 
 #[test]
 fn names_are_read_back() {
-    for rule in [
-        RecomputeChoice::Never,
-        RecomputeChoice::Always,
-        RecomputeChoice::Auto,
-    ] {
+    for rule in [When::Never, When::Always, When::Auto] {
         assert_eq!(rule.to_string().parse(), Ok(rule));
     }
-    assert!("sometimes".parse::<RecomputeChoice>().is_err());
+    assert!("sometimes".parse::<When>().is_err());
     for name in Cutting::NAMES {
         let balance: Option<&[usize]> = (name == "manual").then_some(&[1, 2]);
         assert_eq!(Cutting::from_name(name, balance).unwrap().name(), name);

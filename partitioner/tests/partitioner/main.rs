@@ -5,6 +5,7 @@ mod check_mutations;
 mod explain;
 mod limits;
 mod page_support;
+mod plan_ways;
 mod profile_page;
 mod renderings;
 mod schedule_auto;

@@ -3,8 +3,8 @@
 use crate::page_support::{check, content};
 use gpipe_partitioner::render::{PageError, ProfilePage};
 use gpipe_partitioner::{
-    Bytes, LayerProfile, LayerTimes, Machine, Micros, Plan, PlanOptions, Profile, RecomputeChoice,
-    ScheduleKind, Spread, plan,
+    Bytes, LayerProfile, LayerTimes, Machine, Micros, Plan, PlanOptions, Profile, ScheduleKind,
+    Spread, When, plan,
 };
 
 fn layer(name: &str, time: f64) -> LayerProfile {
@@ -171,7 +171,7 @@ fn recompute_and_tight_memory_are_shown() {
     let mut options = options(2, Some("110MiB"));
     options.schedule = Some(ScheduleKind::OneFOneB);
     options.micro_batches = Some(4);
-    options.recompute = RecomputeChoice::Always;
+    options.recompute = When::Always;
     let (plan, html) = page(&profile(&named(6)), &options);
     assert_eq!(plan.recompute, [true, true]);
     assert_eq!(html.matches("recomputes its forward").count(), 2);

@@ -2,7 +2,7 @@
 
 use gpipe_partitioner::{
     Action, ActionKind, Bytes, CheckedSchedule, Costs, DeviceId, EdgeTimes, MicroId, Micros,
-    ScheduleKind, Shape, Simulation, StageId, StageMemory, StageTimes, simulate,
+    OffloadTimes, ScheduleKind, Shape, Simulation, StageId, StageMemory, StageTimes, simulate,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -11,8 +11,99 @@ fn micros(t: u32) -> Micros {
     Micros::new(f64::from(t)).unwrap()
 }
 
-/// Ends by action, found by raising estimates until nothing changes any more.
-fn ends(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, f64> {
+/// Starts and ends by action, found by raising estimates until nothing changes any more.
+fn ends(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, (f64, f64)> {
+    let told = submitted(schedule, costs);
+    raised(schedule, costs, &|device, list, needs| {
+        let (mut free, mut links) = (0.0f64, HostLinks::default());
+        let moves = schedule.schedule().offload_moves(device);
+        let mut spans = Vec::new();
+        for (at, &a) in list.iter().enumerate() {
+            let (begin, last) = told[&a];
+            let came = free.max(begin);
+            let start = came.max(needs(at));
+            let back = links.take_back();
+            if let Some((stage, _)) = moves[at].prefetched {
+                links.bring_back(costs.offload(stage), came);
+            }
+            let works = start.max(back) + costs.stage(a.stage).of(a.kind).get();
+            let end = works.max(last);
+            spans.push((start, end));
+            free = end.max(links.gone);
+            links.gone = 0.0;
+            if let Some((stage, _)) = moves.get(at + 1).and_then(|next| next.released) {
+                links.leave(costs.offload(stage), (start, end));
+            }
+        }
+        spans
+    })
+}
+
+/// When the host's threads begin and end to submit each action: they are devices whose values
+/// are there at once.
+fn submitted(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, (f64, f64)> {
+    let stages = schedule.schedule().stages();
+    let times = (0..stages).map(|stage| costs.host(StageId(stage)));
+    let hosts = Costs::new(times.collect());
+    raised(schedule, &hosts, &|_, list, needs| {
+        let mut free = 0.0f64;
+        let mut spans = Vec::new();
+        for (at, a) in list.iter().enumerate() {
+            let start = free.max(needs(at));
+            free = start + hosts.stage(a.stage).of(a.kind).get();
+            spans.push((start, free));
+        }
+        spans
+    })
+}
+
+/// A device's links to the host's memory, piece by piece.
+#[derive(Default)]
+struct HostLinks {
+    out: f64,
+    back: f64,
+    /// When what left last is on the host, and what was brought back last on the device.
+    arrived: f64,
+    there: f64,
+    /// When the next action's end may free what the one before has left.
+    gone: f64,
+}
+
+impl HostLinks {
+    fn take_back(&mut self) -> f64 {
+        std::mem::take(&mut self.there)
+    }
+
+    fn bring_back(&mut self, times: OffloadTimes, from: f64) {
+        let way = times.to_device;
+        self.back = self.back.max(from).max(self.arrived) + way.occupancy.get();
+        self.there = self.back + way.latency.get();
+    }
+
+    fn leave(&mut self, times: OffloadTimes, (start, end): (f64, f64)) {
+        let (way, pieces) = (times.to_host, times.pieces);
+        if way.occupancy.get() + way.latency.get() == 0.0 {
+            return;
+        }
+        for piece in 1..=pieces {
+            let made = start + (end - start) * f64::from(piece) / f64::from(pieces);
+            self.out = self.out.max(made) + way.occupancy.get() / f64::from(pieces);
+        }
+        self.gone = self.out + way.latency.get();
+        self.arrived = self.gone;
+    }
+}
+
+type Needs<'a> = &'a dyn Fn(usize) -> f64;
+type Device<'a> = &'a dyn Fn(DeviceId, &[Action], Needs<'_>) -> Vec<(f64, f64)>;
+
+/// What devices do that take their lists one action after the other: `run` gives starts and
+/// ends of a device, whose action at each place needs what is there at some time.
+fn raised(
+    schedule: &CheckedSchedule,
+    costs: &Costs,
+    run: Device<'_>,
+) -> HashMap<Action, (f64, f64)> {
     let plan = schedule.schedule();
     let gradient = |stage: usize, micro: MicroId| {
         [ActionKind::Backward, ActionKind::BackwardInput].map(|kind| Action {
@@ -21,7 +112,7 @@ fn ends(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, f64> {
             micro,
         })
     };
-    let mut end: HashMap<Action, f64> = HashMap::new();
+    let mut spans: HashMap<Action, (f64, f64)> = HashMap::new();
     loop {
         // Each link carries its values in the order of their sender's list.
         let mut arrival: HashMap<Action, f64> = HashMap::new();
@@ -35,10 +126,9 @@ fn ends(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, f64> {
                     _ => continue,
                 };
                 let pair = plan.pairs(device).contains(&at);
-                let leaves = end
+                let leaves = spans
                     .get(if pair { &list[at + 1] } else { &a })
-                    .copied()
-                    .unwrap_or(0.0);
+                    .map_or(0.0, |&(_, end)| end);
                 let target = schedule.device_of(StageId(to));
                 let mut there = leaves;
                 if target != device {
@@ -72,22 +162,19 @@ fn ends(schedule: &CheckedSchedule, costs: &Costs) -> HashMap<Action, f64> {
                 _ => 0.0,
             }
         };
-        let mut next: HashMap<Action, f64> = HashMap::new();
+        let mut next = HashMap::new();
         for (device, list) in plan.iter() {
-            let mut free = 0.0f64;
-            for (at, &a) in list.iter().enumerate() {
-                let mut ready = needs(a);
-                if plan.pairs(device).contains(&at) {
-                    ready = ready.max(needs(list[at + 1]));
-                }
-                free = free.max(ready) + costs.stage(a.stage).of(a.kind).get();
-                next.insert(a, free);
-            }
+            let both = |at: usize| {
+                let partner = plan.pairs(device).contains(&at);
+                let partner = partner.then(|| needs(list[at + 1]));
+                needs(list[at]).max(partner.unwrap_or(0.0))
+            };
+            next.extend(list.iter().copied().zip(run(device, list, &both)));
         }
-        if next == end {
-            return end;
+        if next == spans {
+            return spans;
         }
-        end = next;
+        spans = next;
     }
 }
 
@@ -185,6 +272,53 @@ fn costs(stages: usize) -> impl Strategy<Value = Costs> {
     })
 }
 
+/// The same with hosts that submit, and activations that are offloaded.
+fn beside(costs: Costs) -> impl Strategy<Value = Costs> {
+    let stage = (
+        [0u32..20, 0u32..30, 0u32..20, 0u32..20],
+        [0u32..30, 0u32..10, 0u32..30, 0u32..10],
+        prop::sample::select(vec![1u32, 2, 4]),
+        any::<[bool; 2]>(),
+    );
+    let stages = proptest::collection::vec(stage, costs.stages());
+    (stages, any::<[bool; 2]>()).prop_map(move |(stages, all)| {
+        let mut costs = costs.clone();
+        for (stage, (host, links, pieces, own)) in stages.into_iter().enumerate() {
+            let stage = StageId(stage);
+            let [forward, backward, input, weight] = host.map(micros);
+            if all[0] && own[0] {
+                let times = StageTimes {
+                    forward,
+                    backward,
+                    input,
+                    weight,
+                    recompute: forward,
+                };
+                costs = costs.with_host(stage, times);
+            }
+            let edge = |occupancy: u32, latency: u32| EdgeTimes {
+                occupancy: micros(occupancy),
+                latency: micros(latency),
+            };
+            if all[1] && own[1] {
+                let memory = costs.memory(stage);
+                let offloaded = memory.activation;
+                let times = OffloadTimes {
+                    to_host: edge(links[0], links[1]),
+                    to_device: edge(links[2], links[3]),
+                    pieces,
+                };
+                let memory = StageMemory {
+                    offloaded,
+                    ..memory
+                };
+                costs = costs.with_offload(stage, times).with_memory(stage, memory);
+            }
+        }
+        costs
+    })
+}
+
 fn case() -> impl Strategy<Value = (CheckedSchedule, Costs)> {
     let shapes = (1usize..5, 1usize..3, 1usize..7, 0..ScheduleKind::ALL.len());
     shapes
@@ -199,17 +333,39 @@ fn case() -> impl Strategy<Value = (CheckedSchedule, Costs)> {
         })
 }
 
+fn case_beside() -> impl Strategy<Value = (CheckedSchedule, Costs)> {
+    case().prop_flat_map(|(schedule, costs)| (Just(schedule), beside(costs)))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
     fn the_simulation_is_what_the_rules_say((schedule, costs) in case()) {
         let simulation = simulate(&schedule, &costs);
         let expected = ends(&schedule, &costs);
-        let origin = expected.iter().map(|(a, end)| end - costs.stage(a.stage).of(a.kind).get());
-        let origin = origin.fold(f64::INFINITY, f64::min);
+        let origin = expected.values().map(|&(start, _)| start).fold(f64::INFINITY, f64::min);
         for span in simulation.timeline.spans() {
-            prop_assert_eq!(span.end.get(), expected[&span.action] - origin, "{}", span.action);
+            let (start, end) = expected[&span.action];
+            let found = (span.start.get(), span.end.get());
+            prop_assert_eq!(found, (start - origin, end - origin), "{}", span.action);
         }
+    }
+
+    #[test]
+    fn so_it_is_with_hosts_and_offload((schedule, costs) in case_beside()) {
+        let simulation = simulate(&schedule, &costs);
+        let expected = ends(&schedule, &costs);
+        let origin = expected.values().map(|&(start, _)| start).fold(f64::INFINITY, f64::min);
+        for span in simulation.timeline.spans() {
+            let (start, end) = expected[&span.action];
+            let found = (span.start.get(), span.end.get());
+            prop_assert_eq!(found, (start - origin, end - origin), "{}", span.action);
+        }
+        let path = simulation.critical_path();
+        let work: Micros = (0..costs.stages()).map(|stage| path.work(StageId(stage))).sum();
+        prop_assert!((work + path.transfers()).get() <= simulation.makespan().get());
+        let alone = simulate(&schedule, &costs.clone().without_host().without_offload());
+        prop_assert!(alone.makespan() <= simulation.makespan());
     }
 
     #[test]

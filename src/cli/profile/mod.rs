@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use gpipe_partitioner::{Machine, Plan, PlanOptions, ScheduleKind, plan};
 
-use super::{Failure, limit, output, say};
+use super::plan::{choices, limit};
+use super::{Failure, output, say};
 use crate::models::zoo::Zoo;
 use crate::{ProfileOptions, Profiled, profile_watched};
 
@@ -47,22 +48,25 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     // Also where no plan fits: the measurements are done.
     written?;
     let plan = plan?;
+    if let Some(note) = super::plan::beyond(&measured.profile, &plan) {
+        say(&note);
+    }
     write(args.plan.as_deref(), &plan.to_json())?;
     let load = loading.as_ref().map(|loading| loading.each);
-    let limit = limit::host_bound(measured.host_share)
-        .unwrap_or_else(|| limit::sentence(&measured.profile, &plan, &plan_options, load));
+    let limit = limit::sentence(&measured.profile, &plan, &plan_options, load);
     if let Some(path) = &args.report {
         let page = html::page(&spec, &measured, &plan, &plan_options, &limit)?;
         output::write(Some(path), &page)?;
     }
-    print(args, &measured, &plan, &limit, loading.as_ref())
+    let choices = choices::text(&measured.profile, &plan, &plan_options, output::width(None));
+    print(args, &measured, &plan, (&choices, &limit), loading.as_ref())
 }
 
 fn print(
     args: &Args,
     measured: &Profiled,
     plan: &Plan,
-    limit: &str,
+    (choices, limit): (&str, &str),
     loading: Option<&Loading>,
 ) -> Result<(), Failure> {
     if args.json {
@@ -72,7 +76,7 @@ fn print(
     if args.prints_data() {
         return Ok(());
     }
-    output::print(&report::text(measured, plan, loading, limit))?;
+    output::print(&report::text(measured, plan, loading, (choices, limit)))?;
     say(&format!("{} of parameters", report::parameters(measured)));
     Ok(())
 }
@@ -114,6 +118,8 @@ fn plan_options(args: &Args) -> Result<PlanOptions, Failure> {
     options.schedule = Some(args.schedule).filter(|&kind| kind != ScheduleKind::Auto);
     options.chunks = args.chunks;
     options.recompute = args.recompute;
+    options.offload = args.offload;
+    options.cuda_graphs = args.cuda_graphs;
     Ok(options)
 }
 
@@ -124,6 +130,9 @@ fn with_measured(mut options: PlanOptions, measured: &Profiled) -> PlanOptions {
     }
     if let Some(link) = measured.link {
         options.machine = options.machine.with_link(link.link());
+    }
+    if let Some(link) = measured.profile.host_link() {
+        options.machine = options.machine.with_host_link(link);
     }
     options
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use gpipe_partitioner::{Bytes, RecomputeChoice, ScheduleKind};
+use gpipe_partitioner::{Bytes, ScheduleKind, When};
 use tch::Device;
 
 use crate::cli::model::flags::SizeFlags;
@@ -49,8 +49,16 @@ pub(in crate::cli) struct Args {
     #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
     pub(super) chunks: Option<usize>,
     /// Whether stages recompute their forward: never, always or auto (each by itself).
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
-    pub(super) recompute: RecomputeChoice,
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
+    pub(super) recompute: When,
+    /// Whether stages keep activations in the host's memory until the backward, on CUDA
+    /// devices: never, always or auto (each by itself).
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
+    pub(super) offload: When,
+    /// Whether passes are put into CUDA graphs: never, always or auto (where the step is
+    /// shorter).
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
+    pub(super) cuda_graphs: When,
     /// A text, a file of tokens, or `synthetic`, that `train --data` is to be given: its loader is measured
     /// and compared with the step. The model is then the one that `train` makes for it.
     #[arg(long, value_name = "FILE|synthetic")]

@@ -32,7 +32,7 @@ pub(super) fn text(
     measured: &Profiled,
     plan: &Plan,
     loading: Option<&Loading>,
-    limit: &str,
+    (choices, limit): (&str, &str),
 ) -> String {
     let (profile, width) = (&measured.profile, output::width(None));
     let title = format!(
@@ -56,6 +56,9 @@ pub(super) fn text(
             link.latency
         );
     }
+    if let Some(link) = profile.host_link() {
+        let _ = writeln!(text, "\nto the host's memory and back: {link}");
+    }
     if let Some(Loading { data, batch, each }) = loading {
         let _ = writeln!(
             text,
@@ -65,7 +68,8 @@ pub(super) fn text(
     }
     let mut short = plan.clone();
     short.alternatives.truncate(RUNNERS_UP);
-    let _ = writeln!(text, "\n{}", plan_report::text(&short, profile, width));
+    let _ = write!(text, "\n{}", plan_report::text(&short, profile, width));
+    let _ = writeln!(text, "{choices}");
     let _ = writeln!(text, "{}", output::wrapped(limit, width));
     text
 }

@@ -7,6 +7,7 @@ use gpipe_partitioner::Plan;
 use super::Failure;
 use super::recipe::Recipe;
 use crate::Recompute;
+use crate::cli::config::values::Offload;
 use crate::cli::model::Chosen;
 use crate::cli::say;
 
@@ -55,6 +56,8 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
         chunks: Some(plan.chunks),
         balance: Some(plan.partition.balance()),
         recompute: Recompute::of_stages(&plan.recompute),
+        offload: Offload::of_stages(&plan.offload),
+        cuda_graphs: plan.cuda_graphs,
         ..recipe.clone()
     })
 }

@@ -12,6 +12,7 @@ use crate::cli::model::Chosen;
 use crate::cli::trained::initial::{self, Weights};
 use crate::cli::{Failure, failure, room};
 use crate::models::zoo::{ModelSpec, Zoo};
+use crate::torch::simulated_gpus;
 use crate::train::peak_flops;
 use crate::{LrSchedule, Optimizer, Pipeline, PipelineBuilder};
 
@@ -100,6 +101,21 @@ impl Job {
             flops,
             weights,
         })
+    }
+
+    /// The settings of the simulated GPUs that it is trained on; none on other devices.
+    pub(super) fn simulated_gpus(&self) -> Option<String> {
+        let gpus = self.recipe.devices.iter().any(|device| device.is_cuda());
+        gpus.then(simulated_gpus).flatten()
+    }
+
+    /// What that means, for whoever reads its figures.
+    pub(super) fn simulation(&self) -> Option<String> {
+        let settings = self.simulated_gpus()?;
+        Some(format!(
+            "on simulated GPUs ({settings}): the numbers are the CPU's, and times and memory are no \
+             GPU's"
+        ))
     }
 
     /// The model as a pipeline.

@@ -43,6 +43,9 @@ impl Progress {
         for line in resolved.lines.iter().chain(&job.notes) {
             self.say(line);
         }
+        if let Some(words) = job.simulation() {
+            self.say(&words);
+        }
         let recipe = &job.recipe;
         self.say(&format!(
             "{}: {} over {} {:?} on {}, {}, schedule {}, recompute {}",

@@ -17,7 +17,15 @@ use crate::{
 };
 
 /// What a plan decides, by flag and by key of `[pipeline]`.
-pub(super) const PLANNED: [&str; 5] = ["micro", "schedule", "chunks", "recompute", "balance"];
+pub(super) const PLANNED: [&str; 7] = [
+    "micro",
+    "schedule",
+    "chunks",
+    "recompute",
+    "balance",
+    "offload",
+    "cuda_graphs",
+];
 
 const ADAMS: &[&str] = &["adamw", "adam"];
 const SGD: &[&str] = &["sgd"];
@@ -109,8 +117,8 @@ settings! {
                 builder.patience(std::time::Duration::from_secs_f64(*seconds))
             }));
 
-        /// Schedule, chunks, balance, micro-batches and recompute from a plan, as `profile`
-        /// writes it for a model of the same sizes.
+        /// Schedule, chunks, balance, micro-batches, recompute, offload and CUDA graphs from a
+        /// plan, as `profile` writes it for a model of the same sizes.
         plan: Option<PathBuf> = flag("pipeline.plan", "FILE", Optional(FilePath), None)
             .clap(|arg: Arg| arg.conflicts_with_all(PLANNED));
 

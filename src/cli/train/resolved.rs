@@ -32,8 +32,10 @@ impl Resolved {
             // A name is no reason for a second line.
             job.source.name().replace(char::is_control, " "),
         );
+        let simulated = job.simulation();
+        let simulated = simulated.map_or_else(String::new, |words| format!("# {words}\n"));
         Self {
-            toml: head + &toml(&schema, &recipe),
+            toml: head + &simulated + &toml(&schema, &recipe),
             lines: lines(&schema, &recipe),
         }
     }

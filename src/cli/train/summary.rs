@@ -12,6 +12,8 @@ use crate::train::{Outcome, Summary};
 struct Printed<'a> {
     model: &'a str,
     data: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    simulated_gpus: Option<String>,
     #[serde(flatten)]
     numbers: Summary,
 }
@@ -24,6 +26,7 @@ pub(super) fn print(job: &Job, outcome: &Outcome, sample: Option<&str>) -> Resul
     let printed = serde_json::to_string(&Printed {
         model: job.chosen.spec.name(),
         data: job.source.name(),
+        simulated_gpus: job.simulated_gpus(),
         numbers: outcome.summary(),
     })?;
     output::print(&(printed + "\n"))

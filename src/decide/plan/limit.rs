@@ -1,11 +1,13 @@
 //! What limits the plan, in one sentence, and what to change.
 
-use gpipe_partitioner::{Machine, Micros, Plan, PlanOptions, Problem, Profile, simulate};
+use gpipe_partitioner::{Costs, Micros, Plan, PlanOptions, Profile, simulate};
 
 use super::work::Work;
 
 /// A step that is shorter by this share without transfers is bound by them.
 const TRANSFERS: f64 = 0.1;
+/// The same of the host.
+pub(super) const HOST: f64 = 0.05;
 /// A share of the step that counts: that devices idle, where they have cores of their own,
 /// or that shared cores do not.
 const IDLE: f64 = 0.1;
@@ -34,7 +36,21 @@ pub(crate) fn sentence(
     if let Some(sentence) = (work.as_ref()).and_then(|work| core_bound(work, plan, options)) {
         return sentence;
     }
-    if let Some(share) = transfers(profile, plan, options).filter(|share| *share > TRANSFERS) {
+    if let Some(sentence) = host_bound(profile, plan, options) {
+        return sentence;
+    }
+    let moving = saved(profile, plan, options, Costs::without_offload);
+    if let Some(share) = moving.filter(|share| *share > TRANSFERS) {
+        return format!(
+            "memory-bound: {:.0} % of the step is waiting for activations on their way to the \
+             host's memory and back; more --memory, more devices or a faster link to the host would \
+             save that time",
+            100.0 * share
+        );
+    }
+    let at_once = |costs: Costs| costs.with_transfer(Micros::ZERO, Micros::ZERO);
+    let transfers = saved(profile, plan, options, at_once);
+    if let Some(share) = transfers.filter(|share| *share > TRANSFERS) {
         return format!(
             "transfer-bound: {:.0} % of the step is waiting for transfers; use a faster link or \
              fewer devices, or cut where layers hand over less",
@@ -97,21 +113,28 @@ fn core_bound(work: &Work, plan: &Plan, options: &PlanOptions) -> Option<String>
     })
 }
 
-/// The share of the step that free transfers would save.
-fn transfers(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Option<f64> {
+/// The share of the step that is saved where `change` is made to what it is simulated with.
+pub(super) fn saved(
+    profile: &Profile,
+    plan: &Plan,
+    options: &PlanOptions,
+    change: impl Fn(Costs) -> Costs,
+) -> Option<f64> {
     let schedule = plan.generate().ok()?;
-    let speeds: Vec<f64> = (options.machine.devices().iter())
-        .map(|device| device.speed)
-        .collect();
-    let free = Machine::new(speeds.len()).ok()?;
-    let mut free = free.with_speeds(&speeds).ok()?;
-    if let Some(cores) = options.machine.cores() {
-        free = free.with_cores(cores);
-    }
-    let problem = Problem::new(profile, plan.micro_batch_size, &free, &schedule);
-    let costs = problem.stage_costs(&plan.partition, &plan.recompute);
+    let costs = change(plan.costs(profile, options, &schedule));
     let without = simulate(&schedule, &costs).makespan();
     Some(1.0 - without.get() / plan.step.get())
+}
+
+/// The verdict where devices wait for the host's threads that submit their work.
+fn host_bound(profile: &Profile, plan: &Plan, options: &PlanOptions) -> Option<String> {
+    let share = saved(profile, plan, options, Costs::without_host);
+    let share = share.filter(|share| *share > HOST)?;
+    Some(format!(
+        "host-bound: {:.0} % of the step is waiting for the host, which submits work more slowly \
+         than the devices do it; give them more at once: larger micro-batches, or fewer of them",
+        100.0 * share
+    ))
 }
 
 /// The verdict where one device has more to do than the others, with what there is to be
@@ -154,7 +177,7 @@ fn unbalanced(profile: &Profile, work: &Work, options: &PlanOptions) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gpipe_partitioner::{LayerProfile, LayerTimes, ScheduleKind};
+    use gpipe_partitioner::{LayerProfile, LayerTimes, Machine, ScheduleKind};
     use proptest::prelude::*;
 
     use super::*;

@@ -1,5 +1,6 @@
 //! `gpipe-rs plan`: how to run a profiled model on given devices.
 
+pub(crate) mod choices;
 pub(crate) mod limit;
 pub(crate) mod page;
 pub(crate) mod report;
@@ -9,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use gpipe_partitioner::render::ProfilePage;
 use gpipe_partitioner::{
-    Bytes, Cores, Link, Machine, MachineError, Plan, PlanError, PlanOptions, Profile,
-    RecomputeChoice, ScheduleKind, plan,
+    Bytes, Cores, HostLink, Link, Machine, MachineError, Plan, PlanError, PlanOptions, Profile,
+    ScheduleKind, When, plan,
 };
 
 use super::{Failure, input, output, say};
@@ -65,8 +66,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "V", allow_negative_numbers = true, value_parser = input::at_least_one)]
     chunks: Option<usize>,
     /// Whether stages recompute their forward: never, always or auto (each by itself).
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::recompute)]
-    recompute: RecomputeChoice,
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
+    recompute: When,
+    /// Whether stages keep activations in the host's memory until the backward: never, always or
+    /// auto (each by itself); none does without a --host-link.
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
+    offload: When,
+    /// Link between a device and the host's memory: bandwidth and latency, such as 25GB/s,10us;
+    /// by default the one in the profile, if it was measured.
+    #[arg(long, value_name = "LINK", value_parser = input::host_link)]
+    host_link: Option<HostLink>,
+    /// Whether passes are put into CUDA graphs, where the profile says what the host does:
+    /// never, always or auto (where the step is shorter).
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
+    cuda_graphs: When,
     /// Write the plan to a file as JSON; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -97,7 +110,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for doubt in profile.doubts().unwrap_or_default() {
         say(&format!("note: of the profile: {doubt}"));
     }
-    let options = options(args, machine, profile.link());
+    let options = options(args, machine, &profile);
     let plan = plan(&profile, &options).map_err(failure)?;
     if let Some(note) = beyond(&profile, &plan) {
         say(&note);
@@ -108,7 +121,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         output::write(None, &plan.to_json())?;
     } else {
         let width = output::width(None);
-        let text = report::text(&plan, &profile, width);
+        let mut text = report::text(&plan, &profile, width);
+        text.push_str(&choices::text(&profile, &plan, &options, width));
         output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
@@ -124,7 +138,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 /// What is to be known of a plan for sizes that nobody measured.
-fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
+pub(crate) fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
     let (size, largest) = (plan.micro_batch_size, profile.batch());
     (size > largest).then(|| {
         format!(
@@ -149,16 +163,21 @@ fn machine(args: &Args) -> Result<Machine, MachineError> {
     Ok(machine)
 }
 
-fn options(args: &Args, machine: Machine, measured: Option<Link>) -> PlanOptions {
-    let mut options = PlanOptions::new(match args.link.or(measured) {
-        Some(link) => machine.with_link(link),
-        None => machine,
-    });
+fn options(args: &Args, mut machine: Machine, profile: &Profile) -> PlanOptions {
+    if let Some(link) = args.link.or(profile.link()) {
+        machine = machine.with_link(link);
+    }
+    if let Some(link) = args.host_link.or(profile.host_link()) {
+        machine = machine.with_host_link(link);
+    }
+    let mut options = PlanOptions::new(machine);
     options.micro_batches = args.micro;
     options.batch = args.batch;
     options.schedule = Some(args.schedule).filter(|&kind| kind != ScheduleKind::Auto);
     options.chunks = args.chunks;
     options.recompute = args.recompute;
+    options.offload = args.offload;
+    options.cuda_graphs = args.cuda_graphs;
     options
 }
 

@@ -24,8 +24,13 @@ fn headline(plan: &Plan) -> String {
         1 => String::new(),
         chunks => format!(" x {chunks} chunks"),
     };
+    let graphs = if plan.cuda_graphs {
+        ", CUDA graphs"
+    } else {
+        ""
+    };
     format!(
-        "{}: {}{chunks}, {} of {}\n\
+        "{}: {}{chunks}, {} of {}{graphs}\n\
          step {}, bubble {:.1} %, slowest stage {}\n",
         plan.schedule,
         count(plan.devices(), "device"),
@@ -38,29 +43,35 @@ fn headline(plan: &Plan) -> String {
 }
 
 fn stages(plan: &Plan, profile: &Profile, width: usize) -> String {
-    let mut table = Table::new(&[
+    let offloads = plan.offload.contains(&true);
+    let mut columns = vec![
         ("stage", Align::Right),
         ("device", Align::Right),
         ("layers", Align::Right),
         ("recompute", Align::Left),
-        ("from .. to", Align::Left),
-    ]);
+    ];
+    columns.extend(offloads.then_some(("offload", Align::Left)));
+    columns.push(("from .. to", Align::Left));
+    let mut table = Table::new(&columns);
     for (index, device) in plan.placement.iter().enumerate() {
         let range = plan.partition.range(StageId(index));
         let name = |layer: usize| profile.layers().get(layer).map_or("", |l| l.name.as_str());
         let first = name(range.start);
         let last = name(range.end.saturating_sub(1));
-        table.row([
+        let yes = |list: &[bool]| if list[index] { "yes" } else { "no" }.to_owned();
+        let mut row = vec![
             index.to_string(),
             device.to_string(),
             range.len().to_string(),
-            if plan.recompute[index] { "yes" } else { "no" }.to_owned(),
-            if range.len() < 2 {
-                first.to_owned()
-            } else {
-                format!("{first} .. {last}")
-            },
-        ]);
+            yes(&plan.recompute),
+        ];
+        row.extend(offloads.then(|| yes(&plan.offload)));
+        row.push(if range.len() < 2 {
+            first.to_owned()
+        } else {
+            format!("{first} .. {last}")
+        });
+        table.row(row);
     }
     table.render_within(width)
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use gpipe_partitioner::{
-    Bytes, Cores, Link, Machine, MachineError, Micros, RecomputeChoice, ScheduleKind, Strategy,
+    Bytes, Cores, HostLink, Link, Machine, MachineError, Micros, ScheduleKind, Strategy, When,
 };
 
 use super::super::{Failure, input};
@@ -61,8 +61,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW", default_value = "profile", requires = "profile", value_parser = strategy)]
     balance: Strategy,
     /// Whether stages recompute: never, always or auto.
-    #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::recompute)]
-    recompute: RecomputeChoice,
+    #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::when)]
+    recompute: When,
+    /// Whether stages keep activations in the host's memory until the backward: never, always or
+    /// auto; none does without a --host-link.
+    #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::when)]
+    offload: When,
+    /// Link between a device and the host's memory, such as 25GB/s,10us; by default the one in
+    /// the profile, if it was measured.
+    #[arg(long, value_name = "LINK", requires = "profile", value_parser = input::host_link)]
+    host_link: Option<HostLink>,
+    /// With CUDA graphs on the stages that can have them, where the profile says what the host
+    /// does.
+    #[arg(long, requires = "profile")]
+    cuda_graphs: bool,
     /// Link between devices: bandwidth and latency, such as 25GB/s,5us; by default the one
     /// in the profile, if it was measured.
     #[arg(long, value_name = "LINK", value_parser = input::link)]
@@ -156,6 +168,9 @@ fn workload(args: &Args) -> Result<Workload, Failure> {
     }
     let profile = input::profile(path)?;
     let link = args.link.or(profile.link());
+    if let Some(link) = args.host_link.or(profile.host_link()) {
+        machine = machine.with_host_link(link);
+    }
     Ok(Workload::Profiled(Box::new(Profiled {
         profile,
         strategy: args.balance.clone(),
@@ -164,6 +179,8 @@ fn workload(args: &Args) -> Result<Workload, Failure> {
             None => machine,
         },
         recompute: args.recompute,
+        offload: args.offload,
+        cuda_graphs: args.cuda_graphs,
     })))
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 
 use gpipe_partitioner::{
     Bytes, CheckedSchedule, Cores, Costs, EdgeTimes, Machine, Micros, Problem, Profile,
-    RecomputeChoice, ScheduleKind, Shape, Simulation, Solution, StageId, StageMemory, Strategy,
-    auto, simulate,
+    ScheduleKind, Shape, Simulation, Solution, StageId, StageMemory, Strategy, When, auto,
+    simulate,
 };
 
 use super::super::Failure;
@@ -63,7 +63,9 @@ pub(super) struct Profiled {
     pub(super) profile: Profile,
     pub(super) strategy: Strategy,
     pub(super) machine: Machine,
-    pub(super) recompute: RecomputeChoice,
+    pub(super) recompute: When,
+    pub(super) offload: When,
+    pub(super) cuda_graphs: bool,
 }
 
 impl Workload {
@@ -118,7 +120,9 @@ impl Given {
 impl Profiled {
     fn cut(&self, schedule: &CheckedSchedule) -> Result<(Problem, Solution), Refusal> {
         let problem = Problem::new(&self.profile, self.profile.batch(), &self.machine, schedule)
-            .with_recompute(self.recompute);
+            .with_recompute(self.recompute)
+            .with_offload(self.offload)
+            .with_graphs(self.cuda_graphs.then(|| self.profile.graph_replay()));
         let solution = problem.solve_by(&self.strategy).map_err(Refusal::new)?;
         Ok((problem, solution))
     }
@@ -138,6 +142,7 @@ impl Profiled {
                     let same = |(_, other): &(Costs, Solution)| {
                         other.partition == solution.partition
                             && other.recompute == solution.recompute
+                            && other.offload == solution.offload
                     };
                     if !cuts.iter().any(same) {
                         cuts.push((costs(&problem, &solution), solution));
@@ -164,5 +169,5 @@ fn computed(shape: Shape, costs: &Costs) -> Result<Simulation, Refusal> {
 }
 
 fn costs(problem: &Problem, solution: &Solution) -> Costs {
-    problem.stage_costs(&solution.partition, &solution.recompute)
+    problem.stage_costs(&solution.partition, &solution.recompute, &solution.offload)
 }

@@ -16,6 +16,7 @@ unsafe extern "C" {
     fn gp_threads(out: *mut c_int) -> c_int;
     fn gp_load_cuda(path: *const c_char) -> c_int;
     fn gp_cuda_loaded() -> c_int;
+    fn gp_simulates_gpus() -> c_int;
     fn gp_cuda_devices(out: *mut c_int) -> c_int;
     fn gp_forbid_waits(forbid: c_int) -> c_int;
     fn gp_numbers(tf32: c_int, deterministic: c_int) -> c_int;
@@ -66,6 +67,13 @@ pub(crate) fn load_cuda(path: &Path) -> Result<()> {
         .map_err(|_| TorchError::new("the path of libtorch_cuda holds a NUL byte"))?;
     // SAFETY: a NUL-terminated string that lives through the call.
     check(unsafe { gp_load_cuda(path.as_ptr()) })
+}
+
+/// Whether the environment asks for simulated GPUs (`GPIPE_SIMULATE_GPUS`), which take the
+/// place of `libtorch_cuda` and of the driver.
+pub(crate) fn simulates_gpus() -> bool {
+    // SAFETY: nothing in, a number out.
+    unsafe { gp_simulates_gpus() != 0 }
 }
 
 /// Whether `libtorch_cuda` is in the process.

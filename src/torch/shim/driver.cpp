@@ -1,6 +1,7 @@
 // The NVIDIA driver, asked through its own library where there is one. Nothing of CUDA
 // is needed to build this: the few functions are looked up by name when it runs.
 #include "shim.h"
+#include "simulated.h"
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -38,7 +39,8 @@ struct Driver {
 const Driver& driver() {
   static const Driver loaded = [] {
     Driver driver;
-    driver.library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    driver.library = gpipe::simulates_gpus() ? gpipe::load_simulated_cuda()
+                                             : dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     const char* why = driver.library == nullptr ? dlerror() : nullptr;
     TORCH_CHECK(driver.library != nullptr, why == nullptr ? "libcuda.so.1 cannot be loaded" : why);
     driver.check(driver.find<Status(unsigned)>("cuInit")(0), "start");

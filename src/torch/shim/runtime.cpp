@@ -1,5 +1,6 @@
 // Process and thread settings, devices.
 #include "shim.h"
+#include "simulated.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -89,9 +90,13 @@ GP_API void gp_keep_memory() {
 // libtorch checks once whether CUDA is there, and keeps the answer: a seed, a convolution or a
 // backward on the CPU makes it check, as does every search for a device. So its CUDA half,
 // which nothing links against, is loaded when the program starts if there is a driver (as it is
-// in every program that links against it). It is not loaded if all devices are hidden. If it
-// cannot be loaded, the error of a search for a device says why.
+// in every program that links against it), or if simulated GPUs are asked for. It is not loaded
+// if all devices are hidden. If it cannot be loaded, the error of a search for a device says why.
 __attribute__((constructor)) static void load_cuda_at_start() {
+  if (gpipe::simulates_gpus()) {
+    dlopen(gpipe::simulated_cuda().c_str(), RTLD_NOW | RTLD_GLOBAL);
+    return;
+  }
   const char* visible = getenv("CUDA_VISIBLE_DEVICES");
   const bool hidden = visible != nullptr && (*visible == 0 || strcmp(visible, "-1") == 0);
   if (!hidden && dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr) {
@@ -103,7 +108,9 @@ __attribute__((constructor)) static void load_cuda_at_start() {
 // CUDA before.
 GP_API int gp_load_cuda(const char* path) {
   return gpipe::guarded([&] {
-    if (dlopen(path, RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    if (gpipe::simulates_gpus()) {
+      gpipe::load_simulated_cuda();
+    } else if (dlopen(path, RTLD_NOW | RTLD_GLOBAL) == nullptr) {
       const char* why = dlerror();
       TORCH_CHECK(false, why == nullptr ? "cannot load libtorch_cuda" : why);
     }

@@ -311,6 +311,7 @@ impl AcceleratorStreams {
     }
 
     /// The guard of another accelerator, held while that takes part in a copy.
+    #[track_caller]
     fn guard_of_other(&self, backend: &Backend, place: MemorySpace) -> Option<SubmitGuard> {
         match place {
             MemorySpace::Accelerator(device) if device != self.device => {

@@ -36,6 +36,13 @@ pub(crate) enum Event {
 }
 
 impl MemorySpace {
+    pub(crate) fn device(self) -> Device {
+        match self {
+            Self::Host => Device::Cpu,
+            Self::Accelerator(index) => Device::Cuda(index),
+        }
+    }
+
     pub(crate) fn of(device: Device) -> Self {
         match device {
             Device::Cuda(index) => Self::Accelerator(index),

@@ -1,6 +1,7 @@
 //! Devices that answer every call with an error: after an error of a kernel, CUDA is unusable
 //! until the process ends.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::Write as _;
 
@@ -15,6 +16,9 @@ use crate::torch::ffi;
 
 /// The loss of one of libtorch's devices.
 static CUDA: Mutex<Option<DeviceLost>> = Mutex::new(None);
+
+/// The numbers of libtorch's devices that pipelines of the process have used.
+static USED: Mutex<BTreeSet<usize>> = Mutex::new(BTreeSet::new());
 
 impl Backend {
     fn remembered<T>(&self, with: impl FnOnce(&mut Option<DeviceLost>) -> T) -> T {
@@ -43,7 +47,11 @@ impl Backend {
         at: impl Display,
         error: anyhow::Error,
     ) -> anyhow::Error {
-        if !is_of_cuda(&error) || self.answers(stream).is_ok() {
+        if !is_of_cuda(&error) {
+            return error;
+        }
+        let gone = self.gone(stream);
+        if gone.is_empty() {
             return error;
         }
         let (lost, new) = self.remembered(|lost| {
@@ -56,9 +64,12 @@ impl Backend {
         if new {
             // If printing fails, the error still says it.
             let _ = writeln!(std::io::stderr(), "{lost}");
-            if let Self::Cuda = self {
-                // If this fails, the process may end when memory is freed.
-                let _ = ffi::abandon_cuda(stream.device);
+        }
+        if let Self::Cuda = self {
+            for device in gone {
+                // If this fails, the process may end when memory is freed. One that is abandoned
+                // already refuses.
+                let _ = ffi::abandon_cuda(device);
             }
         }
         error.context(lost)
@@ -68,6 +79,27 @@ impl Backend {
     pub(crate) fn lost_in_reading(&self, stream: Stream, error: TorchError) -> TorchError {
         let explained = self.explain_loss(stream, "numbers of a step that were read", error.into());
         TorchError::new(explained.to_string())
+    }
+
+    /// The devices of a pipeline, among which a lost one is looked for.
+    pub(crate) fn uses(&self, devices: impl IntoIterator<Item = usize>) {
+        if let Self::Cuda = self {
+            USED.lock().extend(devices);
+        }
+    }
+
+    /// The devices that are lost: the stream's, and others. A stage hears of the loss of another
+    /// one's device as well, by an event or a copy between them.
+    fn gone(&self, stream: Stream) -> Vec<usize> {
+        let others = match self {
+            Self::Cuda => USED.lock().clone(),
+            Self::Recorder(_) => BTreeSet::new(),
+        };
+        let others = others.into_iter().filter(|other| *other != stream.device);
+        let current = |device| self.current(device).ok();
+        let streams = std::iter::once(stream).chain(others.filter_map(current));
+        let gone = streams.filter(|stream| self.answers(*stream).is_err());
+        gone.map(|stream| stream.device).collect()
     }
 
     /// Whether the device gets to the end of its work: a lost one answers with an error.

@@ -42,6 +42,7 @@ mod captures;
 mod device_streams;
 mod ids;
 mod in_transit;
+mod left_out;
 mod lost;
 mod offload;
 mod pending;

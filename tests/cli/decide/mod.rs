@@ -1,6 +1,7 @@
 //! `gpipe-rs simulate`, `schedule` and `plan` as a person uses them, in a build with
 //! or without libtorch.
 
+mod choices;
 mod limit;
 mod plan;
 mod report;

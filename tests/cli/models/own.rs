@@ -51,7 +51,10 @@ fn a_program_of_its_own_has_all_verbs_for_its_model() {
         String::from_utf8(output.stdout).unwrap()
     };
     let help = run("--help");
-    assert!(help.contains("Usage: own_model_cli <COMMAND>"), "{help}");
+    assert!(
+        help.contains("Usage: own_model_cli [OPTIONS] <COMMAND>"),
+        "{help}"
+    );
     for verb in [
         "models", "profile", "train", "plan", "simulate", "schedule", "env",
     ] {

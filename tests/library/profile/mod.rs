@@ -111,7 +111,7 @@ fn peaks(model: &Sequential, sample: &Sample, batch: (Tensor, Tensor), kind: Sch
     let mut options = PlanOptions::new(Machine::new(2).unwrap());
     options.schedule = Some(kind);
     options.micro_batches = Some(4);
-    options.recompute = gpipe::partitioner::RecomputeChoice::Never;
+    options.recompute = gpipe::partitioner::When::Never;
     let plan = plan(&measured.profile, &options).unwrap();
     let mut pipe = Pipeline::builder(model.clone())
         .devices(&[Device::Cpu; 2])
@@ -132,7 +132,7 @@ fn peaks(model: &Sequential, sample: &Sample, batch: (Tensor, Tensor), kind: Sch
     let machine = Machine::new(2).unwrap();
     let size = plan.micro_batch_size;
     let problem = Problem::new(&measured.profile, size, &machine, &schedule);
-    let costs = problem.stage_costs(&plan.partition, &plan.recompute);
+    let costs = problem.stage_costs(&plan.partition, &plan.recompute, &plan.offload);
     // What is held between actions, without what is on its way to another stage.
     let held = (0..2).map(StageId).fold(costs.clone(), |held, stage| {
         let memory = StageMemory {

@@ -156,7 +156,7 @@ mod tests {
             devices in 1_usize..4,
             micro in 1_usize..6,
             kind in 0..ScheduleKind::ALL.len(),
-            amounts in prop::collection::vec(0_u64..100, 7),
+            amounts in prop::collection::vec(0_u64..100, 8),
         ) {
             let kind = ScheduleKind::ALL[kind];
             let shape = Shape::new(devices, micro).with_chunks(kind.default_chunks());
@@ -168,6 +168,7 @@ mod tests {
                 parameters: Bytes(amounts[0]),
                 gradients: Bytes(amounts[1]),
                 optimizer: Bytes(amounts[2]),
+                graphs: Bytes(amounts[7]),
                 activation: Bytes(amounts[3] + stage),
                 offloaded: Bytes(amounts[3] / 2),
                 recomputed: Bytes(amounts[4]),

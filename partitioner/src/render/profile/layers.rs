@@ -153,6 +153,10 @@ impl Columns {
     fn stage(&self, html: &mut String, page: &ProfilePage<'_>, stage: StageId, rows: &[Row]) {
         let times = page.simulation.costs().stage(stage);
         let (whole, slowest) = (stage_time(page, stage), self.of_stages.0);
+        let offloads = match page.plan.offload.get(stage.index()) {
+            Some(true) => "<br><span class=\"badge\">offloads activations</span>",
+            _ => "",
+        };
         let recomputes = match page.plan.recompute.get(stage.index()) {
             Some(true) => "<br><span class=\"badge\">recomputes its forward</span>",
             _ => "",
@@ -160,7 +164,7 @@ impl Columns {
         let _ = write!(
             html,
             "<tr role=\"row\" class=\"stage\"><th role=\"rowheader\" scope=\"rowgroup\"><b>Stage \
-             {stage}</b> on device {}{recomputes}</th>",
+             {stage}</b> on device {}{recomputes}{offloads}</th>",
             page.plan.placement[stage.index()]
         );
         cell(html, "together", whole);

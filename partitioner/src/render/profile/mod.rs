@@ -13,7 +13,6 @@ use crate::ids::DeviceId;
 use crate::plan::{Plan, PlanOptions};
 use crate::profile::{LayerCost, Profile};
 use crate::simulate::{Simulation, simulate};
-use crate::solve::Problem;
 use crate::units::Bytes;
 
 /// Why there is no page.
@@ -90,9 +89,7 @@ impl<'a> ProfilePage<'a> {
         let devices = options.machine.devices().len();
         same("devices", plan.devices(), devices)?;
         let schedule = plan.generate()?;
-        let problem = Problem::new(profile, plan.micro_batch_size, &options.machine, &schedule)
-            .with_optimizer_state(options.optimizer_state);
-        let costs = problem.stage_costs(&plan.partition, &plan.recompute);
+        let costs = plan.costs(profile, options, &schedule);
         Ok(Self {
             title: title.to_owned(),
             profile,

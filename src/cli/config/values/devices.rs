@@ -92,6 +92,16 @@ impl FromStr for Offload {
 }
 
 impl Offload {
+    /// Those of which it is said, in one word where there is one.
+    pub(in crate::cli) fn of_stages(stages: &[bool]) -> Self {
+        let own = (0..stages.len()).filter(|&stage| stages[stage]);
+        match (stages.contains(&true), stages.contains(&false)) {
+            (false, _) => Self::None,
+            (_, false) => Self::All,
+            _ => Self::Stages(own.collect()),
+        }
+    }
+
     /// The numbers of the stages, of so many.
     pub(in crate::cli) fn of(&self, stages: usize) -> Vec<usize> {
         match self {

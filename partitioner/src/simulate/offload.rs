@@ -1,0 +1,177 @@
+//! The way of offloaded activations to the host's memory and back.
+//!
+//! With links that take as long as a forward, and a backward twice as long (GPipe, m = 3, one
+//! device), where the first backward waits:
+//! ```text
+//! device     0F0 0F1 0F2 0B0 0B0 0B0 0B1 0B1 0B2 0B2
+//! to host         0   1   2
+//! to device               0   1       2
+//! ```
+//! What a forward leaves goes out while it runs, part by part, and behind it. It is the
+//! device's no more at the end of the next action: there the device waits where the link is
+//! slower. It comes back from the beginning of the action before the one that takes it up, and
+//! not before everything that left has arrived; the one that takes it up waits for it.
+
+use crate::check::CheckedSchedule;
+use crate::cost::{Costs, OffloadTimes};
+use crate::ids::DeviceId;
+use crate::schedule::OffloadMove;
+use crate::units::Micros;
+
+pub(super) struct OffloadLinks<'a> {
+    costs: &'a Costs,
+    devices: Vec<HostLinks>,
+}
+
+/// The two links between a device and the host.
+struct HostLinks {
+    moves: Vec<OffloadMove>,
+    /// When each is free.
+    to_host: Micros,
+    to_device: Micros,
+    /// When all that has left is on the host.
+    arrived: Micros,
+    /// The same of what the action before has left.
+    leaving: Micros,
+    /// When what the next action takes up is back.
+    back: Micros,
+}
+
+impl<'a> OffloadLinks<'a> {
+    pub(super) fn new(schedule: &'a CheckedSchedule, costs: &'a Costs) -> Self {
+        let links = |device| HostLinks {
+            moves: schedule.schedule().offload_moves(DeviceId(device)),
+            to_host: Micros::ZERO,
+            to_device: Micros::ZERO,
+            arrived: Micros::ZERO,
+            leaving: Micros::ZERO,
+            back: Micros::ZERO,
+        };
+        Self {
+            costs,
+            devices: (0..schedule.schedule().devices()).map(links).collect(),
+        }
+    }
+
+    /// The device comes to the action at `position`, and is done with all before it at `free`;
+    /// when what the action takes up is back.
+    pub(super) fn begin(&mut self, device: DeviceId, position: usize, free: Micros) -> Micros {
+        let links = &mut self.devices[device.index()];
+        let back = std::mem::take(&mut links.back);
+        if let Some((stage, _)) = links.moves[position].prefetched {
+            let times = self.costs.offload(stage).to_device;
+            links.to_device = (links.to_device.max(free)).max(links.arrived) + times.occupancy;
+            links.back = links.to_device + times.latency;
+        }
+        back
+    }
+
+    /// The action at `position` has run from `start` to `end`; when the device can go on.
+    pub(super) fn end(
+        &mut self,
+        device: DeviceId,
+        position: usize,
+        (start, end): (Micros, Micros),
+    ) -> Micros {
+        let links = &mut self.devices[device.index()];
+        let goes_on = std::mem::take(&mut links.leaving).max(end);
+        // What the next action releases is what this one leaves.
+        let next = links.moves.get(position + 1);
+        if let Some((stage, _)) = next.and_then(|next| next.released) {
+            links.leave(self.costs.offload(stage), (start, end));
+        }
+        goes_on
+    }
+}
+
+impl HostLinks {
+    /// Equal parts that are made one after the other from `start` to `end`: either the link
+    /// waits for the last one, or from the first one on it is never free.
+    fn leave(&mut self, times: OffloadTimes, (start, end): (Micros, Micros)) {
+        let (way, part) = (times.to_host, 1.0 / f64::from(times.pieces.max(1)));
+        if way.occupancy == Micros::ZERO && way.latency == Micros::ZERO {
+            return;
+        }
+        let first = start + (end - start) * part;
+        let queued = self.to_host.max(first) + way.occupancy;
+        self.to_host = queued.max(end + way.occupancy * part);
+        self.leaving = self.to_host + way.latency;
+        self.arrived = self.leaving;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::builtin::ScheduleKind;
+    use crate::cost::{Costs, EdgeTimes, OffloadTimes};
+    use crate::ids::{DeviceId, StageId};
+    use crate::schedule::Shape;
+    use crate::simulate::simulate;
+    use crate::units::Micros;
+
+    /// Starts and ends of GPipe with three micro-batches on one device, where a forward takes
+    /// 10 and a backward 20.
+    fn spans(to_host: f64, to_device: f64, pieces: u32) -> Vec<(f64, f64)> {
+        let micros = |time| Micros::new(time).unwrap();
+        let way = |time| EdgeTimes {
+            occupancy: micros(time),
+            latency: Micros::ZERO,
+        };
+        let times = OffloadTimes {
+            to_host: way(to_host),
+            to_device: way(to_device),
+            pieces,
+        };
+        let costs = Costs::from_stage_times(&[micros(10.0)], &[micros(20.0)]);
+        let costs = costs.with_offload(StageId(0), times);
+        let schedule = ScheduleKind::GPipe.generate(Shape::new(1, 3)).unwrap();
+        let timeline = simulate(&schedule, &costs).timeline;
+        let spans = timeline.spans_on(DeviceId(0)).iter();
+        spans.map(|s| (s.start.get(), s.end.get())).collect()
+    }
+
+    #[test]
+    fn a_fast_link_costs_nothing() {
+        let expected = [
+            (0.0, 10.0),
+            (10.0, 20.0),
+            (20.0, 30.0),
+            (30.0, 50.0),
+            (50.0, 70.0),
+            (70.0, 90.0),
+        ];
+        assert_eq!(spans(0.0, 0.0, 1), expected);
+        assert_eq!(spans(5.0, 5.0, 1), expected);
+    }
+
+    /// 0 leaves at 10, 1 at 20, 2 at 30, and each takes 10. 0 comes back from 30 on, when 1 has
+    /// left: the first backward begins and waits for it until 40.
+    #[test]
+    fn what_comes_back_is_waited_for() {
+        let found = spans(10.0, 10.0, 1);
+        assert_eq!(found[3..], [(30.0, 60.0), (60.0, 80.0), (80.0, 100.0)]);
+    }
+
+    /// In two parts, of which the first leaves when half of the forward is done: 0 from 5 to
+    /// 15, 1 to 25, 2 to 35, and 0 comes back from 25 to 35.
+    #[test]
+    fn parts_leave_as_they_are_made() {
+        let found = spans(10.0, 10.0, 2);
+        assert_eq!(found[3..], [(30.0, 55.0), (55.0, 75.0), (75.0, 95.0)]);
+    }
+
+    /// To the host from 10 to 40, 40 to 70, 70 to 100. After each action the device waits for
+    /// what the one before it has left.
+    #[test]
+    fn a_slow_link_holds_forwards_up() {
+        let expected = [
+            (0.0, 10.0),
+            (10.0, 20.0),
+            (40.0, 50.0),
+            (70.0, 100.0),
+            (100.0, 130.0),
+            (130.0, 150.0),
+        ];
+        assert_eq!(spans(30.0, 10.0, 1), expected);
+    }
+}

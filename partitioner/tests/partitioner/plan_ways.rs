@@ -1,0 +1,148 @@
+//! Recompute, offload and CUDA graphs as `plan` chooses them, against every choice.
+
+use gpipe_partitioner::{
+    Bytes, HostLink, LayerProfile, LayerTimes, Link, Machine, Micros, Plan, PlanOptions, Problem,
+    Profile, ScheduleKind, Shape, When, plan, simulate,
+};
+use proptest::prelude::*;
+
+fn micros(time: u32) -> Micros {
+    Micros::new(f64::from(time)).unwrap()
+}
+
+/// Times of the device and of its host, activations and temporaries, and whether it can be
+/// captured.
+fn layer() -> impl Strategy<Value = LayerProfile> {
+    let times = || [1_u32..30, 1_u32..30, 1_u32..30];
+    (times(), times(), 1_u64..100, 0_u64..20, any::<bool>()).prop_map(
+        |(device, host, activations, temporary, captures)| {
+            let times = |[forward, input, weight]: [u32; 3]| {
+                LayerTimes::new(micros(forward), micros(input), micros(weight))
+            };
+            let layer = LayerProfile::new("layer", times(device))
+                .with_bytes(Bytes(10), Bytes(activations), Bytes(5))
+                .with_temporary(Bytes(temporary))
+                .with_host(times(host));
+            if captures {
+                layer
+            } else {
+                layer.without_graphs("it draws")
+            }
+        },
+    )
+}
+
+/// A case with a single cut: as many stages as layers.
+#[derive(Clone, Debug)]
+struct Case {
+    profile: Profile,
+    options: PlanOptions,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let kinds = prop::sample::select(vec![
+        ScheduleKind::GPipe,
+        ScheduleKind::OneFOneB,
+        ScheduleKind::ZbH1,
+    ]);
+    let link = prop::option::of((1_u64..20, 1_u64..20));
+    let layers = prop::collection::vec(layer(), 1..4);
+    (layers, kinds, 1_usize..6, 100_u64..1500, link).prop_map(
+        |(layers, kind, micro, memory, link)| {
+            let devices = layers.len();
+            let mut machine = Machine::new(devices).unwrap();
+            machine = machine.with_memory(&[Bytes(memory)]).unwrap();
+            if let Some((there, back)) = link {
+                let link = |speed: u64| Link::new(Bytes(speed * 500_000), micros(1)).unwrap();
+                machine = machine.with_host_link(HostLink {
+                    to_host: link(there),
+                    to_device: link(back),
+                });
+            }
+            let mut options = PlanOptions::new(machine);
+            options.schedule = Some(kind);
+            options.micro_batches = Some(micro);
+            options.chunks = Some(1);
+            let profile = Profile::new("cuda:0", 4, layers)
+                .unwrap()
+                .with_input(Bytes(5));
+            let profile = profile.with_graph_replay(micros(2));
+            Case { profile, options }
+        },
+    )
+}
+
+/// The steps of all choices that fit.
+fn steps(case: &Case) -> Vec<f64> {
+    let Case { profile, options } = case;
+    let devices = options.machine.devices().len();
+    let shape = Shape::new(devices, options.micro_batches.unwrap());
+    let schedule = options.schedule.unwrap().generate(shape).unwrap();
+    let partition = gpipe_partitioner::Partition::uniform(devices, devices).unwrap();
+    let limit = options.machine.devices()[0].memory.unwrap();
+    let may_leave = options.machine.host_link().is_some();
+    let mut steps = Vec::new();
+    for choice in 0..1_usize << (2 * devices + 1) {
+        let bit = |place: usize| choice >> place & 1 == 1;
+        let recompute: Vec<bool> = (0..devices).map(bit).collect();
+        let offload: Vec<bool> = (0..devices).map(|s| bit(devices + s)).collect();
+        if offload.contains(&true) && !may_leave {
+            continue;
+        }
+        let graphs = bit(2 * devices).then(|| profile.graph_replay());
+        let problem = Problem::new(profile, 4, &options.machine, &schedule).with_graphs(graphs);
+        let costs = problem.stage_costs(&partition, &recompute, &offload);
+        let simulation = simulate(&schedule, &costs);
+        if simulation.peak_bytes().iter().all(|&peak| peak <= limit) {
+            steps.push(simulation.makespan().get());
+        }
+    }
+    steps
+}
+
+fn own_step(case: &Case, plan: &Plan) -> (f64, Vec<Bytes>) {
+    let schedule = plan.generate().unwrap();
+    let costs = plan.costs(&case.profile, &case.options, &schedule);
+    let simulation = simulate(&schedule, &costs);
+    (simulation.makespan().get(), simulation.peak_bytes())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    /// What is planned fits, takes as long as it says, and is never better than the best choice;
+    /// what graphs are let alone is never worse than none.
+    #[test]
+    fn a_plan_is_among_the_choices_that_fit(case in case()) {
+        let Ok(plan) = plan(&case.profile, &case.options) else {
+            return Ok(());
+        };
+        let (step, peaks) = own_step(&case, &plan);
+        prop_assert_eq!(step, plan.step.get());
+        prop_assert_eq!(&peaks, &plan.peak_bytes);
+        let limit = case.options.machine.devices()[0].memory.unwrap();
+        prop_assert!(peaks.iter().all(|&peak| peak <= limit));
+        let best = steps(&case).into_iter().fold(f64::INFINITY, f64::min);
+        prop_assert!(step >= best);
+        let read = Plan::from_json(plan.to_json(), "p").unwrap();
+        prop_assert_eq!(&read, &plan);
+        let mut without = case.options.clone();
+        without.cuda_graphs = When::Never;
+        if let Ok(other) = gpipe_partitioner::plan(&case.profile, &without) {
+            prop_assert!(!other.cuda_graphs && plan.step <= other.step);
+        }
+    }
+
+    /// With room enough a plan is the best of all choices.
+    #[test]
+    fn with_room_enough_a_plan_is_the_best_choice(mut case in case()) {
+        let machine = case.options.machine.clone().with_memory(&[Bytes(1 << 40)]);
+        case.options.machine = machine.unwrap();
+        // Some schedules want more micro-batches.
+        let Ok(plan) = plan(&case.profile, &case.options) else {
+            return Ok(());
+        };
+        let best = steps(&case).into_iter().fold(f64::INFINITY, f64::min);
+        prop_assert_eq!(plan.step.get(), best);
+    }
+}

@@ -1,0 +1,161 @@
+//! Why activations are offloaded or not, and why there are CUDA graphs or not: a line each,
+//! where it matters.
+
+use gpipe_partitioner::words::count;
+use gpipe_partitioner::{
+    Bytes, CheckedSchedule, Costs, Micros, Plan, PlanOptions, Profile, StageId, When, simulate,
+};
+
+use super::limit::{HOST, saved};
+use crate::decide::output;
+
+/// The lines, each a paragraph behind an empty line.
+pub(crate) fn text(profile: &Profile, plan: &Plan, options: &PlanOptions, width: usize) -> String {
+    let Ok(schedule) = plan.generate() else {
+        return String::new();
+    };
+    let choice = Choice {
+        profile,
+        plan,
+        options,
+        schedule,
+    };
+    let lines = [choice.offload(), choice.graphs()];
+    let paragraph = |line: String| format!("\n{}\n", output::wrapped(&line, width));
+    lines.into_iter().flatten().map(paragraph).collect()
+}
+
+struct Choice<'a> {
+    profile: &'a Profile,
+    plan: &'a Plan,
+    options: &'a PlanOptions,
+    schedule: CheckedSchedule,
+}
+
+impl Choice<'_> {
+    fn offload(&self) -> Option<String> {
+        let own = |list: &[bool]| -> Vec<usize> {
+            let stages = list.iter().enumerate();
+            stages.filter(|(_, yes)| **yes).map(|(s, _)| s).collect()
+        };
+        let (offload, recompute) = (own(&self.plan.offload), own(&self.plan.recompute));
+        if !offload.is_empty() {
+            return Some(self.offloads(&offload));
+        }
+        let matters = self.profile.device() != "cpu" || self.options.machine.host_link().is_some();
+        if recompute.is_empty() || !matters {
+            return None;
+        }
+        let why_not = if self.options.machine.host_link().is_none() {
+            "no link to the host's memory was measured: give one with --host-link".to_owned()
+        } else if self.options.offload == When::Never {
+            "--offload never".to_owned()
+        } else {
+            self.instead(&self.variant(|plan| {
+                std::mem::swap(&mut plan.offload, &mut plan.recompute);
+            }))
+        };
+        let stages = numbers(&recompute);
+        Some(format!(
+            "recomputed, not offloaded: {stages}, since {why_not}"
+        ))
+    }
+
+    fn offloads(&self, stages: &[usize]) -> String {
+        let costs = self.plan.costs(self.profile, self.options, &self.schedule);
+        let moved: Bytes = (stages.iter())
+            .map(|&stage| costs.memory(StageId(stage)).offloaded)
+            .sum();
+        let kept = self.variant(|plan| plan.offload.fill(false));
+        let again = self.variant(|plan| {
+            let offload = plan.offload.clone();
+            plan.offload.fill(false);
+            let both = plan.recompute.iter_mut().zip(offload);
+            both.for_each(|(redo, away)| *redo |= away);
+        });
+        format!(
+            "offload: {moved} of each micro-batch of {} wait in the host's memory; kept on the \
+             devices, {}; recomputed, {}",
+            numbers(stages),
+            self.instead(&kept),
+            self.instead(&again),
+        )
+    }
+
+    fn graphs(&self) -> Option<String> {
+        let stages = 0..self.plan.partition.stages();
+        let refusals: Vec<String> = stages.filter_map(|stage| self.refusal(stage)).collect();
+        let all = self.plan.partition.stages();
+        if self.plan.cuda_graphs {
+            let without = self.variant(|plan| plan.cuda_graphs = false);
+            let on = all - refusals.len();
+            let others = refusals
+                .first()
+                .map_or(String::new(), |why| format!(" ({why})"));
+            return Some(format!(
+                "CUDA graphs: on {on} of {}{others}; without, {}",
+                count(all, "stage"),
+                self.instead(&without)
+            ));
+        }
+        saved(self.profile, self.plan, self.options, Costs::without_host)
+            .filter(|share| *share > HOST)?;
+        let why_not = if self.options.cuda_graphs == When::Never {
+            "--cuda-graphs never".to_owned()
+        } else if let Some(why) = refusals.first().filter(|_| refusals.len() == all) {
+            why.clone()
+        } else {
+            self.instead(&self.variant(|plan| plan.cuda_graphs = true))
+        };
+        Some(format!(
+            "no CUDA graphs, though the devices wait for the host: {why_not}"
+        ))
+    }
+
+    /// Why a stage has no graphs whatever is asked for.
+    fn refusal(&self, stage: usize) -> Option<String> {
+        if self.plan.recompute[stage] {
+            return Some(format!("stage {stage} recomputes"));
+        }
+        if self.plan.offload[stage] {
+            return Some(format!("stage {stage} offloads"));
+        }
+        let layers = &self.profile.layers()[self.plan.partition.range(StageId(stage))];
+        layers.iter().find_map(|layer| match &layer.no_graph {
+            Some(why) => Some(format!("layer `{}`: {why}", layer.name)),
+            None if layer.host.is_none() => Some(format!(
+                "the profile does not say what the host does of layer `{}`",
+                layer.name
+            )),
+            None => None,
+        })
+    }
+
+    fn variant(&self, change: impl FnOnce(&mut Plan)) -> Plan {
+        let mut plan = self.plan.clone();
+        change(&mut plan);
+        plan
+    }
+
+    /// What came of another choice.
+    fn instead(&self, plan: &Plan) -> String {
+        let costs = plan.costs(self.profile, self.options, &self.schedule);
+        let simulation = simulate(&self.schedule, &costs);
+        let devices = self.options.machine.devices().iter();
+        let mut peaks = simulation.peak_bytes().into_iter().zip(devices).enumerate();
+        let full = peaks.find_map(|(device, (peak, own))| {
+            let limit = own.memory.filter(|limit| peak > *limit)?;
+            Some(format!("device {device} would need {peak} of its {limit}"))
+        });
+        let step: Micros = simulation.makespan();
+        full.unwrap_or_else(|| format!("a step would take {step} instead of {}", self.plan.step))
+    }
+}
+
+fn numbers(stages: &[usize]) -> String {
+    let list: Vec<String> = stages.iter().map(usize::to_string).collect();
+    match stages.len() {
+        1 => format!("stage {}", list[0]),
+        _ => format!("stages {}", list.join(", ")),
+    }
+}

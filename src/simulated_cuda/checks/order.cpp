@@ -1,0 +1,158 @@
+// Who waits for whom: at submission, so that what is missing is found whenever things happen.
+#include "locked.h"
+#include "world.h"
+
+#include "../address_space.h"
+
+#include <cstring>
+
+namespace sim::checks {
+
+namespace {
+
+const char* verb(bool write) { return write ? "writes" : "reads"; }
+
+[[noreturn]] void race(World& world, const Stream& stream, const Entry& entry, const Access& access,
+                       const Use& other, bool written) {
+  world.fail(std::string(entry.what) + " " + verb(access.write) + " " + name_of(access.from, access.to) + " on " +
+                 name_of(&stream) + " (thread " + thread_name() + "), which " + other.what + " " + verb(written) +
+                 " on " + name_of(world.streams[other.stream]) + " (thread " + other.thread +
+                 "), and neither waits for the other",
+             access.from, access.to);
+}
+
+void read(Cell& cell, const Use& use) {
+  for (auto& own : cell.reads) {
+    if (own.stream == use.stream) {
+      own = use;
+      return;
+    }
+  }
+  cell.reads.push_back(use);
+}
+
+void check_alive(World& world, const Stream& stream, const Entry& entry, Access& access) {
+  auto* own = world.holding(access.from, access.to);
+  if (own != nullptr) {
+    access.of_graph = access.of_graph || (own->of_graph && stream.capture);
+    return;
+  }
+  world.fail(std::string(entry.what) + " " + verb(access.write) + " " + name_of(access.from, access.to) + " on " +
+                 name_of(&stream) + ", which is not in any memory that is handed out",
+             access.from, access.to);
+}
+
+// It only moves bytes (operators/copies.cpp names it so) to where the checks see them: what nobody
+// has written may be copied, and is not written where it arrives either.
+bool only_moves(const Entry& entry) {
+  return strncmp(entry.what, "copy_ ", 6) == 0 && !entry.accesses.empty() && entry.accesses.back().write;
+}
+
+// `written`: whether all that the entry has read so far was; in the end what it writes is, too.
+void check_access(World& world, const Stream& stream, const Entry& entry, const Access& access, const Use& use,
+                  bool& written) {
+  world.shadow.over(access.from, access.to, [&](const char* from, Cell& cell) {
+    if (cell.write.at != 0 && !world.is_before(cell.write, stream)) {
+      race(world, stream, entry, {std::max(from, access.from), cell.to, access.write}, cell.write, true);
+    }
+    if (!access.write) {
+      const bool unknown = !cell.written && access.exact;
+      written = written && !unknown;
+      if (unknown && !only_moves(entry)) {
+        world.fail(std::string(entry.what) + " reads " + name_of(from, cell.to) + " on " + name_of(&stream) +
+                       ", which nobody has written since the memory was handed out",
+                   from, cell.to);
+      }
+      read(cell, use);
+      return;
+    }
+    for (const auto& other : cell.reads) {
+      if (!world.is_before(other, stream)) {
+        race(world, stream, entry, {from, cell.to, true}, other, false);
+      }
+    }
+    cell.write = use;
+    cell.reads.clear();
+    cell.written = written;
+  });
+}
+
+// It becomes a part of a graph. What it does is checked whenever that runs.
+void check_captured(World& world, Stream& stream, Entry& entry) {
+  for (auto& access : entry.accesses) {
+    check_alive(world, stream, entry, access);
+  }
+}
+
+void check_thread(World& world, Stream& stream, const char* what) {
+  auto* under_way = world.capturing(stream.capture.get());
+  if (under_way != nullptr && under_way->thread != std::this_thread::get_id()) {
+    world.fail(std::string("thread ") + thread_name() + " puts " + what + " into " + name_of(&stream) +
+               ", which thread " + under_way->name + " is capturing: it becomes a part of that graph");
+  }
+}
+
+}  // namespace
+
+void submitted(Stream& stream, Entry& entry) {
+  if (!World::on()) {
+    return;
+  }
+  auto& world = World::get();
+  std::lock_guard<std::mutex> lock(world.mutex);
+  if (stream.capture) {
+    check_thread(world, stream, entry.what);
+    check_captured(world, stream, entry);
+    return;
+  }
+  const Use use{stream.number, ++world.clock(stream)[stream.number], entry.what, thread_name()};
+  bool written = true;
+  for (auto& access : entry.accesses) {
+    if (!access.of_graph) {
+      check_alive(world, stream, entry, access);
+    }
+    check_access(world, stream, entry, access, use, written);
+    if (is_page_locked(access.from)) {
+      hold(world, access, use);
+    }
+  }
+}
+
+void captured(Stream& stream, const char* what) {
+  if (!World::on()) {
+    return;
+  }
+  auto& world = World::get();
+  std::lock_guard<std::mutex> lock(world.mutex);
+  check_thread(world, stream, what);
+}
+
+void recorded(Stream& stream, Point& point) {
+  if (!World::on()) {
+    return;
+  }
+  auto& world = World::get();
+  std::lock_guard<std::mutex> lock(world.mutex);
+  point.clock = world.clock(stream);
+}
+
+void waited(Stream& stream, Point& point) {
+  if (!World::on()) {
+    return;
+  }
+  auto& world = World::get();
+  std::lock_guard<std::mutex> lock(world.mutex);
+  join(world.clock(stream), point.clock);
+}
+
+void host_waited(Point& point) {
+  if (!World::on()) {
+    return;
+  }
+  auto& world = World::get();
+  std::lock_guard<std::mutex> lock(world.mutex);
+  join(world.host, point.clock);
+  release_held(world);
+}
+
+}  // namespace sim::checks

@@ -1,0 +1,156 @@
+#include "faults.h"
+
+#include "errors.h"
+#include "settings.h"
+
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <unistd.h>
+
+namespace sim::faults {
+
+namespace {
+
+// Their names in settings and for tests; by number.
+constexpr std::array<const char*, 7> kNames = {"allocation", "segment",  "page-locked", "copy",
+                                               "transfer",   "kernel", "stall"};
+
+// What happened so often, and which of it fails (0: none).
+struct Counter {
+  std::atomic<uint64_t> counted{0};
+  std::atomic<uint64_t> fails{0};
+
+  bool hits() { return ++counted == fails; }
+};
+
+// By kind, and by device; the last is of all devices.
+struct Counters {
+  std::vector<std::array<Counter, kNames.size()>> of{size_t(settings().devices) + 1};
+
+  Counters() {
+    for (const auto& fault : settings().faults) {
+      if (auto* counter = find(fault.what, fault.device)) {
+        counter->fails = fault.number;
+      }
+    }
+  }
+  Counter& at(size_t kind, int device) { return (device < 0 ? of.back() : of.at(size_t(device))).at(kind); }
+  Counter* find(const std::string& what, int device) {
+    for (size_t kind = 0; kind < kNames.size(); ++kind) {
+      if (what == kNames[kind] && device < settings().devices) {
+        return &at(kind, device);
+      }
+    }
+    return nullptr;
+  }
+  static Counters& get() {
+    static auto* all = new Counters();
+    return *all;
+  }
+};
+
+// What became of devices that are lost.
+struct Lost {
+  std::mutex mutex;
+  std::atomic<int> count{0};
+  std::map<int, std::string> why;
+};
+
+Lost& lost() {
+  static auto* lost = new Lost();
+  return *lost;
+}
+
+bool is_lost(int device) {
+  if (lost().count == 0) {
+    return false;
+  }
+  std::lock_guard<std::mutex> lock(lost().mutex);
+  return lost().why.count(device) > 0;
+}
+
+// The device's own word about it; the host's comes when it asks next.
+void lose(int device, const std::string& why) {
+  std::lock_guard<std::mutex> lock(lost().mutex);
+  if (lost().why.emplace(device, why).second) {
+    ++lost().count;
+    fprintf(stderr, "simulated cuda:%d: %s\n", device, why.c_str());
+  }
+}
+
+bool is_copy(Unit unit) { return unit == Unit::copy_in || unit == Unit::copy_out || unit == Unit::copy_peer; }
+
+[[noreturn]] void never_end() {
+  for (;;) {
+    pause();
+  }
+}
+
+}  // namespace
+
+bool hits(Kind kind, int device) {
+  auto& counters = Counters::get();
+  const bool own = counters.at(size_t(kind), device).hits();
+  const bool any = counters.at(size_t(kind), -1).hits();
+  return own || any;
+}
+
+void submitted(Stream& stream, Entry& entry) {
+  if (entry.unit == Unit::kernel) {
+    if (hits(Kind::kernel, stream.device)) {
+      entry.run = [] { throw std::runtime_error("fails, as asked"); };
+    }
+    if (hits(Kind::stall, stream.device)) {
+      entry.run = never_end;
+    }
+  }
+  if (is_copy(entry.unit)) {
+    if (hits(Kind::copy, stream.device)) {
+      throw_cuda_error(Error::invalid_value);
+    }
+    if (hits(Kind::transfer, stream.device)) {
+      entry.run = [] { throw std::runtime_error("fails, as asked"); };
+    }
+  }
+}
+
+void run(Stream& stream, Entry& entry) {
+  if (entry.unit != Unit::nothing && is_lost(stream.device)) {
+    return;
+  }
+  try {
+    entry.run();
+  } catch (const std::exception& error) {
+    std::string text = error.what();
+    text = text.substr(0, text.find("\nException raised"));
+    lose(stream.device, std::string(entry.what) + ": " + text);
+  }
+}
+
+void throw_if_lost(int device) {
+  if (is_lost(device)) {
+    throw_cuda_error(Error::device_assert);
+  }
+}
+
+}  // namespace sim::faults
+
+// For tests, by dlsym. Has the so-manieth from now on fail (0: none) on a device (-1: of all
+// devices). Whether there is such a kind.
+extern "C" __attribute__((visibility("default"))) int sim_fail(const char* what, int device, uint64_t number) {
+  auto* counter = sim::faults::Counters::get().find(what, device);
+  if (counter != nullptr) {
+    counter->fails = number == 0 ? 0 : counter->counted + number;
+  }
+  return counter != nullptr;
+}
+
+// How many there were.
+extern "C" __attribute__((visibility("default"))) uint64_t sim_counted(const char* what, int device) {
+  auto* counter = sim::faults::Counters::get().find(what, device);
+  return counter == nullptr ? 0 : counter->counted.load();
+}

@@ -1,0 +1,61 @@
+#include "differences.h"
+
+#include <ATen/ATen.h>
+
+namespace sim {
+
+namespace {
+
+bool is_softmax(const Operator& op) { return op.name == "aten::_softmax" || op.name == "aten::_log_softmax"; }
+
+bool is_softmax_backward(const Operator& op) {
+  return op.name == "aten::_softmax_backward_data" || op.name == "aten::_log_softmax_backward_data";
+}
+
+bool resizes_its_result(const Operator& op) {
+  return op.name == "aten::mse_loss" || op.name == "aten::smooth_l1_loss" || op.name == "aten::huber_loss";
+}
+
+bool has_out(const Operator& op) { return op.arguments.back().out; }
+
+c10::OperatorHandle plain_overload(const Operator& op) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(op.name.c_str(), "");
+}
+
+// Runs the overload without `out` on the first values, and copies its result.
+void copy_plain_result(const Operator& op, Stack& values, at::ScalarType type) {
+  const auto into = has_out(op) ? values.back().toTensor() : at::Tensor();
+  if (has_out(op)) {
+    values.pop_back();
+  }
+  plain_overload(op).callBoxed(&values);
+  const auto result = values[0].toTensor();
+  values[0] = into.defined() ? into.copy_(result) : result.to(type);
+}
+
+}  // namespace
+
+void call_cpu(const Operator& op, Stack& values) {
+  // `half_to_float`: the CPU has the input in f32.
+  if (is_softmax(op) && values[2].toBool()) {
+    values[0] = values[0].toTensor().to(at::kFloat);
+    values[2] = false;
+  }
+  if (is_softmax_backward(op)) {
+    const auto wide = values[0].toTensor().scalar_type();
+    const auto type = values[3].toScalarType();
+    if (wide != type) {
+      values[3] = static_cast<int64_t>(wide);
+      copy_plain_result(op, values, type);
+      return;
+    }
+  }
+  // The CPU resizes what it is given to the size without reduction first.
+  if (resizes_its_result(op) && has_out(op)) {
+    copy_plain_result(op, values, values[0].toTensor().scalar_type());
+    return;
+  }
+  op.handle.callBoxed(&values);
+}
+
+}  // namespace sim

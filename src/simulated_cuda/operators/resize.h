@@ -1,0 +1,11 @@
+// Tensors whose size an operator finds out.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace sim {
+
+const at::Tensor& resize_(const at::Tensor& self, c10::SymIntArrayRef size,
+                          std::optional<at::MemoryFormat> format);
+
+}  // namespace sim

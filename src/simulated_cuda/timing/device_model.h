@@ -1,0 +1,35 @@
+// What a device can do a second: the numbers that times are made of.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace sim::timing {
+
+// Rates are those that well-made kernels reach, not the peaks of the data sheet.
+struct DeviceModel {
+  std::string name;
+  // Floating-point operations a second in matrix products and convolutions, by the type of the
+  // numbers; f32 with TF32 off.
+  double f64 = 0, f32 = 0, f16 = 0;
+  // Bytes a second that kernels read and write.
+  double bandwidth = 0;
+  // What a kernel takes beyond its work, in seconds.
+  double launch = 0;
+  // Links, each direction by itself: bytes a second, and what any copy takes, in seconds.
+  double peer_bandwidth = 0, peer_latency = 0;
+  double host_bandwidth = 0, host_latency = 0;
+  // Bytes of memory.
+  size_t memory = 0;
+
+  // A kernel that does so many operations of numbers of so many bytes, and moves so many.
+  double kernel(double flops, size_t number, double bytes) const;
+  double peer_copy(double bytes) const { return peer_latency + bytes / peer_bandwidth; }
+  double host_copy(double bytes) const { return host_latency + bytes / host_bandwidth; }
+};
+
+// `h100`, `a100`, or a file with a line `what=number` for each of the above, in units of 1. Throws
+// std::invalid_argument with what is wrong where.
+DeviceModel device_model(const std::string& name);
+
+}  // namespace sim::timing

@@ -1,0 +1,200 @@
+//! `--simulate-gpus`. Where the simulated GPUs are not built (`make simulated-gpus`), only what
+//! is said of that is tried.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::run::{command, config, gpipe, losses, printed, succeeded};
+
+/// Whether they are in a folder above the command.
+fn built() -> bool {
+    let program = Path::new(env!("CARGO_BIN_EXE_gpipe-rs"));
+    let library = "simulated-cuda/libgpipe_simulated_cuda.so";
+    let built = program
+        .ancestors()
+        .any(|folder| folder.join(library).exists());
+    if !built {
+        println!("skipped: there are no simulated GPUs (`make simulated-gpus`)");
+    }
+    built
+}
+
+const TRAIN: &str = "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --micro 4 --steps 3 \
+                     --threads-per-stage 1 --data text.txt";
+
+fn trained(folder: &Path, out: &str, simulate: &[&str], devices: &str, more: &[&str]) -> Output {
+    fs::write(folder.join("text.txt"), "the whale! up helm, ".repeat(90)).unwrap();
+    let own = ["--devices", devices, "--out", out];
+    let train: Vec<&str> = TRAIN.split_whitespace().collect();
+    gpipe(folder, &[simulate, &train, &own, more].concat())
+}
+
+/// `loss 3.7112` of each line about a step.
+fn losses_told(errors: &str) -> Vec<&str> {
+    let steps = errors.lines().filter(|line| line.starts_with("step "));
+    let loss = steps.filter_map(|line| line.split_once("loss "));
+    loss.filter_map(|(_, rest)| rest.split_whitespace().next())
+        .collect()
+}
+
+#[test]
+fn training_on_them_gives_the_losses_of_the_cpu_and_says_where_they_are_from() {
+    if !built() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let simulate = ["--simulate-gpus", "2"];
+    let on_gpus = trained(folder, "gpus", &simulate, "cuda:0,cuda:1", &[]);
+    let (_, gpus) = succeeded(on_gpus, TRAIN);
+    let (_, cpus) = succeeded(trained(folder, "cpus", &[], "cpu,cpu", &[]), TRAIN);
+    assert_eq!(losses_told(&gpus).len(), 3, "{gpus}");
+    assert_eq!(losses_told(&gpus), losses_told(&cpus));
+    assert!(gpus.contains("on simulated GPUs (2): "), "{gpus}");
+    assert!(!cpus.contains("simulated"), "{cpus}");
+    assert!(config(folder, "gpus").contains_key("pipeline"));
+    let own = |run: &str| fs::read_to_string(folder.join(run).join("config.toml")).unwrap();
+    assert!(own("gpus").contains("# on simulated GPUs (2): "));
+    assert!(!own("cpus").contains("simulated"));
+    // The environment does the same; a run that has no GPU's stage is as it always was.
+    let mut again = command(folder, TRAIN);
+    again.args(["--devices", "cuda:1,cuda:0", "--out", "again", "--json"]);
+    let (json, _) = succeeded(
+        again.env("GPIPE_SIMULATE_GPUS", "2").output().unwrap(),
+        TRAIN,
+    );
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["simulated_gpus"], "2");
+    assert_eq!(losses(folder, "again"), losses(folder, "gpus"));
+    let json = trained(folder, "none", &simulate, "cpu,cpu", &["--json"]);
+    let json: Value = serde_json::from_str(&succeeded(json, TRAIN).0).unwrap();
+    assert_eq!(json.get("simulated_gpus"), None);
+}
+
+#[test]
+fn env_and_profiles_say_so() {
+    if !built() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let env = printed(folder, "--simulate-gpus=3,memory=2GiB env");
+    for part in [
+        "the GPUs are simulated",
+        "3,memory=2GiB",
+        "cuda:2",
+        "simulated GPU 2",
+        "2.0 GiB",
+    ] {
+        assert!(env.contains(part), "no {part}: {env}");
+    }
+    let env: Value =
+        serde_json::from_str(&printed(folder, "--simulate-gpus 3 env --json")).unwrap();
+    assert_eq!(
+        (&env["cuda_simulated"], &env["cuda_devices"]),
+        (&"3".into(), &3.into())
+    );
+    let plain: Value = serde_json::from_str(&printed(folder, "env --json")).unwrap();
+    assert_eq!(plain["cuda_simulated"], Value::Null);
+    let profile = "--simulate-gpus 2 profile --model mlp --inputs 8 --hidden 16 --depth 2 --outputs 2 \
+                   --batch 8 --devices cuda:0,cuda:1 --budget 1 -o profile.json";
+    let text = printed(folder, profile);
+    assert!(text.contains("cuda:0 (simulated)"), "{text}");
+    let profile = fs::read_to_string(folder.join("profile.json")).unwrap();
+    let profile: Value = serde_json::from_str(&profile).unwrap();
+    assert_eq!(profile["device"], "cuda:0 (simulated)");
+}
+
+/// What is said to wrong use.
+#[track_caller]
+fn refused(output: &Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(output.stdout.is_empty());
+    errors
+}
+
+#[test]
+fn wrong_settings_are_refused_before_anything_is_trained() {
+    if !built() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    for (settings, part) in [
+        ("none", "`none` is no number"),
+        ("0", "from 1 to"),
+        ("", "a value is required"),
+        (",seed=1", "`` is no number"),
+        ("2,speed=9", "unknown setting `speed=9`"),
+        ("2,memory=9", "units are"),
+    ] {
+        let simulate = ["--simulate-gpus", settings];
+        let errors = refused(&trained(folder, "run", &simulate, "cpu,cpu", &[]));
+        assert!(errors.contains(part), "no {part}: {errors}");
+    }
+    assert!(!folder.join("run").exists());
+    // What a verb refuses, and how it ends, is as without.
+    let simulate = ["--simulate-gpus", "2"];
+    let errors = refused(&trained(folder, "run", &simulate, "cuda:0,cuda:2", &[]));
+    assert!(errors.contains("2 CUDA device(s)"), "{errors}");
+    refused(&gpipe(folder, "--simulate-gpus 2 train --no-such-flag"));
+    let missing = gpipe(folder, "--simulate-gpus 2 eval missing");
+    assert_eq!(
+        missing.status.code(),
+        gpipe(folder, "eval missing").status.code()
+    );
+}
+
+#[test]
+fn the_flag_is_before_the_verb_and_has_a_value() {
+    let folder = tempfile::tempdir().unwrap();
+    for args in [
+        "--simulate-gpus",
+        "--simulate-gpus 2",
+        "train --simulate-gpus 2",
+    ] {
+        refused(&gpipe(folder.path(), args));
+    }
+    let help = printed(folder.path(), "--help");
+    assert!(help.contains("--simulate-gpus <N[,SETTINGS]>"), "{help}");
+}
+
+/// The command elsewhere, with no simulated GPUs above it.
+fn alone(folder: &Path) -> PathBuf {
+    let alone = folder.join("gpipe-rs");
+    let program = env!("CARGO_BIN_EXE_gpipe-rs");
+    if fs::hard_link(program, &alone).is_err() {
+        fs::copy(program, &alone).unwrap();
+    }
+    alone
+}
+
+#[test]
+fn where_they_are_not_built_it_says_how_to_build_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let run = |set: Option<(&str, &str)>, args: &[&str]| {
+        let mut command = Command::new(alone(&folder.canonicalize().unwrap()));
+        for name in ["GPIPE_SIMULATE_GPUS", "GPIPE_SIMULATED_CUDA"] {
+            command.env_remove(name);
+        }
+        let output = command.args(args).envs(set).current_dir(folder).output();
+        fs::remove_file(folder.join("gpipe-rs")).unwrap();
+        refused(&output.unwrap())
+    };
+    let by_flag = run(None, &["--simulate-gpus", "2", "train", "--out", "run"]);
+    let by_variable = run(
+        Some(("GPIPE_SIMULATE_GPUS", "2")),
+        &["train", "--out", "run"],
+    );
+    assert!(by_flag.contains("`make simulated-gpus`"), "{by_flag}");
+    assert_eq!(by_flag, by_variable);
+    let named = Some(("GPIPE_SIMULATED_CUDA", "/missing.so"));
+    let errors = run(named, &["--simulate-gpus", "2", "env"]);
+    assert!(errors.contains("cannot be loaded: /missing.so"), "{errors}");
+    assert!(!folder.join("run").exists());
+}

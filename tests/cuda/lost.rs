@@ -1,0 +1,260 @@
+//! A device that fails while it works, or never comes to an end: what a kernel, a copy or a
+//! graph did to it is one message that says where, later calls are refused in words, and the
+//! process ends as any other.
+//!
+//! Each has a process of its own, since such a device stays so.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use gpipe::partitioner::{Bytes, ScheduleKind};
+use gpipe::tch::{Device, Kind, Tensor, nn};
+use gpipe::{AdamW, Optimizer, Pipeline, Sequential};
+
+use crate::apart::{self, Ended};
+use crate::harness::{LIMIT, Test};
+use crate::simulated::{counted, fail};
+use crate::support::cross_entropy;
+
+const PART: &str = "parts::goes_on_with_a_failing_device";
+const STALLED: &str = "parts::waits_for_a_device_that_never_ends";
+
+pub(crate) fn tests() -> Vec<Test> {
+    vec![
+        ("lost::by_a_kernel_of_a_plain_step", || {
+            each("kernel", "plain")
+        }),
+        ("lost::by_a_kernel_of_a_step_that_offloads", || {
+            each("kernel", "offload")
+        }),
+        ("lost::by_a_graph", || each("kernel", "graphs")),
+        ("lost::by_a_copy", || each("transfer", "plain")),
+        ("lost::by_a_copy_of_what_is_offloaded", || {
+            each("transfer", "offload")
+        }),
+        ("lost::a_device_that_never_ends_is_named", stalled),
+        ("lost::train_keeps_its_last_checkpoint", train),
+    ]
+}
+
+pub(crate) const PARTS: [Test; 2] = [(PART, part), (STALLED, stalled_part)];
+
+fn model() -> Sequential {
+    let linear = |out| move |p: &nn::Path<'_>| nn::linear(p, 8, out, nn::LinearConfig::default());
+    Sequential::new()
+        .layer("one", linear(8))
+        .layer("act", |_| nn::func(|x: &Tensor| x.gelu("none")))
+        .layer("two", linear(5))
+}
+
+fn batch() -> (Tensor, Tensor) {
+    let x = Tensor::arange(32, (Kind::Float, Device::Cpu)).view([4, 8]) / 32.0;
+    (x, Tensor::arange(4, (Kind::Int64, Device::Cpu)))
+}
+
+fn training(case: &str) -> (Pipeline, Optimizer) {
+    let builder = Pipeline::builder(model())
+        .devices(&[Device::Cuda(0), Device::Cuda(1)])
+        .schedule(ScheduleKind::OneFOneB)
+        .micro_batches(2);
+    let builder = match case {
+        "offload" => builder.offload(&[0, 1]).offload_at_least(Bytes(1)),
+        "graphs" => builder.cuda_graphs(true),
+        _ => builder,
+    };
+    let optimizer = Optimizer::new(AdamW::default()).offload(case == "offload");
+    (builder.build().unwrap(), optimizer)
+}
+
+fn step(pipe: &mut Pipeline, optimizer: &mut Optimizer) -> Result<(), String> {
+    let (x, y) = batch();
+    let report = pipe
+        .train_step(&x, &y, cross_entropy)
+        .map_err(|error| error.to_string())?;
+    let norm = pipe
+        .clip_gradients(1.0)
+        .map_err(|error| error.to_string())?;
+    optimizer.step(pipe).map_err(|error| error.to_string())?;
+    norm.read().map_err(|error| error.to_string())?;
+    report.read().map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+/// Steps before the one in which something fails: with graphs, they are captured then.
+const WARM: usize = 5;
+/// How many places of a step are tried.
+const PLACES: u64 = 6;
+
+/// What is asked of a part, behind its name.
+fn asked() -> Vec<String> {
+    let last = std::env::args().next_back().unwrap();
+    last.split(':').map(str::to_owned).collect()
+}
+
+/// `kernel:plain:12`: the twelfth kernel of a step fails; 0 only counts them.
+fn part() {
+    let asked = asked();
+    let [what, case, number] = &asked[..] else {
+        panic!("{asked:?}")
+    };
+    let number: u64 = number.parse().unwrap();
+    let (mut pipe, mut optimizer) = training(case);
+    (0..WARM).for_each(|_| step(&mut pipe, &mut optimizer).unwrap());
+    let before = counted(what);
+    if number == 0 {
+        step(&mut pipe, &mut optimizer).unwrap();
+        println!("counted: {}", counted(what) - before);
+        return;
+    }
+    fail(what, number);
+    // The host may hear of it a step later.
+    let error = (0..3).find_map(|_| step(&mut pipe, &mut optimizer).err());
+    println!("said: {}", error.expect("nothing failed"));
+    let (x, y) = batch();
+    let later = [
+        pipe.train_step(&x, &y, cross_entropy)
+            .map(drop)
+            .unwrap_err(),
+        pipe.forward(&x).map(drop).unwrap_err(),
+        pipe.clip_gradients(1.0).map(drop).unwrap_err(),
+        optimizer.step(&mut pipe).unwrap_err(),
+        pipe.parameters().map(drop).unwrap_err(),
+    ];
+    for error in later {
+        println!("later: {error}");
+    }
+    drop((pipe, optimizer, x, y));
+    println!("came to its end");
+}
+
+fn run(what: &str, case: &str, number: u64) -> Ended {
+    let asked = format!("{what}:{case}:{number}");
+    apart::run(&["--one", PART, &asked], LIMIT).unwrap()
+}
+
+fn each(what: &str, case: &str) {
+    let counting = run(what, case, 0);
+    let number = counting.output.rsplit_once("counted: ");
+    let all: u64 = number
+        .unwrap_or_else(|| panic!("{}", counting.why()))
+        .1
+        .trim()
+        .parse()
+        .unwrap();
+    assert!(all > 0, "{}", counting.why());
+    let places = all.min(PLACES);
+    for place in 1..=places {
+        let number = 1 + (place - 1) * (all - 1) / (places - 1).max(1);
+        told(
+            &run(what, case, number),
+            &format!("{what} {number} of {all}, {case}"),
+        );
+    }
+}
+
+/// One message, and no abort.
+fn told(ended: &Ended, case: &str) {
+    let lines = || ended.output.lines();
+    if ended.code() == Some(1) {
+        // The first to hear of it was a destructor, which cannot give an error.
+        let found = "found out when memory was freed: the process ends, start it anew";
+        assert_eq!(
+            ended.output.matches(found).count(),
+            1,
+            "{case}: {}",
+            ended.why()
+        );
+        assert!(
+            ended.output.contains("device-side assert triggered"),
+            "{case}: {}",
+            ended.why()
+        );
+        return;
+    }
+    assert_eq!(ended.code(), Some(0), "{case}: {}", ended.why());
+    let printed: Vec<_> = lines()
+        .filter(|line| line.starts_with("a device failed and answers nothing any more"))
+        .collect();
+    assert_eq!(printed.len(), 1, "{case}: {}", ended.why());
+    assert!(
+        printed[0].contains("device-side assert triggered"),
+        "{case}: {}",
+        printed[0]
+    );
+    let places = [
+        "stage ",
+        "numbers of a step",
+        "what the caller does",
+        "the numbers of the step",
+    ];
+    assert!(
+        places.iter().any(|place| printed[0].contains(place)),
+        "{case}: {}",
+        printed[0]
+    );
+    let later = lines().filter(|line| line.starts_with("later: "));
+    let mut later = later.chain(lines().filter(|line| line.starts_with("said: ")));
+    assert!(
+        later.all(|line| line.contains("start the process anew")),
+        "{case}: {}",
+        ended.why()
+    );
+    assert!(
+        ended.output.contains("came to its end"),
+        "{case}: {}",
+        ended.why()
+    );
+}
+
+/// A stage on the CPU waits for what a device never makes.
+fn stalled_part() {
+    let mut pipe = Pipeline::builder(model())
+        .devices(&[Device::Cuda(0), Device::Cpu])
+        .micro_batches(2)
+        .patience(Duration::from_secs(2))
+        .build()
+        .unwrap();
+    let (x, y) = batch();
+    pipe.train_step(&x, &y, cross_entropy).unwrap();
+    fail("stall", 2);
+    let error = pipe.train_step(&x, &y, cross_entropy).unwrap_err();
+    println!("said: {error}");
+    drop(pipe);
+}
+
+fn stalled() {
+    let ended = apart::run(&["--one", STALLED], LIMIT).unwrap();
+    assert_eq!(ended.code(), Some(0), "{}", ended.why());
+    for part in [
+        "said: device 1, stage 1",
+        "micro-batch 0",
+        "it has not come back for 2s",
+    ] {
+        assert!(ended.output.contains(part), "{}", ended.why());
+    }
+}
+
+/// The command, on devices of these settings.
+fn command(settings: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
+    command.env("GPIPE_SIMULATE_GPUS", settings).args(arguments);
+    command.output().unwrap()
+}
+
+fn train() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let out = out.to_str().unwrap();
+    let arguments = "train --model mlp --inputs 8 --hidden 16 --depth 2 --outputs 2 --batch 8 --micro 2 \
+                     --steps 40 --checkpoint-every 2 --devices cuda:0,cuda:1 --out";
+    let mut arguments: Vec<&str> = arguments.split_whitespace().collect();
+    arguments.push(out);
+    let failed = command("2,fail-kernel=400@1", &arguments);
+    let words = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert_eq!(failed.status.code(), Some(1), "{words}");
+    assert!(words.contains("start the process anew"), "{words}");
+    // It goes on from there.
+    let resumed = command("2", &["train", "--resume", out, "--steps", "41"]);
+    let words = String::from_utf8_lossy(&resumed.stderr).into_owned();
+    assert_eq!(resumed.status.code(), Some(0), "{words}");
+}
