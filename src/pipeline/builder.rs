@@ -138,8 +138,8 @@ impl PipelineBuilder {
         self
     }
 
-    /// Everything that a plan says: balance, chunks, schedule, micro-batches and
-    /// recompute. The devices are still to be named, as many as the plan has.
+    /// Everything that a plan says: balance, chunks, schedule, micro-batches, recompute,
+    /// offload and CUDA graphs. The devices are still to be named, as many as the plan has.
     ///
     /// # Errors
     /// The plan's schedule does not exist for its own numbers.
@@ -148,6 +148,12 @@ impl PipelineBuilder {
         self.chunks = Some(plan.chunks);
         self.micro_batches = plan.micro_batches;
         self.recompute = Recompute::Stages(plan.recompute.clone());
+        let stages = plan.offload.iter().enumerate();
+        self.offload = stages
+            .filter(|(_, away)| **away)
+            .map(|(stage, _)| stage)
+            .collect();
+        self.cuda_graphs = plan.cuda_graphs;
         self.schedule = match &plan.computed {
             Some(schedule) => {
                 let checked = schedule.clone().check().map_err(ScheduleError::from)?;

@@ -52,6 +52,7 @@ pub(super) struct Plan {
     pub(super) skips: Arc<[Skip]>,
     pub(super) device: Device,
     pub(super) seed: u64,
+    pub(super) precision: Precision,
 }
 
 impl Plan {
@@ -62,7 +63,13 @@ impl Plan {
             skips: skips.into(),
             device,
             seed,
+            precision: Precision::F32,
         })
+    }
+
+    pub(super) fn with_precision(mut self, precision: Precision) -> Self {
+        self.precision = precision;
+        self
     }
 }
 
@@ -123,7 +130,7 @@ impl Chain {
                 range: number..number + 1,
                 skips: Arc::clone(&plan.skips),
                 recompute: Recompute::Never,
-                precision: Precision::F32,
+                precision: plan.precision,
                 meter: None,
                 route: Route::default(),
                 graphing: Graphing::Off,

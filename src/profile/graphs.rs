@@ -1,57 +1,101 @@
-//! Which layers can be put into CUDA graphs: found out by trying.
+//! Which layers can be put into CUDA graphs, and what a replay takes the host: found out by
+//! trying.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use gpipe_partitioner::ScheduleKind;
+use gpipe_partitioner::{Micros, ScheduleKind};
 use tch::{Device, Kind, Tensor};
 
 use super::Sample;
 use crate::error::Error;
-use crate::torch::{GraphUse, Loss, LossFn, Sequential, Values};
-use crate::{Pipeline, on_values};
+use crate::torch::{GraphUse, Loss, LossFn, Precision, Sequential, Values};
+use crate::{Pipeline, StepReport, on_values};
 
 /// Steps after which a stage has captured what it can, and replayed it.
 const STEPS: usize = 5;
+/// Steps of replays alone of which the fastest counts.
+const TIMED: usize = 5;
 
-/// Why each layer's passes cannot be put into graphs; none where they can.
-///
-/// A device without graphs, or without the memory for a step of the whole model, is such a
-/// reason too.
-pub(super) fn refusals(model: &Sequential, sample: &Sample, device: Device) -> Vec<Option<String>> {
-    match tried(model, sample, device) {
-        Ok(uses) => uses.into_iter().map(refusal).collect(),
-        Err(error) => vec![Some(format!("trying it failed: {error}")); model.len()],
-    }
+/// What came of trying it.
+#[derive(Debug, Default)]
+pub(super) struct Tried {
+    /// Why each layer's passes cannot be put into graphs; none where they can.
+    pub(super) refusals: Vec<Option<String>>,
+    /// What a replay takes the host, with its copies; none where some layer has none.
+    pub(super) replay: Option<Micros>,
 }
 
+/// Tries a stage of each layer.
+///
+/// A device without graphs, or without the memory for a step of the whole model, is a reason
+/// against them too.
+pub(super) fn tried(
+    model: &Sequential,
+    sample: &Sample,
+    device: Device,
+    precision: Precision,
+) -> Tried {
+    let attempt = || -> Result<Tried, Error> {
+        let mut pipe = build(model, device, precision)?;
+        for _ in 0..STEPS {
+            step(&mut pipe, sample)?.read()?;
+        }
+        let uses = pipe.cuda_graphs()?;
+        let refusals: Vec<_> = uses.into_iter().map(refusal).collect();
+        let replay = match refusals.iter().all(Option::is_none) {
+            true => Some(replay(&mut pipe, sample, model.len())?),
+            false => None,
+        };
+        Ok(Tried { refusals, replay })
+    };
+    attempt().unwrap_or_else(|error| Tried {
+        refusals: vec![Some(format!("trying it failed: {error}")); model.len()],
+        replay: None,
+    })
+}
+
+/// The host's time for one of the step's replays, two of each layer: what disturbs a thread
+/// makes it slower, never faster. The step is over for the host before it is for the device.
+fn replay(pipe: &mut Pipeline, sample: &Sample, layers: usize) -> Result<Micros, Error> {
+    let mut fastest = f64::INFINITY;
+    for _ in 0..TIMED {
+        let begin = Instant::now();
+        let report = step(pipe, sample)?;
+        fastest = fastest.min(begin.elapsed().as_secs_f64());
+        report.read()?;
+    }
+    Ok(super::micros(fastest * 1e6 / (2 * layers) as f64))
+}
+
+/// Why a stage has no graphs.
 fn refusal(of: GraphUse) -> Option<String> {
     let captured = of.replayed > 0;
     of.eager
         .or_else(|| (!captured).then(|| format!("it was not captured in {STEPS} steps")))
 }
 
-/// What becomes of graphs where each layer is a stage.
-fn tried(model: &Sequential, sample: &Sample, device: Device) -> Result<Vec<GraphUse>, Error> {
-    let mut pipe = Pipeline::builder(model.clone())
+/// Each layer is a stage.
+fn build(model: &Sequential, device: Device, precision: Precision) -> Result<Pipeline, Error> {
+    Pipeline::builder(model.clone())
         .devices(&[device])
         .micro_batches(1)
         .schedule(ScheduleKind::LoopedBfs)
         .chunks(model.len())
         .balance(&vec![1; model.len()])
+        .precision(precision)
         .cuda_graphs(true)
-        .build()?;
-    for _ in 0..STEPS {
-        let input = sample.input.shallow_clone();
-        let report = if let Some((target, loss)) = &sample.loss {
-            pipe.train_step(input, target.shallow_clone(), Shared(Arc::clone(loss)))?
-        } else {
-            let samples = crate::torch::batch::samples(&input, "input", None)?;
-            let target = Tensor::f_zeros([samples], (Kind::Float, Device::Cpu))?;
-            pipe.train_step(input, target, on_values(sum_of_all))?
-        };
-        report.read()?;
+        .build()
+}
+
+fn step(pipe: &mut Pipeline, sample: &Sample) -> Result<StepReport, Error> {
+    let input = sample.input.shallow_clone();
+    if let Some((target, loss)) = &sample.loss {
+        return pipe.train_step(input, target.shallow_clone(), Shared(Arc::clone(loss)));
     }
-    pipe.cuda_graphs()
+    let samples = crate::torch::batch::samples(&input, "input", None)?;
+    let target = Tensor::f_zeros([samples], (Kind::Float, Device::Cpu))?;
+    pipe.train_step(input, target, on_values(sum_of_all))
 }
 
 /// A loss where none was given: gradients reach all outputs.
@@ -95,8 +139,9 @@ mod tests {
             Sample::new(ones()),
             Sample::new(ones()).with_loss(ones(), loss),
         ] {
-            let found = refusals(&model, &sample, Device::Cpu);
-            assert_eq!(found, vec![why.clone(); 3]);
+            let found = tried(&model, &sample, Device::Cpu, Precision::F32);
+            assert_eq!(found.refusals, vec![why.clone(); 3]);
+            assert_eq!(found.replay, None);
         }
     }
 

@@ -190,7 +190,7 @@ impl MeasureTask<'_> {
             nn::func(Tensor::shallow_clone)
         });
         let device = self.plan.device;
-        let plan = Plan::new(&model, device, 0)?;
+        let plan = Plan::new(&model, device, 0)?.with_precision(self.plan.precision);
         let input = Tensor::f_zeros([1, 8], (tch::Kind::Float, device))?;
         let sample = Sample::new(input.f_set_requires_grad(true)?);
         let mut chain = Chain::build(&plan, all(&plan), None)?;

@@ -32,7 +32,7 @@ use tch::Device;
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::batch;
 use crate::torch::{
-    self, LossFn, Sequential, Values, libtorch_version, max_concurrent, share_of_cores,
+    self, LossFn, Precision, Sequential, Values, libtorch_version, max_concurrent, share_of_cores,
     shared_cores,
 };
 use chain::Plan;
@@ -105,6 +105,8 @@ pub struct ProfileOptions {
     /// Sizes of micro-batches in samples, at most those of the sample; empty: those
     /// of the sample, a half and a quarter.
     pub sizes: Vec<usize>,
+    /// The type of numbers that layers compute in.
+    pub precision: Precision,
     /// Intra-op threads of a stage; by default the CPU devices share the cores.
     pub threads_per_stage: Option<usize>,
     /// One layer at a time: no more than its parameters are in memory, and nobody
@@ -130,6 +132,7 @@ impl Default for ProfileOptions {
         Self {
             devices: vec![Device::Cpu],
             sizes: Vec::new(),
+            precision: Precision::F32,
             threads_per_stage: None,
             low_memory: false,
             brief: false,
@@ -250,7 +253,7 @@ pub fn profile_watched(
         .unwrap_or_else(|| share_of_cores(&options.devices));
     let mut doubts: Vec<Doubt> = doubts::busy().into_iter().collect();
     let job = MeasureTask {
-        plan: Plan::new(model, device, options.seed)?,
+        plan: Plan::new(model, device, options.seed)?.with_precision(options.precision),
         sample: sample.clone(),
         options,
         sizes: &sizes,
@@ -273,7 +276,12 @@ pub fn profile_watched(
     let apart = |of: &LayerSpread| Spread::new(of.repeats, of.forward, of.backward);
     let layers = layers.into_iter().zip(&spread);
     let layers = layers.map(|(layer, spread)| layer.with_spread(apart(spread)));
-    let layers = with_refusals(layers, model, sample, (device, options.low_memory));
+    let graphs = try_graphs(model, sample, options);
+    let with_refusal = |(layer, why): (LayerProfile, Option<String>)| match why {
+        Some(why) => layer.without_graphs(why),
+        None => layer,
+    };
+    let layers = layers.zip(graphs.refusals).map(with_refusal).collect();
     let repeats = series
         .first()
         .map_or(0, |s| s.of(ActionKind::Backward).len());
@@ -288,12 +296,16 @@ pub fn profile_watched(
         .map_err(|why| SettingsError::invalid(Setting::Sizes, why.to_string()))?
         .with_input(Bytes(input))
         .with_origin(Some(libtorch_version()), Some(how))
+        .with_precision(options.precision.name())
         .with_doubts(doubts.iter().map(ToString::to_string).collect());
     if let Some(link) = link {
         profile = profile.with_link(link.link());
     }
     if let Device::Cuda(index) = device {
         profile = profile.with_host_link(link::to_host(index)?);
+    }
+    if let Some(time) = graphs.replay {
+        profile = profile.with_graph_replay(time);
     }
     Ok(Profiled {
         profile,
@@ -305,25 +317,22 @@ pub fn profile_watched(
     })
 }
 
-/// With why layers cannot be put into CUDA graphs, on a device that can have some.
-fn with_refusals(
-    layers: impl Iterator<Item = LayerProfile>,
-    model: &Sequential,
-    sample: &Sample,
-    (device, low_memory): (Device, bool),
-) -> Vec<LayerProfile> {
-    let refusals = match device {
-        Device::Cuda(_) if low_memory => {
-            vec![Some("it was not tried, to keep few layers in memory".to_owned()); model.len()]
-        }
-        Device::Cuda(_) => graphs::refusals(model, sample, device),
-        _ => vec![None; model.len()],
-    };
-    let layer = |(layer, why): (LayerProfile, Option<String>)| match why {
-        Some(why) => layer.without_graphs(why),
-        None => layer,
-    };
-    layers.zip(refusals).map(layer).collect()
+/// What comes of CUDA graphs, on a device that can have some.
+fn try_graphs(model: &Sequential, sample: &Sample, options: &ProfileOptions) -> graphs::Tried {
+    match options.devices.first() {
+        Some(Device::Cuda(_)) if options.low_memory => graphs::Tried {
+            refusals: vec![
+                Some("it was not tried, to keep few layers in memory".to_owned());
+                model.len()
+            ],
+            replay: None,
+        },
+        Some(&device @ Device::Cuda(_)) => graphs::tried(model, sample, device, options.precision),
+        _ => graphs::Tried {
+            refusals: vec![None; model.len()],
+            replay: None,
+        },
+    }
 }
 
 /// The sizes to measure, without repeats, in increasing order.

@@ -100,6 +100,7 @@ const std::map<std::string, Setter>& setters() {
       {"fail-kernel", fault("kernel")},
       {"stall-kernel", fault("stall")},
       {"time", [](Settings& own, const std::string& text) { own.time = text; }},
+      {"trace", [](Settings& own, const std::string& text) { own.trace = text; }},
   };
   return *all;
 }
@@ -152,6 +153,9 @@ Settings parse(const std::string& text) {
   }
   if (first) {
     refuse("the number of devices is missing");
+  }
+  if (out.time.empty() && !out.trace.empty()) {
+    refuse("trace= needs time=: it is the simulated time that it shows");
   }
   size_t memory = kMemory;
   if (!out.time.empty()) {

@@ -43,6 +43,8 @@ struct Settings {
   // The model of the device whose time is kept: kernels compute nothing, and there are no
   // delays and no checks. Empty: they compute (see timing/).
   std::string time;
+  // With `time`: the file that at the end says what ran when.
+  std::string trace;
 };
 
 // Throws std::invalid_argument with what is wrong where.

@@ -62,6 +62,13 @@ pub(crate) fn simulated_gpus() -> Option<String> {
     settings.map(|settings| settings.to_string_lossy().into_owned())
 }
 
+/// Whether the CUDA devices are simulated ones of which only the time passes: whatever is
+/// written to their memory, it is zeros.
+pub(crate) fn only_time_passes() -> bool {
+    let timed = |setting: &str| setting.trim().starts_with("time=");
+    simulated_gpus().is_some_and(|settings| settings.split(',').any(timed))
+}
+
 /// What figures of a device are given under: nobody is to take those of a simulated one for
 /// those of a GPU.
 pub(crate) fn device_title(device: Device) -> String {

@@ -48,7 +48,7 @@ pub use values::Values;
 
 pub(crate) use clock::thread_time;
 #[cfg(feature = "cli")]
-pub(crate) use device::{SIMULATE_GPUS, simulated_gpus};
+pub(crate) use device::{SIMULATE_GPUS, only_time_passes, simulated_gpus};
 pub(crate) use device::{
     cores, device_name, device_title, keep_memory, max_concurrent, prepare, prepare_thread,
     share_of_cores, shared_cores, turns,

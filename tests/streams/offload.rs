@@ -1,6 +1,6 @@
 //! What stages keep for their backwards may be in the host's memory meanwhile.
 
-use gpipe::partitioner::{Bytes, ScheduleKind};
+use gpipe::partitioner::{Bytes, Plan, ScheduleKind};
 use gpipe::streams::Recorder;
 use gpipe::{Pipeline, PipelineBuilder, Recompute, Sequential};
 
@@ -227,6 +227,39 @@ fn a_step_that_fails_leaves_the_streams_in_order() {
         recorder.check().unwrap();
         (0..8).for_each(|seed| recorder.play(seed).unwrap());
     }
+}
+
+/// The builder took everything of a plan but what its stages offload and whether there are graphs.
+#[test]
+fn a_plan_says_what_is_offloaded_and_whether_there_are_graphs() {
+    let model = models::mlp();
+    let layers = model.parts.len();
+    let plan = |offload: [bool; 2], graphs: bool| {
+        let text = format!(
+            r#"{{"version": 1, "balance": [1, {}], "placement": [0, 1], "schedule": "gpipe",
+                "micro_batches": 4, "chunks": 1, "micro_batch_size": 2, "recompute": [false, false],
+                "offload": {offload:?}, "cuda_graphs": {graphs}, "bottleneck_us": 1, "step_us": 1,
+                "bubble_fraction": 0, "peak_bytes": [1, 1], "alternatives": []}}"#,
+            layers - 1
+        );
+        Plan::from_json(text, "plan.json").unwrap()
+    };
+    let ran = |offload, graphs| {
+        let recorder = Recorder::new(&[Some(0), Some(1)]);
+        let builder = builder(&model, ScheduleKind::OneFOneB, Recompute::Always)
+            .plan(&plan(offload, graphs))
+            .unwrap();
+        let mut pipe = builder.record_streams(&recorder).build().unwrap();
+        train(&mut pipe, &model);
+        let uses = pipe.cuda_graphs().unwrap();
+        let tried = uses.iter().any(|used| used.captured > 0);
+        (recorder.check().unwrap().copies, tried)
+    };
+    let (none, no_graphs) = ran([false, false], false);
+    let (first, _) = ran([true, false], false);
+    let (both, _) = ran([true, true], false);
+    assert!(none < first && first < both, "{none} {first} {both}");
+    assert!(!no_graphs && ran([false, false], true).1);
 }
 
 #[test]

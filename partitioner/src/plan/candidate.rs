@@ -296,6 +296,7 @@ impl PlanCandidate {
         } = self.solution;
         Plan {
             model: None,
+            precision: None,
             doubts: Vec::new(),
             placement: (0..partition.stages())
                 .map(|s| self.schedule.device_of(StageId(s)))

@@ -39,6 +39,8 @@ pub const PLAN_VERSION: u64 = 1;
 pub struct Plan {
     /// The model that was profiled, where the profile names it.
     pub model: Option<ModelId>,
+    /// The type of numbers that the profile was measured in, where it says so.
+    pub precision: Option<String>,
     /// What speaks against the measurements that it was made from.
     pub doubts: Vec<String>,
     /// Layers per stage.

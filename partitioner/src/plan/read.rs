@@ -15,7 +15,7 @@ use crate::json::{
 use crate::machine::MAX_DEVICES;
 use crate::model::ModelId;
 use crate::partition::Partition;
-use crate::profile::{Doubts, MAX_BATCH, MAX_LAYERS};
+use crate::profile::{Doubts, MAX_BATCH, MAX_LAYERS, MAX_TEXT};
 use crate::schedule::Schedule;
 
 /// The longest step, in microseconds: three decades.
@@ -53,6 +53,7 @@ struct PlanFields {
     // Plans of the first builds have neither of these two.
     model: Option<ModelId>,
     doubts: Option<Doubts>,
+    precision: Option<Text<MAX_TEXT>>,
     balance: List<Layers, 1, MAX_LAYERS>,
     placement: List<Whole<0, { MAX_DEVICES as u64 }>, 1, MAX_LAYERS>,
     recompute: List<bool, 1, MAX_LAYERS>,
@@ -136,6 +137,7 @@ impl Plan {
             .map(|rows| computed(&rows.map(|row| row.0), schedule, size));
         Ok(Self {
             model: fields.model,
+            precision: fields.precision.map(|text| text.0),
             doubts: fields
                 .doubts
                 .map_or(Vec::new(), |doubts| doubts.map(|text| text.0)),

@@ -76,6 +76,7 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     let alternatives = alternatives(&best, &fitting, &misfits);
     Ok(Plan {
         model: profile.model().cloned(),
+        precision: profile.precision().map(str::to_owned),
         doubts: profile.doubts().unwrap_or_default().to_vec(),
         ..best.plan(alternatives)
     })

@@ -31,6 +31,9 @@ impl Plan {
         if let Some(model) = &self.model {
             value["model"] = model.to_value();
         }
+        if let Some(precision) = &self.precision {
+            value["precision"] = json!(precision);
+        }
         if !self.doubts.is_empty() {
             value["doubts"] = json!(self.doubts);
         }

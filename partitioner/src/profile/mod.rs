@@ -35,7 +35,7 @@ pub const MAX_BATCH: usize = 1 << 24;
 /// The most points of a layer's curve.
 const MAX_POINTS: usize = 64;
 /// The most bytes of a name or a remark.
-const MAX_TEXT: usize = 4096;
+pub(crate) const MAX_TEXT: usize = 4096;
 /// The most doubts about a profile's measurements.
 const MAX_DOUBTS: usize = 64;
 /// The most bytes that all layers together may name for one field.
@@ -216,6 +216,7 @@ pub struct Profile {
     input: Bytes,
     libtorch: Option<String>,
     measured: Option<String>,
+    precision: Option<String>,
     link: Option<Link>,
     host_link: Option<HostLink>,
     graph_replay: Option<Micros>,
@@ -241,6 +242,7 @@ impl Profile {
             input: Bytes::ZERO,
             libtorch: None,
             measured: None,
+            precision: None,
             link: None,
             host_link: None,
             graph_replay: None,
@@ -263,6 +265,13 @@ impl Profile {
         let short = |text: String| text.chars().take(MAX_TEXT / 4).collect();
         self.libtorch = libtorch.map(short);
         self.measured = measured.map(short);
+        self
+    }
+
+    /// The same with the type of numbers that layers computed in, such as `bf16`.
+    #[must_use]
+    pub fn with_precision(mut self, name: &str) -> Self {
+        self.precision = Some(name.chars().take(MAX_TEXT / 4).collect());
         self
     }
 
@@ -334,6 +343,11 @@ impl Profile {
     /// How it was measured, where it is known.
     pub fn measured(&self) -> Option<&str> {
         self.measured.as_deref()
+    }
+
+    /// The type of numbers that layers computed in, where it is known.
+    pub fn precision(&self) -> Option<&str> {
+        self.precision.as_deref()
     }
 
     /// The model that was measured, where it is known.

@@ -18,7 +18,12 @@ impl Profile {
         if let Some(model) = &self.model {
             head.insert("model".into(), model.to_value());
         }
-        for (name, text) in [("libtorch", &self.libtorch), ("measured", &self.measured)] {
+        let texts = [
+            ("libtorch", &self.libtorch),
+            ("measured", &self.measured),
+            ("precision", &self.precision),
+        ];
+        for (name, text) in texts {
             if let Some(text) = text {
                 head.insert(name.into(), json!(text));
             }

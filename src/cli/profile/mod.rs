@@ -97,6 +97,7 @@ fn profile_options(args: &Args) -> ProfileOptions {
         options.budget = Duration::from_millis(budget as u64);
     }
     options.sizes = args.micro_sizes();
+    options.precision = args.precision;
     options.low_memory = args.low_memory;
     options.threads_per_stage = args.threads_per_stage;
     options

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use gpipe_partitioner::{Bytes, ScheduleKind, When};
 use tch::Device;
 
+use crate::Precision;
+use crate::cli::config::values;
 use crate::cli::model::flags::SizeFlags;
 use crate::cli::plan::page;
 use crate::cli::{Failure, input, output};
@@ -63,6 +65,9 @@ pub(in crate::cli) struct Args {
     /// and compared with the step. The model is then the one that `train` makes for it.
     #[arg(long, value_name = "FILE|synthetic")]
     pub(super) data: Option<PathBuf>,
+    /// The type of numbers that layers compute in: f32, bf16 or fp16, as for `train`.
+    #[arg(long, value_name = "NAME", default_value = "f32", value_parser = precision)]
+    pub(super) precision: Precision,
     /// Keep one layer in memory at a time, for models that memory cannot hold: its
     /// parameters, gradients and activations. Nothing competes with it then, as the other
     /// stages do in training: times are a little too good.
@@ -95,6 +100,10 @@ pub(in crate::cli) struct Args {
 
 fn device(text: &str) -> Result<Device, String> {
     crate::parse_device(text).map_err(|error| error.to_string())
+}
+
+fn precision(text: &str) -> Result<Precision, String> {
+    (values::PRECISION.parse)(text)
 }
 
 fn schedule(text: &str) -> Result<ScheduleKind, String> {

@@ -43,6 +43,14 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
     if let Err(error) = schedule {
         return Err(wrong(format!("its schedule {}: {error}", plan.schedule)));
     }
+    let precision = recipe.precision.name();
+    if let Some(measured) = plan.precision.as_deref().filter(|own| *own != precision) {
+        say(&format!(
+            "warning: the plan is for layers that compute in {measured}, and this run computes in \
+             {precision}: it may not be the best one, and its memory is another (--precision \
+             {measured}, or `profile --precision {precision}`)"
+        ));
+    }
     if plan.model.is_none() {
         say(&format!(
             "warning: the plan does not say for which model it was made; it has as many layers as \

@@ -1,6 +1,7 @@
 #include "clock.h"
 
 #include "timeline.h"
+#include "trace.h"
 
 #include "../settings.h"
 
@@ -31,6 +32,23 @@ Units& units() {
 // Where tests have the clock stand; below 0: it goes.
 std::atomic<double> frozen{-1};
 
+double begin_of(const Entry& entry, int device, double from, double now) {
+  const double length = entry.seconds;
+  switch (entry.unit) {
+    case Unit::kernel:
+      return units().kernel(device, from, length, now);
+    case Unit::copy_in:
+      return units().copy_in(device, from, length, now);
+    case Unit::copy_out:
+      return units().copy_out(device, from, length, now);
+    case Unit::copy_peer:
+      return units().copy_peer(device, entry.peer, from, length, now);
+    case Unit::nothing:
+      break;
+  }
+  return from;
+}
+
 }  // namespace
 
 double now() {
@@ -53,20 +71,9 @@ const DeviceModel& model() {
 double end_of(const Entry& entry, int device, double ready) {
   const double now = timing::now();
   const double from = std::max(now, ready);
-  const double length = entry.seconds;
-  switch (entry.unit) {
-    case Unit::kernel:
-      return units().kernel(device, from, length, now) + length;
-    case Unit::copy_in:
-      return units().copy_in(device, from, length, now) + length;
-    case Unit::copy_out:
-      return units().copy_out(device, from, length, now) + length;
-    case Unit::copy_peer:
-      return units().copy_peer(device, entry.peer, from, length, now) + length;
-    case Unit::nothing:
-      break;
-  }
-  return from;
+  const double begin = begin_of(entry, device, from, now);
+  trace(entry, device, begin, entry.seconds);
+  return begin + entry.seconds;
 }
 
 void fill_with_zeros(const at::Tensor& host) {

@@ -1,0 +1,89 @@
+//! What `plan` chooses by itself, beside the same plan without it.
+
+use anyhow::Result;
+use gpipe::Profiled;
+use gpipe::models::Gpt;
+use gpipe::partitioner::{PlanOptions, When, plan};
+use serde_json::{Value, json};
+
+use super::job::{GPT_1B3, Job};
+use super::report_support::Report;
+
+/// Small kernels, for which the host is the limit.
+const SMALL: Job = Job {
+    model: Gpt {
+        context: 256,
+        d_model: 512,
+        heads: 8,
+        blocks: 12,
+        ..GPT_1B3
+    },
+    devices: 2,
+    samples: 1,
+    micro_batches: 8,
+};
+
+/// Wide blocks over a long context: more activations than memory, and so many operations for
+/// each byte of them that the link to the host keeps up.
+const LONG: Job = Job {
+    model: Gpt {
+        context: 32_768,
+        d_model: 8192,
+        heads: 64,
+        blocks: 6,
+        ..GPT_1B3
+    },
+    devices: 2,
+    samples: 1,
+    micro_batches: 8,
+};
+
+pub(crate) fn measure() -> Result<Value> {
+    let graphs = beside(&SMALL, |options| options.cuda_graphs = When::Never)?;
+    let offload = beside(&LONG, |options| options.offload = When::Never)?;
+    Ok(json!({"cuda_graphs": graphs, "offload": offload}))
+}
+
+/// The plan, and the one without what `forbid` forbids.
+fn beside(job: &Job, forbid: fn(&mut PlanOptions)) -> Result<Value> {
+    let measured = job.profile()?;
+    let options = job.plan_options(&measured)?;
+    let mut without = options.clone();
+    forbid(&mut without);
+    Ok(json!({
+        "chosen": planned(job, &measured, &options)?,
+        "without": planned(job, &measured, &without)?,
+    }))
+}
+
+fn planned(job: &Job, measured: &Profiled, options: &PlanOptions) -> Result<Value> {
+    let plan = plan(&measured.profile, options)?;
+    let ran = job.planned(&plan)?;
+    Ok(json!({
+        "schedule": plan.schedule.name(),
+        "chunks": plan.chunks,
+        "cuda_graphs": plan.cuda_graphs,
+        "offload": plan.offload,
+        "recompute": plan.recompute,
+        "predicted_ms": plan.step.get() / 1e3,
+        "measured_ms": ran.makespan / 1e3,
+        "host_share": ran.host_share,
+    }))
+}
+
+pub(crate) fn claims(report: &mut Report, measured: &Value) {
+    for (name, both) in measured.as_object().into_iter().flatten() {
+        let taken = |which: &str, what: &str| both[which][what].as_f64().unwrap_or(f64::NAN);
+        report.at_most(
+            format!("{name} as chosen by the plan, over the best plan without"),
+            taken("chosen", "measured_ms") / taken("without", "measured_ms"),
+            1.0,
+            "",
+        );
+        for which in ["chosen", "without"] {
+            let error = taken(which, "measured_ms") / taken(which, "predicted_ms") - 1.0;
+            let what = format!("{name}, {which}: measured from predicted step");
+            report.at_most(what, 100.0 * error.abs(), 5.0, "%");
+        }
+    }
+}

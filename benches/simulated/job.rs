@@ -1,0 +1,159 @@
+//! The devices, a model, and steps of it.
+
+use anyhow::Result;
+use gpipe::models::zoo::token_cross_entropy;
+use gpipe::models::{Gpt, gpt};
+use gpipe::partitioner::{Bytes, Machine, Plan, PlanOptions, Timeline};
+use gpipe::tch::{Device, Kind, Tensor};
+use gpipe::{Pipeline, PipelineBuilder, Precision, ProfileOptions, Profiled, Sample, profile};
+
+use super::report_support::median;
+
+/// 1.3 billion parameters.
+pub(crate) const GPT_1B3: Gpt = Gpt {
+    vocab: 50_257,
+    context: 2048,
+    d_model: 2048,
+    heads: 16,
+    blocks: 24,
+    dropout: 0.0,
+};
+
+/// What is left of the 80 GiB when driver and libraries have their part.
+const MEMORY: Bytes = Bytes(76 << 30);
+/// Graphs are captured in the first steps.
+const WARM_UP: usize = 6;
+const STEPS: usize = 5;
+
+pub(crate) fn h100s() -> Result<String> {
+    Ok("8,time=h100".into())
+}
+
+pub(crate) fn two_h100s() -> Result<String> {
+    Ok("2,time=h100".into())
+}
+
+/// Devices between which copies take no time.
+pub(crate) fn no_links() -> Result<String> {
+    let links = "peer_bandwidth=1e18\npeer_latency=0\n";
+    Ok(format!("8,time={}", file("no-links", links)?))
+}
+
+/// A device that is never waited for.
+pub(crate) fn no_time() -> Result<String> {
+    let rates = [
+        "f64",
+        "f32",
+        "f16",
+        "bandwidth",
+        "peer_bandwidth",
+        "host_bandwidth",
+    ];
+    let mut lines: Vec<String> = rates.iter().map(|rate| format!("{rate}=1e30")).collect();
+    let times = ["launch", "peer_latency", "host_latency"];
+    lines.extend(times.iter().map(|time| format!("{time}=0")));
+    Ok(format!("1,time={}", file("no-time", &lines.join("\n"))?))
+}
+
+fn file(name: &str, text: &str) -> Result<String> {
+    let path = format!("{}/{name}.device", env!("CARGO_TARGET_TMPDIR"));
+    std::fs::write(&path, text)?;
+    Ok(path)
+}
+
+/// What is trained, where.
+#[derive(Clone, Copy)]
+pub(crate) struct Job {
+    pub(crate) model: Gpt,
+    pub(crate) devices: usize,
+    /// Samples of a micro-batch, and how many there are.
+    pub(crate) samples: i64,
+    pub(crate) micro_batches: usize,
+}
+
+/// Medians over steps.
+#[derive(Clone, Copy)]
+pub(crate) struct Ran {
+    /// From the first kernel of the step to the end of the last, in microseconds.
+    pub(crate) makespan: f64,
+    /// The same of the schedule with the stages' own times.
+    pub(crate) own: f64,
+    pub(crate) host_share: f64,
+}
+
+impl Job {
+    fn devices(&self) -> Vec<Device> {
+        (0..self.devices).map(Device::Cuda).collect()
+    }
+
+    fn tokens(&self, samples: i64, device: usize) -> Result<Tensor> {
+        let options = (Kind::Int64, Device::Cuda(device));
+        Ok(Tensor::f_zeros([samples, self.model.context], options)?)
+    }
+
+    pub(crate) fn profile(&self) -> Result<Profiled> {
+        let (x, y) = (self.tokens(self.samples, 0)?, self.tokens(self.samples, 0)?);
+        let sample = Sample::new(x).with_loss(y, token_cross_entropy);
+        let mut options = ProfileOptions::new(&self.devices()).quick();
+        options.precision = Precision::Bf16;
+        options.sizes = vec![usize::try_from(self.samples)?];
+        Ok(profile(&gpt(self.model), &sample, &options)?)
+    }
+
+    pub(crate) fn plan_options(&self, measured: &Profiled) -> Result<PlanOptions> {
+        let mut machine = Machine::new(self.devices)?.with_memory(&[MEMORY])?;
+        if let Some(link) = measured.profile.link() {
+            machine = machine.with_link(link);
+        }
+        if let Some(link) = measured.profile.host_link() {
+            machine = machine.with_host_link(link);
+        }
+        let mut options = PlanOptions::new(machine);
+        options.micro_batches = Some(self.micro_batches);
+        options.batch = Some(self.micro_batches * usize::try_from(self.samples)?);
+        Ok(options)
+    }
+
+    pub(crate) fn builder(&self) -> PipelineBuilder {
+        Pipeline::builder(gpt(self.model))
+            .devices(&self.devices())
+            .micro_batches(self.micro_batches)
+            .precision(Precision::Bf16)
+    }
+
+    pub(crate) fn planned(&self, plan: &Plan) -> Result<Ran> {
+        self.run(self.builder().plan(plan)?)
+    }
+
+    pub(crate) fn run(&self, builder: PipelineBuilder) -> Result<Ran> {
+        let mut pipe = builder.build()?;
+        let batch = self.samples * i64::try_from(self.micro_batches)?;
+        let (x, y) = (
+            self.tokens(batch, 0)?,
+            self.tokens(batch, self.devices - 1)?,
+        );
+        let (mut makespans, mut own, mut shares) = (vec![], vec![], vec![]);
+        for step in 0..WARM_UP + STEPS {
+            let report = pipe.train_step(&x, &y, token_cross_entropy)?;
+            let numbers = report.read()?;
+            if step >= WARM_UP {
+                makespans.push(makespan(&numbers.timeline));
+                own.push(numbers.predicted.makespan().get());
+                shares.extend(numbers.host_share);
+            }
+            pipe.zero_grad()?;
+        }
+        Ok(Ran {
+            makespan: median(makespans),
+            own: median(own),
+            host_share: median(shares),
+        })
+    }
+}
+
+/// In microseconds, without what the host takes before the first kernel.
+fn makespan(timeline: &Timeline) -> f64 {
+    let starts = timeline.spans().iter().map(|span| span.start);
+    let first = starts.min().map_or(0.0, |start| start.get());
+    timeline.makespan().get() - first
+}
