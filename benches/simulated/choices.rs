@@ -21,21 +21,23 @@ const SMALL: Job = Job {
     devices: 2,
     samples: 1,
     micro_batches: 8,
+    large: false,
 };
 
 /// Wide blocks over a long context: more activations than memory, and so many operations for
 /// each byte of them that the link to the host keeps up.
 const LONG: Job = Job {
     model: Gpt {
-        context: 32_768,
+        context: 24_576,
         d_model: 8192,
         heads: 64,
-        blocks: 6,
+        blocks: 8,
         ..GPT_1B3
     },
-    devices: 2,
+    devices: 4,
     samples: 1,
     micro_batches: 8,
+    large: true,
 };
 
 pub(crate) fn measure() -> Result<Value> {

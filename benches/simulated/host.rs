@@ -30,6 +30,7 @@ pub(crate) fn limit() -> Result<Value> {
         devices: 8,
         samples: 1,
         micro_batches: 16,
+        large: false,
     };
     let measured = job.profile()?;
     let mut options = job.plan_options(&measured)?;

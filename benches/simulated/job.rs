@@ -29,8 +29,8 @@ pub(crate) fn h100s() -> Result<String> {
     Ok("8,time=h100".into())
 }
 
-pub(crate) fn two_h100s() -> Result<String> {
-    Ok("2,time=h100".into())
+pub(crate) fn four_h100s() -> Result<String> {
+    Ok("4,time=h100".into())
 }
 
 /// Devices between which copies take no time.
@@ -69,6 +69,8 @@ pub(crate) struct Job {
     /// Samples of a micro-batch, and how many there are.
     pub(crate) samples: i64,
     pub(crate) micro_batches: usize,
+    /// Whether one device cannot hold the whole model.
+    pub(crate) large: bool,
 }
 
 /// Medians over steps.
@@ -96,6 +98,7 @@ impl Job {
         let sample = Sample::new(x).with_loss(y, token_cross_entropy);
         let mut options = ProfileOptions::new(&self.devices()).quick();
         options.precision = Precision::Bf16;
+        options.low_memory = self.large;
         options.sizes = vec![usize::try_from(self.samples)?];
         Ok(profile(&gpt(self.model), &sample, &options)?)
     }

@@ -13,6 +13,7 @@ mod choices;
 mod copies;
 mod host;
 mod job;
+mod picture;
 mod plain;
 #[path = "../report_support/mod.rs"]
 mod report_support;
@@ -32,9 +33,9 @@ const PARTS: [Part; 6] = [
     ("schedules", job::h100s, schedules::measure),
     ("host_limit", job::h100s, host::limit),
     ("host_cost", job::no_time, host::cost),
-    ("copies", job::h100s, copies::measure),
+    ("copies", copies::traced_h100s, copies::measure),
     ("copies_that_take_no_time", job::no_links, copies::measure),
-    ("choices", job::two_h100s, choices::measure),
+    ("choices", job::four_h100s, choices::measure),
 ];
 
 /// For one part.
@@ -76,7 +77,7 @@ fn main() -> Result<()> {
         host::claims(&mut report, found[0], found[1]);
     }
     if let Some(found) = of(&["copies", "copies_that_take_no_time"]) {
-        copies::claims(&mut report, found[0], found[1]);
+        copies::claims(&mut report, found[0], found[1])?;
     }
     if let Some(found) = of(&["choices"]) {
         choices::claims(&mut report, found[0]);

@@ -11,8 +11,9 @@ use super::report_support::Report;
 const JOB: Job = Job {
     model: GPT_1B3,
     devices: 8,
-    samples: 8,
+    samples: 4,
     micro_batches: 16,
+    large: false,
 };
 
 pub(crate) fn measure() -> Result<Value> {

@@ -254,3 +254,37 @@ fn a_plan_says_what_is_offloaded_and_whether_there_are_graphs() {
         assert!(errors.contains("cannot be used with"), "{errors}");
     }
 }
+
+#[test]
+fn a_profile_says_in_which_precision_and_a_run_in_another_one_hears_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let flags = [
+        "--precision",
+        "bf16",
+        "--plan",
+        "plan.json",
+        "-o",
+        "profile.json",
+    ];
+    succeeded(profiled(folder, &flags), "profile");
+    let profile = Profile::read(folder.join("profile.json")).unwrap();
+    let plan = Plan::read(folder.join("plan.json")).unwrap();
+    assert_eq!(
+        (profile.precision(), plan.precision.as_deref()),
+        (Some("bf16"), Some("bf16"))
+    );
+    let warned = |precision: &str| {
+        let train = "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 1 --vocab 40 \
+                     --threads-per-stage 1 --data synthetic --plan plan.json --precision";
+        let (_, errors) = succeeded(gpipe(folder, &format!("{train} {precision}")), train);
+        errors.contains("warning: the plan is for layers that compute in bf16")
+    };
+    assert!(warned("f32") && !warned("bf16"));
+    let wrong = profiled(folder, &["--precision", "f16"]);
+    let errors = String::from_utf8_lossy(&wrong.stderr);
+    assert!(
+        wrong.status.code() == Some(2) && errors.contains("`f16` is no precision"),
+        "{errors}"
+    );
+}

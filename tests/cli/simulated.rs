@@ -108,6 +108,46 @@ fn env_and_profiles_say_so() {
     assert_eq!(profile["device"], "cuda:0 (simulated)");
 }
 
+#[test]
+fn timed_devices_write_what_ran_when() {
+    if !built() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let simulate = ["--simulate-gpus", "2,time=h100,trace=trace.json"];
+    succeeded(
+        trained(folder, "timed", &simulate, "cuda:0,cuda:1", &[]),
+        TRAIN,
+    );
+    let trace = fs::read_to_string(folder.join("trace.json")).unwrap();
+    let trace: Value = serde_json::from_str(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let on = |device: &str, unit: &str| {
+        let own = events
+            .iter()
+            .filter(|event| event["pid"] == device && event["tid"] == unit);
+        own.map(|event| {
+            (
+                event["ts"].as_f64().unwrap(),
+                event["dur"].as_f64().unwrap(),
+            )
+        })
+        .collect::<Vec<_>>()
+    };
+    for device in ["cuda:0", "cuda:1"] {
+        let mut kernels = on(device, "kernels");
+        kernels.sort_by(|a, b| a.0.total_cmp(&b.0));
+        assert!(kernels.len() > 100, "{device}");
+        // A device runs one at a time; times are written in nanoseconds.
+        for both in kernels.windows(2) {
+            assert!(both[0].0 + both[0].1 <= both[1].0 + 0.002, "{both:?}");
+        }
+    }
+    // Activations there and gradients back: 4 micro-batches in 3 steps.
+    assert!(on("cuda:0", "to cuda:1").len() >= 12 && on("cuda:1", "to cuda:0").len() >= 12);
+}
+
 /// What is said to wrong use.
 #[track_caller]
 fn refused(output: &Output) -> String {
@@ -131,6 +171,7 @@ fn wrong_settings_are_refused_before_anything_is_trained() {
         (",seed=1", "`` is no number"),
         ("2,speed=9", "unknown setting `speed=9`"),
         ("2,memory=9", "units are"),
+        ("2,trace=trace.json", "trace= needs time="),
     ] {
         let simulate = ["--simulate-gpus", settings];
         let errors = refused(&trained(folder, "run", &simulate, "cpu,cpu", &[]));

@@ -2,6 +2,8 @@
 #include "../timing/attention.h"
 
 #include <ATen/ATen.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
 #include <torch/library.h>
 
 namespace sim {
@@ -39,3 +41,8 @@ TORCH_LIBRARY_IMPL(aten, CUDA, m) {
 
 }  // namespace
 }  // namespace sim
+
+// `scaled_dot_product_attention` asks this one; the operator of the same name is for others.
+namespace at::native {
+REGISTER_CUDA_DISPATCH(_fused_sdp_choice_stub, &sim::fused_sdp_choice)
+}  // namespace at::native

@@ -91,6 +91,23 @@ TEST_TIMED(kernels_take_their_operations_or_their_bytes) {
   same(between(fill, add), 1 + 3, "one that reads twice and writes");
 }
 
+TEST_TIMED(attention_of_short_numbers_is_one_kernel) {
+  sim::timing::freeze(kNow);
+  const auto stream = test::new_stream();
+  test::Within in(stream);
+  const auto attend = [&](at::ScalarType type) {
+    const auto x = at::empty({1, 1, 10000, 64}, test::on(0).dtype(type));
+    test::Point begin(stream);
+    at::scaled_dot_product_attention(x, x, x, {}, 0, true);
+    test::Point end(stream);
+    return between(begin, end);
+  };
+  // Two products of 64 * 10^8 multiplications and additions, of which the half is masked
+  same(attend(at::kHalf), 1 + 6.4, "half precision");
+  same(attend(at::kBFloat16), 1 + 6.4, "the same with the other half of the bits");
+  test::that(attend(at::kFloat) > 2 * 128, "single precision is computed in steps");
+}
+
 TEST_TIMED(streams_of_a_device_take_turns_and_fill_gaps) {
   sim::timing::freeze(kNow);
   const auto one = test::new_stream(0), two = test::new_stream(0), other = test::new_stream(1);

@@ -92,6 +92,16 @@ const std::unordered_map<std::string, Rule>& rules() {
        [](Values given) { return gradients(given[1], given[5], given[6], given[7]); }},
       {"aten::native_batch_norm", batch_norm},
       {"aten::native_batch_norm_backward", batch_norm_backward},
+      {"aten::index_select",
+       [](Values given) -> Shapes {
+         const auto& input = given[0].toTensor();
+         auto sizes = input.sizes().vec();
+         if (!sizes.empty()) {
+           const int64_t d = given[1].toInt();
+           sizes.at(size_t(d < 0 ? d + input.dim() : d)) = given[2].toTensor().numel();
+         }
+         return {{shape(input.scalar_type(), std::move(sizes))}};
+       }},
       {"aten::embedding_dense_backward",
        [](Values given) -> Shapes {
          const auto& grad = given[0].toTensor();
