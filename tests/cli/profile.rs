@@ -281,10 +281,12 @@ fn a_profile_says_in_which_precision_and_a_run_in_another_one_hears_of_it() {
         errors.contains("warning: the plan is for layers that compute in bf16")
     };
     assert!(warned("f32") && !warned("bf16"));
-    let wrong = profiled(folder, &["--precision", "f16"]);
+    let wrong = profiled(folder, &["--precision", "f8"]);
     let errors = String::from_utf8_lossy(&wrong.stderr);
     assert!(
-        wrong.status.code() == Some(2) && errors.contains("`f16` is no precision"),
+        wrong.status.code() == Some(2)
+            && errors.contains("`f8`")
+            && errors.contains("must be one of"),
         "{errors}"
     );
 }

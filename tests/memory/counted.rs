@@ -144,7 +144,12 @@ fn what_is_offloaded_is_not_held_and_the_prediction_knows() {
             let ((held, there), (plain, all)) = (pipe(true), pipe(false));
             for (used, all) in there.devices.iter().zip(&all.devices) {
                 let (held, predicted) = (used.held.0 as f64, used.predicted.0 as f64);
-                assert!(held < predicted * 1.02 + ON_THE_WAY, "{what}: {used:?}");
+                let way = match schedule {
+                    // Its order is no regular one: more may wait for a stage that comes late.
+                    ScheduleKind::Auto => 2.0 * ON_THE_WAY,
+                    _ => ON_THE_WAY,
+                };
+                assert!(held < predicted * 1.02 + way, "{what}: {used:?}");
                 // What leaves and what comes is there while actions run, not between.
                 let least = match recompute {
                     Recompute::Never => 0.6,
