@@ -1,9 +1,10 @@
 //! What `plan` chooses by itself, beside the same plan without it.
 
 use anyhow::Result;
-use gpipe::Profiled;
 use gpipe::models::Gpt;
 use gpipe::partitioner::{PlanOptions, When, plan};
+use gpipe::tch::Device;
+use gpipe::{Profiled, memory};
 use serde_json::{Value, json};
 
 use super::job::{GPT_1B3, Job};
@@ -60,17 +61,31 @@ fn beside(job: &Job, forbid: fn(&mut PlanOptions)) -> Result<Value> {
 
 fn planned(job: &Job, measured: &Profiled, options: &PlanOptions) -> Result<Value> {
     let plan = plan(&measured.profile, options)?;
+    let peaks: Vec<f64> = plan.peak_bytes.iter().map(|bytes| gib(bytes.0)).collect();
+    for device in 0..job.devices {
+        memory::reset_device_peak(Device::Cuda(device))?;
+    }
+    eprintln!("{} {:?} {peaks:.1?}", plan.schedule, plan.offload);
     let ran = job.planned(&plan)?;
+    let used =
+        (0..job.devices).map(|device| Ok(gib(memory::of_device(Device::Cuda(device))?.peak)));
+    let used = used.collect::<Result<Vec<f64>>>()?;
     Ok(json!({
         "schedule": plan.schedule.name(),
         "chunks": plan.chunks,
         "cuda_graphs": plan.cuda_graphs,
         "offload": plan.offload,
         "recompute": plan.recompute,
+        "predicted_peaks_gib": peaks,
+        "measured_peaks_gib": used,
         "predicted_ms": plan.step.get() / 1e3,
         "measured_ms": ran.makespan / 1e3,
         "host_share": ran.host_share,
     }))
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / (1_u64 << 30) as f64
 }
 
 pub(crate) fn claims(report: &mut Report, measured: &Value) {

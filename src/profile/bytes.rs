@@ -31,6 +31,8 @@ pub(super) struct LayerBytes {
     pub(super) kept: u64,
     /// From the input half to the weight half.
     pub(super) after_input: u64,
+    /// Of what is kept, what the loss function keeps where the layer recomputes.
+    pub(super) loss: u64,
     pub(super) output: u64,
     /// While it runs, on top of what is kept.
     pub(super) temporary: u64,
@@ -59,6 +61,7 @@ impl LayerBytes {
         Footprint {
             activations: Bytes(self.kept),
             after_input: Some(Bytes(self.after_input)),
+            loss: Bytes(self.loss),
             output: Bytes(self.output),
             temporary: Bytes(self.temporary),
             input_temporary: Some(Bytes(self.input_temporary)),
@@ -75,20 +78,29 @@ impl Chain {
             let parameters = unit.stage.committed().map_err(Error::Build)?.parameters();
             bytes.parameters = parameters.iter().map(|(_, p)| tensor_bytes(p)).sum();
         }
-        let ignore: &mut dyn FnMut(usize, ActionKind, Took) = &mut |_, _, _| {};
         for way in [Way::Joint, Way::Halves] {
-            self.begin(way, flow)?;
-            for micro in 0..2 {
-                let measured = self.measured(micro, way, flow, ignore)?;
-                // The first one's gradients of parameters are there from then on.
-                if micro == 1 {
-                    let seen = bytes.iter_mut().zip(&measured);
-                    seen.for_each(|(bytes, seen)| bytes.add(way, seen));
-                }
+            let seen = self.seen(way, flow)?;
+            let both = bytes.iter_mut().zip(&seen);
+            both.for_each(|(bytes, seen)| bytes.add(way, seen));
+        }
+        if self.units.last().is_some_and(|unit| unit.stage.has_loss()) {
+            let seen = self.seen(Way::Again, flow)?;
+            if let Some((bytes, seen)) = bytes.last_mut().zip(seen.last()) {
+                bytes.loss = seen.kept.min(bytes.kept);
             }
-            self.end()?;
         }
         Ok(bytes)
+    }
+
+    /// Of the second of two micro-batches: the first one's gradients of parameters are there
+    /// from then on.
+    fn seen(&mut self, way: Way, flow: &Flow) -> Result<Vec<Seen>, Error> {
+        let ignore: &mut dyn FnMut(usize, ActionKind, Took) = &mut |_, _, _| {};
+        self.begin(way, flow)?;
+        self.measured(0, way, flow, ignore)?;
+        let seen = self.measured(1, way, flow, ignore)?;
+        self.end()?;
+        Ok(seen)
     }
 
     fn measured(

@@ -393,6 +393,7 @@ fn layers(
                 Bytes(bytes.output),
             )
             .with_after_input(Bytes(bytes.after_input))
+            .with_loss(Bytes(bytes.loss))
             .with_temporary(Bytes(bytes.temporary))
             .with_halves_temporary(Bytes(bytes.input_temporary), Bytes(bytes.weight_temporary))
             .with_curve(others().map(|place| (sizes[place], at(place))).collect())

@@ -8,9 +8,10 @@ use crate::support::*;
 use gpipe::layers::TransformerBlock;
 use gpipe::memory::{self, Account};
 use gpipe::partitioner::{Bytes, DeviceId, ScheduleKind};
-use gpipe::tch::{Device, Kind, Reduction, Tensor};
+use gpipe::tch::{Device, Kind, Reduction, Tensor, nn};
 use gpipe::{
-    AdamW, MemoryReport, MemoryUse, Optimizer, Pipeline, PipelineBuilder, Recompute, Sequential,
+    AdamW, MemoryReport, MemoryUse, Optimizer, Pipeline, PipelineBuilder, ProfileOptions,
+    Recompute, Sample, Sequential, profile,
 };
 
 #[test]
@@ -265,4 +266,58 @@ fn the_total_has_parameters_gradients_and_optimizer_state() {
         assert!(apart(before, 3) < scratch, "{parameters} {before:?}");
         assert!(apart(after, 4) < scratch, "{parameters} {after:?}");
     }
+}
+
+/// A stage that recomputes keeps the loss function's own graph, which for many classes is more
+/// than all else: a profile did not say how much that is, and plans were too small.
+#[test]
+fn what_a_loss_keeps_is_in_the_profile_and_on_a_stage_that_recomputes() {
+    let _alone = alone();
+    const CLASSES: i64 = 4096;
+    let model = || {
+        Sequential::new()
+            .layer("in", |p| nn::linear(p, 8, 8, nn::LinearConfig::default()))
+            .layer("out", |p| {
+                nn::linear(p, 8, CLASSES, nn::LinearConfig::default())
+            })
+    };
+    let (samples, micro_batches) = (16_i64, 4_u64);
+    // Logarithms of probabilities.
+    let own = u64::try_from(samples * CLASSES * 4).unwrap();
+    let classes = |count: i64| Tensor::zeros([count], (Kind::Int64, Device::Cpu));
+    let batch = |count: i64| Tensor::ones([count, 8], (Kind::Float, Device::Cpu));
+    let sample = Sample::new(batch(samples)).with_loss(classes(samples), cross_entropy);
+    let options = ProfileOptions::new(&cpus(2)).quick();
+    let measured = profile(&model(), &sample, &options).unwrap();
+    let kept: Vec<Bytes> = measured
+        .profile
+        .layers()
+        .iter()
+        .map(|layer| layer.footprint.loss)
+        .collect();
+    assert!(
+        kept[0] == Bytes(0) && (own..own + own / 8).contains(&kept[1].0),
+        "{kept:?}"
+    );
+
+    let mut pipe = Pipeline::builder(model())
+        .devices(&cpus(2))
+        .micro_batches(usize::try_from(micro_batches).unwrap())
+        .schedule(ScheduleKind::GPipe)
+        .recompute(Recompute::Always)
+        .threads_per_stage(1)
+        .measure_memory(true)
+        .build()
+        .unwrap();
+    let all = samples * i64::try_from(micro_batches).unwrap();
+    let mut step = || {
+        pipe.train_step(&batch(all), &classes(all), cross_entropy)
+            .unwrap()
+    };
+    step();
+    let held = step().memory.unwrap().devices[1].held;
+    assert!(
+        (own * micro_batches..own * (micro_batches + 1)).contains(&held.0),
+        "{held:?}"
+    );
 }

@@ -9,12 +9,13 @@ use crate::units::Bytes;
 type Getter<T> = fn(&LayerProfile) -> T;
 
 /// The fields of a layer in bytes. (At most 10⁵ layers of 2⁵⁰ bytes: sums fit a u64.)
-const BYTE_FIELDS: [(&str, Getter<Bytes>); 7] = [
+const BYTE_FIELDS: [(&str, Getter<Bytes>); 8] = [
     ("parameter_bytes", |layer| layer.parameters),
     ("activation_bytes", |layer| layer.footprint.activations),
     ("after_input_bytes", |layer| {
         layer.footprint.after_input.unwrap_or_default()
     }),
+    ("loss_bytes", |layer| layer.footprint.loss),
     ("output_bytes", |layer| layer.footprint.output),
     ("temporary_bytes", |layer| layer.footprint.temporary),
     ("input_temporary_bytes", |layer| {

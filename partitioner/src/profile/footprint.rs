@@ -13,6 +13,9 @@ pub struct Footprint {
     /// What of that, and of gradients, it keeps from the gradient of its input to that of
     /// its weights, where these are two; the activations where it was not measured.
     pub after_input: Option<Bytes>,
+    /// What of the activations is the loss function's own, behind the last layer: a stage that
+    /// recomputes its layers keeps it all the same.
+    pub loss: Bytes,
     /// What is sent to the next layer: its output and the skips that pass by; the gradients
     /// that come back are as large.
     #[doc(alias = "p2p")]
@@ -34,6 +37,7 @@ impl Footprint {
         [
             ("activation_bytes", self.activations),
             ("after_input_bytes", self.after_input.unwrap_or_default()),
+            ("loss_bytes", self.loss),
             ("output_bytes", self.output),
             ("temporary_bytes", self.temporary),
             (

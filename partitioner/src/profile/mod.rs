@@ -140,6 +140,13 @@ impl LayerProfile {
         self
     }
 
+    /// The same with what of its activations is the loss function's behind it.
+    #[must_use]
+    pub fn with_loss(mut self, bytes: Bytes) -> Self {
+        self.footprint.loss = bytes;
+        self
+    }
+
     /// The same with memory that it needs while it runs where the backward is in halves.
     #[must_use]
     pub fn with_halves_temporary(mut self, input: Bytes, weight: Bytes) -> Self {

@@ -95,6 +95,7 @@ struct LayerFields {
     parameter_bytes: Amount,
     activation_bytes: Amount,
     after_input_bytes: Option<Amount>,
+    loss_bytes: Option<Amount>,
     output_bytes: Amount,
     temporary_bytes: Option<Amount>,
     input_temporary_bytes: Option<Amount>,
@@ -119,6 +120,7 @@ struct PointFields {
     recompute_us: Option<Time>,
     activation_bytes: Option<Amount>,
     after_input_bytes: Option<Amount>,
+    loss_bytes: Option<Amount>,
     output_bytes: Option<Amount>,
     temporary_bytes: Option<Amount>,
     input_temporary_bytes: Option<Amount>,
@@ -239,6 +241,7 @@ impl LayerFields {
             footprint: Footprint {
                 activations: self.activation_bytes.bytes(),
                 after_input: self.after_input_bytes.map(Amount::bytes),
+                loss: bytes(self.loss_bytes),
                 output: self.output_bytes.bytes(),
                 temporary: bytes(self.temporary_bytes),
                 input_temporary: self.input_temporary_bytes.map(Amount::bytes),
@@ -285,6 +288,7 @@ impl PointFields {
         let Some(activations) = self.activation_bytes else {
             let others = [
                 ("after_input_bytes", self.after_input_bytes),
+                ("loss_bytes", self.loss_bytes),
                 ("output_bytes", self.output_bytes),
                 ("temporary_bytes", self.temporary_bytes),
                 ("input_temporary_bytes", self.input_temporary_bytes),
@@ -302,6 +306,7 @@ impl PointFields {
         Ok(Some(Footprint {
             activations: activations.bytes(),
             after_input: self.after_input_bytes.map(Amount::bytes),
+            loss: bytes(self.loss_bytes),
             output: self.output_bytes.ok_or_else(missing)?.bytes(),
             temporary: bytes(self.temporary_bytes),
             input_temporary: self.input_temporary_bytes.map(Amount::bytes),

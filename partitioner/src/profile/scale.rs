@@ -24,6 +24,8 @@ pub struct LayerCost {
     pub activations: Bytes,
     /// What is kept from the gradient of the input to that of the weights.
     pub after_input: Bytes,
+    /// What of the activations is the loss function's, and stays where layers recompute.
+    pub loss: Bytes,
     /// What goes to the next layer.
     pub output: Bytes,
     /// What is needed while the layer runs.
@@ -84,6 +86,7 @@ impl LayerProfile {
             parameters: self.parameters,
             activations: bytes(|f| f.activations),
             after_input: bytes(|f| f.after_input.unwrap_or(f.activations)),
+            loss: bytes(|f| f.loss),
             output: bytes(|f| f.output),
             temporary: bytes(|f| f.temporary),
             input_temporary: bytes(|f| f.input_temporary.unwrap_or(f.temporary)),

@@ -20,6 +20,7 @@ fn sample() -> Profile {
         LayerProfile::new("embed", times).with_bytes(Bytes(4096), Bytes(1 << 20), Bytes(512)),
         LayerProfile::new("head \"x\"", second)
             .with_temporary(Bytes(77))
+            .with_loss(Bytes(9))
             .with_spread(Spread::new(9, 0.25, 0.5))
             .with_halves_temporary(Bytes(70), Bytes(60))
             .with_curve(vec![(16, times), (2, times)])

@@ -106,6 +106,7 @@ fn footprint_into(map: &mut Map<String, Value>, footprint: &Footprint) {
     if let Some(bytes) = footprint.after_input {
         map.insert("after_input_bytes".into(), json!(bytes.0));
     }
+    optional_bytes(map, "loss_bytes", footprint.loss);
     map.insert("output_bytes".into(), json!(footprint.output.0));
     optional_bytes(map, "temporary_bytes", footprint.temporary);
     let halves = [

@@ -48,8 +48,8 @@ pub(super) struct Ways {
 /// Peak memory of any run of layers, in constant time.
 ///
 /// Parameters, their gradients and the optimizer's state always; the activations of the
-/// micro-batches in flight, or, with recompute, the inputs of those in flight and the
-/// activations of those in their backward. Of these one is being worked on: while a layer
+/// micro-batches in flight, or, with recompute, the inputs of those in flight (and, on the last
+/// stage, what the loss function keeps) and the activations of those in their backward. Of these one is being worked on: while a layer
 /// runs, there are its temporaries and, of this micro-batch, the activations of the layers
 /// up to it. Those behind are not there yet in a forward, and gone in a backward; between
 /// its halves there is what they keep for the second one. In inference: the parameters, and
@@ -75,6 +75,8 @@ pub(super) struct Memory {
     /// What micro-batches keep after the input half of a backward; none where no stage has
     /// halves.
     after_input: Option<Vec<u64>>,
+    /// What of the last layer's activations is the loss function's: recomputing leaves it.
+    loss: u64,
     /// What enters layer i for one micro-batch.
     inputs: Vec<u64>,
     /// Of the micro-batch that is worked on, by the kind of work.
@@ -149,6 +151,7 @@ impl Memory {
             })),
             plain: prefix(costs.iter().map(plain)),
             after_input: ways.halves.then(|| prefix(costs.iter().map(after))),
+            loss: costs.last().map_or(0, |cost| cost.loss.0.min(plain(cost))),
             inputs,
             working: Vec::new(),
         };
@@ -206,16 +209,28 @@ impl Memory {
             return fixed.saturating_add(slots);
         }
         let there = held.on_device(mode);
-        let (count, inputs) = if mode & REDO == 0 {
+        let (count, waiting) = if mode & REDO == 0 {
             (there, 0)
         } else {
-            (held.backward, self.inputs[start].saturating_mul(there))
+            let inputs = self.inputs[start].saturating_mul(there);
+            let losses = self.loss_in(end);
+            let losses = losses.saturating_mul(there.saturating_sub(held.backward.max(1)));
+            (held.backward, inputs.saturating_add(losses))
         };
         // A schedule holds at least the micro-batch that it works on.
         fixed
-            .saturating_add(inputs)
+            .saturating_add(waiting)
             .saturating_add(activations.saturating_mul(count.max(1) - 1))
             .saturating_add(self.running(start, end))
+    }
+
+    /// What a stage up to `end` keeps of the loss though it recomputes.
+    fn loss_in(&self, end: usize) -> u64 {
+        if end + 1 == self.inputs.len() {
+            self.loss
+        } else {
+            0
+        }
     }
 
     /// The most that there is of the micro-batch that is worked on.
@@ -263,8 +278,9 @@ impl Memory {
         if mode & REDO == 0 {
             memory.activation = Bytes(kept);
         } else {
-            memory.activation = Bytes(self.inputs[start]);
-            memory.recomputed = Bytes(kept);
+            let loss = self.loss_in(end);
+            memory.activation = Bytes(self.inputs[start] + loss);
+            memory.recomputed = Bytes(kept - loss);
         }
         if mode & AWAY != 0 {
             memory.offloaded = memory.activation;

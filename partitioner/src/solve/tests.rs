@@ -233,7 +233,13 @@ fn bytes_by_hand(
         return 4 * parameters + held.in_flight * (running + parameters + into(start));
     }
     let others = if redo {
-        (held.backward - 1) * activations + there * into(start)
+        let loss = if end == problem.costs.len() {
+            cost(end - 1).loss.0.min(cost(end - 1).activations.0)
+        } else {
+            0
+        };
+        let waiting = there.saturating_sub(held.backward) * loss;
+        (held.backward - 1) * activations + there * into(start) + waiting
     } else {
         (there - 1) * activations
     };
