@@ -48,7 +48,10 @@ std::tuple<Tensor, Tensor> gru_cell(const Tensor& input, const Tensor& hidden, c
                                     const Bias& input_bias, const Bias& hidden_bias) {
   const auto from_input = with_bias(input, input_bias).chunk(3, 1);
   const auto from_state = with_bias(hidden, hidden_bias).chunk(3, 1);
-  const auto r = (from_state[0] + from_input[0]).sigmoid(), z = (from_state[1] + from_input[1]).sigmoid();
+  // The CPU adds where the state's gates are, one row behind another with a gap: how many of a row
+  // are computed at once, and how many one by one, decides on the last bit of `sigmoid`.
+  auto gates = at::cat(from_state, 1).chunk(3, 1);
+  const auto r = gates[0].add_(from_input[0]).sigmoid_(), z = gates[1].add_(from_input[1]).sigmoid_();
   const auto n = (from_input[2] + from_state[2] * r).tanh();
   return {(hx - n) * z + n, at::cat({r, z, n, hx, from_state[2]}, 1)};
 }
