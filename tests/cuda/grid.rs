@@ -35,6 +35,11 @@ pub(crate) fn tests() -> Vec<Test> {
         ("grid::transformer_with_dropout", || {
             grid(&models::transformer(0.1))
         }),
+        ("grid::unet_with_skips", || grid(&models::unet())),
+        ("grid::recurrent_cells", || grid(&models::recurrent())),
+        ("grid::several_outputs", || grid(&models::multi_output())),
+        ("grid::moving_buffers", || grid(&models::moving())),
+        ("grid::tied_weights", || grid(&models::tied())),
     ]
 }
 
