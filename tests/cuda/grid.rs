@@ -184,7 +184,7 @@ fn grid(model: &Model) {
     println!("{}: {run} combinations", model.name);
     assert!(run > 20, "{run}");
     match exception {
-        None => assert!(differ.is_empty(), "{}", differ.join("\n")),
+        None => assert!(differ.is_empty(), "{}", first(&differ, "\n")),
         Some((_, why)) => assert!(!differ.is_empty(), "the bits are the same, though {why}"),
     }
 }
@@ -213,6 +213,16 @@ fn listed(numbers: &Numbers) -> Named {
         .collect()
 }
 
+/// The first few of a list, and how many there are.
+fn first(all: &[String], between: &str) -> String {
+    let few = all.len().min(4);
+    let more = match all.len() - few {
+        0 => String::new(),
+        more => format!("{between}and {more} more"),
+    };
+    all[..few].join(between) + &more
+}
+
 /// What is different, if anything is.
 fn same(own: &Numbers, expected: &Numbers) -> Result<(), String> {
     let (own, expected) = (listed(own), listed(expected));
@@ -230,7 +240,7 @@ fn same(own: &Numbers, expected: &Numbers) -> Result<(), String> {
     });
     match told.collect::<Vec<_>>() {
         none if none.is_empty() => Ok(()),
-        some => Err(some.join(", ")),
+        some => Err(first(&some, ", ")),
     }
 }
 

@@ -54,6 +54,21 @@ Tensors of_cell(int64_t gates) {
           at::randn({7, width})};
 }
 
+// The input, the states and the weights of two layers.
+Tensors of_layers(int64_t gates, int64_t directions) {
+  Tensors all{at::randn({4, 6, 5}), at::randn({2 * directions, 4, 8}), at::randn({2 * directions, 4, 8})};
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    for (int64_t direction = 0; direction < directions; ++direction) {
+      for (const int64_t width : {layer == 0 ? 5 : 8 * directions, int64_t(8)}) {
+        all.push_back(at::randn({gates * 8, width}) * 0.3);
+      }
+      all.push_back(at::randn({gates * 8}));
+      all.push_back(at::randn({gates * 8}));
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 TEST(where_the_cpu_has_a_kernel_nothing_is_put_together) {
@@ -102,6 +117,48 @@ TEST(cells_of_recurrent_layers_are_the_cpus) {
       return Tensors{at::gru_cell(t[0], t[1], t[2], t[3], t[4], t[5]) * (1 + t[6] * 0)};
     }, given);
   }, of_cell(3));
+}
+
+TEST(attention_is_the_cpus) {
+  const auto causal = [](const Tensors& given) {
+    return with_gradients([](const Tensors& t) {
+      return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2], {}, 0.0, true)};
+    }, given);
+  };
+  const auto masked = [](const Tensors& given) {
+    const auto mask = at::ones({5, 5}, given[0].options().dtype(at::kBool)).tril();
+    return with_gradients([&](const Tensors& t) {
+      return Tensors{at::scaled_dot_product_attention(t[0], t[1], t[2], mask)};
+    }, given);
+  };
+  const Tensors given{at::randn({3, 2, 5, 6}), at::randn({3, 2, 5, 6}), at::randn({3, 2, 5, 6})};
+  same_bits("causal", causal, given);
+  same_bits("masked", masked, given);
+}
+
+TEST(recurrent_layers_are_the_cpus) {
+  const at::NoGradGuard inference;
+  same_bits("lstm in inference", [](const Tensors& t) {
+    const auto [out, h, c] = at::lstm(t[0], {t[1], t[2]}, at::TensorList(t).slice(3), true, 2, 0, false, false, true);
+    return Tensors{out, h, c};
+  }, of_layers(4, 1));
+  const at::AutoGradMode training(true);
+  for (const bool both_ways : {false, true}) {
+    same_bits("lstm", [&](const Tensors& given) {
+      return with_gradients([&](const Tensors& t) {
+        const auto weights = at::TensorList(t).slice(3);
+        const auto [out, h, c] = at::lstm(t[0], {t[1], t[2]}, weights, true, 2, 0, true, both_ways, true);
+        return Tensors{out, h, c};
+      }, given);
+    }, of_layers(4, both_ways ? 2 : 1));
+    same_bits("gru", [&](const Tensors& given) {
+      return with_gradients([&](const Tensors& t) {
+        const auto weights = at::TensorList(t).slice(3);
+        const auto [out, h] = at::gru(t[0], t[1] + t[2] * 0, weights, true, 2, 0, true, both_ways, true);
+        return Tensors{out, h};
+      }, given);
+    }, of_layers(3, both_ways ? 2 : 1));
+  }
 }
 
 TEST(cells_without_biases_are_the_cpus) {
