@@ -64,11 +64,23 @@ void Capture::break_off(const std::string& why) {
 }
 
 void Capture::add(const Stream& stream, Entry entry) {
-  if (entry.unit == Unit::nothing) {
-    return;  // order only
+  // What overwrites fresh memory does so in every replay, and nobody has to wait for it.
+  if (entry.unit != Unit::nothing) {
+    ++clocks[&stream][&stream];
+    computes = true;
   }
-  ++clocks[&stream][&stream];
   entries.push_back(std::move(entry));
+}
+
+void Capture::handed_out(const void* address, size_t size) {
+  const auto* from = static_cast<const char*>(address);
+  Entry mark;
+  mark.run = [] {};
+  mark.what = "handed out";
+  mark.unit = Unit::nothing;
+  mark.accesses = {{from, from + size}};
+  mark.accesses[0].of_graph = mark.accesses[0].fresh = true;
+  entries.push_back(std::move(mark));
 }
 
 void Capture::recorded(const Stream& stream, Point& point) {

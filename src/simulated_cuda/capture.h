@@ -24,6 +24,8 @@ struct Capture {
   [[noreturn]] void break_off(const std::string& why);
 
   void add(const Stream& stream, Entry entry);
+  // Memory was handed out in the capture: in every replay, what is there then is nobody's.
+  void handed_out(const void* address, size_t size);
   // A point recorded in a stream of the capture.
   void recorded(const Stream& stream, Point& point);
   // A stream waits for a point: it joins the capture if it is not in it yet.
@@ -37,6 +39,8 @@ struct Capture {
   const Pool pool;
   const CaptureMode mode;
   bool broken = false;
+  // Whether any of the entries does something that the program has asked for.
+  bool computes = false;
   std::vector<Entry> entries;
   // Draws from the device's default generator, and the offset from which the present replay
   // draws: each replay draws what the same calls would draw then.

@@ -33,6 +33,9 @@ struct Allocator final : CudaAllocator {
     std::lock_guard<std::mutex> lock(mutex);
     blocks.emplace(block->address, block);
     checks::taken(block->address, block->size, stream);
+    if (stream.capture) {
+      stream.capture->handed_out(block->address, block->size);
+    }
     return block->address;
   }
   void give_back(void* address) {

@@ -70,7 +70,7 @@ void CUDAGraph::capture_end() {
   capture->end();  // if this throws, the allocators stay in the capture, as libtorch's do
   sim::device_allocator()->endAllocateToPool(device(), capture->pool);
   sim::pinned_allocator()->end_allocate_to_pool(capture->pool);
-  if (capture->entries.empty()) {
+  if (!capture->computes) {
     TORCH_WARN("The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong "
                "device or stream.");
   }

@@ -24,6 +24,11 @@ struct Access {
   bool exact = true;
   // In memory of a graph, which is in use whenever the graph runs.
   bool of_graph = false;
+  // In a graph: handed out here, so that what was written there before counts for nothing.
+  bool fresh = false;
+  // The first of an entry of a graph; of an entry that only moves bytes.
+  bool begins = false;
+  bool moves = false;
 };
 
 // What of a device is busy with an entry.

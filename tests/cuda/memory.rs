@@ -111,9 +111,9 @@ fn full() {
     assert!(report.read().unwrap().loss.is_finite());
 }
 
-/// Two stages of a layer each, of 64 MiB.
+/// Two stages of a layer each, of 16 MiB.
 fn heavy() -> Pipeline {
-    let side = 4096;
+    let side = 2048;
     let linear = move |p: &nn::Path<'_>| nn::linear(p, side, side, nn::LinearConfig::default());
     let model = Sequential::new().layer("one", linear).layer("two", linear);
     Pipeline::builder(model)
@@ -127,13 +127,13 @@ fn heavy() -> Pipeline {
 /// Room for what AdamW remembers on one of the stages, not on both.
 fn no_room_for_updates() {
     for offload in [false, true] {
-        let x = Tensor::ones([4, 4096], (Kind::Float, Device::Cpu));
+        let x = Tensor::ones([4, 2048], (Kind::Float, Device::Cpu));
         let y = Tensor::zeros([4], (Kind::Int64, Device::Cpu));
         let adamw = || Optimizer::new(AdamW::default()).offload(offload);
         let (mut pipe, mut optimizer) = (heavy(), adamw());
         pipe.train_step(&x, &y, cross_entropy).unwrap();
         let before = snapshot(&mut pipe);
-        let limited = Limited::to(mib(150));
+        let limited = Limited::to(mib(48));
         let error = optimizer.step(&mut pipe).unwrap_err().to_string();
         drop(limited);
         assert!(error.contains("cuda:0 is out of memory"), "{error}");

@@ -21,6 +21,15 @@ pub(crate) struct Round {
     pub(crate) again: bool,
 }
 
+/// Whether this process runs a case of a test that has many: without delays all of them, with
+/// delays a third, so that three seeds run each of them once.
+pub(crate) fn has_turn(case: usize) -> bool {
+    let settings = std::env::var(VARIABLE).unwrap_or_default();
+    let mut settings = settings.split(',');
+    let seed = settings.find_map(|setting| setting.strip_prefix("seed=")?.parse::<usize>().ok());
+    seed.is_none_or(|seed| case % 3 == seed % 3)
+}
+
 /// Asks in a process of its own whether there are devices.
 pub(crate) const PROBE: Test = ("rounds::there_are_devices", probe);
 

@@ -2,11 +2,13 @@
 
 use gpipe::data::{Dataset, Made};
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{AdamW, LossScale, Optimizer, Pipeline, Precision, Recompute, Sequential};
+use gpipe::{
+    AdamW, LossScale, Optimizer, Pipeline, PipelineBuilder, Precision, Recompute, Sequential,
+};
 
 use crate::apart;
 use crate::harness::{self, Test, note};
-use crate::support::models;
+use crate::support::models::{self, Model};
 
 const GPU: Device = Device::Cuda(0);
 
@@ -33,14 +35,19 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
+/// Two stages of four micro-batches.
+fn on_one_card(model: &Model) -> PipelineBuilder {
+    Pipeline::builder(model.sequential())
+        .devices(&[GPU; 2])
+        .micro_batches(4)
+}
+
 fn no_waits() {
     for recompute in [Recompute::Never, Recompute::Always] {
         let model = models::transformer(0.1);
         let (x, y) = (model.batch)(8);
         let build = |forbid| {
-            Pipeline::builder(model.sequential())
-                .devices(&[GPU; 2])
-                .micro_batches(4)
+            on_one_card(&model)
                 .recompute(recompute.clone())
                 .forbid_host_waits(forbid)
                 .build()
@@ -160,11 +167,7 @@ fn no_waits_for_overflows() {
 
 fn timeline() {
     let model = models::transformer(0.0);
-    let mut pipe = Pipeline::builder(model.sequential())
-        .devices(&[GPU; 2])
-        .micro_batches(4)
-        .build()
-        .unwrap();
+    let mut pipe = on_one_card(&model).build().unwrap();
     let (x, y) = (model.batch)(8);
     pipe.train_step(&x, &y, model.loss).unwrap();
     let report = pipe.train_step(&x, &y, model.loss).unwrap();
@@ -186,11 +189,7 @@ fn timeline() {
 /// time all the same, and steps do not overlap.
 fn late_timelines() {
     let model = models::transformer(0.0);
-    let mut pipe = Pipeline::builder(model.sequential())
-        .devices(&[GPU; 2])
-        .micro_batches(4)
-        .build()
-        .unwrap();
+    let mut pipe = on_one_card(&model).build().unwrap();
     let (x, y) = (model.batch)(8);
     pipe.train_step(&x, &y, model.loss).unwrap();
     let begin = std::time::Instant::now();
@@ -212,12 +211,7 @@ fn inputs_there() {
     let model = models::mlp();
     let (x, y) = (model.batch)(8);
     let loss = |x: &Tensor, y: &Tensor| {
-        let mut pipe = Pipeline::builder(model.sequential())
-            .devices(&[GPU; 2])
-            .micro_batches(4)
-            .deterministic(true)
-            .build()
-            .unwrap();
+        let mut pipe = on_one_card(&model).deterministic(true).build().unwrap();
         pipe.train_step(x, y, model.loss)
             .unwrap()
             .read()
@@ -244,8 +238,8 @@ fn no_leaks() {
         gpipe::tch::Cuda::synchronize(0);
         gpipe::memory::of_device(GPU).unwrap().current
     };
-    let levels: Vec<u64> = (0..20).map(|_| step()).collect();
-    note("bytes held", levels[19]);
+    let levels: Vec<u64> = (0..12).map(|_| step()).collect();
+    note("bytes held", levels[11]);
     assert_eq!(
         levels[5..].iter().max(),
         levels[5..].iter().min(),
@@ -263,12 +257,7 @@ fn batches_ahead() {
         });
         let batches = Dataset::new(items).batch(8).workers(2);
         let batches = if ahead { batches.to(GPU) } else { batches };
-        let mut pipe = Pipeline::builder(model.sequential())
-            .devices(&[GPU; 2])
-            .micro_batches(4)
-            .deterministic(true)
-            .build()
-            .unwrap();
+        let mut pipe = on_one_card(&model).deterministic(true).build().unwrap();
         let mut optimizer = Optimizer::new(AdamW::default());
         let losses = batches.load().unwrap().map(|batch| {
             let (x, y) = batch.unwrap();
@@ -287,11 +276,7 @@ fn batches_ahead() {
 /// after the other.
 fn own_backwards() {
     let model = models::transformer(0.0);
-    let mut pipe = Pipeline::builder(model.sequential())
-        .devices(&[GPU; 2])
-        .micro_batches(4)
-        .build()
-        .unwrap();
+    let mut pipe = on_one_card(&model).build().unwrap();
     let (x, y) = (model.batch)(8);
     for _ in 0..50 {
         pipe.train_step(&x, &y, model.loss).unwrap();
@@ -331,11 +316,7 @@ fn lost() {
 
 fn losing() {
     let model = models::mlp();
-    let mut pipe = Pipeline::builder(model.sequential())
-        .devices(&[GPU; 2])
-        .micro_batches(4)
-        .build()
-        .unwrap();
+    let mut pipe = on_one_card(&model).build().unwrap();
     let (x, y) = (model.batch)(8);
     let labels = Tensor::full([y.size()[0]], 1_000_000, (Kind::Int64, Device::Cpu));
     let loss = |out: &Tensor, y: &Tensor| out.cross_entropy_for_logits(y);

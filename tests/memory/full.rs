@@ -40,7 +40,13 @@ fn out_of_memory_names_the_place_and_the_bytes_and_the_pipeline_lives() {
     apart(&format!("full::{name}"), out_of_memory);
 }
 
-/// Without the counting allocator, which asks for its own bytes beside.
+/// The counting allocator needs some bytes of its own, which were told as asked for.
+#[test]
+fn where_bytes_are_counted_those_that_were_asked_for_are_told() {
+    let _alone = alone();
+    out_of_memory();
+}
+
 fn out_of_memory() {
     let told = Arc::new(AtomicBool::new(false));
     let (x, y) = batch(&[8, 8], 8);

@@ -58,7 +58,7 @@ void check_access(World& world, const Stream& stream, const Entry& entry, const 
     if (!access.write) {
       const bool unknown = !cell.written && access.exact;
       written = written && !unknown;
-      if (unknown && !only_moves(entry)) {
+      if (unknown && !access.moves) {
         world.fail(std::string(entry.what) + " reads " + name_of(from, cell.to) + " on " + name_of(&stream) +
                        ", which nobody has written since the memory was handed out",
                    from, cell.to);
@@ -81,7 +81,15 @@ void check_access(World& world, const Stream& stream, const Entry& entry, const 
 void check_captured(World& world, Stream& stream, Entry& entry) {
   for (auto& access : entry.accesses) {
     check_alive(world, stream, entry, access);
+    access.moves = only_moves(entry);
   }
+  if (!entry.accesses.empty()) {
+    entry.accesses.front().begins = true;
+  }
+}
+
+void hand_out_again(World& world, const Access& access) {
+  world.shadow.over(access.from, access.to, [](const char*, Cell& cell) { cell.written = false; });
 }
 
 void check_thread(World& world, Stream& stream, const char* what) {
@@ -107,10 +115,17 @@ void submitted(Stream& stream, Entry& entry) {
   }
   const Use use{stream.number, ++world.clock(stream)[stream.number], entry.what, thread_name()};
   bool written = true;
+  const bool moves = only_moves(entry);
   for (auto& access : entry.accesses) {
+    if (access.fresh) {
+      hand_out_again(world, access);
+      continue;
+    }
     if (!access.of_graph) {
       check_alive(world, stream, entry, access);
     }
+    access.moves = access.moves || moves;
+    written = written || access.begins;
     check_access(world, stream, entry, access, use, written);
     if (is_page_locked(access.from)) {
       hold(world, access, use);

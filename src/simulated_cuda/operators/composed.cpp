@@ -1,7 +1,9 @@
 // Operators that a GPU has kernels for and the CPU has not, put together from others.
 #include "../timing/attention.h"
+#include "../timing/clock.h"
 
 #include <ATen/ATen.h>
+#include <ATen/NativeFunctions.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
 #include <torch/library.h>
@@ -26,17 +28,50 @@ Tensor native_dropout_backward(const Tensor& grad, const Tensor& mask, double sc
   return grad.mul(mask).mul(scale);
 }
 
-// sdp::SDPBackend::math where something is computed: the CPU has no other that gives the same.
-int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor&, const std::optional<Tensor>& mask,
-                         double dropout, bool, std::optional<double>, bool) {
-  const bool masked = mask.has_value() && mask->defined();
-  return timing::attention_kernel(query, !masked && dropout == 0 && query.size(1) == key.size(1));
+constexpr int64_t kFlash = 1, kEfficient = 2;  // of sdp::SDPBackend
+
+// Where the CPU has its fused kernel, the one of CUDA's whose arguments are like it.
+int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& value,
+                         const std::optional<Tensor>& mask, double dropout, bool causal, std::optional<double> scale,
+                         bool groups) {
+  if (timing::on()) {
+    const bool masked = mask.has_value() && mask->defined();
+    return timing::attention_kernel(query, !masked && dropout == 0 && query.size(1) == key.size(1));
+  }
+  const auto chosen = at::native::_fused_sdp_choice_cpp(query, key, value, mask, dropout, causal, scale, groups);
+  return chosen == kFlash ? kEfficient : chosen;
+}
+
+// It draws nothing: with dropout the CPU has no fused kernel.
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attention(const Tensor& query, const Tensor& key,
+                                                               const Tensor& value, const std::optional<Tensor>& bias,
+                                                               bool, double dropout, bool causal,
+                                                               std::optional<double> scale) {
+  const auto [out, logsumexp] =
+      at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, dropout, causal, bias, scale);
+  const auto seed = at::empty({0}, query.options().dtype(at::kLong));
+  return {out, logsumexp, seed, seed};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_attention_backward(
+    const Tensor& grad, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& bias,
+    const Tensor& out, const Tensor& logsumexp, const Tensor&, const Tensor&, double dropout,
+    std::array<bool, 4> wanted, bool causal, std::optional<double> scale) {
+  TORCH_CHECK(!wanted[3], "simulated GPUs have no gradient of an attention's bias");
+  const auto mask = bias.defined() ? std::optional<Tensor>(bias) : std::nullopt;
+  const auto [of_query, of_key, of_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+      grad, query, key, value, out, logsumexp, dropout, causal, mask, scale);
+  return {of_query, of_key, of_value, Tensor()};
 }
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("native_dropout", TORCH_FN(native_dropout));
   m.impl("native_dropout_backward", TORCH_FN(native_dropout_backward));
   m.impl("_fused_sdp_choice", TORCH_FN(fused_sdp_choice));
+  if (!timing::on()) {
+    m.impl("_scaled_dot_product_efficient_attention", TORCH_FN(efficient_attention));
+    m.impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(efficient_attention_backward));
+  }
 }
 
 }  // namespace

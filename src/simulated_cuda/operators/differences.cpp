@@ -16,6 +16,8 @@ bool resizes_its_result(const Operator& op) {
   return op.name == "aten::mse_loss" || op.name == "aten::smooth_l1_loss" || op.name == "aten::huber_loss";
 }
 
+constexpr size_t kTrainOfLayer = 15;
+
 bool has_out(const Operator& op) { return op.arguments.back().out; }
 
 c10::OperatorHandle plain_overload(const Operator& op) {
@@ -36,6 +38,9 @@ void copy_plain_result(const Operator& op, Stack& values, at::ScalarType type) {
 }  // namespace
 
 void call_cpu(const Operator& op, Stack& values) {
+  // It looks at the thread's gradients, and has other kernels for inference. `train` says how it was
+  // where it was called (recurrent.cpp).
+  const at::AutoGradMode trains(op.name == "aten::mkldnn_rnn_layer" && values[kTrainOfLayer].toBool());
   // `half_to_float`: the CPU has the input in f32.
   if (is_softmax(op) && values[2].toBool()) {
     values[0] = values[0].toTensor().to(at::kFloat);

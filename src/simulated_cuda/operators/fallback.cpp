@@ -221,8 +221,24 @@ Stack run_later(Call& call) {
   return results;
 }
 
+// `_index_put_impl_(self, indices, values)`: where the host's memory is not page-locked, it waits
+// for the copies.
+void copy_host_tensors(const Operator& op, Stack& stack) {
+  auto* arguments = &torch::jit::peek(stack, 0, op.arguments.size());
+  const auto device = arguments[0].toTensor().device();
+  for (const size_t i : {1, 2}) {
+    arguments[i] = each_tensor(arguments[i], [&](const Tensor& tensor) {
+      const bool copied = tensor.defined() && tensor.is_cpu() && (i == 1 || tensor.dim() == 0);
+      return copied ? tensor.to(device) : tensor;
+    });
+  }
+}
+
 void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {
   const auto& op = Operator::of(handle);
+  if (op.copies_host_tensors) {
+    copy_host_tensors(op, *stack);
+  }
   if (timing::on()) {
     timing::call(op, stack);
     return;
@@ -249,31 +265,35 @@ void fallback(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack* sta
 
 TORCH_LIBRARY_IMPL(_, CUDA, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
 
-// Where libtorch has kernels for the CPU and for CUDA, and puts together other operators for all
-// other devices: with the CPU's kernel the numbers are the CPU's, to the bit.
-TORCH_LIBRARY_IMPL(aten, CUDA, m) {
-  if (timing::on()) {
-    return;
-  }
-  for (const char* name :
-       {"convolution", "convolution_backward", "native_layer_norm", "native_group_norm"}) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
-  }
+// Where libtorch has kernels for the CPU and for CUDA, and for other devices puts other operators
+// together: the dispatcher would take the latter here. With the CPU's kernel the numbers are the
+// CPU's, to the bit. What only calls the operator's own `out` overload (its key is
+// CompositeExplicitAutogradNonFunctional) comes to the fallback by itself.
+bool is_put_together(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  const auto has = [&](DispatchKey key) { return op.hasKernelForDispatchKey(key); };
+  const bool composite = has(DispatchKey::CompositeExplicitAutograd) || has(DispatchKey::CompositeImplicitAutograd);
+  return composite && has(DispatchKey::CPU) && !has(DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
-// Where libtorch has kernels for CUDA, and for other devices puts together what they do: one
-// kernel takes less time than many.
+// One kernel on a GPU, and many elsewhere: that takes longer.
 bool is_one_kernel(const c10::OperatorName& name) {
-  return name.name.rfind("aten::_foreach_", 0) == 0 || name.name == "aten::native_layer_norm" ||
-      name.name == "aten::native_group_norm";
+  return name.name.rfind("aten::_foreach_", 0) == 0 && name.overload_name.rfind("out") == std::string::npos;
+}
+
+// Registered for no device: they look at their input's device and choose the kernel themselves.
+bool chooses_by_device(const c10::OperatorName& name) {
+  return name.overload_name.empty() && (name.name == "aten::convolution" || name.name == "aten::convolution_backward");
 }
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
-  if (!timing::on()) {
-    return;
-  }
-  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    if (is_one_kernel(name) && name.overload_name.rfind("out") == std::string::npos) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findSchema(name);
+    if (!op.has_value() || name.name.rfind("aten::", 0) != 0) {
+      continue;
+    }
+    if (is_put_together(*op) || (timing::on() ? is_one_kernel(name) : chooses_by_device(name))) {
       m.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
     }
   }

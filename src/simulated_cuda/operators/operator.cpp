@@ -68,8 +68,9 @@ Operator::Operator(const c10::OperatorHandle& handle) : handle(handle) {
     returned_kinds.push_back(kind);
     waits |= kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType;
   }
-  takes_host_tensors = starts_with(name, "aten::index") || starts_with(name, "aten::_index") ||
-      name.find("_pack_padded") != std::string::npos;
+  // `index` itself has its indices copied by what is the same for all devices.
+  takes_host_tensors = name == "aten::index" || name.find("_pack_padded") != std::string::npos;
+  copies_host_tensors = name == "aten::_index_put_impl_";
 }
 
 const Operator& Operator::of(const c10::OperatorHandle& handle) {

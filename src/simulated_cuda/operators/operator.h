@@ -47,6 +47,8 @@ struct Operator {
   bool waits = false;
   // Whether it takes tensors of the host of more than one number.
   bool takes_host_tensors = false;
+  // Whether libtorch copies indices, and numbers, to the device first.
+  bool copies_host_tensors = false;
 };
 
 // Applies `change` to every tensor in a value.

@@ -1,6 +1,9 @@
-// The cells of recurrent networks, which libtorch has fused kernels of for CUDA alone: put
-// together in the order in which libtorch's cells for the CPU compute, so that the bits are theirs.
+// Recurrent networks, for which libtorch computes otherwise on CUDA than on the CPU: cells and layers
+// put together as on the CPU, so that the bits are theirs.
+#include "../timing/clock.h"
+
 #include <ATen/ATen.h>
+#include <ATen/NativeFunctions.h>
 #include <torch/library.h>
 
 namespace sim {
@@ -48,7 +51,10 @@ std::tuple<Tensor, Tensor> gru_cell(const Tensor& input, const Tensor& hidden, c
                                     const Bias& input_bias, const Bias& hidden_bias) {
   const auto from_input = with_bias(input, input_bias).chunk(3, 1);
   const auto from_state = with_bias(hidden, hidden_bias).chunk(3, 1);
-  const auto r = (from_state[0] + from_input[0]).sigmoid(), z = (from_state[1] + from_input[1]).sigmoid();
+  // The CPU adds where the state's gates are, one row behind another with a gap: how many of a row
+  // are computed at once, and how many one by one, decides on the last bit of `sigmoid`.
+  auto gates = at::cat(from_state, 1).chunk(3, 1);
+  const auto r = gates[0].add_(from_input[0]).sigmoid_(), z = gates[1].add_(from_input[1]).sigmoid_();
   const auto n = (from_input[2] + from_state[2] * r).tanh();
   return {(hx - n) * z + n, at::cat({r, z, n, hx, from_state[2]}, 1)};
 }
@@ -63,6 +69,107 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(const Tenso
   const auto update = at::sigmoid_backward(grad_hy * (hx - n), z);
   const auto input = at::cat({reset, update, new_gate}, 1), hidden = at::cat({reset, update, new_gate * r}, 1);
   return {input, hidden, kept, sum_of_batch(input, has_bias), sum_of_batch(hidden, has_bias)};
+}
+
+// Of all layers and directions. A layer by its weights, its place among them and whether it goes
+// from the end: its outputs by time.
+struct Layers {
+  at::TensorList weights;
+  bool has_biases;
+  int64_t count;
+  double dropout;
+  bool train;
+  bool both_ways;
+  bool batch_first;
+
+  template <typename Run>
+  Tensor operator()(const Tensor& given, Run&& run) const {
+    const size_t directions = both_ways ? 2 : 1, each = has_biases ? 4 : 2;
+    auto input = batch_first ? given.transpose(0, 1) : given;
+    for (int64_t layer = 0; layer < count; ++layer) {
+      std::vector<Tensor> outputs;
+      for (size_t direction = 0; direction < directions; ++direction) {
+        const size_t index = size_t(layer) * directions + direction;
+        outputs.push_back(run(input, weights.slice(index * each, each), int64_t(index), direction > 0));
+      }
+      input = outputs.size() == 1 ? outputs[0] : at::cat(outputs, -1);
+      if (dropout != 0 && train && layer < count - 1) {
+        input = at::dropout(input, dropout, true);
+      }
+    }
+    return batch_first ? input.transpose(0, 1) : input;
+  }
+};
+
+// As libtorch's `lstm` on the CPU where oneDNN has the type: a kernel for each layer and direction,
+// in the place of cells.
+std::tuple<Tensor, Tensor, Tensor> lstm_of_onednn(const Layers& layers, const Tensor& given, const Tensor& hx,
+                                                  const Tensor& cx) {
+  constexpr int64_t kLstm = 2;
+  std::vector<Tensor> h, c;
+  const auto out = layers(given, [&](const Tensor& input, at::TensorList own, int64_t index, bool reverse) {
+    const auto no_bias = layers.has_biases ? Tensor() : at::zeros(own[0].sizes(), own[0].options());
+    const auto [output, hy, cy, workspace] = at::mkldnn_rnn_layer(
+        input.contiguous(), own[0], own[1], layers.has_biases ? own[2] : no_bias,
+        layers.has_biases ? own[3] : no_bias, hx.contiguous()[index], cx.contiguous()[index], reverse, {}, kLstm,
+        hx.size(2), layers.count, layers.has_biases, layers.both_ways, layers.batch_first,
+        at::GradMode::is_enabled());
+    h.push_back(hy);
+    c.push_back(cy);
+    return output;
+  });
+  return {out, at::stack(h, 0), at::stack(c, 0)};
+}
+
+std::tuple<Tensor, Tensor, Tensor> lstm(const Tensor& input, at::TensorList hx, at::TensorList weights,
+                                        bool has_biases, int64_t layers, double dropout, bool train, bool both_ways,
+                                        bool batch_first) {
+  const bool projects = hx.size() == 2 && hx[0].size(2) != hx[1].size(2);
+  if (hx.size() != 2 || projects || input.scalar_type() != at::kFloat || input.numel() == 0 ||
+      !at::globalContext().userEnabledMkldnn()) {
+    return at::native::lstm(input, hx, weights, has_biases, layers, dropout, train, both_ways, batch_first);
+  }
+  const Layers all{weights, has_biases, layers, dropout, train, both_ways, batch_first};
+  return lstm_of_onednn(all, input, hx[0], hx[1]);
+}
+
+// As on the CPU: the inputs of all times are multiplied at once, and nothing is one kernel.
+std::tuple<Tensor, Tensor> gru(const Tensor& given, const Tensor& hx, at::TensorList weights, bool has_biases,
+                               int64_t count, double dropout, bool train, bool both_ways, bool batch_first) {
+  const Layers layers{weights, has_biases, count, dropout, train, both_ways, batch_first};
+  const auto states = hx.unbind(0);
+  std::vector<Tensor> last;
+  const auto out = layers(given, [&](const Tensor& input, at::TensorList own, int64_t index, bool reverse) {
+    const auto bias = [&](size_t i) { return has_biases ? std::optional<Tensor>(own[i]) : std::nullopt; };
+    auto steps = at::linear(input, own[0], bias(2)).unbind(0);
+    auto state = states[size_t(index)];
+    std::vector<Tensor> outputs(steps.size());
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const size_t time = reverse ? steps.size() - 1 - i : i;
+      const auto from_input = steps[time].unsafe_chunk(3, 1);
+      const auto from_state = at::linear(state, own[1], bias(3)).unsafe_chunk(3, 1);
+      const auto r = from_state[0].add_(from_input[0]).sigmoid_(), z = from_state[1].add_(from_input[1]).sigmoid_();
+      const auto n = from_input[2].add(from_state[2].mul_(r)).tanh_();
+      outputs[time] = state = (state - n).mul_(z).add_(n);
+    }
+    last.push_back(state);
+    return at::stack(outputs, 0);
+  });
+  return {out, at::stack(last, 0)};
+}
+
+// Below autograd and above it: what they are made of has derivatives.
+TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+  if (!timing::on()) {
+    m.impl("lstm.input", TORCH_FN(lstm));
+    m.impl("gru.input", TORCH_FN(gru));
+  }
+}
+TORCH_LIBRARY_IMPL(aten, AutogradCUDA, m) {
+  if (!timing::on()) {
+    m.impl("lstm.input", TORCH_FN(lstm));
+    m.impl("gru.input", TORCH_FN(gru));
+  }
 }
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {

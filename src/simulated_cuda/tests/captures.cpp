@@ -58,6 +58,24 @@ TEST(results_of_a_graph_have_the_memory_of_its_pool) {
   that(z.eq(3).all().item<bool>(), "wrong numbers");
 }
 
+TEST_UNDER(fresh_memory_of_a_graph_is_overwritten_in_every_replay, "checks=off") {
+  const auto x = at::ones({1024}, on(0));
+  CUDAGraph graph(false);
+  Within in(new_stream());
+  guard().synchronizeDevice(0);
+  begin(graph);
+  auto before = x + 1;
+  before.reset();
+  auto unwritten = at::empty({1024}, on(0));
+  const auto y = unwritten + 1;
+  unwritten.reset();
+  graph.capture_end();
+  for (int round = 0; round < 2; ++round) {
+    graph.replay();
+    that(y.isnan().all().item<bool>(), "what another temporary held was read");
+  }
+}
+
 TEST(a_capture_refuses_that_the_host_waits) {
   const auto x = at::ones({8}, on(0));
   breaks([&] { x.sum().item<float>(); }, "operation not permitted when stream is capturing");

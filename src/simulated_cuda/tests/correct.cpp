@@ -152,6 +152,24 @@ TEST(what_nobody_wrote_may_be_copied) {
   const auto y = copy + 1;
 }
 
+TEST(what_nobody_wrote_may_be_copied_in_a_graph) {
+  at::cuda::CUDAGraph graph(false);
+  Within inside(new_stream());
+  const auto x = ones(current());
+  graph.capture_begin(at::cuda::graph_pool_handle(), kThreadLocal);
+  auto before = x + 1;
+  before.reset();
+  const auto copy = at::empty({1024}, on(0)).clone();
+  const auto filled = x * 2;
+  copy.zero_();
+  const auto sum = copy + filled;
+  graph.capture_end();
+  for (int round = 0; round < 2; ++round) {
+    graph.replay();
+    that(sum.sum().item<float>() == 2048, "as computed");
+  }
+}
+
 // The second graph reads what the first has made, and has its own temporary in that memory.
 TEST(graphs_of_one_pool_take_turns_in_its_memory) {
   const auto x = ones(current(), 8);

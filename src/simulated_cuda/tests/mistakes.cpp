@@ -188,6 +188,19 @@ void replayed_behind_its_input() {
   captured.graph.replay();
 }
 
+// Its memory was that of another temporary, which the same graph writes.
+void not_written_in_a_graph() {
+  const auto stream = new_stream();
+  const auto x = ones(stream);
+  at::Tensor y;
+  Captured captured(stream, [&] {
+    auto before = x + 1;
+    before.reset();
+    y = at::empty({1024}, on(0)) + 1;
+  });
+  captured.graph.replay();
+}
+
 void graph_is_not_waited_for() {
   const auto stream = new_stream();
   const auto x = ones(stream);
@@ -284,6 +297,10 @@ TEST(a_host_that_writes_what_is_being_read_is_stopped) {
 
 TEST(a_graph_that_outlives_its_input_is_found) {
   finds(replayed_behind_its_input, {"graph replay reads", "not in any memory"});
+}
+
+TEST(memory_of_a_graph_that_the_replay_has_not_written_is_found) {
+  finds(not_written_in_a_graph, {"graph replay reads 4096 bytes", "nobody has written"});
 }
 
 TEST(a_graph_that_nobody_waits_for_is_found) {

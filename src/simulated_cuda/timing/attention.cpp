@@ -1,4 +1,4 @@
-// FlashAttention, which the CPU has no kernel for: only its time.
+// FlashAttention of CUDA: only the time that it takes.
 #include "attention.h"
 
 #include "clock.h"

@@ -7,17 +7,16 @@
 // done in the dispatcher: a key that is reserved for such modes and that nothing
 // else uses is switched on for the thread; every operator falls through it but
 // for those that draw, so code that draws nothing pays nothing.
+#include "intercept.h"
 #include "shim.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <tuple>
@@ -115,28 +114,16 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(const at::Tensor& input, doubl
   return {input.mul(kept.mul(scale)), kept.to(at::kBool)};
 }
 
+bool draws(const c10::FunctionSchema& schema) {
+  const auto& arguments = schema.arguments();
+  return std::any_of(arguments.begin(), arguments.end(), &is_generator);
+}
+
 void install() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // Never freed: the dispatcher refers to it until the process ends.
-    static auto* all = new torch::Library(torch::Library::IMPL, "_", KEY, __FILE__, __LINE__);
-    static auto* aten = new torch::Library(torch::Library::IMPL, "aten", KEY, __FILE__, __LINE__);
-    all->fallback(torch::CppFunction::makeFallthrough());
-    auto& dispatcher = c10::Dispatcher::singleton();
-    for (const auto& name : dispatcher.getAllOpNames()) {
-      auto op = dispatcher.findSchema(name);
-      if (!op.has_value() || name.name.rfind("aten::", 0) != 0) {
-        continue;
-      }
-      for (const auto& argument : op->schema().arguments()) {
-        if (is_generator(argument)) {
-          aten->impl(c10::toString(name).c_str() + sizeof("aten::") - 1,
-                     torch::CppFunction::makeFromBoxedFunction<&draw>());
-          break;
-        }
-      }
-    }
-    aten->impl("native_dropout", TORCH_FN(native_dropout));
+    auto& aten = gpipe::intercept<&draw>(KEY, __FILE__, __LINE__, &draws);
+    aten.impl("native_dropout", TORCH_FN(native_dropout));
   });
 }
 

@@ -10,12 +10,10 @@
 // Operators that take tensors stay as they are: what is copied to the CPU to be
 // read must really get there, or fail. So do those that are given no device: tch
 // makes tensors from Rust slices in that way and writes to their memory.
+#include "intercept.h"
 #include "shim.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/library.h>
 
 #include <mutex>
 
@@ -75,20 +73,7 @@ void make(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
 
 void install() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    // Never freed: the dispatcher refers to it until the process ends.
-    static auto* all = new torch::Library(torch::Library::IMPL, "_", KEY, __FILE__, __LINE__);
-    static auto* aten = new torch::Library(torch::Library::IMPL, "aten", KEY, __FILE__, __LINE__);
-    all->fallback(torch::CppFunction::makeFallthrough());
-    auto& dispatcher = c10::Dispatcher::singleton();
-    for (const auto& name : dispatcher.getAllOpNames()) {
-      auto op = dispatcher.findSchema(name);
-      if (op.has_value() && name.name.rfind("aten::", 0) == 0 && makes_from_nothing(op->schema())) {
-        aten->impl(c10::toString(name).c_str() + sizeof("aten::") - 1,
-                   torch::CppFunction::makeFromBoxedFunction<&make>());
-      }
-    }
-  });
+  std::call_once(once, [] { gpipe::intercept<&make>(KEY, __FILE__, __LINE__, &makes_from_nothing); });
 }
 
 }  // namespace
