@@ -104,6 +104,7 @@ impl Accelerators {
             .map(|task_log| task_log.take())
             .collect();
         for device in self.devices() {
+            let _shared = self.backend.submit_guard(device);
             let current = self.backend.current(device)?;
             let ends = task_events
                 .iter()
@@ -169,6 +170,7 @@ impl Stages {
         let (Some(all), Device::Cuda(device)) = (&self.accelerators, tensor.device()) else {
             return Ok((tensor, None));
         };
+        let _shared = all.backend.submit_guard(device);
         let copy = copy_to_host(&tensor)?;
         let stream = all.backend.current(device)?;
         let ready = all.backend.record(stream)?;

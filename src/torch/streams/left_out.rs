@@ -4,6 +4,14 @@
 //! `wait src/torch/streams/offload.rs:38`. `GPIPE_LEAVE_OUT=SITE` leaves that call out;
 //! `GPIPE_SITES=FILE` appends the sites that were reached to a file (`tests/cuda/mutations.rs`).
 
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use super::backend::Backend;
+use super::ids::Stream;
+use crate::torch::error::TorchError;
+
 #[cfg(debug_assertions)]
 mod switch {
     use std::collections::HashSet;
@@ -59,6 +67,22 @@ mod switch {
 
 #[cfg(debug_assertions)]
 pub(crate) use switch::left_out;
+
+/// By device, a stream in which nothing ever is.
+static EMPTY: Mutex<BTreeMap<usize, Stream>> = Mutex::new(BTreeMap::new());
+
+impl Backend {
+    /// For an event with nothing before it.
+    pub(super) fn empty_stream(&self, device: usize) -> Result<Stream, TorchError> {
+        let mut empty = EMPTY.lock();
+        if let Some(stream) = empty.get(&device) {
+            return Ok(*stream);
+        }
+        let stream = self.stream(device)?;
+        empty.insert(device, stream);
+        Ok(stream)
+    }
+}
 
 /// Nothing is left out.
 #[cfg(not(debug_assertions))]

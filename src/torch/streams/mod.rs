@@ -32,7 +32,7 @@
 //! 9. A capture is a state of the whole device, not of a stream or a thread: the allocator
 //!    forgets at the end of a capture which other streams used memory meanwhile, and libtorch
 //!    hands out a stream again after 32. So a thread that submits work to a device shares the
-//!    device, and a thread that captures has it alone (`capture_lock.rs`).
+//!    device, and a thread that captures has it alone (`capture_lock.rs`; `held.rs` checks it).
 //!
 //! The CPU has no streams: for CPU stages none of this happens.
 
@@ -40,6 +40,7 @@ mod backend;
 mod capture_lock;
 mod captures;
 mod device_streams;
+mod held;
 mod ids;
 mod in_transit;
 mod left_out;

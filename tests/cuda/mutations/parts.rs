@@ -1,0 +1,252 @@
+//! Short trainings that reach the calls which are left out.
+
+use gpipe::data::{Dataset, Made};
+use gpipe::partitioner::{Bytes, DeviceId, ScheduleKind};
+use gpipe::tch::{Device, Kind, Reduction, Tensor, nn};
+use gpipe::{AdamW, LossScale, Optimizer, Pipeline, PipelineBuilder, Precision, Sequential};
+
+use crate::harness::Test;
+use crate::simulated;
+use crate::support::models::{self, Model};
+use crate::support::snapshot;
+
+const GPUS: [Device; 3] = [Device::Cuda(0), Device::Cuda(1), Device::Cuda(2)];
+
+/// What is before the numbers of a run.
+pub(super) const NUMBERS: &str = "numbers: ";
+
+/// The runs, each in a process of its own.
+pub(crate) const PARTS: [Test; 8] = [
+    ("mutations::between_devices", between_devices),
+    ("mutations::with_the_host", with_the_host),
+    ("mutations::offloaded", offloaded),
+    ("mutations::loaded", loaded),
+    ("mutations::captured", captured),
+    ("mutations::captured_beside", captured_beside),
+    ("mutations::callers_streams", callers_streams),
+    ("mutations::timed", timed),
+];
+
+fn builder(model: &Model, devices: &[Device]) -> PipelineBuilder {
+    Pipeline::builder(model.sequential())
+        .devices(devices)
+        .micro_batches(4)
+        .schedule(ScheduleKind::OneFOneB)
+        .deterministic(true)
+        .seed(3)
+}
+
+/// Trains, and prints the numbers. The caller makes each batch by work in its own stream, and
+/// gives it up at once; it uses what it gets, and gives that up, too.
+fn train(mut pipe: Pipeline, mut optimizer: Optimizer, model: &Model, steps: usize) {
+    let batch = || {
+        let (x, y) = (model.batch)(8);
+        let x = if x.is_floating_point() {
+            x * 1.0
+        } else {
+            x + 0
+        };
+        (x, y + 0)
+    };
+    let mut reports = Vec::new();
+    for _ in 0..steps {
+        let (x, y) = batch();
+        reports.push(pipe.train_step(&x, &y, model.loss).unwrap());
+        drop((x, y));
+        pipe.clip_gradients(1.0).unwrap();
+        optimizer.step(&mut pipe).unwrap();
+    }
+    let outputs: Vec<Tensor> = (0..3)
+        .map(|_| pipe.forward(&batch().0).unwrap() + 1.0)
+        .collect();
+    let losses: Vec<f64> = reports
+        .iter()
+        .map(|report| report.read().unwrap().loss)
+        .collect();
+    print(&losses, &outputs);
+    let values = snapshot(&mut pipe);
+    print(
+        &[],
+        &values
+            .into_iter()
+            .map(|(_, value)| value)
+            .collect::<Vec<_>>(),
+    );
+}
+
+fn print(numbers: &[f64], tensors: &[Tensor]) {
+    let bits: Vec<u64> = numbers.iter().map(|number| number.to_bits()).collect();
+    let sums: Vec<u64> = tensors
+        .iter()
+        .map(|tensor| tensor.abs().sum(Kind::Double).double_value(&[]).to_bits())
+        .collect();
+    println!("{NUMBERS}{bits:?} {sums:?}");
+}
+
+fn between_devices() {
+    let model = models::transformer(0.1);
+    let pipe = builder(&model, &GPUS).build().unwrap();
+    train(pipe, Optimizer::new(AdamW::default()), &model, 3);
+    let (x, y) = (model.batch)(8);
+    let mut pipe = builder(&model, &GPUS)
+        .forbid_host_waits(true)
+        .build()
+        .unwrap();
+    pipe.train_step(&x, &y, model.loss).unwrap();
+    // The caller's own tensors are on a device of none of the stages.
+    let model = models::tied();
+    let pipe = builder(&model, &GPUS[..2]).build().unwrap();
+    let mut there = model;
+    there.batch = |size| {
+        let (x, y) = (models::tied().batch)(size);
+        (x.to_device(GPUS[2]), y.to_device(GPUS[2]))
+    };
+    train(pipe, Optimizer::new(AdamW::default()), &there, 2);
+}
+
+fn with_the_host() {
+    let model = models::mlp();
+    let devices = [GPUS[0], Device::Cpu, GPUS[0]];
+    let pipe = builder(&model, &devices).build().unwrap();
+    train(pipe, Optimizer::new(AdamW::default()), &model, 3);
+    let pipe = builder(&model, &[Device::Cpu, GPUS[0]]).build().unwrap();
+    let mut there = model;
+    there.batch = |size| {
+        let (x, y) = (models::mlp().batch)(size);
+        (x.to_device(GPUS[1]), y.to_device(GPUS[1]))
+    };
+    train(pipe, Optimizer::new(AdamW::default()), &there, 2);
+}
+
+fn offloaded() {
+    let model = models::transformer(0.1);
+    for schedule in [ScheduleKind::GPipe, ScheduleKind::OneFOneB] {
+        let pipe = builder(&model, &GPUS[..2])
+            .schedule(schedule)
+            .offload(&[0, 1])
+            .offload_at_least(Bytes(1))
+            .build()
+            .unwrap();
+        // Each parameter is a window of its own.
+        let optimizer = Optimizer::new(AdamW::default())
+            .offload(true)
+            .offload_window(Bytes(1));
+        train(pipe, optimizer, &model, 3);
+    }
+}
+
+fn loaded() {
+    let model = models::mlp();
+    let items = Made::new(32, |_| {
+        let (x, y) = (models::mlp().batch)(1);
+        Ok((x.squeeze_dim(0), y.squeeze_dim(0)))
+    });
+    let batches = Dataset::new(items).batch(8).workers(2).to(GPUS[0]);
+    let mut pipe = builder(&model, &[GPUS[0]; 2]).build().unwrap();
+    let mut optimizer = Optimizer::new(AdamW::default());
+    let mut losses = Vec::new();
+    for batch in batches.load().unwrap() {
+        let (x, y) = batch.unwrap();
+        // Used by the caller alone.
+        let scaled = &x * 1.0;
+        drop(x);
+        let report = pipe.train_step(&scaled, &y, model.loss).unwrap();
+        drop((scaled, y));
+        optimizer.step(&mut pipe).unwrap();
+        losses.push(report);
+    }
+    let losses = losses.iter().map(|report| report.read().unwrap().loss);
+    print(&losses.collect::<Vec<_>>(), &[]);
+}
+
+fn captured() {
+    let model = models::mlp();
+    let pipe = builder(&model, &[GPUS[0]; 4])
+        .cuda_graphs(true)
+        .build()
+        .unwrap();
+    train(pipe, Optimizer::new(AdamW::default()), &model, 6);
+}
+
+/// Two pipelines on the same devices, each captured while the other one trains.
+fn captured_beside() {
+    let train = || {
+        let model = models::mlp();
+        for _ in 0..4 {
+            let devices = [GPUS[0], GPUS[1], GPUS[0]];
+            let mut pipe = builder(&model, &devices).cuda_graphs(true).build().unwrap();
+            let (x, y) = (model.batch)(8);
+            for _ in 0..5 {
+                pipe.train_step(&x, &y, model.loss).unwrap();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(train);
+        train();
+    });
+}
+
+/// The caller changes its streams between what it does. It waits for nothing, since no tensor
+/// of its own goes from one of its streams to another.
+fn callers_streams() {
+    let devices = [0, 1];
+    let streams = [(); 2].map(|()| devices.map(simulated::sim_new_stream));
+    let enter = |which: usize| {
+        for (device, stream) in devices.into_iter().zip(streams[which]) {
+            simulated::sim_enter_stream(device, stream);
+        }
+    };
+    let model = models::transformer(0.1);
+    let mut pipe = builder(&model, &GPUS[..2])
+        .precision(Precision::Fp16)
+        .loss_scale(LossScale {
+            initial: 256.0,
+            growth_interval: 2,
+        })
+        .build()
+        .unwrap();
+    let mut optimizer = Optimizer::new(AdamW::default());
+    let (x, y) = (model.batch)(8);
+    let mut used = Vec::new();
+    for _ in 0..4 {
+        enter(0);
+        pipe.train_step(&x, &y, model.loss).unwrap();
+        let outputs = pipe.forward(&x).unwrap();
+        used.push(&outputs * 2.0);
+        enter(1);
+        drop(outputs);
+        optimizer.step(&mut pipe).unwrap();
+        drop(pipe.forward(&x).unwrap());
+        enter(0);
+        // Memory that was given back meanwhile, of what sizes soever.
+        let one = || Tensor::ones([1], (Kind::Float, GPUS[0]));
+        used.extend((0..32).map(|_| one()));
+    }
+    print(&[], &used);
+}
+
+/// A device of its own clock, which is slower than its host: its actions do not overlap.
+fn timed() {
+    let linear = |p: &nn::Path<'_>| nn::linear(p, 512, 512, nn::LinearConfig::default());
+    let model = || Sequential::new().layer("one", linear).layer("two", linear);
+    let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
+    let x = Tensor::ones([2048, 512], (Kind::Float, Device::Cpu));
+    // The loss is there before the first device is done.
+    let devices = [GPUS[0], Device::Cpu];
+    let mut pipe = Pipeline::builder(model())
+        .devices(&devices)
+        .micro_batches(4)
+        .build()
+        .unwrap();
+    for _ in 0..3 {
+        let report = pipe.train_step(&x, &x, loss).unwrap();
+        let timeline = &report.read().unwrap().timeline;
+        let mut spans: Vec<_> = timeline.spans().iter().collect();
+        spans.retain(|span| span.device == DeviceId(0));
+        spans.sort_by(|one, other| one.start.get().total_cmp(&other.start.get()));
+        for pair in spans.windows(2) {
+            assert!(pair[1].start.get() >= pair[0].end.get() - 1.0, "{pair:?}");
+        }
+    }
+}
