@@ -1,7 +1,11 @@
 //! Short trainings that reach the calls which are left out.
 
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use gpipe::checkpoint::{Checkpointer, Extras};
 use gpipe::data::{Dataset, Made};
-use gpipe::partitioner::{Bytes, DeviceId, ScheduleKind};
+use gpipe::partitioner::{Action, ActionKind, Bytes, DeviceId, ScheduleKind};
 use gpipe::tch::{Device, Kind, Reduction, Tensor, nn};
 use gpipe::{AdamW, LossScale, Optimizer, Pipeline, PipelineBuilder, Precision, Sequential};
 
@@ -16,7 +20,7 @@ const GPUS: [Device; 3] = [Device::Cuda(0), Device::Cuda(1), Device::Cuda(2)];
 pub(super) const NUMBERS: &str = "numbers: ";
 
 /// The runs, each in a process of its own.
-pub(crate) const PARTS: [Test; 8] = [
+pub(crate) const PARTS: [Test; 11] = [
     ("mutations::between_devices", between_devices),
     ("mutations::with_the_host", with_the_host),
     ("mutations::offloaded", offloaded),
@@ -24,7 +28,10 @@ pub(crate) const PARTS: [Test; 8] = [
     ("mutations::captured", captured),
     ("mutations::captured_beside", captured_beside),
     ("mutations::callers_streams", callers_streams),
+    ("mutations::by_way_of_the_host", by_way_of_the_host),
     ("mutations::timed", timed),
+    ("mutations::graphs_dropped", graphs_dropped),
+    ("mutations::lost", lost),
 ];
 
 fn builder(model: &Model, devices: &[Device]) -> PipelineBuilder {
@@ -133,6 +140,21 @@ fn offloaded() {
             .offload_window(Bytes(1));
         train(pipe, optimizer, &model, 3);
     }
+    saved(&model);
+}
+
+/// The host reads what is offloaded.
+fn saved(model: &Model) {
+    let mut pipe = builder(model, &GPUS[..2]).build().unwrap();
+    let mut optimizer = Optimizer::new(AdamW::default()).offload(true);
+    let (x, y) = (model.batch)(8);
+    pipe.train_step(&x, &y, model.loss).unwrap();
+    optimizer.step(&mut pipe).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpointer = Checkpointer::new(folder.path()).unwrap();
+    let saved = checkpointer.save(&mut pipe, &optimizer, Extras::default());
+    saved.unwrap();
+    checkpointer.finish().unwrap();
 }
 
 fn loaded() {
@@ -141,6 +163,8 @@ fn loaded() {
         let (x, y) = (models::mlp().batch)(1);
         Ok((x.squeeze_dim(0), y.squeeze_dim(0)))
     });
+    // In a stream of the caller's own: libtorch's default stream is the same on all threads.
+    simulated::sim_enter_stream(0, simulated::sim_new_stream(0));
     let batches = Dataset::new(items).batch(8).workers(2).to(GPUS[0]);
     let mut pipe = builder(&model, &[GPUS[0]; 2]).build().unwrap();
     let mut optimizer = Optimizer::new(AdamW::default());
@@ -211,19 +235,47 @@ fn callers_streams() {
     let mut used = Vec::new();
     for _ in 0..4 {
         enter(0);
-        pipe.train_step(&x, &y, model.loss).unwrap();
         let outputs = pipe.forward(&x).unwrap();
         used.push(&outputs * 2.0);
+        // Whether it counts only the devices know, until the update.
+        pipe.train_step(&x, &y, model.loss).unwrap();
         enter(1);
         drop(outputs);
         optimizer.step(&mut pipe).unwrap();
         drop(pipe.forward(&x).unwrap());
         enter(0);
-        // Memory that was given back meanwhile, of what sizes soever.
-        let one = || Tensor::ones([1], (Kind::Float, GPUS[0]));
-        used.extend((0..32).map(|_| one()));
+        // More than all the memory that was given back meanwhile.
+        let one = |number: usize| Tensor::ones([1], (Kind::Float, GPUS[number % 2]));
+        drop((0..8192).map(one).collect::<Vec<_>>());
     }
     print(&[], &used);
+}
+
+/// What the caller makes on one device reaches another one by way of page-locked memory, in a
+/// layer: a step begins behind all that the caller's streams have.
+fn by_way_of_the_host() {
+    let on_its_way = Arc::new(Mutex::new(Tensor::new()));
+    let own = Arc::clone(&on_its_way);
+    let reads = move |x: &Tensor| {
+        let host = own.lock().unwrap();
+        x + host.to_device_(x.device(), Kind::Float, true, false)
+    };
+    let model = Sequential::new()
+        .layer("reads", move |_| nn::func(reads.clone()))
+        .layer("two", |p| {
+            nn::linear(p, 64, 64, nn::LinearConfig::default())
+        });
+    let mut pipe = Pipeline::builder(model)
+        .devices(&GPUS[..2])
+        .micro_batches(2)
+        .deterministic(true)
+        .build()
+        .unwrap();
+    let x = Tensor::ones([4, 64], (Kind::Float, Device::Cpu));
+    let there = Tensor::ones([64], (Kind::Float, GPUS[1])) * 3.0;
+    *on_its_way.lock().unwrap() = there.to_device_(Device::Cpu, Kind::Float, true, false);
+    let outputs = pipe.forward(&x).unwrap();
+    print(&[], &[outputs]);
 }
 
 /// A device of its own clock, which is slower than its host: its actions do not overlap.
@@ -249,4 +301,76 @@ fn timed() {
             assert!(pair[1].start.get() >= pair[0].end.get() - 1.0, "{pair:?}");
         }
     }
+    one_axis(model(), &x, loss);
+}
+
+/// Two devices are on one axis of time, however busy one of them was when the pipeline was
+/// built: by it, the first one goes back behind the second.
+fn one_axis(model: Sequential, x: &Tensor, loss: fn(&Tensor, &Tensor) -> Tensor) {
+    let large = Tensor::ones([1024; 2], (Kind::Float, GPUS[0]));
+    let work = || (0..8).for_each(|_| drop(large.matmul(&large)));
+    work();
+    gpipe::tch::Cuda::synchronize(0);
+    let begin = Instant::now();
+    work();
+    gpipe::tch::Cuda::synchronize(0);
+    let lasted = begin.elapsed().as_secs_f64() * 1e6;
+    work();
+    let mut pipe = Pipeline::builder(model)
+        .devices(&GPUS[..2])
+        .micro_batches(4)
+        .build()
+        .unwrap();
+    let x = x.narrow(0, 0, 64);
+    let report = pipe.train_step(&x, &x, loss).unwrap();
+    let timeline = &report.read().unwrap().timeline;
+    let backward = |device: usize, micro: usize| {
+        let spans = timeline.spans().iter();
+        let wanted = Action::new(device, ActionKind::Backward, micro);
+        let found = spans.filter(|span| span.action == wanted).next();
+        found.unwrap()
+    };
+    for micro in 0..4 {
+        let (first, second) = (backward(0, micro), backward(1, micro));
+        let late = second.end.get() - first.start.get();
+        assert!(late < lasted / 4.0, "{late} of {lasted}: {timeline:?}");
+    }
+}
+
+/// Graphs are thrown away while their last replays are on the device.
+fn graphs_dropped() {
+    let model = models::mlp();
+    let mut pipe = builder(&model, &[GPUS[0]; 2])
+        .cuda_graphs(true)
+        .build()
+        .unwrap();
+    let (x, y) = (model.batch)(8);
+    let mut losses = Vec::new();
+    for step in 0..9 {
+        losses.push(pipe.train_step(&x, &y, model.loss).unwrap());
+        if step == 5 {
+            pipe.freeze(|name| name.ends_with("bias")).unwrap();
+        }
+    }
+    let losses = losses.iter().map(|report| report.read().unwrap().loss);
+    print(&losses.collect::<Vec<_>>(), &[]);
+}
+
+/// A device that is lost is called so.
+fn lost() {
+    let model = models::mlp();
+    let mut pipe = builder(&model, &GPUS[..2]).build().unwrap();
+    let (x, y) = (model.batch)(8);
+    pipe.train_step(&x, &y, model.loss).unwrap();
+    simulated::fail("kernel", 3);
+    let failed = (0..3).find_map(|_| {
+        let report = pipe.train_step(&x, &y, model.loss);
+        let read = report.and_then(|report| report.read().map(|numbers| numbers.loss));
+        read.err()
+    });
+    let error = failed.unwrap().to_string();
+    assert!(error.contains("lost"), "{error}");
+    print(&[], &[]);
+    // Nothing is freed on such a device.
+    std::process::exit(0);
 }
