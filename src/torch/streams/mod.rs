@@ -18,7 +18,8 @@
 //! 5. Between two devices on the same accelerator nothing is copied: rules 3 and 4 hold for
 //!    the tensor itself.
 //! 6. A step, and every other task of the stages, starts after the work in the caller's
-//!    current streams, and what the caller submits next runs after the task.
+//!    current streams, and what the caller submits next runs after the task. Where the caller
+//!    changes its streams between two tasks, the new ones wait for the old ones.
 //! 7. What a stage keeps for its backwards may be offloaded to the host meanwhile. Two more
 //!    side streams copy it out (D2H) and prefetch it (H2D). Here rule 4 holds by waiting
 //!    instead of by `record_stream`: offloaded memory is held until the main stream has waited
