@@ -8,7 +8,9 @@ use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::{Action, ActionKind, Bytes, DeviceId, ScheduleKind};
 use gpipe::streams::Recorder;
 use gpipe::tch::{Device, Kind, Reduction, Tensor, nn};
-use gpipe::{AdamW, LossScale, Optimizer, Pipeline, PipelineBuilder, Precision, Sequential};
+use gpipe::{
+    AdamW, LossScale, Optimizer, Pipeline, PipelineBuilder, Precision, Recompute, Sequential,
+};
 
 use crate::harness::Test;
 use crate::simulated;
@@ -165,6 +167,7 @@ fn recorded() {
     let model = models::mlp();
     let recorder = Recorder::new(&[Some(0), Some(1)]);
     let mut pipe = builder(&model, &[Device::Cpu; 2])
+        .recompute(Recompute::Always)
         .offload(&[0, 1])
         .offload_at_least(Bytes(1))
         .record_streams(&recorder)
