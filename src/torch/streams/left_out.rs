@@ -2,7 +2,7 @@
 //!
 //! Only in builds with debug assertions. A *site* is what is called and where, as
 //! `wait src/torch/streams/offload.rs:38`. `GPIPE_LEAVE_OUT=SITE` leaves that call out;
-//! `GPIPE_SITES=FILE` appends the sites that were reached to a file (`tests/cuda/mutations.rs`).
+//! `GPIPE_SITES=FILE` appends the sites that were reached to a file (`tests/cuda/mutations`).
 
 use std::collections::BTreeMap;
 

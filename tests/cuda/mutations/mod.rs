@@ -4,8 +4,8 @@
 //! `parts.rs` tell which sites they reach, then run again without one of these: the checks of
 //! the simulated devices (src/simulated_cuda/checks) or the program's own have to stop the
 //! run, or its numbers have to be others. With `GPIPE_MUTATIONS=FILE` that is done for every
-//! site, and the table is written to the file, for the book (`make mutations`, some minutes).
-//! Without, it is done for a site of each kind.
+//! site, and the table replaces that of the file, a page of the book (`make mutations`, some
+//! minutes). Without, it is done for a site of each kind.
 
 mod explained;
 mod parts;
@@ -187,9 +187,8 @@ type Rows = BTreeMap<String, Option<(&'static str, &'static str)>>;
 fn all() {
     let path = std::env::var("GPIPE_MUTATIONS").unwrap();
     let reached = Reached::by(PARTS.iter().map(|(part, _)| *part));
-    let never: Vec<_> = sources::sites()
-        .filter(|site| !reached.sites.contains_key(site))
-        .collect();
+    let mut never = sources::sites();
+    never.retain(|site| !reached.sites.contains_key(site));
     assert!(never.is_empty(), "no part reaches {never:#?}");
     let rows = Mutex::new(Rows::new());
     for_each(&reached.sites, |(site, parts)| {
@@ -198,7 +197,9 @@ fn all() {
     });
     let rows = rows.into_inner().unwrap();
     let table = table(&rows);
-    std::fs::write(path, &table).unwrap();
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (before, _) = page.split_once(HEAD).unwrap();
+    std::fs::write(path, format!("{before}{table}")).unwrap();
     let unknown = rows
         .iter()
         .filter(|(site, how)| how.is_none() && explained(site).is_none());
@@ -224,8 +225,11 @@ fn explained(site: &str) -> Option<&'static str> {
     found.map(|(.., why)| *why)
 }
 
+/// Where the table begins, which is the end of the page.
+const HEAD: &str = "| left out | where | noticed by |\n|---|---|---|\n";
+
 fn table(rows: &Rows) -> String {
-    let mut table = "| left out | where | noticed by |\n|---|---|---|\n".to_owned();
+    let mut table = HEAD.to_owned();
     for (site, how) in rows {
         let (what, place) = site.split_once(" src/").unwrap_or((site, ""));
         let file = place.rsplit_once(':').map_or(place, |(file, _)| file);

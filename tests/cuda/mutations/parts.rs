@@ -144,14 +144,21 @@ fn offloaded() {
             .offload_window(Bytes(1));
         train(pipe, optimizer, &model, 3);
     }
-    saved(&model);
+    undone_and_saved(&model);
 }
 
-/// The host reads what is offloaded.
-fn saved(model: &Model) {
-    let mut pipe = builder(model, &GPUS[..2]).build().unwrap();
+/// A step fails while copies are under way; then the host reads what is offloaded.
+fn undone_and_saved(model: &Model) {
+    let mut pipe = builder(model, &GPUS[..2])
+        .offload(&[0, 1])
+        .offload_at_least(Bytes(1))
+        .build()
+        .unwrap();
     let mut optimizer = Optimizer::new(AdamW::default()).offload(true);
     let (x, y) = (model.batch)(8);
+    let fails = |_: &Tensor, _: &Tensor| -> anyhow::Result<Tensor> { anyhow::bail!("as asked") };
+    let why = pipe.train_step(&x, &y, fails).unwrap_err().to_string();
+    assert!(why.contains("as asked"), "{why}");
     pipe.train_step(&x, &y, model.loss).unwrap();
     optimizer.step(&mut pipe).unwrap();
     let folder = tempfile::tempdir().unwrap();
