@@ -15,11 +15,10 @@ test: setup simulated-gpus
 		target/debug/examples/$$example >/dev/null || exit 1; done
 
 # Leaves out each wait, event and note to the allocator in turn, and writes the table of who
-# notices (book/src/mutations.md has it).
+# notices into book/src/mutations.md. Some minutes.
 mutations: setup simulated-gpus
-	GPIPE_SIMULATE_GPUS=4 GPIPE_MUTATIONS=$(CURDIR)/target/mutations.md \
+	GPIPE_SIMULATE_GPUS=4 GPIPE_MUTATIONS=$(CURDIR)/book/src/mutations.md \
 		cargo test --workspace --locked --test cuda every_call_that_is_left_out
-	cat target/mutations.md
 
 # Leaves the command at target/release/gpipe-rs.
 build: setup

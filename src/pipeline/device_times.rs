@@ -34,7 +34,9 @@ impl Anchors {
     /// Of these accelerators, now. The host waits for them.
     pub(super) fn drop_in(&self, backend: &Backend, devices: &[usize]) -> Result<(), TorchError> {
         for device in devices.iter().filter(|_| backend.keeps_time()) {
+            let shared = backend.submit_guard(*device);
             let event = backend.record(backend.current(*device)?)?;
+            drop(shared);
             backend.finish(&event)?;
             let at = Instant::now();
             self.put(*device, Anchor { event, at });

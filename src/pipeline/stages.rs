@@ -1,10 +1,12 @@
 //! The stages as the pipeline drives them: the engine, and how what it does joins what
 //! the caller does on accelerators before and after.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use gpipe_partitioner::{MicroId, StageId};
+use parking_lot::Mutex;
 use tch::{Device, Tensor};
 
 use super::device_times::{Anchors, Times};
@@ -37,6 +39,8 @@ pub(super) struct Accelerators {
     /// Whether a wait of the host inside of a step fails it.
     pub(super) forbid_host_waits: bool,
     anchors: Anchors,
+    /// By accelerator, the caller's current stream in its last call.
+    last_streams: Arc<Mutex<BTreeMap<usize, Stream>>>,
 }
 
 /// What a step of the engine brought, and what accelerators say of it.
@@ -56,6 +60,7 @@ impl Accelerators {
             task_logs,
             forbid_host_waits: false,
             anchors: Anchors::default(),
+            last_streams: Arc::default(),
         };
         own.backend.uses(own.devices());
         own
@@ -77,10 +82,27 @@ impl Accelerators {
     /// A device is lost, now or since an earlier call.
     fn caller_events(&self) -> anyhow::Result<Arc<CallerEvents>> {
         self.backend.is_there()?;
-        let caller_events = CallerEvents::new(&self.backend, self.devices().into_iter());
+        let caller_events = self.follow_caller().and_then(|()| {
+            let devices = self.devices().into_iter();
+            CallerEvents::new(&self.backend, devices)
+        });
         Ok(Arc::new(
             caller_events.map_err(|error| self.explain_loss(error))?,
         ))
+    }
+
+    /// Where the caller has changed its current streams, the new ones come behind what earlier
+    /// calls have put into the old ones: the loss scale of the next step, for example.
+    fn follow_caller(&self) -> Result<(), TorchError> {
+        for device in self.devices() {
+            let current = self.backend.current(device)?;
+            let last = self.last_streams.lock().insert(device, current);
+            if let Some(last) = last.filter(|last| *last != current) {
+                let _shared = self.backend.submit_guard(device);
+                self.backend.wait(current, &self.backend.record(last)?)?;
+            }
+        }
+        Ok(())
     }
 
     /// What the caller does next comes behind what the devices have been given.
@@ -104,6 +126,7 @@ impl Accelerators {
             .map(|task_log| task_log.take())
             .collect();
         for device in self.devices() {
+            let _shared = self.backend.submit_guard(device);
             let current = self.backend.current(device)?;
             let ends = task_events
                 .iter()
@@ -169,6 +192,7 @@ impl Stages {
         let (Some(all), Device::Cuda(device)) = (&self.accelerators, tensor.device()) else {
             return Ok((tensor, None));
         };
+        let _shared = all.backend.submit_guard(device);
         let copy = copy_to_host(&tensor)?;
         let stream = all.backend.current(device)?;
         let ready = all.backend.record(stream)?;

@@ -9,6 +9,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <utility>
+
 // `c10::cuda::warning_state()::warning_state_`, in which libtorch keeps what to do where the
 // host waits: nothing (0), warn (1), an error (2).
 extern "C" {
@@ -169,3 +171,14 @@ C10_REGISTER_GUARD_IMPL(CUDA, Guard);
 
 }  // namespace
 }  // namespace sim
+
+// For tests whose caller has streams of its own, which tch has no words for: a new stream; the
+// calling thread's current stream, from now on, and (as its result) before.
+extern "C" {
+__attribute__((visibility("default"))) int64_t sim_new_stream(int device) {
+  return sim::next_pool_stream(device).id;
+}
+__attribute__((visibility("default"))) int64_t sim_enter_stream(int device, int64_t id) {
+  return std::exchange(sim::current_stream_id(device), id);
+}
+}

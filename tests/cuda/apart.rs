@@ -6,6 +6,8 @@ use std::io::{Read as _, Seek as _};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
+use crate::rounds;
+
 /// How such a process ended.
 pub(crate) struct Ended {
     /// None where it was stopped.
@@ -46,10 +48,20 @@ pub(crate) fn run_on<A: AsRef<OsStr>>(
     arguments: &[A],
     limit: Duration,
 ) -> std::io::Result<Ended> {
+    let variable = simulated.map(|settings| (rounds::VARIABLE, settings));
+    run_with(variable.as_slice(), arguments, limit)
+}
+
+/// As [`run`], with these variables in the environment.
+pub(crate) fn run_with<A: AsRef<OsStr>>(
+    variables: &[(&str, &str)],
+    arguments: &[A],
+    limit: Duration,
+) -> std::io::Result<Ended> {
     let mut file = tempfile::tempfile()?;
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)
-        .envs(simulated.map(|settings| ("GPIPE_SIMULATE_GPUS", settings)))
+        .envs(variables.iter().copied())
         .stdout(file.try_clone()?)
         .stderr(file.try_clone()?)
         .spawn()?;

@@ -4,14 +4,14 @@
 use crate::harness::{self, Outcome, Test};
 
 /// Simulated devices where no GPU is.
-const PLAIN: &str = "4";
+pub(crate) const PLAIN: &str = "4";
 
 /// Entries of streams and copies take long now and then: what depends on an order that
 /// nothing guarantees comes out otherwise.
 pub(crate) const DELAYS: &str = "delay=300us,latency=20us,bandwidth=1GB/s";
 
 /// Set by whoever wants certain simulated devices.
-const VARIABLE: &str = "GPIPE_SIMULATE_GPUS";
+pub(crate) const VARIABLE: &str = "GPIPE_SIMULATE_GPUS";
 
 /// One run of the tests.
 pub(crate) struct Round {

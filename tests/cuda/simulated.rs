@@ -47,6 +47,10 @@ functions! {
     fn sim_fail(what: *const c_char, device: c_int, number: u64) -> c_int;
     /// How many of a kind there were.
     fn sim_counted(what: *const c_char, device: c_int) -> u64;
+    /// A new stream of a device.
+    fn sim_new_stream(device: c_int) -> i64;
+    /// Makes a stream of a device the calling thread's current one; gives the one before.
+    fn sim_enter_stream(device: c_int, id: i64) -> i64;
     /// Bytes of page-locked memory that somebody has.
     fn sim_page_locked() -> u64;
 }

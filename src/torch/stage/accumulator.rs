@@ -217,7 +217,7 @@ impl Accumulator {
         found_inf: &Tensor,
         factor: Option<&Tensor>,
     ) -> anyhow::Result<()> {
-        self.streams.uses("a verdict", found_inf)?;
+        let _shared = self.streams.uses("a verdict", found_inf)?;
         if let Some(factor) = factor {
             self.scale_by(factor)?;
         }
@@ -305,7 +305,7 @@ impl Accumulator {
 
     /// Multiplies all gradients with a number on some device.
     pub(crate) fn scale_by(&self, factor: &Tensor) -> anyhow::Result<()> {
-        self.streams.uses("a factor of gradients", factor)?;
+        let _shared = self.streams.uses("a factor of gradients", factor)?;
         let factor = factor.f_to_device(self.device)?;
         Ok(ffi::scale_by(&self.present(), &factor)?)
     }
@@ -390,7 +390,7 @@ impl Accumulator {
         let Some(parameter) = self.find(name) else {
             return Ok(());
         };
-        self.streams.uses("a sum of tied gradients", grad)?;
+        let _shared = self.streams.uses("a sum of tied gradients", grad)?;
         let grad = grad.f_to_device(self.device)?;
         Ok(ffi::set_grad(&parameter, Some(&grad))?)
     }

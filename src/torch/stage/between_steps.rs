@@ -53,7 +53,8 @@ impl TorchStage {
     #[doc(alias = "GradScaler")]
     pub(crate) fn set_loss_scale(&mut self, scale: &Tensor) -> Result<(), TorchError> {
         if self.has_loss() {
-            self.streams().uses("a loss scale", scale)?;
+            // It is on the stage's own device.
+            let _shared = self.streams().uses("a loss scale", scale)?;
         }
         if let Some(loss) = self.passes_mut().loss() {
             loss.set_scale(scale);

@@ -78,9 +78,16 @@ impl Backend {
     #[doc(alias = "record_event")]
     #[track_caller]
     pub(crate) fn record(&self, stream: Stream) -> Result<Event, TorchError> {
+        self.submits(MemorySpace::Accelerator(stream.device));
+        self.point(stream)
+    }
+
+    /// The same on a thread that may have no guard, for a device that may be lost.
+    #[track_caller]
+    pub(super) fn point(&self, stream: Stream) -> Result<Event, TorchError> {
         // Left out, nothing comes before the event.
         let stream = if left_out("record") {
-            self.stream(stream.device)?
+            self.empty_stream(stream.device)?
         } else {
             stream
         };
@@ -100,6 +107,7 @@ impl Backend {
     #[doc(alias = "wait_event")]
     #[track_caller]
     pub(crate) fn wait(&self, stream: Stream, event: &Event) -> Result<(), TorchError> {
+        self.submits(MemorySpace::Accelerator(stream.device));
         if left_out("wait") {
             return Ok(());
         }
@@ -145,6 +153,7 @@ impl Backend {
     #[doc(alias = "record_stream")]
     #[track_caller]
     pub(crate) fn used_by(&self, tensor: &Tensor, stream: Stream) -> Result<(), TorchError> {
+        self.submits(MemorySpace::Accelerator(stream.device));
         if left_out("used_by") {
             return Ok(());
         }
@@ -165,6 +174,8 @@ impl Backend {
         from: MemorySpace,
         to: MemorySpace,
     ) -> Result<Tensor, TorchError> {
+        self.submits(from);
+        self.submits(to);
         let copy = match (self, to) {
             // Blocking, and into memory that is not page-locked.
             (Self::Cuda, _) if left_out("non_blocking") => {
@@ -187,6 +198,8 @@ impl Backend {
         tensor: &Tensor,
         (from, into): (MemorySpace, MemorySpace),
     ) -> Result<(), TorchError> {
+        self.submits(from);
+        self.submits(into);
         if let Self::Recorder(recorder) = self {
             recorder.copies_into(to, tensor, (from, into));
         } else if left_out("non_blocking") {

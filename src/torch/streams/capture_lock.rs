@@ -5,12 +5,36 @@ use std::sync::Arc;
 
 use parking_lot::{ArcRwLockReadGuard, Mutex, RawRwLock, RwLock};
 
+use super::held::Held;
+
 /// The lock of one device: readers submit work to the device, the writer captures a graph.
 #[doc(alias = "CUDA graph capture")]
 pub(super) type CaptureLock = Arc<RwLock<()>>;
 
 /// While it lives, no graph is captured on the device.
-pub(crate) type SubmitGuard = ArcRwLockReadGuard<RawRwLock, ()>;
+#[derive(Debug)]
+pub(crate) struct SubmitGuard {
+    _lock: ArcRwLockReadGuard<RawRwLock, ()>,
+    /// None of a guard that is left out.
+    _held: Option<Held>,
+}
+
+impl SubmitGuard {
+    pub(super) fn new(lock: ArcRwLockReadGuard<RawRwLock, ()>, device: usize) -> Self {
+        Self {
+            _lock: lock,
+            _held: Some(Held::new(device)),
+        }
+    }
+
+    /// Of a lock that nobody else knows.
+    pub(super) fn left_out() -> Self {
+        Self {
+            _lock: CaptureLock::default().read_arc(),
+            _held: None,
+        }
+    }
+}
 
 /// The locks by device.
 #[derive(Debug, Default)]

@@ -164,13 +164,19 @@ impl DeviceStreams {
     }
 
     /// Has `who`, in the main stream from now on, read a tensor that another thread made
-    /// (rule 4).
-    pub(crate) fn uses(&self, who: &str, tensor: &Tensor) -> Result<(), TorchError> {
+    /// (rule 4). A tensor on another accelerator is copied in this thread's current stream
+    /// there: the guard is to live until it is.
+    pub(crate) fn uses(
+        &self,
+        who: &str,
+        tensor: &Tensor,
+    ) -> Result<Option<SubmitGuard>, TorchError> {
         let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
-            return Ok(());
+            return Ok(None);
         };
-        // On another accelerator it is copied in this thread's current stream there.
-        if let MemorySpace::Accelerator(device) = backend.space_of(tensor, self.space()) {
+        let place = backend.space_of(tensor, self.space());
+        let shared = accelerator.guard_of_other(backend, place);
+        if let MemorySpace::Accelerator(device) = place {
             backend.used_by(tensor, backend.current(device)?)?;
         }
         backend.reads(
@@ -178,7 +184,7 @@ impl DeviceStreams {
             MemorySpace::Accelerator(accelerator.device),
             std::iter::once(tensor),
         );
-        Ok(())
+        Ok(shared)
     }
 
     /// Ends a task: what the caller submits next runs after it (rule 6).

@@ -2,7 +2,15 @@
 //!
 //! Only in builds with debug assertions. A *site* is what is called and where, as
 //! `wait src/torch/streams/offload.rs:38`. `GPIPE_LEAVE_OUT=SITE` leaves that call out;
-//! `GPIPE_SITES=FILE` appends the sites that were reached to a file (`tests/cuda/mutations.rs`).
+//! `GPIPE_SITES=FILE` appends the sites that were reached to a file (`tests/cuda/mutations`).
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use super::backend::Backend;
+use super::ids::Stream;
+use crate::torch::error::TorchError;
 
 #[cfg(debug_assertions)]
 mod switch {
@@ -51,7 +59,9 @@ mod switch {
                 .append(true)
                 .open(path);
             // A site that is not written is missed by the test that asked for it.
-            let _ = file.and_then(|mut file| writeln!(file, "{site}"));
+            // In one piece: other threads write there, too.
+            let line = format!("{site}\n");
+            let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
         }
         same
     }
@@ -60,8 +70,105 @@ mod switch {
 #[cfg(debug_assertions)]
 pub(crate) use switch::left_out;
 
+/// By device, a stream in which nothing ever is.
+static EMPTY: Mutex<BTreeMap<usize, Stream>> = Mutex::new(BTreeMap::new());
+
+impl Backend {
+    /// For an event with nothing before it.
+    pub(super) fn empty_stream(&self, device: usize) -> Result<Stream, TorchError> {
+        let mut empty = EMPTY.lock();
+        if let Some(stream) = empty.get(&device) {
+            return Ok(*stream);
+        }
+        let stream = self.stream(device)?;
+        empty.insert(device, stream);
+        Ok(stream)
+    }
+}
+
 /// Nothing is left out.
 #[cfg(not(debug_assertions))]
 pub(crate) const fn left_out(_: &str) -> bool {
     false
+}
+
+/// What no switch leaves out no test misses: so the calls that keep the order go through one
+/// place each, and that asks.
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    const BACKEND: &str = "src/torch/streams/backend.rs";
+    const SHIM: &str = "src/torch/shim/streams.cpp";
+
+    /// Texts of such calls, in Rust and C++, and the only files that may have them.
+    const CALLS: [(&str, &[&str]); 13] = [
+        ("ffi::record_stream(", &[BACKEND]),
+        ("ffi::enter_stream(", &[BACKEND]),
+        // The profiler measures with events, on one stream.
+        ("RawEvent::record(", &[BACKEND, "src/profile/stopwatch.rs"]),
+        ("event.block(", &[BACKEND]),
+        ("event.synchronize(", &[BACKEND]),
+        ("gp_record_stream(", &["src/torch/ffi/streams.rs", SHIM]),
+        ("gp_event_block(", &["src/torch/ffi/streams.rs", SHIM]),
+        ("record_stream(stream", &[SHIM]),
+        ("recordStream", &[]),
+        ("->block(", &[SHIM]),
+        ("->synchronize(", &[SHIM]),
+        ("cudaStreamWaitEvent", &[]),
+        ("exchangeStream(", &[SHIM]),
+    ];
+
+    fn each_source(folder: &Path, look: &mut impl FnMut(&Path, &str)) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                each_source(&path, look);
+            } else if path
+                .extension()
+                .is_some_and(|end| end == "rs" || end == "cpp")
+            {
+                look(&path, &std::fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn calls_that_keep_the_order_are_in_one_place_each() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut found = BTreeSet::new();
+        each_source(&root.join("src"), &mut |path, text| {
+            let path = path.strip_prefix(root).unwrap();
+            let devices_own = path.starts_with("src/simulated_cuda");
+            let tests = path.ends_with("tests.rs") || path.ends_with("streams/left_out.rs");
+            if devices_own || tests {
+                return;
+            }
+            let has = |(call, _): &&(&'static str, _)| text.contains(call);
+            let calls = CALLS.iter().filter(has);
+            found.extend(calls.map(|(call, _)| (*call, path.to_str().unwrap().to_owned())));
+        });
+        let allowed = CALLS.iter().flat_map(|(call, files)| {
+            let files = files.iter();
+            files.map(|file| (*call, (*file).to_owned()))
+        });
+        assert_eq!(found, allowed.collect());
+    }
+
+    #[test]
+    fn each_of_these_places_asks_whether_it_is_left_out() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(BACKEND);
+        let text = std::fs::read_to_string(path).unwrap();
+        let calls = |function: &&str| {
+            let copies = ["ffi::copy_to(", "ffi::copy_into("];
+            let mut calls = CALLS.iter().map(|(call, _)| *call).chain(copies);
+            calls.any(|call| function.contains(call))
+        };
+        let functions: Vec<&str> = text.split("fn ").filter(calls).collect();
+        assert_eq!(functions.len(), 7, "{functions:#?}");
+        for function in functions {
+            assert!(function.contains("left_out(\""), "{function}");
+        }
+    }
 }

@@ -104,7 +104,7 @@ impl Backend {
 
     /// Whether the device gets to the end of its work: a lost one answers with an error.
     fn answers(&self, stream: Stream) -> Result<(), TorchError> {
-        self.finish(&self.record(stream)?)
+        self.finish(&self.point(stream)?)
     }
 }
 

@@ -18,7 +18,8 @@
 //! 5. Between two devices on the same accelerator nothing is copied: rules 3 and 4 hold for
 //!    the tensor itself.
 //! 6. A step, and every other task of the stages, starts after the work in the caller's
-//!    current streams, and what the caller submits next runs after the task.
+//!    current streams, and what the caller submits next runs after the task. Where the caller
+//!    changes its streams between two tasks, the new ones wait for the old ones.
 //! 7. What a stage keeps for its backwards may be offloaded to the host meanwhile. Two more
 //!    side streams copy it out (D2H) and prefetch it (H2D). Here rule 4 holds by waiting
 //!    instead of by `record_stream`: offloaded memory is held until the main stream has waited
@@ -32,7 +33,7 @@
 //! 9. A capture is a state of the whole device, not of a stream or a thread: the allocator
 //!    forgets at the end of a capture which other streams used memory meanwhile, and libtorch
 //!    hands out a stream again after 32. So a thread that submits work to a device shares the
-//!    device, and a thread that captures has it alone (`capture_lock.rs`).
+//!    device, and a thread that captures has it alone (`capture_lock.rs`; `held.rs` checks it).
 //!
 //! The CPU has no streams: for CPU stages none of this happens.
 
@@ -40,6 +41,7 @@ mod backend;
 mod capture_lock;
 mod captures;
 mod device_streams;
+mod held;
 mod ids;
 mod in_transit;
 mod left_out;

@@ -3,6 +3,7 @@
 use super::backend::Backend;
 use super::capture_lock::{CaptureLock, CaptureLocks, SubmitGuard};
 use super::device_streams::DeviceStreams;
+use super::held::Held;
 use super::left_out::left_out;
 
 /// The locks of libtorch's devices, for all pipelines of the process.
@@ -22,9 +23,9 @@ impl Backend {
     #[track_caller]
     pub(crate) fn submit_guard(&self, device: usize) -> SubmitGuard {
         if left_out("submit_guard") {
-            return CaptureLock::default().read_arc();
+            return SubmitGuard::left_out();
         }
-        self.capture_lock(device).read_arc_recursive()
+        SubmitGuard::new(self.capture_lock(device).read_arc_recursive(), device)
     }
 }
 
@@ -47,11 +48,11 @@ impl DeviceStreams {
             };
         }
         let mut guard = self.submit_guard.borrow_mut();
-        let capture_lock = self.on_accelerator().filter(|_| guard.is_none());
-        let capture_lock = capture_lock.map(|(backend, device)| backend.capture_lock(device));
-        let outermost = capture_lock.is_some();
-        if let Some(capture_lock) = capture_lock {
-            *guard = Some(capture_lock.read_arc());
+        let own = self.on_accelerator().filter(|_| guard.is_none());
+        let outermost = own.is_some();
+        if let Some((backend, device)) = own {
+            let shared = backend.capture_lock(device).read_arc();
+            *guard = Some(SubmitGuard::new(shared, device));
         }
         drop(guard);
         SubmitScope {
@@ -71,11 +72,12 @@ impl DeviceStreams {
         }
         let capture_lock = backend.capture_lock(device);
         let shared = self.submit_guard.take().map(drop).is_some();
-        let alone = capture_lock.write();
+        let alone = (capture_lock.write(), Held::new(device));
         let done = body();
         drop(alone);
         if shared {
-            self.submit_guard.replace(Some(capture_lock.read_arc()));
+            let shared = SubmitGuard::new(capture_lock.read_arc(), device);
+            self.submit_guard.replace(Some(shared));
         }
         done
     }

@@ -23,7 +23,10 @@ impl CallerEvents {
         backend: &Backend,
         devices: impl Iterator<Item = usize>,
     ) -> Result<Self, TorchError> {
-        let event = |device| Ok((device, backend.record(backend.current(device)?)?));
+        let event = |device| {
+            let _shared = backend.submit_guard(device);
+            Ok((device, backend.record(backend.current(device)?)?))
+        };
         Ok(Self {
             events: devices.map(event).collect::<Result<_, TorchError>>()?,
         })
@@ -53,7 +56,10 @@ impl CallerEvents {
         };
         let ready = match self.of(device) {
             Some(event) => event.clone(),
-            None => backend.record(backend.current(device)?)?,
+            None => {
+                let _shared = backend.submit_guard(device);
+                backend.record(backend.current(device)?)?
+            }
         };
         let at = MemorySpace::Accelerator(device);
         Ok(InTransit::new(values, at, Some(ready)))

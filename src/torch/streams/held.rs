@@ -1,0 +1,79 @@
+//! Whether the calling thread has a device's capture lock (rule 9).
+//!
+//! A guard that is missing shows only if another thread captures a graph at that moment. So
+//! builds with debug assertions look for it in every call of the [`Backend`] that submits work
+//! to a CUDA device, whether anybody captures or not.
+
+use std::marker::PhantomData;
+
+use super::backend::Backend;
+use super::ids::MemorySpace;
+
+/// While it lives, the thread that made it has the device's lock, shared or alone.
+#[derive(Debug)]
+pub(super) struct Held {
+    #[cfg(debug_assertions)]
+    device: usize,
+    /// It stays on its thread.
+    _thread: PhantomData<*const ()>,
+}
+
+#[cfg(debug_assertions)]
+mod here {
+    use std::cell::RefCell;
+
+    thread_local! {
+        /// A device for each lock of it that the thread has.
+        static HELD: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn has(device: usize) -> bool {
+        HELD.with_borrow(|held| held.contains(&device))
+    }
+
+    impl super::Held {
+        pub(in crate::torch::streams) fn new(device: usize) -> Self {
+            HELD.with_borrow_mut(|held| held.push(device));
+            let _thread = std::marker::PhantomData;
+            Self { device, _thread }
+        }
+    }
+
+    impl Drop for super::Held {
+        fn drop(&mut self) {
+            HELD.with_borrow_mut(|held| {
+                let place = held.iter().rposition(|device| *device == self.device);
+                place.map(|place| held.swap_remove(place))
+            });
+        }
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod here {
+    pub(super) const fn has(_: usize) -> bool {
+        true
+    }
+
+    impl super::Held {
+        pub(in crate::torch::streams) const fn new(_: usize) -> Self {
+            let _thread = std::marker::PhantomData;
+            Self { _thread }
+        }
+    }
+}
+
+impl Backend {
+    /// # Panics
+    /// With debug assertions, if another thread could capture a graph on the place while the
+    /// calling thread submits work to it.
+    pub(super) fn submits(&self, place: MemorySpace) {
+        if let (Self::Cuda, MemorySpace::Accelerator(device)) = (self, place) {
+            debug_assert!(
+                here::has(device),
+                "work for cuda:{device} from a thread that does not share the device: another \
+                 one could capture a graph meanwhile"
+            );
+        }
+    }
+}

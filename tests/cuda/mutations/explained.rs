@@ -1,0 +1,32 @@
+//! Calls without which nothing that a test can see goes wrong, and why.
+
+/// What is called, a part of the file's path and of the line's text, and why.
+pub(super) const EXPLAINED: [(&str, &str, &str, &str); 7] = [
+    (
+        "record",
+        "device_times.rs",
+        "backend.record(backend.current(*device)?)?",
+        "the host waits for the event at once: any moment is an origin of times",
+    ),
+    (
+        "record",
+        "device_streams.rs",
+        "let begin = backend.record(accelerator.main)?;",
+        "its time is known by the origin before it: any moment is an origin of times",
+    ),
+    ("finish", "device_streams.rs", SYNCHRONIZE, GRAPHS),
+    ("record", "device_streams.rs", SYNCHRONIZE, GRAPHS),
+    ("finish", "offload.rs", WAIT_OFFLOADED, SAVED),
+    ("record", "offload.rs", WAIT_OFFLOADED, SAVED),
+    ("", "lost.rs", "self.finish(&self.point(stream)?)", LOST),
+];
+
+const SYNCHRONIZE: &str = "backend.finish(&backend.record(accelerator.main)?)";
+const GRAPHS: &str = "before graphs are dropped; CUDA keeps a graph until it has run, and libtorch \
+                      gives its memory back by `cudaFree`, which waits for the device";
+
+const WAIT_OFFLOADED: &str = "backend.finish(&backend.record(accelerator.offloading(backend)?)?)";
+const SAVED: &str = "the host copies each parameter before what is offloaded of it, and so waits \
+                     for the main stream, which has waited for the copies to the host";
+
+const LOST: &str = "a lost device answers the other one of these two calls with its error, too";
