@@ -1,6 +1,8 @@
 //! The stages as the pipeline drives them: the engine, and how what it does joins what
 //! the caller does on accelerators before and after.
 
+mod update;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,6 +19,8 @@ use crate::torch::{
     self, Mode, OutOfMemory, StepSettings, TorchError, TorchStage, Values, copy_to_host,
 };
 
+pub(super) use update::Update;
+
 /// The event after which a copy is complete, and its stream.
 pub(super) type Until = (Backend, Stream, Event);
 
@@ -25,6 +29,8 @@ pub(super) type Until = (Backend, Stream, Event);
 pub(crate) struct Stages {
     engine: Engine<TorchStage>,
     accelerators: Option<Accelerators>,
+    /// An update that an error has stopped.
+    unfinished: Option<Update>,
 }
 
 /// What there is to join.
@@ -125,6 +131,7 @@ impl Stages {
         let stages = Self {
             engine,
             accelerators,
+            unfinished: None,
         };
         if let Some(accelerators) = &stages.accelerators {
             accelerators.join().map_err(Error::Accelerator)?;
@@ -192,6 +199,7 @@ impl Stages {
         &mut self,
         job: impl Fn(StageId, &mut TorchStage) -> anyhow::Result<R> + Send + Sync + 'static,
     ) -> Result<Vec<R>, Error> {
+        self.finish_update()?;
         let Some(accelerators) = &self.accelerators else {
             return Ok(self.engine.on_each(job)?);
         };
@@ -207,6 +215,7 @@ impl Stages {
         stage: StageId,
         job: impl FnOnce(&mut TorchStage) -> anyhow::Result<R> + Send + 'static,
     ) -> Result<R, Error> {
+        self.finish_update()?;
         let Some(accelerators) = &self.accelerators else {
             return Ok(self.engine.on_stage(stage, job)?);
         };
@@ -224,6 +233,7 @@ impl Stages {
         mode: Mode,
         columns: Vec<Vec<Values>>,
     ) -> Result<Stepped, Error> {
+        self.finish_update()?;
         let accelerators = self.accelerators.clone();
         let caller_events = accelerators
             .as_ref()

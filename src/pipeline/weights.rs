@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gpipe_partitioner::StageId;
 use tch::Tensor;
 
 use super::Pipeline;
+use super::stages::Update;
 use crate::error::{Error, Setting, SettingsError};
 use crate::optim::Optimizer;
 
@@ -113,6 +113,10 @@ impl Optimizer {
     /// gradients to be used.
     ///
     /// # Errors
+    /// [`Error::Update`] where something failed behind that (a copy of states that are
+    /// [offloaded](Optimizer::offload), say): whatever is asked of the pipeline next, this
+    /// included, finishes the update first.
+    ///
     /// [`Error::Settings`] for a number that an update is not defined for (a
     /// negative learning rate, say). Some stage, which the error names, has no memory for
     /// what is to be remembered of its parameters, or a gradient that no update is defined
@@ -121,6 +125,7 @@ impl Optimizer {
         let (id, alive, groups) = (self.id(), self.alive(), self.groups()?);
         let all_async = pipe.engine.all_async();
         let _watch = all_async.then(|| pipe.engine.watch()).transpose()?;
+        let ties = pipe.ties.clone();
         let engine = pipe.engine();
         let groups = Arc::new(groups);
         let own = Arc::clone(&groups);
@@ -132,8 +137,7 @@ impl Optimizer {
             })?;
             return Err(error);
         }
-        engine.on_each(move |_: StageId, stage| stage.optimize(id, &groups))?;
-        pipe.ties.clone().refresh(&mut pipe.engine)
+        engine.update(Update { id, groups, ties })
     }
 }
 
