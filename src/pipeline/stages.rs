@@ -4,25 +4,21 @@
 mod update;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpipe_partitioner::{MicroId, StageId};
 use tch::{Device, Tensor};
 
 use super::device_times::{Anchors, Times};
+use super::host_wait::HostWait;
 use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Program, StepOutcome};
 use crate::error::Error;
-use crate::torch::streams::{
-    Backend, CallerEvents, Event, InTransit, MemorySpace, Stream, TaskEvents, TaskLog,
-};
+use crate::torch::streams::{Backend, CallerEvents, InTransit, MemorySpace, TaskEvents, TaskLog};
 use crate::torch::{
     self, Mode, OutOfMemory, StepSettings, TorchError, TorchStage, Values, copy_to_host,
 };
 
 pub(super) use update::Update;
-
-/// The event after which a copy is complete, and its stream.
-pub(super) type Until = (Backend, Stream, Event);
 
 /// An engine of stages.
 #[derive(Debug)]
@@ -42,6 +38,8 @@ pub(super) struct Accelerators {
     pub(super) task_logs: Vec<Arc<TaskLog>>,
     /// Whether a wait of the host inside of a step fails it.
     pub(super) forbid_host_waits: bool,
+    /// For how long the calling thread waits for them.
+    pub(super) patience: Option<Duration>,
     anchors: Anchors,
 }
 
@@ -61,6 +59,7 @@ impl Accelerators {
             places,
             task_logs,
             forbid_host_waits: false,
+            patience: None,
             anchors: Anchors::default(),
         };
         own.backend.uses(own.devices());
@@ -135,8 +134,9 @@ impl Stages {
         };
         if let Some(accelerators) = &stages.accelerators {
             accelerators.join().map_err(Error::Accelerator)?;
-            let (backend, devices) = (&accelerators.backend, accelerators.devices());
-            accelerators.anchors.drop_in(backend, &devices)?;
+            let (backend, patience) = (&accelerators.backend, accelerators.patience);
+            let devices = accelerators.devices();
+            (accelerators.anchors).drop_in(backend, &devices, patience)?;
         }
         Ok(stages)
     }
@@ -172,14 +172,19 @@ impl Stages {
 
     /// A tensor in the host's memory, and what tells when it is there. It begins its way
     /// behind what the caller's current streams have.
-    pub(super) fn to_host(&self, tensor: Tensor) -> Result<(Tensor, Option<Until>), TorchError> {
+    pub(super) fn to_host(&self, tensor: Tensor) -> Result<(Tensor, Option<HostWait>), TorchError> {
         let (Some(all), Device::Cuda(device)) = (&self.accelerators, tensor.device()) else {
             return Ok((tensor, None));
         };
         let copy = copy_to_host(&tensor)?;
         let stream = all.backend.current(device)?;
-        let ready = all.backend.record(stream)?;
-        Ok((copy, Some((all.backend.clone(), stream, ready))))
+        let ready = HostWait {
+            backend: all.backend.clone(),
+            stream,
+            event: all.backend.record(stream)?,
+            patience: all.patience,
+        };
+        Ok((copy, Some(ready)))
     }
 
     /// Notes what the caller's current stream has made where a stage is, for stages to use.
@@ -287,7 +292,7 @@ impl Stages {
             task_events,
             events,
             epoch,
-            &accelerators.anchors,
+            (&accelerators.anchors, accelerators.patience),
         );
         Ok(Stepped { outcome, times })
     }
@@ -327,7 +332,11 @@ fn task<R>(
     let ended = streams.end_task();
     // What the task itself says of what went wrong says more.
     let done = done.and_then(|done| Ok(ended.map(|()| done)?));
-    done.map_err(|error| streams.explain_loss(format_args!("a task of stage {id}"), error))
+    done.map_err(|error| {
+        let device = streams.device();
+        let error = OutOfMemory::explain(device, error);
+        streams.explain_loss(format_args!("a task of stage {id}"), error)
+    })
 }
 
 /// What a task came to, joined with what the caller does next.
