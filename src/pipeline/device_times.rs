@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use gpipe_partitioner::{DeviceId, Span, Timeline};
 use parking_lot::Mutex;
 
-use super::host_wait::in_time;
+use super::host_wait::{TOLD_BEFORE, in_time};
 use crate::engine::ActionEvent as HostEvent;
 use crate::torch::TorchError;
 use crate::torch::streams::{Backend, Event, MemorySpace, TaskEvents};
@@ -41,7 +41,7 @@ impl Anchors {
     ) -> Result<(), TorchError> {
         for device in devices.iter().filter(|_| backend.keeps_time()) {
             let event = backend.record(backend.current(*device)?)?;
-            in_time(&event, *device, patience, "the end of what was told before")?;
+            in_time(&event, *device, patience, TOLD_BEFORE)?;
             backend.finish(&event)?;
             let at = Instant::now();
             self.put(*device, Anchor { event, at });

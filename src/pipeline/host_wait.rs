@@ -9,6 +9,9 @@ use std::time::Duration;
 use crate::torch::TorchError;
 use crate::torch::streams::{Backend, Event, Stream};
 
+/// What a device comes to with all its work.
+pub(super) const TOLD_BEFORE: &str = "the end of what was told before";
+
 /// What tells when a copy to the host is there.
 #[derive(Debug, Clone)]
 pub(super) struct HostWait {

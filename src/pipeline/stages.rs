@@ -10,7 +10,7 @@ use gpipe_partitioner::{MicroId, StageId};
 use tch::{Device, Tensor};
 
 use super::device_times::{Anchors, Times};
-use super::host_wait::HostWait;
+use super::host_wait::{HostWait, TOLD_BEFORE, in_time};
 use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Program, StepOutcome};
 use crate::error::Error;
 use crate::torch::streams::{Backend, CallerEvents, InTransit, MemorySpace, TaskEvents, TaskLog};
@@ -168,6 +168,24 @@ impl Stages {
         let device = device.map_or(Device::Cpu, Device::Cuda);
         let error = all.explain_loss(OutOfMemory::explain(device, error.into()));
         Error::Accelerator(error.context(doing))
+    }
+
+    /// Waits for all that the devices were told, as long as the caller has patience; without any,
+    /// for nothing.
+    ///
+    /// # Errors
+    /// A device is not through in time.
+    pub(super) fn in_time(&self) -> Result<(), TorchError> {
+        let Some((all, patience)) =
+            (self.accelerators.as_ref()).and_then(|all| Some((all, all.patience?)))
+        else {
+            return Ok(());
+        };
+        for device in all.devices() {
+            let event = all.backend.record(all.backend.current(device)?)?;
+            in_time(&event, device, Some(patience), TOLD_BEFORE)?;
+        }
+        Ok(())
     }
 
     /// A tensor in the host's memory, and what tells when it is there. It begins its way

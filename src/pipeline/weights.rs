@@ -37,7 +37,9 @@ impl Pipeline {
     /// Sets parameters and buffers by name, on whatever stage they are.
     ///
     /// # Errors
-    /// A name that the model does not have, or another shape: nothing is changed then.
+    /// A name that the model does not have, or another shape, or a device that does not come to an
+    /// end with its work within the [patience](crate::PipelineBuilder::patience): nothing is changed
+    /// then.
     pub fn load(&mut self, values: &[(String, Tensor)]) -> Result<(), Error> {
         let mut own: HashMap<String, Tensor> = self.parameters()?.into_iter().collect();
         own.extend(self.buffers()?);
@@ -52,6 +54,7 @@ impl Pipeline {
             }
             pairs.push((tensor, value));
         }
+        self.engine.in_time()?;
         tch::no_grad(|| {
             pairs
                 .into_iter()

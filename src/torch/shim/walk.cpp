@@ -289,7 +289,7 @@ variable_list run_engine(const edge_list& roots, const variable_list& grads, boo
     const auto last = std::make_shared<Last>();
     last->add_input_metadata(none);
     engine.execute({Edge(last, 0)}, {none}, /*keep_graph=*/false, /*create_graph=*/false,
-                   /*accumulate_grad=*/false, {});
+                   /*accumulate_grad=*/true, {});
     throw;
   }
 }
