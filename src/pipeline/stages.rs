@@ -175,7 +175,7 @@ impl Stages {
     ///
     /// # Errors
     /// A device is not through in time.
-    pub(super) fn in_time(&self) -> Result<(), TorchError> {
+    pub(crate) fn in_time(&self) -> Result<(), TorchError> {
         let Some((all, patience)) =
             (self.accelerators.as_ref()).and_then(|all| Some((all, all.patience?)))
         else {
