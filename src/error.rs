@@ -48,6 +48,17 @@ pub enum Error {
     /// libtorch refused outside of a stage.
     #[error(transparent)]
     Torch(#[from] TorchError),
+    /// An optimizer's update has begun and stopped: some weights are updated and others are not.
+    /// Nobody sees them so: whatever is asked of the pipeline next goes on with the update first,
+    /// where it has stopped, and is refused with this error if that fails again.
+    #[error(
+        "{source}: the optimizer's update has begun and is not at its end; the next call goes on with \
+         it before anything else (if it never succeeds, start the process anew, from a checkpoint)"
+    )]
+    Update {
+        /// What stopped it.
+        r#source: Box<Error>,
+    },
     /// Nothing that a loss scale could do makes the gradients finite. The step is undone.
     #[error(
         "{what} is not finite, with a loss scale as small as {scale}: the model itself leaves the \
@@ -79,6 +90,7 @@ impl Error {
     pub fn stage_error(&self) -> Option<&StageError> {
         match self {
             Self::Engine(error) => error.stage_error(),
+            Self::Update { r#source } => r#source.stage_error(),
             _ => None,
         }
     }

@@ -221,8 +221,12 @@ impl PipelineBuilder {
     /// A thread cannot be taken out of a layer that blocks. After a training step or an
     /// inference the pipeline can be used again once the layer has come back: the next call waits
     /// for it as long once more, and undoes the step. Dropping the pipeline does not wait.
-    /// It is the time on the host that counts, and layers that are being built are
+    /// Of stages it is the time on the host that counts, and layers that are being built are
     /// not watched.
+    ///
+    /// The calling thread's own waits for asynchronous devices end with it as well
+    /// ([`StepReport::read`](crate::StepReport::read), [`GradNorm::read`](crate::GradNorm::read),
+    /// [`Pipeline::load`]): their error names the device and what it has not come to.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);

@@ -19,7 +19,8 @@ impl GradNorm {
     /// The number; the host waits for a device that is not there yet.
     ///
     /// # Errors
-    /// The device failed in what it was told to do.
+    /// The device failed in what it was told to do, or has not done it within the
+    /// [patience](crate::PipelineBuilder::patience): the number can be read later then.
     pub fn read(&self) -> Result<f64, Error> {
         Ok(self.0.read()?)
     }
@@ -105,7 +106,7 @@ impl Pipeline {
             return Ok(None);
         };
         let (total, factor) = tch::no_grad(|| clip_there(&in_model_order(&norms)?, max_norm))?;
-        let norm = Readback::new(&self.engine, &total)?;
+        let norm = Readback::new(&self.engine, &total, "the norm of the gradients")?;
         if max_norm.is_finite() {
             self.engine.made(&factor, StageId(0))?;
             // Tensors go from thread to thread, but are not shared.

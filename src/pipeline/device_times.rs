@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use gpipe_partitioner::{DeviceId, Span, Timeline};
 use parking_lot::Mutex;
 
+use super::host_wait::{TOLD_BEFORE, in_time};
 use crate::engine::ActionEvent as HostEvent;
 use crate::torch::TorchError;
 use crate::torch::streams::{Backend, Event, MemorySpace, TaskEvents};
@@ -32,11 +33,17 @@ pub(super) struct Anchors(Arc<Mutex<BTreeMap<usize, Anchor>>>);
 
 impl Anchors {
     /// Of these accelerators, now. The host waits for them.
-    pub(super) fn drop_in(&self, backend: &Backend, devices: &[usize]) -> Result<(), TorchError> {
+    pub(super) fn drop_in(
+        &self,
+        backend: &Backend,
+        devices: &[usize],
+        patience: Option<Duration>,
+    ) -> Result<(), TorchError> {
         for device in devices.iter().filter(|_| backend.keeps_time()) {
             let shared = backend.submit_guard(*device);
             let event = backend.record(backend.current(*device)?)?;
             drop(shared);
+            in_time(&event, *device, patience, TOLD_BEFORE)?;
             backend.finish(&event)?;
             let at = Instant::now();
             self.put(*device, Anchor { event, at });
@@ -73,6 +80,8 @@ pub(super) struct Times {
     anchors: BTreeMap<usize, Anchor>,
     /// Where the step's own beginnings become anchors.
     next: Anchors,
+    /// Of the calling thread.
+    patience: Option<Duration>,
 }
 
 /// A step by the devices' clocks.
@@ -92,7 +101,7 @@ impl Times {
         task_events: Vec<TaskEvents>,
         host: Vec<Vec<HostEvent>>,
         epoch: Instant,
-        anchors: &Anchors,
+        (anchors, patience): (&Anchors, Option<Duration>),
     ) -> Option<Self> {
         backend.keeps_time().then(|| Self {
             backend: backend.clone(),
@@ -102,6 +111,7 @@ impl Times {
             epoch,
             anchors: anchors.now(),
             next: anchors.clone(),
+            patience,
         })
     }
 
@@ -114,6 +124,17 @@ impl Times {
         // What failed has no more to wait for.
         ends.into_iter()
             .all(|end| Backend::is_over(end).unwrap_or(true))
+    }
+
+    /// See [`super::host_wait::HostWait::in_time`].
+    pub(super) fn in_time(&self) -> Result<(), TorchError> {
+        let ends = self.places.iter().zip(&self.task_events);
+        for (place, task_events) in ends {
+            if let (MemorySpace::Accelerator(device), Some(end)) = (place, &task_events.end) {
+                in_time(end, *device, self.patience, "the end of the step")?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits for the step's end.

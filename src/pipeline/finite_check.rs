@@ -74,7 +74,7 @@ impl FiniteCheck {
             stages.made(tensor, last)?;
         }
         let check = Self {
-            numbers: Readback::new(stages, &blob)?,
+            numbers: Readback::new(stages, &blob, "the norms of the gradients")?,
             names: names.concat().into(),
             losses: losses_count.then(|| losses.shallow_clone()),
         };
@@ -93,6 +93,12 @@ impl FiniteCheck {
     /// Whether [`FiniteCheck::read`] would not wait.
     pub(super) fn is_ready(&self) -> bool {
         self.numbers.is_ready() && self.losses.as_ref().is_none_or(Losses::is_ready)
+    }
+
+    /// See [`Readback::in_time`].
+    pub(super) fn in_time(&self) -> Result<(), TorchError> {
+        self.numbers.in_time()?;
+        self.losses.as_ref().map_or(Ok(()), Losses::in_time)
     }
 
     /// What was not finite, in words, and the loss scale of the step.

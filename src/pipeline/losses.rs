@@ -45,7 +45,7 @@ impl Losses {
         let weight_scale = weighted.then(|| weight_scale(&weights)).transpose()?;
         let all = tch::no_grad(|| Tensor::f_stack(&values, 0))?;
         Ok(Self {
-            values: Readback::new(stages, &all)?,
+            values: Readback::new(stages, &all, "the losses of the step")?,
             on_device: all,
             weights,
             weight_scale,
@@ -86,6 +86,11 @@ impl Losses {
     /// Whether [`Losses::total`] would not wait.
     pub(super) fn is_ready(&self) -> bool {
         self.values.is_ready()
+    }
+
+    /// See [`Readback::in_time`].
+    pub(super) fn in_time(&self) -> Result<(), TorchError> {
+        self.values.in_time()
     }
 
     /// The mini-batch's loss, added up in the order of the micro-batches.

@@ -6,6 +6,7 @@ mod clip;
 mod device_loss_scale;
 mod device_times;
 mod finite_check;
+mod host_wait;
 mod loss_scale;
 mod losses;
 mod memory;

@@ -4,28 +4,38 @@ use std::cell::OnceCell;
 
 use tch::{Kind, Tensor};
 
-use super::stages::{Stages, Until};
+use super::host_wait::HostWait;
+use super::stages::Stages;
 use crate::torch::TorchError;
-use crate::torch::streams::Backend;
 #[cfg(test)]
-use crate::torch::streams::{Event, Stream};
+use crate::torch::streams::{Backend, Event, Stream};
 
 /// Numbers that are, or will be, in the host's memory.
 #[derive(Debug)]
 pub(super) struct Readback {
     /// `f64`, of one dimension.
     numbers: Tensor,
+    /// What they are, for messages.
+    what: &'static str,
     /// When they are there; none where they are already.
-    ready: Option<Until>,
+    ready: Option<HostWait>,
 }
 
 impl Readback {
     /// Begins to copy `numbers`, on any device, to the host as `f64`. The host does not wait
     /// for an asynchronous device.
-    pub(super) fn new(stages: &Stages, numbers: &Tensor) -> Result<Self, TorchError> {
+    pub(super) fn new(
+        stages: &Stages,
+        numbers: &Tensor,
+        what: &'static str,
+    ) -> Result<Self, TorchError> {
         let numbers = tch::no_grad(|| numbers.f_reshape([-1])?.f_to_kind(Kind::Double))?;
         let (numbers, ready) = stages.to_host(numbers)?;
-        Ok(Self { numbers, ready })
+        Ok(Self {
+            numbers,
+            what,
+            ready,
+        })
     }
 
     /// A number that waits for an event which its device does not know.
@@ -33,11 +43,13 @@ impl Readback {
     pub(super) fn of_a_failed_device() -> Self {
         Self {
             numbers: Tensor::from_slice(&[0.0]),
-            ready: Some((
-                Backend::Cuda,
-                Stream { device: 0, id: 0 },
-                Event::Recorded(0),
-            )),
+            what: "numbers",
+            ready: Some(HostWait {
+                backend: Backend::Cuda,
+                stream: Stream { device: 0, id: 0 },
+                event: Event::Recorded(0),
+                patience: None,
+            }),
         }
     }
 
@@ -45,37 +57,41 @@ impl Readback {
     pub(super) fn shallow_clone(&self) -> Self {
         Self {
             numbers: self.numbers.shallow_clone(),
+            what: self.what,
             ready: self.ready.clone(),
         }
     }
 
     /// Whether [`Readback::read`] would not wait.
     pub(super) fn is_ready(&self) -> bool {
-        match &self.ready {
-            // One that failed has no more to wait for.
-            Some((_, _, event)) => Backend::is_over(event).unwrap_or(true),
-            None => true,
-        }
+        self.ready.as_ref().is_none_or(HostWait::is_over)
     }
 
     /// The numbers, once they are there.
     ///
     /// # Errors
-    /// The device failed in the work that makes them.
+    /// The device failed in the work that makes them, or has not made them in time.
     pub(super) fn read(&self) -> Result<Vec<f64>, TorchError> {
-        if let Some((backend, stream, event)) = &self.ready {
-            let finished = backend.finish(event);
-            finished.map_err(|error| backend.lost_in_reading(*stream, error))?;
+        if let Some(ready) = &self.ready {
+            ready.finish(self.what)?;
         }
         Ok(Vec::try_from(&self.numbers)?)
+    }
+}
+
+impl Readback {
+    /// Waits for them as long as the caller has patience: see [`HostWait::in_time`].
+    pub(super) fn in_time(&self) -> Result<(), TorchError> {
+        let ready = self.ready.as_ref();
+        ready.map_or(Ok(()), |ready| ready.in_time(self.what))
     }
 }
 
 impl Drop for Readback {
     /// Page-locked memory is not to be freed any more once a device is lost.
     fn drop(&mut self) {
-        if let Some((backend, ..)) = &self.ready
-            && backend.lost().is_some()
+        if let Some(ready) = &self.ready
+            && ready.backend.lost().is_some()
         {
             std::mem::forget(std::mem::replace(&mut self.numbers, Tensor::new()));
         }
@@ -100,6 +116,7 @@ impl LateNumber {
         Self {
             from: Readback {
                 numbers,
+                what: "a number",
                 ready: None,
             },
             read: OnceCell::from(number),

@@ -88,8 +88,11 @@ impl StepReport {
     /// The numbers. The first call waits until asynchronous devices are done with the step.
     ///
     /// # Errors
-    /// An asynchronous device failed in the step; never on the CPU.
+    /// An asynchronous device failed in the step, or has not come to its end within the
+    /// [patience](crate::PipelineBuilder::patience): the numbers can be read later then. Never on
+    /// the CPU.
     pub fn read(&self) -> Result<&StepNumbers, Error> {
+        self.in_time()?;
         self.numbers().map_err(|why| why.clone().into())
     }
 
@@ -99,6 +102,14 @@ impl StepReport {
             return true;
         }
         self.unread.borrow().as_ref().is_none_or(Unread::is_ready)
+    }
+
+    /// Nothing is taken out of the report before it is there.
+    fn in_time(&self) -> Result<(), TorchError> {
+        self.unread
+            .borrow()
+            .as_ref()
+            .map_or(Ok(()), Unread::in_time)
     }
 
     fn numbers(&self) -> Result<&StepNumbers, &TorchError> {
@@ -138,6 +149,14 @@ impl Unread {
     fn is_ready(&self) -> bool {
         let checked = self.finite_check.as_ref().is_none_or(FiniteCheck::is_ready);
         checked && self.losses.is_ready() && self.times.as_ref().is_none_or(Times::are_ready)
+    }
+
+    /// See [`super::host_wait::HostWait::in_time`].
+    fn in_time(&self) -> Result<(), TorchError> {
+        self.losses.in_time()?;
+        let check = self.finite_check.as_ref();
+        check.map_or(Ok(()), FiniteCheck::in_time)?;
+        self.times.as_ref().map_or(Ok(()), Times::in_time)
     }
 
     fn read(self, schedule: &CheckedSchedule) -> Result<StepNumbers, TorchError> {

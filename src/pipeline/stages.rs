@@ -1,32 +1,34 @@
 //! The stages as the pipeline drives them: the engine, and how what it does joins what
 //! the caller does on accelerators before and after.
 
+mod update;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpipe_partitioner::{MicroId, StageId};
 use parking_lot::Mutex;
 use tch::{Device, Tensor};
 
 use super::device_times::{Anchors, Times};
+use super::host_wait::{HostWait, TOLD_BEFORE, in_time};
 use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Program, StepOutcome};
 use crate::error::Error;
-use crate::torch::streams::{
-    Backend, CallerEvents, Event, InTransit, MemorySpace, Stream, TaskEvents, TaskLog,
-};
+use crate::torch::streams::{Backend, CallerEvents, InTransit, MemorySpace, TaskEvents, TaskLog};
 use crate::torch::{
     self, Mode, OutOfMemory, StepSettings, TorchError, TorchStage, Values, copy_to_host,
 };
 
-/// The event after which a copy is complete, and its stream.
-pub(super) type Until = (Backend, Stream, Event);
+pub(super) use update::Update;
 
 /// An engine of stages.
 #[derive(Debug)]
 pub(crate) struct Stages {
     engine: Engine<TorchStage>,
     accelerators: Option<Accelerators>,
+    /// An update that an error has stopped.
+    unfinished: Option<Update>,
 }
 
 /// What there is to join.
@@ -38,6 +40,8 @@ pub(super) struct Accelerators {
     pub(super) task_logs: Vec<Arc<TaskLog>>,
     /// Whether a wait of the host inside of a step fails it.
     pub(super) forbid_host_waits: bool,
+    /// For how long the calling thread waits for them.
+    pub(super) patience: Option<Duration>,
     anchors: Anchors,
     /// By accelerator, the caller's current stream in its last call.
     last_streams: Arc<Mutex<BTreeMap<usize, Stream>>>,
@@ -59,6 +63,7 @@ impl Accelerators {
             places,
             task_logs,
             forbid_host_waits: false,
+            patience: None,
             anchors: Anchors::default(),
             last_streams: Arc::default(),
         };
@@ -148,11 +153,13 @@ impl Stages {
         let stages = Self {
             engine,
             accelerators,
+            unfinished: None,
         };
         if let Some(accelerators) = &stages.accelerators {
             accelerators.join().map_err(Error::Accelerator)?;
-            let (backend, devices) = (&accelerators.backend, accelerators.devices());
-            accelerators.anchors.drop_in(backend, &devices)?;
+            let (backend, patience) = (&accelerators.backend, accelerators.patience);
+            let devices = accelerators.devices();
+            (accelerators.anchors).drop_in(backend, &devices, patience)?;
         }
         Ok(stages)
     }
@@ -186,17 +193,40 @@ impl Stages {
         Error::Accelerator(error.context(doing))
     }
 
+    /// Waits for all that the devices were told, as long as the caller has patience; without any,
+    /// for nothing.
+    ///
+    /// # Errors
+    /// A device is not through in time.
+    pub(crate) fn in_time(&self) -> Result<(), TorchError> {
+        let Some((all, patience)) =
+            (self.accelerators.as_ref()).and_then(|all| Some((all, all.patience?)))
+        else {
+            return Ok(());
+        };
+        for device in all.devices() {
+            let event = all.backend.record(all.backend.current(device)?)?;
+            in_time(&event, device, Some(patience), TOLD_BEFORE)?;
+        }
+        Ok(())
+    }
+
     /// A tensor in the host's memory, and what tells when it is there. It begins its way
     /// behind what the caller's current streams have.
-    pub(super) fn to_host(&self, tensor: Tensor) -> Result<(Tensor, Option<Until>), TorchError> {
+    pub(super) fn to_host(&self, tensor: Tensor) -> Result<(Tensor, Option<HostWait>), TorchError> {
         let (Some(all), Device::Cuda(device)) = (&self.accelerators, tensor.device()) else {
             return Ok((tensor, None));
         };
         let _shared = all.backend.submit_guard(device);
         let copy = copy_to_host(&tensor)?;
         let stream = all.backend.current(device)?;
-        let ready = all.backend.record(stream)?;
-        Ok((copy, Some((all.backend.clone(), stream, ready))))
+        let ready = HostWait {
+            backend: all.backend.clone(),
+            stream,
+            event: all.backend.record(stream)?,
+            patience: all.patience,
+        };
+        Ok((copy, Some(ready)))
     }
 
     /// Notes what the caller's current stream has made where a stage is, for stages to use.
@@ -216,6 +246,7 @@ impl Stages {
         &mut self,
         job: impl Fn(StageId, &mut TorchStage) -> anyhow::Result<R> + Send + Sync + 'static,
     ) -> Result<Vec<R>, Error> {
+        self.finish_update()?;
         let Some(accelerators) = &self.accelerators else {
             return Ok(self.engine.on_each(job)?);
         };
@@ -231,6 +262,7 @@ impl Stages {
         stage: StageId,
         job: impl FnOnce(&mut TorchStage) -> anyhow::Result<R> + Send + 'static,
     ) -> Result<R, Error> {
+        self.finish_update()?;
         let Some(accelerators) = &self.accelerators else {
             return Ok(self.engine.on_stage(stage, job)?);
         };
@@ -248,6 +280,7 @@ impl Stages {
         mode: Mode,
         columns: Vec<Vec<Values>>,
     ) -> Result<Stepped, Error> {
+        self.finish_update()?;
         let accelerators = self.accelerators.clone();
         let caller_events = accelerators
             .as_ref()
@@ -301,7 +334,7 @@ impl Stages {
             task_events,
             events,
             epoch,
-            &accelerators.anchors,
+            (&accelerators.anchors, accelerators.patience),
         );
         Ok(Stepped { outcome, times })
     }
@@ -341,7 +374,11 @@ fn task<R>(
     let ended = streams.end_task();
     // What the task itself says of what went wrong says more.
     let done = done.and_then(|done| Ok(ended.map(|()| done)?));
-    done.map_err(|error| streams.explain_loss(format_args!("a task of stage {id}"), error))
+    done.map_err(|error| {
+        let device = streams.device();
+        let error = OutOfMemory::explain(device, error);
+        streams.explain_loss(format_args!("a task of stage {id}"), error)
+    })
 }
 
 /// What a task came to, joined with what the caller does next.

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gpipe_partitioner::StageId;
 use tch::Tensor;
 
 use super::Pipeline;
+use super::stages::Update;
 use crate::error::{Error, Setting, SettingsError};
 use crate::optim::Optimizer;
 
@@ -37,7 +37,9 @@ impl Pipeline {
     /// Sets parameters and buffers by name, on whatever stage they are.
     ///
     /// # Errors
-    /// A name that the model does not have, or another shape: nothing is changed then.
+    /// A name that the model does not have, or another shape, or a device that does not come to an
+    /// end with its work within the [patience](crate::PipelineBuilder::patience): nothing is changed
+    /// then.
     pub fn load(&mut self, values: &[(String, Tensor)]) -> Result<(), Error> {
         let mut own: HashMap<String, Tensor> = self.parameters()?.into_iter().collect();
         own.extend(self.buffers()?);
@@ -52,6 +54,7 @@ impl Pipeline {
             }
             pairs.push((tensor, value));
         }
+        self.engine.in_time()?;
         tch::no_grad(|| {
             pairs
                 .into_iter()
@@ -113,6 +116,10 @@ impl Optimizer {
     /// gradients to be used.
     ///
     /// # Errors
+    /// [`Error::Update`] where something failed behind that (a copy of states that are
+    /// [offloaded](Optimizer::offload), say): whatever is asked of the pipeline next, this
+    /// included, finishes the update first.
+    ///
     /// [`Error::Settings`] for a number that an update is not defined for (a
     /// negative learning rate, say). Some stage, which the error names, has no memory for
     /// what is to be remembered of its parameters, or a gradient that no update is defined
@@ -121,6 +128,7 @@ impl Optimizer {
         let (id, alive, groups) = (self.id(), self.alive(), self.groups()?);
         let all_async = pipe.engine.all_async();
         let _watch = all_async.then(|| pipe.engine.watch()).transpose()?;
+        let ties = pipe.ties.clone();
         let engine = pipe.engine();
         let groups = Arc::new(groups);
         let own = Arc::clone(&groups);
@@ -132,8 +140,7 @@ impl Optimizer {
             })?;
             return Err(error);
         }
-        engine.on_each(move |_: StageId, stage| stage.optimize(id, &groups))?;
-        pipe.ties.clone().refresh(&mut pipe.engine)
+        engine.update(Update { id, groups, ties })
     }
 }
 

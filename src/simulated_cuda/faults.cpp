@@ -19,12 +19,17 @@ namespace {
 constexpr std::array<const char*, 7> kNames = {"allocation", "segment",  "page-locked", "copy",
                                                "transfer",   "kernel", "stall"};
 
-// What happened so often, and which of it fails (0: none).
+// What happened so often, and which of it fails: so many, from this one on (0: none).
 struct Counter {
   std::atomic<uint64_t> counted{0};
   std::atomic<uint64_t> fails{0};
+  std::atomic<uint64_t> times{1};
 
-  bool hits() { return ++counted == fails; }
+  bool hits() {
+    const uint64_t number = ++counted;
+    const uint64_t first = fails;
+    return first != 0 && number >= first && number - first < times;
+  }
 };
 
 // By kind, and by device; the last is of all devices.
@@ -139,11 +144,13 @@ void throw_if_lost(int device) {
 
 }  // namespace sim::faults
 
-// For tests, by dlsym. Has the so-manieth from now on fail (0: none) on a device (-1: of all
-// devices). Whether there is such a kind.
-extern "C" __attribute__((visibility("default"))) int sim_fail(const char* what, int device, uint64_t number) {
+// For tests, by dlsym. Has so many fail, from the so-manieth from now on (0: none), on a device
+// (-1: of all devices). Whether there is such a kind.
+extern "C" __attribute__((visibility("default"))) int sim_fail(const char* what, int device, uint64_t number,
+                                                               uint64_t times) {
   auto* counter = sim::faults::Counters::get().find(what, device);
   if (counter != nullptr) {
+    counter->times = times;
     counter->fails = number == 0 ? 0 : counter->counted + number;
   }
   return counter != nullptr;

@@ -79,6 +79,9 @@ impl OutOfMemory {
 
     /// Puts it in front of an error that is of this kind.
     pub(crate) fn explain(device: Device, error: anyhow::Error) -> anyhow::Error {
+        if error.is::<Self>() {
+            return error;
+        }
         let told = error
             .chain()
             .find_map(|cause| Self::read(device, &cause.to_string()));

@@ -25,6 +25,8 @@ pub(super) fn loss(
         }
         let (x, y) = batch.map_err(TrainError::Data)?;
         let outputs = pipe.forward_values(x)?;
+        // The loss is read at once.
+        pipe.engine().in_time().map_err(crate::Error::from)?;
         let judged = judge(own, &outputs, &y).map_err(TrainError::HeldOut)?;
         sum += judged.0;
         count += judged.1;

@@ -1,16 +1,22 @@
 //! Whatever a step asks of a device fails once, each in turn: allocations, page-locked memory,
 //! copies. Each is an error that says where, nothing leaks, and the step can be tried again.
+//!
+//! Of the small model everything fails in turn; of the larger ones every so-manieth
+//! ([`Case::stride`]), and all of it with `FAULTS_EVERY=1`, which takes minutes.
+
+mod cases;
 
 use std::collections::BTreeSet;
 
 use gpipe::memory::of_device;
-use gpipe::partitioner::{Bytes, ScheduleKind};
-use gpipe::tch::{Cuda, Device, Kind, Tensor, nn};
-use gpipe::{AdamW, Optimizer, Pipeline, PipelineBuilder, Recompute, Sequential};
+use gpipe::partitioner::ScheduleKind;
+use gpipe::tch::{Cuda, Device, Tensor};
+use gpipe::{Error, Optimizer, Pipeline};
 
 use crate::harness::Test;
-use crate::simulated::{counted, fail, sim_page_locked};
-use crate::support::{assert_same_bits, cross_entropy, snapshot};
+use crate::simulated::{counted, fail, fail_times, sim_page_locked};
+use crate::support::{assert_same_bits, snapshot};
+use cases::{Case, Subject};
 
 const GPUS: [Device; 2] = [Device::Cuda(0), Device::Cuda(1)];
 const ALLOCATION: &str = "allocation";
@@ -19,60 +25,49 @@ const COPY: &str = "copy";
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
-        ("faults::of_a_plain_step", || in_turn(&PLAIN)),
-        ("faults::of_a_step_that_recomputes", || in_turn(&RECOMPUTE)),
-        ("faults::of_a_step_that_offloads", || in_turn(&OFFLOAD)),
-        ("faults::of_a_step_that_replays_graphs", || in_turn(&GRAPHS)),
-        ("faults::of_the_first_step", || from_anew(&PLAIN, 0)),
-        ("faults::of_a_first_step_that_offloads", || {
-            from_anew(&OFFLOAD, 0)
+        ("faults::of_a_plain_step", || in_turn(&cases::PLAIN)),
+        ("faults::of_a_step_that_recomputes", || {
+            in_turn(&cases::RECOMPUTE)
         }),
-        ("faults::of_a_step_that_captures", || from_anew(&GRAPHS, 3)),
+        ("faults::of_a_step_that_offloads", || {
+            in_turn(&cases::OFFLOAD)
+        }),
+        ("faults::of_a_step_that_replays_graphs", || {
+            in_turn(&cases::GRAPHS)
+        }),
+        ("faults::of_the_first_step", || from_anew(&cases::PLAIN, 0)),
+        ("faults::of_a_first_step_that_offloads", || {
+            from_anew(&cases::OFFLOAD, 0)
+        }),
+        ("faults::of_a_step_that_captures", || {
+            from_anew(&cases::GRAPHS, 3)
+        }),
+        (
+            "faults::of_a_transformer_that_offloads_and_recomputes",
+            || in_turn(&cases::TRANSFORMER),
+        ),
+        ("faults::of_skips", || in_turn(&cases::SKIPS)),
+        ("faults::of_buffers_that_only_the_device_may_undo", || {
+            in_turn(&cases::BUFFERS)
+        }),
+        ("faults::of_tied_weights", || in_turn(&cases::TIED)),
+        (
+            "faults::an_update_that_was_stopped_is_finished_first",
+            || {
+                stopped(&cases::OFFLOAD);
+            },
+        ),
+        ("faults::a_tied_weight_is_never_behind", || {
+            stopped(&cases::TIED);
+        }),
     ]
-}
-
-/// A way to train.
-struct Case {
-    name: &'static str,
-    configure: fn(PipelineBuilder) -> PipelineBuilder,
-    offload_optimizer: bool,
-}
-
-const PLAIN: Case = Case {
-    name: "plain",
-    configure: |builder| builder,
-    offload_optimizer: false,
-};
-const RECOMPUTE: Case = Case {
-    name: "recompute",
-    configure: |builder| builder.recompute(Recompute::Always),
-    offload_optimizer: false,
-};
-const OFFLOAD: Case = Case {
-    name: "offload",
-    configure: |builder| builder.offload(&[0, 1]).offload_at_least(Bytes(1)),
-    offload_optimizer: true,
-};
-const GRAPHS: Case = Case {
-    name: "graphs",
-    configure: |builder| builder.cuda_graphs(true),
-    offload_optimizer: false,
-};
-
-fn model() -> Sequential {
-    let linear = |out| move |p: &nn::Path<'_>| nn::linear(p, 8, out, nn::LinearConfig::default());
-    Sequential::new()
-        .layer("one", linear(8))
-        .layer("act", |_| nn::func(|x: &Tensor| x.gelu("none")))
-        .layer("two", linear(5))
 }
 
 /// A pipeline, its optimizer, and what they are given.
 struct Training {
     pipe: Pipeline,
     optimizer: Optimizer,
-    x: Tensor,
-    y: Tensor,
+    subject: Subject,
     /// Whether what stays is there already.
     settled: bool,
 }
@@ -110,7 +105,8 @@ enum Outcome {
 
 impl Case {
     fn build(&self) -> Training {
-        let builder = Pipeline::builder(model())
+        let subject = (self.subject)();
+        let builder = Pipeline::builder((subject.model)())
             .devices(&GPUS)
             .schedule(ScheduleKind::OneFOneB)
             .micro_batches(2)
@@ -118,11 +114,17 @@ impl Case {
             .seed(3);
         Training {
             pipe: (self.configure)(builder).build().unwrap(),
-            optimizer: Optimizer::new(AdamW::default()).offload(self.offload_optimizer),
-            x: Tensor::arange(32, (Kind::Float, Device::Cpu)).view([4, 8]) / 32.0,
-            y: Tensor::arange(4, (Kind::Int64, Device::Cpu)),
+            optimizer: (self.optimizer)(),
+            subject,
             settled: false,
         }
+    }
+
+    /// What is to fail, of so many.
+    fn numbers(&self, each: u64) -> impl Iterator<Item = u64> {
+        let asked = std::env::var("FAULTS_EVERY").ok();
+        let every = asked.map_or(self.stride, |every| every.parse().unwrap());
+        (1..=each).step_by(usize::try_from(every).unwrap())
     }
 
     fn calm(&self, steps: usize) -> Calm {
@@ -136,10 +138,10 @@ impl Case {
 }
 
 impl Training {
-    fn forward_and_back(&mut self) -> Result<f64, String> {
-        let step = self.pipe.train_step(&self.x, &self.y, cross_entropy);
-        let report = step.map_err(|error| error.to_string())?;
-        Ok(report.read().map_err(|error| error.to_string())?.loss)
+    fn forward_and_back(&mut self) -> Result<f64, Error> {
+        let Subject { x, y, loss, .. } = &self.subject;
+        let report = self.pipe.train_step(x, y, *loss)?;
+        Ok(report.read()?.loss)
     }
 
     fn step(&mut self) -> f64 {
@@ -160,41 +162,47 @@ impl Training {
 
     /// A step in which one of them fails; what failed is tried again.
     fn disturbed(&mut self, what: &str, number: u64) -> Outcome {
+        let weights = parameters(&mut self.pipe);
         fail(what, number);
         let before = held();
         let loss = match self.forward_and_back() {
             Ok(loss) => loss,
             Err(error) => {
                 fail(what, 0);
-                self.not_more_than(&before, &error);
+                let why = error.to_string();
+                self.not_more_than(&before, &why);
                 let retried = self.step();
-                return Outcome::Failed {
-                    why: error,
-                    retried,
-                };
+                return Outcome::Failed { why, retried };
             }
         };
-        if what == COPY {
-            // An update that has begun is not undone: what it may run out of it has before.
-            fail(what, 0);
-        }
         let before = held();
-        match self.optimizer.step(&mut self.pipe) {
-            Ok(()) => {
-                fail(what, 0);
-                Outcome::Passed(loss)
-            }
-            Err(error) => {
-                fail(what, 0);
-                self.not_more_than(&before, &error.to_string());
-                self.optimizer.step(&mut self.pipe).unwrap();
-                Outcome::Failed {
-                    why: error.to_string(),
-                    retried: loss,
-                }
-            }
-        }
+        let updated = self.optimizer.step(&mut self.pipe);
+        fail(what, 0);
+        let Err(error) = updated else {
+            return Outcome::Passed(loss);
+        };
+        let why = error.to_string();
+        let seen = parameters(&mut self.pipe);
+        self.optimizer.step(&mut self.pipe).unwrap();
+        self.not_more_than(&before, &why);
+        let all = parameters(&mut self.pipe);
+        assert!(
+            are_same(&seen, &weights) || are_same(&seen, &all),
+            "some are updated and others not: {why}"
+        );
+        Outcome::Failed { why, retried: loss }
     }
+}
+
+/// Copies in the host's memory, where they are not counted.
+fn parameters(pipe: &mut Pipeline) -> Vec<Tensor> {
+    let all = pipe.parameters().unwrap().into_iter();
+    all.map(|(_, value)| value.detach().to_device(Device::Cpu))
+        .collect()
+}
+
+fn are_same(one: &[Tensor], other: &[Tensor]) -> bool {
+    one.iter().zip(other).all(|(one, other)| one.equal(other))
 }
 
 /// In the host's memory, where they are not counted.
@@ -243,7 +251,7 @@ fn in_turn(case: &Case) {
         let each = counted(what) - before;
         training.settled = true;
         let mut seen = BTreeSet::new();
-        for number in 1..=each {
+        for number in case.numbers(each) {
             losses.push(match training.disturbed(what, number) {
                 Outcome::Passed(loss) => loss,
                 Outcome::Failed { why, retried } => {
@@ -271,7 +279,7 @@ fn from_anew(case: &Case, steps: usize) {
         drop(training);
         let calm = case.calm(steps + 3);
         let mut seen = BTreeSet::new();
-        for number in 1..=each {
+        for number in case.numbers(each) {
             let mut training = case.build();
             let mut losses: Vec<f64> = (0..steps).map(|_| training.step()).collect();
             losses.push(match training.disturbed(what, number) {
@@ -293,4 +301,38 @@ fn from_anew(case: &Case, steps: usize) {
         }
         are_named(case, what, &seen);
     }
+}
+
+/// From one on all copies of an update fail, each in turn the first: what the caller asks for
+/// next is refused in words, until the update can be finished.
+fn stopped(case: &Case) {
+    let mut training = case.build();
+    let mut losses: Vec<f64> = (0..3).map(|_| training.step()).collect();
+    losses.push(training.forward_and_back().unwrap());
+    let before = counted(COPY);
+    training.optimizer.step(&mut training.pipe).unwrap();
+    let each = counted(COPY) - before;
+    assert!(each > 0, "nothing is copied");
+    for number in case.numbers(each) {
+        losses.push(training.forward_and_back().unwrap());
+        fail_times(COPY, number, u64::MAX);
+        let errors = [
+            training.optimizer.step(&mut training.pipe).unwrap_err(),
+            training.pipe.parameters().map(drop).unwrap_err(),
+            training.forward_and_back().map(drop).unwrap_err(),
+        ];
+        for error in errors {
+            let why = error.to_string();
+            let says = |words| why.contains(words);
+            assert!(
+                says("stage ") && says("CUDA error: invalid argument"),
+                "{why}"
+            );
+            assert!(says("the next call goes on with it"), "{why}");
+        }
+        fail(COPY, 0);
+    }
+    let calm = case.calm(losses.len());
+    assert_eq!(losses, calm.losses, "{}", case.name);
+    assert_same_bits(&weights(&mut training.pipe), &calm.weights, case.name);
 }

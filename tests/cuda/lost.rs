@@ -7,9 +7,10 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use gpipe::checkpoint::{Checkpointer, Extras};
 use gpipe::partitioner::{Bytes, ScheduleKind};
 use gpipe::tch::{Device, Kind, Tensor, nn};
-use gpipe::{AdamW, Optimizer, Pipeline, Sequential};
+use gpipe::{AdamW, Optimizer, Pipeline, PipelineBuilder, Sequential};
 
 use crate::apart::{self, Ended};
 use crate::harness::{LIMIT, Test};
@@ -18,6 +19,7 @@ use crate::support::cross_entropy;
 
 const PART: &str = "parts::goes_on_with_a_failing_device";
 const STALLED: &str = "parts::waits_for_a_device_that_never_ends";
+const READ: &str = "parts::reads_from_a_device_that_never_ends";
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -33,11 +35,22 @@ pub(crate) fn tests() -> Vec<Test> {
             each("transfer", "offload")
         }),
         ("lost::a_device_that_never_ends_is_named", stalled),
+        ("lost::who_reads_from_a_device_that_never_ends", || {
+            read("plain")
+        }),
+        ("lost::who_reads_what_was_offloaded_there", || {
+            read("offload")
+        }),
+        ("lost::who_reads_what_a_graph_never_makes", || {
+            read("graphs")
+        }),
         ("lost::train_keeps_its_last_checkpoint", train),
     ]
 }
 
-pub(crate) const PARTS: [Test; 2] = [(PART, part), (STALLED, stalled_part)];
+pub(crate) const PARTS: [Test; 3] = [(PART, part), (STALLED, stalled_part), (READ, read_part)];
+
+const PATIENCE: Duration = Duration::from_secs(1);
 
 fn model() -> Sequential {
     let linear = |out| move |p: &nn::Path<'_>| nn::linear(p, 8, out, nn::LinearConfig::default());
@@ -53,6 +66,11 @@ fn batch() -> (Tensor, Tensor) {
 }
 
 fn training(case: &str) -> (Pipeline, Optimizer) {
+    let (builder, optimizer) = configured(case);
+    (builder.build().unwrap(), optimizer)
+}
+
+fn configured(case: &str) -> (PipelineBuilder, Optimizer) {
     let builder = Pipeline::builder(model())
         .devices(&[Device::Cuda(0), Device::Cuda(1)])
         .schedule(ScheduleKind::OneFOneB)
@@ -63,7 +81,7 @@ fn training(case: &str) -> (Pipeline, Optimizer) {
         _ => builder,
     };
     let optimizer = Optimizer::new(AdamW::default()).offload(case == "offload");
-    (builder.build().unwrap(), optimizer)
+    (builder, optimizer)
 }
 
 fn step(pipe: &mut Pipeline, optimizer: &mut Optimizer) -> Result<(), String> {
@@ -232,6 +250,55 @@ fn stalled() {
     ] {
         assert!(ended.output.contains(part), "{}", ended.why());
     }
+}
+
+/// All stages are on devices: nothing waits before the caller reads.
+fn read_part() {
+    let case = asked().remove(0);
+    let (builder, mut optimizer) = configured(&case);
+    let mut pipe = builder.patience(PATIENCE).build().unwrap();
+    (0..WARM).for_each(|_| step(&mut pipe, &mut optimizer).unwrap());
+    let weights = pipe.parameters().unwrap();
+    let weights: Vec<_> = weights
+        .into_iter()
+        .map(|(name, own)| (name, own.detach().to_device(Device::Cpu)))
+        .collect();
+    fail("stall", 1);
+    let (x, y) = batch();
+    let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
+    let norm = pipe.clip_gradients(1.0).unwrap();
+    // One that was not there in time is still waited for.
+    for _ in 0..2 {
+        println!("losses: {}", report.read().unwrap_err());
+    }
+    println!("norm: {}", norm.read().unwrap_err());
+    println!("load: {}", pipe.load(&weights).unwrap_err());
+    let folder = tempfile::tempdir().unwrap();
+    let mut checkpointer = Checkpointer::new(folder.path()).unwrap();
+    let saved = checkpointer.save(&mut pipe, &optimizer, Extras::new(1));
+    println!("checkpoint: {}", saved.map(drop).unwrap_err());
+    drop((checkpointer, report, norm, pipe, optimizer));
+    println!("came to its end");
+}
+
+fn read(case: &str) {
+    let ended = apart::run(&["--one", READ, case], LIMIT).unwrap();
+    assert_eq!(ended.code(), Some(0), "{}", ended.why());
+    let what = |line| match line {
+        "losses" => "cuda:1 has not come to the losses of the step",
+        "norm" => "cuda:0 has not come to the norm of the gradients",
+        "load" => "has not come to the end of what was told before",
+        _ => "stage 0, job: it has not come back",
+    };
+    for (line, count) in [("losses", 2), ("norm", 1), ("load", 1), ("checkpoint", 1)] {
+        let begin = format!("{line}: ");
+        let lines = ended.output.lines().filter(|own| own.starts_with(&begin));
+        let right = lines.filter(|own| {
+            own.contains(what(line)) && own.contains("for 1s, which is the patience")
+        });
+        assert_eq!(right.count(), count, "{line}: {}", ended.why());
+    }
+    assert!(ended.output.contains("came to its end"), "{}", ended.why());
 }
 
 /// The command, on devices of these settings.

@@ -43,8 +43,9 @@ macro_rules! functions {
 functions! {
     /// What is wrong in the settings; empty if nothing is.
     fn sim_settings_error() -> *const c_char;
-    /// Has the so-manieth of a kind from now on fail on a device (-1: of all): faults.h.
-    fn sim_fail(what: *const c_char, device: c_int, number: u64) -> c_int;
+    /// Has so many of a kind fail on a device (-1: of all), from the so-manieth from now on:
+    /// faults.h.
+    fn sim_fail(what: *const c_char, device: c_int, number: u64, times: u64) -> c_int;
     /// How many of a kind there were.
     fn sim_counted(what: *const c_char, device: c_int) -> u64;
     /// A new stream of a device.
@@ -65,8 +66,13 @@ pub(crate) fn text(of: *const c_char) -> String {
 
 /// Has the so-manieth of a kind from now on fail (0: none), of all devices.
 pub(crate) fn fail(what: &str, number: u64) {
+    fail_times(what, number, 1);
+}
+
+/// Has so many of a kind fail, the first of them the so-manieth from now on, of all devices.
+pub(crate) fn fail_times(what: &str, number: u64, times: u64) {
     let name = CString::new(what).unwrap();
-    assert_eq!(sim_fail(name.as_ptr(), -1, number), 1, "{what}");
+    assert_eq!(sim_fail(name.as_ptr(), -1, number, times), 1, "{what}");
 }
 
 /// How many of a kind there were on all devices.

@@ -185,6 +185,7 @@ impl PipelineBuilder {
         }
         let mut all = Accelerators::new(Backend::Cuda, places);
         all.forbid_host_waits = self.forbid_host_waits;
+        all.patience = self.patience;
         Ok(any.then_some(all))
     }
 }

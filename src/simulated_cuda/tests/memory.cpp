@@ -20,8 +20,8 @@ void equal(int64_t found, int64_t expected, const std::string& what) {
 }
 
 void fail(const char* what, uint64_t number) {
-  auto* found = reinterpret_cast<int (*)(const char*, int, uint64_t)>(dlsym(RTLD_DEFAULT, "sim_fail"));
-  that(found != nullptr && found(what, -1, number) == 1, "nothing to fail");
+  auto* found = reinterpret_cast<int (*)(const char*, int, uint64_t, uint64_t)>(dlsym(RTLD_DEFAULT, "sim_fail"));
+  that(found != nullptr && found(what, -1, number, 1) == 1, "nothing to fail");
 }
 
 }  // namespace

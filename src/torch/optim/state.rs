@@ -26,6 +26,7 @@ pub(crate) struct OptimizerState {
     /// For each parameter, whether its state is offloaded to the host's memory.
     offloaded: Vec<bool>,
     ready: Option<Ready>,
+    begun: Option<Begun>,
 }
 
 /// New states of parameters that have none yet, by the parameters' indices.
@@ -38,6 +39,26 @@ struct Ready {
     batches: Vec<Batch>,
     fresh: Fresh,
     staging: Option<Staging>,
+}
+
+/// An update on its way. One that an error has stopped goes on where it was: what it has changed
+/// is not kept anywhere, so that it cannot be undone.
+#[derive(Debug)]
+struct Begun {
+    batches: Vec<Batch>,
+    /// The indices of parameters that had no state before.
+    begins: Vec<usize>,
+    staging: Option<Staging>,
+    progress: Progress,
+}
+
+/// How far an update is.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The number of batches that are updated; of windows, where there are any.
+    done: usize,
+    /// States on the device that are yet to be copied to the host.
+    unsaved: Vec<(Tensor, Tensor)>,
 }
 
 impl OptimizerState {
@@ -85,6 +106,9 @@ impl OptimizerState {
     /// all gradients. Parameters without a gradient and frozen ones are left alone. Where
     /// `found_inf`, a number on the parameters' device, is 1, all parameters and their states
     /// are left alone.
+    ///
+    /// After an error the next call goes on where this one has stopped. Where there is nothing
+    /// to do, nothing is done.
     pub(crate) fn apply(
         &mut self,
         groups: &Groups,
@@ -92,29 +116,63 @@ impl OptimizerState {
         streams: &DeviceStreams,
         found_inf: Option<&Tensor>,
     ) -> Result<(), TorchError> {
-        let Some(ready) = self.ready.take() else {
-            return Err(TorchError::new("an update that was not prepared"));
-        };
-        for (_, parameter) in parameters {
-            ffi::take_grad(parameter)?;
+        if let Some(ready) = self.ready.take() {
+            self.begun = Some(self.begin(ready, groups.offload()));
         }
-        let begins: Vec<usize> = ready.fresh.iter().map(|(place, _)| *place).collect();
+        let Some(mut begun) = self.begun.take() else {
+            return Ok(());
+        };
+        let done = parameters
+            .iter()
+            .try_for_each(|(_, parameter)| ffi::take_grad(parameter).map(drop))
+            .and_then(|()| self.go_on(groups, found_inf, &mut begun, streams));
+        if done.is_err() {
+            self.begun = Some(begun);
+        }
+        done
+    }
+
+    /// New states take their places.
+    fn begin(&mut self, ready: Ready, offload: bool) -> Begun {
+        let begins = ready.fresh.iter().map(|(place, _)| *place).collect();
         for (place, slot) in ready.fresh {
             self.slots[place] = Some(slot);
-            self.offloaded[place] = groups.offload();
+            self.offloaded[place] = offload;
         }
+        Begun {
+            batches: ready.batches,
+            begins,
+            staging: ready.staging,
+            progress: Progress::default(),
+        }
+    }
+
+    fn go_on(
+        &mut self,
+        groups: &Groups,
+        found_inf: Option<&Tensor>,
+        begun: &mut Begun,
+        streams: &DeviceStreams,
+    ) -> Result<(), TorchError> {
+        let Begun {
+            batches,
+            begins,
+            staging,
+            progress,
+        } = begun;
         let update = Update {
             groups,
             found_inf,
-            begins: &begins,
+            begins,
         };
-        match ready.staging {
-            Some(staging) => self.update_by_windows(&update, &ready.batches, &staging, streams),
-            None => ready
-                .batches
-                .iter()
-                .try_for_each(|batch| self.update(&update, batch.group, &batch.chosen)),
+        if let Some(staging) = staging {
+            return self.update_by_windows(&update, (batches, staging), progress, streams);
         }
+        for batch in &batches[progress.done..] {
+            self.update(&update, batch.group, &batch.chosen)?;
+            progress.done += 1;
+        }
+        Ok(())
     }
 
     /// A new state for a parameter that has none which fits this kind of update.

@@ -48,10 +48,16 @@ GP_API int gp_fused_adam(at::Tensor** parameters, at::Tensor** grads, at::Tensor
              list(squares, count), /*max_exp_avg_sqs=*/at::TensorList(), numbers, lr, beta1, beta2,
              weight_decay, eps, /*amsgrad=*/false, /*maximize=*/false, std::nullopt, if_any(found));
     };
-    if (decoupled != 0) {
-      update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
-    } else {
-      update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+    try {
+      if (decoupled != 0) {
+        update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+      } else {
+        update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+      }
+    } catch (...) {
+      // It may be tried again.
+      at::_foreach_sub_(numbers, 1);
+      throw;
     }
     if (found != nullptr) {
       // It was no update.

@@ -84,8 +84,7 @@ void run_to(const std::vector<std::shared_ptr<Node>>& ports, const std::vector<N
       wanted.emplace_back(port, i);
     }
   }
-  auto captured = torch::autograd::Engine::get_default_engine().execute(
-      roots, grads, /*keep_graph=*/true, /*create_graph=*/false, /*accumulate_grad=*/false, wanted);
+  auto captured = gpipe::run_engine(roots, grads, /*keep_graph=*/true, /*accumulate_grad=*/false, wanted);
   for (size_t i = 0; i < wanted.size(); ++i) {
     auto& arrived = arrivals.at(wanted[i].function.get());
     arrived.resize(wanted[i].function->num_inputs());

@@ -226,6 +226,12 @@ class Walk {
   std::priority_queue<std::pair<uint64_t, uint32_t>> ready_;
 };
 
+// Behind all others in the engine's order, and does nothing.
+struct Last : Node {
+  Last() : Node(/*sequence_nr=*/0) {}
+  variable_list apply(variable_list&& /*grads*/) override { return {}; }
+};
+
 }  // namespace
 
 namespace gpipe {
@@ -270,6 +276,24 @@ bool walk_backward(const edge_list& roots, variable_list& grads, Arrivals& arriv
   return true;
 }
 
+variable_list run_engine(const edge_list& roots, const variable_list& grads, bool keep_graph,
+                         bool accumulate_grad, const edge_list& outputs) {
+  auto& engine = torch::autograd::Engine::get_default_engine();
+  try {
+    return engine.execute(roots, grads, keep_graph, /*create_graph=*/false, accumulate_grad, outputs);
+  } catch (...) {
+    // Of nodes without a device (accumulation nodes) those that were still to run stay in a queue
+    // of this thread, and hold the graph, until it takes them out: in its next run, if they come
+    // before what that is about. The node of this one comes last.
+    const auto none = at::zeros({});
+    const auto last = std::make_shared<Last>();
+    last->add_input_metadata(none);
+    engine.execute({Edge(last, 0)}, {none}, /*keep_graph=*/false, /*create_graph=*/false,
+                   /*accumulate_grad=*/true, {});
+    throw;
+  }
+}
+
 void run_backward(const edge_list& roots, variable_list grads, const LayerMarks& marks) {
   Arrivals none;
   if (walk_backward(roots, grads, none, marks)) {
@@ -278,8 +302,7 @@ void run_backward(const edge_list& roots, variable_list grads, const LayerMarks&
   if (!marks.has_hooks()) {
     marks.listen(reachable(roots));
   }
-  torch::autograd::Engine::get_default_engine().execute(
-      roots, grads, /*keep_graph=*/false, /*create_graph=*/false, /*accumulate_grad=*/true);
+  run_engine(roots, grads, /*keep_graph=*/false, /*accumulate_grad=*/true, {});
 }
 
 }  // namespace gpipe

@@ -39,4 +39,10 @@ void run_backward(const torch::autograd::edge_list& roots, torch::autograd::vari
 bool walk_backward(const torch::autograd::edge_list& roots, torch::autograd::variable_list& grads,
                    Arrivals& arrivals, const LayerMarks& marks);
 
+// A run of libtorch's engine. After an error it leaves nothing behind.
+torch::autograd::variable_list run_engine(const torch::autograd::edge_list& roots,
+                                          const torch::autograd::variable_list& grads,
+                                          bool keep_graph, bool accumulate_grad,
+                                          const torch::autograd::edge_list& outputs);
+
 }  // namespace gpipe

@@ -235,18 +235,19 @@ impl Accumulator {
         self.found_inf.as_ref().map(Tensor::shallow_clone)
     }
 
-    /// The same, which is dealt with from now on.
-    pub(super) fn take_found_inf(&mut self) -> Option<Tensor> {
-        self.found_inf.take()
+    /// It is dealt with.
+    pub(super) fn forget_found_inf(&mut self) {
+        self.found_inf = None;
     }
 
     /// Waits for the device where only it knows whether the last step counts. Gives whether
     /// it does not.
     pub(super) fn wait_for_found_inf(&mut self) -> Result<bool, TorchError> {
-        match self.found_inf.take() {
-            Some(found) => Ok(found.f_double_value(&[])? != 0.0),
-            None => Ok(false),
-        }
+        let found = self.found_inf.as_ref();
+        let found = found.map(|found| found.f_double_value(&[])).transpose()?;
+        // It is not dealt with before it could be read.
+        self.found_inf = None;
+        Ok(found.is_some_and(|found| found != 0.0))
     }
 
     /// Whether gradients of earlier steps wait to be added to this step's.

@@ -90,14 +90,18 @@ impl TorchStage {
         self.update_parts().1.abandon(id);
     }
 
-    /// Applies and clears the accumulated gradients, for which it is prepared.
+    /// Applies and clears the accumulated gradients, for which it is prepared. After an error the
+    /// next call goes on where this one has stopped; without anything to do it does nothing.
     pub(crate) fn optimize(&mut self, id: u64, groups: &Groups) -> anyhow::Result<()> {
         let found_inf = self.committed_unless_deferred()?.found_inf();
         let _counted = self.count_memory();
         let (passes, optimizers) = self.update_parts();
         let parameters = passes.accumulator().parameters();
-        optimizers.apply(id, groups, parameters, found_inf.as_ref())?;
-        passes.commit_used_step()
+        let applied = optimizers.apply(id, groups, parameters, found_inf.as_ref());
+        let done = applied.map_err(anyhow::Error::from);
+        let done = done.and_then(|()| passes.commit_used_step());
+        let device = passes.compute().layers().device();
+        done.map_err(|error| OutOfMemory::explain(device, error))
     }
 
     /// Copies, in the host's memory, of everything that training needs to resume.

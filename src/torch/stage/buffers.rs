@@ -65,7 +65,10 @@ impl Buffers {
     /// A training step begins: keeps what they hold.
     pub(super) fn save(&mut self) -> Result<(), TorchError> {
         self.began = self.changes(0..self.all.len())?;
-        self.saved = self.all.iter().map(|(_, buffer)| buffer.copy()).collect();
+        // If one cannot be copied, the step has not begun and nothing is to be put back.
+        self.saved.clear();
+        let copies = self.all.iter().map(|(_, buffer)| ffi::copy(buffer));
+        self.saved = copies.collect::<Result<_, _>>()?;
         Ok(())
     }
 
@@ -87,24 +90,28 @@ impl Buffers {
 
     /// The same, if a number on their device is 1.
     pub(super) fn undo_where(&mut self, found_inf: &Tensor) -> Result<(), TorchError> {
-        let saved = std::mem::take(&mut self.saved);
-        tch::no_grad(|| {
+        let undone = tch::no_grad(|| -> Result<(), TorchError> {
             let bad = found_inf.f_to_kind(Kind::Bool)?;
-            for ((_, buffer), saved) in self.all.iter().zip(&saved) {
+            for ((_, buffer), saved) in self.all.iter().zip(&self.saved) {
                 let right = saved.f_where_self(&bad, buffer)?;
                 buffer.shallow_clone().f_copy_(&right)?;
             }
             Ok(())
-        })
+        });
+        // After an error it is done again.
+        undone.inspect(|()| self.saved.clear())
     }
 
     // Runs of layers.
 
     /// The buffers of some layers, past autograd's eyes, and copies of what they hold.
-    pub(super) fn copies(&self, layers: &Range<usize>) -> Vec<(Tensor, Tensor)> {
+    pub(super) fn copies(
+        &self,
+        layers: &Range<usize>,
+    ) -> Result<Vec<(Tensor, Tensor)>, TorchError> {
         let buffers = self.all[self.numbers(layers)].iter();
         buffers
-            .map(|(_, buffer)| (buffer.data(), buffer.copy()))
+            .map(|(_, buffer)| Ok((buffer.data(), ffi::copy(buffer)?)))
             .collect()
     }
 
@@ -115,7 +122,7 @@ impl Buffers {
     ) -> Result<BeforeFirstRun, TorchError> {
         let numbers = self.numbers(layers);
         Ok(BeforeFirstRun {
-            saved: self.copies(layers),
+            saved: self.copies(layers)?,
             changes: self.changes(numbers.clone())?,
             numbers,
         })
@@ -141,7 +148,7 @@ impl Buffers {
         let mut values = BufferValues::new();
         for number in self.numbers(layers) {
             if self.has_moved(number)? {
-                values.push((number, self.all[number].1.copy()));
+                values.push((number, ffi::copy(&self.all[number].1)?));
             }
         }
         Ok(values)
@@ -154,7 +161,7 @@ impl Buffers {
         found: &BufferValues,
         device: Device,
     ) -> Result<Rewound, TorchError> {
-        let now = self.copies(layers);
+        let now = self.copies(layers)?;
         let displaced = self.displaced(layers, found)?;
         let mut saved_pool = None;
         if !displaced.is_empty() {

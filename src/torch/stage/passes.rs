@@ -118,8 +118,9 @@ impl Passes {
 
     /// The gradients of the last step are used up; buffers are put back if it does not count.
     pub(super) fn commit_used_step(&mut self) -> anyhow::Result<()> {
-        if let Some(found_inf) = self.accumulator.take_found_inf() {
+        if let Some(found_inf) = self.accumulator.found_inf() {
             self.compute.buffers_mut().undo_where(&found_inf)?;
+            self.accumulator.forget_found_inf();
             self.commit_step()?;
         }
         Ok(())

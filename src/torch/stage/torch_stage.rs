@@ -245,7 +245,11 @@ impl Stage for TorchStage {
         self.outside();
         self.settings = Some(Arc::clone(step));
         let begun = self.begin_step(step);
-        begun.map_err(|error| self.explain_loss(Phase::Begin, None, error))
+        begun.map_err(|error| {
+            let device = self.passes.compute().layers().device();
+            let error = OutOfMemory::explain(device, error);
+            self.explain_loss(Phase::Begin, None, error)
+        })
     }
 
     fn offload_hint(&mut self, hint: OffloadHint) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! The device backend: the operations on streams and events.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use gpipe_partitioner::Action;
 use tch::Tensor;
@@ -147,6 +148,25 @@ impl Backend {
             Event::Cuda(event) => event.is_over(),
             Event::Recorded(_) => Ok(false),
         }
+    }
+
+    /// Whether the event is over within so long, without blocking in the driver. Nobody waits for
+    /// a recorder's events: they count as over.
+    pub(crate) fn is_over_within(event: &Event, patience: Duration) -> Result<bool, TorchError> {
+        const SHORTEST: Duration = Duration::from_micros(20);
+        const LONGEST: Duration = Duration::from_millis(1);
+        let Event::Cuda(event) = event else {
+            return Ok(true);
+        };
+        let (begin, mut pause) = (Instant::now(), SHORTEST);
+        while !event.is_over()? {
+            if begin.elapsed() >= patience {
+                return Ok(false);
+            }
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(LONGEST);
+        }
+        Ok(true)
     }
 
     /// Tells the allocator that the stream uses the tensor's memory.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gpipe_partitioner::{Action, ActionKind};
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::backend::Backend;
 use super::capture_lock::SubmitGuard;
@@ -120,6 +120,11 @@ impl DeviceStreams {
             return Ok(());
         };
         backend.finish(&backend.record(accelerator.main)?)
+    }
+
+    /// Where its thread computes.
+    pub(crate) fn device(&self) -> Device {
+        self.space().device()
     }
 
     pub(super) fn space(&self) -> MemorySpace {

@@ -179,6 +179,16 @@ impl DeviceStreams {
         Ok(())
     }
 
+    /// Has the main stream wait for all that was being prefetched, of which some may have failed:
+    /// the memory can be freed then.
+    pub(crate) fn join_prefetches(&self) -> Result<(), TorchError> {
+        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
+            return Ok(());
+        };
+        let prefetching = accelerator.prefetching(backend)?;
+        backend.wait(accelerator.main, &backend.record(prefetching)?)
+    }
+
     /// Copies what the main stream has made by now into memory of the host: the first of each
     /// pair into the second.
     pub(crate) fn offload_into(

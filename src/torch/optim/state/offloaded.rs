@@ -3,12 +3,12 @@
 //! Updates then go window by window: while one window is updated, the states of the next are
 //! prefetched, and those of the one before are copied back. The memory for both ends of every
 //! copy is allocated before the first update, so that no update can stop half-way for want of
-//! memory.
+//! memory. One that a copy has stopped goes on where it was: see [`Progress`].
 
 use tch::{Device, Tensor};
 
 use super::optimizer_slot::OptimizerSlot;
-use super::{Batch, Chosen, Fresh, Groups, OptimizerKind, OptimizerState, Update};
+use super::{Batch, Chosen, Fresh, Groups, OptimizerKind, OptimizerState, Progress, Update};
 use crate::torch::error::TorchError;
 use crate::torch::sequential::bytes;
 use crate::torch::streams::{DeviceStreams, Event};
@@ -157,15 +157,32 @@ impl OptimizerState {
         streams.end_action()
     }
 
-    /// All updates, window by window.
+    /// All updates that are yet to be done, window by window. An error leaves the memory of the
+    /// windows in use by no copy, and `progress` says where to go on.
     pub(super) fn update_by_windows(
         &mut self,
         update: &Update,
-        batches: &[Batch],
-        staging: &Staging,
+        (batches, staging): (&[Batch], &Staging),
+        progress: &mut Progress,
         streams: &DeviceStreams,
     ) -> Result<(), TorchError> {
         let windows = all_windows(update.groups, batches);
+        let done = self.update_windows(update, (&windows, staging), progress, streams);
+        if done.is_err() {
+            // The memory may be freed before the update goes on. What the error was says more.
+            let _ = streams.join_prefetches();
+            let _ = streams.release_offloaded();
+        }
+        done
+    }
+
+    fn update_windows(
+        &mut self,
+        update: &Update,
+        (windows, staging): (&[Window<'_>], &Staging),
+        progress: &mut Progress,
+        streams: &DeviceStreams,
+    ) -> Result<(), TorchError> {
         let prefetch = |state: &Self, number: usize| match windows.get(number) {
             Some(window) => {
                 let kind = update.groups.kind(window.group);
@@ -174,27 +191,22 @@ impl OptimizerState {
             }
             None => Ok(None),
         };
-        let mut pending = prefetch(self, 0)?;
-        for (number, window) in windows.iter().enumerate() {
-            let Some(PendingWindow { slots, ready }) = pending.take() else {
-                break;
-            };
+        save(progress, streams)?;
+        let mut pending = prefetch(self, progress.done)?;
+        while let (Some(window), Some(PendingWindow { slots, ready })) =
+            (windows.get(progress.done), pending.take())
+        {
             let here = slots.iter().flat_map(|(_, pairs)| pairs);
             streams.wait_prefetch_into(ready, here.map(|(_, here)| here))?;
-            pending = prefetch(self, number + 1)?;
+            pending = prefetch(self, progress.done + 1)?;
             self.point_slots_at(&slots, |(_, here)| here);
             let updated = self.update(update, window.group, window.chosen);
             self.point_slots_at(&slots, |(host, _)| host);
-            if updated.is_err() {
-                // The memory is freed with the staging: no copy may still be writing into it.
-                let ready = pending.and_then(|pending| pending.ready);
-                streams.wait_prefetch_into(ready, std::iter::empty())?;
-                streams.release_offloaded()?;
-                return updated;
-            }
+            updated?;
+            progress.done += 1;
             let pairs = slots.into_iter().flat_map(|(_, pairs)| pairs);
-            streams.offload_into(pairs.map(|(host, here)| (here, host)))?;
-            streams.end_action()?;
+            progress.unsaved = pairs.map(|(host, here)| (here, host)).collect();
+            save(progress, streams)?;
         }
         streams.release_offloaded()
     }
@@ -240,6 +252,15 @@ impl OptimizerState {
             }
         }
     }
+}
+
+/// Copies updated states back to the host.
+fn save(progress: &mut Progress, streams: &DeviceStreams) -> Result<(), TorchError> {
+    let pairs = progress.unsaved.iter();
+    let handles = |(here, host): &(Tensor, Tensor)| (here.shallow_clone(), host.shallow_clone());
+    streams.offload_into(pairs.map(handles))?;
+    progress.unsaved.clear();
+    streams.end_action()
 }
 
 impl OptimizerSlot {

@@ -45,6 +45,7 @@ impl ForwardGraph {
         let emulated = streams.emulates_graphs();
         let layers = compute.segments().get(UNIT).layers();
         let buffers = emulated.then(|| compute.buffers().copies(layers));
+        let buffers = buffers.transpose()?;
         // Should the backward need another run, that finds what was in the buffers.
         let captured = streams.capture(pool, || {
             inputs.set_buffers(compute.moving_buffers(UNIT)?);
