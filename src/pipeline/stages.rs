@@ -15,7 +15,9 @@ use super::device_times::{Anchors, Times};
 use super::host_wait::{HostWait, TOLD_BEFORE, in_time};
 use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Program, StepOutcome};
 use crate::error::Error;
-use crate::torch::streams::{Backend, CallerEvents, InTransit, MemorySpace, TaskEvents, TaskLog};
+use crate::torch::streams::{
+    Backend, CallerEvents, InTransit, MemorySpace, Stream, TaskEvents, TaskLog,
+};
 use crate::torch::{
     self, Mode, OutOfMemory, StepSettings, TorchError, TorchStage, Values, copy_to_host,
 };
