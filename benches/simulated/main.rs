@@ -29,13 +29,14 @@ use report_support::Report;
 /// A measurement in a process of its own: its name, the devices' settings, and what it gives.
 type Part = (&'static str, fn() -> Result<String>, fn() -> Result<Value>);
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     ("schedules", job::h100s, schedules::measure),
     ("host_limit", job::h100s, host::limit),
     ("host_cost", job::no_time, host::cost),
     ("copies", copies::traced_h100s, copies::measure),
     ("copies_that_take_no_time", job::no_links, copies::measure),
-    ("choices", job::four_h100s, choices::measure),
+    ("cuda_graphs", job::two_h100s, choices::graphs),
+    ("offload", job::four_near_the_host, choices::offload),
 ];
 
 /// For one part.
@@ -79,8 +80,10 @@ fn main() -> Result<()> {
     if let Some(found) = of(&["copies", "copies_that_take_no_time"]) {
         copies::claims(&mut report, found[0], found[1])?;
     }
-    if let Some(found) = of(&["choices"]) {
-        choices::claims(&mut report, found[0]);
+    for name in ["cuda_graphs", "offload"] {
+        if let Some(found) = of(&[name]) {
+            choices::claims(&mut report, name, found[0]);
+        }
     }
     report.row(&all);
     report.write()

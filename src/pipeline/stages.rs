@@ -207,7 +207,9 @@ impl Stages {
             return Ok(());
         };
         for device in all.devices() {
+            let shared = all.backend.submit_guard(device);
             let event = all.backend.record(all.backend.current(device)?)?;
+            drop(shared);
             in_time(&event, device, Some(patience), TOLD_BEFORE)?;
         }
         Ok(())

@@ -6,7 +6,8 @@ use std::io::{Read as _, Seek as _};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use crate::rounds;
+/// Set by whoever wants certain simulated devices.
+pub(crate) const VARIABLE: &str = "GPIPE_SIMULATE_GPUS";
 
 /// How such a process ended.
 pub(crate) struct Ended {
@@ -48,7 +49,7 @@ pub(crate) fn run_on<A: AsRef<OsStr>>(
     arguments: &[A],
     limit: Duration,
 ) -> std::io::Result<Ended> {
-    let variable = simulated.map(|settings| (rounds::VARIABLE, settings));
+    let variable = simulated.map(|settings| (VARIABLE, settings));
     run_with(variable.as_slice(), arguments, limit)
 }
 

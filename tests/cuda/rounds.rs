@@ -1,6 +1,7 @@
 //! What the tests run on: a GPU, or simulated ones (src/simulated_cuda), over and over with
 //! other delays.
 
+use crate::apart::VARIABLE;
 use crate::harness::{self, Outcome, Test};
 
 /// Simulated devices where no GPU is.
@@ -9,9 +10,6 @@ pub(crate) const PLAIN: &str = "4";
 /// Entries of streams and copies take long now and then: what depends on an order that
 /// nothing guarantees comes out otherwise.
 pub(crate) const DELAYS: &str = "delay=300us,latency=20us,bandwidth=1GB/s";
-
-/// Set by whoever wants certain simulated devices.
-pub(crate) const VARIABLE: &str = "GPIPE_SIMULATE_GPUS";
 
 /// One run of the tests.
 pub(crate) struct Round {

@@ -84,7 +84,7 @@ const TOLD: [(&str, &str); 4] = [
 
 /// Runs a part with a variable of `left_out.rs`, on simulated devices of these settings.
 fn run(part: &str, (variable, value): (&str, &str), settings: &str) -> (Ended, String) {
-    let variables = [(rounds::VARIABLE, settings), (variable, value)];
+    let variables = [(apart::VARIABLE, settings), (variable, value)];
     let ended = apart::run_with(&variables, &["--one", part], LIMIT).unwrap();
     let text = ended.output;
     let told = TOLD.iter().find(|(words, _)| text.contains(words));
