@@ -15,7 +15,7 @@ pub(super) struct Held {
     #[cfg(debug_assertions)]
     device: usize,
     /// It stays on its thread.
-    _thread: PhantomData<*const ()>,
+    thread: PhantomData<*const ()>,
 }
 
 #[cfg(debug_assertions)]
@@ -34,8 +34,8 @@ mod here {
     impl super::Held {
         pub(in crate::torch::streams) fn new(device: usize) -> Self {
             HELD.with_borrow_mut(|held| held.push(device));
-            let _thread = std::marker::PhantomData;
-            Self { device, _thread }
+            let thread = std::marker::PhantomData;
+            Self { device, thread }
         }
     }
 
@@ -57,8 +57,8 @@ mod here {
 
     impl super::Held {
         pub(in crate::torch::streams) const fn new(_: usize) -> Self {
-            let _thread = std::marker::PhantomData;
-            Self { _thread }
+            let thread = std::marker::PhantomData;
+            Self { thread }
         }
     }
 }

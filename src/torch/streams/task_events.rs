@@ -54,12 +54,11 @@ impl CallerEvents {
         let Some(MemorySpace::Accelerator(device)) = there else {
             return Ok(InTransit::new(values, MemorySpace::Host, None));
         };
-        let ready = match self.of(device) {
-            Some(event) => event.clone(),
-            None => {
-                let _shared = backend.submit_guard(device);
-                backend.record(backend.current(device)?)?
-            }
+        let ready = if let Some(event) = self.of(device) {
+            event.clone()
+        } else {
+            let _shared = backend.submit_guard(device);
+            backend.record(backend.current(device)?)?
         };
         let at = MemorySpace::Accelerator(device);
         Ok(InTransit::new(values, at, Some(ready)))

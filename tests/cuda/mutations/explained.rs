@@ -1,7 +1,7 @@
 //! Calls without which nothing that a test can see goes wrong, and why.
 
 /// What is called, a part of the file's path and of the line's text, and why.
-pub(super) const EXPLAINED: [(&str, &str, &str, &str); 7] = [
+pub(super) const EXPLAINED: [(&str, &str, &str, &str); 6] = [
     (
         "record",
         "device_times.rs",
@@ -18,7 +18,6 @@ pub(super) const EXPLAINED: [(&str, &str, &str, &str); 7] = [
     ("record", "device_streams.rs", SYNCHRONIZE, GRAPHS),
     ("finish", "offload.rs", WAIT_OFFLOADED, SAVED),
     ("record", "offload.rs", WAIT_OFFLOADED, SAVED),
-    ("", "lost.rs", "self.finish(&self.point(stream)?)", LOST),
 ];
 
 const SYNCHRONIZE: &str = "backend.finish(&backend.record(accelerator.main)?)";
@@ -28,5 +27,3 @@ const GRAPHS: &str = "before graphs are dropped; CUDA keeps a graph until it has
 const WAIT_OFFLOADED: &str = "backend.finish(&backend.record(accelerator.offloading(backend)?)?)";
 const SAVED: &str = "the host copies each parameter before what is offloaded of it, and so waits \
                      for the main stream, which has waited for the copies to the host";
-
-const LOST: &str = "a lost device answers the other one of these two calls with its error, too";

@@ -1,7 +1,7 @@
 //! Who notices when one of the calls is left out that keep the order of the devices' work?
 //!
 //! `src/torch/streams/left_out.rs` leaves out the call at one site. The short trainings in
-//! `parts.rs` tell which sites they reach, then run again without one of these: the checks of
+//! `parts` tell which sites they reach, then run again without one of these: the checks of
 //! the simulated devices (src/simulated_cuda/checks) or the program's own have to stop the
 //! run, or its numbers have to be others. With `GPIPE_MUTATIONS=FILE` that is done for every
 //! site, and the table replaces that of the file, a page of the book (`make mutations`, some
