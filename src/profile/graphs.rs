@@ -43,9 +43,10 @@ pub(super) fn tried(
         }
         let uses = pipe.cuda_graphs()?;
         let refusals: Vec<_> = uses.into_iter().map(refusal).collect();
-        let replay = match refusals.iter().all(Option::is_none) {
-            true => Some(replay(&mut pipe, sample, model.len())?),
-            false => None,
+        let replay = if refusals.iter().all(Option::is_none) {
+            Some(replay(&mut pipe, sample, model.len())?)
+        } else {
+            None
         };
         Ok(Tried { refusals, replay })
     };
