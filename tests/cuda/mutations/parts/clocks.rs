@@ -55,9 +55,9 @@ fn one_axis(model: Sequential, x: &Tensor, loss: fn(&Tensor, &Tensor) -> Tensor)
     let report = pipe.train_step(&x, &x, loss).unwrap();
     let timeline = &report.read().unwrap().timeline;
     let backward = |device: usize, micro: usize| {
-        let spans = timeline.spans().iter();
+        let mut spans = timeline.spans().iter();
         let wanted = Action::new(device, ActionKind::Backward, micro);
-        let found = spans.filter(|span| span.action == wanted).next();
+        let found = spans.find(|span| span.action == wanted);
         found.unwrap()
     };
     for micro in 0..4 {
