@@ -55,7 +55,7 @@ pub(crate) fn claims(report: &mut Report, with: &Value, without: &Value) -> Resu
         report.at_most(
             format!("{name} on 8 timed H100s, over the same where only the first and the last way take time"),
             number(taken) / bound,
-            1.005,
+            1.01,
             "",
         );
     }

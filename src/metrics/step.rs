@@ -48,9 +48,8 @@ pub struct StepMetrics {
     /// backward and nothing twice, by what the devices could have done, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
-    /// On asynchronous devices: the largest share of a device's time, from its first
-    /// action to its last, in which its host thread was busy telling it what to do, 0 to 1;
-    /// above 1 where the device came to that later. See [`is_host_bound`].
+    /// On asynchronous devices, the largest of them: how long its host thread took to submit
+    /// the step's actions, over how long these took on the device. See [`is_host_bound`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_share: Option<f64>,
     /// What losses are multiplied with so that gradients in fp16 do not vanish.

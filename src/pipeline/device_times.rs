@@ -88,8 +88,8 @@ pub(super) struct Times {
 #[derive(Debug)]
 pub(super) struct DeviceTimes {
     pub(super) timeline: Timeline,
-    /// The largest share of an accelerator's time in the step in which its host thread
-    /// was busy.
+    /// The largest of the devices: how long its host thread took to submit its actions, over how
+    /// long these took on it.
     pub(super) host_share: f64,
 }
 
@@ -154,11 +154,7 @@ impl Times {
                 continue;
             };
             let own = self.by_device(number, &base, at)?;
-            let first = own
-                .iter()
-                .map(|(begin, _)| *begin)
-                .fold(f64::INFINITY, f64::min);
-            let last = own.iter().map(|(_, end)| *end).fold(0.0, f64::max);
+            let took: f64 = own.iter().map(|(begin, end)| end - begin).sum();
             let actions = self.task_events[number].actions.iter();
             for ((action, _, _), (begin, end)) in actions.zip(own) {
                 spans.push(Span {
@@ -168,7 +164,7 @@ impl Times {
                     end: Duration::from_secs_f64(end).into(),
                 });
             }
-            shares.extend(host_share(host, last - first));
+            shares.extend(host_share(host, took));
         }
         Ok(DeviceTimes {
             timeline: Timeline::new(self.places.len(), spans),
@@ -219,7 +215,9 @@ impl Times {
     }
 }
 
-/// The share of a device's time (in seconds) in which its host thread told it what to do.
+/// How long a device's host thread took to tell it what to do, over the seconds that it took.
+/// A device that waits for the host inside of its actions takes as long as the host: 1. (Between
+/// its actions it may wait for other stages, as the host does.)
 fn host_share(host: &[HostEvent], device_seconds: f64) -> Option<f64> {
     let lasted = |event: &HostEvent| event.end.saturating_sub(event.start);
     let busy: Duration = host.iter().map(lasted).sum();

@@ -54,9 +54,9 @@ pub struct StepNumbers {
     /// What the loss's gradient was multiplied with in this step, where it was. All
     /// gradients have been divided by it.
     pub loss_scale: Option<f64>,
-    /// On asynchronous devices: the largest share of a device's time in this
-    /// step, from its first action to its last, in which its host thread was busy
-    /// telling it what to do. See [`StepNumbers::is_host_bound`].
+    /// On asynchronous devices, the largest of them: how long its host thread took to
+    /// submit the step's actions, over how long these took on the device, which is as
+    /// long where it waits for the host. See [`StepNumbers::is_host_bound`].
     pub host_share: Option<f64>,
 }
 
