@@ -32,12 +32,12 @@ const LONG: Job = Job {
         context: 24_576,
         d_model: 8192,
         heads: 64,
-        blocks: 8,
+        blocks: 7,
         ..GPT_1B3
     },
-    devices: 4,
+    devices: 8,
     samples: 1,
-    micro_batches: 8,
+    micro_batches: 32,
     large: true,
 };
 

@@ -36,9 +36,9 @@ pub(crate) fn two_h100s() -> Result<String> {
 }
 
 /// As in a GH200: the link to the host is NVLink-C2C (450 GB/s each way by the data sheet).
-pub(crate) fn four_near_the_host() -> Result<String> {
+pub(crate) fn near_the_host() -> Result<String> {
     let link = "host_bandwidth=4e11\n";
-    Ok(format!("4,time={}", file("near-the-host", link)?))
+    Ok(format!("8,time={}", file("near-the-host", link)?))
 }
 
 /// Devices between which copies take no time.

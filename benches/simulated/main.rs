@@ -36,7 +36,7 @@ const PARTS: [Part; 7] = [
     ("copies", copies::traced_h100s, copies::measure),
     ("copies_that_take_no_time", job::no_links, copies::measure),
     ("cuda_graphs", job::two_h100s, choices::graphs),
-    ("offload", job::four_near_the_host, choices::offload),
+    ("offload", job::near_the_host, choices::offload),
 ];
 
 /// For one part.

@@ -272,8 +272,8 @@ fn the_total_has_parameters_gradients_and_optimizer_state() {
 /// than all else: a profile did not say how much that is, and plans were too small.
 #[test]
 fn what_a_loss_keeps_is_in_the_profile_and_on_a_stage_that_recomputes() {
-    let _alone = alone();
     const CLASSES: i64 = 4096;
+    let _alone = alone();
     let model = || {
         Sequential::new()
             .layer("in", |p| nn::linear(p, 8, 8, nn::LinearConfig::default()))

@@ -12,4 +12,13 @@ pub(super) struct PlanJob {
     pub(super) size: usize,
     /// With CUDA graphs.
     pub(super) graphs: bool,
+    /// Whether stages may offload.
+    pub(super) offload: bool,
+}
+
+impl PlanJob {
+    /// What else is chosen of the jobs with the same schedule.
+    pub(super) fn means(&self) -> (bool, bool) {
+        (self.graphs, self.offload)
+    }
 }

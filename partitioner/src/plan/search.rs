@@ -1,6 +1,6 @@
 //! The search over schedules, chunks and micro-batches.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::candidate::PlanCandidate;
@@ -11,7 +11,8 @@ use crate::profile::Profile;
 use crate::schedule::Shape;
 use crate::solve::{Problem, Shortfall, SolveError, When};
 
-/// How many of the fastest candidates a schedule is computed for.
+/// How many of the fastest candidates a schedule is computed for, with each choice of CUDA graphs
+/// and offload.
 const COMPUTED: usize = 3;
 /// How many misfits with several stages a device are looked into when nothing fits.
 const SEARCHED: usize = 4;
@@ -22,7 +23,8 @@ const SEARCHED: usize = 4;
 /// fastest of each schedule all cuts are then simulated, or, where there are more than a
 /// thousand, each cut is moved by a layer as long as the simulated step shrinks, and a
 /// schedule is computed for the costs of the fastest ([`auto`](crate::auto())). Where the
-/// profile says what the host does, all is tried with CUDA graphs too. Whether a stage
+/// profile says what the host does, all is tried with CUDA graphs too; where there is a link to
+/// the host's memory, without offload too. Whether a stage
 /// recomputes or offloads its activations is first what its memory asks for, and then, for the
 /// fastest, changed stage by stage as long as that helps.
 ///
@@ -40,12 +42,12 @@ const SEARCHED: usize = 4;
 ///
 /// # Complexity
 /// Linear in the actions of the schedules tried, of which there are at most about 200 (twice
-/// with CUDA graphs), plus an
+/// with CUDA graphs, and twice with a link to the host), plus an
 /// exact cut for each and a bounded number of further simulations.
 pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError> {
     let samples = options.samples(profile.batch())?;
     let (jobs, reason) = jobs(profile.layers().len(), options, samples);
-    let jobs = options.with_and_without_graphs(jobs, profile);
+    let jobs = options.with_and_without(jobs, profile);
     let tried = in_parallel(&jobs, |job| job.run(profile, options));
     let mut fitting = Vec::new();
     let mut misfits = Vec::new();
@@ -63,7 +65,7 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
     fitting.splice(..polished, better);
     if options.computes() {
         fitting[..polished].sort_by(PlanCandidate::order);
-        let computed = in_parallel(&fitting[..polished.min(COMPUTED)], |candidate| {
+        let computed = in_parallel(&fastest(&fitting[..polished]), |candidate| {
             candidate.computed(options)
         });
         fitting.extend(computed.into_iter().flatten());
@@ -83,14 +85,31 @@ pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError>
 }
 
 impl PlanOptions {
-    /// Each job without graphs and with them, as far as they are to be tried.
-    fn with_and_without_graphs(&self, jobs: Vec<PlanJob>, profile: &Profile) -> Vec<PlanJob> {
-        let tried: &[bool] = match self.cuda_graphs {
+    /// Each job without graphs and with them, without offload and with it, as far as they are to
+    /// be tried.
+    fn with_and_without(&self, jobs: Vec<PlanJob>, profile: &Profile) -> Vec<PlanJob> {
+        let offload: &[bool] = match self.offload {
+            When::Always => &[true],
+            When::Auto if self.machine.host_link().is_some() => &[false, true],
+            _ => &[false],
+        };
+        let graphs: &[bool] = match self.cuda_graphs {
             When::Always if profile.captures() => &[true],
             When::Auto if profile.captures() => &[false, true],
             _ => &[false],
         };
-        let job = |job: PlanJob| tried.iter().map(move |&graphs| PlanJob { graphs, ..job });
+        let means = graphs
+            .iter()
+            .flat_map(|&graphs| offload.iter().map(move |&offload| (graphs, offload)));
+        let means: Vec<_> = means.collect();
+        let job = |job: PlanJob| {
+            let each = means.iter();
+            each.map(move |&(graphs, offload)| PlanJob {
+                graphs,
+                offload,
+                ..job
+            })
+        };
         jobs.into_iter().flat_map(job).collect()
     }
 
@@ -115,8 +134,20 @@ impl PlanOptions {
     }
 }
 
-/// Moves the fastest candidate of each schedule, with CUDA graphs and without, to the front, keeping the order among
-/// them and among the rest; how many they are.
+/// Of sorted candidates, those for which a schedule is computed: as many of each
+/// [means](PlanJob::means), so that leaving these open is never slower than choosing them.
+fn fastest(candidates: &[PlanCandidate]) -> Vec<&PlanCandidate> {
+    let mut counts = HashMap::new();
+    let counted = candidates.iter().filter(|candidate| {
+        let count = counts.entry(candidate.job.means()).or_insert(0);
+        *count += 1;
+        *count <= COMPUTED
+    });
+    counted.collect()
+}
+
+/// Moves the fastest candidate of each schedule, with each means, to the front, keeping the order
+/// among them and among the rest; how many they are.
 ///
 /// Their cuts are worth moving one by one. It is one of each whether or not other
 /// schedules take part, so that leaving the schedule open is never slower than fixing it.
@@ -124,7 +155,7 @@ fn leaders_first(candidates: &mut Vec<PlanCandidate>) -> usize {
     let mut seen = HashSet::new();
     let (mut leaders, rest): (Vec<_>, Vec<_>) = candidates
         .drain(..)
-        .partition(|candidate| seen.insert((candidate.job.kind, candidate.job.graphs)));
+        .partition(|candidate| seen.insert((candidate.job.kind, candidate.job.means())));
     let count = leaders.len();
     leaders.extend(rest);
     *candidates = leaders;
@@ -152,6 +183,7 @@ fn jobs(layers: usize, options: &PlanOptions, samples: usize) -> (Vec<PlanJob>, 
                     shape: Shape::new(devices, micro).with_chunks(chunks),
                     size: samples.div_ceil(micro),
                     graphs: false,
+                    offload: false,
                 });
             }
         }
@@ -168,7 +200,11 @@ impl PlanJob {
     ) -> Problem {
         Problem::new(profile, self.size, &options.machine, schedule)
             .with_recompute(options.recompute)
-            .with_offload(options.offload)
+            .with_offload(if self.offload {
+                options.offload
+            } else {
+                When::Never
+            })
             .with_graphs(self.graphs.then(|| profile.graph_replay()))
             .with_optimizer_state(options.optimizer_state)
     }

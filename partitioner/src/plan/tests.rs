@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::cost::HostLink;
 use crate::machine::Machine;
 use crate::profile::{LayerProfile, LayerTimes, Profile};
 use crate::simulate::simulate;
@@ -373,4 +374,55 @@ fn numbers_of_micro_batches_that_do_not_split_evenly_have_neighbours_that_are_tr
             assert_eq!(all, micro, "{samples} samples");
         }
     }
+}
+
+/// A block of a transformer that is as long as its activations are on their way to the host.
+fn deep(blocks: usize) -> Profile {
+    let layer = |name: String, us: f64, gib: u64| {
+        let time = |share: f64| Micros::new(us * share).unwrap();
+        LayerProfile::new(name, LayerTimes::new(time(1.0), time(1.35), time(0.83))).with_bytes(
+            Bytes(3 << 30),
+            Bytes(gib << 30),
+            Bytes(768 << 20),
+        )
+    };
+    let mut layers: Vec<_> = (0..blocks)
+        .map(|number| layer(format!("block.{number}"), 77_000.0, 8))
+        .collect();
+    layers.push(layer("head".to_owned(), 37_000.0, 8));
+    Profile::new("cuda:0", 1, layers).unwrap()
+}
+
+/// The fastest cut with offload is not always the fastest step, so a plan was slower than the
+/// one without.
+#[test]
+fn leaving_offload_open_is_never_slower_than_forbidding_it() {
+    let mut offloading = 0;
+    for (blocks, gib, link, micro_batches) in [
+        (8, 62, "55GB/s,8us", 16),
+        (8, 70, "55GB/s,8us", 16),
+        (8, 70, "400GB/s,8us", 16),
+        (7, 70, "400GB/s,8us", 32),
+    ] {
+        let profile = deep(blocks);
+        let link = HostLink {
+            to_host: link.parse().unwrap(),
+            to_device: link.parse().unwrap(),
+        };
+        let machine = Machine::new(8).unwrap().with_host_link(link);
+        let mut open = PlanOptions::new(machine.with_memory(&[Bytes(gib << 30)]).unwrap());
+        open.micro_batches = Some(micro_batches);
+        let mut never = open.clone();
+        never.offload = When::Never;
+        let plan = |options: &PlanOptions| plan(&profile, options).unwrap();
+        let (open, never) = (plan(&open), plan(&never));
+        assert!(
+            open.step <= never.step,
+            "{blocks} blocks, {gib} GiB: {} {}",
+            open.step,
+            never.step
+        );
+        offloading += usize::from(open.offload.contains(&true));
+    }
+    assert!(offloading > 0);
 }
