@@ -27,28 +27,35 @@ const STEPS: [usize; 2] = [6, 5];
 /// Of a job whose step takes many seconds.
 const LONG_STEPS: [usize; 2] = [2, 3];
 
-pub(crate) fn h100s() -> Result<String> {
-    Ok("8,time=h100".into())
+pub(crate) fn h100s() -> String {
+    "8,time=h100".into()
 }
 
-pub(crate) fn two_h100s() -> Result<String> {
-    Ok("2,time=h100".into())
+pub(crate) fn two_h100s() -> String {
+    "2,time=h100".into()
 }
 
 /// As in a GH200: the link to the host is NVLink-C2C (450 GB/s each way by the data sheet).
-pub(crate) fn near_the_host() -> Result<String> {
-    let link = "host_bandwidth=4e11\n";
-    Ok(format!("8,time={}", file("near-the-host", link)?))
+pub(crate) fn near_the_host() -> String {
+    format!("8,time={}", path(NEAR_THE_HOST))
 }
 
 /// Devices between which copies take no time.
-pub(crate) fn no_links() -> Result<String> {
-    let links = "peer_bandwidth=1e18\npeer_latency=0\n";
-    Ok(format!("8,time={}", file("no-links", links)?))
+pub(crate) fn no_links() -> String {
+    format!("8,time={}", path(NO_LINKS))
 }
 
 /// A device that is never waited for.
-pub(crate) fn no_time() -> Result<String> {
+pub(crate) fn no_time() -> String {
+    format!("1,time={}", path(NO_TIME))
+}
+
+const NEAR_THE_HOST: &str = "near-the-host";
+const NO_LINKS: &str = "no-links";
+const NO_TIME: &str = "no-time";
+
+/// Writes what the devices are that differ from an H100.
+pub(crate) fn write_devices() -> Result<()> {
     let rates = [
         "f64",
         "f32",
@@ -57,16 +64,16 @@ pub(crate) fn no_time() -> Result<String> {
         "peer_bandwidth",
         "host_bandwidth",
     ];
-    let mut lines: Vec<String> = rates.iter().map(|rate| format!("{rate}=1e30")).collect();
+    let mut no_time: Vec<String> = rates.iter().map(|rate| format!("{rate}=1e30")).collect();
     let times = ["launch", "peer_latency", "host_latency"];
-    lines.extend(times.iter().map(|time| format!("{time}=0")));
-    Ok(format!("1,time={}", file("no-time", &lines.join("\n"))?))
+    no_time.extend(times.iter().map(|time| format!("{time}=0")));
+    std::fs::write(path(NEAR_THE_HOST), "host_bandwidth=4e11\n")?;
+    std::fs::write(path(NO_LINKS), "peer_bandwidth=1e18\npeer_latency=0\n")?;
+    Ok(std::fs::write(path(NO_TIME), no_time.join("\n"))?)
 }
 
-fn file(name: &str, text: &str) -> Result<String> {
-    let path = format!("{}/{name}.device", env!("CARGO_TARGET_TMPDIR"));
-    std::fs::write(&path, text)?;
-    Ok(path)
+fn path(name: &str) -> String {
+    format!("{}/{name}.device", env!("CARGO_TARGET_TMPDIR"))
 }
 
 /// What is trained, where.

@@ -27,7 +27,7 @@ use serde_json::Value;
 use report_support::Report;
 
 /// A measurement in a process of its own: its name, the devices' settings, and what it gives.
-type Part = (&'static str, fn() -> Result<String>, fn() -> Result<Value>);
+type Part = (&'static str, fn() -> String, fn() -> Result<Value>);
 
 const PARTS: [Part; 7] = [
     ("schedules", job::h100s, schedules::measure),
@@ -51,6 +51,7 @@ fn main() -> Result<()> {
         let (_, _, measure) = part.with_context(|| format!("there is no part `{name}`"))?;
         return Ok(std::fs::write(file, measure()?.to_string())?);
     }
+    job::write_devices()?;
     let mut report = Report::new("simulated");
     let asked = |name: &str| {
         let mut names = arguments.iter().filter(|word| !word.starts_with('-'));
@@ -60,7 +61,7 @@ fn main() -> Result<()> {
     let mut all = serde_json::Map::new();
     for (name, settings, _) in PARTS.iter().filter(|(name, ..)| asked(name)) {
         eprintln!("{name} ...");
-        let measured = apart(name, &settings()?)?;
+        let measured = apart(name, &settings())?;
         let Some(measured) = measured else {
             println!("skipped: there are no simulated GPUs (`make simulated-gpus`)");
             return Ok(());

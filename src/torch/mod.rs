@@ -48,10 +48,10 @@ pub use values::Values;
 
 pub(crate) use clock::thread_time;
 #[cfg(feature = "cli")]
-pub(crate) use device::{SIMULATE_GPUS, only_time_passes, simulated_gpus};
+pub(crate) use device::{SIMULATE_GPUS, simulated_gpus};
 pub(crate) use device::{
-    cores, device_name, device_title, keep_memory, max_concurrent, prepare, prepare_thread,
-    share_of_cores, shared_cores, turns,
+    cores, device_name, device_title, keep_memory, max_concurrent, only_time_passes, prepare,
+    prepare_thread, share_of_cores, shared_cores, turns,
 };
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, clip_there, total_norm};
