@@ -36,7 +36,8 @@ const Ranges& ranges() {
 
 // The same memory twice: as the host sees it, and as devices do.
 struct Locked {
-  static constexpr size_t size = size_t(1) << 38;
+  // No address is handed out twice: a run asks for much more than it has at a time.
+  static constexpr size_t size = size_t(1) << 43;
   int file = make();
   char* host = map();
   char* device = map();
@@ -69,7 +70,14 @@ Locked& locked() {
 
 char* page_locked_room(size_t size) {
   constexpr size_t page = 4096;
-  return locked().host + locked().used.fetch_add((size + page - 1) / page * page);
+  const size_t wanted = (size + page - 1) / page * page;
+  size_t used = locked().used.load();
+  do {
+    if (wanted < size || wanted > Locked::size - used) {
+      return nullptr;
+    }
+  } while (!locked().used.compare_exchange_weak(used, used + wanted));
+  return locked().host + used;
 }
 
 void release_page_locked(void* address, size_t size) {

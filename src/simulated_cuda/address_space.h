@@ -11,7 +11,7 @@ constexpr size_t kAddresses = size_t(1) << 38;
 char* device_base(int device);
 // The device that an address belongs to; -1: it is memory of the host.
 int device_of(const void* address);
-// New page-locked memory of the host, in whole pages.
+// New page-locked memory of the host, in whole pages; null where there is no address left.
 char* page_locked_room(size_t size);
 // Its bytes go back to the system; its addresses are not used again.
 void release_page_locked(void* address, size_t size);

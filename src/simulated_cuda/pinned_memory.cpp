@@ -71,6 +71,9 @@ struct PinnedImpl final
   void allocate_host_memory(size_t size, void** out) override {
     faults::throw_if_lost(current_device());
     *out = page_locked_room(size);
+    if (*out == nullptr) {
+      throw_cuda_error(Error::out_of_memory);
+    }
     auto& locked = Locked::get();
     std::lock_guard<std::mutex> lock(locked.mutex);
     locked.ranges.emplace(static_cast<const char*>(*out), size);

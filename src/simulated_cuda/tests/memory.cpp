@@ -100,6 +100,13 @@ TEST(page_locked_memory_is_known_at_every_address) {
   refused([] { at::empty({1000}, at::TensorOptions().pinned_memory(true)); }, "CUDA error: out of memory");
 }
 
+// Beyond the last address came the memory of somebody else.
+TEST(page_locked_memory_comes_to_an_end) {
+  const auto of_tib = [](int64_t tib) { return at::empty({tib << 40}, at::TensorOptions(at::kByte).pinned_memory(true)); };
+  refused([&] { of_tib(16); }, "CUDA error: out of memory");
+  that(at::empty({1000}, at::TensorOptions().pinned_memory(true)).is_pinned(), "none is left");
+}
+
 TEST(a_lost_device_answers_with_its_error_and_others_work) {
   const auto there = at::ones({8}, on(0)), other = at::ones({8}, on(1));
   const auto end = std::make_unique<Point>(current(0));
