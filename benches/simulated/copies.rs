@@ -5,17 +5,9 @@ use gpipe::Recompute;
 use gpipe::partitioner::ScheduleKind;
 use serde_json::{Value, json};
 
-use super::job::{GPT_1B3, Job};
+use super::job::{GPT_1B3, GPT_ON_EIGHT as JOB};
 use super::picture;
 use super::report_support::Report;
-
-const JOB: Job = Job {
-    model: GPT_1B3,
-    devices: 8,
-    samples: 4,
-    micro_batches: 16,
-    large: false,
-};
 
 /// What an activation takes from one H100 to the next, in milliseconds: numbers of 4 bytes over
 /// 450 GB/s, and 5 us.

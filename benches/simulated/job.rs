@@ -88,6 +88,15 @@ pub(crate) struct Job {
     pub(crate) large: bool,
 }
 
+/// Micro-batches large enough for the devices to be the limit.
+pub(crate) const GPT_ON_EIGHT: Job = Job {
+    model: GPT_1B3,
+    devices: 8,
+    samples: 4,
+    micro_batches: 16,
+    large: false,
+};
+
 /// Medians over steps.
 #[derive(Clone, Copy)]
 pub(crate) struct Ran {

@@ -4,17 +4,8 @@ use anyhow::Result;
 use gpipe::partitioner::{ScheduleKind, plan};
 use serde_json::{Value, json};
 
-use super::job::{GPT_1B3, Job};
+use super::job::GPT_ON_EIGHT as JOB;
 use super::report_support::Report;
-
-/// Micro-batches large enough for the devices to be the limit.
-const JOB: Job = Job {
-    model: GPT_1B3,
-    devices: 8,
-    samples: 4,
-    micro_batches: 16,
-    large: false,
-};
 
 pub(crate) fn measure() -> Result<Value> {
     let measured = JOB.profile()?;

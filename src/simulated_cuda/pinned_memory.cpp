@@ -4,7 +4,6 @@
 
 #include "address_space.h"
 #include "capture.h"
-#include "address_space.h"
 #include "checks.h"
 #include "errors.h"
 #include "faults.h"

@@ -57,23 +57,34 @@ impl Stop {
 
     /// Whether somebody has asked.
     pub fn is_asked(&self) -> bool {
-        let signalled = |own: &Arc<Listening>| own.signalled.load(Ordering::SeqCst);
+        let is_set = |flag: &Arc<AtomicBool>| flag.load(Ordering::SeqCst);
+        let signalled = |own: &Arc<Listening>| own.signalled.iter().any(is_set);
         self.asked.load(Ordering::SeqCst) || self.signals.as_ref().is_some_and(signalled)
     }
 }
 
-/// The process's signals; there is one flag for all who listen, as a signal is for the process.
+/// The process's signals; their flags are the same for all who listen, as a signal is for the
+/// process.
 #[derive(Debug)]
 struct Listening {
-    signalled: Arc<AtomicBool>,
+    signalled: Arc<[Arc<AtomicBool>]>,
 }
 
 /// Handlers cannot be taken back to what the system had: they are set once.
 static SIGNALS: Mutex<Option<Signals>> = Mutex::new(None);
 
 struct Signals {
-    signalled: Arc<AtomicBool>,
+    /// One a signal.
+    signalled: Arc<[Arc<AtomicBool>]>,
     listening: usize,
+}
+
+impl Signals {
+    fn set_all(&self, to: bool) {
+        for flag in &*self.signalled {
+            flag.store(to, Ordering::SeqCst);
+        }
+    }
 }
 
 impl Listening {
@@ -87,7 +98,7 @@ impl Listening {
             }),
         };
         if own.listening == 0 {
-            own.signalled.store(false, Ordering::SeqCst);
+            own.set_all(false);
         }
         own.listening += 1;
         Ok(Self {
@@ -103,23 +114,32 @@ impl Drop for Listening {
             own.listening -= 1;
             if own.listening == 0 {
                 // The next one is as a second one: nobody would hear of it.
-                own.signalled.store(true, Ordering::SeqCst);
+                own.set_all(true);
             }
         }
     }
 }
 
-/// Has signals set a flag, and end the process where it is set.
-fn handled() -> io::Result<Arc<AtomicBool>> {
-    let signalled = Arc::new(AtomicBool::new(false));
+/// Has each signal set its flag, and end the process where that or another one's is set.
+///
+/// Two signals at a time are handled on two threads. Each sets its own flag before it looks at
+/// the others', so that one of them sees the other; with one flag for all, both could look before
+/// either of them set it, and the process would go on.
+fn handled() -> io::Result<Arc<[Arc<AtomicBool>]>> {
     // Under `nohup` a run is to outlive its terminal.
     let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-    for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
-        // In this order: the first signal sees the flag as it was before it.
-        flag::register_conditional_shutdown(signal, ENDED_BY + signal, Arc::clone(&signalled))?;
-        flag::register(signal, Arc::clone(&signalled))?;
+    let signals: Vec<_> = [SIGINT, SIGTERM].into_iter().chain(hang_up).collect();
+    let flags: Arc<[Arc<AtomicBool>]> = signals.iter().map(|_| Arc::default()).collect();
+    for (place, &signal) in signals.iter().enumerate() {
+        let ends = |flag| flag::register_conditional_shutdown(signal, ENDED_BY + signal, flag);
+        // In this order: handlers run in the order in which they are registered.
+        ends(Arc::clone(&flags[place]))?;
+        flag::register(signal, Arc::clone(&flags[place]))?;
+        for (_, other) in flags.iter().enumerate().filter(|(at, _)| *at != place) {
+            ends(Arc::clone(other))?;
+        }
     }
-    Ok(signalled)
+    Ok(flags)
 }
 
 /// Whether this process was started so that a signal does nothing, where Linux says so.
@@ -139,12 +159,7 @@ mod tests {
     fn a_signal_is_for_those_who_listen_when_it_comes() {
         let (first, second) = (Stop::on_signals().unwrap(), Stop::on_signals().unwrap());
         assert!(!first.is_asked());
-        first
-            .signals
-            .as_ref()
-            .unwrap()
-            .signalled
-            .store(true, Ordering::SeqCst);
+        first.signals.as_ref().unwrap().signalled[1].store(true, Ordering::SeqCst);
         assert!(first.is_asked() && second.is_asked());
         drop((first, second));
         assert!(!Stop::on_signals().unwrap().is_asked());

@@ -1,7 +1,7 @@
 //! Calls without which nothing that a test can see goes wrong, and why.
 
 /// What is called, a part of the file's path and of the line's text, and why.
-pub(super) const EXPLAINED: [(&str, &str, &str, &str); 6] = [
+pub(super) const EXPLAINED: [(&str, &str, &str, &str); 10] = [
     (
         "record",
         "device_times.rs",
@@ -18,6 +18,10 @@ pub(super) const EXPLAINED: [(&str, &str, &str, &str); 6] = [
     ("record", "device_streams.rs", SYNCHRONIZE, GRAPHS),
     ("finish", "offload.rs", WAIT_OFFLOADED, SAVED),
     ("record", "offload.rs", WAIT_OFFLOADED, SAVED),
+    ("finish", "lost.rs", ANSWERS, LOST),
+    ("record", "lost.rs", ANSWERS, LOST),
+    ("record", "offload.rs", JOIN_PREFETCHES, STAGING),
+    ("wait", "offload.rs", JOIN_PREFETCHES, STAGING),
 ];
 
 const SYNCHRONIZE: &str = "backend.finish(&backend.record(accelerator.main)?)";
@@ -27,3 +31,11 @@ const GRAPHS: &str = "before graphs are dropped; CUDA keeps a graph until it has
 const WAIT_OFFLOADED: &str = "backend.finish(&backend.record(accelerator.offloading(backend)?)?)";
 const SAVED: &str = "the host copies each parameter before what is offloaded of it, and so waits \
                      for the main stream, which has waited for the copies to the host";
+
+const ANSWERS: &str = "self.finish(&self.point(stream)?)";
+const LOST: &str = "a lost device refuses both calls, behind whatever the event is recorded: either \
+                    one tells that it is lost";
+
+const JOIN_PREFETCHES: &str = "backend.wait(accelerator.main, &backend.record(prefetching)?)";
+const STAGING: &str = "the memory is kept until the update is finished, by the same streams; only \
+                       where the pipeline is dropped before that is it free for others";

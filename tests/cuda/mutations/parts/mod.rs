@@ -2,8 +2,8 @@
 
 mod callers;
 mod clocks;
+mod failing;
 
-use gpipe::checkpoint::{Checkpointer, Extras};
 use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::{Bytes, ScheduleKind};
 use gpipe::streams::Recorder;
@@ -21,7 +21,7 @@ const GPUS: [Device; 3] = [Device::Cuda(0), Device::Cuda(1), Device::Cuda(2)];
 pub(super) const NUMBERS: &str = "numbers: ";
 
 /// The runs, each in a process of its own.
-pub(crate) const PARTS: [Test; 11] = [
+pub(crate) const PARTS: [Test; 12] = [
     ("mutations::between_devices", between_devices),
     ("mutations::with_the_host", with_the_host),
     ("mutations::offloaded", offloaded),
@@ -32,6 +32,7 @@ pub(crate) const PARTS: [Test; 11] = [
     ("mutations::by_way_of_the_host", callers::by_way_of_the_host),
     ("mutations::timed", clocks::timed),
     ("mutations::graphs_dropped", graphs_dropped),
+    ("mutations::stalled", failing::stalled),
     ("mutations::recorded", recorded),
 ];
 
@@ -141,28 +142,7 @@ fn offloaded() {
             .offload_window(Bytes(1));
         train(pipe, optimizer, &model, 3);
     }
-    undone_and_saved(&model);
-}
-
-/// A step fails while copies are under way; then the host reads what is offloaded.
-fn undone_and_saved(model: &Model) {
-    let mut pipe = builder(model, &GPUS[..2])
-        .offload(&[0, 1])
-        .offload_at_least(Bytes(1))
-        .build()
-        .unwrap();
-    let mut optimizer = Optimizer::new(AdamW::default()).offload(true);
-    let (x, y) = (model.batch)(8);
-    let fails = |_: &Tensor, _: &Tensor| -> anyhow::Result<Tensor> { anyhow::bail!("as asked") };
-    let why = pipe.train_step(&x, &y, fails).unwrap_err().to_string();
-    assert!(why.contains("as asked"), "{why}");
-    pipe.train_step(&x, &y, model.loss).unwrap();
-    optimizer.step(&mut pipe).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let mut checkpointer = Checkpointer::new(folder.path()).unwrap();
-    let saved = checkpointer.save(&mut pipe, &optimizer, Extras::default());
-    saved.unwrap();
-    checkpointer.finish().unwrap();
+    failing::undone_and_saved(&model);
 }
 
 /// The recorder has rule 4 for each stream alone: it does not count what the main stream, of
