@@ -4,10 +4,12 @@
 #include "settings.h"
 
 #include <array>
+#include <condition_variable>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <unistd.h>
 
@@ -89,6 +91,35 @@ void lose(int device, const std::string& why) {
 
 bool is_copy(Unit unit) { return unit == Unit::copy_in || unit == Unit::copy_out || unit == Unit::copy_peer; }
 
+// Kernels that wait for the host.
+struct Holding {
+  std::mutex mutex;
+  std::condition_variable over;
+  std::set<int> next;
+  uint64_t held = 0;
+  uint64_t released = 0;
+};
+
+Holding& holding() {
+  static auto* holding = new Holding();
+  return *holding;
+}
+
+void hold(Stream& stream, Entry& entry) {
+  auto& all = holding();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  if (all.next.erase(stream.device) == 0) {
+    return;
+  }
+  entry.run = [run = std::move(entry.run), number = ++all.held] {
+    auto& all = holding();
+    std::unique_lock<std::mutex> lock(all.mutex);
+    all.over.wait(lock, [&] { return all.released >= number; });
+    lock.unlock();
+    run();
+  };
+}
+
 [[noreturn]] void never_end() {
   for (;;) {
     pause();
@@ -112,6 +143,7 @@ void submitted(Stream& stream, Entry& entry) {
     if (hits(Kind::stall, stream.device)) {
       entry.run = never_end;
     }
+    hold(stream, entry);
   }
   if (is_copy(entry.unit)) {
     if (hits(Kind::copy, stream.device)) {
@@ -160,4 +192,20 @@ extern "C" __attribute__((visibility("default"))) int sim_fail(const char* what,
 extern "C" __attribute__((visibility("default"))) uint64_t sim_counted(const char* what, int device) {
   auto* counter = sim::faults::Counters::get().find(what, device);
   return counter == nullptr ? 0 : counter->counted.load();
+}
+
+// For tests: the next kernel of a device does not begin before `sim_release`.
+extern "C" __attribute__((visibility("default"))) void sim_hold(int device) {
+  auto& all = sim::faults::holding();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  all.next.insert(device);
+}
+
+extern "C" __attribute__((visibility("default"))) void sim_release() {
+  auto& all = sim::faults::holding();
+  {
+    std::lock_guard<std::mutex> lock(all.mutex);
+    all.released = all.held;
+  }
+  all.over.notify_all();
 }

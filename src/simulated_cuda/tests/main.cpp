@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +34,14 @@ void refused(const std::function<void()>& body, const std::string& part) {
   that(!message.empty(), "no error where `" + part + "` was expected");
   that(message.find(part) != std::string::npos, "no `" + part + "` in: " + message);
 }
+
+Held::Held(c10::Stream stream) {
+  auto* hold = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "sim_hold"));
+  hold(stream.device_index());
+  ones(stream, 1);
+}
+
+Held::~Held() { reinterpret_cast<void (*)()>(dlsym(RTLD_DEFAULT, "sim_release"))(); }
 
 void busy(c10::Stream stream) {
   Within in(stream);

@@ -4,6 +4,7 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <dlfcn.h>
+#include <memory>
 
 using namespace test;
 
@@ -60,10 +61,11 @@ TEST(a_block_that_another_stream_uses_waits_for_it) {
   const auto side = new_stream();
   auto block = of(4 * kMiB);
   const auto* address = block.const_data_ptr();
-  busy(side);
+  auto held = std::make_unique<Held>(side);
   block.record_stream(side);
   block.reset();
   that(of(4 * kMiB).const_data_ptr() != address, "it was handed out while it was used");
+  held.reset();
   guard().synchronizeStream(side);
   const auto other = of(4 * kMiB);
   that(of(4 * kMiB).const_data_ptr() == address || other.const_data_ptr() == address, "it never came back");

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 
+#include <memory>
 #include <set>
 
 using namespace test;
@@ -31,7 +32,7 @@ TEST(pool_streams_come_round_after_32) {
 
 TEST(the_default_stream_waits_for_no_stream_of_the_pool) {
   const auto side = new_stream();
-  busy(side);
+  const Held held(side);
   Point behind(side);
   const auto y = at::ones({4}, on(0)) + 1;
   guard().synchronizeStream(current());
@@ -59,9 +60,11 @@ TEST(a_stream_that_waits_for_an_event_reads_what_was_written_before) {
 TEST(events_keep_the_time_of_their_stream) {
   Point begin(current());
   busy(current());
+  auto held = std::make_unique<Held>(current());
   Point end(current());
   that(!end.event.query(), "the host waited for the stream");
   refused([&] { begin.event.elapsedTime(end.event); }, "must be completed");
+  held.reset();
   end.event.synchronize();
   that(begin.event.elapsedTime(end.event) > 0.05, "no time has passed");
   c10::Event without(c10::kCUDA, c10::EventFlag::PYTORCH_DEFAULT);
@@ -97,10 +100,11 @@ TEST(copies_from_memory_that_is_not_page_locked_read_it_before_they_return) {
 TEST(copies_from_page_locked_memory_do_not_make_the_host_wait) {
   const auto source = at::ones({1000}, at::TensorOptions().pinned_memory(true));
   that(source.is_pinned() && source.narrow(0, 3, 4).is_pinned() && !at::ones({4}).is_pinned(), "is_pinned");
-  busy(current());
+  auto held = std::make_unique<Held>(current());
   const auto copy = source.to(on(0), /*non_blocking=*/true);
   Point behind(current());
   that(!behind.event.query(), "the host waited");
+  held.reset();
   behind.event.synchronize();
 }
 

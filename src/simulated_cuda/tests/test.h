@@ -72,6 +72,12 @@ inline at::Tensor locked(int64_t count) {
 // A stream waits for all that another has.
 inline void wait(c10::Stream stream, c10::Stream other) { Point(other).event.block(stream); }
 
+// A stream that does not go on before this is gone.
+struct Held {
+  explicit Held(c10::Stream stream);
+  ~Held();
+};
+
 // Keeps a stream busy for some milliseconds of the host's.
 void busy(c10::Stream stream);
 
