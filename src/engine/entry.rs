@@ -68,12 +68,13 @@ pub enum EntryError {
     },
 }
 
-/// Sorts the entries by the device that consumes them: per device (slot, value).
+/// Sorts the entries by the device that consumes them: per device of `devices` (slot, value).
 ///
 /// # Errors
 /// When they are not exactly what `program` wants.
 pub(super) fn sort<V>(
     program: &Program,
+    devices: &[DeviceId],
     entries: Vec<Entry<V>>,
 ) -> Result<Vec<Vec<(usize, V)>>, EntryError> {
     let mut seen: Vec<Vec<bool>> = program
@@ -81,13 +82,16 @@ pub(super) fn sort<V>(
         .iter()
         .map(|(_, places)| vec![false; places.len()])
         .collect();
-    let mut sorted: Vec<Vec<(usize, V)>> = (0..program.devices()).map(|_| Vec::new()).collect();
+    let mut sorted: Vec<Vec<(usize, V)>> = devices.iter().map(|_| Vec::new()).collect();
     for Entry { edge, micro, value } in entries {
         let (row, place) = find(program, edge, micro)?;
         if std::mem::replace(&mut seen[row][micro.index()], true) {
             return Err(EntryError::Twice { edge, micro });
         }
-        sorted[place.device.index()].push((place.slot, value));
+        // A program has entries for its devices alone, which are the engine's.
+        if let Ok(index) = devices.binary_search(&place.device) {
+            sorted[index].push((place.slot, value));
+        }
     }
     for ((edge, _), row) in program.entries().iter().zip(&seen) {
         if let Some(micro) = row.iter().position(|seen| !seen) {

@@ -13,6 +13,8 @@ pub enum Phase {
     Begin,
     /// [`Stage::run`](super::Stage::run), with an action of this kind.
     Action(ActionKind),
+    /// Sending what an action of this kind has made to a device of another process.
+    Send(ActionKind),
     /// [`Stage::end`](super::Stage::end).
     End,
     /// [`Stage::abort`](super::Stage::abort).
@@ -25,6 +27,7 @@ pub enum Phase {
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Send(kind) => return write!(f, "sending after {}", Self::Action(*kind)),
             Self::Begin => "begin of the step",
             Self::Action(ActionKind::Forward) => "forward",
             Self::Action(ActionKind::Backward) => "backward",
@@ -232,6 +235,18 @@ pub enum EngineError {
         /// The device.
         device: DeviceId,
     },
+    /// The step, or the building of stages, failed in another process; it was undone in all.
+    #[error("rank {rank}: {why}")]
+    Elsewhere {
+        /// That process; of several the lowest.
+        rank: usize,
+        /// What it says.
+        why: String,
+    },
+    /// Another process is lost, or this one told the others that it cannot go on; the engine
+    /// can only be dropped.
+    #[error(transparent)]
+    Lost(#[from] super::carrier::Lost),
     /// An earlier call was left half-done (by [`EngineError::WorkerLost`], by a panic in the
     /// calling thread, or by a stall outside of a step); the engine can only be dropped.
     #[error("the engine cannot be used again: an earlier call did not come to its end")]

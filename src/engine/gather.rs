@@ -11,6 +11,16 @@ use super::state::{Asked, State};
 use super::watchdog::{self, Activity, Watchdog};
 use gpipe_partitioner::{DeviceId, StageId};
 
+/// How a step ended on the devices of an engine.
+pub(super) enum Ended<V> {
+    /// They have done their part.
+    Done(StepOutcome<V>),
+    /// One of them failed: the first.
+    Failed(StageError),
+    /// They have left it because another process failed.
+    Left,
+}
+
 /// One report from every worker that was asked and did not stall, in order of arrival.
 pub(super) struct Gathered<V> {
     reports: Vec<Report<V>>,
@@ -45,12 +55,12 @@ impl<S: Stage> Engine<S> {
             let Some(dog) = &mut watchdog else {
                 continue;
             };
-            let mut stalled = dog.look(&self.shared.notes);
+            let mut stalled = dog.look(self.shared.devices(), &self.shared.notes);
             stalled.retain(|(device, _)| missing.contains(device));
             if let (Some(&(device, activity)), None) = (stalled.first(), &stall) {
                 stall = Some(Box::new(self.stall(device, activity, asked.program)));
                 if asked.program.is_some() {
-                    self.shared.stop_all();
+                    self.shared.inboxes.stop_all_but(None);
                 }
             }
             if let Some(turns) = &self.shared.turns {
@@ -68,7 +78,12 @@ impl<S: Stage> Engine<S> {
     fn stall(&self, device: DeviceId, activity: Activity, program: Option<&Program>) -> Stall {
         let patience = self.patience.unwrap_or_default();
         let mut stall = watchdog::stall(device, activity, patience, program);
-        if let (None, [only]) = (stall.stage, &*self.placement[device.index()]) {
+        let here = self
+            .shared
+            .inboxes
+            .index(device)
+            .map(|index| &*self.placement[index]);
+        if let (None, Some([only])) = (stall.stage, here) {
             stall.stage = Some(*only);
         }
         let observer = |(stage, _): &&(StageId, Observer)| Some(*stage) == stall.stage;
@@ -91,11 +106,10 @@ impl<V> Gathered<V> {
         Err(EngineError::Stalled(stall))
     }
 
-    pub(super) fn in_device_order(mut self) -> impl Iterator<Item = (usize, Reply<V>)> {
+    pub(super) fn in_device_order(mut self) -> impl Iterator<Item = (DeviceId, Reply<V>)> {
         self.reports.sort_by_key(|report| report.device);
-        self.reports
-            .into_iter()
-            .map(|report| (report.device.index(), report.reply))
+        let reports = self.reports.into_iter();
+        reports.map(|report| (report.device, report.reply))
     }
 
     /// The first failure, if there is one.
@@ -108,11 +122,16 @@ impl<V> Gathered<V> {
         }
     }
 
-    /// The outcome of the step, or its first failure.
-    pub(super) fn outcome(mut self) -> Result<StepOutcome<V>, StageError> {
+    /// How the step ended.
+    pub(super) fn ended(mut self) -> Ended<V> {
         if let Some(error) = self.failure() {
             discard(self);
-            return Err(error);
+            return Ended::Failed(error);
+        }
+        let left = |report: &Report<V>| matches!(report.reply, Reply::Stopped);
+        if self.reports.iter().any(left) {
+            discard(self);
+            return Ended::Left;
         }
         let (mut exits, mut gradients, mut events) =
             (EdgeValues::new(), EdgeValues::new(), Vec::new());
@@ -134,7 +153,7 @@ impl<V> Gathered<V> {
             }
             events.push(log);
         }
-        Ok(StepOutcome {
+        Ended::Done(StepOutcome {
             timeline: entry::timeline(&events),
             exits,
             gradients,

@@ -3,7 +3,10 @@
 use super::device_stages::DeviceStages;
 use super::entry::{self, Entry, StepOutcome};
 use super::failure::{EngineError, discard};
+use super::gather::Gathered;
+use super::inboxes::Inboxes;
 use super::message::{Command, Job, Message, Reply, StepCommand};
+use super::part::Others;
 use super::program::Program;
 use super::shared::Shared;
 use super::sharing::Sharing;
@@ -42,7 +45,7 @@ impl<S: Stage> Engine<S> {
     /// [`EngineError::Placement`] when the stages are not 0, 1, 2, … once each. All
     /// threads are joined by then.
     pub fn new(builders: Vec<StageBuilder<S>>) -> Result<Self, EngineError> {
-        Self::build(builders, None)
+        Self::build(numbered(builders), None, None)
     }
 
     /// As [`Engine::new`], for devices that have to take turns because they share too few
@@ -56,17 +59,24 @@ impl<S: Stage> Engine<S> {
         builders: Vec<StageBuilder<S>>,
         sharing: &Sharing,
     ) -> Result<Self, EngineError> {
-        Self::build(builders, Some(sharing))
+        Self::build(numbered(builders), Some(sharing), None)
     }
 
-    fn build(
-        builders: Vec<StageBuilder<S>>,
+    /// Builds an engine of some devices, in increasing order.
+    pub(super) fn build(
+        builders: Vec<(DeviceId, StageBuilder<S>)>,
         sharing: Option<&Sharing>,
+        others: Option<Others<S::Value>>,
     ) -> Result<Self, EngineError> {
-        if builders.is_empty() {
+        let (devices, builders): (Vec<_>, Vec<_>) = builders.into_iter().unzip();
+        let all = others
+            .as_ref()
+            .map_or(devices.len(), |others| others.devices);
+        let carrier = others.map(|others| others.carrier);
+        if devices.is_empty() {
             return Err(EngineError::NoDevices);
         }
-        let shared = Arc::new(Shared::new(builders.len(), sharing));
+        let shared = Arc::new(Shared::new(Inboxes::new(devices, all), sharing, carrier));
         let mut engine = Self {
             shared,
             threads: Vec::new(),
@@ -76,29 +86,27 @@ impl<S: Stage> Engine<S> {
             overdue: Vec::new(),
             state: State::Broken,
         };
-        engine.start(builders)?;
+        let started = engine.start(builders);
+        engine.agree_on_start(started)?;
         engine.state = State::Ready;
         Ok(engine)
     }
 
     fn start(&mut self, builders: Vec<StageBuilder<S>>) -> Result<(), EngineError> {
         for (index, builder) in builders.into_iter().enumerate() {
-            let device = DeviceId(index);
+            let device = self.shared.devices()[index];
             let shared = Arc::clone(&self.shared);
             let thread = Builder::new()
                 .name(format!("stage-{device}"))
-                .spawn(move || run_worker(device, shared, builder))
+                .spawn(move || run_worker(index, shared, builder))
                 .map_err(|source| EngineError::Thread { device, source })?;
             self.threads.push(thread);
         }
-        let built = self.gather(Asked::all(self.threads.len()))?;
-        for (index, reply) in built.in_device_order() {
+        let built = self.gather(Asked::these(self.shared.devices()))?;
+        for (device, reply) in built.in_device_order() {
             match reply {
                 Reply::NotBuilt(source) => {
-                    return Err(EngineError::Build {
-                        device: DeviceId(index),
-                        source,
-                    });
+                    return Err(EngineError::Build { device, source });
                 }
                 Reply::Built(stages, observers) => {
                     self.placement.push(stages);
@@ -107,7 +115,7 @@ impl<S: Stage> Engine<S> {
                 _ => {}
             }
         }
-        check_placement(&self.placement)
+        check_placement(&self.placement, self.shared.carrier.is_some())
     }
 
     /// Sets how long one call of a stage (an action, or another call of the engine) may take
@@ -119,28 +127,29 @@ impl<S: Stage> Engine<S> {
         self.patience = patience;
     }
 
-    /// Number of devices, and so of threads.
+    /// Number of devices in this process, and so of threads.
     pub fn devices(&self) -> usize {
         self.threads.len()
     }
 
-    /// Number of stages on all devices together.
+    /// Number of stages on all of these devices together.
     pub fn stages(&self) -> usize {
         self.placement.iter().map(Vec::len).sum()
     }
 
-    /// The device of `stage`, if there is such a stage.
+    /// The device of `stage`, if there is such a stage in this process.
     pub fn device_of(&self, stage: StageId) -> Option<DeviceId> {
         self.placement
             .iter()
             .position(|here| here.contains(&stage))
-            .map(DeviceId)
+            .map(|index| self.shared.devices()[index])
     }
 
     /// Runs a whole schedule and waits for its end.
     ///
     /// `entries` has one value per edge from the caller and micro-batch, in any
-    /// order; `step` is what every stage gets to see when the step begins.
+    /// order, of the edges that lead to a device of this engine; `step` is what every stage
+    /// gets to see when the step begins.
     ///
     /// # Errors
     /// [`EngineError::Stage`] when a stage fails: the first failure, with every
@@ -157,29 +166,25 @@ impl<S: Stage> Engine<S> {
         entries: Vec<Entry<S::Value>>,
     ) -> Result<StepOutcome<S::Value>, EngineError> {
         self.ensure_ready()?;
-        self.check_fit(program)?;
-        let entries = entry::sort(program, entries)?;
+        let fits = self.check_fit(program);
+        let sorted = fits.and_then(|()| Ok(entry::sort(program, self.shared.devices(), entries)?));
+        let entries = match sorted {
+            Ok(entries) => entries,
+            Err(error) => return self.agree_on_refusal(error),
+        };
         self.state = State::Broken;
-        self.launch(program, &step, entries);
+        self.launch(program, &step, entries)?;
         drop(step);
-        let asked = Asked::all(self.devices()).of_step(program);
-        let gathered = match self.gather(asked)?.complete() {
+        let asked = Asked::these(self.shared.devices()).of_step(program);
+        let gathered = self.gather(asked);
+        let gathered = match self.or_lose(gathered)?.complete() {
             Ok(gathered) => gathered,
             Err(stalled) => {
-                self.abandon(program)?;
+                self.abandon(program, &stalled)?;
                 return Err(stalled);
             }
         };
-        let result = match gathered.outcome() {
-            Ok(outcome) => Ok(outcome),
-            Err(first) => Err(match self.abort()? {
-                Some(abort) => EngineError::Abort {
-                    first,
-                    abort: Box::new(abort),
-                },
-                None => EngineError::Stage(first),
-            }),
-        };
+        let result = self.agree_on_step(gathered.ended())?;
         self.state = State::Ready;
         result
     }
@@ -196,7 +201,7 @@ impl<S: Stage> Engine<S> {
     ) -> Result<Vec<R>, EngineError> {
         let job = Arc::new(job);
         let results = Arc::new(Mutex::new(Vec::with_capacity(self.stages())));
-        let jobs = (0..self.devices()).map(|device| {
+        let jobs = self.shared.devices().iter().map(|&device| {
             let (job, results) = (Arc::clone(&job), Arc::clone(&results));
             let work = move |stages: &mut DeviceStages<S>| {
                 let done = stages.each(|stage, state| job(stage, state));
@@ -204,7 +209,7 @@ impl<S: Stage> Engine<S> {
                 // The last owner, where the caller has stopped waiting.
                 discard((job, results));
             };
-            (DeviceId(device), Box::new(work) as Job<S>)
+            (device, Box::new(work) as Job<S>)
         });
         self.run_jobs(jobs.collect())?;
         let mut results = std::mem::take(&mut *results.lock());
@@ -219,7 +224,7 @@ impl<S: Stage> Engine<S> {
     ///
     /// # Errors
     /// [`EngineError::Stage`] when the job fails or panics,
-    /// [`EngineError::NoStage`] when there is no such stage.
+    /// [`EngineError::NoStage`] when there is no such stage in this process.
     pub fn on_stage<R: Send + 'static>(
         &mut self,
         stage: StageId,
@@ -246,13 +251,15 @@ impl<S: Stage> Engine<S> {
     pub(super) fn run_jobs(&mut self, jobs: Vec<(DeviceId, Job<S>)>) -> Result<(), EngineError> {
         self.ensure_ready()?;
         self.state = State::Broken;
-        let asked = Asked::these(jobs.iter().map(|(device, _)| *device).collect());
+        let devices: Vec<DeviceId> = jobs.iter().map(|(device, _)| *device).collect();
+        let asked = Asked::these(&devices);
         for (device, job) in jobs {
-            self.shared
-                .inbox(device)
-                .post(Message::Command(Command::Job(job)));
+            if let Some(inbox) = self.shared.inboxes.of(device) {
+                inbox.post(Message::Command(Command::Job(job)));
+            }
         }
-        self.gather(asked)?.complete()?;
+        let gathered = self.gather(asked).and_then(Gathered::complete);
+        self.or_lose(gathered)?;
         self.state = State::Ready;
         Ok(())
     }
@@ -262,11 +269,12 @@ impl<S: Stage> Engine<S> {
         program: &Arc<Program>,
         settings: &Arc<S::Step>,
         entries: Vec<Vec<(usize, S::Value)>>,
-    ) {
+    ) -> Result<(), EngineError> {
         let epoch = Instant::now();
         if let Some(turns) = &self.shared.turns {
             turns.start(program);
         }
+        self.open(program)?;
         for (inbox, values) in self.shared.inboxes.iter().zip(entries) {
             let (program, settings) = (Arc::clone(program), Arc::clone(settings));
             let order = Command::Step(StepCommand {
@@ -279,20 +287,20 @@ impl<S: Stage> Engine<S> {
                 .map(|(slot, value)| Message::Value { slot, value });
             inbox.post_all(std::iter::once(Message::Command(order)).chain(values));
         }
+        Ok(())
     }
 
     fn check_fit(&self, program: &Program) -> Result<(), EngineError> {
         let schedule = || program.schedule().schedule().name().to_owned();
-        if program.devices() != self.devices() {
-            let (wanted, present) = (program.devices(), self.devices());
+        let (wanted, present) = (program.devices(), self.shared.inboxes.all_devices());
+        if wanted != present {
             return Err(EngineError::Devices {
                 schedule: schedule(),
                 wanted,
                 present,
             });
         }
-        for (index, present) in self.placement.iter().enumerate() {
-            let device = DeviceId(index);
+        for (&device, present) in self.shared.devices().iter().zip(&self.placement) {
             let wanted = &program.device(device).stages;
             if wanted != present {
                 let plain = |stages: &[StageId]| stages.iter().map(|s| s.index()).collect();
@@ -311,13 +319,14 @@ impl<S: Stage> Engine<S> {
 
 impl<S: Stage> Drop for Engine<S> {
     fn drop(&mut self) {
-        for inbox in &self.shared.inboxes {
+        self.leave_others();
+        for inbox in self.shared.inboxes.iter() {
             inbox.post(Message::Command(Command::Exit));
         }
         self.take_late_reports();
-        for (device, thread) in self.threads.drain(..).enumerate() {
+        for (device, thread) in self.shared.devices().iter().zip(self.threads.drain(..)) {
             // A stalled one ends by itself, should it ever come back.
-            if !self.overdue.contains(&DeviceId(device)) {
+            if !self.overdue.contains(device) {
                 // A thread that panicked has said so by its report.
                 drop(thread.join());
             }
@@ -334,9 +343,22 @@ impl<S: Stage> fmt::Debug for Engine<S> {
     }
 }
 
-fn check_placement(placement: &[Vec<StageId>]) -> Result<(), EngineError> {
+/// In order: device 0, 1, 2, …
+fn numbered<S>(builders: Vec<StageBuilder<S>>) -> Vec<(DeviceId, StageBuilder<S>)> {
+    let devices = (0..).map(DeviceId);
+    devices.zip(builders).collect()
+}
+
+/// Where stages may be in other processes, those here are not there twice.
+fn check_placement(placement: &[Vec<StageId>], elsewhere: bool) -> Result<(), EngineError> {
     let stages = placement.iter().map(Vec::len).sum();
-    for stage in (0..stages).map(StageId) {
+    let here = placement.iter().flatten().copied();
+    let wanted: Vec<StageId> = if elsewhere {
+        here.collect()
+    } else {
+        (0..stages).map(StageId).collect()
+    };
+    for stage in wanted {
         let times = placement
             .iter()
             .flatten()

@@ -111,6 +111,20 @@
 //! Dropping the engine does not join a thread whose report is overdue: that thread reads the
 //! command to exit if the stage ever returns.
 //!
+//! **Several processes.** A pipeline may have devices in other processes: each has an engine of
+//! its own devices ([`Engine::part`]), compiles the same program and calls `step` as the others
+//! do. A value's device and slot are the same numbers everywhere, so a worker gives a value for
+//! a device elsewhere to the [`Carrier`], which never makes it wait, and the carrier of that
+//! process puts it into the inbox, through the [`Door`] that the engine opens when a step
+//! begins. A worker that fails has the carrier stop the workers elsewhere. When the workers of
+//! a process have reported, its caller *votes* and waits for all others: the step counts if all
+//! have done their part. A vote is a barrier, so a fast process can send values of the next
+//! step only when nobody waits for values of this one; the carrier keeps them until the door
+//! opens again. If the vote fails, all *renew*, after which nothing of the failed step is on its
+//! way any more, and only then command their workers to abort. A process that is lost fails the
+//! votes of all others, and so does one whose call did not come to its end or whose stage
+//! stalled: what it would have to undo, nobody can wait for.
+//!
 //! **Memory order.** All values pass through the mutex of a mailbox: what a writer did before
 //! it posted happens before what the reader does after it took. No value goes through the
 //! turns or the notes. The only other shared variable is a mailbox's hint that it is not
@@ -119,15 +133,21 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod carrier;
+mod compile;
 mod device_stages;
+mod door;
 mod entry;
 mod event;
 mod failure;
 mod gather;
 mod handle;
+mod in_memory;
+mod inboxes;
 mod mailbox;
 mod message;
 pub mod panics;
+mod part;
 mod program;
 mod recovery;
 mod shared;
@@ -145,10 +165,12 @@ mod worker;
 #[path = "tests/inside/lost_thread.rs"]
 mod lost_thread;
 
+pub use carrier::{Address, Ballot, Carrier, Door, Lost, UnwantedValue, Verdict};
 pub use entry::{EdgeValues, Entry, EntryError, StepOutcome};
 pub use event::ActionEvent;
 pub use failure::{EngineError, Panicked, Phase, StageError, Stall};
 pub use handle::Engine;
+pub use in_memory::InMemory;
 pub use program::Program;
 pub use sharing::{Affinity, Sharing, Unpinned};
 pub use stage::{Observer, OffloadHint, Stage};

@@ -12,10 +12,12 @@ impl<S: Stage> Engine<S> {
     /// Lets every stage undo a failed step, which every worker has left. Returns the first
     /// failure of an `abort`, in stage order.
     pub(super) fn abort(&mut self) -> Result<Option<StageError>, EngineError> {
-        for inbox in &self.shared.inboxes {
+        for inbox in self.shared.inboxes.iter() {
             inbox.post(Message::Command(Command::Abort));
         }
-        let gathered = self.gather(Asked::all(self.devices()))?.complete()?;
+        let gathered = self
+            .gather(Asked::these(self.shared.devices()))?
+            .complete()?;
         let failures = gathered
             .in_device_order()
             .flat_map(|(_, reply)| match reply {
@@ -26,8 +28,16 @@ impl<S: Stage> Engine<S> {
     }
 
     /// Abandons a step in which devices stalled. It is undone now if their reports have
-    /// arrived meanwhile, otherwise by the next call.
-    pub(super) fn abandon(&mut self, program: &Arc<Program>) -> Result<(), EngineError> {
+    /// arrived meanwhile, otherwise by the next call. Other processes cannot wait for that.
+    pub(super) fn abandon(
+        &mut self,
+        program: &Arc<Program>,
+        stalled: &EngineError,
+    ) -> Result<(), EngineError> {
+        if self.shared.carrier.is_some() {
+            self.lose(stalled);
+            return Ok(());
+        }
         self.state = State::Stalled(Arc::clone(program));
         if self.overdue.is_empty() {
             self.undo()?;
@@ -44,7 +54,7 @@ impl<S: Stage> Engine<S> {
             State::Stalled(program) => Arc::clone(program),
         };
         let overdue = std::mem::take(&mut self.overdue);
-        let gathered = self.gather(Asked::these(overdue).of_step(&program))?;
+        let gathered = self.gather(Asked::these(&overdue).of_step(&program))?;
         if self.overdue.is_empty() {
             discard(gathered);
             return self.undo();

@@ -1,57 +1,77 @@
-//! The mailboxes, and what else the threads of an engine share.
+//! What the threads of an engine share.
 
+use super::carrier::{Address, Carrier};
+use super::inboxes::Inboxes;
 use super::mailbox::Mailbox;
 use super::message::{Message, Reply, Report};
+use super::program::SlotAddress;
 use super::sharing::Sharing;
 use super::stage::Stage;
 use super::turns::Turns;
 use super::watchdog::Note;
 use gpipe_partitioner::DeviceId;
+use std::sync::Arc;
 
 /// The state that all threads of an engine share.
 pub(super) struct Shared<S: Stage> {
-    /// By device: what its worker reads.
-    pub(super) inboxes: Vec<Mailbox<Message<S>>>,
+    /// What the workers read.
+    pub(super) inboxes: Arc<Inboxes<S>>,
     /// What the caller reads.
     pub(super) reports: Mailbox<Report<S::Value>>,
-    /// By device: what its worker is doing.
+    /// By device here: what its worker is doing.
     pub(super) notes: Vec<Note>,
     /// Where devices share too few cores for all of them.
-    pub(super) turns: Option<Turns>,
+    pub(super) turns: Option<Arc<Turns>>,
+    /// Where the pipeline has devices in other processes.
+    pub(super) carrier: Option<Arc<dyn Carrier<S::Value>>>,
 }
 
 impl<S: Stage> Shared<S> {
-    pub(super) fn new(devices: usize, sharing: Option<&Sharing>) -> Self {
-        let inboxes = (0..devices).map(|_| Mailbox::new()).collect();
+    pub(super) fn new(
+        inboxes: Inboxes<S>,
+        sharing: Option<&Sharing>,
+        carrier: Option<Arc<dyn Carrier<S::Value>>>,
+    ) -> Self {
+        let turns = sharing.map(|sharing| Turns::new(inboxes.all_devices(), sharing));
         Self {
-            inboxes,
             reports: Mailbox::new(),
-            notes: (0..devices).map(|_| Note::default()).collect(),
-            turns: sharing.map(|sharing| Turns::new(devices, sharing)),
+            notes: inboxes.iter().map(|_| Note::default()).collect(),
+            turns: turns.map(Arc::new),
+            inboxes: Arc::new(inboxes),
+            carrier,
         }
     }
 
-    pub(super) fn inbox(&self, device: DeviceId) -> &Mailbox<Message<S>> {
-        &self.inboxes[device.index()]
+    /// The engine's devices, in increasing order.
+    pub(super) fn devices(&self) -> &[DeviceId] {
+        self.inboxes.devices()
+    }
+
+    /// Sends a value to another device.
+    ///
+    /// # Errors
+    /// That device is in another process, to which it cannot be sent.
+    pub(super) fn send(&self, to: SlotAddress, value: S::Value) -> anyhow::Result<()> {
+        let SlotAddress { device, slot, .. } = to;
+        match (self.inboxes.of(device), &self.carrier) {
+            (Some(inbox), _) => inbox.post(Message::Value { slot, value }),
+            (None, Some(carrier)) => carrier.send(Address { device, slot }, value)?,
+            // An engine without a carrier has all devices of its programs.
+            (None, None) => anyhow::bail!("device {device} is nowhere"),
+        }
+        Ok(())
     }
 
     pub(super) fn report(&self, device: DeviceId, reply: Reply<S::Value>) {
         self.reports.post(Report { device, reply });
     }
 
-    /// Tells every worker but `failed` to leave the step.
+    /// Tells every worker but that of `failed` to leave the step, those of other processes as
+    /// well.
     pub(super) fn stop_all_but(&self, failed: DeviceId) {
-        for (device, inbox) in self.inboxes.iter().enumerate() {
-            if device != failed.index() {
-                inbox.post(Message::Stop);
-            }
+        self.inboxes.stop_all_but(Some(failed));
+        if let Some(carrier) = &self.carrier {
+            carrier.stop();
         }
-    }
-
-    /// Tells every worker to leave the step.
-    pub(super) fn stop_all(&self) {
-        self.inboxes
-            .iter()
-            .for_each(|inbox| inbox.post(Message::Stop));
     }
 }

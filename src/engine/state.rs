@@ -23,15 +23,11 @@ pub(super) struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    pub(super) fn these(devices: Vec<DeviceId>) -> Self {
+    pub(super) fn these(devices: &[DeviceId]) -> Self {
         Self {
-            devices,
+            devices: devices.to_vec(),
             program: None,
         }
-    }
-
-    pub(super) fn all(devices: usize) -> Self {
-        Self::these((0..devices).map(DeviceId).collect())
     }
 
     /// The command was to run a step of `program`.

@@ -118,10 +118,7 @@ impl Turns {
     pub(super) fn finish(&self, device: DeviceId, sent: impl Iterator<Item = SlotAddress>) {
         let mut state = self.state.lock();
         for address in sent {
-            let waiter = &mut state.waiters[address.device.index()];
-            if let Some(left) = waiter.remote_inputs.get_mut(address.op) {
-                *left = left.saturating_sub(1);
-            }
+            state.arrives(address.device, address.op);
         }
         let waiter = &mut state.waiters[device.index()];
         if let Status::Running(slot) = waiter.status {
@@ -133,6 +130,14 @@ impl Turns {
             };
             state.free.push(slot);
         }
+        self.grant(&mut state);
+    }
+
+    /// A value of another process is about to be put into the inbox of `device`, for its
+    /// action `op`.
+    pub(super) fn arrive(&self, device: DeviceId, op: usize) {
+        let mut state = self.state.lock();
+        state.arrives(device, op);
         self.grant(&mut state);
     }
 
@@ -189,6 +194,14 @@ impl Turns {
 }
 
 impl State {
+    /// One value less is missing for an action. Devices of other processes have no counts.
+    fn arrives(&mut self, device: DeviceId, op: usize) {
+        let counts = &mut self.waiters[device.index()].remote_inputs;
+        if let Some(left) = counts.get_mut(op) {
+            *left = left.saturating_sub(1);
+        }
+    }
+
     /// The most urgent device among those whose next action has its inputs from other
     /// devices; of equal ones the one with the lower number.
     fn most_urgent(&self) -> Option<usize> {

@@ -113,17 +113,21 @@ impl Watchdog {
         self.patience / 4
     }
 
-    /// The stalled devices, and what they are doing.
-    pub(super) fn look(&mut self, notes: &[Note]) -> Vec<(DeviceId, Activity)> {
+    /// The stalled ones of these devices, and what they are doing.
+    pub(super) fn look(
+        &mut self,
+        devices: &[DeviceId],
+        notes: &[Note],
+    ) -> Vec<(DeviceId, Activity)> {
         let now = Instant::now();
         let mut stalled = Vec::new();
-        for (device, (note, seen)) in notes.iter().zip(&mut self.seen).enumerate() {
+        for ((device, note), seen) in devices.iter().zip(notes).zip(&mut self.seen) {
             let activity = note.read();
             if activity != seen.0 {
                 *seen = (activity, now);
             }
             if activity != Activity::Idle && now - seen.1 >= self.patience {
-                stalled.push((DeviceId(device), activity));
+                stalled.push((*device, activity));
             }
         }
         stalled

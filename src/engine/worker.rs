@@ -2,7 +2,7 @@
 
 use super::device_stages::DeviceStages;
 use super::event::{ActionEvent, Log};
-use super::failure::{StageError, discard, guarded};
+use super::failure::{Phase, StageError, discard, guarded};
 use super::message::{Command, Message, Reply, StepCommand, StepRecord};
 use super::program::{Destination, Exit, Op};
 use super::shared::Shared;
@@ -16,11 +16,8 @@ use std::sync::Arc;
 pub type StageBuilder<S> = Box<dyn FnOnce() -> anyhow::Result<Vec<(StageId, S)>> + Send>;
 
 /// The body of a device's thread.
-pub(super) fn run_worker<S: Stage>(
-    device: DeviceId,
-    shared: Arc<Shared<S>>,
-    builder: StageBuilder<S>,
-) {
+pub(super) fn run_worker<S: Stage>(index: usize, shared: Arc<Shared<S>>, builder: StageBuilder<S>) {
+    let device = shared.devices()[index];
     let mut guard = ExitGuard {
         device,
         shared: Arc::clone(&shared),
@@ -34,7 +31,7 @@ pub(super) fn run_worker<S: Stage>(
     match built {
         Ok((stages, observers)) => {
             shared.report(device, Reply::Built(stages.ids(), observers));
-            Worker::new(device, shared, stages).work();
+            Worker::new(index, shared, stages).work();
         }
         Err(error) => shared.report(device, Reply::NotBuilt(error)),
     }
@@ -58,6 +55,8 @@ impl<S: Stage> Drop for ExitGuard<S> {
 
 struct Worker<S: Stage> {
     device: DeviceId,
+    /// Its index among the engine's devices.
+    index: usize,
     shared: Arc<Shared<S>>,
     stages: DeviceStages<S>,
     /// Values that have arrived and were not consumed yet, by slot.
@@ -83,10 +82,11 @@ impl From<StageError> for Halt {
 }
 
 impl<S: Stage> Worker<S> {
-    fn new(device: DeviceId, shared: Arc<Shared<S>>, stages: DeviceStages<S>) -> Self {
+    fn new(index: usize, shared: Arc<Shared<S>>, stages: DeviceStages<S>) -> Self {
         let (table, batch) = (Vec::new(), Vec::new());
         Self {
-            device,
+            device: shared.devices()[index],
+            index,
             shared,
             stages,
             table,
@@ -175,7 +175,7 @@ impl<S: Stage> Worker<S> {
             self.note(Activity::Idle);
             log.add(op.action, ran.start, ran.end, ran.bytes);
             self.end_turn(destinations);
-            self.send(destinations, ran.outputs, exits);
+            self.send(op, destinations, ran.outputs, exits)?;
         }
         self.note(Activity::End);
         self.stages.end()?;
@@ -184,7 +184,7 @@ impl<S: Stage> Worker<S> {
 
     /// The inputs of `op`; waits for those that have not arrived.
     fn inputs(&mut self, op: &Op) -> Result<Vec<S::Value>, Halt> {
-        self.shared.inbox(self.device).poll(&mut self.batch);
+        self.shared.inboxes.at(self.index).poll(&mut self.batch);
         self.sort_mail();
         for slot in op.inputs.clone() {
             while self.table[slot].is_none() && !self.must_leave() {
@@ -220,23 +220,22 @@ impl<S: Stage> Worker<S> {
     /// Sends every output to its destination. There are as many outputs as destinations.
     fn send(
         &mut self,
+        op: &Op,
         destinations: &[Destination],
         outputs: Vec<S::Value>,
         exits: &mut Vec<(Exit, S::Value)>,
-    ) {
+    ) -> Result<(), StageError> {
         for (destination, value) in destinations.iter().zip(outputs) {
             match *destination {
                 Destination::Here(slot) => self.table[slot] = Some(value),
-                Destination::To(place) => {
-                    let message = Message::Value {
-                        slot: place.slot,
-                        value,
-                    };
-                    self.shared.inbox(place.device).post(message);
+                Destination::To(to) => {
+                    let sent = guarded(|| self.shared.send(to, value));
+                    sent.map_err(|error| not_sent(op, error))?;
                 }
                 Destination::Exit(exit) => exits.push((exit, value)),
             }
         }
+        Ok(())
     }
 
     /// Undoes a failed step. Every worker had left it before the command was given, so
@@ -250,7 +249,7 @@ impl<S: Stage> Worker<S> {
     }
 
     fn note(&self, activity: Activity) {
-        self.shared.notes[self.device.index()].write(activity);
+        self.shared.notes[self.index].write(activity);
     }
 
     /// Drops the values that arrived for a step and were not consumed.
@@ -275,7 +274,10 @@ impl<S: Stage> Worker<S> {
     }
 
     fn wait_for_mail(&mut self) {
-        self.shared.inbox(self.device).wait(&mut self.batch, SPIN);
+        self.shared
+            .inboxes
+            .at(self.index)
+            .wait(&mut self.batch, SPIN);
         self.sort_mail();
     }
 
@@ -299,6 +301,17 @@ impl<S: Stage> Worker<S> {
         if self.table.len() < slots {
             self.table.resize_with(slots, || None);
         }
+    }
+}
+
+/// What an action has made cannot be sent to another process.
+fn not_sent(op: &Op, source: anyhow::Error) -> StageError {
+    StageError {
+        stage: op.action.stage,
+        layer: None,
+        micro: Some(op.action.micro),
+        action: Phase::Send(op.action.kind),
+        source,
     }
 }
 

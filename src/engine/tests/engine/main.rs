@@ -12,6 +12,7 @@ mod faults;
 mod hints;
 mod lifecycle;
 mod misuse;
+mod parts;
 mod properties;
 mod results;
 mod support;

@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// A number that counts how many of its kind are alive.
-pub struct Value(i64, Arc<AtomicUsize>);
+pub struct Value(pub i64, Arc<AtomicUsize>);
 
 impl Value {
-    fn new(number: i64, alive: &Arc<AtomicUsize>) -> Self {
+    pub fn new(number: i64, alive: &Arc<AtomicUsize>) -> Self {
         alive.fetch_add(1, Ordering::SeqCst);
         Self(number, Arc::clone(alive))
     }
@@ -35,10 +35,10 @@ pub enum At {
 
 #[derive(Default)]
 pub struct Settings {
-    faults: Vec<At>,
-    panics: bool,
+    pub faults: Vec<At>,
+    pub panics: bool,
     /// Stages can be seen at work: others run in the middle of what they do.
-    lingers: bool,
+    pub lingers: bool,
 }
 
 /// Adds its number plus one on the way forward and doubles on the way back.

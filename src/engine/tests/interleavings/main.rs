@@ -19,6 +19,7 @@
 mod adder;
 mod engine;
 mod explore;
+mod parts;
 
 use adder::{At, Rig, builder};
 use anyhow::bail;

@@ -3,6 +3,7 @@
 pub mod affine;
 pub mod oracle;
 pub mod rig;
+pub mod world;
 
 use gpipe_engine::{Engine, Entry, Program, StageBuilder, Topology};
 use gpipe_partitioner::{CheckedSchedule, DeviceId, MicroId, ScheduleKind, Shape, StageId};

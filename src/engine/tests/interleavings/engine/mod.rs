@@ -1,7 +1,13 @@
 //! The engine's own files, compiled against a model checker's locks and threads.
 
+#[path = "../../../carrier.rs"]
+mod carrier;
+#[path = "../../../compile.rs"]
+mod compile;
 #[path = "../../../device_stages.rs"]
 mod device_stages;
+#[path = "../../../door.rs"]
+mod door;
 #[path = "../../../entry.rs"]
 mod entry;
 #[path = "../../../event.rs"]
@@ -12,10 +18,16 @@ mod failure;
 mod gather;
 #[path = "../../../handle.rs"]
 mod handle;
+#[path = "../../../in_memory.rs"]
+mod in_memory;
+#[path = "../../../inboxes.rs"]
+mod inboxes;
 #[path = "../../../mailbox.rs"]
 mod mailbox;
 #[path = "../../../message.rs"]
 mod message;
+#[path = "../../../part.rs"]
+mod part;
 #[path = "../../../program.rs"]
 mod program;
 #[path = "../../../recovery.rs"]
@@ -40,9 +52,11 @@ mod watchdog;
 #[path = "../../../worker.rs"]
 mod worker;
 
+pub use carrier::Carrier;
 pub use entry::Entry;
 pub use failure::EngineError;
 pub use handle::Engine;
+pub use in_memory::InMemory;
 pub use program::Program;
 pub use sharing::{Sharing, Unpinned};
 pub use stage::Stage;

@@ -1,0 +1,243 @@
+//! A carrier between engines of one process.
+
+use super::carrier::{Address, Ballot, Carrier, Door, Lost, Verdict};
+use super::failure::discard;
+use super::program::Program;
+use super::sync::{Builder, Condvar, JoinHandle, Mutex, wait};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Takes values to other engines of the same process, which have the ranks of processes.
+///
+/// Each has a thread of its own that gives to its engine's door what has arrived, later than
+/// it was sent: so all that a network can delay can be late here as well.
+pub struct InMemory<V: Send + 'static> {
+    rank: usize,
+    hub: Arc<Hub<V>>,
+    courier: Option<JoinHandle<()>>,
+}
+
+struct Hub<V> {
+    state: Mutex<State<V>>,
+    changed: Condvar,
+}
+
+struct State<V> {
+    /// By device of the pipeline: its rank.
+    rank_of: Vec<usize>,
+    ranks: Vec<Rank<V>>,
+    /// One per rank that has come to the current meeting.
+    ballots: Vec<Option<Ballot>>,
+    /// How many meetings of all ranks have ended.
+    meetings: u64,
+    /// What came of the last one.
+    verdict: Verdict,
+    lost: Option<Lost>,
+}
+
+struct Rank<V> {
+    /// Where what arrives for the current step goes, until a vote has ended: what comes while
+    /// there is none is of the next step.
+    door: Option<Arc<dyn Door<V>>>,
+    /// What is on its way to it.
+    values: VecDeque<(Address, V)>,
+    /// It is to leave the step that it is in, or is going to begin.
+    stopping: bool,
+    /// It is gone.
+    closed: bool,
+}
+
+/// What a courier does next.
+enum Errand<V> {
+    Deliver(Arc<dyn Door<V>>, (Address, V)),
+    Stop(Arc<dyn Door<V>>),
+}
+
+impl<V: Send + 'static> InMemory<V> {
+    /// One carrier per rank, for a pipeline whose device d is in the engine of rank
+    /// `rank_of[d]`.
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    pub fn new(rank_of: &[usize]) -> std::io::Result<Vec<Self>> {
+        let ranks = rank_of.iter().max().map_or(0, |last| last + 1);
+        let rank = |_| Rank {
+            door: None,
+            values: VecDeque::new(),
+            stopping: false,
+            closed: false,
+        };
+        let hub = Arc::new(Hub {
+            state: Mutex::new(State {
+                rank_of: rank_of.to_vec(),
+                ranks: (0..ranks).map(rank).collect(),
+                ballots: vec![None; ranks],
+                meetings: 0,
+                verdict: Verdict::Done,
+                lost: None,
+            }),
+            changed: Condvar::new(),
+        });
+        let carrier = |rank| {
+            let here = Arc::clone(&hub);
+            let courier = Builder::new().name(format!("carrier-{rank}"));
+            let courier = courier.spawn(move || here.carry(rank))?;
+            Ok(Self {
+                rank,
+                hub: Arc::clone(&hub),
+                courier: Some(courier),
+            })
+        };
+        (0..ranks).map(carrier).collect()
+    }
+
+    fn own<'a>(&self, state: &'a mut State<V>) -> &'a mut Rank<V> {
+        &mut state.ranks[self.rank]
+    }
+
+    /// Waits until all ranks have come; the last one does `at_end` before any goes on.
+    fn meet(&self, ballot: Ballot, at_end: impl FnOnce(&mut State<V>)) -> Result<Verdict, Lost> {
+        let mut state = self.hub.state.lock();
+        let meeting = state.meetings;
+        state.ballots[self.rank] = Some(ballot);
+        if state.ballots.iter().all(Option::is_some) {
+            let ballots: Vec<_> = state.ballots.iter_mut().filter_map(Option::take).collect();
+            state.verdict = Verdict::of(&ballots);
+            state.meetings += 1;
+            at_end(&mut state);
+            self.hub.changed.notify_all();
+        }
+        while state.meetings == meeting {
+            if let Some(lost) = &state.lost {
+                return Err(lost.clone());
+            }
+            state = wait(&self.hub.changed, state);
+        }
+        Ok(state.verdict.clone())
+    }
+}
+
+impl<V: Send + 'static> Carrier<V> for InMemory<V> {
+    fn begin(&self, _: &Arc<Program>, door: Arc<dyn Door<V>>) -> Result<(), Lost> {
+        let mut state = self.hub.state.lock();
+        if let Some(lost) = &state.lost {
+            return Err(lost.clone());
+        }
+        let before = self.own(&mut state).door.replace(door);
+        self.hub.changed.notify_all();
+        drop(state);
+        discard(before);
+        Ok(())
+    }
+
+    fn send(&self, to: Address, value: V) -> anyhow::Result<()> {
+        let mut state = self.hub.state.lock();
+        let rank = state.rank_of.get(to.device.index()).copied();
+        let rank = rank.and_then(|rank| state.ranks.get_mut(rank));
+        let Some(rank) = rank else {
+            anyhow::bail!("no process has device {}", to.device);
+        };
+        rank.values.push_back((to, value));
+        self.hub.changed.notify_all();
+        Ok(())
+    }
+
+    fn stop(&self) {
+        let mut state = self.hub.state.lock();
+        for (rank, other) in state.ranks.iter_mut().enumerate() {
+            other.stopping |= rank != self.rank;
+        }
+        self.hub.changed.notify_all();
+    }
+
+    fn vote(&self, ballot: Ballot) -> Result<Verdict, Lost> {
+        self.meet(ballot, |state| {
+            state.ranks.iter_mut().for_each(|rank| rank.door = None);
+        })
+    }
+
+    fn renew(&self) -> Result<(), Lost> {
+        let mut late = Vec::new();
+        self.meet(Ballot::Done, |state| {
+            for rank in &mut state.ranks {
+                rank.stopping = false;
+                late.extend(rank.values.drain(..));
+            }
+        })?;
+        discard(late);
+        Ok(())
+    }
+
+    fn lose(&self, why: &str) {
+        let lost = Lost {
+            rank: self.rank,
+            why: why.to_owned(),
+        };
+        self.hub.state.lock().lost.get_or_insert(lost);
+        self.hub.changed.notify_all();
+    }
+}
+
+impl<V: Send + 'static> Hub<V> {
+    /// The life of a courier.
+    fn carry(&self, rank: usize) {
+        let mut state = self.state.lock();
+        while !state.ranks[rank].closed {
+            let Some(errand) = state.next(rank) else {
+                state = wait(&self.changed, state);
+                continue;
+            };
+            // Under the lock: after a renewal nothing of before is delivered.
+            match errand {
+                Errand::Stop(door) => door.stop(),
+                Errand::Deliver(door, (to, value)) => {
+                    // Both ends have the same program.
+                    if let Err(unwanted) = door.deliver(to, value) {
+                        let why = unwanted.to_string();
+                        state.lost.get_or_insert(Lost { rank, why });
+                        self.changed.notify_all();
+                    }
+                }
+            }
+            // Others may wait for it.
+            drop(state);
+            state = self.state.lock();
+        }
+    }
+}
+
+impl<V> State<V> {
+    /// What the courier of `rank` can do.
+    fn next(&mut self, rank: usize) -> Option<Errand<V>> {
+        let lost = self.lost.is_some();
+        let rank = &mut self.ranks[rank];
+        if lost {
+            return rank.door.take().map(Errand::Stop);
+        }
+        let door = rank.door.clone()?;
+        if std::mem::take(&mut rank.stopping) {
+            return Some(Errand::Stop(door));
+        }
+        let value = rank.values.pop_front()?;
+        Some(Errand::Deliver(door, value))
+    }
+}
+
+impl<V: Send + 'static> Drop for InMemory<V> {
+    fn drop(&mut self) {
+        self.own(&mut self.hub.state.lock()).closed = true;
+        self.hub.changed.notify_all();
+        if let Some(courier) = self.courier.take() {
+            // One that panicked has nothing to say here.
+            drop(courier.join());
+        }
+    }
+}
+
+impl<V: Send + 'static> std::fmt::Debug for InMemory<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InMemory")
+            .field("rank", &self.rank)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,154 @@
+//! An engine that has a part of a pipeline's devices: what it agrees on with the others.
+
+use super::carrier::{Ballot, Carrier, Verdict};
+use super::door::Entrance;
+use super::entry::StepOutcome;
+use super::failure::{EngineError, discard};
+use super::gather::Ended;
+use super::handle::Engine;
+use super::program::Program;
+use super::sharing::Sharing;
+use super::stage::Stage;
+use super::state::State;
+use super::worker::StageBuilder;
+use gpipe_partitioner::DeviceId;
+use std::sync::Arc;
+
+/// The processes that a pipeline shares with this one.
+pub(super) struct Others<V> {
+    /// Devices of the whole pipeline.
+    pub(super) devices: usize,
+    /// The way to them.
+    pub(super) carrier: Arc<dyn Carrier<V>>,
+}
+
+impl<S: Stage> Engine<S> {
+    /// As [`Engine::new`], for some devices of a pipeline that has `devices` of them; the
+    /// others are in other processes, to which `carrier` takes values. All processes call this
+    /// together, and later [`Engine::step`] with the same program. A step counts in every
+    /// process or in none.
+    ///
+    /// # Errors
+    /// Those of [`Engine::new`], and [`EngineError::Elsewhere`] where another process cannot
+    /// build its part; [`EngineError::Lost`] where one is lost.
+    #[doc(alias = "rank")]
+    #[doc(alias = "distributed")]
+    pub fn part(
+        devices: usize,
+        mut builders: Vec<(DeviceId, StageBuilder<S>)>,
+        sharing: Option<&Sharing>,
+        carrier: Arc<dyn Carrier<S::Value>>,
+    ) -> Result<Self, EngineError> {
+        builders.sort_by_key(|(device, _)| *device);
+        Self::build(builders, sharing, Some(Others { devices, carrier }))
+    }
+
+    fn carrier(&self) -> Option<&Arc<dyn Carrier<S::Value>>> {
+        self.shared.carrier.as_ref()
+    }
+
+    /// Whether the parts of all processes could be built.
+    pub(super) fn agree_on_start(
+        &self,
+        started: Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let Some(carrier) = self.carrier() else {
+            return started;
+        };
+        let verdict = carrier.vote(ballot(started.as_ref().err()))?;
+        started.and_then(|()| in_all(verdict))
+    }
+
+    /// Opens the door for what other processes send in a step.
+    pub(super) fn open(&self, program: &Arc<Program>) -> Result<(), EngineError> {
+        let Some(carrier) = self.carrier() else {
+            return Ok(());
+        };
+        let door = Entrance {
+            inboxes: Arc::clone(&self.shared.inboxes),
+            turns: self.shared.turns.clone(),
+            program: Arc::clone(program),
+        };
+        Ok(carrier.begin(program, Arc::new(door))?)
+    }
+
+    /// A step that cannot even begin here does not count anywhere.
+    pub(super) fn agree_on_refusal<T>(&mut self, error: EngineError) -> Result<T, EngineError> {
+        if let Some(carrier) = self.carrier() {
+            carrier.stop();
+            carrier.vote(ballot(Some(&error)))?;
+            carrier.renew()?;
+        }
+        Err(error)
+    }
+
+    /// Whether a step counts, which is undone here otherwise. An error of the outer result
+    /// leaves the engine broken.
+    pub(super) fn agree_on_step(
+        &mut self,
+        ended: Ended<S::Value>,
+    ) -> Result<Result<StepOutcome<S::Value>, EngineError>, EngineError> {
+        let verdict = self.verdict(&ended)?;
+        let first = match (ended, verdict) {
+            (Ended::Done(outcome), Verdict::Done) => return Ok(Ok(outcome)),
+            (Ended::Failed(first), _) => EngineError::Stage(first),
+            (ended, verdict) => {
+                discard(ended);
+                // Without another process nobody leaves a step in which nobody has failed.
+                in_all(verdict).err().unwrap_or(EngineError::Broken)
+            }
+        };
+        if let Some(carrier) = self.carrier() {
+            carrier.renew()?;
+        }
+        let abort = self.abort()?.map(Box::new);
+        Ok(Err(match (first, abort) {
+            (EngineError::Stage(first), Some(abort)) => EngineError::Abort { first, abort },
+            (_, Some(abort)) => EngineError::Stage(*abort),
+            (first, None) => first,
+        }))
+    }
+
+    fn verdict(&self, ended: &Ended<S::Value>) -> Result<Verdict, EngineError> {
+        let ballot = match ended {
+            Ended::Done(_) => Ballot::Done,
+            Ended::Left => Ballot::Left,
+            Ended::Failed(error) => Ballot::Failed(error.to_string()),
+        };
+        match self.carrier() {
+            Some(carrier) => Ok(carrier.vote(ballot)?),
+            None => Ok(Verdict::of(&[ballot])),
+        }
+    }
+
+    /// Tells the other processes that this one cannot go on.
+    pub(super) fn lose(&self, why: &EngineError) {
+        if let Some(carrier) = self.carrier() {
+            carrier.lose(&why.to_string());
+        }
+    }
+
+    /// The same where a call was interrupted.
+    pub(super) fn or_lose<T>(&self, result: Result<T, EngineError>) -> Result<T, EngineError> {
+        result.inspect_err(|error| self.lose(error))
+    }
+
+    /// Tells the other processes where this one was interrupted: they would wait for it.
+    pub(super) fn leave_others(&self) {
+        if let (Some(carrier), State::Broken | State::Stalled(_)) = (self.carrier(), &self.state) {
+            carrier.lose("a call of its engine did not come to its end");
+        }
+    }
+}
+
+fn ballot(error: Option<&EngineError>) -> Ballot {
+    error.map_or(Ballot::Done, |error| Ballot::Failed(error.to_string()))
+}
+
+/// An error where another process failed.
+fn in_all(verdict: Verdict) -> Result<(), EngineError> {
+    match verdict {
+        Verdict::Done => Ok(()),
+        Verdict::Failed { rank, why } => Err(EngineError::Elsewhere { rank, why }),
+    }
+}

@@ -1,0 +1,274 @@
+//! Several engines with a part of the devices each, under many interleavings of their threads
+//! and of those that carry values between them.
+
+use super::adder::{Adder, At, Settings, Value, builder};
+use super::engine::{
+    Carrier, EdgeId, Engine, EngineError, Entry, InMemory, Program, Sharing, Topology, Unpinned,
+};
+use super::explore::{depth_first, sample, sample_each};
+use super::{recomputing, run, schedule, vee};
+use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, MicroId, ScheduleKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// An engine per rank; each call is made by all of them, on a thread each.
+struct World {
+    ranks: Vec<Rank>,
+    alive: Arc<AtomicUsize>,
+    micros: usize,
+    stages: usize,
+}
+
+struct Rank {
+    engine: Engine<Adder>,
+    program: Arc<Program>,
+    carrier: Arc<InMemory<Value>>,
+    /// Whether it has the first stage.
+    first: bool,
+}
+
+impl World {
+    fn new(schedule: &CheckedSchedule, rank_of: &[usize], turns: bool) -> Self {
+        let plain = schedule.schedule();
+        let (stages, micros) = (plain.stages(), plain.micro_batches());
+        let alive: Arc<AtomicUsize> = Arc::default();
+        let carriers = InMemory::new(rank_of).unwrap().into_iter().enumerate();
+        let threads: Vec<_> = carriers
+            .map(|(rank, carrier)| {
+                let (schedule, rank_of) = (schedule.clone(), rank_of.to_vec());
+                let alive = Arc::clone(&alive);
+                shuttle::thread::spawn(move || {
+                    Rank::new(&schedule, &rank_of, rank, (carrier, turns), &alive)
+                })
+            })
+            .collect();
+        let ranks = threads.into_iter().map(|thread| thread.join().unwrap());
+        Self {
+            ranks: ranks.collect(),
+            alive,
+            micros,
+            stages,
+        }
+    }
+
+    /// What the step gave on each rank. No value outlives it.
+    fn step(&mut self, faults: &[At]) -> Vec<Result<(), EngineError>> {
+        let ranks = std::mem::take(&mut self.ranks).into_iter();
+        let threads: Vec<_> = ranks
+            .map(|mut rank| {
+                let (alive, faults) = (Arc::clone(&self.alive), faults.to_vec());
+                let (micros, stages) = (self.micros, self.stages);
+                shuttle::thread::spawn(move || {
+                    let result = rank.step(faults, (micros, stages), &alive);
+                    (rank, result)
+                })
+            })
+            .collect();
+        let done = threads.into_iter().map(|thread| thread.join().unwrap());
+        let (ranks, results): (Vec<_>, Vec<_>) = done.unzip();
+        self.ranks = ranks;
+        let is_lost = |result: &Result<(), EngineError>| {
+            matches!(result, Err(EngineError::Lost(_) | EngineError::Broken))
+        };
+        if !results.iter().any(is_lost) {
+            let alive = self.alive.load(Ordering::SeqCst);
+            assert_eq!(alive, 0, "values outlive the step");
+        }
+        results
+    }
+
+    fn good_step(&mut self) {
+        self.step(&[])
+            .into_iter()
+            .for_each(|result| result.unwrap());
+    }
+
+    /// A step that counts nowhere; the failing rank says its own error, the others the same.
+    fn bad_step(&mut self, faults: &[At]) {
+        let errors = self.step(faults).into_iter().map(Result::unwrap_err);
+        let errors: Vec<_> = errors.collect();
+        let own = |error: &EngineError| error.stage_error().is_some();
+        let lowest = errors.iter().position(own).unwrap();
+        for error in &errors {
+            if let EngineError::Elsewhere { rank, why } = error {
+                assert_eq!((*rank, why), (lowest, &errors[lowest].to_string()));
+            } else {
+                assert!(own(error), "{error}");
+            }
+        }
+    }
+
+    /// Every stage has gone through `steps` whole steps, and nothing else.
+    fn check_done(&mut self, steps: usize) {
+        for rank in &mut self.ranks {
+            let done = rank.engine.on_each(|_, stage| Ok(stage.done)).unwrap();
+            assert!(
+                done.iter().all(|done| *done == steps * self.micros),
+                "{done:?}"
+            );
+        }
+    }
+}
+
+impl Rank {
+    fn new(
+        schedule: &CheckedSchedule,
+        rank_of: &[usize],
+        rank: usize,
+        (carrier, turns): (InMemory<Value>, bool),
+        alive: &Arc<AtomicUsize>,
+    ) -> Self {
+        let stages = schedule.schedule().stages();
+        let own = (0..rank_of.len()).filter(|device| rank_of[*device] == rank);
+        let own: Vec<DeviceId> = own.map(DeviceId).collect();
+        let builders = own.iter().map(|&device| {
+            let here = schedule.stages_on(device);
+            (device, builder(here, stages, alive))
+        });
+        let sharing = Sharing {
+            devices: own.clone(),
+            max_concurrent: 1,
+            affinity: Arc::new(Unpinned),
+        };
+        let carrier = Arc::new(carrier);
+        let door = Arc::clone(&carrier) as Arc<dyn Carrier<Value>>;
+        let sharing = turns.then_some(&sharing);
+        let engine = Engine::part(rank_of.len(), builders.collect(), sharing, door).unwrap();
+        let topology = Topology::chain(stages);
+        let program = Program::part(schedule.clone(), &topology, |device| own.contains(&device));
+        Self {
+            first: own.contains(&schedule.device_of(gpipe_partitioner::StageId(0))),
+            engine,
+            program: Arc::new(program.unwrap()),
+            carrier,
+        }
+    }
+
+    fn step(
+        &mut self,
+        faults: Vec<At>,
+        (micros, stages): (usize, usize),
+        alive: &Arc<AtomicUsize>,
+    ) -> Result<(), EngineError> {
+        let entry = |micro| Entry {
+            edge: EdgeId(0),
+            micro: MicroId(micro),
+            value: Value::new(10 * micro as i64, alive),
+        };
+        let entries = (0..micros).filter(|_| self.first).map(entry).collect();
+        let settings = Settings {
+            faults,
+            ..Settings::default()
+        };
+        let outcome = self
+            .engine
+            .step(&self.program, Arc::new(settings), entries)?;
+        let sum: i64 = (1..=stages as i64).sum();
+        for ((_, micro), value) in &outcome.exits {
+            assert_eq!(value.0, 10 * micro.index() as i64 + sum);
+        }
+        for value in outcome.gradients.values() {
+            assert_eq!(value.0, 1 << stages);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn good_steps_of_two_and_three_engines() {
+    let one = schedule(ScheduleKind::OneFOneB, 3, 2);
+    for split in [[0, 1, 2], [0, 0, 1], [0, 1, 0]] {
+        let one = one.clone();
+        sample(&format!("good steps over {split:?}"), move || {
+            let mut world = World::new(&one, &split, false);
+            world.good_step();
+            world.good_step();
+            world.check_done(2);
+        });
+    }
+    let two = vee(2);
+    sample("good steps of a V over two engines", move || {
+        let mut world = World::new(&two, &[0, 1], false);
+        world.good_step();
+        world.good_step();
+        world.check_done(2);
+    });
+    let three = schedule(ScheduleKind::OneFOneB, 4, 2);
+    sample(
+        "good steps of engines whose devices take turns",
+        move || {
+            let mut world = World::new(&three, &[0, 1, 0, 1], true);
+            world.good_step();
+            world.good_step();
+            world.check_done(2);
+        },
+    );
+}
+
+#[test]
+fn failures_of_two_and_three_engines() {
+    let gpipe = schedule(ScheduleKind::GPipe, 2, 1);
+    depth_first("the smallest failure of two engines", move || {
+        let mut world = World::new(&gpipe, &[0, 1], false);
+        world.bad_step(&[run("1F0")]);
+        world.good_step();
+        world.check_done(1);
+    });
+    for (kind, split) in [
+        (ScheduleKind::OneFOneB, vec![0, 1, 2]),
+        (ScheduleKind::OneFOneB, vec![0, 1, 0]),
+        (ScheduleKind::Zbv, vec![0, 1]),
+    ] {
+        let schedule = match kind {
+            ScheduleKind::Zbv => recomputing(kind, 2),
+            _ => schedule(kind, 3, 2),
+        };
+        let all = schedule.schedule().iter().flat_map(|(_, list)| list);
+        let actions: Vec<Action> = all.copied().collect();
+        let name = format!("a failure in each action of {kind} over {split:?}");
+        sample_each(&name, &actions, move |action| {
+            let mut world = World::new(&schedule, &split, false);
+            world.bad_step(&[At::Run(action)]);
+            world.good_step();
+            world.check_done(1);
+        });
+    }
+}
+
+#[test]
+fn several_engines_fail_at_once() {
+    let schedule = schedule(ScheduleKind::GPipe, 3, 2);
+    sample("several failures of several engines", move || {
+        let mut world = World::new(&schedule, &[0, 1, 2], false);
+        world.bad_step(&[At::Begin(2), run("0F1"), run("1F0")]);
+        world.good_step();
+        world.bad_step(&[At::End(2), At::End(1), run("0B1")]);
+        world.good_step();
+        world.check_done(2);
+    });
+}
+
+/// A rank is lost at any moment: all others are told, sooner or later, and end.
+#[test]
+fn a_rank_is_lost() {
+    let schedule = schedule(ScheduleKind::OneFOneB, 3, 2);
+    sample("a lost rank", move || {
+        let mut world = World::new(&schedule, &[0, 1, 2], false);
+        let carrier = Arc::clone(&world.ranks[1].carrier);
+        let loses = shuttle::thread::spawn(move || carrier.lose("gone"));
+        let mut results = world.step(&[run("2B0")]);
+        loses.join().unwrap();
+        results.extend(world.step(&[]));
+        for result in results {
+            match result {
+                Err(EngineError::Lost(lost)) => assert_eq!(lost.rank, 1),
+                // It failed before, or is told again.
+                Err(
+                    EngineError::Stage(_) | EngineError::Elsewhere { .. } | EngineError::Broken,
+                ) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        drop(world);
+    });
+}
