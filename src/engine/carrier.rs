@@ -93,8 +93,9 @@ pub trait Carrier<V>: Send + Sync {
     /// The value cannot be sent, which fails the step.
     fn send(&self, to: Address, value: V) -> anyhow::Result<()>;
 
-    /// The step failed here: all other processes are to leave it ([`Door::stop`]).
-    fn stop(&self);
+    /// The step failed here, for this reason: all other processes are to leave it
+    /// ([`Door::stop`]).
+    fn stop(&self, why: &str);
 
     /// Waits until all processes have voted.
     ///

@@ -1,5 +1,6 @@
 //! The compiler of a checked schedule against a topology.
 
+use super::carrier::Address;
 use super::program::{Destination, DeviceProgram, Exit, Op, Program, SlotAddress};
 use super::stage::OffloadHint;
 use super::topology::{Edge, EdgeId, End, Topology, TopologyError};
@@ -35,8 +36,12 @@ pub(super) fn compile(
         .map(|(device, urgencies)| compiler.number_inputs(DeviceId(device), urgencies))
         .collect();
     for (d, device) in devices.iter_mut().enumerate() {
-        compiler.find_destinations(DeviceId(d), device)?;
-        add_hints(device);
+        if compiler.is_here(DeviceId(d)) {
+            compiler.find_destinations(DeviceId(d), device)?;
+            add_hints(device);
+        } else {
+            device.sends = compiler.sends(DeviceId(d))?;
+        }
     }
     let entries = compiler.entries()?;
     let exits = devices
@@ -79,8 +84,7 @@ struct Compiler<'a> {
     here: Vec<bool>,
     /// By stage: the edges into it and out of it.
     edges: Vec<StageEdges>,
-    /// Where each value is consumed that a device here produces, and each one of the caller's
-    /// that a device here consumes.
+    /// Where each value is consumed that a device here produces or consumes.
     consumed: HashMap<EdgeUse, SlotAddress>,
 }
 
@@ -137,7 +141,7 @@ impl<'a> Compiler<'a> {
                 let slot = program.slots;
                 program.slots += 1;
                 let from = self.device(from);
-                if from.map_or(here, |from| self.is_here(from)) {
+                if here || from.is_some_and(|from| self.is_here(from)) {
                     let address = SlotAddress { device, slot, op };
                     self.consumed.insert(key, address);
                 }
@@ -188,6 +192,20 @@ impl<'a> Compiler<'a> {
             op.destinations = first..program.destinations.len();
         }
         Ok(())
+    }
+
+    /// What a device elsewhere sends to devices here, in the order in which it produces it.
+    fn sends(&self, device: DeviceId) -> Result<Vec<Address>, TopologyError> {
+        let mut sends = Vec::new();
+        for &action in self.schedule.schedule().actions(device) {
+            for (key, to) in self.outputs(action) {
+                if self.device(to).is_some_and(|to| self.is_here(to)) {
+                    let SlotAddress { device, slot, .. } = self.address(key)?;
+                    sends.push(Address { device, slot });
+                }
+            }
+        }
+        Ok(sends)
     }
 
     /// Where the caller's values are consumed, of edges that lead to a device here.

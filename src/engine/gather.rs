@@ -43,7 +43,7 @@ impl<S: Stage> Engine<S> {
             }
             for report in batch.drain(..) {
                 if let Reply::Lost = report.reply {
-                    self.shared.stop_all_but(report.device);
+                    self.shared.inboxes.stop_all_but(Some(report.device));
                     self.state = State::Broken;
                     return Err(EngineError::WorkerLost {
                         device: report.device,

@@ -142,7 +142,7 @@ impl<V: Send + 'static> Carrier<V> for InMemory<V> {
         Ok(())
     }
 
-    fn stop(&self) {
+    fn stop(&self, _: &str) {
         let mut state = self.hub.state.lock();
         for (rank, other) in state.ranks.iter_mut().enumerate() {
             other.stopping |= rank != self.rank;

@@ -75,7 +75,7 @@ impl<S: Stage> Engine<S> {
     /// A step that cannot even begin here does not count anywhere.
     pub(super) fn agree_on_refusal<T>(&mut self, error: EngineError) -> Result<T, EngineError> {
         if let Some(carrier) = self.carrier() {
-            carrier.stop();
+            carrier.stop(&error.to_string());
             carrier.vote(ballot(Some(&error)))?;
             carrier.renew()?;
         }

@@ -47,6 +47,8 @@ pub(super) struct DeviceProgram {
     pub(super) slots: usize,
     /// The slots whose values other devices produce, in increasing order, and those devices.
     pub(super) arrivals: Vec<(usize, DeviceId)>,
+    /// Of a device elsewhere: what it sends here, in the order in which it produces it.
+    pub(super) sends: Vec<Address>,
 }
 
 /// One action, with its inputs and outputs.
@@ -159,6 +161,24 @@ impl Program {
         arrivals
             .iter()
             .map(move |&(slot, from)| (Address { device, slot }, from))
+    }
+
+    /// What `device`, which the program was not compiled for, sends to devices that it was
+    /// compiled for, in the order in which it produces the values. Whoever receives them in
+    /// this order never waits for one while another is there.
+    pub fn sends(&self, device: DeviceId) -> impl Iterator<Item = Address> {
+        let program = self.devices.get(device.index());
+        program
+            .map_or(&[][..], |program| &program.sends)
+            .iter()
+            .copied()
+    }
+
+    /// A number for every value that travels between devices in a step, the same in all
+    /// processes: a tag for its messages.
+    pub fn number(&self, of: Address) -> usize {
+        let before = self.devices.iter().take(of.device.index());
+        before.map(|program| program.slots).sum::<usize>() + of.slot
     }
 
     /// The index of the action that consumes a value of another device; none where there is

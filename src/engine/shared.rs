@@ -10,6 +10,7 @@ use super::stage::Stage;
 use super::turns::Turns;
 use super::watchdog::Note;
 use gpipe_partitioner::DeviceId;
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// The state that all threads of an engine share.
@@ -68,10 +69,10 @@ impl<S: Stage> Shared<S> {
 
     /// Tells every worker but that of `failed` to leave the step, those of other processes as
     /// well.
-    pub(super) fn stop_all_but(&self, failed: DeviceId) {
+    pub(super) fn stop_all_but(&self, failed: DeviceId, why: &impl Display) {
         self.inboxes.stop_all_but(Some(failed));
         if let Some(carrier) = &self.carrier {
-            carrier.stop();
+            carrier.stop(&why.to_string());
         }
     }
 }

@@ -136,7 +136,7 @@ impl<S: Stage> Worker<S> {
             }),
             Err(Halt::Stopped) => Reply::Stopped,
             Err(Halt::Failed(error)) => {
-                self.shared.stop_all_but(self.device);
+                self.shared.stop_all_but(self.device, &error);
                 Reply::Failed(error)
             }
         };

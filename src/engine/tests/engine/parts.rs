@@ -74,6 +74,7 @@ fn slots_have_the_same_numbers_in_every_process() {
         let schedule = chunked(kind, 4, 5);
         let topology = with_skip(schedule.schedule().stages());
         let whole = Program::new(schedule.clone(), &topology).unwrap();
+        let mut numbers = std::collections::BTreeSet::new();
         for device in (0..4).map(DeviceId) {
             let own = Program::part(schedule.clone(), &topology, |other| other == device);
             let own = own.unwrap();
@@ -82,6 +83,16 @@ fn slots_have_the_same_numbers_in_every_process() {
             assert_eq!(arrivals(&own), arrivals(&whole));
             let other = DeviceId((device.index() + 1) % 4);
             assert_eq!(own.arrivals(other).count(), 0);
+            // What the others send is what arrives, and every value has a number of its own.
+            let devices = (0..4).map(DeviceId);
+            let mut sent: Vec<_> = devices.flat_map(|other| own.sends(other)).collect();
+            sent.sort_by_key(|address| address.slot);
+            let to: Vec<_> = arrivals(&own).into_iter().map(|(to, _)| to).collect();
+            assert_eq!(sent, to);
+            for address in to {
+                assert!(numbers.insert(own.number(address)));
+                assert_eq!(own.number(address), whole.number(address));
+            }
         }
         assert_eq!(whole.arrivals(DeviceId(9)).count(), 0);
     }
@@ -361,7 +372,7 @@ impl Carrier<i64> for Refusing {
         )
     }
 
-    fn stop(&self) {}
+    fn stop(&self, _: &str) {}
 
     fn vote(&self, ballot: Ballot) -> Result<Verdict, Lost> {
         Ok(Verdict::of(&[ballot]))
