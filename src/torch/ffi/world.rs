@@ -22,6 +22,7 @@ unsafe extern "C" {
     fn gp_store_clone(store: *const c_void, out: *mut *mut c_void) -> c_int;
     fn gp_store_prefix(store: *const c_void, prefix: *const c_char, out: *mut *mut c_void)
     -> c_int;
+    #[cfg(test)]
     fn gp_store_port(store: *const c_void, out: *mut u16) -> c_int;
     fn gp_store_set(store: *const c_void, key: *const c_char, value: *const u8, size: i64)
     -> c_int;
@@ -166,6 +167,7 @@ impl Store {
     }
 
     /// The port that it is reached at: for a server that was given port 0.
+    #[cfg(test)]
     pub(crate) fn port(&self) -> Result<u16> {
         let mut port = 0;
         // SAFETY: the store is alive, and the place lives through the call.
