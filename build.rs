@@ -34,6 +34,7 @@ mod shim {
         "streams.cpp",
         "walk.cpp",
         "weightless.cpp",
+        "world.cpp",
     ];
 
     pub(crate) fn build() {
@@ -66,6 +67,8 @@ mod shim {
             .debug(false)
             .warnings(false)
             .flag("-D_GLIBCXX_USE_CXX11_ABI=1")
+            // Stand-ins for the headers of gloo, which are not in the wheel.
+            .include(FOLDER)
             .include(torch.join("include"))
             .include(torch.join("include/torch/csrc/api/include"))
             .files(SOURCES.iter().map(|file| format!("{FOLDER}/{file}")))

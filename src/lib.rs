@@ -12,13 +12,13 @@
 //!
 //! | feature | gives | needs |
 //! |---|---|---|
-//! | `torch` | [`Pipeline`], its builder, layers, optimizers, [`profile()`] | libtorch |
+//! | `torch` | [`Pipeline`], its builder, layers, optimizers, [`profile()`], [`world`] | libtorch |
 //! | `checkpoint` | [`checkpoint`]: saving and resuming | `torch` |
 //! | `data` | [`data`]: sources, data sets, the loader | `torch` |
 //! | `tokenizers` | a Hugging Face `tokenizer.json` for [`data`] | `data` |
 //! | `models` | [`models`]: the zoo, Hugging Face's folders | `torch` |
 //! | `train` | [`train`]: whole runs, with a run folder and [`metrics`] | `checkpoint`, `data` |
-//! | `decide` | the verbs `plan`, `plot`, `schedule`, `simulate` of the command | nothing |
+//! | `decide` | the verbs `launch`, `plan`, `plot`, `schedule`, `simulate` of the command | nothing |
 //! | `png` | `plot -o FILE.png` | `decide` |
 //! | `cli` | the whole command, [`cli`] | all but `tokenizers` and `png` |
 //!
@@ -56,6 +56,8 @@ mod profile;
 mod torch;
 #[cfg(feature = "train")]
 pub mod train;
+#[cfg(feature = "torch")]
+pub mod world;
 
 pub use gpipe_engine as engine;
 pub use gpipe_partitioner as partitioner;

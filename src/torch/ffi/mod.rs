@@ -44,6 +44,7 @@ mod runtime;
 mod saved_tensors;
 mod streams;
 mod weightless;
+mod world;
 
 pub(crate) use aliases::*;
 pub(crate) use autocast::*;
@@ -59,6 +60,7 @@ pub(crate) use runtime::*;
 pub(crate) use saved_tensors::*;
 pub(crate) use streams::*;
 pub(crate) use weightless::*;
+pub(crate) use world::*;
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 

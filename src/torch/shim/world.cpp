@@ -1,0 +1,197 @@
+// The store and the groups of processes: c10d of libtorch, with gloo on the CPU.
+//
+// A store is a connection to the one server of a run. Its calls block, one at a time: whoever
+// waits for long has a clone of its own. A group sends and receives tensors; a send moves data
+// once the other side has posted the receive, and messages of different tags are independent.
+// All functions may be called on any thread, also on one object at a time.
+#define USE_C10D_GLOO
+#include "shim.h"
+
+#include <c10/util/Logging.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace {
+
+using c10d::ProcessGroupGloo;
+using Store = c10::intrusive_ptr<c10d::Store>;
+using Group = c10::intrusive_ptr<ProcessGroupGloo>;
+using Work = c10::intrusive_ptr<c10d::Work>;
+using Bytes = std::vector<uint8_t>;
+
+// The class is made here and used there: gloo's own headers are not in the wheel, and with
+// another size the stand-ins in `gloo/` would no longer do (libtorch 2.11).
+static_assert(sizeof(ProcessGroupGloo) == 488, "c10d::ProcessGroupGloo is not that of libtorch 2.11");
+
+// A write to a connection that the other side has closed is an error to be told, and no reason
+// to end the process. Rust's programs ignore the signal from their start; a library in a C
+// program must see to it.
+void ignore_sigpipe() {
+  struct sigaction current {};
+  if (sigaction(SIGPIPE, nullptr, &current) == 0 && (current.sa_flags & SA_SIGINFO) == 0 &&
+      current.sa_handler == SIG_DFL) {
+    struct sigaction ignored {};
+    ignored.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &ignored, nullptr);
+  }
+}
+
+// What goes wrong is thrown, and told once by whoever catches it. c10d also logs it, with C++
+// stack traces, which `TORCH_CPP_LOG_LEVEL` brings back.
+void no_stack_traces() {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) {
+    FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  }
+}
+
+std::vector<std::string> strings(const char* const* keys, int64_t count) {
+  return std::vector<std::string>(keys, keys + count);
+}
+
+std::string* text(const Bytes& bytes) { return new std::string(bytes.begin(), bytes.end()); }
+
+}  // namespace
+
+// Connects to the store at this address, and serves it where this process is to. `timeout_ms`
+// is for the connection and for every later call but `gp_store_wait`.
+GP_API int gp_store_open(const char* host, uint16_t port, int serves, int64_t timeout_ms,
+                         Store** out) {
+  return gpipe::guarded([&] {
+    ignore_sigpipe();
+    no_stack_traces();
+    c10d::TCPStoreOptions options;
+    options.port = port;
+    options.isServer = serves != 0;
+    // Who is there is counted by keys, which say who is missing.
+    options.waitWorkers = false;
+    options.timeout = std::chrono::milliseconds(timeout_ms);
+    *out = new Store(c10::make_intrusive<c10d::TCPStore>(host, options));
+  });
+}
+
+// The same store through a connection of its own.
+GP_API int gp_store_clone(const Store* store, Store** out) {
+  return gpipe::guarded([&] { *out = new Store((*store)->clone()); });
+}
+
+// The same connection, with `prefix` and a slash before each key.
+GP_API int gp_store_prefix(const Store* store, const char* prefix, Store** out) {
+  return gpipe::guarded([&] { *out = new Store(c10::make_intrusive<c10d::PrefixStore>(prefix, *store)); });
+}
+
+// The port that the store is reached at, for a server that was given port 0.
+GP_API int gp_store_port(const Store* store, uint16_t* out) {
+  return gpipe::guarded([&] {
+    auto tcp = c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(*store);
+    TORCH_CHECK(tcp, "a store with a prefix does not say its port");
+    *out = tcp->getPort();
+  });
+}
+
+GP_API int gp_store_set(const Store* store, const char* key, const uint8_t* value, int64_t size) {
+  return gpipe::guarded([&] { (*store)->set(key, Bytes(value, value + size)); });
+}
+
+// The value of a key; waits for it.
+GP_API int gp_store_get(const Store* store, const char* key, std::string** out) {
+  return gpipe::guarded([&] { *out = text((*store)->get(key)); });
+}
+
+// Waits until all keys are there; `came` is 0 where they are not in time.
+GP_API int gp_store_wait(const Store* store, const char* const* keys, int64_t count,
+                         int64_t timeout_ms, int* came) {
+  return gpipe::guarded([&] {
+    try {
+      (*store)->wait(strings(keys, count), std::chrono::milliseconds(timeout_ms));
+      *came = 1;
+    } catch (const c10::DistStoreError&) {
+      *came = 0;
+    }
+  });
+}
+
+// Whether all keys are there.
+GP_API int gp_store_check(const Store* store, const char* const* keys, int64_t count, int* out) {
+  return gpipe::guarded([&] { *out = (*store)->check(strings(keys, count)) ? 1 : 0; });
+}
+
+// Adds to a number, which is 0 before, and returns it.
+GP_API int gp_store_add(const Store* store, const char* key, int64_t amount, int64_t* out) {
+  return gpipe::guarded([&] { *out = (*store)->add(key, amount); });
+}
+
+// Sets a key that has no value yet, and returns the value that it has then.
+GP_API int gp_store_set_first(const Store* store, const char* key, const uint8_t* value,
+                              int64_t size, std::string** out) {
+  return gpipe::guarded([&] {
+    *out = text((*store)->compareSet(key, Bytes(), Bytes(value, value + size)));
+  });
+}
+
+GP_API void gp_store_free(Store* store) {
+  gpipe::guarded([&] { delete store; });
+}
+
+GP_API const char* gp_text_data(const std::string* text) { return text->data(); }
+GP_API int64_t gp_text_size(const std::string* text) { return static_cast<int64_t>(text->size()); }
+GP_API void gp_text_free(std::string* text) { delete text; }
+
+// Joins a group of `size` processes; returns once all are connected with each other. `address`
+// is the one of this host's that the others reach, or null for what `GLOO_SOCKET_IFNAME` or the
+// host's name say.
+GP_API int gp_group_new(const Store* store, int rank, int size, const char* address,
+                        int64_t timeout_ms, Group** out) {
+  return gpipe::guarded([&] {
+    ignore_sigpipe();
+    auto options = ProcessGroupGloo::Options::create(std::chrono::milliseconds(timeout_ms));
+    auto lazy = c10d::getDefaultGlooLazyInit();
+    options->devices.push_back(address == nullptr
+                                   ? ProcessGroupGloo::createDefaultDevice(lazy)
+                                   : ProcessGroupGloo::createDeviceForHostname(address, lazy));
+    *out = new Group(c10::make_intrusive<ProcessGroupGloo>(*store, rank, size, options));
+  });
+}
+
+// Begins to send a tensor, which the work keeps.
+GP_API int gp_group_send(const Group* group, const at::Tensor* tensor, int to, int tag, Work** out) {
+  return gpipe::guarded([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    *out = new Work((*group)->send(tensors, to, tag));
+  });
+}
+
+// Begins to receive into a tensor, which the work keeps.
+GP_API int gp_group_recv(const Group* group, const at::Tensor* tensor, int from, int tag, Work** out) {
+  return gpipe::guarded([&] {
+    std::vector<at::Tensor> tensors{*tensor};
+    *out = new Work((*group)->recv(tensors, from, tag));
+  });
+}
+
+GP_API void gp_group_free(Group* group) {
+  gpipe::guarded([&] { delete group; });
+}
+
+// Waits for its end; `done` is 0 where it was aborted.
+GP_API int gp_work_wait(const Work* work, int64_t timeout_ms, int* done) {
+  return gpipe::guarded([&] {
+    *done = (*work)->wait(std::chrono::milliseconds(timeout_ms)) ? 1 : 0;
+  });
+}
+
+// Frees whoever waits for it, now or later.
+GP_API int gp_work_abort(const Work* work) {
+  return gpipe::guarded([&] { (*work)->abort(); });
+}
+
+GP_API void gp_work_free(Work* work) {
+  gpipe::guarded([&] { delete work; });
+}

@@ -1,0 +1,157 @@
+//! Groups: tensors from process to process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::keys;
+use super::lost::Lost;
+use super::watch::Watch;
+use crate::tch::{Device, Kind, Tensor};
+use crate::torch::{ProcessGroup, TorchError, Work};
+
+/// Longer than any step: who waits is freed by an end of the generation, not by a clock.
+const FOREVER: Duration = Duration::from_hours(24 * 365);
+
+/// Who is where.
+#[derive(Debug)]
+pub(super) struct Places {
+    pub(super) rank: usize,
+    pub(super) hosts: Vec<String>,
+}
+
+impl Places {
+    /// A rank that is gone.
+    pub(super) fn gone(&self, rank: usize, why: String) -> Lost {
+        Lost {
+            rank: Some(rank),
+            host: self.hosts.get(rank).cloned().unwrap_or_default(),
+            why,
+            gone: true,
+        }
+    }
+}
+
+/// All processes of a world, connected with each other.
+///
+/// A message goes from one rank to another under a tag: messages of different tags do not wait
+/// for each other. A message moves once both sides have begun it, so a process that waits for a
+/// send before it begins the receive that the other one waits for waits for ever: begin receives
+/// early.
+///
+/// It belongs to the generation of the world in which it was made, and every transfer fails once
+/// that has ended.
+#[derive(Debug)]
+pub struct Group {
+    pub(super) own: Arc<ProcessGroup>,
+    pub(super) watch: Arc<Watch>,
+    pub(super) places: Arc<Places>,
+}
+
+impl Group {
+    /// Begins to send a tensor, which is copied to the CPU's memory and made contiguous where it
+    /// is not. Nobody may change it before the transfer is done.
+    ///
+    /// # Errors
+    /// The world's generation has ended, or the connection to that rank has.
+    ///
+    /// # Panics
+    /// There is no such other rank.
+    pub fn send(&self, tensor: &Tensor, to: usize, tag: u32) -> Result<Transfer, Lost> {
+        self.check(to);
+        let tensor = tensor.detach().to_device(Device::Cpu).contiguous();
+        let work = self.own.send(&tensor, to, tag);
+        self.begun(work, tensor, to)
+    }
+
+    /// Begins to receive a tensor of this shape and kind.
+    ///
+    /// The message may be shorter; a longer one ends the process, as gloo has it: sizes must be
+    /// agreed on.
+    ///
+    /// # Errors
+    /// The world's generation has ended, or the connection to that rank has.
+    ///
+    /// # Panics
+    /// There is no such other rank.
+    pub fn receive(
+        &self,
+        shape: &[i64],
+        kind: Kind,
+        from: usize,
+        tag: u32,
+    ) -> Result<Transfer, Lost> {
+        self.check(from);
+        let tensor = Tensor::empty(shape, (kind, Device::Cpu));
+        let work = self.own.receive(&tensor, from, tag);
+        self.begun(work, tensor, from)
+    }
+
+    fn check(&self, other: usize) {
+        let (own, size) = (self.places.rank, self.places.hosts.len());
+        assert!(
+            other != own && other < size,
+            "rank {own} of {size} has no transfer with rank {other}"
+        );
+    }
+
+    fn begun(
+        &self,
+        work: Result<Work, TorchError>,
+        tensor: Tensor,
+        peer: usize,
+    ) -> Result<Transfer, Lost> {
+        let work = Arc::new(work.map_err(|error| lose(&self.watch, &self.places, peer, &error))?);
+        Ok(Transfer {
+            id: self.watch.register(&work),
+            work,
+            tensor,
+            peer,
+            watch: Arc::clone(&self.watch),
+            places: Arc::clone(&self.places),
+            _group: Arc::clone(&self.own),
+        })
+    }
+}
+
+/// A connection failed: all are told, unless they know of something else.
+fn lose(watch: &Watch, places: &Places, peer: usize, error: &TorchError) -> Lost {
+    let (own, said) = (places.rank, keys::said(error));
+    let why = format!("its connection to rank {own} failed: {said}");
+    watch.ask(places.gone(peer, why))
+}
+
+/// A message under way. One that is dropped before it is done leaves its group unusable.
+#[derive(Debug)]
+pub struct Transfer {
+    id: u64,
+    work: Arc<Work>,
+    tensor: Tensor,
+    peer: usize,
+    watch: Arc<Watch>,
+    places: Arc<Places>,
+    _group: Arc<ProcessGroup>,
+}
+
+impl Transfer {
+    /// Waits until it is done. *Returns* what was received; what was sent, of a send.
+    ///
+    /// # Errors
+    /// Who failed first, as all processes name it: the connection ended, or the generation.
+    pub fn wait(self) -> Result<Tensor, Lost> {
+        match self.work.wait(FOREVER) {
+            Ok(true) => Ok(self.tensor.shallow_clone()),
+            // Nobody else aborts.
+            Ok(false) => Err(self.watch.wait_for_end().unwrap_or_else(|| {
+                let why = "all have left the world, and this transfer was still under way";
+                self.places.gone(self.places.rank, why.to_owned())
+            })),
+            Err(error) => Err(lose(&self.watch, &self.places, self.peer, &error)),
+        }
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        self.watch.forget(self.id);
+    }
+}

@@ -1,0 +1,382 @@
+//! The processes of a run: which of them this one is, what they send each other, and that all
+//! hear of it when one of them fails.
+//!
+//! A launcher (`gpipe-rs launch`, torchrun, `srun`, `mpirun`) starts the same program several
+//! times and tells each process by [`Words`] in its environment which one it is. They meet in a
+//! *store*, a small server of keys and values in rank 0 or in the launcher, and connect to each
+//! other. Store and connections are those of libtorch (c10d with gloo), so that nothing else
+//! need be installed.
+//!
+//! A process that fails says so by [`World::abort`]; one that is killed is noticed by its broken
+//! connections within milliseconds, and one that hangs or is cut off by its silence, after the
+//! [patience](Times::patience). Either way all others have the same [`Lost`] from whatever they
+//! wait for.
+//!
+//! A process that nobody has launched is a world of one, without store, thread or socket.
+//!
+//! What goes over the network is neither encrypted nor authenticated: for private networks only.
+
+mod beat;
+mod error;
+mod group;
+mod keys;
+mod lost;
+mod meeting;
+mod nodelist;
+mod watch;
+mod watcher;
+mod words;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::torch::{ProcessGroup, Store, TorchError};
+use beat::Beat;
+use group::Places;
+use lost::{End, short};
+use meeting::Met;
+use watch::Watch;
+
+pub use error::WorldError;
+pub use group::{Group, Transfer};
+pub use lost::{Lost, RESTART_MAY_HELP};
+pub use nodelist::NodelistError;
+pub use words::{Launcher, Words, WordsError};
+
+/// Set by `gpipe-rs launch` in the processes that it starts, to its own process's number.
+pub(crate) const LAUNCHED: &str = "GPIPE_LAUNCHED_BY";
+
+/// How long the processes wait for each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// For so long a process may give no sign of life before it is lost. By default 10 s.
+    pub patience: Duration,
+    /// For so long all processes may take to come together. By default 300 s.
+    pub meeting: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            patience: Duration::from_secs(10),
+            meeting: Duration::from_mins(5),
+        }
+    }
+}
+
+/// This process among those of its run.
+///
+/// Dropped without [`leave`](Self::leave), it tells the others that this process has ended. A
+/// program that calls [`std::process::exit`] must drop it first: the store may be in this process.
+#[derive(Debug)]
+pub struct World {
+    words: Words,
+    host: String,
+    watch: Arc<Watch>,
+    places: Arc<Places>,
+    /// None for a world of one.
+    link: Option<Link>,
+    groups: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Link {
+    met: Met,
+    server: Lost,
+    times: Times,
+}
+
+impl World {
+    /// Joins the world that the environment speaks of.
+    ///
+    /// # Errors
+    /// Words are missing or contradict each other, or the processes do not come together.
+    pub fn from_env() -> Result<Self, WorldError> {
+        Self::join(Words::from_env()?)
+    }
+
+    /// Joins a world; returns once all its processes have.
+    ///
+    /// # Errors
+    /// The processes do not come together.
+    pub fn join(words: Words) -> Result<Self, WorldError> {
+        Self::join_with(words, Times::default())
+    }
+
+    /// As [`join`](Self::join), with other times, which must be the same for all processes.
+    ///
+    /// # Errors
+    /// The processes do not come together.
+    pub fn join_with(words: Words, times: Times) -> Result<Self, WorldError> {
+        let host = host_name();
+        let master = words.master.clone().filter(|_| words.size > 1);
+        let Some((master, port)) = master else {
+            let places = Places {
+                rank: 0,
+                hosts: vec![host.clone()],
+            };
+            return Ok(Self::new(words, host, places, None));
+        };
+        let met = meeting::meet(&words, (&master, port), &host, times.meeting)?;
+        let places = Places {
+            rank: words.rank,
+            hosts: met.hosts.clone(),
+        };
+        let server = if words.launcher_serves {
+            Lost {
+                rank: None,
+                host: format!("{master}:{port}"),
+                why: String::new(),
+                gone: true,
+            }
+        } else {
+            places.gone(0, String::new())
+        };
+        let link = Link { met, server, times };
+        let world = Self::new(words, host, places, Some(link));
+        world.start()?;
+        Ok(world)
+    }
+
+    fn new(words: Words, host: String, places: Places, link: Option<Link>) -> Self {
+        Self {
+            words,
+            host,
+            watch: Arc::new(Watch::new()),
+            places: Arc::new(places),
+            link,
+            groups: AtomicU64::new(0),
+        }
+    }
+
+    /// Starts the threads that watch the others.
+    fn start(&self) -> Result<(), WorldError> {
+        let Some(link) = &self.link else {
+            return Ok(());
+        };
+        let (rank, size) = (self.rank(), self.size());
+        let patience = link.times.patience;
+        let (store, server) = (link.met.store.another()?, link.server.clone());
+        let beat = Beat {
+            store: link.met.store.another()?,
+            rank,
+            size,
+            next: self.places.gone((rank + 1) % size, String::new()),
+            server: server.clone(),
+            patience,
+        };
+        self.connected("world-beat", move |watch| beat.run(watch))?;
+        let own = server.clone();
+        self.connected("world-watcher", move |watch| {
+            watcher::watch(watch, &store, &own);
+        })?;
+        let watch = Arc::clone(&self.watch);
+        let clock = move || watcher::clock(&watch, &server, patience);
+        spawned("world-clock", clock).map_err(WorldError::Thread)
+    }
+
+    /// A thread that has a connection to the store.
+    fn connected(
+        &self,
+        name: &str,
+        body: impl FnOnce(&Arc<Watch>) + Send + 'static,
+    ) -> Result<(), WorldError> {
+        self.watch.connected(true);
+        let watch = Arc::clone(&self.watch);
+        let started = spawned(name, move || {
+            body_then(body, &watch);
+        });
+        started.map_err(|error| {
+            self.watch.connected(false);
+            WorldError::Thread(error)
+        })
+    }
+
+    /// Which process this is, from 0.
+    pub fn rank(&self) -> usize {
+        self.words.rank
+    }
+
+    /// How many there are.
+    pub fn size(&self) -> usize {
+        self.words.size
+    }
+
+    /// Which of those on this host it is, from 0.
+    pub fn local_rank(&self) -> usize {
+        self.words.local_rank
+    }
+
+    /// How many of them are on this host.
+    pub fn local_size(&self) -> usize {
+        let here = || self.places.hosts.iter().filter(|host| **host == self.host);
+        self.words.local_size.unwrap_or_else(|| here().count())
+    }
+
+    /// The name of this host.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// How often the launcher has started the processes again.
+    pub fn restarts(&self) -> usize {
+        self.words.restarts
+    }
+
+    /// What the launcher has said.
+    pub fn words(&self) -> &Words {
+        &self.words
+    }
+
+    /// Which generation this is, from 0: see [`renew`](Self::renew).
+    pub fn generation(&self) -> u64 {
+        self.watch.generation()
+    }
+
+    /// Who failed or is lost, since when all that is under way fails; none while all is well.
+    pub fn lost(&self) -> Option<Lost> {
+        self.watch.lost()
+    }
+
+    /// Tells all processes that this one has failed, and frees whoever waits for a transfer.
+    ///
+    /// *Returns* what all are told: this, or what another process told before.
+    pub fn abort(&self, why: &str) -> Lost {
+        let lost = Lost {
+            gone: false,
+            ..self.places.gone(self.rank(), short(why))
+        };
+        if self.link.is_none() {
+            let end = End::Lost(lost.clone());
+            self.watch.end(self.generation(), end);
+            return self.lost().unwrap_or(lost);
+        }
+        self.watch.ask(lost)
+    }
+
+    /// Runs this once, on any thread, as soon as somebody has failed or is lost; at once where
+    /// that is so. It must not wait for anything.
+    pub fn on_abort(&self, callback: impl FnOnce(&Lost) + Send + 'static) {
+        self.watch.on_abort(Box::new(callback));
+    }
+
+    /// Connects all processes with each other: all must call it, in the same order. Returns when
+    /// all have.
+    ///
+    /// # Errors
+    /// Somebody has failed or is lost.
+    ///
+    /// # Panics
+    /// The world is of one process.
+    pub fn group(&self) -> Result<Group, Lost> {
+        let link = self.link.as_ref();
+        let link = link.expect("a world of one process has no group");
+        let generation = self.generation();
+        let number = self.groups.fetch_add(1, Ordering::Relaxed);
+        let made: Arc<Mutex<Option<Result<ProcessGroup, TorchError>>>> = Arc::default();
+        // gloo waits for the others where no abort reaches it: a thread of its own does that.
+        let (watch, place) = (Arc::clone(&self.watch), Arc::clone(&made));
+        let (rank, size, address) = (self.rank(), self.size(), link.met.address);
+        let limit = link.times.meeting;
+        // Whoever has said which network is to be used is listened to.
+        let said = std::env::var_os("GLOO_SOCKET_IFNAME").is_some();
+        let address = (!said).then_some(address);
+        let store = link.met.store.another().and_then(|store: Store| {
+            let keys = keys::group(generation, number);
+            store.below(&keys)
+        });
+        let store = store.map_err(|error| self.store_failed(&error))?;
+        let started = spawned("world-group", move || {
+            let group = ProcessGroup::join(&store, rank, size, address, limit);
+            *place.lock() = Some(group);
+            watch.notify();
+        });
+        if let Err(error) = started {
+            return Err(self.abort(&format!("no thread for connections: {error}")));
+        }
+        match self.watch.wait_until(|| made.lock().take())? {
+            Ok(own) => Ok(Group {
+                own: Arc::new(own),
+                watch: Arc::clone(&self.watch),
+                places: Arc::clone(&self.places),
+            }),
+            // Most likely since another process ended, which will be noticed.
+            Err(error) => Err(self.watch.lost_within(link.times.patience * 2).unwrap_or_else(|| {
+                self.abort(&format!("no connection to the others: {}", keys::said(&error)))
+            })),
+        }
+    }
+
+    fn store_failed(&self, error: &TorchError) -> Lost {
+        let server = self.link.as_ref().map(|link| link.server.clone());
+        let server = server.unwrap_or_else(|| self.places.gone(0, String::new()));
+        self.watch.broken(watcher::with(&server, &keys::said(error)));
+        self.watch.wait_for_end().unwrap_or(server)
+    }
+
+    /// Goes on after a failure of which all processes have heard and which all have survived:
+    /// the next generation of the world, whose groups are made anew. All must call it. Where
+    /// nothing has failed it does nothing.
+    ///
+    /// # Errors
+    /// A process is lost: nothing goes on.
+    pub fn renew(&self) -> Result<(), Lost> {
+        self.groups.store(0, Ordering::Relaxed);
+        self.watch.renew()
+    }
+
+    /// Says that this process is done, and waits until all are: nobody closes a connection that
+    /// another one still uses. Drop the groups first.
+    ///
+    /// # Errors
+    /// Somebody has failed or is lost.
+    pub fn leave(self) -> Result<(), Lost> {
+        match &self.link {
+            Some(_) => self.watch.leave(),
+            None => self.lost().map_or(Ok(()), Err),
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let Some(link) = &self.link else {
+            return;
+        };
+        // A network that is cut must not keep the process from its end.
+        let at_most = link.times.patience.min(Duration::from_secs(2));
+        let lost = self.lost();
+        let farewell = self.places.gone(self.rank(), "its process has ended".to_owned());
+        let ended = self.watch.close(farewell, at_most);
+        if ended && link.met.serves {
+            // Whoever has not heard yet hears of it here, and nowhere else.
+            let gone = lost.filter(|lost| lost.gone).and_then(|lost| lost.rank);
+            let others = (1..self.size()).filter(|rank| Some(*rank) != gone);
+            let keys: Vec<String> = others.map(keys::farewell).collect();
+            let _ = keys.is_empty() || link.met.store.wait(&keys, at_most).unwrap_or(false);
+        }
+    }
+}
+
+fn body_then(body: impl FnOnce(&Arc<Watch>), watch: &Arc<Watch>) {
+    body(watch);
+    watch.connected(false);
+}
+
+fn spawned(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let thread = thread::Builder::new().name(name.to_owned());
+    thread.spawn(body).map(drop)
+}
+
+/// The name of this host.
+pub(crate) fn host_name() -> String {
+    let system = rustix::system::uname();
+    system.nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests;

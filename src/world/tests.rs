@@ -1,0 +1,194 @@
+//! Several processes' worlds, here on threads of one: what needs no process to end.
+
+use std::net::TcpListener;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use super::{Launcher, Times, Words, World, WorldError};
+use crate::tch::{Kind, Tensor};
+
+const TIMES: Times = Times {
+    patience: Duration::from_secs(20),
+    meeting: Duration::from_secs(20),
+};
+
+fn words(rank: usize, size: usize, port: u16) -> Words {
+    Words {
+        rank,
+        size,
+        local_rank: rank,
+        local_size: None,
+        master: Some(("127.0.0.1".to_owned(), port)),
+        launcher_serves: false,
+        run: "test".to_owned(),
+        restarts: 0,
+        launcher: Launcher::Variables,
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Runs this as each of so many ranks, and fails instead of hanging.
+fn ranks<T: Send + 'static>(
+    size: usize,
+    body: impl Fn(World) -> T + Clone + Send + 'static,
+) -> Vec<T> {
+    let port = free_port();
+    let (done, results) = mpsc::channel();
+    for rank in 0..size {
+        let (body, done) = (body.clone(), done.clone());
+        thread::spawn(move || {
+            let world = World::join_with(words(rank, size, port), TIMES).unwrap();
+            let _ = done.send((rank, body(world)));
+        });
+    }
+    drop(done);
+    let mut all: Vec<_> = (0..size)
+        .map(|_| results.recv_timeout(Duration::from_mins(1)).unwrap())
+        .collect();
+    all.sort_by_key(|(rank, _)| *rank);
+    all.into_iter().map(|(_, result)| result).collect()
+}
+
+#[test]
+fn a_process_that_nobody_has_launched_is_a_world_of_one() {
+    let world = World::join(Words::alone()).unwrap();
+    let facts = (world.rank(), world.size(), world.local_rank(), world.local_size());
+    assert_eq!(facts, (0, 1, 0, 1));
+    assert!(world.lost().is_none());
+    let (told, heard) = mpsc::channel();
+    world.on_abort(move |lost| told.send(lost.clone()).unwrap());
+    let lost = world.abort("a layer failed");
+    assert_eq!(heard.try_recv().unwrap(), lost);
+    assert_eq!((lost.rank, lost.gone, lost.exit_code()), (Some(0), false, 1));
+    assert_eq!(world.abort("another one"), lost, "the first one counts");
+    world.renew().unwrap();
+    world.leave().unwrap();
+}
+
+#[test]
+fn all_know_where_all_are() {
+    let known = ranks(3, |world| {
+        let known = (world.rank(), world.local_size(), world.host().to_owned());
+        world.leave().unwrap();
+        known
+    });
+    let host = super::host_name();
+    let expected: Vec<_> = (0..3).map(|rank| (rank, 3, host.clone())).collect();
+    assert_eq!(known, expected);
+}
+
+/// The abort frees receives that nothing would have ended; in the next generation the same
+/// ranks send the same tags, and nothing of the last one is in the way.
+#[test]
+fn after_a_failure_all_go_on_in_a_new_generation() {
+    let heard = ranks(3, |world| {
+        let mut heard = Vec::new();
+        for round in 0..3 {
+            let (rank, size) = (world.rank(), world.size());
+            let group = world.group().unwrap();
+            let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+            let own = Tensor::from_slice(&[rank as i64, round]);
+            let sent = group.send(&own, next, 7).unwrap();
+            let came = group.receive(&[2], Kind::Int64, before, 7).unwrap();
+            let came = Vec::<i64>::try_from(came.wait().unwrap()).unwrap();
+            assert_eq!(came, [before as i64, round]);
+            sent.wait().unwrap();
+            let never = group.receive(&[2], Kind::Int64, before, 8).unwrap();
+            if rank as i64 == round {
+                heard.push(world.abort(&format!("round {round}")));
+                assert!(never.wait().is_err());
+            } else {
+                heard.push(never.wait().unwrap_err());
+            }
+            drop(group);
+            world.renew().unwrap();
+            assert_eq!(world.generation(), round as u64 + 1);
+        }
+        world.leave().unwrap();
+        heard
+    });
+    for (round, lost) in heard[0].iter().enumerate() {
+        assert_eq!((lost.rank, lost.gone), (Some(round), false));
+        let said = format!("rank {round} on `{}` failed: round {round}", lost.host);
+        assert_eq!(lost.to_string(), said);
+    }
+    assert!(heard.iter().all(|own| *own == heard[0]), "{heard:?}");
+}
+
+/// Whoever is told first is told by all, though all fail.
+#[test]
+fn of_several_failures_one_is_told() {
+    let heard = ranks(4, |world| {
+        let (told, heard) = mpsc::channel();
+        world.on_abort(move |lost| told.send(lost.clone()).unwrap());
+        let lost = world.abort(&format!("rank {} is the culprit", world.rank()));
+        assert_eq!(heard.recv().unwrap(), lost);
+        assert_eq!(world.lost().unwrap(), lost);
+        lost
+    });
+    assert!(heard.iter().all(|own| *own == heard[0]), "{heard:?}");
+}
+
+/// Without a word, but not unnoticed: also not where all have just heard of a failure.
+#[test]
+fn a_process_that_goes_is_lost_to_the_others() {
+    for fails_first in [false, true] {
+        let heard = ranks(3, move |world| {
+            if fails_first {
+                world.abort("a layer failed");
+                if world.rank() == 1 {
+                    return None;
+                }
+                // Where that process has told the others by now, this is its loss already.
+                if let Err(lost) = world.renew() {
+                    return Some(lost);
+                }
+            } else if world.rank() == 1 {
+                return None;
+            }
+            Some(world.leave().unwrap_err())
+        });
+        assert!(heard[1].is_none());
+        for lost in [&heard[0], &heard[2]] {
+            let lost = lost.as_ref().unwrap();
+            assert_eq!((lost.rank, lost.gone, lost.exit_code()), (Some(1), true, 75), "{lost}");
+        }
+    }
+}
+
+#[test]
+fn who_does_not_come_is_named() {
+    let times = Times {
+        meeting: Duration::from_millis(700),
+        ..TIMES
+    };
+    let port = free_port();
+    let none = World::join_with(words(1, 2, port), times).unwrap_err();
+    assert!(matches!(none, WorldError::Unreachable { .. }), "{none}");
+    let error = World::join_with(words(0, 3, port), times).unwrap_err();
+    assert!(matches!(&error, WorldError::Absent { ranks, .. } if *ranks == [1, 2]), "{error}");
+    assert!(error.to_string().starts_with("of 3 processes, ranks 1, 2 did not come within 0.7 s"));
+}
+
+#[test]
+fn two_runs_at_one_port_are_noticed() {
+    let port = free_port();
+    let first = thread::spawn(move || World::join_with(words(0, 2, port), TIMES).unwrap());
+    let second = World::join_with(words(1, 2, port), TIMES).unwrap();
+    let first = first.join().unwrap();
+    let join = |rank, size| World::join_with(words(rank, size, port), TIMES).unwrap_err();
+    let error = join(1, 2);
+    assert!(matches!(error, WorldError::Taken { rank: 1, .. }), "{error}");
+    let error = join(1, 3);
+    assert!(matches!(error, WorldError::Differ { .. }), "{error}");
+    let error = join(0, 2);
+    assert!(matches!(error, WorldError::Serve { .. }), "{error}");
+    let left = thread::spawn(move || first.leave());
+    second.leave().unwrap();
+    left.join().unwrap().unwrap();
+}

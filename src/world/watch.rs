@@ -1,0 +1,367 @@
+//! What one process knows of its world's state, and what an end of it frees.
+//!
+//! The world goes through *generations*. In each of them the processes make groups and work
+//! together until the generation ends: all have left it, or somebody failed. How it ended is one
+//! value in the store, which is set once: whoever fails first sets it, and everybody says the
+//! same. Three threads of each process see to it:
+//!
+//! - the [watcher](super::watcher) waits for that value;
+//! - the [beat](super::beat) counts up this process's own number, looks whether that of the next
+//!   rank does, and sets the value when this process has failed or the next one is silent;
+//! - the [clock](super::clock) ends the generation here, and here alone, when the store itself
+//!   has been silent for too long.
+//!
+//! Whoever ends a generation aborts all transfers, which frees the threads that wait for them,
+//! and runs what was registered by `on_abort`. No thread but these three ever waits for the
+//! store: what others wait for is this state.
+//!
+//! After a failure that was told (`gone: false`) all processes are still there and the beats go
+//! on; `renew` begins the next generation, with new groups under new keys. After a loss there is
+//! none. A process that notices a loss when its generation has already ended by a failure sets
+//! the value of the next one, in which the others will see it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::lost::{End, Lost};
+use crate::torch::Work;
+
+type Callback = Box<dyn FnOnce(&Lost) + Send>;
+
+/// The state, and who waits for it to change.
+pub(super) struct Watch {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    generation: u64,
+    /// How this generation ended.
+    end: Option<End>,
+    /// What the beat is to set.
+    asked: Option<Lost>,
+    /// Whether the beat is to say that this process is done.
+    leaving: bool,
+    /// The store is gone: so is every later generation.
+    broken: Option<Lost>,
+    /// When the store answered last.
+    answered: Instant,
+    /// No thread is needed any more.
+    closing: bool,
+    /// Threads that have a connection to the store.
+    connected: usize,
+    works: HashMap<u64, Arc<Work>>,
+    next_work: u64,
+    callbacks: Vec<Callback>,
+}
+
+/// What the beat is to do next.
+#[derive(Debug, Default)]
+pub(super) struct Orders {
+    pub(super) generation: u64,
+    /// Set this as the generation's end.
+    pub(super) abort: Option<Lost>,
+    /// Say that this process is done.
+    pub(super) leave: bool,
+    /// Say farewell: nothing comes after this.
+    pub(super) close: bool,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("Watch")
+            .field("generation", &state.generation)
+            .field("end", &state.end)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Watch {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                generation: 0,
+                end: None,
+                asked: None,
+                leaving: false,
+                broken: None,
+                answered: Instant::now(),
+                closing: false,
+                connected: 0,
+                works: HashMap::new(),
+                next_work: 0,
+                callbacks: Vec::new(),
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.state.lock().generation
+    }
+
+    /// How the generation ended; none where it goes on.
+    pub(super) fn lost(&self) -> Option<Lost> {
+        match &self.state.lock().end {
+            Some(End::Lost(lost)) => Some(lost.clone()),
+            _ => None,
+        }
+    }
+
+    /// Ends a generation in this process, unless it has ended.
+    pub(super) fn end(&self, generation: u64, end: End) {
+        let mut state = self.state.lock();
+        if state.generation != generation || state.end.is_some() {
+            return;
+        }
+        state.end = Some(end.clone());
+        state.asked = None;
+        let works: Vec<_> = state.works.drain().map(|(_, work)| work).collect();
+        let callbacks = std::mem::take(&mut state.callbacks);
+        drop(state);
+        for work in works {
+            // One that is over already has nobody to free.
+            let _ = work.abort();
+        }
+        // Whoever is told next finds the transfers free.
+        self.changed.notify_all();
+        if let End::Lost(lost) = end {
+            for callback in callbacks {
+                callback(&lost);
+            }
+        }
+    }
+
+    /// The store is gone, and with it this generation and all later ones.
+    pub(super) fn broken(&self, lost: Lost) {
+        let mut state = self.state.lock();
+        state.broken.get_or_insert_with(|| lost.clone());
+        let generation = state.generation;
+        drop(state);
+        self.end(generation, End::Lost(lost));
+    }
+
+    /// Has the beat end the generation for all, and waits for what all are told.
+    ///
+    /// *Returns* who was first: this one, or another.
+    pub(super) fn ask(&self, lost: Lost) -> Lost {
+        let mut state = self.state.lock();
+        if state.end.is_none() {
+            state.asked.get_or_insert_with(|| lost.clone());
+            self.changed.notify_all();
+        }
+        drop(state);
+        // Nothing is lost where all have left.
+        self.wait_for_end().unwrap_or(lost)
+    }
+
+    /// Waits for the end of the generation. *Returns* none where all have left.
+    pub(super) fn wait_for_end(&self) -> Option<Lost> {
+        let mut state = self.state.lock();
+        loop {
+            match &state.end {
+                Some(End::Left) => return None,
+                Some(End::Lost(lost)) => return Some(lost.clone()),
+                None => self.changed.wait(&mut state),
+            }
+        }
+    }
+
+    /// Waits until `done`, or until the generation ends.
+    pub(super) fn wait_until<T>(&self, mut done: impl FnMut() -> Option<T>) -> Result<T, Lost> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(value) = done() {
+                return Ok(value);
+            }
+            if let Some(End::Lost(lost)) = &state.end {
+                return Err(lost.clone());
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Waits for the end of the generation for so long at most.
+    pub(super) fn lost_within(&self, time: Duration) -> Option<Lost> {
+        let until = Instant::now() + time;
+        let mut state = self.state.lock();
+        while state.end.is_none() {
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                break;
+            }
+        }
+        drop(state);
+        self.lost()
+    }
+
+    /// Something that `wait_until` looks at has changed.
+    pub(super) fn notify(&self) {
+        // Between a look and a wait nobody can be: whoever waits has the lock until then.
+        drop(self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// Has the beat say that this process is done, and waits for all.
+    pub(super) fn leave(&self) -> Result<(), Lost> {
+        self.state.lock().leaving = true;
+        self.changed.notify_all();
+        self.wait_for_end().map_or(Ok(()), Err)
+    }
+
+    /// Begins the next generation.
+    ///
+    /// # Errors
+    /// The last one ended by a loss.
+    pub(super) fn renew(&self) -> Result<(), Lost> {
+        let mut state = self.state.lock();
+        match &state.end {
+            Some(End::Lost(lost)) if lost.gone => return Err(lost.clone()),
+            Some(End::Lost(_)) => {}
+            Some(End::Left) | None => return Ok(()),
+        }
+        state.generation += 1;
+        state.end = None;
+        state.leaving = false;
+        let broken = state.broken.clone();
+        drop(state);
+        self.changed.notify_all();
+        match broken {
+            Some(lost) => {
+                self.broken(lost.clone());
+                Err(lost)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Has an end of the generation abort this work. *Returns* what it is known by.
+    pub(super) fn register(&self, work: &Arc<Work>) -> u64 {
+        let mut state = self.state.lock();
+        let id = state.next_work;
+        state.next_work += 1;
+        if state.end.is_none() {
+            state.works.insert(id, Arc::clone(work));
+            return id;
+        }
+        drop(state);
+        // As in `end`.
+        let _ = work.abort();
+        id
+    }
+
+    /// The work is over.
+    pub(super) fn forget(&self, id: u64) {
+        let own = self.state.lock().works.remove(&id);
+        // Not under the lock: the end of a work may take a while.
+        drop(own);
+    }
+
+    /// Runs this when the generation ends by a failure or a loss; at once where it has.
+    pub(super) fn on_abort(&self, callback: Callback) {
+        let mut state = self.state.lock();
+        let lost = match &state.end {
+            None => {
+                state.callbacks.push(callback);
+                return;
+            }
+            Some(End::Left) => return,
+            Some(End::Lost(lost)) => lost.clone(),
+        };
+        drop(state);
+        callback(&lost);
+    }
+}
+
+/// What the three threads use.
+impl Watch {
+    /// A thread that has a connection begins, or is at its end.
+    pub(super) fn connected(&self, begins: bool) {
+        let mut state = self.state.lock();
+        if begins {
+            state.connected += 1;
+        } else {
+            state.connected -= 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// The store has answered.
+    pub(super) fn answered(&self) {
+        self.state.lock().answered = Instant::now();
+    }
+
+    /// How long the store has been silent.
+    pub(super) fn silence(&self) -> Duration {
+        self.state.lock().answered.elapsed()
+    }
+
+    /// Waits for the next generation after this one. *Returns* none where there is none.
+    pub(super) fn next_generation(&self, after: u64) -> Option<u64> {
+        let mut state = self.state.lock();
+        loop {
+            if state.closing || state.end.as_ref().is_some_and(End::is_final) {
+                return None;
+            }
+            if state.generation > after {
+                return Some(state.generation);
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// What the beat is to do; waits for so long at most where there is nothing.
+    pub(super) fn orders(&self, at_most: Duration) -> Orders {
+        let until = Instant::now() + at_most;
+        let mut state = self.state.lock();
+        loop {
+            let close = state.closing || state.end.as_ref().is_some_and(End::is_final);
+            let orders = Orders {
+                generation: state.generation,
+                abort: state.asked.take(),
+                leave: std::mem::take(&mut state.leaving),
+                close,
+            };
+            let waits = orders.abort.is_none() && !orders.leave && !close;
+            if !waits || self.changed.wait_until(&mut state, until).timed_out() {
+                return orders;
+            }
+        }
+    }
+
+    /// Waits for so long, or until nothing is left to be done. *Returns* whether that is so.
+    pub(super) fn is_over_within(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut state = self.state.lock();
+        loop {
+            if state.closing || state.end.as_ref().is_some_and(End::is_final) {
+                return true;
+            }
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                return false;
+            }
+        }
+    }
+
+    /// Tells the others that this process ends, unless all know how the world has ended, and has
+    /// the threads end. *Returns* whether they did within this time.
+    pub(super) fn close(&self, farewell: Lost, at_most: Duration) -> bool {
+        let until = Instant::now() + at_most;
+        let mut state = self.state.lock();
+        if !state.end.as_ref().is_some_and(End::is_final) {
+            state.asked.get_or_insert(farewell);
+        }
+        state.closing = true;
+        self.changed.notify_all();
+        while state.connected > 0 {
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                return state.connected == 0;
+            }
+        }
+        true
+    }
+}
