@@ -29,6 +29,7 @@ mod step_state;
 pub mod streams;
 pub(crate) mod threads;
 mod values;
+pub(crate) mod wire;
 
 pub use batch::BatchError;
 pub use cuda::{CudaDevice, CudaReport};

@@ -27,6 +27,7 @@ impl Places {
             host: self.hosts.get(rank).cloned().unwrap_or_default(),
             why,
             gone: true,
+            at: 0,
         }
     }
 }
@@ -45,6 +46,7 @@ pub struct Group {
     pub(super) own: Arc<ProcessGroup>,
     pub(super) watch: Arc<Watch>,
     pub(super) places: Arc<Places>,
+    pub(super) generation: u64,
 }
 
 impl Group {
@@ -80,8 +82,18 @@ impl Group {
         from: usize,
         tag: u32,
     ) -> Result<Transfer, Lost> {
-        self.check(from);
         let tensor = Tensor::empty(shape, (kind, Device::Cpu));
+        self.receive_into(tensor, from, tag)
+    }
+
+    /// The same into a contiguous tensor of the CPU's.
+    pub(super) fn receive_into(
+        &self,
+        tensor: Tensor,
+        from: usize,
+        tag: u32,
+    ) -> Result<Transfer, Lost> {
+        self.check(from);
         let work = self.own.receive(&tensor, from, tag);
         self.begun(work, tensor, from)
     }
@@ -100,12 +112,14 @@ impl Group {
         tensor: Tensor,
         peer: usize,
     ) -> Result<Transfer, Lost> {
-        let work = Arc::new(work.map_err(|error| lose(&self.watch, &self.places, peer, &error))?);
+        let watch = (&*self.watch, self.generation);
+        let work = Arc::new(work.map_err(|error| lose(watch, &self.places, peer, &error))?);
         Ok(Transfer {
-            id: self.watch.register(&work),
+            id: self.watch.register(self.generation, &work),
             work,
             tensor,
             peer,
+            generation: self.generation,
             watch: Arc::clone(&self.watch),
             places: Arc::clone(&self.places),
             _group: Arc::clone(&self.own),
@@ -114,10 +128,15 @@ impl Group {
 }
 
 /// A connection failed: all are told, unless they know of something else.
-fn lose(watch: &Watch, places: &Places, peer: usize, error: &TorchError) -> Lost {
+fn lose(
+    (watch, generation): (&Watch, u64),
+    places: &Places,
+    peer: usize,
+    error: &TorchError,
+) -> Lost {
     let (own, said) = (places.rank, keys::said(error));
     let why = format!("its connection to rank {own} failed: {said}");
-    watch.ask(places.gone(peer, why))
+    watch.ask_in(generation, places.gone(peer, why))
 }
 
 /// A message under way. One that is dropped before it is done leaves its group unusable.
@@ -127,6 +146,7 @@ pub struct Transfer {
     work: Arc<Work>,
     tensor: Tensor,
     peer: usize,
+    generation: u64,
     watch: Arc<Watch>,
     places: Arc<Places>,
     _group: Arc<ProcessGroup>,
@@ -141,11 +161,17 @@ impl Transfer {
         match self.work.wait(FOREVER) {
             Ok(true) => Ok(self.tensor.shallow_clone()),
             // Nobody else aborts.
-            Ok(false) => Err(self.watch.wait_for_end().unwrap_or_else(|| {
-                let why = "all have left the world, and this transfer was still under way";
-                self.places.gone(self.places.rank, why.to_owned())
-            })),
-            Err(error) => Err(lose(&self.watch, &self.places, self.peer, &error)),
+            Ok(false) => {
+                let lost = self.watch.wait_for_end_of(self.generation);
+                Err(lost.unwrap_or_else(|| {
+                    let why = "all have left the world, and this transfer was still under way";
+                    self.places.gone(self.places.rank, why.to_owned())
+                }))
+            }
+            Err(error) => {
+                let watch = (&*self.watch, self.generation);
+                Err(lose(watch, &self.places, self.peer, &error))
+            }
         }
     }
 }

@@ -43,7 +43,10 @@ pub(super) fn farewell(rank: usize) -> String {
 /// What libtorch and gloo say, without the place in their sources and what stands around it.
 pub(super) fn said(error: &TorchError) -> String {
     let text = error.message().lines().next().unwrap_or_default();
-    let text = match text.strip_prefix('[').and_then(|text| text.split_once("] ")) {
+    let text = match text
+        .strip_prefix('[')
+        .and_then(|text| text.split_once("] "))
+    {
         Some((place, rest)) if place.contains(".cc:") || place.contains(".h:") => rest,
         _ => text,
     };

@@ -22,6 +22,9 @@ pub struct Lost {
     /// Whether the process is gone, or silent. Else it has said itself that it failed, is
     /// there, and all can go on with [`World::renew`](super::World::renew).
     pub gone: bool,
+    /// How far it was, by a count of its own: what others had done together before is done.
+    #[serde(default)]
+    pub(super) at: u64,
 }
 
 impl fmt::Display for Lost {
@@ -70,6 +73,7 @@ impl End {
                 host: String::new(),
                 why: format!("it holds `{}`", String::from_utf8_lossy(bytes)),
                 gone: true,
+                at: 0,
             })
         })
     }
@@ -96,6 +100,7 @@ mod tests {
             host: "node-3".to_owned(),
             why: "a \"layer\"\nfailed \u{e4}".to_owned(),
             gone: false,
+            at: 7,
         };
         for end in [End::Left, End::Lost(lost)] {
             assert_eq!(End::read(&end.written()), end);

@@ -94,7 +94,11 @@ fn gather(
     begin: Instant,
     limit: Duration,
 ) -> Result<Vec<String>, WorldError> {
-    let own = format!("{} processes of gpipe-rs {}", words.size, env!("CARGO_PKG_VERSION"));
+    let own = format!(
+        "{} processes of gpipe-rs {}",
+        words.size,
+        env!("CARGO_PKG_VERSION")
+    );
     let first = store.set_first(keys::WORLD, own.as_bytes())?;
     if first != own.as_bytes() {
         let other = String::from_utf8_lossy(&first).into_owned();

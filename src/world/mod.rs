@@ -17,6 +17,7 @@
 //! What goes over the network is neither encrypted nor authenticated: for private networks only.
 
 mod beat;
+mod carrier;
 mod error;
 mod group;
 mod keys;
@@ -41,6 +42,7 @@ use lost::{End, short};
 use meeting::Met;
 use watch::Watch;
 
+pub use carrier::{Payload, WorldCarrier};
 pub use error::WorldError;
 pub use group::{Group, Transfer};
 pub use lost::{Lost, RESTART_MAY_HELP};
@@ -132,6 +134,7 @@ impl World {
                 host: format!("{master}:{port}"),
                 why: String::new(),
                 gone: true,
+                at: 0,
             }
         } else {
             places.gone(0, String::new())
@@ -246,10 +249,26 @@ impl World {
     ///
     /// *Returns* what all are told: this, or what another process told before.
     pub fn abort(&self, why: &str) -> Lost {
-        let lost = Lost {
+        self.abort_at(0, why)
+    }
+
+    /// The same, by a process that is so far.
+    fn abort_at(&self, at: u64, why: &str) -> Lost {
+        self.tell(Lost {
             gone: false,
+            at,
             ..self.places.gone(self.rank(), short(why))
-        };
+        })
+    }
+
+    /// Tells all processes that this one cannot go on, so that nothing goes on.
+    ///
+    /// *Returns* what all are told: this, or what another process told before.
+    pub fn lose(&self, why: &str) -> Lost {
+        self.tell(self.places.gone(self.rank(), short(why)))
+    }
+
+    fn tell(&self, lost: Lost) -> Lost {
         if self.link.is_none() {
             let end = End::Lost(lost.clone());
             self.watch.end(self.generation(), end);
@@ -301,20 +320,28 @@ impl World {
         match self.watch.wait_until(|| made.lock().take())? {
             Ok(own) => Ok(Group {
                 own: Arc::new(own),
+                generation,
                 watch: Arc::clone(&self.watch),
                 places: Arc::clone(&self.places),
             }),
             // Most likely since another process ended, which will be noticed.
-            Err(error) => Err(self.watch.lost_within(link.times.patience * 2).unwrap_or_else(|| {
-                self.abort(&format!("no connection to the others: {}", keys::said(&error)))
-            })),
+            Err(error) => Err(self
+                .watch
+                .lost_within(link.times.patience * 2)
+                .unwrap_or_else(|| {
+                    self.abort(&format!(
+                        "no connection to the others: {}",
+                        keys::said(&error)
+                    ))
+                })),
         }
     }
 
     fn store_failed(&self, error: &TorchError) -> Lost {
         let server = self.link.as_ref().map(|link| link.server.clone());
         let server = server.unwrap_or_else(|| self.places.gone(0, String::new()));
-        self.watch.broken(watcher::with(&server, &keys::said(error)));
+        self.watch
+            .broken(watcher::with(&server, &keys::said(error)));
         self.watch.wait_for_end().unwrap_or(server)
     }
 
@@ -350,7 +377,9 @@ impl Drop for World {
         // A network that is cut must not keep the process from its end.
         let at_most = link.times.patience.min(Duration::from_secs(2));
         let lost = self.lost();
-        let farewell = self.places.gone(self.rank(), "its process has ended".to_owned());
+        let farewell = self
+            .places
+            .gone(self.rank(), "its process has ended".to_owned());
         let ended = self.watch.close(farewell, at_most);
         if ended && link.met.serves {
             // Whoever has not heard yet hears of it here, and nowhere else.

@@ -33,7 +33,7 @@ fn free_port() -> u16 {
 }
 
 /// Runs this as each of so many ranks, and fails instead of hanging.
-fn ranks<T: Send + 'static>(
+pub(super) fn ranks<T: Send + 'static>(
     size: usize,
     body: impl Fn(World) -> T + Clone + Send + 'static,
 ) -> Vec<T> {
@@ -57,14 +57,22 @@ fn ranks<T: Send + 'static>(
 #[test]
 fn a_process_that_nobody_has_launched_is_a_world_of_one() {
     let world = World::join(Words::alone()).unwrap();
-    let facts = (world.rank(), world.size(), world.local_rank(), world.local_size());
+    let facts = (
+        world.rank(),
+        world.size(),
+        world.local_rank(),
+        world.local_size(),
+    );
     assert_eq!(facts, (0, 1, 0, 1));
     assert!(world.lost().is_none());
     let (told, heard) = mpsc::channel();
     world.on_abort(move |lost| told.send(lost.clone()).unwrap());
     let lost = world.abort("a layer failed");
     assert_eq!(heard.try_recv().unwrap(), lost);
-    assert_eq!((lost.rank, lost.gone, lost.exit_code()), (Some(0), false, 1));
+    assert_eq!(
+        (lost.rank, lost.gone, lost.exit_code()),
+        (Some(0), false, 1)
+    );
     assert_eq!(world.abort("another one"), lost, "the first one counts");
     world.renew().unwrap();
     world.leave().unwrap();
@@ -97,7 +105,7 @@ fn after_a_failure_all_go_on_in_a_new_generation() {
             let came = group.receive(&[2], Kind::Int64, before, 7).unwrap();
             let came = Vec::<i64>::try_from(came.wait().unwrap()).unwrap();
             assert_eq!(came, [before as i64, round]);
-            sent.wait().unwrap();
+            let _ = sent.wait().unwrap();
             let never = group.receive(&[2], Kind::Int64, before, 8).unwrap();
             if rank as i64 == round {
                 heard.push(world.abort(&format!("round {round}")));
@@ -156,7 +164,11 @@ fn a_process_that_goes_is_lost_to_the_others() {
         assert!(heard[1].is_none());
         for lost in [&heard[0], &heard[2]] {
             let lost = lost.as_ref().unwrap();
-            assert_eq!((lost.rank, lost.gone, lost.exit_code()), (Some(1), true, 75), "{lost}");
+            assert_eq!(
+                (lost.rank, lost.gone, lost.exit_code()),
+                (Some(1), true, 75),
+                "{lost}"
+            );
         }
     }
 }
@@ -171,8 +183,15 @@ fn who_does_not_come_is_named() {
     let none = World::join_with(words(1, 2, port), times).unwrap_err();
     assert!(matches!(none, WorldError::Unreachable { .. }), "{none}");
     let error = World::join_with(words(0, 3, port), times).unwrap_err();
-    assert!(matches!(&error, WorldError::Absent { ranks, .. } if *ranks == [1, 2]), "{error}");
-    assert!(error.to_string().starts_with("of 3 processes, ranks 1, 2 did not come within 0.7 s"));
+    assert!(
+        matches!(&error, WorldError::Absent { ranks, .. } if *ranks == [1, 2]),
+        "{error}"
+    );
+    assert!(
+        error
+            .to_string()
+            .starts_with("of 3 processes, ranks 1, 2 did not come within 0.7 s")
+    );
 }
 
 #[test]
@@ -183,7 +202,10 @@ fn two_runs_at_one_port_are_noticed() {
     let first = first.join().unwrap();
     let join = |rank, size| World::join_with(words(rank, size, port), TIMES).unwrap_err();
     let error = join(1, 2);
-    assert!(matches!(error, WorldError::Taken { rank: 1, .. }), "{error}");
+    assert!(
+        matches!(error, WorldError::Taken { rank: 1, .. }),
+        "{error}"
+    );
     let error = join(1, 3);
     assert!(matches!(error, WorldError::Differ { .. }), "{error}");
     let error = join(0, 2);

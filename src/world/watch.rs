@@ -42,6 +42,8 @@ struct State {
     generation: u64,
     /// How this generation ended.
     end: Option<End>,
+    /// How the one before ended.
+    before: Option<Lost>,
     /// What the beat is to set.
     asked: Option<Lost>,
     /// Whether the beat is to say that this process is done.
@@ -87,6 +89,7 @@ impl Watch {
             state: Mutex::new(State {
                 generation: 0,
                 end: None,
+                before: None,
                 asked: None,
                 leaving: false,
                 broken: None,
@@ -150,20 +153,36 @@ impl Watch {
     ///
     /// *Returns* who was first: this one, or another.
     pub(super) fn ask(&self, lost: Lost) -> Lost {
+        self.ask_in(self.generation(), lost)
+    }
+
+    /// The same for a generation that may have ended.
+    pub(super) fn ask_in(&self, generation: u64, lost: Lost) -> Lost {
         let mut state = self.state.lock();
+        if state.generation > generation {
+            return state.before.clone().unwrap_or(lost);
+        }
         if state.end.is_none() {
             state.asked.get_or_insert_with(|| lost.clone());
             self.changed.notify_all();
         }
         drop(state);
         // Nothing is lost where all have left.
-        self.wait_for_end().unwrap_or(lost)
+        self.wait_for_end_of(generation).unwrap_or(lost)
     }
 
     /// Waits for the end of the generation. *Returns* none where all have left.
     pub(super) fn wait_for_end(&self) -> Option<Lost> {
+        self.wait_for_end_of(self.generation())
+    }
+
+    /// The same for a generation that may have ended.
+    pub(super) fn wait_for_end_of(&self, generation: u64) -> Option<Lost> {
         let mut state = self.state.lock();
         loop {
+            if state.generation > generation {
+                return state.before.clone();
+            }
             match &state.end {
                 Some(End::Left) => return None,
                 Some(End::Lost(lost)) => return Some(lost.clone()),
@@ -219,11 +238,12 @@ impl Watch {
     /// The last one ended by a loss.
     pub(super) fn renew(&self) -> Result<(), Lost> {
         let mut state = self.state.lock();
-        match &state.end {
+        let lost = match &state.end {
             Some(End::Lost(lost)) if lost.gone => return Err(lost.clone()),
-            Some(End::Lost(_)) => {}
+            Some(End::Lost(lost)) => lost.clone(),
             Some(End::Left) | None => return Ok(()),
-        }
+        };
+        state.before = Some(lost);
         state.generation += 1;
         state.end = None;
         state.leaving = false;
@@ -240,11 +260,11 @@ impl Watch {
     }
 
     /// Has an end of the generation abort this work. *Returns* what it is known by.
-    pub(super) fn register(&self, work: &Arc<Work>) -> u64 {
+    pub(super) fn register(&self, generation: u64, work: &Arc<Work>) -> u64 {
         let mut state = self.state.lock();
         let id = state.next_work;
         state.next_work += 1;
-        if state.end.is_none() {
+        if state.end.is_none() && state.generation == generation {
             state.works.insert(id, Arc::clone(work));
             return id;
         }

@@ -31,7 +31,10 @@ pub(super) fn watch(watch: &Arc<Watch>, store: &Store, server: &Lost) {
 fn end_of(store: &Store, generation: u64) -> Result<Option<End>, String> {
     let key = keys::end(generation);
     let said = |error: crate::torch::TorchError| keys::said(&error);
-    if !store.wait(std::slice::from_ref(&key), FOREVER).map_err(said)? {
+    if !store
+        .wait(std::slice::from_ref(&key), FOREVER)
+        .map_err(said)?
+    {
         return Ok(None);
     }
     Ok(Some(End::read(&store.get(&key).map_err(said)?)))
@@ -50,7 +53,9 @@ pub(super) fn clock(watch: &Watch, server: &Lost, patience: Duration) {
         last = Instant::now();
         if watch.silence() > patience {
             let seconds = patience.as_secs_f64();
-            let why = format!("its store has not answered for {seconds} s: it hangs, or the network between is cut");
+            let why = format!(
+                "its store has not answered for {seconds} s: it hangs, or the network between is cut"
+            );
             return watch.broken(with(server, &why));
         }
     }

@@ -156,7 +156,12 @@ impl Words {
     /// The names of these words for errors: of the rank, the size, the local rank and size.
     fn names(&self) -> [&'static str; 4] {
         match self.launcher {
-            Launcher::Srun => ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "tasks here"],
+            Launcher::Srun => [
+                "SLURM_PROCID",
+                "SLURM_NTASKS",
+                "SLURM_LOCALID",
+                "tasks here",
+            ],
             Launcher::Mpirun => [
                 "OMPI_COMM_WORLD_RANK",
                 "OMPI_COMM_WORLD_SIZE",

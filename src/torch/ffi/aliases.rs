@@ -31,6 +31,7 @@ unsafe extern "C" {
         count: i64,
         out: *mut TensorPtr,
     ) -> c_int;
+    fn gp_identity(tensor: TensorPtr, identity: *mut u64, offset: *mut i64) -> c_int;
 }
 
 /// Values as the shim takes them, null for absent ones.
@@ -136,4 +137,13 @@ pub(crate) fn parts(
         ))?;
         Ok(own_some(out))
     }
+}
+
+/// A number that is the same for handles to the same tensor, and the index of the tensor's first
+/// element in its storage.
+pub(crate) fn identity(tensor: &Tensor) -> Result<(u64, i64)> {
+    let (mut identity, mut offset) = (0, 0);
+    // SAFETY: a lent tensor, and room for two numbers.
+    check(unsafe { gp_identity(lend(tensor), &raw mut identity, &raw mut offset) })?;
+    Ok((identity, offset))
 }

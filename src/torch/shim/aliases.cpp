@@ -367,3 +367,11 @@ GP_API int gp_parts(const at::Tensor* other, const at::Tensor* carrier,
     }
   });
 }
+
+// Which tensor it is, as a number, and where in its storage its first element is.
+GP_API int gp_identity(const at::Tensor* tensor, uint64_t* identity, int64_t* offset) {
+  return gpipe::guarded([&] {
+    *identity = reinterpret_cast<uint64_t>(tensor->unsafeGetTensorImpl());
+    *offset = tensor->storage_offset();
+  });
+}

@@ -10,7 +10,9 @@ fn hosts(list: &str) -> Vec<String> {
 fn lists_as_slurm_writes_them() {
     assert_eq!(
         hosts("node[01-04,7],gpu-a[1-2]-x"),
-        ["node01", "node02", "node03", "node04", "node7", "gpu-a1-x", "gpu-a2-x"]
+        [
+            "node01", "node02", "node03", "node04", "node7", "gpu-a1-x", "gpu-a2-x"
+        ]
     );
     assert_eq!(hosts("login"), ["login"]);
     assert_eq!(hosts("a.b.example,c"), ["a.b.example", "c"]);

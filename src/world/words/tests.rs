@@ -24,7 +24,10 @@ const MPIRUN: &str = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WO
 #[test]
 fn nobody_has_launched_a_process_without_words() {
     assert_eq!(read("").unwrap(), Words::alone());
-    assert_eq!(read("RANK= LOCAL_RANK=0 MASTER_ADDR=x").unwrap(), Words::alone());
+    assert_eq!(
+        read("RANK= LOCAL_RANK=0 MASTER_ADDR=x").unwrap(),
+        Words::alone()
+    );
 }
 
 #[test]
@@ -68,11 +71,20 @@ fn srun() {
     assert_eq!(host, "gpu07");
     assert!((15_000..32_768).contains(&port));
     let next = read(&SRUN.replace("STEP_ID=2", "STEP_ID=3")).unwrap();
-    assert_ne!(next.master.unwrap().1, port, "two steps of a job meet apart");
+    assert_ne!(
+        next.master.unwrap().1,
+        port,
+        "two steps of a job meet apart"
+    );
     assert_ne!(next.run, words.run);
     let told = read(&format!("{SRUN} MASTER_ADDR=head MASTER_PORT=99")).unwrap();
     assert_eq!(told.master, Some(("head".to_owned(), 99)));
-    assert_eq!(read(&format!("{SRUN} SLURM_RESTART_COUNT=1")).unwrap().restarts, 1);
+    assert_eq!(
+        read(&format!("{SRUN} SLURM_RESTART_COUNT=1"))
+            .unwrap()
+            .restarts,
+        1
+    );
 }
 
 /// They have some of the words of a task.
@@ -96,27 +108,87 @@ fn what_is_wrong_is_told_by_its_word() {
     let by_hand = "MASTER_ADDR=a MASTER_PORT=2 LOCAL_RANK=0";
     for (words, said) in [
         ("RANK=1".to_owned(), "WORLD_SIZE is not set, but RANK is: "),
-        ("WORLD_SIZE=4".to_owned(), "RANK is not set, but WORLD_SIZE is: "),
-        ("RANK=x WORLD_SIZE=4".to_owned(), "RANK=x: must be a whole number"),
-        ("RANK=-1 WORLD_SIZE=4".to_owned(), "RANK=-1: must be a whole number"),
-        ("RANK=0 WORLD_SIZE=4294967296".to_owned(), "WORLD_SIZE=4294967296: must be"),
+        (
+            "WORLD_SIZE=4".to_owned(),
+            "RANK is not set, but WORLD_SIZE is: ",
+        ),
+        (
+            "RANK=x WORLD_SIZE=4".to_owned(),
+            "RANK=x: must be a whole number",
+        ),
+        (
+            "RANK=-1 WORLD_SIZE=4".to_owned(),
+            "RANK=-1: must be a whole number",
+        ),
+        (
+            "RANK=0 WORLD_SIZE=4294967296".to_owned(),
+            "WORLD_SIZE=4294967296: must be",
+        ),
         ("RANK=0 WORLD_SIZE=0".to_owned(), "LOCAL_RANK is not set"),
-        (format!("RANK=0 WORLD_SIZE=0 {by_hand}"), "WORLD_SIZE=0: must be at least 1"),
-        (format!("RANK=4 WORLD_SIZE=4 {by_hand}"), "RANK=4: must be less than WORLD_SIZE=4"),
-        ("RANK=0 WORLD_SIZE=2".to_owned(), "LOCAL_RANK is not set, but RANK and WORLD_SIZE are"),
-        ("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0".to_owned(), "MASTER_ADDR is not set, but there are 2 processes"),
-        ("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=a".to_owned(), "MASTER_PORT is not set, but MASTER_ADDR is"),
-        ("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_PORT=1".to_owned(), "MASTER_ADDR is not set, but MASTER_PORT is"),
-        (format!("RANK=0 WORLD_SIZE=2 {by_hand} MASTER_PORT=65536"), "MASTER_PORT=65536: must be a port"),
-        (format!("RANK=0 WORLD_SIZE=2 {by_hand} MASTER_PORT=0"), "MASTER_PORT=0: must be a port"),
-        (format!("RANK=1 WORLD_SIZE=2 {by_hand} LOCAL_WORLD_SIZE=3"), "LOCAL_WORLD_SIZE=3: must be at most WORLD_SIZE=2"),
-        (format!("RANK=1 WORLD_SIZE=2 {by_hand} LOCAL_WORLD_SIZE=1 LOCAL_RANK=1"), "LOCAL_RANK=1: must be less than LOCAL_WORLD_SIZE=1"),
-        (format!("RANK=0 WORLD_SIZE=2 {by_hand} LOCAL_RANK=1"), "LOCAL_RANK=1: must be at most RANK=0"),
-        (format!("{SRUN} WORLD_SIZE=8"), "WORLD_SIZE=8: SLURM_NTASKS=4 says otherwise"),
-        (SRUN.replace("gpu[07-09]", "gpu[07"), "SLURM_STEP_NODELIST: `gpu[07` is no list of hosts"),
-        (SRUN.replace("SLURM_LOCALID=1", ""), "SLURM_LOCALID is not set"),
-        (SRUN.replace("SLURM_JOB_ID=1000001", ""), "SLURM_JOB_ID is not set"),
-        (MPIRUN.to_owned(), "MASTER_ADDR is not set, but there are 2 processes"),
+        (
+            format!("RANK=0 WORLD_SIZE=0 {by_hand}"),
+            "WORLD_SIZE=0: must be at least 1",
+        ),
+        (
+            format!("RANK=4 WORLD_SIZE=4 {by_hand}"),
+            "RANK=4: must be less than WORLD_SIZE=4",
+        ),
+        (
+            "RANK=0 WORLD_SIZE=2".to_owned(),
+            "LOCAL_RANK is not set, but RANK and WORLD_SIZE are",
+        ),
+        (
+            "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0".to_owned(),
+            "MASTER_ADDR is not set, but there are 2 processes",
+        ),
+        (
+            "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=a".to_owned(),
+            "MASTER_PORT is not set, but MASTER_ADDR is",
+        ),
+        (
+            "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_PORT=1".to_owned(),
+            "MASTER_ADDR is not set, but MASTER_PORT is",
+        ),
+        (
+            format!("RANK=0 WORLD_SIZE=2 {by_hand} MASTER_PORT=65536"),
+            "MASTER_PORT=65536: must be a port",
+        ),
+        (
+            format!("RANK=0 WORLD_SIZE=2 {by_hand} MASTER_PORT=0"),
+            "MASTER_PORT=0: must be a port",
+        ),
+        (
+            format!("RANK=1 WORLD_SIZE=2 {by_hand} LOCAL_WORLD_SIZE=3"),
+            "LOCAL_WORLD_SIZE=3: must be at most WORLD_SIZE=2",
+        ),
+        (
+            format!("RANK=1 WORLD_SIZE=2 {by_hand} LOCAL_WORLD_SIZE=1 LOCAL_RANK=1"),
+            "LOCAL_RANK=1: must be less than LOCAL_WORLD_SIZE=1",
+        ),
+        (
+            format!("RANK=0 WORLD_SIZE=2 {by_hand} LOCAL_RANK=1"),
+            "LOCAL_RANK=1: must be at most RANK=0",
+        ),
+        (
+            format!("{SRUN} WORLD_SIZE=8"),
+            "WORLD_SIZE=8: SLURM_NTASKS=4 says otherwise",
+        ),
+        (
+            SRUN.replace("gpu[07-09]", "gpu[07"),
+            "SLURM_STEP_NODELIST: `gpu[07` is no list of hosts",
+        ),
+        (
+            SRUN.replace("SLURM_LOCALID=1", ""),
+            "SLURM_LOCALID is not set",
+        ),
+        (
+            SRUN.replace("SLURM_JOB_ID=1000001", ""),
+            "SLURM_JOB_ID is not set",
+        ),
+        (
+            MPIRUN.to_owned(),
+            "MASTER_ADDR is not set, but there are 2 processes",
+        ),
     ] {
         let error = read(&words).unwrap_err().to_string();
         assert!(error.starts_with(said), "{words}: {error}");

@@ -1,0 +1,11 @@
+//! Values as bytes, for other processes.
+//!
+//! What a stage gets from another process is what it would have got from its own: the same
+//! bits, shapes, strides and alignment of memory, the same values that share memory, the same
+//! that require a gradient. Kernels may choose by any of these.
+
+mod header;
+mod tensors;
+
+pub(crate) use header::FIRST;
+pub(crate) use tensors::{Incoming, Outgoing};

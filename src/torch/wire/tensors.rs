@@ -1,0 +1,331 @@
+//! Values to bytes of the host's memory, and back.
+
+use tch::{Device, Kind, Tensor};
+
+use super::header::{ALIGNMENT, FIRST, Header, Layout, MemoryHeader, ValueHeader, WireError, item};
+use crate::torch::error::TorchError;
+use crate::torch::ffi;
+use crate::torch::values::Values;
+
+/// Values that can be sent.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    header: Tensor,
+    /// The rest of a header that is longer than [`FIRST`].
+    rest: Option<Tensor>,
+    /// The memories of the values, as bytes; empty ones are not sent.
+    memories: Vec<Tensor>,
+}
+
+/// Values that are being received.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    header: Header,
+    /// What is received of each memory, as bytes.
+    buffers: Vec<Tensor>,
+}
+
+/// A value cannot be sent, or what was received is none.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ValueError {
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Torch(#[from] TorchError),
+    #[error(transparent)]
+    Tch(#[from] tch::TchError),
+}
+
+fn refused<T>(what: &str) -> Result<T, ValueError> {
+    Err(WireError(format!("{what} cannot be sent")).into())
+}
+
+impl Outgoing {
+    /// Values in the host's memory; nobody may write to them until they are sent.
+    pub(crate) fn new(values: &Values) -> Result<Self, ValueError> {
+        let _no_grad = tch::no_grad_guard();
+        let first = ffi::aliases(values.iter())?;
+        let first = first.unwrap_or_else(|| (0..values.len()).collect());
+        let mut header = Header {
+            memories: Vec::new(),
+            values: values.iter().map(|_| None).collect(),
+        };
+        let mut memories = Vec::new();
+        for lead in (0..values.len()).filter(|index| first[*index] == *index) {
+            let members: Vec<usize> = (lead..values.len()).filter(|i| first[*i] == lead).collect();
+            let tensors = members.iter().filter_map(|index| values.get(*index));
+            let tensors: Vec<Source> = tensors.map(Source::new).collect::<Result<_, _>>()?;
+            let Some(memory) = Memory::of(&tensors)? else {
+                continue;
+            };
+            for (index, source) in members.iter().zip(&tensors) {
+                let mut before = members.iter().zip(&tensors);
+                let same = before.find(|(_, other)| other.identity == source.identity);
+                let same = same.map(|(other, _)| *other).filter(|other| other < index);
+                let own = source.header(header.memories.len(), &memory);
+                header.values[*index] = Some(ValueHeader { same, ..own });
+            }
+            header.memories.push(memory.header);
+            memories.push(memory.bytes);
+        }
+        let mut bytes = header.write()?;
+        let rest = bytes.split_off(FIRST);
+        let rest = (!rest.is_empty()).then(|| Tensor::f_from_slice(&rest));
+        Ok(Self {
+            header: Tensor::f_from_slice(&bytes)?,
+            rest: rest.transpose()?,
+            memories,
+        })
+    }
+
+    /// What is sent, in order: one-dimensional tensors of bytes. The first has [`FIRST`].
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &Tensor> {
+        let memories = self.memories.iter().filter(|bytes| bytes.numel() > 0);
+        std::iter::once(&self.header)
+            .chain(&self.rest)
+            .chain(memories)
+    }
+}
+
+/// A value as its memory has it.
+struct Source {
+    tensor: Tensor,
+    kind: Kind,
+    item: u64,
+    requires_grad: bool,
+    sizes: Vec<i64>,
+    strides: Vec<i64>,
+    address: u64,
+    /// Of its first element, in its storage.
+    offset: i64,
+    /// Which tensor it is.
+    identity: u64,
+}
+
+impl Source {
+    fn new(tensor: &Tensor) -> Result<Self, ValueError> {
+        if tensor.is_sparse() || tensor.device() != Device::Cpu {
+            return refused("a value that is sparse, or not in the host's memory,");
+        }
+        if tensor.f_is_conj()? || tensor.f_is_neg()? {
+            return refused("a value that is yet to be conjugated or negated");
+        }
+        let kind = tensor.f_kind()?;
+        let Some(item) = item(kind) else {
+            return refused(&format!("a value of kind {kind:?}"));
+        };
+        let (sizes, strides) = (tensor.size(), tensor.stride());
+        if strides.iter().any(|stride| *stride < 0) {
+            return refused("a value with a negative stride");
+        }
+        let (identity, offset) = ffi::identity(tensor)?;
+        Ok(Self {
+            kind,
+            item,
+            offset,
+            identity,
+            requires_grad: tensor.requires_grad(),
+            address: tensor.data_ptr() as u64,
+            tensor: tensor.f_detach()?,
+            sizes,
+            strides,
+        })
+    }
+
+    fn elements(&self) -> u64 {
+        self.sizes.iter().map(|size| *size as u64).product()
+    }
+
+    /// Bytes from its first element to behind its last.
+    fn span(&self) -> u64 {
+        if self.elements() == 0 {
+            return 0;
+        }
+        let dimensions = self.sizes.iter().zip(&self.strides);
+        let last: i64 = dimensions.map(|(size, stride)| (size - 1) * stride).sum();
+        (last as u64 + 1) * self.item
+    }
+
+    /// Whether it is certain that no two of its elements are one in memory.
+    fn is_apart(&self) -> bool {
+        let dimensions = self.sizes.iter().zip(&self.strides);
+        let mut dimensions: Vec<_> = dimensions.filter(|(size, _)| **size > 1).collect();
+        dimensions.sort_by_key(|(_, stride)| **stride);
+        let mut reach = 0;
+        dimensions.into_iter().all(|(size, stride)| {
+            let apart = *stride > reach;
+            reach += (size - 1) * stride;
+            apart
+        })
+    }
+
+    fn header(&self, memory: usize, own: &Memory) -> ValueHeader {
+        let empty = self.elements() == 0;
+        ValueHeader {
+            memory,
+            same: None,
+            kind: self.kind,
+            requires_grad: self.requires_grad,
+            offset: if empty { 0 } else { self.address - own.begin },
+            sizes: self.sizes.clone(),
+            strides: self.strides.clone(),
+        }
+    }
+}
+
+/// The memory of values that share it, or of one value.
+struct Memory {
+    header: MemoryHeader,
+    bytes: Tensor,
+    /// Its address.
+    begin: u64,
+}
+
+impl Memory {
+    /// None where there are no values.
+    fn of(sources: &[Source]) -> Result<Option<Self>, ValueError> {
+        let used = || sources.iter().filter(|source| source.elements() > 0);
+        let begin = used().map(|source| source.address).min();
+        let end = used().map(|source| source.address + source.span()).max();
+        let (Some(begin), Some(end)) = (begin, end) else {
+            return Ok(sources.first().map(|_| Self::empty()).transpose()?);
+        };
+        let (layout, bytes) = match sources {
+            [one] if one.span() > one.elements() * one.item && one.is_apart() => {
+                let elements = one.tensor.f_contiguous()?;
+                (Layout::Elements, flat(&elements)?)
+            }
+            _ => (Layout::Whole, whole(sources, begin, end - begin)?),
+        };
+        // Where an element could not begin, no kernel was given it as aligned.
+        let item = sources.iter().map(|source| source.item).max().unwrap_or(1);
+        let misalignment = begin % ALIGNMENT;
+        let misalignment = misalignment - misalignment % item;
+        Ok(Some(Self {
+            header: MemoryHeader {
+                bytes: bytes.numel() as u64,
+                layout,
+                misalignment: misalignment as u8,
+            },
+            bytes,
+            begin,
+        }))
+    }
+
+    fn empty() -> Result<Self, ValueError> {
+        Ok(Self {
+            header: MemoryHeader {
+                bytes: 0,
+                layout: Layout::Whole,
+                misalignment: 0,
+            },
+            bytes: Tensor::f_empty([0], (Kind::Uint8, Device::Cpu))?,
+            begin: 0,
+        })
+    }
+}
+
+/// The bytes of a contiguous tensor, in its own memory.
+fn flat(tensor: &Tensor) -> Result<Tensor, ValueError> {
+    let elements = tensor.numel() as i64;
+    let flat = tensor.f_as_strided([elements], [1], None)?;
+    Ok(flat.f_view_dtype(Kind::Uint8)?)
+}
+
+/// So many bytes from an address on that is in the memory of these values, without a copy.
+fn whole(sources: &[Source], begin: u64, bytes: u64) -> Result<Tensor, ValueError> {
+    // Of the smallest kind: the begin and the size are multiples of it.
+    let smallest = sources.iter().filter(|source| source.elements() > 0);
+    let Some(source) = smallest.min_by_key(|source| source.item) else {
+        return refused("a memory without a value");
+    };
+    let before = (source.address - begin) / source.item;
+    let elements = [(bytes / source.item) as i64];
+    let first = source.offset - before as i64;
+    flat(&source.tensor.f_as_strided(elements, [1], first)?)
+}
+
+impl Incoming {
+    /// Bytes that the first message says the header has.
+    pub(crate) fn header_bytes(first: &[u8]) -> Result<usize, WireError> {
+        Header::length(first)
+    }
+
+    /// Takes the memory for values of which this is the header. They have `limit` bytes at most.
+    pub(crate) fn new(header: &[u8], limit: u64) -> Result<Self, ValueError> {
+        let header = Header::read(header, limit)?;
+        let buffers = header.memories.iter().map(buffer);
+        Ok(Self {
+            buffers: buffers.collect::<Result<_, _>>()?,
+            header,
+        })
+    }
+
+    /// What is still to be received, in order: one-dimensional tensors of bytes.
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = &Tensor> {
+        self.buffers.iter().filter(|bytes| bytes.numel() > 0)
+    }
+
+    /// The values, once all is there.
+    pub(crate) fn values(&self) -> Result<Values, ValueError> {
+        let _no_grad = tch::no_grad_guard();
+        let mut values = Values::new();
+        for value in &self.header.values {
+            let value = match value {
+                // The same tensor, not another one over the same memory.
+                Some(ValueHeader {
+                    same: Some(same), ..
+                }) => values.get(*same).map(Tensor::shallow_clone),
+                Some(value) => Some(self.value(value)?),
+                None => None,
+            };
+            values.push(value);
+        }
+        Ok(values)
+    }
+
+    fn value(&self, value: &ValueHeader) -> Result<Tensor, ValueError> {
+        let (memory, buffer) = (
+            &self.header.memories[value.memory],
+            &self.buffers[value.memory],
+        );
+        let tensor = match memory.layout {
+            Layout::Whole => view(buffer, value)?,
+            Layout::Elements => {
+                let span = MemoryHeader {
+                    bytes: self.header.span(value.memory),
+                    ..*memory
+                };
+                let mut spread = view(&self::buffer(&span)?, value)?;
+                let elements = buffer.f_view_dtype(value.kind)?;
+                spread.f_copy_(&elements.f_view(&*value.sizes)?)?;
+                spread
+            }
+        };
+        Ok(tensor.f_set_requires_grad(value.requires_grad)?)
+    }
+}
+
+/// Memory for so many bytes, at an address like the sender's.
+fn buffer(memory: &MemoryHeader) -> Result<Tensor, ValueError> {
+    let misalignment = i64::from(memory.misalignment);
+    // What was checked is below 2^63.
+    let bytes = memory.bytes as i64;
+    let all = Tensor::f_empty([bytes + misalignment], (Kind::Uint8, Device::Cpu))?;
+    Ok(all.f_narrow(0, misalignment, bytes)?)
+}
+
+/// A value in this memory.
+fn view(memory: &Tensor, value: &ValueHeader) -> Result<Tensor, ValueError> {
+    let Some(end) = value.end().filter(|end| *end > 0) else {
+        let none = Tensor::f_empty([0], (value.kind, Device::Cpu))?;
+        return Ok(none.f_as_strided(&*value.sizes, &*value.strides, None)?);
+    };
+    let bytes = memory.f_narrow(0, value.offset as i64, (end - value.offset) as i64)?;
+    let typed = bytes.f_view_dtype(value.kind)?;
+    let view = typed.f_as_strided(&*value.sizes, &*value.strides, None)?;
+    Ok(view.f_detach()?)
+}
+
+#[cfg(test)]
+mod tests;

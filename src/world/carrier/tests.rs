@@ -1,0 +1,305 @@
+//! Engines of several processes, here threads of one, over gloo.
+
+use anyhow::ensure;
+use gpipe_partitioner::{
+    Action, ActionKind, CheckedSchedule, MicroId, ScheduleKind, Shape, StageId,
+};
+
+use super::*;
+use crate::engine::{
+    EdgeId, EdgeValues, Engine, EngineError, Entry, Stage, StageBuilder, Topology,
+};
+use crate::world::tests::ranks;
+
+const LIMIT: u64 = 1 << 30;
+
+/// Multiplies by a number of its own; of what it is given it gives back the second tensor, an
+/// absent one, and a transposed view of the first, whose memory it shares.
+struct Scale {
+    id: StageId,
+    /// The last stage makes its own gradients.
+    last: bool,
+    /// Fails here.
+    fault: Option<Action>,
+    held: Vec<(MicroId, Tensor)>,
+    /// A sum over micro-batches, in the order of their backwards.
+    gradient: Option<Tensor>,
+    before: Option<Tensor>,
+}
+
+fn share(x: &Tensor) -> Values {
+    [Some(x.shallow_clone()), None, Some(x.tr())]
+        .into_iter()
+        .collect()
+}
+
+impl Scale {
+    fn factor(&self) -> f64 {
+        1.1 + self.id.index() as f64 / 7.0
+    }
+}
+
+impl Stage for Scale {
+    type Value = Values;
+    type Step = Option<Action>;
+
+    fn begin(&mut self, fault: &Arc<Option<Action>>) -> anyhow::Result<()> {
+        self.fault = **fault;
+        self.before = self.gradient.as_ref().map(|gradient| gradient + 0.0);
+        Ok(())
+    }
+
+    fn run(&mut self, action: Action, mut inputs: Vec<Values>) -> anyhow::Result<Vec<Values>> {
+        ensure!(self.fault != Some(action), "as asked");
+        let given = inputs.pop().unwrap_or_default();
+        match action.kind {
+            ActionKind::Forward => {
+                ensure!(given.len() == 3 && given.get(1).is_none(), "other values");
+                let x = given.get(0).unwrap();
+                let y = given.get(2).unwrap();
+                ensure!(
+                    x.data_ptr() == y.data_ptr() && x.tr() == *y,
+                    "they share no memory"
+                );
+                self.held.push((action.micro, x * 1.0));
+                Ok(vec![share(&(x * self.factor()))])
+            }
+            ActionKind::Backward => {
+                let place = self
+                    .held
+                    .iter()
+                    .position(|(micro, _)| *micro == action.micro);
+                let (_, x) = self.held.remove(place.unwrap());
+                let gradient = if self.last {
+                    x.ones_like()
+                } else {
+                    given.get(0).unwrap().shallow_clone()
+                };
+                let own = (&gradient * &x).sum(Kind::Double);
+                self.gradient = Some(match self.gradient.take() {
+                    Some(sum) => sum + own,
+                    None => own,
+                });
+                Ok(vec![share(&(gradient * self.factor()))])
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    fn end(&mut self) -> anyhow::Result<()> {
+        // What inference leaves behind.
+        self.held.clear();
+        Ok(())
+    }
+
+    fn abort(&mut self) {
+        self.held.clear();
+        self.gradient = self.before.take();
+    }
+}
+
+fn builder(stages: Vec<StageId>, all: usize) -> StageBuilder<Scale> {
+    let stage = move |id: StageId| {
+        let scale = Scale {
+            id,
+            last: id.index() + 1 == all,
+            fault: None,
+            held: Vec::new(),
+            gradient: None,
+            before: None,
+        };
+        (id, scale)
+    };
+    Box::new(move || Ok(stages.into_iter().map(stage).collect()))
+}
+
+/// Another shape in each micro-batch; a large one among them.
+fn entry(micro: usize) -> Entry<Values> {
+    let rows = if micro == 1 { 300 } else { 2 + micro as i64 };
+    let x = Tensor::arange(rows * 5, (Kind::Float, Device::Cpu)).view([rows, 5]) / 3.0;
+    Entry {
+        edge: EdgeId(0),
+        micro: MicroId(micro),
+        value: share(&x),
+    }
+}
+
+fn generated(kind: ScheduleKind, devices: usize, micros: usize) -> CheckedSchedule {
+    let shape = Shape::new(devices, micros).with_chunks(kind.default_chunks());
+    kind.generate(shape).unwrap()
+}
+
+/// Numbers of a step: outputs and gradients by micro-batch, then the sums of the stages.
+type Numbers = (Vec<(usize, Vec<f64>)>, Vec<(usize, f64)>);
+
+fn numbers(values: EdgeValues<Values>) -> Vec<(usize, Vec<f64>)> {
+    let values = values.into_iter().map(|((_, micro), values)| {
+        let flat = values.get(2).unwrap().contiguous().view(-1);
+        let numbers = Vec::<f64>::try_from(flat.to_kind(Kind::Double)).unwrap();
+        (micro.index(), numbers)
+    });
+    values.collect()
+}
+
+struct Part {
+    engine: Engine<Scale>,
+    program: Arc<Program>,
+    /// Whether the first stage is here.
+    first: bool,
+}
+
+impl Part {
+    fn new(world: &Arc<World>, schedule: &CheckedSchedule, rank_of: &[usize]) -> Self {
+        let rank = world.rank();
+        let here = |device: DeviceId| rank_of[device.index()] == rank;
+        let stages = schedule.schedule().stages();
+        let own = (0..rank_of.len())
+            .map(DeviceId)
+            .filter(|device| here(*device));
+        let builders = own.map(|device| (device, builder(schedule.stages_on(device), stages)));
+        let carrier = WorldCarrier::connect(world, rank_of.to_vec(), LIMIT).unwrap();
+        let builders = builders.collect();
+        let engine = Engine::part(rank_of.len(), builders, None, Arc::new(carrier)).unwrap();
+        let program = Program::part(schedule.clone(), &Topology::chain(stages), here).unwrap();
+        Self {
+            first: here(schedule.device_of(StageId(0))),
+            engine,
+            program: Arc::new(program),
+        }
+    }
+
+    fn step(&mut self, fault: Option<Action>) -> Result<Numbers, EngineError> {
+        let micros = self.program.schedule().schedule().micro_batches();
+        let entries = (0..micros).filter(|_| self.first).map(entry).collect();
+        let outcome = self.engine.step(&self.program, Arc::new(fault), entries)?;
+        let mut values = numbers(outcome.exits);
+        values.extend(numbers(outcome.gradients));
+        let sum = |id: StageId, stage: &mut Scale| {
+            let sum = stage.gradient.as_ref();
+            Ok((id.index(), sum.map_or(0.0, |sum| sum.double_value(&[]))))
+        };
+        Ok((values, self.engine.on_each(sum)?))
+    }
+}
+
+/// What one engine gives in two steps.
+fn alone(schedule: &CheckedSchedule) -> Vec<Numbers> {
+    let plain = schedule.schedule();
+    let devices = (0..plain.devices()).map(DeviceId);
+    let builders = devices.map(|device| builder(schedule.stages_on(device), plain.stages()));
+    let engine = Engine::new(builders.collect()).unwrap();
+    let program = Program::new(schedule.clone(), &Topology::chain(plain.stages())).unwrap();
+    let mut part = Part {
+        engine,
+        program: Arc::new(program),
+        first: true,
+    };
+    (0..2).map(|_| part.step(None).unwrap()).collect()
+}
+
+fn together(all: impl Iterator<Item = Numbers>) -> Numbers {
+    let (mut values, mut sums) = (Vec::new(), Vec::new());
+    for (own, here) in all {
+        values.extend(own);
+        sums.extend(here);
+    }
+    values.sort_by(|one, other| one.partial_cmp(other).unwrap());
+    sums.sort_by_key(|(stage, _)| *stage);
+    (values, sums)
+}
+
+#[test]
+fn processes_give_the_bits_of_one() {
+    for (kind, rank_of) in [
+        (ScheduleKind::GPipe, vec![0, 1]),
+        (ScheduleKind::OneFOneB, vec![0, 1, 2]),
+        (ScheduleKind::OneFOneB, vec![0, 1, 0, 1]),
+        (ScheduleKind::Interleaved1F1B, vec![0, 1]),
+        (ScheduleKind::ForwardOnly, vec![1, 0, 2]),
+    ] {
+        let schedule = generated(kind, rank_of.len(), 4);
+        let expected = alone(&schedule);
+        let size = rank_of.iter().max().unwrap() + 1;
+        let all = ranks(size, move |world| {
+            let world = Arc::new(world);
+            let mut part = Part::new(&world, &schedule, &rank_of);
+            let steps: Vec<Numbers> = (0..2).map(|_| part.step(None).unwrap()).collect();
+            drop(part);
+            Arc::into_inner(world).unwrap().leave().unwrap();
+            steps
+        });
+        for (step, expected) in expected.into_iter().enumerate() {
+            let own = all.iter().map(|steps| steps[step].clone());
+            let (values, sums) = together(own);
+            let (right, right_sums) = together(std::iter::once(expected));
+            assert_eq!(sums, right_sums, "{kind}");
+            assert_eq!(values, right, "{kind}");
+        }
+    }
+}
+
+#[test]
+fn a_failure_is_undone_in_all_processes_and_the_next_step_is_right() {
+    let schedule = generated(ScheduleKind::OneFOneB, 3, 4);
+    let actions: Vec<Action> = ["0F0", "1F3", "2B1", "1B0", "0B3"]
+        .iter()
+        .map(|action| action.parse().unwrap())
+        .collect();
+    let expected = alone(&schedule);
+    let own = actions.clone();
+    let all = ranks(3, move |world| {
+        let world = Arc::new(world);
+        let mut part = Part::new(&world, &schedule, &[0, 1, 2]);
+        let errors = own
+            .iter()
+            .map(|action| part.step(Some(*action)).unwrap_err());
+        let errors: Vec<_> = errors.map(|error| error.to_string()).collect();
+        let good: Vec<_> = (0..2).map(|_| part.step(None).unwrap()).collect();
+        drop(part);
+        let world = Arc::into_inner(world).unwrap();
+        let told = (errors, good, world.generation(), world.host().to_owned());
+        world.leave().unwrap();
+        told
+    });
+    for (number, action) in actions.iter().enumerate() {
+        let failed = action.stage.index();
+        for (rank, (errors, _, generation, host)) in all.iter().enumerate() {
+            let own = &all[failed].0[number];
+            assert!(
+                own.contains("as asked") && own.starts_with("stage "),
+                "{own}"
+            );
+            if rank != failed {
+                assert_eq!(
+                    errors[number],
+                    format!("rank {failed}: {own} (on `{host}`)")
+                );
+            }
+            assert_eq!(*generation, actions.len() as u64);
+        }
+    }
+    for (step, expected) in expected.into_iter().enumerate() {
+        let own = all.iter().map(|(_, good, ..)| good[step].clone());
+        assert_eq!(together(own), together(std::iter::once(expected)));
+    }
+}
+
+#[test]
+fn a_process_that_leaves_amid_a_step_is_named_by_all() {
+    let schedule = generated(ScheduleKind::OneFOneB, 3, 4);
+    let all = ranks(3, move |world| {
+        let world = Arc::new(world);
+        let mut part = Part::new(&world, &schedule, &[0, 1, 2]);
+        part.step(None).unwrap();
+        if world.rank() == 1 {
+            world.lose("its card fell off the bus");
+        }
+        let error = part.step(None).unwrap_err();
+        assert!(matches!(error, EngineError::Lost(_)), "{error}");
+        (error.to_string(), world.host().to_owned())
+    });
+    for (error, host) in all {
+        let expected = format!("rank 1 is lost: its card fell off the bus (on `{host}`)");
+        assert_eq!(error, expected);
+    }
+}
