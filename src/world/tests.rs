@@ -106,6 +106,16 @@ fn after_a_failure_all_go_on_in_a_new_generation() {
             let came = Vec::<i64>::try_from(came.wait().unwrap()).unwrap();
             assert_eq!(came, [before as i64, round]);
             let _ = sent.wait().unwrap();
+            // Who fails does so when all others have what they wait for.
+            if rank as i64 == round {
+                for other in (0..size).filter(|other| *other != rank) {
+                    let word = group.receive(&[2], Kind::Int64, other, 9).unwrap();
+                    let _ = word.wait().unwrap();
+                }
+            } else {
+                let word = group.send(&own, round as usize, 9).unwrap();
+                let _ = word.wait().unwrap();
+            }
             let never = group.receive(&[2], Kind::Int64, before, 8).unwrap();
             if rank as i64 == round {
                 heard.push(world.abort(&format!("round {round}")));
