@@ -2,12 +2,14 @@
 //!
 //! A value is a [header](crate::torch::wire) of fixed size, then its memories. The receives of
 //! all headers of a step are begun when the step begins; a thread for each device elsewhere
-//! waits for them in the order in which that device sends, so that it never waits for one while
-//! another is there, and only then begins to receive what the header speaks of.
+//! waits for them in the order in which that device sends (module `arrivals`), so that it never
+//! waits for one while another is there.
 //!
 //! A step that fails anywhere ends the world's generation, with its reason: that frees whoever
 //! waits for a transfer, and is the vote of all who have not voted. A vote that comes to its end
 //! is one in which all have done their part.
+
+mod arrivals;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +23,8 @@ use super::{Group, Lost, Transfer, World};
 use crate::engine::{self, Address, Ballot, Carrier, Door, Program, Verdict};
 use crate::tch::{Device, Kind, Tensor};
 use crate::torch::Values;
-use crate::torch::wire::{FIRST, Incoming, Outgoing};
+use crate::torch::wire::{FIRST, Outgoing, memories_behind};
+use arrivals::{Arrivals, Expected, Headers, Stopped, remember};
 
 /// Tags of votes, above all those of values.
 const UP: u32 = i32::MAX as u32;
@@ -80,6 +83,8 @@ struct State<V> {
     open: Option<Open<V>>,
     /// Votes that have ended in this generation.
     votes: u64,
+    /// Headers of what was sent in this generation.
+    sent: Headers,
 }
 
 struct Open<V> {
@@ -90,24 +95,9 @@ struct Open<V> {
 /// The values of a step from one device.
 struct Order {
     step: u64,
-    group: Arc<Group>,
+    generation: u64,
     from: usize,
-    /// In the order in which they are sent: where they go, their tag, and their header.
-    headers: Vec<(Address, u32, Transfer)>,
-}
-
-/// What keeps a value from arriving.
-enum Stopped {
-    /// All know.
-    Lost,
-    /// It makes no sense.
-    Wrong(String),
-}
-
-impl From<Lost> for Stopped {
-    fn from(_: Lost) -> Self {
-        Self::Lost
-    }
+    arrivals: Arrivals,
 }
 
 impl<V: Payload> WorldCarrier<V> {
@@ -125,6 +115,7 @@ impl<V: Payload> WorldCarrier<V> {
                 begun: 0,
                 open: None,
                 votes: 0,
+                sent: Headers::new(),
             }),
         });
         listen(&shared);
@@ -145,7 +136,11 @@ impl<V: Payload> WorldCarrier<V> {
             if self.rank_of[device] != self.shared.world.rank() {
                 let (orders, work) = unbounded::<Order>();
                 let shared = Arc::clone(&self.shared);
-                let receive = move || work.iter().for_each(|order| shared.receive_all(order));
+                let receive = move || {
+                    let mut headers = (0, Headers::new());
+                    work.iter()
+                        .for_each(|order| shared.receive(order, &mut headers));
+                };
                 self.thread(format!("from-{device}"), receive)?;
                 self.orders[device] = Some(orders);
             }
@@ -181,17 +176,18 @@ impl<V: Payload> WorldCarrier<V> {
         (step, group): (u64, &Arc<Group>),
     ) -> Result<Order, Lost> {
         let from = self.rank_of[device];
-        let header = |address| {
-            let tag = tag_of(program, address);
-            let transfer = group.receive(&[FIRST as i64], Kind::Uint8, from, tag)?;
-            Ok((address, tag, transfer))
+        let expected = |to| {
+            let tag = tag_of(program, to);
+            let header = group.receive(&[FIRST as i64], Kind::Uint8, from, tag)?;
+            Ok(Expected { to, tag, header })
         };
-        let headers = program.sends(DeviceId(device)).map(header);
+        let all = program.sends(DeviceId(device)).map(expected);
+        let all = all.collect::<Result<_, Lost>>()?;
         Ok(Order {
             step,
-            group: Arc::clone(group),
+            generation: self.shared.world.generation(),
             from,
-            headers: headers.collect::<Result<_, Lost>>()?,
+            arrivals: Arrivals::new((group, from), all, self.shared.limit),
         })
     }
 }
@@ -225,9 +221,8 @@ impl<V: Payload> Carrier<V> for WorldCarrier<V> {
         let rank = self.rank_of[to.device.index()];
         let outgoing = Outgoing::new(&value.into_values()?)?;
         let mut transfers = Vec::new();
-        for (index, message) in outgoing.messages().enumerate() {
-            let tag = tag + u32::from(index > 0);
-            match group.send(message, rank, tag) {
+        for (message, tag) in self.shared.messages(&outgoing, tag)? {
+            match group.send(&message, rank, tag) {
                 Ok(transfer) => transfers.push(transfer),
                 // Somebody has failed, and all are told to stop.
                 Err(_) => return Ok(()),
@@ -291,20 +286,53 @@ impl<V: Payload> Shared<V> {
         self.world.abort_at(votes, why)
     }
 
+    /// What is sent of a value, and under which tags.
+    fn messages(&self, value: &Outgoing, tag: u32) -> anyhow::Result<Vec<(Tensor, u32)>> {
+        let bytes = |bytes: &[u8]| Tensor::f_from_slice(bytes);
+        let (first, rest) = value.header().split_at(FIRST);
+        let mut messages = vec![(bytes(first)?, tag)];
+        let mut state = self.state.lock();
+        // What the receiver expects as it was the last time.
+        let before = state
+            .sent
+            .get(&tag)
+            .filter(|before| **before != value.header());
+        for _ in 0..before.map_or(Ok(0), |before| memories_behind(before))? {
+            messages.push((bytes(&[])?, tag + 1));
+        }
+        remember(&mut state.sent, tag, value.header().to_vec());
+        drop(state);
+        if !rest.is_empty() {
+            messages.push((bytes(rest)?, tag + 1));
+        }
+        let memories = value
+            .memories()
+            .map(|memory| (memory.shallow_clone(), tag + 1));
+        messages.extend(memories);
+        Ok(messages)
+    }
+
     /// Receives what an order says, one after another.
-    fn receive_all(&self, order: Order) {
+    fn receive(&self, order: Order, (generation, headers): &mut (u64, Headers)) {
         let Order {
             step,
-            group,
             from,
-            headers,
+            mut arrivals,
+            ..
         } = order;
-        for (address, tag, header) in headers {
-            let arrived = receive(&group, (from, tag), header, self.limit);
-            let delivered = arrived.and_then(|values| self.deliver(step, address, values));
+        if std::mem::replace(generation, order.generation) != order.generation {
+            headers.clear();
+        }
+        loop {
+            let delivered = arrivals.next(headers).and_then(|next| {
+                let Some((to, values)) = next else {
+                    return Ok(false);
+                };
+                self.deliver(step, to, values).map(|()| true)
+            });
             match delivered {
-                Ok(()) => {}
-                Err(Stopped::Lost) => return,
+                Ok(true) => {}
+                Ok(false) | Err(Stopped::Lost) => return,
                 Err(Stopped::Wrong(why)) => {
                     self.fail(&format!("what rank {from} has sent: {why}"));
                     return;
@@ -356,6 +384,7 @@ impl<V: Payload> Shared<V> {
         let group = Arc::new(self.world.group()?);
         let mut state = self.state.lock();
         (state.votes, state.open) = (0, None);
+        state.sent.clear();
         let before = std::mem::replace(&mut state.group, group);
         drop(state);
         // It closes its connections, which may take a moment.
@@ -372,36 +401,6 @@ fn listen<V: Payload>(shared: &Arc<Shared<V>>) {
             own.stop_if_failed();
         }
     });
-}
-
-/// Receives what a header speaks of.
-fn receive(
-    group: &Group,
-    (from, tag): (usize, u32),
-    header: Transfer,
-    limit: u64,
-) -> Result<Values, Stopped> {
-    let wrong = |error: &dyn fmt::Display| Stopped::Wrong(error.to_string());
-    let mut bytes = bytes_of(&header.wait()?).map_err(|error| wrong(&error))?;
-    let length = Incoming::header_bytes(&bytes).map_err(|error| wrong(&error))?;
-    let into = |tensor: Tensor| group.receive_into(tensor, from, tag + 1);
-    if length > FIRST {
-        let rest = Tensor::f_empty([(length - FIRST) as i64], (Kind::Uint8, Device::Cpu));
-        let rest = into(rest.map_err(|error| wrong(&error))?)?.wait()?;
-        bytes.extend(bytes_of(&rest).map_err(|error| wrong(&error))?);
-    }
-    let incoming = Incoming::new(&bytes, limit).map_err(|error| wrong(&error))?;
-    let buffers = incoming
-        .buffers()
-        .map(|buffer| into(buffer.shallow_clone()));
-    for transfer in buffers.collect::<Result<Vec<_>, Lost>>()? {
-        let _ = transfer.wait()?;
-    }
-    incoming.values().map_err(|error| wrong(&error))
-}
-
-fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, tch::TchError> {
-    Vec::<u8>::try_from(tensor)
 }
 
 /// Comes to its end in all processes if all come here, along a binary tree: up to rank 0, and

@@ -10,9 +10,8 @@ use crate::torch::values::Values;
 /// Values that can be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    header: Tensor,
-    /// The rest of a header that is longer than [`FIRST`].
-    rest: Option<Tensor>,
+    /// As bytes, [`FIRST`] at least.
+    header: Vec<u8>,
     /// The memories of the values, as bytes; empty ones are not sent.
     memories: Vec<Tensor>,
 }
@@ -68,23 +67,29 @@ impl Outgoing {
             header.memories.push(memory.header);
             memories.push(memory.bytes);
         }
-        let mut bytes = header.write()?;
-        let rest = bytes.split_off(FIRST);
-        let rest = (!rest.is_empty()).then(|| Tensor::f_from_slice(&rest));
         Ok(Self {
-            header: Tensor::f_from_slice(&bytes)?,
-            rest: rest.transpose()?,
+            header: header.write()?,
             memories,
         })
     }
 
-    /// What is sent, in order: one-dimensional tensors of bytes. The first has [`FIRST`].
-    pub(crate) fn messages(&self) -> impl Iterator<Item = &Tensor> {
-        let memories = self.memories.iter().filter(|bytes| bytes.numel() > 0);
-        std::iter::once(&self.header)
-            .chain(&self.rest)
-            .chain(memories)
+    /// What is said of the values: the first message is its first [`FIRST`] bytes, and the
+    /// second the rest, if there is any.
+    pub(crate) fn header(&self) -> &[u8] {
+        &self.header
     }
+
+    /// What is sent behind the header, in order: one-dimensional tensors of bytes.
+    pub(crate) fn memories(&self) -> impl Iterator<Item = &Tensor> {
+        self.memories.iter().filter(|bytes| bytes.numel() > 0)
+    }
+}
+
+/// How many messages follow a header.
+pub(crate) fn memories_behind(header: &[u8]) -> Result<usize, WireError> {
+    let header = Header::read(header, u64::MAX)?;
+    let sent = header.memories.iter().filter(|memory| memory.bytes > 0);
+    Ok(sent.count())
 }
 
 /// A value as its memory has it.
@@ -188,7 +193,7 @@ impl Memory {
         let begin = used().map(|source| source.address).min();
         let end = used().map(|source| source.address + source.span()).max();
         let (Some(begin), Some(end)) = (begin, end) else {
-            return Ok(sources.first().map(|_| Self::empty()).transpose()?);
+            return sources.first().map(|_| Self::empty()).transpose();
         };
         let (layout, bytes) = match sources {
             [one] if one.span() > one.elements() * one.item && one.is_apart() => {

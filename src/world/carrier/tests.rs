@@ -12,6 +12,7 @@ use crate::engine::{
 use crate::world::tests::ranks;
 
 const LIMIT: u64 = 1 << 30;
+const STEPS: usize = 4;
 
 /// Multiplies by a number of its own; of what it is given it gives back the second tensor, an
 /// absent one, and a transposed view of the first, whose memory it shares.
@@ -113,9 +114,13 @@ fn builder(stages: Vec<StageId>, all: usize) -> StageBuilder<Scale> {
     Box::new(move || Ok(stages.into_iter().map(stage).collect()))
 }
 
-/// Another shape in each micro-batch; a large one among them.
-fn entry(micro: usize) -> Entry<Values> {
-    let rows = if micro == 1 { 300 } else { 2 + micro as i64 };
+/// Another shape in each micro-batch, a large one among them; some others in the third step.
+fn entry(micro: usize, step: usize) -> Entry<Values> {
+    let rows = match (micro, step) {
+        (1, 0..2) => 300,
+        (1 | 3, 2) => 7,
+        _ => 2 + micro as i64,
+    };
     let x = Tensor::arange(rows * 5, (Kind::Float, Device::Cpu)).view([rows, 5]) / 3.0;
     Entry {
         edge: EdgeId(0),
@@ -146,6 +151,8 @@ struct Part {
     program: Arc<Program>,
     /// Whether the first stage is here.
     first: bool,
+    /// Good steps.
+    done: usize,
 }
 
 impl Part {
@@ -163,6 +170,7 @@ impl Part {
         let program = Program::part(schedule.clone(), &Topology::chain(stages), here).unwrap();
         Self {
             first: here(schedule.device_of(StageId(0))),
+            done: 0,
             engine,
             program: Arc::new(program),
         }
@@ -170,8 +178,10 @@ impl Part {
 
     fn step(&mut self, fault: Option<Action>) -> Result<Numbers, EngineError> {
         let micros = self.program.schedule().schedule().micro_batches();
+        let entry = |micro| entry(micro, self.done);
         let entries = (0..micros).filter(|_| self.first).map(entry).collect();
         let outcome = self.engine.step(&self.program, Arc::new(fault), entries)?;
+        self.done += 1;
         let mut values = numbers(outcome.exits);
         values.extend(numbers(outcome.gradients));
         let sum = |id: StageId, stage: &mut Scale| {
@@ -182,7 +192,7 @@ impl Part {
     }
 }
 
-/// What one engine gives in two steps.
+/// What one engine gives.
 fn alone(schedule: &CheckedSchedule) -> Vec<Numbers> {
     let plain = schedule.schedule();
     let devices = (0..plain.devices()).map(DeviceId);
@@ -193,8 +203,9 @@ fn alone(schedule: &CheckedSchedule) -> Vec<Numbers> {
         engine,
         program: Arc::new(program),
         first: true,
+        done: 0,
     };
-    (0..2).map(|_| part.step(None).unwrap()).collect()
+    (0..STEPS).map(|_| part.step(None).unwrap()).collect()
 }
 
 fn together(all: impl Iterator<Item = Numbers>) -> Numbers {
@@ -223,7 +234,7 @@ fn processes_give_the_bits_of_one() {
         let all = ranks(size, move |world| {
             let world = Arc::new(world);
             let mut part = Part::new(&world, &schedule, &rank_of);
-            let steps: Vec<Numbers> = (0..2).map(|_| part.step(None).unwrap()).collect();
+            let steps: Vec<Numbers> = (0..STEPS).map(|_| part.step(None).unwrap()).collect();
             drop(part);
             Arc::into_inner(world).unwrap().leave().unwrap();
             steps
@@ -254,7 +265,7 @@ fn a_failure_is_undone_in_all_processes_and_the_next_step_is_right() {
             .iter()
             .map(|action| part.step(Some(*action)).unwrap_err());
         let errors: Vec<_> = errors.map(|error| error.to_string()).collect();
-        let good: Vec<_> = (0..2).map(|_| part.step(None).unwrap()).collect();
+        let good: Vec<_> = (0..STEPS).map(|_| part.step(None).unwrap()).collect();
         drop(part);
         let world = Arc::into_inner(world).unwrap();
         let told = (errors, good, world.generation(), world.host().to_owned());
