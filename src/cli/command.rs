@@ -11,7 +11,7 @@ use crate::decide::{self, Cli, NAME};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Show what this machine offers: libtorch, cores, devices.
+    /// Show what this machine offers: libtorch, cores, devices; and which process of how many this is.
     Env(env::Args),
     /// Measure how well a trained model tells the next character of a text.
     Eval(eval::Args),

@@ -1,11 +1,11 @@
-//! `gpipe-rs env`: what this machine offers.
+//! `gpipe-rs env`: what this machine offers, and which process of how many this is.
 
 use std::fmt::Write as _;
 use std::thread;
 
 use serde_json::json;
 
-use super::{Failure, output};
+use super::{Failure, output, world};
 use crate::memory::room_on;
 use crate::tch::Device;
 use crate::{CudaDevice, CudaReport};
@@ -38,6 +38,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             "cuda": cuda.devices,
             "cuda_simulated": cuda.simulated,
             "cuda_missing": cuda.missing,
+            "world": world::object(),
         });
         return output::print(&format!("{object}\n"));
     }
@@ -45,11 +46,12 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         format!(", {free} of {total} of memory free")
     });
     output::print(&format!(
-        "gpipe-rs  {}\nlibtorch  {libtorch}{}\n{}cpu       {cores} cores{room}\n{}",
+        "gpipe-rs  {}\nlibtorch  {libtorch}{}\n{}cpu       {cores} cores{room}\n{}world     {}\n",
         env!("CARGO_PKG_VERSION"),
         made_with(&cuda),
         mkl(),
-        devices(&cuda)
+        devices(&cuda),
+        world::line()
     ))
 }
 

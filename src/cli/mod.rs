@@ -18,6 +18,7 @@ mod room;
 mod simulated;
 mod train;
 mod trained;
+mod world;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -107,6 +108,7 @@ pub fn config_keys(zoo: &Zoo) -> Vec<ConfigKey> {
 }
 
 fn dispatch(verb: Verb, zoo: &Zoo) -> Result<(), Failure> {
+    world::check(&verb)?;
     match verb {
         Verb::Env(args) => env::run(&args),
         Verb::Eval(args) => eval::run(&args, zoo),

@@ -9,7 +9,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Parser, Subcommand};
 use signal_hook::consts::SIGXFSZ;
 
-use super::{Failure, ended, plan, plot, schedule, simulate};
+use super::{Failure, ended, launch, plan, plot, schedule, simulate};
 
 /// What this program is called where no other one offers its verbs.
 pub(crate) const NAME: &str = "gpipe-rs";
@@ -35,6 +35,8 @@ pub(crate) struct Cli<V: Subcommand> {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
+    /// Run a verb as several processes, on this host or on several.
+    Launch(launch::Args),
     /// Choose balance, schedule, micro-batches and recompute from a profile.
     Plan(plan::Args),
     /// Draw loss and throughput of training runs as curves.
@@ -47,6 +49,7 @@ pub(crate) enum Verb {
 
 pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
     match verb {
+        Verb::Launch(args) => launch::run(args),
         Verb::Plan(args) => plan::run(args),
         Verb::Plot(args) => plot::run(args),
         Verb::Schedule(args) => schedule::run(args),
@@ -72,6 +75,7 @@ pub(crate) fn execute<T>(
     run: impl FnOnce(T) -> Result<(), Failure>,
 ) -> ExitCode {
     no_signal_for_large_files();
+    launch::end_with_launcher();
     match asked {
         Ok(asked) => ended(run(asked)),
         Err(error) => {

@@ -11,13 +11,15 @@ pub(crate) enum Failure {
     Usage(String),
     /// Something failed on the way: exit code 1.
     Run(anyhow::Error),
+    /// Another process failed: its exit code.
+    Exit(String, u8),
 }
 
 impl Failure {
     /// What is said of it.
     pub(crate) fn said(&self) -> String {
         match self {
-            Self::Usage(message) => message.clone(),
+            Self::Usage(message) | Self::Exit(message, _) => message.clone(),
             Self::Run(error) => with_causes(error),
         }
     }
@@ -38,6 +40,7 @@ pub(crate) fn ended(result: Result<(), Failure>) -> ExitCode {
     match failure {
         Failure::Usage(_) => ExitCode::from(2),
         Failure::Run(_) => ExitCode::FAILURE,
+        Failure::Exit(_, code) => ExitCode::from(code),
     }
 }
 

@@ -1,13 +1,14 @@
-//! The command line's verbs that decide before there are tensors: `plan`, `plot`, `schedule`
-//! and `simulate`, one file or folder a verb; and what every verb needs, those of
+//! The command line's verbs that need no tensors: `launch`, `plan`, `plot`, `schedule` and
+//! `simulate`, one file or folder a verb; and what every verb needs, those of
 //! [`cli`](crate::cli) too: reading, writing, refusing.
 //!
 //! Data goes to standard output, everything else to standard error. Exit code 0
-//! is success, 1 a run that failed, 2 wrong use.
+//! is success, 1 a run that failed, 2 wrong use; `launch` has that of the process that failed.
 
 mod command;
 mod failure;
 pub(crate) mod input;
+mod launch;
 pub(crate) mod output;
 pub(crate) mod plan;
 mod plot;

@@ -9,6 +9,7 @@ mod files;
 #[cfg(feature = "cli")]
 mod graphs;
 mod in_browser;
+mod launch;
 #[cfg(feature = "cli")]
 mod models;
 #[cfg(feature = "cli")]

@@ -1,0 +1,85 @@
+//! Which process of how many this is, as a launcher says.
+
+use serde_json::{Value, json};
+
+use super::Failure;
+use super::command::Verb;
+use crate::world::{Launcher, Words, host_name};
+
+/// Refuses verbs that are the work of one process where this is one of several: each of them
+/// would do all of it, and write into the same run folder.
+pub(super) fn check(verb: &Verb) -> Result<(), Failure> {
+    let name = match verb {
+        Verb::Eval(_) => "eval",
+        Verb::Generate(_) => "generate",
+        Verb::Profile(_) => "profile",
+        Verb::Train(_) => "train",
+        Verb::Env(_) | Verb::Export(_) | Verb::Models(_) | Verb::Decide(_) => return Ok(()),
+    };
+    let words = Words::from_env().map_err(|error| Failure::Usage(error.to_string()))?;
+    if words.size == 1 {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "`{name}` is the work of one process, and this is rank {} of {}{}: pipelines do not reach \
+         over several processes yet. Run it once, with the devices of all stages in --devices",
+        words.rank,
+        words.size,
+        launched(words.launcher)
+    )))
+}
+
+fn launched(by: Launcher) -> String {
+    match by {
+        Launcher::Nobody => String::new(),
+        Launcher::Variables => " (so RANK and WORLD_SIZE say)".to_owned(),
+        by => format!(", launched by {by}"),
+    }
+}
+
+/// `rank 1 of 4 on node7, launched by torchrun`.
+pub(super) fn line() -> String {
+    let words = match Words::from_env() {
+        Ok(words) => words,
+        Err(error) => return format!("none: {error}"),
+    };
+    if words.launcher == Launcher::Nobody {
+        return format!("this process alone, on {}", host_name());
+    }
+    let again = match words.restarts {
+        0 => String::new(),
+        1 => ", restarted once".to_owned(),
+        restarts => format!(", restarted {restarts} times"),
+    };
+    let met = words.master.as_ref().map_or(String::new(), |(host, port)| {
+        format!("; they meet at {host}:{port}")
+    });
+    format!(
+        "rank {} of {} on {} (local rank {}){}{again}{met}",
+        words.rank,
+        words.size,
+        host_name(),
+        words.local_rank,
+        launched(words.launcher),
+    )
+}
+
+/// The same as JSON.
+pub(super) fn object() -> Value {
+    let words = match Words::from_env() {
+        Ok(words) => words,
+        Err(error) => return json!({"error": error.to_string()}),
+    };
+    let launcher = (words.launcher != Launcher::Nobody).then(|| words.launcher.to_string());
+    let master = words.master.map(|(host, port)| format!("{host}:{port}"));
+    json!({
+        "rank": words.rank,
+        "size": words.size,
+        "local_rank": words.local_rank,
+        "local_size": words.local_size,
+        "host": host_name(),
+        "launcher": launcher,
+        "restarts": words.restarts,
+        "master": master,
+    })
+}

@@ -1,0 +1,183 @@
+//! The processes that are started, and the words that each of them is told.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, getppid, kill_process, kill_process_group};
+
+use super::address::Address;
+use super::output::{Forwarding, Stream};
+
+/// Set in each process to the launcher's number.
+const LAUNCHED: &str = "GPIPE_LAUNCHED_BY";
+
+/// Exit code of a process that has lost another one: a new start may help (`EX_TEMPFAIL`).
+const RESTART_MAY_HELP: i32 = 75;
+
+/// What a signal that ended a process adds to in its exit code, as shells have it.
+const BY_SIGNAL: i32 = 128;
+
+/// What is to be started.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) program: PathBuf,
+    pub(super) verb: Vec<OsString>,
+    /// On this host.
+    pub(super) processes: usize,
+    /// The rank of the first one of them.
+    pub(super) first: usize,
+    /// On all hosts.
+    pub(super) size: usize,
+    pub(super) master: Address,
+    pub(super) restarts: usize,
+    pub(super) max_restarts: usize,
+}
+
+impl Plan {
+    /// Starts one process. In a process group of its own: a terminal's Ctrl-C then reaches the
+    /// launcher alone, which passes it on, once.
+    pub(super) fn start(&self, local_rank: usize, output: &Forwarding) -> io::Result<Running> {
+        let rank = self.first + local_rank;
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.verb)
+            .envs(self.words(local_rank))
+            .env_remove("TORCHELASTIC_USE_AGENT_STORE")
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        // Data of rank 0 is what it would be without a launcher, to the byte.
+        if rank > 0 {
+            command.stdout(Stdio::piped());
+        }
+        let mut child = command.spawn()?;
+        if let Some(stdout) = child.stdout.take() {
+            output.forward(stdout, rank, Stream::Out)?;
+        }
+        if let Some(stderr) = child.stderr.take() {
+            output.forward(stderr, rank, Stream::Err)?;
+        }
+        Ok(Running {
+            rank,
+            child,
+            is_over: false,
+        })
+    }
+
+    fn words(&self, local_rank: usize) -> [(&'static str, String); 10] {
+        let rank = self.first + local_rank;
+        let run = if self.size == self.processes {
+            format!("launch-{}", std::process::id())
+        } else {
+            "launch".to_owned()
+        };
+        [
+            ("RANK", rank.to_string()),
+            ("WORLD_SIZE", self.size.to_string()),
+            ("LOCAL_RANK", local_rank.to_string()),
+            ("LOCAL_WORLD_SIZE", self.processes.to_string()),
+            ("MASTER_ADDR", self.master.host.clone()),
+            ("MASTER_PORT", self.master.port.to_string()),
+            ("TORCHELASTIC_RESTART_COUNT", self.restarts.to_string()),
+            ("TORCHELASTIC_MAX_RESTARTS", self.max_restarts.to_string()),
+            ("TORCHELASTIC_RUN_ID", run),
+            (LAUNCHED, std::process::id().to_string()),
+        ]
+    }
+}
+
+/// A process that was started.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) rank: usize,
+    child: Child,
+    is_over: bool,
+}
+
+impl Running {
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// How it has ended, once.
+    pub(super) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.is_over {
+            return Ok(None);
+        }
+        let status = self.child.try_wait()?;
+        self.is_over = status.is_some();
+        Ok(status)
+    }
+
+    /// Sends it a signal; one that has ended is not there any more. Its number is its own until
+    /// it is waited for, which `ended` alone does.
+    pub(super) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        if self.is_over {
+            return;
+        }
+        // With whatever it has started.
+        let _ = if signal == Signal::KILL {
+            kill_process_group(pid, signal)
+        } else {
+            kill_process(pid, signal)
+        };
+    }
+}
+
+/// A process that ended otherwise than well.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Failed {
+    pub(super) rank: usize,
+    pub(super) status: ExitStatus,
+}
+
+impl Failed {
+    /// Whether a new start may help: it was killed, or has lost another process.
+    pub(super) fn may_help(&self) -> bool {
+        self.has_lost_another() || self.status.signal().is_some()
+    }
+
+    /// Whether it has failed since another process had.
+    pub(super) fn has_lost_another(&self) -> bool {
+        self.status.code() == Some(RESTART_MAY_HELP)
+    }
+
+    /// The exit code that says so.
+    pub(super) fn code(&self) -> u8 {
+        let signal = || self.status.signal().map(|signal| BY_SIGNAL + signal);
+        let code = self.status.code().or_else(signal);
+        code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+    }
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, status } = self;
+        match (status.code(), status.signal()) {
+            (Some(RESTART_MAY_HELP), _) => write!(
+                f,
+                "rank {rank} has lost another process (exit code {RESTART_MAY_HELP})"
+            ),
+            (Some(code), _) => write!(f, "rank {rank} failed (exit code {code})"),
+            (None, Some(signal)) => write!(f, "rank {rank} was ended by signal {signal}"),
+            (None, None) => write!(f, "rank {rank} failed"),
+        }
+    }
+}
+
+/// Where this process was started by `launch`: it is to end as by SIGTERM when the launcher is
+/// killed, who can then tell it nothing.
+pub(crate) fn end_with_launcher() {
+    let launcher = std::env::var(LAUNCHED).ok();
+    let launcher = launcher.and_then(|number| number.parse().ok());
+    let parent = getppid().map(|pid| pid.as_raw_nonzero().get());
+    if launcher.is_some() && launcher == parent {
+        #[cfg(target_os = "linux")]
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+    }
+}

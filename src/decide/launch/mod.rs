@@ -1,0 +1,139 @@
+//! `gpipe-rs launch`: this program several times, as the processes of one run.
+//!
+//! Each process is told by the same words in its environment that torchrun uses which one it is.
+//! Where one fails, the others are given a moment to say by themselves what they know of it, and
+//! are then ended. Where it was lost (killed, or ended with the code of a process that has lost
+//! another one) and restarts are left, all are started again.
+
+mod address;
+mod attempt;
+mod children;
+mod output;
+
+use std::ffi::OsString;
+use std::net::TcpListener;
+
+use anyhow::Context as _;
+
+use super::{Failure, input, say};
+use address::Address;
+use attempt::{Attempt, Ended};
+use children::Plan;
+
+pub(crate) use children::end_with_launcher;
+
+/// Arguments of `gpipe-rs launch`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  gpipe-rs launch --processes 2 -- env
+  gpipe-rs launch --processes 4 --max-restarts 3 -- env --json
+  gpipe-rs launch --processes 8 --nodes 2 --node-rank 0 --master head:29500 -- env")]
+pub(crate) struct Args {
+    /// Processes on this host.
+    #[arg(long, value_name = "N", value_parser = input::at_least_one)]
+    processes: usize,
+    /// Hosts on which this command is given, with as many processes on each.
+    #[arg(
+        long,
+        value_name = "M",
+        default_value = "1",
+        value_parser = input::at_least_one
+    )]
+    nodes: usize,
+    /// Which of the hosts this one is, from 0.
+    #[arg(long, value_name = "I", default_value = "0", value_parser = node)]
+    node_rank: usize,
+    /// Where the processes meet: the host with --node-rank 0, as the others reach it, and a free
+    /// port there. On one host a free port is taken where this is not given.
+    #[arg(long, value_name = "HOST:PORT", value_parser = Address::parse)]
+    master: Option<Address>,
+    /// Start all processes again, so many times at most, where one was killed or lost.
+    #[arg(long, value_name = "R", default_value = "0", value_parser = node)]
+    max_restarts: usize,
+    /// Verb of this program that each process is to do, with its arguments.
+    #[arg(last = true, value_name = "VERB", required = true)]
+    verb: Vec<OsString>,
+}
+
+fn node(text: &str) -> Result<usize, String> {
+    let text = text.trim();
+    text.parse()
+        .map_err(|_| format!("`{text}` is not a whole number from 0"))
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    check(args)?;
+    let program = std::env::current_exe().context("this program is not found again")?;
+    let mut attempt = Attempt::new()?;
+    for restarts in 0.. {
+        let plan = Plan {
+            program: program.clone(),
+            verb: args.verb.clone(),
+            processes: args.processes,
+            first: args.node_rank * args.processes,
+            size: args.nodes * args.processes,
+            master: args.master.clone().map_or_else(free, Ok)?,
+            restarts,
+            max_restarts: args.max_restarts,
+        };
+        match attempt.run(&plan)? {
+            Ended::Well => break,
+            Ended::Badly(failed) => {
+                let again = failed.may_help() && !attempt.was_asked_to_end();
+                if !again || restarts >= args.max_restarts {
+                    return Err(Failure::Exit(failed.to_string(), failed.code()));
+                }
+                say(&format!(
+                    "{failed}: all processes are started again (restart {} of {})",
+                    restarts + 1,
+                    args.max_restarts
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check(args: &Args) -> Result<(), Failure> {
+    let usage = |why: String| Err(Failure::Usage(why));
+    if args.node_rank >= args.nodes {
+        return usage(format!(
+            "--node-rank {}: must be less than --nodes {}, as hosts are counted from 0",
+            args.node_rank, args.nodes
+        ));
+    }
+    if args.nodes > 1 && args.master.is_none() {
+        return usage(format!(
+            "--nodes {}: needs --master HOST:PORT, the same on all hosts, where their processes meet",
+            args.nodes
+        ));
+    }
+    if args
+        .nodes
+        .checked_mul(args.processes)
+        .is_none_or(|all| all > MOST)
+    {
+        return usage(format!(
+            "--processes {} on --nodes {}: at most {MOST} processes in all",
+            args.processes, args.nodes
+        ));
+    }
+    if args.verb[0] == "launch" {
+        return usage("`launch` starts no other `launch`".to_owned());
+    }
+    Ok(())
+}
+
+/// Each is connected with each other one.
+const MOST: usize = 65_536;
+
+/// A port of this host that nobody has at the moment.
+fn free() -> Result<Address, Failure> {
+    let listener = TcpListener::bind(("::", 0)).or_else(|_| TcpListener::bind(("0.0.0.0", 0)));
+    let port = listener.and_then(|listener| listener.local_addr());
+    let port = port.context("no free port on this host")?.port();
+    Ok(Address {
+        host: "127.0.0.1".to_owned(),
+        port,
+    })
+}

@@ -1,0 +1,191 @@
+//! `launch`: its arguments, its words, its output. What becomes of processes that fail is tried
+//! in `tests/world`.
+
+use std::path::Path;
+
+use super::run::{command, gpipe};
+
+fn here() -> &'static Path {
+    Path::new(".")
+}
+
+#[test]
+fn wrong_flags_are_told() {
+    for (args, why) in [
+        ("launch -- env", "--processes"),
+        ("launch --processes 0 -- env", "must be at least 1"),
+        (
+            "launch --processes two -- env",
+            "`two` is not a whole number",
+        ),
+        ("launch --processes 2", "VERB"),
+        ("launch --processes 2 env", "-- "),
+        (
+            "launch --processes 2 --nodes 2 -- env",
+            "--nodes 2: needs --master HOST:PORT",
+        ),
+        (
+            "launch --processes 2 --node-rank 1 -- env",
+            "--node-rank 1: must be less than --nodes 1",
+        ),
+        (
+            "launch --processes 2 --nodes 2 --node-rank 2 --master a:1 -- env",
+            "--node-rank 2: must be less",
+        ),
+        ("launch --processes 2 --node-rank -1 -- env", "--node-rank"),
+        (
+            "launch --processes 2 --master head -- env",
+            "must be HOST:PORT",
+        ),
+        (
+            "launch --processes 2 --master head:0 -- env",
+            "`0` is no port",
+        ),
+        (
+            "launch --processes 2 --max-restarts x -- env",
+            "`x` is not a whole number",
+        ),
+        ("launch --processes 70000 -- env", "at most 65536 processes"),
+        (
+            "launch --processes 2 -- launch --processes 2 -- env",
+            "starts no other",
+        ),
+    ] {
+        let output = gpipe(here(), args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args}: {errors}");
+        assert!(errors.contains(why), "{args}: {errors}");
+        assert!(output.stdout.is_empty(), "{args}");
+    }
+}
+
+/// The verb's own error, once for each process, and its exit code.
+#[test]
+fn a_verb_that_there_is_not_is_refused_by_each_process() {
+    let output = gpipe(here(), "launch --processes 2 -- nonsense");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    for rank in 0..2 {
+        let line = format!("[rank {rank}] error: unrecognized subcommand 'nonsense'");
+        assert!(errors.contains(&line), "{errors}");
+    }
+    assert!(errors.contains("failed (exit code 2)"), "{errors}");
+}
+
+#[cfg(feature = "cli")]
+mod words {
+    use serde_json::Value;
+
+    use super::super::run::printed;
+    use super::{command, gpipe, here};
+
+    #[test]
+    fn env_says_which_process_it_is() {
+        let text = printed(here(), "launch --processes 3 -- env");
+        let mut lines: Vec<_> = text
+            .lines()
+            .filter(|line| line.contains("world  "))
+            .collect();
+        lines.sort_unstable();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(
+            lines[0].starts_with("[rank 1] world     rank 1 of 3 on "),
+            "{text}"
+        );
+        assert!(
+            lines[1].starts_with("[rank 2] world     rank 2 of 3 on "),
+            "{text}"
+        );
+        // Rank 0's output is what it would be without a launcher.
+        assert!(lines[2].starts_with("world     rank 0 of 3 on "), "{text}");
+        assert!(
+            lines[2]
+                .contains("(local rank 0), launched by gpipe-rs launch; they meet at 127.0.0.1:")
+        );
+    }
+
+    #[test]
+    fn on_several_hosts_ranks_go_on() {
+        let args = "launch --processes 2 --nodes 3 --node-rank 2 --master [::1]:9 -- env --json";
+        let text = printed(here(), args);
+        let mut worlds: Vec<Value> = text
+            .lines()
+            .map(|line| {
+                line.trim_start_matches("[rank 4] ")
+                    .trim_start_matches("[rank 5] ")
+            })
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["world"].take())
+            .collect();
+        worlds.sort_by_key(|world| world["rank"].as_u64());
+        for (local, world) in worlds.iter().enumerate() {
+            assert_eq!(world["rank"], 4 + local);
+            assert_eq!(world["size"], 6);
+            assert_eq!(world["local_rank"], local);
+            assert_eq!(world["local_size"], 2);
+            assert_eq!(world["master"], "::1:9");
+            assert_eq!(world["launcher"], "gpipe-rs launch");
+            assert_eq!(world["restarts"], 0);
+        }
+        assert_eq!(worlds.len(), 2);
+    }
+
+    #[test]
+    fn words_of_others_and_none() {
+        let world = |words: &[(&str, &str)]| {
+            let mut own = command(here(), "env --json");
+            let output = own.envs(words.iter().copied()).output().unwrap();
+            assert!(output.status.success());
+            let mut all: Value = serde_json::from_slice(&output.stdout).unwrap();
+            all["world"].take()
+        };
+        let alone = world(&[]);
+        assert_eq!(
+            (&alone["size"], &alone["launcher"]),
+            (&1.into(), &Value::Null)
+        );
+        let torchrun = [
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_RANK", "1"),
+            ("MASTER_ADDR", "head"),
+            ("MASTER_PORT", "29400"),
+            ("TORCHELASTIC_RUN_ID", "7"),
+            ("TORCHELASTIC_RESTART_COUNT", "2"),
+        ];
+        let words = world(&torchrun);
+        assert_eq!(
+            (&words["launcher"], &words["restarts"]),
+            (&"torchrun".into(), &2.into())
+        );
+        let wrong = world(&[("RANK", "1")]);
+        let error = wrong["error"].as_str().unwrap();
+        assert!(
+            error.starts_with("WORLD_SIZE is not set, but RANK is"),
+            "{error}"
+        );
+    }
+
+    /// They would all train the same thing, into the same folder.
+    #[test]
+    fn what_is_one_processes_work_is_refused_to_several() {
+        for verb in ["train", "profile", "eval --run r", "generate --run r"] {
+            let name = verb.split(' ').next().unwrap();
+            let output = gpipe(here(), &format!("launch --processes 2 -- {verb}"));
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{verb}: {errors}");
+            let said = format!(
+                "[rank 1] error: `{name}` is the work of one process, and this is rank 1 of 2, \
+                 launched by gpipe-rs launch"
+            );
+            assert!(errors.contains(&said), "{errors}");
+        }
+        let mut wrong = command(here(), "train");
+        let output = wrong.env("WORLD_SIZE", "2").output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            errors.contains("RANK is not set, but WORLD_SIZE is"),
+            "{errors}"
+        );
+    }
+}

@@ -1,0 +1,10 @@
+//! Worlds of real processes on this host, which are killed, stopped and fail; and the launcher
+//! that starts such processes. No test waits for ever: what runs too long is killed, and told.
+#![allow(clippy::unwrap_used)]
+
+mod failures;
+mod job;
+mod kills;
+mod launch;
+mod parts;
+mod together;
