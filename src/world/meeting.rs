@@ -1,7 +1,7 @@
 //! How the processes of a world find each other.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::keys;
 use super::{Words, WorldError};
@@ -104,11 +104,16 @@ fn gather(
         let other = String::from_utf8_lossy(&first).into_owned();
         return Err(WorldError::Differ { own, other });
     }
-    let name = format!("{own_host}\nprocess {}", std::process::id());
+    // The time tells two processes of one number in different containers apart.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_nanos();
+    let name = format!("{own_host}\nprocess {}\n{now}", std::process::id());
     let there = store.set_first(&keys::host(words.rank), name.as_bytes())?;
     if there != name.as_bytes() {
         let there = String::from_utf8_lossy(&there);
-        let (host, process) = there.split_once('\n').unwrap_or((&there, "a process"));
+        let mut there = there.lines();
+        let host = there.next().unwrap_or_default();
+        let process = there.next().unwrap_or("a process");
         return Err(WorldError::Taken {
             rank: words.rank,
             other: format!("{process} on {host}"),

@@ -106,18 +106,20 @@ fn after_a_failure_all_go_on_in_a_new_generation() {
             let came = Vec::<i64>::try_from(came.wait().unwrap()).unwrap();
             assert_eq!(came, [before as i64, round]);
             let _ = sent.wait().unwrap();
-            // Who fails does so when all others have what they wait for.
-            if rank as i64 == round {
-                for other in (0..size).filter(|other| *other != rank) {
-                    let word = group.receive(&[2], Kind::Int64, other, 9).unwrap();
-                    let _ = word.wait().unwrap();
+            let never = group.receive(&[2], Kind::Int64, before, 8).unwrap();
+            // The one that fails does so once the others are at the last receive.
+            let fails = round as usize;
+            let others = (0..size).filter(|other| *other != fails);
+            if rank == fails {
+                let there = |other| group.receive(&[2], Kind::Int64, other, 9).unwrap();
+                for one in others.map(there).collect::<Vec<_>>() {
+                    let _ = one.wait().unwrap();
                 }
             } else {
-                let word = group.send(&own, round as usize, 9).unwrap();
-                let _ = word.wait().unwrap();
+                // It may not be told that this has arrived before the failure.
+                let _ = group.send(&own, fails, 9).unwrap().wait();
             }
-            let never = group.receive(&[2], Kind::Int64, before, 8).unwrap();
-            if rank as i64 == round {
+            if rank == fails {
                 heard.push(world.abort(&format!("round {round}")));
                 assert!(never.wait().is_err());
             } else {

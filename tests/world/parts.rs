@@ -146,7 +146,7 @@ fn tags(world: &World) -> Result<(), Lost> {
         }
     }
     for transfer in sent {
-        transfer.wait()?;
+        transfer.wait().map(drop)?;
     }
     print("all tags came");
     Ok(())

@@ -27,6 +27,7 @@
 //! | a storage remembers its allocator, and the context of its data pointer is the data | `shim/memory.cpp` | `memory/tests.rs`, `tests/memory/counted.rs` |
 //! | MKL's kernels do not depend on addresses in the mode `AUTO` (`mkl_serv_cbwr_set`), which is set before MKL is first used | `shim/runtime.cpp` | `tests/parity/alignment.rs` |
 //! | the fused optimizer kernels skip an update whose `found_inf` is 1 | `shim/optim.cpp` | `tests/streams/skipped.rs`, `optim/state/tests.rs` |
+//! | `ProcessGroupGloo` has 488 bytes and names gloo's types only behind pointers: gloo's headers are not in the wheel | `shim/world.cpp`, `shim/gloo` | a `static_assert` there; `ffi/world/tests.rs` |
 //! | libtorch warns of every host sync when it is asked to | `shim/cuda_graphs.cpp`, `shim/runtime.cpp` | on a GPU `tests/cuda/steps.rs`, `tests/cuda/graphs.rs` |
 #![allow(unsafe_code)]
 
