@@ -380,7 +380,9 @@ impl Drop for World {
         let farewell = self
             .places
             .gone(self.rank(), "its process has ended".to_owned());
-        let ended = self.watch.close(farewell, at_most);
+        let ended = self.watch.close(farewell.clone(), at_most);
+        // Transfers that are still under way: nobody watches over them any more.
+        self.watch.end(self.generation(), End::Lost(farewell));
         if ended && link.met.serves {
             // Whoever has not heard yet hears of it here, and nowhere else.
             let gone = lost.filter(|lost| lost.gone).and_then(|lost| lost.rank);

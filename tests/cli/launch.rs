@@ -168,7 +168,12 @@ mod words {
     /// They would all train the same thing, into the same folder.
     #[test]
     fn what_is_one_processes_work_is_refused_to_several() {
-        for verb in ["train", "profile", "eval --run r", "generate --run r"] {
+        for verb in [
+            "train",
+            "profile --model gpt",
+            "eval --run r",
+            "generate --run r",
+        ] {
             let name = verb.split(' ').next().unwrap();
             let output = gpipe(here(), &format!("launch --processes 2 -- {verb}"));
             let errors = String::from_utf8_lossy(&output.stderr);

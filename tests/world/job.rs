@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The part that a process is to run.
 pub(crate) const PART: &str = "WORLD_TEST_PART";
@@ -18,7 +18,7 @@ pub(crate) const LIMIT: Duration = Duration::from_mins(1);
 pub(crate) struct Process {
     child: Child,
     output: File,
-    ended: Option<(ExitStatus, Instant)>,
+    ended: Option<(ExitStatus, SystemTime)>,
 }
 
 impl Process {
@@ -50,6 +50,13 @@ impl Process {
         String::from_utf8_lossy(&text).into_owned()
     }
 
+    /// Kills it, and says when.
+    pub(crate) fn kill(&mut self) -> SystemTime {
+        let now = SystemTime::now();
+        self.child.kill().unwrap();
+        now
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill")
             .args([name, &self.child.id().to_string()])
@@ -61,7 +68,7 @@ impl Process {
         if self.ended.is_none()
             && let Some(status) = self.child.try_wait().unwrap()
         {
-            self.ended = Some((status, Instant::now()));
+            self.ended = Some((status, SystemTime::now()));
         }
     }
 
@@ -112,7 +119,7 @@ impl Drop for Process {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
-    pub(crate) at: Instant,
+    pub(crate) at: SystemTime,
     pub(crate) printed: String,
 }
 
@@ -123,6 +130,17 @@ impl Ended {
 
     pub(crate) fn signal(&self) -> Option<i32> {
         self.status.signal()
+    }
+
+    /// When it heard of the loss.
+    #[track_caller]
+    pub(crate) fn heard(&self) -> SystemTime {
+        let nanos = self
+            .printed
+            .lines()
+            .find_map(|line| line.strip_prefix("heard at "));
+        let nanos = nanos.and_then(|nanos| nanos.parse().ok());
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos.unwrap())
     }
 
     /// Whom it says it has lost: what stands behind `lost:` in its own line.

@@ -4,7 +4,7 @@ use std::env;
 use std::io::Write as _;
 use std::process::{Command, exit};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use gpipe::models::zoo::Zoo;
 use gpipe::tch::{Kind, Tensor};
@@ -70,11 +70,20 @@ fn in_world(body: impl FnOnce(&World) -> Result<(), Lost>) -> i32 {
         times.patience = Duration::from_millis(patience.parse().unwrap());
     }
     let world = World::join_with(Words::from_env().unwrap(), times).unwrap();
-    let ended = body(&world).and_then(|()| world.leave());
+    let ended = body(&world);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let ended = match ended {
+        Ok(()) => world.leave(),
+        Err(lost) => {
+            drop(world);
+            Err(lost)
+        }
+    };
     match ended {
         Ok(()) => 0,
         Err(lost) => {
             print(&format!("lost: {lost}"));
+            print(&format!("heard at {}", now.unwrap().as_nanos()));
             i32::from(lost.exit_code())
         }
     }

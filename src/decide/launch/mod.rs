@@ -30,32 +30,27 @@ pub(crate) use children::end_with_launcher;
   gpipe-rs launch --processes 8 --nodes 2 --node-rank 0 --master head:29500 -- env")]
 pub(crate) struct Args {
     /// Processes on this host.
-    #[arg(long, value_name = "N", value_parser = input::at_least_one)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     processes: usize,
     /// Hosts on which this command is given, with as many processes on each.
-    #[arg(
-        long,
-        value_name = "M",
-        default_value = "1",
-        value_parser = input::at_least_one
-    )]
+    #[arg(long, value_name = "M", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
     nodes: usize,
     /// Which of the hosts this one is, from 0.
-    #[arg(long, value_name = "I", default_value = "0", value_parser = node)]
+    #[arg(long, value_name = "I", default_value = "0", allow_negative_numbers = true, value_parser = from_0)]
     node_rank: usize,
     /// Where the processes meet: the host with --node-rank 0, as the others reach it, and a free
     /// port there. On one host a free port is taken where this is not given.
     #[arg(long, value_name = "HOST:PORT", value_parser = Address::parse)]
     master: Option<Address>,
     /// Start all processes again, so many times at most, where one was killed or lost.
-    #[arg(long, value_name = "R", default_value = "0", value_parser = node)]
+    #[arg(long, value_name = "R", default_value = "0", allow_negative_numbers = true, value_parser = from_0)]
     max_restarts: usize,
     /// Verb of this program that each process is to do, with its arguments.
     #[arg(last = true, value_name = "VERB", required = true)]
     verb: Vec<OsString>,
 }
 
-fn node(text: &str) -> Result<usize, String> {
+fn from_0(text: &str) -> Result<usize, String> {
     let text = text.trim();
     text.parse()
         .map_err(|_| format!("`{text}` is not a whole number from 0"))
