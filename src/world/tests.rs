@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{Launcher, Times, Words, World, WorldError};
 use crate::tch::{Kind, Tensor};
+use crate::torch::Store;
 
 const TIMES: Times = Times {
     patience: Duration::from_secs(20),
@@ -225,4 +226,42 @@ fn two_runs_at_one_port_are_noticed() {
     let left = thread::spawn(move || first.leave());
     second.leave().unwrap();
     left.join().unwrap().unwrap();
+}
+
+/// As torchrun does it: no rank serves the store, and none is to blame where it goes.
+#[test]
+fn the_launcher_may_serve_the_store() {
+    let server = Store::open("127.0.0.1", 0, true, TIMES.meeting).unwrap();
+    let port = server.port().unwrap();
+    let (told, heard) = mpsc::channel();
+    for rank in 0..2 {
+        let told = told.clone();
+        thread::spawn(move || {
+            let words = Words {
+                launcher_serves: true,
+                restarts: 3,
+                ..words(rank, 2, port)
+            };
+            let world = World::join_with(words, TIMES).unwrap();
+            let group = world.group().unwrap();
+            let own = Tensor::from_slice(&[rank as i64]);
+            let sent = group.send(&own, 1 - rank, 0).unwrap();
+            let came = group.receive(&[1], Kind::Int64, 1 - rank, 0).unwrap();
+            assert_eq!(came.wait().unwrap().int64_value(&[0]), 1 - rank as i64);
+            let _ = sent.wait().unwrap();
+            let (tell, hear) = mpsc::channel();
+            world.on_abort(move |lost| tell.send(lost.clone()).unwrap());
+            told.send(None).unwrap();
+            told.send(hear.recv().ok()).unwrap();
+        });
+    }
+    let next = || heard.recv_timeout(Duration::from_mins(1)).unwrap();
+    assert_eq!((next(), next()), (None, None));
+    drop(server);
+    for lost in [next(), next()] {
+        let lost = lost.unwrap();
+        assert_eq!((lost.rank, lost.gone), (None, true));
+        let begin = format!("the launcher's store on `127.0.0.1:{port}` is lost: ");
+        assert!(lost.to_string().starts_with(&begin), "{lost}");
+    }
 }
