@@ -179,22 +179,22 @@ impl Words {
             if found < limit {
                 return Ok(());
             }
-            Err(refused(word, found, rule))
+            Err(refused(word, &found, rule))
         };
         if self.size == 0 {
-            return Err(refused(size, 0, "must be at least 1".to_owned()));
+            return Err(refused(size, &0, "must be at least 1".to_owned()));
         }
         below(rank, self.rank, self.size, size)?;
         if let Some(here) = self.local_size {
             if here > self.size {
                 let rule = format!("must be at most {size}={}", self.size);
-                return Err(refused(local_size, here, rule));
+                return Err(refused(local_size, &here, rule));
             }
             below(local_rank, self.local_rank, here, local_size)?;
         }
         if self.local_rank > self.rank {
             let rule = format!("must be at most {rank}={}", self.rank);
-            return Err(refused(local_rank, self.local_rank, rule));
+            return Err(refused(local_rank, &self.local_rank, rule));
         }
         // Left by a script that sets the words of torchrun under another launcher.
         if !reader.has("RANK")
@@ -205,13 +205,13 @@ impl Words {
                 "{size}={} says otherwise; unset one of them, or set RANK too",
                 self.size
             );
-            return Err(refused("WORLD_SIZE", other, rule));
+            return Err(refused("WORLD_SIZE", &other, rule));
         }
         Ok(self)
     }
 }
 
-fn refused(word: &'static str, found: impl ToString, rule: String) -> WordsError {
+fn refused(word: &'static str, found: &impl ToString, rule: String) -> WordsError {
     WordsError::Refused {
         word,
         found: found.to_string(),
@@ -242,7 +242,7 @@ impl Reader<'_> {
             Ok(number) if number <= LARGEST => Ok(Some(number)),
             _ => Err(refused(
                 word,
-                found,
+                &found,
                 format!("must be a whole number from 0 to {LARGEST}"),
             )),
         }
@@ -273,7 +273,7 @@ impl Reader<'_> {
                 Ok(port) if port > 0 => Some(port),
                 _ => {
                     let rule = "must be a port, from 1 to 65535".to_owned();
-                    return Err(refused("MASTER_PORT", port, rule));
+                    return Err(refused("MASTER_PORT", &port, rule));
                 }
             },
             None => None,

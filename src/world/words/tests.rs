@@ -209,7 +209,7 @@ proptest! {
         let mut words = format!("RANK={rank} WORLD_SIZE={size} MASTER_ADDR=a");
         let mut set = |name: &str, value: Option<usize>| {
             if let Some(value) = value {
-                words += &format!(" {name}={value}");
+                words.extend([" ", name, "=", &value.to_string()]);
             }
         };
         set("LOCAL_RANK", local_rank);
