@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::header::{ALIGNMENT, FIRST, Header, Layout, MemoryHeader, ValueHeader, WireError, item};
+use super::header::{ALIGNMENT, Header, Layout, MemoryHeader, ValueHeader, WireError, item};
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::values::Values;
