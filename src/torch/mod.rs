@@ -69,7 +69,8 @@ pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub use stage::GraphUse;
 pub(crate) use stage::{
-    DeviceMeter, Graphing, MemoryLevels, Portable, Role, StageSpec, StepMemory, TorchStage,
+    DeviceMeter, Graphing, MOST_LEAVES, MemoryLevels, Portable, Role, StageSpec, StepMemory,
+    TorchStage, can_have_leaves,
 };
 pub(crate) use step::{Mode, StepSettings};
 

@@ -8,7 +8,7 @@ use super::devices::Limit;
 use crate::error::{Error, Setting, SettingsError, SettingsRule, StageCount};
 use crate::pipeline::loss_scale::Scaler;
 use crate::pipeline::programs::Source;
-use crate::torch::{Precision, Recompute, Sequential, Skip};
+use crate::torch::{MOST_LEAVES, Precision, Recompute, Sequential, Skip, can_have_leaves};
 
 impl PipelineBuilder {
     /// Whether the settings fit each other and the model, as [`PipelineBuilder::build`] checks
@@ -111,6 +111,11 @@ impl PipelineBuilder {
             return Err(SettingsError::new(Setting::Offload, rule).into());
         }
         self.memory_of_devices()?;
+        if !can_have_leaves(self.tree) {
+            let (given, most) = (self.tree, MOST_LEAVES);
+            let rule = SettingsRule::Leaves { given, most };
+            return Err(SettingsError::new(Setting::Tree, rule).into());
+        }
         if self.precision == Precision::Fp16 {
             Scaler::new(self.loss_scale)?;
         }
