@@ -69,8 +69,7 @@ pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub use stage::GraphUse;
 pub(crate) use stage::{
-    DeviceMeter, Graphing, MOST_LEAVES, MemoryLevels, Portable, Role, StageSpec, StepMemory,
-    TorchStage, can_have_leaves,
+    DeviceMeter, Graphing, MemoryLevels, Portable, Role, StageSpec, StepMemory, TorchStage,
 };
 pub(crate) use step::{Mode, StepSettings};
 

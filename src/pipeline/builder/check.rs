@@ -1,5 +1,6 @@
 //! Whether the settings fit each other: without a layer, a tensor or a thread.
 
+use gpipe_partitioner::tree::{MOST_LEAVES, can_have_leaves};
 use gpipe_partitioner::{Bytes, Partition, ScheduleKind, Shape};
 use tch::Device;
 
@@ -8,7 +9,7 @@ use super::devices::Limit;
 use crate::error::{Error, Setting, SettingsError, SettingsRule, StageCount};
 use crate::pipeline::loss_scale::Scaler;
 use crate::pipeline::programs::Source;
-use crate::torch::{MOST_LEAVES, Precision, Recompute, Sequential, Skip, can_have_leaves};
+use crate::torch::{Precision, Recompute, Sequential, Skip};
 
 impl PipelineBuilder {
     /// Whether the settings fit each other and the model, as [`PipelineBuilder::build`] checks

@@ -21,14 +21,6 @@
 //! needs to know its first leaf, from which its first micro-batch follows, and to be told when
 //! the step is over: of a replica, unlike here, the last leaves may be absent.
 
-/// The most leaves that a tree may have; more than any step has micro-batches.
-pub(crate) const MOST_LEAVES: usize = 1 << 16;
-
-/// Whether a tree can have so many leaves.
-pub(crate) fn can_have_leaves(leaves: usize) -> bool {
-    leaves.is_power_of_two() && leaves <= MOST_LEAVES
-}
-
 /// The sums of the leaves of one step that are not yet in their place.
 #[derive(Debug)]
 pub(super) struct Leaves<S> {
@@ -130,6 +122,7 @@ impl<S> Leaves<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpipe_partitioner::tree::gradient_sets;
     use std::convert::Infallible;
 
     /// A sum as it is written.
@@ -186,8 +179,8 @@ mod tests {
                 let (sum, most) = counted(&mut counter, micro_batches);
                 let case = format!("{micro_batches} micro-batches, {leaves} leaves");
                 assert_eq!(sum, defined(micro_batches, leaves), "{case}");
-                let fewer = leaves.min(micro_batches.next_power_of_two());
-                assert_eq!(most, fewer.ilog2() as usize + 1, "{case}");
+                let sets = gradient_sets(leaves, micro_batches);
+                assert_eq!(most as u64, sets, "{case}");
             }
         }
     }

@@ -56,7 +56,6 @@ mod writes;
 
 pub use graphs::GraphUse;
 pub(crate) use graphs::Graphing;
-pub(crate) use leaves::{MOST_LEAVES, can_have_leaves};
 pub(crate) use meter::{DeviceMeter, MemoryLevels, StepMemory};
 pub(crate) use portable::{Portable, Role};
 pub(crate) use spec::StageSpec;

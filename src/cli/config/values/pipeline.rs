@@ -8,7 +8,7 @@ use super::super::{Kind, Value};
 use super::whole;
 use crate::cli::input;
 use crate::models::zoo::nearest;
-use crate::torch::{MOST_LEAVES, can_have_leaves, device_name};
+use crate::torch::device_name;
 use crate::{LrKind, OptimizerKind, Precision, Recompute};
 
 pub(in crate::cli) const DEVICE: One<Device> = One {
@@ -22,11 +22,7 @@ pub(in crate::cli) const CHUNKS: One<usize> = whole(|text| input::count(text, 1 
 pub(in crate::cli) const THREADS: One<usize> = whole(|text| input::count(text, 1 << 10));
 
 /// Leaves of a tree.
-pub(in crate::cli) const LEAVES: One<usize> = whole(|text| {
-    let leaves = input::count(text, MOST_LEAVES).ok();
-    let leaves = leaves.filter(|leaves| can_have_leaves(*leaves));
-    leaves.ok_or_else(|| format!("must be a power of two from 1 to {MOST_LEAVES}"))
-});
+pub(in crate::cli) const LEAVES: One<usize> = whole(input::leaves);
 
 /// A schedule that trains.
 pub(in crate::cli) const SCHEDULE: One<ScheduleKind> = One {
