@@ -114,9 +114,9 @@ impl PipelineBuilder {
     /// added up, so that for one k the bits do not depend on how many replicas there are
     /// either. A serial sum cannot be shared so.
     ///
-    /// *Memory*: a stage holds log2(k) + 1 sets of gradients at most, the one of the leaf that is
-    /// being summed included; with fewer micro-batches than leaves, no more than
-    /// ⌈log2(M)⌉ + 1. Sparse gradients are merged, not added, and so have one order only.
+    /// *Memory*: a step makes log2(k) + 1 sets of a stage's gradients at most that are there at a
+    /// time, the one of the leaf that is being summed included; with fewer micro-batches than
+    /// leaves, no more than ⌈log2(M)⌉ + 1. A set is left when the step ends.
     #[doc(alias = "data parallel")]
     #[doc(alias = "gradient accumulation")]
     #[must_use]
