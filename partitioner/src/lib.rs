@@ -42,6 +42,7 @@ pub mod schedule;
 pub mod simulate;
 pub mod solve;
 pub mod timeline;
+pub mod tree;
 pub mod units;
 mod urgency;
 mod value_error;

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
+use gpipe_partitioner::tree::{MOST_LEAVES, can_have_leaves};
 use gpipe_partitioner::{Bytes, HostLink, Link, Micros, Profile, ScheduleKind, When};
 
 use super::Failure;
@@ -60,6 +61,13 @@ pub(crate) fn count(text: &str, most: usize) -> Result<usize, String> {
         }
         _ => Err(format!("must be at most {most}")),
     }
+}
+
+/// Leaves of a tree of gradient sums.
+pub(crate) fn leaves(text: &str) -> Result<usize, String> {
+    let leaves = text.trim().parse().ok();
+    let leaves = leaves.filter(|leaves| can_have_leaves(*leaves));
+    leaves.ok_or_else(|| format!("must be a power of two from 1 to {MOST_LEAVES}"))
 }
 
 /// A count, or nothing for `auto`.

@@ -30,6 +30,8 @@ pub enum Setting {
     Devices,
     /// Micro-batches of a mini-batch.
     MicroBatches,
+    /// Leaves of the tree in which gradients are summed.
+    Tree,
     /// Stages of each device.
     Chunks,
     /// Layers of each stage.
@@ -120,6 +122,13 @@ pub enum SettingsRule {
         /// What was given of the setting.
         given: usize,
     },
+    /// A tree cannot have so many leaves.
+    Leaves {
+        /// As many as were asked for.
+        given: usize,
+        /// The most that there can be.
+        most: usize,
+    },
     /// There is no stage of this number.
     NoStage {
         /// The number.
@@ -199,6 +208,7 @@ impl Setting {
             Self::Model => "model",
             Self::Devices => "devices",
             Self::MicroBatches => "micro_batches",
+            Self::Tree => "tree",
             Self::Chunks => "chunks",
             Self::Balance => "balance",
             Self::Schedule => "schedule",
@@ -291,6 +301,11 @@ impl SettingsError {
                 made.named(name)
             ),
             SettingsRule::OtherSchedule { .. } => self.other_schedule(),
+            SettingsRule::Leaves { given, most } => format!(
+                "{} is {given}, but a tree of gradient sums has a power of two of leaves: give it \
+                 1, 2, 4 or another one, at most {most}",
+                own()
+            ),
             SettingsRule::NoStage { stage, stages } => format!(
                 "{} names stage {stage}, but there are {stages}, numbered from 0",
                 own()

@@ -30,6 +30,7 @@ pub struct PipelineBuilder {
     model: Sequential,
     devices: Vec<Device>,
     micro_batches: usize,
+    tree: usize,
     chunks: Option<usize>,
     balance: Option<Vec<usize>>,
     schedule: Source,
@@ -56,6 +57,7 @@ impl PipelineBuilder {
             model,
             devices: vec![Device::Cpu],
             micro_batches: 1,
+            tree: 1,
             chunks: None,
             balance: None,
             schedule: Source::Kind(ScheduleKind::OneFOneB),
@@ -88,6 +90,38 @@ impl PipelineBuilder {
     #[must_use]
     pub fn micro_batches(mut self, micro_batches: usize) -> Self {
         self.micro_batches = micro_batches;
+        self
+    }
+
+    /// Has each parameter's gradient summed over micro-batches in a tree of `leaves` leaves, a
+    /// power of two; 1 by default, which is the serial sum ((g0 + g1) + g2) + ….
+    ///
+    /// Leaf j has the micro-batches ⌊jM/k⌋ to ⌊(j+1)M/k⌋ - 1 of the step's M, k being the number
+    /// of leaves, and sums them serially. The leaves' sums are added in a balanced binary tree,
+    /// the earlier one on the left. For M = 6 and k = 4:
+    ///
+    /// ```text
+    /// ((g0 + (g1 + g2)) + (g3 + (g4 + g5)))
+    /// ```
+    ///
+    /// A gradient that is absent from a leaf (the leaf has no micro-batches, or none that uses
+    /// the parameter) is left out of the sum: no zero takes its place. Where a parameter is tied
+    /// to others, each place has a tree, and the places are added up behind them, as ever.
+    ///
+    /// *Determinism*: the bits of the sum depend on the mini-batch, M and k, not on cut,
+    /// schedule, recompute, offload or CUDA graphs. The tree is there for replicas of the
+    /// pipeline (data parallelism): each can sum a subtree of its own, and the subtrees' sums are
+    /// added up, so that for one k the bits do not depend on how many replicas there are
+    /// either. A serial sum cannot be shared so.
+    ///
+    /// *Memory*: a step makes log2(k) + 1 sets of a stage's gradients at most that are there at a
+    /// time, the one of the leaf that is being summed included; with fewer micro-batches than
+    /// leaves, no more than ⌈log2(M)⌉ + 1. A set is left when the step ends.
+    #[doc(alias = "data parallel")]
+    #[doc(alias = "gradient accumulation")]
+    #[must_use]
+    pub fn tree(mut self, leaves: usize) -> Self {
+        self.tree = leaves;
         self
     }
 

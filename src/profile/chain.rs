@@ -134,6 +134,7 @@ impl Chain {
                 meter: None,
                 route: Route::default(),
                 graphing: Graphing::Off,
+                tree: 1,
             };
             let account = match plan.device {
                 Device::Cpu => Some(Account::new()?),

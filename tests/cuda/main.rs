@@ -28,6 +28,7 @@ mod rounds;
 mod simulated;
 mod steps;
 mod stress;
+mod tree;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Group::anywhere(offload::memory_tests()).once(),
         Group::anywhere(steps::tests()),
         Group::anywhere(graphs::tests()),
+        Group::anywhere(tree::tests()),
         Group::anywhere(stress::tests())
             .once()
             .settings(rounds::DELAYS),

@@ -15,4 +15,5 @@ mod split_backward;
 #[path = "../support/mod.rs"]
 mod support;
 mod transparency;
+mod tree;
 mod values;

@@ -143,6 +143,23 @@ impl Reference {
         total
     }
 
+    /// The gradients of each of these micro-batches alone, by name, absent ones left out.
+    pub(crate) fn of_each(&self, x: &Tensor, y: &Tensor, sizes: &[i64]) -> Vec<Named> {
+        let samples: i64 = sizes.iter().sum();
+        let variables = self.variables().into_iter();
+        let (names, own): (Vec<_>, Vec<_>) = variables.filter(|(_, t)| t.requires_grad()).unzip();
+        let rows = x.split_with_sizes(sizes, 0).into_iter();
+        let rows = rows.zip(y.split_with_sizes(sizes, 0)).zip(sizes);
+        let gradients = rows.map(|((x, y), size)| {
+            let share = *size as f64 / samples as f64;
+            let loss = (self.loss)(&self.forward(&x, true), &y) * share;
+            let gradients = Tensor::run_backward(&[loss], &own, false, false);
+            let named = names.iter().cloned().zip(gradients);
+            named.filter(|(_, gradient)| gradient.defined()).collect()
+        });
+        gradients.collect()
+    }
+
     /// Gradients by name; absent ones left out.
     pub(crate) fn gradients(&self) -> Named {
         by_name(

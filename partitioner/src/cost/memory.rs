@@ -8,8 +8,8 @@ use crate::units::Bytes;
 pub struct StageMemory {
     /// The parameters.
     pub parameters: Bytes,
-    /// Their gradients, from the end of the stage's first B or W on: an optimizer's step
-    /// frees them.
+    /// Their gradients (all sets of them, where they are summed in a [tree](crate::tree)), from
+    /// the end of the stage's first B or W on: an optimizer's step frees them.
     pub gradients: Bytes,
     /// The optimizer's state.
     pub optimizer: Bytes,

@@ -107,6 +107,7 @@ impl Plan {
         Problem::new(profile, size, &options.machine, schedule)
             .with_graphs(self.cuda_graphs.then(|| profile.graph_replay()))
             .with_optimizer_state(options.optimizer_state)
+            .with_tree(options.tree)
             .stage_costs(&self.partition, &self.recompute, &self.offload)
     }
 }

@@ -5,6 +5,7 @@ use crate::builtin::ScheduleKind;
 use crate::machine::Machine;
 use crate::profile::MAX_BATCH;
 use crate::solve::When;
+use crate::tree::{MOST_LEAVES, can_have_leaves};
 
 /// The most micro-batches that a plan has.
 pub(super) const MAX_MICRO: usize = 1 << 16;
@@ -39,6 +40,9 @@ pub struct PlanOptions {
     pub cuda_graphs: When,
     /// Bytes of optimizer state per byte of parameters.
     pub optimizer_state: f64,
+    /// Leaves of the tree in which gradients are summed, a power of two: with more than one, the
+    /// stages have several sets of gradients ([`gradient_sets`](crate::tree::gradient_sets)).
+    pub tree: usize,
 }
 
 impl PlanOptions {
@@ -54,6 +58,7 @@ impl PlanOptions {
             offload: When::Auto,
             cuda_graphs: When::Auto,
             optimizer_state: crate::solve::ADAMW_STATE,
+            tree: 1,
         }
     }
 
@@ -63,6 +68,13 @@ impl PlanOptions {
         let micro = self.micro_batches.unwrap_or(4 * devices);
         if !(1..=MAX_MICRO).contains(&micro) {
             let rule = format!("{micro} micro-batches: there must be from 1 to {MAX_MICRO}");
+            return Err(PlanError::Options(rule));
+        }
+        if !can_have_leaves(self.tree) {
+            let rule = format!(
+                "a tree of {} leaves: it has a power of two of them, from 1 to {MOST_LEAVES}",
+                self.tree
+            );
             return Err(PlanError::Options(rule));
         }
         if self.micro_batches.is_some() && micro > MAX_CELLS / devices {

@@ -207,6 +207,7 @@ impl PlanJob {
             })
             .with_graphs(self.graphs.then(|| profile.graph_replay()))
             .with_optimizer_state(options.optimizer_state)
+            .with_tree(options.tree)
     }
 
     fn run(&self, profile: &Profile, options: &PlanOptions) -> JobOutcome {

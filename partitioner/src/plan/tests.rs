@@ -87,6 +87,25 @@ fn memory_decides_between_recompute_and_refusal() {
 }
 
 #[test]
+fn the_gradients_of_a_tree_are_counted() {
+    let mut options = options(2);
+    options.schedule = Some(ScheduleKind::OneFOneB);
+    options.micro_batches = Some(4);
+    let mut peak = |leaves: usize| {
+        options.tree = leaves;
+        let plan = plan(&profile(&[1.0; 6]), &options).unwrap();
+        assert_eq!(plan.partition.balance(), [3, 3]);
+        plan.peak_bytes[0].0
+    };
+    // A stage has 3 MiB of parameters.
+    let set = 3 << 20;
+    let serial = peak(1);
+    for (leaves, sets) in [(2, 2), (4, 3), (8, 3), (64, 3)] {
+        assert_eq!(peak(leaves), serial + (sets - 1) * set, "{leaves} leaves");
+    }
+}
+
+#[test]
 fn what_cannot_be_is_said() {
     let text = |options: &PlanOptions| plan(&profile(&[1.0; 2]), options).unwrap_err().to_string();
     assert_eq!(
@@ -94,6 +113,9 @@ fn what_cannot_be_is_said() {
         "no schedule exists for 3 devices and 2 layers: every stage needs a layer"
     );
     let mut fixed = options(2);
+    fixed.tree = 6;
+    assert!(text(&fixed).starts_with("a tree of 6 leaves: it has a power of two"));
+    fixed.tree = 1;
     fixed.micro_batches = Some(0);
     assert!(text(&fixed).starts_with("0 micro-batches"));
     fixed.micro_batches = Some(8);

@@ -47,7 +47,7 @@ pub(super) struct Ways {
 
 /// Peak memory of any run of layers, in constant time.
 ///
-/// Parameters, their gradients and the optimizer's state always; the activations of the
+/// Parameters, their gradients (all sets of a tree's) and the optimizer's state always; the activations of the
 /// micro-batches in flight, or, with recompute, the inputs of those in flight (and, on the last
 /// stage, what the loss function keeps) and the activations of those in their backward. Of these one is being worked on: while a layer
 /// runs, there are its temporaries and, of this micro-batch, the activations of the layers
@@ -63,6 +63,8 @@ pub(super) struct Ways {
 pub(super) struct Memory {
     training: bool,
     graphs: bool,
+    /// Sets of gradients.
+    sets: u64,
     /// Prefix sums of parameters.
     parameters: Vec<u64>,
     /// Prefix sums of what is there throughout, and of what micro-batches keep at most.
@@ -125,15 +127,19 @@ impl Working {
 }
 
 impl Memory {
-    /// `state`: bytes of optimizer state per byte of parameters.
+    /// `state`: bytes of optimizer state per byte of parameters; `sets`: of gradients.
     pub(super) fn new(
         costs: &[LayerCost],
         input: Bytes,
         ways: Ways,
-        (state, graphs): (f64, bool),
+        (state, sets, graphs): (f64, u64, bool),
     ) -> Self {
         let training = ways.joint || ways.halves;
-        let copies = if training { 2.0 + state } else { 1.0 };
+        let copies = if training {
+            1.0 + sets as f64 + state
+        } else {
+            1.0
+        };
         let fixed = |cost: &LayerCost| (cost.parameters.0 as f64 * copies).ceil() as u64;
         let plain = |cost: &LayerCost| if training { cost.activations.0 } else { 0 };
         let after = |cost: &LayerCost| if ways.halves { cost.after_input.0 } else { 0 };
@@ -142,6 +148,7 @@ impl Memory {
         let mut memory = Self {
             training,
             graphs: graphs && training,
+            sets,
             parameters: prefix(costs.iter().map(|cost| cost.parameters.0)),
             fixed: prefix(costs.iter().map(fixed)),
             activations: prefix(costs.iter().map(|cost| plain(cost).max(after(cost)))),
@@ -273,8 +280,8 @@ impl Memory {
             memory.activation = Bytes(self.running(start, end));
             return memory;
         }
-        memory.gradients = Bytes(parameters);
-        memory.optimizer = Bytes(fixed) - Bytes(2 * parameters);
+        memory.gradients = Bytes(self.sets.saturating_mul(parameters));
+        memory.optimizer = Bytes(fixed) - memory.parameters - memory.gradients;
         if mode & REDO == 0 {
             memory.activation = Bytes(kept);
         } else {

@@ -9,6 +9,7 @@ use crate::machine::{Device, Machine};
 use crate::partition::Partition;
 use crate::profile::{LayerCost, Profile};
 use crate::schedule::ActionKind;
+use crate::tree::gradient_sets;
 use crate::units::{Bytes, Micros};
 
 /// Bytes of optimizer state per byte of parameters for `AdamW`: two moments.
@@ -58,6 +59,9 @@ pub struct Problem {
     /// What the host takes for an action in a CUDA graph, where there are to be some.
     replay: Option<Micros>,
     state: f64,
+    micro_batches: usize,
+    /// Sets of gradients that a stage has at a time.
+    pub(super) sets: u64,
 }
 
 impl Problem {
@@ -116,6 +120,8 @@ impl Problem {
             offload: When::Never,
             replay: None,
             state: ADAMW_STATE,
+            micro_batches: plan.micro_batches(),
+            sets: 1,
         }
     }
 
@@ -156,6 +162,15 @@ impl Problem {
     #[must_use]
     pub fn with_optimizer_state(mut self, state: f64) -> Self {
         self.state = state.clamp(0.0, 1e3);
+        self
+    }
+
+    /// The same with gradients that are summed in a tree of so many leaves. Their share of the
+    /// memory is that of all [sets](gradient_sets) that there are at a time, from a stage's first
+    /// gradients on: more than there is until the last leaf.
+    #[must_use]
+    pub fn with_tree(mut self, leaves: usize) -> Self {
+        self.sets = gradient_sets(leaves, self.micro_batches);
         self
     }
 
@@ -306,7 +321,8 @@ impl Problem {
 
     pub(super) fn memory(&self) -> Memory {
         let graphs = self.replay.is_some();
-        Memory::new(&self.costs, self.input, self.ways, (self.state, graphs))
+        let throughout = (self.state, self.sets, graphs);
+        Memory::new(&self.costs, self.input, self.ways, throughout)
     }
 
     /// What the host takes to submit a layer's passes of one micro-batch, where that bounds a

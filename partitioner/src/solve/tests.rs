@@ -24,6 +24,7 @@ struct Case {
     transfer: Transfer,
     offload: When,
     graphs: bool,
+    tree: usize,
 }
 
 impl Case {
@@ -33,6 +34,7 @@ impl Case {
             .with_transfer(self.transfer)
             .with_offload(self.offload)
             .with_graphs(self.graphs.then_some(Micros::ZERO))
+            .with_tree(self.tree)
     }
 }
 
@@ -104,6 +106,7 @@ fn case() -> impl Strategy<Value = Case> {
             prop::sample::select(vec![When::Never, When::Always, When::Auto]),
             any::<bool>(),
             prop::option::of(host_link()),
+            prop::sample::select(vec![1, 1, 2, 8]),
         ),
     )
         .prop_map(
@@ -130,6 +133,7 @@ fn case() -> impl Strategy<Value = Case> {
                     transfer,
                     offload: host.0,
                     graphs: host.1,
+                    tree: host.3,
                 }
             },
         )
@@ -223,6 +227,8 @@ fn bytes_by_hand(
         most
     };
     let running = (start..end).map(running).max().unwrap();
+    // With gradients and two moments.
+    let throughout = (3 + problem.sets) * parameters;
     let activations: u64 = (start..end).map(kept).sum();
     let there = if away {
         held.offloading
@@ -230,7 +236,7 @@ fn bytes_by_hand(
         held.in_flight
     };
     if problem.with_graphs_on() && !redo && !away {
-        return 4 * parameters + held.in_flight * (running + parameters + into(start));
+        return throughout + held.in_flight * (running + parameters + into(start));
     }
     let others = if redo {
         let loss = if end == problem.costs.len() {
@@ -243,7 +249,7 @@ fn bytes_by_hand(
     } else {
         (there - 1) * activations
     };
-    4 * parameters + others + running
+    throughout + others + running
 }
 
 /// Visits every cut with every choice of recompute: (bottleneck, bytes per device).

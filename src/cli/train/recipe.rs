@@ -163,6 +163,12 @@ settings! {
                 if *own { builder.deterministic(true) } else { builder }
             });
 
+        /// Leaves of the tree in which gradients are summed over micro-batches, a power of two: 1
+        /// sums them one after the other. What replicas of the pipeline will need for the same
+        /// bits in any number; it changes the last bits of the numbers.
+        tree: usize = flag("parallel.tree", "K", values::LEAVES, 1)
+            .sets(Setting::Tree, |builder, leaves, _| builder.tree(*leaves));
+
         /// Training steps.
         steps: usize = flag("train.steps", "N", values::COUNT, 400).free();
 

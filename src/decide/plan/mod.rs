@@ -80,6 +80,13 @@ pub(crate) struct Args {
     /// never, always or auto (where the step is shorter).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
     cuda_graphs: When,
+    /// Leaves of the tree in which gradients are summed (`train --tree`): with K of them, stages
+    /// have up to log2(K) + 1 sets of gradients.
+    #[arg(
+        long, value_name = "K", default_value_t = 1, allow_negative_numbers = true,
+        value_parser = input::leaves
+    )]
+    tree: usize,
     /// Write the plan to a file as JSON; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -178,6 +185,7 @@ fn options(args: &Args, mut machine: Machine, profile: &Profile) -> PlanOptions 
     options.recompute = args.recompute;
     options.offload = args.offload;
     options.cuda_graphs = args.cuda_graphs;
+    options.tree = args.tree;
     options
 }
 

@@ -1,5 +1,6 @@
 //! Whether the settings fit each other: without a layer, a tensor or a thread.
 
+use gpipe_partitioner::tree::{MOST_LEAVES, can_have_leaves};
 use gpipe_partitioner::{Bytes, Partition, ScheduleKind, Shape};
 use tch::Device;
 
@@ -111,6 +112,11 @@ impl PipelineBuilder {
             return Err(SettingsError::new(Setting::Offload, rule).into());
         }
         self.memory_of_devices()?;
+        if !can_have_leaves(self.tree) {
+            let (given, most) = (self.tree, MOST_LEAVES);
+            let rule = SettingsRule::Leaves { given, most };
+            return Err(SettingsError::new(Setting::Tree, rule).into());
+        }
         if self.precision == Precision::Fp16 {
             Scaler::new(self.loss_scale)?;
         }

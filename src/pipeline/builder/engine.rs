@@ -108,6 +108,7 @@ impl PipelineBuilder {
             meter: None,
             route: Route::default(),
             graphing: Graphing::Off,
+            tree: self.tree,
         }
     }
 

@@ -4,13 +4,17 @@
 //! set aside until the step is certain to count on every stage ([`Accumulator::commit`]),
 //! or put back if it does not ([`Accumulator::undo`]). Within the step, micro-batches add
 //! in their order, whatever order the schedule has their backwards in
-//! ([`Accumulator::begin_micro_batch`]).
+//! ([`Accumulator::begin_micro_batch`]). Where the order is that of a tree, a leaf's sum leaves
+//! the parameters when it is complete, and the sum of all comes back ([`Leaves`]).
+
+mod tied;
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use tch::{Device, Tensor};
 
+use super::leaves::Leaves;
 use crate::torch::copies;
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
@@ -38,6 +42,8 @@ pub(crate) struct Accumulator {
     next: usize,
     /// Gradients of later micro-batches whose backward ran before its.
     early: HashMap<usize, Gradients>,
+    /// The tree of their sums, where it has more than one leaf.
+    leaves: Option<Leaves<Gradients>>,
     /// 1 on the stage's device where the last step does not count; see
     /// `src/pipeline/finite_check.rs`.
     found_inf: Option<Tensor>,
@@ -54,10 +60,12 @@ pub(super) struct MicroBatchGradients {
 }
 
 impl Accumulator {
+    /// `tree`: how many leaves the sums of micro-batches have, a power of two.
     pub(super) fn new(
         device: Device,
         streams: Rc<DeviceStreams>,
         parameters: Vec<(String, Tensor)>,
+        tree: usize,
     ) -> Self {
         Self {
             device,
@@ -67,6 +75,7 @@ impl Accumulator {
             previous: Vec::new(),
             next: 0,
             early: HashMap::new(),
+            leaves: (tree > 1).then(|| Leaves::new(tree)),
             found_inf: None,
         }
     }
@@ -81,18 +90,31 @@ impl Accumulator {
         self.parameters.iter().chain(&self.tied)
     }
 
-    /// Bytes of the gradients that are there.
+    /// Bytes of the gradients that are there, those of complete leaves included.
     pub(super) fn bytes(&self) -> u64 {
         let grads = self.with_tied().map(|(_, parameter)| parameter.grad());
         let grads = grads.filter(Tensor::defined);
-        grads.map(|grad| bytes(&grad)).sum()
+        let in_tree = self.in_tree().map(|(_, grad)| bytes(grad));
+        grads.map(|grad| bytes(&grad)).chain(in_tree).sum()
     }
 
-    /// A training step begins: sets aside what earlier steps left in the parameters, so
-    /// that this step's gradients stand alone.
-    pub(super) fn set_aside(&mut self) -> Result<(), TorchError> {
+    /// The gradients of complete leaves that wait for others, by parameter.
+    fn in_tree(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        let sets = self.leaves.iter().flat_map(Leaves::waiting);
+        sets.flat_map(|set| {
+            let named = self.with_tied().zip(set);
+            named.filter_map(|((name, _), grad)| Some((name.as_str(), grad.as_ref()?)))
+        })
+    }
+
+    /// A training step of so many micro-batches begins: sets aside what earlier steps left in
+    /// the parameters, so that this step's gradients stand alone.
+    pub(super) fn set_aside(&mut self, micro_batches: usize) -> Result<(), TorchError> {
         self.next = 0;
         self.early.clear();
+        if let Some(leaves) = &mut self.leaves {
+            leaves.begin(micro_batches);
+        }
         let parameters = self.parameters.iter();
         self.previous = parameters
             .map(|(_, parameter)| ffi::take_grad(parameter))
@@ -121,12 +143,30 @@ impl Accumulator {
             self.early.insert(gradients.micro, own);
             return self.add_gradients(others);
         }
-        self.next += 1;
+        self.added()?;
         while let Some(waiting) = self.early.remove(&self.next) {
             self.add_gradients(waiting)?;
-            self.next += 1;
+            self.added()?;
         }
         Ok(())
+    }
+
+    /// The gradients of micro-batch `next` are in the parameters; its leaf may be complete.
+    fn added(&mut self) -> anyhow::Result<()> {
+        self.next += 1;
+        let Some(leaves) = &self.leaves else {
+            return Ok(());
+        };
+        if !leaves.end_at(self.next) {
+            return Ok(());
+        }
+        let leaf = self.take_gradients()?;
+        let leaves = self.leaves.as_mut();
+        let all = leaves.map(|leaves| leaves.close(self.next, leaf, added_sets));
+        match all.transpose()?.flatten() {
+            Some(all) => self.add_gradients(all),
+            None => Ok(()),
+        }
     }
 
     /// Moves the gradients out of the parameters and tied copies.
@@ -181,6 +221,9 @@ impl Accumulator {
     pub(super) fn undo(&mut self) {
         self.found_inf = None;
         self.early.clear();
+        if let Some(leaves) = &mut self.leaves {
+            leaves.clear();
+        }
         // The calls only move handles. An error could not be reported: the step has failed
         // already, and its own error says more.
         let previous = std::mem::take(&mut self.previous);
@@ -294,7 +337,11 @@ impl Accumulator {
 
     /// The name of a parameter whose gradient is not finite.
     pub(crate) fn first_non_finite(&self) -> Result<Option<String>, TorchError> {
-        let (names, grads) = self.named();
+        let (mut names, mut grads) = self.named();
+        for (name, grad) in self.in_tree() {
+            names.push(name);
+            grads.push(grad.shallow_clone());
+        }
         let first = first_non_finite(&grads)?;
         Ok(first.map(|place| names[place].to_owned()))
     }
@@ -335,64 +382,21 @@ impl Accumulator {
         }
         Ok(())
     }
+}
 
-    /// A parameter, also one that is a tied copy.
-    pub(crate) fn find(&self, name: &str) -> Option<Tensor> {
-        let found = self.with_tied().find(|(own, _)| own == name);
-        found.map(|(_, tensor)| tensor.shallow_clone())
-    }
-
-    /// Makes the parameter `name` a tied copy of `owner`: the same memory where both are on
-    /// one device, else a copy that [`Accumulator::refresh_tied`] renews.
-    pub(crate) fn tie(&mut self, name: &str, owner: &Tensor) -> anyhow::Result<()> {
-        if let Some(index) = self.parameters.iter().position(|(own, _)| own == name) {
-            let (name, mut tensor) = self.parameters.remove(index);
-            if tensor.device() == owner.device() {
-                tensor.f_set_data(&owner.f_detach()?)?;
-            }
-            self.tied.push((name, tensor));
+/// The sums of two sets, made in the earlier one.
+fn added_sets(earlier: Gradients, later: Gradients) -> Result<Gradients, TorchError> {
+    let (mut sums, mut more) = (Vec::new(), Vec::new());
+    let both = earlier.into_iter().zip(later);
+    let set = both.map(|(earlier, later)| match (earlier, later) {
+        (Some(earlier), Some(later)) => {
+            sums.push(earlier.shallow_clone());
+            more.push(later);
+            Some(earlier)
         }
-        self.refresh_tied(name, owner)
-    }
-
-    fn tied_copy(&self, name: &str) -> Option<&Tensor> {
-        let copy = self.tied.iter().find(|(own, _)| own == name);
-        copy.map(|(_, copy)| copy)
-    }
-
-    /// Copies the owner's values to a tied copy on another device.
-    pub(crate) fn refresh_tied(&self, name: &str, owner: &Tensor) -> anyhow::Result<()> {
-        if let Some(copy) = self.tied_copy(name)
-            && copy.device() != owner.device()
-        {
-            tch::no_grad(|| copy.shallow_clone().f_copy_(owner))?;
-        }
-        Ok(())
-    }
-
-    /// Whether gradients arrive at a tied copy.
-    pub(crate) fn set_tied_trainable(&self, name: &str, trainable: bool) -> anyhow::Result<()> {
-        if let Some(copy) = self.tied_copy(name) {
-            let _ = copy.f_set_requires_grad(trainable)?;
-        }
-        Ok(())
-    }
-
-    /// Takes the last step's gradient of a parameter or tied copy.
-    pub(crate) fn take_gradient(&self, name: &str) -> Result<Option<Tensor>, TorchError> {
-        match self.find(name) {
-            Some(parameter) => ffi::take_grad(&parameter),
-            None => Ok(None),
-        }
-    }
-
-    /// Sets the last step's gradient of an owner, from whatever device.
-    pub(crate) fn set_gradient(&self, name: &str, grad: &Tensor) -> anyhow::Result<()> {
-        let Some(parameter) = self.find(name) else {
-            return Ok(());
-        };
-        let _shared = self.streams.uses("a sum of tied gradients", grad)?;
-        let grad = grad.f_to_device(self.device)?;
-        Ok(ffi::set_grad(&parameter, Some(&grad))?)
-    }
+        (earlier, later) => earlier.or(later),
+    });
+    let set = set.collect();
+    ffi::add(&sums, &more)?;
+    Ok(set)
 }

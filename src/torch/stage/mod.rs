@@ -17,6 +17,7 @@
 //! | [`Compute`](compute::Compute) | runs segments of layers, also once more; finds out what they write to |
 //! | [`Layers`](layers::Layers) | runs layers one behind the other: random numbers, precision, skips |
 //! | [`Accumulator`](accumulator::Accumulator) | the gradients within a step and between steps |
+//! | [`Leaves`](leaves::Leaves) | the order of a step's sums, where it is a tree, for the accumulator |
 //! | [`Activations`](activations::Activations) | what micro-batches in flight keep: graphs, inputs, what is offloaded |
 //! | [`StageLoss`](loss::StageLoss) | the loss, on the last stage |
 //! | [`Offload`](offload::Offload) | activations in the host's memory, where asked for |
@@ -34,6 +35,7 @@ mod graph_audit;
 mod graphs;
 mod inputs;
 mod layers;
+mod leaves;
 mod live;
 mod loss;
 mod lost_device;

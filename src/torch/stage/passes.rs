@@ -85,11 +85,11 @@ impl Passes {
     // A step, from its beginning to its end.
 
     /// A step begins: what an earlier one left must be out of reach of this one's abort.
-    pub(super) fn begin_step(&mut self, trains: bool) -> anyhow::Result<()> {
+    pub(super) fn begin_step(&mut self, mode: &Mode) -> anyhow::Result<()> {
         self.commit_step()?;
         self.compute.buffers_mut().drop_saved();
-        if trains {
-            self.accumulator.set_aside()?;
+        if matches!(mode, Mode::Train { .. }) {
+            self.accumulator.set_aside(mode.micro_batches())?;
             self.compute.buffers_mut().save()?;
             if let Some(graphs) = &mut self.graphs {
                 graphs.begin_step(&self.compute)?;

@@ -45,6 +45,8 @@ pub(crate) struct StageSpec {
     pub(crate) route: Route,
     /// Whether its passes are captured and replayed.
     pub(crate) graphing: Graphing,
+    /// How many leaves the sums of its gradients have, a power of two.
+    pub(crate) tree: usize,
 }
 
 impl StageSpec {
@@ -75,7 +77,7 @@ impl StageSpec {
         );
         let segments = Segments::new(&self.range, self.number, &self.recompute, &self.skips);
         let compute = Compute::new(self.number == 0, layers, Buffers::new(buffers), segments);
-        let accumulator = Accumulator::new(self.device, Rc::clone(streams), parameters);
+        let accumulator = Accumulator::new(self.device, Rc::clone(streams), parameters, self.tree);
         let loss = self.last.then(|| StageLoss::new(self.seed));
         let offload = self.route.offload.map(|least| {
             let meter = meter.map(StageMeter::offloading);

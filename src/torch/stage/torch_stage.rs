@@ -16,7 +16,7 @@ use crate::torch::caught;
 use crate::torch::error::TorchError;
 use crate::torch::memory::Scope;
 use crate::torch::out_of_memory::OutOfMemory;
-use crate::torch::step::{Mode, StepSettings};
+use crate::torch::step::StepSettings;
 use crate::torch::streams::{DeviceStreams, InTransit, Route};
 use crate::torch::values::Values;
 
@@ -127,8 +127,7 @@ impl TorchStage {
 
     fn begin_step(&mut self, step: &StepSettings) -> anyhow::Result<()> {
         self.streams.begin_task(step.caller_events.as_deref())?;
-        let trains = matches!(step.mode, Mode::Train { .. });
-        self.passes.begin_step(trains)?;
+        self.passes.begin_step(&step.mode)?;
         if let Some(meter) = &mut self.meter {
             meter.begin_step()?;
         }

@@ -13,6 +13,7 @@ mod precision;
 mod repaired;
 mod ruined;
 mod stopped;
+mod tree;
 mod weights;
 mod wrong_use;
 

@@ -124,6 +124,31 @@ fn the_loss_may_be_another_one_every_step() {
     assert!(uses.iter().all(|used| used.eager.is_none()), "{uses:?}");
 }
 
+/// Gradients leave the parameters at the end of a leaf, and the next ones are set, not added.
+#[test]
+fn sums_in_a_tree_have_the_same_bits() {
+    single_threaded();
+    for model in [models::mlp(), models::tied()] {
+        for (stages, schedule) in [(3, ScheduleKind::OneFOneB), (2, ScheduleKind::ZbH1)] {
+            for leaves in [4, 8] {
+                let setup = Setup {
+                    stages,
+                    micro_batches: 6,
+                    schedule,
+                };
+                let case = format!("{} {schedule} k={leaves}", model.name);
+                let mut pair = Pair::new(&setup, || setup.builder(model.sequential()).tree(leaves));
+                let batch = (model.batch)(12);
+                for _ in 0..WARM_UP + 3 {
+                    pair.step(&batch, || model.loss, &case);
+                }
+                let replays = |used: &GraphUse| used.eager.is_none() && used.replayed > 0;
+                assert!(pair.finish(&case).iter().all(replays), "{case}");
+            }
+        }
+    }
+}
+
 /// No gradients come back from it, which must not be taken for another form of them.
 #[test]
 fn a_micro_batch_that_counts_nothing_leaves_the_graphs_as_they_are() {

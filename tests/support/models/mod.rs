@@ -147,6 +147,20 @@ impl Model {
         self
     }
 
+    /// Names of parameters that are tied: the owner's, the copy's.
+    pub(crate) fn ties(&self) -> &[(&'static str, &'static str)] {
+        &self.ties
+    }
+
+    /// The same with a parameter of its own at each place.
+    pub(crate) fn untied(mut self) -> Self {
+        self.ties.clear();
+        for part in &mut self.parts {
+            part.home.clone_from(&part.name);
+        }
+        self
+    }
+
     /// The form for a pipeline.
     pub(crate) fn sequential(&self) -> Sequential {
         let mut model = Sequential::new();

@@ -5,8 +5,8 @@ mod pipeline;
 
 pub(in crate::cli) use devices::{CAP, Cap, OFFLOAD, Offload};
 pub(in crate::cli) use pipeline::{
-    CHUNKS, DEVICE, LR_SCHEDULE, OPTIMIZER, PRECISION, RECOMPUTE, SCHEDULE, THREADS, schedules,
-    stages_of,
+    CHUNKS, DEVICE, LEAVES, LR_SCHEDULE, OPTIMIZER, PRECISION, RECOMPUTE, SCHEDULE, THREADS,
+    schedules, stages_of,
 };
 
 use super::form::One;

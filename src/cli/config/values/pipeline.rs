@@ -21,6 +21,9 @@ pub(in crate::cli) const CHUNKS: One<usize> = whole(|text| input::count(text, 1 
 
 pub(in crate::cli) const THREADS: One<usize> = whole(|text| input::count(text, 1 << 10));
 
+/// Leaves of a tree.
+pub(in crate::cli) const LEAVES: One<usize> = whole(input::leaves);
+
 /// A schedule that trains.
 pub(in crate::cli) const SCHEDULE: One<ScheduleKind> = One {
     kind: Kind::Text,

@@ -1,0 +1,215 @@
+//! Sums over micro-batches as the leaves of a binary tree.
+//!
+//! A step's M micro-batches are divided among k leaves, a power of two: leaf j has the
+//! micro-batches jM/k, rounded down, up to (j+1)M/k, and its sum is the serial one, in their
+//! order. The leaves' sums are added in a balanced binary tree, the earlier one on the left.
+//! Which sums are added to which follows from M and k, and from nothing else.
+//!
+//! ```text
+//! k = 4, M = 6     ((g0 + (g1 + g2)) + (g3 + (g4 + g5)))
+//!                    leaf 0   leaf 1     leaf 2   leaf 3
+//! ```
+//!
+//! The tree is a binary counter: after leaf j there is one sum for each 1 in the binary form of
+//! j + 1. A leaf without micro-batches is absent, and absent + x is x: nothing is added, not
+//! even zeros, which would turn -0.0 into 0.0.
+//!
+//! Replicas of a pipeline, d of them (a power of two, at most k), can share the tree: replica r
+//! owns the k/d leaves from leaf rk/d on, which are all the leaves below one node. A counter of
+//! its own leaves alone ends with the sum at this node, and an exchange between replicas goes on
+//! from there through the log2(d) levels above, to the bits of one process. For this a counter
+//! needs to know its first leaf, from which its first micro-batch follows, and to be told when
+//! the step is over: of a replica, unlike here, the last leaves may be absent.
+
+/// The sums of the leaves of one step that are not yet in their place.
+#[derive(Debug)]
+pub(super) struct Leaves<S> {
+    leaves: usize,
+    micro_batches: usize,
+    /// Leaves that are over.
+    closed: usize,
+    /// The sums at the nodes that wait for what is right of them, the earliest first; none
+    /// where all leaves below are absent.
+    waiting: Vec<Option<S>>,
+}
+
+impl<S> Leaves<S> {
+    /// A tree of so many leaves, a power of two.
+    pub(super) fn new(leaves: usize) -> Self {
+        Self {
+            leaves,
+            micro_batches: 0,
+            closed: 0,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// A step of so many micro-batches begins.
+    pub(super) fn begin(&mut self, micro_batches: usize) {
+        self.clear();
+        self.micro_batches = micro_batches;
+    }
+
+    /// Drops all sums.
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+        self.closed = 0;
+    }
+
+    /// Whether the sum of a leaf is complete when the first `added` micro-batches have been
+    /// added; 1 or more.
+    pub(super) fn end_at(&self, added: usize) -> bool {
+        // With more leaves than micro-batches, each of these has one of its own.
+        let leaf = self.leaf_of(added - 1);
+        self.end_of(leaf) == added
+    }
+
+    /// The leaf that a micro-batch is in: the first one that ends behind it.
+    fn leaf_of(&self, micro: usize) -> usize {
+        // The first j for which (j+1)M/k, rounded down, is at least `micro` + 1.
+        ((micro + 1) * self.leaves).div_ceil(self.micro_batches) - 1
+    }
+
+    /// The first micro-batch behind a leaf.
+    fn end_of(&self, leaf: usize) -> usize {
+        (leaf + 1) * self.micro_batches / self.leaves
+    }
+
+    /// The leaf that ends with the first `added` micro-batches is over, with this sum. Gives
+    /// the sum of all leaves, if it was the last.
+    pub(super) fn close<E>(
+        &mut self,
+        added: usize,
+        sum: S,
+        mut add: impl FnMut(S, S) -> Result<S, E>,
+    ) -> Result<Option<S>, E> {
+        let leaf = self.leaf_of(added - 1);
+        while self.closed < leaf {
+            self.put(None, &mut add)?;
+        }
+        self.put(Some(sum), &mut add)?;
+        let all = self.closed == self.leaves;
+        Ok(if all {
+            self.waiting.pop().flatten()
+        } else {
+            None
+        })
+    }
+
+    /// One more leaf, and all nodes that are complete with it.
+    fn put<E>(
+        &mut self,
+        mut sum: Option<S>,
+        add: &mut impl FnMut(S, S) -> Result<S, E>,
+    ) -> Result<(), E> {
+        self.closed += 1;
+        for _ in 0..self.closed.trailing_zeros() {
+            sum = match (self.waiting.pop().flatten(), sum) {
+                (Some(left), Some(right)) => Some(add(left, right)?),
+                (left, right) => left.or(right),
+            };
+        }
+        self.waiting.push(sum);
+        Ok(())
+    }
+
+    /// The sums that wait.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &S> {
+        self.waiting.iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpipe_partitioner::tree::gradient_sets;
+    use std::convert::Infallible;
+
+    /// A sum as it is written.
+    type Sum = Option<String>;
+
+    fn plus(left: Sum, right: Sum) -> Sum {
+        match (left, right) {
+            (Some(left), Some(right)) => Some(format!("({left} + {right})")),
+            (left, right) => left.or(right),
+        }
+    }
+
+    /// The definition: serial sums of the leaves, and halves of halves of them.
+    fn defined(micro_batches: usize, leaves: usize) -> Sum {
+        let leaf = |j: usize| {
+            let micros = j * micro_batches / leaves..(j + 1) * micro_batches / leaves;
+            micros.map(|micro| Some(micro.to_string())).fold(None, plus)
+        };
+        fn node(sums: &[Sum]) -> Sum {
+            match sums {
+                [sum] => sum.clone(),
+                _ => {
+                    let (left, right) = sums.split_at(sums.len() / 2);
+                    plus(node(left), node(right))
+                }
+            }
+        }
+        node(&(0..leaves).map(leaf).collect::<Vec<_>>())
+    }
+
+    /// What a counter makes of a step, and the most sums that there were, with the leaf's own.
+    fn counted(leaves: &mut Leaves<String>, micro_batches: usize) -> (Sum, usize) {
+        leaves.begin(micro_batches);
+        let (mut leaf, mut all, mut most) = (None, None, 0);
+        for micro in 0..micro_batches {
+            leaf = plus(leaf, Some(micro.to_string()));
+            most = most.max(leaves.waiting().count() + 1);
+            if leaves.end_at(micro + 1) {
+                assert_eq!(all, None, "the last leaf ends with the last micro-batch");
+                let add = |left, right| Ok::<_, Infallible>(plus(Some(left), Some(right)).unwrap());
+                let Ok(sum) = leaves.close(micro + 1, leaf.take().unwrap(), add);
+                all = sum;
+            }
+        }
+        assert_eq!((leaf, leaves.waiting().count()), (None, 0));
+        (all, most)
+    }
+
+    #[test]
+    fn the_counter_adds_as_the_tree_is_defined() {
+        for leaves in [1, 2, 4, 8, 16, 64] {
+            let mut counter = Leaves::new(leaves);
+            for micro_batches in 1..=40 {
+                let (sum, most) = counted(&mut counter, micro_batches);
+                let case = format!("{micro_batches} micro-batches, {leaves} leaves");
+                assert_eq!(sum, defined(micro_batches, leaves), "{case}");
+                let sets = gradient_sets(leaves, micro_batches);
+                assert_eq!(most as u64, sets, "{case}");
+            }
+        }
+    }
+
+    #[test]
+    fn examples_by_hand() {
+        for (leaves, micro_batches, sum) in [
+            (1, 3, "((0 + 1) + 2)"),
+            (2, 5, "((0 + 1) + ((2 + 3) + 4))"),
+            (4, 6, "((0 + (1 + 2)) + (3 + (4 + 5)))"),
+            (4, 3, "(0 + (1 + 2))"),
+            (8, 1, "0"),
+        ] {
+            let (own, _) = counted(&mut Leaves::new(leaves), micro_batches);
+            assert_eq!(own.unwrap(), sum);
+        }
+    }
+
+    #[test]
+    fn what_a_step_has_left_is_gone_in_the_next() {
+        let mut leaves = Leaves::new(4);
+        leaves.begin(4);
+        let add = |_, _| Err("no sum is complete yet");
+        assert_eq!(leaves.close(1, "wrong".to_owned(), add), Ok(None));
+        assert_eq!(leaves.waiting().count(), 1);
+        assert_eq!(counted(&mut leaves, 4).0.unwrap(), "((0 + 1) + (2 + 3))");
+        leaves.begin(4);
+        assert_eq!(leaves.close(1, "wrong".to_owned(), add), Ok(None));
+        leaves.clear();
+        assert_eq!(leaves.waiting().count(), 0);
+    }
+}
