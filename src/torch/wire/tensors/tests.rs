@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::torch::ffi::identity;
+use crate::torch::wire::FIRST;
 
 /// As it would be in another process: sent as bytes.
 fn there(values: &Values) -> Values {
