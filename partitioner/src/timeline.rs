@@ -98,6 +98,12 @@ impl Timeline {
         &self.exchanges
     }
 
+    /// The exchanges of the stages of `device`.
+    pub(crate) fn exchanges_on(&self, device: DeviceId) -> impl Iterator<Item = &Exchange> {
+        let all = self.exchanges.iter();
+        all.filter(move |own| own.device == device)
+    }
+
     /// How long the step goes on after the last action has ended: for exchanges alone.
     pub fn exposed(&self) -> Micros {
         let ends = self.spans.iter().map(|span| span.end);
