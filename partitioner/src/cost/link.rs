@@ -89,7 +89,9 @@ impl FromStr for Link {
             .ok_or_else(|| bad(text))?;
         let bandwidth = match bandwidth.strip_suffix("bit") {
             // Eight bits a byte.
-            Some(number) => format!("{number}B").parse().map(|Bytes(bits)| Bytes(bits / 8)),
+            Some(number) => format!("{number}B")
+                .parse()
+                .map(|Bytes(bits)| Bytes(bits / 8)),
             None => bandwidth.parse(),
         };
         let bandwidth = bandwidth.map_err(|_| bad(text))?;

@@ -295,7 +295,10 @@ impl Costs {
     /// How long the gradients of `stage` are exchanged between replicas; zeros where there is
     /// one replica.
     pub fn exchange(&self, stage: StageId) -> EdgeTimes {
-        self.exchange.get(stage.index()).copied().unwrap_or_default()
+        self.exchange
+            .get(stage.index())
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Whether any gradients are exchanged.

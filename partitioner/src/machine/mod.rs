@@ -54,7 +54,9 @@ pub enum MachineError {
         speed: f64,
     },
     /// No replica, or more devices than there can be.
-    #[error("{replicas} replicas of {devices} devices: there must be from 1 to {MAX_DEVICES} in all")]
+    #[error(
+        "{replicas} replicas of {devices} devices: there must be from 1 to {MAX_DEVICES} in all"
+    )]
     Replicas {
         /// Replicas asked for.
         replicas: usize,

@@ -178,14 +178,16 @@ mod tests {
         let cards = machine(4, 2, &[4, 4], true);
         assert_eq!(transfer(&cards, 1, 2), (120.0, 30.0));
         // Of 0 -> 2 and 1 -> 3 the second alone leaves node 0, and that decides.
-        assert_eq!(transfer(&machine(2, 2, &[3, 1], false), 0, 1), (120.0, 30.0));
+        assert_eq!(
+            transfer(&machine(2, 2, &[3, 1], false), 0, 1),
+            (120.0, 30.0)
+        );
     }
 
     #[test]
     fn gradients_go_twice_around() {
-        let exchange = |machine: &Machine, device| {
-            numbers(machine.exchange(DeviceId(device), Bytes(12)))
-        };
+        let exchange =
+            |machine: &Machine, device| numbers(machine.exchange(DeviceId(device), Bytes(12)));
         assert_eq!(exchange(&machine(4, 1, &[2, 2], false), 0), (0.0, 0.0));
         // 2 · 1/2 · 12 bytes within the node.
         assert_eq!(exchange(&machine(4, 2, &[4, 4], false), 1), (12.0, 6.0));
@@ -199,7 +201,9 @@ mod tests {
 
     #[test]
     fn machines_without_nodes_have_one_link() {
-        let machine = Machine::new(3).unwrap().with_link("1MB/s,3us".parse().unwrap());
+        let machine = Machine::new(3)
+            .unwrap()
+            .with_link("1MB/s,3us".parse().unwrap());
         let times = machine.transfer(DeviceId(0), DeviceId(2), Bytes(12));
         assert_eq!(numbers(times), (12.0, 3.0));
         let four = machine.with_replicas(4).unwrap();

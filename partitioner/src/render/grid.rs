@@ -66,7 +66,11 @@ fn row(
     };
     // Actions come on top.
     for exchange in timeline.exchanges_on(device) {
-        put(&format!("{}A", exchange.stage), exchange.start, exchange.end);
+        put(
+            &format!("{}A", exchange.stage),
+            exchange.start,
+            exchange.end,
+        );
     }
     for span in timeline.spans_on(device) {
         put(&span.action.to_string(), span.start, span.end);

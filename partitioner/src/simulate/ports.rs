@@ -127,11 +127,23 @@ mod tests {
     fn an_exchange_takes_what_is_left() {
         // In use from 2 to 4 and, both ways at different times, from 6 to 9.
         let mut used = [(6.0, 8.0), (2.0, 4.0), (7.0, 9.0)].map(period).to_vec();
-        assert_eq!(fill(&mut used, micros(0.0), micros(1.0)), period((0.0, 1.0)));
+        assert_eq!(
+            fill(&mut used, micros(0.0), micros(1.0)),
+            period((0.0, 1.0))
+        );
         // 1 to 2, 4 to 6, 9 to 11.
-        assert_eq!(fill(&mut used, micros(0.0), micros(5.0)), period((1.0, 11.0)));
-        assert_eq!(fill(&mut used, micros(3.0), micros(1.0)), period((11.0, 12.0)));
-        assert_eq!(fill(&mut used, micros(20.0), micros(0.0)), period((20.0, 20.0)));
+        assert_eq!(
+            fill(&mut used, micros(0.0), micros(5.0)),
+            period((1.0, 11.0))
+        );
+        assert_eq!(
+            fill(&mut used, micros(3.0), micros(1.0)),
+            period((11.0, 12.0))
+        );
+        assert_eq!(
+            fill(&mut used, micros(20.0), micros(0.0)),
+            period((20.0, 20.0))
+        );
     }
 
     #[test]

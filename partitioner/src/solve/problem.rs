@@ -5,7 +5,7 @@ use super::{Transfer, When};
 use crate::check::CheckedSchedule;
 use crate::cost::{Costs, StageMemory, StageTimes};
 use crate::ids::{DeviceId, StageId};
-use crate::machine::{Device, Machine, Way};
+use crate::machine::{Device, Machine, Nodes, Way};
 use crate::partition::Partition;
 use crate::profile::{LayerCost, Profile};
 use crate::schedule::ActionKind;
@@ -161,6 +161,10 @@ impl Problem {
 
     pub(crate) fn devices(&self) -> &[Device] {
         self.machine.devices()
+    }
+
+    pub(crate) fn nodes(&self) -> Option<&Nodes> {
+        self.machine.nodes()
     }
 
     /// What the simulator needs to know of a cut, and of which stages recompute and offload:

@@ -199,7 +199,10 @@ fn by_hand(problem: &Problem, stage: usize, mode: usize, start: usize, end: usiz
     }
     time /= problem.machine.devices()[slot.device.0].speed;
     if stage + 1 < problem.stages.len() && problem.stages[stage + 1].device != slot.device {
-        let (next, output) = (problem.stages[stage + 1].device, layers[layers.len() - 1].output);
+        let (next, output) = (
+            problem.stages[stage + 1].device,
+            layers[layers.len() - 1].output,
+        );
         let transfer = problem.machine.transfer(slot.device, next, output);
         let busy = transfer.occupancy.get();
         if problem.transfer == Transfer::Waited {

@@ -82,7 +82,12 @@ fn spread(machine: &Machine) -> String {
         let _ = write!(text, ", {} replicas of the pipeline", machine.replicas());
     }
     if let Some(nodes) = machine.nodes().filter(|nodes| nodes.count() > 1) {
-        let _ = write!(text, ", {} nodes, {} between them", nodes.count(), nodes.link());
+        let _ = write!(
+            text,
+            ", {} nodes, {} between them",
+            nodes.count(),
+            nodes.link()
+        );
     }
     text
 }
