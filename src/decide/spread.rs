@@ -48,6 +48,12 @@ impl Spread {
     /// What each replica has of so many things, named in the plural.
     pub(crate) fn each(&self, all: usize, what: &str) -> Result<usize, Failure> {
         let replicas = self.replicas;
+        if replicas > all {
+            return Err(Failure::Usage(format!(
+                "{all} {what} are too few for {replicas} replicas (--replicas): each takes at \
+                 least one"
+            )));
+        }
         if !all.is_multiple_of(replicas) {
             return Err(Failure::Usage(format!(
                 "{all} {what} cannot be divided evenly among {replicas} replicas (--replicas): use \

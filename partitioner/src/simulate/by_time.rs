@@ -86,3 +86,102 @@ impl<D: Fn(Action) -> Micros> Run<'_, '_, '_, D> {
         self.begin(device);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::builtin::ScheduleKind;
+    use crate::check::CheckedSchedule;
+    use crate::cost::{Cards, Costs, EdgeTimes, OffloadTimes, StageTimes};
+    use crate::ids::StageId;
+    use crate::schedule::Shape;
+    use crate::simulate::simulate;
+    use crate::units::Micros;
+
+    fn micros(time: u32) -> Micros {
+        Micros::new(f64::from(time)).unwrap()
+    }
+
+    /// Random times of stages, edges, hosts and offload.
+    fn costs(stages: usize) -> impl Strategy<Value = Costs> {
+        let stage = (
+            prop::array::uniform5(0_u32..20),
+            prop::array::uniform4(0_u32..9),
+            0_u8..4,
+        );
+        prop::collection::vec(stage, stages).prop_map(|stages| {
+            let times = |[forward, input, weight, ..]: [u32; 5]| StageTimes {
+                forward: micros(forward),
+                backward: micros(input + weight),
+                input: micros(input),
+                weight: micros(weight),
+                recompute: micros(forward),
+            };
+            let edge = |occupancy, latency| EdgeTimes {
+                occupancy: micros(occupancy),
+                latency: micros(latency),
+            };
+            let mut costs = Costs::new(stages.iter().map(|own| times(own.0)).collect());
+            for (stage, (own, other, what)) in stages.into_iter().enumerate() {
+                let id = StageId(stage);
+                costs = costs.with_edge(id, edge(own[3], own[4]));
+                if what & 1 != 0 {
+                    let [a, b, c, d] = other;
+                    costs = costs.with_host(id, times([a, b, c, d, 0]));
+                }
+                if what & 2 != 0 {
+                    let way = edge(other[0], other[1]);
+                    let both = OffloadTimes {
+                        to_host: way,
+                        to_device: way,
+                        pieces: 2,
+                    };
+                    costs = costs.with_offload(id, both);
+                }
+            }
+            costs
+        })
+    }
+
+    fn case() -> impl Strategy<Value = (CheckedSchedule, Costs)> {
+        let shapes = (
+            1_usize..5,
+            1_usize..3,
+            1_usize..7,
+            0..ScheduleKind::ALL.len(),
+        );
+        let schedule = shapes.prop_filter_map("the schedule has the shape", |(p, v, m, kind)| {
+            let shape = Shape::new(p, m).with_chunks(v);
+            ScheduleKind::ALL[kind].generate(shape).ok()
+        });
+        schedule.prop_flat_map(|schedule| {
+            let costs = costs(schedule.schedule().stages());
+            (Just(schedule), costs)
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(500))]
+
+        /// Cards that nothing goes over change nothing: time goes on as without them.
+        #[test]
+        fn the_order_of_time_gives_the_same_times((schedule, costs) in case()) {
+            let devices = schedule.schedule().devices();
+            let alone = simulate(&schedule, &costs).timeline;
+            let cards = Cards::new(vec![(0, 0); devices]);
+            let found = simulate(&schedule, &costs.with_cards(cards)).timeline;
+            prop_assert_eq!(alone, found);
+        }
+
+        /// Two devices on a node each have the cards for themselves.
+        #[test]
+        fn two_devices_with_a_card_each_share_nothing((schedule, costs) in case()) {
+            prop_assume!(schedule.schedule().devices() <= 2);
+            let alone = simulate(&schedule, &costs).timeline;
+            let cards = Cards::new(vec![(0, 0), (1, 1)]);
+            let found = simulate(&schedule, &costs.with_cards(cards)).timeline;
+            prop_assert_eq!(alone, found);
+        }
+    }
+}

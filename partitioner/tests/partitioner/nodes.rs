@@ -1,0 +1,449 @@
+//! Nodes and replicas: by hand, against a slow simulation, and what must not change.
+
+use gpipe_partitioner::{
+    Action, ActionKind, Bytes, CheckedSchedule, Costs, DeviceId, EdgeTimes, LayerProfile,
+    LayerTimes, Link, Machine, Micros, Nodes, Partition, Plan, PlanOptions, Problem, Profile,
+    ScheduleKind, Shape, StageId, plan, simulate,
+};
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+fn micros(time: f64) -> Micros {
+    Micros::new(time).unwrap()
+}
+
+/// `bandwidth` bytes a microsecond.
+fn link(bandwidth: u64, latency: u32) -> Link {
+    Link::new(Bytes(bandwidth * 1_000_000), micros(f64::from(latency))).unwrap()
+}
+
+/// Layers of 10 µs for F, I and W each that hand over so many bytes.
+fn profile(outputs: &[u64]) -> Profile {
+    let layer = |&output: &u64| {
+        let time = micros(10.0);
+        LayerProfile::new("layer", LayerTimes::new(time, time, time)).with_bytes(
+            Bytes(1000),
+            Bytes(100),
+            Bytes(output),
+        )
+    };
+    Profile::new("cpu", 1, outputs.iter().map(layer).collect()).unwrap()
+}
+
+fn options(machine: Machine, micro: usize) -> PlanOptions {
+    let mut options = PlanOptions::new(machine);
+    options.schedule = Some(ScheduleKind::OneFOneB);
+    options.micro_batches = Some(micro);
+    options.chunks = Some(1);
+    options
+}
+
+/// Four stages on two nodes, one micro-batch. 1000 bytes take 1 µs within a node, and 10 µs and
+/// 5 µs of latency between nodes. There: 4 F, two hops of 1, one of 15; back with 4 B the same:
+/// 40 + 17 + 80 + 17.
+#[test]
+fn a_value_between_nodes_takes_the_link_between_them() {
+    let nodes = Nodes::new(vec![2, 2], link(100, 5)).unwrap();
+    let machine = Machine::new(4).unwrap().with_link(link(1000, 0));
+    let machine = machine.with_nodes(nodes).unwrap();
+    let plan = plan(&profile(&[1000; 4]), &options(machine, 1)).unwrap();
+    assert_eq!(plan.step, micros(154.0));
+}
+
+/// 1F1B with F 1, B 2: the last backward of stage s ends at 33 - 2 s. An all-reduce of 2 begins
+/// then: those of stages 3, 2, 1 end at 29, 31, 33 and so before the last action does; stage
+/// 0's ends at 35, and its 2 are all that is exposed.
+#[test]
+fn the_all_reduce_hides_in_the_cooldown_but_for_the_first_stage() {
+    let schedule = ScheduleKind::OneFOneB.generate(Shape::new(4, 8)).unwrap();
+    let unit = micros(1.0);
+    let all_reduce = EdgeTimes {
+        occupancy: micros(1.5),
+        latency: micros(0.5),
+    };
+    let costs = Costs::uniform(4, unit, unit, unit);
+    let costs = (0..4).fold(costs, |c, stage| {
+        c.with_exchange(StageId(stage), all_reduce)
+    });
+    let simulation = simulate(&schedule, &costs);
+    let timeline = &simulation.timeline;
+    let found = timeline.exchanges().iter();
+    let found: Vec<_> = found
+        .map(|own| {
+            (
+                own.stage.index(),
+                own.device.index(),
+                own.start.get(),
+                own.end.get(),
+            )
+        })
+        .collect();
+    let expected = [
+        (3, 3, 27.0, 29.0),
+        (2, 2, 29.0, 31.0),
+        (1, 1, 31.0, 33.0),
+        (0, 0, 33.0, 35.0),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(timeline.exposed(), micros(2.0));
+    assert_eq!(simulation.makespan(), micros(35.0));
+    let path = simulation.critical_path();
+    let work: Micros = (0..4).map(|stage| path.work(StageId(stage))).sum();
+    assert_eq!((path.exchange, work), (micros(2.0), micros(33.0)));
+}
+
+/// Two replicas of a device whose two stages have 1000 bytes of gradients each, on two nodes with
+/// 100 bytes a microsecond between them: 2 · 1/2 · 1000 bytes are 10 µs each. Forwards and
+/// backwards of one micro-batch take 2 · 10 + 2 · 20; stage 1's gradients are complete at 40 and
+/// summed at 50, while stage 0 still works; stage 0's at 60 and 70.
+#[test]
+fn a_stage_is_exchanged_while_its_device_works_on() {
+    let nodes = Nodes::new(vec![1, 1], link(100, 0)).unwrap();
+    let machine = Machine::new(1).unwrap().with_replicas(2).unwrap();
+    let machine = machine.with_nodes(nodes).unwrap();
+    let profile = profile(&[0, 0]);
+    let shape = Shape::new(1, 1).with_chunks(2);
+    let schedule = ScheduleKind::LoopedBfs.generate(shape).unwrap();
+    let problem = Problem::new(&profile, 1, &machine, &schedule);
+    let cut = Partition::from_balance(2, &[1, 1]).unwrap();
+    let costs = problem.stage_costs(&cut, &[false; 2], &[false; 2]);
+    let timeline = simulate(&schedule, &costs).timeline;
+    let found = timeline.exchanges().iter();
+    let found: Vec<_> = found.map(|own| (own.start.get(), own.end.get())).collect();
+    assert_eq!(found, [(40.0, 50.0), (60.0, 70.0)]);
+    assert_eq!(
+        (timeline.makespan(), timeline.exposed()),
+        (micros(70.0), micros(10.0))
+    );
+}
+
+/// Equal layers, of which the fourth hands over much: where it ends a node the next cut is
+/// better, if less even.
+#[test]
+fn a_cut_between_nodes_looks_for_a_small_value() {
+    let outputs = [10, 10, 10, 4000, 10, 10, 10, 10];
+    let planned = |between: Link| {
+        let nodes = Nodes::new(vec![2, 2], between).unwrap();
+        let machine = Machine::new(4).unwrap().with_link(link(1000, 0));
+        let machine = machine.with_nodes(nodes).unwrap();
+        plan(&profile(&outputs), &options(machine, 8)).unwrap()
+    };
+    let border = |plan: &Plan| plan.partition.range(StageId(2)).start;
+    assert_eq!(border(&planned(link(1000, 0))), 4);
+    assert_ne!(border(&planned(link(10, 0))), 4);
+}
+
+#[test]
+fn plans_say_replicas_and_nodes_and_are_read_back() {
+    let nodes = Nodes::new(vec![3, 5], link(100, 5)).unwrap();
+    let machine = Machine::new(4).unwrap().with_link(link(1000, 1));
+    let machine = machine.with_replicas(2).unwrap();
+    let machine = machine
+        .with_nodes(nodes.clone().with_nic_per_device(true))
+        .unwrap();
+    let options = options(machine, 12);
+    let profile = profile(&[10; 8]);
+    let made = plan(&profile, &options).unwrap();
+    assert_eq!(
+        (made.micro_batches, made.micro_batches_each(), made.replicas),
+        (12, 6, 2)
+    );
+    let read = Plan::from_json(made.to_json(), "plan.json").unwrap();
+    assert_eq!(read, made);
+    let schedule = read.generate().unwrap();
+    let simulation = simulate(&schedule, &read.costs(&profile, &options, &schedule));
+    assert_eq!(simulation.makespan(), made.step);
+    assert!(simulation.timeline.exposed() > Micros::ZERO);
+
+    let json: serde_json::Value = serde_json::from_str(&made.to_json()).unwrap();
+    let refused = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut other = json.clone();
+        change(&mut other);
+        Plan::from_json(other.to_string(), "plan.json")
+            .unwrap_err()
+            .to_string()
+    };
+    let error = refused(&|plan| plan["nodes"]["devices"] = serde_json::json!([3, 4]));
+    assert!(
+        error.contains("nodes.devices: must add up to 2 replicas of 4"),
+        "{error}"
+    );
+    let error = refused(&|plan| plan["micro_batches"] = serde_json::json!(13));
+    assert!(
+        error.contains("micro_batches: must be a multiple of the 2 replicas"),
+        "{error}"
+    );
+    let error = refused(&|plan| plan["nodes"]["link"]["bytes_per_second"] = serde_json::json!(0));
+    assert!(error.contains("nodes.link.bytes_per_second"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_divided_is_refused() {
+    let machine = Machine::new(2).unwrap().with_replicas(4).unwrap();
+    let refused =
+        |options: &PlanOptions| plan(&profile(&[10; 4]), options).unwrap_err().to_string();
+    assert_eq!(
+        refused(&options(machine.clone(), 6)),
+        "6 micro-batches for 4 replicas: each takes as many, so it must be a multiple of 4"
+    );
+    let mut few = PlanOptions::new(machine.clone());
+    few.batch = Some(3);
+    assert!(refused(&few).contains("not one for each of 4 replicas"));
+    let error = machine
+        .with_nodes(Nodes::new(vec![4], link(1, 0)).unwrap())
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the nodes have 4 devices, and there are 8"
+    );
+    assert!(Machine::new(2).unwrap().with_replicas(0).is_err());
+    assert!(Machine::new(2).unwrap().with_replicas(usize::MAX).is_err());
+}
+
+/// A schedule, layers' times and outputs, and the network.
+#[derive(Clone, Debug)]
+struct Case {
+    schedule: CheckedSchedule,
+    profile: Profile,
+    replicas: usize,
+    nodes: Vec<usize>,
+    inside: (u64, u32),
+    between: (u64, u32),
+}
+
+impl Case {
+    fn machine(&self, inside: (u64, u32), between: (u64, u32), nic_per_device: bool) -> Machine {
+        let nodes = Nodes::new(self.nodes.clone(), link(between.0, between.1)).unwrap();
+        let nodes = nodes.with_nic_per_device(nic_per_device);
+        self.one_node(inside).with_nodes(nodes).unwrap()
+    }
+
+    fn one_node(&self, inside: (u64, u32)) -> Machine {
+        let machine = Machine::new(self.schedule.schedule().devices()).unwrap();
+        let machine = machine.with_link(link(inside.0, inside.1));
+        machine.with_replicas(self.replicas).unwrap()
+    }
+
+    /// One layer a stage.
+    fn costs(&self, machine: &Machine) -> Costs {
+        let stages = self.schedule.schedule().stages();
+        let cut = Partition::uniform(stages, stages).unwrap();
+        let problem = Problem::new(&self.profile, 1, machine, &self.schedule);
+        problem.stage_costs(&cut, &vec![false; stages], &vec![false; stages])
+    }
+
+    fn makespan(&self, machine: &Machine) -> f64 {
+        simulate(&self.schedule, &self.costs(machine))
+            .makespan()
+            .get()
+    }
+}
+
+fn case(most_replicas: usize) -> impl Strategy<Value = Case> {
+    let shapes = (
+        1_usize..5,
+        1_usize..3,
+        1_usize..6,
+        0..ScheduleKind::ALL.len(),
+    );
+    let schedule = shapes.prop_filter_map("the schedule has the shape", |(p, v, m, kind)| {
+        let shape = Shape::new(p, m).with_chunks(v);
+        ScheduleKind::ALL[kind].generate(shape).ok()
+    });
+    let network = || (1_u64..9, 0_u32..9);
+    let layer = (prop::array::uniform3(1_u32..20), 0_u64..60, 0_u64..60);
+    (
+        schedule,
+        prop::collection::vec(layer, 8),
+        1..=most_replicas,
+        prop::collection::vec(any::<bool>(), 12),
+        network(),
+        network(),
+    )
+        .prop_map(|(schedule, layers, replicas, splits, inside, between)| {
+            let layers = layers.into_iter().map(|(times, output, parameters)| {
+                let [f, i, w] = times.map(|time| micros(f64::from(time)));
+                let layer = LayerProfile::new("layer", LayerTimes::new(f, i, w));
+                layer.with_bytes(Bytes(parameters), Bytes(1), Bytes(output))
+            });
+            let plan = schedule.schedule();
+            let mut nodes = vec![1];
+            for split in &splits[1..plan.devices() * replicas] {
+                match nodes.last_mut() {
+                    Some(last) if !split => *last += 1,
+                    _ => nodes.push(1),
+                }
+            }
+            let stages = plan.stages();
+            Case {
+                profile: Profile::new("cpu", 1, layers.take(stages).collect()).unwrap(),
+                schedule,
+                replicas,
+                nodes,
+                inside,
+                between,
+            }
+        })
+}
+
+/// One microsecond after the other: starts and ends by action. For whole times of at least 1 and
+/// one replica.
+fn tick_by_tick(case: &Case, costs: &Costs) -> HashMap<Action, (f64, f64)> {
+    let (schedule, plan) = (&case.schedule, case.schedule.schedule());
+    let node_of = |device: usize| {
+        let ends = case.nodes.iter().scan(0, |sum, own| {
+            *sum += own;
+            Some(*sum)
+        });
+        ends.take_while(|&end| end <= device).count()
+    };
+    let (mut out, mut into) = (vec![0.0_f64; 12], vec![0.0_f64; 12]);
+    let mut links: HashMap<(usize, usize), f64> = HashMap::new();
+    // When a value is there: (forward?, stage that takes it, micro-batch).
+    let mut there: HashMap<(bool, usize, usize), f64> = HashMap::new();
+    let mut spans: HashMap<Action, (f64, f64)> = HashMap::new();
+    let mut heads = vec![(0, None::<f64>); plan.devices()];
+    let all: usize = plan.iter().map(|(_, list)| list.len()).sum();
+    let mut now = 0.0;
+    while spans.len() < all || heads.iter().any(|(_, end)| end.is_some()) {
+        for device in 0..plan.devices() {
+            if heads[device].1 != Some(now) {
+                continue;
+            }
+            let action = plan.actions(DeviceId(device))[heads[device].0];
+            heads[device] = (heads[device].0 + 1, None);
+            let stage = action.stage.index();
+            let (forward, to, edge) = match action.kind {
+                ActionKind::Forward if stage + 1 < plan.stages() => (true, stage + 1, stage),
+                ActionKind::Backward | ActionKind::BackwardInput if stage > 0 => {
+                    (false, stage - 1, stage - 1)
+                }
+                _ => continue,
+            };
+            let target = schedule.device_of(StageId(to)).index();
+            let times = costs.edge(StageId(edge));
+            let (from, toward) = (node_of(device), node_of(target));
+            let takes = times.occupancy.get();
+            let mut arrival = now;
+            if target != device && takes > 0.0 {
+                let start = if from == toward {
+                    links
+                        .get(&(device, target))
+                        .copied()
+                        .unwrap_or(0.0)
+                        .max(now)
+                } else {
+                    out[from].max(into[toward]).max(now)
+                };
+                arrival = start + takes;
+                if from == toward {
+                    links.insert((device, target), arrival);
+                } else {
+                    (out[from], into[toward]) = (arrival, arrival);
+                }
+            }
+            if target != device {
+                arrival += times.latency.get();
+            }
+            there.insert((forward, to, action.micro.index()), arrival);
+        }
+        for device in 0..plan.devices() {
+            let (head, working) = heads[device];
+            let Some(&action) = plan.actions(DeviceId(device)).get(head) else {
+                continue;
+            };
+            let (stage, micro) = (action.stage.index(), action.micro.index());
+            let comes = match action.kind {
+                ActionKind::Forward if stage > 0 => Some(true),
+                ActionKind::Backward | ActionKind::BackwardInput if stage + 1 < plan.stages() => {
+                    Some(false)
+                }
+                _ => None,
+            };
+            let has = |forward| {
+                there
+                    .get(&(forward, stage, micro))
+                    .is_some_and(|at| *at <= now)
+            };
+            if working.is_some() || !comes.is_none_or(has) {
+                continue;
+            }
+            let end = now + costs.stage(action.stage).of(action.kind).get();
+            spans.insert(action, (now, end));
+            heads[device].1 = Some(end);
+        }
+        now += 1.0;
+    }
+    spans
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// What devices of a node send to others shares a card, one value at a time each way.
+    #[test]
+    fn shared_cards_are_what_a_slow_simulation_says(case in case(1)) {
+        let plan = case.schedule.schedule();
+        prop_assume!(plan.iter().all(|(device, _)| plan.pairs(device).is_empty()));
+        // Whole microseconds: a byte each.
+        let costs = case.costs(&case.machine((1, case.inside.1), (1, case.between.1), false));
+        let simulation = simulate(&case.schedule, &costs);
+        let expected = tick_by_tick(&case, &costs);
+        for span in simulation.timeline.spans() {
+            let found = (span.start.get(), span.end.get());
+            prop_assert_eq!(found, expected[&span.action], "{}", span.action);
+        }
+    }
+
+    /// Sharing makes nothing faster.
+    #[test]
+    fn a_card_of_its_own_is_never_worse(case in case(3)) {
+        let makespan = |own| case.makespan(&case.machine(case.inside, case.between, own));
+        prop_assert!(makespan(true) <= makespan(false) + 1e-9);
+    }
+
+    /// A faster link, or one with less latency, makes no step longer, where no devices share one.
+    #[test]
+    fn faster_links_are_never_worse(case in case(3), inside in (0_u64..5, 0_u32..5), between in (0_u64..5, 0_u32..5)) {
+        let better = |(speed, latency): (u64, u32), (more, less): (u64, u32)| {
+            (speed + more, latency.saturating_sub(less))
+        };
+        let before = case.makespan(&case.machine(case.inside, case.between, true));
+        let faster = case.machine(better(case.inside, inside), better(case.between, between), true);
+        prop_assert!(case.makespan(&faster) <= before + 1e-9);
+    }
+
+    /// Where links between nodes are as fast as those within and shared by nobody, it is one node.
+    #[test]
+    fn nodes_with_links_as_within_are_one(case in case(1)) {
+        let apart = case.machine(case.inside, case.inside, true);
+        let one = case.one_node(case.inside);
+        prop_assert_eq!(case.costs(&apart), case.costs(&one));
+        let none = Machine::new(case.schedule.schedule().devices()).unwrap();
+        let none = none.with_link(link(case.inside.0, case.inside.1));
+        prop_assert_eq!(case.costs(&one), case.costs(&none));
+    }
+
+    /// The exchange comes on top: devices do the same at the same time without it.
+    #[test]
+    fn an_exchange_delays_no_action(case in case(3), own in any::<bool>()) {
+        let costs = case.costs(&case.machine(case.inside, case.between, own));
+        let with = simulate(&case.schedule, &costs).timeline;
+        let without = simulate(&case.schedule, &costs.clone().without_exchange()).timeline;
+        prop_assert_eq!(with.spans(), without.spans());
+        prop_assert_eq!(without.exposed(), Micros::ZERO);
+        prop_assert_eq!(with.makespan(), without.makespan() + with.exposed());
+        for exchange in with.exchanges() {
+            let own = with.spans().iter().filter(|span| span.action.stage == exchange.stage);
+            let last = own.map(|span| span.end).max().unwrap();
+            prop_assert!(exchange.start >= last);
+            let times = costs.exchange(exchange.stage);
+            let takes = (times.occupancy + times.latency).get();
+            prop_assert!((exchange.end - exchange.start).get() >= takes - 1e-9);
+        }
+        let trains = case.schedule.is_training();
+        let has = |stage| costs.exchange(StageId(stage)) != EdgeTimes::default();
+        let stages = (0..costs.stages()).filter(|&stage| has(stage)).count();
+        prop_assert_eq!(with.exchanges().len(), if trains { stages } else { 0 });
+    }
+}
