@@ -37,7 +37,8 @@ pub struct PlanOptions {
     pub offload: When,
     /// Whether there are CUDA graphs, where the profile says what the host does.
     pub cuda_graphs: When,
-    /// Bytes of optimizer state per byte of parameters.
+    /// Bytes of optimizer state per byte of parameters. Where d replicas have a d-th of it each
+    /// (a sharded optimizer, ZeRO-1) that is what counts; what they exchange is as much.
     pub optimizer_state: f64,
 }
 
@@ -66,10 +67,11 @@ impl PlanOptions {
             let rule = format!("{micro} micro-batches: there must be from 1 to {MAX_MICRO}");
             return Err(PlanError::Options(rule));
         }
-        if self.micro_batches.is_some() && micro > MAX_CELLS / devices {
+        let own = self.machine.devices().len();
+        if self.micro_batches.is_some() && micro / replicas > MAX_CELLS / own {
             let rule = format!(
-                "{micro} micro-batches on {devices} devices: devices times micro-batches must be \
-                 at most {MAX_CELLS}"
+                "{micro} micro-batches on {devices} devices: devices times micro-batches of a \
+                 replica must be at most {MAX_CELLS}"
             );
             return Err(PlanError::Options(rule));
         }

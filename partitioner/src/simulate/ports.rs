@@ -2,7 +2,8 @@
 //!
 //! A value leaves over the card of its sender's node and comes in over that of the receiver's, at
 //! the same time. A card carries one value at a time each way, the one that was ready first;
-//! values must be told in that order.
+//! values must be told in that order. (So a value that comes sooner, by a faster link, say, can
+//! be in the way of a more urgent one: a step on better links need not be shorter.)
 //!
 //! An exchange of gradients is cut into packets that use what time is left by the values, for
 //! which devices wait: it delays none of them.

@@ -75,7 +75,8 @@ fn ranking(simulation: &Simulation) -> Vec<Sensitivity> {
     sensitivities
 }
 
-/// The makespan is a convex function of one target's scale (a maximum of sums):
+/// The makespan is a convex function of one target's scale (a maximum of sums; nearly so where
+/// values of several devices overtake each other on a shared card):
 /// going down from 1 it falls along a straight line until something else holds the
 /// step up. Where it leaves that line by a twentieth is found by bisection.
 fn measure(simulation: &Simulation, target: SensitivityTarget) -> Sensitivity {
