@@ -51,12 +51,12 @@ pub(crate) struct Args {
         value_parser = input::at_least_one
     )]
     cores: Option<usize>,
-    #[command(flatten)]
-    spread: Spread,
-    /// Link between devices of a node: bandwidth and latency, such as 25GB/s,5us; by default the one
-    /// in the profile, if it was measured.
+    /// Link between devices of a node: bandwidth and latency, such as 25GB/s,5us; by default the
+    /// one in the profile, if it was measured.
     #[arg(long, value_name = "LINK", value_parser = input::link)]
     link: Option<Link>,
+    #[command(flatten)]
+    spread: Spread,
     /// Micro-batches of a mini-batch, or auto.
     // The type is named in full because clap takes a plain Option for an optional flag.
     #[arg(
