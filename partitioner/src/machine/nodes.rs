@@ -82,7 +82,7 @@ impl Nodes {
     /// # Errors
     /// [`NodesError`].
     pub fn even(nodes: usize, devices: usize, link: Link) -> Result<Self, NodesError> {
-        if nodes == 0 || devices % nodes != 0 {
+        if nodes == 0 || !devices.is_multiple_of(nodes) {
             return Err(NodesError::Uneven { nodes, devices });
         }
         Self::new(vec![devices / nodes; nodes], link)

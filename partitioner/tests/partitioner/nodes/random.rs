@@ -117,12 +117,12 @@ fn tick_by_tick(case: &Case, costs: &Costs) -> HashMap<Action, (f64, f64)> {
     let all: usize = plan.iter().map(|(_, list)| list.len()).sum();
     let mut now = 0.0;
     while spans.len() < all || heads.iter().any(|(_, end)| end.is_some()) {
-        for device in 0..plan.devices() {
-            if heads[device].1 != Some(now) {
+        for (device, (head, working)) in heads.iter_mut().enumerate() {
+            if *working != Some(now) {
                 continue;
             }
-            let action = plan.actions(DeviceId(device))[heads[device].0];
-            heads[device] = (heads[device].0 + 1, None);
+            let action = plan.actions(DeviceId(device))[*head];
+            (*head, *working) = (*head + 1, None);
             let stage = action.stage.index();
             let (forward, to, edge) = match action.kind {
                 ActionKind::Forward if stage + 1 < plan.stages() => (true, stage + 1, stage),
@@ -158,9 +158,8 @@ fn tick_by_tick(case: &Case, costs: &Costs) -> HashMap<Action, (f64, f64)> {
             }
             there.insert((forward, to, action.micro.index()), arrival);
         }
-        for device in 0..plan.devices() {
-            let (head, working) = heads[device];
-            let Some(&action) = plan.actions(DeviceId(device)).get(head) else {
+        for (device, (head, working)) in heads.iter_mut().enumerate() {
+            let Some(&action) = plan.actions(DeviceId(device)).get(*head) else {
                 continue;
             };
             let (stage, micro) = (action.stage.index(), action.micro.index());
@@ -181,7 +180,7 @@ fn tick_by_tick(case: &Case, costs: &Costs) -> HashMap<Action, (f64, f64)> {
             }
             let end = now + costs.stage(action.stage).of(action.kind).get();
             spans.insert(action, (now, end));
-            heads[device].1 = Some(end);
+            *working = Some(end);
         }
         now += 1.0;
     }
