@@ -5,6 +5,8 @@ use gpipe_partitioner::{
     Plan, PlanOptions, Problem, Profile, ScheduleKind, Shape, StageId, plan, simulate,
 };
 
+use gpipe_partitioner::simulate::SensitivityTarget;
+
 use super::{link, micros};
 
 /// Layers of 10 µs for F, I and W each that hand over so many bytes.
@@ -105,6 +107,52 @@ fn a_stage_is_exchanged_while_its_device_works_on() {
         (timeline.makespan(), timeline.exposed()),
         (micros(70.0), micros(10.0))
     );
+}
+
+/// One device with two stages of F 10, B 20: gradients are complete at 40 and at 60. An exchange
+/// of 30 is on the link until 70, and the other one has to wait for that; each is 5 longer under
+/// way.
+#[test]
+fn exchanges_of_a_device_queue_on_its_link() {
+    let schedule = ScheduleKind::LoopedBfs
+        .generate(Shape::new(1, 1).with_chunks(2))
+        .unwrap();
+    let all_reduce = EdgeTimes {
+        occupancy: micros(30.0),
+        latency: micros(5.0),
+    };
+    let ten = micros(10.0);
+    let costs = Costs::uniform(2, ten, ten, ten);
+    let costs = (0..2).fold(costs, |c, stage| {
+        c.with_exchange(StageId(stage), all_reduce)
+    });
+    let timeline = simulate(&schedule, &costs).timeline;
+    let found = timeline.exchanges().iter();
+    let found: Vec<_> = found.map(|own| (own.start.get(), own.end.get())).collect();
+    assert_eq!(found, [(40.0, 75.0), (70.0, 105.0)]);
+}
+
+/// As above, but the last stage alone has gradients, which take from 27 to 77: what holds the
+/// step up is all that comes before stage 3's last backward, and not the cooldown after it.
+#[test]
+fn the_critical_path_ends_with_the_exchange_that_ends_last() {
+    let schedule = ScheduleKind::OneFOneB.generate(Shape::new(4, 8)).unwrap();
+    let unit = micros(1.0);
+    let all_reduce = EdgeTimes {
+        occupancy: micros(50.0),
+        latency: Micros::ZERO,
+    };
+    let costs = Costs::uniform(4, unit, unit, unit).with_exchange(StageId(3), all_reduce);
+    let simulation = simulate(&schedule, &costs);
+    assert_eq!(simulation.makespan(), micros(77.0));
+    let path = simulation.critical_path();
+    let last = path.steps.last().unwrap().span;
+    assert_eq!((last.action.stage, last.end), (StageId(3), micros(27.0)));
+    assert_eq!(path.exchange, micros(50.0));
+    let best = simulation.sensitivities()[0];
+    assert_eq!(best.target, SensitivityTarget::Exchange);
+    // Down to the 6 that the cooldown takes in any case.
+    assert!((best.saves.get() - 44.0).abs() < 0.5, "{best:?}");
 }
 
 /// Equal layers, of which the fourth hands over much: where it ends a node the next cut is
