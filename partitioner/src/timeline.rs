@@ -25,18 +25,43 @@ impl Span {
     }
 }
 
+/// The gradients of a stage on their way between the replicas of its device: beside what the
+/// device does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "all-reduce")]
+pub struct Exchange {
+    /// The device.
+    pub device: DeviceId,
+    /// The stage.
+    pub stage: StageId,
+    /// When the first gradients leave.
+    pub start: Micros,
+    /// When all replicas have the sums.
+    pub end: Micros,
+}
+
 /// All spans of one step, by device and then by start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     devices: usize,
     spans: Vec<Span>,
+    exchanges: Vec<Exchange>,
     makespan: Micros,
 }
 
 impl Timeline {
     /// A timeline of these spans, in any order, shifted so that the first start is
     /// 0. A span that ends before it starts is taken as empty.
-    pub fn new(devices: usize, mut spans: Vec<Span>) -> Self {
+    pub fn new(devices: usize, spans: Vec<Span>) -> Self {
+        Self::with_exchanges(devices, spans, Vec::new())
+    }
+
+    /// The same of a step in which replicas exchange gradients: it ends when all that is over.
+    pub fn with_exchanges(
+        devices: usize,
+        mut spans: Vec<Span>,
+        mut exchanges: Vec<Exchange>,
+    ) -> Self {
         let origin = spans
             .iter()
             .map(|span| span.start)
@@ -46,6 +71,12 @@ impl Timeline {
             span.start = span.start - origin;
             span.end = (span.end - origin).max(span.start);
         }
+        for exchange in &mut exchanges {
+            exchange.start = exchange.start - origin;
+            exchange.end = (exchange.end - origin).max(exchange.start);
+        }
+        let ends = spans.iter().map(|span| span.end);
+        let makespan = ends.chain(exchanges.iter().map(|own| own.end)).max();
         let key = |span: &Span| (span.device, span.start, span.end);
         if !spans.is_sorted_by_key(key) {
             spans.sort_by_key(key);
@@ -55,9 +86,28 @@ impl Timeline {
                 .last()
                 .map_or(0, |span| span.device.index() + 1)
                 .max(devices),
-            makespan: spans.iter().map(|span| span.end).max().unwrap_or_default(),
+            makespan: makespan.unwrap_or_default(),
             spans,
+            exchanges,
         }
+    }
+
+    /// The exchanges of gradients between replicas, in the order in which they become ready;
+    /// none where there is one replica.
+    pub fn exchanges(&self) -> &[Exchange] {
+        &self.exchanges
+    }
+
+    /// The exchanges of the stages of `device`.
+    pub(crate) fn exchanges_on(&self, device: DeviceId) -> impl Iterator<Item = &Exchange> {
+        let all = self.exchanges.iter();
+        all.filter(move |own| own.device == device)
+    }
+
+    /// How long the step goes on after the last action has ended: for exchanges alone.
+    pub fn exposed(&self) -> Micros {
+        let ends = self.spans.iter().map(|span| span.end);
+        self.makespan - ends.max().unwrap_or_default()
     }
 
     /// All spans, by device and then by start.
@@ -77,7 +127,7 @@ impl Timeline {
         self.devices
     }
 
-    /// From the first start to the last end over all devices.
+    /// From the first start to the last end over all devices, exchanges included.
     #[doc(alias = "step time")]
     pub fn makespan(&self) -> Micros {
         self.makespan

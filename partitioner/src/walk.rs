@@ -66,7 +66,7 @@ impl<'a> Progress<'a> {
 }
 
 /// The stage that may go on once `action` is done, if it is another one.
-fn unblocks(action: Action, stages: usize) -> Option<usize> {
+pub(crate) fn unblocks(action: Action, stages: usize) -> Option<usize> {
     let stage = action.stage.index();
     match action.kind {
         ActionKind::Forward => Some(stage + 1).filter(|&next| next < stages),

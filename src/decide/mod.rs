@@ -14,6 +14,7 @@ pub(crate) mod plan;
 mod plot;
 mod schedule;
 mod simulate;
+mod spread;
 pub(crate) mod table;
 
 use std::io::{IsTerminal as _, Write as _};

@@ -6,6 +6,7 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Context;
+use gpipe_partitioner::Timeline;
 
 use super::{Failure, say};
 
@@ -77,6 +78,16 @@ pub(crate) fn print(data: &str) -> Result<(), Failure> {
             .into()),
         _ => Ok(()),
     }
+}
+
+/// How long replicas take to add up their gradients, in a sentence; none where there is one.
+pub(crate) fn exchange(timeline: &Timeline) -> Option<String> {
+    let exchanges = timeline.exchanges().iter();
+    let longest = exchanges.map(|own| own.end - own.start).max()?;
+    Some(format!(
+        "all-reduce of gradients: {longest} for the stage that takes longest; {} of the step exposed",
+        timeline.exposed()
+    ))
 }
 
 /// A JSON value on a line of its own.

@@ -4,7 +4,10 @@
 use std::fs;
 use std::path::Path;
 
-use gpipe_partitioner::{Costs, DeviceId, Micros, ScheduleKind, Shape, simulate};
+use gpipe_partitioner::{
+    Costs, DeviceId, Machine, Micros, Nodes, PlanOptions, Profile, ScheduleKind, Shape, When, plan,
+    simulate,
+};
 
 use crate::pages::{root, src};
 use crate::pictures::{costs, shape};
@@ -52,6 +55,44 @@ fn the_table_of_bubbles_is_what_is_simulated() {
         };
         let row = format!("| {m} | {} | {} | {} |", bubble(2), bubble(4), bubble(8));
         assert!(page.contains(&row), "pipelines.md lacks\n{row}");
+    }
+}
+
+/// The step that `plan` finds for the example's GPT on eight devices under 1F1B.
+fn step_over(nodes: usize, link: &str, replicas: usize) -> String {
+    let profile = Profile::read(root().join("examples/data/profiles/gpt.json")).unwrap();
+    let machine = Machine::new(8 / replicas)
+        .unwrap()
+        .with_speeds(&[100.0])
+        .unwrap();
+    let machine = machine.with_link("25GB/s,10us".parse().unwrap());
+    let nodes = Nodes::even(nodes, 8, link.parse().unwrap()).unwrap();
+    let machine = machine
+        .with_replicas(replicas)
+        .unwrap()
+        .with_nodes(nodes)
+        .unwrap();
+    let mut options = PlanOptions::new(machine);
+    options.micro_batches = Some(32);
+    options.schedule = Some(ScheduleKind::OneFOneB);
+    options.chunks = Some(1);
+    options.recompute = When::Never;
+    plan(&profile, &options).unwrap().step.to_string()
+}
+
+#[test]
+fn the_tables_of_nodes_are_what_is_planned() {
+    let page = page("deciding.md");
+    let links = ["100Gbit/s,50us", "25Gbit/s,50us", "1Gbit/s,50us"];
+    let has = |first: usize, step: &dyn Fn(&str) -> String| {
+        let row = format!("| {first} | {} |", links.map(step).join(" | "));
+        assert!(page.contains(&row), "deciding.md lacks\n{row}");
+    };
+    for nodes in [1, 2, 4] {
+        has(nodes, &|link| step_over(nodes, link, 1));
+    }
+    for replicas in [1, 2, 4, 8] {
+        has(replicas, &|link| step_over(2, link, replicas));
     }
 }
 

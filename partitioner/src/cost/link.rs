@@ -79,14 +79,22 @@ fn bad(text: &str) -> ValueError {
 impl FromStr for Link {
     type Err = ValueError;
 
-    /// Reads `25GB/s,5us`; the latency may be left out.
+    /// Reads `25GB/s,5us`, or `100Gbit/s,5us` as networks are named; the latency may be left
+    /// out.
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let (bandwidth, latency) = text.split_once(',').unwrap_or((text, "0us"));
         let bandwidth = bandwidth
             .trim()
             .strip_suffix("/s")
             .ok_or_else(|| bad(text))?;
-        let bandwidth = bandwidth.parse().map_err(|_| bad(text))?;
+        let bandwidth = match bandwidth.strip_suffix("bit") {
+            // Eight bits a byte.
+            Some(number) => format!("{number}B")
+                .parse()
+                .map(|Bytes(bits)| Bytes(bits / 8)),
+            None => bandwidth.parse(),
+        };
+        let bandwidth = bandwidth.map_err(|_| bad(text))?;
         let latency = latency.parse().map_err(|_| bad(text))?;
         Self::new(bandwidth, latency).map_err(|_| bad(text))
     }
@@ -121,9 +129,19 @@ mod tests {
             "25GB/s,5us,1",
             "NaN/s",
             "-1GB/s",
+            "bit/s",
+            "7bit/s",
+            "100Gbit,5us",
         ] {
             assert!(text.parse::<Link>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn networks_are_named_in_bits() {
+        let bits: Link = "100Gbit/s,5us".parse().unwrap();
+        assert_eq!(bits, "12.5GB/s,5us".parse().unwrap());
+        assert_eq!("1 Gbit/s".parse::<Link>(), "125MB/s".parse());
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! What the actions of each stage and the transfers between stages cost.
 
+mod cards;
 mod host_link;
 mod link;
 mod memory;
 mod offload;
 
+pub use cards::Cards;
 pub use host_link::HostLink;
 pub use link::Link;
 pub use memory::StageMemory;
@@ -82,6 +84,9 @@ pub struct Costs {
     /// Empty where nobody submits or nothing is offloaded: most costs.
     host: Vec<StageTimes>,
     offload: Vec<OffloadTimes>,
+    /// Empty without replicas.
+    exchange: Vec<EdgeTimes>,
+    cards: Option<Cards>,
 }
 
 impl Costs {
@@ -109,6 +114,8 @@ impl Costs {
             cores: None,
             host: Vec::new(),
             offload: Vec::new(),
+            exchange: Vec::new(),
+            cards: None,
         }
     }
 
@@ -193,6 +200,33 @@ impl Costs {
         self
     }
 
+    /// The gradients of `stage` take this long to be added up over all replicas
+    /// ([`Machine::exchange`](crate::Machine::exchange)). Nothing changes for a stage that the
+    /// costs do not have.
+    #[must_use]
+    pub fn with_exchange(mut self, stage: StageId, times: EdgeTimes) -> Self {
+        self.exchange
+            .resize(self.stages.len(), EdgeTimes::default());
+        if let Some(place) = self.exchange.get_mut(stage.index()) {
+            *place = times;
+        }
+        self
+    }
+
+    /// The same with devices that share network cards.
+    #[must_use]
+    pub fn with_cards(mut self, cards: Cards) -> Self {
+        self.cards = Some(cards);
+        self
+    }
+
+    /// The same with gradients that are exchanged in no time.
+    #[must_use]
+    pub fn without_exchange(mut self) -> Self {
+        self.exchange.clear();
+        self
+    }
+
     /// The same with hosts that submit in no time.
     #[must_use]
     pub fn without_host(mut self) -> Self {
@@ -256,6 +290,25 @@ impl Costs {
     /// Whether any offload takes time.
     pub(crate) fn has_offload(&self) -> bool {
         !self.offload.is_empty()
+    }
+
+    /// How long the gradients of `stage` are exchanged between replicas; zeros where there is
+    /// one replica.
+    pub fn exchange(&self, stage: StageId) -> EdgeTimes {
+        self.exchange
+            .get(stage.index())
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// Whether any gradients are exchanged.
+    pub(crate) fn has_exchange(&self) -> bool {
+        !self.exchange.is_empty()
+    }
+
+    /// The network cards that devices share; none where each has its own.
+    pub fn cards(&self) -> Option<&Cards> {
+        self.cards.as_ref()
     }
 
     /// The times of the edge from `stage` to the next one; zeros where none is.

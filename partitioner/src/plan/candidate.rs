@@ -305,7 +305,9 @@ impl PlanCandidate {
             schedule: self.job.kind,
             computed: (self.job.kind == ScheduleKind::Auto)
                 .then(|| self.schedule.schedule().clone()),
-            micro_batches: self.job.shape.micro_batches,
+            replicas: self.job.replicas,
+            nodes: self.problem.nodes().cloned(),
+            micro_batches: self.job.micro_batches(),
             chunks: self.job.shape.chunks,
             micro_batch_size: self.job.size,
             recompute,

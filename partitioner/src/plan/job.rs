@@ -7,7 +7,9 @@ use crate::schedule::Shape;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlanJob {
     pub(super) kind: ScheduleKind,
+    /// Of each replica.
     pub(super) shape: Shape,
+    pub(super) replicas: usize,
     /// Samples in a micro-batch.
     pub(super) size: usize,
     /// With CUDA graphs.
@@ -17,6 +19,11 @@ pub(super) struct PlanJob {
 }
 
 impl PlanJob {
+    /// Micro-batches of all replicas.
+    pub(super) fn micro_batches(&self) -> usize {
+        self.shape.micro_batches * self.replicas
+    }
+
     /// What else is chosen of the jobs with the same schedule.
     pub(super) fn means(&self) -> (bool, bool) {
         (self.graphs, self.offload)

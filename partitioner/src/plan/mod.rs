@@ -19,6 +19,7 @@ use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::DeviceId;
+use crate::machine::Nodes;
 use crate::model::ModelId;
 use crate::partition::Partition;
 use crate::profile::Profile;
@@ -52,7 +53,12 @@ pub struct Plan {
     /// The action lists, where they were computed for these costs (the schedule is
     /// [`Auto`](ScheduleKind::Auto)) and no name stands for them.
     pub computed: Option<Schedule>,
-    /// Micro-batches in a mini-batch.
+    /// How many times the pipeline is there.
+    pub replicas: usize,
+    /// How the devices of all replicas are spread over nodes, and the link between these; none
+    /// where all are on one.
+    pub nodes: Option<Nodes>,
+    /// Micro-batches in a mini-batch, those of all replicas.
     pub micro_batches: usize,
     /// Stages per device.
     pub chunks: usize,
@@ -78,9 +84,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Devices in all.
+    /// Devices of a replica.
     pub fn devices(&self) -> usize {
         self.peak_bytes.len()
+    }
+
+    /// Micro-batches that each replica takes.
+    pub fn micro_batches_each(&self) -> usize {
+        self.micro_batches / self.replicas.max(1)
     }
 
     /// The schedule's action lists.
@@ -92,7 +103,7 @@ impl Plan {
         if let Some(schedule) = &self.computed {
             return Ok(schedule.clone().check()?);
         }
-        let shape = Shape::new(self.devices(), self.micro_batches).with_chunks(self.chunks);
+        let shape = Shape::new(self.devices(), self.micro_batches_each()).with_chunks(self.chunks);
         self.schedule.generate(shape)
     }
 
@@ -120,7 +131,7 @@ pub struct Alternative {
     pub schedule: ScheduleKind,
     /// Stages per device.
     pub chunks: usize,
-    /// Micro-batches in a mini-batch.
+    /// Micro-batches in a mini-batch, those of all replicas.
     pub micro_batches: usize,
     /// Layers per stage; empty where no cut fits.
     pub balance: Vec<usize>,

@@ -21,10 +21,10 @@ const MAX_CHUNKS: usize = 4;
 pub struct PlanOptions {
     /// The devices and links.
     pub machine: Machine,
-    /// Micro-batches in a mini-batch; none: to be chosen.
+    /// Micro-batches in a mini-batch, of which each replica takes as many; none: to be chosen.
     pub micro_batches: Option<usize>,
     /// Samples in a mini-batch; none: `micro_batches` micro-batches of the profile's size,
-    /// or, where those are to be chosen, four a device.
+    /// or, where those are to be chosen, four a device (of those of every replica).
     pub batch: Option<usize>,
     /// The schedule; none or [`Auto`](ScheduleKind::Auto): the fastest that trains, be it
     /// built-in or computed for the costs.
@@ -38,7 +38,8 @@ pub struct PlanOptions {
     pub offload: When,
     /// Whether there are CUDA graphs, where the profile says what the host does.
     pub cuda_graphs: When,
-    /// Bytes of optimizer state per byte of parameters.
+    /// Bytes of optimizer state per byte of parameters. Where d replicas have a d-th of it each
+    /// (a sharded optimizer, ZeRO-1) that is what counts; what they exchange is as much.
     pub optimizer_state: f64,
     /// Leaves of the tree in which gradients are summed, a power of two: with more than one, the
     /// stages have several sets of gradients ([`gradient_sets`](crate::tree::gradient_sets)).
@@ -64,7 +65,8 @@ impl PlanOptions {
 
     /// Samples in a mini-batch; `size` is that of the profile's micro-batch.
     pub(super) fn samples(&self, size: usize) -> Result<usize, PlanError> {
-        let devices = self.machine.devices().len();
+        let replicas = self.machine.replicas();
+        let devices = self.machine.devices().len() * replicas;
         let micro = self.micro_batches.unwrap_or(4 * devices);
         if !(1..=MAX_MICRO).contains(&micro) {
             let rule = format!("{micro} micro-batches: there must be from 1 to {MAX_MICRO}");
@@ -77,10 +79,18 @@ impl PlanOptions {
             );
             return Err(PlanError::Options(rule));
         }
-        if self.micro_batches.is_some() && micro > MAX_CELLS / devices {
+        let own = self.machine.devices().len();
+        if self.micro_batches.is_some() && micro / replicas > MAX_CELLS / own {
             let rule = format!(
-                "{micro} micro-batches on {devices} devices: devices times micro-batches must be \
-                 at most {MAX_CELLS}"
+                "{micro} micro-batches on {devices} devices: devices times micro-batches of a \
+                 replica must be at most {MAX_CELLS}"
+            );
+            return Err(PlanError::Options(rule));
+        }
+        if !micro.is_multiple_of(replicas) {
+            let rule = format!(
+                "{micro} micro-batches for {replicas} replicas: each takes as many, so it must be \
+                 a multiple of {replicas}"
             );
             return Err(PlanError::Options(rule));
         }
@@ -95,6 +105,12 @@ impl PlanOptions {
         if self.micro_batches.is_some_and(|micro| micro > samples) {
             let rule =
                 format!("a mini-batch of {samples} samples does not make {micro} micro-batches");
+            return Err(PlanError::Options(rule));
+        }
+        if samples < replicas {
+            let rule = format!(
+                "a mini-batch of {samples} samples has not one for each of {replicas} replicas"
+            );
             return Err(PlanError::Options(rule));
         }
         Ok(samples)
@@ -126,12 +142,15 @@ impl PlanOptions {
         }
     }
 
-    /// The numbers of micro-batches to try: about a half, one, two, four and eight a device, and
-    /// no split; as long as every micro-batch has a sample.
+    /// The numbers of micro-batches of a replica to try: about a half, one, two, four and eight a
+    /// device, and no split; as long as every micro-batch has a sample.
     pub(super) fn micro_counts(&self, samples: usize) -> Vec<usize> {
+        let replicas = self.machine.replicas();
         if let Some(micro) = self.micro_batches {
-            return vec![micro];
+            return vec![micro / replicas];
         }
+        // The replica that has most.
+        let samples = samples.div_ceil(replicas);
         let devices = self.machine.devices().len();
         let mut counts = vec![
             1,

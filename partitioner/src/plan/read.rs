@@ -12,10 +12,10 @@ use crate::ids::DeviceId;
 use crate::json::{
     FileFormat, List, Number, Object, ReadError, Text, Whole, parse_file, read_file,
 };
-use crate::machine::MAX_DEVICES;
+use crate::machine::{MAX_DEVICES, Nodes};
 use crate::model::ModelId;
 use crate::partition::Partition;
-use crate::profile::{Doubts, MAX_BATCH, MAX_LAYERS, MAX_TEXT};
+use crate::profile::{Doubts, LinkFields, MAX_BATCH, MAX_LAYERS, MAX_TEXT};
 use crate::schedule::Schedule;
 
 /// The longest step, in microseconds: three decades.
@@ -61,6 +61,9 @@ struct PlanFields {
     offload: Option<List<bool, 1, MAX_LAYERS>>,
     cuda_graphs: Option<bool>,
     schedule: NamedSchedule,
+    // Left out where there is one of either, as in plans of the first builds.
+    replicas: Option<Whole<1, { MAX_DEVICES as u64 }>>,
+    nodes: Option<Object<NodesFields>>,
     micro_batches: Micro,
     chunks: Chunks,
     micro_batch_size: Whole<1, { MAX_BATCH as u64 * 64 }>,
@@ -70,6 +73,14 @@ struct PlanFields {
     actions: Option<List<Text<MAX_ROW>, 1, MAX_DEVICES>>,
     peak_bytes: List<Peak, 1, MAX_DEVICES>,
     alternatives: List<Object<AlternativeFields>, 0, MAX_ALTERNATIVES>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodesFields {
+    devices: List<Whole<1, { MAX_DEVICES as u64 }>, 1, MAX_DEVICES>,
+    link: Object<LinkFields>,
+    nic_per_device: bool,
 }
 
 #[derive(Deserialize)]
@@ -131,7 +142,8 @@ impl Plan {
         let NamedSchedule(schedule) = fields.schedule;
         let peak_bytes = fields.peak_bytes.map(Peak::bytes);
         let micro_batches = fields.micro_batches.size();
-        let size = (balance.len(), peak_bytes.len(), micro_batches);
+        let replicas = fields.replicas.map_or(1, Whole::size);
+        let size = (balance.len(), peak_bytes.len(), micro_batches / replicas);
         let computed = fields
             .actions
             .map(|rows| computed(&rows.map(|row| row.0), schedule, size));
@@ -147,6 +159,10 @@ impl Plan {
             partition,
             placement: fields.placement.map(|device| DeviceId(device.size())),
             schedule,
+            replicas,
+            nodes: (fields.nodes.map(|Object(nodes)| nodes.nodes()))
+                .transpose()
+                .map_err(|rule| ReadError::new(file, "nodes", rule))?,
             micro_batches,
             chunks: fields.chunks.size(),
             micro_batch_size: fields.micro_batch_size.size(),
@@ -176,6 +192,22 @@ impl PlanFields {
                  make the {stages} stages of balance"
             );
             return Err((String::new(), rule));
+        }
+        let (replicas, micro) = (
+            self.replicas.map_or(1, Whole::size),
+            self.micro_batches.size(),
+        );
+        if !micro.is_multiple_of(replicas) {
+            let rule = format!("must be a multiple of the {replicas} replicas, is {micro}");
+            return Err(("micro_batches".to_owned(), rule));
+        }
+        let spread = self.nodes.as_ref().map(|Object(nodes)| nodes.all());
+        if let Some(given) = spread.filter(|given| *given != devices * replicas) {
+            let rule = format!(
+                "must add up to {replicas} replicas of {devices} devices (entries of \
+                 peak_bytes), is {given}"
+            );
+            return Err(("nodes.devices".to_owned(), rule));
         }
         for (field, length) in [
             ("placement", self.placement.0.len()),
@@ -228,6 +260,19 @@ fn computed(
         return Err(rule.to_owned());
     }
     Ok(schedule)
+}
+
+impl NodesFields {
+    fn all(&self) -> usize {
+        self.devices.0.iter().map(|devices| devices.size()).sum()
+    }
+
+    fn nodes(self) -> Result<Nodes, String> {
+        let link = self.link.0.link().map_err(|error| error.to_string())?;
+        let nodes = Nodes::new(self.devices.map(Whole::size), link);
+        let nodes = nodes.map_err(|error| error.to_string())?;
+        Ok(nodes.with_nic_per_device(self.nic_per_device))
+    }
 }
 
 impl AlternativeFields {

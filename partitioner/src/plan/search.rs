@@ -24,7 +24,8 @@ const SEARCHED: usize = 4;
 /// thousand, each cut is moved by a layer as long as the simulated step shrinks, and a
 /// schedule is computed for the costs of the fastest ([`auto`](crate::auto())). Where the
 /// profile says what the host does, all is tried with CUDA graphs too; where there is a link to
-/// the host's memory, without offload too. Whether a stage
+/// the host's memory, without offload too. The exchange of gradients between replicas is part of
+/// the step that is simulated, and of no cut's bottleneck. Whether a stage
 /// recomputes or offloads its activations is first what its memory asks for, and then, for the
 /// fastest, changed stage by stage as long as that helps.
 ///
@@ -170,7 +171,7 @@ enum JobOutcome {
 }
 
 fn jobs(layers: usize, options: &PlanOptions, samples: usize) -> (Vec<PlanJob>, String) {
-    let devices = options.machine.devices().len();
+    let (devices, replicas) = (options.machine.devices().len(), options.machine.replicas());
     let mut jobs = Vec::new();
     for kind in options.schedules() {
         for chunks in options.chunk_counts(layers) {
@@ -181,7 +182,8 @@ fn jobs(layers: usize, options: &PlanOptions, samples: usize) -> (Vec<PlanJob>, 
                 jobs.push(PlanJob {
                     kind,
                     shape: Shape::new(devices, micro).with_chunks(chunks),
-                    size: samples.div_ceil(micro),
+                    size: samples.div_ceil(micro * replicas),
+                    replicas,
                     graphs: false,
                     offload: false,
                 });
@@ -292,7 +294,7 @@ fn alternatives(
         alternatives.push(Alternative {
             schedule: other.job.kind,
             chunks: other.job.shape.chunks,
-            micro_batches: other.job.shape.micro_batches,
+            micro_batches: other.job.micro_batches(),
             balance: other.solution.partition.balance(),
             recomputing: other.recomputing(),
             step: Some(other.step),
@@ -309,7 +311,7 @@ fn alternatives(
         alternatives.push(Alternative {
             schedule: job.kind,
             chunks: job.shape.chunks,
-            micro_batches: job.shape.micro_batches,
+            micro_batches: job.micro_batches(),
             balance: Vec::new(),
             recomputing: 0,
             step: None,
@@ -348,7 +350,7 @@ fn nothing(
         Some((job, shortfall)) => PlanError::NoneFits {
             schedule: job.kind,
             chunks: job.shape.chunks,
-            micro_batches: job.shape.micro_batches,
+            micro_batches: job.micro_batches(),
             shortfall,
         },
         None => PlanError::NoSchedule {

@@ -141,10 +141,21 @@ fn sample() -> Plan {
     plan(&profile(&[1.5; 6]), &options).unwrap()
 }
 
+/// The same for two replicas on two nodes.
+fn spread_sample() -> Plan {
+    let mut plan = sample();
+    let nodes = Nodes::new(vec![1, 3], "1GB/s,2us".parse().unwrap()).unwrap();
+    (plan.replicas, plan.nodes, plan.micro_batches) = (2, Some(nodes), 32);
+    plan
+}
+
 #[test]
 fn a_plan_survives_writing_and_reading() {
-    let plan = sample();
-    assert_eq!(Plan::from_json(plan.to_json(), "plan.json").unwrap(), plan);
+    for plan in [sample(), spread_sample()] {
+        assert_eq!(Plan::from_json(plan.to_json(), "plan.json").unwrap(), plan);
+    }
+    let plain = sample().to_json();
+    assert!(!plain.contains("replicas") && !plain.contains("nodes"));
 }
 
 /// So that it is not used for another one.
@@ -281,7 +292,7 @@ proptest! {
     fn damaged_text_never_panics(
         edits in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>(), 0..3), 1..6),
     ) {
-        let mut text = sample().to_json().into_bytes();
+        let mut text = spread_sample().to_json().into_bytes();
         for (index, byte, how) in edits {
             let at = index.index(text.len());
             match how {

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Alternative, PLAN_VERSION, Plan};
+use crate::profile::link_value;
 
 impl Plan {
     /// The plan as JSON.
@@ -22,6 +23,16 @@ impl Plan {
             "peak_bytes": self.peak_bytes,
             "alternatives": self.alternatives.iter().map(alternative_value).collect::<Vec<_>>(),
         });
+        if self.replicas > 1 {
+            value["replicas"] = json!(self.replicas);
+        }
+        if let Some(nodes) = &self.nodes {
+            value["nodes"] = json!({
+                "devices": nodes.devices(),
+                "link": link_value(&nodes.link()),
+                "nic_per_device": nodes.nic_per_device(),
+            });
+        }
         if self.offload.contains(&true) {
             value["offload"] = json!(self.offload);
         }

@@ -12,6 +12,9 @@ mod spread;
 mod tests;
 mod write;
 
+pub(crate) use read::LinkFields;
+pub(crate) use write::link_value;
+
 use crate::cost::{HostLink, Link};
 use crate::json::{MAX_BYTES, MAX_MICROS, ReadError};
 use crate::model::ModelId;

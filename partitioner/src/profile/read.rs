@@ -58,7 +58,7 @@ struct ProfileFields {
 /// Between two of the devices.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LinkFields {
+pub(crate) struct LinkFields {
     latency_us: Time,
     bytes_per_second: Option<Whole<1, MAX_BYTES>>,
 }
@@ -188,7 +188,7 @@ fn times(forward: Time, input: Time, weight: Time, others: [Option<Time>; 2]) ->
 }
 
 impl LinkFields {
-    fn link(self) -> Result<Link, crate::ValueError> {
+    pub(crate) fn link(self) -> Result<Link, crate::ValueError> {
         let latency = self.latency_us.micros();
         match self.bytes_per_second {
             Some(bandwidth) => Link::new(bandwidth.bytes(), latency),

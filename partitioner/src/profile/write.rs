@@ -57,7 +57,7 @@ impl Profile {
     }
 }
 
-fn link_value(link: &Link) -> Value {
+pub(crate) fn link_value(link: &Link) -> Value {
     let mut map = Map::new();
     map.insert("latency_us".into(), json!(link.latency()));
     if let Some(bandwidth) = link.bandwidth() {

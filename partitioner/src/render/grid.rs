@@ -5,7 +5,8 @@ use crate::timeline::Timeline;
 use crate::units::Micros;
 
 /// One row a device and one column per `unit` of time, each with the action that
-/// runs in the middle of it. The stage is left out where each device has one.
+/// runs in the middle of it, or `A` where it is idle and gradients are exchanged. The stage is
+/// left out where each device has one.
 /// Meant for times that are multiples of `unit`; empty when `unit` is 0 or the
 /// grid would have more than a million cells.
 pub fn grid(timeline: &Timeline, unit: Micros) -> String {
@@ -51,18 +52,28 @@ fn row(
     one_stage: bool,
 ) -> Vec<String> {
     let mut cells = vec![String::from("."); columns];
-    for span in timeline.spans_on(device) {
-        let first = (span.start.get() / unit.get() - 0.5).ceil() as usize;
-        let last = (span.end.get() / unit.get() - 0.5).ceil() as usize;
-        let name = span.action.to_string();
+    let mut put = |name: &str, start: Micros, end: Micros| {
+        let first = (start.get() / unit.get() - 0.5).ceil() as usize;
+        let last = (end.get() / unit.get() - 0.5).ceil() as usize;
         let label = if one_stage {
             name.trim_start_matches(|c: char| c.is_ascii_digit())
         } else {
-            &name
+            name
         };
         for cell in cells.iter_mut().take(last).skip(first) {
             label.clone_into(cell);
         }
+    };
+    // Actions come on top.
+    for exchange in timeline.exchanges_on(device) {
+        put(
+            &format!("{}A", exchange.stage),
+            exchange.start,
+            exchange.end,
+        );
+    }
+    for span in timeline.spans_on(device) {
+        put(&span.action.to_string(), span.start, span.end);
     }
     cells
 }

@@ -11,7 +11,7 @@ use crate::timeline::Timeline;
 /// screen reader.
 pub fn html(timeline: &Timeline, title: &str) -> String {
     let mut page = Page::new("simulation", title);
-    page.facts(&[
+    let mut facts = vec![
         Fact::new("Step", timeline.makespan().to_string(), String::new()),
         bubble(timeline.bubble_fraction()),
         Fact::new(
@@ -19,11 +19,20 @@ pub fn html(timeline: &Timeline, title: &str) -> String {
             timeline.spans().len().to_string(),
             format!("on {} devices", timeline.devices()),
         ),
-    ]);
+    ];
+    facts.extend(exposed(timeline));
+    page.facts(&facts);
     let mut content = chart("Timeline of the devices", &svg(timeline));
     content.push_str(&devices(timeline));
     page.section("timeline", "Timeline", &content);
     page.finish()
+}
+
+/// How much of the exchanges of gradients comes on top of the actions, where there are any.
+pub(super) fn exposed(timeline: &Timeline) -> Option<Fact> {
+    let note = "after the last action, of the step".to_owned();
+    let fact = Fact::new("Exposed all-reduce", timeline.exposed().to_string(), note);
+    (!timeline.exchanges().is_empty()).then_some(fact)
 }
 
 /// The idle share as a fact.

@@ -3,15 +3,16 @@
 use super::grid::one_stage_each;
 use crate::ids::DeviceId;
 use crate::schedule::ActionKind;
-use crate::timeline::{Span, Timeline};
+use crate::timeline::Timeline;
 use crate::units::Micros;
 use std::fmt::Write as _;
 
 /// One row a device, in at most `width` columns (at least 20), readable without
 /// colour: an action starts with its name where that fits, and goes on with its
 /// kind's sign (F `>`, B `<`, I `-`, W `=`, R `~`); `.` is idle. The stage is
-/// left out where each device has one. Below: the time axis, the bubble, and the signs
-/// where there is room for them.
+/// left out where each device has one. Where a device is idle and gradients of its stage are
+/// exchanged between replicas stands `A` and `:`. Below: the time axis, the bubble, and the
+/// signs where there is room for them.
 pub fn text(timeline: &Timeline, width: usize) -> String {
     let page = Page::new(width, timeline.devices(), timeline.makespan());
     let mut picture = page.rows(timeline);
@@ -89,6 +90,9 @@ pub(super) fn legend(timeline: &Timeline) -> String {
             let _ = write!(legend, "{}{} {name}  ", kind.letter(), sign(kind));
         }
     }
+    if !timeline.exchanges().is_empty() {
+        legend.push_str("A: all-reduce  ");
+    }
     legend + ". idle"
 }
 
@@ -115,7 +119,8 @@ fn row(
     for span in timeline.spans_on(device) {
         let first = (span.start.get() * scale).round() as usize;
         let last = (span.end.get() * scale).round() as usize;
-        let label = label(span, last.saturating_sub(first), one_stage);
+        let name = span.action.to_string();
+        let label = label(&name, last.saturating_sub(first), one_stage);
         let signs = label
             .chars()
             .chain(std::iter::repeat(sign(span.action.kind)));
@@ -123,15 +128,25 @@ fn row(
             *cell = sign;
         }
     }
+    for exchange in timeline.exchanges_on(device) {
+        let first = (exchange.start.get() * scale).round() as usize;
+        let last = (exchange.end.get() * scale).round() as usize;
+        let name = format!("{}A", exchange.stage);
+        let label = label(&name, last.saturating_sub(first), one_stage);
+        let signs = label.chars().chain(std::iter::repeat(':'));
+        let idle = cells.iter_mut().take(last).skip(first).zip(signs);
+        for (cell, sign) in idle.filter(|(cell, _)| **cell == '.') {
+            *cell = sign;
+        }
+    }
     cells.into_iter().collect()
 }
 
-/// The longest name of the span that leaves room in `width` columns: with the
+/// The longest form of a name that leaves room in `width` columns: with the
 /// stage, without it, the letter alone, nothing.
-fn label(span: &Span, width: usize, one_stage: bool) -> String {
-    let full = span.action.to_string();
+fn label(full: &str, width: usize, one_stage: bool) -> String {
     let short = full.trim_start_matches(|c: char| c.is_ascii_digit());
-    let names = [if one_stage { short } else { &full }, short, &short[..1]];
+    let names = [if one_stage { short } else { full }, short, &short[..1]];
     names
         .into_iter()
         .find(|name| name.len() < width)

@@ -5,7 +5,8 @@ use crate::timeline::Timeline;
 use std::fmt::Write as _;
 
 /// The timeline as trace event JSON, one named thread per device, times in
-/// microseconds.
+/// microseconds. Exchanges of gradients, which overlap with actions, are on a second thread of
+/// the device.
 ///
 /// *Source*: "Trace Event Format", complete events (`ph` = `X`) and metadata
 /// events (`ph` = `M`).
@@ -18,6 +19,25 @@ pub fn chrome_trace(timeline: &Timeline) -> String {
         let _ = write!(
             json,
             ",\n{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":{device},\"args\":{{\"name\":\"device {device}\"}}}}"
+        );
+    }
+    let (devices, exchanges) = (timeline.devices(), timeline.exchanges());
+    for device in (0..devices).filter(|_| !exchanges.is_empty()) {
+        let _ = write!(
+            json,
+            ",\n{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":{},\"args\":{{\"name\":\"device {device}, link\"}}}}",
+            devices + device
+        );
+    }
+    for exchange in exchanges {
+        let _ = write!(
+            json,
+            ",\n{{\"name\":\"{stage}A\",\"cat\":\"all-reduce\",\"ph\":\"X\",\"ts\":{},\"dur\":{},\"pid\":0,\"tid\":{},\
+             \"args\":{{\"stage\":{stage}}}}}",
+            exchange.start.get(),
+            (exchange.end - exchange.start).get(),
+            devices + exchange.device.index(),
+            stage = exchange.stage,
         );
     }
     for span in timeline.spans() {

@@ -1,5 +1,6 @@
 //! When values arrive where they are waited for.
 
+use super::ports::Ports;
 use crate::check::CheckedSchedule;
 use crate::cost::{Costs, EdgeTimes};
 use crate::ids::{DeviceId, StageId};
@@ -18,6 +19,8 @@ pub(crate) struct Arrivals<'a> {
     gradient: Vec<Micros>,
     /// When each directed link between devices is free.
     links: HashMap<(DeviceId, DeviceId), Micros>,
+    /// What goes over cards that devices share instead.
+    ports: Option<Ports<'a>>,
 }
 
 impl<'a> Arrivals<'a> {
@@ -25,6 +28,7 @@ impl<'a> Arrivals<'a> {
     pub(crate) fn new(schedule: &'a CheckedSchedule, costs: &'a Costs) -> Self {
         Self {
             costs: Some(costs),
+            ports: costs.cards().map(Ports::new),
             ..Self::at_once(schedule)
         }
     }
@@ -39,6 +43,7 @@ impl<'a> Arrivals<'a> {
             input: vec![Micros::ZERO; cells],
             gradient: vec![Micros::ZERO; cells],
             links: HashMap::new(),
+            ports: None,
         }
     }
 
@@ -57,7 +62,8 @@ impl<'a> Arrivals<'a> {
     }
 
     /// Sends on what `action` gave at `end`, if another stage waits for it. The
-    /// actions of a device must be told in their order.
+    /// actions of a device must be told in their order, and where devices share cards
+    /// those of all devices in the order of time.
     pub(crate) fn send(&mut self, device: DeviceId, action: Action, end: Micros) {
         let stage = action.stage.index();
         match action.kind {
@@ -87,8 +93,18 @@ impl<'a> Arrivals<'a> {
         if times.occupancy == Micros::ZERO {
             return end + times.latency;
         }
+        if let Some(ports) = &mut self.ports
+            && ports.between(device, target)
+        {
+            return ports.carry((device, target), end, times.occupancy) + times.latency;
+        }
         let free = self.links.entry((device, target)).or_default();
         *free = end.max(*free) + times.occupancy;
         *free + times.latency
+    }
+
+    /// The cards, with what they have carried.
+    pub(super) fn into_ports(self) -> Option<Ports<'a>> {
+        self.ports
     }
 }

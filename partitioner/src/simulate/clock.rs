@@ -3,6 +3,7 @@
 use super::arrivals::Arrivals;
 use super::host::{HostThreads, Submitted};
 use super::offload::OffloadLinks;
+use super::ports::Ports;
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::DeviceId;
@@ -16,8 +17,8 @@ pub(super) struct Clock<'a, D> {
     free: Vec<Micros>,
     arrivals: Arrivals<'a>,
     duration: D,
-    /// The first of an overlapped pair, whose result leaves with the second's.
-    held: Option<Action>,
+    /// By device: the first of an overlapped pair, whose result leaves with the second's.
+    held: Vec<Option<Action>>,
     hosts: Option<HostThreads<'a>>,
     offload: Option<OffloadLinks<'a>>,
 }
@@ -38,15 +39,14 @@ impl<'a, D: Fn(Action) -> Micros> Clock<'a, D> {
             free: vec![Micros::ZERO; schedule.schedule().devices()],
             arrivals: Arrivals::new(schedule, costs),
             duration,
-            held: None,
+            held: vec![None; schedule.schedule().devices()],
             hosts: None,
             offload: None,
         }
     }
 
     /// Start and end of the `action` at `position` of its device's list, all of whose
-    /// predecessors have been run. With a partner it waits for the partner's input too, and
-    /// its result leaves when the partner ends.
+    /// predecessors have been run. With a partner it waits for the partner's input too.
     pub(super) fn run(
         &mut self,
         device: DeviceId,
@@ -73,14 +73,33 @@ impl<'a, D: Fn(Action) -> Micros> Clock<'a, D> {
             free = end.max(offload.end(device, position, (start, end)));
         }
         self.free[device.index()] = free;
-        if partner.is_some() {
-            // Its partner is run next.
-            self.held = Some(action);
-            return (start, end);
-        }
-        for action in [self.held.take(), Some(action)].into_iter().flatten() {
+        (start, end)
+    }
+
+    /// Sends what the `action` at `position` has given, which ended at `end`: with a partner not
+    /// before that one ends. *Returns* the actions whose results are on their way now.
+    pub(super) fn send(
+        &mut self,
+        device: DeviceId,
+        position: usize,
+        (action, end): (Action, Micros),
+    ) -> impl Iterator<Item = Action> + use<D> {
+        let held = &mut self.held[device.index()];
+        let partner = self.schedule.schedule().partner(device, position);
+        let gone = if partner.is_some() {
+            *held = Some(action);
+            [None, None]
+        } else {
+            [held.take(), Some(action)]
+        };
+        for action in gone.into_iter().flatten() {
             self.arrivals.send(device, action, end);
         }
-        (start, end)
+        gone.into_iter().flatten()
+    }
+
+    /// The cards that devices share, with what they have carried.
+    pub(super) fn into_ports(self) -> Option<Ports<'a>> {
+        self.arrivals.into_ports()
     }
 }

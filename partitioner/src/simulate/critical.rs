@@ -22,6 +22,8 @@ pub struct CriticalStep {
 pub struct CriticalPath {
     /// The actions in order of time.
     pub steps: Vec<CriticalStep>,
+    /// How long after the last of them gradients are still exchanged between replicas.
+    pub exchange: Micros,
 }
 
 impl CriticalPath {
@@ -43,7 +45,8 @@ impl CriticalPath {
 pub(super) fn path(schedule: &CheckedSchedule, timeline: &Timeline) -> CriticalPath {
     let spans = timeline.spans();
     let sources = Sources::new(schedule, timeline);
-    let last = (0..spans.len()).max_by_key(|&at| (spans[at].end, std::cmp::Reverse(at)));
+    let last = last(timeline);
+    let exchange = last.map_or(Micros::ZERO, |at| timeline.makespan() - spans[at].end);
     let mut steps = Vec::new();
     let mut here = last;
     // Going back, each step is at an earlier place of its device's list or at an
@@ -65,7 +68,25 @@ pub(super) fn path(schedule: &CheckedSchedule, timeline: &Timeline) -> CriticalP
         });
     }
     steps.reverse();
-    CriticalPath { steps }
+    CriticalPath { steps, exchange }
+}
+
+/// The action that ends last, or, where an exchange ends after it, the one that gave its last
+/// gradients.
+fn last(timeline: &Timeline) -> Option<usize> {
+    let spans = timeline.spans();
+    let latest = |all: &mut dyn Iterator<Item = usize>| {
+        all.max_by_key(|&at| (spans[at].end, std::cmp::Reverse(at)))
+    };
+    let exchange = timeline.exchanges().iter().max_by_key(|own| own.end);
+    let exposed = exchange.filter(|_| timeline.exposed() > Micros::ZERO);
+    let gave = |at: &usize| {
+        let kind = spans[*at].action.kind;
+        let gives = matches!(kind, ActionKind::Backward | ActionKind::BackwardWeight);
+        gives && exposed.is_some_and(|own| spans[*at].action.stage == own.stage)
+    };
+    let all = || 0..spans.len();
+    latest(&mut all().filter(gave)).or_else(|| latest(&mut all()))
 }
 
 /// Finds the span that gave what another one needs.

@@ -12,13 +12,21 @@
 //! `host`), and what is offloaded goes over the device's links to the host (module `offload`).
 //! Both can make an action longer than its work: as in a measured timeline, an action lasts
 //! from when its stream has come to it to when its last kernel is over.
+//!
+//! Between nodes whose devices share a network card, values of several devices wait for each
+//! other (module `ports`), and time goes from one end of an action to the next (module
+//! `by_time`). Replicas do the same at the same time, so that one of them is simulated; their
+//! gradients are added up over all of them when each stage has its own (module `exchange`).
 
 mod arrivals;
+mod by_time;
 mod clock;
 mod critical;
+mod exchange;
 mod host;
 mod memory;
 mod offload;
+mod ports;
 mod sensitivity;
 mod shared;
 
@@ -60,7 +68,7 @@ pub fn simulate(schedule: &CheckedSchedule, costs: &Costs) -> Simulation {
     Simulation {
         timeline: match short {
             Some(cores) => shared::timeline(schedule, costs, cores, duration),
-            None => timeline(schedule, Clock::new(schedule, costs, duration)),
+            None => timeline(schedule, costs, Clock::new(schedule, costs, duration)),
         },
         schedule: schedule.clone(),
         costs: costs.clone(),
@@ -92,13 +100,28 @@ pub fn replay(
     costs: &Costs,
     duration: impl Fn(Action) -> Micros,
 ) -> Timeline {
-    timeline(schedule, Clock::of_devices(schedule, costs, duration))
+    let clock = Clock::of_devices(schedule, costs, duration);
+    timeline(schedule, costs, clock)
 }
 
 fn timeline(
     schedule: &CheckedSchedule,
+    costs: &Costs,
     mut clock: Clock<'_, impl Fn(Action) -> Micros>,
 ) -> Timeline {
+    let spans = match costs.cards() {
+        Some(_) => by_time::spans(schedule, &mut clock),
+        None => in_any_order(schedule, &mut clock),
+    };
+    let exchanges = exchange::exchanges(schedule, costs, &spans, clock.into_ports());
+    Timeline::with_exchanges(schedule.schedule().devices(), spans, exchanges)
+}
+
+/// What each device does, by device, where values of different devices do not meet on a link.
+fn in_any_order(
+    schedule: &CheckedSchedule,
+    clock: &mut Clock<'_, impl Fn(Action) -> Micros>,
+) -> Vec<Span> {
     let plan = schedule.schedule();
     let mut spans: Vec<Vec<Span>> = plan
         .iter()
@@ -107,6 +130,7 @@ fn timeline(
     // A checked schedule has been walked to its end before.
     let _ = walk(plan, schedule.owner(), |device, position, action| {
         let (start, end) = clock.run(device, position, action);
+        clock.send(device, position, (action, end)).for_each(drop);
         spans[device.index()].push(Span {
             device,
             action,
@@ -114,7 +138,7 @@ fn timeline(
             end,
         });
     });
-    Timeline::new(plan.devices(), spans.into_iter().flatten().collect())
+    spans.into_iter().flatten().collect()
 }
 
 /// The memory of `device` over a timeline of `schedule`, such as one that was

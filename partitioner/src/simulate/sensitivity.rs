@@ -1,7 +1,7 @@
 //! What would shorten the step most.
 
 use super::{Simulation, simulate};
-use crate::cost::Costs;
+use crate::cost::{Costs, EdgeTimes};
 use crate::ids::StageId;
 use crate::units::Micros;
 use std::cmp::Reverse;
@@ -13,6 +13,8 @@ pub enum SensitivityTarget {
     Stage(StageId),
     /// All transfers: a faster link, smaller values.
     Transfers,
+    /// All exchanges of gradients between replicas: a faster link between these.
+    Exchange,
 }
 
 /// How much making something faster would shorten the step.
@@ -26,7 +28,7 @@ pub struct Sensitivity {
     /// brings most: beyond this share other things hold the step up.
     pub shrink: f64,
     /// That share of a micro-batch's work on the stage (forward and joint backward); zero for
-    /// transfers.
+    /// transfers and exchanges.
     pub amount: Micros,
     /// By how much the step is shorter then.
     pub saves: Micros,
@@ -65,6 +67,7 @@ fn ranking(simulation: &Simulation) -> Vec<Sensitivity> {
     let transfers = (path.transfers() > Micros::ZERO).then_some(SensitivityTarget::Transfers);
     let mut sensitivities: Vec<Sensitivity> = targets
         .chain(transfers)
+        .chain((path.exchange > Micros::ZERO).then_some(SensitivityTarget::Exchange))
         .map(|target| measure(simulation, target))
         .filter(|sensitivity| sensitivity.saves > Micros::ZERO)
         .collect();
@@ -72,7 +75,8 @@ fn ranking(simulation: &Simulation) -> Vec<Sensitivity> {
     sensitivities
 }
 
-/// The makespan is a convex function of one target's scale (a maximum of sums):
+/// The makespan is a convex function of one target's scale (a maximum of sums; nearly so where
+/// values of several devices overtake each other on a shared card):
 /// going down from 1 it falls along a straight line until something else holds the
 /// step up. Where it leaves that line by a twentieth is found by bisection.
 fn measure(simulation: &Simulation, target: SensitivityTarget) -> Sensitivity {
@@ -106,22 +110,23 @@ fn measure(simulation: &Simulation, target: SensitivityTarget) -> Sensitivity {
 fn amount(costs: &Costs, target: SensitivityTarget) -> Micros {
     match target {
         SensitivityTarget::Stage(stage) => costs.stage(stage).forward + costs.stage(stage).backward,
-        SensitivityTarget::Transfers => Micros::ZERO,
+        SensitivityTarget::Transfers | SensitivityTarget::Exchange => Micros::ZERO,
     }
 }
 
 fn shrunk(costs: &Costs, target: SensitivityTarget, factor: f64) -> Costs {
+    let less = |times: EdgeTimes| EdgeTimes {
+        occupancy: times.occupancy * factor,
+        latency: times.latency * factor,
+    };
+    let stages = || (0..costs.stages()).map(StageId);
     match target {
         SensitivityTarget::Stage(stage) => costs.clone().scaled(stage, factor),
-        SensitivityTarget::Transfers => {
-            (0..costs.stages())
-                .map(StageId)
-                .fold(costs.clone(), |scaled, edge| {
-                    let mut times = costs.edge(edge);
-                    times.occupancy = times.occupancy * factor;
-                    times.latency = times.latency * factor;
-                    scaled.with_edge(edge, times)
-                })
-        }
+        SensitivityTarget::Transfers => stages().fold(costs.clone(), |scaled, edge| {
+            scaled.with_edge(edge, less(costs.edge(edge)))
+        }),
+        SensitivityTarget::Exchange => stages().fold(costs.clone(), |scaled, stage| {
+            scaled.with_exchange(stage, less(costs.exchange(stage)))
+        }),
     }
 }

@@ -10,6 +10,7 @@
 use std::cmp::Reverse;
 
 use super::arrivals::Arrivals;
+use super::exchange;
 use crate::check::CheckedSchedule;
 use crate::cores::Cores;
 use crate::cost::Costs;
@@ -73,7 +74,10 @@ pub(super) fn timeline<D: Fn(Action) -> Micros>(
     // A checked schedule goes on until every action has been done.
     while run.next_event() {}
     let spans = run.devices.into_iter().flat_map(|device| device.spans);
-    Timeline::new(devices, spans.collect())
+    let spans: Vec<Span> = spans.collect();
+    let ports = run.arrivals.into_ports();
+    let exchanges = exchange::exchanges(schedule, costs, &spans, ports);
+    Timeline::with_exchanges(devices, spans, exchanges)
 }
 
 impl<D: Fn(Action) -> Micros> Run<'_, D> {

@@ -8,6 +8,7 @@
 use super::Transfer;
 use super::memory::{AWAY, Held, MODES, Memory, PLAIN, REDO};
 use super::problem::Problem;
+use crate::machine::Way;
 use crate::profile::LayerCost;
 use crate::units::Micros;
 
@@ -43,12 +44,12 @@ pub(super) struct Chain {
     /// By stage: whether its backward is in halves, and whether it has what to offload.
     split: Vec<bool>,
     leaves: Vec<bool>,
-    /// Ticks at a cut in front of layer k: what the stage before it waits.
-    waits: Vec<i64>,
-    /// Ticks at a cut in front of layer k: how long the link is busy.
-    busy: Vec<i64>,
-    /// Whether the cut behind a stage crosses between devices.
-    crosses: Vec<bool>,
+    /// By link: ticks at a cut in front of layer k that the stage before it waits.
+    waits: Vec<Vec<i64>>,
+    /// By link: ticks at a cut in front of layer k that the link is busy.
+    busy: Vec<Vec<i64>>,
+    /// Which link the cut behind a stage crosses; none within a device.
+    crosses: Vec<Option<usize>>,
     pub(super) memory: Memory,
     pub(super) held: Vec<Held>,
     pub(super) device: Vec<usize>,
@@ -67,14 +68,16 @@ impl Chain {
     /// O(layers · distinct speeds + stages).
     pub(super) fn new(problem: &Problem) -> Self {
         let costs = &problem.costs;
+        let (links, crosses) = problem.links();
+        let longest = |cost: &LayerCost| {
+            let times = links.iter().map(|&way| problem.transfer_at(cost, way).0);
+            times.fold(0.0, |most: f64, time| most.max(time.get()))
+        };
         let total = costs
             .iter()
             .map(|c| work(c, true, REDO).max(work(c, false, REDO)))
             .sum::<f64>()
-            + costs
-                .iter()
-                .map(|c| problem.transfer_at(c).0.get())
-                .fold(0.0, f64::max);
+            + costs.iter().map(longest).fold(0.0, f64::max);
         let tick = if total > 0.0 {
             (total / SPAN).log2().ceil().exp2()
         } else {
@@ -92,7 +95,7 @@ impl Chain {
             leaves: problem.stages.iter().map(|slot| slot.leaves).collect(),
             waits: Vec::new(),
             busy: Vec::new(),
-            crosses: problem.crosses(),
+            crosses,
             memory: problem.memory(),
             held: problem.stages.iter().map(|slot| slot.held).collect(),
             device: problem.stages.iter().map(|s| s.device.0).collect(),
@@ -107,7 +110,9 @@ impl Chain {
             tick,
         };
         chain.add_rows(problem);
-        chain.add_transfers(problem);
+        for way in links {
+            chain.add_transfers(problem, way);
+        }
         chain.add_others(problem);
         chain
     }
@@ -137,12 +142,12 @@ impl Chain {
         }
     }
 
-    fn add_transfers(&mut self, problem: &Problem) {
+    fn add_transfers(&mut self, problem: &Problem, way: Way) {
         let ticks = |time: Micros| (time.get() / self.tick).min(LONGEST).round() as i64;
         let mut waits = vec![0];
         let mut busy = vec![0];
         for cost in &problem.costs {
-            let (wait, link) = problem.transfer_at(cost);
+            let (wait, link) = problem.transfer_at(cost, way);
             waits.push(if problem.transfer == Transfer::Waited {
                 ticks(wait)
             } else {
@@ -153,7 +158,8 @@ impl Chain {
         // The model's output is not sent on.
         waits[self.layers] = 0;
         busy[self.layers] = 0;
-        (self.waits, self.busy) = (waits, busy);
+        self.waits.push(waits);
+        self.busy.push(busy);
     }
 
     /// What bounds a stage beside the work of its device.
@@ -184,20 +190,12 @@ impl Chain {
 
     /// Ticks that a stage which ends in front of layer `end` waits for transfers.
     pub(super) fn wait(&self, stage: usize, end: usize) -> i64 {
-        if self.crosses[stage] {
-            self.waits[end]
-        } else {
-            0
-        }
+        self.crosses[stage].map_or(0, |link| self.waits[link][end])
     }
 
     /// Ticks that the link behind a stage which ends in front of layer `end` is busy.
     pub(super) fn busy(&self, stage: usize, end: usize) -> i64 {
-        if self.crosses[stage] {
-            self.busy[end]
-        } else {
-            0
-        }
+        self.crosses[stage].map_or(0, |link| self.busy[link][end])
     }
 
     /// Ticks of a stage with the layers `part.start..end`, its link behind included.
@@ -235,7 +233,7 @@ impl Chain {
     /// No stage costs more than this.
     pub(super) fn longest(&self) -> i64 {
         let work = self.rows.iter().map(|row| row[self.layers]).max();
-        let transfer = self.waits.iter().chain(&self.busy).max();
+        let transfer = self.waits.iter().chain(&self.busy).flatten().max();
         let work = work.unwrap_or(0) + transfer.copied().unwrap_or(0);
         let others = (self.hosts.iter().flatten().flatten()).chain(&self.away);
         others

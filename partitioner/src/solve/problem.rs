@@ -5,7 +5,7 @@ use super::{Transfer, When};
 use crate::check::CheckedSchedule;
 use crate::cost::{Costs, StageMemory, StageTimes};
 use crate::ids::{DeviceId, StageId};
-use crate::machine::{Device, Machine};
+use crate::machine::{Device, Machine, Nodes, Way};
 use crate::partition::Partition;
 use crate::profile::{LayerCost, Profile};
 use crate::schedule::ActionKind;
@@ -178,6 +178,10 @@ impl Problem {
         self.machine.devices()
     }
 
+    pub(crate) fn nodes(&self) -> Option<&Nodes> {
+        self.machine.nodes()
+    }
+
     /// What the simulator needs to know of a cut, and of which stages recompute and offload:
     /// times per stage and per edge, memory, hosts and offload.
     ///
@@ -193,11 +197,17 @@ impl Problem {
         if let Some(cores) = self.machine.cores() {
             costs = costs.with_cores(cores);
         }
+        if let Some(cards) = self.machine.cards() {
+            costs = costs.with_cards(cards);
+        }
         let memory = self.memory();
         for (stage, &redo) in recompute.iter().enumerate().take(partition.stages()) {
             let range = partition.range(StageId(stage));
+            let device = self.stages[stage].device;
             if stage > 0 {
-                let times = self.machine.transfer(self.costs[range.start - 1].output);
+                let (before, output) = (self.stages[stage - 1].device, range.start - 1);
+                let output = self.costs[output].output;
+                let times = self.machine.transfer(before, device, output);
                 costs = costs.with_edge(StageId(stage - 1), times);
             }
             let away = offload.get(stage) == Some(&true);
@@ -208,6 +218,10 @@ impl Problem {
             } else {
                 memory.stage(mode, range.clone())
             };
+            if self.training && self.machine.replicas() > 1 {
+                let times = self.machine.exchange(device, bytes.gradients);
+                costs = costs.with_exchange(StageId(stage), times);
+            }
             costs = self.with_host(costs, StageId(stage), (range, redo, graphs));
             costs = self.with_way(costs, StageId(stage), partition, bytes);
         }
@@ -353,23 +367,26 @@ impl Problem {
         })
     }
 
-    /// Whether the cut behind each stage lies between two devices.
-    pub(super) fn crosses(&self) -> Vec<bool> {
-        let next = self.stages.iter().skip(1);
-        let mut crosses: Vec<bool> = self
-            .stages
-            .iter()
-            .zip(next)
-            .map(|(a, b)| a.device != b.device)
-            .collect();
-        crosses.push(false);
-        crosses
+    /// The distinct ways that values take between devices, and of each stage which of them its
+    /// values take to the next one; none where that is on the same device, or there is none.
+    pub(super) fn links(&self) -> (Vec<Way>, Vec<Option<usize>>) {
+        let mut ways = vec![Way::Inside];
+        let next = self.stages.iter().skip(1).map(Some).chain([None]);
+        let of_stage = self.stages.iter().zip(next).map(|(stage, next)| {
+            let way = self.machine.way(stage.device, next?.device)?;
+            Some(ways.iter().position(|own| *own == way).unwrap_or_else(|| {
+                ways.push(way);
+                ways.len() - 1
+            }))
+        });
+        let of_stage = of_stage.collect();
+        (ways, of_stage)
     }
 
-    /// At a cut behind a layer: how long one micro-batch's transfers take in all, and how long
-    /// they occupy the link in one direction.
-    pub(super) fn transfer_at(&self, cost: &LayerCost) -> (Micros, Micros) {
-        let times = self.machine.transfer(cost.output);
+    /// At a cut behind a layer, to a stage that way off: how long one micro-batch's transfers
+    /// take in all, and how long they occupy the link in one direction.
+    pub(super) fn transfer_at(&self, cost: &LayerCost, way: Way) -> (Micros, Micros) {
+        let times = self.machine.over(way, cost.output);
         let ways = if self.training { 2.0 } else { 1.0 };
         ((times.occupancy + times.latency) * ways, times.occupancy)
     }

@@ -9,7 +9,7 @@ use crate::builtin::ScheduleKind;
 use crate::check::CheckedSchedule;
 use crate::cost::{HostLink, Link};
 use crate::ids::StageId;
-use crate::machine::Machine;
+use crate::machine::{Machine, Nodes};
 use crate::profile::{LayerProfile, LayerTimes, Profile};
 use crate::schedule::Shape;
 use crate::units::{Bytes, Micros};
@@ -47,6 +47,48 @@ fn host_link() -> impl Strategy<Value = HostLink> {
             to_device: link(back),
         }
     })
+}
+
+/// Nodes, and how many replicas are spread over them.
+#[derive(Clone, Debug)]
+struct Network {
+    replicas: usize,
+    /// Of each device whether the next one is on the same node.
+    together: Vec<bool>,
+    link: Link,
+    nic_per_device: bool,
+}
+
+impl Network {
+    fn around(self, machine: Machine) -> Machine {
+        let machine = machine.with_replicas(self.replicas).unwrap();
+        let mut nodes = vec![1];
+        for together in &self.together[1..machine.devices().len() * self.replicas] {
+            match nodes.last_mut() {
+                Some(last) if *together => *last += 1,
+                _ => nodes.push(1),
+            }
+        }
+        let nodes = Nodes::new(nodes, self.link).unwrap();
+        let nodes = nodes.with_nic_per_device(self.nic_per_device);
+        machine.with_nodes(nodes).unwrap()
+    }
+}
+
+fn network() -> impl Strategy<Value = Network> {
+    let link = (1_u64..8, 0_u32..10).prop_map(|(bandwidth, latency)| {
+        let latency = Micros::new(f64::from(latency)).unwrap();
+        Link::new(Bytes(bandwidth * 250_000), latency).unwrap()
+    });
+    let together = prop::collection::vec(any::<bool>(), 12);
+    (1_usize..4, together, link, any::<bool>()).prop_map(
+        |(replicas, together, link, nic_per_device)| Network {
+            replicas,
+            together,
+            link,
+            nic_per_device,
+        },
+    )
 }
 
 fn layer() -> impl Strategy<Value = LayerProfile> {
@@ -107,6 +149,7 @@ fn case() -> impl Strategy<Value = Case> {
             any::<bool>(),
             prop::option::of(host_link()),
             prop::sample::select(vec![1, 1, 2, 8]),
+            prop::option::of(network()),
         ),
     )
         .prop_map(
@@ -120,6 +163,10 @@ fn case() -> impl Strategy<Value = Case> {
                 let machine = machine.with_memory(&memory).unwrap();
                 let machine = match host.2 {
                     Some(link) => machine.with_host_link(link),
+                    None => machine,
+                };
+                let machine = match host.4 {
+                    Some(network) => network.around(machine),
                     None => machine,
                 };
                 Case {
@@ -156,7 +203,11 @@ fn by_hand(problem: &Problem, stage: usize, mode: usize, start: usize, end: usiz
     }
     time /= problem.machine.devices()[slot.device.0].speed;
     if stage + 1 < problem.stages.len() && problem.stages[stage + 1].device != slot.device {
-        let transfer = problem.machine.transfer(layers[layers.len() - 1].output);
+        let (next, output) = (
+            problem.stages[stage + 1].device,
+            layers[layers.len() - 1].output,
+        );
+        let transfer = problem.machine.transfer(slot.device, next, output);
         let busy = transfer.occupancy.get();
         if problem.transfer == Transfer::Waited {
             let ways = if problem.training { 2.0 } else { 1.0 };

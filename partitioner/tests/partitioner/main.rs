@@ -4,6 +4,7 @@
 mod check_mutations;
 mod explain;
 mod limits;
+mod nodes;
 mod page_support;
 mod plan_ways;
 mod profile_page;

@@ -4,8 +4,8 @@ use crate::page_support;
 use gpipe_partitioner::render::StepMemory;
 use gpipe_partitioner::simulate::MemoryLevel;
 use gpipe_partitioner::{
-    Bytes, Costs, Explanation, LayerProfile, LayerTimes, Machine, Micros, PlanOptions, Profile,
-    ScheduleKind, Shape, Span, Timeline, explain, plan, render, simulate,
+    Bytes, Costs, EdgeTimes, Explanation, LayerProfile, LayerTimes, Machine, Micros, PlanOptions,
+    Profile, ScheduleKind, Shape, Span, StageId, Timeline, explain, plan, render, simulate,
 };
 
 fn timeline(kind: ScheduleKind, p: usize, v: usize, m: usize) -> Timeline {
@@ -49,7 +49,7 @@ fn svg() {
 fn html() {
     let page = render::html(&timeline(ScheduleKind::OneFOneB, 2, 1, 2), "1f1b <2 & 2>");
     page_support::check(&page);
-    assert!(!page.contains("<2 & 2>"));
+    assert!(!page.contains("<2 & 2>") && !page.contains("all-reduce"));
     insta::assert_snapshot!("html-1f1b", page_support::content(&page));
 }
 
@@ -59,6 +59,34 @@ fn trace() {
         "trace-zb-h1",
         render::chrome_trace(&timeline(ScheduleKind::ZbH1, 2, 1, 2))
     );
+}
+
+/// Two stages on each of two devices, whose gradients take as long as a micro-batch; those of the
+/// higher stage are on their way while the device still works on the lower one.
+fn replicas() -> Timeline {
+    let shape = Shape::new(2, 4).with_chunks(2);
+    let [f, i, w] = [1000.0, 1200.0, 800.0].map(|t| Micros::new(t).unwrap());
+    let schedule = ScheduleKind::Interleaved1F1B.generate(shape).unwrap();
+    let all_reduce = EdgeTimes {
+        occupancy: Micros::new(2800.0).unwrap(),
+        latency: Micros::new(200.0).unwrap(),
+    };
+    let costs = Costs::uniform(4, f, i, w);
+    let costs = (0..4).fold(costs, |c, s| c.with_exchange(StageId(s), all_reduce));
+    simulate(&schedule, &costs).timeline
+}
+
+#[test]
+fn the_exchange_of_gradients_is_drawn() {
+    let timeline = replicas();
+    insta::assert_snapshot!("replicas-text", render::text(&timeline, 100));
+    let unit = Micros::new(1000.0).unwrap();
+    insta::assert_snapshot!("replicas-grid", render::grid(&timeline, unit));
+    insta::assert_snapshot!("replicas-svg", render::svg(&timeline));
+    insta::assert_snapshot!("replicas-trace", render::chrome_trace(&timeline));
+    let page = render::html(&timeline, "replicas");
+    page_support::check(&page);
+    assert!(page.contains("Exposed all-reduce"));
 }
 
 #[test]

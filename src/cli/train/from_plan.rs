@@ -20,6 +20,13 @@ pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
 pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<Recipe, Failure> {
     let wrong = |rule: String| Failure::Usage(format!("--plan: {rule}"));
     chosen.check_plan(plan).map_err(wrong)?;
+    if plan.replicas > 1 {
+        return Err(wrong(format!(
+            "it is for {} replicas of the pipeline, and `train` runs one: make a plan without \
+             --replicas",
+            plan.replicas
+        )));
+    }
     let (devices, own) = (plan.devices(), recipe.devices.len());
     if devices != own {
         return Err(wrong(format!(
@@ -49,6 +56,13 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
             "warning: the plan is for layers that compute in {measured}, and this run computes in \
              {precision}: it may not be the best one, and its memory is another (--precision \
              {measured}, or `profile --precision {precision}`)"
+        ));
+    }
+    if let Some(nodes) = plan.nodes.as_ref().filter(|nodes| nodes.count() > 1) {
+        say(&format!(
+            "warning: the plan is for devices of {} machines, and these are on one: it may not be \
+             the best one",
+            nodes.count()
         ));
     }
     if plan.model.is_none() {

@@ -57,6 +57,14 @@ pub(crate) fn sentence(
             100.0 * share
         );
     }
+    let exchange = saved(profile, plan, options, Costs::without_exchange);
+    if let Some(share) = exchange.filter(|share| *share > TRANSFERS) {
+        return format!(
+            "all-reduce-bound: {:.0} % of the step is waiting for gradients that replicas exchange; \
+             a larger --batch, fewer --replicas or a faster link between them would save that time",
+            100.0 * share
+        );
+    }
     // What idles for another reason than that devices have unequal work.
     let uneven = work.as_ref().map_or(0.0, Work::idle);
     if let Some(work) = work.filter(|_| uneven > IDLE && 2.0 * uneven >= plan.bubble_fraction) {

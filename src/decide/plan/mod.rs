@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use gpipe_partitioner::render::ProfilePage;
 use gpipe_partitioner::{
     Bytes, Cores, HostLink, Link, Machine, MachineError, Plan, PlanError, PlanOptions, Profile,
-    ScheduleKind, When, plan,
+    ScheduleKind, When, plan, simulate,
 };
 
+use super::spread::Spread;
 use super::{Failure, input, output, say};
 
 /// Arguments of `gpipe-rs plan`.
@@ -21,18 +22,21 @@ use super::{Failure, input, output, say};
 #[command(after_help = "Examples:
   gpipe-rs plan --profile profile.json --devices 8 --memory 24GiB --link 25GB/s,5us
   gpipe-rs plan --profile profile.json --devices 3 --speed 1,1,0.5 --micro 16 --schedule 1f1b -o plan.json
-  gpipe-rs plan --profile profile.json --devices 4 --memory 2GiB --report report.html")]
+  gpipe-rs plan --profile profile.json --devices 4 --memory 2GiB --report report.html
+  gpipe-rs plan --profile profile.json --devices 8 --nodes 2 --node-link 100Gbit/s,20us --replicas 2")]
 pub(crate) struct Args {
     /// What the model's layers cost, as `profile` writes it.
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
-    /// Devices.
+    /// Devices, those of all replicas.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     devices: usize,
-    /// Memory of a device, such as 24GiB: one value for all, or one for each.
+    /// Memory of a device, such as 24GiB: one value for all, or one for each of a
+    /// replica.
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::bytes)]
     memory: Option<Vec<Bytes>>,
-    /// Speed of a device relative to the profiled one: one for all, or one for each.
+    /// Speed of a device relative to the profiled one: one for all, or one for each of a
+    /// replica.
     #[arg(
         long,
         value_name = "LIST",
@@ -42,12 +46,17 @@ pub(crate) struct Args {
     speed: Option<Vec<f64>>,
     /// Cores that the devices share, where they are CPU threads; by default each device
     /// computes for itself.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(
+        long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["nodes", "replicas"],
+        value_parser = input::at_least_one
+    )]
     cores: Option<usize>,
-    /// Link between devices: bandwidth and latency, such as 25GB/s,5us; by default the one
-    /// in the profile, if it was measured.
+    /// Link between devices of a node: bandwidth and latency, such as 25GB/s,5us; by default the
+    /// one in the profile, if it was measured.
     #[arg(long, value_name = "LINK", value_parser = input::link)]
     link: Option<Link>,
+    #[command(flatten)]
+    spread: Spread,
     /// Micro-batches of a mini-batch, or auto.
     // The type is named in full because clap takes a plain Option for an optional flag.
     #[arg(
@@ -100,7 +109,8 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let machine = machine(args).map_err(|error| Failure::Usage(error.to_string()))?;
+    let machine = args.spread.machine(args.devices)?;
+    let machine = fitted(args, machine).map_err(|error| Failure::Usage(error.to_string()))?;
     let file = args.output.as_deref();
     if let Some(path) = file.filter(|path| *path != Path::new("-")) {
         output::writable(path)
@@ -129,6 +139,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     } else {
         let width = output::width(None);
         let mut text = report::text(&plan, &profile, width);
+        text.push_str(&exchange(&profile, &plan, &options));
         text.push_str(&choices::text(&profile, &plan, &options, width));
         output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;
     }
@@ -144,6 +155,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What replicas take to add up their gradients, where there are several.
+fn exchange(profile: &Profile, plan: &Plan, options: &PlanOptions) -> String {
+    let Ok(schedule) = plan.generate() else {
+        return String::new();
+    };
+    let costs = plan.costs(profile, options, &schedule);
+    let line = output::exchange(&simulate(&schedule, &costs).timeline);
+    line.map_or_else(String::new, |line| format!("\n{line}\n"))
+}
+
 /// What is to be known of a plan for sizes that nobody measured.
 pub(crate) fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
     let (size, largest) = (plan.micro_batch_size, profile.batch());
@@ -156,8 +177,8 @@ pub(crate) fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
     })
 }
 
-fn machine(args: &Args) -> Result<Machine, MachineError> {
-    let mut machine = Machine::new(args.devices)?;
+/// The machine with devices as they are asked for.
+fn fitted(args: &Args, mut machine: Machine) -> Result<Machine, MachineError> {
     if let Some(speeds) = &args.speed {
         machine = machine.with_speeds(speeds)?;
     }

@@ -1,7 +1,7 @@
 //! A plan for the eye.
 
 use gpipe_partitioner::words::count;
-use gpipe_partitioner::{Alternative, Plan, Profile, StageId};
+use gpipe_partitioner::{Alternative, Nodes, Plan, Profile, StageId};
 
 use super::super::table::{Align, Table};
 
@@ -29,12 +29,21 @@ fn headline(plan: &Plan) -> String {
     } else {
         ""
     };
+    let (replicas, each) = match plan.replicas {
+        1 => (String::new(), ""),
+        replicas => (format!("{replicas} replicas of "), " each"),
+    };
+    let nodes = plan.nodes.as_ref().map_or(1, Nodes::count);
+    let nodes = match nodes {
+        1 => String::new(),
+        nodes => format!(" on {nodes} nodes"),
+    };
     format!(
-        "{}: {}{chunks}, {} of {}{graphs}\n\
+        "{}: {replicas}{}{chunks}{nodes}, {}{each} of {}{graphs}\n\
          step {}, bubble {:.1} %, slowest stage {}\n",
         plan.schedule,
         count(plan.devices(), "device"),
-        count(plan.micro_batches, "micro-batch"),
+        count(plan.micro_batches_each(), "micro-batch"),
         count(plan.micro_batch_size, "sample"),
         plan.step,
         100.0 * plan.bubble_fraction,

@@ -38,7 +38,8 @@ impl Work {
             let redo = plan.recompute.get(stage) == Some(&true);
             for layer in plan.partition.range(StageId(stage)) {
                 let of_kind = |kind: ActionKind| {
-                    let times = counts[stage][kind as usize] as f64 / plan.micro_batches as f64;
+                    let times =
+                        counts[stage][kind as usize] as f64 / plan.micro_batches_each() as f64;
                     times * time(&costs[layer], kind, redo)
                 };
                 let time = ActionKind::ALL.into_iter().map(of_kind).sum::<f64>();

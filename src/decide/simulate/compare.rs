@@ -27,7 +27,7 @@ pub(super) fn run(options: &Options) -> Result<String, Failure> {
         return Err(Failure::Usage(refusal.to_string()));
     }
     Ok(match options.format {
-        Format::Json => output::json(&cases_as_numbers(&cases)),
+        Format::Json => output::json(&cases_as_numbers(options, &cases)),
         _ => table(options, &cases),
     })
 }
@@ -40,9 +40,9 @@ fn case(options: &Options, kind: ScheduleKind) -> Result<Case, Refusal> {
     }
 }
 
-fn cases_as_numbers(cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> Value {
+fn cases_as_numbers(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> Value {
     let number = |(kind, case): &(ScheduleKind, Result<Case, Refusal>)| match case {
-        Ok(case) => report::numbers(case),
+        Ok(case) => report::numbers(options, case),
         Err(refusal) => json!({"schedule": kind.name(), "refused": refusal.to_string()}),
     };
     cases.iter().map(number).collect()
@@ -72,8 +72,9 @@ fn table(options: &Options, cases: &[(ScheduleKind, Result<Case, Refusal>)]) -> 
     for case in fastest_first {
         table.row(cells(options, case));
     }
+    let (replicas, nodes, each) = report::spread(options);
     let mut text = format!(
-        "{}, {}, the fastest first\n",
+        "{replicas}{}{nodes}, {}{each}, the fastest first\n",
         count(options.devices, "device"),
         count(options.micro, "micro-batch")
     );

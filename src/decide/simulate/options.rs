@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use gpipe_partitioner::{
-    Bytes, Cores, HostLink, Link, Machine, MachineError, Micros, ScheduleKind, Strategy, When,
+    Bytes, Cores, HostLink, Link, Machine, Micros, ScheduleKind, Strategy, When,
 };
 
+use super::super::spread::Spread;
 use super::super::{Failure, input};
 use super::workload::{Given, Profiled, Workload};
 
@@ -16,7 +17,8 @@ use super::workload::{Given, Profiled, Workload};
   gpipe-rs simulate --schedule 1f1b --devices 4 --micro 8
   gpipe-rs simulate --schedule zbv --devices 8 --micro 32 --format html -o zbv.html
   gpipe-rs simulate --compare --devices 8 --micro 32 --input-us 1200 --link 25GB/s,5us --output-bytes 16MiB
-  gpipe-rs simulate --schedule auto --devices 4 --micro 16 --profile profile.json --balance 3,4,4,3")]
+  gpipe-rs simulate --schedule auto --devices 4 --micro 16 --profile profile.json --balance 3,4,4,3
+  gpipe-rs simulate --schedule 1f1b --devices 8 --micro 16 --nodes 2 --node-link 100Gbit/s,20us --replicas 2 --profile profile.json")]
 pub(crate) struct Args {
     #[arg(
         long,
@@ -26,7 +28,7 @@ pub(crate) struct Args {
         help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL))
     )]
     schedule: Option<ScheduleKind>,
-    /// Devices.
+    /// Devices, those of all replicas.
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = input::at_least_one)]
     devices: usize,
     /// Micro-batches of a mini-batch.
@@ -50,10 +52,13 @@ pub(crate) struct Args {
     /// What one micro-batch keeps on one device until its backward.
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
     activation_bytes: Bytes,
-    /// Times and bytes of the layers from a profile, instead of the five above.
+    /// Gradients of one device's parameters, which replicas exchange.
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
+    gradient_bytes: Bytes,
+    /// Times and bytes of the layers from a profile, instead of the six above.
     #[arg(
         long, value_name = "FILE",
-        conflicts_with_all = ["forward_us", "input_us", "weight_us", "output_bytes", "activation_bytes"]
+        conflicts_with_all = ["forward_us", "input_us", "weight_us", "output_bytes", "activation_bytes", "gradient_bytes"]
     )]
     profile: Option<PathBuf>,
     /// How layers are cut into stages: profile (the fastest), parameters, uniform,
@@ -75,13 +80,18 @@ pub(crate) struct Args {
     /// does.
     #[arg(long, requires = "profile")]
     cuda_graphs: bool,
-    /// Link between devices: bandwidth and latency, such as 25GB/s,5us; by default the one
-    /// in the profile, if it was measured.
+    /// Link between devices of a node: bandwidth and latency, such as 25GB/s,5us; by default the
+    /// one in the profile, if it was measured.
     #[arg(long, value_name = "LINK", value_parser = input::link)]
     link: Option<Link>,
+    #[command(flatten)]
+    spread: Spread,
     /// Cores that the devices share, where they are CPU threads; by default each device
     /// computes for itself.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(
+        long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["nodes", "replicas"],
+        value_parser = input::at_least_one
+    )]
     cores: Option<usize>,
     /// What to print.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -116,8 +126,11 @@ pub(super) enum Format {
 #[derive(Debug)]
 pub(super) struct Options {
     pub(super) kind: Option<ScheduleKind>,
+    /// Of each replica.
     pub(super) devices: usize,
+    /// Of each replica.
     pub(super) micro: usize,
+    pub(super) machine: Machine,
     pub(super) chunks: Option<usize>,
     pub(super) workload: Workload,
     pub(super) format: Format,
@@ -132,12 +145,14 @@ impl Options {
             let rule = "--compare prints a table: use --format text or json with it";
             return Err(Failure::Usage(rule.to_owned()));
         }
+        let machine = args.spread.machine(args.devices)?;
         Ok(Self {
             kind: args.schedule,
-            devices: args.devices,
-            micro: args.micro,
+            devices: machine.devices().len(),
+            micro: args.spread.each(args.micro, "micro-batches")?,
             chunks: args.chunks,
-            workload: workload(args)?,
+            workload: workload(args, &machine)?,
+            machine,
             format,
             compare: args.compare,
             output: args.output.clone(),
@@ -145,27 +160,26 @@ impl Options {
     }
 }
 
-fn workload(args: &Args) -> Result<Workload, Failure> {
-    let usage = |error: MachineError| Failure::Usage(error.to_string());
-    let cores = args.cores.map(|cores| Cores::new(cores, 1)).transpose();
-    let cores = cores.map_err(|error| usage(error.into()))?;
+fn workload(args: &Args, machine: &Machine) -> Result<Workload, Failure> {
+    let mut machine = machine.clone();
+    if let Some(cores) = args.cores {
+        let cores = Cores::new(cores, 1).map_err(|error| Failure::Usage(error.to_string()))?;
+        machine = machine.with_cores(cores);
+    }
     let Some(path) = &args.profile else {
-        return Ok(Workload::Given(Given {
+        return Ok(Workload::Given(Box::new(Given {
             forward: args.forward_us,
             input: args.input_us,
             weight: args.weight_us,
             activation: args.activation_bytes,
-            transfer: args
-                .link
-                .map(|link| link.transfer(args.output_bytes))
-                .unwrap_or_default(),
-            cores,
-        }));
+            output: args.output_bytes,
+            gradients: args.gradient_bytes,
+            machine: match args.link {
+                Some(link) => machine.with_link(link),
+                None => machine,
+            },
+        })));
     };
-    let mut machine = Machine::new(args.devices).map_err(usage)?;
-    if let Some(cores) = cores {
-        machine = machine.with_cores(cores);
-    }
     let profile = input::profile(path)?;
     let link = args.link.or(profile.link());
     if let Some(link) = args.host_link.or(profile.host_link()) {

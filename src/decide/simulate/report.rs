@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use gpipe_partitioner::simulate::SensitivityTarget;
-use gpipe_partitioner::{Bytes, DeviceId, render};
+use gpipe_partitioner::{Bytes, DeviceId, Nodes, render};
 use serde_json::{Value, json};
 
 use super::super::{
@@ -22,36 +22,54 @@ pub(super) fn render(options: &Options, case: &Case, width: usize) -> String {
     match options.format {
         Format::Text => text(options, case, width),
         Format::Svg => render::svg(timeline),
-        Format::Html => render::html(timeline, &headline(case)),
+        Format::Html => render::html(timeline, &headline(options, case)),
         Format::Trace => render::chrome_trace(timeline),
-        Format::Json => output::json(&numbers(case)),
+        Format::Json => output::json(&numbers(options, case)),
     }
 }
 
-fn headline(case: &Case) -> String {
+fn headline(options: &Options, case: &Case) -> String {
     let schedule = case.simulation.schedule().schedule();
     let chunks = match case.chunks {
         1 => String::new(),
         chunks => format!(" x {chunks} chunks"),
     };
+    let (replicas, nodes, each) = spread(options);
     format!(
-        "{}: {} devices{chunks}, {} micro-batches",
+        "{}: {replicas}{} devices{chunks}{nodes}, {} micro-batches{each}",
         case.name(),
         schedule.devices(),
         schedule.micro_batches()
     )
 }
 
+/// Words for what there is several times: replicas in front of the devices, nodes behind them,
+/// and that micro-batches are those of each replica.
+pub(super) fn spread(options: &Options) -> (String, String, &'static str) {
+    let (replicas, each) = match options.machine.replicas() {
+        1 => (String::new(), ""),
+        replicas => (format!("{replicas} replicas of "), " each"),
+    };
+    let nodes = match options.machine.nodes().map_or(1, Nodes::count) {
+        1 => String::new(),
+        nodes => format!(" on {nodes} nodes"),
+    };
+    (replicas, nodes, each)
+}
+
 fn text(options: &Options, case: &Case, width: usize) -> String {
-    let mut text = headline(case);
+    let mut text = headline(options, case);
     text.push('\n');
     text.push_str(&render::text(&case.simulation.timeline, width));
     text.push('\n');
     text.push_str(&devices(case));
+    if let Some(exchange) = output::exchange(&case.simulation.timeline) {
+        // Writing to a String cannot fail, here and below.
+        let _ = write!(text, "\n{exchange}\n");
+    }
     if options.workload.is_uneven()
         && let Some(advice) = advice(case)
     {
-        // Writing to a String cannot fail.
         let _ = write!(text, "\n{advice}\n");
     }
     text
@@ -98,6 +116,7 @@ fn advice(case: &Case) -> Option<String> {
     let what = match best.target {
         SensitivityTarget::Stage(stage) => format!("stage {stage} ({} a micro-batch)", best.amount),
         SensitivityTarget::Transfers => "all transfers".to_owned(),
+        SensitivityTarget::Exchange => "the all-reduce of gradients".to_owned(),
     };
     Some(format!(
         "helps most: {what} less by {:.0} % makes the step shorter by {}",
@@ -107,21 +126,30 @@ fn advice(case: &Case) -> Option<String> {
 }
 
 /// The numbers of a simulation. `peak_in_flight` is in device-micro-batches: one on
-/// one of v chunks counts 1/v.
-pub(super) fn numbers(case: &Case) -> Value {
+/// one of v chunks counts 1/v. Lists have an entry for each device of a replica.
+pub(super) fn numbers(options: &Options, case: &Case) -> Value {
     let simulation = &case.simulation;
     let schedule = simulation.schedule();
     let devices = 0..schedule.schedule().devices();
     let in_flight = devices.map(|device| schedule.peak_in_flight_on(DeviceId(device)));
-    json!({
+    let replicas = options.machine.replicas();
+    let mut numbers = json!({
         "schedule": case.kind.name(),
-        "devices": schedule.schedule().devices(),
+        "devices": schedule.schedule().devices() * replicas,
         "chunks": case.chunks,
-        "micro_batches": schedule.schedule().micro_batches(),
+        "micro_batches": schedule.schedule().micro_batches() * replicas,
         "makespan_us": simulation.makespan(),
         "bubble_fraction": simulation.timeline.bubble_fraction(),
         "idle_us": simulation.idle(),
         "peak_in_flight": in_flight.collect::<Vec<f64>>(),
         "peak_bytes": simulation.peak_bytes(),
-    })
+    });
+    if replicas > 1 {
+        numbers["replicas"] = json!(replicas);
+        numbers["exposed_us"] = json!(simulation.timeline.exposed());
+    }
+    if let Some(nodes) = options.machine.nodes() {
+        numbers["nodes"] = json!(nodes.devices());
+    }
+    numbers
 }

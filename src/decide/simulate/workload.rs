@@ -3,7 +3,7 @@
 use std::fmt;
 
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, Cores, Costs, EdgeTimes, Machine, Micros, Problem, Profile,
+    Bytes, CheckedSchedule, Costs, DeviceId, Machine, Micros, Placement, Problem, Profile,
     ScheduleKind, Shape, Simulation, Solution, StageId, StageMemory, Strategy, When, auto,
     simulate,
 };
@@ -40,7 +40,7 @@ impl From<Refusal> for Failure {
 #[derive(Debug)]
 pub(super) enum Workload {
     /// From flags, the same for every device.
-    Given(Given),
+    Given(Box<Given>),
     /// From a profile.
     Profiled(Box<Profiled>),
 }
@@ -52,9 +52,11 @@ pub(super) struct Given {
     pub(super) input: Micros,
     pub(super) weight: Micros,
     pub(super) activation: Bytes,
-    pub(super) transfer: EdgeTimes,
-    /// The cores that the devices share.
-    pub(super) cores: Option<Cores>,
+    /// What it hands on.
+    pub(super) output: Bytes,
+    /// What it has of gradients of parameters.
+    pub(super) gradients: Bytes,
+    pub(super) machine: Machine,
 }
 
 /// A profile, and how it is cut.
@@ -72,8 +74,12 @@ impl Workload {
     /// The schedule of `shape` with this work.
     pub(super) fn simulate(&self, kind: ScheduleKind, shape: Shape) -> Result<Simulation, Refusal> {
         match (self, kind) {
-            (Self::Given(given), ScheduleKind::Auto) => computed(shape, &given.costs(shape)),
-            (Self::Given(given), _) => Ok(simulate(&generated(kind, shape)?, &given.costs(shape))),
+            (Self::Given(given), ScheduleKind::Auto) => given.computed(shape),
+            (Self::Given(given), _) => {
+                let schedule = generated(kind, shape)?;
+                let costs = given.costs(shape, |stage| schedule.device_of(stage));
+                Ok(simulate(&schedule, &costs))
+            }
             (Self::Profiled(profiled), ScheduleKind::Auto) => profiled.computed(shape),
             (Self::Profiled(profiled), _) => {
                 let schedule = generated(kind, shape)?;
@@ -99,21 +105,56 @@ impl Workload {
 
 impl Given {
     /// A chunk has a v-th of everything but what it hands on.
-    fn costs(&self, shape: Shape) -> Costs {
+    fn costs(&self, shape: Shape, device: impl Fn(StageId) -> DeviceId) -> Costs {
         let share = 1.0 / shape.chunks as f64;
         let times = [self.forward, self.input, self.weight].map(|time| time * share);
+        let part = |bytes: Bytes| Bytes(bytes.get() / shape.chunks as u64);
         let memory = StageMemory {
-            activation: Bytes(self.activation.get() / shape.chunks as u64),
+            activation: part(self.activation),
             ..StageMemory::default()
         };
-        let mut costs = Costs::uniform(shape.stages(), times[0], times[1], times[2])
-            .with_transfer(self.transfer.occupancy, self.transfer.latency);
-        if let Some(cores) = self.cores {
+        let mut costs = Costs::uniform(shape.stages(), times[0], times[1], times[2]);
+        if let Some(cores) = self.machine.cores() {
             costs = costs.with_cores(cores);
         }
-        (0..shape.stages()).fold(costs, |costs, stage| {
-            costs.with_memory(StageId(stage), memory)
-        })
+        if let Some(cards) = self.machine.cards() {
+            costs = costs.with_cards(cards);
+        }
+        for stage in (0..shape.stages()).map(StageId) {
+            let next = StageId(stage.index() + 1);
+            if next.index() < shape.stages() {
+                let times = self
+                    .machine
+                    .transfer(device(stage), device(next), self.output);
+                costs = costs.with_edge(stage, times);
+            }
+            if self.machine.replicas() > 1 {
+                let times = self.machine.exchange(device(stage), part(self.gradients));
+                costs = costs.with_exchange(stage, times);
+            }
+            costs = costs.with_memory(stage, memory);
+        }
+        costs
+    }
+
+    fn computed(&self, shape: Shape) -> Result<Simulation, Refusal> {
+        let costs = |placement: Placement| {
+            self.costs(shape, |stage| placement.device(stage, shape.devices))
+        };
+        if self.machine.nodes().is_none() {
+            // Every placement has the same costs.
+            return computed(shape, &costs(Placement::Loop), None);
+        }
+        let placements = [Placement::Loop, Placement::Vee].into_iter();
+        let found = placements.map(|placement| computed(shape, &costs(placement), Some(placement)));
+        // Of equals the first.
+        found
+            .reduce(|best, other| match (&best, &other) {
+                (Ok(a), Ok(b)) if b.makespan() < a.makespan() => other,
+                (Err(_), Ok(_)) => other,
+                _ => best,
+            })
+            .unwrap_or_else(|| Err(Refusal::default()))
     }
 }
 
@@ -130,7 +171,7 @@ impl Profiled {
     /// `auto` for the cut that each built-in schedule asks for: what it finds is no
     /// worse than any of them.
     fn computed(&self, shape: Shape) -> Result<Simulation, Refusal> {
-        let mut cuts: Vec<(Costs, Solution)> = Vec::new();
+        let mut cuts: Vec<(Costs, Solution, Option<Placement>)> = Vec::new();
         let mut refusal = Refusal::default();
         let training = |kind: &ScheduleKind| kind.trains() && *kind != ScheduleKind::Auto;
         for kind in ScheduleKind::ALL.into_iter().filter(training) {
@@ -139,13 +180,15 @@ impl Profiled {
             };
             match self.cut(&schedule) {
                 Ok((problem, solution)) => {
-                    let same = |(_, other): &(Costs, Solution)| {
-                        other.partition == solution.partition
+                    let placement = self.placement(&schedule, shape);
+                    let same = |(_, other, placed): &(Costs, Solution, Option<Placement>)| {
+                        *placed == placement
+                            && other.partition == solution.partition
                             && other.recompute == solution.recompute
                             && other.offload == solution.offload
                     };
                     if !cuts.iter().any(same) {
-                        cuts.push((costs(&problem, &solution), solution));
+                        cuts.push((costs(&problem, &solution), solution, placement));
                     }
                 }
                 Err(error) => refusal = error,
@@ -153,8 +196,16 @@ impl Profiled {
         }
         let found = cuts
             .iter()
-            .filter_map(|(costs, _)| computed(shape, costs).ok());
+            .filter_map(|(costs, _, placement)| computed(shape, costs, *placement).ok());
         found.min_by_key(Simulation::makespan).ok_or(refusal)
+    }
+
+    /// Where the schedule has its stages, if that matters to what values take on their way.
+    fn placement(&self, schedule: &CheckedSchedule, shape: Shape) -> Option<Placement> {
+        self.machine.nodes()?;
+        let own = || (0..shape.stages()).map(|stage| schedule.device_of(StageId(stage)));
+        let placed = |placement: &Placement| own().eq(placement.devices(shape));
+        [Placement::Loop, Placement::Vee].into_iter().find(placed)
     }
 }
 
@@ -162,8 +213,12 @@ fn generated(kind: ScheduleKind, shape: Shape) -> Result<CheckedSchedule, Refusa
     kind.generate(shape).map_err(Refusal::new)
 }
 
-fn computed(shape: Shape, costs: &Costs) -> Result<Simulation, Refusal> {
-    Ok(auto(shape, costs, &[], None)
+fn computed(
+    shape: Shape,
+    costs: &Costs,
+    placement: Option<Placement>,
+) -> Result<Simulation, Refusal> {
+    Ok(auto(shape, costs, &[], placement)
         .map_err(Refusal::new)?
         .simulation)
 }

@@ -3,6 +3,7 @@
 
 mod choices;
 mod limit;
+mod nodes;
 mod plan;
 mod report;
 mod schedule;

@@ -2,6 +2,7 @@
 
 use super::{ProfilePage, share};
 use crate::ids::DeviceId;
+use crate::machine::Machine;
 use crate::render::html;
 use crate::render::memory::Curve;
 use crate::render::page::{Fact, bar, escaped, sentence};
@@ -36,7 +37,8 @@ pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
         Some(link) => format!("link {link}"),
         None => "transfers take no time".to_owned(),
     };
-    vec![
+    let replicas = page.options.machine.replicas();
+    let mut facts = vec![
         Fact::new(
             "Predicted step",
             plan.step.to_string(),
@@ -62,12 +64,32 @@ pub(super) fn facts(page: &ProfilePage<'_>) -> Vec<Fact> {
             "Devices",
             format!(
                 "{} \u{d7} {}",
-                plan.devices(),
+                plan.devices() * replicas,
                 escaped(page.profile.device())
             ),
-            link,
+            link + &spread(&page.options.machine),
         ),
-    ]
+    ];
+    facts.extend(html::exposed(&page.simulation.timeline));
+    facts
+}
+
+/// How the devices are spread over replicas and nodes, where there are several.
+fn spread(machine: &Machine) -> String {
+    let mut text = String::new();
+    if machine.replicas() > 1 {
+        // Writing to a String cannot fail.
+        let _ = write!(text, ", {} replicas of the pipeline", machine.replicas());
+    }
+    if let Some(nodes) = machine.nodes().filter(|nodes| nodes.count() > 1) {
+        let _ = write!(
+            text,
+            ", {} nodes, {} between them",
+            nodes.count(),
+            nodes.link()
+        );
+    }
+    text
 }
 
 /// A rate with three digits that mean something.

@@ -1,7 +1,7 @@
 //! What timelines are drawn with: lanes, bars, axis and legend on one scale.
 
 use crate::schedule::ActionKind;
-use crate::timeline::{Span, Timeline};
+use crate::timeline::{Exchange, Span, Timeline};
 use crate::units::Micros;
 use std::fmt::Write as _;
 
@@ -35,6 +35,13 @@ const fn look(kind: ActionKind) -> Look {
     };
     Look { name, color, hatch }
 }
+
+/// The same of gradients that replicas exchange.
+const EXCHANGE: Look = Look {
+    name: "all-reduce (A)",
+    color: "#f3a6b5",
+    hatch: "M0 4H8M4 0V8",
+};
 
 /// Colours of everything but the bars, for light and dark surroundings. Labels have
 /// a rim in their bar's colour, so that the hatching does not cross them out.
@@ -118,16 +125,31 @@ impl Canvas {
                 continue;
             }
             let Look { name, .. } = look(kind);
-            // Writing to a String cannot fail, here and below.
-            let _ = writeln!(
-                self.svg,
-                "<rect class=\"key\" x=\"{x}\" y=\"8\" width=\"16\" height=\"14\" fill=\"url(#k{})\"/>\
-                 <text x=\"{}\" y=\"19\">{name}</text>",
-                kind.letter(),
-                x + 21.0
-            );
+            self.key(x, kind.letter(), name);
             x += 40.0 + DIGIT * name.len() as f64;
         }
+        if !timeline.exchanges().is_empty() {
+            // Pictures without replicas are spared it.
+            self.svg.push_str("<defs>");
+            pattern(&mut self.svg, 'A', &EXCHANGE);
+            let Look { name, color, .. } = EXCHANGE;
+            let _ = writeln!(
+                self.svg,
+                "</defs><style>.tl .A text{{stroke:{color}}}</style>"
+            );
+            self.key(x, 'A', name);
+        }
+    }
+
+    /// A sign of the legend and what it means.
+    fn key(&mut self, x: f64, letter: char, name: &str) {
+        // Writing to a String cannot fail, here and below.
+        let _ = writeln!(
+            self.svg,
+            "<rect class=\"key\" x=\"{x}\" y=\"8\" width=\"16\" height=\"14\" fill=\"url(#k{letter})\"/>\
+             <text x=\"{}\" y=\"19\">{name}</text>",
+            x + 21.0
+        );
     }
 
     /// Where a point in time is drawn.
@@ -171,6 +193,39 @@ impl Canvas {
                 "<text x=\"{:.2}\" y=\"{}\">{label}</text>",
                 x + width / 2.0,
                 y + 16.0
+            );
+        }
+        self.svg.push_str("</g>\n");
+    }
+
+    /// Gradients on their way, in the row at `y`: drawn before its actions, which they are
+    /// behind.
+    pub(in crate::render) fn exchange(&mut self, exchange: &Exchange, y: f64) {
+        let Exchange {
+            stage, start, end, ..
+        } = *exchange;
+        let (x, right) = (self.place(start), self.place(end));
+        // By its height a row is known to the script, and these are one of their own.
+        let _ = write!(
+            self.svg,
+            "<g class=\"A\"><title>{stage}A: {}, stage {stage}\n{start} to {end} ({})</title>\
+             <rect x=\"{x:.2}\" y=\"{}\" width=\"{:.2}\" height=\"{}\" fill=\"url(#kA)\"/>",
+            EXCHANGE.name,
+            end - start,
+            y + 0.5,
+            right - x,
+            BAR - 1.0
+        );
+        let label = if self.one_stage {
+            "A".to_owned()
+        } else {
+            format!("{stage}A")
+        };
+        if label.len() as f64 * DIGIT + 2.0 < right - x {
+            let (middle, base) = (f64::midpoint(x, right), y + 16.0);
+            let _ = write!(
+                self.svg,
+                "<text x=\"{middle:.2}\" y=\"{base}\">{label}</text>"
             );
         }
         self.svg.push_str("</g>\n");
@@ -260,16 +315,19 @@ fn definitions(svg: &mut String) {
     }
     svg.push_str("</style>\n<defs>\n");
     for kind in ActionKind::ALL {
-        let Look { color, hatch, .. } = look(kind);
-        let _ = writeln!(
-            svg,
-            "<pattern id=\"k{}\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\">\
-             <rect width=\"8\" height=\"8\" fill=\"{color}\"/>\
-             <path d=\"{hatch}\" stroke=\"#000\" stroke-opacity=\".3\"/></pattern>",
-            kind.letter()
-        );
+        pattern(svg, kind.letter(), &look(kind));
     }
     svg.push_str("</defs>\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n");
+}
+
+fn pattern(svg: &mut String, letter: char, look: &Look) {
+    let Look { color, hatch, .. } = look;
+    let _ = writeln!(
+        svg,
+        "<pattern id=\"k{letter}\" width=\"8\" height=\"8\" patternUnits=\"userSpaceOnUse\">\
+         <rect width=\"8\" height=\"8\" fill=\"{color}\"/>\
+         <path d=\"{hatch}\" stroke=\"#000\" stroke-opacity=\".3\"/></pattern>"
+    );
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ pub(super) mod canvas;
 use crate::ids::DeviceId;
 use crate::render::grid::one_stage_each;
 use crate::timeline::Timeline;
+use crate::units::Micros;
 use canvas::{BOTTOM, Canvas, RIGHT, ROW, TOP, WIDTH, described, times};
 use std::fmt::Write as _;
 
@@ -32,6 +33,9 @@ pub fn svg(timeline: &Timeline) -> String {
     for device in (0..timeline.devices()).map(DeviceId) {
         let y = TOP + ROW * device.index() as f64;
         canvas.lane(&format!("device {device}"), y);
+        for exchange in timeline.exchanges_on(device) {
+            canvas.exchange(exchange, y);
+        }
         for span in timeline.spans_on(device) {
             let title = format!("{}\n{}", described(span), times(span));
             canvas.bar(span, y, &title);
@@ -48,8 +52,14 @@ pub(super) fn words(timeline: &Timeline) -> String {
     let busy: Vec<String> = devices
         .map(|device| format!("device {device} works {:.0} % of the time", share(device)))
         .collect();
+    let exposed = timeline.exposed();
+    let exchange = if exposed > Micros::ZERO {
+        format!(" For the last {exposed} gradients are exchanged and nothing else is done.")
+    } else {
+        String::new()
+    };
     format!(
-        "One row a device, time from left to right, {}: {}.",
+        "One row a device, time from left to right, {}: {}.{exchange}",
         timeline.makespan(),
         busy.join(", ")
     )

@@ -1,7 +1,13 @@
 //! The devices that a pipeline is to run on, and the links between them.
 
+mod nodes;
+mod way;
+
+pub use nodes::{Nodes, NodesError};
+pub(crate) use way::Way;
+
 use crate::cores::{Cores, CoresError};
-use crate::cost::{EdgeTimes, HostLink, Link};
+use crate::cost::{HostLink, Link};
 use crate::ids::DeviceId;
 use crate::units::Bytes;
 
@@ -47,12 +53,37 @@ pub enum MachineError {
         /// Its speed.
         speed: f64,
     },
+    /// No replica, or more devices than there can be.
+    #[error(
+        "{replicas} replicas of {devices} devices: there must be from 1 to {MAX_DEVICES} in all"
+    )]
+    Replicas {
+        /// Replicas asked for.
+        replicas: usize,
+        /// The devices of each.
+        devices: usize,
+    },
+    /// Nodes with another number of devices.
+    #[error("the nodes have {given} devices, and there are {devices}")]
+    NodeDevices {
+        /// Devices of all nodes.
+        given: usize,
+        /// Devices in all.
+        devices: usize,
+    },
+    /// Nodes that cannot be.
+    #[error(transparent)]
+    Nodes(#[from] NodesError),
     /// No core, or devices without a thread.
     #[error(transparent)]
     Cores(#[from] CoresError),
 }
 
-/// Devices in pipeline order, and the link between any two of them.
+/// Devices in pipeline order, and the links between them.
+///
+/// The pipeline can be there several times (data parallelism): see
+/// [`with_replicas`](Self::with_replicas). What is said of a device is then said of its place in
+/// every replica.
 ///
 /// # Examples
 /// ```
@@ -71,6 +102,8 @@ pub struct Machine {
     link: Option<Link>,
     host_link: Option<HostLink>,
     cores: Option<Cores>,
+    replicas: usize,
+    nodes: Option<Nodes>,
 }
 
 impl Machine {
@@ -88,7 +121,43 @@ impl Machine {
             link: None,
             host_link: None,
             cores: None,
+            replicas: 1,
+            nodes: None,
         })
+    }
+
+    /// The same with the whole pipeline `replicas` times, each on as many devices. With p
+    /// devices there are `replicas · p` in all, of which device i of replica r is number
+    /// `i · replicas + r`: replicas of a stage are neighbours, as in Megatron-LM, so that
+    /// gradients stay within a node where they can and the pipeline goes from node to node.
+    ///
+    /// # Errors
+    /// [`MachineError::Replicas`]; [`MachineError::NodeDevices`] where nodes were given before.
+    pub fn with_replicas(mut self, replicas: usize) -> Result<Self, MachineError> {
+        let devices = self.devices.len();
+        if !(1..=MAX_DEVICES / devices).contains(&replicas) {
+            return Err(MachineError::Replicas { replicas, devices });
+        }
+        self.replicas = replicas;
+        self.check_nodes()
+    }
+
+    /// The same with all devices, those of every replica, spread over nodes in order; the link
+    /// of [`with_link`](Self::with_link) is then that within a node.
+    ///
+    /// # Errors
+    /// [`MachineError::NodeDevices`].
+    pub fn with_nodes(mut self, nodes: Nodes) -> Result<Self, MachineError> {
+        self.nodes = Some(nodes);
+        self.check_nodes()
+    }
+
+    fn check_nodes(self) -> Result<Self, MachineError> {
+        let devices = self.devices.len() * self.replicas;
+        match self.nodes.as_ref().map_or(devices, Nodes::all) {
+            given if given != devices => Err(MachineError::NodeDevices { given, devices }),
+            _ => Ok(self),
+        }
     }
 
     /// The same with these speeds: one for all devices, or one for each.
@@ -111,7 +180,7 @@ impl Machine {
         Ok(self)
     }
 
-    /// The same with this link between any two devices.
+    /// The same with this link between any two devices of a node.
     #[must_use]
     pub fn with_link(mut self, link: Link) -> Self {
         self.link = Some(link);
@@ -145,12 +214,12 @@ impl Machine {
         }
     }
 
-    /// The devices, in pipeline order.
+    /// The devices of a replica, in pipeline order.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// The link between any two devices; none where transfers take no time.
+    /// The link between any two devices of a node; none where transfers take no time.
     pub fn link(&self) -> Option<Link> {
         self.link
     }
@@ -166,10 +235,14 @@ impl Machine {
         self.cores
     }
 
-    /// What it takes to move `bytes` from one device to another.
-    pub fn transfer(&self, bytes: Bytes) -> EdgeTimes {
-        let link = self.link.map(|link| link.transfer(bytes));
-        link.unwrap_or_default()
+    /// How many times the pipeline is there.
+    pub fn replicas(&self) -> usize {
+        self.replicas
+    }
+
+    /// How the devices are spread over nodes; none where all are on one.
+    pub fn nodes(&self) -> Option<&Nodes> {
+        self.nodes.as_ref()
     }
 }
 
