@@ -165,13 +165,16 @@ fn wrong_settings_are_refused_before_anything_is_trained() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     for (settings, part) in [
-        ("none", "`none` is no number"),
+        ("none", "settings of simulated GPUs: `none`: the number of devices"),
         ("0", "from 1 to"),
+        ("4:memory=1GiB", "settings behind it after commas"),
         ("", "a value is required"),
-        (",seed=1", "`` is no number"),
+        (",seed=1", "``: the number of devices"),
         ("2,speed=9", "unknown setting `speed=9`"),
         ("2,memory=9", "units are"),
         ("2,trace=trace.json", "trace= needs time="),
+        ("2,time=h100,fail-kernel=3", "does nothing with time="),
+        ("2,time=h100,trace=no/trace.json", "trace=no/trace.json cannot be written"),
     ] {
         let simulate = ["--simulate-gpus", settings];
         let errors = refused(&trained(folder, "run", &simulate, "cpu,cpu", &[]));
