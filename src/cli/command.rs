@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
 use super::model::flags;
@@ -86,8 +87,28 @@ fn with_sizes(command: Command, zoo: &Zoo) -> Result<Command, String> {
     }))
 }
 
+/// A flag of the program that stands behind the verb is no flag of the verb: what is said to one
+/// that there is not proposes another one of the verb's.
+fn behind_the_verb(command: &mut Command, error: clap::Error) -> clap::Error {
+    const FLAG: &str = "--simulate-gpus";
+    let unknown = error.kind() == ErrorKind::UnknownArgument;
+    let own = |argument: &str| argument.split('=').next() == Some(FLAG);
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) if unknown && own(argument) => {
+            let why = format!(
+                "`{FLAG}` stands before the verb: `{} {FLAG} 2 VERB …`",
+                command.get_name()
+            );
+            command.error(ErrorKind::UnknownArgument, why)
+        }
+        _ => error,
+    }
+}
+
 /// What a command line asks for.
 pub(super) fn parse(mut command: Command, args: &[OsString]) -> Result<Cli<Verb>, clap::Error> {
-    let matches = command.try_get_matches_from_mut(args)?;
+    let matches = command
+        .try_get_matches_from_mut(args)
+        .map_err(|error| behind_the_verb(&mut command, error))?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }

@@ -23,8 +23,9 @@ pub(crate) const NAME: &str = "gpipe-rs";
     arg_required_else_help = true
 )]
 pub(crate) struct Cli<V: Subcommand> {
-    /// Run the verb on N simulated CUDA GPUs, of the CPU's numbers and nobody's speed; `make
-    /// simulated-gpus` builds them.
+    /// Run the verb on N simulated CUDA GPUs: with the CPU's numbers and nobody's speed, or, with
+    /// time=h100, without numbers and with the times of a model; `make simulated-gpus` builds
+    /// them.
     #[cfg(feature = "cli")]
     #[arg(long, value_name = "N[,SETTINGS]", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) simulate_gpus: Option<String>,

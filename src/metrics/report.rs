@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::StepMetrics;
+use crate::torch::gpus_take_cpu_time;
 use crate::{Error, StepReport};
 
 impl StepMetrics {
@@ -21,7 +22,8 @@ impl StepMetrics {
             bubble_measured: numbers.bubble_measured(),
             bubble_predicted: numbers.bubble_predicted(),
             peak_bytes: devices.map(|used| used.total.0).collect(),
-            host_share: numbers.host_share,
+            // Where the devices are threads of the CPU, the share says nothing.
+            host_share: numbers.host_share.filter(|_| !gpus_take_cpu_time()),
             loss_scale: numbers.loss_scale,
             skipped: numbers.skipped(),
             ..Self::default()

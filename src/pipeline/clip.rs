@@ -99,9 +99,10 @@ impl Pipeline {
     /// The same on the devices alone, where that can be.
     fn clip_there(&mut self, max_norm: f64) -> Result<Option<LateNumber>, Error> {
         let _watch = self.engine.watch()?;
-        let norms = self
-            .engine
-            .on_each(|_, stage| Ok(stage.committed_unless_deferred()?.norms_on_device()?))?;
+        let norms = self.engine.on_each(|_, stage| {
+            stage.acts(c"clipping the gradients");
+            Ok(stage.committed_unless_deferred()?.norms_on_device()?)
+        })?;
         let Some(norms) = norms.into_iter().collect::<Option<Vec<Tensor>>>() else {
             return Ok(None);
         };

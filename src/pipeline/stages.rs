@@ -371,6 +371,7 @@ fn task<R>(
 ) -> anyhow::Result<R> {
     let streams = stage.shared_streams();
     let _shared = streams.submit_scope();
+    let _named = stage.acting(c"between steps");
     let done = streams
         .begin_task(Some(caller_events))
         .map_err(anyhow::Error::from)

@@ -28,6 +28,11 @@ const SLOW_START: f64 = 5.0;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Doubt {
+    /// The GPU is simulated.
+    Simulated {
+        /// It, with the word that it is simulated.
+        device: String,
+    },
     /// Other programs use the machine.
     Busy {
         /// Cores that they used, right before measuring.
@@ -78,6 +83,11 @@ pub enum Doubt {
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Simulated { device } => write!(
+                f,
+                "measured on {device}: a run on other devices (train --devices) takes other times, \
+                 and another plan may be the best one there"
+            ),
             Self::Busy { used, cores } => write!(
                 f,
                 "other programs used {used:.1} of {cores} cores before measuring: times are longer \

@@ -252,6 +252,10 @@ pub fn profile_watched(
         .threads_per_stage
         .unwrap_or_else(|| share_of_cores(&options.devices));
     let mut doubts: Vec<Doubt> = doubts::busy().into_iter().collect();
+    if matches!(device, Device::Cuda(_)) && torch::gpus_are_simulated() {
+        let device = torch::device_title(device);
+        doubts.push(Doubt::Simulated { device });
+    }
     let job = MeasureTask {
         plan: Plan::new(model, device, options.seed)?.with_precision(options.precision),
         sample: sample.clone(),

@@ -120,6 +120,11 @@ void hold(Stream& stream, Entry& entry) {
   };
 }
 
+// The host's call, and nothing that is under way.
+bool fails_at_once(Kind kind) {
+  return kind == Kind::allocation || kind == Kind::segment || kind == Kind::page_locked || kind == Kind::copy;
+}
+
 [[noreturn]] void never_end() {
   for (;;) {
     pause();
@@ -132,6 +137,10 @@ bool hits(Kind kind, int device) {
   auto& counters = Counters::get();
   const bool own = counters.at(size_t(kind), device).hits();
   const bool any = counters.at(size_t(kind), -1).hits();
+  // Its error has nothing of it; of what a stream runs, `lose` says so.
+  if ((own || any) && fails_at_once(kind)) {
+    fprintf(stderr, "simulated cuda:%d: %s fails, as asked\n", device, kNames.at(size_t(kind)));
+  }
   return own || any;
 }
 

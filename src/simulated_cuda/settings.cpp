@@ -2,8 +2,13 @@
 
 #include "timing/device_model.h"
 
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <sstream>
@@ -20,14 +25,19 @@ constexpr size_t kMemory = size_t(16) << 30;
 
 [[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument(why); }
 
-// A number and its unit; units are what they are worth.
+bool is_digit(char letter) { return std::isdigit(static_cast<unsigned char>(letter)) != 0; }
+
+// A decimal number and its unit; units are what they are worth. Hexadecimal digits and exponents,
+// which strtod reads as well, are no part of it.
 double number(const std::string& text, const std::vector<std::pair<std::string, double>>& units) {
+  const auto digits = std::find_if(text.begin(), text.end(), [](char letter) { return letter != '.' && !is_digit(letter); });
+  const std::string decimal(text.begin(), digits);
   char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || !std::isfinite(value) || value < 0) {
+  const double value = std::strtod(decimal.c_str(), &end);
+  if (end == decimal.c_str() || *end != 0 || !std::isfinite(value)) {
     refuse("`" + text + "` is no number");
   }
-  const std::string unit = end;
+  const std::string unit(digits, text.end());
   std::string known;
   for (const auto& [name, worth] : units) {
     if (name == unit) {
@@ -50,12 +60,33 @@ double rate(const std::string& text) {
   return number(text, {{"GB/s", 1e9}, {"MB/s", 1e6}, {"kB/s", 1e3}});
 }
 
+// Of which none would stand for the default.
+double more_than_none(double value, const std::string& text) {
+  if (value < 1) {
+    refuse("`" + text + "`: more than that");
+  }
+  return value;
+}
+
+bool is_whole(const std::string& text) {
+  constexpr size_t kDigits = 18;  // always in 64 bits
+  return !text.empty() && text.size() <= kDigits && std::all_of(text.begin(), text.end(), is_digit);
+}
+
 uint64_t whole(const std::string& text) {
-  const double value = number(text, {{"", 1}});
-  if (value != std::floor(value)) {
+  if (!is_whole(text)) {
     refuse("`" + text + "` is no whole number");
   }
-  return static_cast<uint64_t>(value);
+  return std::stoull(text);
+}
+
+int device_count(const std::string& text) {
+  const uint64_t devices = is_whole(text) ? whole(text) : 0;
+  if (devices < 1 || devices > kMostDevices) {
+    refuse("`" + text + "`: the number of devices, from 1 to " + std::to_string(kMostDevices) +
+           ", comes first, and settings behind it after commas, as in `4,memory=2GiB`");
+  }
+  return static_cast<int>(devices);
 }
 
 bool on(const std::string& text) {
@@ -65,6 +96,14 @@ bool on(const std::string& text) {
   return text == "on";
 }
 
+// An empty name would mean that nothing was asked for.
+const std::string& named(const std::string& text) {
+  if (text.empty()) {
+    refuse("a name is missing behind `=`");
+  }
+  return text;
+}
+
 using Setter = std::function<void(Settings&, const std::string&)>;
 
 // `12`, or `12@1`: of device 1.
@@ -72,21 +111,28 @@ Setter fault(const std::string& what) {
   return [what](Settings& own, const std::string& text) {
     const auto at = text.find('@');
     const uint64_t number = whole(text.substr(0, at));
-    const int device = at == std::string::npos ? -1 : static_cast<int>(whole(text.substr(at + 1)));
     if (number == 0) {
       refuse("`" + text + "`: the first is number 1");
     }
-    own.faults.push_back({what, device, number});
+    if (at == std::string::npos) {
+      own.faults.push_back({what, -1, number});
+      return;
+    }
+    const uint64_t device = whole(text.substr(at + 1));
+    if (device >= uint64_t(own.devices)) {
+      refuse("`" + text + "`: there is no such device among " + std::to_string(own.devices) + ", numbered from 0");
+    }
+    own.faults.push_back({what, static_cast<int>(device), number});
   };
 }
 
 const std::map<std::string, Setter>& setters() {
   static const auto* all = new std::map<std::string, Setter>{
-      {"memory", [](Settings& own, const std::string& text) { own.memory = size_t(bytes(text)); }},
+      {"memory", [](Settings& own, const std::string& text) { own.memory = size_t(more_than_none(bytes(text), text)); }},
       {"delay", [](Settings& own, const std::string& text) { own.delay = seconds(text); }},
       {"seed", [](Settings& own, const std::string& text) { own.seed = whole(text); }},
       {"latency", [](Settings& own, const std::string& text) { own.latency = seconds(text); }},
-      {"bandwidth", [](Settings& own, const std::string& text) { own.bandwidth = rate(text); }},
+      {"bandwidth", [](Settings& own, const std::string& text) { own.bandwidth = more_than_none(rate(text), text); }},
       {"peers", [](Settings& own, const std::string& text) { own.peers = on(text); }},
       {"poison", [](Settings& own, const std::string& text) { own.poison = on(text); }},
       {"checks", [](Settings& own, const std::string& text) { own.checks = on(text); }},
@@ -99,10 +145,32 @@ const std::map<std::string, Setter>& setters() {
       {"fail-transfer", fault("transfer")},
       {"fail-kernel", fault("kernel")},
       {"stall-kernel", fault("stall")},
-      {"time", [](Settings& own, const std::string& text) { own.time = text; }},
-      {"trace", [](Settings& own, const std::string& text) { own.trace = text; }},
+      {"time", [](Settings& own, const std::string& text) { own.time = named(text); }},
+      {"trace", [](Settings& own, const std::string& text) { own.trace = named(text); }},
   };
   return *all;
+}
+
+// What means nothing where only the time passes: nothing runs that could be late, be checked or
+// fail, and the model says how long a copy takes.
+void refuse_with_time(const std::string& word) {
+  static const auto* none = new std::vector<std::string>{
+      "delay=", "seed=", "latency=", "bandwidth=", "poison=on", "checks=on", "fail-transfer=", "fail-kernel=", "stall-kernel="};
+  for (const auto& begin : *none) {
+    if (word.compare(0, begin.size(), begin) == 0) {
+      refuse("`" + word + "` does nothing with time=, where only the time passes, as a model of the device says");
+    }
+  }
+}
+
+// What is written at the end of the process is refused at its start, where it cannot be.
+void try_trace(const std::string& path) {
+  FILE* file = path.empty() ? nullptr : fopen(path.c_str(), "a");
+  if (file != nullptr) {
+    fclose(file);
+  } else if (!path.empty()) {
+    refuse("trace=" + path + " cannot be written: " + std::strerror(errno));
+  }
 }
 
 struct Own {
@@ -112,9 +180,11 @@ struct Own {
   Own() {
     const char* text = std::getenv("GPIPE_SIMULATE_GPUS");
     try {
-      settings = parse(text == nullptr ? "" : text);
+      auto asked = parse(text == nullptr ? "" : text);
+      try_trace(asked.trace);
+      settings = std::move(asked);
     } catch (const std::invalid_argument& wrong) {
-      error = std::string("GPIPE_SIMULATE_GPUS: ") + wrong.what();
+      error = std::string("settings of simulated GPUs: ") + wrong.what();
     }
   }
 };
@@ -128,18 +198,16 @@ const Own& own() {
 
 Settings parse(const std::string& text) {
   Settings out;
-  std::istringstream words(text);
+  // A comma more is an empty word, which getline leaves out at the end.
+  std::istringstream words(text + ",");
   std::string word;
-  bool first = true;
+  std::vector<std::string> asked;
   while (std::getline(words, word, ',')) {
-    if (std::exchange(first, false)) {
-      const uint64_t devices = whole(word);
-      if (devices < 1 || devices > kMostDevices) {
-        refuse("`" + word + "` devices: from 1 to " + std::to_string(kMostDevices));
-      }
-      out.devices = static_cast<int>(devices);
-      continue;
-    }
+    asked.push_back(word);
+  }
+  out.devices = device_count(asked.front());
+  asked.erase(asked.begin());
+  for (const auto& word : asked) {
     const auto equals = word.find('=');
     const auto found = setters().find(word.substr(0, equals));
     if (equals == std::string::npos || found == setters().end()) {
@@ -151,17 +219,14 @@ Settings parse(const std::string& text) {
     }
     found->second(out, word.substr(equals + 1));
   }
-  if (first) {
-    refuse("the number of devices is missing");
-  }
   if (out.time.empty() && !out.trace.empty()) {
     refuse("trace= needs time=: it is the simulated time that it shows");
   }
   size_t memory = kMemory;
   if (!out.time.empty()) {
+    std::for_each(asked.begin(), asked.end(), refuse_with_time);
     memory = timing::device_model(out.time).memory;
     out.poison = out.checks = false;
-    out.delay = 0;
   }
   out.memory = out.memory == 0 ? memory : out.memory;
   return out;

@@ -50,7 +50,8 @@ impl CudaReport {
         let count = usable.as_ref().map_or(0, |count| *count);
         Self {
             driver: driver.ok().map(|(version, _)| version),
-            libtorch_cuda: ffi::cuda_loaded()
+            // The CUDA half is not there where simulated GPUs take its place.
+            libtorch_cuda: (ffi::cuda_loaded() && !ffi::simulates_gpus())
                 .then(ffi::cuda_version)
                 .and_then(Result::ok),
             devices: (0..count)

@@ -65,8 +65,26 @@ pub(crate) fn simulated_gpus() -> Option<String> {
 /// Whether the CUDA devices are simulated ones of which only the time passes: whatever is
 /// written to their memory, it is zeros.
 pub(crate) fn only_time_passes() -> bool {
-    let timed = |setting: &str| setting.trim().starts_with("time=");
-    simulated_gpus().is_some_and(|settings| settings.split(',').any(timed))
+    time_model().is_some()
+}
+
+/// The model of the device whose time passes on such devices: `h100`, or the path of a file.
+pub(crate) fn time_model() -> Option<String> {
+    let settings = simulated_gpus()?;
+    // The last one counts.
+    let named = |setting: &str| setting.strip_prefix("time=").map(str::to_owned);
+    settings.rsplit(',').find_map(named)
+}
+
+/// Whether simulated GPUs are in the place of CUDA's devices.
+pub(crate) fn gpus_are_simulated() -> bool {
+    ffi::simulates_gpus()
+}
+
+/// Whether CUDA devices take the time of this machine's CPU, which says nothing of a GPU's: they
+/// are simulated, and compute.
+pub(crate) fn gpus_take_cpu_time() -> bool {
+    gpus_are_simulated() && !only_time_passes()
 }
 
 /// What figures of a device are given under: nobody is to take those of a simulated one for
@@ -131,8 +149,9 @@ pub(crate) fn prepare(devices: &[Device]) -> Result<(), TorchError> {
         match device {
             Device::Cpu => {}
             Device::Cuda(index) => {
-                let count = cuda_available()
-                    .map_err(|why| TorchError::new(format!("device `cuda:{index}`: {why}")))?;
+                let count = cuda_available().map_err(|why| {
+                    TorchError::new(format!("device `cuda:{index}`: {why}{}", instead()))
+                })?;
                 if *index >= count {
                     return Err(TorchError::new(format!(
                         "device `cuda:{index}`: this machine has {count} CUDA device(s), numbered from 0"
@@ -147,6 +166,17 @@ pub(crate) fn prepare(devices: &[Device]) -> Result<(), TorchError> {
         }
     }
     Ok(())
+}
+
+/// What there is without a GPU, where that is not what was tried.
+fn instead() -> String {
+    if gpus_are_simulated() {
+        return String::new();
+    }
+    format!(
+        "; without a GPU there are simulated ones: `gpipe-rs --simulate-gpus N VERB …`, or \
+         {SIMULATE_GPUS}=N in the environment (`make simulated-gpus` builds them)"
+    )
 }
 
 /// Lets the C library keep the memory that a step on CPU stages frees, which the next one

@@ -49,10 +49,10 @@ pub use values::Values;
 
 pub(crate) use clock::thread_time;
 #[cfg(feature = "cli")]
-pub(crate) use device::{SIMULATE_GPUS, simulated_gpus};
+pub(crate) use device::{SIMULATE_GPUS, simulated_gpus, time_model};
 pub(crate) use device::{
-    cores, device_name, device_title, keep_memory, max_concurrent, only_time_passes, prepare,
-    prepare_thread, share_of_cores, shared_cores, turns,
+    cores, device_name, device_title, gpus_are_simulated, gpus_take_cpu_time, keep_memory,
+    max_concurrent, only_time_passes, prepare, prepare_thread, share_of_cores, shared_cores, turns,
 };
 pub(crate) use ffi::RandomScope;
 pub(crate) use gradients::{clip_factor, clip_there, total_norm};

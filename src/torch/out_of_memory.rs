@@ -26,6 +26,9 @@ pub struct OutOfMemory {
     pub free: Option<Bytes>,
     /// What the process may take, where that is limited.
     pub limit: Option<Bytes>,
+    /// Whether it is another device than the one that asked: what a stage sends takes the
+    /// receiver's memory.
+    pub elsewhere: bool,
 }
 
 impl OutOfMemory {
@@ -42,16 +45,24 @@ impl OutOfMemory {
                 let _ = write!(text, "{before}{bytes} {what}");
             }
         }
-        text + " (use more micro-batches, which are smaller; recompute; or give this stage \
-                fewer layers)"
+        let stages = if self.elsewhere {
+            format!("the stages on {}", self.device)
+        } else {
+            "this stage".to_owned()
+        };
+        text + " (use more micro-batches, which are smaller; recompute; or give "
+            + &stages
+            + " fewer layers)"
     }
 
     /// What an error of libtorch on this device says, if it is of this kind.
     fn read(device: Device, text: &str) -> Option<Self> {
         if let Some((_, text)) = text.split_once("CUDA out of memory. Tried to allocate ") {
+            // Of two that a copy is between, the one that it says.
+            let full = gpu_of(text).unwrap_or_else(|| name(device));
             return Some(Self {
-                // Of two that a copy is between, the one that it says.
-                device: gpu_of(text).unwrap_or_else(|| name(device)),
+                elsewhere: full != name(device),
+                device: full,
                 asked: quantity(text),
                 free: before(text, " is free"),
                 limit: before(text, " allowed"),
@@ -64,6 +75,7 @@ impl OutOfMemory {
                 asked: None,
                 free: None,
                 limit: None,
+                elsewhere: false,
             });
         }
         // The host's allocator.
@@ -74,6 +86,7 @@ impl OutOfMemory {
             asked: quantity(text),
             free: room.map(|(free, _)| free),
             limit: None,
+            elsewhere: false,
         })
     }
 
@@ -157,9 +170,14 @@ mod tests {
                     16.00 GiB of which 1.00 MiB is free.";
         let told = OutOfMemory::read(Device::Cuda(0), text).unwrap();
         assert_eq!(told.device, "cuda:1");
+        assert!(
+            told.to_string()
+                .contains("give the stages on cuda:1 fewer layers")
+        );
         let text = "CUDA out of memory. Tried to allocate more than 1EB memory.";
         let told = OutOfMemory::read(Device::Cuda(0), text).unwrap();
         assert_eq!(told.device, "cuda:0");
+        assert!(told.to_string().contains("give this stage fewer layers"));
     }
 
     /// Page-locked memory is not the device allocator's, which has words of its own; the

@@ -9,6 +9,7 @@ use tch::{Device, Tensor, nn};
 use super::error::TorchError;
 use super::ffi::RandomScope;
 use super::layer::Layer;
+use super::out_of_memory::OutOfMemory;
 use super::rng;
 use super::skips::{self, Declared, Skip};
 
@@ -254,7 +255,8 @@ impl LayerBuilder {
     fn draw(&self, device: Device, seed: u64) -> anyhow::Result<(nn::VarStore, Box<dyn Layer>)> {
         let _seeded = RandomScope::open(seed)?;
         let store = nn::VarStore::new(device);
-        let layer = self.call(&store.root())?;
+        let layer = self.call(&store.root());
+        let layer = layer.map_err(|error| OutOfMemory::explain(device, error))?;
         Ok((store, layer))
     }
 

@@ -69,6 +69,10 @@ fn training_on_them_gives_the_losses_of_the_cpu_and_says_where_they_are_from() {
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["simulated_gpus"], "2");
     assert_eq!(losses(folder, "again"), losses(folder, "gpus"));
+    // Threads that take the devices' place share the cores with those that tell them what to do.
+    let metrics = |run: &str| fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
+    assert!(!metrics("gpus").contains("host_share"));
+    assert!(!gpus.contains("host-bound"), "{gpus}");
     let json = trained(folder, "none", &simulate, "cpu,cpu", &["--json"]);
     let json: Value = serde_json::from_str(&succeeded(json, TRAIN).0).unwrap();
     assert_eq!(json.get("simulated_gpus"), None);
@@ -97,6 +101,8 @@ fn env_and_profiles_say_so() {
         (&env["cuda_simulated"], &env["cuda_devices"]),
         (&"3".into(), &3.into())
     );
+    // The CUDA half of libtorch is not there.
+    assert_eq!(env["cuda_libtorch"], Value::Null);
     let plain: Value = serde_json::from_str(&printed(folder, "env --json")).unwrap();
     assert_eq!(plain["cuda_simulated"], Value::Null);
     let profile = "--simulate-gpus 2 profile --model mlp --inputs 8 --hidden 16 --depth 2 --outputs 2 \
@@ -106,6 +112,17 @@ fn env_and_profiles_say_so() {
     let profile = fs::read_to_string(folder.join("profile.json")).unwrap();
     let profile: Value = serde_json::from_str(&profile).unwrap();
     assert_eq!(profile["device"], "cuda:0 (simulated)");
+    // A plan that was made of it is for such devices, and a run on the CPU says so.
+    printed(
+        folder,
+        "plan --profile profile.json --devices 2 --batch 8 -o plan.json",
+    );
+    let train = "train --model mlp --inputs 8 --hidden 16 --depth 2 --outputs 2 --batch 8 --steps 1 \
+                 --devices cpu,cpu --plan plan.json --out run";
+    let (_, errors) = succeeded(gpipe(folder, train), train);
+    let errors = errors.split_whitespace().collect::<Vec<_>>().join(" ");
+    let note = "the plan was made from: measured on cuda:0 (simulated)";
+    assert!(errors.contains(note), "{errors}");
 }
 
 #[test]
@@ -116,10 +133,20 @@ fn timed_devices_write_what_ran_when() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let simulate = ["--simulate-gpus", "2,time=h100,trace=trace.json"];
-    succeeded(
+    let (_, errors) = succeeded(
         trained(folder, "timed", &simulate, "cuda:0,cuda:1", &[]),
         TRAIN,
     );
+    // What the zeros are, where they are shown and where they are kept.
+    let kept = fs::read_to_string(folder.join("timed/config.toml")).unwrap();
+    let metrics = fs::read_to_string(folder.join("timed/metrics.jsonl")).unwrap();
+    assert!(metrics.contains("\"host_share\":"), "{metrics}");
+    for text in [&errors, &kept] {
+        let says =
+            "nothing is computed (the numbers are zeros), and times are those of a model of h100";
+        assert!(text.contains(says), "{text}");
+        assert!(!text.contains("the numbers are the CPU's"), "{text}");
+    }
     let trace = fs::read_to_string(folder.join("trace.json")).unwrap();
     let trace: Value = serde_json::from_str(&trace).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
@@ -165,13 +192,22 @@ fn wrong_settings_are_refused_before_anything_is_trained() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     for (settings, part) in [
-        ("none", "`none` is no number"),
+        (
+            "none",
+            "settings of simulated GPUs: `none`: the number of devices",
+        ),
         ("0", "from 1 to"),
+        ("4:memory=1GiB", "settings behind it after commas"),
         ("", "a value is required"),
-        (",seed=1", "`` is no number"),
+        (",seed=1", "``: the number of devices"),
         ("2,speed=9", "unknown setting `speed=9`"),
         ("2,memory=9", "units are"),
         ("2,trace=trace.json", "trace= needs time="),
+        ("2,time=h100,fail-kernel=3", "does nothing with time="),
+        (
+            "2,time=h100,trace=no/trace.json",
+            "trace=no/trace.json cannot be written",
+        ),
     ] {
         let simulate = ["--simulate-gpus", settings];
         let errors = refused(&trained(folder, "run", &simulate, "cpu,cpu", &[]));
@@ -191,6 +227,47 @@ fn wrong_settings_are_refused_before_anything_is_trained() {
 }
 
 #[test]
+fn a_device_that_cannot_hold_a_layer_is_out_of_memory_in_words() {
+    if !built() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let simulate = ["--simulate-gpus", "2,memory=1B"];
+    let failed = trained(folder.path(), "run", &simulate, "cuda:0,cuda:1", &[]);
+    let errors = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert_eq!(failed.status.code(), Some(1), "{errors}");
+    let says = "cuda:0 is out of memory: 2.0 MiB asked for, 1 B free";
+    assert!(errors.contains(says), "{errors}");
+    assert!(errors.contains("cannot be built"), "{errors}");
+}
+
+#[test]
+fn faults_of_calls_say_that_they_were_asked_for() {
+    if !built() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for what in ["allocation", "copy", "page-locked"] {
+        let settings = format!("2,fail-{what}=1@0");
+        let simulate = ["--simulate-gpus", &settings];
+        let failed = trained(folder.path(), what, &simulate, "cuda:0,cuda:1", &[]);
+        let errors = String::from_utf8_lossy(&failed.stderr).into_owned();
+        let says = format!("simulated cuda:0: {what} fails, as asked");
+        assert!(errors.contains(&says), "{errors}");
+    }
+}
+
+#[test]
+fn without_a_gpu_a_run_is_told_of_simulated_ones() {
+    if gpipe::cuda_available().is_ok() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let errors = refused(&trained(folder.path(), "run", &[], "cuda:0", &[]));
+    assert!(errors.contains("--simulate-gpus N VERB"), "{errors}");
+}
+
+#[test]
 fn the_flag_is_before_the_verb_and_has_a_value() {
     let folder = tempfile::tempdir().unwrap();
     for args in [
@@ -199,6 +276,14 @@ fn the_flag_is_before_the_verb_and_has_a_value() {
         "train --simulate-gpus 2",
     ] {
         refused(&gpipe(folder.path(), args));
+    }
+    for args in ["train --simulate-gpus 2", "train --simulate-gpus=2"] {
+        let errors = refused(&gpipe(folder.path(), args));
+        let says = "`--simulate-gpus` stands before the verb: `gpipe-rs --simulate-gpus 2 VERB …`";
+        assert!(
+            errors.contains(says) && !errors.contains("similar"),
+            "{errors}"
+        );
     }
     let help = printed(folder.path(), "--help");
     assert!(help.contains("--simulate-gpus <N[,SETTINGS]>"), "{help}");

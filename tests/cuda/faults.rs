@@ -237,7 +237,32 @@ fn are_named(case: &Case, what: &str, seen: &BTreeSet<String>) {
     for why in seen {
         let place = why.contains("stage ") || why.contains("the numbers of the step");
         assert!(place && why.contains(cause), "{} {what}: {why}", case.name);
+        if what == ALLOCATION {
+            in_an_action(why);
+        }
     }
+    let layer = |why: &String| why.contains("layer `") && why.contains("micro-batch ");
+    assert!(
+        what != ALLOCATION || seen.iter().any(layer),
+        "{}: {seen:?}",
+        case.name
+    );
+}
+
+/// In an action the micro-batch is named, and if it is another device's memory than the stage's
+/// (devices are numbered as the stages here), that it is sent there.
+fn in_an_action(why: &str) {
+    let (place, cause) = why.split_once(" is out of memory").unwrap();
+    let (place, device) = place.rsplit_once("cuda:").unwrap();
+    let acts = place.contains("forward") || place.contains("backward");
+    let Some((_, stage)) = place.split_once("stage ").filter(|_| acts) else {
+        return;
+    };
+    assert!(place.contains("micro-batch "), "{why}");
+    let elsewhere = !stage.starts_with(device);
+    let sends = cause.contains(&format!("while sending to a stage on cuda:{device}: "));
+    let advice = cause.contains(&format!("give the stages on cuda:{device} fewer layers"));
+    assert_eq!((sends, advice), (elsewhere, elsewhere), "{why}");
 }
 
 /// In later steps of one pipeline.

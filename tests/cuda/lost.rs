@@ -4,6 +4,8 @@
 //!
 //! Each has a process of its own, since such a device stays so.
 
+use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ use crate::support::cross_entropy;
 
 const PART: &str = "parts::goes_on_with_a_failing_device";
 const STALLED: &str = "parts::waits_for_a_device_that_never_ends";
+const PROGRAM: &str = "parts::names_the_command";
 const READ: &str = "parts::reads_from_a_device_that_never_ends";
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -45,10 +48,16 @@ pub(crate) fn tests() -> Vec<Test> {
             read("graphs")
         }),
         ("lost::train_keeps_its_last_checkpoint", train),
+        ("lost::the_command_is_the_one_beside_the_tests", packed),
     ]
 }
 
-pub(crate) const PARTS: [Test; 3] = [(PART, part), (STALLED, stalled_part), (READ, read_part)];
+pub(crate) const PARTS: [Test; 4] = [
+    (PART, part),
+    (STALLED, stalled_part),
+    (READ, read_part),
+    (PROGRAM, program_part),
+];
 
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -170,6 +179,18 @@ fn each(what: &str, case: &str) {
     }
 }
 
+/// Where the error of a destructor was seen: by a stage, and what it did, or by the caller.
+fn is_placed(output: &str, case: &str) {
+    let error = "CUDA error: device-side assert triggered";
+    let line = output.lines().find(|line| line.contains(error));
+    let line = line.unwrap_or_else(|| panic!("{case}: {output}"));
+    let place = line.split(error).next().unwrap();
+    assert!(
+        place.starts_with("stage ") || place.starts_with("what the caller does"),
+        "{case}: {output}"
+    );
+}
+
 /// One message, and no abort.
 fn told(ended: &Ended, case: &str) {
     let lines = || ended.output.lines();
@@ -182,11 +203,7 @@ fn told(ended: &Ended, case: &str) {
             "{case}: {}",
             ended.why()
         );
-        assert!(
-            ended.output.contains("device-side assert triggered"),
-            "{case}: {}",
-            ended.why()
-        );
+        is_placed(&ended.output, case);
         return;
     }
     assert_eq!(ended.code(), Some(0), "{case}: {}", ended.why());
@@ -301,9 +318,39 @@ fn read(case: &str) {
     assert!(ended.output.contains("came to its end"), "{}", ended.why());
 }
 
+/// The command's program: the one that is packed beside these tests (`make cuda-check`), on
+/// another machine; else the one that was built with them.
+fn program() -> PathBuf {
+    let beside = std::env::current_exe().unwrap().with_file_name("gpipe-rs");
+    if beside.is_file() {
+        return beside;
+    }
+    env!("CARGO_BIN_EXE_gpipe-rs").into()
+}
+
+fn program_part() {
+    println!("program: {}", program().display());
+}
+
+/// The packed check failed on every machine but the one that packed it.
+fn packed() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let (tests, command) = (folder.join("cuda-tests"), folder.join("gpipe-rs"));
+    let own = std::env::current_exe().unwrap();
+    if fs::hard_link(&own, &tests).is_err() {
+        fs::copy(&own, &tests).unwrap();
+    }
+    fs::write(&command, "").unwrap();
+    let named = Command::new(tests).args(["--one", PROGRAM]).output();
+    let named = String::from_utf8(named.unwrap().stdout).unwrap();
+    let expected = format!("program: {}", command.display());
+    assert!(named.lines().any(|line| line == expected), "{named}");
+}
+
 /// The command, on devices of these settings.
 fn command(settings: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpipe-rs"));
+    let mut command = Command::new(program());
     command.env("GPIPE_SIMULATE_GPUS", settings).args(arguments);
     command.output().unwrap()
 }
@@ -322,6 +369,9 @@ fn train() {
     // The first to hear of it may be a destructor.
     let said = ["start the process anew", "the process ends, start it anew"];
     assert!(said.iter().any(|own| words.contains(own)), "{words}");
+    if words.contains(said[1]) {
+        is_placed(&words, "train");
+    }
     // It goes on from there.
     let resumed = command("2", &["train", "--resume", out, "--steps", "41"]);
     let words = String::from_utf8_lossy(&resumed.stderr).into_owned();

@@ -12,7 +12,7 @@ use crate::cli::model::Chosen;
 use crate::cli::trained::initial::{self, Weights};
 use crate::cli::{Failure, failure, room};
 use crate::models::zoo::{ModelSpec, Zoo};
-use crate::torch::simulated_gpus;
+use crate::torch::{simulated_gpus, time_model};
 use crate::train::peak_flops;
 use crate::{LrSchedule, Optimizer, Pipeline, PipelineBuilder};
 
@@ -112,10 +112,14 @@ impl Job {
     /// What that means, for whoever reads its figures.
     pub(super) fn simulation(&self) -> Option<String> {
         let settings = self.simulated_gpus()?;
-        Some(format!(
-            "on simulated GPUs ({settings}): the numbers are the CPU's, and times and memory are no \
-             GPU's"
-        ))
+        let meaning = match time_model() {
+            Some(model) => format!(
+                "nothing is computed (the numbers are zeros), and times are those of a model of \
+                 {model}"
+            ),
+            None => "the numbers are the CPU's, and times and memory are no GPU's".to_owned(),
+        };
+        Some(format!("on simulated GPUs ({settings}): {meaning}"))
     }
 
     /// The model as a pipeline.

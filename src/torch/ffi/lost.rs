@@ -17,7 +17,8 @@ pub(crate) fn tell_ends() {
     unsafe { gp_tell_ends() }
 }
 
-/// While it lives, the message names the action that the calling thread runs.
+/// While it lives, the message names what the calling thread does for a stage. One at a time of a
+/// thread.
 #[derive(Debug)]
 pub(crate) struct Acting(());
 
@@ -27,11 +28,18 @@ impl Acting {
         unsafe { gp_acts(c_number(stage), c_number(micro_batch), name.as_ptr()) };
         Self(())
     }
+
+    /// What is done before, behind and between the steps.
+    pub(crate) fn between_actions(stage: usize, name: &'static CStr) -> Self {
+        // SAFETY: the name lives for ever.
+        unsafe { gp_acts(c_number(stage), -1, name.as_ptr()) };
+        Self(())
+    }
 }
 
 impl Drop for Acting {
     fn drop(&mut self) {
-        // SAFETY: null stands for no action.
+        // SAFETY: null stands for nothing.
         unsafe { gp_acts(-1, -1, ptr::null()) }
     }
 }

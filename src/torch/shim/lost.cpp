@@ -10,7 +10,8 @@
 
 namespace {
 
-// The action that the thread runs, for the message of an error in a destructor.
+// What the thread does for a stage, for the message of an error in a destructor: an action, or
+// without a micro-batch what is done before, behind and between the steps.
 thread_local int stage = -1;
 thread_local int micro_batch = -1;
 thread_local const char* action = nullptr;
@@ -36,7 +37,11 @@ std::terminate_handler before = nullptr;
     (before == nullptr ? std::abort : before)();
     std::abort();
   }
-  if (action != nullptr) {
+  if (action == nullptr) {
+    std::fprintf(stderr, "what the caller does, or a stage between two actions: ");
+  } else if (micro_batch < 0) {
+    std::fprintf(stderr, "stage %d, %s: ", stage, action);
+  } else {
     std::fprintf(stderr, "stage %d, micro-batch %d, %s: ", stage, micro_batch, action);
   }
   std::fprintf(stderr,
@@ -57,7 +62,8 @@ GP_API void gp_tell_ends() {
   static_cast<void>(once);
 }
 
-// The action that this thread runs from now on; null: none. The name lives for ever.
+// What this thread does from now on; null: nothing for a stage. A micro-batch below 0: of none.
+// The name lives for ever.
 GP_API void gp_acts(int of_stage, int of_micro_batch, const char* name) {
   stage = of_stage;
   micro_batch = of_micro_batch;

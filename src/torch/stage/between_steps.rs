@@ -73,6 +73,7 @@ impl TorchStage {
         alive: &Weak<()>,
         groups: &Groups,
     ) -> anyhow::Result<()> {
+        self.acts(c"before the update");
         if groups.dampen() {
             self.passes_mut().commit_step()?;
         }
@@ -93,6 +94,7 @@ impl TorchStage {
     /// Applies and clears the accumulated gradients, for which it is prepared. After an error the
     /// next call goes on where this one has stopped; without anything to do it does nothing.
     pub(crate) fn optimize(&mut self, id: u64, groups: &Groups) -> anyhow::Result<()> {
+        self.acts(c"the update");
         let found_inf = self.committed_unless_deferred()?.found_inf();
         let _counted = self.count_memory();
         let (passes, optimizers) = self.update_parts();

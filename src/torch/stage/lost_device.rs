@@ -4,8 +4,11 @@
 //! event, in a destructor, where an error ends the process. So everything that may hold such
 //! memory is leaked.
 
+use std::ffi::CStr;
+
 use gpipe_partitioner::{Action, ActionKind};
 
+use super::TorchStage;
 use crate::torch::ffi::Acting;
 
 /// While the result lives, an error in a destructor is reported with this action.
@@ -18,4 +21,19 @@ pub(super) fn acting(action: Action) -> Acting {
         ActionKind::Recompute => c"recompute",
     };
     Acting::new(action.stage.index(), action.micro.index(), name)
+}
+
+impl TorchStage {
+    /// The same for what it does before, behind and between the actions of steps; none where it
+    /// computes on the host.
+    pub(crate) fn acting(&self, name: &'static CStr) -> Option<Acting> {
+        let on_accelerator = self.streams().on_accelerator();
+        on_accelerator.map(|_| Acting::between_actions(self.number(), name))
+    }
+
+    /// Another name for the task that runs, until it is over.
+    pub(crate) fn acts(&self, name: &'static CStr) {
+        // The task's own guard takes the name away.
+        std::mem::forget(self.acting(name));
+    }
 }

@@ -95,6 +95,11 @@ impl TorchStage {
 
     // Its parts, for what is done between steps.
 
+    /// In the order of the stages.
+    pub(super) fn number(&self) -> usize {
+        self.number
+    }
+
     pub(super) fn passes(&self) -> &Passes {
         &self.passes
     }
@@ -241,6 +246,7 @@ impl Stage for TorchStage {
     fn begin(&mut self, step: &Arc<StepSettings>) -> anyhow::Result<()> {
         let streams = self.shared_streams();
         let _shared = streams.submit_scope();
+        let _named = self.acting(c"the begin of the step");
         self.outside();
         self.settings = Some(Arc::clone(step));
         let begun = self.begin_step(step);
@@ -257,6 +263,7 @@ impl Stage for TorchStage {
         }
         let streams = self.shared_streams();
         let _shared = streams.submit_scope();
+        let _named = self.acting(c"offload");
         self.outside();
         let counted = self.count_memory();
         let begun = caught(|| Ok(self.passes.take_hint(hint)?));
@@ -281,6 +288,7 @@ impl Stage for TorchStage {
     fn end(&mut self) -> anyhow::Result<()> {
         let streams = self.shared_streams();
         let _shared = streams.submit_scope();
+        let _named = self.acting(c"the end of the step");
         self.settings = None;
         self.passes.end_step();
         self.outside();
@@ -292,6 +300,7 @@ impl Stage for TorchStage {
     fn abort(&mut self) {
         let streams = self.shared_streams();
         let _shared = streams.submit_scope();
+        let _named = self.acting(c"the step that is undone");
         self.settings = None;
         self.outside();
         if streams.is_lost() {

@@ -15,6 +15,7 @@ use super::in_transit::InTransit;
 use super::pending::PendingD2H;
 use super::side_stream::{SideStream, within};
 use super::task_events::{CallerEvents, TaskLog};
+use crate::torch::device::device_name;
 use crate::torch::error::TorchError;
 use crate::torch::memory::Account;
 use crate::torch::values::Values;
@@ -360,7 +361,11 @@ impl AcceleratorStreams {
             values.try_move(|tensor| match backend.space_of(&tensor, from) {
                 MemorySpace::Host => Ok(tensor),
                 from @ MemorySpace::Accelerator(_) => {
-                    let copy = backend.copy(&tensor, from, to)?;
+                    // The memory is the receiver's, and the stage that an error names the sender.
+                    let copy = backend.copy(&tensor, from, to).map_err(|error| {
+                        let to = device_name(to.device());
+                        TorchError::new(format!("while sending to a stage on {to}: {error}"))
+                    })?;
                     backend.used_by(&tensor, near)?;
                     Ok(copy)
                 }
@@ -406,7 +411,12 @@ impl AcceleratorStreams {
             backend.wait(peer, ready)?;
         }
         let copy = within(backend, &[near, peer], || {
-            backend.copy(tensor, from, MemorySpace::Accelerator(self.device))
+            let to = MemorySpace::Accelerator(self.device);
+            // No layer runs yet that an error could name.
+            backend.copy(tensor, from, to).map_err(|error| {
+                let from = device_name(from.device());
+                TorchError::new(format!("while receiving from {from}: {error}"))
+            })
         })?;
         if from != MemorySpace::Host {
             backend.used_by(tensor, peer)?;
