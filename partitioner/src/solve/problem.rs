@@ -167,10 +167,11 @@ impl Problem {
 
     /// The same with gradients that are summed in a tree of so many leaves. Their share of the
     /// memory is that of all [sets](gradient_sets) that there are at a time, from a stage's first
-    /// gradients on: more than there is until the last leaf.
+    /// gradients on: more than there is until the last leaf. Replicas share the leaves.
     #[must_use]
     pub fn with_tree(mut self, leaves: usize) -> Self {
-        self.sets = gradient_sets(leaves, self.micro_batches);
+        let own = (leaves / self.machine.replicas()).max(1);
+        self.sets = gradient_sets(own, self.micro_batches);
         self
     }
 
