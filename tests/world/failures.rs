@@ -44,7 +44,7 @@ fn a_stopped_process_is_lost_after_the_patience() {
         job.wait_for("ready");
         job.ranks[victim].signal("-STOP");
         let ends = job.others(victim);
-        all_name(&ends, victim, "for 3 s");
+        all_name(&ends, victim, "is lost");
         assert!(
             ends.iter().all(|ended| ended.code() == Some(75)),
             "{ends:?}"
