@@ -9,6 +9,10 @@ use super::watch::{Orders, Watch};
 use super::watcher::with;
 use crate::torch::{Store, TorchError};
 
+/// A process has at least so long between the meeting of all and its first sign of life: its
+/// connections are made then, which takes a while where many processes begin on few cores.
+const BEGINNING: Duration = Duration::from_secs(10);
+
 /// What the thread needs to know.
 #[derive(Debug)]
 pub(super) struct Beat {
@@ -69,8 +73,13 @@ impl Beat {
             pulse.since = now;
         }
         (pulse.number, pulse.looked) = (number, now);
-        if now - pulse.since > self.patience {
-            let seconds = self.patience.as_secs_f64();
+        // Until its first sign the next rank is still about to begin.
+        let patience = match number {
+            0 => self.patience.max(BEGINNING),
+            _ => self.patience,
+        };
+        if now - pulse.since > patience {
+            let seconds = patience.as_secs_f64();
             let why = format!(
                 "no sign of life for {seconds} s: it is stopped, hangs, or its host is cut off"
             );

@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use super::run::{command, gpipe};
+#[cfg(feature = "cli")]
+use super::run::command;
+use super::run::gpipe;
 
 fn here() -> &'static Path {
     Path::new(".")
@@ -172,7 +174,7 @@ mod words {
             "train",
             "profile --model gpt",
             "eval --run r",
-            "generate --run r",
+            "generate --run r --prompt x",
         ] {
             let name = verb.split(' ').next().unwrap();
             let output = gpipe(here(), &format!("launch --processes 2 -- {verb}"));

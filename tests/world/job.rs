@@ -5,6 +5,7 @@ use std::io::{Read as _, Seek as _};
 use std::net::TcpListener;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -166,11 +167,17 @@ pub(crate) fn part(name: &str) -> Command {
 /// The processes of one run.
 pub(crate) struct Job {
     pub(crate) ranks: Vec<Process>,
+    /// Its processes are enough for a small machine: one job at a time.
+    _alone: MutexGuard<'static, ()>,
 }
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl Job {
     /// Starts a part as each of so many ranks.
     pub(crate) fn start(name: &str, size: usize, variables: &[(&str, &str)]) -> Self {
+        // A test that has failed has left no state behind.
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let port = free_port().to_string();
         let start = |rank: usize| {
             let mut command = part(name);
@@ -185,6 +192,7 @@ impl Job {
         };
         Self {
             ranks: (0..size).map(start).collect(),
+            _alone: alone,
         }
     }
 
