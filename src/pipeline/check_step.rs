@@ -1,13 +1,13 @@
 //! Whether the step that just ended counts, and its gradients without the loss scale.
 
-use tch::{TchError, Tensor};
+use tch::Tensor;
 
 use super::Pipeline;
 use super::finite_check::{DeviceFiniteCheck, FiniteCheck};
 use super::loss_scale::Scaler;
 use super::losses::Losses;
 use crate::error::Error;
-use crate::torch::{NonFinite, Values};
+use crate::torch::{NonFinite, TorchError, Values, operators};
 
 /// A step, checked and unscaled.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Pipeline {
         let loss_scale = self.scaler.as_ref().map(Scaler::scale);
         let factor = losses.factor(loss_scale);
         let input_gradient = unscaled(input_gradient, factor, |grad, factor| {
-            grad.f_mul_scalar(factor)
+            operators(|| grad.f_mul_scalar(factor))
         })?;
         let non_finite = if looks {
             self.not_finite(losses, losses_count)?
@@ -108,7 +108,7 @@ impl Pipeline {
             on_devices.factor.as_ref(),
             |grad, factor| {
                 let factor = factor.f_to_device(grad.device())?.f_to_kind(grad.kind())?;
-                grad.f_mul(&factor)
+                Ok(grad.f_mul(&factor)?)
             },
         )?;
         self.ties.sum(&mut self.engine)?;
@@ -145,7 +145,7 @@ impl Pipeline {
 fn unscaled<F: Copy>(
     gradient: Option<Values>,
     factor: Option<F>,
-    times: impl Fn(&Tensor, F) -> Result<Tensor, TchError>,
+    times: impl Fn(&Tensor, F) -> Result<Tensor, TorchError>,
 ) -> Result<Option<Values>, Error> {
     match (gradient, factor) {
         (Some(gradient), Some(factor)) => Ok(Some(gradient.try_map(|grad| times(&grad, factor))?)),

@@ -7,7 +7,7 @@ use tch::Tensor;
 use super::Pipeline;
 use super::readback::{LateNumber, Readback};
 use crate::error::{Error, Setting, SettingsError};
-use crate::torch::{TorchError, clip_factor, clip_there, total_norm};
+use crate::torch::{TorchError, clip_factor, clip_there, operators, total_norm};
 
 /// The 2-norm of all gradients together, before they were clipped: a number that may still
 /// be on an asynchronous device.
@@ -106,7 +106,7 @@ impl Pipeline {
         let Some(norms) = norms.into_iter().collect::<Option<Vec<Tensor>>>() else {
             return Ok(None);
         };
-        let (total, factor) = tch::no_grad(|| clip_there(&in_model_order(&norms)?, max_norm))?;
+        let (total, factor) = operators(|| clip_there(&in_model_order(&norms)?, max_norm))?;
         let norm = Readback::new(&self.engine, &total, "the norm of the gradients")?;
         if max_norm.is_finite() {
             self.engine.made(&factor, StageId(0))?;

@@ -4,7 +4,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::torch::TorchError;
+use crate::torch::{TorchError, operators};
 
 /// Below this no gradient of half precision overflows because of the scale.
 pub(super) const SMALLEST: f64 = 1.0 / 16384.0;
@@ -45,7 +45,7 @@ impl DeviceLossScale {
 
     /// Grows or shrinks after a step (`torch._amp_update_scale_`).
     pub(super) fn update(&mut self, found_inf: &Tensor) -> Result<(), TorchError> {
-        let _ = tch::no_grad(|| {
+        let _ = operators(|| -> Result<_, tch::TchError> {
             let found_inf = found_inf.f_to_device(self.scale.device())?;
             let (good, interval) = (&self.good_steps, self.growth_interval);
             let _ =

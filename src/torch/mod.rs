@@ -84,6 +84,15 @@ pub(crate) fn caught<T>(body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Res
     })
 }
 
+/// Runs operators outside of stages. Where one that takes a number as a scalar fails, tch panics
+/// instead of returning the error: the scalar's drop comes first, and finds it.
+pub(crate) fn operators<T, E: Into<TorchError>>(
+    body: impl FnOnce() -> Result<T, E>,
+) -> Result<T, TorchError> {
+    let done = crate::engine::panics::caught(|| tch::no_grad(body));
+    done.map_err(TorchError::new)?.map_err(Into::into)
+}
+
 /// The version of the libtorch that is loaded, such as `2.11.0`.
 pub fn libtorch_version() -> String {
     ffi::version()

@@ -180,16 +180,27 @@ fn each(what: &str, case: &str) {
 }
 
 /// Where the error of a destructor was seen: by a stage, and what it did, or by the caller.
+/// Another stage may have said so before it, at the same time.
 fn is_placed(output: &str, case: &str) {
     let error = "CUDA error: device-side assert triggered";
-    let line = output.lines().find(|line| line.contains(error));
-    let line = line.unwrap_or_else(|| panic!("{case}: {output}"));
-    let place = line.split(error).next().unwrap();
-    assert!(
-        place.starts_with("stage ") || place.starts_with("what the caller does"),
-        "{case}: {output}"
-    );
+    let places = output.lines().filter_map(|line| {
+        let (place, _) = line.split_once(error)?;
+        let first = place.rsplit_once("it was first seen in ");
+        Some(first.map_or(place, |(_, place)| place))
+    });
+    let mut places = places.peekable();
+    assert!(places.peek().is_some(), "{case}: {output}");
+    let is_one = |place: &str| KNOWN.iter().any(|known| place.starts_with(known));
+    assert!(places.all(is_one), "{case}: {output}");
 }
+
+/// Who may be the first to hear of it.
+const KNOWN: [&str; 4] = [
+    "stage ",
+    "numbers of a step",
+    "what the caller does",
+    "the numbers of the step",
+];
 
 /// One message, and no abort.
 fn told(ended: &Ended, case: &str) {
@@ -216,14 +227,8 @@ fn told(ended: &Ended, case: &str) {
         "{case}: {}",
         printed[0]
     );
-    let places = [
-        "stage ",
-        "numbers of a step",
-        "what the caller does",
-        "the numbers of the step",
-    ];
     assert!(
-        places.iter().any(|place| printed[0].contains(place)),
+        KNOWN.iter().any(|place| printed[0].contains(place)),
         "{case}: {}",
         printed[0]
     );
