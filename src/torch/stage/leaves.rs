@@ -24,7 +24,8 @@
 /// The sums of the leaves of one step that are not yet in their place.
 #[derive(Debug)]
 pub(super) struct Leaves<S> {
-    leaves: usize,
+    /// How many there are.
+    count: usize,
     micro_batches: usize,
     /// Leaves that are over.
     closed: usize,
@@ -37,7 +38,7 @@ impl<S> Leaves<S> {
     /// A tree of so many leaves, a power of two.
     pub(super) fn new(leaves: usize) -> Self {
         Self {
-            leaves,
+            count: leaves,
             micro_batches: 0,
             closed: 0,
             waiting: Vec::new(),
@@ -67,12 +68,12 @@ impl<S> Leaves<S> {
     /// The leaf that a micro-batch is in: the first one that ends behind it.
     fn leaf_of(&self, micro: usize) -> usize {
         // The first j for which (j+1)M/k, rounded down, is at least `micro` + 1.
-        ((micro + 1) * self.leaves).div_ceil(self.micro_batches) - 1
+        ((micro + 1) * self.count).div_ceil(self.micro_batches) - 1
     }
 
     /// The first micro-batch behind a leaf.
     fn end_of(&self, leaf: usize) -> usize {
-        (leaf + 1) * self.micro_batches / self.leaves
+        (leaf + 1) * self.micro_batches / self.count
     }
 
     /// The leaf that ends with the first `added` micro-batches is over, with this sum. Gives
@@ -88,7 +89,7 @@ impl<S> Leaves<S> {
             self.put(None, &mut add)?;
         }
         self.put(Some(sum), &mut add)?;
-        let all = self.closed == self.leaves;
+        let all = self.closed == self.count;
         Ok(if all {
             self.waiting.pop().flatten()
         } else {
@@ -135,21 +136,20 @@ mod tests {
         }
     }
 
+    fn node(sums: &[Sum]) -> Sum {
+        if let [sum] = sums {
+            return sum.clone();
+        }
+        let (left, right) = sums.split_at(sums.len() / 2);
+        plus(node(left), node(right))
+    }
+
     /// The definition: serial sums of the leaves, and halves of halves of them.
     fn defined(micro_batches: usize, leaves: usize) -> Sum {
         let leaf = |j: usize| {
             let micros = j * micro_batches / leaves..(j + 1) * micro_batches / leaves;
             micros.map(|micro| Some(micro.to_string())).fold(None, plus)
         };
-        fn node(sums: &[Sum]) -> Sum {
-            match sums {
-                [sum] => sum.clone(),
-                _ => {
-                    let (left, right) = sums.split_at(sums.len() / 2);
-                    plus(node(left), node(right))
-                }
-            }
-        }
         node(&(0..leaves).map(leaf).collect::<Vec<_>>())
     }
 
