@@ -93,6 +93,8 @@ bool is_copy(Unit unit) { return unit == Unit::copy_in || unit == Unit::copy_out
 
 // Kernels that wait for the host.
 struct Holding {
+  // Whether there is a `next`: what nobody asks for takes no lock.
+  std::atomic<bool> asked{false};
   std::mutex mutex;
   std::condition_variable over;
   std::set<int> next;
@@ -107,10 +109,14 @@ Holding& holding() {
 
 void hold(Stream& stream, Entry& entry) {
   auto& all = holding();
+  if (!all.asked) {
+    return;
+  }
   std::lock_guard<std::mutex> lock(all.mutex);
   if (all.next.erase(stream.device) == 0) {
     return;
   }
+  all.asked = !all.next.empty();
   entry.run = [run = std::move(entry.run), number = ++all.held] {
     auto& all = holding();
     std::unique_lock<std::mutex> lock(all.mutex);
@@ -208,6 +214,7 @@ extern "C" __attribute__((visibility("default"))) void sim_hold(int device) {
   auto& all = sim::faults::holding();
   std::lock_guard<std::mutex> lock(all.mutex);
   all.next.insert(device);
+  all.asked = true;
 }
 
 extern "C" __attribute__((visibility("default"))) void sim_release() {
