@@ -78,6 +78,8 @@ pub enum Setting {
     Batch,
     /// Sizes of micro-batches that a profile is made for.
     Sizes,
+    /// The processes of a pipeline.
+    World,
 }
 
 /// A rule that a setting breaks.
@@ -232,6 +234,7 @@ impl Setting {
             Self::Loss => "loss",
             Self::Batch => "batch",
             Self::Sizes => "sizes",
+            Self::World => "world",
         }
     }
 

@@ -4,25 +4,29 @@ mod check;
 mod devices;
 mod engine;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, Partition, Plan, ScheduleError, ScheduleKind, StageId,
+    Bytes, CheckedSchedule, DeviceId, Partition, Plan, ScheduleError, ScheduleKind, StageId,
 };
 use tch::Device;
 
 use super::Pipeline;
 use super::loss_scale::{LossScale, Scaler};
 use super::programs::{Programs, Source};
+use super::ranks::{Members, Ranks};
 use super::ties::Ties;
 use super::wiring::Wiring;
-use crate::error::{Error, Setting, SettingsError};
+use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::streams::Recorder;
 use crate::torch::{self, NonFinite, Precision, Recompute, Sequential, Skip};
+use crate::world::World;
 pub(crate) use check::check_model;
 use devices::Limit;
-use engine::check_names;
+use engine::Parts;
+pub(in crate::pipeline) use engine::check_names;
 
 /// Settings of a [`Pipeline`]; [`PipelineBuilder::build`] checks them together.
 #[derive(Debug, Clone)]
@@ -49,6 +53,17 @@ pub struct PipelineBuilder {
     offload: Vec<usize>,
     offload_at_least: Bytes,
     cuda_graphs: bool,
+    world: Option<Arc<World>>,
+}
+
+/// What a pipeline is made of, in this process.
+struct Prepared {
+    /// By stage.
+    devices: Vec<Device>,
+    parts: Parts,
+    partition: Partition,
+    programs: Programs,
+    scaler: Option<Scaler>,
 }
 
 impl PipelineBuilder {
@@ -76,6 +91,7 @@ impl PipelineBuilder {
             offload: Vec::new(),
             offload_at_least: Bytes(256 << 10),
             cuda_graphs: false,
+            world: None,
         }
     }
 
@@ -267,22 +283,115 @@ impl PipelineBuilder {
         self
     }
 
+    /// Spreads the pipeline over the processes of a world, each of which builds the same model
+    /// with the same settings and makes the same calls in the same order
+    /// (*SPMD*). [`devices`](Self::devices) are those of each process, in the order of ranks; each
+    /// process has the stages of its own. One pipeline at a time.
+    ///
+    /// Every process gives all of a batch; where neither the first nor the last stage is, only
+    /// the number of samples matters. Every process gets the same loss, norm and verdict.
+    /// [`Pipeline::parameters`] and [`Pipeline::buffers`] are those of the stages that are here.
+    ///
+    /// A call that fails in one process fails in all ([`EngineError::Elsewhere`]
+    /// names the rank), and the pipeline works on. Where a process is lost
+    /// ([`EngineError::Lost`]), nothing goes on: a launcher starts all anew, from a checkpoint.
+    ///
+    /// *Determinism*: the same bits as in one process.
+    ///
+    /// [`EngineError::Elsewhere`]: crate::engine::EngineError::Elsewhere
+    /// [`EngineError::Lost`]: crate::engine::EngineError::Lost
+    #[doc(alias = "rank")]
+    #[doc(alias = "distributed")]
+    #[must_use]
+    pub fn world(mut self, world: &Arc<World>) -> Self {
+        self.world = (world.size() > 1).then(|| Arc::clone(world));
+        self
+    }
+
     /// Cuts the model and builds each stage's layers on its device.
     ///
     /// # Errors
     /// [`Error::Settings`], [`Error::Partition`] and [`Error::Schedule`] where the
     /// settings do not fit each other, the model or the machine, [`Error::Build`]
     /// where a layer cannot be built.
-    pub fn build(self) -> Result<Pipeline, Error> {
+    pub fn build(mut self) -> Result<Pipeline, Error> {
+        let members = self.meet()?;
+        self.devices = members.devices.clone();
+        let prepared = self.prepare(&members);
+        let ranks = self.connect(&members, prepared.as_ref().ok())?;
+        let prepared = match &ranks {
+            Some(ranks) => ranks.agree_on_call("the building of a pipeline", prepared)?,
+            None => prepared?,
+        };
+        let engine = self.engine(prepared.parts, members.devices.len(), ranks)?;
+        let mut pipe = Pipeline {
+            devices: prepared.devices,
+            engine,
+            partition: prepared.partition,
+            programs: prepared.programs,
+            ties: Ties::default(),
+            precision: self.precision,
+            scaler: prepared.scaler,
+            non_finite: self.non_finite,
+            measures_memory: self.measure_memory,
+            seed: self.seed,
+            steps: 0,
+        };
+        let joined = pipe.join(&self.model);
+        pipe.engine.conclude(joined)?;
+        pipe.scale_by_device()?;
+        Ok(pipe)
+    }
+
+    /// Which process has which devices.
+    fn meet(&self) -> Result<Members, Error> {
+        let Some(world) = &self.world else {
+            return Ok(Members::alone(&self.devices));
+        };
+        let named = self.devices.is_empty();
+        let own = match named {
+            true => Err(SettingsError::new(Setting::Devices, SettingsRule::None).into()),
+            false => Ok(()),
+        };
+        Members::meet(world, &self.devices, self.in_common(), own)
+    }
+
+    /// What all processes have in common, by name.
+    fn in_common(&self) -> Vec<(String, String)> {
+        let layers: Vec<&str> = self.model.names().collect();
+        let all: [(&str, &dyn fmt::Debug); 16] = [
+            ("the model's layers", &layers),
+            ("`micro_batches`", &self.micro_batches),
+            ("`tree`", &self.tree),
+            ("`chunks`", &self.chunks),
+            ("`balance`", &self.balance),
+            ("`schedule`", &self.schedule),
+            ("`recompute`", &self.recompute),
+            ("`precision`", &self.precision),
+            ("`loss_scale`", &self.loss_scale),
+            ("`on_non_finite`", &self.non_finite),
+            ("`measure_memory`", &self.measure_memory),
+            ("`seed`", &self.seed),
+            ("`threads_per_stage`", &self.threads_per_stage),
+            ("the numbers of CUDA devices", &self.numbers),
+            ("`offload`", &self.offload),
+            ("`cuda_graphs`", &self.cuda_graphs),
+        ];
+        let text = |(name, value): (&str, &dyn fmt::Debug)| (name.to_owned(), format!("{value:?}"));
+        all.into_iter().map(text).collect()
+    }
+
+    /// All that can be made without another process.
+    fn prepare(&self, members: &Members) -> Result<Prepared, Error> {
         let shape = self.shape()?;
         self.check_fit(shape)?;
         let skips: Arc<[Skip]> = check_model(&self.model)?.into();
         let scaled = self.precision == Precision::Fp16;
         let scaler = scaled.then(|| Scaler::new(self.loss_scale)).transpose()?;
         let partition = self.partition(shape.stages())?;
-        torch::prepare(&self.devices)
-            .map_err(|why| SettingsError::unavailable(Setting::Devices, &why))?;
-        torch::keep_memory(&self.devices);
+        let here: Vec<Device> = members.here().map(|(_, device)| device).collect();
+        torch::prepare(&here).map_err(|why| SettingsError::unavailable(Setting::Devices, &why))?;
+        torch::keep_memory(&here);
         self.limit_memory()?;
         if let Some((tf32, deterministic)) = self.numbers {
             torch::set_numbers(tf32, deterministic)?;
@@ -293,36 +402,38 @@ impl PipelineBuilder {
                     .touches(stage, &partition.range(StageId(stage)))
             })
             .collect();
+        let is_here = (0..shape.devices).map(|device| members.is_here(DeviceId(device)));
         let programs = Programs::new(
             self.schedule.clone(),
             shape,
             Wiring::new(&partition, &skips),
             self.recompute.clone(),
             recomputing,
+            is_here.collect(),
         )?;
-        let devices: Vec<Device> = programs
-            .placement()
-            .iter()
-            .map(|device| self.devices[device.index()])
-            .collect();
-        let mut engine = self.engine(&partition, &programs, &skips)?;
-        check_names(&mut engine)?;
-        let ties = Ties::join(&self.model, &partition, &mut engine)?;
-        let mut pipe = Pipeline {
-            engine,
-            devices,
+        let devices = programs.placement().iter();
+        Ok(Prepared {
+            devices: devices.map(|device| self.devices[device.index()]).collect(),
+            parts: self.parts(members, &partition, &programs, &skips)?,
             partition,
             programs,
-            ties,
-            precision: self.precision,
             scaler,
-            non_finite: self.non_finite,
-            measures_memory: self.measure_memory,
-            seed: self.seed,
-            steps: 0,
+        })
+    }
+
+    /// The way to the other processes, if there are any.
+    fn connect(
+        &self,
+        members: &Members,
+        prepared: Option<&Prepared>,
+    ) -> Result<Option<Ranks>, Error> {
+        let Some(world) = &self.world else {
+            return Ok(None);
         };
-        pipe.scale_by_device()?;
-        Ok(pipe)
+        let placement = prepared.map_or(&[][..], |own| own.programs.placement());
+        let of = |device: &DeviceId| members.rank_of[device.index()];
+        let of_stage = placement.iter().map(of).collect();
+        Ranks::connect(world, members.rank_of.clone(), of_stage).map(Some)
     }
 
     /// The layers of each stage, of settings that fit each other.

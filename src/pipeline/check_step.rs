@@ -135,7 +135,7 @@ impl Pipeline {
         }
         let found = self
             .engine
-            .on_each(|_, stage| Ok(stage.accumulator().first_non_finite()?))?;
+            .on_all(|_, stage| Ok(stage.accumulator().first_non_finite()?))?;
         let first = found.into_iter().flatten().next();
         Ok(first.map(|name| format!("the gradient of `{name}`")))
     }

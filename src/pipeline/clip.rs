@@ -71,12 +71,8 @@ impl Pipeline {
     /// # Errors
     /// As [`Pipeline::clip_grad_norm`].
     pub fn clip_gradients(&mut self, max_norm: f64) -> Result<GradNorm, Error> {
-        if max_norm.is_nan() || max_norm < 0.0 {
-            let why = format!(
-                "gradients cannot be clipped to a norm of {max_norm}: it must be 0 or more"
-            );
-            return Err(SettingsError::invalid(Setting::MaxNorm, why).into());
-        }
+        let call = format!("clip_gradients({max_norm})");
+        self.engine.agree_on_call(&call, checked(max_norm))?;
         if self.engine.all_async()
             && let Some(norm) = self
                 .clip_there(max_norm)
@@ -84,16 +80,26 @@ impl Pipeline {
         {
             return Ok(GradNorm(norm));
         }
-        let norms = self
-            .engine
-            .on_each(|_, stage| Ok(stage.committed()?.norms()?))?;
-        let total = total_norm(&norms.concat());
+        let clipped = self.clip_on_host(max_norm);
+        let total = self.engine.conclude(clipped)?;
+        Ok(GradNorm(LateNumber::known(total)))
+    }
+
+    /// The norm before, once the host has seen it.
+    fn clip_on_host(&mut self, max_norm: f64) -> Result<f64, Error> {
+        // As bits: a norm that is not finite is a number as well.
+        let norms = self.engine.on_all(|_, stage| {
+            let norms = stage.committed()?.norms()?.into_iter();
+            Ok(norms.map(f64::to_bits).collect::<Vec<u64>>())
+        })?;
+        let norms = norms.into_iter().flatten().map(f64::from_bits);
+        let total = total_norm(&norms.collect::<Vec<f64>>());
         let factor = clip_factor(max_norm, total);
         if total.is_finite() && factor < 1.0 {
             self.engine
                 .on_each(move |_, stage| Ok(stage.committed()?.scale(factor)?))?;
         }
-        Ok(GradNorm(LateNumber::known(total)))
+        Ok(total)
     }
 
     /// The same on the devices alone, where that can be.
@@ -119,6 +125,14 @@ impl Pipeline {
         }
         Ok(Some(LateNumber::new(norm)))
     }
+}
+
+fn checked(max_norm: f64) -> Result<(), Error> {
+    if max_norm >= 0.0 {
+        return Ok(());
+    }
+    let why = format!("gradients cannot be clipped to a norm of {max_norm}: it must be 0 or more");
+    Err(SettingsError::invalid(Setting::MaxNorm, why).into())
 }
 
 /// The stages' norms as one list, on the first stage's device.

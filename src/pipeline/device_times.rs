@@ -139,6 +139,16 @@ impl Times {
 
     /// Waits for the step's end.
     pub(super) fn read(self) -> Result<DeviceTimes, TorchError> {
+        let devices = self.places.len();
+        let (spans, host_share) = self.read_spans()?;
+        Ok(DeviceTimes {
+            timeline: Timeline::new(devices, spans),
+            host_share: host_share.unwrap_or_default(),
+        })
+    }
+
+    /// The same as what each device did, and when, since the epoch; no share where nobody submits.
+    pub(super) fn read_spans(self) -> Result<(Vec<Span>, Option<f64>), TorchError> {
         for end in self
             .task_events
             .iter()
@@ -166,10 +176,7 @@ impl Times {
             }
             shares.extend(host_share(host, took));
         }
-        Ok(DeviceTimes {
-            timeline: Timeline::new(self.places.len(), spans),
-            host_share: shares.into_iter().fold(0.0, f64::max),
-        })
+        Ok((spans, shares.into_iter().reduce(f64::max)))
     }
 
     /// An event of the device's accelerator, and when it was, in seconds since the epoch
@@ -242,7 +249,7 @@ fn since(epoch: Instant, at: Instant) -> f64 {
     }
 }
 
-fn by_host(device: DeviceId, event: &HostEvent) -> Span {
+pub(super) fn by_host(device: DeviceId, event: &HostEvent) -> Span {
     Span {
         device,
         action: event.action,

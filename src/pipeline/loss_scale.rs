@@ -55,7 +55,7 @@ pub(super) struct Scaler {
 /// What is saved of it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct State {
+pub(super) struct State {
     scale: f64,
     good_steps: u64,
 }
@@ -143,6 +143,16 @@ impl Scaler {
             let _ = state.update(what.as_deref(), self.growth_interval);
         }
         state
+    }
+
+    /// What the steps up to now have made of it, as far as the host knows.
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    /// The steps since then do not count.
+    pub(super) fn go_back(&mut self, state: State) {
+        self.state = state;
     }
 
     pub(super) fn scale(&self) -> f64 {

@@ -8,6 +8,9 @@ use crate::error::{Error, Setting, SettingsError};
 use crate::torch::BatchError;
 use crate::torch::{Reduction, TorchError, Values};
 
+/// The loss of each micro-batch, in their order, and how it becomes that of the mini-batch.
+pub(super) type Parts = (Vec<f64>, Vec<Reduction>);
+
 /// What the last stage sent.
 #[derive(Debug)]
 pub(super) struct Losses {
@@ -30,20 +33,37 @@ impl Losses {
         parts: impl Iterator<Item = Values>,
         shares: &[f64],
     ) -> Result<Self, Error> {
-        let (mut values, mut reductions) = (Vec::new(), Vec::new());
-        for part in parts {
-            let value = part.get(0).map(Tensor::shallow_clone);
-            let value = value.unwrap_or_else(|| Tensor::from(f64::NAN));
-            values.push(tch::no_grad(|| value.f_detach()?.f_reshape([]))?);
-            // On the host: nobody waits.
-            reductions.push(Reduction::from_tensor(part.get(1))?);
-        }
-        check_same(&reductions)?;
+        let (all, reductions) = sent(parts)?;
+        Self::put_together(stages, all, &reductions, shares)
+    }
+
+    /// The same of numbers that the process of the last stage has told.
+    pub(super) fn told(stages: &Stages, parts: &Parts, shares: &[f64]) -> Result<Self, Error> {
+        let all = Tensor::f_from_slice(&parts.0)?;
+        Self::put_together(stages, all, &parts.1, shares)
+    }
+
+    /// What the last stage sent, as numbers, for which the host waits.
+    pub(super) fn numbers(
+        stages: &Stages,
+        parts: impl Iterator<Item = Values>,
+    ) -> Result<Parts, Error> {
+        let (all, reductions) = sent(parts)?;
+        let values = Readback::new(stages, &all, "the losses of the step")?.read()?;
+        Ok((values, reductions))
+    }
+
+    fn put_together(
+        stages: &Stages,
+        all: Tensor,
+        reductions: &[Reduction],
+        shares: &[f64],
+    ) -> Result<Self, Error> {
+        check_same(reductions)?;
         let parts = reductions.iter().zip(shares);
         let weights: Vec<f64> = parts.map(|(own, share)| own.seed(*share)).collect();
         let weighted = matches!(reductions.first(), Some(Reduction::Weighted(_)));
         let weight_scale = weighted.then(|| weight_scale(&weights)).transpose()?;
-        let all = tch::no_grad(|| Tensor::f_stack(&values, 0))?;
         Ok(Self {
             values: Readback::new(stages, &all, "the losses of the step")?,
             on_device: all,
@@ -113,6 +133,19 @@ impl Losses {
             (own, scale) => Some(own.unwrap_or(1.0) / scale.unwrap_or(1.0)),
         }
     }
+}
+
+/// The losses as one tensor, on the device that made them, and how they were reduced.
+fn sent(parts: impl Iterator<Item = Values>) -> Result<(Tensor, Vec<Reduction>), Error> {
+    let (mut values, mut reductions) = (Vec::new(), Vec::new());
+    for part in parts {
+        let value = part.get(0).map(Tensor::shallow_clone);
+        let value = value.unwrap_or_else(|| Tensor::from(f64::NAN));
+        values.push(tch::no_grad(|| value.f_detach()?.f_reshape([]))?);
+        // On the host: nobody waits.
+        reductions.push(Reduction::from_tensor(part.get(1))?);
+    }
+    Ok((tch::no_grad(|| Tensor::f_stack(&values, 0))?, reductions))
 }
 
 /// One mini-batch has one loss.

@@ -65,7 +65,7 @@ impl Pipeline {
         if !self.measures_memory {
             return Ok(None);
         }
-        let used = self.engine.on_each(|_, stage| stage.memory())?;
+        let used = self.engine.on_all(|_, stage| stage.memory())?;
         let used: Option<Vec<StepMemory>> = used.into_iter().collect();
         Ok(used.map(|used| report(schedule, &used)))
     }

@@ -3,6 +3,7 @@
 mod builder;
 mod check_step;
 mod clip;
+mod closing;
 mod device_loss_scale;
 mod device_times;
 mod finite_check;
@@ -11,6 +12,7 @@ mod loss_scale;
 mod losses;
 mod memory;
 mod programs;
+mod ranks;
 mod readback;
 pub(crate) mod report;
 mod snapshot;
@@ -19,24 +21,28 @@ mod ties;
 mod weights;
 mod wiring;
 
+use std::collections::btree_map::IntoValues;
 use std::sync::Arc;
 
-use gpipe_partitioner::{CheckedSchedule, Partition};
+use gpipe_partitioner::{CheckedSchedule, MicroId, Partition, StageId};
 use tch::{Device, Tensor};
 
-use crate::engine::{Program, Stage};
+use crate::engine::{EdgeId, Program, Stage};
 use crate::error::{Error, Setting, SettingsError};
 use crate::torch::batch;
+use crate::torch::streams::InTransit;
 use crate::torch::{GraphUse, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Values};
 
 pub use builder::PipelineBuilder;
 pub(crate) use builder::check_model;
+use builder::check_names;
 pub use clip::GradNorm;
 pub use loss_scale::LossScale;
 pub use memory::{MemoryReport, MemoryUse};
 pub use report::{StepNumbers, StepReport};
 pub(crate) use snapshot::{Draws, Fitting, Form};
 
+use closing::Closed;
 use loss_scale::Scaler;
 use losses::Losses;
 use programs::Programs;
@@ -78,6 +84,38 @@ pub struct Pipeline {
     measures_memory: bool,
     seed: u64,
     steps: u64,
+}
+
+/// All of a step that is known before it begins.
+struct PreparedStep {
+    program: Arc<Program>,
+    /// By edge from the caller, by micro-batch.
+    columns: Vec<Vec<Values>>,
+    /// Samples of each micro-batch.
+    sizes: Vec<i64>,
+    /// Of the samples, those that each micro-batch has.
+    shares: Vec<f64>,
+    input_gradient: bool,
+}
+
+/// Gradients of the input, by micro-batch.
+type Gradients = IntoValues<(EdgeId, MicroId), InTransit>;
+
+impl PreparedStep {
+    /// What all processes do.
+    fn call(&self) -> String {
+        let samples: i64 = self.sizes.iter().sum();
+        let gradient = if self.input_gradient {
+            " with the gradient of the input"
+        } else {
+            ""
+        };
+        format!("a training step of {samples} samples{gradient}")
+    }
+}
+
+fn micro_batches(program: &Program) -> usize {
+    program.schedule().schedule().micro_batches()
 }
 
 impl Pipeline {
@@ -128,28 +166,20 @@ impl Pipeline {
         target: impl TryInto<Values, Error: Into<Error>>,
         loss: impl LossFn,
     ) -> Result<StepReport, Error> {
-        self.scaler.as_mut().map_or(Ok(()), |own| own.poll(false))?;
-        let input = input.try_into().map_err(Into::into)?;
-        let target = target.try_into().map_err(Into::into)?;
-        let samples = batch::samples(&input, "input", None)?;
-        batch::samples(&target, "target", Some(samples))?;
-        let sizes = batch::sizes(samples, self.programs.micro_batches());
-        let input_gradient = input.present().any(Tensor::requires_grad);
-        let program = self
-            .programs
-            .get(Purpose::Train { input_gradient }, sizes.len())?;
-        let columns = vec![
-            batch::scatter(&input, &sizes)?,
-            batch::scatter(&target, &sizes)?,
-        ];
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "a batch has fewer than 2^52 samples"
-        )]
-        let shares: Vec<f64> = sizes
-            .iter()
-            .map(|&size| size as f64 / samples as f64)
-            .collect();
+        let input = input.try_into().map_err(Into::into);
+        let target = target.try_into().map_err(Into::into);
+        let given = input.and_then(|input| Ok((input, target?)));
+        let given = given.and_then(|(input, target)| self.prepare_step(input, target));
+        let call = given
+            .as_ref()
+            .map_or_else(|_| String::new(), PreparedStep::call);
+        let PreparedStep {
+            program,
+            columns,
+            sizes,
+            shares,
+            input_gradient,
+        } = self.engine.agree_on_call(&call, given)?;
         let mode = Mode::Train {
             loss: Arc::new(loss),
             shares: shares.clone(),
@@ -158,18 +188,53 @@ impl Pipeline {
             loss_scale: self.loss_scale_of_step(),
         };
         let stepped = self.engine.step(&program, self.steps, mode, columns)?;
+        let scale_before = self.scaler.as_ref().map(Scaler::state);
         let report = self.report(&program, stepped, &shares, &sizes);
-        match report.and_then(|report| self.learned(report, sizes.len())) {
+        let report = report.and_then(|report| self.learned(report, sizes.len()));
+        match self.engine.conclude(report) {
             Ok(report) => {
                 self.steps += 1;
                 Ok(report)
             }
             Err(error) => {
+                if self.engine.are_spread() {
+                    // Others may have come less far, or further.
+                    let own = self.scaler.as_mut().zip(scale_before);
+                    own.into_iter()
+                        .for_each(|(own, before)| own.go_back(before));
+                }
                 let error = self.engine.explain("the numbers of the step", error);
                 self.undo()?;
                 Err(error)
             }
         }
+    }
+
+    /// All of a step that is known before it begins.
+    fn prepare_step(&mut self, input: Values, target: Values) -> Result<PreparedStep, Error> {
+        self.scaler.as_mut().map_or(Ok(()), |own| own.poll(false))?;
+        let samples = batch::samples(&input, "input", None)?;
+        batch::samples(&target, "target", Some(samples))?;
+        let sizes = batch::sizes(samples, self.programs.micro_batches());
+        let input_gradient = input.present().any(Tensor::requires_grad);
+        let program = self
+            .programs
+            .get(Purpose::Train { input_gradient }, sizes.len())?;
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "a batch has fewer than 2^52 samples"
+        )]
+        let shares = sizes.iter().map(|&size| size as f64 / samples as f64);
+        Ok(PreparedStep {
+            program,
+            columns: vec![
+                batch::scatter(&input, &sizes)?,
+                batch::scatter(&target, &sizes)?,
+            ],
+            shares: shares.collect(),
+            sizes,
+            input_gradient,
+        })
     }
 
     /// The outputs for `input`, computed in inference mode, streamed through the
@@ -181,18 +246,42 @@ impl Pipeline {
         &mut self,
         input: impl TryInto<Values, Error: Into<Error>>,
     ) -> Result<Values, Error> {
-        let input = input.try_into().map_err(Into::into)?;
-        let samples = batch::samples(&input, "input", None)?;
-        let sizes = batch::sizes(samples, self.programs.micro_batches());
-        let program = self.programs.get(Purpose::Infer, sizes.len())?;
-        let columns = vec![batch::scatter(&input, &sizes)?];
+        let input = input.try_into().map_err(Into::into);
+        let given = input.and_then(|input| self.prepare_inference(&input));
+        let call = given.as_ref().map_or_else(
+            |_| String::new(),
+            |(program, _)| format!("an inference of {} micro-batches", micro_batches(program)),
+        );
+        let (program, columns) = self.engine.agree_on_call(&call, given)?;
         let stepped = self
             .engine
             .step(&program, self.steps, Mode::Infer, columns)?;
-        let exits = stepped.outcome.exits.into_values();
-        let outputs = batch::gather(exits.map(|in_transit| in_transit.values).collect())?;
-        let widened = |output| self.precision.widened(output);
-        Ok(tch::no_grad(|| outputs.try_map(widened))?)
+        let outputs = self.outputs(stepped);
+        self.engine.conclude(outputs)
+    }
+
+    fn prepare_inference(
+        &mut self,
+        input: &Values,
+    ) -> Result<(Arc<Program>, Vec<Vec<Values>>), Error> {
+        let samples = batch::samples(input, "input", None)?;
+        let sizes = batch::sizes(samples, self.programs.micro_batches());
+        let program = self.programs.get(Purpose::Infer, sizes.len())?;
+        Ok((program, vec![batch::scatter(input, &sizes)?]))
+    }
+
+    /// Those of the last stage, in all processes.
+    fn outputs(&self, stepped: Stepped) -> Result<Values, Error> {
+        let last = StageId(self.partition.stages().saturating_sub(1));
+        let outputs = if self.engine.is_here(last) {
+            let exits = stepped.outcome.exits.into_values();
+            let outputs = batch::gather(exits.map(|in_transit| in_transit.values).collect())?;
+            let widened = |output| self.precision.widened(output);
+            tch::no_grad(|| outputs.try_map(widened))?
+        } else {
+            Values::new()
+        };
+        self.engine.broadcast(outputs, last)
     }
 
     /// [`Pipeline::forward_values`] for a model of one output.
@@ -266,6 +355,13 @@ impl Pipeline {
         Ok(all.into_iter().flatten().collect())
     }
 
+    /// Looks at the stages of all processes together.
+    fn join(&mut self, model: &Sequential) -> Result<(), Error> {
+        check_names(&mut self.engine)?;
+        self.ties = Ties::join(model, &self.partition, &mut self.engine)?;
+        Ok(())
+    }
+
     pub(crate) fn engine(&mut self) -> &mut Stages {
         &mut self.engine
     }
@@ -296,31 +392,60 @@ impl Pipeline {
         shares: &[f64],
         sizes: &[i64],
     ) -> Result<StepReport, Error> {
-        let Stepped { outcome, times } = stepped;
-        let exits = outcome
-            .exits
-            .into_values()
-            .map(|in_transit| in_transit.values);
-        let watch = self.engine.watch()?;
-        let losses = Losses::new(&self.engine, exits, shares)?;
-        drop(watch);
+        let (unread, gradients) = if self.engine.are_spread() {
+            self.closed(stepped, shares)?
+        } else {
+            self.unread(stepped, shares)?
+        };
         let memory = self.memory(program.schedule())?;
-        let gradients = outcome.gradients.into_values();
         let gradients: Vec<Values> = gradients.map(|in_transit| in_transit.values).collect();
         let gradients = (!gradients.is_empty()).then(|| batch::gather_gradients(gradients, sizes));
         let gradients = gradients.transpose()?;
-        let checked = self.check_step(&losses, gradients)?;
+        let checked = self.check_step(&unread.losses, gradients)?;
         let unread = Unread {
-            losses,
-            timeline: outcome.timeline,
-            times,
             non_finite: checked.non_finite,
             loss_scale: checked.loss_scale,
             finite_check: checked.check,
+            ..unread
         };
         let mut report = StepReport::new(program, unread);
         report.input_gradient = checked.input_gradient;
         report.memory = memory;
         Ok(report)
+    }
+
+    /// What the step tells, which its devices may not have finished.
+    fn unread(&self, stepped: Stepped, shares: &[f64]) -> Result<(Unread, Gradients), Error> {
+        let Stepped { outcome, times, .. } = stepped;
+        let exits = outcome.exits.into_values();
+        let exits = exits.map(|in_transit| in_transit.values);
+        let watch = self.engine.watch()?;
+        let losses = Losses::new(&self.engine, exits, shares)?;
+        drop(watch);
+        let unread = Unread {
+            times,
+            ..Unread::new(losses, outcome.timeline)
+        };
+        Ok((unread, outcome.gradients.into_values()))
+    }
+
+    /// What the step tells in all processes, which have finished it.
+    fn closed(&self, mut stepped: Stepped, shares: &[f64]) -> Result<(Unread, Gradients), Error> {
+        let exits = std::mem::take(&mut stepped.outcome.exits).into_values();
+        let exits = exits.map(|in_transit| in_transit.values);
+        let last = StageId(self.partition.stages().saturating_sub(1));
+        let here = self.engine.is_here(last);
+        let losses = here
+            .then(|| Losses::numbers(&self.engine, exits))
+            .transpose()?;
+        let gradients = std::mem::take(&mut stepped.outcome.gradients);
+        let devices = self.programs.devices();
+        let closed = Closed::of(&self.engine, (stepped, losses), devices)?;
+        let losses = Losses::told(&self.engine, &closed.losses, shares)?;
+        let unread = Unread {
+            host_share: closed.host_share,
+            ..Unread::new(losses, closed.timeline)
+        };
+        Ok((unread, gradients.into_values()))
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Programs {
     wiring: Wiring,
     /// The device of each stage.
     placement: Vec<DeviceId>,
+    /// By device: whether it is in this process.
+    here: Vec<bool>,
     recompute: Recompute,
     /// Whether each stage has layers that recompute.
     recomputing: Vec<bool>,
@@ -48,6 +50,7 @@ impl Programs {
         wiring: Wiring,
         recompute: Recompute,
         recomputing: Vec<bool>,
+        here: Vec<bool>,
     ) -> Result<Self, Error> {
         let full = match &source {
             Source::Kind(kind) => kind.generate(shape)?,
@@ -62,6 +65,7 @@ impl Programs {
             shape,
             wiring,
             placement,
+            here,
             recompute: recompute.in_a_word(),
             recomputing,
             measured: None,
@@ -95,6 +99,11 @@ impl Programs {
         &self.placement
     }
 
+    /// How many devices there are, in all processes.
+    pub(super) fn devices(&self) -> usize {
+        self.shape.devices
+    }
+
     /// The program for this many micro-batches.
     pub(super) fn get(
         &mut self,
@@ -108,7 +117,9 @@ impl Programs {
             Purpose::Infer => self.inference(micro_batches)?,
             Purpose::Train { .. } => self.training(micro_batches)?,
         };
-        let program = Arc::new(Program::new(schedule, &self.wiring.topology(purpose)?)?);
+        let here = |device: DeviceId| self.here[device.index()];
+        let topology = self.wiring.topology(purpose)?;
+        let program = Arc::new(Program::part(schedule, &topology, here)?);
         self.made
             .insert((purpose, micro_batches), Arc::clone(&program));
         Ok(program)

@@ -70,6 +70,8 @@ pub(super) struct Unread {
     pub(super) times: Option<Times>,
     pub(super) non_finite: Option<String>,
     pub(super) loss_scale: Option<f64>,
+    /// See [`StepNumbers::host_share`], where `times` does not tell.
+    pub(super) host_share: Option<f64>,
     /// Whether the step counts, where the host has not read that.
     pub(super) finite_check: Option<FiniteCheck>,
 }
@@ -146,6 +148,19 @@ impl StepNumbers {
 }
 
 impl Unread {
+    /// Of a step that counts.
+    pub(super) fn new(losses: Losses, timeline: Timeline) -> Self {
+        Self {
+            losses,
+            timeline,
+            times: None,
+            non_finite: None,
+            loss_scale: None,
+            host_share: None,
+            finite_check: None,
+        }
+    }
+
     fn is_ready(&self) -> bool {
         let checked = self.finite_check.as_ref().is_none_or(FiniteCheck::is_ready);
         checked && self.losses.is_ready() && self.times.as_ref().is_none_or(Times::are_ready)
@@ -167,7 +182,9 @@ impl Unread {
             (non_finite, loss_scale) = (what, loss_scale.map(|_| scale));
         }
         let times = self.times.map(Times::read).transpose()?;
-        let host_share = times.as_ref().map(|times| times.host_share);
+        let host_share = times
+            .as_ref()
+            .map_or(self.host_share, |times| Some(times.host_share));
         let timeline = times.map_or(self.timeline, |times| times.timeline);
         let costs = timeline.stage_costs(schedule.schedule().stages());
         let predicted = simulate(&one_by_one(schedule), &costs).timeline;
@@ -209,14 +226,8 @@ pub(crate) mod tests {
         };
         let topology = Wiring::new(&partition, &[]).topology(purpose).unwrap();
         let program = Arc::new(Program::new(schedule, &topology).unwrap());
-        let unread = Unread {
-            losses: Losses::of_a_failed_device(),
-            timeline: Timeline::new(1, Vec::new()),
-            times: None,
-            non_finite: None,
-            loss_scale: None,
-            finite_check: None,
-        };
+        let timeline = Timeline::new(1, Vec::new());
+        let unread = Unread::new(Losses::of_a_failed_device(), timeline);
         StepReport::new(&program, unread)
     }
 

@@ -1,18 +1,20 @@
 //! The stages as the pipeline drives them: the engine, and how what it does joins what
 //! the caller does on accelerators before and after.
 
+mod together;
 mod update;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gpipe_partitioner::{MicroId, StageId};
+use gpipe_partitioner::{DeviceId, MicroId, StageId};
 use parking_lot::Mutex;
 use tch::{Device, Tensor};
 
 use super::device_times::{Anchors, Times};
 use super::host_wait::{HostWait, TOLD_BEFORE, in_time};
+use super::ranks::Ranks;
 use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Program, StepOutcome};
 use crate::error::Error;
 use crate::torch::streams::{
@@ -29,6 +31,10 @@ pub(super) use update::Update;
 pub(crate) struct Stages {
     engine: Engine<TorchStage>,
     accelerators: Option<Accelerators>,
+    /// The processes that have the other stages, if there are any.
+    ranks: Option<Ranks>,
+    /// The devices of this process, in increasing order.
+    here: Vec<DeviceId>,
     /// An update that an error has stopped.
     unfinished: Option<Update>,
 }
@@ -55,6 +61,8 @@ pub(super) struct Stepped {
     pub(super) outcome: StepOutcome<InTransit>,
     /// By the devices' own clocks, where they have any.
     pub(super) times: Option<Times>,
+    /// When it began, by the host's clock.
+    pub(super) epoch: Instant,
 }
 
 impl Accelerators {
@@ -151,10 +159,13 @@ impl Stages {
     pub(super) fn new(
         engine: Engine<TorchStage>,
         accelerators: Option<Accelerators>,
+        (ranks, here): (Option<Ranks>, Vec<DeviceId>),
     ) -> Result<Self, Error> {
         let stages = Self {
             engine,
             accelerators,
+            ranks,
+            here,
             unfinished: None,
         };
         if let Some(accelerators) = &stages.accelerators {
@@ -297,7 +308,7 @@ impl Stages {
             }
             _ => Ok(InTransit::from(values)),
         };
-        let entries = entries(program, columns, in_transit)?;
+        let entries = self.entries(program, columns, in_transit)?;
         let settings = Arc::new(StepSettings {
             step,
             mode,
@@ -311,6 +322,7 @@ impl Stages {
             return Ok(Stepped {
                 outcome: outcome?,
                 times: None,
+                epoch,
             });
         };
         if outcome.is_err() {
@@ -331,7 +343,11 @@ impl Stages {
             in_transit.hand_out(&accelerators.backend)?;
         }
         drop(shares);
-        let events = std::mem::take(&mut outcome.events);
+        let mut events = vec![Vec::new(); accelerators.places.len()];
+        let own = std::mem::take(&mut outcome.events);
+        for (device, own) in self.here.iter().zip(own) {
+            events[device.index()] = own;
+        }
         let times = Times::new(
             &accelerators.backend,
             &accelerators.places,
@@ -340,7 +356,37 @@ impl Stages {
             epoch,
             (&accelerators.anchors, accelerators.patience),
         );
-        Ok(Stepped { outcome, times })
+        Ok(Stepped {
+            outcome,
+            times,
+            epoch,
+        })
+    }
+
+    /// Micro-batches for each edge from the caller that leads to a stage here.
+    fn entries(
+        &self,
+        program: &Program,
+        columns: Vec<Vec<Values>>,
+        in_transit: impl Fn(Values) -> Result<InTransit, TorchError>,
+    ) -> Result<Vec<Entry<InTransit>>, TorchError> {
+        let edges = program.topology().outgoing(End::Caller).zip(columns);
+        let here = edges.filter(|((_, edge), _)| match edge.to {
+            End::Stage(stage) => self.is_here(stage),
+            End::Caller => false,
+        });
+        let entry = |edge: EdgeId, (micro, values)| {
+            Ok(Entry {
+                edge,
+                micro: MicroId(micro),
+                value: in_transit(values)?,
+            })
+        };
+        let all = here.flat_map(|((edge, _), parts)| {
+            let parts = parts.into_iter().enumerate();
+            parts.map(move |part| (edge, part))
+        });
+        all.map(|(edge, part)| entry(edge, part)).collect()
     }
 }
 
@@ -392,25 +438,4 @@ fn joined<R>(accelerators: &Accelerators, done: Result<R, EngineError>) -> Resul
     let done = done?;
     joined.map_err(Error::Accelerator)?;
     Ok(done)
-}
-
-/// Micro-batches for each edge from the caller, in the order of the edges.
-fn entries(
-    program: &Program,
-    columns: Vec<Vec<Values>>,
-    in_transit: impl Fn(Values) -> Result<InTransit, TorchError>,
-) -> Result<Vec<Entry<InTransit>>, TorchError> {
-    let topology = program.topology();
-    let edges: Vec<EdgeId> = topology.outgoing(End::Caller).map(|(id, _)| id).collect();
-    let mut entries = Vec::new();
-    for (edge, parts) in edges.into_iter().zip(columns) {
-        for (micro, values) in parts.into_iter().enumerate() {
-            entries.push(Entry {
-                edge,
-                micro: MicroId(micro),
-                value: in_transit(values)?,
-            });
-        }
-    }
-    Ok(entries)
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use gpipe_partitioner::{LayerId, Partition, StageId};
+use tch::Tensor;
 
 use super::stages::Stages;
 use crate::error::{Error, Setting, SettingsError};
@@ -69,7 +70,7 @@ impl Ties {
         let order = |place: &ParameterUse| layer_of(model, &place.name);
         for tied in &mut all {
             tied.places.sort_by_key(order);
-            adopt(tied, engine)?;
+            tied.adopt(engine)?;
         }
         Ok(Self(Arc::new(all)))
     }
@@ -78,14 +79,13 @@ impl Ties {
     /// leaves the sum with the owner.
     pub(super) fn sum(&self, engine: &mut Stages) -> Result<(), Error> {
         for tied in self.0.iter() {
-            let mut sum: Option<tch::Tensor> = None;
+            let mut sum: Option<Tensor> = None;
             // The stage whose device has it.
             let mut first = tied.owner.stage;
             for place in &tied.places {
-                let name = place.name.clone();
-                let grad = engine.on_stage(place.stage, move |stage| {
-                    Ok(stage.accumulator().take_gradient(&name)?)
-                })?;
+                let grad = take_gradient(place, engine)?;
+                // Added up where the owner is.
+                let grad = engine.carry(grad, place.stage, tied.owner.stage)?;
                 if sum.is_none() {
                     first = place.stage;
                 }
@@ -113,8 +113,13 @@ impl Ties {
     /// Has places of use get gradients exactly where their owner does.
     pub(super) fn follow(&self, engine: &mut Stages) -> Result<(), Error> {
         for tied in self.0.iter() {
-            let trainable = handle(&tied.owner, engine)?.requires_grad();
-            for place in tied.places.iter().filter(|place| **place != tied.owner) {
+            let owner = handle(&tied.owner, engine)?;
+            let known = engine.share(owner.map(|owner| owner.requires_grad()))?;
+            let trainable = known.into_iter().flatten().next().unwrap_or_default();
+            for place in tied.copies() {
+                if !engine.is_here(place.stage) {
+                    continue;
+                }
                 let name = place.name.clone();
                 engine.on_stage(place.stage, move |stage| {
                     stage.accumulator().set_tied_trainable(&name, trainable)
@@ -127,11 +132,42 @@ impl Ties {
     /// Brings places of use on other devices up to date after their owner changed.
     pub(super) fn refresh(&self, engine: &mut Stages) -> Result<(), Error> {
         for tied in self.0.iter() {
-            let owner = handle(&tied.owner, engine)?;
-            for place in tied.places.iter().filter(|place| **place != tied.owner) {
-                let (name, owner) = (place.name.clone(), owner.shallow_clone());
+            for place in tied.copies() {
+                let owner = handle(&tied.owner, engine)?;
+                if let Some(owner) = engine.carry(owner, tied.owner.stage, place.stage)? {
+                    let name = place.name.clone();
+                    engine.on_stage(place.stage, move |stage| {
+                        stage.accumulator().refresh_tied(&name, &owner)
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tied {
+    /// Its places of use without the owner's.
+    fn copies(&self) -> impl Iterator<Item = &ParameterUse> {
+        self.places.iter().filter(|place| **place != self.owner)
+    }
+
+    fn adopt(&self, engine: &mut Stages) -> Result<(), Error> {
+        let (size, kind) = form(&self.owner, engine)?;
+        for place in self.copies() {
+            let (own_size, own_kind) = form(place, engine)?;
+            if (&own_size, &own_kind) != (&size, &kind) {
+                return Err(wrong(format!(
+                    "`{}` of shape {own_size:?} ({own_kind}) cannot be tied to `{}` of shape \
+                     {size:?} ({kind})",
+                    place.name, self.owner.name
+                )));
+            }
+            let owner = handle(&self.owner, engine)?;
+            if let Some(owner) = engine.carry(owner, self.owner.stage, place.stage)? {
+                let name = place.name.clone();
                 engine.on_stage(place.stage, move |stage| {
-                    stage.accumulator().refresh_tied(&name, &owner)
+                    stage.accumulator().tie(&name, &owner)
                 })?;
             }
         }
@@ -139,39 +175,37 @@ impl Ties {
     }
 }
 
-fn adopt(tied: &Tied, engine: &mut Stages) -> Result<(), Error> {
-    let owner = handle(&tied.owner, engine)?;
-    for place in tied.places.iter().filter(|place| **place != tied.owner) {
-        let copy = handle(place, engine)?;
-        if copy.size() != owner.size() || copy.kind() != owner.kind() {
-            return Err(wrong(format!(
-                "`{}` of shape {:?} ({:?}) cannot be tied to `{}` of shape {:?} ({:?})",
-                place.name,
-                copy.size(),
-                copy.kind(),
-                tied.owner.name,
-                owner.size(),
-                owner.kind()
-            )));
-        }
-        let (name, owner) = (place.name.clone(), owner.shallow_clone());
-        engine.on_stage(place.stage, move |stage| {
-            stage.accumulator().tie(&name, &owner)
-        })?;
-    }
-    Ok(())
-}
-
-fn handle(place: &ParameterUse, engine: &mut Stages) -> Result<tch::Tensor, Error> {
-    let name = place.name.clone();
-    let found = engine.on_stage(place.stage, move |stage| {
-        Ok(stage.accumulator().find(&name))
-    })?;
-    found.ok_or_else(|| {
+/// The shape and kind of a parameter, whose ever it is.
+fn form(place: &ParameterUse, engine: &mut Stages) -> Result<(Vec<i64>, String), Error> {
+    let own = handle(place, engine)?;
+    let known = engine.share(own.map(|own| (own.size(), format!("{:?}", own.kind()))))?;
+    known.into_iter().flatten().next().ok_or_else(|| {
         wrong(format!(
             "the model has no parameter `{}` that could be tied",
             place.name
         ))
+    })
+}
+
+/// The parameter itself; none where it is not in this process.
+fn handle(place: &ParameterUse, engine: &mut Stages) -> Result<Option<Tensor>, Error> {
+    if !engine.is_here(place.stage) {
+        return Ok(None);
+    }
+    let name = place.name.clone();
+    engine.on_stage(place.stage, move |stage| {
+        Ok(stage.accumulator().find(&name))
+    })
+}
+
+/// What the last step left at a place; none where it is not in this process.
+fn take_gradient(place: &ParameterUse, engine: &mut Stages) -> Result<Option<Tensor>, Error> {
+    if !engine.is_here(place.stage) {
+        return Ok(None);
+    }
+    let name = place.name.clone();
+    engine.on_stage(place.stage, move |stage| {
+        Ok(stage.accumulator().take_gradient(&name)?)
     })
 }
 

@@ -1,6 +1,6 @@
 //! Parameters and buffers, by name, wherever they are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tch::Tensor;
@@ -11,8 +11,8 @@ use crate::error::{Error, Setting, SettingsError};
 use crate::optim::Optimizer;
 
 impl Pipeline {
-    /// Every parameter by name, in model order: handles to the stages' own
-    /// tensors, on their devices; `grad()` is what training steps accumulated.
+    /// Every parameter of the stages in this process by name, in model order: handles to the
+    /// stages' own tensors, on their devices; `grad()` is what training steps accumulated.
     ///
     /// # Errors
     /// A stage's thread is gone.
@@ -23,7 +23,8 @@ impl Pipeline {
         Ok(handles.into_iter().flatten().collect())
     }
 
-    /// Every buffer (batch-norm statistics, say) by name, in model order.
+    /// Every buffer (batch-norm statistics, say) of the stages in this process by name, in model
+    /// order.
     ///
     /// # Errors
     /// A stage's thread is gone.
@@ -41,19 +42,47 @@ impl Pipeline {
     /// end with its work within the [patience](crate::PipelineBuilder::patience): nothing is changed
     /// then.
     pub fn load(&mut self, values: &[(String, Tensor)]) -> Result<(), Error> {
+        let call = format!("load of {} values", values.len());
+        let own = self.named_tensors();
+        let own = self.engine.agree_on_call(&call, own)?;
+        let loaded = self.load_into(own, values);
+        self.engine.conclude(loaded)
+    }
+
+    /// Parameters and buffers that are here.
+    fn named_tensors(&mut self) -> Result<HashMap<String, Tensor>, Error> {
         let mut own: HashMap<String, Tensor> = self.parameters()?.into_iter().collect();
         own.extend(self.buffers()?);
+        Ok(own)
+    }
+
+    fn load_into(
+        &mut self,
+        mut own: HashMap<String, Tensor>,
+        values: &[(String, Tensor)],
+    ) -> Result<(), Error> {
+        let names = |all: &[(String, Tensor)]| all.iter().map(|(name, _)| name.clone()).collect();
+        let given: HashSet<String> = names(values);
+        let here = own.keys().filter(|name| given.contains(*name)).cloned();
+        let known = self.engine.share(here.collect::<Vec<_>>())?;
+        let known: HashSet<String> = known.into_iter().flatten().collect();
         let mut pairs = Vec::new();
+        let mut seen = HashSet::new();
         for (name, value) in values {
-            let tensor = own
-                .remove(name)
-                .ok_or_else(|| wrong(format!("the model has no parameter `{name}`")))?;
+            if !known.contains(name) || !seen.insert(name) {
+                return Err(wrong(format!("the model has no parameter `{name}`")));
+            }
+            let Some(tensor) = own.remove(name) else {
+                continue;
+            };
             if tensor.size() != value.size() {
                 let (own, given) = (tensor.size(), value.size());
                 return Err(wrong(format!("`{name}` has shape {own:?}, not {given:?}")));
             }
             pairs.push((tensor, value));
         }
+        // Nobody changes anything before all have found that it fits.
+        self.engine.share(())?;
         self.engine.in_time()?;
         tch::no_grad(|| {
             pairs
@@ -68,9 +97,11 @@ impl Pipeline {
     /// # Errors
     /// A stage's thread is gone.
     pub fn zero_grad(&mut self) -> Result<(), Error> {
-        self.engine
-            .on_each(|_, stage| Ok(stage.accumulator().zero_grad()?))?;
-        Ok(())
+        self.engine.agree_on_call("zero_grad", Ok(()))?;
+        let cleared = self
+            .engine
+            .on_each(|_, stage| Ok(stage.accumulator().zero_grad()?));
+        self.engine.conclude(cleared.map(drop))
     }
 
     /// Stops training the parameters that `chosen` names: they get no gradients and
@@ -101,9 +132,13 @@ impl Pipeline {
         chosen: impl Fn(&str) -> bool + Send + Sync + 'static,
         trainable: bool,
     ) -> Result<(), Error> {
-        self.engine
-            .on_each(move |_, stage| stage.committed()?.set_trainable(&chosen, trainable))?;
-        self.ties.follow(&mut self.engine)
+        let call = if trainable { "unfreeze" } else { "freeze" };
+        self.engine.agree_on_call(call, Ok(()))?;
+        let set = self
+            .engine
+            .on_each(move |_, stage| stage.committed()?.set_trainable(&chosen, trainable));
+        let set = set.and_then(|_| self.ties.follow(&mut self.engine));
+        self.engine.conclude(set)
     }
 }
 
@@ -125,7 +160,10 @@ impl Optimizer {
     /// what is to be remembered of its parameters, or a gradient that no update is defined
     /// for.
     pub fn step(&mut self, pipe: &mut Pipeline) -> Result<(), Error> {
-        let (id, alive, groups) = (self.id(), self.alive(), self.groups()?);
+        let (id, alive) = (self.id(), self.alive());
+        let groups = pipe
+            .engine
+            .agree_on_call("Optimizer::step", self.groups())?;
         let all_async = pipe.engine.all_async();
         let _watch = all_async.then(|| pipe.engine.watch()).transpose()?;
         let ties = pipe.ties.clone();
@@ -133,7 +171,7 @@ impl Optimizer {
         let groups = Arc::new(groups);
         let own = Arc::clone(&groups);
         let prepared = engine.on_each(move |_, stage| stage.prepare_updates(id, &alive, &own));
-        if let Err(error) = prepared {
+        if let Err(error) = engine.conclude(prepared) {
             engine.on_each(move |_, stage| {
                 stage.abandon_updates(id);
                 Ok(())

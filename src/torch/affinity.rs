@@ -20,6 +20,14 @@ pub(crate) fn core_each() -> Arc<dyn Affinity> {
     Arc::new(crate::engine::Unpinned)
 }
 
+/// The cores that this process may use, by their numbers; none where the system does not say.
+pub(crate) fn allowed_cores() -> Vec<usize> {
+    #[cfg(target_os = "linux")]
+    return linux::allowed_cores();
+    #[cfg(not(target_os = "linux"))]
+    Vec::new()
+}
+
 #[cfg(target_os = "linux")]
 mod linux {
     use std::sync::OnceLock;
@@ -42,6 +50,12 @@ mod linux {
                 all: *ALL.get_or_init(|| sched_getaffinity(None).ok()),
             }
         }
+    }
+
+    pub(super) fn allowed_cores() -> Vec<usize> {
+        let all = sched_getaffinity(None);
+        let of = |all: CpuSet| (0..CpuSet::MAX_CPU).filter(move |core| all.is_set(*core));
+        all.map(|all| of(all).collect()).unwrap_or_default()
     }
 
     impl Affinity for CoreEach {

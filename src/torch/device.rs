@@ -225,19 +225,26 @@ pub(crate) fn max_concurrent(devices: &[Device], threads: usize) -> usize {
     on_cpu(devices).min((cores() / threads.max(1)).max(1))
 }
 
-/// The CPU devices that have to take turns; none where the cores suffice for all.
-pub(crate) fn turns(devices: &[Device], threads: usize) -> Option<Sharing> {
-    let max_concurrent = max_concurrent(devices, threads);
-    let numbered = devices.iter().enumerate();
-    let on_cpu = numbered.filter(|(_, device)| **device == Device::Cpu);
-    let devices: Vec<DeviceId> = on_cpu.map(|(number, _)| DeviceId(number)).collect();
-    (max_concurrent < devices.len()).then(|| Sharing {
+/// Those of the CPU devices `here` that have to take turns, beside the devices of other processes
+/// that may use the same cores: `sharing` are the devices of all of them. None where the cores
+/// suffice for all.
+pub(crate) fn turns(
+    here: &[(DeviceId, Device)],
+    sharing: &[Device],
+    threads: usize,
+) -> Option<Sharing> {
+    let on_cpu_here = here.iter().filter(|(_, device)| *device == Device::Cpu);
+    let devices: Vec<DeviceId> = on_cpu_here.map(|(number, _)| *number).collect();
+    let (own, all) = (devices.len(), on_cpu(sharing).max(1));
+    let max_concurrent = (max_concurrent(sharing, threads) * own / all).max(1);
+    (max_concurrent < own).then(|| Sharing {
         devices,
         max_concurrent,
-        affinity: if threads == 1 {
+        affinity: if threads == 1 && own == all {
             affinity::core_each()
         } else {
-            // The threads that help a stage which has several would stay where they were made.
+            // The threads that help a stage which has several would stay where they were made;
+            // and other processes would be bound to the same cores.
             Arc::new(Unpinned)
         },
     })

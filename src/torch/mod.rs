@@ -47,6 +47,7 @@ pub use sizes::Variable;
 pub use step_state::StepState;
 pub use values::Values;
 
+pub(crate) use affinity::allowed_cores;
 pub(crate) use clock::thread_time;
 #[cfg(feature = "cli")]
 pub(crate) use device::{SIMULATE_GPUS, simulated_gpus, time_model};

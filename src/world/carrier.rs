@@ -10,6 +10,7 @@
 //! is one in which all have done their part.
 
 mod arrivals;
+mod between;
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::tch::{Device, Kind, Tensor};
 use crate::torch::Values;
 use crate::torch::wire::{FIRST, Outgoing, memories_behind};
 use arrivals::{Arrivals, Expected, Headers, Stopped, remember};
+pub(crate) use between::gather_once;
 
 /// Tags of votes, above all those of values.
 const UP: u32 = i32::MAX as u32;
@@ -129,6 +131,15 @@ impl<V: Payload> WorldCarrier<V> {
         let started = own.start();
         started.map_err(|error| world.lose(&format!("no thread for transfers: {error}")))?;
         Ok(own)
+    }
+
+    fn world(&self) -> &World {
+        &self.shared.world
+    }
+
+    /// That of this generation.
+    fn group(&self) -> Arc<Group> {
+        Arc::clone(&self.shared.state.lock().group)
     }
 
     fn start(&mut self) -> std::io::Result<()> {
@@ -454,6 +465,7 @@ impl<V: Payload> Drop for WorldCarrier<V> {
                 drop(thread.join());
             }
         }
+        self.shared.world.retire(self.group());
     }
 }
 

@@ -5,6 +5,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::engine::{self, EngineError};
+
 /// Exit code of a process that ends since another one is gone: a new start may help
 /// (`EX_TEMPFAIL`).
 pub const RESTART_MAY_HELP: u8 = 75;
@@ -35,6 +37,29 @@ impl fmt::Display for Lost {
             (Some(rank), false) => write!(f, "rank {rank} on `{host}` failed: {why}"),
             (None, _) => write!(f, "the launcher's store on `{host}` is lost: {why}"),
         }
+    }
+}
+
+/// In the engine's words.
+impl From<Lost> for engine::Lost {
+    fn from(lost: Lost) -> Self {
+        Self {
+            rank: lost.rank.unwrap_or_default(),
+            why: format!("{} (on `{}`)", lost.why, lost.host),
+        }
+    }
+}
+
+/// Who is gone is lost; who is there has failed.
+impl From<Lost> for EngineError {
+    fn from(lost: Lost) -> Self {
+        let gone = lost.gone;
+        let lost: engine::Lost = lost.into();
+        if gone {
+            return Self::Lost(lost);
+        }
+        let engine::Lost { rank, why } = lost;
+        Self::Elsewhere { rank, why }
     }
 }
 

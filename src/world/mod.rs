@@ -42,6 +42,7 @@ use lost::{End, short};
 use meeting::Met;
 use watch::Watch;
 
+pub(crate) use carrier::gather_once;
 pub use carrier::{Payload, WorldCarrier};
 pub use error::WorldError;
 pub use group::{Group, Transfer};
@@ -83,6 +84,8 @@ pub struct World {
     /// None for a world of one.
     link: Option<Link>,
     groups: AtomicU64,
+    /// Groups that this process does not use any more, while another one may still do so.
+    retired: Mutex<Vec<Arc<Group>>>,
 }
 
 #[derive(Debug)]
@@ -90,6 +93,9 @@ struct Link {
     met: Met,
     server: Lost,
     times: Times,
+    /// A connection that nobody waits at. To make one may take seconds: libtorch asks for the name
+    /// of the address, for a message that nobody reads.
+    spare: Mutex<Option<Store>>,
 }
 
 impl World {
@@ -139,7 +145,12 @@ impl World {
         } else {
             places.gone(0, String::new())
         };
-        let link = Link { met, server, times };
+        let link = Link {
+            met,
+            server,
+            times,
+            spare: Mutex::new(None),
+        };
         let world = Self::new(words, host, places, Some(link));
         world.start()?;
         Ok(world)
@@ -153,6 +164,7 @@ impl World {
             places: Arc::new(places),
             link,
             groups: AtomicU64::new(0),
+            retired: Mutex::default(),
         }
     }
 
@@ -304,10 +316,10 @@ impl World {
         // Whoever has said which network is to be used is listened to.
         let said = std::env::var_os("GLOO_SOCKET_IFNAME").is_some();
         let address = (!said).then_some(address);
-        let store = link.met.store.another().and_then(|store: Store| {
-            let keys = keys::group(generation, number);
-            store.below(&keys)
-        });
+        let spare = link.spare.lock().take();
+        let connection = spare.map_or_else(|| link.met.store.another(), Ok);
+        let connection = connection.map_err(|error| self.store_failed(&error))?;
+        let store = connection.below(&keys::group(generation, number));
         let store = store.map_err(|error| self.store_failed(&error))?;
         let started = spawned("world-group", move || {
             let group = ProcessGroup::join(&store, rank, size, address, limit);
@@ -318,12 +330,18 @@ impl World {
             return Err(self.abort(&format!("no thread for connections: {error}")));
         }
         match self.watch.wait_until(|| made.lock().take())? {
-            Ok(own) => Ok(Group {
-                own: Arc::new(own),
-                generation,
-                watch: Arc::clone(&self.watch),
-                places: Arc::clone(&self.places),
-            }),
+            Ok(own) => {
+                // All are here, so that nobody uses what came before.
+                self.retired.lock().clear();
+                // gloo waits there no longer.
+                *link.spare.lock() = Some(connection);
+                Ok(Group {
+                    own: Arc::new(own),
+                    generation,
+                    watch: Arc::clone(&self.watch),
+                    places: Arc::clone(&self.places),
+                })
+            }
             // Most likely since another process ended, which will be noticed.
             Err(error) => Err(self
                 .watch
@@ -335,6 +353,12 @@ impl World {
                     ))
                 })),
         }
+    }
+
+    /// Keeps the connections of a group until all processes are through with it: a connection that
+    /// one of them closes fails what the other one has not finished.
+    fn retire(&self, group: Arc<Group>) {
+        self.retired.lock().push(group);
     }
 
     fn store_failed(&self, error: &TorchError) -> Lost {
@@ -357,7 +381,7 @@ impl World {
     }
 
     /// Says that this process is done, and waits until all are: nobody closes a connection that
-    /// another one still uses. Drop the groups first.
+    /// another one still uses. Drop pipelines and groups first.
     ///
     /// # Errors
     /// Somebody has failed or is lost.

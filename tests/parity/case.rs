@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 
 use gpipe::partitioner::{ScheduleKind, Shape};
-use gpipe::{Pipeline, Recompute};
+use gpipe::{Pipeline, PipelineBuilder, Recompute};
 
 use crate::support::models::Model;
 use crate::support::{covering, cpus};
@@ -64,9 +64,13 @@ impl Case {
     }
 
     pub(crate) fn pipeline(&self, model: &Model) -> Result<Pipeline, gpipe::Error> {
+        self.builder(model).devices(&cpus(self.devices)).build()
+    }
+
+    /// All but the devices.
+    pub(crate) fn builder(&self, model: &Model) -> PipelineBuilder {
         let stages = self.devices * self.chunks;
         Pipeline::builder(model.sequential())
-            .devices(&cpus(self.devices))
             .chunks(self.chunks)
             .recompute(self.recompute.clone())
             .balance(&balance(model.parts.len(), stages, self.micro_batches))
@@ -74,7 +78,6 @@ impl Case {
             .schedule(self.schedule)
             .threads_per_stage(1)
             .seed(11)
-            .build()
     }
 }
 

@@ -17,6 +17,7 @@ mod alignment;
 mod buffers;
 mod case;
 mod operators;
+mod processes;
 #[path = "../support/mod.rs"]
 mod support;
 

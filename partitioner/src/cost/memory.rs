@@ -1,10 +1,12 @@
 //! What a stage takes of its device's memory.
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::Bytes;
 
 /// The bytes of a stage: what is there all the time, and what each micro-batch
 /// adds while it is in flight.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageMemory {
     /// The parameters.
     pub parameters: Bytes,

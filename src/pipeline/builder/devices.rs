@@ -1,10 +1,11 @@
 //! What can be chosen about devices: streams, memory, numbers.
 
-use gpipe_partitioner::{Bytes, LayerId, Partition, StageId};
+use gpipe_partitioner::{Bytes, DeviceId, LayerId, Partition, StageId};
 use tch::Device;
 
 use super::PipelineBuilder;
 use crate::error::{Error, Setting, SettingsError};
+use crate::pipeline::ranks::Members;
 use crate::pipeline::stages::Accelerators;
 use crate::torch::streams::{Backend, MemorySpace, Recorder, Route, can_capture};
 use crate::torch::{self, Graphing, NonFinite, Skip};
@@ -164,7 +165,7 @@ impl PipelineBuilder {
     }
 
     /// The devices that have streams, if any has.
-    pub(super) fn accelerators(&self) -> Result<Option<Accelerators>, Error> {
+    pub(super) fn accelerators(&self, members: &Members) -> Result<Option<Accelerators>, Error> {
         if let Some(recorder) = &self.recorder {
             let (places, devices) = (recorder.places(), self.devices.len());
             if places.len() != devices || self.devices.iter().any(|d| *d != Device::Cpu) {
@@ -178,7 +179,12 @@ impl PipelineBuilder {
             let backend = Backend::Recorder(recorder.clone());
             return Ok(Some(Accelerators::new(backend, places.to_vec())));
         }
-        let places: Vec<MemorySpace> = self.devices.iter().map(|d| MemorySpace::of(*d)).collect();
+        // What goes to another process goes through the host's memory.
+        let place = |(number, device): (usize, &Device)| match members.is_here(DeviceId(number)) {
+            true => MemorySpace::of(*device),
+            false => MemorySpace::Host,
+        };
+        let places: Vec<MemorySpace> = members.devices.iter().enumerate().map(place).collect();
         let any = places.iter().any(|place| *place != MemorySpace::Host);
         if any {
             torch::tell_ends();

@@ -5,30 +5,72 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gpipe_partitioner::{Partition, StageId};
+use gpipe_partitioner::{DeviceId, Partition, StageId};
 use tch::Device;
 
 use super::PipelineBuilder;
 use super::devices::route;
-use crate::engine::{Engine, StageBuilder};
+use crate::engine::{Engine, Sharing, StageBuilder};
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::pipeline::programs::Programs;
-use crate::pipeline::stages::Stages;
+use crate::pipeline::ranks::{Members, Ranks};
+use crate::pipeline::stages::{Accelerators, Stages};
 use crate::torch::streams::{DeviceStreams, MemorySpace, Route};
 use crate::torch::{self, DeviceMeter, Graphing, Skip, StageSpec, TorchError, TorchStage};
 
+/// What an engine is made of, in this process.
+pub(super) struct Parts {
+    builders: Vec<(DeviceId, StageBuilder<TorchStage>)>,
+    sharing: Option<Sharing>,
+    accelerators: Option<Accelerators>,
+}
+
 impl PipelineBuilder {
+    /// Builds the stages that are here, on their threads.
+    ///
+    /// # Errors
+    /// One cannot be built, here or in another process.
     pub(super) fn engine(
         &self,
+        parts: Parts,
+        devices: usize,
+        ranks: Option<Ranks>,
+    ) -> Result<Stages, Error> {
+        let Parts {
+            builders,
+            sharing,
+            accelerators,
+        } = parts;
+        let sharing = sharing.as_ref();
+        let here = builders.iter().map(|(device, _)| *device).collect();
+        let mut engine = match &ranks {
+            Some(ranks) => Engine::part(devices, builders, sharing, ranks.carrier())
+                .or_else(|error| ranks.renew().and(Err(error.into())))?,
+            None => {
+                let builders = builders.into_iter().map(|(_, builder)| builder).collect();
+                match sharing {
+                    Some(sharing) => Engine::taking_turns(builders, sharing)?,
+                    None => Engine::new(builders)?,
+                }
+            }
+        };
+        engine.set_patience(self.patience);
+        Stages::new(engine, accelerators, (ranks, here))
+    }
+
+    /// What builds the stages that are here, and what they stand on.
+    pub(super) fn parts(
+        &self,
+        members: &Members,
         partition: &Partition,
         programs: &Programs,
         skips: &Arc<[Skip]>,
-    ) -> Result<Stages, Error> {
+    ) -> Result<Parts, Error> {
+        let here: Vec<(DeviceId, Device)> = members.here().collect();
         let threads = self
             .threads_per_stage
-            .unwrap_or_else(|| torch::share_of_cores(&self.devices));
-        let meters = self.meters()?;
-        let accelerators = self.accelerators()?;
+            .unwrap_or_else(|| torch::share_of_cores(&members.same_cores));
+        let accelerators = self.accelerators(members)?;
         if let Some(accelerators) = &accelerators {
             self.check_graphs(accelerators)?;
         }
@@ -40,12 +82,13 @@ impl PipelineBuilder {
                 None => MemorySpace::Host,
             })
             .collect();
-        let builders = self.devices.iter().enumerate().map(|(number, &device)| {
-            let own = |stage: &usize| programs.placement()[*stage].index() == number;
+        let builder = |&(number, device): &(DeviceId, Device)| {
+            let meter = self.meter(device)?;
+            let own = |stage: &usize| programs.placement()[*stage] == number;
             let specs: Vec<StageSpec> = (0..partition.stages())
                 .filter(own)
                 .map(|stage| StageSpec {
-                    meter: meters[number].clone(),
+                    meter: meter.clone(),
                     route: Route {
                         offload: (self.offload.contains(&stage)).then_some(self.offload_at_least.0),
                         ..route(stage, partition, &places, skips)
@@ -55,10 +98,11 @@ impl PipelineBuilder {
                 })
                 .collect();
             let opened = accelerators.as_ref().map(|all| {
+                let number = number.index();
                 let (place, task_log) = (all.places[number], Arc::clone(&all.task_logs[number]));
                 (all.backend.clone(), place, task_log)
             });
-            let offloaded = meters[number].as_ref().and_then(DeviceMeter::offloaded);
+            let offloaded = meter.as_ref().and_then(DeviceMeter::offloaded);
             let build = move || {
                 torch::prepare_thread(device, threads)?;
                 let streams = match &opened {
@@ -76,15 +120,13 @@ impl PipelineBuilder {
                 streams.end_task()?;
                 Ok(stages)
             };
-            Box::new(build) as StageBuilder<TorchStage>
-        });
-        let builders = builders.collect();
-        let mut engine = match torch::turns(&self.devices, threads) {
-            Some(sharing) => Engine::taking_turns(builders, &sharing)?,
-            None => Engine::new(builders)?,
+            Ok((number, Box::new(build) as StageBuilder<TorchStage>))
         };
-        engine.set_patience(self.patience);
-        Stages::new(engine, accelerators)
+        Ok(Parts {
+            builders: here.iter().map(builder).collect::<Result<_, Error>>()?,
+            sharing: torch::turns(&here, &members.same_cores, threads),
+            accelerators,
+        })
     }
 
     fn spec(
@@ -112,25 +154,17 @@ impl PipelineBuilder {
         }
     }
 
-    /// For each device, where its stages count their activations.
-    fn meters(&self) -> Result<Vec<Option<DeviceMeter>>, Error> {
-        let meters = |&device| {
-            self.measure_memory
-                .then(|| DeviceMeter::new(device))
-                .transpose()
-        };
-        Ok(self
-            .devices
-            .iter()
-            .map(meters)
-            .collect::<Result<_, TorchError>>()?)
+    /// Where the stages of a device count their activations.
+    fn meter(&self, device: Device) -> Result<Option<DeviceMeter>, TorchError> {
+        let wanted = self.measure_memory.then(|| DeviceMeter::new(device));
+        wanted.transpose()
     }
 }
 
 /// Refuses two parameters or buffers of one name, which `a` with a part `b.weight`
 /// and `a.b` with a `weight` make.
-pub(super) fn check_names(engine: &mut Stages) -> Result<(), Error> {
-    let names = engine.on_each(|_, stage| {
+pub(in crate::pipeline) fn check_names(engine: &mut Stages) -> Result<(), Error> {
+    let names = engine.on_all(|_, stage| {
         let mut names: Vec<String> = stage
             .committed()?
             .parameters()

@@ -3,7 +3,8 @@
 //! Before it begins, every stage takes all the memory that it needs, so that what fails then has
 //! changed nothing. What fails later (a copy of offloaded states, or of tied weights) is not
 //! undone, as nobody keeps the old values: the update is *unfinished*, and whatever the caller
-//! asks of the stages next finishes it first. Until that succeeds it is refused.
+//! asks of the stages next finishes it first. Until that succeeds it is refused. Where stages are
+//! in several processes, nobody goes on from there: all start anew, from a checkpoint.
 
 use std::sync::Arc;
 
@@ -39,6 +40,10 @@ impl Stages {
         };
         let done = self.apply(&update);
         done.map_err(|error| {
+            if let Some(ranks) = &self.ranks {
+                // Others are at the end of it, or have gone on.
+                ranks.lose(&error);
+            }
             self.unfinished = Some(update);
             if self.is_lost() {
                 return error;

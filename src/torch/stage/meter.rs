@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpipe_partitioner::{ActionKind, Bytes, StageMemory};
+use serde::{Deserialize, Serialize};
 use tch::Device;
 
 use crate::torch::error::TorchError;
@@ -29,7 +30,7 @@ pub(crate) struct DeviceMeter {
 }
 
 /// A step's bytes of activations on a stage or device.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MemoryLevels {
     /// The most at any time, scratch memory of kernels included.
     pub(crate) peak: Bytes,
@@ -42,7 +43,7 @@ pub(crate) struct MemoryLevels {
 }
 
 /// What a step used on a stage and its device, and what a micro-batch keeps.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct StepMemory {
     /// None where the device's allocator does not tell its stages apart.
     pub(crate) stage: Option<MemoryLevels>,

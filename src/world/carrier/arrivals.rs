@@ -161,7 +161,7 @@ fn wait(transfers: Vec<Transfer>) -> Result<(), Lost> {
     Ok(())
 }
 
-fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, Stopped> {
+pub(super) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, Stopped> {
     Vec::<u8>::try_from(tensor).map_err(wrong)
 }
 

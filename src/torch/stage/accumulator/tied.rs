@@ -31,10 +31,10 @@ impl Accumulator {
         copy.map(|(_, copy)| copy)
     }
 
-    /// Copies the owner's values to a tied copy on another device.
+    /// Copies the owner's values to a tied copy on another device, or in another process.
     pub(crate) fn refresh_tied(&self, name: &str, owner: &Tensor) -> anyhow::Result<()> {
         if let Some(copy) = self.tied_copy(name)
-            && copy.device() != owner.device()
+            && !shares_memory(copy, owner)
         {
             tch::no_grad(|| copy.shallow_clone().f_copy_(owner))?;
         }
@@ -66,4 +66,8 @@ impl Accumulator {
         let grad = grad.f_to_device(self.device)?;
         Ok(ffi::set_grad(&parameter, Some(&grad))?)
     }
+}
+
+fn shares_memory(one: &Tensor, other: &Tensor) -> bool {
+    one.device() == other.device() && one.data_ptr() == other.data_ptr()
 }

@@ -1,0 +1,113 @@
+//! What stages of all processes do together; of one process alone, what its stages do.
+
+use std::time::Instant;
+
+use gpipe_partitioner::{Span, StageId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tch::Tensor;
+
+use super::Stages;
+use crate::engine::ActionEvent;
+use crate::error::Error;
+use crate::pipeline::device_times::by_host;
+use crate::torch::{TorchStage, Values};
+
+impl Stages {
+    /// Whether stages are in several processes.
+    pub(in crate::pipeline) fn are_spread(&self) -> bool {
+        self.ranks.is_some()
+    }
+
+    /// Whether a stage is in this process.
+    pub(in crate::pipeline) fn is_here(&self, stage: StageId) -> bool {
+        self.engine.device_of(stage).is_some()
+    }
+
+    /// All processes begin this call, for which they have prepared: see
+    /// [`Ranks::agree_on_call`](crate::pipeline::ranks::Ranks::agree_on_call).
+    pub(in crate::pipeline) fn agree_on_call<T>(
+        &self,
+        call: &str,
+        own: Result<T, Error>,
+    ) -> Result<T, Error> {
+        match &self.ranks {
+            Some(ranks) => ranks.agree_on_call(call, own),
+            None => own,
+        }
+    }
+
+    /// A call has come to its end here: it counts if it has in all processes.
+    pub(in crate::pipeline) fn conclude<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
+        match &self.ranks {
+            Some(ranks) => ranks.conclude(done),
+            None => done,
+        }
+    }
+
+    /// What each process gives, in the order of ranks.
+    pub(in crate::pipeline) fn share<T: Serialize + DeserializeOwned>(
+        &self,
+        own: T,
+    ) -> Result<Vec<T>, Error> {
+        match &self.ranks {
+            Some(ranks) => ranks.share(&own),
+            None => Ok(vec![own]),
+        }
+    }
+
+    /// As [`Stages::on_each`], of the stages of all processes.
+    pub(in crate::pipeline) fn on_all<R: Serialize + DeserializeOwned + Send + 'static>(
+        &mut self,
+        job: impl Fn(StageId, &mut TorchStage) -> anyhow::Result<R> + Send + Sync + 'static,
+    ) -> Result<Vec<R>, Error> {
+        let here = self.on_each(move |id, stage| Ok((id.index(), job(id, stage)?)))?;
+        let mut all: Vec<(usize, R)> = self.share(here)?.into_iter().flatten().collect();
+        all.sort_by_key(|(stage, _)| *stage);
+        Ok(all.into_iter().map(|(_, result)| result).collect())
+    }
+
+    /// What the devices here did, and when, since the step began.
+    pub(in crate::pipeline) fn spans(&self, events: &[Vec<ActionEvent>]) -> Vec<Span> {
+        let all = self.here.iter().zip(events);
+        let spans = all.flat_map(|(device, own)| own.iter().map(|event| by_host(*device, event)));
+        spans.collect()
+    }
+
+    /// A moment in seconds of a clock that all processes have.
+    pub(in crate::pipeline) fn clock_seconds(&self, at: Instant) -> f64 {
+        self.ranks
+            .as_ref()
+            .map_or(0.0, |ranks| ranks.clock().seconds(at))
+    }
+
+    /// Takes a tensor, which may be absent, from where one stage is to where another one is.
+    /// *Returns* it there; everywhere else this does nothing.
+    pub(in crate::pipeline) fn carry(
+        &self,
+        tensor: Option<Tensor>,
+        from: StageId,
+        to: StageId,
+    ) -> Result<Option<Tensor>, Error> {
+        let Some(ranks) = &self.ranks else {
+            return Ok(tensor);
+        };
+        match (self.is_here(from), self.is_here(to)) {
+            (true, true) => Ok(tensor),
+            (false, false) => Ok(None),
+            _ => ranks.carry(tensor.as_ref(), from, to),
+        }
+    }
+
+    /// What the process of a stage has, in all.
+    pub(in crate::pipeline) fn broadcast(
+        &self,
+        own: Values,
+        from: StageId,
+    ) -> Result<Values, Error> {
+        match &self.ranks {
+            Some(ranks) => ranks.broadcast(own, from),
+            None => Ok(own),
+        }
+    }
+}
