@@ -11,6 +11,7 @@
 
 mod arrivals;
 mod between;
+mod headers;
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +26,8 @@ use crate::engine::{self, Address, Ballot, Carrier, Door, Program, Verdict};
 use crate::tch::{Device, Kind, Tensor};
 use crate::torch::Values;
 use crate::torch::wire::{FIRST, Outgoing, memories_behind};
-use arrivals::{Arrivals, Expected, Headers, Stopped, remember};
+use arrivals::{Arrivals, Expected, Stopped};
+use headers::Headers;
 pub(crate) use between::gather_once;
 
 /// Tags of votes, above all those of values.
@@ -85,8 +87,9 @@ struct State<V> {
     open: Option<Open<V>>,
     /// Votes that have ended in this generation.
     votes: u64,
-    /// Headers of what was sent in this generation.
-    sent: Headers,
+    /// Headers of what was sent in this generation, and of what came.
+    sent: Arc<Headers>,
+    received: Arc<Headers>,
 }
 
 struct Open<V> {
@@ -97,7 +100,6 @@ struct Open<V> {
 /// The values of a step from one device.
 struct Order {
     step: u64,
-    generation: u64,
     from: usize,
     arrivals: Arrivals,
 }
@@ -117,7 +119,8 @@ impl<V: Payload> WorldCarrier<V> {
                 begun: 0,
                 open: None,
                 votes: 0,
-                sent: Headers::new(),
+                sent: Arc::default(),
+                received: Arc::default(),
             }),
         });
         listen(&shared);
@@ -147,11 +150,7 @@ impl<V: Payload> WorldCarrier<V> {
             if self.rank_of[device] != self.shared.world.rank() {
                 let (orders, work) = unbounded::<Order>();
                 let shared = Arc::clone(&self.shared);
-                let receive = move || {
-                    let mut headers = (0, Headers::new());
-                    work.iter()
-                        .for_each(|order| shared.receive(order, &mut headers));
-                };
+                let receive = move || work.iter().for_each(|order| shared.receive(order));
                 self.thread(format!("from-{device}"), receive)?;
                 self.orders[device] = Some(orders);
             }
@@ -194,11 +193,11 @@ impl<V: Payload> WorldCarrier<V> {
         };
         let all = program.sends(DeviceId(device)).map(expected);
         let all = all.collect::<Result<_, Lost>>()?;
+        let headers = Arc::clone(&self.shared.state.lock().received);
         Ok(Order {
             step,
-            generation: self.shared.world.generation(),
             from,
-            arrivals: Arrivals::new((group, from), all, self.shared.limit),
+            arrivals: Arrivals::new((group, from), all, self.shared.limit, headers),
         })
     }
 }
@@ -232,7 +231,7 @@ impl<V: Payload> Carrier<V> for WorldCarrier<V> {
         let rank = self.rank_of[to.device.index()];
         let outgoing = Outgoing::new(&value.into_values()?)?;
         let mut transfers = Vec::new();
-        for (message, tag) in self.shared.messages(&outgoing, tag)? {
+        for (message, tag) in self.shared.messages(&outgoing, rank, tag)? {
             match group.send(&message, rank, tag) {
                 Ok(transfer) => transfers.push(transfer),
                 // Somebody has failed, and all are told to stop.
@@ -298,21 +297,22 @@ impl<V: Payload> Shared<V> {
     }
 
     /// What is sent of a value, and under which tags.
-    fn messages(&self, value: &Outgoing, tag: u32) -> anyhow::Result<Vec<(Tensor, u32)>> {
+    fn messages(
+        &self,
+        value: &Outgoing,
+        to: usize,
+        tag: u32,
+    ) -> anyhow::Result<Vec<(Tensor, u32)>> {
         let bytes = |bytes: &[u8]| Tensor::f_from_slice(bytes);
         let (first, rest) = value.header().split_at(FIRST);
         let mut messages = vec![(bytes(first)?, tag)];
-        let mut state = self.state.lock();
+        let sent = Arc::clone(&self.state.lock().sent);
         // What the receiver expects as it was the last time.
-        let before = state
-            .sent
-            .get(&tag)
-            .filter(|before| **before != value.header());
-        for _ in 0..before.map_or(Ok(0), |before| memories_behind(before))? {
+        let before = sent.of(to, tag).filter(|before| before != value.header());
+        for _ in 0..before.map_or(Ok(0), |before| memories_behind(&before))? {
             messages.push((bytes(&[])?, tag + 1));
         }
-        remember(&mut state.sent, tag, value.header().to_vec());
-        drop(state);
+        sent.remember(to, tag, value.header().to_vec());
         if !rest.is_empty() {
             messages.push((bytes(rest)?, tag + 1));
         }
@@ -324,18 +324,14 @@ impl<V: Payload> Shared<V> {
     }
 
     /// Receives what an order says, one after another.
-    fn receive(&self, order: Order, (generation, headers): &mut (u64, Headers)) {
+    fn receive(&self, order: Order) {
         let Order {
             step,
             from,
             mut arrivals,
-            ..
         } = order;
-        if std::mem::replace(generation, order.generation) != order.generation {
-            headers.clear();
-        }
         loop {
-            let delivered = arrivals.next(headers).and_then(|next| {
+            let delivered = arrivals.next().and_then(|next| {
                 let Some((to, values)) = next else {
                     return Ok(false);
                 };
@@ -395,7 +391,7 @@ impl<V: Payload> Shared<V> {
         let group = Arc::new(self.world.group()?);
         let mut state = self.state.lock();
         (state.votes, state.open) = (0, None);
-        state.sent.clear();
+        (state.sent, state.received) = Default::default();
         let before = std::mem::replace(&mut state.group, group);
         drop(state);
         // It closes its connections, which may take a moment.

@@ -7,11 +7,12 @@
 //! what the receiver expects; where it has something else, it sends empty messages for that, and
 //! then what it has.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
 use super::super::{Group, Lost, Transfer};
+use super::headers::Headers;
 use crate::engine::Address;
 use crate::tch::{Device, Kind, Tensor};
 use crate::torch::Values;
@@ -20,10 +21,6 @@ use crate::torch::wire::{FIRST, Incoming};
 /// Values whose memories are received before their headers are there. More would take memory
 /// for values that nobody needs yet.
 const AHEAD: usize = 2;
-
-/// By tag, the header of the last value since the last renewal, unless it was longer than
-/// [`FIRST`]. Both ends of a way have the same.
-pub(super) type Headers = HashMap<u32, Vec<u8>>;
 
 /// What keeps a value from arriving.
 pub(super) enum Stopped {
@@ -57,6 +54,7 @@ pub(super) struct Arrivals {
     from: usize,
     /// No value has more bytes.
     limit: u64,
+    headers: Arc<Headers>,
     rest: std::vec::IntoIter<Expected>,
     ahead: VecDeque<(Expected, Option<Guess>)>,
 }
@@ -68,36 +66,39 @@ struct Guess {
 }
 
 impl Arrivals {
-    pub(super) fn new((group, from): (&Arc<Group>, usize), all: Vec<Expected>, limit: u64) -> Self {
+    pub(super) fn new(
+        (group, from): (&Arc<Group>, usize),
+        all: Vec<Expected>,
+        limit: u64,
+        headers: Arc<Headers>,
+    ) -> Self {
         Self {
             group: Arc::clone(group),
             from,
             limit,
+            headers,
             rest: all.into_iter(),
             ahead: VecDeque::new(),
         }
     }
 
     /// Waits for the next value; none after the last.
-    pub(super) fn next(
-        &mut self,
-        headers: &mut Headers,
-    ) -> Result<Option<(Address, Values)>, Stopped> {
-        self.look_ahead(headers)?;
+    pub(super) fn next(&mut self) -> Result<Option<(Address, Values)>, Stopped> {
+        self.look_ahead()?;
         let Some((expected, guess)) = self.ahead.pop_front() else {
             return Ok(None);
         };
         let to = expected.to;
-        let values = self.receive(expected, guess, headers)?;
+        let values = self.receive(expected, guess)?;
         Ok(Some((to, values)))
     }
 
     /// Begins to receive the next values as they were the last time.
-    fn look_ahead(&mut self, headers: &Headers) -> Result<(), Stopped> {
+    fn look_ahead(&mut self) -> Result<(), Stopped> {
         while self.ahead.len() < AHEAD {
             let Some(next) = self.rest.next() else { break };
-            let guess = headers.get(&next.tag);
-            let guess = guess.map(|header| self.begin(header, next.tag));
+            let guess = self.headers.of(self.from, next.tag);
+            let guess = guess.map(|header| self.begin(&header, next.tag));
             self.ahead.push_back((next, guess.transpose()?));
         }
         Ok(())
@@ -118,15 +119,10 @@ impl Arrivals {
         self.group.receive_into(buffer, self.from, tag + 1)
     }
 
-    fn receive(
-        &self,
-        expected: Expected,
-        guess: Option<Guess>,
-        headers: &mut Headers,
-    ) -> Result<Values, Stopped> {
+    fn receive(&self, expected: Expected, guess: Option<Guess>) -> Result<Values, Stopped> {
         let Expected { tag, header, .. } = expected;
         let mut header = bytes_of(&header.wait()?)?;
-        let as_before = headers.get(&tag) == Some(&header);
+        let as_before = self.headers.of(self.from, tag).as_ref() == Some(&header);
         let Guess {
             incoming,
             transfers,
@@ -143,7 +139,7 @@ impl Arrivals {
             }
         };
         wait(transfers)?;
-        remember(headers, tag, header);
+        self.headers.remember(self.from, tag, header);
         incoming.values().map_err(wrong)
     }
 
@@ -163,13 +159,4 @@ fn wait(transfers: Vec<Transfer>) -> Result<(), Lost> {
 
 pub(super) fn bytes_of(tensor: &Tensor) -> Result<Vec<u8>, Stopped> {
     Vec::<u8>::try_from(tensor).map_err(wrong)
-}
-
-/// Notes the header of the last value under this tag.
-pub(super) fn remember(headers: &mut Headers, tag: u32, header: Vec<u8>) {
-    if header.len() == FIRST {
-        headers.insert(tag, header);
-    } else {
-        headers.remove(&tag);
-    }
 }
