@@ -54,6 +54,8 @@ pub struct PipelineBuilder {
     offload_at_least: Bytes,
     cuda_graphs: bool,
     world: Option<Arc<World>>,
+    /// Devices of all processes, once that is known.
+    device_count: Option<usize>,
 }
 
 /// What a pipeline is made of, in this process.
@@ -92,6 +94,7 @@ impl PipelineBuilder {
             offload_at_least: Bytes(256 << 10),
             cuda_graphs: false,
             world: None,
+            device_count: None,
         }
     }
 
@@ -316,7 +319,7 @@ impl PipelineBuilder {
     /// where a layer cannot be built.
     pub fn build(mut self) -> Result<Pipeline, Error> {
         let members = self.meet()?;
-        self.devices = members.devices.clone();
+        self.device_count = Some(members.devices.len());
         let prepared = self.prepare(&members);
         let ranks = self.connect(&members, prepared.as_ref().ok())?;
         let prepared = match &ranks {
@@ -334,6 +337,7 @@ impl PipelineBuilder {
             scaler: prepared.scaler,
             non_finite: self.non_finite,
             measures_memory: self.measure_memory,
+            threads: self.threads(&members),
             seed: self.seed,
             steps: 0,
         };
@@ -341,6 +345,11 @@ impl PipelineBuilder {
         pipe.engine.conclude(joined)?;
         pipe.scale_by_device()?;
         Ok(pipe)
+    }
+
+    fn threads(&self, members: &Members) -> usize {
+        self.threads_per_stage
+            .unwrap_or_else(|| torch::share_of_cores(&members.same_cores))
     }
 
     /// Which process has which devices.
@@ -413,7 +422,7 @@ impl PipelineBuilder {
         )?;
         let devices = programs.placement().iter();
         Ok(Prepared {
-            devices: devices.map(|device| self.devices[device.index()]).collect(),
+            devices: devices.map(|device| members.devices[device.index()]).collect(),
             parts: self.parts(members, &partition, &programs, &skips)?,
             partition,
             programs,

@@ -25,13 +25,17 @@ use std::collections::btree_map::IntoValues;
 use std::sync::Arc;
 
 use gpipe_partitioner::{CheckedSchedule, MicroId, Partition, StageId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tch::{Device, Tensor};
 
 use crate::engine::{EdgeId, Program, Stage};
 use crate::error::{Error, Setting, SettingsError};
 use crate::torch::batch;
 use crate::torch::streams::InTransit;
-use crate::torch::{GraphUse, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Values};
+use crate::torch::{TorchError, GraphUse, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Values};
+
+use crate::world::World;
 
 pub use builder::PipelineBuilder;
 pub(crate) use builder::check_model;
@@ -46,6 +50,7 @@ use closing::Closed;
 use loss_scale::Scaler;
 use losses::Losses;
 use programs::Programs;
+pub(crate) use ranks::StopLine;
 use report::Unread;
 use stages::{Stages, Stepped};
 use ties::Ties;
@@ -82,6 +87,7 @@ pub struct Pipeline {
     scaler: Option<Scaler>,
     non_finite: NonFinite,
     measures_memory: bool,
+    threads: usize,
     seed: u64,
     steps: u64,
 }
@@ -360,6 +366,37 @@ impl Pipeline {
         check_names(&mut self.engine)?;
         self.ties = Ties::join(model, &self.partition, &mut self.engine)?;
         Ok(())
+    }
+
+    /// The processes that it is spread over; none where that is one.
+    pub fn world(&self) -> Option<&Arc<World>> {
+        self.engine.world()
+    }
+
+    /// Intra-op threads of each stage on the CPU.
+    pub(crate) fn threads_per_stage(&self) -> usize {
+        self.threads
+    }
+
+    /// How all processes hear that one of them wants to stop; none where there is one.
+    pub(crate) fn stop_line(&self) -> Option<&Arc<StopLine>> {
+        self.engine.stop_line()
+    }
+
+    /// This process cannot make the call that the others make next, which fails there, too.
+    pub(crate) fn refuse(&self, why: &str) {
+        let refused: Result<(), Error> = Err(TorchError::new(why).into());
+        // It is its own error that the caller tells.
+        drop(self.engine.agree_on_call("nothing", refused));
+    }
+
+    /// What each process has, in the order of ranks; of one process, its own.
+    ///
+    /// # Errors
+    /// Another process has failed, or is lost.
+    pub(crate) fn share<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>, Error> {
+        let all = self.engine.share(own);
+        self.engine.conclude(all)
     }
 
     pub(crate) fn engine(&mut self) -> &mut Stages {

@@ -7,10 +7,11 @@
 //! fail in one process while others wait for what it would have told them; its vote frees them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpipe_partitioner::StageId;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
 use crate::engine::{Ballot, Carrier, EngineError, Verdict};
@@ -36,6 +37,30 @@ pub(super) struct Ranks {
     /// By stage: whose it is.
     of_stage: Vec<usize>,
     clock: Clock,
+    stop: Arc<StopLine>,
+}
+
+/// A question that rides along with every call: whether anybody wants to stop. All hear it in the
+/// same call.
+#[derive(Debug, Default)]
+pub(crate) struct StopLine {
+    asks: AtomicBool,
+    heard: AtomicBool,
+}
+
+impl StopLine {
+    /// This process asks, from the next call on. *Returns* whether all have heard of somebody who
+    /// does.
+    pub(crate) fn ask(&self, asks: bool) -> bool {
+        self.asks.store(asks, Ordering::SeqCst);
+        self.heard.load(Ordering::SeqCst)
+    }
+
+    /// Nobody has asked yet. All processes do this between the same calls.
+    pub(crate) fn clear(&self) {
+        self.asks.store(false, Ordering::SeqCst);
+        self.heard.store(false, Ordering::SeqCst);
+    }
 }
 
 impl Payload for InTransit {
@@ -65,6 +90,7 @@ impl Ranks {
             carrier: Arc::new(carrier),
             of_stage,
             clock,
+            stop: Arc::default(),
         })
     }
 
@@ -76,6 +102,14 @@ impl Ranks {
     pub(super) fn carrier(&self) -> Arc<dyn Carrier<InTransit>> {
         let own = Arc::clone(&self.carrier);
         own
+    }
+
+    pub(super) fn stop_line(&self) -> &Arc<StopLine> {
+        &self.stop
+    }
+
+    pub(super) fn world(&self) -> &Arc<World> {
+        &self.world
     }
 
     pub(super) fn clock(&self) -> Clock {
@@ -107,17 +141,24 @@ impl Ranks {
     /// there.
     pub(super) fn agree_on_call<T>(&self, call: &str, own: Result<T, Error>) -> Result<T, Error> {
         let refused = own.as_ref().err().map(ToString::to_string);
-        let all = self.share(&(call.to_owned(), refused));
+        let asks = self.stop.asks.load(Ordering::SeqCst);
+        let all = self.share(&Said {
+            call: call.to_owned(),
+            refused,
+            asks,
+        });
         let agreed = all.and_then(|all| {
-            let other =
-                |(other, refused): &(String, Option<String>)| refused.is_some() || other != call;
+            if all.iter().any(|said| said.asks) {
+                self.stop.heard.store(true, Ordering::SeqCst);
+            }
+            let other = |said: &Said| said.refused.is_some() || said.call != call;
             let own = own?;
             let Some(rank) = all.iter().position(other) else {
                 return Ok(own);
             };
-            match &all[rank] {
-                (_, Some(why)) => Err(elsewhere(rank, why.clone())),
-                (other, None) => Err(self.other_call(call, rank, other)),
+            match &all[rank].refused {
+                Some(why) => Err(elsewhere(rank, why.clone())),
+                None => Err(self.other_call(call, rank, &all[rank].call)),
             }
         });
         match agreed {
@@ -206,6 +247,16 @@ impl Ranks {
         }
         Ok(own)
     }
+}
+
+/// What a process says of the call that it begins.
+#[derive(Debug, Serialize, Deserialize)]
+struct Said {
+    call: String,
+    /// What keeps it from it.
+    refused: Option<String>,
+    /// Whether it wants to stop.
+    asks: bool,
 }
 
 fn elsewhere(rank: usize, why: String) -> Error {

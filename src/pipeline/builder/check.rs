@@ -52,7 +52,9 @@ impl PipelineBuilder {
     }
 
     fn stage_count(&self) -> Result<StageCount, SettingsError> {
-        let devices = self.devices.len();
+        // Until that is known, each process has as many as this one.
+        let processes = self.world.as_ref().map_or(1, |world| world.size());
+        let devices = self.device_count.unwrap_or(self.devices.len() * processes);
         let schedule = match &self.schedule {
             Source::Kind(kind) => {
                 return Ok(StageCount {

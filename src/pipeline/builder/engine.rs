@@ -67,9 +67,7 @@ impl PipelineBuilder {
         skips: &Arc<[Skip]>,
     ) -> Result<Parts, Error> {
         let here: Vec<(DeviceId, Device)> = members.here().collect();
-        let threads = self
-            .threads_per_stage
-            .unwrap_or_else(|| torch::share_of_cores(&members.same_cores));
+        let threads = self.threads(members);
         let accelerators = self.accelerators(members)?;
         if let Some(accelerators) = &accelerators {
             self.check_graphs(accelerators)?;

@@ -1,5 +1,6 @@
 //! What stages of all processes do together; of one process alone, what its stages do.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use gpipe_partitioner::{Span, StageId};
@@ -11,12 +12,24 @@ use super::Stages;
 use crate::engine::ActionEvent;
 use crate::error::Error;
 use crate::pipeline::device_times::by_host;
+use crate::pipeline::ranks::{Ranks, StopLine};
 use crate::torch::{TorchStage, Values};
+use crate::world::World;
 
 impl Stages {
     /// Whether stages are in several processes.
     pub(in crate::pipeline) fn are_spread(&self) -> bool {
         self.ranks.is_some()
+    }
+
+    /// The processes that stages are in; none where there is one.
+    pub(in crate::pipeline) fn world(&self) -> Option<&Arc<World>> {
+        self.ranks.as_ref().map(Ranks::world)
+    }
+
+    /// See [`StopLine`].
+    pub(in crate::pipeline) fn stop_line(&self) -> Option<&Arc<StopLine>> {
+        self.ranks.as_ref().map(Ranks::stop_line)
     }
 
     /// Whether a stage is in this process.
