@@ -2,7 +2,7 @@
 
 /// `1 chunk`, `2 chunks`.
 pub fn count(number: usize, noun: &str) -> String {
-    let plural = match (number, noun.ends_with("ch")) {
+    let plural = match (number, noun.ends_with("ch") || noun.ends_with("ss")) {
         (1, _) => "",
         (_, true) => "es",
         (_, false) => "s",

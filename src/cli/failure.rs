@@ -7,7 +7,9 @@ use anyhow::anyhow;
 use super::Failure;
 use crate::Error;
 use crate::checkpoint::CheckpointError;
+use crate::engine::EngineError;
 use crate::train::{CHECKPOINTS, CONFIG_FILE, NoRun, Remedy, TrainError};
+use crate::world::RESTART_MAY_HELP;
 
 /// Errors of the library that tell wrong use from a failed run.
 pub(super) trait IntoFailure {
@@ -23,6 +25,9 @@ impl IntoFailure for Error {
     fn failure(self) -> Failure {
         if self.is_wrong_use() {
             return Failure::Usage(self.to_string());
+        }
+        if let Self::Engine(EngineError::Lost(lost)) = &self {
+            return Failure::Exit(lost.to_string(), RESTART_MAY_HELP);
         }
         Failure::Run(self.into())
     }

@@ -1,32 +1,67 @@
 //! Which process of how many this is, as a launcher says.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::Failure;
 use super::command::Verb;
-use crate::world::{Launcher, Words, host_name};
+use crate::world::{Launcher, Words, World, host_name};
 
 /// Refuses verbs that are the work of one process where this is one of several: each of them
-/// would do all of it, and write into the same run folder.
+/// would do all of it.
 pub(super) fn check(verb: &Verb) -> Result<(), Failure> {
     let name = match verb {
         Verb::Eval(_) => "eval",
         Verb::Generate(_) => "generate",
         Verb::Profile(_) => "profile",
-        Verb::Train(_) => "train",
-        Verb::Env(_) | Verb::Export(_) | Verb::Models(_) | Verb::Decide(_) => return Ok(()),
+        Verb::Train(_) | Verb::Env(_) | Verb::Export(_) | Verb::Models(_) | Verb::Decide(_) => {
+            return Ok(());
+        }
     };
-    let words = Words::from_env().map_err(|error| Failure::Usage(error.to_string()))?;
+    let words = words()?;
     if words.size == 1 {
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "`{name}` is the work of one process, and this is rank {} of {}{}: pipelines do not reach \
-         over several processes yet. Run it once, with the devices of all stages in --devices",
+        "`{name}` is the work of one process, and this is rank {} of {}{}. Run it once, with the \
+         devices of all stages in --devices",
         words.rank,
         words.size,
         launched(words.launcher)
     )))
+}
+
+fn words() -> Result<Words, Failure> {
+    Words::from_env().map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// Joins the processes of this run; none where it is one.
+pub(super) fn join() -> Result<Option<Arc<World>>, Failure> {
+    let words = words()?;
+    if words.size == 1 {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(World::join(words)?)))
+}
+
+/// Whether this process is the one that writes and prints.
+pub(super) fn leads(world: Option<&Arc<World>>) -> bool {
+    world.is_none_or(|world| world.rank() == 0)
+}
+
+/// The end of what all processes did together: nobody waits for one that has failed.
+pub(super) fn leave(world: Option<Arc<World>>, result: Result<(), Failure>) -> Result<(), Failure> {
+    let Some(world) = world else {
+        return result;
+    };
+    if let Err(failure) = result {
+        world.lose(&failure.said());
+        return Err(failure);
+    }
+    // Its pipeline, which has the others, is gone.
+    let left = Arc::into_inner(world).map_or(Ok(()), World::leave);
+    left.map_err(|lost| Failure::Exit(lost.to_string(), lost.exit_code()))
 }
 
 fn launched(by: Launcher) -> String {

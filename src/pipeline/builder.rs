@@ -422,7 +422,9 @@ impl PipelineBuilder {
         )?;
         let devices = programs.placement().iter();
         Ok(Prepared {
-            devices: devices.map(|device| members.devices[device.index()]).collect(),
+            devices: devices
+                .map(|device| members.devices[device.index()])
+                .collect(),
             parts: self.parts(members, &partition, &programs, &skips)?,
             partition,
             programs,

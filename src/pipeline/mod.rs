@@ -33,7 +33,9 @@ use crate::engine::{EdgeId, Program, Stage};
 use crate::error::{Error, Setting, SettingsError};
 use crate::torch::batch;
 use crate::torch::streams::InTransit;
-use crate::torch::{TorchError, GraphUse, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Values};
+use crate::torch::{
+    GraphUse, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, TorchError, Values,
+};
 
 use crate::world::World;
 

@@ -23,7 +23,10 @@ pub(super) fn loss(
         if stop.is_asked() {
             return Ok(None);
         }
-        let (x, y) = batch.map_err(TrainError::Data)?;
+        let (x, y) = batch.map_err(|error| {
+            pipe.refuse(&format!("the next batch: {error:#}"));
+            TrainError::Data(error)
+        })?;
         let outputs = pipe.forward_values(x)?;
         // The loss is read at once.
         pipe.engine().in_time().map_err(crate::Error::from)?;

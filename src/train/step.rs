@@ -43,7 +43,10 @@ pub(super) fn next(
     let Some(batch) = batches.next_batch() else {
         return Ok(None);
     };
-    let (x, y) = batch.map_err(TrainError::Data)?;
+    let (x, y) = batch.map_err(|error| {
+        pipe.refuse(&format!("the next batch: {error:#}"));
+        TrainError::Data(error)
+    })?;
     let waited = begin.elapsed();
     let begin = Instant::now();
     let samples = x.present().next().map(Tensor::size);

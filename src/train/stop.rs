@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::pipeline::StopLine;
+
 /// What a process that a signal ended leaves as its exit code, less the signal's number.
 const ENDED_BY: i32 = 128;
 
@@ -27,6 +29,8 @@ const ENDED_BY: i32 = 128;
 pub struct Stop {
     asked: Arc<AtomicBool>,
     signals: Option<Arc<Listening>>,
+    /// Where a pipeline is spread over processes, how they hear of each other.
+    line: Option<Arc<StopLine>>,
 }
 
 impl Stop {
@@ -50,13 +54,26 @@ impl Stop {
         Ok(self)
     }
 
+    /// The same for a run over several processes: whoever of them is asked, all end after the same
+    /// step.
+    pub(super) fn and_others(mut self, line: Option<&Arc<StopLine>>) -> Self {
+        self.line = line.map(Arc::clone);
+        self.line.iter().for_each(|line| line.clear());
+        self
+    }
+
     /// Asks for the end.
     pub fn stop(&self) {
         self.asked.store(true, Ordering::SeqCst);
     }
 
-    /// Whether somebody has asked.
+    /// Whether somebody has asked; in a run over several processes, whether all have heard of it.
     pub fn is_asked(&self) -> bool {
+        let here = self.is_asked_here();
+        self.line.as_ref().map_or(here, |line| line.ask(here))
+    }
+
+    fn is_asked_here(&self) -> bool {
         let is_set = |flag: &Arc<AtomicBool>| flag.load(Ordering::SeqCst);
         let signalled = |own: &Arc<Listening>| own.signalled.iter().any(is_set);
         self.asked.load(Ordering::SeqCst) || self.signals.as_ref().is_some_and(signalled)

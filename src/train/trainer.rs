@@ -225,7 +225,9 @@ impl Trainer<'_> {
         self.outcome.uneven_cut = cut::uneven(comparison.predicted(), &balance);
         // A file that cannot be written must not cost what the training came to.
         let files = &self.settings.files;
-        self.outcome.files = files.write(report, &comparison, &self.writer.folder);
+        if self.writer.is_here() {
+            self.outcome.files = files.write(report, &comparison, &self.writer.folder);
+        }
         self.outcome.comparison = Some(comparison);
         Ok(())
     }

@@ -9,7 +9,8 @@ use crate::metrics::{METRICS_FILE, RunMetrics, StepMetrics};
 #[derive(Debug)]
 pub(super) struct RunWriter {
     pub(super) folder: RunFolder,
-    metrics: RunMetrics,
+    /// None where another process writes.
+    metrics: Option<RunMetrics>,
     /// Whether metrics wait for room on the disk.
     owes: bool,
 }
@@ -49,10 +50,24 @@ impl RunWriter {
         Ok(Self::new(folder, metrics))
     }
 
+    /// Of a run whose files another process writes.
+    pub(super) fn elsewhere(folder: RunFolder) -> Self {
+        Self {
+            folder,
+            metrics: None,
+            owes: false,
+        }
+    }
+
+    /// Whether this process writes the run's files.
+    pub(super) fn is_here(&self) -> bool {
+        self.metrics.is_some()
+    }
+
     fn new(folder: RunFolder, metrics: RunMetrics) -> Self {
         Self {
             folder,
-            metrics,
+            metrics: Some(metrics),
             owes: false,
         }
     }
@@ -60,7 +75,10 @@ impl RunWriter {
     /// Writes what a step came to; it is in the files when this returns, so that a killed
     /// run has lost none. Where there is no room it is written later, with a warning.
     pub(super) fn step(&mut self, metrics: &StepMetrics, hooks: &mut Hooks<'_>) {
-        let written = self.metrics.step(metrics);
+        let Some(own) = &mut self.metrics else {
+            return;
+        };
+        let written = own.step(metrics);
         let owed = std::mem::replace(&mut self.owes, written.is_err());
         match written {
             Err(error) if !owed => hooks.warning(&format!(
@@ -75,8 +93,11 @@ impl RunWriter {
     /// # Errors
     /// It cannot be written.
     pub(super) fn sync(&mut self) -> Result<(), TrainError> {
-        self.metrics.flush()?;
-        Ok(self.metrics.sync()?)
+        let Some(own) = &mut self.metrics else {
+            return Ok(());
+        };
+        own.flush()?;
+        Ok(own.sync()?)
     }
 }
 

@@ -27,8 +27,8 @@ use crate::tch::{Device, Kind, Tensor};
 use crate::torch::Values;
 use crate::torch::wire::{FIRST, Outgoing, memories_behind};
 use arrivals::{Arrivals, Expected, Stopped};
-use headers::Headers;
 pub(crate) use between::gather_once;
+use headers::Headers;
 
 /// Tags of votes, above all those of values.
 const UP: u32 = i32::MAX as u32;

@@ -27,6 +27,7 @@ pub(super) fn recipe(
     args: &Args,
     zoo: &Zoo,
     below: Option<&Saved>,
+    processes: usize,
 ) -> Result<(Recipe, Origins), Failure> {
     let schema = schema(zoo);
     let sources = Sources {
@@ -38,6 +39,7 @@ pub(super) fn recipe(
     let layers = layers(&schema, &sources)?;
     let mut defaults = Recipe {
         resuming: args.resume.is_some(),
+        processes,
         ..Recipe::defaults()
     };
     if let Some(own) = zoo.first_own() {

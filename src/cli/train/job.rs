@@ -1,12 +1,14 @@
 //! What is trained: the recipe, the model and the data that it names.
 
+use std::sync::Arc;
+
 use gpipe_partitioner::Plan;
 
 use super::configured::Saved;
 use super::options::Args;
 use super::recipe::Recipe;
 use super::{check, config, configured, from_plan};
-use crate::cli::config::Schema;
+use crate::cli::config::{Origin, Origins, Schema};
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
 use crate::cli::trained::initial::{self, Weights};
@@ -14,6 +16,7 @@ use crate::cli::{Failure, failure, room};
 use crate::models::zoo::{ModelSpec, Zoo};
 use crate::torch::{simulated_gpus, time_model};
 use crate::train::peak_flops;
+use crate::world::World;
 use crate::{LrSchedule, Optimizer, Pipeline, PipelineBuilder};
 
 /// Parameters, their gradients, and two numbers of the optimizer for each.
@@ -40,17 +43,22 @@ pub(super) struct Job {
     pub(super) weights: Option<Weights>,
     /// Tokens of a sample, where it is a sequence of them.
     pub(super) tokens: Option<usize>,
+    /// The processes that train together; none where one does.
+    pub(super) world: Option<Arc<World>>,
 }
 
 impl Job {
-    /// Checks everything that can be checked before anything is built.
-    pub(super) fn new(args: &Args, zoo: &Zoo) -> Result<Self, Failure> {
-        Self::over(None, args, zoo)
-    }
-
-    /// The same on top of the configuration of a run that goes on.
-    pub(super) fn over(below: Option<&Saved>, args: &Args, zoo: &Zoo) -> Result<Self, Failure> {
-        let (recipe, origins) = configured::recipe(args, zoo, below)?;
+    /// Checks everything that can be checked before anything is built, on top of the configuration
+    /// of a run that goes on, where one does.
+    pub(super) fn over(
+        below: Option<&Saved>,
+        args: &Args,
+        zoo: &Zoo,
+        world: Option<&Arc<World>>,
+    ) -> Result<Self, Failure> {
+        let processes = world.map_or(1, |world| world.size());
+        let (recipe, mut origins) = configured::recipe(args, zoo, below, processes)?;
+        let recipe = recut(recipe, &mut origins);
         let trained = below.is_some_and(|saved| saved.trained);
         let (recipe, weights) = match recipe.weights.clone().filter(|_| !trained) {
             Some(path) => {
@@ -72,7 +80,7 @@ impl Job {
             None => recipe,
         };
         let schema = config::schema(zoo);
-        let builder = builder(&recipe, &chosen, &schema, plan.as_ref())?;
+        let builder = builder(&recipe, &chosen, &schema, (plan.as_ref(), world))?;
         check::check(args, &recipe, &chosen, &schema, &builder)?;
         let rates = recipe.learning_rates().map_err(failure)?;
         feed::check_batch(&chosen.spec, recipe.batch).map_err(Failure::Usage)?;
@@ -87,6 +95,8 @@ impl Job {
         notes.extend(plan.iter().flat_map(|plan| chosen.notes_of_plan(plan)));
         let tokens = feed::tokens(&chosen.spec);
         let flops = flops(&recipe, &chosen.spec, tokens)?;
+        // Of each process as many.
+        let flops = flops.map(|(sample, peak)| (sample, peak * processes as f64));
         notes.extend(idle(&recipe));
         Ok(Self {
             tokens,
@@ -100,6 +110,7 @@ impl Job {
             rates,
             flops,
             weights,
+            world: world.map(Arc::clone),
         })
     }
 
@@ -125,13 +136,35 @@ impl Job {
     /// The model as a pipeline.
     pub(super) fn pipeline(&self) -> Result<Pipeline, Failure> {
         let schema = config::schema(&self.zoo);
-        let builder = builder(&self.recipe, &self.chosen, &schema, self.plan.as_ref())?;
+        let others = (self.plan.as_ref(), self.world.as_ref());
+        let builder = builder(&self.recipe, &self.chosen, &schema, others)?;
         builder.build().map_err(failure)
     }
 
     pub(super) fn optimizer(&self) -> Optimizer {
         let recipe = &self.recipe;
         Optimizer::new(recipe.optimizer_kind()).offload(recipe.offload_optimizer)
+    }
+}
+
+/// A run that goes on in another number of processes, whose devices are each one's, has another
+/// number of stages than its configuration was cut into.
+fn recut(recipe: Recipe, origins: &mut Origins) -> Recipe {
+    let stages = recipe.stages();
+    let saved = matches!(origins.of("pipeline.balance"), Some(Origin::File { .. }));
+    let other = recipe
+        .balance
+        .as_ref()
+        .is_some_and(|own| own.len() != stages);
+    if !(recipe.resuming && saved && other) {
+        return recipe;
+    }
+    origins.notes.push(format!(
+        "the run was cut into other stages than the {stages} that there are: they are balanced anew"
+    ));
+    Recipe {
+        balance: None,
+        ..recipe
     }
 }
 
@@ -149,9 +182,13 @@ fn builder(
     recipe: &Recipe,
     chosen: &Chosen,
     schema: &Schema<Recipe>,
-    plan: Option<&Plan>,
+    (plan, world): (Option<&Plan>, Option<&Arc<World>>),
 ) -> Result<PipelineBuilder, Failure> {
     let builder = schema.apply(Pipeline::builder(chosen.spec.build()), recipe);
+    let builder = match world {
+        Some(world) => builder.world(world),
+        None => builder,
+    };
     match plan {
         Some(plan) => builder.plan(plan).map_err(failure),
         None => Ok(builder),

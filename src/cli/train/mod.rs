@@ -13,13 +13,16 @@ mod resolved;
 mod resumed;
 mod summary;
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::generate::sample;
 use super::trained::VOCABULARY;
-use super::{Failure, failure, say};
+use super::{Failure, failure, say, world};
 use crate::models::zoo::Zoo;
 use crate::train::{Ended, Outcome, Resume, RunFolder, Trainer};
+use crate::world::World;
 use crate::{Optimizer, Pipeline};
 
 pub(super) use config::keys;
@@ -34,8 +37,21 @@ use progress::Progress;
 use resolved::Resolved;
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
+    let world = world::join()?;
+    let args = Args {
+        // One process of all speaks.
+        quiet: args.quiet || !world::leads(world.as_ref()),
+        ..args.clone()
+    };
+    let trained = train(&args, zoo, world.as_ref());
+    world::leave(world, trained)
+}
+
+fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failure> {
     // What needs no model is told before one is made.
-    if let (None, Some(out)) = (&args.resume, &args.out) {
+    if let (None, Some(out)) = (&args.resume, &args.out)
+        && world::leads(world)
+    {
         RunFolder::check_free(out).map_err(failure)?;
     }
     let resume = args.resume.as_deref().map(|run| resumed::open(run, args));
@@ -47,9 +63,9 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
                 out,
                 ..args.clone()
             };
-            Job::over(Some(&resumed::saved(resume)), &args, zoo)?
+            Job::over(Some(&resumed::saved(resume)), &args, zoo, world)?
         }
-        None => Job::new(args, zoo)?,
+        None => Job::over(None, args, zoo, world)?,
     };
     let mut pipe = job.pipeline()?;
     let resolved = Resolved::new(&job, &pipe);
@@ -81,6 +97,9 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     };
     // Nothing is left that a signal could cut short.
     drop(stop);
+    if !world::leads(world) {
+        return Ok(());
+    }
     summary::print(&job, &outcome, sample.as_deref())?;
     outcome.files.map_err(failure)?;
     match outcome.held_out_loss {
@@ -137,6 +156,9 @@ fn trainer<'a>(
 
 /// Says how to go on with a run that a signal ended.
 fn ended_early(job: &Job, outcome: Outcome) -> Result<(), Failure> {
+    if !world::leads(job.world.as_ref()) {
+        return Ok(());
+    }
     let run = outcome.folder.display().to_string();
     let stopped = match outcome.ended {
         Ended::Stopped { step } => Some(step),

@@ -53,7 +53,7 @@ impl Progress {
             count(pipe.partition().layers(), "layer"),
             count(pipe.partition().stages(), "stage"),
             pipe.partition().balance(),
-            count(recipe.devices.len(), "device"),
+            devices(job),
             count(recipe.micro, "micro-batch"),
             recipe.schedule,
             recipe.recompute,
@@ -73,6 +73,14 @@ impl Progress {
         } else if self.lines {
             say(line);
         }
+    }
+}
+
+fn devices(job: &Job) -> String {
+    let each = count(job.recipe.devices.len(), "device");
+    match &job.world {
+        Some(world) => format!("{each} of each of {}", count(world.size(), "process")),
+        None => each,
     }
 }
 

@@ -289,6 +289,8 @@ settings! {
         sizes: Given;
         /// Whether an earlier run resumes: more steps do not stretch its learning rates then.
         resuming: bool;
+        /// Processes that train together, each with devices of its own.
+        processes: usize;
     }
 }
 
@@ -332,7 +334,7 @@ impl Recipe {
     /// How many stages there are, and why.
     pub(super) fn stage_count(&self) -> StageCount {
         StageCount {
-            devices: self.devices.len(),
+            devices: self.devices.len() * self.processes.max(1),
             chunks: self.chunks(),
             by: self.chunks.is_none().then_some(self.schedule),
         }

@@ -9,7 +9,6 @@ use crate::Pipeline;
 use crate::cli::config::{lines, toml};
 use crate::cli::feed::Source;
 use crate::cli::model::sizes;
-use crate::torch::share_of_cores;
 
 /// A configuration that says everything: trained by it, a run gives the same losses.
 #[derive(Debug)]
@@ -43,14 +42,13 @@ impl Resolved {
 
 fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
     let recipe = &job.recipe;
-    let share = || share_of_cores(&recipe.devices);
     Recipe {
         model: job.chosen.spec.name().to_owned(),
         sizes: sizes(&job.chosen.spec),
         balance: Some(pipe.partition().balance()),
         chunks: Some(recipe.chunks()),
         // Some kernels add up in an order that depends on it.
-        threads_per_stage: Some(recipe.threads_per_stage.unwrap_or_else(share)),
+        threads_per_stage: Some(pipe.threads_per_stage()),
         data: data(job),
         weights: recipe.weights.as_deref().map(absolute),
         // What it decides stands in the other fields.
