@@ -385,11 +385,19 @@ impl Pipeline {
         self.engine.stop_line()
     }
 
+    /// All processes make this call, unless one of them says why it cannot.
+    ///
+    /// # Errors
+    /// Somebody cannot, or makes another one, or is lost.
+    pub(crate) fn agree(&self, call: &str, refused: Option<String>) -> Result<(), Error> {
+        let own = refused.map_or(Ok(()), |why| Err(TorchError::new(why).into()));
+        self.engine.agree_on_call(call, own)
+    }
+
     /// This process cannot make the call that the others make next, which fails there, too.
     pub(crate) fn refuse(&self, why: &str) {
-        let refused: Result<(), Error> = Err(TorchError::new(why).into());
         // It is its own error that the caller tells.
-        drop(self.engine.agree_on_call("nothing", refused));
+        drop(self.agree("nothing", Some(why.to_owned())));
     }
 
     /// What each process has, in the order of ranks; of one process, its own.
