@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
-use super::disk::{Disk, RealDisk};
+use super::disk::RealDisk;
 use super::error::CheckpointError;
 use super::extras::Extras;
 use super::folder;
 use super::lock::{Lock, Locked};
 use super::shard;
-use super::write::{self, Copied, Saved};
+use super::together::Together;
+use super::write::{self, Copied, Saved, Target};
 use crate::engine::panics::panic_message;
+use crate::world::World;
 use crate::{Optimizer, Pipeline};
 
 /// Saves a run in a folder, again and again.
@@ -47,20 +49,27 @@ use crate::{Optimizer, Pipeline};
 /// # Ok::<(), anyhow::Error>(())
 /// ```
 pub struct Checkpointer {
-    folder: PathBuf,
-    keep: usize,
+    to: Target,
     non_finite: bool,
-    disk: Arc<dyn Disk>,
-    /// No other process writes there.
+    /// No other run writes there.
     lock: Arc<Lock>,
     writing: Option<Writing>,
 }
 
+type Written = Result<Option<Saved>, CheckpointError>;
+
 /// A checkpoint that is being written.
 struct Writing {
-    thread: JoinHandle<Result<Option<Saved>, CheckpointError>>,
+    work: Work,
     /// Of one that is held back: whether it is to be published. Dropped, it is.
     approval: Option<Sender<bool>>,
+    /// Closed once this process's own part is written.
+    part: Receiver<()>,
+}
+
+enum Work {
+    UnderWay(JoinHandle<Written>),
+    Over(Written),
 }
 
 impl Checkpointer {
@@ -71,19 +80,74 @@ impl Checkpointer {
     /// # Errors
     /// The folder cannot be made or written to, or another process writes there.
     pub fn new(folder: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
-        let folder = folder.into();
-        make(&folder)?;
-        let lock = Arc::new(Lock::take(&folder)?);
+        Self::open(folder.into(), Together::alone())
+    }
+
+    /// For checkpoints that all processes of a world write together, each the stages that it
+    /// has. Rank 0 locks the folder, and cleans it up; it must be one that all processes see. In
+    /// a world of one it is the same as [`Checkpointer::new`].
+    ///
+    /// All processes must call this, and then [`save`](Checkpointer::save) and
+    /// [`finish`](Checkpointer::finish), in the same order, and each of them returns the same in
+    /// all: where one process cannot write, all return its error, which names it, and can go on.
+    ///
+    /// ```
+    /// use gpipe::checkpoint::Checkpointer;
+    /// use gpipe::world::World;
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// let world = World::from_env()?;
+    /// let checkpointer = Checkpointer::in_world(folder.path(), &world)?;
+    /// # Ok::<(), anyhow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for one process; [`CheckpointError::NotShared`]; [`CheckpointError::World`].
+    pub fn in_world(folder: impl Into<PathBuf>, world: &World) -> Result<Self, CheckpointError> {
+        Self::open(folder.into(), Together::all(world)?)
+    }
+
+    fn open(folder: PathBuf, together: Together) -> Result<Self, CheckpointError> {
+        let mut taken = None;
+        let text = together.tell(|| {
+            make(&folder)?;
+            let lock = Lock::take(&folder)?;
+            let text = match together.is_alone() {
+                true => String::new(),
+                false => lock.sign(&together.host(0))?,
+            };
+            taken = Some(lock);
+            Ok(text)
+        })?;
+        let lock = match taken {
+            Some(lock) => Ok(lock),
+            None => {
+                let who = format!("rank 0 on `{}`", together.host(0));
+                Lock::seen(&folder, &text, &who)
+            }
+        };
+        let (lock, seen) = match lock {
+            Ok(lock) => (Some(Arc::new(lock)), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        together.agree(seen)?;
+        // Where this process has none, that was the error.
+        let Some(lock) = lock else {
+            return Err(CheckpointError::None { folder });
+        };
         let disk = Arc::new(Locked {
             disk: RealDisk,
             lock: Arc::clone(&lock),
         });
-        folder::recover(&*disk, &folder)?;
+        together.tell(|| folder::recover(&*disk, &folder))?;
         Ok(Self {
-            folder,
-            keep: 3,
+            to: Target {
+                disk,
+                folder,
+                keep: 3,
+                together,
+            },
             non_finite: false,
-            disk,
             lock,
             writing: None,
         })
@@ -95,7 +159,7 @@ impl Checkpointer {
     /// with them.
     #[must_use]
     pub fn keep(mut self, keep: usize) -> Self {
-        self.keep = keep.max(1);
+        self.to.keep = keep.max(1);
         self
     }
 
@@ -153,25 +217,59 @@ impl Checkpointer {
         approved: Option<Receiver<bool>>,
     ) -> Result<(), CheckpointError> {
         self.finish()?;
+        let step = extras.step;
+        let copied = self.copy(pipe, optimizer, extras);
+        self.start(step, copied, approved)
+    }
+
+    fn copy(
+        &self,
+        pipe: &mut Pipeline,
+        optimizer: &Optimizer,
+        extras: Extras,
+    ) -> Result<Copied, CheckpointError> {
         self.lock.check()?;
         let stages = pipe.snapshot(optimizer)?;
-        stages.iter().try_for_each(|stage| shard::check(stage))?;
-        let copied = Copied {
+        stages.iter().try_for_each(|(_, stage)| shard::check(stage))?;
+        Ok(Copied {
             extras,
             draws: pipe.draws(),
             stages,
             non_finite: self.non_finite,
-        };
+        })
+    }
+
+    /// Has what was copied written. Other processes must hear of it where that failed, and all
+    /// of them return it at the same place: with what else may fail now.
+    pub(super) fn start(
+        &mut self,
+        step: u64,
+        copied: Result<Copied, CheckpointError>,
+        approved: Option<Receiver<bool>>,
+    ) -> Result<(), CheckpointError> {
+        let is_alone = self.to.together.is_alone();
+        let copied = if is_alone { Ok(copied?) } else { copied };
         // Without anybody left to say no it is a yes.
         let approved = move || approved.is_none_or(|approved| approved.recv().unwrap_or(true));
-        let (disk, folder, keep) = (Arc::clone(&self.disk), self.folder.clone(), self.keep);
+        let (written, part) = mpsc::channel();
+        let to = self.to.clone();
         let writer = thread::Builder::new()
             .name("checkpoint".to_owned())
-            .spawn(move || write::write(&*disk, &folder, keep, copied, approved));
-        let failed = |error| CheckpointError::write("write", &self.folder, error);
+            .spawn(move || write::write(&to, step, copied, Some(written), approved));
+        let work = match writer {
+            Ok(thread) => Work::UnderWay(thread),
+            Err(error) => {
+                let error = CheckpointError::write("write", &self.to.folder, error);
+                if is_alone {
+                    return Err(error);
+                }
+                Work::Over(write::write(&self.to, step, Err(error), None, || true))
+            }
+        };
         self.writing = Some(Writing {
-            thread: writer.map_err(failed)?,
+            work,
             approval: None,
+            part,
         });
         Ok(())
     }
@@ -196,17 +294,29 @@ impl Checkpointer {
     }
 
     /// What has become of the last [`Checkpointer::save`], if that is known by now;
-    /// does not wait. Tells it once.
+    /// does not wait. Tells it once. Of several processes one knows earlier than another: they
+    /// hear here of what is written, and of what has failed by [`Checkpointer::finish`] and the
+    /// next [`Checkpointer::save`], all in the same call.
     ///
     /// # Errors
     /// The checkpoint could not be written. The folder is [lost](CheckpointError::Lost),
     /// also where nothing is being written.
     pub fn check(&mut self) -> Result<Option<Saved>, CheckpointError> {
-        let is_finished = |writing: &Writing| writing.thread.is_finished();
-        if self.writing.as_ref().is_some_and(is_finished) {
-            return self.finish();
+        let is_alone = self.to.together.is_alone();
+        if self.writing.as_ref().is_some_and(Writing::is_over) {
+            let written = self.take();
+            if is_alone || written.is_ok() {
+                return written;
+            }
+            self.writing = Some(Writing {
+                work: Work::Over(written),
+                approval: None,
+                part: mpsc::channel().1,
+            });
         }
-        self.lock.check()?;
+        if is_alone {
+            self.lock.check()?;
+        }
         Ok(None)
     }
 
@@ -217,38 +327,64 @@ impl Checkpointer {
     /// weights that nothing can be trained from.
     pub fn finish(&mut self) -> Result<Option<Saved>, CheckpointError> {
         self.approve();
+        self.take()
+    }
+
+    fn take(&mut self) -> Written {
         let Some(writing) = self.writing.take() else {
             return Ok(None);
         };
-        let written = writing.thread.join().unwrap_or_else(|panic| {
-            Err(CheckpointError::Broken {
-                folder: self.folder.clone(),
-                why: panic_message(&*panic),
-            })
-        });
+        let written = match writing.work {
+            Work::Over(written) => written,
+            Work::UnderWay(thread) => thread.join().unwrap_or_else(|panic| {
+                Err(CheckpointError::Broken {
+                    folder: self.to.folder.clone(),
+                    why: panic_message(&*panic),
+                })
+            }),
+        };
+        if !self.to.together.is_alone() {
+            return written;
+        }
         // Whatever the disk said then, this is why.
         written.or_else(|error| self.lock.check().and(Err(error)))
     }
 
     /// The folder of checkpoints.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        &self.to.folder
     }
 }
 
-/// What is being written is written to the end.
+impl Writing {
+    fn is_over(&self) -> bool {
+        match &self.work {
+            Work::UnderWay(thread) => thread.is_finished(),
+            Work::Over(_) => true,
+        }
+    }
+}
+
+/// What is being written is written to the end. Of several processes those that only write a part
+/// wait for no more than that: rank 0 may be waiting for them in a step.
 impl Drop for Checkpointer {
     fn drop(&mut self) {
-        // Whoever wants to know calls `finish`.
-        let _ = self.finish();
+        if self.to.together.leads() {
+            // Whoever wants to know calls `finish`.
+            let _ = self.finish();
+        } else if let Some(writing) = &self.writing {
+            // It says that by closing the channel.
+            let _ = writing.part.recv();
+        }
     }
 }
 
 impl std::fmt::Debug for Checkpointer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Checkpointer")
-            .field("folder", &self.folder)
-            .field("keep", &self.keep)
+            .field("folder", &self.to.folder)
+            .field("keep", &self.to.keep)
+            .field("together", &self.to.together)
             .field("writing", &self.writing.is_some())
             .finish_non_exhaustive()
     }

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
+use super::error::CheckpointError;
+
 /// Everything that a checkpoint changes on a disk goes through here, so that a test
 /// can stop it, or let it fail, at every single operation.
 pub(super) trait Disk: Send + Sync {
@@ -18,6 +20,13 @@ pub(super) trait Disk: Send + Sync {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a folder with all that is in it.
     fn remove_folder(&self, path: &Path) -> io::Result<()>;
+    /// That the folder of checkpoints is still the one that was asked for.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Lost`].
+    fn check(&self) -> Result<(), CheckpointError> {
+        Ok(())
+    }
 }
 
 /// A file that is being written.

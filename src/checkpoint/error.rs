@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::torch::Role;
+use crate::world::Lost;
 
 /// Why a checkpoint was not written, or cannot be used.
 ///
@@ -146,29 +147,85 @@ pub enum CheckpointError {
     /// The pipeline could not do its part.
     #[error(transparent)]
     Pipeline(#[from] crate::Error),
+    /// Processes that write together do not see one folder.
+    #[error(
+        "{}: all processes must write their checkpoints to one folder, and {why}; choose one on a \
+         file system that all hosts share", .folder.display()
+    )]
+    NotShared {
+        /// The folder of checkpoints.
+        folder: PathBuf,
+        /// Who does not see what.
+        why: String,
+    },
+    /// One of several processes failed: all return this.
+    #[error("rank {rank} on `{host}`: {error}")]
+    Elsewhere {
+        /// That process; of several the lowest.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// What it has met: see [`CheckpointError::cause`].
+        error: Box<CheckpointError>,
+    },
+    /// What another process has met, in its words.
+    #[error("{why}")]
+    Told {
+        /// Its error.
+        why: String,
+        /// As [`CheckpointError::is_damage`] says of it.
+        damage: bool,
+        /// As [`CheckpointError::is_wrong_use`] says of it.
+        wrong_use: bool,
+    },
+    /// A process is lost, and what it had to do for the checkpoint with it.
+    #[error(transparent)]
+    World(#[from] Lost),
 }
 
 impl CheckpointError {
     /// Whether the checkpoint itself is no good, so that an older one may help.
     pub fn is_damage(&self) -> bool {
         matches!(
-            self,
+            self.cause(),
             Self::Read { .. }
                 | Self::Missing { .. }
                 | Self::Size { .. }
                 | Self::Checksum { .. }
                 | Self::Foreign { .. }
                 | Self::NotFinite { .. }
+                | Self::Told { damage: true, .. }
         )
+    }
+
+    /// What happened, in whichever process.
+    pub fn cause(&self) -> &Self {
+        match self {
+            Self::Elsewhere { error, .. } => error.cause(),
+            error => error,
+        }
+    }
+
+    /// Who is lost, if that is why.
+    pub fn lost(&self) -> Option<&Lost> {
+        match self {
+            Self::World(lost) => Some(lost),
+            _ => None,
+        }
     }
 
     /// Whether the caller asked for something that cannot be, rather than something
     /// failed on the way.
     pub fn is_wrong_use(&self) -> bool {
-        match self {
-            Self::None { .. } | Self::Fit { .. } | Self::Version { .. } | Self::InUse { .. } => {
-                true
-            }
+        match self.cause() {
+            Self::None { .. }
+            | Self::Fit { .. }
+            | Self::Version { .. }
+            | Self::InUse { .. }
+            | Self::NotShared { .. }
+            | Self::Told {
+                wrong_use: true, ..
+            } => true,
             Self::Pipeline(error) => error.is_wrong_use(),
             _ => false,
         }

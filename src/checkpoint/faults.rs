@@ -139,7 +139,7 @@ pub(super) fn copied(step: u64, value: f64) -> Copied {
             seed: 1,
             steps: step,
         },
-        stages: vec![stage("a.weight"), stage("b.weight")],
+        stages: vec![(0, stage("a.weight")), (1, stage("b.weight"))],
         non_finite: false,
     }
 }

@@ -1,7 +1,7 @@
 //! Reading shards: first what is in them, with everything verified, then tensors.
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::{self, Read};
 use std::path::Path;
 
 use safetensors::SafeTensors;
@@ -28,26 +28,49 @@ pub(super) fn verify(shard: &ShardFile) -> Result<Header, CheckpointError> {
     let (path, entry) = (&*shard.path, &shard.entry);
     let failed = |error| CheckpointError::read(path, error);
     let mut bytes = shard.bytes()?;
-    let mut start = [0; 8];
     let mut sum = blake3::Hasher::new();
-    let mut text = Vec::new();
-    if entry.bytes >= 8 {
-        bytes.read_exact(&mut start).map_err(failed)?;
-        sum.update(&start);
-        let length = u64::from_le_bytes(start).min(MOST_HEADER);
-        (&mut bytes)
-            .take(length)
-            .read_to_end(&mut text)
-            .map_err(failed)?;
-        sum.update(&text);
-    }
+    let text = text(&mut bytes, entry).map_err(failed)?;
+    sum.update(&text);
     sum.update_reader(bytes).map_err(failed)?;
     check_sum(&sum, path, entry)?;
-    if u64::from_le_bytes(start) != text.len() as u64 || text.is_empty() {
+    parsed(&text, path, entry)
+}
+
+/// What a shard says that it holds, of which nothing is verified: for those who need to know
+/// whether they need it. Where that is not what the format allows, all of it is read, which tells
+/// what is wrong.
+pub(super) fn glance(shard: &ShardFile) -> Result<Header, CheckpointError> {
+    let (path, entry) = (&*shard.path, &shard.entry);
+    let text = text(&mut shard.bytes()?, entry);
+    let text = text.map_err(|error| CheckpointError::read(path, error))?;
+    parsed(&text, path, entry).or_else(|_| verify(shard))
+}
+
+/// The header with its length before it, or as much of it as there can be.
+fn text(bytes: &mut impl Read, entry: &ShardEntry) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    if entry.bytes >= 8 {
+        bytes.take(8).read_to_end(&mut text)?;
+        let length = length(&text).unwrap_or_default().min(MOST_HEADER);
+        bytes.take(length).read_to_end(&mut text)?;
+    }
+    Ok(text)
+}
+
+fn length(text: &[u8]) -> Option<u64> {
+    let (length, _) = text.split_first_chunk()?;
+    Some(u64::from_le_bytes(*length))
+}
+
+fn parsed(text: &[u8], path: &Path, entry: &ShardEntry) -> Result<Header, CheckpointError> {
+    let (Some(length), Some(json)) = (length(text), text.get(8..)) else {
+        return Err(CheckpointError::foreign(path, "it has no header"));
+    };
+    if length != json.len() as u64 || json.is_empty() {
         return Err(CheckpointError::foreign(path, "it has no header"));
     }
-    let room = entry.bytes - 8 - text.len() as u64;
-    header(&text, room, path, entry)
+    let room = entry.bytes - text.len() as u64;
+    header(json, room, path, entry)
 }
 
 /// The tensors of a shard, verified again: the file may have been changed since.

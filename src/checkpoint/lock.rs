@@ -1,10 +1,11 @@
 //! Who may write to a folder of checkpoints: the process that holds its lock.
 
 use std::fs::{self, File, Metadata, TryLockError};
-use std::io;
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use super::disk::{Disk, Durable};
 use super::error::CheckpointError;
@@ -44,6 +45,55 @@ impl Lock {
             }
         }
         Err(in_use(folder))
+    }
+
+    /// Writes into the lock file what the other processes of a world must find there. *Returns*
+    /// what that is: another text each time.
+    pub(super) fn sign(&self, host: &str) -> Result<String, CheckpointError> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.unwrap_or_default().as_nanos();
+        let text = format!("process {} on {host} at {now}", std::process::id());
+        let mut file = &self.file;
+        let signed = file
+            .set_len(0)
+            .and_then(|()| file.write_all(text.as_bytes()));
+        let path = self.folder.join(FILE);
+        let failed = |error| CheckpointError::write("write", &path, error);
+        signed.and_then(|()| file.sync_all()).map_err(failed)?;
+        Ok(text)
+    }
+
+    /// The lock of a folder that another process, `who`, holds and has [signed](Lock::sign).
+    ///
+    /// # Errors
+    /// There is no such folder, or it is another one.
+    pub(super) fn seen(folder: &Path, text: &str, who: &str) -> Result<Self, CheckpointError> {
+        let other = |why: String| CheckpointError::NotShared {
+            folder: folder.to_owned(),
+            why,
+        };
+        let path = folder.join(FILE);
+        // Clients of a network file system remember for a while that something is not there; a
+        // look into the folder above has them ask again.
+        if !path.exists() {
+            let _ = fs::read_dir(folder.join("..")).map(Iterator::count);
+            let _ = fs::read_dir(folder).map(Iterator::count);
+        }
+        let unseen = |error: io::Error| {
+            other(format!("the file .lock that {who} has made there is not seen here ({error})"))
+        };
+        let file = files::open(&path).map_err(unseen)?;
+        let mut found = String::new();
+        let longest = text.len() as u64 + 1;
+        let read = (&file).take(longest).read_to_string(&mut found);
+        read.map_err(unseen)?;
+        if found != text {
+            return Err(other(format!("the file .lock here is not the one of {who}")));
+        }
+        Ok(Self {
+            folder: folder.to_owned(),
+            file,
+        })
     }
 
     /// Whether the folder's lock file is still the one that is locked. A file system that
@@ -133,5 +183,9 @@ impl<D: Disk> Disk for Locked<D> {
 
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
         self.disk()?.remove_folder(path)
+    }
+
+    fn check(&self) -> Result<(), CheckpointError> {
+        self.lock.check()
     }
 }

@@ -7,6 +7,7 @@
 //! fits into any partition. The book's page on checkpoints has every field.
 
 mod checkpointer;
+mod choose;
 mod disk;
 mod error;
 mod extras;
@@ -20,14 +21,18 @@ mod lock;
 mod manifest;
 #[cfg(test)]
 mod meanwhile;
+mod needs;
 mod open;
 mod restore;
 mod shard;
 mod shard_file;
+mod together;
+mod told;
 mod write;
 
 pub use checkpointer::Checkpointer;
 pub use error::CheckpointError;
 pub use extras::Extras;
+pub use needs::Needs;
 pub use open::{Checkpoint, Listed};
 pub use write::Saved;

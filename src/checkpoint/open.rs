@@ -7,21 +7,20 @@ use std::path::{Path, PathBuf};
 use tch::Tensor;
 
 use super::error::CheckpointError;
+use super::choose::Search;
 use super::extras::Extras;
 use super::folder;
 use super::header::{self, Header};
-use super::lock::same;
 use super::manifest::{self, Manifest};
+use super::needs::{self, Needs};
 use super::shard_file::ShardFile;
-use super::write::all_at_once;
+use super::together::Together;
 use crate::pipeline::Draws;
 use crate::torch::Role;
+use crate::world::World;
 
-/// So many checkpoints that are no good are looked at before it is believed that none of
-/// them was only removed meanwhile.
-const MOST_LOOKS: usize = 100;
-
-/// A checkpoint whose every byte has been verified. Its files stay open, so that it can be
+/// A checkpoint whose every byte has been verified; of one that several processes have open, what
+/// each [needs](Needs). Its files stay open, so that it can be
 /// used also when whoever writes newer ones has removed it.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
@@ -29,6 +28,11 @@ pub struct Checkpoint {
     extras: Extras,
     draws: Draws,
     shards: Vec<(ShardFile, Header)>,
+    /// The manifest's checksum.
+    sum: String,
+    /// Who else has it open, and what this process has verified.
+    together: Together,
+    needs: Needs,
 }
 
 /// A checkpoint that a folder seems to hold.
@@ -51,12 +55,21 @@ impl Checkpoint {
     /// A file is missing, cut off, damaged, of something else or of another version;
     /// which, and what to do.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, CheckpointError> {
-        let path = path.into();
-        let manifest = read_manifest(&path)?;
+        Self::open_part(&path.into(), &Together::alone(), &Needs::Share)
+    }
+
+    /// The same, of which this process verifies its part only.
+    pub(super) fn open_part(
+        path: &Path,
+        together: &Together,
+        needs: &Needs,
+    ) -> Result<Self, CheckpointError> {
+        let path = path.to_owned();
+        let (manifest, sum) = read_manifest(&path)?;
         let files = manifest.shards.iter();
         let files = files.map(|entry| ShardFile::open(&path, entry));
         let files: Vec<_> = files.collect::<Result<_, _>>()?;
-        let headers = all_at_once(files.iter(), header::verify)?;
+        let headers = needs::headers(&files, together, needs)?;
         let draws = manifest.draws();
         let shards: Vec<_> = files.into_iter().zip(headers).collect();
         check_names(&shards)?;
@@ -65,6 +78,9 @@ impl Checkpoint {
             path,
             draws,
             shards,
+            sum,
+            together: together.clone(),
+            needs: needs.clone(),
         })
     }
 
@@ -83,12 +99,15 @@ impl Checkpoint {
         folder: &Path,
         listed: &mut dyn FnMut(),
     ) -> Result<Self, CheckpointError> {
-        let mut newest = None;
-        let found = find(folder, listed, &mut |opened| {
-            newest = Some(opened);
-            true
-        });
-        found.and_then(|()| newest.unwrap_or_else(|| Err(none(folder))))
+        let search = Search {
+            folder,
+            together: Together::alone(),
+            needs: Needs::Share,
+            newest: true,
+            good: &|_| Ok(()),
+            listed,
+        };
+        search.run().map(|(newest, _)| newest)
     }
 
     /// The newest checkpoint that is intact, and what is wrong with each newer one.
@@ -106,18 +125,63 @@ impl Checkpoint {
         folder: &Path,
         good: impl Fn(&Self) -> Result<(), CheckpointError>,
     ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
-        let (mut newest, mut wrong) = (None, Vec::new());
-        find(folder, &mut || (), &mut |opened| {
-            match opened.and_then(|found| good(&found).map(|()| found)) {
-                Ok(found) => newest = Some(found),
-                Err(error) => wrong.push(error),
-            }
-            newest.is_some()
-        })?;
-        if let Some(newest) = newest {
-            return Ok((newest, wrong));
-        }
-        Err(wrong.into_iter().next().unwrap_or_else(|| none(folder)))
+        let search = Search {
+            folder,
+            together: Together::alone(),
+            needs: Needs::Share,
+            newest: false,
+            good: &good,
+            listed: &mut || (),
+        };
+        search.run()
+    }
+
+    /// The newest checkpoint of a folder, for all processes of a world: each verifies what it
+    /// [needs](Needs), and all take it or none. All must call this, in the same order.
+    ///
+    /// # Errors
+    /// As of [`Checkpoint::newest`], in all the same, with the rank that has found it;
+    /// [`CheckpointError::World`].
+    pub fn newest_in_world(
+        folder: impl AsRef<Path>,
+        world: &World,
+        needs: Needs,
+    ) -> Result<Self, CheckpointError> {
+        let found = Self::search_in_world(folder.as_ref(), world, needs, true, &|_| Ok(()));
+        found.map(|(newest, _)| newest)
+    }
+
+    /// The newest checkpoint of which every process of a world finds its part intact, and what is
+    /// wrong with each newer one: as [`Checkpoint::newest_in_world`].
+    ///
+    /// # Errors
+    /// As of [`Checkpoint::newest_intact`], in all the same; [`CheckpointError::World`].
+    pub fn newest_intact_in_world(
+        folder: impl AsRef<Path>,
+        world: &World,
+        needs: Needs,
+    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
+        Self::search_in_world(folder.as_ref(), world, needs, false, &|_| Ok(()))
+    }
+
+    /// The same of those that are `good` besides, as each process sees it; `newest` says that
+    /// no older one will do.
+    pub(crate) fn search_in_world(
+        folder: &Path,
+        world: &World,
+        needs: Needs,
+        newest: bool,
+        good: &dyn Fn(&Self) -> Result<(), CheckpointError>,
+    ) -> Result<(Self, Vec<CheckpointError>), CheckpointError> {
+        let search = Search {
+            folder,
+            together: Together::all(world)?,
+            needs,
+            newest,
+            good,
+            listed: &mut || (),
+        };
+        search.run()
     }
 
     /// All checkpoints of a folder, oldest first, without a look inside.
@@ -163,14 +227,23 @@ impl Checkpoint {
     }
 
     /// That training can go on from it: no parameter is NaN or infinite, nor what the
-    /// optimizer remembers of it. Reads all of it once more.
+    /// optimizer remembers of it. Reads all of it once more; one of several processes what it
+    /// [needs](Needs).
     ///
     /// # Errors
     /// [`CheckpointError::NotFinite`]: which. The files have been changed since they were
     /// verified.
     pub fn check_finite(&self) -> Result<(), CheckpointError> {
-        let mut shards = self.shards.iter();
-        shards.try_for_each(|(file, _)| header::check_finite(file))
+        let mut own = self.needs.shards(&self.together, &self.shards);
+        own.try_for_each(|(file, _)| header::check_finite(file))
+    }
+
+    pub(super) fn together(&self) -> &Together {
+        &self.together
+    }
+
+    pub(super) fn sum(&self) -> &str {
+        &self.sum
     }
 
     pub(super) fn draws(&self) -> Draws {
@@ -182,39 +255,8 @@ impl Checkpoint {
     }
 }
 
-/// Opens the checkpoints of a folder, newest first, until one is `taken`. Where one has
-/// been removed or replaced since the folder was looked at, as those who write newer ones
-/// do, it looks again.
-fn find(
-    folder: &Path,
-    listed: &mut dyn FnMut(),
-    taken: &mut dyn FnMut(Result<Checkpoint, CheckpointError>) -> bool,
-) -> Result<(), CheckpointError> {
-    let mut looks = 0;
-    let mut all = Checkpoint::list(folder)?;
-    listed();
-    while let Some(Listed { path, .. }) = all.pop() {
-        let before = path.metadata();
-        let opened = Checkpoint::open(&path);
-        looks += 1;
-        let is_there = || matches!((&before, &path.metadata()), (Ok(a), Ok(b)) if same(a, b));
-        if opened.is_err() && looks < MOST_LOOKS && !is_there() {
-            all = Checkpoint::list(folder)?;
-            listed();
-        } else if taken(opened) {
-            break;
-        }
-    }
-    Ok(())
-}
-
-fn none(folder: &Path) -> CheckpointError {
-    CheckpointError::None {
-        folder: folder.to_owned(),
-    }
-}
-
-fn read_manifest(folder: &Path) -> Result<Manifest, CheckpointError> {
+/// The manifest and its checksum.
+fn read_manifest(folder: &Path) -> Result<(Manifest, String), CheckpointError> {
     let path = folder.join(manifest::FILE);
     let failed = |error| CheckpointError::read(&path, error);
     let about = std::fs::metadata(&path).map_err(failed)?;
@@ -238,7 +280,7 @@ fn read_manifest(folder: &Path) -> Result<Manifest, CheckpointError> {
             );
             Err(CheckpointError::foreign(&path, why))
         }
-        _ => Ok(manifest),
+        _ => Ok((manifest, blake3::hash(&bytes).to_hex().to_string())),
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use super::error::CheckpointError;
 use super::header::{self, Header};
 use super::open::Checkpoint;
@@ -20,6 +22,9 @@ impl Checkpoint {
     /// bits as if nothing had been interrupted. What random layers draw from is
     /// the checkpoint's too, so the pipeline's own seed does not matter.
     ///
+    /// Where several processes have it open, all must call this: each reads the shards that hold
+    /// something of the stages that `pipe` has in it, and all return the same.
+    ///
     /// The optimizer must be of the same kind, with the same groups. Learning rates
     /// and other numbers stay its own.
     ///
@@ -32,58 +37,114 @@ impl Checkpoint {
         pipe: &mut Pipeline,
         optimizer: &mut Optimizer,
     ) -> Result<(), CheckpointError> {
-        self.check_fit(&pipe.fitting(optimizer)?)?;
+        let model = pipe.fitting(optimizer).map_err(CheckpointError::from);
+        let fits = model.and_then(|model| Ok((self.fits(&model)?, model)));
+        let (fits, model) = match fits {
+            Ok((fits, model)) => (Ok(fits), Some(model)),
+            Err(error) => (Err(error), None),
+        };
+        let all = self.together().collect(fits);
+        self.together().tell(|| self.check_fit(&all?))?;
+        // Where this process has none, that was the error.
+        let put = model.map_or(Ok(()), |model| self.put(&model, pipe, optimizer));
+        self.together().agree(put)
+    }
+
+    /// Gives the stages of this process what is their own.
+    fn put(
+        &self,
+        model: &Fitting,
+        pipe: &mut Pipeline,
+        optimizer: &mut Optimizer,
+    ) -> Result<(), CheckpointError> {
+        let is_own = |role: &Role, name: &str| model.forms.contains_key(&owner(role, name));
         pipe.forget(optimizer)?;
-        for (file, _) in self.shards() {
-            pipe.put(optimizer, header::tensors(file)?)?;
+        for (file, header) in self.shards() {
+            if header.keys().any(|(role, name)| is_own(role, name)) {
+                let mut tensors = header::tensors(file)?;
+                tensors.retain(|one| is_own(&one.role, &one.name));
+                pipe.put(optimizer, tensors)?;
+            }
         }
         pipe.go_on(self.draws())?;
         Ok(())
     }
 
-    fn check_fit(&self, model: &Fitting) -> Result<(), CheckpointError> {
+    /// How the checkpoint fits the stages of this process.
+    fn fits(&self, model: &Fitting) -> Result<Fits, CheckpointError> {
         let mut missing: BTreeSet<&(Role, String)> = model.forms.keys().collect();
+        let mut own = String::new();
         for (ShardFile { path, .. }, header) in self.shards() {
             for (key, form) in header {
                 missing.remove(key);
-                check_form(key, form, &model.forms)
-                    .map_err(|why| CheckpointError::fit(path, why))?;
+                let is_own = check_form(key, form, &model.forms);
+                let is_own = is_own.map_err(|why| CheckpointError::fit(path, why))?;
+                own.push(if is_own { '1' } else { '0' });
             }
             check_optimizer(path, header, model)?;
         }
-        let Some((role, name)) = missing.first() else {
-            return Ok(());
-        };
-        let why = format!(
-            "it lacks {} `{name}`, which the model has{}",
-            role.in_words(),
-            OTHER_MODEL
-        );
-        Err(CheckpointError::fit(self.path(), why))
+        let missing = missing.first().map(|(role, name)| {
+            let what = role.in_words();
+            format!("it lacks {what} `{name}`, which the model has{OTHER_MODEL}")
+        });
+        Ok(Fits { own, missing })
     }
+
+    /// That every tensor has its place in some process, and every process what it needs.
+    fn check_fit(&self, all: &[Fits]) -> Result<(), CheckpointError> {
+        let mut place = 0;
+        for (ShardFile { path, .. }, header) in self.shards() {
+            for (role, name) in header.keys() {
+                let is_own = |fits: &Fits| fits.own.as_bytes().get(place) == Some(&b'1');
+                if !all.iter().any(is_own) {
+                    let what = role.in_words();
+                    let why = format!("it has {what} `{name}`, which the model has not{OTHER_MODEL}");
+                    return Err(CheckpointError::fit(path, why));
+                }
+                place += 1;
+            }
+        }
+        match all.iter().find_map(|fits| fits.missing.as_ref()) {
+            Some(why) => Err(CheckpointError::fit(self.path(), why)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How a checkpoint fits the stages of one process.
+#[derive(Debug, Serialize, Deserialize)]
+struct Fits {
+    /// A digit for each tensor of the checkpoint, in the order of the shards and of their labels:
+    /// `1` where it belongs here.
+    own: String,
+    /// What is not in the checkpoint.
+    missing: Option<String>,
 }
 
 const OTHER_MODEL: &str =
     ": it is another model's; build the model with the sizes it was saved with";
 
+/// Whose tensor this is: a parameter's or a buffer's.
+fn owner(role: &Role, name: &str) -> (Role, String) {
+    let role = match role {
+        Role::Buffer => Role::Buffer,
+        _ => Role::Parameter,
+    };
+    (role, name.to_owned())
+}
+
+/// Whether a tensor belongs to this model.
 fn check_form(
     (role, name): &(Role, String),
     (kind, shape): &Form,
     model: &BTreeMap<(Role, String), Form>,
-) -> Result<(), String> {
-    let owner = match role {
-        Role::Buffer => Role::Buffer,
-        _ => Role::Parameter,
-    };
-    let Some((own_kind, own_shape)) = model.get(&(owner, name.clone())) else {
-        return Err(format!(
-            "it has {} `{name}`, which the model has not{OTHER_MODEL}",
-            role.in_words()
-        ));
+) -> Result<bool, String> {
+    let Some((own_kind, own_shape)) = model.get(&owner(role, name)) else {
+        return Ok(false);
     };
     // What an optimizer remembers need not have the parameter's form.
     if matches!(role, Role::Optimizer(_)) || (kind, shape) == (own_kind, own_shape) {
-        return Ok(());
+        return Ok(true);
     }
     Err(format!(
         "its {} `{name}` is {kind:?} of shape {shape:?}, the model's {own_kind:?} of shape \

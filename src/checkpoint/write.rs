@@ -13,9 +13,17 @@
 //!
 //! Whatever fails or stops the process in 1 to 4 leaves older checkpoints as they
 //! were; what stops it in 5 leaves the new one.
+//!
+//! Of several processes each writes the shards of its own stages, when rank 0 has made the
+//! folder; all else is done by rank 0, which tells the others what came of it. Where any process
+//! fails, all return its error. Where one is lost, the others are told so by the world, and the
+//! next run removes what they have written.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 use super::disk::Disk;
 use super::error::CheckpointError;
@@ -23,6 +31,9 @@ use super::extras::Extras;
 use super::folder::{self, REMOVING, REPLACED, WRITING};
 use super::manifest::{self, Manifest, ShardEntry, shard_file};
 use super::shard;
+use super::shard_file::ShardFile;
+use super::together::Together;
+use crate::engine::panics::panic_message;
 use crate::pipeline::Draws;
 use crate::torch::Portable;
 use crate::torch::threads::side_by_side;
@@ -31,15 +42,28 @@ use crate::torch::threads::side_by_side;
 /// manifest may name any number of them.
 const AT_ONCE: usize = 64;
 
-/// All that goes into a checkpoint.
+/// What goes into a checkpoint: of this process's stages, and for rank 0 what else there is.
 #[derive(Debug)]
 pub(super) struct Copied {
     pub(super) extras: Extras,
     pub(super) draws: Draws,
-    pub(super) stages: Vec<Vec<Portable>>,
+    /// With their numbers.
+    pub(super) stages: Vec<(usize, Vec<Portable>)>,
     /// Whether weights may be NaN or infinite.
     pub(super) non_finite: bool,
 }
+
+/// Where checkpoints are written, and by whom.
+#[derive(Clone)]
+pub(super) struct Target {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) folder: PathBuf,
+    pub(super) keep: usize,
+    pub(super) together: Together,
+}
+
+/// A shard and its stage.
+type Shard = (usize, ShardEntry);
 
 /// A checkpoint that is whole and safe from a loss of power.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,50 +77,118 @@ pub struct Saved {
     pub bytes: u64,
 }
 
-/// Writes a checkpoint into `folder`, and leaves the `keep` newest there; nothing if it is
-/// not `approved`, which is asked when all is written and older ones are there still.
+/// Writes the checkpoint of a step, and leaves the newest there, of which so many are kept;
+/// nothing if it is not `approved`, which rank 0 asks when all is written and older ones are
+/// there still. A process that could copy nothing has all others return its error. `part` is
+/// dropped when this process's own shards are written.
 pub(super) fn write(
-    disk: &dyn Disk,
-    folder: &Path,
-    keep: usize,
-    copied: Copied,
+    to: &Target,
+    step: u64,
+    copied: Result<Copied, CheckpointError>,
+    part: Option<Sender<()>>,
     approved: impl FnOnce() -> bool,
 ) -> Result<Option<Saved>, CheckpointError> {
-    let step = copied.extras.step;
+    let (disk, together) = (&*to.disk, &to.together);
     let name = folder::name(step);
-    let (temporary, path) = (folder.join([WRITING, &name].concat()), folder.join(&name));
-    let written = fill(disk, &temporary, copied).and_then(|bytes| {
-        if !approved() {
-            return Ok(None);
-        }
-        publish(disk, folder, &name)?;
-        Ok(Some(bytes))
-    });
-    if !matches!(written, Ok(Some(_))) {
+    let temporary = to.folder.join([WRITING, &name].concat());
+    let clean = || {
         // The room that it takes may be what is missing; the error says the rest.
         let _ = disk.remove_folder(&temporary);
-    }
-    let Some(bytes) = written? else {
-        return Ok(None);
     };
-    prune(disk, folder, step, keep)?;
-    Ok(Some(Saved { step, path, bytes }))
+    together.tell(|| to.attempt(|| begin(disk, &temporary)).inspect_err(|_| clean()))?;
+    let own = to.attempt(|| {
+        let copied = copied?;
+        let shards = shards(to, &temporary, copied.stages, copied.non_finite)?;
+        Ok((shards, (copied.extras, copied.draws)))
+    });
+    let (own, head) = match own {
+        Ok((shards, head)) => (Ok(shards), Some(head)),
+        Err(error) => (Err(error), None),
+    };
+    let all = together.collect(own);
+    drop(part);
+    let bytes = together.tell(|| {
+        let written = to.attempt(|| {
+            // Where this process has none, it has failed, and so have all.
+            let (shards, Some(head)) = (all?, head) else {
+                return Ok(None);
+            };
+            let bytes = seal(to, &temporary, shards, head)?;
+            if !approved() {
+                return Ok(None);
+            }
+            publish(disk, &to.folder, &name)?;
+            Ok(Some(bytes))
+        });
+        if !matches!(written, Ok(Some(_))) {
+            clean();
+        }
+        let bytes = written?;
+        if bytes.is_some() {
+            to.attempt(|| prune(disk, &to.folder, step, to.keep))?;
+        }
+        Ok(bytes)
+    })?;
+    let path = to.folder.join(&name);
+    Ok(bytes.map(|bytes| Saved { step, path, bytes }))
 }
 
-/// Steps 1 and 2; gives the bytes of all files.
-fn fill(disk: &dyn Disk, temporary: &Path, copied: Copied) -> Result<u64, CheckpointError> {
-    let Copied {
-        extras,
-        draws,
-        stages,
-        non_finite,
-    } = copied;
+impl Target {
+    /// Does a part of the work. What it panics with others must hear of too; and whatever the
+    /// disk says, where the folder is another one now, this is why.
+    fn attempt<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, CheckpointError>,
+    ) -> Result<T, CheckpointError> {
+        let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+            Err(CheckpointError::Broken {
+                folder: self.folder.clone(),
+                why: panic_message(&*panic),
+            })
+        });
+        done.or_else(|error| match error {
+            // Another's, or everybody's.
+            CheckpointError::Elsewhere { .. } | CheckpointError::World(_) => Err(error),
+            error => self.disk.check().and(Err(error)),
+        })
+    }
+}
+
+/// An empty folder.
+fn begin(disk: &dyn Disk, temporary: &Path) -> Result<(), CheckpointError> {
     folder::remove(disk, temporary)?;
     let failed = |error| CheckpointError::write("create", temporary, error);
-    disk.make_folder(temporary).map_err(failed)?;
-    let shards = all_at_once(stages.into_iter().enumerate(), |(stage, tensors)| {
-        shard::write(disk, temporary, &shard_file(stage), tensors, non_finite)
+    disk.make_folder(temporary).map_err(failed)
+}
+
+/// Step 1.
+fn shards(
+    to: &Target,
+    temporary: &Path,
+    stages: Vec<(usize, Vec<Portable>)>,
+    non_finite: bool,
+) -> Result<Vec<Shard>, CheckpointError> {
+    let shards = all_at_once(stages.into_iter(), |(stage, tensors)| {
+        let file = shard_file(stage);
+        let entry = shard::write(&*to.disk, temporary, &file, tensors, non_finite)?;
+        Ok((stage, entry))
     })?;
+    if !to.together.leads() {
+        // Rank 0 does so later, but need not be on the host that knows of these files.
+        folder::sync(&*to.disk, temporary)?;
+    }
+    Ok(shards)
+}
+
+/// Step 2; gives the bytes of all files.
+fn seal(
+    to: &Target,
+    temporary: &Path,
+    shards: Vec<Vec<Shard>>,
+    (extras, draws): (Extras, Draws),
+) -> Result<u64, CheckpointError> {
+    let disk = &*to.disk;
+    let shards = complete(to, temporary, shards)?;
     let sizes: u64 = shards.iter().map(|shard: &ShardEntry| shard.bytes).sum();
     let bytes = Manifest::new(extras, draws, shards).to_bytes();
     let path = temporary.join(manifest::FILE);
@@ -110,6 +202,40 @@ fn fill(disk: &dyn Disk, temporary: &Path, copied: Copied) -> Result<u64, Checkp
         .map_err(failed)?;
     folder::sync(disk, temporary)?;
     Ok(sizes + bytes.len() as u64)
+}
+
+/// The shards of all processes in the order of the stages: each stage is there once, and where
+/// it is said to be.
+fn complete(
+    to: &Target,
+    temporary: &Path,
+    shards: Vec<Vec<Shard>>,
+) -> Result<Vec<ShardEntry>, CheckpointError> {
+    for (rank, shards) in shards.iter().enumerate().skip(1) {
+        for (_, entry) in shards {
+            ShardFile::open(temporary, entry).map_err(|error| CheckpointError::NotShared {
+                folder: to.folder.clone(),
+                why: format!(
+                    "rank 0 does not see what rank {rank} on `{}` has written there ({error})",
+                    to.together.host(rank)
+                ),
+            })?;
+        }
+    }
+    let mut all: Vec<_> = shards.into_iter().flatten().collect();
+    all.sort_by_key(|(stage, _)| *stage);
+    let wrong = all.iter().enumerate().find(|(own, (stage, _))| own != stage);
+    if let Some((own, (stage, _))) = wrong {
+        let (stage, what) = match stage < &own {
+            true => (*stage, "two processes have"),
+            false => (own, "no process has"),
+        };
+        return Err(CheckpointError::Broken {
+            folder: to.folder.clone(),
+            why: format!("{what} stage {stage}"),
+        });
+    }
+    Ok(all.into_iter().map(|(_, entry)| entry).collect())
 }
 
 /// Steps 3 and 4.

@@ -32,11 +32,15 @@ pub(crate) struct Fitting {
 }
 
 impl Pipeline {
-    /// Copies in the host's memory, stage by stage, made on the stages' threads,
-    /// all at once.
-    pub(crate) fn snapshot(&mut self, optimizer: &Optimizer) -> Result<Vec<Vec<Portable>>, Error> {
+    /// Copies in the host's memory, with the number of each stage of this process, made on the
+    /// stages' threads, all at once.
+    pub(crate) fn snapshot(
+        &mut self,
+        optimizer: &Optimizer,
+    ) -> Result<Vec<(usize, Vec<Portable>)>, Error> {
         let id = optimizer.id();
-        self.engine.on_each(move |_, stage| stage.portable(id))
+        self.engine
+            .on_each(move |number, stage| Ok((number.index(), stage.portable(id)?)))
     }
 
     pub(crate) fn draws(&self) -> Draws {

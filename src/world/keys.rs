@@ -35,6 +35,16 @@ pub(super) fn group(generation: u64, number: u64) -> String {
     format!("{generation}/group/{number}")
 }
 
+/// How many messages a rank has been sent so far.
+pub(super) fn sent(to: usize) -> String {
+    format!("control/{to}")
+}
+
+/// A message to a rank, by its number from 1; removed when it has been read.
+pub(super) fn message(to: usize, number: i64) -> String {
+    format!("control/{to}/{number}")
+}
+
 /// A rank that needs the store no more.
 pub(super) fn farewell(rank: usize) -> String {
     format!("farewell/{rank}")

@@ -18,6 +18,7 @@
 
 mod beat;
 mod carrier;
+mod control;
 mod error;
 mod group;
 mod keys;
@@ -37,6 +38,7 @@ use parking_lot::Mutex;
 
 use crate::torch::{ProcessGroup, Store, TorchError};
 use beat::Beat;
+pub(crate) use control::Control;
 use group::Places;
 use lost::{End, short};
 use meeting::Met;
@@ -86,6 +88,8 @@ pub struct World {
     groups: AtomicU64,
     /// Groups that this process does not use any more, while another one may still do so.
     retired: Mutex<Vec<Arc<Group>>>,
+    /// Once somebody has asked for it.
+    control: Mutex<Option<Arc<Control>>>,
 }
 
 #[derive(Debug)]
@@ -165,6 +169,7 @@ impl World {
             link,
             groups: AtomicU64::new(0),
             retired: Mutex::default(),
+            control: Mutex::new(None),
         }
     }
 
@@ -361,6 +366,31 @@ impl World {
         self.retired.lock().push(group);
     }
 
+    /// What sends short messages over the store; none for a world of one. The threads that it
+    /// needs are started by the first call.
+    ///
+    /// # Errors
+    /// Somebody is lost, or the system gives no thread.
+    pub(crate) fn control(&self) -> Result<Option<Arc<Control>>, Lost> {
+        let Some(link) = &self.link else {
+            return Ok(None);
+        };
+        let mut control = self.control.lock();
+        if let Some(control) = &*control {
+            return Ok(Some(Arc::clone(control)));
+        }
+        let another = || link.met.store.another();
+        let stores = another().and_then(|one| Ok((one, another()?)));
+        let stores = stores.map_err(|error| self.store_failed(&error))?;
+        let (own, parts) = Control::new(&self.watch, &self.places, &link.server);
+        let started = parts.into_iter().zip([stores.0, stores.1]);
+        for ((name, body), store) in started {
+            let started = self.connected(name, move |_| body(store));
+            started.map_err(|error| self.lose(&error.to_string()))?;
+        }
+        Ok(Some(Arc::clone(control.insert(own))))
+    }
+
     fn store_failed(&self, error: &TorchError) -> Lost {
         let server = self.link.as_ref().map(|link| link.server.clone());
         let server = server.unwrap_or_else(|| self.places.gone(0, String::new()));
@@ -398,6 +428,9 @@ impl Drop for World {
         let Some(link) = &self.link else {
             return;
         };
+        if let Some(control) = self.control.lock().take() {
+            control.close();
+        }
         // A network that is cut must not keep the process from its end.
         let at_most = link.times.patience.min(Duration::from_secs(2));
         let lost = self.lost();

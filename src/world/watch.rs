@@ -18,9 +18,10 @@
 //! After a failure that was told (`gone: false`) all processes are still there and the beats go
 //! on; `renew` begins the next generation, with new groups under new keys. After a loss there is
 //! none. A process that notices a loss when its generation has already ended by a failure sets
-//! the value of the next one, in which the others will see it.
+//! the value of the next one. The watcher waits for that at once, so that what goes on in the
+//! background while nobody has renewed the world yet ([control](super::control)) hears of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,6 +45,8 @@ struct State {
     end: Option<End>,
     /// How the one before ended.
     before: Option<Lost>,
+    /// How those ended that this process has not begun yet.
+    ahead: BTreeMap<u64, End>,
     /// What the beat is to set.
     asked: Option<Lost>,
     /// Whether the beat is to say that this process is done.
@@ -90,6 +93,7 @@ impl Watch {
                 generation: 0,
                 end: None,
                 before: None,
+                ahead: BTreeMap::new(),
                 asked: None,
                 leaving: false,
                 broken: None,
@@ -116,9 +120,14 @@ impl Watch {
         }
     }
 
-    /// Ends a generation in this process, unless it has ended.
+    /// Ends a generation in this process, unless it has ended; a later one, once it begins.
     pub(super) fn end(&self, generation: u64, end: End) {
         let mut state = self.state.lock();
+        if generation > state.generation {
+            state.ahead.entry(generation).or_insert(end);
+            self.changed.notify_all();
+            return;
+        }
         if state.generation != generation || state.end.is_some() {
             return;
         }
@@ -205,6 +214,34 @@ impl Watch {
         }
     }
 
+    /// Waits until `done`, through generations that end by a failure and are followed by others,
+    /// or until nothing can come any more: somebody is lost, all have left, or this process is
+    /// at its end.
+    ///
+    /// # Errors
+    /// Who is lost; none where nobody is.
+    pub(super) fn wait_through<T>(
+        &self,
+        mut done: impl FnMut() -> Option<T>,
+    ) -> Result<T, Option<Lost>> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(value) = done() {
+                return Ok(value);
+            }
+            let ends = state.end.iter().chain(state.ahead.values());
+            match ends.into_iter().find(|end| end.is_final()) {
+                Some(End::Lost(lost)) => return Err(Some(lost.clone())),
+                Some(End::Left) => return Err(None),
+                None => {}
+            }
+            if state.broken.is_some() || state.closing {
+                return Err(state.broken.clone());
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
     /// Waits for the end of the generation for so long at most.
     pub(super) fn lost_within(&self, time: Duration) -> Option<Lost> {
         let until = Instant::now() + time;
@@ -247,9 +284,13 @@ impl Watch {
         state.generation += 1;
         state.end = None;
         state.leaving = false;
-        let broken = state.broken.clone();
+        let generation = state.generation;
+        let (broken, end) = (state.broken.clone(), state.ahead.remove(&generation));
         drop(state);
         self.changed.notify_all();
+        if let Some(end) = end {
+            self.end(generation, end);
+        }
         match broken {
             Some(lost) => {
                 self.broken(lost.clone());
@@ -320,18 +361,9 @@ impl Watch {
         self.state.lock().answered.elapsed()
     }
 
-    /// Waits for the next generation after this one. *Returns* none where there is none.
-    pub(super) fn next_generation(&self, after: u64) -> Option<u64> {
-        let mut state = self.state.lock();
-        loop {
-            if state.closing || state.end.as_ref().is_some_and(End::is_final) {
-                return None;
-            }
-            if state.generation > after {
-                return Some(state.generation);
-            }
-            self.changed.wait(&mut state);
-        }
+    /// Whether no thread is needed any more.
+    pub(super) fn is_closing(&self) -> bool {
+        self.state.lock().closing
     }
 
     /// What the beat is to do; waits for so long at most where there is nothing.

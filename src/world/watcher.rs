@@ -12,18 +12,21 @@ use crate::torch::Store;
 /// Longer than any run.
 const FOREVER: Duration = Duration::from_hours(24 * 365);
 
-/// Waits for the end of each generation in turn.
+/// Waits for the end of each generation in turn: also of those that this process has not begun,
+/// in which another one may be lost.
 pub(super) fn watch(watch: &Arc<Watch>, store: &Store, server: &Lost) {
-    let mut generation = watch.generation();
-    loop {
-        match end_of(store, generation) {
-            Ok(Some(end)) => watch.end(generation, end),
-            Ok(None) => continue,
-            Err(why) => return watch.broken(with(server, &why)),
-        }
-        match watch.next_generation(generation) {
-            Some(next) => generation = next,
-            None => return,
+    for generation in watch.generation().. {
+        let end = loop {
+            match end_of(store, generation) {
+                Ok(Some(end)) => break end,
+                Ok(None) => {}
+                Err(why) => return watch.broken(with(server, &why)),
+            }
+        };
+        let is_final = end.is_final();
+        watch.end(generation, end);
+        if is_final || watch.is_closing() {
+            return;
         }
     }
 }

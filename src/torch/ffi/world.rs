@@ -48,6 +48,9 @@ unsafe extern "C" {
         size: i64,
         out: *mut *mut c_void,
     ) -> c_int;
+    fn gp_store_remove(store: *const c_void, key: *const c_char) -> c_int;
+    #[cfg(test)]
+    fn gp_store_count(store: *const c_void, out: *mut i64) -> c_int;
     fn gp_store_free(store: *mut c_void);
     fn gp_text_data(text: *const c_void) -> *const u8;
     fn gp_text_size(text: *const c_void) -> i64;
@@ -253,6 +256,22 @@ impl Store {
             ))?;
             taken(out)
         }
+    }
+
+    /// Removes a key, if it is there.
+    pub(crate) fn remove(&self, key: &str) -> Result<()> {
+        let key = text(key)?;
+        // SAFETY: the key lives through the call.
+        check(unsafe { gp_store_remove(self.pointer.as_ptr(), key.as_ptr()) })
+    }
+
+    /// How many keys there are, whatever is before them.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> Result<i64> {
+        let mut out = 0;
+        // SAFETY: the store is alive, and the place lives through the call.
+        check(unsafe { gp_store_count(self.pointer.as_ptr(), &raw mut out) })?;
+        Ok(out)
     }
 }
 

@@ -136,6 +136,16 @@ GP_API int gp_store_set_first(const Store* store, const char* key, const uint8_t
   });
 }
 
+// Removes a key.
+GP_API int gp_store_remove(const Store* store, const char* key) {
+  return gpipe::guarded([&] { (*store)->deleteKey(key); });
+}
+
+// How many keys the store has, those of c10d's own included.
+GP_API int gp_store_count(const Store* store, int64_t* out) {
+  return gpipe::guarded([&] { *out = (*store)->getNumKeys(); });
+}
+
 GP_API void gp_store_free(Store* store) {
   gpipe::guarded([&] { delete store; });
 }
