@@ -303,7 +303,7 @@ impl Checkpointer {
     /// also where nothing is being written.
     pub fn check(&mut self) -> Result<Option<Saved>, CheckpointError> {
         let is_alone = self.to.together.is_alone();
-        if self.writing.as_ref().is_some_and(Writing::is_over) {
+        if self.is_over() {
             let written = self.take();
             if is_alone || written.is_ok() {
                 return written;
@@ -318,6 +318,11 @@ impl Checkpointer {
             self.lock.check()?;
         }
         Ok(None)
+    }
+
+    /// Whether the last one is written, or has failed.
+    pub(super) fn is_over(&self) -> bool {
+        self.writing.as_ref().is_some_and(Writing::is_over)
     }
 
     /// Waits until the last checkpoint is written. Tells it once.

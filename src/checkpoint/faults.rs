@@ -3,47 +3,56 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tch::{Device, Kind, Tensor};
 
 use super::disk::{Disk, Durable, RealDisk};
-use super::write::{self, Copied, Saved};
+use super::together::Together;
+use super::write::{self, Copied, Saved, Target};
 use super::{Checkpoint, CheckpointError, Extras, folder};
 use crate::pipeline::Draws;
 use crate::torch::{Portable, Role};
 
 /// What happens at one operation.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Fault {
+pub(super) enum Fault {
     /// The disk is full for this one.
     Full,
     /// The process is dead from then on: nothing is done any more.
     Dead,
+    /// The process is killed.
+    Killed,
 }
 
 /// A disk on which the operation of a number goes wrong, halfway through.
 #[derive(Debug, Clone)]
-struct Faulty {
+pub(super) struct Faulty {
     fault: Fault,
     at: usize,
     done: Arc<AtomicUsize>,
 }
 
 impl Faulty {
-    fn new(fault: Fault, at: usize) -> Self {
+    pub(super) fn new(fault: Fault, at: usize) -> Self {
         let done = Arc::default();
         Self { fault, at, done }
     }
 
     fn hit(&self) -> bool {
         let number = self.done.fetch_add(1, Ordering::SeqCst);
+        if number == self.at && self.fault == Fault::Killed {
+            let own = std::process::id().to_string();
+            Command::new("kill").args(["-9", &own]).status().unwrap();
+            std::thread::park();
+        }
         number == self.at || (self.fault == Fault::Dead && number > self.at)
     }
 
     /// Whether the fault has not come yet.
-    fn spared(&self) -> bool {
+    pub(super) fn spared(&self) -> bool {
         self.done.load(Ordering::SeqCst) <= self.at
     }
 
@@ -144,13 +153,24 @@ pub(super) fn copied(step: u64, value: f64) -> Copied {
     }
 }
 
+/// By a process alone.
+fn target(disk: impl Disk + 'static, folder: &Path, keep: usize) -> Target {
+    Target {
+        disk: Arc::new(disk),
+        folder: folder.to_owned(),
+        keep,
+        together: Together::alone(),
+    }
+}
+
 pub(super) fn write(
-    disk: &dyn Disk,
+    disk: impl Disk + 'static,
     folder: &Path,
     keep: usize,
     copied: Copied,
 ) -> Result<Option<Saved>, CheckpointError> {
-    write::write(disk, folder, keep, copied, || true)
+    let step = copied.extras.step;
+    write::write(&target(disk, folder, keep), step, Ok(copied), None, || true)
 }
 
 fn value(checkpoint: &Checkpoint) -> f64 {
@@ -163,7 +183,7 @@ fn value(checkpoint: &Checkpoint) -> f64 {
 pub(super) fn folder_with(steps: &[u64]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for &step in steps {
-        write(&RealDisk, folder.path(), 9, copied(step, step as f64)).unwrap();
+        write(RealDisk, folder.path(), 9, copied(step, step as f64)).unwrap();
     }
     folder
 }
@@ -200,7 +220,7 @@ fn with_faults(before: &[u64], step: u64, keep: usize, after: &[u64]) {
             let folder = folder_with(before);
             let path = folder.path();
             let disk = Faulty::new(fault, at);
-            let result = write(&disk, path, keep, copied(step, NEW));
+            let result = write(disk.clone(), path, keep, copied(step, NEW));
             let (_, newest) = state(path);
             let old = *before.last().unwrap() as f64;
             assert!(newest == NEW || newest == old, "{what}: {newest}");
@@ -214,7 +234,7 @@ fn with_faults(before: &[u64], step: u64, keep: usize, after: &[u64]) {
             assert!(text.contains("free some space"), "{what}: {text}");
             assert!(text.contains(path.to_str().unwrap()), "{what}: {text}");
             recovered(path, &what);
-            write(&RealDisk, path, keep, copied(step, NEW)).unwrap();
+            write(RealDisk, path, keep, copied(step, NEW)).unwrap();
             assert_eq!(state(path), (after.to_vec(), NEW), "{what}");
             assert_eq!(
                 names(path),
@@ -283,7 +303,7 @@ fn a_read_only_folder_is_named_with_what_to_do() {
         }
     }
     let folder = folder_with(&[1]);
-    let error = write(&ReadOnly, folder.path(), 2, copied(2, NEW)).unwrap_err();
+    let error = write(ReadOnly, folder.path(), 2, copied(2, NEW)).unwrap_err();
     let CheckpointError::Write { path, .. } = &error else {
         panic!("{error}");
     };
@@ -304,7 +324,7 @@ fn a_read_only_folder_is_named_with_what_to_do() {
 fn weights_that_are_not_finite_are_told_and_the_older_checkpoint_stays() {
     for ruined in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         let folder = folder_with(&[1]);
-        let error = write(&RealDisk, folder.path(), 1, copied(2, ruined)).unwrap_err();
+        let error = write(RealDisk, folder.path(), 1, copied(2, ruined)).unwrap_err();
         assert!(
             matches!(&error, CheckpointError::NotFinite { name, .. } if name == "a.weight"),
             "{error}"
@@ -315,10 +335,10 @@ fn weights_that_are_not_finite_are_told_and_the_older_checkpoint_stays() {
         // What the optimizer remembers is gone on from too; a buffer may be a mask.
         let of = |role: Role| {
             let mut copied = copied(2, ruined);
-            for one in copied.stages.iter_mut().flatten() {
+            for one in copied.stages.iter_mut().flat_map(|(_, stage)| stage) {
                 one.role = role.clone();
             }
-            write(&RealDisk, folder.path(), 2, copied)
+            write(RealDisk, folder.path(), 2, copied)
         };
         let error = of(Role::Optimizer("square".to_owned())).unwrap_err();
         assert!(error.to_string().contains("`a.weight`"), "{error}");
@@ -326,7 +346,7 @@ fn weights_that_are_not_finite_are_told_and_the_older_checkpoint_stays() {
 
         let mut wanted = copied(3, ruined);
         wanted.non_finite = true;
-        write(&RealDisk, folder.path(), 1, wanted).unwrap();
+        write(RealDisk, folder.path(), 1, wanted).unwrap();
         let found = Checkpoint::newest(folder.path()).unwrap();
         let error = found.check_finite().unwrap_err();
         assert!(error.is_damage(), "{error}");
@@ -338,7 +358,8 @@ fn weights_that_are_not_finite_are_told_and_the_older_checkpoint_stays() {
 fn what_is_not_approved_of_leaves_the_older_ones_as_they_were() {
     let folder = folder_with(&[1, 2]);
     let mut seen = None;
-    let written = write::write(&RealDisk, folder.path(), 1, copied(3, NEW), || {
+    let to = target(RealDisk, folder.path(), 1);
+    let written = write::write(&to, 3, Ok(copied(3, NEW)), None, || {
         seen = Some(names(folder.path()));
         false
     });

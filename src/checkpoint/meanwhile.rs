@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +21,7 @@ fn what_is_removed_between_looking_and_opening_is_looked_for_again() {
     let mut trains = || {
         step += 1;
         if step < 5 {
-            write(&RealDisk, path, 1, copied(step, step as f64)).unwrap();
+            write(RealDisk, path, 1, copied(step, step as f64)).unwrap();
         }
     };
     let newest = Checkpoint::newest_of(path, &mut trains).unwrap();
@@ -44,25 +44,25 @@ fn what_is_removed_between_looking_and_opening_is_looked_for_again() {
 }
 
 /// A disk on which the folder becomes another run's before the operation of a number.
-struct Replaced<'a> {
+struct Replaced {
     disk: Locked<RealDisk>,
-    folder: &'a Path,
-    by: &'a Path,
+    folder: PathBuf,
+    by: PathBuf,
     at: usize,
     done: AtomicUsize,
 }
 
-impl Replaced<'_> {
+impl Replaced {
     fn now(&self) -> &Locked<RealDisk> {
         if self.done.fetch_add(1, Ordering::SeqCst) == self.at {
-            fs::remove_dir_all(self.folder).unwrap();
-            fs::rename(self.by, self.folder).unwrap();
+            fs::remove_dir_all(&self.folder).unwrap();
+            fs::rename(&self.by, &self.folder).unwrap();
         }
         &self.disk
     }
 }
 
-impl Disk for Replaced<'_> {
+impl Disk for Replaced {
     fn make_folder(&self, path: &Path) -> io::Result<()> {
         self.now().make_folder(path)
     }
@@ -89,7 +89,7 @@ fn a_folder_that_has_become_another_runs_is_left_alone() {
         let (own, other) = (place.path().join("own"), place.path().join("other"));
         for (folder, step) in [(&own, 5.0), (&other, 1.0)] {
             fs::create_dir(folder).unwrap();
-            write(&RealDisk, folder, 9, copied(step as u64, step)).unwrap();
+            write(RealDisk, folder, 9, copied(step as u64, step)).unwrap();
             fs::write(folder.join(lock::FILE), "").unwrap();
         }
         // What the other one is writing has the same name as what is written here.
@@ -101,12 +101,12 @@ fn a_folder_that_has_become_another_runs_is_left_alone() {
                 disk: RealDisk,
                 lock: Arc::clone(&lock),
             },
-            folder: &own,
-            by: &other,
+            folder: own.clone(),
+            by: other.clone(),
             at,
             done: AtomicUsize::new(0),
         };
-        let written = write(&disk, &own, 1, copied(6, NEW));
+        let written = write(disk, &own, 1, copied(6, NEW));
         if !other.exists() {
             written.unwrap_err();
             let error = lock.check().unwrap_err();

@@ -23,6 +23,8 @@ mod manifest;
 mod meanwhile;
 mod needs;
 mod open;
+#[cfg(test)]
+mod ranks;
 mod restore;
 mod shard;
 mod shard_file;

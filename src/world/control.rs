@@ -230,3 +230,6 @@ fn taken(store: &Store, key: &str) -> Result<Vec<u8>, TorchError> {
     store.remove(key)?;
     Ok(value)
 }
+
+#[cfg(test)]
+mod tests;

@@ -467,4 +467,4 @@ pub(crate) fn host_name() -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -34,7 +34,7 @@ fn free_port() -> u16 {
 }
 
 /// Runs this as each of so many ranks, and fails instead of hanging.
-pub(super) fn ranks<T: Send + 'static>(
+pub(crate) fn ranks<T: Send + 'static>(
     size: usize,
     body: impl Fn(World) -> T + Clone + Send + 'static,
 ) -> Vec<T> {
@@ -53,6 +53,14 @@ pub(super) fn ranks<T: Send + 'static>(
         .collect();
     all.sort_by_key(|(rank, _)| *rank);
     all.into_iter().map(|(_, result)| result).collect()
+}
+
+impl World {
+    /// How many keys the store has.
+    pub(crate) fn keys(&self) -> i64 {
+        let link = self.link.as_ref().unwrap();
+        link.met.store.count().unwrap()
+    }
 }
 
 #[test]

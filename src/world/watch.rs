@@ -289,7 +289,12 @@ impl Watch {
         drop(state);
         self.changed.notify_all();
         if let Some(end) = end {
-            self.end(generation, end);
+            self.end(generation, end.clone());
+            if let End::Lost(lost) = end
+                && lost.gone
+            {
+                return Err(lost);
+            }
         }
         match broken {
             Some(lost) => {
