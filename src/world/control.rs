@@ -29,7 +29,8 @@ use crate::torch::{Store, TorchError};
 /// Longer than any run.
 const FOREVER: Duration = Duration::from_hours(24 * 365);
 
-/// What a thread does with a connection of its own to the store.
+/// What a thread does with the store, to which it makes a connection of its own: where the store
+/// is gone that takes as long as a meeting may, and nobody else is to wait for it.
 type Body = Box<dyn FnOnce(Store) + Send>;
 
 /// Sends and receives messages.
@@ -84,11 +85,11 @@ impl Control {
         let own = Arc::clone(&listener.inbox);
         let (rank, server, to) = (places.rank, server.clone(), Arc::clone(watch));
         let sends = move |store: Store| {
-            if let Err(error) = send_all(&store, &sent, rank, &own) {
+            if let Err(error) = send_all(store, &sent, rank, &own) {
                 to.broken(with(&server, &keys::said(&error)));
             }
         };
-        let listens = move |store: Store| listener.run(&store);
+        let listens = move |store: Store| listener.run(store);
         let control = Self {
             watch: Arc::clone(watch),
             places: Arc::clone(places),
@@ -169,11 +170,12 @@ impl Control {
 
 /// Until the other side is closed.
 fn send_all(
-    store: &Store,
+    store: Store,
     sent: &Receiver<Sent>,
     own: usize,
     inbox: &Inbox,
 ) -> Result<(), TorchError> {
+    let store = connected(store)?;
     for Sent { to, message } in sent {
         let number = store.add(&keys::sent(to), 1)?;
         store.set(&keys::message(to, number), &message)?;
@@ -193,13 +195,17 @@ struct Listener {
 }
 
 impl Listener {
-    fn run(&self, store: &Store) {
+    fn run(&self, store: Store) {
+        let store = match connected(store) {
+            Ok(store) => store,
+            Err(error) => return self.broken(&keys::said(&error)),
+        };
         for number in 1.. {
             self.inbox.awaited.store(number, Ordering::SeqCst);
             if self.inbox.closing.load(Ordering::SeqCst) {
                 return;
             }
-            let message = match taken(store, &keys::message(self.rank, number)) {
+            let message = match taken(&store, &keys::message(self.rank, number)) {
                 Ok(message) => message,
                 Err(error) => return self.broken(&keys::said(&error)),
             };
@@ -221,6 +227,11 @@ impl Listener {
     fn broken(&self, why: &str) {
         self.watch.broken(with(&self.server, why));
     }
+}
+
+/// The same store through a connection of its own; this one is shared.
+fn connected(store: Store) -> Result<Store, TorchError> {
+    store.another()
 }
 
 /// Waits for a key, and removes it.

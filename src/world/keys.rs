@@ -35,14 +35,17 @@ pub(super) fn group(generation: u64, number: u64) -> String {
     format!("{generation}/group/{number}")
 }
 
+/// Below which the control messages are.
+pub(super) const CONTROL: &str = "control";
+
 /// How many messages a rank has been sent so far.
 pub(super) fn sent(to: usize) -> String {
-    format!("control/{to}")
+    to.to_string()
 }
 
 /// A message to a rank, by its number from 1; removed when it has been read.
 pub(super) fn message(to: usize, number: i64) -> String {
-    format!("control/{to}/{number}")
+    format!("{to}/{number}")
 }
 
 /// A rank that needs the store no more.

@@ -379,12 +379,10 @@ impl World {
         if let Some(control) = &*control {
             return Ok(Some(Arc::clone(control)));
         }
-        let another = || link.met.store.another();
-        let stores = another().and_then(|one| Ok((one, another()?)));
-        let stores = stores.map_err(|error| self.store_failed(&error))?;
         let (own, parts) = Control::new(&self.watch, &self.places, &link.server);
-        let started = parts.into_iter().zip([stores.0, stores.1]);
-        for ((name, body), store) in started {
+        for (name, body) in parts {
+            let store = link.met.store.below(keys::CONTROL);
+            let store = store.map_err(|error| self.store_failed(&error))?;
             let started = self.connected(name, move |_| body(store));
             started.map_err(|error| self.lose(&error.to_string()))?;
         }
