@@ -112,20 +112,19 @@ impl Checkpointer {
         let text = together.tell(|| {
             make(&folder)?;
             let lock = Lock::take(&folder)?;
-            let text = match together.is_alone() {
-                true => String::new(),
-                false => lock.sign(&together.host(0))?,
+            let text = if together.is_alone() {
+                String::new()
+            } else {
+                lock.sign(&together.host(0))?
             };
             taken = Some(lock);
             Ok(text)
         })?;
-        let lock = match taken {
-            Some(lock) => Ok(lock),
-            None => {
-                let who = format!("rank 0 on `{}`", together.host(0));
-                Lock::seen(&folder, &text, &who)
-            }
+        let seen = || {
+            let who = format!("rank 0 on `{}`", together.host(0));
+            Lock::seen(&folder, &text, &who)
         };
+        let lock = taken.map_or_else(seen, Ok);
         let (lock, seen) = match lock {
             Ok(lock) => (Some(Arc::new(lock)), Ok(())),
             Err(error) => (None, Err(error)),
@@ -230,7 +229,9 @@ impl Checkpointer {
     ) -> Result<Copied, CheckpointError> {
         self.lock.check()?;
         let stages = pipe.snapshot(optimizer)?;
-        stages.iter().try_for_each(|(_, stage)| shard::check(stage))?;
+        stages
+            .iter()
+            .try_for_each(|(_, stage)| shard::check(stage))?;
         Ok(Copied {
             extras,
             draws: pipe.draws(),

@@ -79,7 +79,10 @@ impl Search<'_> {
         })?;
         match taken {
             Some(checkpoint) => Ok((checkpoint, wrong)),
-            None => Err(wrong.into_iter().next().unwrap_or_else(|| none(self.folder))),
+            None => Err(wrong
+                .into_iter()
+                .next()
+                .unwrap_or_else(|| none(self.folder))),
         }
     }
 
@@ -96,8 +99,7 @@ impl Search<'_> {
             let before = path.metadata();
             let opened = self.open(&path);
             looks += 1;
-            let is_there =
-                || matches!((&before, &path.metadata()), (Ok(a), Ok(b)) if same(a, b));
+            let is_there = || matches!((&before, &path.metadata()), (Ok(a), Ok(b)) if same(a, b));
             if opened.is_err() && looks < MOST_LOOKS && !is_there() {
                 all = self.list()?;
             } else if taken(opened) || self.newest {

@@ -80,7 +80,9 @@ impl Lock {
             let _ = fs::read_dir(folder).map(Iterator::count);
         }
         let unseen = |error: io::Error| {
-            other(format!("the file .lock that {who} has made there is not seen here ({error})"))
+            other(format!(
+                "the file .lock that {who} has made there is not seen here ({error})"
+            ))
         };
         let file = files::open(&path).map_err(unseen)?;
         let mut found = String::new();
@@ -88,7 +90,9 @@ impl Lock {
         let read = (&file).take(longest).read_to_string(&mut found);
         read.map_err(unseen)?;
         if found != text {
-            return Err(other(format!("the file .lock here is not the one of {who}")));
+            return Err(other(format!(
+                "the file .lock here is not the one of {who}"
+            )));
         }
         Ok(Self {
             folder: folder.to_owned(),

@@ -66,9 +66,12 @@ pub(super) fn headers(
 ) -> Result<Vec<Header>, CheckpointError> {
     let own = |shard: usize| shard % together.size() == together.rank();
     match needs {
-        Needs::Share => all_at_once(files.iter().enumerate(), |(shard, file)| match own(shard) {
-            true => header::verify(file),
-            false => header::glance(file),
+        Needs::Share => all_at_once(files.iter().enumerate(), |(shard, file)| {
+            if own(shard) {
+                header::verify(file)
+            } else {
+                header::glance(file)
+            }
         }),
         Needs::Names(names) => named(files, names),
     }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-use super::error::CheckpointError;
 use super::choose::Search;
+use super::error::CheckpointError;
 use super::extras::Extras;
 use super::folder;
 use super::header::{self, Header};

@@ -93,8 +93,13 @@ fn newest(folder: &Path) -> u64 {
     let step = newest.extras().step;
     assert_eq!(newest.stages(), STAGES);
     let weights = newest.weights().unwrap();
-    let values: Vec<_> = weights.iter().map(|(_, one)| one.double_value(&[0])).collect();
-    let expected: Vec<_> = (0..STAGES as u64).map(|own| (step * 100 + own) as f64).collect();
+    let values: Vec<_> = weights
+        .iter()
+        .map(|(_, one)| one.double_value(&[0]))
+        .collect();
+    let expected: Vec<_> = (0..STAGES as u64)
+        .map(|own| (step * 100 + own) as f64)
+        .collect();
     assert_eq!(values, expected);
     step
 }

@@ -98,7 +98,8 @@ impl Checkpoint {
                 let is_own = |fits: &Fits| fits.own.as_bytes().get(place) == Some(&b'1');
                 if !all.iter().any(is_own) {
                     let what = role.in_words();
-                    let why = format!("it has {what} `{name}`, which the model has not{OTHER_MODEL}");
+                    let why =
+                        format!("it has {what} `{name}`, which the model has not{OTHER_MODEL}");
                     return Err(CheckpointError::fit(path, why));
                 }
                 place += 1;

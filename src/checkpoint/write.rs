@@ -19,8 +19,8 @@
 //! fails, all return its error. Where one is lost, the others are told so by the world, and the
 //! next run removes what they have written.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -95,7 +95,10 @@ pub(super) fn write(
         // The room that it takes may be what is missing; the error says the rest.
         let _ = disk.remove_folder(&temporary);
     };
-    together.tell(|| to.attempt(|| begin(disk, &temporary)).inspect_err(|_| clean()))?;
+    together.tell(|| {
+        to.attempt(|| begin(disk, &temporary))
+            .inspect_err(|_| clean())
+    })?;
     let own = to.attempt(|| {
         let copied = copied?;
         let shards = shards(to, &temporary, copied.stages, copied.non_finite)?;
@@ -224,11 +227,15 @@ fn complete(
     }
     let mut all: Vec<_> = shards.into_iter().flatten().collect();
     all.sort_by_key(|(stage, _)| *stage);
-    let wrong = all.iter().enumerate().find(|(own, (stage, _))| own != stage);
+    let wrong = all
+        .iter()
+        .enumerate()
+        .find(|(own, (stage, _))| own != stage);
     if let Some((own, (stage, _))) = wrong {
-        let (stage, what) = match stage < &own {
-            true => (*stage, "two processes have"),
-            false => (own, "no process has"),
+        let (stage, what) = if *stage < own {
+            (*stage, "two processes have")
+        } else {
+            (own, "no process has")
         };
         return Err(CheckpointError::Broken {
             folder: to.folder.clone(),

@@ -219,19 +219,20 @@ impl Checkpoints {
     /// is said: whoever is away for a week must find it.
     fn failed(&mut self, error: CheckpointError, hooks: &mut Hooks<'_>) -> Result<(), TrainError> {
         let step = self.asked.unwrap_or_default();
-        match error {
-            CheckpointError::Lost { .. } => Err(error.into()),
+        match error.cause() {
+            // Of a lost process the next step would hear, where there is one.
+            CheckpointError::Lost { .. } | CheckpointError::World(_) => Err(error.into()),
             CheckpointError::NotFinite { what, name, .. } => {
                 let remedy = Box::new(self.smaller_rate());
                 Err(TrainError::NotFinite {
                     step,
                     what,
-                    name,
+                    name: name.clone(),
                     whole: self.whole,
                     remedy,
                 })
             }
-            error => {
+            _ => {
                 hooks.warning(&format!(
                     "the checkpoint of step {step} could not be written: {error}; training goes on, \
                      and the next checkpoint is tried as ever{}",

@@ -85,11 +85,11 @@ impl Control {
         let own = Arc::clone(&listener.inbox);
         let (rank, server, to) = (places.rank, server.clone(), Arc::clone(watch));
         let sends = move |store: Store| {
-            if let Err(error) = send_all(store, &sent, rank, &own) {
+            if let Err(error) = send_all(&store, &sent, rank, &own) {
                 to.broken(with(&server, &keys::said(&error)));
             }
         };
-        let listens = move |store: Store| listener.run(store);
+        let listens = move |store: Store| listener.run(&store);
         let control = Self {
             watch: Arc::clone(watch),
             places: Arc::clone(places),
@@ -170,12 +170,12 @@ impl Control {
 
 /// Until the other side is closed.
 fn send_all(
-    store: Store,
+    store: &Store,
     sent: &Receiver<Sent>,
     own: usize,
     inbox: &Inbox,
 ) -> Result<(), TorchError> {
-    let store = connected(store)?;
+    let store = store.another()?;
     for Sent { to, message } in sent {
         let number = store.add(&keys::sent(to), 1)?;
         store.set(&keys::message(to, number), &message)?;
@@ -195,8 +195,8 @@ struct Listener {
 }
 
 impl Listener {
-    fn run(&self, store: Store) {
-        let store = match connected(store) {
+    fn run(&self, store: &Store) {
+        let store = match store.another() {
             Ok(store) => store,
             Err(error) => return self.broken(&keys::said(&error)),
         };
@@ -227,11 +227,6 @@ impl Listener {
     fn broken(&self, why: &str) {
         self.watch.broken(with(&self.server, why));
     }
-}
-
-/// The same store through a connection of its own; this one is shared.
-fn connected(store: Store) -> Result<Store, TorchError> {
-    store.another()
 }
 
 /// Waits for a key, and removes it.

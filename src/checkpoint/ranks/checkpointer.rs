@@ -38,7 +38,11 @@ fn all_hear_what_became_of_a_checkpoint() {
             kind: "QInt8".to_owned(),
         };
         let stages = copied(4, |stage| stage % 3 == world.rank());
-        let stages = if world.rank() == 2 { Err(none) } else { Ok(stages) };
+        let stages = if world.rank() == 2 {
+            Err(none)
+        } else {
+            Ok(stages)
+        };
         all.start(4, stages, None).unwrap();
         while !all.is_over() {
             std::thread::yield_now();
@@ -126,7 +130,10 @@ fn a_folder_in_use_is_told_to_all() {
         let error = Checkpointer::in_world(&path, &world).unwrap_err();
         assert!(error.is_wrong_use());
         let said = error.to_string();
-        assert!(said.starts_with("rank 0 on ") && said.contains("another process"), "{said}");
+        assert!(
+            said.starts_with("rank 0 on ") && said.contains("another process"),
+            "{said}"
+        );
         world.leave().unwrap();
     });
     drop(first);
@@ -151,7 +158,10 @@ fn a_folder_that_is_replaced_is_lost_for_all() {
         }
         start(&mut all, &world, 1, None).unwrap();
         let error = all.finish().unwrap_err();
-        assert!(matches!(error.cause(), CheckpointError::Lost { .. }), "{error}");
+        assert!(
+            matches!(error.cause(), CheckpointError::Lost { .. }),
+            "{error}"
+        );
         world.leave().unwrap();
     });
     assert_eq!(names(&path), [".lock"]);

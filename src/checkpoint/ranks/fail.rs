@@ -108,7 +108,11 @@ fn whatever_a_rank_meets_all_hear_of_it() {
             name: "odd".to_owned(),
             kind: "QInt8".to_owned(),
         };
-        let own = if is_one { Err(none) } else { Ok(copied(2, mine)) };
+        let own = if is_one {
+            Err(none)
+        } else {
+            Ok(copied(2, mine))
+        };
         let kind = write::write(&to, 2, own, None, || true).unwrap_err();
 
         // Of rank 0 alone it is asked, and whatever it panics with is told.
@@ -124,7 +128,10 @@ fn whatever_a_rank_meets_all_hear_of_it() {
     let [finite, kind, panics] = &heard[0];
     assert!(finite.starts_with("rank 1 on "), "{finite}");
     assert!(kind.contains("`odd` has numbers of type QInt8"), "{kind}");
-    assert!(panics.starts_with("rank 0 on ") && panics.ends_with("on approval"), "{panics}");
+    assert!(
+        panics.starts_with("rank 0 on ") && panics.ends_with("on approval"),
+        "{panics}"
+    );
     assert_eq!(names(folder.path()), ["step-00000001", "step-00000003"]);
 }
 

@@ -35,11 +35,11 @@ fn part() {
     let world = World::join(Words::from_env().unwrap()).unwrap();
     let together = Together::all(&world).unwrap();
     // Whoever still joins a world waits for its store for as long as a meeting may take.
-    together.agree(Ok(())).unwrap();
+    let there = together.agree(Ok(()));
     let disk = Faulty::new(Fault::Killed, at.parse().unwrap());
     let to = target(disk, folder.as_ref(), 1, &together);
     // An error that is none of a lost process ends with another code.
-    let code = match write_together(&to, 2) {
+    let code = match there.and_then(|()| write_together(&to, 2)) {
         Ok(saved) => {
             assert_eq!(saved.unwrap().step, 2);
             match world.leave() {
@@ -105,7 +105,10 @@ fn run(folder: &Path, victim: usize, at: usize) -> bool {
             killed = true;
         } else {
             let code = status.code().unwrap();
-            assert!(code == 0 || code == HEARD, "rank {rank}, {victim} at {at}: {code}");
+            assert!(
+                code == 0 || code == HEARD,
+                "rank {rank}, {victim} at {at}: {code}"
+            );
         }
     }
     killed
@@ -122,7 +125,10 @@ fn kill(victim: usize, at: usize) -> Option<u64> {
     assert_eq!(newest(path), step, "rank {victim} at {at}");
     let left = names(path).into_iter().filter(|name| name != lock::FILE);
     let left: Vec<_> = left.collect();
-    assert!(left.iter().all(|name| name.starts_with("step-")), "{left:?}");
+    assert!(
+        left.iter().all(|name| name.starts_with("step-")),
+        "{left:?}"
+    );
     // All of them again, as after a restart.
     let again = target(RealDisk, path, 1, &Together::alone());
     write_together(&again, 2).unwrap();
@@ -135,7 +141,10 @@ fn a_kill_anywhere_leaves_a_whole_checkpoint() {
     if env::var("CHECKPOINT_KILLS").is_ok_and(|kills| kills == "all") {
         for victim in 0..SIZE {
             let steps: Vec<_> = (0..).map_while(|at| kill(victim, at)).collect();
-            println!("rank {victim} was killed at {} operations: {steps:?}", steps.len());
+            println!(
+                "rank {victim} was killed at {} operations: {steps:?}",
+                steps.len()
+            );
             assert!(steps.len() > 5 && steps.is_sorted());
             assert_eq!(steps.contains(&2), victim == 0);
         }
@@ -143,7 +152,14 @@ fn a_kill_anywhere_leaves_a_whole_checkpoint() {
     }
     // Rank 0 writes two shards in twelve operations, the manifest and the folder in four; the
     // next one renames it.
-    for (victim, at, step) in [(0, 4, 1), (0, 13, 1), (0, 16, 1), (0, 17, 2), (1, 3, 1), (2, 0, 1)] {
+    for (victim, at, step) in [
+        (0, 4, 1),
+        (0, 13, 1),
+        (0, 16, 1),
+        (0, 17, 2),
+        (1, 3, 1),
+        (2, 0, 1),
+    ] {
         assert_eq!(kill(victim, at), Some(step), "rank {victim} at {at}");
     }
 }

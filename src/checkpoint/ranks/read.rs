@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tch::{Kind, Tensor, nn};
+use tch::nn::{self, LinearConfig};
+use tch::{Kind, Tensor};
 
 use super::super::extras::Extras;
 use super::super::{Checkpoint, CheckpointError, Checkpointer, Needs};
@@ -31,11 +32,11 @@ fn shard(folder: &Path, step: u64, stage: usize) -> PathBuf {
     folder.join(format!("step-{step:08}/stage-{stage}.safetensors"))
 }
 
+/// The step of the newest, and that of the newest that is intact with what is wrong with others.
+type Opened = (Result<u64, String>, Result<(u64, Vec<String>), String>);
+
 /// What two ranks that open the newest, and the newest that is intact, are told.
-fn opened(
-    folder: &Path,
-    needs: fn(usize) -> Needs,
-) -> Vec<(Result<u64, String>, Result<(u64, Vec<String>), String>)> {
+fn opened(folder: &Path, needs: fn(usize) -> Needs) -> Vec<Opened> {
     let folder = folder.to_owned();
     ranks(2, move |world| {
         let needs = || needs(world.rank());
@@ -51,7 +52,10 @@ fn opened(
             let wrong = wrong.into_iter().map(said).collect();
             (step(&found), wrong)
         });
-        (newest.map(|found| step(&found)).map_err(said), intact.map_err(said))
+        (
+            newest.map(|found| step(&found)).map_err(said),
+            intact.map_err(said),
+        )
     })
 }
 
@@ -76,7 +80,10 @@ fn a_rank_verifies_what_it_needs_and_does_not_notice_the_rest() {
         let newest = newest.as_ref().unwrap_err();
         let (step, wrong) = intact.as_ref().unwrap();
         assert_eq!((step, &wrong[..]), (&1, &[newest.clone()][..]));
-        assert!(newest.contains("stage-1.safetensors: the checksum is wrong"), "{newest}");
+        assert!(
+            newest.contains("stage-1.safetensors: the checksum is wrong"),
+            "{newest}"
+        );
     }
     // Which of them that was.
     let (rank, _) = opened(folder.path(), names)[1].clone();
@@ -95,8 +102,14 @@ fn what_is_shared_out_is_all_of_it() {
         for (newest, intact) in opened(folder.path(), |_| Needs::Share) {
             let error = newest.unwrap_err();
             assert_eq!(intact, Err(error.clone()));
-            assert!(error.contains(&format!("stage-{stage}.safetensors")), "{error}");
-            assert!(error.starts_with(&format!("rank {} on `", stage % 2)), "{error}");
+            assert!(
+                error.contains(&format!("stage-{stage}.safetensors")),
+                "{error}"
+            );
+            assert!(
+                error.starts_with(&format!("rank {} on `", stage % 2)),
+                "{error}"
+            );
         }
     }
 }
@@ -119,7 +132,10 @@ fn a_name_that_a_damaged_header_hides_is_no_other_model() {
     for needs in [names, of_four] {
         for (newest, _) in opened(folder.path(), needs) {
             let error = newest.unwrap_err();
-            assert!(error.contains("stage-4.safetensors: the checksum is wrong"), "{error}");
+            assert!(
+                error.contains("stage-4.safetensors: the checksum is wrong"),
+                "{error}"
+            );
         }
     }
 }
@@ -166,7 +182,7 @@ const LAYERS: [&str; 3] = ["one", "two", "three"];
 /// Those layers of a model that are wanted, as a pipeline of one stage.
 fn pipe(layers: &[&str], seed: i64) -> (Pipeline, Optimizer) {
     let model = layers.iter().fold(Sequential::new(), |model, layer| {
-        model.layer(*layer, |p| nn::linear(p, 4, 4, Default::default()))
+        model.layer(*layer, |p| nn::linear(p, 4, 4, LinearConfig::default()))
     });
     let pipe = Pipeline::builder(model)
         .micro_batches(2)
@@ -186,7 +202,9 @@ fn train(pipe: &mut Pipeline, optimizer: &mut Optimizer) {
 }
 
 /// All that is in a pipeline, by what it is.
-fn state(pipe: &mut Pipeline, optimizer: &Optimizer) -> Vec<(String, Vec<f64>)> {
+type State = Vec<(String, Vec<f64>)>;
+
+fn state(pipe: &mut Pipeline, optimizer: &Optimizer) -> State {
     let stages = pipe.snapshot(optimizer).unwrap();
     let all = stages.into_iter().flat_map(|(_, stage)| stage);
     let mut all: Vec<_> = all
@@ -201,20 +219,19 @@ fn state(pipe: &mut Pipeline, optimizer: &Optimizer) -> Vec<(String, Vec<f64>)> 
 }
 
 /// What a process alone has saved of all layers, and the state of them.
-fn saved(folder: &Path) -> Vec<(String, Vec<f64>)> {
+fn saved(folder: &Path) -> State {
     let (mut pipe, mut optimizer) = pipe(&LAYERS, 1);
     train(&mut pipe, &mut optimizer);
     let mut checkpointer = Checkpointer::new(folder).unwrap();
-    checkpointer.save(&mut pipe, &optimizer, Extras::new(1)).unwrap();
+    checkpointer
+        .save(&mut pipe, &optimizer, Extras::new(1))
+        .unwrap();
     checkpointer.finish().unwrap();
     state(&mut pipe, &optimizer)
 }
 
 /// Each rank has some of the layers, as a pipeline over processes will.
-fn restored(
-    folder: &Path,
-    layers: [&'static [&'static str]; 2],
-) -> Vec<Result<Vec<(String, Vec<f64>)>, String>> {
+fn restored(folder: &Path, layers: [&'static [&'static str]; 2]) -> Vec<Result<State, String>> {
     let folder = folder.to_owned();
     ranks(2, move |world: World| {
         let (mut pipe, mut optimizer) = pipe(layers[world.rank()], 2);
@@ -227,8 +244,17 @@ fn restored(
         match restored {
             Ok(()) => Ok(after),
             Err(error) => {
-                assert!(matches!(error.cause(), CheckpointError::Fit { .. }
-                    | CheckpointError::Told { wrong_use: true, .. }), "{error:?}");
+                assert!(
+                    matches!(
+                        error.cause(),
+                        CheckpointError::Fit { .. }
+                            | CheckpointError::Told {
+                                wrong_use: true,
+                                ..
+                            }
+                    ),
+                    "{error:?}"
+                );
                 assert_eq!(before, after, "nothing has been changed");
                 Err(error.to_string())
             }
@@ -241,7 +267,10 @@ fn each_rank_restores_its_own_layers() {
     let folder = tempfile::tempdir().unwrap();
     let expected = saved(folder.path());
     assert!(expected.iter().any(|(name, _)| name.contains("Optimizer")));
-    for layers in [[&["one", "two"][..], &["three"]], [&["three"], &["one", "two"]]] {
+    for layers in [
+        [&["one", "two"][..], &["three"]],
+        [&["three"], &["one", "two"]],
+    ] {
         let all = restored(folder.path(), layers);
         let mut all: Vec<_> = all.into_iter().flat_map(Result::unwrap).collect();
         all.sort_by(|(left, _), (right, _)| left.cmp(right));
@@ -254,7 +283,10 @@ fn another_model_is_told_to_all_before_anything_is_changed() {
     let folder = tempfile::tempdir().unwrap();
     saved(folder.path());
     let cases: [([&[&str]; 2], &str); 2] = [
-        ([&["one"], &["two"]], "it has the parameter `three.bias`, which the model has not"),
+        (
+            [&["one"], &["two"]],
+            "it has the parameter `three.bias`, which the model has not",
+        ),
         (
             [&["one", "two"], &["three", "four"]],
             "it lacks the parameter `four.bias`, which the model has",

@@ -31,12 +31,19 @@ fn the_bytes_are_those_that_one_process_writes() {
                 let saved = write::write(&to, 6, Ok(own), None, || true).unwrap();
                 let saved = saved.unwrap();
                 assert_eq!(saved.path, path.join("step-00000006"));
-                let bytes = files(&saved.path).iter().map(|(_, own)| own.len()).sum::<usize>();
+                let bytes = files(&saved.path)
+                    .iter()
+                    .map(|(_, own)| own.len())
+                    .sum::<usize>();
                 assert_eq!(saved.bytes, bytes as u64);
             }
             world.leave().unwrap();
         });
-        assert_eq!(files(&folder.path().join("step-00000006")), expected, "{size}");
+        assert_eq!(
+            files(&folder.path().join("step-00000006")),
+            expected,
+            "{size}"
+        );
         assert_eq!(newest(folder.path()), 6);
     }
 }
