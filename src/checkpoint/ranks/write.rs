@@ -106,3 +106,23 @@ fn a_stage_that_nobody_or_everybody_has_is_an_error_of_all() {
     assert_eq!(newest(folder.path()), 2);
     assert_eq!(names(folder.path()), ["step-00000001", "step-00000002"]);
 }
+
+/// Two folders of one name on two hosts, of which one has what a run there was killed at.
+#[test]
+fn a_shard_that_rank_0_does_not_see_is_not_sealed() {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let paths = folders.each_ref().map(|folder| folder.path().to_owned());
+    std::fs::create_dir(paths[1].join(".writing-step-00000002")).unwrap();
+    let heard = ranks(2, move |world| {
+        let together = Together::all(&world).unwrap();
+        let to = target(RealDisk, &paths[world.rank()], 2, &together);
+        let error = write_together(&to, 2).unwrap_err();
+        assert!(error.is_wrong_use());
+        world.leave().unwrap();
+        error.to_string()
+    });
+    assert_eq!(heard[0], heard[1]);
+    let why = "rank 0 does not see what rank 1 on `";
+    assert!(heard[0].contains(why), "{}", heard[0]);
+    assert!(names(folders[0].path()).is_empty());
+}
