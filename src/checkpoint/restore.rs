@@ -47,7 +47,10 @@ impl Checkpoint {
         self.together().tell(|| self.check_fit(&all?))?;
         // Where this process has none, that was the error.
         let put = model.map_or(Ok(()), |model| self.put(&model, pipe, optimizer));
-        self.together().agree(put)
+        self.together().agree(put)?;
+        let gone_on = pipe.go_on(self.draws());
+        self.together()
+            .agree(gone_on.map_err(CheckpointError::from))
     }
 
     /// Gives the stages of this process what is their own.
@@ -66,7 +69,6 @@ impl Checkpoint {
                 pipe.put(optimizer, tensors)?;
             }
         }
-        pipe.go_on(self.draws())?;
         Ok(())
     }
 

@@ -84,11 +84,12 @@ impl Pipeline {
 
     /// Goes on as a pipeline of this seed that has done these steps.
     pub(crate) fn go_on(&mut self, draws: Draws) -> Result<(), Error> {
-        self.engine.on_each(move |_, stage| {
+        let reseeded = self.engine.on_each(move |_, stage| {
             stage.reseed(draws.seed);
             Ok(())
-        })?;
-        self.ties.refresh(&mut self.engine)?;
+        });
+        let done = reseeded.and_then(|_| self.ties.refresh(&mut self.engine));
+        self.engine.conclude(done)?;
         (self.seed, self.steps) = (draws.seed, draws.steps);
         Ok(())
     }

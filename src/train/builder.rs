@@ -12,6 +12,7 @@ use super::error::TrainError;
 use super::feed::{IntoFeed, Start};
 use super::folder::RunFolder;
 use super::hook::{Hook, Hooks};
+use super::leader::leads;
 use super::outcome::{Outcome, Rates};
 use super::report::ReportFormat;
 use super::resume::{Resume, ResumeOptions};
@@ -240,19 +241,27 @@ impl<'a> TrainerBuilder<'a> {
         let (writer, checkpoints) = if let Some(resume) = resume {
             resume.restore(pipe, optimizer)?;
             // From then on the new folder needs the old one no more.
-            resume.begin(saving, hooks, |checkpoints, hooks| {
+            resume.begin(saving, pipe, hooks, |checkpoints, pipe, hooks| {
                 if done == 0 || !checkpoints.due(done, true) {
                     return Ok(());
                 }
                 checkpoints.save_first(pipe, optimizer, done, batches.0.state(), hooks)
             })?
         } else {
-            let (folder, writer) = RunFolder::claim(self.folder.as_deref())?;
-            let folder = RunWriter::create(folder, &saving.config)?;
+            let (folder, writer) = RunFolder::claim(self.folder.as_deref(), pipe)?;
+            let folder = if leads(pipe) {
+                RunWriter::create(folder, &saving.config)?
+            } else {
+                RunWriter::elsewhere(folder)
+            };
             (folder, Checkpoints::new(writer, saving, None))
         };
-        let records = writer.folder.records()?;
-        if let Some(missing) = missing(&records, done as u64) {
+        let records = if writer.is_here() {
+            writer.folder.records()?
+        } else {
+            Vec::new()
+        };
+        if let Some(missing) = missing(&records, done as u64).filter(|_| writer.is_here()) {
             hooks.warning(&missing);
         }
         let stop = if self.signals {
@@ -260,6 +269,7 @@ impl<'a> TrainerBuilder<'a> {
         } else {
             self.stop
         };
+        let stop = stop.and_others(pipe.stop_line());
         let mut outcome = Outcome::new(writer.folder.path().to_owned(), records);
         outcome.run_by(pipe, self.settings.plan.as_ref())?;
         outcome.rates = self.rates;
@@ -304,7 +314,7 @@ impl<'a> TrainerBuilder<'a> {
             TrainError::Settings("a run is resumed in its own folder: name it".to_owned())
         })?;
         let hooks = &mut self.hooks;
-        let options = ResumeOptions::default();
+        let options = ResumeOptions::default().world(self.pipe.world());
         let resume = Resume::open(folder, &options, &mut |damaged| hooks.warning(damaged))?;
         resume.check_unsaved(Some(self.every as u64))?;
         match resume.repeated() {

@@ -4,11 +4,15 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::error::{NoRun, TrainError};
+use super::leader::made_by_leader;
+use crate::Pipeline;
 use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer};
 use crate::files;
 use crate::metrics::{METRICS_FILE, MetricsError, StepMetrics, is_event_file, read};
+use crate::world::World;
 
 /// The run's configuration, in the words of whoever began it.
 pub const CONFIG_FILE: &str = "config.toml";
@@ -103,29 +107,41 @@ impl RunFolder {
     }
 
     /// What saves into it. No other process may do so meanwhile.
-    pub(super) fn lock(&self) -> Result<Checkpointer, TrainError> {
-        Ok(Checkpointer::new(self.checkpoints())?)
+    pub(super) fn lock(&self, world: Option<&Arc<World>>) -> Result<Checkpointer, TrainError> {
+        Ok(match world {
+            Some(world) => Checkpointer::in_world(self.checkpoints(), world)?,
+            None => Checkpointer::new(self.checkpoints())?,
+        })
     }
 
     /// Makes the folder of a new run, and locks it: the one that was asked for, which must
     /// not hold another run, or the next free one. Nothing else is written there before
-    /// another process that wants the same folder is known to be shut out.
-    pub(super) fn claim(path: Option<&Path>) -> Result<(Self, Checkpointer), TrainError> {
+    /// another process that wants the same folder is known to be shut out. Of the processes of
+    /// `pipe` rank 0 makes it.
+    pub(super) fn claim(
+        path: Option<&Path>,
+        pipe: &Pipeline,
+    ) -> Result<(Self, Checkpointer), TrainError> {
+        let what = "the making of a run's folder";
+        let run = Self::at(made_by_leader(pipe, what, || Self::make(path))?);
+        let writer = run.lock(pipe.world())?;
+        if let Some(path) = path {
+            // Another one may have begun there, and ended, meanwhile.
+            made_by_leader(pipe, what, || Self::check_free(path))?;
+        }
+        Ok((run, writer))
+    }
+
+    fn make(path: Option<&Path>) -> Result<PathBuf, TrainError> {
         let Some(path) = path else {
-            let run = Self::at(next_free(Path::new(RUNS))?);
-            let writer = run.lock()?;
-            return Ok((run, writer));
+            return next_free(Path::new(RUNS));
         };
         Self::check_free(path)?;
         fs::create_dir_all(path).map_err(|error| TrainError::NewFolder {
             folder: path.to_owned(),
             why: error.to_string(),
         })?;
-        let run = Self::at(path);
-        let writer = run.lock()?;
-        // Another one may have begun there, and ended, meanwhile.
-        Self::check_free(path)?;
-        Ok((run, writer))
+        Ok(path.to_owned())
     }
 
     /// That a folder does not hold a run, so that a new one can have it. One may have been

@@ -46,6 +46,7 @@ mod folder;
 mod graphs;
 mod held_out;
 mod hook;
+mod leader;
 mod outcome;
 mod peak;
 mod report;

@@ -1,6 +1,7 @@
 //! A run that is resumed: where it is, what it resumes from, and whether one may believe it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::{fs, io};
 
 use serde_json::Value;
@@ -9,8 +10,10 @@ use super::checkpoints::{Checkpoints, Saving};
 use super::error::{TrainError, once_more};
 use super::folder::{DATA_PART, LOSS_SCALE_PART, RunFolder, found};
 use super::hook::Hooks;
+use super::leader::leads;
 use super::writer::RunWriter;
-use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer};
+use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer, Needs};
+use crate::world::World;
 use crate::{Optimizer, Pipeline};
 
 /// How a run is resumed.
@@ -21,6 +24,8 @@ pub struct ResumeOptions {
     pub fork: Option<PathBuf>,
     /// Takes the newest checkpoint that is intact where newer ones are damaged.
     pub fallback: bool,
+    /// The processes that resume it together, which all do this; none where one does.
+    pub world: Option<Arc<World>>,
 }
 
 impl ResumeOptions {
@@ -28,6 +33,13 @@ impl ResumeOptions {
     #[must_use]
     pub fn fork(mut self, folder: Option<PathBuf>) -> Self {
         self.fork = folder;
+        self
+    }
+
+    /// The processes that resume it together, where there are several.
+    #[must_use]
+    pub fn world(mut self, world: Option<&Arc<World>>) -> Self {
+        self.world = world.map(Arc::clone);
         self
     }
 
@@ -70,15 +82,16 @@ impl Resume {
         let run = RunFolder::open(run)?;
         let another = |fork: &&PathBuf| !same_folder(fork, run.path());
         let forked = options.fork.as_ref().filter(another);
-        if let Some(folder) = forked {
+        let world = options.world.as_ref();
+        if let Some(folder) = forked.filter(|_| world.is_none_or(|world| world.rank() == 0)) {
             RunFolder::check_free(folder)?;
         }
         // Before anything is read: whoever trains there may remove it meanwhile.
         let writer = match forked {
-            None => Some(run.lock()?),
+            None => Some(run.lock(world)?),
             Some(_) => None,
         };
-        let from = newest(&run, options.fallback, warn)?;
+        let from = newest(&run, options, warn)?;
         let config = config(&run, from.as_ref())?;
         let unsaved = match &from {
             None if run.metrics_path().exists() => {
@@ -196,20 +209,31 @@ impl Resume {
     pub(super) fn begin(
         self,
         saving: Saving,
+        pipe: &mut Pipeline,
         hooks: &mut Hooks<'_>,
-        save: impl FnOnce(&mut Checkpoints, &mut Hooks<'_>) -> Result<(), TrainError>,
+        save: impl FnOnce(&mut Checkpoints, &mut Pipeline, &mut Hooks<'_>) -> Result<(), TrainError>,
     ) -> Result<(RunWriter, Checkpoints), TrainError> {
         let step = self.step();
         let config = saving.config.clone();
         if let Some(writer) = self.writer {
             let whole = self.from.is_some().then_some(step);
-            let folder = RunWriter::resume(self.run, &config, step)?;
+            let folder = if leads(pipe) {
+                RunWriter::resume(self.run, &config, step)?
+            } else {
+                RunWriter::elsewhere(self.run)
+            };
             return Ok((folder, Checkpoints::new(writer, saving, whole)));
         }
-        let (folder, writer) = RunFolder::claim(self.forked.as_deref())?;
+        let (folder, writer) = RunFolder::claim(self.forked.as_deref(), pipe)?;
         let mut checkpoints = Checkpoints::new(writer, saving, None);
-        let save = || save(&mut checkpoints, hooks);
-        let folder = RunWriter::fork(folder, &self.run, &config, step, save)?;
+        let here = leads(pipe);
+        let save = || save(&mut checkpoints, pipe, hooks);
+        let folder = if here {
+            RunWriter::fork(folder, &self.run, &config, step, save)?
+        } else {
+            save()?;
+            RunWriter::elsewhere(folder)
+        };
         Ok((folder, checkpoints))
     }
 }
@@ -233,19 +257,28 @@ fn same_folder(one: &Path, other: &Path) -> bool {
 /// to.
 fn newest(
     run: &RunFolder,
-    fallback: bool,
+    options: &ResumeOptions,
     warn: &mut dyn FnMut(&str),
 ) -> Result<Option<Checkpoint>, TrainError> {
-    let intact = || Checkpoint::newest_that(&run.checkpoints(), Checkpoint::check_finite);
-    if fallback {
+    let good = &Checkpoint::check_finite;
+    let folder = run.checkpoints();
+    let search = |newest| match &options.world {
+        Some(world) => Checkpoint::search_in_world(&folder, world, Needs::Share, newest, good),
+        None if newest => {
+            let newest = Checkpoint::newest(&folder);
+            newest.and_then(|newest| good(&newest).map(|()| (newest, Vec::new())))
+        }
+        None => Checkpoint::newest_that(&folder, good),
+    };
+    let intact = || search(false);
+    if options.fallback {
         let newest = found(intact())?.map(|(newest, damaged)| {
             damaged.iter().for_each(|error| warn(&error.to_string()));
             newest
         });
         return Ok(newest);
     }
-    let newest = Checkpoint::newest(run.checkpoints());
-    let newest = newest.and_then(|newest| newest.check_finite().map(|()| newest));
+    let newest = search(true).map(|(newest, _)| newest);
     found(newest).map_err(|error: CheckpointError| match error {
         error if error.is_damage() => TrainError::Damaged {
             error: Box::new(error),

@@ -54,7 +54,10 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     {
         RunFolder::check_free(out).map_err(failure)?;
     }
-    let resume = args.resume.as_deref().map(|run| resumed::open(run, args));
+    let resume = args
+        .resume
+        .as_deref()
+        .map(|run| resumed::open(run, args, world));
     let resume = resume.transpose()?;
     let mut job = match &resume {
         Some(resume) => {
@@ -72,11 +75,13 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let notes = (resume.as_ref()).map(|own| resumed::check(own, &job, &resolved.toml));
     let notes = notes.transpose()?.unwrap_or_default();
     if let Some(finished) = (resume.as_ref()).filter(|own| own.step() >= job.recipe.steps as u64) {
-        say(&format!(
-            "{}: all {} steps are done; to train on, give more with --steps N",
-            finished.run().path().display(),
-            job.recipe.steps
-        ));
+        if world::leads(world) {
+            say(&format!(
+                "{}: all {} steps are done; to train on, give more with --steps N",
+                finished.run().path().display(),
+                job.recipe.steps
+            ));
+        }
         return Ok(());
     }
     if let Some(weights) = job.weights.take() {

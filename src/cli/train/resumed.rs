@@ -1,6 +1,7 @@
 //! A run that is resumed: whether its configuration still fits.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::config::schema;
 use super::configured::Saved;
@@ -9,15 +10,22 @@ use super::options::Args;
 use super::recipe::Recipe;
 use crate::cli::config::diff;
 use crate::cli::trained::saved_vocabulary;
+use crate::cli::world::leads;
 use crate::cli::{Failure, failure, say};
 use crate::train::{Resume, ResumeOptions};
+use crate::world::World;
 
 /// Finds what the run goes on from.
-pub(super) fn open(run: &Path, args: &Args) -> Result<Resume, Failure> {
+pub(super) fn open(run: &Path, args: &Args, world: Option<&Arc<World>>) -> Result<Resume, Failure> {
     let options = ResumeOptions::default()
         .fork(args.out.clone())
-        .fallback(args.resume_fallback);
-    let warn = &mut |warning: &str| say(&format!("warning: {warning}"));
+        .fallback(args.resume_fallback)
+        .world(world);
+    let warn = &mut |warning: &str| {
+        if leads(world) {
+            say(&format!("warning: {warning}"));
+        }
+    };
     let resume = Resume::open(run, &options, warn).map_err(failure)?;
     let every = every(resume.config().1);
     resume.check_unsaved(every).map_err(failure)?;
@@ -45,7 +53,9 @@ pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<Vec<St
             return Ok(vec![note]);
         }
         // Also where nothing else is said.
-        say(&format!("warning: {note}"));
+        if leads(job.world.as_ref()) {
+            say(&format!("warning: {note}"));
+        }
         return Ok(Vec::new());
     };
     let mut notes = vec![note];

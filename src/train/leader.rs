@@ -1,0 +1,35 @@
+//! What one of a run's processes does for all.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::error::TrainError;
+use crate::Pipeline;
+use crate::torch::TorchError;
+
+/// Whether this process writes the run's files: rank 0, or the only one.
+pub(super) fn leads(pipe: &Pipeline) -> bool {
+    pipe.world().is_none_or(|world| world.rank() == 0)
+}
+
+/// Has rank 0 make something, and all have it.
+///
+/// # Errors
+/// That of rank 0, in all.
+pub(super) fn made_by_leader<T: Serialize + DeserializeOwned>(
+    pipe: &Pipeline,
+    what: &str,
+    make: impl FnOnce() -> Result<T, TrainError>,
+) -> Result<T, TrainError> {
+    let made = leads(pipe).then(make).transpose();
+    let agreed = pipe.agree(what, made.as_ref().err().map(ToString::to_string));
+    let made = made?;
+    agreed?;
+    // As a list: an option of nothing would look like none.
+    let made: Vec<T> = made.into_iter().collect();
+    let all = pipe.share(made)?.into_iter();
+    let first = all.flatten().next();
+    Ok(first
+        .ok_or_else(|| TorchError::new("nobody leads"))
+        .map_err(crate::Error::from)?)
+}
