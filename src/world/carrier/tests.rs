@@ -249,6 +249,42 @@ fn processes_give_the_bits_of_one() {
     }
 }
 
+/// A tag is that of other devices in another program. The two ends remembered other headers then,
+/// so that one sent what the other one did not receive, and all hung.
+#[test]
+fn programs_take_turns() {
+    let rank_of = [0, 1, 0, 1];
+    let schedules = [
+        generated(ScheduleKind::ForwardOnly, 4, 4),
+        generated(ScheduleKind::OneFOneB, 4, 4),
+        generated(ScheduleKind::GPipe, 4, 3),
+    ];
+    let expected: Vec<_> = schedules.iter().map(alone).collect();
+    let all = ranks(2, move |world| {
+        let world = Arc::new(world);
+        let mut part = Part::new(&world, &schedules[0], &rank_of);
+        let here = |device: DeviceId| rank_of[device.index()] == world.rank();
+        let programs = schedules
+            .clone()
+            .map(|schedule| Arc::new(Program::part(schedule, &Topology::chain(4), here).unwrap()));
+        let turns = (0..9).map(|turn| {
+            part.program = Arc::clone(&programs[turn % 3]);
+            part.done = 0;
+            part.step(None).unwrap().0
+        });
+        let values: Vec<_> = turns.collect();
+        drop(part);
+        Arc::into_inner(world).unwrap().leave().unwrap();
+        values
+    });
+    for turn in 0..9 {
+        let own = all.iter().map(|turns| (turns[turn].clone(), Vec::new()));
+        let (values, _) = together(own);
+        let first = (expected[turn % 3][0].0.clone(), Vec::new());
+        assert_eq!(values, together(std::iter::once(first)).0, "turn {turn}");
+    }
+}
+
 #[test]
 fn a_failure_is_undone_in_all_processes_and_the_next_step_is_right() {
     let schedule = generated(ScheduleKind::OneFOneB, 3, 4);
