@@ -1,13 +1,22 @@
-//! The compiler of a checked schedule against a topology.
+//! The compiler of checked schedules against a topology.
 
 use super::carrier::Address;
-use super::program::{Destination, DeviceProgram, Exit, Op, Program, SlotAddress};
-use super::stage::OffloadHint;
+use super::mesh::Mesh;
+use super::program::{Destination, DeviceProgram, Entries, Exit, Op, Program, SlotAddress};
+use super::replicas::Replicas;
+use super::sequence::{add_hints, add_urgencies};
+use super::task::Task;
 use super::topology::{Edge, EdgeId, End, Topology, TopologyError};
-use gpipe_partitioner::{
-    Action, ActionKind, CheckedSchedule, DeviceId, MicroId, StageId, urgencies,
-};
+use gpipe_partitioner::{Action, ActionKind, DeviceId, MicroId, StageId};
 use std::collections::HashMap;
+use std::ops::Range;
+
+/// A value of a step.
+#[derive(Clone, Copy)]
+enum Use {
+    Edge(EdgeUse),
+    Exchange(ExchangeUse),
+}
 
 /// One use of an edge: forward or as a gradient, by one micro-batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,13 +26,24 @@ struct EdgeUse {
     micro: MicroId,
 }
 
+/// What one copy of a stage gives another one for a round of their exchange.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct ExchangeUse {
+    stage: StageId,
+    /// The round that takes it.
+    round: usize,
+    /// The replicas.
+    from: usize,
+    to: usize,
+}
+
 /// Compiles the parts of the devices for which `here` says so.
 pub(super) fn compile(
-    schedule: CheckedSchedule,
+    replicas: Replicas,
     topology: &Topology,
     here: impl Fn(DeviceId) -> bool,
 ) -> Result<Program, TopologyError> {
-    let plain = schedule.schedule();
+    let plain = replicas.first().schedule();
     if plain.stages() != topology.stages() {
         return Err(TopologyError::Stages {
             schedule: plain.name().to_owned(),
@@ -31,10 +51,9 @@ pub(super) fn compile(
             stages: topology.stages(),
         });
     }
-    let mut compiler = Compiler::new(&schedule, topology, here);
-    let mut devices: Vec<_> = (urgencies(&schedule).iter().enumerate())
-        .map(|(device, urgencies)| compiler.number_inputs(DeviceId(device), urgencies))
-        .collect();
+    let mut compiler = Compiler::new(&replicas, topology, here);
+    let all = (0..replicas.mesh().devices()).map(DeviceId);
+    let mut devices: Vec<_> = all.map(|device| compiler.number_inputs(device)).collect();
     for (d, device) in devices.iter_mut().enumerate() {
         if compiler.is_here(DeviceId(d)) {
             compiler.find_destinations(DeviceId(d), device)?;
@@ -43,6 +62,7 @@ pub(super) fn compile(
             device.sends = compiler.sends(DeviceId(d))?;
         }
     }
+    add_urgencies(&replicas, &mut devices);
     let entries = compiler.entries()?;
     let exits = devices
         .iter()
@@ -54,31 +74,13 @@ pub(super) fn compile(
         devices,
         entries,
         exits,
-        schedule,
+        replicas,
     })
 }
 
-/// Compiles, once, what a stage is told about the action after the one that it runs.
-fn add_hints(program: &mut DeviceProgram) {
-    for at in 1..program.ops.len() {
-        let (before, next) = (program.ops[at - 1].action, program.ops[at].action);
-        if next.kind.consumes_activations() {
-            let forward = Action {
-                kind: ActionKind::Forward,
-                ..next
-            };
-            let hint = if before == forward {
-                OffloadHint::Keep(next)
-            } else {
-                OffloadHint::Prefetch(next)
-            };
-            program.ops[at - 1].hint = Some((program.ops[at].local, hint));
-        }
-    }
-}
-
 struct Compiler<'a> {
-    schedule: &'a CheckedSchedule,
+    replicas: &'a Replicas,
+    mesh: Mesh,
     topology: &'a Topology,
     /// By device: whether its part is compiled.
     here: Vec<bool>,
@@ -86,6 +88,7 @@ struct Compiler<'a> {
     edges: Vec<StageEdges>,
     /// Where each value is consumed that a device here produces or consumes.
     consumed: HashMap<EdgeUse, SlotAddress>,
+    exchanged: HashMap<ExchangeUse, SlotAddress>,
 }
 
 #[derive(Default)]
@@ -96,21 +99,24 @@ struct StageEdges {
 
 impl<'a> Compiler<'a> {
     fn new(
-        schedule: &'a CheckedSchedule,
+        replicas: &'a Replicas,
         topology: &'a Topology,
         here: impl Fn(DeviceId) -> bool,
     ) -> Self {
-        let devices = 0..schedule.schedule().devices();
+        let mesh = replicas.mesh();
+        let devices = 0..mesh.devices();
         let of_stage = |stage| StageEdges {
             incoming: topology.incoming(End::Stage(StageId(stage))).collect(),
             outgoing: topology.outgoing(End::Stage(StageId(stage))).collect(),
         };
         Self {
-            schedule,
+            replicas,
+            mesh,
             topology,
             here: devices.map(|device| here(DeviceId(device))).collect(),
             edges: (0..topology.stages()).map(of_stage).collect(),
             consumed: HashMap::new(),
+            exchanged: HashMap::new(),
         }
     }
 
@@ -118,32 +124,33 @@ impl<'a> Compiler<'a> {
         self.here[device.index()]
     }
 
-    /// The device of an edge's end; none for the caller.
-    fn device(&self, end: End) -> Option<DeviceId> {
+    /// The device of an edge's end in a replica; none for the caller.
+    fn device(&self, end: End, replica: usize) -> Option<DeviceId> {
         match end {
             End::Caller => None,
-            End::Stage(stage) => Some(self.schedule.device_of(stage)),
+            End::Stage(stage) => {
+                let device = self.replicas.first().device_of(stage);
+                Some(self.mesh.device(device, replica))
+            }
         }
     }
 
     /// First pass: numbers the slots of the values that `device` consumes. Of a device
     /// elsewhere only the numbers are wanted.
-    fn number_inputs(&mut self, device: DeviceId, urgencies: &[u32]) -> DeviceProgram {
+    fn number_inputs(&mut self, device: DeviceId) -> DeviceProgram {
         let here = self.is_here(device);
         let mut program = DeviceProgram::default();
         if here {
-            program.stages = self.schedule.stages_on(device);
+            let device = self.mesh.of_pipeline(device);
+            program.stages = self.replicas.first().stages_on(device);
         }
-        let actions = self.schedule.schedule().actions(device).iter().enumerate();
-        for ((op, &action), &urgency) in actions.zip(urgencies) {
+        for (op, task) in self.replicas.tasks(device).into_iter().enumerate() {
             let (first, mut remote_inputs) = (program.slots, 0);
-            for (key, from) in self.inputs(action) {
+            for (key, from) in self.inputs(device, task) {
                 let slot = program.slots;
                 program.slots += 1;
-                let from = self.device(from);
                 if here || from.is_some_and(|from| self.is_here(from)) {
-                    let address = SlotAddress { device, slot, op };
-                    self.consumed.insert(key, address);
+                    self.note(key, SlotAddress { device, slot, op });
                 }
                 if let Some(from) = from.filter(|from| here && *from != device) {
                     remote_inputs += 1;
@@ -151,11 +158,11 @@ impl<'a> Compiler<'a> {
                 }
             }
             if here {
-                // Every stage with an action on this device is among its stages.
-                let local = program.stages.binary_search(&action.stage).unwrap_or(0);
+                // Every stage with a task on this device is among its stages.
+                let local = program.stages.binary_search(&task.stage()).unwrap_or(0);
                 program.ops.push(Op {
-                    action,
-                    urgency,
+                    task,
+                    urgency: 0,
                     local,
                     inputs: first..program.slots,
                     remote_inputs,
@@ -175,14 +182,14 @@ impl<'a> Compiler<'a> {
     ) -> Result<(), TopologyError> {
         for op in &mut program.ops {
             let first = program.destinations.len();
-            for (key, to) in self.outputs(op.action) {
-                let destination = match to {
-                    End::Caller => Destination::Exit(Exit {
+            for (key, to) in self.outputs(device, op.task) {
+                let destination = match (key, to) {
+                    (Use::Edge(key), None) => Destination::Exit(Exit {
                         edge: key.edge,
                         micro: key.micro,
                         gradient: key.gradient,
                     }),
-                    End::Stage(_) => match self.address(key)? {
+                    (key, _) => match self.address(key)? {
                         address if address.device == device => Destination::Here(address.slot),
                         address => Destination::To(address),
                     },
@@ -197,9 +204,9 @@ impl<'a> Compiler<'a> {
     /// What a device elsewhere sends to devices here, in the order in which it produces it.
     fn sends(&self, device: DeviceId) -> Result<Vec<Address>, TopologyError> {
         let mut sends = Vec::new();
-        for &action in self.schedule.schedule().actions(device) {
-            for (key, to) in self.outputs(action) {
-                if self.device(to).is_some_and(|to| self.is_here(to)) {
+        for task in self.replicas.tasks(device) {
+            for (key, to) in self.outputs(device, task) {
+                if to.is_some_and(|to| self.is_here(to)) {
                     let SlotAddress { device, slot, .. } = self.address(key)?;
                     sends.push(Address { device, slot });
                 }
@@ -209,80 +216,153 @@ impl<'a> Compiler<'a> {
     }
 
     /// Where the caller's values are consumed, of edges that lead to a device here.
-    fn entries(&self) -> Result<Vec<(EdgeId, Vec<SlotAddress>)>, TopologyError> {
-        let edges = self.topology.outgoing(End::Caller);
-        let to = |edge: &Edge| self.device(edge.to);
-        edges
-            .filter(|(_, edge)| to(edge).is_some_and(|device| self.is_here(device)))
-            .map(|(edge, _)| Ok((edge, self.entry(edge)?)))
-            .collect()
+    fn entries(&self) -> Result<Vec<Entries>, TopologyError> {
+        let mut entries = Vec::new();
+        for (edge, ends) in self.topology.outgoing(End::Caller) {
+            for replica in 0..self.mesh.replicas() {
+                let micros = self.replicas.micro_batches_of(replica);
+                let device = self.device(ends.to, replica);
+                if !micros.is_empty() && device.is_some_and(|device| self.is_here(device)) {
+                    entries.push(Entries {
+                        edge,
+                        first: MicroId(micros.start),
+                        places: self.places(edge, micros)?,
+                    });
+                }
+            }
+        }
+        Ok(entries)
     }
 
-    fn entry(&self, edge: EdgeId) -> Result<Vec<SlotAddress>, TopologyError> {
-        let micros = (0..self.schedule.schedule().micro_batches()).map(MicroId);
+    fn places(
+        &self,
+        edge: EdgeId,
+        micros: Range<usize>,
+    ) -> Result<Vec<SlotAddress>, TopologyError> {
         let address = |micro| {
-            self.address(EdgeUse {
+            self.address(Use::Edge(EdgeUse {
                 edge,
                 gradient: false,
-                micro,
-            })
+                micro: MicroId(micro),
+            }))
         };
         micros.map(address).collect()
     }
 
-    /// What an action consumes, and who produces it.
-    fn inputs(&self, action: Action) -> impl Iterator<Item = (EdgeUse, End)> + use<> {
-        let edges = &self.edges[action.stage.index()];
-        match action.kind {
-            ActionKind::Forward => uses(&edges.incoming, action, |edge| edge.from),
-            ActionKind::Backward | ActionKind::BackwardInput => {
-                uses(&edges.outgoing, action, |edge| edge.to)
+    /// What a task of `device` consumes, and which device produces it, if not the caller.
+    fn inputs(&self, device: DeviceId, task: Task) -> Vec<(Use, Option<DeviceId>)> {
+        match task {
+            Task::Action(action) => {
+                let edges = &self.edges[action.stage.index()];
+                match action.kind {
+                    ActionKind::Forward => {
+                        self.uses(device, &edges.incoming, action, |edge| edge.from)
+                    }
+                    ActionKind::Backward | ActionKind::BackwardInput => {
+                        self.uses(device, &edges.outgoing, action, |edge| edge.to)
+                    }
+                    ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
+                }
             }
-            ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new().into_iter(),
+            Task::Exchange { round: 0, .. } => Vec::new(),
+            Task::Exchange { stage, round } => self.of_others(device, |own, other| ExchangeUse {
+                stage,
+                round,
+                from: other,
+                to: own,
+            }),
         }
     }
 
-    /// What an action produces, and who consumes it.
-    fn outputs(&self, action: Action) -> impl Iterator<Item = (EdgeUse, End)> + use<> {
-        let edges = &self.edges[action.stage.index()];
-        match action.kind {
-            ActionKind::Forward => uses(&edges.outgoing, action, |edge| edge.to),
-            ActionKind::Backward | ActionKind::BackwardInput => {
-                uses(&edges.incoming, action, |edge| edge.from)
+    /// What a task of `device` produces, and which device consumes it, if not the caller.
+    fn outputs(&self, device: DeviceId, task: Task) -> Vec<(Use, Option<DeviceId>)> {
+        match task {
+            Task::Action(action) => {
+                let edges = &self.edges[action.stage.index()];
+                match action.kind {
+                    ActionKind::Forward => {
+                        self.uses(device, &edges.outgoing, action, |edge| edge.to)
+                    }
+                    ActionKind::Backward | ActionKind::BackwardInput => {
+                        self.uses(device, &edges.incoming, action, |edge| edge.from)
+                    }
+                    ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
+                }
             }
-            ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new().into_iter(),
+            Task::Exchange { round, .. } if !self.replicas.sends(round) => Vec::new(),
+            Task::Exchange { stage, round } => self.of_others(device, |own, other| ExchangeUse {
+                stage,
+                round: round + 1,
+                from: own,
+                to: other,
+            }),
         }
     }
 
-    fn address(&self, key: EdgeUse) -> Result<SlotAddress, TopologyError> {
-        self.consumed
-            .get(&key)
-            .copied()
-            .ok_or_else(|| TopologyError::NeverTaken {
-                schedule: self.schedule.schedule().name().to_owned(),
+    /// How an action of `device` uses edges, with the device at the end of each that `other`
+    /// names: all of them forward, as gradients those that carry one.
+    fn uses(
+        &self,
+        device: DeviceId,
+        edges: &[(EdgeId, Edge)],
+        action: Action,
+        other: impl Fn(&Edge) -> End,
+    ) -> Vec<(Use, Option<DeviceId>)> {
+        let gradient = action.kind != ActionKind::Forward;
+        let edges = edges.iter().filter(|(_, edge)| edge.gradient || !gradient);
+        let uses = edges.map(|(edge, ends)| {
+            let (edge, micro) = (*edge, action.micro);
+            let edge_use = EdgeUse {
+                edge,
+                gradient,
+                micro,
+            };
+            let device = self.device(other(ends), self.mesh.replica_of(device));
+            (Use::Edge(edge_use), device)
+        });
+        uses.collect()
+    }
+
+    /// One value of an exchange for each other replica than that of `device`, in their order,
+    /// and the device there.
+    fn of_others(
+        &self,
+        device: DeviceId,
+        exchange_use: impl Fn(usize, usize) -> ExchangeUse,
+    ) -> Vec<(Use, Option<DeviceId>)> {
+        let (own, place) = (self.mesh.replica_of(device), self.mesh.of_pipeline(device));
+        let others = (0..self.mesh.replicas()).filter(|other| *other != own);
+        let one = |other| {
+            let device = self.mesh.device(place, other);
+            (Use::Exchange(exchange_use(own, other)), Some(device))
+        };
+        others.map(one).collect()
+    }
+
+    fn note(&mut self, key: Use, address: SlotAddress) {
+        match key {
+            Use::Edge(key) => self.consumed.insert(key, address),
+            Use::Exchange(key) => self.exchanged.insert(key, address),
+        };
+    }
+
+    fn address(&self, key: Use) -> Result<SlotAddress, TopologyError> {
+        let schedule = || self.replicas.first().schedule().name().to_owned();
+        let address = match key {
+            Use::Edge(key) => self.consumed.get(&key),
+            Use::Exchange(key) => self.exchanged.get(&key),
+        };
+        address.copied().ok_or_else(|| match key {
+            Use::Edge(key) => TopologyError::NeverTaken {
+                schedule: schedule(),
                 edge: key.edge,
                 micro: key.micro,
-            })
+            },
+            Use::Exchange(key) => TopologyError::NeverExchanged {
+                schedule: schedule(),
+                stage: key.stage,
+                round: key.round - 1,
+            },
+        })
     }
-}
-
-/// How an action uses edges, with the end of each that `other` names: all of them forward, as
-/// gradients those that carry one.
-fn uses(
-    edges: &[(EdgeId, Edge)],
-    action: Action,
-    other: impl Fn(&Edge) -> End,
-) -> std::vec::IntoIter<(EdgeUse, End)> {
-    let gradient = action.kind != ActionKind::Forward;
-    let edges = edges.iter().filter(|(_, edge)| edge.gradient || !gradient);
-    let uses = edges.map(|(edge, ends)| {
-        let (edge, micro) = (*edge, action.micro);
-        let edge_use = EdgeUse {
-            edge,
-            gradient,
-            micro,
-        };
-        (edge_use, other(ends))
-    });
-    uses.collect::<Vec<_>>().into_iter()
 }

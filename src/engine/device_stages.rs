@@ -3,6 +3,7 @@
 use super::failure::{Phase, StageError, discard, guarded};
 use super::program::Op;
 use super::stage::{Observer, OffloadHint, Stage};
+use super::task::Task;
 use anyhow::ensure;
 use gpipe_partitioner::{MicroId, StageId};
 use std::sync::Arc;
@@ -11,12 +12,15 @@ use std::time::Instant;
 /// The stages of one device, in increasing order.
 pub(super) struct DeviceStages<S> {
     stages: Vec<LocalStage<S>>,
+    /// Whose copies they are, where there are several.
+    replica: Option<usize>,
     /// Sum of the stages' `bytes`.
     bytes: u64,
 }
 
 struct LocalStage<S> {
     id: StageId,
+    replica: Option<usize>,
     stage: S,
     /// In flight, as the stage said after its last action.
     bytes: u64,
@@ -24,26 +28,31 @@ struct LocalStage<S> {
     begun: bool,
 }
 
-/// An action that has run.
+/// A task that has run.
 pub(super) struct Completed<V> {
     pub(super) outputs: Vec<V>,
     pub(super) start: Instant,
     pub(super) end: Instant,
-    /// In flight on the device after the action.
+    /// In flight on the device after the task.
     pub(super) bytes: u64,
 }
 
 impl<S: Stage> DeviceStages<S> {
-    pub(super) fn new(stages: Vec<(StageId, S)>) -> Self {
+    pub(super) fn new(stages: Vec<(StageId, S)>, replica: Option<usize>) -> Self {
         let local = |(id, stage)| LocalStage {
             id,
+            replica,
             stage,
             bytes: 0,
             begun: false,
         };
         let mut stages: Vec<_> = stages.into_iter().map(local).collect();
         stages.sort_by_key(|local| local.id);
-        Self { stages, bytes: 0 }
+        Self {
+            stages,
+            replica,
+            bytes: 0,
+        }
     }
 
     pub(super) fn ids(&self) -> Vec<StageId> {
@@ -93,14 +102,24 @@ impl<S: Stage> DeviceStages<S> {
         let local = &mut self.stages[op.local];
         let before = local.bytes;
         let ran = guarded(|| local.run(op, wanted, inputs));
-        let ran = ran.map_err(|error| {
-            local.failure(Phase::Action(op.action.kind), Some(op.action.micro), error)
-        })?;
+        let ran = ran.map_err(|error| local.failure(op.task.phase(), op.task.micro(), error))?;
         self.bytes = (self.bytes - before).saturating_add(local.bytes);
         Ok(Completed {
             bytes: self.bytes,
             ..ran
         })
+    }
+
+    /// What `op` has made cannot be sent to another process.
+    pub(super) fn not_sent(&self, op: &Op, source: anyhow::Error) -> StageError {
+        StageError {
+            stage: op.task.stage(),
+            replica: self.replica,
+            layer: None,
+            micro: op.task.micro(),
+            action: op.task.sending(),
+            source,
+        }
     }
 
     pub(super) fn end(&mut self) -> Result<(), StageError> {
@@ -150,12 +169,15 @@ impl<S: Stage> LocalStage<S> {
         inputs: Vec<S::Value>,
     ) -> anyhow::Result<Completed<S::Value>> {
         let start = Instant::now();
-        let outputs = self.stage.run(op.action, inputs)?;
+        let (outputs, takers) = match op.task {
+            Task::Action(action) => (self.stage.run(action, inputs)?, "edges"),
+            Task::Exchange { round, .. } => (self.stage.exchange(round, inputs)?, "other replicas"),
+        };
         let end = Instant::now();
         let returned = outputs.len();
         ensure!(
             returned == wanted,
-            "returned {returned} values where {wanted} edges want one each"
+            "returned {returned} values where {wanted} {takers} want one each"
         );
         self.bytes = self.stage.bytes_in_flight();
         Ok(Completed {
@@ -179,6 +201,7 @@ impl<S: Stage> LocalStage<S> {
         let layer = guarded(|| Ok(self.stage.layer())).unwrap_or_default();
         StageError {
             stage: self.id,
+            replica: self.replica,
             layer,
             micro,
             action,

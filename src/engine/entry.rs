@@ -1,7 +1,7 @@
 //! What the caller posts and what it gets back.
 
-use super::event::ActionEvent;
-use super::program::{Program, SlotAddress};
+use super::event::{ActionEvent, Events};
+use super::program::Program;
 use super::topology::EdgeId;
 use gpipe_partitioner::{DeviceId, MicroId, Timeline};
 use std::collections::BTreeMap;
@@ -29,7 +29,8 @@ pub struct StepOutcome<V> {
     pub exits: EdgeValues<V>,
     /// Gradients of the caller's values, for edges that carry one.
     pub gradients: EdgeValues<V>,
-    /// When each action ran.
+    /// When each action ran and, where there are replicas, when each stage exchanged its
+    /// gradients with its copies.
     pub timeline: Timeline,
     /// For each device what it ran, in its order: the source of the timeline, with the
     /// memory in flight.
@@ -77,15 +78,13 @@ pub(super) fn sort<V>(
     devices: &[DeviceId],
     entries: Vec<Entry<V>>,
 ) -> Result<Vec<Vec<(usize, V)>>, EntryError> {
-    let mut seen: Vec<Vec<bool>> = program
-        .entries()
-        .iter()
-        .map(|(_, places)| vec![false; places.len()])
-        .collect();
+    let rows = program.entries().iter();
+    let mut seen: Vec<Vec<bool>> = rows.map(|row| vec![false; row.places.len()]).collect();
     let mut sorted: Vec<Vec<(usize, V)>> = devices.iter().map(|_| Vec::new()).collect();
     for Entry { edge, micro, value } in entries {
-        let (row, place) = find(program, edge, micro)?;
-        if std::mem::replace(&mut seen[row][micro.index()], true) {
+        let (row, at) = find(program, edge, micro).ok_or(EntryError::Unwanted { edge, micro })?;
+        let place = program.entries()[row].places[at];
+        if std::mem::replace(&mut seen[row][at], true) {
             return Err(EntryError::Twice { edge, micro });
         }
         // A program has entries for its devices alone, which are the engine's.
@@ -93,36 +92,36 @@ pub(super) fn sort<V>(
             sorted[index].push((place.slot, value));
         }
     }
-    for ((edge, _), row) in program.entries().iter().zip(&seen) {
-        if let Some(micro) = row.iter().position(|seen| !seen) {
+    for (row, seen) in program.entries().iter().zip(&seen) {
+        if let Some(at) = seen.iter().position(|seen| !seen) {
             return Err(EntryError::Missing {
-                edge: *edge,
-                micro: MicroId(micro),
+                edge: row.edge,
+                micro: MicroId(row.first.index() + at),
             });
         }
     }
     Ok(sorted)
 }
 
-fn find(
-    program: &Program,
-    edge: EdgeId,
-    micro: MicroId,
-) -> Result<(usize, SlotAddress), EntryError> {
-    let row = program
-        .entries()
-        .binary_search_by_key(&edge, |(edge, _)| *edge)
-        .ok();
-    let place = |row: usize| Some((row, *program.entries()[row].1.get(micro.index())?));
-    row.and_then(place)
-        .ok_or(EntryError::Unwanted { edge, micro })
+/// The row of the program's entries, and the place in it.
+fn find(program: &Program, edge: EdgeId, micro: MicroId) -> Option<(usize, usize)> {
+    let rows = program.entries();
+    let behind = rows.partition_point(|row| (row.edge, row.first) <= (edge, micro));
+    let row = behind.checked_sub(1)?;
+    let at = micro.index().checked_sub(rows[row].first.index())?;
+    (rows[row].edge == edge && at < rows[row].places.len()).then_some((row, at))
 }
 
 /// The whole step's log as a timeline, in microseconds since its first action.
-pub(super) fn timeline(events: &[Vec<ActionEvent>]) -> Timeline {
-    let spans = events
-        .iter()
-        .enumerate()
-        .flat_map(|(device, log)| log.iter().map(move |event| event.span(DeviceId(device))));
-    Timeline::new(events.len(), spans.collect())
+pub(super) fn timeline(events: &[Events]) -> Timeline {
+    let logs = || (0..).map(DeviceId).zip(events);
+    let spans =
+        logs().flat_map(|(device, log)| log.actions.iter().map(move |own| own.span(device)));
+    let exchanges = logs().flat_map(|(device, log)| {
+        let own = log.exchanges.iter();
+        own.map(move |own| own.exchange(device))
+    });
+    let mut exchanges: Vec<_> = exchanges.collect();
+    exchanges.sort_by_key(|exchange| exchange.start);
+    Timeline::with_exchanges(events.len(), spans.collect(), exchanges)
 }

@@ -1,6 +1,8 @@
 //! What a device did, and when.
 
-use gpipe_partitioner::{Action, Bytes, DeviceId, Span};
+use super::program::DeviceProgram;
+use super::task::Task;
+use gpipe_partitioner::{Action, Bytes, DeviceId, Exchange, Span, StageId};
 use std::time::{Duration, Instant};
 
 /// One action as it ran.
@@ -27,30 +29,84 @@ impl ActionEvent {
     }
 }
 
+/// One stage's exchange with its copies in the other replicas, as it went.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExchangeEvent {
+    stage: StageId,
+    /// From the begin of the step to the end of round 0, after which the values leave.
+    start: Duration,
+    /// From the begin of the step to the end of the last round.
+    end: Duration,
+}
+
+impl ExchangeEvent {
+    pub(super) fn exchange(&self, device: DeviceId) -> Exchange {
+        Exchange {
+            device,
+            stage: self.stage,
+            start: self.start.into(),
+            end: self.end.into(),
+        }
+    }
+}
+
+/// What a worker noted of a step.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    pub(super) actions: Vec<ActionEvent>,
+    /// In the order of their starts.
+    pub(super) exchanges: Vec<ExchangeEvent>,
+}
+
 /// One worker's log of a step. Its memory is allocated before the first action.
 pub(super) struct Log {
     epoch: Instant,
-    events: Vec<ActionEvent>,
+    events: Events,
 }
 
 impl Log {
-    pub(super) fn new(epoch: Instant, actions: usize) -> Self {
-        Self {
-            epoch,
-            events: Vec::with_capacity(actions),
+    pub(super) fn new(epoch: Instant, program: &DeviceProgram) -> Self {
+        // A list ends with exchanges if there are any.
+        let last = program.ops.last().map(|op| op.task);
+        let exchanges = match last {
+            Some(Task::Exchange { .. }) => program.stages.len(),
+            Some(Task::Action(_)) | None => 0,
+        };
+        let events = Events {
+            actions: Vec::with_capacity(program.ops.len()),
+            exchanges: Vec::with_capacity(exchanges),
+        };
+        Self { epoch, events }
+    }
+
+    pub(super) fn add(&mut self, task: Task, start: Instant, end: Instant, bytes: u64) {
+        let start = start.saturating_duration_since(self.epoch);
+        let end = end.saturating_duration_since(self.epoch);
+        match task {
+            Task::Action(action) => self.events.actions.push(ActionEvent {
+                action,
+                start,
+                end,
+                bytes_in_flight: Bytes(bytes),
+            }),
+            Task::Exchange { stage, .. } => self.exchanged(stage, end),
         }
     }
 
-    pub(super) fn add(&mut self, action: Action, start: Instant, end: Instant, bytes: u64) {
-        self.events.push(ActionEvent {
-            action,
-            start: start.saturating_duration_since(self.epoch),
-            end: end.saturating_duration_since(self.epoch),
-            bytes_in_flight: Bytes(bytes),
-        });
+    /// A round of the exchange of `stage` has ended: the first one, or a later one.
+    fn exchanged(&mut self, stage: StageId, end: Duration) {
+        let exchanges = &mut self.events.exchanges;
+        match exchanges.iter_mut().find(|own| own.stage == stage) {
+            Some(own) => own.end = end,
+            None => exchanges.push(ExchangeEvent {
+                stage,
+                start: end,
+                end,
+            }),
+        }
     }
 
-    pub(super) fn into_events(self) -> Vec<ActionEvent> {
+    pub(super) fn into_events(self) -> Events {
         self.events
     }
 }

@@ -15,6 +15,10 @@ pub enum Phase {
     Action(ActionKind),
     /// Sending what an action of this kind has made to a device of another process.
     Send(ActionKind),
+    /// [`Stage::exchange`](super::Stage::exchange), in this round.
+    Exchange(usize),
+    /// Sending what this round of an exchange has made to a device of another process.
+    SendExchange(usize),
     /// [`Stage::end`](super::Stage::end).
     End,
     /// [`Stage::abort`](super::Stage::abort).
@@ -28,6 +32,10 @@ impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Send(kind) => return write!(f, "sending after {}", Self::Action(*kind)),
+            Self::Exchange(round) => return write!(f, "round {round} of the exchange"),
+            Self::SendExchange(round) => {
+                return write!(f, "sending after {}", Self::Exchange(*round));
+            }
             Self::Begin => "begin of the step",
             Self::Action(ActionKind::Forward) => "forward",
             Self::Action(ActionKind::Backward) => "backward",
@@ -41,14 +49,30 @@ impl fmt::Display for Phase {
     }
 }
 
+/// `stage 1` or, where there are replicas, `stage 1 of replica 2`.
+struct Named(StageId, Option<usize>);
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stage {}", self.0)?;
+        match self.1 {
+            Some(replica) => write!(f, " of replica {replica}"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// A stage returned an error or panicked.
 ///
-/// Displays as ``stage 1, layer `block.3`, micro-batch 2, backward: {source:#}``: with all
-/// causes, so it has no [`source`](std::error::Error::source) that would repeat them.
+/// Displays as ``stage 1, layer `block.3`, micro-batch 2, backward: {source:#}``, where there are
+/// replicas as ``stage 1 of replica 2, …``: with all causes, so it has no
+/// [`source`](std::error::Error::source) that would repeat them.
 #[derive(Debug)]
 pub struct StageError {
     /// The stage that failed.
     pub stage: StageId,
+    /// In which replica, where there are several.
+    pub replica: Option<usize>,
     /// The layer that was being run, where the stage knows it.
     pub layer: Option<String>,
     /// The micro-batch, where the failure belongs to one.
@@ -61,7 +85,7 @@ pub struct StageError {
 
 impl fmt::Display for StageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "stage {}", self.stage)?;
+        write!(f, "{}", Named(self.stage, self.replica))?;
         if let Some(layer) = &self.layer {
             write!(f, ", layer `{layer}`")?;
         }
@@ -85,6 +109,8 @@ pub struct Stall {
     pub device: DeviceId,
     /// The stage: that of the action, otherwise the device's, if it has only one.
     pub stage: Option<StageId>,
+    /// The replica of the device, where there are several.
+    pub replica: Option<usize>,
     /// The layer that was being run, if the stage has an [`observer`](super::Stage::observer).
     pub layer: Option<String>,
     /// The micro-batch, where an action was being run.
@@ -104,7 +130,7 @@ impl fmt::Display for Stall {
         }
         write!(f, "device {}", self.device)?;
         if let Some(stage) = self.stage {
-            write!(f, ", stage {stage}")?;
+            write!(f, ", {}", Named(stage, self.replica))?;
         }
         if let Some(layer) = &self.layer {
             write!(f, ", layer `{layer}`")?;
@@ -179,17 +205,28 @@ pub enum EngineError {
         /// What the operating system said.
         r#source: std::io::Error,
     },
-    /// The builders did not build stages 0, 1, 2, … once each.
+    /// The builders did not build stages 0, 1, 2, … once each, in each replica.
     #[error(
-        "stage {stage} is built {times} times among {stages} stages: every stage from 0 on is built once"
+        "{} is built {times} times among {stages} stages: every stage from 0 on is built once",
+        Named(*.stage, *.replica)
     )]
     Placement {
         /// The first stage that is missing or built twice.
         stage: StageId,
+        /// In which replica, where there are several.
+        replica: Option<usize>,
         /// How often it is there.
         times: usize,
-        /// How many stages were built in all.
+        /// How many stages were built in all, or in the replica.
         stages: usize,
+    },
+    /// The devices are not as many in each replica.
+    #[error("{devices} devices are not {replicas} replicas of a pipeline: each has as many")]
+    Uneven {
+        /// How many there are in all.
+        devices: usize,
+        /// Of so many replicas.
+        replicas: usize,
     },
     /// An engine needs at least one device.
     #[error("an engine needs at least one device")]
@@ -202,6 +239,16 @@ pub enum EngineError {
         /// Devices of the schedule.
         wanted: usize,
         /// Devices of the engine.
+        present: usize,
+    },
+    /// The program is for another number of replicas.
+    #[error("schedule `{schedule}` is for {wanted} replicas, the engine has {present}")]
+    Replicas {
+        /// The schedule's name.
+        schedule: String,
+        /// Replicas of the program.
+        wanted: usize,
+        /// Replicas of the engine.
         present: usize,
     },
     /// The program places stages elsewhere than the engine.
@@ -228,6 +275,16 @@ pub enum EngineError {
         stage: StageId,
         /// How many there are.
         stages: usize,
+    },
+    /// The replica has no such stage in this process.
+    #[error("{} is not here: the engine has {replicas} replicas", Named(*.stage, Some(*.replica)))]
+    NoCopy {
+        /// The stage asked for.
+        stage: StageId,
+        /// The replica asked for.
+        replica: usize,
+        /// How many replicas there are.
+        replicas: usize,
     },
     /// The thread of a device ended unexpectedly; the engine can only be dropped.
     #[error("the thread of device {device} is gone")]

@@ -2,14 +2,14 @@
 
 use super::entry::{self, EdgeValues, StepOutcome};
 use super::failure::{EngineError, StageError, Stall, discard, guarded};
-use super::handle::Engine;
+use super::handle::{Engine, StageObserver};
 use super::message::{Reply, Report, StepRecord};
 use super::program::Program;
 use super::spin::Spin;
-use super::stage::{Observer, Stage};
+use super::stage::Stage;
 use super::state::{Asked, State};
 use super::watchdog::{self, Activity, Watchdog};
-use gpipe_partitioner::{DeviceId, StageId};
+use gpipe_partitioner::DeviceId;
 
 /// How a step ended on the devices of an engine.
 pub(super) enum Ended<V> {
@@ -86,11 +86,12 @@ impl<S: Stage> Engine<S> {
         if let (None, Some([only])) = (stall.stage, here) {
             stall.stage = Some(*only);
         }
-        let observer = |(stage, _): &&(StageId, Observer)| Some(*stage) == stall.stage;
-        let observer = self.observers.iter().find(observer);
+        stall.replica = self.shared.inboxes.mesh().named_replica(device);
+        let is = |own: &&StageObserver| own.device == device && Some(own.stage) == stall.stage;
+        let observer = self.observers.iter().find(is);
         // A stage that cannot even name its layer is named without it.
-        let name = |observer: &Observer| guarded(|| Ok(observer())).unwrap_or_default();
-        stall.layer = observer.and_then(|(_, observer)| name(observer));
+        let name = |own: &StageObserver| guarded(|| Ok((own.observer)())).unwrap_or_default();
+        stall.layer = observer.and_then(name);
         stall
     }
 }
@@ -133,8 +134,8 @@ impl<V> Gathered<V> {
             discard(self);
             return Ended::Left;
         }
-        let (mut exits, mut gradients, mut events) =
-            (EdgeValues::new(), EdgeValues::new(), Vec::new());
+        let (mut exits, mut gradients) = (EdgeValues::new(), EdgeValues::new());
+        let mut events = Vec::new();
         for (_, reply) in self.in_device_order() {
             let Reply::Finished(StepRecord {
                 exits: values,
@@ -157,7 +158,7 @@ impl<V> Gathered<V> {
             timeline: entry::timeline(&events),
             exits,
             gradients,
-            events,
+            events: events.into_iter().map(|own| own.actions).collect(),
         })
     }
 }

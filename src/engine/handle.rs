@@ -1,12 +1,13 @@
 //! The engine as its owner sees it.
 
+use super::carrier::Carrier;
 use super::device_stages::DeviceStages;
 use super::entry::{self, Entry, StepOutcome};
 use super::failure::{EngineError, discard};
 use super::gather::Gathered;
 use super::inboxes::Inboxes;
+use super::mesh::Mesh;
 use super::message::{Command, Job, Message, Reply, StepCommand};
-use super::part::Others;
 use super::program::Program;
 use super::shared::Shared;
 use super::sharing::Sharing;
@@ -29,11 +30,18 @@ pub struct Engine<S: Stage> {
     /// The stages of each device, in increasing order.
     pub(super) placement: Vec<Vec<StageId>>,
     /// For each stage that has one, what names the layer that it runs.
-    pub(super) observers: Vec<(StageId, Observer)>,
+    pub(super) observers: Vec<StageObserver>,
     pub(super) patience: Option<Duration>,
     /// Stalled devices, whose report the last call did not wait for.
     pub(super) overdue: Vec<DeviceId>,
     pub(super) state: State,
+}
+
+/// What names the layer that a stage runs.
+pub(super) struct StageObserver {
+    pub(super) device: DeviceId,
+    pub(super) stage: StageId,
+    pub(super) observer: Observer,
 }
 
 impl<S: Stage> Engine<S> {
@@ -45,7 +53,7 @@ impl<S: Stage> Engine<S> {
     /// [`EngineError::Placement`] when the stages are not 0, 1, 2, … once each. All
     /// threads are joined by then.
     pub fn new(builders: Vec<StageBuilder<S>>) -> Result<Self, EngineError> {
-        Self::build(numbered(builders), None, None)
+        Self::replicated(1, builders, None)
     }
 
     /// As [`Engine::new`], for devices that have to take turns because they share too few
@@ -59,24 +67,44 @@ impl<S: Stage> Engine<S> {
         builders: Vec<StageBuilder<S>>,
         sharing: &Sharing,
     ) -> Result<Self, EngineError> {
-        Self::build(numbered(builders), Some(sharing), None)
+        Self::replicated(1, builders, Some(sharing))
     }
 
-    /// Builds an engine of some devices, in increasing order.
+    /// As [`Engine::new`], for so many replicas of a pipeline: every stage is built on as many
+    /// devices, which the [`Mesh`] numbers. With `sharing` as [`Engine::taking_turns`].
+    ///
+    /// # Errors
+    /// [`EngineError::Uneven`] when the replicas do not have equally many devices;
+    /// [`EngineError::Build`], and [`EngineError::Placement`] of any replica, as in
+    /// [`Engine::new`].
+    #[doc(alias = "data parallel")]
+    pub fn replicated(
+        replicas: usize,
+        builders: Vec<StageBuilder<S>>,
+        sharing: Option<&Sharing>,
+    ) -> Result<Self, EngineError> {
+        let devices = builders.len();
+        let mesh = Mesh::new(devices / replicas.max(1), replicas);
+        if mesh.devices() != devices {
+            return Err(EngineError::Uneven { devices, replicas });
+        }
+        let builders = (0..).map(DeviceId).zip(builders);
+        Self::build(mesh, builders.collect(), sharing, None)
+    }
+
+    /// Builds an engine of some devices, in increasing order; where there is a carrier, the
+    /// others are in other processes.
     pub(super) fn build(
+        mesh: Mesh,
         builders: Vec<(DeviceId, StageBuilder<S>)>,
         sharing: Option<&Sharing>,
-        others: Option<Others<S::Value>>,
+        carrier: Option<Arc<dyn Carrier<S::Value>>>,
     ) -> Result<Self, EngineError> {
         let (devices, builders): (Vec<_>, Vec<_>) = builders.into_iter().unzip();
-        let all = others
-            .as_ref()
-            .map_or(devices.len(), |others| others.devices);
-        let carrier = others.map(|others| others.carrier);
         if devices.is_empty() {
             return Err(EngineError::NoDevices);
         }
-        let shared = Arc::new(Shared::new(Inboxes::new(devices, all), sharing, carrier));
+        let shared = Arc::new(Shared::new(Inboxes::new(devices, mesh), sharing, carrier));
         let mut engine = Self {
             shared,
             threads: Vec::new(),
@@ -110,12 +138,17 @@ impl<S: Stage> Engine<S> {
                 }
                 Reply::Built(stages, observers) => {
                     self.placement.push(stages);
-                    self.observers.extend(observers);
+                    let named = |(stage, observer)| StageObserver {
+                        device,
+                        stage,
+                        observer,
+                    };
+                    self.observers.extend(observers.into_iter().map(named));
                 }
                 _ => {}
             }
         }
-        check_placement(&self.placement, self.shared.carrier.is_some())
+        self.check_placement()
     }
 
     /// Sets how long one call of a stage (an action, or another call of the engine) may take
@@ -130,19 +163,6 @@ impl<S: Stage> Engine<S> {
     /// Number of devices in this process, and so of threads.
     pub fn devices(&self) -> usize {
         self.threads.len()
-    }
-
-    /// Number of stages on all of these devices together.
-    pub fn stages(&self) -> usize {
-        self.placement.iter().map(Vec::len).sum()
-    }
-
-    /// The device of `stage`, if there is such a stage in this process.
-    pub fn device_of(&self, stage: StageId) -> Option<DeviceId> {
-        self.placement
-            .iter()
-            .position(|here| here.contains(&stage))
-            .map(|index| self.shared.devices()[index])
     }
 
     /// Runs a whole schedule and waits for its end.
@@ -190,7 +210,8 @@ impl<S: Stage> Engine<S> {
     }
 
     /// Runs `job` with every stage, each on its own thread, all devices at once.
-    /// Returns the results in the order of the stages.
+    /// Returns the results in the order of the stages, those of a stage's copies in the order of
+    /// the replicas.
     ///
     /// # Errors
     /// [`EngineError::Stage`] for the first stage, in stage order, whose job fails
@@ -205,6 +226,7 @@ impl<S: Stage> Engine<S> {
             let (job, results) = (Arc::clone(&job), Arc::clone(&results));
             let work = move |stages: &mut DeviceStages<S>| {
                 let done = stages.each(|stage, state| job(stage, state));
+                let done = done.into_iter().map(|(stage, done)| (stage, device, done));
                 results.lock().extend(done);
                 // The last owner, where the caller has stopped waiting.
                 discard((job, results));
@@ -213,14 +235,14 @@ impl<S: Stage> Engine<S> {
         });
         self.run_jobs(jobs.collect())?;
         let mut results = std::mem::take(&mut *results.lock());
-        results.sort_by_key(|(stage, _)| *stage);
-        let results = results
-            .into_iter()
-            .map(|(_, result)| result.map_err(EngineError::Stage));
+        results.sort_by_key(|(stage, device, _)| (*stage, *device));
+        let results = results.into_iter();
+        let results = results.map(|(_, _, result)| result.map_err(EngineError::Stage));
         results.collect()
     }
 
-    /// Runs `job` with one stage, on that stage's thread.
+    /// Runs `job` with one stage, on that stage's thread; of several copies in this process
+    /// with that of the first replica alone.
     ///
     /// # Errors
     /// [`EngineError::Stage`] when the job fails or panics,
@@ -235,6 +257,37 @@ impl<S: Stage> Engine<S> {
             stages: self.stages(),
         };
         let device = self.device_of(stage).ok_or_else(missing)?;
+        self.on_device(device, stage, job)
+    }
+
+    /// Runs `job` with the copy of a stage in `replica`, on that copy's thread.
+    ///
+    /// # Errors
+    /// [`EngineError::Stage`] when the job fails or panics,
+    /// [`EngineError::NoCopy`] when there is no such stage of this replica in this process.
+    pub fn on_copy<R: Send + 'static>(
+        &mut self,
+        stage: StageId,
+        replica: usize,
+        job: impl FnOnce(&mut S) -> anyhow::Result<R> + Send + 'static,
+    ) -> Result<R, EngineError> {
+        let mesh = self.mesh();
+        let device = (self.copies_of(stage)).find(|device| mesh.replica_of(*device) == replica);
+        let missing = || EngineError::NoCopy {
+            stage,
+            replica,
+            replicas: mesh.replicas(),
+        };
+        let device = device.ok_or_else(missing)?;
+        self.on_device(device, stage, job)
+    }
+
+    fn on_device<R: Send + 'static>(
+        &mut self,
+        device: DeviceId,
+        stage: StageId,
+        job: impl FnOnce(&mut S) -> anyhow::Result<R> + Send + 'static,
+    ) -> Result<R, EngineError> {
         let result = Arc::new(Mutex::new(None));
         let there = Arc::clone(&result);
         let work = move |stages: &mut DeviceStages<S>| {
@@ -289,32 +342,6 @@ impl<S: Stage> Engine<S> {
         }
         Ok(())
     }
-
-    fn check_fit(&self, program: &Program) -> Result<(), EngineError> {
-        let schedule = || program.schedule().schedule().name().to_owned();
-        let (wanted, present) = (program.devices(), self.shared.inboxes.all_devices());
-        if wanted != present {
-            return Err(EngineError::Devices {
-                schedule: schedule(),
-                wanted,
-                present,
-            });
-        }
-        for (&device, present) in self.shared.devices().iter().zip(&self.placement) {
-            let wanted = &program.device(device).stages;
-            if wanted != present {
-                let plain = |stages: &[StageId]| stages.iter().map(|s| s.index()).collect();
-                let (wanted, present) = (plain(wanted), plain(present));
-                return Err(EngineError::Stages {
-                    schedule: schedule(),
-                    device,
-                    wanted,
-                    present,
-                });
-            }
-        }
-        Ok(())
-    }
 }
 
 impl<S: Stage> Drop for Engine<S> {
@@ -341,36 +368,4 @@ impl<S: Stage> fmt::Debug for Engine<S> {
             .field("state", &self.state)
             .finish_non_exhaustive()
     }
-}
-
-/// In order: device 0, 1, 2, …
-fn numbered<S>(builders: Vec<StageBuilder<S>>) -> Vec<(DeviceId, StageBuilder<S>)> {
-    let devices = (0..).map(DeviceId);
-    devices.zip(builders).collect()
-}
-
-/// Where stages may be in other processes, those here are not there twice.
-fn check_placement(placement: &[Vec<StageId>], elsewhere: bool) -> Result<(), EngineError> {
-    let stages = placement.iter().map(Vec::len).sum();
-    let here = placement.iter().flatten().copied();
-    let wanted: Vec<StageId> = if elsewhere {
-        here.collect()
-    } else {
-        (0..stages).map(StageId).collect()
-    };
-    for stage in wanted {
-        let times = placement
-            .iter()
-            .flatten()
-            .filter(|present| **present == stage)
-            .count();
-        if times != 1 {
-            return Err(EngineError::Placement {
-                stage,
-                times,
-                stages,
-            });
-        }
-    }
-    Ok(())
 }

@@ -1,6 +1,7 @@
 //! What the workers of an engine read.
 
 use super::mailbox::Mailbox;
+use super::mesh::Mesh;
 use super::message::Message;
 use super::stage::Stage;
 use gpipe_partitioner::DeviceId;
@@ -9,22 +10,24 @@ use gpipe_partitioner::DeviceId;
 pub(super) struct Inboxes<S: Stage> {
     /// The engine's devices, in increasing order.
     devices: Vec<DeviceId>,
-    /// By device of the pipeline: its index in `devices`, unless it is in another process.
+    mesh: Mesh,
+    /// By device of the mesh: its index in `devices`, unless it is in another process.
     indices: Vec<Option<usize>>,
     /// By index.
     mailboxes: Vec<Mailbox<Message<S>>>,
 }
 
 impl<S: Stage> Inboxes<S> {
-    /// For `devices` of a pipeline of so many.
-    pub(super) fn new(devices: Vec<DeviceId>, all: usize) -> Self {
-        let mut indices = vec![None; all];
+    /// For these devices of a mesh.
+    pub(super) fn new(devices: Vec<DeviceId>, mesh: Mesh) -> Self {
+        let mut indices = vec![None; mesh.devices()];
         for (index, device) in devices.iter().enumerate() {
             if let Some(place) = indices.get_mut(device.index()) {
                 *place = Some(index);
             }
         }
         Self {
+            mesh,
             indices,
             mailboxes: devices.iter().map(|_| Mailbox::new()).collect(),
             devices,
@@ -36,9 +39,9 @@ impl<S: Stage> Inboxes<S> {
         &self.devices
     }
 
-    /// Devices of the whole pipeline.
-    pub(super) fn all_devices(&self) -> usize {
-        self.indices.len()
+    /// All devices, those of other processes as well.
+    pub(super) fn mesh(&self) -> Mesh {
+        self.mesh
     }
 
     /// The device's index among those here, unless it is in another process.

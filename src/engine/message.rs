@@ -1,7 +1,7 @@
 //! The messages between the caller and the workers.
 
 use super::device_stages::DeviceStages;
-use super::event::ActionEvent;
+use super::event::Events;
 use super::failure::StageError;
 use super::program::{Exit, Program};
 use super::stage::{Observer, Stage};
@@ -70,5 +70,5 @@ pub(super) enum Reply<V> {
 /// What a worker returns from a step.
 pub(super) struct StepRecord<V> {
     pub(super) exits: Vec<(Exit, V)>,
-    pub(super) events: Vec<ActionEvent>,
+    pub(super) events: Events,
 }

@@ -6,6 +6,7 @@ use super::entry::StepOutcome;
 use super::failure::{EngineError, discard};
 use super::gather::Ended;
 use super::handle::Engine;
+use super::mesh::Mesh;
 use super::program::Program;
 use super::sharing::Sharing;
 use super::stage::Stage;
@@ -14,18 +15,10 @@ use super::worker::StageBuilder;
 use gpipe_partitioner::DeviceId;
 use std::sync::Arc;
 
-/// The processes that a pipeline shares with this one.
-pub(super) struct Others<V> {
-    /// Devices of the whole pipeline.
-    pub(super) devices: usize,
-    /// The way to them.
-    pub(super) carrier: Arc<dyn Carrier<V>>,
-}
-
 impl<S: Stage> Engine<S> {
-    /// As [`Engine::new`], for some devices of a pipeline that has `devices` of them; the
-    /// others are in other processes, to which `carrier` takes values. All processes call this
-    /// together, and later [`Engine::step`] with the same program. A step counts in every
+    /// As [`Engine::new`] or [`Engine::replicated`], for some devices of a [`Mesh`], or of a
+    /// pipeline of so many; the others are in other processes, to which `carrier` takes values.
+    /// All processes call this together, and later [`Engine::step`] with the same program. A step counts in every
     /// process or in none.
     ///
     /// # Errors
@@ -34,13 +27,14 @@ impl<S: Stage> Engine<S> {
     #[doc(alias = "rank")]
     #[doc(alias = "distributed")]
     pub fn part(
-        devices: usize,
+        mesh: impl Into<Mesh>,
         mut builders: Vec<(DeviceId, StageBuilder<S>)>,
         sharing: Option<&Sharing>,
         carrier: Arc<dyn Carrier<S::Value>>,
     ) -> Result<Self, EngineError> {
         builders.sort_by_key(|(device, _)| *device);
-        Self::build(builders, sharing, Some(Others { devices, carrier }))
+        let mesh = mesh.into();
+        Self::build(mesh, builders, sharing, Some(carrier))
     }
 
     fn carrier(&self) -> Option<&Arc<dyn Carrier<S::Value>>> {

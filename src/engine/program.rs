@@ -7,12 +7,15 @@
 
 use super::carrier::Address;
 use super::compile::compile;
+use super::mesh::Mesh;
+use super::replicas::Replicas;
 use super::stage::OffloadHint;
+use super::task::Task;
 use super::topology::{EdgeId, Topology, TopologyError};
-use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, MicroId, StageId};
+use gpipe_partitioner::{CheckedSchedule, DeviceId, MicroId, StageId};
 use std::ops::Range;
 
-/// A checked schedule compiled against a topology: for each action of each device,
+/// A checked schedule, or one for each replica, compiled against a topology: for each action of each device,
 /// the slots of its inputs and the destinations of its outputs. It is shared by all
 /// threads and by any number of steps.
 ///
@@ -27,12 +30,12 @@ use std::ops::Range;
 #[derive(Debug)]
 #[doc(alias = "lowered schedule")]
 pub struct Program {
-    pub(super) schedule: CheckedSchedule,
+    pub(super) replicas: Replicas,
     pub(super) topology: Topology,
     /// By device; empty for those that it was not compiled for.
     pub(super) devices: Vec<DeviceProgram>,
-    /// The slots of the caller's values: per edge from the caller, per micro-batch.
-    pub(super) entries: Vec<(EdgeId, Vec<SlotAddress>)>,
+    /// The slots of the caller's values, in increasing order of edge and micro-batch.
+    pub(super) entries: Vec<Entries>,
     pub(super) exits: usize,
 }
 
@@ -51,10 +54,10 @@ pub(super) struct DeviceProgram {
     pub(super) sends: Vec<Address>,
 }
 
-/// One action, with its inputs and outputs.
+/// One task, with its inputs and outputs.
 #[derive(Debug)]
 pub(super) struct Op {
-    pub(super) action: Action,
+    pub(super) task: Task,
     /// The stage's index among the device's stages, in increasing order.
     pub(super) local: usize,
     /// Its priority where devices take turns: the highest goes first.
@@ -63,7 +66,7 @@ pub(super) struct Op {
     pub(super) inputs: Range<usize>,
     /// How many of its inputs come from other devices.
     pub(super) remote_inputs: usize,
-    /// What a stage of the device is told before this action about the one after it:
+    /// What a stage of the device is told before this task about the action after it:
     /// the stage's index, and the hint.
     pub(super) hint: Option<(usize, OffloadHint)>,
     pub(super) destinations: Range<usize>,
@@ -80,12 +83,22 @@ pub(super) enum Destination {
     Exit(Exit),
 }
 
-/// A slot, and the action that consumes its value.
+/// Where the caller's values for one edge and one replica go.
+#[derive(Debug)]
+pub(super) struct Entries {
+    pub(super) edge: EdgeId,
+    /// The replica's first micro-batch; it has at least one.
+    pub(super) first: MicroId,
+    /// One per micro-batch of the replica.
+    pub(super) places: Vec<SlotAddress>,
+}
+
+/// A slot, and the task that consumes its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotAddress {
     pub(super) device: DeviceId,
     pub(super) slot: usize,
-    /// The action's index in the device's list.
+    /// The task's index in the device's list.
     pub(super) op: usize,
 }
 
@@ -110,7 +123,7 @@ impl Program {
     /// # Errors
     /// [`TopologyError::Stages`] when the two disagree on the number of stages.
     pub fn new(schedule: CheckedSchedule, topology: &Topology) -> Result<Self, TopologyError> {
-        compile(schedule, topology, |_| true)
+        Self::part(schedule, topology, |_| true)
     }
 
     /// The same for the devices for which `here` says so; the others are in other processes.
@@ -126,12 +139,70 @@ impl Program {
         topology: &Topology,
         here: impl Fn(DeviceId) -> bool,
     ) -> Result<Self, TopologyError> {
-        compile(schedule, topology, here)
+        Self::replicated(vec![Some(schedule)], topology, 0, here)
     }
 
-    /// The schedule.
+    /// Compiles a step of several replicas of a pipeline (data parallelism), for the devices of
+    /// their [`Mesh`] for which `here` says so. Each replica has a schedule of its own, since a
+    /// mini-batch may be too short for equal shares; one that is none has no micro-batches.
+    ///
+    /// Micro-batches are numbered through: those of replica r follow those of replica r − 1, in
+    /// what stages, entries, exits, events and errors name. In training each stage exchanges
+    /// its gradients with its copies in `rounds` rounds
+    /// ([`Stage::exchange`](super::Stage::exchange)); 0 is no exchange. One replica alone has
+    /// nothing to exchange, and its program is that of [`Program::part`].
+    ///
+    /// # Examples
+    /// ```
+    /// use gpipe_engine::{Program, Topology};
+    /// use gpipe_partitioner::{ScheduleKind, Shape};
+    ///
+    /// // Five micro-batches: the first replica has three, the second two.
+    /// let replica = |micros| ScheduleKind::OneFOneB.generate(Shape::new(2, micros)).map(Some);
+    /// let replicas = vec![replica(3)?, replica(2)?];
+    /// let program = Program::replicated(replicas, &Topology::chain(2), 2, |_| true)?;
+    /// assert_eq!((program.mesh().devices(), program.micro_batches()), (4, 5));
+    /// assert_eq!(program.micro_batches_of(1), 3..5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`TopologyError::Stages`] when a schedule and the topology disagree on the number of
+    /// stages, [`TopologyError::Replicas`] when replicas have their stages on different devices,
+    /// or only some of them train, [`TopologyError::NoMicroBatches`] when none has a schedule.
+    #[doc(alias = "data parallel")]
+    pub fn replicated(
+        replicas: Vec<Option<CheckedSchedule>>,
+        topology: &Topology,
+        rounds: usize,
+        here: impl Fn(DeviceId) -> bool,
+    ) -> Result<Self, TopologyError> {
+        compile(Replicas::new(replicas, rounds)?, topology, here)
+    }
+
+    /// The schedule; of several replicas that of the first one that has micro-batches.
     pub fn schedule(&self) -> &CheckedSchedule {
-        &self.schedule
+        self.replicas.first()
+    }
+
+    /// The schedule of `replica`; none where it has no micro-batches, or does not exist.
+    pub fn schedule_of(&self, replica: usize) -> Option<&CheckedSchedule> {
+        self.replicas.schedule(replica)
+    }
+
+    /// The devices, of all replicas.
+    pub fn mesh(&self) -> Mesh {
+        self.replicas.mesh()
+    }
+
+    /// Micro-batches of all replicas together.
+    pub fn micro_batches(&self) -> usize {
+        self.replicas.micro_batches()
+    }
+
+    /// The numbers of the micro-batches of `replica`.
+    pub fn micro_batches_of(&self, replica: usize) -> Range<usize> {
+        self.replicas.micro_batches_of(replica)
     }
 
     /// The topology.
@@ -142,10 +213,6 @@ impl Program {
     /// How many values a step gives back to the caller, gradients included.
     pub fn exits(&self) -> usize {
         self.exits
-    }
-
-    pub(super) fn devices(&self) -> usize {
-        self.devices.len()
     }
 
     pub(super) fn device(&self, device: DeviceId) -> &DeviceProgram {
@@ -181,7 +248,7 @@ impl Program {
         before.map(|program| program.slots).sum::<usize>() + of.slot
     }
 
-    /// The index of the action that consumes a value of another device; none where there is
+    /// The index of the task that consumes a value of another device; none where there is
     /// no such value.
     pub(super) fn consumer(&self, to: Address) -> Option<usize> {
         let program = self.devices.get(to.device.index())?;
@@ -189,13 +256,12 @@ impl Program {
         arrivals
             .binary_search_by_key(&to.slot, |(slot, _)| *slot)
             .ok()?;
-        // Inputs are contiguous, and in the order of the actions.
+        // Inputs are contiguous, and in the order of the tasks.
         Some(program.ops.partition_point(|op| op.inputs.end <= to.slot))
     }
 
-    /// The slots of the caller's values: per edge, in increasing order, one per
-    /// micro-batch.
-    pub(super) fn entries(&self) -> &[(EdgeId, Vec<SlotAddress>)] {
+    /// The slots of the caller's values, in increasing order of edge and micro-batch.
+    pub(super) fn entries(&self) -> &[Entries] {
         &self.entries
     }
 }

@@ -24,7 +24,7 @@ impl<S: Stage> Engine<S> {
                 Reply::Aborted(failures) => failures,
                 _ => Vec::new(),
             });
-        Ok(failures.min_by_key(|failure| failure.stage))
+        Ok(failures.min_by_key(|failure| (failure.stage, failure.replica)))
     }
 
     /// Abandons a step in which devices stalled. It is undone now if their reports have

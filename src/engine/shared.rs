@@ -33,7 +33,7 @@ impl<S: Stage> Shared<S> {
         sharing: Option<&Sharing>,
         carrier: Option<Arc<dyn Carrier<S::Value>>>,
     ) -> Self {
-        let turns = sharing.map(|sharing| Turns::new(inboxes.all_devices(), sharing));
+        let turns = sharing.map(|sharing| Turns::new(inboxes.mesh().devices(), sharing));
         Self {
             reports: Mailbox::new(),
             notes: inboxes.iter().map(|_| Note::default()).collect(),

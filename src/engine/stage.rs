@@ -80,6 +80,31 @@ pub trait Stage: 'static {
     fn run(&mut self, action: Action, inputs: Vec<Self::Value>)
     -> anyhow::Result<Vec<Self::Value>>;
 
+    /// Exchanges what this copy of the stage has accumulated in the step with its copies in the
+    /// other replicas. The engine calls it for each round from 0 to the number of rounds that
+    /// the [`Program`](super::Program::replicated) has, in training and where there are several
+    /// replicas: round 0 directly after the stage's last `B` or `W` of the step, the others
+    /// after all actions of the device. Two rounds are a reduce-scatter and an all-gather.
+    ///
+    /// Round 0 takes nothing, the last one returns nothing. In between, what a round returns is
+    /// one value for each other replica, in their order, and the next round takes one from
+    /// each, in the same order. A replica without micro-batches takes part as well: its round 0
+    /// comes after `begin`.
+    ///
+    /// # Errors
+    /// Any error, and any panic, fails the step; so does a wrong number of values. A stage that
+    /// has no exchange cannot be one of several replicas in training.
+    #[doc(alias = "all-reduce")]
+    #[doc(alias = "data parallel")]
+    fn exchange(
+        &mut self,
+        round: usize,
+        from: Vec<Self::Value>,
+    ) -> anyhow::Result<Vec<Self::Value>> {
+        let _ = (round, from);
+        anyhow::bail!("it has no exchange, without which replicas cannot train")
+    }
+
     /// The last action of the step on this device is done; other devices may
     /// still be at work.
     ///

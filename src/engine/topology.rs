@@ -145,7 +145,7 @@ fn check_edge(stages: usize, id: EdgeId, edge: &Edge) -> Result<(), TopologyErro
     }
 }
 
-/// Why edges do not make a topology, or do not fit a schedule.
+/// Why edges do not make a topology, or do not fit a schedule, or schedules do not make replicas.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
@@ -190,6 +190,37 @@ pub enum TopologyError {
         scheduled: usize,
         /// Stages of the topology.
         stages: usize,
+    },
+    /// None of the replicas has micro-batches.
+    #[error("a step needs a replica with micro-batches: none of {replicas} has any")]
+    NoMicroBatches {
+        /// How many replicas were given.
+        replicas: usize,
+    },
+    /// The replicas have their stages on different devices, or some train and some do not.
+    #[error(
+        "schedule `{schedule}` of replica {replica} differs from `{first}` of the first one: \
+         replicas have the same stages on the same devices, and all train or none does"
+    )]
+    Replicas {
+        /// The replica that differs.
+        replica: usize,
+        /// Its schedule's name.
+        schedule: String,
+        /// The name of the schedule of the first replica that has micro-batches.
+        first: String,
+    },
+    /// No copy of a stage takes what another one gives it in an exchange.
+    #[error(
+        "schedule `{schedule}`: nothing takes what round {round} of the exchange of stage {stage} gives"
+    )]
+    NeverExchanged {
+        /// The schedule's name.
+        schedule: String,
+        /// The stage.
+        stage: StageId,
+        /// The round that gives it.
+        round: usize,
     },
     /// The schedule never runs the action that would take a value.
     #[error("schedule `{schedule}` has no action that takes edge {edge}, micro-batch {micro}")]

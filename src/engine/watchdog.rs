@@ -8,6 +8,7 @@
 
 use super::failure::{Phase, Stall};
 use super::program::Program;
+use super::task::Task;
 use gpipe_partitioner::DeviceId;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -70,22 +71,23 @@ pub(super) fn stall(
     program: Option<&Program>,
 ) -> Stall {
     let program = program.map(|program| program.device(device));
-    let action = match (activity, program) {
-        (Activity::Op(place), Some(program)) => program.ops.get(place).map(|op| op.action),
+    let task = match (activity, program) {
+        (Activity::Op(place), Some(program)) => program.ops.get(place).map(|op| op.task),
         _ => None,
     };
-    let phase = match (activity, action) {
+    let phase = match (activity, task) {
         (Activity::Begin, _) => Phase::Begin,
         (Activity::End, _) => Phase::End,
         (Activity::Abort, _) => Phase::Abort,
-        (_, Some(action)) => Phase::Action(action.kind),
+        (_, Some(task)) => task.phase(),
         (_, None) => Phase::Job,
     };
     Stall {
         device,
-        stage: action.map(|action| action.stage),
+        stage: task.map(Task::stage),
+        replica: None,
         layer: None,
-        micro: action.map(|action| action.micro),
+        micro: task.and_then(Task::micro),
         action: phase,
         patience,
         after: None,

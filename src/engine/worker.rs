@@ -1,8 +1,8 @@
 //! The life of a device's thread.
 
 use super::device_stages::DeviceStages;
-use super::event::{ActionEvent, Log};
-use super::failure::{Phase, StageError, discard, guarded};
+use super::event::{Events, Log};
+use super::failure::{StageError, discard, guarded};
 use super::message::{Command, Message, Reply, StepCommand, StepRecord};
 use super::program::{Destination, Exit, Op};
 use super::shared::Shared;
@@ -24,7 +24,8 @@ pub(super) fn run_worker<S: Stage>(index: usize, shared: Arc<Shared<S>>, builder
         lost: true,
     };
     let built = guarded(|| {
-        let stages = DeviceStages::new(builder()?);
+        let replica = shared.inboxes.mesh().named_replica(device);
+        let stages = DeviceStages::new(builder()?, replica);
         let observers = stages.observers();
         Ok((stages, observers))
     });
@@ -152,9 +153,9 @@ impl<S: Stage> Worker<S> {
         &mut self,
         command: &StepCommand<S>,
         exits: &mut Vec<(Exit, S::Value)>,
-    ) -> Result<Vec<ActionEvent>, Halt> {
+    ) -> Result<Events, Halt> {
         let program = command.program.device(self.device);
-        let mut log = Log::new(command.epoch, program.ops.len());
+        let mut log = Log::new(command.epoch, program);
         self.reserve(program.slots);
         self.stages.ready();
         self.check_stop()?;
@@ -173,7 +174,7 @@ impl<S: Stage> Worker<S> {
             let destinations = program.destinations(op);
             let ran = self.stages.run(op, destinations.len(), inputs)?;
             self.note(Activity::Idle);
-            log.add(op.action, ran.start, ran.end, ran.bytes);
+            log.add(op.task, ran.start, ran.end, ran.bytes);
             self.end_turn(destinations);
             self.send(op, destinations, ran.outputs, exits)?;
         }
@@ -198,7 +199,7 @@ impl<S: Stage> Worker<S> {
             .collect())
     }
 
-    /// An action is done, and its outputs are sent next: gives the core slot back.
+    /// A task is done, and its outputs are sent next: gives the core slot back.
     fn end_turn(&self, destinations: &[Destination]) {
         if let Some(turns) = &self.shared.turns {
             let sent = destinations
@@ -230,7 +231,7 @@ impl<S: Stage> Worker<S> {
                 Destination::Here(slot) => self.table[slot] = Some(value),
                 Destination::To(to) => {
                     let sent = guarded(|| self.shared.send(to, value));
-                    sent.map_err(|error| not_sent(op, error))?;
+                    sent.map_err(|error| self.stages.not_sent(op, error))?;
                 }
                 Destination::Exit(exit) => exits.push((exit, value)),
             }
@@ -301,17 +302,6 @@ impl<S: Stage> Worker<S> {
         if self.table.len() < slots {
             self.table.resize_with(slots, || None);
         }
-    }
-}
-
-/// What an action has made cannot be sent to another process.
-fn not_sent(op: &Op, source: anyhow::Error) -> StageError {
-    StageError {
-        stage: op.action.stage,
-        layer: None,
-        micro: Some(op.action.micro),
-        action: Phase::Send(op.action.kind),
-        source,
     }
 }
 

@@ -224,6 +224,7 @@ impl TorchStage {
     ) -> anyhow::Error {
         let at = StageError {
             stage: StageId(self.number),
+            replica: None,
             layer: self.layer(),
             micro,
             action,

@@ -24,14 +24,22 @@ mod in_memory;
 mod inboxes;
 #[path = "../../../mailbox.rs"]
 mod mailbox;
+#[path = "../../../mesh.rs"]
+mod mesh;
 #[path = "../../../message.rs"]
 mod message;
 #[path = "../../../part.rs"]
 mod part;
+#[path = "../../../placement.rs"]
+mod placement;
 #[path = "../../../program.rs"]
 mod program;
 #[path = "../../../recovery.rs"]
 mod recovery;
+#[path = "../../../replicas.rs"]
+mod replicas;
+#[path = "../../../sequence.rs"]
+mod sequence;
 #[path = "../../../shared.rs"]
 mod shared;
 #[path = "../../../sharing.rs"]
@@ -43,6 +51,8 @@ mod stage;
 #[path = "../../../state.rs"]
 mod state;
 mod sync;
+#[path = "../../../task.rs"]
+mod task;
 #[path = "../../../topology.rs"]
 mod topology;
 #[path = "../../../turns.rs"]

@@ -1,0 +1,181 @@
+//! Replicas of a pipeline, and what each device does for the exchange between them.
+//!
+//! Every stage has a copy in each replica. What the copies exchange goes in rounds (see
+//! [`Stage::exchange`](super::Stage::exchange)): round 0 stands in a device's list directly after
+//! the stage's last `B` or `W`, so that its values travel while the device goes on; the later
+//! rounds stand behind all actions, all stages' round 1 before any stage's round 2.
+//!
+//! ```text
+//! p = 1, v = 2, m = 2, two rounds; xk(s) is round k of stage s
+//!
+//!    0F0 1F0 1B0 0B0 0F1 1F1 1B1 x0(1) 0B1 x0(0) | x1(1) x1(0) | x2(1) x2(0)
+//! ```
+//!
+//! **No deadlock.** The schedule of each replica was proved to come to its end, and no action
+//! waits for an exchange: neither its inputs do, which other actions make, nor is anything
+//! before it in a list that waits, since a round 0 takes nothing. So every device gets through its
+//! actions and rounds 0. Let all devices get through their rounds below k, for k ≥ 1. Round k of
+//! a stage waits for round k − 1 of its copies, and stands behind other rounds k and lower ones
+//! alone. So all that any round k waits for is made, and every device gets through its rounds k,
+//! in whatever order of stages. That order is the same in all replicas nevertheless: it is that in
+//! which the first one is done with its stages, so that what is waited for first is sent first.
+
+use super::mesh::Mesh;
+use super::task::Task;
+use super::topology::TopologyError;
+use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, MicroId, StageId};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// The schedules of all replicas, which have the same stages on the same devices.
+#[derive(Debug)]
+pub(super) struct Replicas {
+    /// By replica; none where it has no micro-batches.
+    schedules: Vec<Option<CheckedSchedule>>,
+    /// The first replica that has micro-batches.
+    first: CheckedSchedule,
+    /// By replica: its first micro-batch; and how many there are in all.
+    starts: Vec<usize>,
+    /// Rounds of an exchange after round 0; none if there is no exchange.
+    rounds: usize,
+}
+
+impl Replicas {
+    pub(super) fn new(
+        schedules: Vec<Option<CheckedSchedule>>,
+        rounds: usize,
+    ) -> Result<Self, TopologyError> {
+        let replicas = schedules.len();
+        let Some(first) = schedules.iter().flatten().next().cloned() else {
+            return Err(TopologyError::NoMicroBatches { replicas });
+        };
+        for (replica, schedule) in schedules.iter().enumerate() {
+            if let Some(schedule) = schedule.as_ref().filter(|own| !alike(own, &first)) {
+                let name = |own: &CheckedSchedule| own.schedule().name().to_owned();
+                return Err(TopologyError::Replicas {
+                    replica,
+                    schedule: name(schedule),
+                    first: name(&first),
+                });
+            }
+        }
+        let mut starts = vec![0];
+        for schedule in &schedules {
+            let micros = schedule
+                .as_ref()
+                .map_or(0, |own| own.schedule().micro_batches());
+            starts.push(starts[starts.len() - 1] + micros);
+        }
+        let exchanges = replicas > 1 && first.is_training();
+        Ok(Self {
+            rounds: if exchanges { rounds } else { 0 },
+            schedules,
+            first,
+            starts,
+        })
+    }
+
+    /// The first one that has micro-batches.
+    pub(super) fn first(&self) -> &CheckedSchedule {
+        &self.first
+    }
+
+    pub(super) fn schedule(&self, replica: usize) -> Option<&CheckedSchedule> {
+        self.schedules.get(replica)?.as_ref()
+    }
+
+    pub(super) fn mesh(&self) -> Mesh {
+        Mesh::new(self.first.schedule().devices(), self.schedules.len())
+    }
+
+    pub(super) fn micro_batches(&self) -> usize {
+        self.starts[self.schedules.len()]
+    }
+
+    /// Nothing of one that does not exist.
+    pub(super) fn micro_batches_of(&self, replica: usize) -> Range<usize> {
+        let start = |replica: usize| self.starts.get(replica).copied();
+        let end = self.micro_batches();
+        start(replica).unwrap_or(end)..start(replica + 1).unwrap_or(end)
+    }
+
+    /// Whether what a round returns goes anywhere, and whether it takes anything.
+    pub(super) fn sends(&self, round: usize) -> bool {
+        round < self.rounds
+    }
+
+    /// How many tasks of a list of so many stages come behind all actions.
+    pub(super) fn tail(&self, stages: usize) -> usize {
+        stages * self.rounds
+    }
+
+    /// What `device` of the mesh does in a step, in order.
+    pub(super) fn tasks(&self, device: DeviceId) -> Vec<Task> {
+        let mesh = self.mesh();
+        let (replica, device) = (mesh.replica_of(device), mesh.of_pipeline(device));
+        let mut tasks = Vec::new();
+        let actions = self
+            .schedule(replica)
+            .map(|own| own.schedule().actions(device));
+        let actions = actions.unwrap_or_default();
+        if self.rounds == 0 {
+            tasks.extend(actions.iter().map(|own| self.task(replica, *own)));
+            return tasks;
+        }
+        let order = in_order_of_ends(&self.first, device);
+        let mut left: HashMap<StageId, usize> = HashMap::new();
+        for action in actions.iter().filter(|own| own.kind.accumulates()) {
+            *left.entry(action.stage).or_default() += 1;
+        }
+        for &action in actions {
+            tasks.push(self.task(replica, action));
+            if action.kind.accumulates()
+                && let Some(left) = left.get_mut(&action.stage)
+            {
+                *left -= 1;
+                if *left == 0 {
+                    tasks.push(exchange(action.stage, 0));
+                }
+            }
+        }
+        if actions.is_empty() {
+            tasks.extend(order.iter().map(|stage| exchange(*stage, 0)));
+        }
+        for round in 1..=self.rounds {
+            tasks.extend(order.iter().map(|stage| exchange(*stage, round)));
+        }
+        tasks
+    }
+
+    fn task(&self, replica: usize, action: Action) -> Task {
+        let micro = MicroId(self.starts[replica] + action.micro.index());
+        Task::Action(Action { micro, ..action })
+    }
+}
+
+fn exchange(stage: StageId, round: usize) -> Task {
+    Task::Exchange { stage, round }
+}
+
+/// Whether two schedules can be those of replicas.
+fn alike(one: &CheckedSchedule, other: &CheckedSchedule) -> bool {
+    let (a, b) = (one.schedule(), other.schedule());
+    let same = |stage| one.device_of(stage) == other.device_of(stage);
+    a.devices() == b.devices()
+        && a.stages() == b.stages()
+        && (0..a.stages()).map(StageId).all(same)
+        && one.is_training() == other.is_training()
+}
+
+/// The stages of `device`, the one first that is done with its backwards first.
+fn in_order_of_ends(schedule: &CheckedSchedule, device: DeviceId) -> Vec<StageId> {
+    let mut stages = schedule.stages_on(device);
+    let actions = schedule.schedule().actions(device);
+    let last = |stage: StageId| {
+        actions
+            .iter()
+            .rposition(|own| own.stage == stage && own.kind.accumulates())
+    };
+    stages.sort_by_cached_key(|stage| last(*stage));
+    stages
+}

@@ -1,0 +1,62 @@
+//! What follows from the order of tasks in the devices' lists: what stages are told ahead, and
+//! whose turn it is where devices share too few cores.
+
+use super::program::DeviceProgram;
+use super::replicas::Replicas;
+use super::stage::OffloadHint;
+use super::task::Task;
+use gpipe_partitioner::{Action, ActionKind, DeviceId, urgencies};
+
+/// Compiles, once, what a stage is told about the action after the one that it runs.
+pub(super) fn add_hints(program: &mut DeviceProgram) {
+    for at in 1..program.ops.len() {
+        let (before, next) = (program.ops[at - 1].task, program.ops[at].task);
+        if let Task::Action(next) = next
+            && next.kind.consumes_activations()
+        {
+            let forward = Action {
+                kind: ActionKind::Forward,
+                ..next
+            };
+            let hint = if before == Task::Action(forward) {
+                OffloadHint::Keep(next)
+            } else {
+                OffloadHint::Prefetch(next)
+            };
+            program.ops[at - 1].hint = Some((program.ops[at].local, hint));
+        }
+    }
+}
+
+/// How urgent each task is: the longest chain of tasks that begins with it. Exchanges lengthen
+/// the chains of all actions alike, so that these keep their order among themselves.
+pub(super) fn add_urgencies(replicas: &Replicas, devices: &mut [DeviceProgram]) {
+    let mesh = replicas.mesh();
+    let most_stages = devices.iter().map(|own| own.stages.len()).max();
+    let behind = match replicas.tail(most_stages.unwrap_or(0)) {
+        0 => 0,
+        tail => u32::try_from(tail + 1).unwrap_or(u32::MAX),
+    };
+    for replica in 0..mesh.replicas() {
+        let place = |place| mesh.device(DeviceId(place), replica).index();
+        let elsewhere = |device: usize| devices[device].ops.is_empty();
+        if (0..mesh.pipeline()).map(place).all(elsewhere) {
+            continue;
+        }
+        let chains = replicas.schedule(replica).map(urgencies);
+        let chains = chains.unwrap_or_default();
+        for place in 0..mesh.pipeline() {
+            let device = &mut devices[mesh.device(DeviceId(place), replica).index()];
+            let mut actions = chains.get(place).into_iter().flatten().rev();
+            let mut next: u32 = 0;
+            for op in device.ops.iter_mut().rev() {
+                let chain = match op.task {
+                    Task::Action(_) => actions.next().map(|own| own.saturating_add(behind)),
+                    Task::Exchange { .. } => None,
+                };
+                op.urgency = chain.unwrap_or_else(|| next.saturating_add(1));
+                next = op.urgency;
+            }
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What a device does with one of its stages.
+
+use super::failure::Phase;
+use gpipe_partitioner::{Action, MicroId, StageId};
+
+/// One entry of a device's list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// An action of the schedule; its micro-batch is that of all replicas.
+    Action(Action),
+    /// A call of [`Stage::exchange`](super::Stage::exchange).
+    Exchange { stage: StageId, round: usize },
+}
+
+impl Task {
+    pub(super) fn stage(self) -> StageId {
+        match self {
+            Self::Action(action) => action.stage,
+            Self::Exchange { stage, .. } => stage,
+        }
+    }
+
+    pub(super) fn micro(self) -> Option<MicroId> {
+        self.action().map(|action| action.micro)
+    }
+
+    pub(super) fn action(self) -> Option<Action> {
+        match self {
+            Self::Action(action) => Some(action),
+            Self::Exchange { .. } => None,
+        }
+    }
+
+    /// Where a failure of the stage is.
+    pub(super) fn phase(self) -> Phase {
+        match self {
+            Self::Action(action) => Phase::Action(action.kind),
+            Self::Exchange { round, .. } => Phase::Exchange(round),
+        }
+    }
+
+    /// Where a failure to send what it has made is.
+    pub(super) fn sending(self) -> Phase {
+        match self {
+            Self::Action(action) => Phase::Send(action.kind),
+            Self::Exchange { round, .. } => Phase::SendExchange(round),
+        }
+    }
+}
