@@ -14,6 +14,8 @@ mod lifecycle;
 mod misuse;
 mod parts;
 mod properties;
+mod replica_faults;
+mod replicas;
 mod results;
 mod support;
 mod turns;

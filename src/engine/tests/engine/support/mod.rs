@@ -1,7 +1,9 @@
 //! Synthetic stages with exact arithmetic, an oracle for them, and a watchdog.
 
 pub mod affine;
+pub mod leafy;
 pub mod oracle;
+pub mod replicas;
 pub mod rig;
 pub mod world;
 
