@@ -62,6 +62,29 @@ fn replicas_that_recompute_and_take_turns_sum_as_one_pipeline_does() {
     });
 }
 
+#[test]
+fn actions_that_others_wait_for_are_more_urgent_than_exchanges() {
+    watched(|| {
+        // M = 3: one micro-batch and two.
+        let shares = shares(ScheduleKind::GPipe, 1, 2, 3);
+        let mut replicas = Replicas::whole(&shares, Some(1));
+        for _ in 0..3 {
+            let settings = replicas.settings();
+            replicas.good_step_of(&settings);
+            let did = settings.log.lock().clone();
+            let steps = did
+                .iter()
+                .filter(|(_, _, what)| what != "begin" && what != "end");
+            let steps: Vec<_> = steps
+                .map(|(_, own, what)| format!("{own}:{what}"))
+                .collect();
+            let expected = "1:0F1 1:0F2 1:0B1 0:0F0 0:0B0 1:0B2 0:x0(0) 1:x0(0) 0:x1(0) 1:x1(0) \
+                            0:x2(0) 1:x2(0)";
+            assert_eq!(steps.join(" "), expected);
+        }
+    });
+}
+
 /// Ways to spread the devices of a mesh over processes.
 fn splits(mesh: Mesh) -> Vec<Vec<usize>> {
     let all = || (0..mesh.devices()).map(DeviceId);

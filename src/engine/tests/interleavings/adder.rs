@@ -30,6 +30,8 @@ impl Drop for Value {
 pub enum At {
     Begin(usize),
     Run(Action),
+    /// This round of the exchange of a copy of a stage: stage, replica, round.
+    Exchange(usize, usize, usize),
     End(usize),
 }
 
@@ -44,6 +46,8 @@ pub struct Settings {
 /// Adds its number plus one on the way forward and doubles on the way back.
 pub struct Adder {
     id: StageId,
+    /// Which of how many copies.
+    copy: (usize, usize),
     /// The last stage, whose backward takes nothing.
     last: bool,
     settings: Arc<Settings>,
@@ -57,6 +61,8 @@ pub struct Adder {
     /// Micro-batches whose B or W is done, in all good steps.
     pub done: usize,
     before: usize,
+    /// Rounds of an exchange that are over.
+    rounds: usize,
 }
 
 /// Takes `micro` out of `list`, where it has to be.
@@ -67,9 +73,10 @@ fn take(list: &mut Vec<MicroId>, micro: MicroId) -> anyhow::Result<()> {
 }
 
 impl Adder {
-    fn new(id: StageId, last: bool, alive: Arc<AtomicUsize>) -> Self {
+    fn new(id: StageId, copy: (usize, usize), last: bool, alive: Arc<AtomicUsize>) -> Self {
         Self {
             id,
+            copy,
             last,
             alive,
             settings: Arc::default(),
@@ -78,6 +85,7 @@ impl Adder {
             recomputed: Vec::new(),
             done: 0,
             before: 0,
+            rounds: 0,
         }
     }
 
@@ -125,6 +133,11 @@ impl Adder {
     }
 }
 
+/// What a copy gives in a round, with a number: so that none is taken for another.
+fn note(round: usize, stage: StageId, replica: usize, number: usize) -> i64 {
+    (1000 * (100 * round + 10 * stage.index() + replica) + number) as i64
+}
+
 impl Stage for Adder {
     type Value = Value;
     type Step = Settings;
@@ -133,6 +146,7 @@ impl Stage for Adder {
         assert!(self.is_empty());
         self.settings = Arc::clone(step);
         self.before = self.done;
+        self.rounds = 0;
         self.trip(At::Begin(self.id.index()))
     }
 
@@ -150,9 +164,42 @@ impl Stage for Adder {
         Ok(value.into_iter().collect())
     }
 
+    /// All copies learn how many micro-batches are done: of each other, and again of each other.
+    fn exchange(&mut self, round: usize, from: Vec<Value>) -> anyhow::Result<Vec<Value>> {
+        let (own, copies) = self.copy;
+        ensure!(
+            self.rounds == round && self.is_empty(),
+            "too early, or too late"
+        );
+        self.rounds += 1;
+        let others: Vec<usize> = (0..copies).filter(|other| *other != own).collect();
+        ensure!(from.len() == if round == 0 { 0 } else { others.len() });
+        self.trip(At::Exchange(self.id.index(), own, round))?;
+        for (other, value) in others.iter().zip(&from) {
+            let first = note(round - 1, self.id, *other, 0);
+            let number = value.0 - first;
+            ensure!((0..1000).contains(&number), "{} of another", value.0);
+            if round == 1 {
+                self.done += number as usize;
+            } else {
+                let all = (self.done - self.before) as i64;
+                ensure!(number == all, "{number} where {all} are done");
+            }
+        }
+        let number = note(round, self.id, own, self.done - self.before);
+        let takers = if round == 2 { 0 } else { others.len() };
+        Ok((0..takers)
+            .map(|_| Value::new(number, &self.alive))
+            .collect())
+    }
+
     fn end(&mut self) -> anyhow::Result<()> {
         self.trip(At::End(self.id.index()))?;
         ensure!(self.is_empty(), "something is left over");
+        ensure!(
+            self.copy.1 == 1 || self.rounds == 3,
+            "the exchange is not over"
+        );
         Ok(())
     }
 
@@ -170,9 +217,19 @@ pub fn builder(
     count: usize,
     alive: &Arc<AtomicUsize>,
 ) -> StageBuilder<Adder> {
+    copies(stages, (0, 1), count, alive)
+}
+
+/// The same for a replica of several.
+pub fn copies(
+    stages: Vec<StageId>,
+    copy: (usize, usize),
+    count: usize,
+    alive: &Arc<AtomicUsize>,
+) -> StageBuilder<Adder> {
     let alive = Arc::clone(alive);
     let last = move |id: StageId| id.index() + 1 == count;
-    let stage = move |id| (id, Adder::new(id, last(id), Arc::clone(&alive)));
+    let stage = move |id| (id, Adder::new(id, copy, last(id), Arc::clone(&alive)));
     Box::new(move || Ok(stages.into_iter().map(stage).collect()))
 }
 

@@ -1,6 +1,5 @@
 //! Runs a scenario under the model checker and says how often.
 
-use gpipe_partitioner::Action;
 use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
 use std::io::Write as _;
@@ -56,22 +55,22 @@ pub fn sample(name: &str, scenario: impl Fn() + Clone + Send + Sync + 'static) {
     say(&format!("{name}, PCT"), explore(pct, scenario));
 }
 
-/// The same with each of `actions`, which share the walks.
-pub fn sample_each(
+/// The same with each of `faults`, which share the walks.
+pub fn sample_each<F: Copy + Send + Sync + 'static>(
     name: &str,
-    actions: &[Action],
-    scenario: impl Fn(Action) + Clone + Send + Sync + 'static,
+    faults: &[F],
+    scenario: impl Fn(F) + Clone + Send + Sync + 'static,
 ) {
-    let share = (2 * walks()).div_ceil(actions.len());
+    let share = (2 * walks()).div_ceil(faults.len());
     let (mut random, mut pct) = (0, 0);
-    for (seed, &action) in actions.iter().enumerate() {
+    for (seed, &fault) in faults.iter().enumerate() {
         let seed = seed as u64;
         let here = scenario.clone();
         let scheduler = RandomScheduler::new_from_seed(seed, share);
-        random += explore(scheduler, move || here(action));
+        random += explore(scheduler, move || here(fault));
         let here = scenario.clone();
         let scheduler = PctScheduler::new_from_seed(seed, 3, share);
-        pct += explore(scheduler, move || here(action));
+        pct += explore(scheduler, move || here(fault));
     }
     say(&format!("{name}, random"), random);
     say(&format!("{name}, PCT"), pct);

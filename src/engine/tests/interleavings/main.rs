@@ -20,6 +20,7 @@ mod adder;
 mod engine;
 mod explore;
 mod parts;
+mod replicas;
 
 use adder::{At, Rig, builder};
 use anyhow::bail;

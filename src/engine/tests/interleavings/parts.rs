@@ -1,44 +1,55 @@
 //! Several engines with a part of the devices each, under many interleavings of their threads
 //! and of those that carry values between them.
 
-use super::adder::{Adder, At, Settings, Value, builder};
+use super::adder::{Adder, At, Settings, Value, copies};
 use super::engine::{
-    Carrier, EdgeId, Engine, EngineError, Entry, InMemory, Program, Sharing, Topology, Unpinned,
+    Carrier, EdgeId, Engine, EngineError, Entry, InMemory, Mesh, Program, Sharing, Topology,
+    Unpinned,
 };
 use super::explore::{depth_first, sample, sample_each};
 use super::{recomputing, run, schedule, vee};
-use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, MicroId, ScheduleKind};
+use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, MicroId, ScheduleKind, StageId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// An engine per rank; each call is made by all of them, on a thread each.
-struct World {
-    ranks: Vec<Rank>,
+pub struct World {
+    pub ranks: Vec<Rank>,
     alive: Arc<AtomicUsize>,
     micros: usize,
     stages: usize,
 }
 
-struct Rank {
+pub struct Rank {
     engine: Engine<Adder>,
     program: Arc<Program>,
-    carrier: Arc<InMemory<Value>>,
-    /// Whether it has the first stage.
-    first: bool,
+    pub carrier: Arc<InMemory<Value>>,
+    /// Micro-batches of the replicas of which it has the first stage.
+    first: Vec<usize>,
 }
 
 impl World {
-    fn new(schedule: &CheckedSchedule, rank_of: &[usize], turns: bool) -> Self {
-        let plain = schedule.schedule();
-        let (stages, micros) = (plain.stages(), plain.micro_batches());
+    pub fn new(schedule: &CheckedSchedule, rank_of: &[usize], turns: bool) -> Self {
+        Self::replicated(&[Some(schedule.clone())], rank_of, turns)
+    }
+
+    /// Of a replica for each of these schedules.
+    pub fn replicated(
+        replicas: &[Option<CheckedSchedule>],
+        rank_of: &[usize],
+        turns: bool,
+    ) -> Self {
+        let all = || replicas.iter().flatten().map(CheckedSchedule::schedule);
+        let stages = all().next().unwrap().stages();
+        let micros = all().map(gpipe_partitioner::Schedule::micro_batches).sum();
         let alive: Arc<AtomicUsize> = Arc::default();
         let carriers = InMemory::new(rank_of).unwrap().into_iter().enumerate();
         let threads: Vec<_> = carriers
             .map(|(rank, carrier)| {
-                let (schedule, rank_of) = (schedule.clone(), rank_of.to_vec());
+                let (replicas, rank_of) = (replicas.to_vec(), rank_of.to_vec());
                 let alive = Arc::clone(&alive);
                 shuttle::thread::spawn(move || {
-                    Rank::new(&schedule, &rank_of, rank, (carrier, turns), &alive)
+                    Rank::new(&replicas, &rank_of, rank, (carrier, turns), &alive)
                 })
             })
             .collect();
@@ -52,14 +63,14 @@ impl World {
     }
 
     /// What the step gave on each rank. No value outlives it.
-    fn step(&mut self, faults: &[At]) -> Vec<Result<(), EngineError>> {
+    pub fn step(&mut self, faults: &[At]) -> Vec<Result<(), EngineError>> {
         let ranks = std::mem::take(&mut self.ranks).into_iter();
         let threads: Vec<_> = ranks
             .map(|mut rank| {
                 let (alive, faults) = (Arc::clone(&self.alive), faults.to_vec());
-                let (micros, stages) = (self.micros, self.stages);
+                let stages = self.stages;
                 shuttle::thread::spawn(move || {
-                    let result = rank.step(faults, (micros, stages), &alive);
+                    let result = rank.step(faults, stages, &alive);
                     (rank, result)
                 })
             })
@@ -77,14 +88,14 @@ impl World {
         results
     }
 
-    fn good_step(&mut self) {
+    pub fn good_step(&mut self) {
         self.step(&[])
             .into_iter()
             .for_each(|result| result.unwrap());
     }
 
     /// A step that counts nowhere; the failing rank says its own error, the others the same.
-    fn bad_step(&mut self, faults: &[At]) {
+    pub fn bad_step(&mut self, faults: &[At]) {
         let errors = self.step(faults).into_iter().map(Result::unwrap_err);
         let errors: Vec<_> = errors.collect();
         let own = |error: &EngineError| error.stage_error().is_some();
@@ -99,7 +110,7 @@ impl World {
     }
 
     /// Every stage has gone through `steps` whole steps, and nothing else.
-    fn check_done(&mut self, steps: usize) {
+    pub fn check_done(&mut self, steps: usize) {
         for rank in &mut self.ranks {
             let done = rank.engine.on_each(|_, stage| Ok(stage.done)).unwrap();
             assert!(
@@ -112,18 +123,21 @@ impl World {
 
 impl Rank {
     fn new(
-        schedule: &CheckedSchedule,
+        replicas: &[Option<CheckedSchedule>],
         rank_of: &[usize],
         rank: usize,
         (carrier, turns): (InMemory<Value>, bool),
         alive: &Arc<AtomicUsize>,
     ) -> Self {
+        let schedule = replicas.iter().flatten().next().unwrap();
         let stages = schedule.schedule().stages();
+        let mesh = Mesh::new(schedule.schedule().devices(), replicas.len());
         let own = (0..rank_of.len()).filter(|device| rank_of[*device] == rank);
         let own: Vec<DeviceId> = own.map(DeviceId).collect();
         let builders = own.iter().map(|&device| {
-            let here = schedule.stages_on(device);
-            (device, builder(here, stages, alive))
+            let here = schedule.stages_on(mesh.of_pipeline(device));
+            let copy = (mesh.replica_of(device), mesh.replicas());
+            (device, copies(here, copy, stages, alive))
         });
         let sharing = Sharing {
             devices: own.clone(),
@@ -133,13 +147,16 @@ impl Rank {
         let carrier = Arc::new(carrier);
         let door = Arc::clone(&carrier) as Arc<dyn Carrier<Value>>;
         let sharing = turns.then_some(&sharing);
-        let engine = Engine::part(rank_of.len(), builders.collect(), sharing, door).unwrap();
+        let engine = Engine::part(mesh, builders.collect(), sharing, door).unwrap();
         let topology = Topology::chain(stages);
-        let program = Program::part(schedule.clone(), &topology, |device| own.contains(&device));
+        let here = |device| own.contains(&device);
+        let program = Program::replicated(replicas.to_vec(), &topology, 2, here).unwrap();
+        let first = schedule.device_of(StageId(0));
+        let fed = (0..mesh.replicas()).filter(|replica| here(mesh.device(first, *replica)));
         Self {
-            first: own.contains(&schedule.device_of(gpipe_partitioner::StageId(0))),
+            first: fed.flat_map(|own| program.micro_batches_of(own)).collect(),
             engine,
-            program: Arc::new(program.unwrap()),
+            program: Arc::new(program),
             carrier,
         }
     }
@@ -147,7 +164,7 @@ impl Rank {
     fn step(
         &mut self,
         faults: Vec<At>,
-        (micros, stages): (usize, usize),
+        stages: usize,
         alive: &Arc<AtomicUsize>,
     ) -> Result<(), EngineError> {
         let entry = |micro| Entry {
@@ -155,7 +172,7 @@ impl Rank {
             micro: MicroId(micro),
             value: Value::new(10 * micro as i64, alive),
         };
-        let entries = (0..micros).filter(|_| self.first).map(entry).collect();
+        let entries = self.first.iter().copied().map(entry).collect();
         let settings = Settings {
             faults,
             ..Settings::default()

@@ -67,6 +67,7 @@ pub use entry::Entry;
 pub use failure::EngineError;
 pub use handle::Engine;
 pub use in_memory::InMemory;
+pub use mesh::Mesh;
 pub use program::Program;
 pub use sharing::{Sharing, Unpinned};
 pub use stage::Stage;
