@@ -84,6 +84,8 @@ struct Compiler<'a> {
     topology: &'a Topology,
     /// By device: whether its part is compiled.
     here: Vec<bool>,
+    /// By replica: whether it has a device whose part is compiled.
+    replica_here: Vec<bool>,
     /// By stage: the edges into it and out of it.
     edges: Vec<StageEdges>,
     /// Where each value is consumed that a device here produces or consumes.
@@ -105,6 +107,9 @@ impl<'a> Compiler<'a> {
     ) -> Self {
         let mesh = replicas.mesh();
         let devices = 0..mesh.devices();
+        let here: Vec<bool> = devices.map(|device| here(DeviceId(device))).collect();
+        let by_replica = |replica| here.iter().skip(replica).step_by(mesh.replicas());
+        let replica_here = |replica| by_replica(replica).any(|here| *here);
         let of_stage = |stage| StageEdges {
             incoming: topology.incoming(End::Stage(StageId(stage))).collect(),
             outgoing: topology.outgoing(End::Stage(StageId(stage))).collect(),
@@ -113,7 +118,8 @@ impl<'a> Compiler<'a> {
             replicas,
             mesh,
             topology,
-            here: devices.map(|device| here(DeviceId(device))).collect(),
+            replica_here: (0..mesh.replicas()).map(replica_here).collect(),
+            here,
             edges: (0..topology.stages()).map(of_stage).collect(),
             consumed: HashMap::new(),
             exchanged: HashMap::new(),
@@ -135,6 +141,28 @@ impl<'a> Compiler<'a> {
         }
     }
 
+    /// What `device` does, as far as it matters here, and how many values the rest consumes,
+    /// which comes first: between replicas only exchanges matter, so that the time for replicas
+    /// elsewhere does not grow with their micro-batches.
+    fn tasks(&self, device: DeviceId) -> (Vec<Task>, usize) {
+        let replica = self.mesh.replica_of(device);
+        if self.replica_here[replica] {
+            return (self.replicas.tasks(device), 0);
+        }
+        let first = self.replicas.first();
+        let stages = first.stages_on(self.mesh.of_pipeline(device)).into_iter();
+        let per_micro = stages.map(|stage| {
+            let edges = &self.edges[stage.index()];
+            let back = edges.outgoing.iter().filter(|(_, edge)| edge.gradient);
+            edges.incoming.len() + if first.is_training() { back.count() } else { 0 }
+        });
+        let micros = self.replicas.micro_batches_of(replica).len();
+        (
+            self.replicas.exchanges(device),
+            micros * per_micro.sum::<usize>(),
+        )
+    }
+
     /// First pass: numbers the slots of the values that `device` consumes. Of a device
     /// elsewhere only the numbers are wanted.
     fn number_inputs(&mut self, device: DeviceId) -> DeviceProgram {
@@ -144,7 +172,9 @@ impl<'a> Compiler<'a> {
             let device = self.mesh.of_pipeline(device);
             program.stages = self.replicas.first().stages_on(device);
         }
-        for (op, task) in self.replicas.tasks(device).into_iter().enumerate() {
+        let (tasks, consumed) = self.tasks(device);
+        program.slots = consumed;
+        for (op, task) in tasks.into_iter().enumerate() {
             let (first, mut remote_inputs) = (program.slots, 0);
             for (key, from) in self.inputs(device, task) {
                 let slot = program.slots;
@@ -204,7 +234,7 @@ impl<'a> Compiler<'a> {
     /// What a device elsewhere sends to devices here, in the order in which it produces it.
     fn sends(&self, device: DeviceId) -> Result<Vec<Address>, TopologyError> {
         let mut sends = Vec::new();
-        for task in self.replicas.tasks(device) {
+        for task in self.tasks(device).0 {
             for (key, to) in self.outputs(device, task) {
                 if to.is_some_and(|to| self.is_here(to)) {
                     let SlotAddress { device, slot, .. } = self.address(key)?;

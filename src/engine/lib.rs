@@ -125,6 +125,14 @@
 //! votes of all others, and so does one whose call did not come to its end or whose stage
 //! stalled: what it would have to undo, nobody can wait for.
 //!
+//! **Replicas.** A program may run several replicas of a pipeline ([`Program::replicated`]), each
+//! on devices of its own, which a [`Mesh`] numbers; its micro-batches are numbered through all
+//! replicas. Between them go only the values of exchanges ([`Stage::exchange`]), which are tasks
+//! in the devices' lists as actions are: with slots, turns, notes and failures like those. A
+//! stage's first round comes directly after its last backward and waits for nothing; its other
+//! rounds come behind all actions of the device, ordered by round. So no action waits for an
+//! exchange, and a round waits only for rounds before it, of all devices: there is no cycle.
+//!
 //! **Memory order.** All values pass through the mutex of a mailbox: what a writer did before
 //! it posted happens before what the reader does after it took. No value goes through the
 //! turns or the notes. The only other shared variable is a mailbox's hint that it is not

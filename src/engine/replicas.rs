@@ -141,10 +141,28 @@ impl Replicas {
         if actions.is_empty() {
             tasks.extend(order.iter().map(|stage| exchange(*stage, 0)));
         }
-        for round in 1..=self.rounds {
-            tasks.extend(order.iter().map(|stage| exchange(*stage, round)));
-        }
+        tasks.extend(self.behind(&order));
         tasks
+    }
+
+    /// The tasks of `device` without the actions.
+    pub(super) fn exchanges(&self, device: DeviceId) -> Vec<Task> {
+        if self.rounds == 0 {
+            return Vec::new();
+        }
+        let mesh = self.mesh();
+        let (replica, device) = (mesh.replica_of(device), mesh.of_pipeline(device));
+        let own = self.schedule(replica).unwrap_or(&self.first);
+        let first = in_order_of_ends(own, device).into_iter();
+        let first = first.map(|stage| exchange(stage, 0));
+        let order = in_order_of_ends(&self.first, device);
+        first.chain(self.behind(&order)).collect()
+    }
+
+    /// The rounds behind all actions, of stages in this order.
+    fn behind(&self, order: &[StageId]) -> impl Iterator<Item = Task> {
+        let rounds = 1..=self.rounds;
+        rounds.flat_map(move |round| order.iter().map(move |stage| exchange(*stage, round)))
     }
 
     fn task(&self, replica: usize, action: Action) -> Task {

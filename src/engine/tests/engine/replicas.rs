@@ -194,16 +194,16 @@ fn a_program_numbers_values_of_exchanges_alike_in_every_process() {
         let replicas = shares(kind, 2, 3, 5);
         let stages = replicas[1].as_ref().unwrap().schedule().stages();
         let topology = Topology::chain(stages);
-        let program = |here: Option<DeviceId>| {
-            let here = |device| here.is_none_or(|here| here == device);
+        let program = |here: &[DeviceId]| {
+            let here = |device| here.is_empty() || here.contains(&device);
             Program::replicated(replicas.clone(), &topology, 2, here).unwrap()
         };
-        let whole = program(None);
+        let whole = program(&[]);
         let mesh = whole.mesh();
         assert_eq!((mesh.devices(), whole.micro_batches()), (6, 5));
         let mut numbers = BTreeSet::new();
         for device in (0..6).map(DeviceId) {
-            let own = program(Some(device));
+            let own = program(&[device]);
             let arrivals: Vec<_> = own.arrivals(device).collect();
             assert_eq!(arrivals, whole.arrivals(device).collect::<Vec<_>>());
             let to: Vec<_> = arrivals.iter().map(|(to, _)| *to).collect();
@@ -212,6 +212,12 @@ fn a_program_numbers_values_of_exchanges_alike_in_every_process() {
                 let here = arrivals.iter().filter(|(_, from)| *from == other).count();
                 let sends: Vec<_> = own.sends(other).collect();
                 assert_eq!(sends.len(), here);
+                // In order, whether the lists of that replica are known whole or not.
+                let beside = mesh.of_pipeline(other).index() ^ 1;
+                let beside = mesh.device(DeviceId(beside), mesh.replica_of(other));
+                let more = program(&[device, beside]);
+                let there = more.sends(other).filter(|to| to.device == device);
+                assert!(beside == device || there.eq(sends.iter().copied()));
                 sent.extend(sends);
             }
             sent.sort_by_key(|address| address.slot);
