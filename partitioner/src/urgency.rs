@@ -30,15 +30,21 @@ use crate::walk::walk;
 /// ```
 pub fn urgencies(schedule: &CheckedSchedule) -> Vec<Vec<u32>> {
     let plan = schedule.schedule();
-    let mut order = Vec::new();
-    // A checked schedule has been walked to its end before.
-    let _ = walk(plan, schedule.owner(), |device, position, action| {
-        order.push((device, position, action));
+    // The devices alone: each does its list in order, and large schedules have millions of actions.
+    let mut order: Vec<u32> = Vec::new();
+    // A checked schedule has been walked to its end before, and the owners of its stages, which
+    // are the devices with actions, are u32.
+    let _ = walk(plan, schedule.owner(), |device, _, _| {
+        order.push(u32::try_from(device.index()).unwrap_or(u32::MAX));
     });
     let lengths = plan.iter().map(|(_, list)| vec![0; list.len()]);
     let mut urgencies: Vec<Vec<u32>> = lengths.collect();
+    let mut left: Vec<usize> = urgencies.iter().map(Vec::len).collect();
     let mut chains = Chains::new(plan.stages(), plan.micro_batches());
-    for (DeviceId(device), position, action) in order.into_iter().rev() {
+    for device in order.into_iter().rev().map(|device| device as usize) {
+        left[device] -= 1;
+        let position = left[device];
+        let action = plan.actions(DeviceId(device))[position];
         let own = &mut urgencies[device];
         let next = own.get(position + 1).copied().unwrap_or(0);
         let longest = next.max(chains.after(action));

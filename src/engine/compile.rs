@@ -52,7 +52,7 @@ pub(super) fn compile(
         });
     }
     let mut compiler = Compiler::new(&replicas, topology, here);
-    let all = (0..replicas.mesh().devices()).map(DeviceId);
+    let all = (0..replicas.shares.mesh.devices()).map(DeviceId);
     let mut devices: Vec<_> = all.map(|device| compiler.number_inputs(device)).collect();
     for (d, device) in devices.iter_mut().enumerate() {
         if compiler.is_here(DeviceId(d)) {
@@ -74,7 +74,8 @@ pub(super) fn compile(
         devices,
         entries,
         exits,
-        replicas,
+        shares: replicas.shares.clone(),
+        schedules: replicas.into_schedules(),
     })
 }
 
@@ -105,7 +106,7 @@ impl<'a> Compiler<'a> {
         topology: &'a Topology,
         here: impl Fn(DeviceId) -> bool,
     ) -> Self {
-        let mesh = replicas.mesh();
+        let mesh = replicas.shares.mesh;
         let devices = 0..mesh.devices();
         let here: Vec<bool> = devices.map(|device| here(DeviceId(device))).collect();
         let by_replica = |replica| here.iter().skip(replica).step_by(mesh.replicas());
@@ -156,7 +157,7 @@ impl<'a> Compiler<'a> {
             let back = edges.outgoing.iter().filter(|(_, edge)| edge.gradient);
             edges.incoming.len() + if first.is_training() { back.count() } else { 0 }
         });
-        let micros = self.replicas.micro_batches_of(replica).len();
+        let micros = self.replicas.shares.micro_batches_of(replica).len();
         (
             self.replicas.exchanges(device),
             micros * per_micro.sum::<usize>(),
@@ -250,7 +251,7 @@ impl<'a> Compiler<'a> {
         let mut entries = Vec::new();
         for (edge, ends) in self.topology.outgoing(End::Caller) {
             for replica in 0..self.mesh.replicas() {
-                let micros = self.replicas.micro_batches_of(replica);
+                let micros = self.replicas.shares.micro_batches_of(replica);
                 let device = self.device(ends.to, replica);
                 if !micros.is_empty() && device.is_some_and(|device| self.is_here(device)) {
                     entries.push(Entries {

@@ -161,6 +161,7 @@ mod placement;
 mod program;
 mod recovery;
 mod replicas;
+mod schedules;
 mod sequence;
 mod shared;
 mod sharing;

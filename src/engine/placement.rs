@@ -67,7 +67,7 @@ impl<S: Stage> Engine<S> {
 
     /// Whether `program` is for these devices and these stages.
     pub(super) fn check_fit(&self, program: &Program) -> Result<(), EngineError> {
-        let schedule = || program.schedule().schedule().name().to_owned();
+        let schedule = || program.schedules.name.clone();
         let (wanted, present) = (program.mesh(), self.mesh());
         if wanted.devices() != present.devices() {
             return Err(EngineError::Devices {

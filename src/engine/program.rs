@@ -8,12 +8,14 @@
 use super::carrier::Address;
 use super::compile::compile;
 use super::mesh::Mesh;
-use super::replicas::Replicas;
+use super::replicas::{Replicas, Shares};
+use super::schedules::{Recipe, Schedules};
 use super::stage::OffloadHint;
 use super::task::Task;
 use super::topology::{EdgeId, Topology, TopologyError};
 use gpipe_partitioner::{CheckedSchedule, DeviceId, MicroId, StageId};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A checked schedule, or one for each replica, compiled against a topology: for each action of each device,
 /// the slots of its inputs and the destinations of its outputs. It is shared by all
@@ -30,7 +32,8 @@ use std::ops::Range;
 #[derive(Debug)]
 #[doc(alias = "lowered schedule")]
 pub struct Program {
-    pub(super) replicas: Replicas,
+    pub(super) schedules: Schedules,
+    pub(super) shares: Shares,
     pub(super) topology: Topology,
     /// By device; empty for those that it was not compiled for.
     pub(super) devices: Vec<DeviceProgram>,
@@ -180,29 +183,55 @@ impl Program {
         compile(Replicas::new(replicas, rounds)?, topology, here)
     }
 
+    /// Keeps none of the schedules, which have a list for every device and so cost more than a
+    /// part of the program; `again` makes that of a replica that has micro-batches, once, if it
+    /// is asked for ([`Program::schedule`]).
+    ///
+    /// # Examples
+    /// ```
+    /// use gpipe_engine::{Program, Topology};
+    /// use gpipe_partitioner::{DeviceId, ScheduleKind, Shape};
+    ///
+    /// let make = || ScheduleKind::OneFOneB.generate(Shape::new(2, 4));
+    /// let here = |device| device == DeviceId(0);
+    /// let program = Program::part(make()?, &Topology::chain(2), here)?;
+    /// let program = program.without_schedules(move |_| make().expect("it was made before"));
+    /// assert_eq!(program.schedule().schedule().name(), "1f1b");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn without_schedules(
+        mut self,
+        again: impl Fn(usize) -> CheckedSchedule + Send + Sync + 'static,
+    ) -> Self {
+        let again: Recipe = Arc::new(again);
+        self.schedules.forget(&again);
+        self
+    }
+
     /// The schedule; of several replicas that of the first one that has micro-batches.
     pub fn schedule(&self) -> &CheckedSchedule {
-        self.replicas.first()
+        self.schedules.first()
     }
 
     /// The schedule of `replica`; none where it has no micro-batches, or does not exist.
     pub fn schedule_of(&self, replica: usize) -> Option<&CheckedSchedule> {
-        self.replicas.schedule(replica)
+        self.schedules.of(replica)
     }
 
     /// The devices, of all replicas.
     pub fn mesh(&self) -> Mesh {
-        self.replicas.mesh()
+        self.shares.mesh
     }
 
     /// Micro-batches of all replicas together.
     pub fn micro_batches(&self) -> usize {
-        self.replicas.micro_batches()
+        self.shares.micro_batches()
     }
 
     /// The numbers of the micro-batches of `replica`.
     pub fn micro_batches_of(&self, replica: usize) -> Range<usize> {
-        self.replicas.micro_batches_of(replica)
+        self.shares.micro_batches_of(replica)
     }
 
     /// The topology.

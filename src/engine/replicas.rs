@@ -21,6 +21,7 @@
 //! which the first one is done with its stages, so that what is waited for first is sent first.
 
 use super::mesh::Mesh;
+use super::schedules::Schedules;
 use super::task::Task;
 use super::topology::TopologyError;
 use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, MicroId, StageId};
@@ -34,10 +35,42 @@ pub(super) struct Replicas {
     schedules: Vec<Option<CheckedSchedule>>,
     /// The first replica that has micro-batches.
     first: CheckedSchedule,
-    /// By replica: its first micro-batch; and how many there are in all.
-    starts: Vec<usize>,
+    pub(super) shares: Shares,
     /// Rounds of an exchange after round 0; none if there is no exchange.
     rounds: usize,
+}
+
+/// The devices and micro-batches of replicas.
+#[derive(Clone, Debug)]
+pub(super) struct Shares {
+    pub(super) mesh: Mesh,
+    /// By replica: its first micro-batch; and how many there are in all.
+    starts: Vec<usize>,
+}
+
+impl Shares {
+    fn new(devices: usize, schedules: &[Option<CheckedSchedule>]) -> Self {
+        let mut starts = vec![0];
+        for schedule in schedules {
+            let micros = (schedule.as_ref()).map_or(0, |own| own.schedule().micro_batches());
+            starts.push(starts[starts.len() - 1] + micros);
+        }
+        Self {
+            mesh: Mesh::new(devices, schedules.len()),
+            starts,
+        }
+    }
+
+    pub(super) fn micro_batches(&self) -> usize {
+        self.starts[self.starts.len() - 1]
+    }
+
+    /// Nothing of one that does not exist.
+    pub(super) fn micro_batches_of(&self, replica: usize) -> Range<usize> {
+        let start = |replica: usize| self.starts.get(replica).copied();
+        let end = self.micro_batches();
+        start(replica).unwrap_or(end)..start(replica + 1).unwrap_or(end)
+    }
 }
 
 impl Replicas {
@@ -59,19 +92,12 @@ impl Replicas {
                 });
             }
         }
-        let mut starts = vec![0];
-        for schedule in &schedules {
-            let micros = schedule
-                .as_ref()
-                .map_or(0, |own| own.schedule().micro_batches());
-            starts.push(starts[starts.len() - 1] + micros);
-        }
         let exchanges = replicas > 1 && first.is_training();
         Ok(Self {
             rounds: if exchanges { rounds } else { 0 },
+            shares: Shares::new(first.schedule().devices(), &schedules),
             schedules,
             first,
-            starts,
         })
     }
 
@@ -84,19 +110,8 @@ impl Replicas {
         self.schedules.get(replica)?.as_ref()
     }
 
-    pub(super) fn mesh(&self) -> Mesh {
-        Mesh::new(self.first.schedule().devices(), self.schedules.len())
-    }
-
-    pub(super) fn micro_batches(&self) -> usize {
-        self.starts[self.schedules.len()]
-    }
-
-    /// Nothing of one that does not exist.
-    pub(super) fn micro_batches_of(&self, replica: usize) -> Range<usize> {
-        let start = |replica: usize| self.starts.get(replica).copied();
-        let end = self.micro_batches();
-        start(replica).unwrap_or(end)..start(replica + 1).unwrap_or(end)
+    pub(super) fn into_schedules(self) -> Schedules {
+        Schedules::new(self.first, self.schedules)
     }
 
     /// Whether what a round returns goes anywhere, and whether it takes anything.
@@ -111,7 +126,7 @@ impl Replicas {
 
     /// What `device` of the mesh does in a step, in order.
     pub(super) fn tasks(&self, device: DeviceId) -> Vec<Task> {
-        let mesh = self.mesh();
+        let mesh = self.shares.mesh;
         let (replica, device) = (mesh.replica_of(device), mesh.of_pipeline(device));
         let mut tasks = Vec::new();
         let actions = self
@@ -150,7 +165,7 @@ impl Replicas {
         if self.rounds == 0 {
             return Vec::new();
         }
-        let mesh = self.mesh();
+        let mesh = self.shares.mesh;
         let (replica, device) = (mesh.replica_of(device), mesh.of_pipeline(device));
         let own = self.schedule(replica).unwrap_or(&self.first);
         let first = in_order_of_ends(own, device).into_iter();
@@ -166,7 +181,7 @@ impl Replicas {
     }
 
     fn task(&self, replica: usize, action: Action) -> Task {
-        let micro = MicroId(self.starts[replica] + action.micro.index());
+        let micro = MicroId(self.shares.starts[replica] + action.micro.index());
         Task::Action(Action { micro, ..action })
     }
 }

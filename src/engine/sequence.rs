@@ -31,7 +31,7 @@ pub(super) fn add_hints(program: &mut DeviceProgram) {
 /// How urgent each task is: the longest chain of tasks that begins with it. Exchanges lengthen
 /// the chains of all actions alike, so that these keep their order among themselves.
 pub(super) fn add_urgencies(replicas: &Replicas, devices: &mut [DeviceProgram]) {
-    let mesh = replicas.mesh();
+    let mesh = replicas.shares.mesh;
     let most_stages = devices.iter().map(|own| own.stages.len()).max();
     let behind = match replicas.tail(most_stages.unwrap_or(0)) {
         0 => 0,

@@ -8,6 +8,7 @@ use gpipe_engine::{
     EdgeId, Engine, EngineError, Entry, EntryError, Mesh, Program, Topology, TopologyError,
 };
 use gpipe_partitioner::{CheckedSchedule, DeviceId, MicroId, Schedule, ScheduleKind, StageId};
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -237,6 +238,29 @@ fn a_program_of_one_replica_has_no_exchange() {
     let own = Program::replicated(vec![Some(schedule.clone())], &topology, 2, |_| true).unwrap();
     let plain = Program::new(schedule, &topology).unwrap();
     assert_eq!(format!("{own:?}"), format!("{plain:?}"));
+}
+
+#[test]
+fn a_program_makes_the_schedules_that_it_does_not_keep_when_asked_for_them() {
+    let kind = ScheduleKind::OneFOneB;
+    let replicas = shares(kind, 2, 4, 3);
+    let program = Program::replicated(replicas.clone(), &Topology::chain(2), 2, |_| true);
+    let made = Arc::new(Mutex::new(Vec::new()));
+    let asked = Arc::clone(&made);
+    let again = move |replica: usize| {
+        asked.lock().push(replica);
+        replicas[replica].clone().unwrap()
+    };
+    let program = program.unwrap().without_schedules(again);
+    assert!(program.schedule_of(0).is_none() && program.schedule_of(4).is_none());
+    assert_eq!((program.micro_batches(), program.mesh().devices()), (3, 8));
+    assert_eq!(*made.lock(), [0; 0]);
+    for _ in 0..2 {
+        let first = program.schedule().schedule();
+        assert_eq!((first.name(), first.micro_batches()), ("1f1b", 1));
+        assert!(program.schedule_of(1).is_some() && program.schedule_of(3).is_some());
+        assert_eq!(*made.lock(), [1, 3]);
+    }
 }
 
 fn refused(replicas: Vec<Option<CheckedSchedule>>) -> String {

@@ -44,8 +44,9 @@ fn good_steps_of_replicas() {
         world.check_done(2);
     });
     sample("good steps of replicas that take turns", || {
+        // Copies share a core, and wait for what another process does meanwhile.
         let replicas = [Some(vee(1)), Some(recomputing(ScheduleKind::Zbv, 2))];
-        let mut world = World::replicated(&replicas, &[0, 1, 0, 1], true);
+        let mut world = World::replicated(&replicas, &[0, 0, 1, 1], true);
         world.good_step();
         world.good_step();
         world.check_done(2);

@@ -38,6 +38,8 @@ mod program;
 mod recovery;
 #[path = "../../../replicas.rs"]
 mod replicas;
+#[path = "../../../schedules.rs"]
+mod schedules;
 #[path = "../../../sequence.rs"]
 mod sequence;
 #[path = "../../../shared.rs"]

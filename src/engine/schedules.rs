@@ -1,0 +1,82 @@
+//! The schedules that a program was compiled from: as they are, or as they can be made again.
+
+use gpipe_partitioner::CheckedSchedule;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+/// Makes the schedule of a replica that has micro-batches.
+pub(super) type Recipe = Arc<dyn Fn(usize) -> CheckedSchedule + Send + Sync>;
+
+/// The schedules of all replicas.
+#[derive(Debug)]
+pub(super) struct Schedules {
+    /// What the first one is called.
+    pub(super) name: String,
+    /// The first replica that has micro-batches, and its schedule.
+    first: (usize, Kept),
+    /// By replica; none for the first one, and for those that have no micro-batches.
+    others: Vec<Option<Kept>>,
+}
+
+enum Kept {
+    Here(CheckedSchedule),
+    /// Made when first asked for.
+    Again(Recipe, OnceLock<CheckedSchedule>),
+}
+
+impl Schedules {
+    /// `first` is the first one of `replicas` that there is.
+    pub(super) fn new(first: CheckedSchedule, mut replicas: Vec<Option<CheckedSchedule>>) -> Self {
+        let place = replicas.iter().position(Option::is_some).unwrap_or(0);
+        if let Some(own) = replicas.get_mut(place) {
+            *own = None;
+        }
+        let others = replicas.into_iter().map(|own| own.map(Kept::Here));
+        Self {
+            name: first.schedule().name().to_owned(),
+            first: (place, Kept::Here(first)),
+            others: others.collect(),
+        }
+    }
+
+    /// Keeps none of them.
+    pub(super) fn forget(&mut self, recipe: &Recipe) {
+        let again = || Kept::Again(Arc::clone(recipe), OnceLock::new());
+        self.first.1 = again();
+        self.others
+            .iter_mut()
+            .flatten()
+            .for_each(|own| *own = again());
+    }
+
+    /// That of the first replica that has micro-batches.
+    pub(super) fn first(&self) -> &CheckedSchedule {
+        self.first.1.get(self.first.0)
+    }
+
+    pub(super) fn of(&self, replica: usize) -> Option<&CheckedSchedule> {
+        if replica == self.first.0 {
+            return Some(self.first());
+        }
+        let own = self.others.get(replica)?.as_ref()?;
+        Some(own.get(replica))
+    }
+}
+
+impl Kept {
+    fn get(&self, replica: usize) -> &CheckedSchedule {
+        match self {
+            Self::Here(schedule) => schedule,
+            Self::Again(recipe, made) => made.get_or_init(|| recipe(replica)),
+        }
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Here(schedule) => schedule.fmt(f),
+            Self::Again(..) => f.write_str("Again"),
+        }
+    }
+}
