@@ -9,21 +9,25 @@ use gpipe_partitioner::{Action, ActionKind, DeviceId, urgencies};
 
 /// Compiles, once, what a stage is told about the action after the one that it runs.
 pub(super) fn add_hints(program: &mut DeviceProgram) {
-    for at in 1..program.ops.len() {
-        let (before, next) = (program.ops[at - 1].task, program.ops[at].task);
-        if let Task::Action(next) = next
+    // The action before, whatever of an exchange comes in between.
+    let mut last = None;
+    for at in 0..program.ops.len() {
+        let Task::Action(next) = program.ops[at].task else {
+            continue;
+        };
+        if let Some((place, before)) = last.replace((at, next))
             && next.kind.consumes_activations()
         {
             let forward = Action {
                 kind: ActionKind::Forward,
                 ..next
             };
-            let hint = if before == Task::Action(forward) {
+            let hint = if before == forward {
                 OffloadHint::Keep(next)
             } else {
                 OffloadHint::Prefetch(next)
             };
-            program.ops[at - 1].hint = Some((program.ops[at].local, hint));
+            program.ops[place].hint = Some((program.ops[at].local, hint));
         }
     }
 }

@@ -3,7 +3,8 @@
 //! An operating system divides the cores among all runnable threads, a few milliseconds
 //! each in turn: three stages on two cores all end late, and which of them the others wait
 //! for is left to chance. Here there are as many *core slots* as devices that may run at
-//! the same time. A device holds one from the begin of an action to its end. A free slot
+//! the same time. A device holds one from the begin of an action (or of a round of an exchange,
+//! which counts as one here) to its end. A free slot
 //! goes to the most urgent device among those whose next action has all its inputs (list
 //! scheduling by critical path).
 //!

@@ -147,6 +147,38 @@ fn a_stage_begins_its_exchange_after_its_last_backward_and_ends_it_after_all_act
     });
 }
 
+#[test]
+fn what_comes_after_an_exchange_is_prefetched_during_the_action_before_it() {
+    watched(|| {
+        let two = list("0F0 1F0 0F1 1F1 1B0 0B0 1B1 0B1");
+        let two = || {
+            Schedule::new("two", 2, 2, vec![two.clone()])
+                .check()
+                .unwrap()
+        };
+        let mut replicas = Replicas::whole(&[Some(two()), Some(two())], None);
+        let settings = replicas.settings();
+        replicas.good_step_of(&settings);
+        let did = settings.log.lock().clone();
+        let did: Vec<_> = did
+            .iter()
+            .map(|(_, own, what)| (*own, what.as_str()))
+            .collect();
+        let at = |what| did.iter().position(|own| *own == (0, what)).unwrap();
+        assert!(at("1B1") < at("x0(1)") && at("x0(1)") < at("0B1"));
+        let told = settings.prefetched.lock().clone();
+        let told: Vec<_> = told.into_iter().filter(|(own, _)| *own == 0).collect();
+        let told: Vec<_> = told.into_iter().map(|(_, what)| what).collect();
+        let expected = [
+            "1B0 after 0F1",
+            "0B0 after 1F1",
+            "1B1 after 1B0",
+            "0B1 after 0B0",
+        ];
+        assert_eq!(told, expected);
+    });
+}
+
 /// What each of two replicas with one device each does in a step after the begin.
 fn did(replicas: &[Option<CheckedSchedule>], expected: [String; 2]) {
     let mut replicas = Replicas::whole(replicas, None);

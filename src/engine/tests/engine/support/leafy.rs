@@ -6,7 +6,7 @@
 //! k/d leaves below one node of it.
 
 use anyhow::{Context, bail, ensure};
-use gpipe_engine::{Observer, Stage};
+use gpipe_engine::{Observer, OffloadHint, Stage};
 use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -43,12 +43,12 @@ pub fn node(sums: &[Option<Sum>]) -> Option<Sum> {
 }
 
 /// What a micro-batch adds to a slice of a stage's gradients.
-pub fn gradient(stage: StageId, micro: MicroId, slice: usize) -> Option<Sum> {
+pub fn gradient(stage: StageId, micro: MicroId, slice: usize) -> Sum {
     let scale = [1.0e-4, 3.7, 512.3, -0.77, 1.0e5][(micro.index() + slice) % 5];
-    Some(Sum {
+    Sum {
         number: scale * (1.1 + stage.index() as f32),
         words: format!("{stage}.{micro}.{slice}"),
-    })
+    }
 }
 
 /// The micro-batches of leaf j of k.
@@ -91,6 +91,8 @@ pub struct Settings {
     pub gate: Gate,
     /// What stages did: stage, replica, what.
     pub log: Arc<Mutex<Vec<(StageId, usize, String)>>>,
+    /// What they were told to prefetch: replica, what, and what it had done last.
+    pub prefetched: Arc<Mutex<Vec<(usize, String)>>>,
 }
 
 pub struct Leafy {
@@ -157,7 +159,7 @@ impl Leafy {
             for micro in leaf(j, k, self.settings.micros) {
                 let next = added.next().context("a micro-batch was not added")?;
                 ensure!(*next == micro, "micro-batch {next} in the place of {micro}");
-                sum = plus(sum, gradient(self.id, micro, slice));
+                sum = plus(sum, Some(gradient(self.id, micro, slice)));
             }
             sums.push(sum);
         }
@@ -256,6 +258,17 @@ impl Stage for Leafy {
         self.before = self.steps.len();
         ensure!(self.added.is_empty() && self.own.is_empty() && !self.whole);
         self.trip(When::Begin, "begin".to_owned())?;
+        Ok(())
+    }
+
+    fn offload_hint(&mut self, hint: OffloadHint) -> anyhow::Result<()> {
+        if let OffloadHint::Prefetch(next) = hint {
+            let log = self.settings.log.lock();
+            let own = log.iter().rfind(|(_, own, _)| *own == self.replica);
+            let last = own.map_or("nothing", |(_, _, what)| what);
+            let told = format!("{next} after {last}");
+            self.settings.prefetched.lock().push((self.replica, told));
+        }
         Ok(())
     }
 

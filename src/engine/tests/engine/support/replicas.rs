@@ -50,7 +50,7 @@ pub fn builder(stages: Vec<StageId>, replica: usize, replicas: usize) -> StageBu
 pub fn defined(stage: StageId, micros: usize) -> Vec<Option<Sum>> {
     let of = |slice: usize| {
         let sum = |j: usize| {
-            let added = leaf(j, LEAVES, micros).map(|micro| gradient(stage, micro, slice));
+            let added = leaf(j, LEAVES, micros).map(|micro| Some(gradient(stage, micro, slice)));
             added.fold(None, plus)
         };
         node(&(0..LEAVES).map(sum).collect::<Vec<_>>())
