@@ -6,36 +6,11 @@ use super::program::{Destination, DeviceProgram, Entries, Exit, Op, Program, Slo
 use super::replicas::Replicas;
 use super::sequence::{add_hints, add_urgencies};
 use super::task::Task;
-use super::topology::{Edge, EdgeId, End, Topology, TopologyError};
-use gpipe_partitioner::{Action, ActionKind, DeviceId, MicroId, StageId};
+use super::topology::{EdgeId, End, Topology, TopologyError};
+use super::uses::{EdgeUse, ExchangeUse, Use, Uses};
+use gpipe_partitioner::{DeviceId, MicroId};
 use std::collections::HashMap;
 use std::ops::Range;
-
-/// A value of a step.
-#[derive(Clone, Copy)]
-enum Use {
-    Edge(EdgeUse),
-    Exchange(ExchangeUse),
-}
-
-/// One use of an edge: forward or as a gradient, by one micro-batch.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct EdgeUse {
-    edge: EdgeId,
-    gradient: bool,
-    micro: MicroId,
-}
-
-/// What one copy of a stage gives another one for a round of their exchange.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct ExchangeUse {
-    stage: StageId,
-    /// The round that takes it.
-    round: usize,
-    /// The replicas.
-    from: usize,
-    to: usize,
-}
 
 /// Compiles the parts of the devices for which `here` says so.
 pub(super) fn compile(
@@ -54,6 +29,11 @@ pub(super) fn compile(
     let mut compiler = Compiler::new(&replicas, topology, here);
     let all = (0..replicas.shares.mesh.devices()).map(DeviceId);
     let mut devices: Vec<_> = all.map(|device| compiler.number_inputs(device)).collect();
+    let mut slots = 0;
+    for device in &mut devices {
+        device.slots_before = slots;
+        slots += device.slots;
+    }
     for (d, device) in devices.iter_mut().enumerate() {
         if compiler.is_here(DeviceId(d)) {
             compiler.find_destinations(DeviceId(d), device)?;
@@ -87,17 +67,10 @@ struct Compiler<'a> {
     here: Vec<bool>,
     /// By replica: whether it has a device whose part is compiled.
     replica_here: Vec<bool>,
-    /// By stage: the edges into it and out of it.
-    edges: Vec<StageEdges>,
+    uses: Uses<'a>,
     /// Where each value is consumed that a device here produces or consumes.
     consumed: HashMap<EdgeUse, SlotAddress>,
     exchanged: HashMap<ExchangeUse, SlotAddress>,
-}
-
-#[derive(Default)]
-struct StageEdges {
-    incoming: Vec<(EdgeId, Edge)>,
-    outgoing: Vec<(EdgeId, Edge)>,
 }
 
 impl<'a> Compiler<'a> {
@@ -111,17 +84,13 @@ impl<'a> Compiler<'a> {
         let here: Vec<bool> = devices.map(|device| here(DeviceId(device))).collect();
         let by_replica = |replica| here.iter().skip(replica).step_by(mesh.replicas());
         let replica_here = |replica| by_replica(replica).any(|here| *here);
-        let of_stage = |stage| StageEdges {
-            incoming: topology.incoming(End::Stage(StageId(stage))).collect(),
-            outgoing: topology.outgoing(End::Stage(StageId(stage))).collect(),
-        };
         Self {
             replicas,
             mesh,
             topology,
             replica_here: (0..mesh.replicas()).map(replica_here).collect(),
             here,
-            edges: (0..topology.stages()).map(of_stage).collect(),
+            uses: Uses::new(replicas, topology),
             consumed: HashMap::new(),
             exchanged: HashMap::new(),
         }
@@ -129,17 +98,6 @@ impl<'a> Compiler<'a> {
 
     fn is_here(&self, device: DeviceId) -> bool {
         self.here[device.index()]
-    }
-
-    /// The device of an edge's end in a replica; none for the caller.
-    fn device(&self, end: End, replica: usize) -> Option<DeviceId> {
-        match end {
-            End::Caller => None,
-            End::Stage(stage) => {
-                let device = self.replicas.first().device_of(stage);
-                Some(self.mesh.device(device, replica))
-            }
-        }
     }
 
     /// What `device` does, as far as it matters here, and how many values the rest consumes,
@@ -150,18 +108,8 @@ impl<'a> Compiler<'a> {
         if self.replica_here[replica] {
             return (self.replicas.tasks(device), 0);
         }
-        let first = self.replicas.first();
-        let stages = first.stages_on(self.mesh.of_pipeline(device)).into_iter();
-        let per_micro = stages.map(|stage| {
-            let edges = &self.edges[stage.index()];
-            let back = edges.outgoing.iter().filter(|(_, edge)| edge.gradient);
-            edges.incoming.len() + if first.is_training() { back.count() } else { 0 }
-        });
-        let micros = self.replicas.shares.micro_batches_of(replica).len();
-        (
-            self.replicas.exchanges(device),
-            micros * per_micro.sum::<usize>(),
-        )
+        let exchanges = self.replicas.exchanges(device);
+        (exchanges, self.uses.consumed_by_actions(device))
     }
 
     /// First pass: numbers the slots of the values that `device` consumes. Of a device
@@ -177,7 +125,7 @@ impl<'a> Compiler<'a> {
         program.slots = consumed;
         for (op, task) in tasks.into_iter().enumerate() {
             let (first, mut remote_inputs) = (program.slots, 0);
-            for (key, from) in self.inputs(device, task) {
+            for (key, from) in self.uses.inputs(device, task) {
                 let slot = program.slots;
                 program.slots += 1;
                 if here || from.is_some_and(|from| self.is_here(from)) {
@@ -213,7 +161,7 @@ impl<'a> Compiler<'a> {
     ) -> Result<(), TopologyError> {
         for op in &mut program.ops {
             let first = program.destinations.len();
-            for (key, to) in self.outputs(device, op.task) {
+            for (key, to) in self.uses.outputs(device, op.task) {
                 let destination = match (key, to) {
                     (Use::Edge(key), None) => Destination::Exit(Exit {
                         edge: key.edge,
@@ -236,7 +184,7 @@ impl<'a> Compiler<'a> {
     fn sends(&self, device: DeviceId) -> Result<Vec<Address>, TopologyError> {
         let mut sends = Vec::new();
         for task in self.tasks(device).0 {
-            for (key, to) in self.outputs(device, task) {
+            for (key, to) in self.uses.outputs(device, task) {
                 if to.is_some_and(|to| self.is_here(to)) {
                     let SlotAddress { device, slot, .. } = self.address(key)?;
                     sends.push(Address { device, slot });
@@ -252,7 +200,7 @@ impl<'a> Compiler<'a> {
         for (edge, ends) in self.topology.outgoing(End::Caller) {
             for replica in 0..self.mesh.replicas() {
                 let micros = self.replicas.shares.micro_batches_of(replica);
-                let device = self.device(ends.to, replica);
+                let device = self.uses.device(ends.to, replica);
                 if !micros.is_empty() && device.is_some_and(|device| self.is_here(device)) {
                     entries.push(Entries {
                         edge,
@@ -278,96 +226,6 @@ impl<'a> Compiler<'a> {
             }))
         };
         micros.map(address).collect()
-    }
-
-    /// What a task of `device` consumes, and which device produces it, if not the caller.
-    fn inputs(&self, device: DeviceId, task: Task) -> Vec<(Use, Option<DeviceId>)> {
-        match task {
-            Task::Action(action) => {
-                let edges = &self.edges[action.stage.index()];
-                match action.kind {
-                    ActionKind::Forward => {
-                        self.uses(device, &edges.incoming, action, |edge| edge.from)
-                    }
-                    ActionKind::Backward | ActionKind::BackwardInput => {
-                        self.uses(device, &edges.outgoing, action, |edge| edge.to)
-                    }
-                    ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
-                }
-            }
-            Task::Exchange { round: 0, .. } => Vec::new(),
-            Task::Exchange { stage, round } => self.of_others(device, |own, other| ExchangeUse {
-                stage,
-                round,
-                from: other,
-                to: own,
-            }),
-        }
-    }
-
-    /// What a task of `device` produces, and which device consumes it, if not the caller.
-    fn outputs(&self, device: DeviceId, task: Task) -> Vec<(Use, Option<DeviceId>)> {
-        match task {
-            Task::Action(action) => {
-                let edges = &self.edges[action.stage.index()];
-                match action.kind {
-                    ActionKind::Forward => {
-                        self.uses(device, &edges.outgoing, action, |edge| edge.to)
-                    }
-                    ActionKind::Backward | ActionKind::BackwardInput => {
-                        self.uses(device, &edges.incoming, action, |edge| edge.from)
-                    }
-                    ActionKind::BackwardWeight | ActionKind::Recompute => Vec::new(),
-                }
-            }
-            Task::Exchange { round, .. } if !self.replicas.sends(round) => Vec::new(),
-            Task::Exchange { stage, round } => self.of_others(device, |own, other| ExchangeUse {
-                stage,
-                round: round + 1,
-                from: own,
-                to: other,
-            }),
-        }
-    }
-
-    /// How an action of `device` uses edges, with the device at the end of each that `other`
-    /// names: all of them forward, as gradients those that carry one.
-    fn uses(
-        &self,
-        device: DeviceId,
-        edges: &[(EdgeId, Edge)],
-        action: Action,
-        other: impl Fn(&Edge) -> End,
-    ) -> Vec<(Use, Option<DeviceId>)> {
-        let gradient = action.kind != ActionKind::Forward;
-        let edges = edges.iter().filter(|(_, edge)| edge.gradient || !gradient);
-        let uses = edges.map(|(edge, ends)| {
-            let (edge, micro) = (*edge, action.micro);
-            let edge_use = EdgeUse {
-                edge,
-                gradient,
-                micro,
-            };
-            let device = self.device(other(ends), self.mesh.replica_of(device));
-            (Use::Edge(edge_use), device)
-        });
-        uses.collect()
-    }
-
-    /// One value of an exchange for each other replica than that of `device`, in their order,
-    /// and the device there.
-    fn of_others(
-        &self,
-        device: DeviceId,
-        exchange_use: impl Fn(usize, usize) -> ExchangeUse,
-    ) -> Vec<(Use, Option<DeviceId>)> {
-        let (own, place) = (self.mesh.replica_of(device), self.mesh.of_pipeline(device));
-        let others = (0..self.mesh.replicas()).filter(|other| *other != own);
-        let one = |other| {
-            let device = self.mesh.device(place, other);
-            (Use::Exchange(exchange_use(own, other)), Some(device))
-        };
-        others.map(one).collect()
     }
 
     fn note(&mut self, key: Use, address: SlotAddress) {

@@ -172,6 +172,7 @@ mod sync;
 mod task;
 mod topology;
 mod turns;
+mod uses;
 mod watchdog;
 mod worker;
 

@@ -18,8 +18,8 @@ use std::sync::Arc;
 impl<S: Stage> Engine<S> {
     /// As [`Engine::new`] or [`Engine::replicated`], for some devices of a [`Mesh`], or of a
     /// pipeline of so many; the others are in other processes, to which `carrier` takes values.
-    /// All processes call this together, and later [`Engine::step`] with the same program. A step counts in every
-    /// process or in none.
+    /// All processes call this together, and later [`Engine::step`] with the same program. A step
+    /// counts in every process or in none.
     ///
     /// # Errors
     /// Those of [`Engine::new`], and [`EngineError::Elsewhere`] where another process cannot

@@ -17,8 +17,8 @@ use gpipe_partitioner::{CheckedSchedule, DeviceId, MicroId, StageId};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A checked schedule, or one for each replica, compiled against a topology: for each action of each device,
-/// the slots of its inputs and the destinations of its outputs. It is shared by all
+/// A checked schedule, or one for each replica, compiled against a topology: for each action of
+/// each device, the slots of its inputs and the destinations of its outputs. It is shared by all
 /// threads and by any number of steps.
 ///
 /// A schedule that was not checked is not accepted:
@@ -51,6 +51,8 @@ pub(super) struct DeviceProgram {
     pub(super) destinations: Vec<Destination>,
     /// Number of values that the device consumes in a step.
     pub(super) slots: usize,
+    /// Values that the devices before it consume.
+    pub(super) slots_before: usize,
     /// The slots whose values other devices produce, in increasing order, and those devices.
     pub(super) arrivals: Vec<(usize, DeviceId)>,
     /// Of a device elsewhere: what it sends here, in the order in which it produces it.
@@ -273,8 +275,8 @@ impl Program {
     /// A number for every value that travels between devices in a step, the same in all
     /// processes: a tag for its messages.
     pub fn number(&self, of: Address) -> usize {
-        let before = self.devices.iter().take(of.device.index());
-        before.map(|program| program.slots).sum::<usize>() + of.slot
+        let program = self.devices.get(of.device.index());
+        program.map_or(0, |program| program.slots_before) + of.slot
     }
 
     /// The index of the task that consumes a value of another device; none where there is

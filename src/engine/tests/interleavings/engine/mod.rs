@@ -59,6 +59,8 @@ mod task;
 mod topology;
 #[path = "../../../turns.rs"]
 mod turns;
+#[path = "../../../uses.rs"]
+mod uses;
 #[path = "../../../watchdog.rs"]
 mod watchdog;
 #[path = "../../../worker.rs"]
