@@ -57,39 +57,37 @@ fn in_every_place(replicas: &mut Replicas) -> usize {
 
 #[test]
 fn a_fault_in_any_action_and_any_round_of_an_exchange_is_named_and_undone() {
-    watched(|| {
-        for (kind, p, d, micros) in [
-            (ScheduleKind::OneFOneB, 2, 2, 3),
-            (ScheduleKind::Zbv, 2, 2, 3),
-            (ScheduleKind::Interleaved1F1B, 2, 2, 3),
-            (ScheduleKind::GPipe, 1, 4, 3),
-            (ScheduleKind::ForwardOnly, 2, 2, 3),
-        ] {
+    for (kind, p, d, micros) in [
+        (ScheduleKind::OneFOneB, 2, 2, 3),
+        (ScheduleKind::Zbv, 2, 2, 3),
+        (ScheduleKind::Interleaved1F1B, 2, 2, 3),
+        (ScheduleKind::GPipe, 1, 4, 3),
+        (ScheduleKind::ForwardOnly, 2, 2, 3),
+    ] {
+        watched(move || {
             let shares = shares(kind, p, d, micros);
             let faults = in_every_place(&mut Replicas::whole(&shares, None));
             say(&format!("{d} replicas of {kind}: {faults} faults injected"));
-        }
-    });
+        });
+    }
 }
 
 #[test]
 fn a_fault_is_named_and_undone_in_every_process() {
-    watched(|| {
-        for (kind, d, micros, split) in [
-            (ScheduleKind::OneFOneB, 2, 3, &[0, 1, 0, 1][..]),
-            (ScheduleKind::OneFOneB, 2, 1, &[0, 0, 1, 1]),
-            (ScheduleKind::Zbv, 2, 2, &[0, 1, 2, 3]),
-            (ScheduleKind::Zbv, 2, 2, &[0, 1, 1, 0]),
-        ] {
-            let shares = shares(kind, 2, d, micros);
-            let shares = shares
-                .into_iter()
-                .map(|own| own.map(|own| recomputing(&own)));
+    for (kind, d, micros, split) in [
+        (ScheduleKind::OneFOneB, 2, 3, [0, 1, 0, 1]),
+        (ScheduleKind::OneFOneB, 2, 1, [0, 0, 1, 1]),
+        (ScheduleKind::Zbv, 2, 2, [0, 1, 2, 3]),
+        (ScheduleKind::Zbv, 2, 2, [0, 1, 1, 0]),
+    ] {
+        watched(move || {
+            let shares = shares(kind, 2, d, micros).into_iter();
+            let shares = shares.map(|own| own.map(|own| recomputing(&own)));
             let shares: Vec<_> = shares.collect();
-            let faults = in_every_place(&mut Replicas::parts(&shares, split));
+            let faults = in_every_place(&mut Replicas::parts(&shares, &split));
             say(&format!("{kind} over {split:?}: {faults} faults injected"));
-        }
-    });
+        });
+    }
 }
 
 #[test]
