@@ -25,7 +25,6 @@ use super::schedules::Schedules;
 use super::task::Task;
 use super::topology::TopologyError;
 use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, MicroId, StageId};
-use std::collections::HashMap;
 use std::ops::Range;
 
 /// The schedules of all replicas, which have the same stages on the same devices.
@@ -114,7 +113,7 @@ impl Replicas {
         Schedules::new(self.first, self.schedules)
     }
 
-    /// Whether what a round returns goes anywhere, and whether it takes anything.
+    /// Whether a round gives anything to the next one.
     pub(super) fn sends(&self, round: usize) -> bool {
         round < self.rounds
     }
@@ -137,26 +136,15 @@ impl Replicas {
             tasks.extend(actions.iter().map(|own| self.task(replica, *own)));
             return tasks;
         }
-        let order = in_order_of_ends(&self.first, device);
-        let mut left: HashMap<StageId, usize> = HashMap::new();
-        for action in actions.iter().filter(|own| own.kind.accumulates()) {
-            *left.entry(action.stage).or_default() += 1;
-        }
-        for &action in actions {
+        let mut ends = ends(self.like(replica), device).into_iter().peekable();
+        for (at, &action) in actions.iter().enumerate() {
             tasks.push(self.task(replica, action));
-            if action.kind.accumulates()
-                && let Some(left) = left.get_mut(&action.stage)
-            {
-                *left -= 1;
-                if *left == 0 {
-                    tasks.push(exchange(action.stage, 0));
-                }
-            }
+            let ended = ends.next_if(|(end, _)| *end == Some(at));
+            tasks.extend(ended.map(|(_, stage)| exchange(stage, 0)));
         }
-        if actions.is_empty() {
-            tasks.extend(order.iter().map(|stage| exchange(*stage, 0)));
-        }
-        tasks.extend(self.behind(&order));
+        // Without micro-batches all of them are left.
+        tasks.extend(ends.map(|(_, stage)| exchange(stage, 0)));
+        tasks.extend(self.behind(device));
         tasks
     }
 
@@ -167,17 +155,21 @@ impl Replicas {
         }
         let mesh = self.shares.mesh;
         let (replica, device) = (mesh.replica_of(device), mesh.of_pipeline(device));
-        let own = self.schedule(replica).unwrap_or(&self.first);
-        let first = in_order_of_ends(own, device).into_iter();
-        let first = first.map(|stage| exchange(stage, 0));
-        let order = in_order_of_ends(&self.first, device);
-        first.chain(self.behind(&order)).collect()
+        let ends = ends(self.like(replica), device).into_iter();
+        let first = ends.map(|(_, stage)| exchange(stage, 0));
+        first.chain(self.behind(device)).collect()
     }
 
-    /// The rounds behind all actions, of stages in this order.
-    fn behind(&self, order: &[StageId]) -> impl Iterator<Item = Task> {
-        let rounds = 1..=self.rounds;
-        rounds.flat_map(move |round| order.iter().map(move |stage| exchange(*stage, round)))
+    /// The schedule of a replica; where it has no micro-batches, that of the first one.
+    fn like(&self, replica: usize) -> &CheckedSchedule {
+        self.schedule(replica).unwrap_or(&self.first)
+    }
+
+    /// The rounds behind all actions of a device of the pipeline.
+    fn behind(&self, device: DeviceId) -> Vec<Task> {
+        let order = ends(&self.first, device);
+        let of = |round| order.iter().map(move |(_, stage)| exchange(*stage, round));
+        (1..=self.rounds).flat_map(of).collect()
     }
 
     fn task(&self, replica: usize, action: Action) -> Task {
@@ -200,15 +192,15 @@ fn alike(one: &CheckedSchedule, other: &CheckedSchedule) -> bool {
         && one.is_training() == other.is_training()
 }
 
-/// The stages of `device`, the one first that is done with its backwards first.
-fn in_order_of_ends(schedule: &CheckedSchedule, device: DeviceId) -> Vec<StageId> {
-    let mut stages = schedule.stages_on(device);
+/// For each stage of a device of the pipeline the place of its last backward, in order.
+fn ends(schedule: &CheckedSchedule, device: DeviceId) -> Vec<(Option<usize>, StageId)> {
     let actions = schedule.schedule().actions(device);
-    let last = |stage: StageId| {
-        actions
-            .iter()
-            .rposition(|own| own.stage == stage && own.kind.accumulates())
+    let end = |stage: StageId| {
+        let adds = |own: &Action| own.stage == stage && own.kind.accumulates();
+        actions.iter().rposition(adds)
     };
-    stages.sort_by_cached_key(|stage| last(*stage));
-    stages
+    let stages = schedule.stages_on(device).into_iter();
+    let mut ends: Vec<_> = stages.map(|stage| (end(stage), stage)).collect();
+    ends.sort_unstable();
+    ends
 }

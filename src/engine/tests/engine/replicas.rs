@@ -254,6 +254,33 @@ fn a_program_numbers_values_of_exchanges_alike_in_every_process() {
 }
 
 #[test]
+fn a_replica_elsewhere_sends_in_the_order_of_its_own_schedule() {
+    let replica = |last: &str| {
+        let rows = vec![
+            list(&format!("0F0 2F0 2I0 0I0 {last}")),
+            list("1F0 1I0 1W0"),
+        ];
+        Some(Schedule::new(last, 3, 1, rows).check().unwrap())
+    };
+    let replicas = vec![replica("0W0 2W0"), replica("2W0 0W0")];
+    let sends = |here: &[DeviceId]| {
+        let here = |device| here.contains(&device);
+        let program = Program::replicated(replicas.clone(), &Topology::chain(3), 2, here);
+        let program = program.unwrap();
+        let sends = program
+            .sends(DeviceId(1))
+            .filter(|to| to.device == DeviceId(0));
+        let slots = sends.map(|to| to.slot);
+        slots.collect::<Vec<_>>()
+    };
+    let alone = sends(&[DeviceId(0)]);
+    // Stage 2 is done before stage 0 there, and after it here.
+    assert_eq!(alone.len(), 4);
+    assert!(alone[0] > alone[1] && alone[1..].is_sorted(), "{alone:?}");
+    assert_eq!(sends(&[DeviceId(0), DeviceId(3)]), alone);
+}
+
+#[test]
 fn a_program_of_one_replica_has_no_exchange() {
     let schedule = chunked(ScheduleKind::Zbv, 2, 3);
     let topology = Topology::chain(4);
