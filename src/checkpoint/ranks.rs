@@ -4,6 +4,7 @@
 mod checkpointer;
 mod fail;
 mod kills;
+mod pipelines;
 mod read;
 mod write;
 
