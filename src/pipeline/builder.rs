@@ -357,10 +357,10 @@ impl PipelineBuilder {
         let Some(world) = &self.world else {
             return Ok(Members::alone(&self.devices));
         };
-        let named = self.devices.is_empty();
-        let own = match named {
-            true => Err(SettingsError::new(Setting::Devices, SettingsRule::None).into()),
-            false => Ok(()),
+        let own = if self.devices.is_empty() {
+            Err(SettingsError::new(Setting::Devices, SettingsRule::None).into())
+        } else {
+            Ok(())
         };
         Members::meet(world, &self.devices, self.in_common(), own)
     }

@@ -177,7 +177,7 @@ impl Pipeline {
         let input = input.try_into().map_err(Into::into);
         let target = target.try_into().map_err(Into::into);
         let given = input.and_then(|input| Ok((input, target?)));
-        let given = given.and_then(|(input, target)| self.prepare_step(input, target));
+        let given = given.and_then(|(input, target)| self.prepare_step(&input, &target));
         let call = given
             .as_ref()
             .map_or_else(|_| String::new(), PreparedStep::call);
@@ -219,10 +219,10 @@ impl Pipeline {
     }
 
     /// All of a step that is known before it begins.
-    fn prepare_step(&mut self, input: Values, target: Values) -> Result<PreparedStep, Error> {
+    fn prepare_step(&mut self, input: &Values, target: &Values) -> Result<PreparedStep, Error> {
         self.scaler.as_mut().map_or(Ok(()), |own| own.poll(false))?;
-        let samples = batch::samples(&input, "input", None)?;
-        batch::samples(&target, "target", Some(samples))?;
+        let samples = batch::samples(input, "input", None)?;
+        batch::samples(target, "target", Some(samples))?;
         let sizes = batch::sizes(samples, self.programs.micro_batches());
         let input_gradient = input.present().any(Tensor::requires_grad);
         let program = self
@@ -236,8 +236,8 @@ impl Pipeline {
         Ok(PreparedStep {
             program,
             columns: vec![
-                batch::scatter(&input, &sizes)?,
-                batch::scatter(&target, &sizes)?,
+                batch::scatter(input, &sizes)?,
+                batch::scatter(target, &sizes)?,
             ],
             shares: shares.collect(),
             sizes,

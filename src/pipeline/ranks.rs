@@ -100,8 +100,7 @@ impl Ranks {
     }
 
     pub(super) fn carrier(&self) -> Arc<dyn Carrier<InTransit>> {
-        let own = Arc::clone(&self.carrier);
-        own
+        Arc::<WorldCarrier<InTransit>>::clone(&self.carrier)
     }
 
     pub(super) fn stop_line(&self) -> &Arc<StopLine> {

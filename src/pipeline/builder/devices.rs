@@ -180,9 +180,12 @@ impl PipelineBuilder {
             return Ok(Some(Accelerators::new(backend, places.to_vec())));
         }
         // What goes to another process goes through the host's memory.
-        let place = |(number, device): (usize, &Device)| match members.is_here(DeviceId(number)) {
-            true => MemorySpace::of(*device),
-            false => MemorySpace::Host,
+        let place = |(number, device): (usize, &Device)| {
+            if members.is_here(DeviceId(number)) {
+                MemorySpace::of(*device)
+            } else {
+                MemorySpace::Host
+            }
         };
         let places: Vec<MemorySpace> = members.devices.iter().enumerate().map(place).collect();
         let any = places.iter().any(|place| *place != MemorySpace::Host);

@@ -43,15 +43,14 @@ impl PipelineBuilder {
         } = parts;
         let sharing = sharing.as_ref();
         let here = builders.iter().map(|(device, _)| *device).collect();
-        let mut engine = match &ranks {
-            Some(ranks) => Engine::part(devices, builders, sharing, ranks.carrier())
-                .or_else(|error| ranks.renew().and(Err(error.into())))?,
-            None => {
-                let builders = builders.into_iter().map(|(_, builder)| builder).collect();
-                match sharing {
-                    Some(sharing) => Engine::taking_turns(builders, sharing)?,
-                    None => Engine::new(builders)?,
-                }
+        let mut engine = if let Some(ranks) = &ranks {
+            Engine::part(devices, builders, sharing, ranks.carrier())
+                .or_else(|error| ranks.renew().and(Err(error.into())))?
+        } else {
+            let builders = builders.into_iter().map(|(_, builder)| builder).collect();
+            match sharing {
+                Some(sharing) => Engine::taking_turns(builders, sharing)?,
+                None => Engine::new(builders)?,
             }
         };
         engine.set_patience(self.patience);
