@@ -31,6 +31,8 @@ def candidates(w, cores):
     add(OURS, 1, sched="1f1b", threads=cores)
     for s in OUR_SCHEDULES:
         add(OURS, 2, sched=s)
+    for s in OUR_SCHEDULES:
+        add(OURS, 2, 2, s)
     add("P1", 1, 1, "gpipe")
     for s in ("gpipe", "1f1b"):
         add("P1", 2, 2, s)
@@ -61,7 +63,7 @@ def label(row):
     if row["cand"] == "P2" or row["cand"] == "P2x":
         how = "checkpoint " + row["chk"].replace("_", " ")
     devices = row["p"] if row["cand"] in ("P2", "P2x", OURS) else row["ranks"]
-    shape = f"p = {devices}"
+    shape = f"p = {devices}" + (", 2 processes" if row["cand"] == OURS and row["ranks"] == 2 else "")
     if row["threads"] > 1 or row["cand"] == "P0":
         shape = f"{row['threads']} thread{'s' if row['threads'] > 1 else ''}"
     return NAMES[row["cand"]] + (f", {how}" if how else "") + f" ({shape})"

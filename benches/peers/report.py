@@ -19,6 +19,10 @@ CLAIMS = {
                    {(w, m): 1.6 for w in ("W1", "W2") for m in (8, 16)}),
     "deepspeed": ("Against DeepSpeed's pipeline, two stages",
                   {(w, m): None for w in ("W1", "W2", "W3", "W4") for m in (8, 16)}),
+    "processes": ("Two processes against those of torch.distributed.pipelining, each with its fastest schedule",
+                  {("W1", 16): 1.1, ("W2", 8): 1.3, ("W3", 16): 3.0}),
+    "own-processes": ("Two processes against two stages in one process, both under 1F1B",
+                      {("W1", 16): 0.95, ("W2", 8): None, ("W3", 16): None}),
     "ideal": ("Of the throughput that the stages, timed with both cores busy, allow under 1F1B",
               {("W1", 16): 0.95, ("W2", 16): 0.95}),
     "memory": ("Resident memory of the whole run under 1F1B, of that of PyTorch's processes", {("W1", 16): 0.6}),
@@ -133,7 +137,7 @@ def ideal_step(stages, m):
 
 def of_ideal(results, w, m):
     ideal = results.at(w, m, lambda r: r["cand"] == "IDEAL")
-    ours = results.at(w, m, lambda r: r["cand"] == OURS and r["p"] == 2 and r["sched"] == "1f1b")
+    ours = results.at(w, m, lambda r: (r["cand"], r["p"], r["ranks"], r["sched"]) == (OURS, 2, 1, "1f1b"))
     if not ideal or not ours:
         return None
     as_steps = dict(ideal[0], samples=[dict(s, ms=ideal_step(s["together"], m)) for s in ideal[0]["samples"]])
@@ -142,7 +146,13 @@ def of_ideal(results, w, m):
 
 def compared(results, claim, w, m):
     """(theirs, ours) of a claim, and the ratios of one to the other."""
-    two = lambda r: r["cand"] == OURS and r["p"] == 2 and r["threads"] == 1  # noqa: E731
+    two = lambda r: r["cand"] == OURS and r["p"] == 2 and r["threads"] == 1 and r["ranks"] == 1  # noqa: E731
+    if claim == "own-processes":
+        plain = lambda ranks: lambda r: (r["cand"], r["p"], r["ranks"], r["sched"]) == (OURS, 2, ranks, "1f1b")  # noqa: E731
+        pair = [results.at(w, m, plain(ranks)) for ranks in (1, 2)]
+        return all(pair) and (pair[0][0], pair[1][0], ratios(pair[0][0], pair[1][0])) or None
+    if claim == "processes":
+        two = lambda r: r["cand"] == OURS and r["ranks"] == 2  # noqa: E731
     if claim == "memory":
         mine = results.at(w, m, lambda r: two(r) and r["sched"] == "1f1b" and "rss_peak_mb" in r)
         other = results.at(w, m, lambda r: r["cand"] == "P1" and r["ranks"] == 2 and r["sched"] == "1f1b" and "rss_peak_mb" in r)
@@ -153,6 +163,7 @@ def compared(results, claim, w, m):
         pair = of_ideal(results, w, m)
         return pair and (*pair, ratios(*pair))
     theirs = {"one-process": lambda r: r["cand"] == "P0" and r["threads"] > 1,
+              "processes": lambda r: r["cand"] == "P1" and r["ranks"] == 2,
               "pytorch": lambda r: r["cand"] == "P1" and r["ranks"] == 2,
               "torchgpipe": lambda r: r["cand"] == "P2" and r["p"] == 2,
               "deepspeed": lambda r: r["cand"] == "P3" and r["p"] == 2}[claim]

@@ -11,11 +11,13 @@ mod workloads;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, Write as _, stdin, stdout};
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
 use gpipe::partitioner::ScheduleKind;
 use gpipe::tch::{self, Device};
+use gpipe::world::{Launcher, Words, World};
 use gpipe::{Optimizer, Pipeline};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -35,6 +37,10 @@ struct Settings {
     ms: Vec<usize>,
     /// Intra-op threads of each stage.
     threads: usize,
+    /// Processes, each with as many of the devices.
+    ranks: usize,
+    rank: usize,
+    port: u16,
 }
 
 /// A pipeline and what it trains on.
@@ -46,7 +52,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn new(settings: &Settings, micro_batches: usize) -> anyhow::Result<Self> {
+    fn new(settings: &Settings, world: &Arc<World>, micro_batches: usize) -> anyhow::Result<Self> {
         let workload = Workload::new(&settings.w)?;
         let schedule: ScheduleKind = settings.sched.parse()?;
         // A single device has a single stage, whatever the schedule has elsewhere.
@@ -56,7 +62,8 @@ impl Candidate {
             schedule.default_chunks()
         };
         let pipe = Pipeline::builder(workload.model.clone())
-            .devices(&vec![Device::Cpu; settings.p])
+            .devices(&vec![Device::Cpu; settings.p / settings.ranks])
+            .world(world)
             .chunks(chunks)
             .balance(workload.balance(settings.p * chunks)?)
             .schedule(schedule)
@@ -85,6 +92,27 @@ impl Candidate {
         }
         Ok(())
     }
+}
+
+/// The processes of the candidate.
+fn join(settings: &Settings) -> anyhow::Result<World> {
+    let several = settings.ranks > 1;
+    let words = Words {
+        rank: settings.rank,
+        size: settings.ranks,
+        local_rank: settings.rank,
+        local_size: None,
+        master: several.then(|| ("127.0.0.1".to_owned(), settings.port)),
+        launcher_serves: false,
+        run: "peers".to_owned(),
+        restarts: 0,
+        launcher: if several {
+            Launcher::Variables
+        } else {
+            Launcher::Nobody
+        },
+    };
+    Ok(World::join(words)?)
 }
 
 /// Processor time of this process, in seconds.
@@ -128,7 +156,8 @@ fn main() -> anyhow::Result<()> {
     let settings = std::env::args().nth(1).context("no settings given")?;
     let settings: Settings = serde_json::from_str(&settings).context("the settings")?;
     let base = base();
-    let own = |&m: &usize| Ok((m, Candidate::new(&settings, m)?));
+    let world = Arc::new(join(&settings)?);
+    let own = |&m: &usize| Ok((m, Candidate::new(&settings, &world, m)?));
     let mut candidates: BTreeMap<usize, Candidate> =
         settings.ms.iter().map(own).collect::<anyhow::Result<_>>()?;
     answer(&json!({"ready": 1}))?;
@@ -165,5 +194,8 @@ fn main() -> anyhow::Result<()> {
     if let (Some(last), Some(base)) = (last.as_object_mut(), base.as_object()) {
         last.extend(base.clone());
     }
-    answer(&last)
+    answer(&last)?;
+    drop(candidates);
+    let world = Arc::into_inner(world).context("a pipeline is left")?;
+    Ok(world.leave()?)
 }
