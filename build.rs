@@ -25,6 +25,7 @@ mod shim {
         "lost.cpp",
         "marks.cpp",
         "memory.cpp",
+        "nccl.cpp",
         "optim.cpp",
         "random.cpp",
         "runtime.cpp",

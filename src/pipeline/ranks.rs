@@ -18,7 +18,7 @@ use crate::engine::{Ballot, Carrier, EngineError, Verdict};
 use crate::error::{Error, Setting, SettingsError};
 use crate::torch::streams::InTransit;
 use crate::torch::{TorchError, Values};
-use crate::world::{Lost, Payload, World, WorldCarrier};
+use crate::world::{Lost, World, WorldCarrier};
 
 mod clocks;
 mod start;
@@ -60,16 +60,6 @@ impl StopLine {
     pub(crate) fn clear(&self) {
         self.asks.store(false, Ordering::SeqCst);
         self.heard.store(false, Ordering::SeqCst);
-    }
-}
-
-impl Payload for InTransit {
-    fn into_values(self) -> anyhow::Result<Values> {
-        Ok(self.values)
-    }
-
-    fn from_values(values: Values) -> Self {
-        Self::from(values)
     }
 }
 

@@ -96,8 +96,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(index < settings().devices, "CUDA error: invalid device ordinal");
     return c10::Stream(c10::Stream::UNSAFE, cuda(index), next_pool_stream(index).id);
   }
-  c10::Stream getStreamFromGlobalPool(Device device, bool) const override {
-    return getNewStream(device, 0);
+  c10::Stream getStreamFromGlobalPool(Device device, bool high_priority) const override {
+    if (!high_priority) {
+      return getNewStream(device, 0);
+    }
+    const int index = index_of(device);
+    return c10::Stream(c10::Stream::UNSAFE, cuda(index), next_high_priority_stream(index).id);
   }
   c10::Stream exchangeStream(c10::Stream to) const override {
     const auto before = getStream(to.device());

@@ -66,11 +66,18 @@ struct All {
   std::mutex mutex;
   std::map<std::pair<int, int64_t>, Stream*> streams;
   std::map<int, int64_t> next;
+  std::map<int, int64_t> next_high;
 };
 
 All& all() {
   static auto* all = new All();
   return *all;
+}
+
+// Comes round.
+int64_t next_of(std::map<int, int64_t>& pool, int device) {
+  std::lock_guard<std::mutex> lock(all().mutex);
+  return pool[device]++ % kPool;
 }
 
 }  // namespace
@@ -284,12 +291,11 @@ Stream& stream(int device, int64_t id) {
 }
 
 Stream& next_pool_stream(int device) {
-  int64_t id = 0;
-  {
-    std::lock_guard<std::mutex> lock(all().mutex);
-    id = 1 + all().next[device]++ % kPool;
-  }
-  return stream(device, id);
+  return stream(device, 1 + next_of(all().next, device));
+}
+
+Stream& next_high_priority_stream(int device) {
+  return stream(device, 1 + kPool + next_of(all().next_high, device));
 }
 
 std::vector<Stream*> streams_of(int device) {

@@ -117,6 +117,8 @@ class Stream {
 Stream& stream(int device, int64_t id);
 // The next of the pool's 32, which come round.
 Stream& next_pool_stream(int device);
+// The same of the pool of streams of high priority, which are no faster here.
+Stream& next_high_priority_stream(int device);
 std::vector<Stream*> streams_of(int device);
 void synchronize_device(int device);
 

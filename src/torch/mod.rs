@@ -65,6 +65,7 @@ pub use step::NonFinite;
 pub(crate) use ffi::copy as copy_tensor;
 pub(crate) use ffi::{Group as ProcessGroup, Store, Work};
 pub(crate) use ffi::{RawEvent, copy_into, copy_to, copy_to_host, current_stream};
+pub(crate) use ffi::{UNIQUE_ID, driver_uuid, nccl_unique_id, nccl_version};
 pub(crate) use ffi::{forbid_waits, set_numbers, tell_ends};
 pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;

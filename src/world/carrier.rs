@@ -5,56 +5,44 @@
 //! waits for them in the order in which that device sends (module `arrivals`), so that it never
 //! waits for one while another is there.
 //!
+//! What a GPU has may go to another process's GPU by itself (module `channels`); its header goes as
+//! any other. What leaves a GPU by either way is sent by threads of their own (module `departures`).
+//!
 //! A step that fails anywhere ends the world's generation, with its reason: that frees whoever
 //! waits for a transfer, and is the vote of all who have not voted. A vote that comes to its end
 //! is one in which all have done their part.
 
+mod agree;
 mod arrivals;
 mod between;
+mod channels;
+mod departures;
 mod headers;
+mod payload;
+mod shared;
 
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use gpipe_partitioner::DeviceId;
-use parking_lot::Mutex;
 
 use super::{Group, Lost, Transfer, World};
 use crate::engine::{self, Address, Ballot, Carrier, Door, Program, Verdict};
-use crate::tch::{Device, Kind, Tensor};
-use crate::torch::Values;
-use crate::torch::wire::{FIRST, Outgoing, memories_behind};
-use arrivals::{Arrivals, Expected, Stopped};
+use crate::tch::Kind;
+use crate::torch::wire::FIRST;
+use arrivals::{Arrivals, Expected, Place};
+use channels::Channels;
+use departures::{Departures, Way};
+use shared::{Shared, listen, told};
+
 pub(crate) use between::gather_once;
-use headers::Headers;
+pub use payload::{Parcel, Payload};
 
-/// Tags of votes, above all those of values.
-const UP: u32 = i32::MAX as u32;
-const DOWN: u32 = UP - 1;
-
-/// What a [`WorldCarrier`] takes to other processes.
-pub trait Payload: Send + 'static {
-    /// Itself as values in the host's memory.
-    ///
-    /// # Errors
-    /// They cannot be brought there.
-    fn into_values(self) -> anyhow::Result<Values>;
-
-    /// What has arrived.
-    fn from_values(values: Values) -> Self;
-}
-
-impl Payload for Values {
-    fn into_values(self) -> anyhow::Result<Values> {
-        Ok(self)
-    }
-
-    fn from_values(values: Values) -> Self {
-        values
-    }
-}
+/// How often the channels between GPUs are asked whether something has failed.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A [`Carrier`] between the processes of a [`World`].
 ///
@@ -68,33 +56,10 @@ pub struct WorldCarrier<V: Payload> {
     rank_of: Vec<usize>,
     /// By device elsewhere: what its thread is to receive next.
     orders: Vec<Option<Sender<Order>>>,
-    sends: Option<Sender<Vec<Transfer>>>,
+    departures: Departures<V>,
+    /// Ends the thread that looks after the channels.
+    watch: Option<Sender<()>>,
     threads: Vec<JoinHandle<()>>,
-}
-
-struct Shared<V> {
-    world: Arc<World>,
-    /// No value has more bytes.
-    limit: u64,
-    state: Mutex<State<V>>,
-}
-
-struct State<V> {
-    group: Arc<Group>,
-    /// Steps that have begun.
-    begun: u64,
-    /// The step that is under way.
-    open: Option<Open<V>>,
-    /// Votes that have ended in this generation.
-    votes: u64,
-    /// Headers of what was sent in this generation, and of what came.
-    sent: Arc<Headers>,
-    received: Arc<Headers>,
-}
-
-struct Open<V> {
-    program: Arc<Program>,
-    door: Arc<dyn Door<V>>,
 }
 
 /// The values of a step from one device.
@@ -107,33 +72,59 @@ struct Order {
 impl<V: Payload> WorldCarrier<V> {
     /// Connects all processes of a world, for a pipeline whose device d is in process
     /// `rank_of[d]`; all of them call this. A value that has more than `limit` bytes is refused.
+    /// All values go through the host's memory.
     ///
     /// # Errors
     /// A process is lost, or the operating system gives no thread.
     pub fn connect(world: &Arc<World>, rank_of: Vec<usize>, limit: u64) -> Result<Self, Lost> {
-        let shared = Arc::new(Shared {
-            world: Arc::clone(world),
-            limit,
-            state: Mutex::new(State {
-                group: Arc::new(world.group()?),
-                begun: 0,
-                open: None,
-                votes: 0,
-                sent: Arc::default(),
-                received: Arc::default(),
-            }),
-        });
-        listen(&shared);
+        Self::connect_gpus(world, rank_of, limit, &[])
+    }
+
+    /// The same, where what a GPU has goes to another process's GPU by NCCL, without the host's
+    /// memory: `gpus[d]` is the CUDA device of the pipeline's device d, where that is here and has
+    /// one. GPUs are connected when the first step begins that needs it. Values of two devices
+    /// on one GPU go through the host's memory.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect); NCCL cannot be loaded.
+    pub fn connect_gpus(
+        world: &Arc<World>,
+        rank_of: Vec<usize>,
+        limit: u64,
+        gpus: &[Option<usize>],
+    ) -> Result<Self, Lost> {
+        let channels = Channels::new(world.rank(), &rank_of, gpus);
+        let channels = channels.map_err(|error| world.abort(&error.to_string()))?;
+        let watched = channels.has_gpus();
+        let shared = Shared::new(world, limit, channels)?;
         let mut own = Self {
+            departures: Departures::new(&shared),
             shared,
             orders: rank_of.iter().map(|_| None).collect(),
             rank_of,
-            sends: None,
+            watch: None,
             threads: Vec::new(),
         };
-        let started = own.start();
+        let started = own.start().and_then(|()| own.start_watch(watched));
         started.map_err(|error| world.lose(&format!("no thread for transfers: {error}")))?;
         Ok(own)
+    }
+
+    /// Looks after the channels between GPUs, as long as this carrier is there.
+    fn start_watch(&mut self, watched: bool) -> std::io::Result<()> {
+        if !watched {
+            return Ok(());
+        }
+        let (end, ended) = unbounded::<()>();
+        let shared = Arc::downgrade(&self.shared);
+        self.watch = Some(end);
+        self.thread("nccl".to_owned(), move || {
+            while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                if let Some(shared) = shared.upgrade() {
+                    shared.look_after_channels();
+                }
+            }
+        })
     }
 
     fn world(&self) -> &World {
@@ -142,7 +133,7 @@ impl<V: Payload> WorldCarrier<V> {
 
     /// That of this generation.
     fn group(&self) -> Arc<Group> {
-        Arc::clone(&self.shared.state.lock().group)
+        self.shared.group()
     }
 
     fn start(&mut self) -> std::io::Result<()> {
@@ -164,7 +155,7 @@ impl<V: Payload> WorldCarrier<V> {
             }
         };
         self.thread("sends".to_owned(), keep)?;
-        self.sends = Some(sends);
+        *self.shared.sends.lock() = Some(sends);
         Ok(())
     }
 
@@ -189,15 +180,15 @@ impl<V: Payload> WorldCarrier<V> {
         let expected = |to| {
             let tag = tag_of(program, to);
             let header = group.receive(&[FIRST as i64], Kind::Uint8, from, tag)?;
-            Ok(Expected { to, tag, header })
+            let place = Place { to, tag };
+            Ok(Expected { place, header })
         };
         let all = program.sends(DeviceId(device)).map(expected);
         let all = all.collect::<Result<_, Lost>>()?;
-        let headers = Arc::clone(&self.shared.state.lock().received);
         Ok(Order {
             step,
             from,
-            arrivals: Arrivals::new((group, from), all, self.shared.limit, headers),
+            arrivals: Arrivals::new(&self.shared, (group, from, device), all),
         })
     }
 }
@@ -210,6 +201,14 @@ fn tag_of(program: &Program, address: Address) -> u32 {
 impl<V: Payload> Carrier<V> for WorldCarrier<V> {
     fn begin(&self, program: &Arc<Program>, door: Arc<dyn Door<V>>) -> Result<(), engine::Lost> {
         let step = self.shared.open(program, door);
+        match self.shared.connect(program, &step.1) {
+            Ok(()) => {}
+            Err(lost) if lost.gone => return Err(told(&lost)),
+            Err(_) => {
+                self.shared.stop_if_failed();
+                return Ok(());
+            }
+        }
         for (device, orders) in self.orders.iter().enumerate() {
             let Some(orders) = orders else { continue };
             match self.order(program, device, (step.0, &step.1)) {
@@ -228,21 +227,18 @@ impl<V: Payload> Carrier<V> for WorldCarrier<V> {
         let Some((group, tag)) = self.shared.way(to) else {
             anyhow::bail!("no step is under way");
         };
-        let rank = self.rank_of[to.device.index()];
-        let outgoing = Outgoing::new(&value.into_values()?)?;
-        let mut transfers = Vec::new();
-        for (message, tag) in self.shared.messages(&outgoing, rank, tag)? {
-            match group.send(&message, rank, tag) {
-                Ok(transfer) => transfers.push(transfer),
-                // Somebody has failed, and all are told to stop.
-                Err(_) => return Ok(()),
-            }
+        let way = Way {
+            generation: self.shared.world.generation(),
+            group,
+            to: to.device,
+            rank: self.rank_of[to.device.index()],
+            tag,
+        };
+        let parcel = value.into_parcel()?;
+        match parcel.0.on_accelerator() {
+            Some(from) => self.departures.put((from, to.device), way, parcel),
+            None => self.shared.post(&way, &parcel.0.values),
         }
-        if let Some(sends) = &self.sends {
-            // As in `begin`.
-            let _ = sends.send(transfers);
-        }
-        Ok(())
     }
 
     fn stop(&self, why: &str) {
@@ -265,201 +261,25 @@ impl<V: Payload> Carrier<V> for WorldCarrier<V> {
     }
 }
 
-impl<V: Payload> Shared<V> {
-    /// Lets values in. *Returns* the step's number, and the group that its values come by.
-    fn open(&self, program: &Arc<Program>, door: Arc<dyn Door<V>>) -> (u64, Arc<Group>) {
-        let mut state = self.state.lock();
-        state.begun += 1;
-        let program = Arc::clone(program);
-        state.open = Some(Open { program, door });
-        (state.begun, Arc::clone(&state.group))
-    }
-
-    /// By which group a value goes, and under which tag.
-    fn way(&self, to: Address) -> Option<(Arc<Group>, u32)> {
-        let state = self.state.lock();
-        let open = state.open.as_ref()?;
-        Some((Arc::clone(&state.group), tag_of(&open.program, to)))
-    }
-
-    /// Has the devices here leave the step, where one is under way and the generation is at its
-    /// end.
-    fn stop_if_failed(&self) {
-        let state = self.state.lock();
-        if let (Some(open), Some(_)) = (&state.open, self.world.lost()) {
-            open.door.stop();
-        }
-    }
-
-    fn fail(&self, why: &str) -> Lost {
-        let votes = self.state.lock().votes;
-        self.world.abort_at(votes, why)
-    }
-
-    /// What is sent of a value, and under which tags.
-    fn messages(
-        &self,
-        value: &Outgoing,
-        to: usize,
-        tag: u32,
-    ) -> anyhow::Result<Vec<(Tensor, u32)>> {
-        let bytes = |bytes: &[u8]| Tensor::f_from_slice(bytes);
-        let (first, rest) = value.header().split_at(FIRST);
-        let mut messages = vec![(bytes(first)?, tag)];
-        let sent = Arc::clone(&self.state.lock().sent);
-        // What the receiver expects as it was the last time.
-        let before = sent.of(to, tag).filter(|before| before != value.header());
-        for _ in 0..before.map_or(Ok(0), |before| memories_behind(&before))? {
-            messages.push((bytes(&[])?, tag + 1));
-        }
-        sent.remember(to, tag, value.header().to_vec());
-        if !rest.is_empty() {
-            messages.push((bytes(rest)?, tag + 1));
-        }
-        let memories = value
-            .memories()
-            .map(|memory| (memory.shallow_clone(), tag + 1));
-        messages.extend(memories);
-        Ok(messages)
-    }
-
-    /// Receives what an order says, one after another.
-    fn receive(&self, order: Order) {
-        let Order {
-            step,
-            from,
-            mut arrivals,
-        } = order;
-        loop {
-            let delivered = arrivals.next().and_then(|next| {
-                let Some((to, values)) = next else {
-                    return Ok(false);
-                };
-                self.deliver(step, to, values).map(|()| true)
-            });
-            match delivered {
-                Ok(true) => {}
-                Ok(false) | Err(Stopped::Lost) => return,
-                Err(Stopped::Wrong(why)) => {
-                    self.fail(&format!("what rank {from} has sent: {why}"));
-                    return;
-                }
-            }
-        }
-    }
-
-    fn deliver(&self, step: u64, to: Address, values: Values) -> Result<(), Stopped> {
-        let state = self.state.lock();
-        let open = state.open.as_ref().filter(|_| state.begun == step);
-        let door = &open.ok_or(Stopped::Lost)?.door;
-        let delivered = door.deliver(to, V::from_values(values));
-        delivered.map_err(|unwanted| Stopped::Wrong(unwanted.to_string()))
-    }
-
-    fn vote(&self, ballot: &Ballot) -> Result<Verdict, engine::Lost> {
-        let (group, votes) = {
-            let state = self.state.lock();
-            (Arc::clone(&state.group), state.votes)
-        };
-        let agreed = match ballot {
-            Ballot::Done => agree(&group, self.world.rank(), self.world.size()),
-            Ballot::Failed(why) => Err(self.fail(why)),
-            // Only a failure elsewhere has it leave.
-            Ballot::Left => {
-                let lost = self.world.lost();
-                Err(lost.unwrap_or_else(|| self.fail("it left the step")))
-            }
-        };
-        let mut state = self.state.lock();
-        state.open = None;
-        match agreed {
-            Err(lost) if lost.gone => Err(told(&lost)),
-            // It failed in this step, and not in one after a vote whose end was not heard of.
-            Err(lost) if lost.at == votes => {
-                let engine::Lost { rank, why } = told(&lost);
-                Ok(Verdict::Failed { rank, why })
-            }
-            Err(_) | Ok(()) => {
-                state.votes += 1;
-                Ok(Verdict::Done)
-            }
-        }
-    }
-
-    fn renew(&self) -> Result<(), Lost> {
-        self.world.renew()?;
-        let group = Arc::new(self.world.group()?);
-        let mut state = self.state.lock();
-        (state.votes, state.open) = (0, None);
-        (state.sent, state.received) = Default::default();
-        let before = std::mem::replace(&mut state.group, group);
-        drop(state);
-        // It closes its connections, which may take a moment.
-        drop(before);
-        Ok(())
-    }
-}
-
-/// Has the devices here leave the step that is under way when this generation ends.
-fn listen<V: Payload>(shared: &Arc<Shared<V>>) {
-    let own = Arc::downgrade(shared);
-    shared.world.on_abort(move |_| {
-        if let Some(own) = own.upgrade() {
-            own.stop_if_failed();
-        }
-    });
-}
-
-/// Comes to its end in all processes if all come here, along a binary tree: up to rank 0, and
-/// down again.
-///
-/// *Complexity*: 2 log2(size) messages one after another.
-fn agree(group: &Group, rank: usize, size: usize) -> Result<(), Lost> {
-    let word = Tensor::zeros([1], (Kind::Uint8, Device::Cpu));
-    let receive = |from, tag| group.receive(&[1], Kind::Uint8, from, tag);
-    let children = [2 * rank + 1, 2 * rank + 2];
-    let children = || children.into_iter().filter(|child| *child < size);
-    let up: Vec<_> = children()
-        .map(|child| receive(child, UP))
-        .collect::<Result<_, _>>()?;
-    let parent = rank.checked_sub(1).map(|before| before / 2);
-    let down = parent.map(|parent| receive(parent, DOWN)).transpose()?;
-    for transfer in up {
-        let _ = transfer.wait()?;
-    }
-    let sent = parent
-        .map(|parent| group.send(&word, parent, UP))
-        .transpose()?;
-    for transfer in sent.into_iter().chain(down) {
-        let _ = transfer.wait()?;
-    }
-    let sent = children().map(|child| group.send(&word, child, DOWN));
-    for transfer in sent.collect::<Result<Vec<_>, _>>()? {
-        let _ = transfer.wait()?;
-    }
-    Ok(())
-}
-
-/// In the engine's words.
-fn told(lost: &Lost) -> engine::Lost {
-    engine::Lost {
-        rank: lost.rank.unwrap_or_default(),
-        why: format!("{} (on `{}`)", lost.why, lost.host),
-    }
-}
-
 impl<V: Payload> Drop for WorldCarrier<V> {
     fn drop(&mut self) {
         self.orders.clear();
-        self.sends = None;
+        self.watch = None;
+        let departing = self.departures.close();
         let threads = std::mem::take(&mut self.threads);
         // Where a step is under way its transfers never end, unless the world does.
-        let idle = self.shared.state.lock().open.is_none() || self.shared.world.lost().is_some();
+        let idle = self.shared.is_idle();
+        // One that panicked has nothing to say here.
+        let join = |thread: JoinHandle<()>| drop(thread.join());
         if idle {
-            for thread in threads {
-                // One that panicked has nothing to say here.
-                drop(thread.join());
-            }
+            departing.into_iter().for_each(join);
+        }
+        *self.shared.sends.lock() = None;
+        if idle {
+            threads.into_iter().for_each(join);
+            self.shared.channels.clear();
+        } else {
+            self.shared.channels.abort();
         }
         self.shared.world.retire(self.group());
     }

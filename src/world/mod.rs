@@ -45,7 +45,7 @@ use meeting::Met;
 use watch::Watch;
 
 pub(crate) use carrier::gather_once;
-pub use carrier::{Payload, WorldCarrier};
+pub use carrier::{Parcel, Payload, WorldCarrier};
 pub use error::WorldError;
 pub use group::{Group, Transfer};
 pub use lost::{Lost, RESTART_MAY_HELP};

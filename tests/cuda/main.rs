@@ -23,6 +23,7 @@ mod memory;
 mod mutations;
 mod offload;
 mod parity;
+mod processes;
 mod report;
 mod rounds;
 mod simulated;
@@ -49,11 +50,19 @@ fn main() -> ExitCode {
         Group::simulated(simulated::tests()).once(),
         Group::simulated(faults::tests()).once(),
         Group::simulated(lost::tests()).once(),
+        Group::simulated(processes::tests()),
+        Group::simulated(processes::simulated_tests()).once(),
         Group::simulated(grid::tests()).once(),
         Group::simulated(mutations::tests()).once(),
     ];
     harness::run(
         &groups,
-        &[&steps::PARTS[..], &lost::PARTS, &mutations::PARTS].concat(),
+        &[
+            &steps::PARTS[..],
+            &lost::PARTS,
+            &mutations::PARTS,
+            &processes::PARTS,
+        ]
+        .concat(),
     )
 }

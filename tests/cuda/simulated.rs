@@ -52,6 +52,12 @@ functions! {
     fn sim_new_stream(device: c_int) -> i64;
     /// Makes a stream of a device the calling thread's current one; gives the one before.
     fn sim_enter_stream(device: c_int, id: i64) -> i64;
+    /// Transfers of the simulated NCCL that have come to their end.
+    fn sim_transfers_done() -> u64;
+    /// Those that an abort has freed.
+    fn sim_transfers_freed() -> u64;
+    /// Has the so-manieth transfer from now on fail in the background.
+    fn sim_transfers_fail(number: u64);
     /// Bytes of page-locked memory that somebody has.
     fn sim_page_locked() -> u64;
 }

@@ -14,6 +14,7 @@ unsafe extern "C" {
         major: *mut c_int,
         minor: *mut c_int,
     ) -> c_int;
+    fn gp_driver_uuid(index: c_int, out: *mut u8) -> c_int;
     fn gp_driver_peers(from: c_int, to: c_int, out: *mut c_int) -> c_int;
     fn gp_cuda_version(version: *mut c_int) -> c_int;
 }
@@ -46,6 +47,14 @@ pub(crate) fn driver_device(index: usize) -> Result<(String, u64, String)> {
     };
     let name = name.to_string_lossy().into_owned();
     Ok((name, bytes, format!("{major}.{minor}")))
+}
+
+/// What a device is known by in all processes.
+pub(crate) fn driver_uuid(index: usize) -> Result<[u8; 16]> {
+    let mut out = [0; 16];
+    // SAFETY: the shim writes so many bytes.
+    check(unsafe { gp_driver_uuid(c_number(index), out.as_mut_ptr()) })?;
+    Ok(out)
 }
 
 /// Whether one device can access the memory of another directly (peer access).

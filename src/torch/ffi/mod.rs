@@ -28,6 +28,7 @@
 //! | MKL's kernels do not depend on addresses in the mode `AUTO` (`mkl_serv_cbwr_set`), which is set before MKL is first used | `shim/runtime.cpp` | `tests/parity/alignment.rs` |
 //! | the fused optimizer kernels skip an update whose `found_inf` is 1 | `shim/optim.cpp` | `tests/streams/skipped.rs`, `optim/state/tests.rs` |
 //! | `ProcessGroupGloo` has 488 bytes and names gloo's types only behind pointers: gloo's headers are not in the wheel | `shim/world.cpp`, `shim/gloo` | a `static_assert` there; `ffi/world/tests.rs` |
+//! | NCCL's C interface of version 2.14, `ncclConfig_t` as long as it was then: no header of it is there | `shim/nccl.cpp` | a `static_assert` there; on a GPU nothing yet |
 //! | libtorch warns of every host sync when it is asked to | `shim/cuda_graphs.cpp`, `shim/runtime.cpp` | on a GPU `tests/cuda/steps.rs`, `tests/cuda/graphs.rs` |
 #![allow(unsafe_code)]
 
@@ -39,6 +40,7 @@ mod gradients;
 mod graph;
 mod lost;
 mod memory;
+mod nccl;
 mod optim;
 mod random;
 mod runtime;
@@ -55,6 +57,7 @@ pub(crate) use gradients::*;
 pub(crate) use graph::*;
 pub(crate) use lost::*;
 pub(crate) use memory::*;
+pub(crate) use nccl::*;
 pub(crate) use optim::*;
 pub(crate) use random::*;
 pub(crate) use runtime::*;

@@ -84,6 +84,14 @@ GP_API int gp_driver_device(int index, char* name, int room, uint64_t* bytes, in
   });
 }
 
+// What a device is known by in all processes of the host, and in no other: 16 bytes.
+GP_API int gp_driver_uuid(int index, uint8_t* out) {
+  return gpipe::guarded([&] {
+    const auto& own = driver();
+    own.check(own.find<Status(uint8_t*, int)>("cuDeviceGetUuid_v2")(out, device(index)), "tell a device's id");
+  });
+}
+
 // Whether one device can reach the memory of another by itself.
 GP_API int gp_driver_peers(int from, int to, int* out) {
   return gpipe::guarded([&] {

@@ -1,7 +1,10 @@
 //! Values on their way between stages (p2p).
 
+use tch::Device;
+
 use super::backend::Backend;
 use super::ids::{Event, MemorySpace};
+use super::to_host::ToHost;
 use crate::torch::error::TorchError;
 use crate::torch::values::Values;
 
@@ -33,6 +36,59 @@ impl InTransit {
             at: Some(at),
             ready,
         }
+    }
+
+    /// Values in the host's memory, for a stage anywhere: whoever receives them copies them to its
+    /// own device.
+    pub(crate) fn on_host(values: Values) -> Self {
+        Self::new(values, MemorySpace::Host, None)
+    }
+
+    /// The accelerator that has some of its memory. What a recorder says is there is not.
+    pub(crate) fn on_accelerator(&self) -> Option<usize> {
+        let mut present = self.values.present();
+        present.find_map(|tensor| match MemorySpace::of(tensor.device()) {
+            MemorySpace::Accelerator(device) => Some(device),
+            MemorySpace::Host => None,
+        })
+    }
+
+    /// Values that the calling thread's current stream makes.
+    pub(crate) fn of_current_stream(backend: &Backend, values: Values) -> Result<Self, TorchError> {
+        let there = values
+            .present()
+            .map(|tensor| MemorySpace::of(tensor.device()));
+        let Some(at @ MemorySpace::Accelerator(device)) = there.max() else {
+            return Ok(Self::on_host(values));
+        };
+        let _shared = backend.submit_guard(device);
+        let ready = backend.record(backend.current(device)?)?;
+        Ok(Self::new(values, at, Some(ready)))
+    }
+
+    /// The values on a device, for the calling thread's current stream there (rules 3 and 4).
+    pub(crate) fn open(self, backend: &Backend, device: Device) -> Result<Values, TorchError> {
+        let Device::Cuda(index) = device else {
+            return ToHost::default().values(self);
+        };
+        let Self { values, ready, .. } = self;
+        let _shared = backend.submit_guard(index);
+        let stream = backend.current(index)?;
+        if let Some(ready) = &ready {
+            backend.wait(stream, ready)?;
+        }
+        let here = MemorySpace::Accelerator(index);
+        values.try_move(|tensor| match MemorySpace::of(tensor.device()) {
+            MemorySpace::Host => backend.copy(&tensor, MemorySpace::Host, here),
+            from if from == here => backend.used_by(&tensor, stream).map(|()| tensor),
+            from @ MemorySpace::Accelerator(other) => {
+                let _shared = backend.submit_guard(other);
+                // libtorch has it wait for both devices' current streams.
+                let copy = backend.copy(&tensor, from, here)?;
+                backend.used_by(&tensor, backend.current(other)?)?;
+                Ok(copy)
+            }
+        })
     }
 
     /// Lets the caller use the values in its current stream (rule 4).

@@ -34,12 +34,17 @@
 //!    forgets at the end of a capture which other streams used memory meanwhile, and libtorch
 //!    hands out a stream again after 32. So a thread that submits work to a device shares the
 //!    device, and a thread that captures has it alone (`capture_lock.rs`; `held.rs` checks it).
+//! 10. A value for another process's GPU goes through a [`Channel`], whose stream is a side stream as
+//!    any other: rules 2 to 4 hold at either end. NCCL puts a transfer into it some time after it is
+//!    asked to, and until it has done so the thread that asked keeps the memory and the device.
+//!    Through the host's memory it goes as it does for a stage on the host ([`ToHost`]).
 //!
 //! The CPU has no streams: for CPU stages none of this happens.
 
 mod backend;
 mod capture_lock;
 mod captures;
+mod channel;
 mod device_streams;
 mod held;
 mod ids;
@@ -52,13 +57,16 @@ mod recorder;
 mod side_stream;
 mod submit;
 mod task_events;
+mod to_host;
 
 pub use recorder::{Disorder, Recorder, Summary};
 
 pub(crate) use backend::Backend;
 pub(crate) use captures::{CapturedGraph, GraphPool, can_capture};
+pub(crate) use channel::{Channel, Interrupted};
 pub(crate) use device_streams::{DeviceStreams, Route};
 pub(crate) use ids::{Event, MemorySpace, Stream};
 pub(crate) use in_transit::InTransit;
 pub(crate) use pending::PendingH2D;
 pub(crate) use task_events::{CallerEvents, TaskEvents, TaskLog};
+pub(crate) use to_host::ToHost;

@@ -8,7 +8,7 @@
 //! | 4 | [`MAGIC`] |
 //! | 4 | bytes of the whole header |
 //! | 2, 2 | number of memories, number of values |
-//! | 10 a memory | bytes that are sent of it (8), how they lie (1), its address modulo 64 (1) |
+//! | 10 a memory | bytes that are sent of it (8), how they lie and by which way they come (1), its address modulo 64 (1) |
 //! | 1 a value | 0: absent, 1: there, 2: there, and requires a gradient |
 //! | 2, 2, 1, 1, 8 a value that is there | its memory, the earlier value that is the same tensor (65535: none), kind, number of dimensions, first byte |
 //! | 8, 8 a dimension | size, stride |
@@ -74,6 +74,8 @@ pub(super) struct MemoryHeader {
     pub(super) layout: Layout,
     /// Its address modulo [`ALIGNMENT`]: kernels may choose by it.
     pub(super) misalignment: u8,
+    /// It goes from GPU to GPU, and not through the host's memory.
+    pub(super) by_gpu: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,7 +161,8 @@ impl Header {
         bytes.extend(values.to_le_bytes());
         for memory in &self.memories {
             bytes.extend(memory.bytes.to_le_bytes());
-            bytes.push(u8::from(memory.layout == Layout::Elements));
+            let layout = u8::from(memory.layout == Layout::Elements);
+            bytes.push(layout + 2 * u8::from(memory.by_gpu));
             bytes.push(memory.misalignment);
         }
         for value in &self.values {
@@ -318,15 +321,17 @@ impl Reader<'_> {
 
     fn memory(&mut self) -> Result<MemoryHeader, WireError> {
         let bytes = self.u64()?;
-        let layout = match self.u8()? {
+        let way = self.u8()?;
+        let layout = match way % 2 {
+            _ if way > 3 => return wrong(format!("memory is sent in way {way}")),
             0 => Layout::Whole,
-            1 => Layout::Elements,
-            other => return wrong(format!("memory is sent in way {other}")),
+            _ => Layout::Elements,
         };
         Ok(MemoryHeader {
             bytes,
             layout,
             misalignment: self.u8()?,
+            by_gpu: way >= 2,
         })
     }
 

@@ -8,4 +8,4 @@ mod header;
 mod tensors;
 
 pub(crate) use header::FIRST;
-pub(crate) use tensors::{Incoming, Outgoing, memories_behind};
+pub(crate) use tensors::{Incoming, Outgoing, received_ahead};

@@ -1,4 +1,5 @@
-//! Values to bytes of the host's memory, and back.
+//! Values to bytes, and back: of the host's memory, or of a GPU that the receiver's exchanges
+//! memory with.
 
 use tch::{Device, Kind, Tensor};
 
@@ -12,7 +13,7 @@ use crate::torch::values::Values;
 pub(crate) struct Outgoing {
     /// As bytes, [`FIRST`] at least.
     header: Vec<u8>,
-    /// The memories of the values, as bytes; empty ones are not sent.
+    /// The memories of the values, as bytes, where they are; empty ones are not sent.
     memories: Vec<Tensor>,
 }
 
@@ -40,8 +41,9 @@ fn refused<T>(what: &str) -> Result<T, ValueError> {
 }
 
 impl Outgoing {
-    /// Values in the host's memory; nobody may write to them until they are sent.
-    pub(crate) fn new(values: &Values) -> Result<Self, ValueError> {
+    /// Values in the host's memory, or on this GPU; nobody may write to them until they are sent.
+    /// Elements of the GPU's that do not lie together are copied in its current stream.
+    pub(crate) fn new(values: &Values, gpu: Option<usize>) -> Result<Self, ValueError> {
         let _no_grad = tch::no_grad_guard();
         let first = ffi::aliases(values.iter())?;
         let first = first.unwrap_or_else(|| (0..values.len()).collect());
@@ -53,7 +55,8 @@ impl Outgoing {
         for lead in (0..values.len()).filter(|index| first[*index] == *index) {
             let members: Vec<usize> = (lead..values.len()).filter(|i| first[*i] == lead).collect();
             let tensors = members.iter().filter_map(|index| values.get(*index));
-            let tensors: Vec<Source> = tensors.map(Source::new).collect::<Result<_, _>>()?;
+            let sources = tensors.map(|tensor| Source::new(tensor, gpu));
+            let tensors: Vec<Source> = sources.collect::<Result<_, _>>()?;
             let Some(memory) = Memory::of(&tensors)? else {
                 continue;
             };
@@ -81,13 +84,31 @@ impl Outgoing {
 
     /// What is sent behind the header, in order: one-dimensional tensors of bytes.
     pub(crate) fn memories(&self) -> impl Iterator<Item = &Tensor> {
-        self.memories.iter().filter(|bytes| bytes.numel() > 0)
+        sent(&self.memories, false)
+    }
+
+    /// What is sent from GPU to GPU, in order.
+    pub(crate) fn gpu_memories(&self) -> impl Iterator<Item = &Tensor> {
+        sent(&self.memories, true)
     }
 }
 
-/// How many messages follow a header.
-pub(crate) fn memories_behind(header: &[u8]) -> Result<usize, WireError> {
+/// Those of them that a GPU has, or those that the host has.
+fn sent(memories: &[Tensor], by_gpu: bool) -> impl Iterator<Item = &Tensor> {
+    let there = move |bytes: &&Tensor| (bytes.device() != Device::Cpu) == by_gpu;
+    memories
+        .iter()
+        .filter(|bytes| bytes.numel() > 0)
+        .filter(there)
+}
+
+/// How many messages behind a header somebody receives ahead who expects it: those of values that
+/// all go through the host's memory.
+pub(crate) fn received_ahead(header: &[u8]) -> Result<usize, WireError> {
     let header = Header::read(header, u64::MAX)?;
+    if header.memories.iter().any(|memory| memory.by_gpu) {
+        return Ok(0);
+    }
     let sent = header.memories.iter().filter(|memory| memory.bytes > 0);
     Ok(sent.count())
 }
@@ -108,8 +129,10 @@ struct Source {
 }
 
 impl Source {
-    fn new(tensor: &Tensor) -> Result<Self, ValueError> {
-        if tensor.is_sparse() || tensor.device() != Device::Cpu {
+    fn new(tensor: &Tensor, gpu: Option<usize>) -> Result<Self, ValueError> {
+        let device = tensor.device();
+        let here = device == Device::Cpu || gpu.map(Device::Cuda) == Some(device);
+        if tensor.is_sparse() || !here {
             return refused("a value that is sparse, or not in the host's memory,");
         }
         if tensor.f_is_conj()? || tensor.f_is_neg()? {
@@ -193,7 +216,7 @@ impl Memory {
         let begin = used().map(|source| source.address).min();
         let end = used().map(|source| source.address + source.span()).max();
         let (Some(begin), Some(end)) = (begin, end) else {
-            return sources.first().map(|_| Self::empty()).transpose();
+            return sources.first().map(Self::empty).transpose();
         };
         let (layout, bytes) = match sources {
             [one] if one.span() > one.elements() * one.item && one.is_apart() => {
@@ -211,20 +234,23 @@ impl Memory {
                 bytes: bytes.numel() as u64,
                 layout,
                 misalignment: misalignment as u8,
+                by_gpu: bytes.device() != Device::Cpu,
             },
             bytes,
             begin,
         }))
     }
 
-    fn empty() -> Result<Self, ValueError> {
+    fn empty(of: &Source) -> Result<Self, ValueError> {
+        let device = of.tensor.device();
         Ok(Self {
             header: MemoryHeader {
                 bytes: 0,
                 layout: Layout::Whole,
                 misalignment: 0,
+                by_gpu: device != Device::Cpu,
             },
-            bytes: Tensor::f_empty([0], (Kind::Uint8, Device::Cpu))?,
+            bytes: Tensor::f_empty([0], (Kind::Uint8, device))?,
             begin: 0,
         })
     }
@@ -256,10 +282,26 @@ impl Incoming {
         Header::length(first)
     }
 
-    /// Takes the memory for values of which this is the header. They have `limit` bytes at most.
-    pub(crate) fn new(header: &[u8], limit: u64) -> Result<Self, ValueError> {
+    /// Whether some of the values of which this is the header go from GPU to GPU.
+    pub(crate) fn is_by_gpu(header: &[u8], limit: u64) -> Result<bool, WireError> {
         let header = Header::read(header, limit)?;
-        let buffers = header.memories.iter().map(buffer);
+        Ok(header.memories.iter().any(|memory| memory.by_gpu))
+    }
+
+    /// Takes the memory for values of which this is the header, in the current stream of this GPU
+    /// where they go from GPU to GPU. They have `limit` bytes at most.
+    pub(crate) fn new(header: &[u8], limit: u64, gpu: Option<usize>) -> Result<Self, ValueError> {
+        let header = Header::read(header, limit)?;
+        let place = |memory: &MemoryHeader| match (memory.by_gpu, gpu) {
+            (false, _) => Ok(Device::Cpu),
+            (true, Some(gpu)) => Ok(Device::Cuda(gpu)),
+            (true, None) => {
+                let why = "it goes from GPU to GPU, and nothing connects these";
+                Err(WireError(why.to_owned()))
+            }
+        };
+        let buffers = header.memories.iter();
+        let buffers = buffers.map(|memory| buffer(memory, place(memory)?));
         Ok(Self {
             buffers: buffers.collect::<Result<_, _>>()?,
             header,
@@ -268,7 +310,12 @@ impl Incoming {
 
     /// What is still to be received, in order: one-dimensional tensors of bytes.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &Tensor> {
-        self.buffers.iter().filter(|bytes| bytes.numel() > 0)
+        sent(&self.buffers, false)
+    }
+
+    /// What is still to be received from a GPU, in order.
+    pub(crate) fn gpu_buffers(&self) -> impl Iterator<Item = &Tensor> {
+        sent(&self.buffers, true)
     }
 
     /// The values, once all is there.
@@ -301,7 +348,7 @@ impl Incoming {
                     bytes: self.header.span(value.memory),
                     ..*memory
                 };
-                let mut spread = view(&self::buffer(&span)?, value)?;
+                let mut spread = view(&self::buffer(&span, buffer.device())?, value)?;
                 let elements = buffer.f_view_dtype(value.kind)?;
                 spread.f_copy_(&elements.f_view(&*value.sizes)?)?;
                 spread
@@ -312,18 +359,18 @@ impl Incoming {
 }
 
 /// Memory for so many bytes, at an address like the sender's.
-fn buffer(memory: &MemoryHeader) -> Result<Tensor, ValueError> {
+fn buffer(memory: &MemoryHeader, device: Device) -> Result<Tensor, ValueError> {
     let misalignment = i64::from(memory.misalignment);
     // What was checked is below 2^63.
     let bytes = memory.bytes as i64;
-    let all = Tensor::f_empty([bytes + misalignment], (Kind::Uint8, Device::Cpu))?;
+    let all = Tensor::f_empty([bytes + misalignment], (Kind::Uint8, device))?;
     Ok(all.f_narrow(0, misalignment, bytes)?)
 }
 
 /// A value in this memory.
 fn view(memory: &Tensor, value: &ValueHeader) -> Result<Tensor, ValueError> {
     let Some(end) = value.end().filter(|end| *end > 0) else {
-        let none = Tensor::f_empty([0], (value.kind, Device::Cpu))?;
+        let none = Tensor::f_empty([0], (value.kind, memory.device()))?;
         return Ok(none.f_as_strided(&*value.sizes, &*value.strides, None)?);
     };
     let bytes = memory.f_narrow(0, value.offset as i64, (end - value.offset) as i64)?;

@@ -11,11 +11,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use super::super::{Group, Lost, Transfer};
+use super::super::{Group, Lost, Transfer, World};
+use super::channels::Channels;
 use super::headers::Headers;
+use super::shared::{Shared, is_over};
+use super::{Parcel, Payload};
 use crate::engine::Address;
 use crate::tch::{Device, Kind, Tensor};
-use crate::torch::Values;
+use crate::torch::streams::{Channel, InTransit};
 use crate::torch::wire::{FIRST, Incoming};
 
 /// Values whose memories are received before their headers are there. More would take memory
@@ -42,16 +45,27 @@ fn wrong(error: impl fmt::Display) -> Stopped {
 
 /// A value that is to arrive.
 pub(super) struct Expected {
+    pub(super) place: Place,
+    pub(super) header: Transfer,
+}
+
+/// Where a value belongs.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
     pub(super) to: Address,
     /// The tag of its header; its memories have the next one.
     pub(super) tag: u32,
-    pub(super) header: Transfer,
 }
 
 /// The values of a step from one device, in the order in which they are sent.
 pub(super) struct Arrivals {
+    world: Arc<World>,
+    generation: u64,
+    channels: Arc<Channels>,
     group: Arc<Group>,
     from: usize,
+    /// Which device sends them.
+    device: usize,
     /// No value has more bytes.
     limit: u64,
     headers: Arc<Headers>,
@@ -62,69 +76,111 @@ pub(super) struct Arrivals {
 /// Memories that are received before the header is there.
 struct Guess {
     incoming: Incoming,
+    /// By which some of them come.
+    channel: Option<Arc<Channel>>,
     transfers: Vec<Transfer>,
 }
 
 impl Arrivals {
-    pub(super) fn new(
-        (group, from): (&Arc<Group>, usize),
+    pub(super) fn new<V: Payload>(
+        shared: &Shared<V>,
+        (group, from, device): (&Arc<Group>, usize, usize),
         all: Vec<Expected>,
-        limit: u64,
-        headers: Arc<Headers>,
     ) -> Self {
         Self {
+            world: Arc::clone(&shared.world),
+            generation: shared.world.generation(),
+            channels: Arc::clone(&shared.channels),
             group: Arc::clone(group),
             from,
-            limit,
-            headers,
+            device,
+            limit: shared.limit,
+            headers: shared.received(),
             rest: all.into_iter(),
             ahead: VecDeque::new(),
         }
     }
 
     /// Waits for the next value; none after the last.
-    pub(super) fn next(&mut self) -> Result<Option<(Address, Values)>, Stopped> {
+    pub(super) fn next(&mut self) -> Result<Option<(Address, Parcel)>, Stopped> {
         self.look_ahead()?;
         let Some((expected, guess)) = self.ahead.pop_front() else {
             return Ok(None);
         };
-        let to = expected.to;
-        let values = self.receive(expected, guess)?;
-        Ok(Some((to, values)))
+        let to = expected.place.to;
+        let parcel = self.receive(expected, guess)?;
+        Ok(Some((to, parcel)))
     }
 
     /// Begins to receive the next values as they were the last time.
     fn look_ahead(&mut self) -> Result<(), Stopped> {
         while self.ahead.len() < AHEAD {
             let Some(next) = self.rest.next() else { break };
-            let guess = self.headers.of(self.from, next.tag);
-            let guess = guess.map(|header| self.begin(&header, next.tag));
-            self.ahead.push_back((next, guess.transpose()?));
+            let guess = match self.headers.of(self.from, next.place.tag) {
+                // A GPU that waits for what may not come for long has less for everything else.
+                Some(header) if !self.is_by_gpu(&header)? => Some(self.begin(&header, next.place)?),
+                _ => None,
+            };
+            self.ahead.push_back((next, guess));
         }
         Ok(())
     }
 
+    fn is_by_gpu(&self, header: &[u8]) -> Result<bool, Stopped> {
+        Incoming::is_by_gpu(header, self.limit).map_err(wrong)
+    }
+
     /// Begins to receive what this header speaks of.
-    fn begin(&self, header: &[u8], tag: u32) -> Result<Guess, Stopped> {
-        let incoming = Incoming::new(header, self.limit).map_err(wrong)?;
-        let into = |buffer: &Tensor| self.into(buffer.shallow_clone(), tag);
+    fn begin(&self, header: &[u8], place: Place) -> Result<Guess, Stopped> {
+        let channel = if self.is_by_gpu(header)? {
+            self.channels.get((self.device, place.to.device.index()))
+        } else {
+            None
+        };
+        let incoming = match &channel {
+            Some(channel) => self.by_channel(header, channel)?,
+            None => Incoming::new(header, self.limit, None).map_err(wrong)?,
+        };
+        let into = |buffer: &Tensor| self.into(buffer.shallow_clone(), place.tag);
         let transfers = incoming.buffers().map(into).collect::<Result<_, _>>()?;
         Ok(Guess {
             incoming,
+            channel,
             transfers,
         })
+    }
+
+    fn by_channel(&self, header: &[u8], channel: &Channel) -> Result<Incoming, Stopped> {
+        let room = || {
+            let incoming = Incoming::new(header, self.limit, Some(channel.device()))?;
+            let memories = incoming.gpu_buffers().map(Tensor::shallow_clone).collect();
+            Ok((incoming, memories))
+        };
+        let begun = channel.receive(room, || is_over(&self.world, self.generation));
+        begun.map_err(|error| self.stopped(&error))
+    }
+
+    /// An error of a channel, which an end of the generation ends.
+    fn stopped(&self, error: &anyhow::Error) -> Stopped {
+        if is_over(&self.world, self.generation) {
+            Stopped::Lost
+        } else {
+            wrong(error)
+        }
     }
 
     fn into(&self, buffer: Tensor, tag: u32) -> Result<Transfer, Lost> {
         self.group.receive_into(buffer, self.from, tag + 1)
     }
 
-    fn receive(&self, expected: Expected, guess: Option<Guess>) -> Result<Values, Stopped> {
-        let Expected { tag, header, .. } = expected;
+    fn receive(&self, expected: Expected, guess: Option<Guess>) -> Result<Parcel, Stopped> {
+        let Expected { place, header } = expected;
+        let tag = place.tag;
         let mut header = bytes_of(&header.wait()?)?;
         let as_before = self.headers.of(self.from, tag).as_ref() == Some(&header);
         let Guess {
             incoming,
+            channel,
             transfers,
         } = match guess {
             Some(guess) if as_before => guess,
@@ -135,12 +191,17 @@ impl Arrivals {
                 if length > FIRST {
                     header.extend(self.bytes(length - FIRST, tag)?);
                 }
-                self.begin(&header, tag)?
+                self.begin(&header, place)?
             }
         };
         wait(transfers)?;
         self.headers.remember(self.from, tag, header);
-        incoming.values().map_err(wrong)
+        let Some(channel) = channel else {
+            let values = incoming.values().map_err(wrong)?;
+            return Ok(Parcel::on_host(values));
+        };
+        let received: anyhow::Result<InTransit> = channel.received(|| Ok(incoming.values()?));
+        received.map(Parcel).map_err(|error| self.stopped(&error))
     }
 
     /// Receives so many bytes.

@@ -39,7 +39,7 @@ impl<V: Payload> WorldCarrier<V> {
     /// # Errors
     /// They cannot be sent; or a process is lost, or has failed.
     pub(crate) fn hand(&self, values: &Values, to: usize) -> anyhow::Result<()> {
-        let outgoing = Outgoing::new(values)?;
+        let outgoing = Outgoing::new(values, None)?;
         let group = self.group();
         send_bytes(&group, outgoing.header(), to, VALUES)?;
         for memory in outgoing.memories() {
@@ -61,7 +61,7 @@ impl<V: Payload> WorldCarrier<V> {
         let header = Message::begin(&group, from, VALUES)?.bytes()?;
         let odd = |why: String| Stopped::Wrong(from, why);
         let incoming =
-            Incoming::new(&header, self.shared.limit).map_err(|why| odd(why.to_string()))?;
+            Incoming::new(&header, self.shared.limit, None).map_err(|why| odd(why.to_string()))?;
         for buffer in incoming.buffers() {
             let into = group.receive_into(buffer.shallow_clone(), from, VALUES)?;
             let _ = into.wait()?;

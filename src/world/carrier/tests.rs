@@ -9,6 +9,8 @@ use super::*;
 use crate::engine::{
     EdgeId, EdgeValues, Engine, EngineError, Entry, Stage, StageBuilder, Topology,
 };
+use crate::tch::{Device, Kind, Tensor};
+use crate::torch::Values;
 use crate::world::tests::ranks;
 
 const LIMIT: u64 = 1 << 30;

@@ -1,7 +1,7 @@
 //! Calls without which nothing that a test can see goes wrong, and why.
 
 /// What is called, a part of the file's path and of the line's text, and why.
-pub(super) const EXPLAINED: [(&str, &str, &str, &str); 10] = [
+pub(super) const EXPLAINED: [(&str, &str, &str, &str); 11] = [
     (
         "record",
         "device_times.rs",
@@ -13,6 +13,12 @@ pub(super) const EXPLAINED: [(&str, &str, &str, &str); 10] = [
         "device_streams.rs",
         "let begin = backend.record(accelerator.main)?;",
         "its time is known by the origin before it: any moment is an origin of times",
+    ),
+    (
+        "record",
+        "channel.rs",
+        "let there = own.backend.record(own.stream)?;",
+        "the first transfer is waited for only so that what is wrong with a channel is told early",
     ),
     ("finish", "device_streams.rs", SYNCHRONIZE, GRAPHS),
     ("record", "device_streams.rs", SYNCHRONIZE, GRAPHS),

@@ -33,6 +33,7 @@ fn alone() -> impl Strategy<Value = (MemoryHeader, ValueHeader)> {
                 bytes: bytes.unwrap(),
                 layout,
                 misalignment: 16,
+                by_gpu: false,
             };
             (memory, value)
         },
@@ -172,6 +173,7 @@ fn what_does_not_fit_is_told() {
         bytes: 64,
         layout: Layout::Whole,
         misalignment: 0,
+        by_gpu: false,
     };
     let told = |memories: &[MemoryHeader], values: &[&ValueHeader], limit: u64| {
         let header = Header {

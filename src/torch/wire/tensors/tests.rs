@@ -6,7 +6,7 @@ use crate::torch::wire::FIRST;
 
 /// As it would be in another process: sent as bytes.
 fn there(values: &Values) -> Values {
-    let outgoing = Outgoing::new(values).unwrap();
+    let outgoing = Outgoing::new(values, None).unwrap();
     let header = outgoing.header().to_vec();
     assert!(header.len() >= FIRST);
     assert_eq!(
@@ -14,14 +14,14 @@ fn there(values: &Values) -> Values {
         header.len()
     );
     assert_eq!(
-        memories_behind(&header).unwrap(),
+        received_ahead(&header).unwrap(),
         outgoing.memories().count()
     );
     let mut messages = outgoing.memories().map(|message| {
         assert_eq!((message.kind(), message.dim()), (Kind::Uint8, 1));
         Vec::<u8>::try_from(message).unwrap()
     });
-    let incoming = Incoming::new(&header, 1 << 20).unwrap();
+    let incoming = Incoming::new(&header, 1 << 20, None).unwrap();
     for buffer in incoming.buffers() {
         let sent = messages.next().unwrap();
         assert_eq!(buffer.numel(), sent.len());
@@ -174,7 +174,7 @@ fn headers_of_many_values_need_a_second_message() {
     let values: Values = (0..40)
         .map(|i| numbers(Kind::Float, 24).view([2, 3, 2, 2]) + i)
         .collect();
-    let outgoing = Outgoing::new(&values).unwrap();
+    let outgoing = Outgoing::new(&values, None).unwrap();
     assert!(outgoing.header().len() > FIRST);
     assert_eq!(outgoing.memories().count(), 40);
     check_same(&values, &there(&values));
@@ -184,7 +184,7 @@ fn headers_of_many_values_need_a_second_message() {
 fn memory_is_sent_as_it_is_where_it_has_no_gaps() {
     let memory = numbers(Kind::Float, 24);
     let outgoing = |tensor: Tensor| {
-        let outgoing = Outgoing::new(&tensor.into()).unwrap();
+        let outgoing = Outgoing::new(&tensor.into(), None).unwrap();
         let sent = outgoing.memories().last().unwrap().shallow_clone();
         (sent.data_ptr() == memory.data_ptr(), sent.numel())
     };
@@ -206,7 +206,7 @@ fn what_cannot_be_sent_is_refused() {
             "sparse",
         ),
     ] {
-        let error = Outgoing::new(&value.into()).unwrap_err().to_string();
+        let error = Outgoing::new(&value.into(), None).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
 }

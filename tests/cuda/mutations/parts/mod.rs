@@ -3,6 +3,7 @@
 mod callers;
 mod clocks;
 mod failing;
+mod processes;
 
 use gpipe::data::{Dataset, Made};
 use gpipe::partitioner::{Bytes, ScheduleKind};
@@ -21,7 +22,7 @@ const GPUS: [Device; 3] = [Device::Cuda(0), Device::Cuda(1), Device::Cuda(2)];
 pub(super) const NUMBERS: &str = "numbers: ";
 
 /// The runs, each in a process of its own.
-pub(crate) const PARTS: [Test; 12] = [
+pub(crate) const PARTS: [Test; 13] = [
     ("mutations::between_devices", between_devices),
     ("mutations::with_the_host", with_the_host),
     ("mutations::offloaded", offloaded),
@@ -34,6 +35,7 @@ pub(crate) const PARTS: [Test; 12] = [
     ("mutations::graphs_dropped", graphs_dropped),
     ("mutations::stalled", failing::stalled),
     ("mutations::recorded", recorded),
+    ("mutations::over_processes", processes::over_processes),
 ];
 
 fn builder(model: &Model, devices: &[Device]) -> PipelineBuilder {

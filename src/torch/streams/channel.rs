@@ -1,0 +1,216 @@
+//! A one-way connection from a GPU here to one of another process, or from there.
+//!
+//! Its transfers run one after another in a side stream of high priority, which waits for the
+//! values that are sent (rule 2), and for which those wait who use what has arrived (rule 3).
+//! No stream that computes is of that pool: a transfer whose other end is late would keep it.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tch::Tensor;
+
+use super::backend::Backend;
+use super::ids::{Event, MemorySpace, Stream};
+use super::in_transit::InTransit;
+use super::side_stream::within;
+use crate::torch::error::TorchError;
+use crate::torch::ffi::{self, Communicator};
+use crate::torch::values::Values;
+
+/// How long a thread sleeps before it asks again whether a call of NCCL is over.
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// One of two ends.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    backend: Backend,
+    device: usize,
+    stream: Stream,
+    /// It goes before the memories: behind its end NCCL puts nothing into the stream any more.
+    communicator: Communicator,
+    /// Memories that NCCL may still be about to use, where a transfer has failed.
+    unsettled: Mutex<Vec<Tensor>>,
+    /// The end of the last values that have been received.
+    last: Mutex<Option<Event>>,
+}
+
+/// What keeps a channel's end from its work.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Interrupted {
+    /// Whoever asked says that it is not wanted any more.
+    #[error("the transfer was given up")]
+    GivenUp,
+    #[error(transparent)]
+    Torch(#[from] TorchError),
+}
+
+impl Channel {
+    /// Connects a device with the other end: the sender is rank 0, the receiver rank 1. Both call
+    /// this with the same word.
+    ///
+    /// # Errors
+    /// NCCL refuses, or `given_up` said so while the other end had not come.
+    pub(crate) fn connect(
+        word: &[u8; ffi::UNIQUE_ID],
+        (rank, device): (usize, usize),
+        given_up: impl Fn() -> bool,
+    ) -> Result<Self, Interrupted> {
+        let backend = Backend::Cuda;
+        let shared = backend.submit_guard(device);
+        let id = ffi::new_stream_of_high_priority(device)?;
+        let own = Self {
+            communicator: Communicator::connect(word, rank, device)?,
+            stream: Stream { device, id },
+            backend,
+            device,
+            unsettled: Mutex::default(),
+            last: Mutex::default(),
+        };
+        own.settle(&[], &given_up)?;
+        // NCCL makes what it needs for transfers at the first one.
+        let place = (tch::Kind::Uint8, tch::Device::Cuda(device));
+        let first = [within(&own.backend, &[own.stream], || {
+            Ok(Tensor::f_zeros([1], place)?)
+        })?];
+        match rank {
+            0 => own.put(&first, Communicator::send)?,
+            _ => own.put(&first, Communicator::receive)?,
+        }
+        own.settle(&first, &given_up)?;
+        let there = own.backend.record(own.stream)?;
+        drop(shared);
+        wait(&there, &given_up)?;
+        Ok(own)
+    }
+
+    /// The GPU of this end.
+    pub(crate) fn device(&self) -> usize {
+        self.device
+    }
+
+    /// Runs `prepare` in the channel's stream, behind what makes these values, and tells the
+    /// allocator that the stream uses them.
+    pub(crate) fn behind<T>(
+        &self,
+        sent: &InTransit,
+        prepare: impl FnOnce(&Values) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let _shared = self.backend.submit_guard(self.device);
+        if let Some(ready) = &sent.ready {
+            self.backend.wait(self.stream, ready)?;
+        }
+        for tensor in sent.values.present() {
+            if MemorySpace::of(tensor.device()) == MemorySpace::Accelerator(self.device) {
+                self.backend.used_by(tensor, self.stream)?;
+            }
+        }
+        self.inside(|| prepare(&sent.values))
+    }
+
+    /// Runs `body` with the channel's stream as the current one of its device.
+    fn inside<T>(&self, body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let mut done = None;
+        within(&self.backend, &[self.stream], || {
+            done = Some(body());
+            Ok(())
+        })?;
+        done.unwrap_or_else(|| anyhow::bail!("the channel's stream is of no use"))
+    }
+
+    /// Sends memories that the channel's stream has, or was told to wait for.
+    pub(crate) fn send(
+        &self,
+        memories: &[Tensor],
+        given_up: impl Fn() -> bool,
+    ) -> Result<(), Interrupted> {
+        let _shared = self.backend.submit_guard(self.device);
+        self.put(memories, Communicator::send)?;
+        self.settle(memories, &given_up)
+    }
+
+    /// Makes room by `prepare`, and begins to receive into the memories that it gives.
+    pub(crate) fn receive<T>(
+        &self,
+        prepare: impl FnOnce() -> anyhow::Result<(T, Vec<Tensor>)>,
+        given_up: impl Fn() -> bool,
+    ) -> anyhow::Result<T> {
+        let _shared = self.backend.submit_guard(self.device);
+        let (made, memories) = self.inside(prepare)?;
+        if !memories.is_empty() {
+            self.put(&memories, Communicator::receive)?;
+            self.settle(&memories, &given_up)?;
+        }
+        Ok(made)
+    }
+
+    /// The values that `unpack` makes of what is being received, for a stage anywhere.
+    pub(crate) fn received(
+        &self,
+        unpack: impl FnOnce() -> anyhow::Result<Values>,
+    ) -> anyhow::Result<InTransit> {
+        let _shared = self.backend.submit_guard(self.device);
+        let values = self.inside(unpack)?;
+        let ready = self.backend.record(self.stream)?;
+        *self.last.lock() = Some(ready.clone());
+        let at = MemorySpace::Accelerator(self.device);
+        Ok(InTransit::new(values, at, Some(ready)))
+    }
+
+    /// Waits until the GPU has all that was received so far.
+    pub(crate) fn finish(&self, given_up: impl Fn() -> bool) -> Result<(), Interrupted> {
+        let last = self.last.lock().take();
+        last.map_or(Ok(()), |last| wait(&last, &given_up))
+    }
+
+    /// Has NCCL put a transfer at the end of the stream.
+    fn put(
+        &self,
+        memories: &[Tensor],
+        transfer: impl FnOnce(&Communicator, &[Tensor], i64) -> Result<(), TorchError>,
+    ) -> Result<(), TorchError> {
+        self.backend.submits(MemorySpace::Accelerator(self.device));
+        transfer(&self.communicator, memories, self.stream.id)
+    }
+
+    /// Waits until NCCL has put into the stream what it was asked for. Until then an event there
+    /// would say nothing of it, its memory must stay, and no graph may be captured on the device.
+    fn settle(&self, memories: &[Tensor], given_up: &impl Fn() -> bool) -> Result<(), Interrupted> {
+        let settled = self.poll(given_up);
+        if settled.is_err() {
+            let own = memories.iter().map(Tensor::shallow_clone);
+            self.unsettled.lock().extend(own);
+        }
+        settled
+    }
+
+    fn poll(&self, given_up: &impl Fn() -> bool) -> Result<(), Interrupted> {
+        while !self.communicator.is_ready()? {
+            if given_up() {
+                return Err(Interrupted::GivenUp);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// Whether something has failed in the background.
+    pub(crate) fn check(&self) -> Result<(), TorchError> {
+        self.communicator.is_ready().map(drop)
+    }
+
+    /// Ends what is under way. It may wait for what the stream waits for, and so for other
+    /// channels: each is ended by a thread of its own.
+    pub(crate) fn abort(&self) -> Result<(), TorchError> {
+        self.communicator.abort()
+    }
+}
+
+fn wait(event: &Event, given_up: &impl Fn() -> bool) -> Result<(), Interrupted> {
+    const STEP: Duration = Duration::from_millis(5);
+    while !Backend::is_over_within(event, STEP)? {
+        if given_up() {
+            return Err(Interrupted::GivenUp);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! Values from an accelerator to the host's memory, for whoever reads them there.
+
+use std::collections::BTreeMap;
+
+use tch::{Device, Tensor};
+
+use super::backend::Backend;
+use super::ids::{MemorySpace, Stream};
+use super::in_transit::InTransit;
+use super::side_stream::within;
+use crate::torch::error::TorchError;
+use crate::torch::values::Values;
+
+/// Copies values to the host. It belongs to one thread, which waits for the copies; the threads
+/// that compute do not.
+#[doc(alias = "D2H")]
+#[derive(Debug, Default)]
+pub(crate) struct ToHost {
+    /// By accelerator, the stream of the copies.
+    streams: BTreeMap<usize, Stream>,
+}
+
+impl ToHost {
+    /// The values in the host's memory, page-locked where they were an accelerator's. Strides stay
+    /// as they do in a copy to another device.
+    pub(crate) fn values(&mut self, in_transit: InTransit) -> Result<Values, TorchError> {
+        if in_transit.on_accelerator().is_none() {
+            return Ok(in_transit.values);
+        }
+        let InTransit { values, ready, .. } = in_transit;
+        let backend = Backend::Cuda;
+        let mut copied = Vec::new();
+        let mut sources = Vec::new();
+        let values = values.try_move(|tensor| {
+            let Device::Cuda(device) = tensor.device() else {
+                return Ok(tensor);
+            };
+            let stream = self.stream(&backend, device)?;
+            let _shared = backend.submit_guard(device);
+            if let Some(ready) = &ready {
+                backend.wait(stream, ready)?;
+            }
+            let copy = within(&backend, &[stream], || to_host(&backend, &tensor, device))?;
+            copied.push(backend.record(stream)?);
+            // Its memory is its own stream's, which may reuse it at once (rule 4).
+            sources.push(tensor);
+            Ok(copy)
+        });
+        // Also of copies before one that failed.
+        for event in &copied {
+            backend.finish(event)?;
+        }
+        values
+    }
+
+    fn stream(&mut self, backend: &Backend, device: usize) -> Result<Stream, TorchError> {
+        if let Some(stream) = self.streams.get(&device) {
+            return Ok(*stream);
+        }
+        let stream = backend.stream(device)?;
+        self.streams.insert(device, stream);
+        Ok(stream)
+    }
+}
+
+fn to_host(backend: &Backend, tensor: &Tensor, device: usize) -> Result<Tensor, TorchError> {
+    let from = MemorySpace::Accelerator(device);
+    let copy = backend.copy(tensor, from, MemorySpace::Host);
+    copy.map_err(|error| TorchError::new(format!("while sending to another process: {error}")))
+}

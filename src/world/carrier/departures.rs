@@ -1,0 +1,128 @@
+//! Values that leave from a GPU.
+//!
+//! The thread of a stage submits work and goes on; what it sends may not be there for long. So a
+//! thread for each way, from a GPU here to a device elsewhere, waits for its values one after
+//! another: those of other ways do not queue behind them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Sender, unbounded};
+use gpipe_partitioner::DeviceId;
+use parking_lot::Mutex;
+
+use super::super::Group;
+use super::shared::{Shared, is_over};
+use super::{Parcel, Payload};
+use crate::tch::{Device, Tensor};
+use crate::torch::caught;
+use crate::torch::streams::{Channel, InTransit, ToHost};
+use crate::torch::wire::Outgoing;
+
+/// How a value reaches its process.
+pub(super) struct Way {
+    pub(super) generation: u64,
+    pub(super) to: DeviceId,
+    pub(super) group: Arc<Group>,
+    pub(super) rank: usize,
+    /// Of its header.
+    pub(super) tag: u32,
+}
+
+/// From which GPU, and to which device.
+type Ends = (usize, DeviceId);
+
+/// The threads, made when they are first needed.
+pub(super) struct Departures<V> {
+    shared: Weak<Shared<V>>,
+    threads: Mutex<BTreeMap<Ends, Departing>>,
+}
+
+struct Departing {
+    parcels: Sender<(Way, Parcel)>,
+    thread: JoinHandle<()>,
+}
+
+impl<V: Payload> Departures<V> {
+    pub(super) fn new(shared: &Arc<Shared<V>>) -> Self {
+        Self {
+            shared: Arc::downgrade(shared),
+            threads: Mutex::default(),
+        }
+    }
+
+    /// Has the thread of a way send this, in its turn.
+    pub(super) fn put(&self, ends: Ends, way: Way, parcel: Parcel) -> anyhow::Result<()> {
+        let mut threads = self.threads.lock();
+        if !threads.contains_key(&ends) {
+            threads.insert(ends, self.start(ends)?);
+        }
+        // It ends after this carrier.
+        let _ = threads[&ends].parcels.send((way, parcel));
+        Ok(())
+    }
+
+    fn start(&self, (from, to): Ends) -> std::io::Result<Departing> {
+        let (parcels, work) = unbounded::<(Way, Parcel)>();
+        let shared = self.shared.clone();
+        let send = move || {
+            let mut to_host = ToHost::default();
+            for (way, parcel) in work {
+                let Some(shared) = shared.upgrade() else {
+                    return;
+                };
+                shared.depart(&way, parcel, &mut to_host);
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("cuda-{from}-to-{}", to.index()));
+        let thread = thread.spawn(send)?;
+        Ok(Departing { parcels, thread })
+    }
+
+    /// Ends the threads, once they have sent what they have.
+    pub(super) fn close(&self) -> Vec<JoinHandle<()>> {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        threads.into_values().map(|own| own.thread).collect()
+    }
+}
+
+impl<V: Payload> Shared<V> {
+    fn depart(&self, way: &Way, parcel: Parcel, to_host: &mut ToHost) {
+        // A thread that is gone would leave the others waiting.
+        let sent = caught(|| match self.channel_of(way, &parcel.0) {
+            Some(channel) => self.by_channel(&channel, way, &parcel.0),
+            None => self.through_host(way, parcel.0, to_host),
+        });
+        if let Err(error) = sent
+            && !is_over(&self.world, way.generation)
+        {
+            self.fail(&format!("a value for rank {}: {error}", way.rank));
+        }
+    }
+
+    fn through_host(&self, way: &Way, sent: InTransit, to_host: &mut ToHost) -> anyhow::Result<()> {
+        self.post(way, &to_host.values(sent)?)
+    }
+
+    /// The channel by which values can go; none where they are on several GPUs.
+    fn channel_of(&self, way: &Way, sent: &InTransit) -> Option<Arc<Channel>> {
+        let channel = self.channels.of_gpu(sent.on_accelerator()?, way.to)?;
+        let here = [Device::Cpu, Device::Cuda(channel.device())];
+        let mut present = sent.values.present();
+        let all = present.all(|tensor| here.contains(&tensor.device()));
+        all.then_some(channel)
+    }
+
+    /// The header first: the receiver's GPU waits for a transfer no longer than it has to.
+    fn by_channel(&self, channel: &Channel, way: &Way, sent: &InTransit) -> anyhow::Result<()> {
+        let gpu = Some(channel.device());
+        let outgoing = channel.behind(sent, |values| Ok(Outgoing::new(values, gpu)?))?;
+        let memories = outgoing.gpu_memories().map(Tensor::shallow_clone);
+        let memories: Vec<Tensor> = memories.collect();
+        if self.post_all(way, &outgoing)?.is_some() && !memories.is_empty() {
+            channel.send(&memories, || is_over(&self.world, way.generation))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,14 @@
+//! Values that go to other processes, by NCCL and through the host's memory.
+
+use crate::processes;
+
+/// The numbers of some steps, in both ways, one after the other and with a failure between.
+pub(super) fn over_processes() {
+    for by_nccl in [true, false] {
+        for (outputs, sums) in processes::some_steps(by_nccl) {
+            let outputs = outputs.into_iter().flat_map(|(_, numbers)| numbers);
+            let sums = sums.into_iter().map(|(_, sum)| sum);
+            super::print(&outputs.chain(sums).collect::<Vec<_>>(), &[]);
+        }
+    }
+}
