@@ -32,7 +32,7 @@ use gpipe_partitioner::DeviceId;
 use super::{Group, Lost, Transfer, World};
 use crate::engine::{self, Address, Ballot, Carrier, Door, Program, Verdict};
 use crate::tch::Kind;
-use crate::torch::wire::FIRST;
+use crate::torch::wire::{FIRST, INLINE};
 use arrivals::{Arrivals, Expected, Place};
 use channels::Channels;
 use departures::{Departures, Way};
@@ -179,7 +179,7 @@ impl<V: Payload> WorldCarrier<V> {
         let from = self.rank_of[device];
         let expected = |to| {
             let tag = tag_of(program, to);
-            let header = group.receive(&[FIRST as i64], Kind::Uint8, from, tag)?;
+            let header = group.receive(&[(FIRST + INLINE) as i64], Kind::Uint8, from, tag)?;
             let place = Place { to, tag };
             Ok(Expected { place, header })
         };

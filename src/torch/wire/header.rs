@@ -22,6 +22,9 @@ use tch::Kind;
 /// message has the rest.
 pub(crate) const FIRST: usize = 256;
 
+/// Memories of no more bytes, all together, are sent in the message of their header.
+pub(crate) const INLINE: usize = 4096;
+
 /// In the place of a value's number.
 const NONE: u16 = u16::MAX;
 const MAGIC: u32 = u32::from_le_bytes(*b"gpv1");

@@ -7,5 +7,5 @@
 mod header;
 mod tensors;
 
-pub(crate) use header::FIRST;
-pub(crate) use tensors::{Incoming, Outgoing, received_ahead};
+pub(crate) use header::{FIRST, INLINE};
+pub(crate) use tensors::{Incoming, Outgoing, is_inline, received_ahead};

@@ -3,7 +3,9 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::header::{ALIGNMENT, Header, Layout, MemoryHeader, ValueHeader, WireError, item};
+use super::header::{
+    ALIGNMENT, FIRST, Header, INLINE, Layout, MemoryHeader, ValueHeader, WireError, item,
+};
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::values::Values;
@@ -102,11 +104,24 @@ fn sent(memories: &[Tensor], by_gpu: bool) -> impl Iterator<Item = &Tensor> {
         .filter(there)
 }
 
+/// Whether the memories of values travel in the same message as their header: they have no more
+/// bytes than [`INLINE`], and a message costs more than these.
+pub(crate) fn is_inline(header: &[u8]) -> Result<bool, WireError> {
+    Ok(header.len() == FIRST && travels_inline(&Header::read(header, u64::MAX)?))
+}
+
+fn travels_inline(header: &Header) -> bool {
+    let by_host = header.memories.iter().all(|memory| !memory.by_gpu);
+    let add = |sum: u64, memory: &MemoryHeader| sum.saturating_add(memory.bytes);
+    by_host && header.memories.iter().fold(0, add) <= INLINE as u64
+}
+
 /// How many messages behind a header somebody receives ahead who expects it: those of values that
-/// all go through the host's memory.
+/// all go through the host's memory, and not in the message of their header.
 pub(crate) fn received_ahead(header: &[u8]) -> Result<usize, WireError> {
+    let inline = header.len() == FIRST;
     let header = Header::read(header, u64::MAX)?;
-    if header.memories.iter().any(|memory| memory.by_gpu) {
+    if header.memories.iter().any(|memory| memory.by_gpu) || (inline && travels_inline(&header)) {
         return Ok(0);
     }
     let sent = header.memories.iter().filter(|memory| memory.bytes > 0);
@@ -311,6 +326,21 @@ impl Incoming {
     /// What is still to be received, in order: one-dimensional tensors of bytes.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &Tensor> {
         sent(&self.buffers, false)
+    }
+
+    /// Takes what has come behind the header, in its message.
+    pub(crate) fn fill(&self, inline: &[u8]) -> Result<(), ValueError> {
+        let mut rest = inline;
+        for buffer in self.buffers() {
+            let Some((own, behind)) = rest.split_at_checked(buffer.numel()) else {
+                let why = "its message is shorter than its header says";
+                return Err(WireError(why.to_owned()).into());
+            };
+            let own = Tensor::f_from_slice(own)?;
+            tch::no_grad(|| buffer.shallow_clone().f_copy_(&own))?;
+            rest = behind;
+        }
+        Ok(())
     }
 
     /// What is still to be received from a GPU, in order.

@@ -19,7 +19,7 @@ use super::{Parcel, Payload};
 use crate::engine::Address;
 use crate::tch::{Device, Kind, Tensor};
 use crate::torch::streams::{Channel, InTransit};
-use crate::torch::wire::{FIRST, Incoming};
+use crate::torch::wire::{FIRST, Incoming, is_inline};
 
 /// Values whose memories are received before their headers are there. More would take memory
 /// for values that nobody needs yet.
@@ -118,7 +118,9 @@ impl Arrivals {
             let Some(next) = self.rest.next() else { break };
             let guess = match self.headers.of(self.from, next.place.tag) {
                 // A GPU that waits for what may not come for long has less for everything else.
-                Some(header) if !self.is_by_gpu(&header)? => Some(self.begin(&header, next.place)?),
+                Some(header) if !self.is_by_gpu(&header)? && !inline(&header)? => {
+                    Some(self.begin(&header, next.place)?)
+                }
                 _ => None,
             };
             self.ahead.push_back((next, guess));
@@ -176,7 +178,9 @@ impl Arrivals {
     fn receive(&self, expected: Expected, guess: Option<Guess>) -> Result<Parcel, Stopped> {
         let Expected { place, header } = expected;
         let tag = place.tag;
-        let mut header = bytes_of(&header.wait()?)?;
+        let first = bytes_of(&header.wait()?)?;
+        let (header, behind) = first.split_at(FIRST);
+        let mut header = header.to_vec();
         let as_before = self.headers.of(self.from, tag).as_ref() == Some(&header);
         let Guess {
             incoming,
@@ -191,7 +195,17 @@ impl Arrivals {
                 if length > FIRST {
                     header.extend(self.bytes(length - FIRST, tag)?);
                 }
-                self.begin(&header, place)?
+                if inline(&header)? {
+                    let incoming = Incoming::new(&header, self.limit, None).map_err(wrong)?;
+                    incoming.fill(behind).map_err(wrong)?;
+                    Guess {
+                        incoming,
+                        channel: None,
+                        transfers: Vec::new(),
+                    }
+                } else {
+                    self.begin(&header, place)?
+                }
             }
         };
         wait(transfers)?;
@@ -209,6 +223,10 @@ impl Arrivals {
         let buffer = Tensor::f_empty([count as i64], (Kind::Uint8, Device::Cpu));
         bytes_of(&self.into(buffer.map_err(wrong)?, tag)?.wait()?)
     }
+}
+
+fn inline(header: &[u8]) -> Result<bool, Stopped> {
+    is_inline(header).map_err(wrong)
 }
 
 fn wait(transfers: Vec<Transfer>) -> Result<(), Lost> {

@@ -15,7 +15,7 @@ const DOWN: u32 = UP - 1;
 const VALUES: u32 = UP - 2;
 
 /// The bytes of a first message; longer ones have a second. The first 8 say how many there are.
-const SHORT: usize = 4096;
+const SHORT: usize = 16 << 10;
 
 const BYTES: (Kind, Device) = (Kind::Uint8, Device::Cpu);
 

@@ -14,7 +14,7 @@ use super::headers::Headers;
 use super::{Order, Parcel, Payload, tag_of};
 use crate::engine::{self, Address, Ballot, Door, Program, Verdict};
 use crate::tch::Tensor;
-use crate::torch::wire::{FIRST, Outgoing, received_ahead};
+use crate::torch::wire::{FIRST, Outgoing, is_inline, received_ahead};
 use crate::torch::{Values, caught};
 
 pub(super) struct Shared<V> {
@@ -177,7 +177,12 @@ impl<V: Payload> Shared<V> {
     ) -> anyhow::Result<Vec<(Tensor, u32)>> {
         let bytes = |bytes: &[u8]| Tensor::f_from_slice(bytes);
         let (first, rest) = value.header().split_at(FIRST);
-        let mut messages = vec![(bytes(first)?, tag)];
+        let inline = is_inline(value.header())?;
+        let mut first = vec![bytes(first)?];
+        if inline {
+            first.extend(value.memories().map(Tensor::shallow_clone));
+        }
+        let mut messages = vec![(Tensor::f_cat(&first, 0)?, tag)];
         let sent = Arc::clone(&self.state.lock().sent);
         // What the receiver expects as it was the last time.
         let before = sent.of(to, tag).filter(|before| before != value.header());
@@ -188,9 +193,8 @@ impl<V: Payload> Shared<V> {
         if !rest.is_empty() {
             messages.push((bytes(rest)?, tag + 1));
         }
-        let memories = value
-            .memories()
-            .map(|memory| (memory.shallow_clone(), tag + 1));
+        let memories = value.memories().filter(|_| !inline);
+        let memories = memories.map(|memory| (memory.shallow_clone(), tag + 1));
         messages.extend(memories);
         Ok(messages)
     }
