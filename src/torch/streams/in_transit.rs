@@ -80,7 +80,9 @@ impl InTransit {
         let here = MemorySpace::Accelerator(index);
         values.try_move(|tensor| match MemorySpace::of(tensor.device()) {
             MemorySpace::Host => backend.copy(&tensor, MemorySpace::Host, here),
-            from if from == here => backend.used_by(&tensor, stream).map(|()| tensor),
+            from @ MemorySpace::Accelerator(_) if from == here => {
+                backend.used_by(&tensor, stream).map(|()| tensor)
+            }
             from @ MemorySpace::Accelerator(other) => {
                 let _shared = backend.submit_guard(other);
                 // libtorch has it wait for both devices' current streams.

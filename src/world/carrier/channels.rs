@@ -46,6 +46,9 @@ struct Made {
     aborts: Vec<JoinHandle<()>>,
 }
 
+/// The GPU here of a pair that is to be connected, and the word by which both ends meet.
+type Met = (usize, [u8; UNIQUE_ID]);
+
 /// What keeps channels from being made.
 pub(super) enum Unconnected {
     /// All know.
@@ -152,11 +155,7 @@ impl Channels {
     }
 
     /// Exchanges cards. *Returns* the GPU and the word of each pair that is to be connected.
-    fn meet(
-        &self,
-        pairs: &[Pair],
-        group: &Group,
-    ) -> Result<Vec<Option<(usize, [u8; UNIQUE_ID])>>, Unconnected> {
+    fn meet(&self, pairs: &[Pair], group: &Group) -> Result<Vec<Option<Met>>, Unconnected> {
         let mut under_way = Vec::new();
         for &(from, to) in pairs {
             let sends = self.rank_of[from] == self.rank;

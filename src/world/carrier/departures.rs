@@ -5,6 +5,7 @@
 //! another: those of other ways do not queue behind them.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -55,11 +56,12 @@ impl<V: Payload> Departures<V> {
     /// Has the thread of a way send this, in its turn.
     pub(super) fn put(&self, ends: Ends, way: Way, parcel: Parcel) -> anyhow::Result<()> {
         let mut threads = self.threads.lock();
-        if !threads.contains_key(&ends) {
-            threads.insert(ends, self.start(ends)?);
-        }
+        let thread = match threads.entry(ends) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => place.insert(self.start(ends)?),
+        };
         // It ends after this carrier.
-        let _ = threads[&ends].parcels.send((way, parcel));
+        let _ = thread.parcels.send((way, parcel));
         Ok(())
     }
 

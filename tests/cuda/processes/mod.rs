@@ -23,7 +23,7 @@ const STEPS: usize = 4;
 
 const TIMES: Times = Times {
     patience: Duration::from_secs(20),
-    meeting: Duration::from_secs(60),
+    meeting: Duration::from_mins(1),
 };
 
 pub(crate) fn tests() -> Vec<Test> {
