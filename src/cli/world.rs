@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Failure;
 use super::command::Verb;
-use crate::world::{Launcher, Words, World, host_name};
+use crate::world::{Launcher, Words, World, gather_once, host_name};
 
 /// Refuses verbs that are the work of one process where this is one of several: each of them
 /// would do all of it.
@@ -45,6 +45,37 @@ pub(super) fn join() -> Result<Option<Arc<World>>, Failure> {
     Ok(Some(Arc::new(World::join(words)?)))
 }
 
+/// How often a launcher has started all processes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Starts {
+    /// So often they have been started again.
+    pub(super) before: usize,
+    /// So often they may be in all, as far as the launcher tells.
+    pub(super) more: usize,
+}
+
+pub(super) fn starts() -> Result<Starts, Failure> {
+    let more = std::env::var("TORCHELASTIC_MAX_RESTARTS").ok();
+    Ok(Starts {
+        before: words()?.restarts,
+        // torchrun's and `launch`'s own: a number.
+        more: more.and_then(|more| more.parse().ok()).unwrap_or(0),
+    })
+}
+
+/// What rank 0 has, in all processes.
+///
+/// # Errors
+/// A process is lost.
+pub(super) fn by_leader(world: Option<&Arc<World>>, own: bool) -> Result<bool, Failure> {
+    let Some(world) = world else {
+        return Ok(own);
+    };
+    let all = gather_once(world, &[u8::from(own)]);
+    let all = all.map_err(|lost| Failure::Exit(lost.to_string(), lost.exit_code()))?;
+    Ok(all.first().is_some_and(|first| first == &[1]))
+}
+
 /// Whether this process is the one that writes and prints.
 pub(super) fn leads(world: Option<&Arc<World>>) -> bool {
     world.is_none_or(|world| world.rank() == 0)
@@ -56,6 +87,10 @@ pub(super) fn leave(world: Option<Arc<World>>, result: Result<(), Failure>) -> R
         return result;
     };
     if let Err(failure) = result {
+        // Whatever was under way when another process was lost fails in words of its own.
+        if let Some(lost) = world.lost().filter(|lost| lost.gone) {
+            return Err(Failure::Exit(lost.to_string(), lost.exit_code()));
+        }
         world.lose(&failure.said());
         return Err(failure);
     }

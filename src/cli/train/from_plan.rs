@@ -27,13 +27,7 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
             plan.replicas
         )));
     }
-    let (devices, own) = (plan.devices(), recipe.devices.len());
-    if devices != own {
-        return Err(wrong(format!(
-            "it is for {devices} devices, but --devices names {own}: name {devices}, or profile \
-             for {own}"
-        )));
-    }
+    check_devices(plan, recipe).map_err(wrong)?;
     let size = recipe.batch.div_ceil(plan.micro_batches);
     if size != plan.micro_batch_size {
         return Err(wrong(format!(
@@ -81,5 +75,26 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
         offload: Offload::of_stages(&plan.offload),
         cuda_graphs: plan.cuda_graphs,
         ..recipe.clone()
+    })
+}
+
+/// The devices of all processes are the pipeline's.
+fn check_devices(plan: &Plan, recipe: &Recipe) -> Result<(), String> {
+    let (devices, own) = (plan.devices(), recipe.all_devices());
+    if devices == own {
+        return Ok(());
+    }
+    let named = recipe.devices.len();
+    Err(if own == named {
+        format!(
+            "it is for {devices} devices, but --devices names {own}: name {devices}, or profile \
+             for {own}"
+        )
+    } else {
+        format!(
+            "it is for {devices} devices, but --devices names {named} in each of {} processes, \
+             {own} in all: profile for {own}, or train on {devices}",
+            own / named.max(1)
+        )
     })
 }

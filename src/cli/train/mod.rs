@@ -1,5 +1,6 @@
 //! `gpipe-rs train`: a model of the zoo on a text or on made-up data, as a pipeline.
 
+mod again;
 mod check;
 mod config;
 mod configured;
@@ -32,6 +33,7 @@ pub(super) use options::Args;
 #[cfg(test)]
 pub(super) use recipe::Recipe;
 
+use again::Begun;
 use job::Job;
 use progress::Progress;
 use resolved::Resolved;
@@ -48,17 +50,22 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
 }
 
 fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failure> {
+    let begun = Begun::find(args, world)?;
     // What needs no model is told before one is made.
-    if let (None, Some(out)) = (&args.resume, &args.out)
+    if let (None, None, Some(out)) = (&begun, &args.resume, &args.out)
         && world::leads(world)
     {
         RunFolder::check_free(out).map_err(failure)?;
     }
-    let resume = args
-        .resume
-        .as_deref()
-        .map(|run| resumed::open(run, args, world));
-    let resume = resume.transpose()?;
+    let resume = match (&begun, &args.resume) {
+        (Some(begun), _) => Some(resumed::open(&begun.folder, None, args, world)?),
+        (None, Some(run)) => Some(resumed::open(run, args.out.clone(), args, world)?),
+        (None, None) => None,
+    };
+    let below = match (&begun, &resume) {
+        (Some(_), _) => Begun::below(args)?,
+        (None, resume) => resume.as_ref().map(resumed::saved),
+    };
     let mut job = match &resume {
         Some(resume) => {
             let out = Some(resume.folder().to_owned());
@@ -66,12 +73,15 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
                 out,
                 ..args.clone()
             };
-            Job::over(Some(&resumed::saved(resume)), &args, zoo, world)?
+            Job::over(below.as_ref(), &args, zoo, world)?
         }
         None => Job::over(None, args, zoo, world)?,
     };
     let mut pipe = job.pipeline()?;
     let resolved = Resolved::new(&job, &pipe);
+    if let (Some(begun), Some(resume)) = (&begun, &resume) {
+        begun.check(resume, &resolved.toml)?;
+    }
     let notes = (resume.as_ref()).map(|own| resumed::check(own, &job, &resolved.toml));
     let notes = notes.transpose()?.unwrap_or_default();
     if let Some(finished) = (resume.as_ref()).filter(|own| own.step() >= job.recipe.steps as u64) {

@@ -325,6 +325,11 @@ impl Recipe {
         Self::table(&Zoo::new()).0
     }
 
+    /// Devices of all processes.
+    pub(super) fn all_devices(&self) -> usize {
+        self.devices.len() * self.processes.max(1)
+    }
+
     /// Stages of each device.
     pub(super) fn chunks(&self) -> usize {
         self.chunks
@@ -334,7 +339,7 @@ impl Recipe {
     /// How many stages there are, and why.
     pub(super) fn stage_count(&self) -> StageCount {
         StageCount {
-            devices: self.devices.len() * self.processes.max(1),
+            devices: self.all_devices(),
             chunks: self.chunks(),
             by: self.chunks.is_none().then_some(self.schedule),
         }

@@ -1,6 +1,6 @@
 //! A run that is resumed: whether its configuration still fits.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::config::schema;
@@ -15,10 +15,16 @@ use crate::cli::{Failure, failure, say};
 use crate::train::{Resume, ResumeOptions};
 use crate::world::World;
 
-/// Finds what the run goes on from.
-pub(super) fn open(run: &Path, args: &Args, world: Option<&Arc<World>>) -> Result<Resume, Failure> {
+/// Finds what the run goes on from; where it is not to go on in its own folder, in that of the
+/// `fork`.
+pub(super) fn open(
+    run: &Path,
+    fork: Option<PathBuf>,
+    args: &Args,
+    world: Option<&Arc<World>>,
+) -> Result<Resume, Failure> {
     let options = ResumeOptions::default()
-        .fork(args.out.clone())
+        .fork(fork)
         .fallback(args.resume_fallback)
         .world(world);
     let warn = &mut |warning: &str| {

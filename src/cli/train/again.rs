@@ -1,0 +1,84 @@
+//! A launcher that starts a failed run anew gives each process the command line that it had before
+//! (torchrun does, and `launch`, and SLURM with `--requeue`). The run then goes on where it was
+//! saved, rather than to find that its own folder is taken.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::configured::Saved;
+use super::options::Args;
+use crate::cli::{Failure, failure, world};
+use crate::train::{Resume, RunFolder, TrainError};
+use crate::world::World;
+
+/// What an earlier start of this command has begun.
+#[derive(Debug)]
+pub(super) struct Begun {
+    /// The run's folder.
+    pub(super) folder: PathBuf,
+}
+
+impl Begun {
+    /// None where this is the first start, or earlier ones have not come so far. All processes
+    /// call this, and rank 0 looks.
+    ///
+    /// # Errors
+    /// Nobody could find the run again; a process is lost.
+    pub(super) fn find(args: &Args, world: Option<&Arc<World>>) -> Result<Option<Self>, Failure> {
+        let starts = world::starts()?;
+        let Some(folder) = &args.out else {
+            // Without a fork the run that resumes is the one to go on with, each time.
+            if args.resume.is_some() || (starts.before == 0 && starts.more == 0) {
+                return Ok(None);
+            }
+            return Err(Failure::Usage(
+                "a run that is started again when a process was lost goes on in its folder: name \
+                 it with --out DIR"
+                    .to_owned(),
+            ));
+        };
+        if starts.before == 0 {
+            return Ok(None);
+        }
+        let looked = world::leads(world).then(|| RunFolder::check_free(folder));
+        let is_there = matches!(looked, Some(Err(TrainError::Occupied { .. })));
+        let folder = folder.clone();
+        Ok(world::by_leader(world, is_there)?.then_some(Self { folder }))
+    }
+
+    /// What the command was configured with when it was first given: nothing of the run itself,
+    /// which may be another one's.
+    pub(super) fn below(args: &Args) -> Result<Option<Saved>, Failure> {
+        let Some(path) = &args.resume else {
+            return Ok(None);
+        };
+        let run = RunFolder::open(path).map_err(failure)?;
+        let text = run.config().map_err(|error| {
+            let path = run.config_path();
+            Failure::Usage(format!("--resume: {}: {error}", path.display()))
+        })?;
+        Ok(Some(Saved {
+            path: run.config_path(),
+            text,
+            trained: true,
+        }))
+    }
+
+    /// That the run is one of this very command: a launcher may give it again although it failed
+    /// since another run has the folder.
+    pub(super) fn check(&self, run: &Resume, resolved: &str) -> Result<(), Failure> {
+        let table = |text: &str| text.parse::<toml::Table>().ok();
+        if table(run.config().1) == table(resolved) {
+            return Ok(());
+        }
+        Err(Failure::Usage(format!(
+            "--out {folder}: the folder holds a run of another configuration than this command's: \
+             choose another folder, or go on with that run by --resume {folder}",
+            folder = show(&self.folder)
+        )))
+    }
+}
+
+fn show(path: &Path) -> String {
+    path.display().to_string()
+}
