@@ -444,7 +444,8 @@ impl PipelineBuilder {
         let placement = prepared.map_or(&[][..], |own| own.programs.placement());
         let of = |device: &DeviceId| members.rank_of[device.index()];
         let of_stage = placement.iter().map(of).collect();
-        Ranks::connect(world, members.rank_of.clone(), of_stage).map(Some)
+        let devices = (members.rank_of.clone(), &*members.gpus());
+        Ranks::connect(world, devices, of_stage).map(Some)
     }
 
     /// The layers of each stage, of settings that fit each other.

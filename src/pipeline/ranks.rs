@@ -64,16 +64,18 @@ impl StopLine {
 }
 
 impl Ranks {
-    /// Of the processes that have these devices, which have the stages. All call this.
+    /// Of the processes that have these devices, which have the stages; `gpus` are the CUDA devices
+    /// of those that are here. All call this.
     ///
     /// # Errors
     /// A process is lost.
     pub(super) fn connect(
         world: &Arc<World>,
-        of_device: Vec<usize>,
+        (of_device, gpus): (Vec<usize>, &[Option<usize>]),
         of_stage: Vec<usize>,
     ) -> Result<Self, Error> {
-        let carrier = WorldCarrier::connect(world, of_device, LARGEST).map_err(stopped)?;
+        let carrier = WorldCarrier::connect_gpus(world, of_device, LARGEST, gpus);
+        let carrier = carrier.map_err(stopped)?;
         let clock = Clock::compare(&carrier, world.rank(), world.size()).map_err(stopped)?;
         Ok(Self {
             world: Arc::clone(world),
@@ -221,7 +223,8 @@ impl Ranks {
         })
     }
 
-    /// Takes what the process of one stage has to all others. All call this, and all return it.
+    /// Takes what the process of one stage has to all others, to the host's memory there. All call
+    /// this, and all return it.
     ///
     /// # Errors
     /// One of them fails, or is lost.
@@ -230,9 +233,11 @@ impl Ranks {
         if from != self.world.rank() {
             return self.carrier.take(from).map_err(stopped);
         }
+        let by_host = own.shallow_clone();
+        let by_host = by_host.try_map(|own| own.f_detach()?.f_to_device(Device::Cpu))?;
         let others = (0..self.world.size()).filter(|rank| *rank != from);
         for rank in others {
-            self.give(&own, rank)?;
+            self.give(&by_host, rank)?;
         }
         Ok(own)
     }

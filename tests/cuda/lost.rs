@@ -325,7 +325,7 @@ fn read(case: &str) {
 
 /// The command's program: the one that is packed beside these tests (`make cuda-check`), on
 /// another machine; else the one that was built with them.
-fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     let beside = std::env::current_exe().unwrap().with_file_name("gpipe-rs");
     if beside.is_file() {
         return beside;

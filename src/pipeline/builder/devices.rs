@@ -133,13 +133,13 @@ impl PipelineBuilder {
         &self,
         stage: usize,
         partition: &Partition,
-        place: MemorySpace,
+        place: Option<MemorySpace>,
     ) -> Graphing {
         let refused = |why: &str| Graphing::Refused(why.to_owned());
         let layers = partition.range(StageId(stage));
         if !self.cuda_graphs {
             Graphing::Off
-        } else if place == MemorySpace::Host {
+        } else if place == Some(MemorySpace::Host) {
             refused("it computes on the CPU, which has no graphs")
         } else if self.recompute.touches(stage, &layers) {
             refused("it recomputes activations")
@@ -199,15 +199,16 @@ impl PipelineBuilder {
     }
 }
 
-/// Where what a stage sends goes: `places` are those of the stages.
+/// Where what a stage sends goes: `places` are those of the stages; what goes to one that has none
+/// stays where it is.
 pub(super) fn route(
     stage: usize,
     partition: &Partition,
-    places: &[MemorySpace],
+    places: &[Option<MemorySpace>],
     skips: &[Skip],
 ) -> Route {
     let of = |layer: usize| partition.stage_of(LayerId(layer)).index();
-    let place = |stage: usize| places.get(stage).copied();
+    let place = |stage: usize| places.get(stage).copied().flatten();
     let leaving = skips
         .iter()
         .filter(|s| of(s.from) == stage && of(s.to) != stage);

@@ -71,14 +71,14 @@ impl PipelineBuilder {
         if let Some(accelerators) = &accelerators {
             self.check_graphs(accelerators)?;
         }
-        let places: Vec<MemorySpace> = programs
-            .placement()
-            .iter()
-            .map(|device| match &accelerators {
-                Some(all) => all.places[device.index()],
-                None => MemorySpace::Host,
-            })
-            .collect();
+        // What another process has is its carrier's to reach.
+        let place = |device: &DeviceId| {
+            let place = accelerators.as_ref().map(|all| all.places[device.index()]);
+            members
+                .is_here(*device)
+                .then(|| place.unwrap_or(MemorySpace::Host))
+        };
+        let places: Vec<Option<MemorySpace>> = programs.placement().iter().map(place).collect();
         let builder = |&(number, device): &(DeviceId, Device)| {
             let meter = self.meter(device)?;
             let own = |stage: &usize| programs.placement()[*stage] == number;
@@ -90,7 +90,7 @@ impl PipelineBuilder {
                         offload: (self.offload.contains(&stage)).then_some(self.offload_at_least.0),
                         ..route(stage, partition, &places, skips)
                     },
-                    graphing: self.graphing(stage, partition, places[stage]),
+                    graphing: self.graphing(stage, partition, place(&number)),
                     ..self.spec(stage, partition, device, skips)
                 })
                 .collect();

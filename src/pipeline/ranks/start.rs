@@ -98,6 +98,15 @@ impl Members {
         here.map(|(number, (device, _))| (DeviceId(number), *device))
     }
 
+    /// By device: which CUDA device of this process it is, if it is one.
+    pub(in crate::pipeline) fn gpus(&self) -> Vec<Option<usize>> {
+        let mut gpus = vec![None; self.devices.len()];
+        for (place, device) in self.here() {
+            gpus[place.index()] = number(&device);
+        }
+        gpus
+    }
+
     pub(in crate::pipeline) fn is_here(&self, device: DeviceId) -> bool {
         self.rank_of[device.index()] == self.rank
     }

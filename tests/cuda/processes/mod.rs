@@ -4,6 +4,7 @@
 //! devices of its own.
 
 mod scale;
+mod training;
 
 use std::net::TcpListener;
 use std::sync::{Arc, mpsc};
@@ -33,9 +34,13 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// Those that look at what the simulated library has done.
+/// Those that look at what the simulated library has done, or have a GPU for each process.
 pub(crate) fn simulated_tests() -> Vec<Test> {
     vec![
+        (
+            "processes::training_over_two_processes_gives_the_bits_of_one",
+            training::over_two,
+        ),
         ("processes::an_abort_frees_blocked_transfers", blocked),
         ("processes::a_step_that_counts_has_all_it_needs", counted),
         ("processes::a_gpu_of_two_devices_has_no_channel", shared),
