@@ -38,8 +38,17 @@ fn train(folder: &Path, model: &[&str], over: usize) -> Vec<Vec<u8>> {
 /// Weights, what the optimizer remembers, and losses.
 pub(super) fn over_two() {
     for model in [
-        &["--model", "mlp", "--schedule", "zbv"][..],
-        &["--model", "gpt", "--layers", "2", "--precision", "fp16"],
+        &["--model", "mlp", "--hidden", "64", "--schedule", "zbv"][..],
+        &[
+            "--model",
+            "gpt",
+            "--layers",
+            "2",
+            "--d-model",
+            "32",
+            "--precision",
+            "fp16",
+        ],
     ] {
         let folder = tempfile::tempdir().unwrap();
         let own = |over: usize| train(&folder.path().join(over.to_string()), model, over);
