@@ -217,6 +217,8 @@ impl Checkpointer {
     ) -> Result<(), CheckpointError> {
         self.finish()?;
         let step = extras.step;
+        // Else who trains on and who writes would both wait for the other for ever.
+        pipe.agree(&format!("a checkpoint of step {step}"), None)?;
         let copied = self.copy(pipe, optimizer, extras);
         self.start(step, copied, approved)
     }

@@ -7,4 +7,6 @@ mod job;
 mod kills;
 mod launch;
 mod parts;
+mod stopped_steps;
 mod together;
+mod training;

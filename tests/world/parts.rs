@@ -30,6 +30,7 @@ fn part() {
         "tags" => in_world(tags),
         "quiet" => in_world(quiet),
         "again" => in_world(again),
+        "train" => super::training::train(),
         "bad" => 3,
         "outlives" => {
             // The command itself sees to it that it ends with its launcher.
@@ -58,7 +59,7 @@ fn launcher() {
 }
 
 /// A line at once, whatever the test harness makes of lines.
-fn print(line: &str) {
+pub(crate) fn print(line: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n{line}").unwrap();
     out.flush().unwrap();
