@@ -24,8 +24,8 @@ pub(super) fn check(verb: &Verb) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::Usage(format!(
-        "`{name}` is the work of one process, and this is rank {} of {}{}. Run it once, with the \
-         devices of all stages in --devices",
+        "`{name}` is the work of one process (several can `train`), and this is rank {} of {}{}. Run \
+         it once, with the devices of all stages in --devices",
         words.rank,
         words.size,
         launched(words.launcher)

@@ -61,16 +61,12 @@ impl Pipeline {
         mut own: HashMap<String, Tensor>,
         values: &[(String, Tensor)],
     ) -> Result<(), Error> {
-        let names = |all: &[(String, Tensor)]| all.iter().map(|(name, _)| name.clone()).collect();
-        let given: HashSet<String> = names(values);
-        let here = own.keys().filter(|name| given.contains(*name)).cloned();
-        let known = self.engine.share(here.collect::<Vec<_>>())?;
-        let known: HashSet<String> = known.into_iter().flatten().collect();
+        self.check_names(&own, values)?;
         let mut pairs = Vec::new();
         let mut seen = HashSet::new();
         for (name, value) in values {
-            if !known.contains(name) || !seen.insert(name) {
-                return Err(wrong(format!("the model has no parameter `{name}`")));
+            if !seen.insert(name) {
+                return Err(wrong(format!("`{name}` is given twice")));
             }
             let Some(tensor) = own.remove(name) else {
                 continue;
@@ -90,6 +86,40 @@ impl Pipeline {
                 .try_for_each(|(mut to, from)| to.f_copy_(from).map(drop))
         })?;
         self.ties.refresh(&mut self.engine)
+    }
+
+    /// That the model has what each process is to load, and that whoever has it is given it.
+    fn check_names(
+        &self,
+        own: &HashMap<String, Tensor>,
+        values: &[(String, Tensor)],
+    ) -> Result<(), Error> {
+        let given: Vec<String> = values.iter().map(|(name, _)| name.clone()).collect();
+        let own: Vec<String> = own.keys().cloned().collect();
+        let all = self.engine.share((own, given))?;
+        let here = self.engine.world().map_or(0, |world| world.rank());
+        let has: HashMap<&String, usize> = all
+            .iter()
+            .enumerate()
+            .flat_map(|(rank, (own, _))| own.iter().map(move |name| (name, rank)))
+            .collect();
+        let given: Vec<HashSet<&String>> =
+            all.iter().map(|(_, given)| given.iter().collect()).collect();
+        for (rank, (_, names)) in all.iter().enumerate() {
+            for name in names {
+                let why = match has.get(name) {
+                    Some(owner) if given[*owner].contains(name) => continue,
+                    Some(owner) => format!(
+                        "rank {rank} loads `{name}`, and rank {owner}, which has it, does not: all \
+                         processes of a pipeline load the same names"
+                    ),
+                    None if rank == here => format!("the model has no parameter `{name}`"),
+                    None => format!("rank {rank} loads `{name}`, which the model does not have"),
+                };
+                return Err(wrong(why));
+            }
+        }
+        Ok(())
     }
 
     /// Clears accumulated gradients without using them.

@@ -7,7 +7,7 @@ use super::parts::{FAILS, PATIENCE};
 const PATIENT: (&str, &str) = (PATIENCE, "120000");
 
 /// For tests of the silence. A busy machine may keep a process from its beat for a while.
-const SHORT: (&str, &str) = (PATIENCE, "3000");
+pub(crate) const SHORT: (&str, &str) = (PATIENCE, "3000");
 
 #[track_caller]
 pub(crate) fn all_name(ends: &[Ended], rank: usize, why: &str) {

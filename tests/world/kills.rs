@@ -32,7 +32,7 @@ fn kills_at_any_moment() {
     println!("has ended: {}", told(ended));
 }
 
-fn told(mut times: Vec<f64>) -> String {
+pub(crate) fn told(mut times: Vec<f64>) -> String {
     times.sort_by(f64::total_cmp);
     let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
     format!(

@@ -4,6 +4,7 @@
 
 mod failures;
 mod job;
+mod killed_trainings;
 mod kills;
 mod launch;
 mod parts;

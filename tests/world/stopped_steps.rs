@@ -130,7 +130,7 @@ fn a_rank_has_other_settings() {
         for ended in Job::start("train", 2, &[PATIENT, (FAULT, &fault)]).all() {
             assert_eq!(ended.code(), Some(1), "{}", ended.printed);
             let said = lines(&ended, "error: ");
-            assert!(said[0].contains("micro-batches is"), "{}", said[0]);
+            assert!(said[0].contains("`micro_batches` is"), "{}", said[0]);
             assert!(said[0].contains("in rank 1"), "{}", said[0]);
         }
     }

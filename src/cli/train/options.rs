@@ -39,6 +39,7 @@ Examples:
   gpipe-rs train --model vgg16 --image 32 --classes 10 --width 16 --hidden 256 --steps 20
   gpipe-rs train --config runs/1/config.toml --set optimizer.lr=0.001 --steps 1000
   gpipe-rs train --resume runs/1 --devices cpu,cpu,cpu
+  gpipe-rs launch --processes 2 -- train --devices cpu --out runs/two
   gpipe-rs models gpt layers=4 --json > model.json
   gpipe-rs profile --model model.json --plan plan.json && gpipe-rs train --model model.json --plan plan.json"
 )]
@@ -60,7 +61,7 @@ pub(in crate::cli) struct Args {
     #[arg(long, requires = "resume")]
     pub(super) resume_fallback: bool,
     /// Run folder, made new; by default the next free number under `runs`, and with
-    /// --resume the run's own.
+    /// --resume the run's own. Started again by a launcher, the command goes on with the run there.
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
     /// Where to write the last step's timeline as Chrome's trace events (for

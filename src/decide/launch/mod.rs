@@ -26,7 +26,7 @@ pub(crate) use children::end_with_launcher;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   gpipe-rs launch --processes 2 -- env
-  gpipe-rs launch --processes 4 --max-restarts 3 -- env --json
+  gpipe-rs launch --processes 2 --max-restarts 3 -- train --devices cpu --out runs/two
   gpipe-rs launch --processes 8 --nodes 2 --node-rank 0 --master head:29500 -- env")]
 pub(crate) struct Args {
     /// Processes on this host.
@@ -42,7 +42,8 @@ pub(crate) struct Args {
     /// port there. On one host a free port is taken where this is not given.
     #[arg(long, value_name = "HOST:PORT", value_parser = Address::parse)]
     master: Option<Address>,
-    /// Start all processes again, so many times at most, where one was killed or lost.
+    /// Start all processes again, so many times at most, where one was killed or lost. `train` then
+    /// goes on with the run in its --out.
     #[arg(long, value_name = "R", default_value = "0", allow_negative_numbers = true, value_parser = from_0)]
     max_restarts: usize,
     /// Verb of this program that each process is to do, with its arguments.

@@ -10,6 +10,7 @@ mod no_room;
 mod own_training;
 mod places;
 mod precision;
+mod processes;
 mod repaired;
 mod ruined;
 mod stopped;

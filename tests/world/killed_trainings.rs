@@ -1,0 +1,54 @@
+//! Processes of a training that are killed or stopped at any moment of it: in a step, in the votes,
+//! in an update, while tied weights move, while a checkpoint is written. `WORLD_KILLS=100 cargo
+//! test --test world killed_trainings -- --nocapture` prints how long the last of the others is
+//! there; without the variable there are two kills.
+
+use std::time::{Duration, SystemTime};
+
+use super::failures::SHORT;
+use super::job::Job;
+use super::kills::told;
+use super::parts::PATIENCE;
+use super::training::{FAULT, FOLDER};
+
+/// They train without end.
+const ENDLESS: (&str, &str) = (FAULT, "none");
+
+/// Begins such a training, and does this to one of its ranks at any moment. *Returns* how long
+/// after it the last of the others had ended, in milliseconds.
+#[track_caller]
+fn others_end(size: usize, number: u64, patience: (&str, &str), signal: &str) -> f64 {
+    let victim = (number % size as u64) as usize;
+    let folder = tempfile::tempdir().unwrap();
+    let folder = (FOLDER, folder.path().to_str().unwrap());
+    let mut job = Job::start("train", size, &[patience, ENDLESS, folder]);
+    job.wait_for("ready");
+    std::thread::sleep(Duration::from_micros(number * 7919 % 40_000));
+    let at = SystemTime::now();
+    job.ranks[victim].signal(signal);
+    let ends = job.others(victim);
+    for ended in &ends {
+        assert_eq!(ended.code(), Some(75), "{}", ended.printed);
+        let lost = ended.lost();
+        assert!(lost.starts_with(&format!("rank {victim} on `")), "{lost}");
+        assert!(!ended.printed.contains("frame #"), "{}", ended.printed);
+    }
+    let after = |at_end: SystemTime| at_end.duration_since(at).unwrap().as_secs_f64() * 1e3;
+    ends.iter().map(|ended| after(ended.at)).fold(0.0, f64::max)
+}
+
+#[test]
+fn kills_at_any_moment() {
+    let kills: u64 = std::env::var("WORLD_KILLS").map_or(2, |kills| kills.parse().unwrap());
+    let patient = (PATIENCE, "120000");
+    let all = (0..kills).map(|kill| others_end(2, kill, patient, "-KILL"));
+    let all = told(all.collect());
+    println!("{kills} kills of one of two that train, until the other one has ended\n{all}");
+}
+
+#[test]
+fn a_stopped_process_is_lost_after_the_patience() {
+    for victim in 0..2 {
+        others_end(2, victim, SHORT, "-STOP");
+    }
+}
