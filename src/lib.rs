@@ -76,10 +76,10 @@ pub use {
         profile, profile_watched,
     },
     torch::{
-        Adam, AdamW, BatchError, Context, CudaDevice, CudaReport, DeviceLost, GraphUse, IntoLoss,
-        Layer, Loss, LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision, Recompute,
-        Sequential, Sgd, StepState, TorchError, Values, Variable, cuda_available, intra_op_threads,
-        layers, libtorch_version, memory, on_values, parse_device, streams,
+        Adam, AdamW, BatchError, Context, CudaDevice, CudaReport, DeviceLost, GatheredParts,
+        GraphUse, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision,
+        Recompute, Sequential, Sgd, StepState, TorchError, Values, Variable, cuda_available,
+        intra_op_threads, layers, libtorch_version, memory, on_values, parse_device, streams,
     },
 };
 

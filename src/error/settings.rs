@@ -28,6 +28,8 @@ pub enum Setting {
     Model,
     /// The devices.
     Devices,
+    /// Copies of the pipeline.
+    Replicas,
     /// Micro-batches of a mini-batch.
     MicroBatches,
     /// Leaves of the tree in which gradients are summed.
@@ -131,6 +133,15 @@ pub enum SettingsRule {
         /// The most that there can be.
         most: usize,
     },
+    /// There cannot be so many replicas.
+    Replicas {
+        /// As many as were asked for.
+        given: usize,
+        /// Devices of all of them.
+        devices: usize,
+        /// Leaves of the tree that they share.
+        leaves: usize,
+    },
     /// There is no stage of this number.
     NoStage {
         /// The number.
@@ -209,6 +220,7 @@ impl Setting {
         match self {
             Self::Model => "model",
             Self::Devices => "devices",
+            Self::Replicas => "replicas",
             Self::MicroBatches => "micro_batches",
             Self::Tree => "tree",
             Self::Chunks => "chunks",
@@ -243,6 +255,7 @@ impl Setting {
         match self {
             Self::Model => "the model has no layers",
             Self::Devices => "no devices: at least one is needed",
+            Self::Replicas => "0 replicas: one pipeline is 1",
             Self::MicroBatches => "0 micro-batches: a mini-batch is at least one",
             Self::Chunks => "0 chunks: a device has at least one stage",
             Self::ThreadsPerStage => "0 threads per stage: a stage needs at least one",
@@ -309,6 +322,7 @@ impl SettingsError {
                  1, 2, 4 or another one, at most {most}",
                 own()
             ),
+            SettingsRule::Replicas { .. } => self.replicas(name),
             SettingsRule::NoStage { stage, stages } => format!(
                 "{} names stage {stage}, but there are {stages}, numbered from 0",
                 own()
@@ -331,6 +345,37 @@ impl SettingsError {
             ),
             SettingsRule::Unavailable(why) | SettingsRule::Invalid(why) => why.clone(),
         }
+    }
+
+    fn replicas(&self, name: &dyn Fn(Setting) -> String) -> String {
+        let SettingsRule::Replicas {
+            given,
+            devices,
+            leaves,
+        } = &self.rule
+        else {
+            return String::new();
+        };
+        let own = name(self.setting);
+        if !given.is_power_of_two() {
+            return format!(
+                "{own} is {given}, but replicas share a tree of gradient sums, so there is a power \
+                 of two of them: give it 1, 2, 4 or another one"
+            );
+        }
+        if !devices.is_multiple_of(*given) {
+            return format!(
+                "{devices} devices cannot be shared evenly by {given} replicas ({own}): give {} a \
+                 multiple of {given}",
+                name(Setting::Devices)
+            );
+        }
+        format!(
+            "{own} is {given}, but {} is {leaves}, and each replica has at least one leaf of the \
+             tree of gradient sums: give the tree {given} leaves or more (one pipeline with as \
+             many leaves has the same numbers)",
+            name(Setting::Tree)
+        )
     }
 
     fn other_schedule(&self) -> String {

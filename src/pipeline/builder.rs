@@ -19,6 +19,7 @@ use super::programs::{Programs, Source};
 use super::ranks::{Members, Ranks};
 use super::ties::Ties;
 use super::wiring::Wiring;
+use crate::engine::Mesh;
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::streams::Recorder;
 use crate::torch::{self, NonFinite, Precision, Recompute, Sequential, Skip};
@@ -33,7 +34,9 @@ pub(in crate::pipeline) use engine::check_names;
 pub struct PipelineBuilder {
     model: Sequential,
     devices: Vec<Device>,
-    micro_batches: usize,
+    replicas: usize,
+    /// Of the mini-batch; none where a schedule of one's own says how many a replica has.
+    micro_batches: Option<usize>,
     tree: usize,
     chunks: Option<usize>,
     balance: Option<Vec<usize>>,
@@ -73,7 +76,8 @@ impl PipelineBuilder {
         Self {
             model,
             devices: vec![Device::Cpu],
-            micro_batches: 1,
+            replicas: 1,
+            micro_batches: None,
             tree: 1,
             chunks: None,
             balance: None,
@@ -98,17 +102,66 @@ impl PipelineBuilder {
         }
     }
 
-    /// The devices, a thread each; they may repeat. One CPU device by default.
+    /// The devices, a thread each; they may repeat. One CPU device by default. With d
+    /// [`replicas`](Self::replicas), those of all of them: device s of replica r is number
+    /// s·d + r.
     #[must_use]
     pub fn devices(mut self, devices: &[Device]) -> Self {
         self.devices = devices.to_vec();
         self
     }
 
-    /// Micro-batches of a mini-batch; 1 by default.
+    /// So many copies of the whole pipeline, each on as many devices (data parallelism); 1 by
+    /// default. A power of two, at most the leaves of the [`tree`](Self::tree), and a divisor of
+    /// the number of devices.
+    ///
+    /// [`micro_batches`](Self::micro_batches) stays the mini-batch's number M: replica r of d has
+    /// those from ⌊rM/d⌋ to ⌊(r+1)M/d⌋ - 1, which are the leaves from rk/d on of the tree of k
+    /// leaves. When a stage's last backward is done, its copies exchange their sums (a
+    /// reduce-scatter and an all-gather, whole parameters each), and all go on with the sum of
+    /// all. Parameters, gradients and optimizer states are in every replica, with the same bits.
+    ///
+    /// *Determinism*: the bits are those of one pipeline with the same mini-batch, M and k,
+    /// whatever d is.
+    ///
+    /// A layer whose forward moves a buffer, micro-batch after micro-batch, as
+    /// [`nn::BatchNorm`](tch::nn::BatchNorm) does, fails the step: no replica sees all
+    /// micro-batches. [`layers::BatchNorm`](crate::layers::BatchNorm) does not.
+    ///
+    /// ```
+    /// use gpipe::{Pipeline, Sequential, tch::{Device, Kind, Tensor, nn}};
+    ///
+    /// let build = |replicas: usize| {
+    ///     let model = Sequential::new()
+    ///         .layer("hidden", |p| nn::linear(p, 8, 16, Default::default()))
+    ///         .layer("head", |p| nn::linear(p, 16, 2, Default::default()));
+    ///     let devices = vec![Device::Cpu; 2 * replicas];
+    ///     let builder = Pipeline::builder(model).devices(&devices).micro_batches(4);
+    ///     builder.tree(2).replicas(replicas).threads_per_stage(1).build()
+    /// };
+    /// let x = Tensor::randn([8, 8], (Kind::Float, Device::Cpu));
+    /// let y = Tensor::zeros([8], (Kind::Int64, Device::Cpu));
+    /// let loss = |out: &Tensor, y: &Tensor| out.cross_entropy_for_logits(y);
+    /// let (mut one, mut two) = (build(1)?, build(2)?);
+    /// one.train_step(&x, &y, loss)?;
+    /// two.train_step(&x, &y, loss)?;
+    /// for ((_, one), (_, two)) in one.parameters()?.iter().zip(&two.parameters()?) {
+    ///     assert_eq!(one.grad(), two.grad());
+    /// }
+    /// # Ok::<(), gpipe::Error>(())
+    /// ```
+    #[doc(alias = "data parallel")]
+    #[doc(alias = "DDP")]
+    #[must_use]
+    pub fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Micro-batches of a mini-batch, over all replicas; 1 by default.
     #[must_use]
     pub fn micro_batches(mut self, micro_batches: usize) -> Self {
-        self.micro_batches = micro_batches;
+        self.micro_batches = Some(micro_batches);
         self
     }
 
@@ -172,14 +225,15 @@ impl PipelineBuilder {
 
     /// A schedule of one's own, or one from a file; it says how many stages there
     /// are, which device has which, and for how many micro-batches it is: batches
-    /// must have at least that many samples.
+    /// must have at least that many samples. With [`replicas`](Self::replicas) it is that of
+    /// each, and batches have as many micro-batches for each.
     ///
     /// Where it adds up gradients in another order than that of the micro-batches,
     /// those that come early wait for their turn (a set of gradients each), so that
     /// the sums are the same.
     #[must_use]
     pub fn custom_schedule(mut self, schedule: CheckedSchedule) -> Self {
-        self.micro_batches = schedule.schedule().micro_batches();
+        self.micro_batches = None;
         self.schedule = Source::Fixed(schedule);
         self
     }
@@ -192,14 +246,17 @@ impl PipelineBuilder {
     }
 
     /// Everything that a plan says: balance, chunks, schedule, micro-batches, recompute,
-    /// offload and CUDA graphs. The devices are still to be named, as many as the plan has.
+    /// offload, CUDA graphs and replicas, with a [`tree`](Self::tree) of a leaf for each of these
+    /// at least. The devices are still to be named, as many as the plan has for all replicas.
     ///
     /// # Errors
     /// The plan's schedule does not exist for its own numbers.
     pub fn plan(mut self, plan: &Plan) -> Result<Self, Error> {
         self.balance = Some(plan.partition.balance());
         self.chunks = Some(plan.chunks);
-        self.micro_batches = plan.micro_batches;
+        self.micro_batches = Some(plan.micro_batches);
+        self.replicas = plan.replicas;
+        self.tree = self.tree.max(plan.replicas);
         self.recompute = Recompute::Stages(plan.recompute.clone());
         let stages = plan.offload.iter().enumerate();
         self.offload = stages
@@ -326,7 +383,8 @@ impl PipelineBuilder {
             Some(ranks) => ranks.agree_on_call("the building of a pipeline", prepared)?,
             None => prepared?,
         };
-        let engine = self.engine(prepared.parts, members.devices.len(), ranks)?;
+        let mesh = prepared.programs.mesh();
+        let engine = self.engine(prepared.parts, mesh, ranks)?;
         let mut pipe = Pipeline {
             devices: prepared.devices,
             engine,
@@ -368,9 +426,10 @@ impl PipelineBuilder {
     /// What all processes have in common, by name.
     fn in_common(&self) -> Vec<(String, String)> {
         let layers: Vec<&str> = self.model.names().collect();
-        let all: [(&str, &dyn fmt::Debug); 16] = [
+        let all: [(&str, &dyn fmt::Debug); 17] = [
             ("the model's layers", &layers),
             ("`micro_batches`", &self.micro_batches),
+            ("`replicas`", &self.replicas),
             ("`tree`", &self.tree),
             ("`chunks`", &self.chunks),
             ("`balance`", &self.balance),
@@ -411,10 +470,11 @@ impl PipelineBuilder {
                     .touches(stage, &partition.range(StageId(stage)))
             })
             .collect();
-        let is_here = (0..shape.devices).map(|device| members.is_here(DeviceId(device)));
+        let mesh = Mesh::new(shape.devices, self.replicas);
+        let is_here = (0..mesh.devices()).map(|device| members.is_here(DeviceId(device)));
         let programs = Programs::new(
             self.schedule.clone(),
-            shape,
+            (shape, mesh),
             Wiring::new(&partition, &skips),
             self.recompute.clone(),
             recomputing,
@@ -423,7 +483,7 @@ impl PipelineBuilder {
         let devices = programs.placement().iter();
         Ok(Prepared {
             devices: devices
-                .map(|device| members.devices[device.index()])
+                .map(|device| members.devices[mesh.device(*device, 0).index()])
                 .collect(),
             parts: self.parts(members, &partition, &programs, &skips)?,
             partition,
@@ -441,11 +501,10 @@ impl PipelineBuilder {
         let Some(world) = &self.world else {
             return Ok(None);
         };
-        let placement = prepared.map_or(&[][..], |own| own.programs.placement());
-        let of = |device: &DeviceId| members.rank_of[device.index()];
-        let of_stage = placement.iter().map(of).collect();
+        let of_copies = prepared.map(|own| own.programs.copies(|device| members.rank_of[device]));
+        let of_copies = of_copies.unwrap_or_default();
         let devices = (members.rank_of.clone(), &*members.gpus());
-        Ranks::connect(world, devices, of_stage).map(Some)
+        Ranks::connect(world, devices, of_copies).map(Some)
     }
 
     /// The layers of each stage, of settings that fit each other.

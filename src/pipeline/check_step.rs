@@ -40,9 +40,11 @@ impl Pipeline {
     ) -> Result<CheckedStep, Error> {
         let losses_count = self.non_finite == NonFinite::Skip;
         let looks = losses_count || self.scaler.is_some();
-        if looks && self.engine.all_async() {
+        let scale = self.scaler.as_ref().map(Scaler::on_device);
+        let by_host = matches!(scale, Some(None));
+        if looks && self.engine.all_async() && !by_host {
             let watch = self.engine.watch()?;
-            let scale = self.scaler.as_ref().and_then(Scaler::on_device);
+            let scale = scale.flatten();
             let checks = FiniteCheck::of_step(&mut self.engine, losses, losses_count, scale)?;
             if let Some((check, on_devices)) = checks {
                 return self.check_on_devices(check, on_devices, input_gradient);

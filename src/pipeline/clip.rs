@@ -6,6 +6,7 @@ use tch::Tensor;
 
 use super::Pipeline;
 use super::readback::{LateNumber, Readback};
+use super::stages::CopyId;
 use crate::error::{Error, Setting, SettingsError};
 use crate::torch::{TorchError, clip_factor, clip_there, operators, total_norm};
 
@@ -105,7 +106,7 @@ impl Pipeline {
     /// The same on the devices alone, where that can be.
     fn clip_there(&mut self, max_norm: f64) -> Result<Option<LateNumber>, Error> {
         let _watch = self.engine.watch()?;
-        let norms = self.engine.on_each(|_, stage| {
+        let norms = self.engine.on_first_replica(|_, stage| {
             stage.acts(c"clipping the gradients");
             Ok(stage.committed_unless_deferred()?.norms_on_device()?)
         })?;
@@ -115,7 +116,7 @@ impl Pipeline {
         let (total, factor) = operators(|| clip_there(&in_model_order(&norms)?, max_norm))?;
         let norm = Readback::new(&self.engine, &total, "the norm of the gradients")?;
         if max_norm.is_finite() {
-            self.engine.made(&factor, StageId(0))?;
+            self.engine.made(&factor, CopyId::first_of(StageId(0)))?;
             // Tensors go from thread to thread, but are not shared.
             let factor = Mutex::new(factor);
             self.engine.on_each(move |_, stage| {

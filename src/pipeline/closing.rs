@@ -14,8 +14,8 @@ use crate::torch::{Reduction, TorchError};
 /// same, NaN among them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Closing {
-    /// The losses of the micro-batches, in their order, where the last stage is here.
-    losses: Vec<(u64, Sort)>,
+    /// The losses of micro-batches, with their numbers, whose copy of the last stage is here.
+    losses: Vec<(usize, u64, Sort)>,
     actions: Vec<Ran>,
     host_share: Option<u64>,
 }
@@ -46,24 +46,25 @@ pub(super) struct Closed {
 }
 
 impl Closed {
-    /// Of what the step brought here (its losses, if the last stage is) and in the other processes.
-    /// Waits until the devices are done with the step.
+    /// Of what the step brought here (the losses of some micro-batches, by their numbers, if the
+    /// last stage is) and in the other processes. Waits until the devices are done with the step.
     pub(super) fn of(
         stages: &Stages,
-        (stepped, losses): (Stepped, Option<Parts>),
+        (stepped, micros, losses): (Stepped, Vec<usize>, Parts),
         devices: usize,
     ) -> Result<Self, Error> {
-        let own = Closing::of(stages, stepped, losses)?;
+        let own = Closing::of(stages, stepped, (micros, losses))?;
         let all = stages.share(own)?;
         let losses = all.iter().flat_map(|own| &own.losses).copied();
-        let losses: Vec<_> = losses.collect();
+        let mut losses: Vec<_> = losses.collect();
+        losses.sort_by_key(|(micro, ..)| *micro);
         let spans = all.iter().flat_map(|own| &own.actions).map(Ran::span);
         let spans: Vec<Span> = spans.collect::<Result<_, _>>()?;
         let shares = all.iter().filter_map(|own| own.host_share);
         Ok(Self {
             losses: losses
                 .iter()
-                .map(|(value, sort)| (f64::from_bits(*value), Reduction::from(*sort)))
+                .map(|(_, value, sort)| (f64::from_bits(*value), Reduction::from(*sort)))
                 .unzip(),
             timeline: Timeline::new(devices, spans),
             host_share: shares.map(f64::from_bits).reduce(f64::max),
@@ -72,10 +73,13 @@ impl Closed {
 }
 
 impl Closing {
-    fn of(stages: &Stages, stepped: Stepped, losses: Option<Parts>) -> Result<Self, Error> {
-        let (values, reductions) = losses.unwrap_or_default();
-        let losses = values.iter().zip(reductions);
-        let losses = losses.map(|(value, sort)| (value.to_bits(), sort.into()));
+    fn of(
+        stages: &Stages,
+        stepped: Stepped,
+        (micros, (values, reductions)): (Vec<usize>, Parts),
+    ) -> Result<Self, Error> {
+        let losses = micros.into_iter().zip(values).zip(reductions);
+        let losses = losses.map(|((micro, value), sort)| (micro, value.to_bits(), sort.into()));
         let epoch = stepped.epoch;
         let (spans, host_share) = match stepped.times {
             Some(times) => times.read_spans()?,

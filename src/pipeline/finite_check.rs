@@ -26,7 +26,7 @@ use tch::{Kind, Tensor};
 use super::device_loss_scale::DeviceLossScale;
 use super::losses::Losses;
 use super::readback::Readback;
-use super::stages::Stages;
+use super::stages::{CopyId, Stages};
 use crate::error::Error;
 use crate::torch::TorchError;
 
@@ -61,7 +61,7 @@ impl FiniteCheck {
         losses_count: bool,
         scale: Option<&DeviceLossScale>,
     ) -> Result<Option<(Self, DeviceFiniteCheck)>, Error> {
-        let parts = stages.on_each(|_, stage| stage.deferrable_norms())?;
+        let parts = stages.on_first_replica(|_, stage| stage.deferrable_norms())?;
         let Some(parts) = parts.into_iter().collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
@@ -69,7 +69,7 @@ impl FiniteCheck {
         let (blob, on_devices) =
             tch::no_grad(|| check_on_devices(&norms, losses, losses_count, scale))?;
         // The stage that has the losses.
-        let last = StageId(norms.len().saturating_sub(1));
+        let last = CopyId::first_of(StageId(norms.len().saturating_sub(1)));
         for tensor in std::iter::once(&on_devices.found_inf).chain(&on_devices.factor) {
             stages.made(tensor, last)?;
         }

@@ -11,6 +11,7 @@ use tch::{Device, Tensor};
 use super::Pipeline;
 use super::device_loss_scale::{DeviceLossScale, LARGEST, SMALLEST};
 use super::finite_check::FiniteCheck;
+use super::stages::CopyId;
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::TorchError;
 
@@ -229,15 +230,16 @@ impl Pipeline {
     }
 
     /// Keeps the loss scale on the device that makes the losses, where all devices are
-    /// asynchronous.
+    /// asynchronous. Replicas make losses on several, whose host waits.
     pub(super) fn scale_by_device(&mut self) -> Result<(), Error> {
-        let Some(scaler) = self.scaler.as_mut().filter(|_| self.engine.all_async()) else {
+        let on_one = self.engine.all_async() && self.engine.replicas() == 1;
+        let Some(scaler) = self.scaler.as_mut().filter(|_| on_one) else {
             return Ok(());
         };
         let device = self.devices.last().copied().unwrap_or(Device::Cpu);
         let scale = scaler.move_to_device(device)?;
         let last = StageId(self.devices.len().saturating_sub(1));
-        self.engine.made(&scale, last)?;
+        self.engine.made(&scale, CopyId::first_of(last))?;
         let scale = Mutex::new(scale);
         self.engine
             .on_each(move |_, stage| Ok(stage.set_loss_scale(&scale.lock())?))?;

@@ -1,6 +1,6 @@
 //! The losses of all micro-batches, put together.
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::readback::Readback;
 use super::stages::Stages;
@@ -145,6 +145,10 @@ fn sent(parts: impl Iterator<Item = Values>) -> Result<(Tensor, Vec<Reduction>),
         // On the host: nobody waits.
         reductions.push(Reduction::from_tensor(part.get(1))?);
     }
+    // Copies of the last stage may be on several devices.
+    let device = values.first().map(Tensor::device).unwrap_or(Device::Cpu);
+    let there = values.iter().map(|value| value.f_to_device(device));
+    let values: Vec<Tensor> = tch::no_grad(|| there.collect::<Result<_, _>>())?;
     Ok((tch::no_grad(|| Tensor::f_stack(&values, 0))?, reductions))
 }
 

@@ -16,7 +16,7 @@ use crate::torch::{MemoryLevels, StepMemory};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryReport {
-    /// By stage. `None` for the stages of a CUDA device that has several: its
+    /// By stage; of several replicas, those of the first one. `None` for the stages of a CUDA device that has several: its
     /// allocator does not tell them apart.
     pub stages: Vec<Option<MemoryUse>>,
     /// By device. Of a CUDA device, all that the process allocates there in the

@@ -21,7 +21,7 @@ mod ties;
 mod weights;
 mod wiring;
 
-use std::collections::btree_map::IntoValues;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpipe_partitioner::{CheckedSchedule, MicroId, Partition, StageId};
@@ -34,7 +34,8 @@ use crate::error::{Error, Setting, SettingsError};
 use crate::torch::batch;
 use crate::torch::streams::InTransit;
 use crate::torch::{
-    GraphUse, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, TorchError, Values,
+    BatchError, GraphUse, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, TorchError,
+    Values,
 };
 
 use crate::world::World;
@@ -54,7 +55,7 @@ use losses::Losses;
 use programs::Programs;
 pub(crate) use ranks::StopLine;
 use report::Unread;
-use stages::{Stages, Stepped};
+use stages::{CopyId, Stages, Stepped};
 use ties::Ties;
 use wiring::Purpose;
 
@@ -107,7 +108,7 @@ struct PreparedStep {
 }
 
 /// Gradients of the input, by micro-batch.
-type Gradients = IntoValues<(EdgeId, MicroId), InTransit>;
+type Gradients = BTreeMap<(EdgeId, MicroId), InTransit>;
 
 impl PreparedStep {
     /// What all processes do.
@@ -120,10 +121,6 @@ impl PreparedStep {
         };
         format!("a training step of {samples} samples{gradient}")
     }
-}
-
-fn micro_batches(program: &Program) -> usize {
-    program.schedule().schedule().micro_batches()
 }
 
 impl Pipeline {
@@ -258,13 +255,13 @@ impl Pipeline {
         let given = input.and_then(|input| self.prepare_inference(&input));
         let call = given.as_ref().map_or_else(
             |_| String::new(),
-            |(program, _)| format!("an inference of {} micro-batches", micro_batches(program)),
+            |(program, _)| format!("an inference of {} micro-batches", program.micro_batches()),
         );
         let (program, columns) = self.engine.agree_on_call(&call, given)?;
         let stepped = self
             .engine
             .step(&program, self.steps, Mode::Infer, columns)?;
-        let outputs = self.outputs(stepped);
+        let outputs = self.outputs(&program, stepped);
         self.engine.conclude(outputs)
     }
 
@@ -279,17 +276,41 @@ impl Pipeline {
     }
 
     /// Those of the last stage, in all processes.
-    fn outputs(&self, stepped: Stepped) -> Result<Values, Error> {
-        let last = StageId(self.partition.stages().saturating_sub(1));
-        let outputs = if self.engine.is_here(last) {
-            let exits = stepped.outcome.exits.into_values();
-            let outputs = batch::gather(exits.map(|in_transit| in_transit.values).collect())?;
-            let widened = |output| self.precision.widened(output);
-            tch::no_grad(|| outputs.try_map(widened))?
+    fn outputs(&self, program: &Program, stepped: Stepped) -> Result<Values, Error> {
+        let exits = stepped.outcome.exits.into_iter();
+        let mut exits = exits.map(|((_, micro), sent)| (micro.index(), sent.values));
+        let parts = if self.engine.are_spread() {
+            let mut here: BTreeMap<usize, Values> = exits.collect();
+            let mut parts = Vec::new();
+            for replica in 0..self.engine.replicas() {
+                let own = program.micro_batches_of(replica);
+                if own.is_empty() {
+                    continue;
+                }
+                let own = own.filter_map(|micro| here.remove(&micro)).collect();
+                // It is nothing where another process has it.
+                let own = self.in_one(own)?;
+                parts.push(self.engine.broadcast(own, self.last_stage(replica))?);
+            }
+            parts
         } else {
-            Values::new()
+            exits.by_ref().map(|(_, values)| values).collect()
         };
-        self.engine.broadcast(outputs, last)
+        self.in_one(parts)
+    }
+
+    /// The last stage, in a replica.
+    fn last_stage(&self, replica: usize) -> CopyId {
+        let stage = StageId(self.partition.stages().saturating_sub(1));
+        CopyId { stage, replica }
+    }
+
+    /// The parts of an output, which copies of a stage may have left on several devices, on that
+    /// of the first one.
+    fn in_one(&self, parts: Vec<Values>) -> Result<Values, Error> {
+        let outputs = batch::gather(batch::together(parts)?)?;
+        let widened = |output| self.precision.widened(output);
+        Ok(tch::no_grad(|| outputs.try_map(widened))?)
     }
 
     /// [`Pipeline::forward_values`] for a model of one output.
@@ -312,12 +333,18 @@ impl Pipeline {
         &self.partition
     }
 
-    /// The device of each stage.
+    /// The device of each stage; of several replicas those of the first one.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// The schedule of a full training step, recomputes in their places.
+    /// Copies of the pipeline; 1 without data parallelism.
+    pub fn replicas(&self) -> usize {
+        self.engine.replicas()
+    }
+
+    /// The schedule of a full training step, recomputes in their places; of several replicas that
+    /// of the first one that has micro-batches.
     ///
     /// # Errors
     /// The schedule does not exist for this number of micro-batches.
@@ -359,7 +386,9 @@ impl Pipeline {
     /// # Errors
     /// A stage's thread is gone.
     pub fn cuda_graphs(&mut self) -> Result<Vec<GraphUse>, Error> {
-        let all = self.engine.on_each(|_, stage| Ok(stage.graph_use()))?;
+        let all = self
+            .engine
+            .on_one_of_each(|_, stage| Ok(stage.graph_use()))?;
         Ok(all.into_iter().flatten().collect())
     }
 
@@ -445,8 +474,7 @@ impl Pipeline {
             self.unread(stepped, shares)?
         };
         let memory = self.memory(program.schedule())?;
-        let gradients: Vec<Values> = gradients.map(|in_transit| in_transit.values).collect();
-        let gradients = (!gradients.is_empty()).then(|| batch::gather_gradients(gradients, sizes));
+        let gradients = self.input_gradients(gradients, sizes);
         let gradients = gradients.transpose()?;
         let checked = self.check_step(&unread.losses, gradients)?;
         let unread = Unread {
@@ -461,6 +489,24 @@ impl Pipeline {
         Ok(report)
     }
 
+    /// Of the samples whose copy of the first stage is in this process, in their order.
+    fn input_gradients(
+        &self,
+        gradients: Gradients,
+        sizes: &[i64],
+    ) -> Option<Result<Values, BatchError>> {
+        let (mut parts, mut own) = (Vec::new(), Vec::new());
+        for ((_, micro), sent) in gradients {
+            parts.push(sent.values);
+            own.extend(sizes.get(micro.index()));
+        }
+        if parts.is_empty() {
+            return None;
+        }
+        let parts = batch::together(parts).map_err(BatchError::from);
+        Some(parts.and_then(|parts| batch::gather_gradients(parts, &own)))
+    }
+
     /// What the step tells, which its devices may not have finished.
     fn unread(&self, stepped: Stepped, shares: &[f64]) -> Result<(Unread, Gradients), Error> {
         let Stepped { outcome, times, .. } = stepped;
@@ -473,26 +519,25 @@ impl Pipeline {
             times,
             ..Unread::new(losses, outcome.timeline)
         };
-        Ok((unread, outcome.gradients.into_values()))
+        Ok((unread, outcome.gradients))
     }
 
     /// What the step tells in all processes, which have finished it.
     fn closed(&self, mut stepped: Stepped, shares: &[f64]) -> Result<(Unread, Gradients), Error> {
-        let exits = std::mem::take(&mut stepped.outcome.exits).into_values();
-        let exits = exits.map(|in_transit| in_transit.values);
-        let last = StageId(self.partition.stages().saturating_sub(1));
-        let here = self.engine.is_here(last);
-        let losses = here
-            .then(|| Losses::numbers(&self.engine, exits))
-            .transpose()?;
+        let exits = std::mem::take(&mut stepped.outcome.exits);
+        let micros: Vec<usize> = exits.keys().map(|(_, micro)| micro.index()).collect();
+        let exits = exits.into_values().map(|in_transit| in_transit.values);
+        let here = !micros.is_empty();
+        let losses = here.then(|| Losses::numbers(&self.engine, exits));
+        let losses = losses.transpose()?.unwrap_or_default();
         let gradients = std::mem::take(&mut stepped.outcome.gradients);
-        let devices = self.programs.devices();
-        let closed = Closed::of(&self.engine, (stepped, losses), devices)?;
+        let devices = self.programs.mesh().devices();
+        let closed = Closed::of(&self.engine, (stepped, micros, losses), devices)?;
         let losses = Losses::told(&self.engine, &closed.losses, shares)?;
         let unread = Unread {
             host_share: closed.host_share,
             ..Unread::new(losses, closed.timeline)
         };
-        Ok((unread, gradients.into_values()))
+        Ok((unread, gradients))
     }
 }

@@ -1,17 +1,21 @@
 //! Schedules compiled for the numbers of micro-batches that occur.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use gpipe_partitioner::{
-    Action, ActionKind, CheckedSchedule, Costs, DeviceId, Micros, Placement, Schedule,
+    Action, ActionKind, CheckedSchedule, Costs, DeviceId, MicroId, Micros, Placement, Schedule,
     ScheduleError, ScheduleKind, Shape, StageId, auto,
 };
 
 use super::wiring::{Purpose, Wiring};
-use crate::engine::Program;
+use crate::engine::{Mesh, Program};
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::torch::Recompute;
+
+/// Rounds of an exchange between replicas: a reduce-scatter and an all-gather.
+const ROUNDS: usize = 2;
 
 /// Where schedules come from.
 #[derive(Debug, Clone)]
@@ -27,11 +31,13 @@ pub(super) enum Source {
 #[derive(Debug)]
 pub(super) struct Programs {
     source: Source,
+    /// Devices and chunks of a replica, and micro-batches of all replicas.
     shape: Shape,
+    mesh: Mesh,
     wiring: Wiring,
-    /// The device of each stage.
+    /// The device of each stage, of those of a replica.
     placement: Vec<DeviceId>,
-    /// By device: whether it is in this process.
+    /// By device, of those of all replicas: whether it is in this process.
     here: Vec<bool>,
     recompute: Recompute,
     /// Whether each stage has layers that recompute.
@@ -46,14 +52,18 @@ impl Programs {
     /// The schedule does not exist for these numbers, or cannot train.
     pub(super) fn new(
         source: Source,
-        shape: Shape,
+        (shape, mesh): (Shape, Mesh),
         wiring: Wiring,
         recompute: Recompute,
         recomputing: Vec<bool>,
         here: Vec<bool>,
     ) -> Result<Self, Error> {
         let full = match &source {
-            Source::Kind(kind) => kind.generate(shape)?,
+            // The last replica has the most.
+            Source::Kind(kind) => kind.generate(Shape {
+                micro_batches: shape.micro_batches.div_ceil(mesh.replicas()),
+                ..shape
+            })?,
             Source::Fixed(schedule) => schedule.clone(),
         };
         check_trains(&full)?;
@@ -63,6 +73,7 @@ impl Programs {
         let mut programs = Self {
             source,
             shape,
+            mesh,
             wiring,
             placement,
             here,
@@ -76,7 +87,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Micro-batches of a full step.
+    /// Micro-batches of a full step, of all replicas.
     pub(super) fn micro_batches(&self) -> usize {
         self.shape.micro_batches
     }
@@ -94,14 +105,24 @@ impl Programs {
         &self.recompute
     }
 
-    /// The device of each stage.
+    /// The device of each stage, of those of a replica.
     pub(super) fn placement(&self) -> &[DeviceId] {
         &self.placement
     }
 
-    /// How many devices there are, in all processes.
-    pub(super) fn devices(&self) -> usize {
-        self.shape.devices
+    /// By stage, then by replica: what is said of the copy's device.
+    pub(super) fn copies<T>(&self, of_device: impl Fn(usize) -> T) -> Vec<Vec<T>> {
+        let of_stage = |device: &DeviceId| {
+            let replicas = 0..self.mesh.replicas();
+            let copies = replicas.map(|replica| self.mesh.device(*device, replica));
+            copies.map(|copy| of_device(copy.index())).collect()
+        };
+        self.placement.iter().map(of_stage).collect()
+    }
+
+    /// The devices, in all processes.
+    pub(super) fn mesh(&self) -> Mesh {
+        self.mesh
     }
 
     /// The program for this many micro-batches.
@@ -113,13 +134,22 @@ impl Programs {
         if let Some(program) = self.made.get(&(purpose, micro_batches)) {
             return Ok(Arc::clone(program));
         }
-        let schedule = match purpose {
-            Purpose::Infer => self.inference(micro_batches)?,
-            Purpose::Train { .. } => self.training(micro_batches)?,
-        };
+        let replicas = self.mesh.replicas();
+        // Those of the replica's leaves.
+        let start = |replica: usize| replica * micro_batches / replicas;
+        let schedules = (0..replicas).map(|replica| {
+            let share = start(replica)..start(replica + 1);
+            let schedule = match purpose {
+                _ if share.is_empty() => return Ok(None),
+                Purpose::Infer => self.inference(share.len())?,
+                Purpose::Train { .. } => self.training(share, micro_batches)?,
+            };
+            Ok(Some(schedule))
+        });
+        let schedules = schedules.collect::<Result<_, Error>>()?;
         let here = |device: DeviceId| self.here[device.index()];
         let topology = self.wiring.topology(purpose)?;
-        let program = Arc::new(Program::part(schedule, &topology, here)?);
+        let program = Arc::new(Program::replicated(schedules, &topology, ROUNDS, here)?);
         self.made
             .insert((purpose, micro_batches), Arc::clone(&program));
         Ok(program)
@@ -142,11 +172,11 @@ impl Programs {
         Ok(())
     }
 
-    fn training(&self, micro_batches: usize) -> Result<CheckedSchedule, Error> {
+    /// That of a replica that has this share of all micro-batches of a step.
+    fn training(&self, share: Range<usize>, all: usize) -> Result<CheckedSchedule, Error> {
+        let micro_batches = share.len();
         let schedule = match &self.source {
-            Source::Fixed(schedule) if micro_batches == self.shape.micro_batches => {
-                schedule.clone()
-            }
+            Source::Fixed(schedule) if all == self.shape.micro_batches => schedule.clone(),
             Source::Fixed(schedule) => {
                 let own = schedule.schedule();
                 let rule = SettingsRule::OtherSchedule {
@@ -154,7 +184,7 @@ impl Programs {
                     devices: own.devices(),
                     stages: own.stages(),
                     micro_batches: self.shape.micro_batches,
-                    given: micro_batches,
+                    given: all,
                 };
                 return Err(SettingsError::new(Setting::Batch, rule).into());
             }
@@ -165,8 +195,9 @@ impl Programs {
             })?,
         };
         if self.recomputing.contains(&true) {
-            let wanted = |stage: StageId, micro| {
-                self.recomputing[stage.index()] && self.recompute.applies(micro, micro_batches)
+            let wanted = |stage: StageId, MicroId(micro)| {
+                let micro = MicroId(share.start + micro);
+                self.recomputing[stage.index()] && self.recompute.applies(micro, all)
             };
             let schedule = schedule.schedule().clone().with_recomputes(wanted);
             return Ok(schedule.check().map_err(ScheduleError::from)?);

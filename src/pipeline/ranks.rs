@@ -9,11 +9,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpipe_partitioner::StageId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
+use super::stages::CopyId;
 use crate::engine::{Ballot, Carrier, EngineError, Verdict};
 use crate::error::{Error, Setting, SettingsError};
 use crate::torch::streams::InTransit;
@@ -34,8 +34,8 @@ const LARGEST: u64 = 1 << 40;
 pub(super) struct Ranks {
     world: Arc<World>,
     carrier: Arc<WorldCarrier<InTransit>>,
-    /// By stage: whose it is.
-    of_stage: Vec<usize>,
+    /// By stage, then by replica: whose the copy is.
+    of_copies: Vec<Vec<usize>>,
     clock: Clock,
     stop: Arc<StopLine>,
 }
@@ -72,7 +72,7 @@ impl Ranks {
     pub(super) fn connect(
         world: &Arc<World>,
         (of_device, gpus): (Vec<usize>, &[Option<usize>]),
-        of_stage: Vec<usize>,
+        of_copies: Vec<Vec<usize>>,
     ) -> Result<Self, Error> {
         let carrier = WorldCarrier::connect_gpus(world, of_device, LARGEST, gpus);
         let carrier = carrier.map_err(stopped)?;
@@ -80,7 +80,7 @@ impl Ranks {
         Ok(Self {
             world: Arc::clone(world),
             carrier: Arc::new(carrier),
-            of_stage,
+            of_copies,
             clock,
             stop: Arc::default(),
         })
@@ -107,8 +107,8 @@ impl Ranks {
         self.clock
     }
 
-    fn rank_of(&self, stage: StageId) -> usize {
-        self.of_stage[stage.index()]
+    fn rank_of(&self, CopyId { stage, replica }: CopyId) -> usize {
+        self.of_copies[stage.index()][replica]
     }
 
     /// What each process gives, in the order of ranks.
@@ -200,8 +200,8 @@ impl Ranks {
     pub(super) fn carry(
         &self,
         tensor: Option<&Tensor>,
-        from: StageId,
-        to: StageId,
+        from: CopyId,
+        to: CopyId,
     ) -> Result<Option<Tensor>, Error> {
         let (from, to) = (self.rank_of(from), self.rank_of(to));
         if from != self.world.rank() {
@@ -228,7 +228,7 @@ impl Ranks {
     ///
     /// # Errors
     /// One of them fails, or is lost.
-    pub(super) fn broadcast(&self, own: Values, from: StageId) -> Result<Values, Error> {
+    pub(super) fn broadcast(&self, own: Values, from: CopyId) -> Result<Values, Error> {
         let from = self.rank_of(from);
         if from != self.world.rank() {
             return self.carrier.take(from).map_err(stopped);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
 
-use gpipe_partitioner::{CheckedSchedule, DeviceId, Timeline, simulate};
+use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, MicroId, Span, Timeline, simulate};
 
 use super::MemoryReport;
 use super::device_times::Times;
@@ -24,7 +24,8 @@ pub(crate) const HOST_BOUND: f64 = 0.9;
 /// and fails if a device has failed meanwhile.
 #[derive(Debug)]
 pub struct StepReport {
-    /// Gradient of the input, where it required one.
+    /// Gradient of the input, where it required one. With several processes: of the samples
+    /// whose copy of the first stage is in this one, if there are any.
     pub input_gradient: Option<Values>,
     /// What activations took, where the pipeline measures it
     /// ([`PipelineBuilder::measure_memory`](crate::PipelineBuilder::measure_memory)).
@@ -41,10 +42,11 @@ pub struct StepNumbers {
     /// The exact mini-batch loss: the micro-batches' losses weighted by their
     /// samples (or by the weights the loss function gave), added in order.
     pub loss: f64,
-    /// When each action ran.
+    /// When each action ran, on the devices of all replicas.
     pub timeline: Timeline,
-    /// The same schedule simulated with each stage's median times of this step:
-    /// what it would have taken without waiting for anything but data.
+    /// The same schedule (of several replicas, that of the first one) simulated with each
+    /// stage's median times of this step: what it would have taken without waiting for anything
+    /// but data.
     pub predicted: Timeline,
     /// What was not finite, in words, where the step was skipped for it
     /// ([`NonFinite::Skip`](crate::NonFinite::Skip), or an overflow of
@@ -96,6 +98,33 @@ impl StepReport {
     pub fn read(&self) -> Result<&StepNumbers, Error> {
         self.in_time()?;
         self.numbers().map_err(|why| why.clone().into())
+    }
+
+    /// Of a timeline of all replicas, what the first one that has micro-batches did, with the
+    /// numbers of its schedule.
+    pub(crate) fn of_first_replica(&self, all: &Timeline) -> Timeline {
+        let mesh = self.program.mesh();
+        let mut replicas = 0..mesh.replicas();
+        let first = replicas.find(|own| !self.program.micro_batches_of(*own).is_empty());
+        let first = first.unwrap_or_default();
+        let start = self.program.micro_batches_of(first).start;
+        let of_pipeline = (0..mesh.pipeline()).map(DeviceId);
+        let spans = of_pipeline.flat_map(|device| {
+            let own = all.spans_on(mesh.device(device, first)).iter();
+            own.map(move |span| {
+                let micro = MicroId(span.action.micro.index() - start);
+                let action = Action {
+                    micro,
+                    ..span.action
+                };
+                Span {
+                    device,
+                    action,
+                    ..*span
+                }
+            })
+        });
+        Timeline::new(mesh.pipeline(), spans.collect())
     }
 
     /// Whether the numbers are there, so that [`StepReport::read`] does not wait.

@@ -32,15 +32,15 @@ pub(crate) struct Fitting {
 }
 
 impl Pipeline {
-    /// Copies in the host's memory, with the number of each stage of this process, made on the
-    /// stages' threads, all at once.
+    /// Copies in the host's memory, with the number of each stage whose first copy is in this
+    /// process, made on the stages' threads, all at once.
     pub(crate) fn snapshot(
         &mut self,
         optimizer: &Optimizer,
     ) -> Result<Vec<(usize, Vec<Portable>)>, Error> {
         let id = optimizer.id();
         self.engine
-            .on_each(move |number, stage| Ok((number.index(), stage.portable(id)?)))
+            .on_first_replica(move |number, stage| Ok((number.index(), stage.portable(id)?)))
     }
 
     pub(crate) fn draws(&self) -> Draws {
@@ -76,9 +76,17 @@ impl Pipeline {
     pub(crate) fn put(&mut self, optimizer: &Optimizer, all: Vec<Portable>) -> Result<(), Error> {
         let (id, alive) = (optimizer.id(), optimizer.alive());
         let offload = optimizer.offloads();
-        let all = Arc::new(Mutex::new(all));
-        self.engine
-            .on_each(move |_, stage| stage.adopt_portable(id, (&alive, offload), &all))?;
+        let mut of_replicas = vec![all];
+        while of_replicas.len() < self.engine.replicas() {
+            // What stages and optimizers keep must not be another replica's.
+            let more = of_replicas[0].iter().map(Portable::copy);
+            of_replicas.push(more.collect::<Result<_, _>>()?);
+        }
+        let all: Arc<[_]> = of_replicas.into_iter().map(Mutex::new).collect();
+        self.engine.on_each(move |_, stage| {
+            let own = &all[stage.replica()];
+            stage.adopt_portable(id, (&alive, offload), own)
+        })?;
         Ok(())
     }
 

@@ -26,6 +26,20 @@ use crate::torch::{
 
 pub(super) use update::Update;
 
+/// A stage in one of the replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::pipeline) struct CopyId {
+    pub(in crate::pipeline) stage: StageId,
+    pub(in crate::pipeline) replica: usize,
+}
+
+impl CopyId {
+    pub(in crate::pipeline) fn first_of(stage: StageId) -> Self {
+        let replica = 0;
+        Self { stage, replica }
+    }
+}
+
 /// An engine of stages.
 #[derive(Debug)]
 pub(crate) struct Stages {
@@ -244,9 +258,10 @@ impl Stages {
         Ok((copy, Some(ready)))
     }
 
-    /// Notes what the caller's current stream has made where a stage is, for stages to use.
-    pub(super) fn made(&self, tensor: &Tensor, stage: StageId) -> Result<(), TorchError> {
-        let device = self.engine.device_of(stage);
+    /// Notes what the caller's current stream has made where a copy of a stage is, for stages to
+    /// use.
+    pub(super) fn made(&self, tensor: &Tensor, at: CopyId) -> Result<(), TorchError> {
+        let device = self.device_of(at);
         let (Some(all), Some(device)) = (&self.accelerators, device) else {
             return Ok(());
         };
@@ -256,7 +271,19 @@ impl Stages {
         }
     }
 
-    /// As [`Engine::on_each`].
+    /// The device of this process that has a copy.
+    fn device_of(&self, CopyId { stage, replica }: CopyId) -> Option<DeviceId> {
+        let mesh = self.engine.mesh();
+        let mut here = self.engine.copies_of(stage);
+        here.find(|device| mesh.replica_of(*device) == replica)
+    }
+
+    /// How many replicas there are.
+    pub(super) fn replicas(&self) -> usize {
+        self.engine.mesh().replicas()
+    }
+
+    /// As [`Engine::on_each`]: with the copies of the stages in all replicas.
     pub(crate) fn on_each<R: Send + 'static>(
         &mut self,
         job: impl Fn(StageId, &mut TorchStage) -> anyhow::Result<R> + Send + Sync + 'static,
@@ -271,18 +298,42 @@ impl Stages {
         joined(accelerators, done)
     }
 
-    /// As [`Engine::on_stage`].
-    pub(crate) fn on_stage<R: Send + 'static>(
+    /// The same, with the result of one copy of each stage that has any in this process: between
+    /// steps all copies have the same parameters, buffers and gradients.
+    pub(crate) fn on_one_of_each<R: Send + 'static>(
         &mut self,
-        stage: StageId,
+        job: impl Fn(StageId, &mut TorchStage) -> anyhow::Result<R> + Send + Sync + 'static,
+    ) -> Result<Vec<R>, Error> {
+        let mut done = self.on_each(move |id, stage| Ok((id, job(id, stage)?)))?;
+        done.dedup_by_key(|(id, _)| *id);
+        Ok(done.into_iter().map(|(_, result)| result).collect())
+    }
+
+    /// The same with the copies in replica 0, of which each stage has one in one process.
+    pub(super) fn on_first_replica<R: Send + 'static>(
+        &mut self,
+        job: impl Fn(StageId, &mut TorchStage) -> anyhow::Result<R> + Send + Sync + 'static,
+    ) -> Result<Vec<R>, Error> {
+        let done = self.on_each(move |id, stage| {
+            let first = stage.replica() == 0;
+            first.then(|| job(id, stage)).transpose()
+        })?;
+        Ok(done.into_iter().flatten().collect())
+    }
+
+    /// As [`Engine::on_copy`].
+    pub(super) fn on_copy<R: Send + 'static>(
+        &mut self,
+        CopyId { stage, replica }: CopyId,
         job: impl FnOnce(&mut TorchStage) -> anyhow::Result<R> + Send + 'static,
     ) -> Result<R, Error> {
         self.finish_update()?;
         let Some(accelerators) = &self.accelerators else {
-            return Ok(self.engine.on_stage(stage, job)?);
+            return Ok(self.engine.on_copy(stage, replica, job)?);
         };
         let caller_events = accelerators.caller_events().map_err(Error::Accelerator)?;
-        let done = (self.engine).on_stage(stage, move |own| task(stage, &caller_events, own, job));
+        let job = move |own: &mut TorchStage| task(stage, &caller_events, own, job);
+        let done = self.engine.on_copy(stage, replica, job);
         joined(accelerators, done)
     }
 
@@ -371,10 +422,18 @@ impl Stages {
         in_transit: impl Fn(Values) -> Result<InTransit, TorchError>,
     ) -> Result<Vec<Entry<InTransit>>, TorchError> {
         let edges = program.topology().outgoing(End::Caller).zip(columns);
-        let here = edges.filter(|((_, edge), _)| match edge.to {
-            End::Stage(stage) => self.is_here(stage),
-            End::Caller => false,
-        });
+        let stage = |end: End| match end {
+            End::Stage(stage) => Some(stage),
+            End::Caller => None,
+        };
+        // By micro-batch: its replica.
+        let replicas = (0..self.replicas())
+            .flat_map(|replica| program.micro_batches_of(replica).map(move |_| replica));
+        let replicas: Vec<usize> = replicas.collect();
+        let is_here = |to: Option<StageId>, micro: usize| {
+            let copy = to.zip(replicas.get(micro));
+            copy.is_some_and(|(stage, &replica)| self.is_here(CopyId { stage, replica }))
+        };
         let entry = |edge: EdgeId, (micro, values)| {
             Ok(Entry {
                 edge,
@@ -382,11 +441,14 @@ impl Stages {
                 value: in_transit(values)?,
             })
         };
-        let all = here.flat_map(|((edge, _), parts)| {
+        let all = edges.flat_map(|((edge, ends), parts)| {
+            let to = stage(ends.to);
             let parts = parts.into_iter().enumerate();
-            parts.map(move |part| (edge, part))
+            parts.map(move |part| (edge, to, part))
         });
-        all.map(|(edge, part)| entry(edge, part)).collect()
+        let here = all.filter(|(_, to, (micro, _))| is_here(*to, *micro));
+        let here = here.map(|(edge, _, part)| (edge, part));
+        here.map(|(edge, part)| entry(edge, part)).collect()
     }
 }
 

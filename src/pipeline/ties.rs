@@ -1,11 +1,12 @@
-//! Parameters with several places of use.
+//! Parameters with several places of use: in each replica of the pipeline the same, and joined
+//! within each.
 
 use std::sync::Arc;
 
 use gpipe_partitioner::{LayerId, Partition, StageId};
 use tch::Tensor;
 
-use super::stages::Stages;
+use super::stages::{CopyId, Stages};
 use crate::error::{Error, Setting, SettingsError};
 use crate::torch::Sequential;
 
@@ -28,6 +29,14 @@ struct Tied {
 #[doc(alias = "all-reduce")]
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ties(Arc<Vec<Tied>>);
+
+impl ParameterUse {
+    /// The copy of its stage in a replica.
+    fn of(&self, replica: usize) -> CopyId {
+        let stage = self.stage;
+        CopyId { stage, replica }
+    }
+}
 
 impl Ties {
     /// Makes every tied copy a place of use of its owner.
@@ -79,32 +88,8 @@ impl Ties {
     /// leaves the sum with the owner.
     pub(super) fn sum(&self, engine: &mut Stages) -> Result<(), Error> {
         for tied in self.0.iter() {
-            let mut sum: Option<Tensor> = None;
-            // The stage whose device has it.
-            let mut first = tied.owner.stage;
-            for place in &tied.places {
-                let grad = take_gradient(place, engine)?;
-                // Added up where the owner is.
-                let grad = engine.carry(grad, place.stage, tied.owner.stage)?;
-                if sum.is_none() {
-                    first = place.stage;
-                }
-                sum = match (sum, grad) {
-                    (None, grad) => grad,
-                    (sum, None) => sum,
-                    (Some(sum), Some(grad)) => {
-                        let grad = grad.f_to_device(sum.device())?;
-                        let sum = tch::no_grad(|| sum.f_add(&grad))?;
-                        engine.made(&sum, first)?;
-                        Some(sum)
-                    }
-                };
-            }
-            if let Some(sum) = sum {
-                let name = tied.owner.name.clone();
-                engine.on_stage(tied.owner.stage, move |stage| {
-                    stage.accumulator().set_gradient(&name, &sum)
-                })?;
+            for replica in 0..engine.replicas() {
+                tied.sum(replica, engine)?;
             }
         }
         Ok(())
@@ -113,15 +98,16 @@ impl Ties {
     /// Has places of use get gradients exactly where their owner does.
     pub(super) fn follow(&self, engine: &mut Stages) -> Result<(), Error> {
         for tied in self.0.iter() {
-            let owner = handle(&tied.owner, engine)?;
+            let owner = handle(&tied.owner, 0, engine)?;
             let known = engine.share(owner.map(|owner| owner.requires_grad()))?;
             let trainable = known.into_iter().flatten().next().unwrap_or_default();
-            for place in tied.copies() {
-                if !engine.is_here(place.stage) {
+            for (place, replica) in tied.copies(engine.replicas()) {
+                let at = place.of(replica);
+                if !engine.is_here(at) {
                     continue;
                 }
                 let name = place.name.clone();
-                engine.on_stage(place.stage, move |stage| {
+                engine.on_copy(at, move |stage| {
                     stage.accumulator().set_tied_trainable(&name, trainable)
                 })?;
             }
@@ -132,11 +118,11 @@ impl Ties {
     /// Brings places of use on other devices up to date after their owner changed.
     pub(super) fn refresh(&self, engine: &mut Stages) -> Result<(), Error> {
         for tied in self.0.iter() {
-            for place in tied.copies() {
-                let owner = handle(&tied.owner, engine)?;
-                if let Some(owner) = engine.carry(owner, tied.owner.stage, place.stage)? {
+            for (place, replica) in tied.copies(engine.replicas()) {
+                let (at, owner) = (place.of(replica), handle(&tied.owner, replica, engine)?);
+                if let Some(owner) = engine.carry(owner, tied.owner.of(replica), at)? {
                     let name = place.name.clone();
-                    engine.on_stage(place.stage, move |stage| {
+                    engine.on_copy(at, move |stage| {
                         stage.accumulator().refresh_tied(&name, &owner)
                     })?;
                 }
@@ -147,14 +133,47 @@ impl Ties {
 }
 
 impl Tied {
-    /// Its places of use without the owner's.
-    fn copies(&self) -> impl Iterator<Item = &ParameterUse> {
-        self.places.iter().filter(|place| **place != self.owner)
+    /// Its places of use without the owner's, each in so many replicas.
+    fn copies(&self, replicas: usize) -> impl Iterator<Item = (&ParameterUse, usize)> {
+        let copies = self.places.iter().filter(|place| **place != self.owner);
+        copies.flat_map(move |place| (0..replicas).map(move |replica| (place, replica)))
+    }
+
+    /// See [`Ties::sum`]: within a replica.
+    fn sum(&self, replica: usize, engine: &mut Stages) -> Result<(), Error> {
+        let mut sum: Option<Tensor> = None;
+        // The copy of the stage whose device has it.
+        let mut first = self.owner.of(replica);
+        for place in &self.places {
+            let grad = take_gradient(place, replica, engine)?;
+            // Added up where the owner is.
+            let grad = engine.carry(grad, place.of(replica), self.owner.of(replica))?;
+            if sum.is_none() {
+                first = place.of(replica);
+            }
+            sum = match (sum, grad) {
+                (None, grad) => grad,
+                (sum, None) => sum,
+                (Some(sum), Some(grad)) => {
+                    let grad = grad.f_to_device(sum.device())?;
+                    let sum = tch::no_grad(|| sum.f_add(&grad))?;
+                    engine.made(&sum, first)?;
+                    Some(sum)
+                }
+            };
+        }
+        if let Some(sum) = sum {
+            let name = self.owner.name.clone();
+            engine.on_copy(self.owner.of(replica), move |stage| {
+                stage.accumulator().set_gradient(&name, &sum)
+            })?;
+        }
+        Ok(())
     }
 
     fn adopt(&self, engine: &mut Stages) -> Result<(), Error> {
         let (size, kind) = form(&self.owner, engine)?;
-        for place in self.copies() {
+        for (place, replica) in self.copies(engine.replicas()) {
             let (own_size, own_kind) = form(place, engine)?;
             if (&own_size, &own_kind) != (&size, &kind) {
                 return Err(wrong(format!(
@@ -163,12 +182,10 @@ impl Tied {
                     place.name, self.owner.name
                 )));
             }
-            let owner = handle(&self.owner, engine)?;
-            if let Some(owner) = engine.carry(owner, self.owner.stage, place.stage)? {
+            let (at, owner) = (place.of(replica), handle(&self.owner, replica, engine)?);
+            if let Some(owner) = engine.carry(owner, self.owner.of(replica), at)? {
                 let name = place.name.clone();
-                engine.on_stage(place.stage, move |stage| {
-                    stage.accumulator().tie(&name, &owner)
-                })?;
+                engine.on_copy(at, move |stage| stage.accumulator().tie(&name, &owner))?;
             }
         }
         Ok(())
@@ -177,7 +194,7 @@ impl Tied {
 
 /// The shape and kind of a parameter, whose ever it is.
 fn form(place: &ParameterUse, engine: &mut Stages) -> Result<(Vec<i64>, String), Error> {
-    let own = handle(place, engine)?;
+    let own = handle(place, 0, engine)?;
     let known = engine.share(own.map(|own| (own.size(), format!("{:?}", own.kind()))))?;
     known.into_iter().flatten().next().ok_or_else(|| {
         wrong(format!(
@@ -187,24 +204,32 @@ fn form(place: &ParameterUse, engine: &mut Stages) -> Result<(Vec<i64>, String),
     })
 }
 
-/// The parameter itself; none where it is not in this process.
-fn handle(place: &ParameterUse, engine: &mut Stages) -> Result<Option<Tensor>, Error> {
-    if !engine.is_here(place.stage) {
+/// The parameter itself, in a replica; none where it is not in this process.
+fn handle(
+    place: &ParameterUse,
+    replica: usize,
+    engine: &mut Stages,
+) -> Result<Option<Tensor>, Error> {
+    let at = place.of(replica);
+    if !engine.is_here(at) {
         return Ok(None);
     }
     let name = place.name.clone();
-    engine.on_stage(place.stage, move |stage| {
-        Ok(stage.accumulator().find(&name))
-    })
+    engine.on_copy(at, move |stage| Ok(stage.accumulator().find(&name)))
 }
 
-/// What the last step left at a place; none where it is not in this process.
-fn take_gradient(place: &ParameterUse, engine: &mut Stages) -> Result<Option<Tensor>, Error> {
-    if !engine.is_here(place.stage) {
+/// What the last step left at a place in a replica; none where it is not in this process.
+fn take_gradient(
+    place: &ParameterUse,
+    replica: usize,
+    engine: &mut Stages,
+) -> Result<Option<Tensor>, Error> {
+    let at = place.of(replica);
+    if !engine.is_here(at) {
         return Ok(None);
     }
     let name = place.name.clone();
-    engine.on_stage(place.stage, move |stage| {
+    engine.on_copy(at, move |stage| {
         Ok(stage.accumulator().take_gradient(&name)?)
     })
 }

@@ -12,14 +12,16 @@ use crate::optim::Optimizer;
 
 impl Pipeline {
     /// Every parameter of the stages in this process by name, in model order: handles to the
-    /// stages' own tensors, on their devices; `grad()` is what training steps accumulated.
+    /// stages' own tensors, on their devices; `grad()` is what training steps accumulated. Of
+    /// [replicas](crate::PipelineBuilder::replicas), which all hold the same, those of the first
+    /// one here: [`Pipeline::load`] changes all.
     ///
     /// # Errors
     /// A stage's thread is gone.
     pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, Error> {
         let handles = self
             .engine
-            .on_each(|_, stage| Ok(cloned(stage.committed()?.parameters())))?;
+            .on_one_of_each(|_, stage| Ok(cloned(stage.committed()?.parameters())))?;
         Ok(handles.into_iter().flatten().collect())
     }
 
@@ -31,7 +33,7 @@ impl Pipeline {
     pub fn buffers(&mut self) -> Result<Vec<(String, Tensor)>, Error> {
         let handles = self
             .engine
-            .on_each(|_, stage| Ok(cloned(stage.buffers()?)))?;
+            .on_one_of_each(|_, stage| Ok(cloned(stage.buffers()?)))?;
         Ok(handles.into_iter().flatten().collect())
     }
 
@@ -49,16 +51,23 @@ impl Pipeline {
         self.engine.conclude(loaded)
     }
 
-    /// Parameters and buffers that are here.
-    fn named_tensors(&mut self) -> Result<HashMap<String, Tensor>, Error> {
-        let mut own: HashMap<String, Tensor> = self.parameters()?.into_iter().collect();
-        own.extend(self.buffers()?);
+    /// Parameters and buffers that are here, those of every replica.
+    fn named_tensors(&mut self) -> Result<HashMap<String, Vec<Tensor>>, Error> {
+        let handles = self.engine.on_each(|_, stage| {
+            let mut all = cloned(stage.committed()?.parameters());
+            all.extend(cloned(stage.buffers()?));
+            Ok(all)
+        })?;
+        let mut own: HashMap<String, Vec<Tensor>> = HashMap::new();
+        for (name, tensor) in handles.into_iter().flatten() {
+            own.entry(name).or_default().push(tensor);
+        }
         Ok(own)
     }
 
     fn load_into(
         &mut self,
-        mut own: HashMap<String, Tensor>,
+        mut own: HashMap<String, Vec<Tensor>>,
         values: &[(String, Tensor)],
     ) -> Result<(), Error> {
         self.check_names(&own, values)?;
@@ -68,14 +77,13 @@ impl Pipeline {
             if !seen.insert(name) {
                 return Err(wrong(format!("`{name}` is given twice")));
             }
-            let Some(tensor) = own.remove(name) else {
-                continue;
-            };
-            if tensor.size() != value.size() {
-                let (own, given) = (tensor.size(), value.size());
-                return Err(wrong(format!("`{name}` has shape {own:?}, not {given:?}")));
+            for tensor in own.remove(name).unwrap_or_default() {
+                if tensor.size() != value.size() {
+                    let (own, given) = (tensor.size(), value.size());
+                    return Err(wrong(format!("`{name}` has shape {own:?}, not {given:?}")));
+                }
+                pairs.push((tensor, value));
             }
-            pairs.push((tensor, value));
         }
         // Nobody changes anything before all have found that it fits.
         self.engine.share(())?;
@@ -91,7 +99,7 @@ impl Pipeline {
     /// That the model has what each process is to load, and that whoever has it is given it.
     fn check_names(
         &self,
-        own: &HashMap<String, Tensor>,
+        own: &HashMap<String, Vec<Tensor>>,
         values: &[(String, Tensor)],
     ) -> Result<(), Error> {
         let given: Vec<String> = values.iter().map(|(name, _)| name.clone()).collect();

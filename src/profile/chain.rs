@@ -22,8 +22,8 @@ use crate::pipeline::check_model;
 use crate::torch::streams::{DeviceStreams, InTransit, Route};
 use crate::torch::thread_time;
 use crate::torch::{
-    Graphing, LayerBuilder, LossFn, Mode, NonFinite, Precision, Recompute, Sequential, Skip,
-    StageSpec, StepSettings, TorchStage, Values,
+    Copies, Graphing, LayerBuilder, LossFn, Mode, NonFinite, Precision, Recompute, Sequential,
+    Skip, StageSpec, StepSettings, TorchStage, Values,
 };
 
 /// Micro-batches of a step. The first one makes the gradients of the parameters and
@@ -135,6 +135,7 @@ impl Chain {
                 route: Route::default(),
                 graphing: Graphing::Off,
                 tree: 1,
+                copies: Copies::alone(),
             };
             let account = match plan.device {
                 Device::Cpu => Some(Account::new()?),

@@ -131,6 +131,19 @@ pub(crate) fn gather(parts: Vec<Values>) -> Result<Values, BatchError> {
     columns.map(|(index, column)| join(column, index)).collect()
 }
 
+/// The parts on the device of the first one that is there.
+pub(crate) fn together(parts: Vec<Values>) -> Result<Vec<Values>, TorchError> {
+    let all = parts.iter().flat_map(Values::present);
+    let mut devices: Vec<_> = all.map(Tensor::device).collect();
+    devices.dedup();
+    let &[device, _, ..] = &devices[..] else {
+        return Ok(parts);
+    };
+    let there = |tensor: Tensor| tch::no_grad(|| tensor.f_to_device(device));
+    let parts = parts.into_iter().map(|part| part.try_map(there));
+    Ok(parts.collect::<Result<_, _>>()?)
+}
+
 /// Joins the gradients of a batch's parts. One that is absent in some parts (nothing depends
 /// on their samples) is zero there; one that is absent in all parts is absent.
 pub(crate) fn gather_gradients(parts: Vec<Values>, sizes: &[i64]) -> Result<Values, BatchError> {

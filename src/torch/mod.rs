@@ -44,7 +44,7 @@ pub use precision::Precision;
 pub use recompute::Recompute;
 pub use sequential::Sequential;
 pub use sizes::Variable;
-pub use step_state::StepState;
+pub use step_state::{GatheredParts, StepState};
 pub use values::Values;
 
 pub(crate) use affinity::allowed_cores;
@@ -71,7 +71,7 @@ pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub use stage::GraphUse;
 pub(crate) use stage::{
-    DeviceMeter, Graphing, MemoryLevels, Portable, Role, StageSpec, StepMemory, TorchStage,
+    Copies, DeviceMeter, Graphing, MemoryLevels, Portable, Role, StageSpec, StepMemory, TorchStage,
 };
 pub(crate) use step::{Mode, StepSettings};
 

@@ -4,6 +4,10 @@ use std::cell::RefCell;
 use std::fmt::Debug;
 use std::rc::Rc;
 
+use gpipe_partitioner::MicroId;
+
+use super::values::Values;
+
 /// What a layer gathers in the forward passes of a training step (statistics, counts),
 /// and which must count only if the step does.
 ///
@@ -23,6 +27,40 @@ pub trait StepState: Debug {
     /// The step failed or was skipped: what was gathered must not count. Buffers are
     /// restored by the stage.
     fn discard(&self);
+
+    /// What was gathered so far, micro-batch by micro-batch, where the pipeline has
+    /// [replicas](crate::PipelineBuilder::replicas), each of which sees only some of the
+    /// micro-batches. The stage gives the parts of all replicas to one of them
+    /// ([`merge`](Self::merge)), which commits; what that changes in buffers, and only that,
+    /// reaches the others. `None`, as by default: it cannot be shared, and a step with replicas
+    /// fails.
+    ///
+    /// # Errors
+    /// Whatever stops the layer; the step fails.
+    #[doc(alias = "data parallel")]
+    fn parts(&self) -> anyhow::Result<Option<GatheredParts>> {
+        Ok(None)
+    }
+
+    /// Adds what was gathered in the micro-batches of another replica, to the same as if this
+    /// layer had seen them.
+    ///
+    /// # Errors
+    /// Whatever stops the layer; the step fails.
+    fn merge(&self, parts: Vec<(MicroId, Values)>) -> anyhow::Result<()> {
+        let _ = parts;
+        anyhow::bail!("what it gathers cannot be added to")
+    }
+}
+
+/// What a [`StepState`] has gathered.
+#[derive(Debug)]
+pub struct GatheredParts {
+    /// Tells the state from the layer's others, and is the same in every copy of the layer: the
+    /// path of its variables, say.
+    pub name: String,
+    /// By micro-batch.
+    pub parts: Vec<(MicroId, Values)>,
 }
 
 /// The step states of a stage's layers in the present step, each once, in the order in which
@@ -48,6 +86,15 @@ impl StepStates {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.borrow().is_empty()
+    }
+
+    /// What `job` makes of each.
+    pub(crate) fn each<T>(
+        &self,
+        mut job: impl FnMut(usize, &dyn StepState) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Vec<T>> {
+        let all = self.0.borrow();
+        all.iter().map(|own| job(own.layer, &*own.state)).collect()
     }
 
     /// Removes all of them, to be committed or discarded.

@@ -62,7 +62,9 @@ impl Comparison {
         (name, recompute): (&str, &Recompute),
     ) -> Result<Self, TrainError> {
         let own = schedule.schedule();
-        let timeline = &report.read()?.timeline;
+        let numbers = report.read()?;
+        // The schedule is that of the first replica.
+        let timeline = &report.of_first_replica(&numbers.timeline);
         let costs = timeline.stage_costs(own.stages());
         let prediction = simulate(schedule, &costs);
         let chunks = match own.stages() / own.devices().max(1) {

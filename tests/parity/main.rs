@@ -18,6 +18,7 @@ mod buffers;
 mod case;
 mod operators;
 mod processes;
+mod replicas;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -231,6 +232,11 @@ fn check(
     let got = catch_unwind(AssertUnwindSafe(run))
         .map_err(|_| "panicked in the calling thread".to_owned())?
         .map_err(|error| error.to_string())?;
+    compare(&got, expected, steps == UPDATES)
+}
+
+/// `Err` says what is different; `after`: also what updates have left.
+fn compare(got: &Numbers, expected: &Numbers, after: bool) -> Result<(), String> {
     for (step, (own, plain)) in got.losses.iter().zip(&expected.losses).enumerate() {
         if own.to_bits() != plain.to_bits() {
             return Err(format!("loss of step {step} is {own}, not {plain}"));
@@ -245,7 +251,7 @@ fn check(
         }
         (own, _) => return Err(format!("input gradient: {}", own.is_some())),
     }
-    if steps == UPDATES {
+    if after {
         all_same(&got.after, &expected.after).map_err(|why| format!("after updates {why}"))?;
     }
     Ok(())

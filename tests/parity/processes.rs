@@ -26,7 +26,7 @@ const MICRO_BATCHES: [usize; 6] = [1, 2, 3, 4, 7, 8];
 const UPDATES: usize = 3;
 
 /// Runs this as each of so many ranks, and fails instead of hanging.
-fn ranks<T: Send + 'static>(
+pub(crate) fn ranks<T: Send + 'static>(
     size: usize,
     body: impl Fn(&Arc<World>) -> T + Clone + Send + 'static,
 ) -> Vec<T> {

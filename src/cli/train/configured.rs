@@ -60,7 +60,8 @@ fn check_plan(origins: &Origins) -> Result<(), String> {
     else {
         return Ok(());
     };
-    let mut keys = PLANNED.map(|own| format!("pipeline.{own}")).into_iter();
+    let keys = PLANNED.map(|own| format!("pipeline.{own}")).into_iter();
+    let mut keys = keys.chain(["parallel.replicas".to_owned()]);
     let also = |key: &String| origins.layer(key).is_some_and(|own| own >= layer);
     match keys.find(also) {
         Some(key) => Err(format!(

@@ -20,11 +20,14 @@ pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
 pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<Recipe, Failure> {
     let wrong = |rule: String| Failure::Usage(format!("--plan: {rule}"));
     chosen.check_plan(plan).map_err(wrong)?;
-    if plan.replicas > 1 {
+    let own = recipe.devices.len();
+    let devices = plan.devices() * plan.replicas;
+    if devices != own && plan.replicas > 1 {
         return Err(wrong(format!(
-            "it is for {} replicas of the pipeline, and `train` runs one: make a plan without \
-             --replicas",
-            plan.replicas
+            "it is for {} replicas of {} devices, {devices} in all, but --devices names {own}: \
+             name {devices}",
+            plan.replicas,
+            plan.devices(),
         )));
     }
     check_devices(plan, recipe).map_err(wrong)?;
@@ -74,6 +77,9 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
         recompute: Recompute::of_stages(&plan.recompute),
         offload: Offload::of_stages(&plan.offload),
         cuda_graphs: plan.cuda_graphs,
+        replicas: plan.replicas,
+        // Each has one leaf at least.
+        tree: recipe.tree.max(plan.replicas),
         ..recipe.clone()
     })
 }

@@ -71,7 +71,7 @@ settings! {
         balance: Option<Vec<usize>> =
             flag("pipeline.balance", "LIST", Optional(List(values::COUNT)), None)
             .free()
-            .beside_unless(&["pipeline.devices", "pipeline.schedule", "model.name"], {
+            .beside_unless(&["pipeline.devices", "pipeline.schedule", "parallel.replicas", "model.name"], {
                 let zoo = zoo.clone();
                 move |before, after| balance_fits(&zoo, before, after)
             })
@@ -82,7 +82,7 @@ settings! {
         recompute: Recompute =
             flag("pipeline.recompute", "WHEN", values::RECOMPUTE, Recompute::Never)
             .free()
-            .beside_unless(&["pipeline.devices", "pipeline.schedule"], |before, after| {
+            .beside_unless(&["pipeline.devices", "pipeline.schedule", "parallel.replicas"], |before, after| {
                 values::stages_of(&before.recompute).is_none() || before.stages() == after.stages()
             })
             .sets(Setting::Recompute, |builder, recompute, _| builder.recompute(recompute.clone()));
@@ -117,10 +117,10 @@ settings! {
                 builder.patience(std::time::Duration::from_secs_f64(*seconds))
             }));
 
-        /// Schedule, chunks, balance, micro-batches, recompute, offload and CUDA graphs from a
-        /// plan, as `profile` writes it for a model of the same sizes.
+        /// Schedule, chunks, balance, micro-batches, recompute, offload, CUDA graphs and replicas
+        /// from a plan, as `profile` writes it for a model of the same sizes.
         plan: Option<PathBuf> = flag("pipeline.plan", "FILE", Optional(FilePath), None)
-            .clap(|arg: Arg| arg.conflicts_with_all(PLANNED));
+            .clap(|arg: Arg| arg.conflicts_with_all(PLANNED).conflicts_with("replicas"));
 
         /// The most that CUDA devices may hold, such as 24GiB, as if the cards had no more: one
         /// value for all, or a value or `none` for each of --devices. Where a card is named
@@ -140,7 +140,7 @@ settings! {
             .clap(|arg| arg.allow_hyphen_values(true))
             .free()
             .beside_unless(
-                &["pipeline.devices", "pipeline.schedule", "pipeline.chunks"],
+                &["pipeline.devices", "pipeline.schedule", "pipeline.chunks", "parallel.replicas"],
                 |before, after| {
                     before.stages() == after.stages() || after.offload.fits(after.stages())
                 },
@@ -163,9 +163,16 @@ settings! {
                 if *own { builder.deterministic(true) } else { builder }
             });
 
+        /// Copies of the pipeline, which share the devices and each mini-batch (data parallelism):
+        /// a power of two, at most --tree. With so many, the devices are those of all: device s
+        /// of copy r of d is number s*d + r. It changes no numbers.
+        replicas: usize = flag("parallel.replicas", "D", values::COUNT, 1)
+            .free()
+            .sets(Setting::Replicas, |builder, replicas, _| builder.replicas(*replicas));
+
         /// Leaves of the tree in which gradients are summed over micro-batches, a power of two: 1
-        /// sums them one after the other. What replicas of the pipeline will need for the same
-        /// bits in any number; it changes the last bits of the numbers.
+        /// sums them one after the other. Replicas of the pipeline share them, and need one each
+        /// at least; it changes the last bits of the numbers.
         tree: usize = flag("parallel.tree", "K", values::LEAVES, 1)
             .sets(Setting::Tree, |builder, leaves, _| builder.tree(*leaves));
 
@@ -339,7 +346,7 @@ impl Recipe {
     /// How many stages there are, and why.
     pub(super) fn stage_count(&self) -> StageCount {
         StageCount {
-            devices: self.all_devices(),
+            devices: self.all_devices() / self.replicas.max(1),
             chunks: self.chunks(),
             by: self.chunks.is_none().then_some(self.schedule),
         }

@@ -23,19 +23,33 @@ impl PipelineBuilder {
         let shape = self.shape()?;
         match self.schedule {
             Source::Kind(ScheduleKind::Auto) | Source::Fixed(_) => {}
-            Source::Kind(kind) => drop(kind.generate(shape)?),
+            // The most that a replica has.
+            Source::Kind(kind) => drop(kind.generate(Shape {
+                micro_batches: shape.micro_batches.div_ceil(self.replicas),
+                ..shape
+            })?),
         }
         self.check_fit(shape)?;
         check_model(&self.model)?;
         Ok(())
     }
 
-    /// Devices, chunks and micro-batches, of which there are some.
+    /// Micro-batches of a mini-batch.
+    fn micro_batches_of_step(&self) -> usize {
+        match (self.micro_batches, &self.schedule) {
+            (Some(own), _) => own,
+            (None, Source::Fixed(own)) => own.schedule().micro_batches() * self.replicas,
+            (None, Source::Kind(_)) => 1,
+        }
+    }
+
+    /// Devices of a replica, chunks, and micro-batches of all replicas, of which there are some.
     pub(super) fn shape(&self) -> Result<Shape, Error> {
         for (setting, is_none) in [
             (Setting::Model, self.model.is_empty()),
             (Setting::Devices, self.devices.is_empty()),
-            (Setting::MicroBatches, self.micro_batches == 0),
+            (Setting::Replicas, self.replicas == 0),
+            (Setting::MicroBatches, self.micro_batches_of_step() == 0),
             (Setting::Chunks, self.chunks == Some(0)),
             (Setting::ThreadsPerStage, self.threads_per_stage == Some(0)),
             (
@@ -48,13 +62,32 @@ impl PipelineBuilder {
             }
         }
         let made = self.stage_count()?;
-        Ok(Shape::new(made.devices, self.micro_batches).with_chunks(made.chunks))
+        let micro_batches = self.micro_batches_of_step();
+        Ok(Shape::new(made.devices, micro_batches).with_chunks(made.chunks))
     }
 
-    fn stage_count(&self) -> Result<StageCount, SettingsError> {
+    /// Devices of all processes, which replicas share evenly.
+    fn devices_of_all(&self) -> Result<usize, SettingsError> {
         // Until that is known, each process has as many as this one.
         let processes = self.world.as_ref().map_or(1, |world| world.size());
         let devices = self.device_count.unwrap_or(self.devices.len() * processes);
+        let (replicas, leaves) = (self.replicas, self.tree);
+        // A tree of another number of leaves is told of by itself.
+        let few = can_have_leaves(leaves) && leaves < replicas;
+        if replicas.is_power_of_two() && devices.is_multiple_of(replicas) && !few {
+            return Ok(devices);
+        }
+        let rule = SettingsRule::Replicas {
+            given: replicas,
+            devices,
+            leaves,
+        };
+        Err(SettingsError::new(Setting::Replicas, rule))
+    }
+
+    fn stage_count(&self) -> Result<StageCount, SettingsError> {
+        let all = self.devices_of_all()?;
+        let (devices, replicas) = (all / self.replicas, self.replicas);
         let schedule = match &self.schedule {
             Source::Kind(kind) => {
                 return Ok(StageCount {
@@ -71,7 +104,7 @@ impl PipelineBuilder {
         let different = [
             (
                 Setting::MicroBatches,
-                Some(self.micro_batches).filter(|own| *own != schedule.micro_batches()),
+                (self.micro_batches).filter(|own| *own != schedule.micro_batches() * replicas),
             ),
             (Setting::Chunks, chunks),
             (Setting::Devices, Some(devices).filter(|own| *own != wanted)),
@@ -83,7 +116,7 @@ impl PipelineBuilder {
                     schedule: schedule.name().to_owned(),
                     devices: wanted,
                     stages,
-                    micro_batches: schedule.micro_batches(),
+                    micro_batches: schedule.micro_batches() * replicas,
                     given,
                 };
                 return Err(SettingsError::new(setting, rule));

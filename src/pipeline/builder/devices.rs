@@ -149,6 +149,8 @@ impl PipelineBuilder {
             refused(
                 "what its layers make is looked at as it is made, for numbers that are not finite",
             )
+        } else if self.replicas > 1 {
+            refused("its gradients are exchanged with its copies in other replicas")
         } else if self.measure_memory {
             refused("memory is measured, action by action")
         } else {

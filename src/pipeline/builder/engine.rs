@@ -10,13 +10,13 @@ use tch::Device;
 
 use super::PipelineBuilder;
 use super::devices::route;
-use crate::engine::{Engine, Sharing, StageBuilder};
+use crate::engine::{Engine, Mesh, Sharing, StageBuilder};
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
 use crate::pipeline::programs::Programs;
 use crate::pipeline::ranks::{Members, Ranks};
 use crate::pipeline::stages::{Accelerators, Stages};
 use crate::torch::streams::{DeviceStreams, MemorySpace, Route};
-use crate::torch::{self, DeviceMeter, Graphing, Skip, StageSpec, TorchError, TorchStage};
+use crate::torch::{self, Copies, DeviceMeter, Graphing, Skip, StageSpec, TorchError, TorchStage};
 
 /// What an engine is made of, in this process.
 pub(super) struct Parts {
@@ -33,7 +33,7 @@ impl PipelineBuilder {
     pub(super) fn engine(
         &self,
         parts: Parts,
-        devices: usize,
+        mesh: Mesh,
         ranks: Option<Ranks>,
     ) -> Result<Stages, Error> {
         let Parts {
@@ -44,14 +44,11 @@ impl PipelineBuilder {
         let sharing = sharing.as_ref();
         let here = builders.iter().map(|(device, _)| *device).collect();
         let mut engine = if let Some(ranks) = &ranks {
-            Engine::part(devices, builders, sharing, ranks.carrier())
+            Engine::part(mesh, builders, sharing, ranks.carrier())
                 .or_else(|error| ranks.renew().and(Err(error.into())))?
         } else {
             let builders = builders.into_iter().map(|(_, builder)| builder).collect();
-            match sharing {
-                Some(sharing) => Engine::taking_turns(builders, sharing)?,
-                None => Engine::new(builders)?,
-            }
+            Engine::replicated(mesh.replicas(), builders, sharing)?
         };
         engine.set_patience(self.patience);
         Stages::new(engine, accelerators, (ranks, here))
@@ -71,17 +68,19 @@ impl PipelineBuilder {
         if let Some(accelerators) = &accelerators {
             self.check_graphs(accelerators)?;
         }
-        // What another process has is its carrier's to reach.
-        let place = |device: &DeviceId| {
-            let place = accelerators.as_ref().map(|all| all.places[device.index()]);
-            members
-                .is_here(*device)
-                .then(|| place.unwrap_or(MemorySpace::Host))
+        let mesh = programs.mesh();
+        // What another process has is its carrier's to reach. By stage, then by replica.
+        let place = |device: usize| {
+            let place = accelerators.as_ref().map(|all| all.places[device]);
+            let here = members.is_here(DeviceId(device));
+            here.then(|| place.unwrap_or(MemorySpace::Host))
         };
-        let places: Vec<Option<MemorySpace>> = programs.placement().iter().map(place).collect();
+        let copies = programs.copies(place);
         let builder = |&(number, device): &(DeviceId, Device)| {
             let meter = self.meter(device)?;
-            let own = |stage: &usize| programs.placement()[*stage] == number;
+            let replica = mesh.replica_of(number);
+            let places: Vec<Option<MemorySpace>> = copies.iter().map(|own| own[replica]).collect();
+            let own = |stage: &usize| programs.placement()[*stage] == mesh.of_pipeline(number);
             let specs: Vec<StageSpec> = (0..partition.stages())
                 .filter(own)
                 .map(|stage| StageSpec {
@@ -90,7 +89,11 @@ impl PipelineBuilder {
                         offload: (self.offload.contains(&stage)).then_some(self.offload_at_least.0),
                         ..route(stage, partition, &places, skips)
                     },
-                    graphing: self.graphing(stage, partition, place(&number)),
+                    graphing: self.graphing(stage, partition, places[stage]),
+                    copies: Copies {
+                        replica,
+                        places: copies[stage].clone(),
+                    },
                     ..self.spec(stage, partition, device, skips)
                 })
                 .collect();
@@ -148,6 +151,7 @@ impl PipelineBuilder {
             route: Route::default(),
             graphing: Graphing::Off,
             tree: self.tree,
+            copies: Copies::alone(),
         }
     }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::Tensor;
 
-use super::Stages;
+use super::{CopyId, Stages};
 use crate::engine::ActionEvent;
 use crate::error::Error;
 use crate::pipeline::device_times::by_host;
@@ -32,9 +32,9 @@ impl Stages {
         self.ranks.as_ref().map(Ranks::stop_line)
     }
 
-    /// Whether a stage is in this process.
-    pub(in crate::pipeline) fn is_here(&self, stage: StageId) -> bool {
-        self.engine.device_of(stage).is_some()
+    /// Whether a copy of a stage is in this process.
+    pub(in crate::pipeline) fn is_here(&self, copy: CopyId) -> bool {
+        self.device_of(copy).is_some()
     }
 
     /// All processes begin this call, for which they have prepared: see
@@ -69,12 +69,12 @@ impl Stages {
         }
     }
 
-    /// As [`Stages::on_each`], of the stages of all processes.
+    /// As [`Stages::on_first_replica`], of the stages of all processes.
     pub(in crate::pipeline) fn on_all<R: Serialize + DeserializeOwned + Send + 'static>(
         &mut self,
         job: impl Fn(StageId, &mut TorchStage) -> anyhow::Result<R> + Send + Sync + 'static,
     ) -> Result<Vec<R>, Error> {
-        let here = self.on_each(move |id, stage| Ok((id.index(), job(id, stage)?)))?;
+        let here = self.on_first_replica(move |id, stage| Ok((id.index(), job(id, stage)?)))?;
         let mut all: Vec<(usize, R)> = self.share(here)?.into_iter().flatten().collect();
         all.sort_by_key(|(stage, _)| *stage);
         Ok(all.into_iter().map(|(_, result)| result).collect())
@@ -94,13 +94,14 @@ impl Stages {
             .map_or(0.0, |ranks| ranks.clock().seconds(at))
     }
 
-    /// Takes a tensor, which may be absent, from where one stage is to where another one is.
+    /// Takes a tensor, which may be absent, from where one copy of a stage is to where another
+    /// one is.
     /// *Returns* it there; everywhere else this does nothing.
     pub(in crate::pipeline) fn carry(
         &self,
         tensor: Option<Tensor>,
-        from: StageId,
-        to: StageId,
+        from: CopyId,
+        to: CopyId,
     ) -> Result<Option<Tensor>, Error> {
         let Some(ranks) = &self.ranks else {
             return Ok(tensor);
@@ -112,11 +113,11 @@ impl Stages {
         }
     }
 
-    /// What the process of a stage has, in all.
+    /// What the process of a copy of a stage has, in all.
     pub(in crate::pipeline) fn broadcast(
         &self,
         own: Values,
-        from: StageId,
+        from: CopyId,
     ) -> Result<Values, Error> {
         match &self.ranks {
             Some(ranks) => ranks.broadcast(own, from),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use gpipe_partitioner::MicroId;
 use tch::{Kind, Tensor, nn};
 
-use crate::torch::{Context, Layer, StepState, Values};
+use crate::torch::{Context, GatheredParts, Layer, StepState, Values};
 
 /// Batch norm that counts a mini-batch once, however it is cut into micro-batches.
 ///
@@ -58,6 +58,8 @@ struct Running {
     variance: Tensor,
     momentum: f64,
     gathered: RefCell<BTreeMap<MicroId, Statistics>>,
+    /// The path of the layer's variables.
+    name: String,
 }
 
 /// Mean and variance of some values of each feature.
@@ -87,6 +89,7 @@ impl BatchNorm {
             variance: path.ones_no_train("running_var", &[features]),
             momentum: config.momentum,
             gathered: RefCell::default(),
+            name: path.components().collect::<Vec<_>>().join("."),
         };
         Self {
             weight,
@@ -221,6 +224,36 @@ impl StepState for Running {
 
     fn discard(&self) {
         self.gathered.take();
+    }
+
+    fn parts(&self) -> anyhow::Result<Option<GatheredParts>> {
+        let gathered = self.gathered.borrow();
+        let parts = gathered.iter().map(|(micro, own)| {
+            let count = Tensor::f_from_slice(&[own.count])?;
+            let (mean, variance) = (own.mean.shallow_clone(), own.variance.shallow_clone());
+            Ok((*micro, vec![count, mean, variance].into()))
+        });
+        Ok(Some(GatheredParts {
+            name: self.name.clone(),
+            parts: parts.collect::<anyhow::Result<_>>()?,
+        }))
+    }
+
+    fn merge(&self, parts: Vec<(MicroId, Values)>) -> anyhow::Result<()> {
+        for (micro, values) in parts {
+            let values: Option<Vec<Tensor>> = values.into_iter().collect();
+            let Ok([count, mean, variance]) = <[Tensor; 3]>::try_from(values.unwrap_or_default())
+            else {
+                anyhow::bail!("batch norm has three statistics of a micro-batch");
+            };
+            let statistics = Statistics {
+                count: count.f_int64_value(&[0])?,
+                mean,
+                variance,
+            };
+            self.gathered.borrow_mut().insert(micro, statistics);
+        }
+        Ok(())
     }
 }
 

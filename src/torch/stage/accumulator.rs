@@ -5,11 +5,14 @@
 //! or put back if it does not ([`Accumulator::undo`]). Within the step, micro-batches add
 //! in their order, whatever order the schedule has their backwards in
 //! ([`Accumulator::begin_micro_batch`]). Where the order is that of a tree, a leaf's sum leaves
-//! the parameters when it is complete, and the sum of all comes back ([`Leaves`]).
+//! the parameters when it is complete, and the sum of all comes back ([`Leaves`]). Where the
+//! tree is shared by replicas of the pipeline, that is the sum of the replica's own leaves, which
+//! an exchange takes ([`Accumulator::take_share`]) and gives back as that of all.
 
 mod tied;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use tch::{Device, Tensor};
@@ -60,12 +63,13 @@ pub(super) struct MicroBatchGradients {
 }
 
 impl Accumulator {
-    /// `tree`: how many leaves the sums of micro-batches have, a power of two.
+    /// `tree`: how many leaves the sums of micro-batches have, a power of two; `own`: those of
+    /// the micro-batches that come here.
     pub(super) fn new(
         device: Device,
         streams: Rc<DeviceStreams>,
         parameters: Vec<(String, Tensor)>,
-        tree: usize,
+        (tree, own): (usize, Range<usize>),
     ) -> Self {
         Self {
             device,
@@ -75,7 +79,7 @@ impl Accumulator {
             previous: Vec::new(),
             next: 0,
             early: HashMap::new(),
-            leaves: (tree > 1).then(|| Leaves::new(tree)),
+            leaves: (tree > 1).then(|| Leaves::new(tree, own)),
             found_inf: None,
         }
     }
@@ -114,6 +118,7 @@ impl Accumulator {
         self.early.clear();
         if let Some(leaves) = &mut self.leaves {
             leaves.begin(micro_batches);
+            self.next = leaves.first();
         }
         let parameters = self.parameters.iter();
         self.previous = parameters
@@ -167,6 +172,32 @@ impl Accumulator {
             Some(all) => self.add_gradients(all),
             None => Ok(()),
         }
+    }
+
+    /// The step's last backward here is done. Takes the sums of the own leaves out of the
+    /// parameters and tied copies.
+    pub(super) fn take_share(&mut self) -> anyhow::Result<Gradients> {
+        let finished = self.leaves.as_mut();
+        let finished = finished.map(|leaves| leaves.finish(added_sets));
+        if let Some(sum) = finished.transpose()?.flatten() {
+            self.add_gradients(sum)?;
+        }
+        Ok(self.take_gradients()?)
+    }
+
+    /// Gives the parameters and tied copies, whose gradients have been taken, those of all
+    /// replicas.
+    pub(super) fn set_sums(&self, sums: &[Option<Tensor>]) -> Result<(), TorchError> {
+        let all = self.with_tied().zip(sums);
+        for ((_, parameter), sum) in all {
+            ffi::set_grad(parameter, sum.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of each parameter and tied copy, in the order of their gradients.
+    pub(super) fn sizes(&self) -> impl Iterator<Item = u64> {
+        self.with_tied().map(|(_, parameter)| bytes(parameter))
     }
 
     /// Moves the gradients out of the parameters and tied copies.
@@ -385,7 +416,7 @@ impl Accumulator {
 }
 
 /// The sums of two sets, made in the earlier one.
-fn added_sets(earlier: Gradients, later: Gradients) -> Result<Gradients, TorchError> {
+pub(super) fn added_sets(earlier: Gradients, later: Gradients) -> Result<Gradients, TorchError> {
     let (mut sums, mut more) = (Vec::new(), Vec::new());
     let both = earlier.into_iter().zip(later);
     let set = both.map(|(earlier, later)| match (earlier, later) {

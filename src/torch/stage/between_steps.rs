@@ -43,7 +43,9 @@ impl TorchStage {
     /// out whether it counts; see [`Accumulator::defer`].
     pub(crate) fn deferrable_norms(&self) -> anyhow::Result<Option<(Vec<String>, Tensor)>> {
         let accumulator = self.passes().accumulator();
-        if accumulator.has_previous() || self.passes().compute().layers().have_gathered() {
+        let compute = self.passes().compute();
+        let gathered = compute.layers().have_gathered() || compute.buffers().have_pending();
+        if accumulator.has_previous() || gathered {
             return Ok(None);
         }
         Ok(accumulator.named_norms_on_device()?)

@@ -32,6 +32,9 @@ pub(super) struct Buffers {
     began: Vec<i64>,
     /// Those that a first run changed.
     moved: HashSet<usize>,
+    /// What they are to hold when the step counts; nothing where the layers themselves see to
+    /// it.
+    pending: Vec<Option<Tensor>>,
 }
 
 /// Some layers' buffers as they are before these layers run for the first time.
@@ -52,6 +55,7 @@ impl Buffers {
             saved: Vec::new(),
             began: Vec::new(),
             moved: HashSet::new(),
+            pending: Vec::new(),
         }
     }
 
@@ -77,8 +81,70 @@ impl Buffers {
         self.saved.clear();
     }
 
+    /// The step is to leave this in them, one entry a buffer, unless that is absent.
+    ///
+    /// # Errors
+    /// There are more or fewer buffers.
+    pub(super) fn set_pending(&mut self, values: Vec<Option<Tensor>>) -> Result<(), TorchError> {
+        let (given, own) = (values.len(), self.all.len());
+        if given != own {
+            return Err(TorchError::new(format!(
+                "a replica sent {given} buffers, and the stage has {own}"
+            )));
+        }
+        self.pending = values;
+        Ok(())
+    }
+
+    /// Whether the step is to leave something in them when it counts.
+    pub(super) fn have_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// The step counts.
+    pub(super) fn commit(&mut self) -> Result<(), TorchError> {
+        let pending = std::mem::take(&mut self.pending);
+        tch::no_grad(|| {
+            let all = self.all.iter().zip(&pending);
+            let mut present = all.filter_map(|((_, buffer), new)| Some((buffer, new.as_ref()?)));
+            present.try_for_each(|(buffer, new)| buffer.shallow_clone().f_copy_(new).map(drop))
+        })?;
+        Ok(())
+    }
+
+    /// The first that has changed since the step began, and its layer's number. `values`: also
+    /// where that was not counted, which has the host wait for an accelerator.
+    pub(super) fn moved_in_step(&self, values: bool) -> Result<Option<(usize, &str)>, TorchError> {
+        let now = self.changes(0..self.all.len())?;
+        for (number, (name, buffer)) in self.all.iter().enumerate() {
+            let (Some(began), Some(saved)) = (self.began.get(number), self.saved.get(number))
+            else {
+                continue;
+            };
+            if now[number] != *began || values && !same(buffer, saved) {
+                let layer = self.of_layers.iter().position(|own| own.contains(&number));
+                return Ok(Some((layer.unwrap_or_default(), name)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Copies of those that are not what they were; `before` is from [`Buffers::copies`] of
+    /// all layers.
+    pub(super) fn changed_since(
+        &self,
+        before: &[(Tensor, Tensor)],
+    ) -> Result<Vec<Option<Tensor>>, TorchError> {
+        let changed = |(buffer, old): &(Tensor, Tensor)| {
+            let other = !same(buffer, old);
+            other.then(|| ffi::copy(buffer)).transpose()
+        };
+        before.iter().map(changed).collect()
+    }
+
     /// Puts back what they held before the step.
     pub(super) fn undo(&mut self) {
+        self.pending.clear();
         // Copies between tensors that were made as copies of each other.
         let saved = std::mem::take(&mut self.saved);
         tch::no_grad(|| {
@@ -280,6 +346,12 @@ fn places(counts: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
 fn holds(memory: &Tensor, tensor: &Tensor) -> bool {
     let begin = memory.data_ptr() as usize;
     (begin..begin + memory.numel()).contains(&(tensor.data_ptr() as usize))
+}
+
+/// Whether two tensors hold the same, NaN being like NaN. What cannot be compared does not.
+fn same(one: &Tensor, other: &Tensor) -> bool {
+    let equal = || one.f_equal(other).unwrap_or(false);
+    equal() || one.f_allclose(other, 0.0, 0.0, true).unwrap_or(false)
 }
 
 /// Puts saved values back, past autograd's eyes: graphs may have saved these tensors.

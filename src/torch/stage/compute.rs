@@ -72,6 +72,10 @@ impl Compute {
         &self.buffers
     }
 
+    pub(super) fn layers_and_buffers(&mut self) -> (&Layers, &mut Buffers) {
+        (&self.layers, &mut self.buffers)
+    }
+
     pub(super) fn buffers_mut(&mut self) -> &mut Buffers {
         &mut self.buffers
     }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use tch::Device;
 
 use super::border::{BorderGradients, SkipList, SkipValues};
+use super::gathered::not_shared;
 use super::graph_audit::GraphAudit;
 use super::inputs::Inputs;
 use super::live::{Half, Live};
@@ -25,7 +26,7 @@ use crate::torch::rng;
 use crate::torch::sequential::BuiltLayer;
 use crate::torch::skips::SkipBox;
 use crate::torch::step::Mode;
-use crate::torch::step_state::{Gathered, StepStates};
+use crate::torch::step_state::{Gathered, GatheredParts, StepState, StepStates};
 use crate::torch::values::{Values, hand_over};
 
 /// The layers of a stage.
@@ -285,6 +286,45 @@ impl Layers {
         // The step counts for all of them, also where one fails.
         let all = self.step_states.take().into_iter().map(commit);
         all.collect::<Vec<_>>().into_iter().collect()
+    }
+
+    /// What they have gathered in the step, with the layers' numbers, for other replicas.
+    ///
+    /// # Errors
+    /// One cannot share it; the error is that layer's.
+    pub(super) fn gathered(&self) -> anyhow::Result<Vec<(usize, GatheredParts)>> {
+        let parts = |layer: usize, state: &dyn StepState| {
+            self.progress.layer(layer);
+            let parts = state.parts()?;
+            Ok((layer, parts.ok_or_else(not_shared)?))
+        };
+        let all = self.step_states.each(parts)?;
+        self.progress.outside();
+        Ok(all)
+    }
+
+    /// Adds what a layer has gathered in another replica.
+    ///
+    /// # Errors
+    /// It has gathered nothing here; the error is the layer's.
+    pub(super) fn merge(&self, layer: usize, other: GatheredParts) -> anyhow::Result<()> {
+        self.progress.layer(layer);
+        let GatheredParts { name, parts } = other;
+        let mut parts = Some(parts);
+        self.step_states.each(|own, state| {
+            let same = own == layer && state.parts()?.is_some_and(|own| own.name == name);
+            if let Some(parts) = parts.take_if(|_| same) {
+                state.merge(parts)?;
+            }
+            Ok(())
+        })?;
+        anyhow::ensure!(
+            parts.is_none(),
+            "`{name}` gathers something in some micro-batches and nothing in those of the last \
+             replica: such a layer cannot be trained with replicas"
+        );
+        self.progress.outside();
+        Ok(())
     }
 
     /// What they have gathered in the last step does not count.

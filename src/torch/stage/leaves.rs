@@ -14,20 +14,25 @@
 //! j + 1. A leaf without micro-batches is absent, and absent + x is x: nothing is added, not
 //! even zeros, which would turn -0.0 into 0.0.
 //!
-//! Replicas of a pipeline, d of them (a power of two, at most k), can share the tree: replica r
-//! owns the k/d leaves from leaf rk/d on, which are all the leaves below one node. A counter of
-//! its own leaves alone ends with the sum at this node, and an exchange between replicas goes on
-//! from there through the log2(d) levels above, to the bits of one process. For this a counter
-//! needs to know its first leaf, from which its first micro-batch follows, and to be told when
-//! the step is over: of a replica, unlike here, the last leaves may be absent.
+//! Replicas of a pipeline, d of them (a power of two, at most k), share the tree: replica r
+//! owns the k/d leaves from leaf rk/d on, which are all the leaves below one node, and with them
+//! the micro-batches rM/d, rounded down, up to (r+1)M/d. The counter of its own leaves ends with
+//! the sum at this node, and the exchange between replicas (`exchange.rs`) goes on from there
+//! through the log2(d) levels above, to the bits of one process. The last leaves of a replica,
+//! unlike those of all, may be absent: so a counter is told when the step is over
+//! ([`Leaves::finish`]).
+
+use std::ops::Range;
 
 /// The sums of the leaves of one step that are not yet in their place.
 #[derive(Debug)]
 pub(super) struct Leaves<S> {
-    /// How many there are.
+    /// How many the tree has.
     count: usize,
+    /// Those that are counted here, which are all leaves below one node.
+    own: Range<usize>,
     micro_batches: usize,
-    /// Leaves that are over.
+    /// Own leaves that are over.
     closed: usize,
     /// The sums at the nodes that wait for what is right of them, the earliest first; none
     /// where all leaves below are absent.
@@ -35,10 +40,11 @@ pub(super) struct Leaves<S> {
 }
 
 impl<S> Leaves<S> {
-    /// A tree of so many leaves, a power of two.
-    pub(super) fn new(leaves: usize) -> Self {
+    /// The `own` leaves of a tree of so many, a power of two: all, or those below one node.
+    pub(super) fn new(leaves: usize, own: Range<usize>) -> Self {
         Self {
             count: leaves,
+            own,
             micro_batches: 0,
             closed: 0,
             waiting: Vec::new(),
@@ -49,6 +55,11 @@ impl<S> Leaves<S> {
     pub(super) fn begin(&mut self, micro_batches: usize) {
         self.clear();
         self.micro_batches = micro_batches;
+    }
+
+    /// The first micro-batch of the own leaves.
+    pub(super) fn first(&self) -> usize {
+        self.own.start * self.micro_batches / self.count
     }
 
     /// Drops all sums.
@@ -77,24 +88,36 @@ impl<S> Leaves<S> {
     }
 
     /// The leaf that ends with the first `added` micro-batches is over, with this sum. Gives
-    /// the sum of all leaves, if it was the last.
+    /// the sum of all own leaves, if it was the last of them.
     pub(super) fn close<E>(
         &mut self,
         added: usize,
         sum: S,
         mut add: impl FnMut(S, S) -> Result<S, E>,
     ) -> Result<Option<S>, E> {
-        let leaf = self.leaf_of(added - 1);
+        let leaf = self.leaf_of(added - 1) - self.own.start;
         while self.closed < leaf {
             self.put(None, &mut add)?;
         }
         self.put(Some(sum), &mut add)?;
-        let all = self.closed == self.count;
+        let all = self.closed == self.own.len();
         Ok(if all {
             self.waiting.pop().flatten()
         } else {
             None
         })
+    }
+
+    /// The step is over: own leaves behind the last one that was closed are absent. Gives the
+    /// sum of all own leaves, unless [`Leaves::close`] has given it, or all are absent.
+    pub(super) fn finish<E>(
+        &mut self,
+        mut add: impl FnMut(S, S) -> Result<S, E>,
+    ) -> Result<Option<S>, E> {
+        while self.closed < self.own.len() {
+            self.put(None, &mut add)?;
+        }
+        Ok(self.waiting.pop().flatten())
     }
 
     /// One more leaf, and all nodes that are complete with it.
@@ -174,13 +197,53 @@ mod tests {
     #[test]
     fn the_counter_adds_as_the_tree_is_defined() {
         for leaves in [1, 2, 4, 8, 16, 64] {
-            let mut counter = Leaves::new(leaves);
+            let mut counter = Leaves::new(leaves, 0..leaves);
             for micro_batches in 1..=40 {
                 let (sum, most) = counted(&mut counter, micro_batches);
                 let case = format!("{micro_batches} micro-batches, {leaves} leaves");
                 assert_eq!(sum, defined(micro_batches, leaves), "{case}");
                 let sets = gradient_sets(leaves, micro_batches);
                 assert_eq!(most as u64, sets, "{case}");
+            }
+        }
+    }
+
+    /// What the counters of so many replicas make of a step, and what is made of that.
+    fn shared(leaves: usize, replicas: usize, micro_batches: usize) -> Sum {
+        let share = leaves / replicas;
+        let own = |replica: usize| {
+            let mut counter = Leaves::new(leaves, replica * share..(replica + 1) * share);
+            let add = |left, right| Ok::<_, Infallible>(plus(Some(left), Some(right)).unwrap());
+            // As a step that failed has left it.
+            counter.begin(micro_batches);
+            let _ = counter.finish(add);
+            counter.begin(micro_batches);
+            let (mut leaf, mut all) = (None, None);
+            let end = (replica + 1) * micro_batches / replicas;
+            assert_eq!(counter.first(), replica * micro_batches / replicas);
+            for micro in counter.first()..end {
+                leaf = plus(leaf, Some(micro.to_string()));
+                if counter.end_at(micro + 1) {
+                    let Ok(sum) = counter.close(micro + 1, leaf.take().unwrap(), add);
+                    all = plus(all, sum);
+                }
+            }
+            let Ok(rest) = counter.finish(add);
+            assert!(leaf.is_none() && (all.is_none() || rest.is_none()));
+            all.or(rest)
+        };
+        node(&(0..replicas).map(own).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn replicas_that_share_the_leaves_add_as_one_does() {
+        for leaves in [1_usize, 2, 4, 8, 16] {
+            for level in 0..=leaves.ilog2() {
+                for micro_batches in 1..=20 {
+                    let sum = shared(leaves, 1 << level, micro_batches);
+                    let case = format!("{micro_batches} of {leaves} over {}", 1 << level);
+                    assert_eq!(sum, defined(micro_batches, leaves), "{case}");
+                }
             }
         }
     }
@@ -194,14 +257,14 @@ mod tests {
             (4, 3, "(0 + (1 + 2))"),
             (8, 1, "0"),
         ] {
-            let (own, _) = counted(&mut Leaves::new(leaves), micro_batches);
+            let (own, _) = counted(&mut Leaves::new(leaves, 0..leaves), micro_batches);
             assert_eq!(own.unwrap(), sum);
         }
     }
 
     #[test]
     fn what_a_step_has_left_is_gone_in_the_next() {
-        let mut leaves = Leaves::new(4);
+        let mut leaves = Leaves::new(4, 0..4);
         leaves.begin(4);
         let add = |_, _| Err("no sum is complete yet");
         assert_eq!(leaves.close(1, "wrong".to_owned(), add), Ok(None));

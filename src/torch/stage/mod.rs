@@ -18,6 +18,7 @@
 //! | [`Layers`](layers::Layers) | runs layers one behind the other: random numbers, precision, skips |
 //! | [`Accumulator`](accumulator::Accumulator) | the gradients within a step and between steps |
 //! | [`Leaves`](leaves::Leaves) | the order of a step's sums, where it is a tree, for the accumulator |
+//! | [`Exchange`](exchange::Exchange) | the sums of all replicas of the pipeline, where there are several |
 //! | [`Activations`](activations::Activations) | what micro-batches in flight keep: graphs, inputs, what is offloaded |
 //! | [`StageLoss`](loss::StageLoss) | the loss, on the last stage |
 //! | [`Offload`](offload::Offload) | activations in the host's memory, where asked for |
@@ -31,6 +32,8 @@ mod between_steps;
 mod border;
 mod buffers;
 mod compute;
+mod exchange;
+mod gathered;
 mod graph_audit;
 mod graphs;
 mod inputs;
@@ -54,6 +57,7 @@ mod spec;
 mod torch_stage;
 mod writes;
 
+pub(crate) use exchange::Copies;
 pub use graphs::GraphUse;
 pub(crate) use graphs::Graphing;
 pub(crate) use meter::{DeviceMeter, MemoryLevels, StepMemory};

@@ -6,6 +6,7 @@ use super::accumulator::Accumulator;
 use super::activations::{Activations, BackwardSource, Flight, StoredActivations};
 use super::border::{Arrived, BorderGradients};
 use super::compute::Compute;
+use super::exchange::Exchange;
 use super::graphs::{Backward, Forward, Graphs};
 use super::live::Half;
 use super::loss::StageLoss;
@@ -30,6 +31,8 @@ pub(super) struct Passes {
     offload: Option<Offload>,
     /// If passes may be captured and replayed.
     graphs: Option<Graphs>,
+    /// If the stage has copies in other replicas.
+    exchange: Option<Exchange>,
 }
 
 impl Passes {
@@ -39,6 +42,7 @@ impl Passes {
         loss: Option<StageLoss>,
         offload: Option<Offload>,
         graphs: Option<Graphs>,
+        exchange: Option<Exchange>,
     ) -> Self {
         Self {
             compute,
@@ -47,6 +51,7 @@ impl Passes {
             loss,
             offload,
             graphs,
+            exchange,
         }
     }
 
@@ -113,7 +118,20 @@ impl Passes {
             self.undo_step();
         }
         self.accumulator.commit()?;
-        self.compute.layers().commit()
+        self.compute.layers().commit()?;
+        Ok(self.compute.buffers_mut().commit()?)
+    }
+
+    /// One round of the exchange with the stage's copies in other replicas.
+    pub(super) fn exchange(
+        &mut self,
+        round: usize,
+        from: Vec<Values>,
+    ) -> anyhow::Result<Vec<Values>> {
+        let Some(exchange) = &mut self.exchange else {
+            anyhow::bail!("an exchange of a stage without copies");
+        };
+        exchange.round(round, from, &mut self.accumulator, &mut self.compute)
     }
 
     /// The gradients of the last step are used up; buffers are put back if it does not count.
@@ -128,6 +146,9 @@ impl Passes {
 
     /// Leaves no trace of the last step.
     pub(super) fn undo_step(&mut self) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.clear();
+        }
         self.accumulator.undo();
         self.compute.layers().undo();
         self.compute.buffers_mut().undo();

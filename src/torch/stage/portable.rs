@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use tch::Tensor;
 
 use crate::torch::copies::{fill, host_copy, like};
+use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::optim::{OptimizerState, Parts};
 
@@ -38,6 +39,17 @@ pub(crate) struct Portable {
     pub(crate) role: Role,
     pub(crate) name: String,
     pub(crate) tensor: Tensor,
+}
+
+impl Portable {
+    /// The same in memory of its own.
+    pub(crate) fn copy(&self) -> Result<Self, TorchError> {
+        Ok(Self {
+            role: self.role.clone(),
+            name: self.name.clone(),
+            tensor: host_copy(&self.tensor)?,
+        })
+    }
 }
 
 /// Copies, in the host's memory, of everything that training needs to resume.

@@ -9,6 +9,7 @@ use tch::{Device, Tensor};
 use super::accumulator::Accumulator;
 use super::buffers::Buffers;
 use super::compute::Compute;
+use super::exchange::{Copies, Exchange};
 use super::graphs::{Graphing, Graphs};
 use super::layers::Layers;
 use super::loss::StageLoss;
@@ -47,6 +48,8 @@ pub(crate) struct StageSpec {
     pub(crate) graphing: Graphing,
     /// How many leaves the sums of its gradients have, a power of two.
     pub(crate) tree: usize,
+    /// Its copies in the replicas of the pipeline, itself included.
+    pub(crate) copies: Copies,
 }
 
 impl StageSpec {
@@ -77,13 +80,24 @@ impl StageSpec {
         );
         let segments = Segments::new(&self.range, self.number, &self.recompute, &self.skips);
         let compute = Compute::new(self.number == 0, layers, Buffers::new(buffers), segments);
-        let accumulator = Accumulator::new(self.device, Rc::clone(streams), parameters, self.tree);
+        let share = self.tree / self.copies.count();
+        let first = self.copies.replica * share;
+        let leaves = (self.tree, first..first + share);
+        let accumulator = Accumulator::new(self.device, Rc::clone(streams), parameters, leaves);
         let loss = self.last.then(|| StageLoss::new(self.seed));
         let offload = self.route.offload.map(|least| {
             let meter = meter.map(StageMeter::offloading);
             Offload::new(self.device, Rc::clone(streams), meter, least)
         });
         let graphs = audit.map(|audit| Graphs::new(Rc::clone(streams), audit, &compute, self.last));
-        Ok(Passes::new(compute, accumulator, loss, offload, graphs))
+        let exchange = Exchange::new(&self.copies);
+        Ok(Passes::new(
+            compute,
+            accumulator,
+            loss,
+            offload,
+            graphs,
+            exchange,
+        ))
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gpipe_partitioner::{Action, MicroId, StageId};
 
+use super::exchange::Copies;
 use super::graphs::{GraphUse, Graphs};
 use super::lost_device;
 use super::meter::{DeviceMeter, StageMeter, StepMemory};
@@ -27,6 +28,7 @@ pub(crate) struct TorchStage {
     /// Its thread's streams, shared with the thread's other stages.
     streams: Rc<DeviceStreams>,
     route: Route,
+    copies: Copies,
     /// Of the present step.
     settings: Option<Arc<StepSettings>>,
     passes: Passes,
@@ -42,11 +44,17 @@ impl TorchStage {
             number: spec.number,
             streams: Rc::clone(streams),
             route: spec.route.clone(),
+            copies: spec.copies.clone(),
             settings: None,
             passes: spec.passes(streams, meter.as_ref())?,
             optimizers: Optimizers::new(Rc::clone(streams)),
             meter,
         })
+    }
+
+    /// The replica of the pipeline that it is in.
+    pub(crate) fn replica(&self) -> usize {
+        self.copies.replica
     }
 
     /// The streams of its thread.
@@ -192,6 +200,19 @@ impl TorchStage {
         Ok(outputs)
     }
 
+    /// The part of an exchange that can fail.
+    fn exchange_on_streams(
+        &mut self,
+        round: usize,
+        from: Vec<InTransit>,
+    ) -> anyhow::Result<Vec<InTransit>> {
+        let from = from.into_iter();
+        let from = from.map(|one| self.here(self.streams.receive(one)?));
+        let from = from.collect::<Result<_, TorchError>>()?;
+        let outputs = self.passes.exchange(round, from)?;
+        Ok((self.streams).send_to_copies(outputs, &self.copies.other_places())?)
+    }
+
     /// What arrived, on the stage's device.
     fn here(&self, values: Values) -> Result<Values, TorchError> {
         let device = self.passes.compute().layers().device();
@@ -284,6 +305,21 @@ impl Stage for TorchStage {
             .map(|_| lost_device::acting(action));
         let done = self.run_on_streams(action, inputs);
         done.map_err(|error| self.explain(action, error))
+    }
+
+    fn exchange(&mut self, round: usize, from: Vec<InTransit>) -> anyhow::Result<Vec<InTransit>> {
+        let streams = self.shared_streams();
+        let _shared = streams.submit_scope();
+        let _named = self.acting(c"the exchange of gradients");
+        self.outside();
+        let counted = self.count_memory();
+        let done = caught(|| self.exchange_on_streams(round, from));
+        drop(counted);
+        done.map_err(|error| {
+            let device = self.passes.compute().layers().device();
+            let error = OutOfMemory::explain(device, error);
+            self.explain_loss(Phase::Exchange(round), None, error)
+        })
     }
 
     fn end(&mut self) -> anyhow::Result<()> {

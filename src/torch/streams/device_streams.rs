@@ -252,12 +252,44 @@ impl DeviceStreams {
             ActionKind::Forward => &route.forward,
             _ => &route.backward,
         };
+        self.give(outputs, to, &done)
+    }
+
+    /// Sends gradients, which stay in use here, to the copies of a stage in other replicas.
+    #[doc(alias = "reduce-scatter")]
+    pub(crate) fn send_to_copies(
+        &self,
+        outputs: Vec<Values>,
+        to: &[Option<MemorySpace>],
+    ) -> Result<Vec<InTransit>, TorchError> {
+        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
+            let here = self.backend.as_ref().map(|_| MemorySpace::Host);
+            let in_transit = |values| InTransit {
+                at: here,
+                ..InTransit::from(values)
+            };
+            return Ok(outputs.into_iter().map(in_transit).collect());
+        };
+        let done = backend.record(accelerator.main)?;
+        self.give(outputs, to, &done)
+    }
+
+    /// Values that are there when `done` is over, one for each place.
+    fn give(
+        &self,
+        outputs: Vec<Values>,
+        to: &[Option<MemorySpace>],
+        done: &Event,
+    ) -> Result<Vec<InTransit>, TorchError> {
+        let (Some(backend), Some(accelerator)) = (&self.backend, &self.accelerator) else {
+            return Ok(outputs.into_iter().map(InTransit::from).collect());
+        };
         let mut to = to.iter();
         outputs
             .into_iter()
             .map(|values| match to.next().copied().flatten() {
                 Some(place) if place != self.space() => {
-                    accelerator.dispatch(backend, values, &done, place)
+                    accelerator.dispatch(backend, values, done, place)
                 }
                 _ => Ok(InTransit::new(values, self.space(), Some(done.clone()))),
             })
