@@ -10,6 +10,7 @@ mod optim;
 mod precision;
 mod pytorch_schedules;
 mod randomness;
+mod replicas;
 mod skips;
 mod split_backward;
 #[path = "../support/mod.rs"]

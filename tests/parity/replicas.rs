@@ -214,17 +214,14 @@ fn mlp() {
 #[test]
 fn buffers_that_a_forward_moves_are_refused() {
     single_threaded();
-    for (model, layer) in [
-        (models::convnet(), "norm1"),
-        (models::moving(), "spectral"),
-    ] {
+    for (model, layer) in [(models::convnet(), "norm1"), (models::moving(), "spectral")] {
         let own = Replicated {
             case: Case::simplest(4),
             replicas: 2,
         };
         let pipe = own.builder(&model).devices(&cpus(2)).build();
         let error = numbers(pipe.unwrap(), &model).unwrap_err();
-        let named = format!("layer `{layer}`");
+        let named = format!("layer `{layer}");
         assert!(error.contains(&named), "{error}");
         assert!(error.contains("moves the buffer"), "{error}");
     }

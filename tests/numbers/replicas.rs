@@ -1,0 +1,435 @@
+//! Replicas of a pipeline (data parallelism), beside one pipeline with the same tree of gradient
+//! sums: what a step, an update and a checkpoint do to all copies, and to none. tests/parity has
+//! all models and schedules.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gpipe::checkpoint::{Checkpoint, Checkpointer, Extras};
+use gpipe::partitioner::{ScheduleKind, Shape};
+use gpipe::tch::{Device, Kind, Tensor, nn};
+use gpipe::{
+    AdamW, Context, Error, Layer, Loss, LossScale, NonFinite, Optimizer, Pipeline, PipelineBuilder,
+    Precision, Recompute, Sequential, Setting, StepState, Values, layers,
+};
+
+use crate::support::*;
+
+const LEAVES: usize = 4;
+const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+/// Batch norm whose statistics count once a step, dropout, and a head that is tied to the
+/// first layer.
+fn model() -> Sequential {
+    Sequential::new()
+        .layer("first", |p| nn::linear(p, 6, 6, Default::default()))
+        .layer("norm", |p| layers::BatchNorm::new(p, 6, Default::default()))
+        .layer("dropout", |_| nn::func_t(|x, train| x.dropout(0.2, train)))
+        .layer("last", |p| nn::linear(p, 6, 6, Default::default()))
+        .layer("second", |p| {
+            layers::BatchNorm::new(p, 6, Default::default())
+        })
+        .layer("out", |p| nn::linear(p, 6, 3, Default::default()))
+        .tie("first.weight", "last.weight")
+}
+
+fn batch(samples: i64) -> (Tensor, Tensor) {
+    gpipe::tch::manual_seed(5);
+    let x = Tensor::randn([samples, 6], FLOAT);
+    let y = Tensor::arange(samples, (Kind::Int64, Device::Cpu));
+    (x, y.remainder(3))
+}
+
+/// So many replicas of two devices, and eight micro-batches.
+fn builder(replicas: usize) -> PipelineBuilder {
+    Pipeline::builder(model())
+        .devices(&cpus(2 * replicas))
+        .replicas(replicas)
+        .tree(LEAVES)
+        .micro_batches(8)
+        .threads_per_stage(1)
+        .seed(3)
+}
+
+fn optimizer() -> Optimizer {
+    Optimizer::new(AdamW {
+        lr: 0.01,
+        ..AdamW::default()
+    })
+}
+
+/// Has so many replicas do what one pipeline does, and compares all that is left: the parameters
+/// and buffers of the first copies, and of all of them what inference makes with them.
+fn same_as_one(
+    configure: impl Fn(PipelineBuilder) -> PipelineBuilder,
+    run: impl Fn(&mut Pipeline, usize) -> Vec<f64>,
+) {
+    single_threaded();
+    let mut all = [1, 2, 4].map(|replicas| {
+        let mut pipe = configure(builder(replicas)).build().unwrap();
+        let numbers = run(&mut pipe, replicas);
+        let gradients = gradients(&mut pipe);
+        let outputs = pipe.forward(&batch(24).0).unwrap();
+        (replicas, numbers, gradients, snapshot(&mut pipe), outputs)
+    });
+    let [(_, numbers, gradients, values, outputs), others @ ..] = &mut all;
+    for (replicas, own, own_gradients, own_values, own_outputs) in others {
+        let what = format!("{replicas} replicas");
+        let bits = |all: &[f64]| all.iter().map(|own| own.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(own), bits(numbers), "{what}: {own:?}, not {numbers:?}");
+        assert_same_bits(own_gradients, gradients, &what);
+        assert_same_bits(own_values, values, &what);
+        assert!(own_outputs.equal(outputs), "{what}: outputs");
+    }
+}
+
+fn trained(pipe: &mut Pipeline, optimizer: &mut Optimizer, samples: i64) -> f64 {
+    let (x, y) = batch(samples);
+    let loss = pipe.train_step(&x, &y, cross_entropy).unwrap();
+    optimizer.step(pipe).unwrap();
+    loss.read().unwrap().loss
+}
+
+#[test]
+fn statistics_dropout_and_ties_are_those_of_one_pipeline() {
+    for recompute in [Recompute::Never, Recompute::ExceptLast, Recompute::Always] {
+        let configure = |builder: PipelineBuilder| builder.recompute(recompute.clone());
+        same_as_one(configure, |pipe, _| {
+            let mut optimizer = optimizer();
+            let losses = (0..3).map(|_| trained(pipe, &mut optimizer, 24)).collect();
+            let (x, y) = batch(24);
+            pipe.train_step(&x, &y, cross_entropy).unwrap();
+            losses
+        });
+    }
+}
+
+/// Of three micro-batches four replicas have none, one, one and one.
+#[test]
+fn short_batches_leave_replicas_without_micro_batches() {
+    // Of two samples each at least, which batch norm needs: so of six samples and three
+    // micro-batches.
+    let configure = |builder: PipelineBuilder| builder.micro_batches(3);
+    same_as_one(configure, |pipe, _| {
+        let mut optimizer = optimizer();
+        (0..2).map(|_| trained(pipe, &mut optimizer, 6)).collect()
+    });
+}
+
+/// Fewer samples than micro-batches make fewer micro-batches.
+#[test]
+fn batches_of_fewer_samples_than_micro_batches() {
+    single_threaded();
+    let small = || {
+        Sequential::new()
+            .layer("first", |p| nn::linear(p, 6, 4, Default::default()))
+            .layer("out", |p| nn::linear(p, 4, 3, Default::default()))
+    };
+    let build = |replicas: usize| {
+        let builder = Pipeline::builder(small()).devices(&cpus(2 * replicas));
+        let builder = builder.replicas(replicas).tree(LEAVES).micro_batches(8);
+        builder.threads_per_stage(1).build().unwrap()
+    };
+    for samples in 1..=9 {
+        let (x, y) = batch(samples);
+        let x = x.set_requires_grad(true);
+        let step = |replicas: usize| {
+            let mut pipe = build(replicas);
+            let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
+            let loss = report.read().unwrap().loss;
+            let input = report.input_gradient.unwrap().into_one().unwrap();
+            let output = pipe.forward(x.detach()).unwrap();
+            (loss, gradients(&mut pipe), input, output)
+        };
+        let (loss, plain, input, output) = step(1);
+        for replicas in [2, 4] {
+            let what = format!("{samples} samples, {replicas} replicas");
+            let own = step(replicas);
+            assert_eq!(own.0.to_bits(), loss.to_bits(), "{what}");
+            assert_same_bits(&own.1, &plain, &what);
+            assert!(own.2.equal(&input), "{what}: the input's gradient");
+            assert!(own.3.equal(&output), "{what}: outputs");
+        }
+    }
+}
+
+#[test]
+fn gradients_of_several_steps_add_up_and_are_clipped() {
+    same_as_one(
+        |builder| builder,
+        |pipe, _| {
+            let mut optimizer = optimizer();
+            let mut numbers = Vec::new();
+            for samples in [24, 16] {
+                let (x, y) = batch(samples);
+                let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
+                numbers.push(report.read().unwrap().loss);
+            }
+            numbers.push(pipe.clip_grad_norm(0.05).unwrap());
+            optimizer.step(pipe).unwrap();
+            numbers.push(pipe.clip_grad_norm(0.05).unwrap());
+            pipe.freeze(|name| name == "out.bias").unwrap();
+            numbers.push(trained(pipe, &mut optimizer, 24));
+            numbers
+        },
+    );
+}
+
+/// The weights of a mini-batch's losses are known when all replicas are done.
+#[test]
+fn weighted_losses() {
+    same_as_one(
+        |builder| builder,
+        |pipe, _| {
+            let (x, y) = batch(24);
+            let loss = |out: &Tensor, y: &Tensor| {
+                let weight = y.sum(Kind::Float).double_value(&[]);
+                Loss::weighted(cross_entropy(out, y), weight)
+            };
+            let report = pipe.train_step(&x, &y, loss).unwrap();
+            vec![report.read().unwrap().loss]
+        },
+    );
+}
+
+/// A loss that is as it should be until it is armed; then the micro-batch with sample 22 in it
+/// does this to it.
+fn armed(
+    does: fn(Tensor) -> Tensor,
+) -> (
+    Arc<AtomicBool>,
+    impl Fn(&Tensor, &Tensor) -> Tensor + Clone + Send + Sync,
+) {
+    let armed = Arc::new(AtomicBool::new(false));
+    let own = Arc::clone(&armed);
+    let loss = move |out: &Tensor, y: &Tensor| {
+        let found = y.eq(22).any().int64_value(&[]) == 1;
+        let loss = cross_entropy(out, &y.remainder(3));
+        match own.load(Ordering::SeqCst) && found {
+            true => does(loss),
+            false => loss,
+        }
+    };
+    (armed, loss)
+}
+
+fn numbered(samples: i64) -> (Tensor, Tensor) {
+    let y = Tensor::arange(samples, (Kind::Int64, Device::Cpu));
+    (batch(samples).0, y)
+}
+
+#[test]
+fn an_overflow_in_one_replica_skips_the_step_in_all() {
+    let configure = |builder: PipelineBuilder| {
+        let scale = LossScale {
+            initial: 256.0,
+            ..LossScale::default()
+        };
+        builder.precision(Precision::Fp16).loss_scale(scale)
+    };
+    same_as_one(configure, |pipe, replicas| {
+        let (armed, loss) = armed(|loss| loss * 1e9);
+        let (x, y) = numbered(24);
+        let mut optimizer = optimizer();
+        let mut numbers = Vec::new();
+        for step in 0..3 {
+            armed.store(step == 1, Ordering::SeqCst);
+            let before = (snapshot(pipe), gradients(pipe));
+            let report = pipe.train_step(&x, &y, loss.clone()).unwrap();
+            let read = report.read().unwrap();
+            assert_eq!(read.skipped(), step == 1, "{replicas} replicas");
+            numbers.extend([read.loss_scale.unwrap(), read.loss]);
+            if step == 1 {
+                assert_same_bits(&snapshot(pipe), &before.0, "a step that was skipped");
+                assert_same_bits(&gradients(pipe), &before.1, "a step that was skipped");
+            }
+            optimizer.step(pipe).unwrap();
+        }
+        numbers
+    });
+}
+
+#[test]
+fn a_failure_in_one_replica_undoes_the_step_in_all() {
+    for non_finite in [NonFinite::Allow, NonFinite::Skip] {
+        let configure = |builder: PipelineBuilder| builder.on_non_finite(non_finite);
+        same_as_one(configure, |pipe, replicas| {
+            let (armed, loss) = armed(|_| panic!("in one micro-batch"));
+            let (x, y) = numbered(24);
+            let mut optimizer = optimizer();
+            pipe.train_step(&x, &y, loss.clone()).unwrap();
+            let before = (snapshot(pipe), gradients(pipe));
+            armed.store(true, Ordering::SeqCst);
+            let error = pipe.train_step(&x, &y, loss.clone()).unwrap_err();
+            let error = error.to_string();
+            let named = format!("replica {}", replicas - 1);
+            assert!(replicas == 1 || error.contains(&named), "{error}");
+            assert_same_bits(&snapshot(pipe), &before.0, "a step that failed");
+            assert_same_bits(&gradients(pipe), &before.1, "a step that failed");
+            armed.store(false, Ordering::SeqCst);
+            let report = pipe.train_step(&x, &y, loss).unwrap();
+            optimizer.step(pipe).unwrap();
+            vec![report.read().unwrap().loss]
+        });
+    }
+}
+
+#[test]
+fn a_checkpoint_of_some_replicas_is_resumed_with_others() {
+    single_threaded();
+    let whole = {
+        let (mut pipe, mut optimizer) = (builder(1).build().unwrap(), optimizer());
+        let losses: Vec<_> = (0..4)
+            .map(|_| trained(&mut pipe, &mut optimizer, 24))
+            .collect();
+        (
+            losses,
+            snapshot(&mut pipe),
+            pipe.forward(&batch(24).0).unwrap(),
+        )
+    };
+    for (before, after) in [(1, 2), (2, 1), (2, 4), (4, 2)] {
+        let what = format!("{before} replicas, then {after}");
+        let folder = tempfile::tempdir().unwrap();
+        let (mut pipe, mut own) = (builder(before).build().unwrap(), optimizer());
+        let mut losses: Vec<_> = (0..2).map(|_| trained(&mut pipe, &mut own, 24)).collect();
+        let mut checkpointer = Checkpointer::new(folder.path()).unwrap();
+        checkpointer.save(&mut pipe, &own, Extras::new(2)).unwrap();
+        checkpointer.finish().unwrap();
+        let saved = Checkpoint::newest(folder.path()).unwrap();
+        assert_eq!(saved.stages(), 2, "{what}");
+        let (mut pipe, mut own) = (builder(after).seed(9).build().unwrap(), optimizer());
+        saved.restore(&mut pipe, &mut own).unwrap();
+        losses.extend((0..2).map(|_| trained(&mut pipe, &mut own, 24)));
+        assert_eq!(losses, whole.0, "{what}");
+        assert_same_bits(&snapshot(&mut pipe), &whole.1, &what);
+        assert!(
+            pipe.forward(&batch(24).0).unwrap().equal(&whole.2),
+            "{what}"
+        );
+    }
+}
+
+/// `load` fills every copy.
+#[test]
+fn loaded_values_are_those_of_all_copies() {
+    let (mut other, mut own) = (builder(1).seed(8).build().unwrap(), optimizer());
+    trained(&mut other, &mut own, 24);
+    let values = snapshot(&mut other);
+    same_as_one(
+        |builder| builder,
+        |pipe, _| {
+            pipe.load(&values).unwrap();
+            Vec::new()
+        },
+    );
+}
+
+#[test]
+fn a_schedule_of_ones_own_is_that_of_each_replica() {
+    single_threaded();
+    let schedule = ScheduleKind::ZbH1.generate(Shape::new(2, 4)).unwrap();
+    let mut own = builder(2).custom_schedule(schedule.clone()).build();
+    // As many as were asked for before do not count: the schedule says how many.
+    let own = own.as_mut().unwrap();
+    let mut plain = builder(1).build().unwrap();
+    let (x, y) = batch(24);
+    for pipe in [&mut *own, &mut plain] {
+        pipe.train_step(&x, &y, cross_entropy).unwrap();
+    }
+    assert_same_bits(&gradients(own), &gradients(&mut plain), "zb-h1");
+    let short = own.train_step(&batch(7).0, &batch(7).1, cross_entropy);
+    let error = short.unwrap_err().to_string();
+    assert!(error.contains("8 micro-batches"), "{error}");
+    let wrong = builder(2).custom_schedule(schedule).micro_batches(4);
+    assert_eq!(setting(wrong), Setting::MicroBatches);
+}
+
+fn setting(builder: PipelineBuilder) -> Setting {
+    match (builder.check(), builder.build()) {
+        (Err(Error::Settings(one)), Err(Error::Settings(two))) => {
+            assert_eq!(one, two);
+            one.setting
+        }
+        (one, two) => panic!("{one:?}, {:?}", two.err()),
+    }
+}
+
+#[test]
+fn replicas_that_cannot_be_are_refused() {
+    let told = |builder: PipelineBuilder, wanted: &str| {
+        let error = builder.check().unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+        assert_eq!(setting(builder), Setting::Replicas);
+    };
+    told(builder(1).replicas(0), "0 replicas");
+    told(builder(3).tree(4), "is 3, but");
+    told(builder(8).tree(4), "give the tree 8 leaves");
+    told(
+        builder(2).devices(&cpus(3)),
+        "3 devices cannot be shared evenly by 2",
+    );
+}
+
+/// A layer that counts its micro-batches in a state that nobody can share.
+#[derive(Debug)]
+struct Counting(Rc<Count>);
+
+#[derive(Debug)]
+struct Count;
+
+impl StepState for Count {
+    fn commit(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self) {}
+}
+
+impl Layer for Counting {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
+        ctx.gathers(&self.0);
+        Ok(inputs)
+    }
+}
+
+#[test]
+fn what_replicas_cannot_share_fails_the_step() {
+    single_threaded();
+    let model = || {
+        Sequential::new()
+            .layer("first", |p| nn::linear(p, 6, 3, Default::default()))
+            .layer("counting", |_| Counting(Rc::new(Count)))
+    };
+    let (x, y) = batch(8);
+    let step = |replicas: usize| {
+        let builder = Pipeline::builder(model()).devices(&cpus(2 * replicas));
+        let builder = builder.replicas(replicas).tree(LEAVES).micro_batches(4);
+        let mut pipe = builder.build().unwrap();
+        let done = pipe.train_step(&x, &y, cross_entropy);
+        (
+            done.map(drop).map_err(|error| error.to_string()),
+            gradients(&mut pipe),
+        )
+    };
+    assert_eq!(step(1).0, Ok(()));
+    let (done, left) = step(2);
+    let error = done.unwrap_err();
+    assert!(error.contains("layer `counting`"), "{error}");
+    assert!(error.contains("replicas cannot share"), "{error}");
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// The timeline is that of all devices; what is predicted, that of a replica.
+#[test]
+fn all_devices_are_in_the_timeline() {
+    let mut pipe = builder(2).measure_memory(true).build().unwrap();
+    let (x, y) = batch(24);
+    let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
+    let read = report.read().unwrap();
+    assert_eq!((read.timeline.devices(), read.predicted.devices()), (4, 2));
+    assert_eq!(read.timeline.spans().len(), 2 * 2 * 8);
+    assert_eq!((pipe.replicas(), pipe.devices().len()), (2, 2));
+    assert_eq!(report.memory.unwrap().stages.len(), 2);
+}
