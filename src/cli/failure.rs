@@ -35,6 +35,12 @@ impl IntoFailure for Error {
 
 impl IntoFailure for CheckpointError {
     fn failure(self) -> Failure {
+        if let Some(lost) = self.cause().lost() {
+            return Failure::Exit(lost.to_string(), lost.exit_code());
+        }
+        if let Self::Pipeline(error @ Error::Engine(EngineError::Lost(_))) = self {
+            return failure(error);
+        }
         if self.is_wrong_use() {
             return Failure::Usage(self.to_string());
         }

@@ -87,10 +87,6 @@ pub(super) fn leave(world: Option<Arc<World>>, result: Result<(), Failure>) -> R
         return result;
     };
     if let Err(failure) = result {
-        // Whatever was under way when another process was lost fails in words of its own.
-        if let Some(lost) = world.lost().filter(|lost| lost.gone) {
-            return Err(Failure::Exit(lost.to_string(), lost.exit_code()));
-        }
         world.lose(&failure.said());
         return Err(failure);
     }

@@ -111,8 +111,10 @@ impl Pipeline {
             .enumerate()
             .flat_map(|(rank, (own, _))| own.iter().map(move |name| (name, rank)))
             .collect();
-        let given: Vec<HashSet<&String>> =
-            all.iter().map(|(_, given)| given.iter().collect()).collect();
+        let given: Vec<HashSet<&String>> = all
+            .iter()
+            .map(|(_, given)| given.iter().collect())
+            .collect();
         for (rank, (_, names)) in all.iter().enumerate() {
             for name in names {
                 let why = match has.get(name) {

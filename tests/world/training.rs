@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::exit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::SystemTime;
 
 use gpipe::checkpoint::{Checkpointer, Extras};
 use gpipe::engine::EngineError;
@@ -177,11 +178,17 @@ impl Run<'_> {
             self.pipe.load(&nobody)?;
         } else if env::var(FAULT).is_ok_and(|fault| fault.starts_with("load")) {
             let own = self.pipe.parameters()?;
-            let copies = own.into_iter().map(|(name, own)| (name, own.detach().copy()));
+            let copies = own
+                .into_iter()
+                .map(|(name, own)| (name, own.detach().copy()));
             // All of one size: what differs is the names.
             let one: Vec<_> = copies.filter(|(name, _)| name == "first.bias").collect();
-            let none = ("first.bias".to_owned(), Tensor::zeros([8], tch::kind::FLOAT_CPU));
-            self.pipe.load(&one.into_iter().next().map_or(vec![none], |one| vec![one]))?;
+            let none = (
+                "first.bias".to_owned(),
+                Tensor::zeros([8], tch::kind::FLOAT_CPU),
+            );
+            self.pipe
+                .load(&one.into_iter().next().map_or(vec![none], |one| vec![one]))?;
         }
         Ok(self.pipe.clip_grad_norm(0.5)?)
     }
@@ -199,7 +206,10 @@ impl Run<'_> {
 const LR: f64 = 1e-2;
 
 /// Something fails in one rank, and all are as they were before.
-fn failing(run: &mut Run<'_>, what: impl FnOnce(&mut Run<'_>) -> Result<(), Failed>) -> Result<(), Failed> {
+fn failing(
+    run: &mut Run<'_>,
+    what: impl FnOnce(&mut Run<'_>) -> Result<(), Failed>,
+) -> Result<(), Failed> {
     let before = state(&mut run.pipe);
     run.fault.armed.store(true, Ordering::SeqCst);
     let failed = what(run);
@@ -257,7 +267,11 @@ fn body(world: &Arc<World>, fault: &Fault) -> Result<(), Failed> {
             print(&format!("number {update} {:016x}", number.to_bits()));
         }
         if let Some(saving) = &mut saving {
-            let saved = saving.save(&mut run.pipe, &run.optimizer, Extras::new(update as u64 + 1));
+            let saved = saving.save(
+                &mut run.pipe,
+                &run.optimizer,
+                Extras::new(update as u64 + 1),
+            );
             if saved.is_err_and(|error| error.lost().is_none()) {
                 print("not saved");
             }
@@ -337,6 +351,8 @@ pub(crate) fn train() -> i32 {
     let world = Arc::new(World::join_with(Words::from_env().unwrap(), times).unwrap());
     let fault = Fault::here(world.rank());
     let ended = body(&world, &fault);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    print(&format!("heard at {}", now.unwrap().as_nanos()));
     let lost = world.lost();
     let left = Arc::into_inner(world).unwrap();
     match ended {

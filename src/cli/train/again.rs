@@ -67,8 +67,7 @@ impl Begun {
     /// That the run is one of this very command: a launcher may give it again although it failed
     /// since another run has the folder.
     pub(super) fn check(&self, run: &Resume, resolved: &str) -> Result<(), Failure> {
-        let table = |text: &str| text.parse::<toml::Table>().ok();
-        if table(run.config().1) == table(resolved) {
+        if chosen(run.config().1) == chosen(resolved) {
             return Ok(());
         }
         Err(Failure::Usage(format!(
@@ -77,6 +76,18 @@ impl Begun {
             folder = show(&self.folder)
         )))
     }
+}
+
+/// What a command decides wherever it runs: threads follow from the cores, and where the layers are
+/// cut from the number of processes.
+fn chosen(config: &str) -> Option<toml::Table> {
+    let mut table = config.parse::<toml::Table>().ok()?;
+    let pipeline = table.get_mut("pipeline").and_then(|own| own.as_table_mut());
+    if let Some(pipeline) = pipeline {
+        pipeline.remove("threads_per_stage");
+        pipeline.remove("balance");
+    }
+    Some(table)
 }
 
 fn show(path: &Path) -> String {

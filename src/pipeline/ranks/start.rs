@@ -71,8 +71,12 @@ impl Members {
             .map(|said| serde_json::from_slice(said))
             .collect();
         let all = all.map_err(|error| odd(error.to_string()))?;
-        own?;
-        check(&all)?;
+        if let Err(error) = own.and_then(|()| check(&all)) {
+            // All have found it. Whoever ends now must not be lost to those that are still to read
+            // what the others have said.
+            let _ = gather_once(world, &[]);
+            return Err(error);
+        }
         let mut members = Self {
             devices: Vec::new(),
             rank_of: Vec::new(),

@@ -60,9 +60,12 @@ fn it_comes_to_the_same_and_is_said_once() {
 fn files_and_json_are_those_of_one_process() {
     let folder = place();
     let folder = folder.path();
-    let [one, two] = both(folder, "--steps 4 --quiet --json --trace t.json --report r.svg")
-        .map(|output| succeeded(output, RUN).0)
-        .map(|text| serde_json::from_str::<serde_json::Value>(&text).unwrap());
+    let [one, two] = both(
+        folder,
+        "--steps 4 --quiet --json --trace t.json --report r.svg",
+    )
+    .map(|output| succeeded(output, RUN).0)
+    .map(|text| serde_json::from_str::<serde_json::Value>(&text).unwrap());
     let keys = |value: &serde_json::Value| {
         let keys = value.as_object().unwrap().keys().cloned();
         keys.collect::<Vec<String>>()
@@ -73,9 +76,16 @@ fn files_and_json_are_those_of_one_process() {
     }
     let trace = fs::read_to_string(folder.join("t.json")).unwrap();
     for device in 0..2 {
-        assert!(trace.contains(&format!("dev {device}")) || trace.contains("\"tid\""), "{trace}");
+        assert!(
+            trace.contains(&format!("dev {device}")) || trace.contains("\"tid\""),
+            "{trace}"
+        );
     }
-    assert!(fs::read_to_string(folder.join("r.svg")).unwrap().contains("</svg>"));
+    assert!(
+        fs::read_to_string(folder.join("r.svg"))
+            .unwrap()
+            .contains("</svg>")
+    );
 }
 
 /// A plan for two devices is for two processes of one each, too.
@@ -108,9 +118,8 @@ fn a_signal_to_one_process_ends_all() {
     for (signal, rank) in [("-INT", 0), ("-TERM", 1)] {
         let folder = place();
         let folder = folder.path();
-        let args = format!(
-            "launch --processes 2 -- {RUN} --steps 100000 --quiet --devices cpu --out run"
-        );
+        let args =
+            format!("launch --processes 2 -- {RUN} --steps 100000 --quiet --devices cpu --out run");
         let launcher = command(folder, &args)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -127,7 +136,9 @@ fn a_signal_to_one_process_ends_all() {
             let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
             let words = fs::read(format!("/proc/{process}/environ")).ok()?;
             let is_child = status.contains(&format!("PPid:\t{}\n", launcher.id()));
-            let is_rank = words.split(|byte| *byte == 0).any(|word| word == own.as_bytes());
+            let is_rank = words
+                .split(|byte| *byte == 0)
+                .any(|word| word == own.as_bytes());
             (is_child && is_rank).then_some(process)
         });
         let all: Vec<String> = all.collect();
@@ -139,7 +150,11 @@ fn a_signal_to_one_process_ends_all() {
         assert_eq!(errors.matches("stopped after step").count(), 1, "{errors}");
         let step = losses(folder, "run").len();
         assert!(errors.contains(&format!("stopped after step {step} of 100000 and saved")));
-        assert!(folder.join(format!("run/checkpoints/step-{step:08}")).exists());
+        assert!(
+            folder
+                .join(format!("run/checkpoints/step-{step:08}"))
+                .exists()
+        );
     }
 }
 
@@ -178,7 +193,10 @@ fn readme(begin: &str) -> String {
 fn the_readme_trains_by_its_own_launcher() {
     let folder = tempfile::tempdir().unwrap();
     let line = readme("gpipe-rs launch ");
-    let (summary, _) = succeeded(as_in_the_readme(folder.path(), &line).output().unwrap(), &line);
+    let (summary, _) = succeeded(
+        as_in_the_readme(folder.path(), &line).output().unwrap(),
+        &line,
+    );
     assert!(summary.contains("run folder     runs/two"), "{summary}");
     assert_eq!(losses(folder.path(), "runs/two").len(), 2);
 }
@@ -186,13 +204,20 @@ fn the_readme_trains_by_its_own_launcher() {
 /// torchrun comes with Python's package alone, of which a build needs the libraries only.
 #[test]
 fn the_readme_trains_by_torchrun() {
-    if !Command::new("torchrun").arg("--help").output().is_ok_and(|own| own.status.success()) {
+    if !Command::new("torchrun")
+        .arg("--help")
+        .output()
+        .is_ok_and(|own| own.status.success())
+    {
         println!("skipped: there is no torchrun that works, which a full PyTorch has (TORCH=full)");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let line = readme("torchrun ");
-    let (summary, _) = succeeded(as_in_the_readme(folder.path(), &line).output().unwrap(), &line);
+    let (summary, _) = succeeded(
+        as_in_the_readme(folder.path(), &line).output().unwrap(),
+        &line,
+    );
     assert!(summary.contains("run folder     runs/three"), "{summary}");
     assert_eq!(losses(folder.path(), "runs/three").len(), 2);
 }
