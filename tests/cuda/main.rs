@@ -24,6 +24,7 @@ mod mutations;
 mod offload;
 mod parity;
 mod processes;
+mod replicas;
 mod report;
 mod rounds;
 mod simulated;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Group::anywhere(steps::tests()),
         Group::anywhere(graphs::tests()),
         Group::anywhere(tree::tests()),
+        Group::anywhere(replicas::tests()),
         Group::anywhere(stress::tests())
             .once()
             .settings(rounds::DELAYS),

@@ -14,6 +14,7 @@ mod lost;
 mod offload;
 mod optimizer;
 mod random;
+mod replicas;
 mod schedules;
 mod setup;
 mod skipped;
