@@ -421,6 +421,37 @@ fn what_replicas_cannot_share_fails_the_step() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// A layer that keeps its weight small, in its forward.
+#[derive(Debug)]
+struct Clamped(Tensor);
+
+impl nn::Module for Clamped {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let _ = gpipe::tch::no_grad(|| self.0.shallow_clone().clamp_(-0.1, 0.1));
+        x * &self.0
+    }
+}
+
+#[test]
+fn a_forward_that_writes_to_a_parameter_fails_the_step() {
+    single_threaded();
+    let model = Sequential::new()
+        .layer("first", |p| nn::linear(p, 6, 3, Default::default()))
+        .layer("clamped", |p| {
+            Clamped(p.var("weight", &[3], nn::Init::Const(1.0)))
+        });
+    let builder = Pipeline::builder(model).devices(&cpus(4)).replicas(2);
+    let mut pipe = builder.tree(2).micro_batches(4).build().unwrap();
+    let (x, y) = batch(8);
+    let error = pipe.train_step(&x, &y, cross_entropy).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("layer `clamped`"), "{error}");
+    assert!(
+        error.contains("writes to the parameter `clamped.weight`"),
+        "{error}"
+    );
+}
+
 /// The timeline is that of all devices; what is predicted, that of a replica.
 #[test]
 fn all_devices_are_in_the_timeline() {

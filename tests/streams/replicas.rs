@@ -46,7 +46,7 @@ fn run(
         optimizer.step(&mut pipe).unwrap();
         numbers.push(report.read().unwrap().loss.to_bits());
         numbers.push(norm.read().unwrap().to_bits());
-        pipe.forward(&x).unwrap();
+        let _ = pipe.forward(&x).unwrap();
     }
     (numbers, snapshot(&mut pipe))
 }

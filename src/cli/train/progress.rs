@@ -78,9 +78,13 @@ impl Progress {
 
 fn devices(job: &Job) -> String {
     let each = count(job.recipe.devices.len(), "device");
-    match &job.world {
+    let all = match &job.world {
         Some(world) => format!("{each} of each of {}", count(world.size(), "process")),
         None => each,
+    };
+    match job.recipe.replicas {
+        1 => all,
+        several => format!("{all} in {}", count(several, "replica")),
     }
 }
 

@@ -195,6 +195,18 @@ impl Accumulator {
         Ok(())
     }
 
+    /// How often each parameter and tied copy has been written to.
+    pub(super) fn changes(&self) -> Result<Vec<i64>, TorchError> {
+        let all = self.with_tied();
+        all.map(|(_, parameter)| ffi::changes(parameter)).collect()
+    }
+
+    /// The name of a parameter or tied copy, by its place among these.
+    pub(super) fn name(&self, place: usize) -> &str {
+        let named = self.with_tied().nth(place);
+        named.map_or("", |(name, _)| name)
+    }
+
     /// Bytes of each parameter and tied copy, in the order of their gradients.
     pub(super) fn sizes(&self) -> impl Iterator<Item = u64> {
         self.with_tied().map(|(_, parameter)| bytes(parameter))

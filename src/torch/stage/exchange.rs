@@ -84,7 +84,9 @@ pub(super) struct Exchange {
     owners: Vec<usize>,
     /// This copy's own gradients, from round 0 to round 2.
     own: Gradients,
-    /// Whether a step with micro-batches has been looked at as a whole.
+    /// How often the parameters had been written to when the step began.
+    began: Vec<i64>,
+    /// Whether a step has been looked at as a whole.
     looked: bool,
 }
 
@@ -95,8 +97,16 @@ impl Exchange {
             copies: copies.clone(),
             owners: Vec::new(),
             own: Vec::new(),
+            began: Vec::new(),
             looked: false,
         })
+    }
+
+    /// A training step begins.
+    pub(super) fn begin(&mut self, accumulator: &Accumulator) -> Result<(), TorchError> {
+        self.own.clear();
+        self.began = accumulator.changes()?;
+        Ok(())
     }
 
     /// Drops what a step has left.
@@ -126,6 +136,7 @@ impl Exchange {
         compute: &mut Compute,
     ) -> anyhow::Result<Vec<Values>> {
         gathered::check_buffers(compute, &mut self.looked)?;
+        gathered::check_parameters(compute, accumulator, &self.began)?;
         self.own = accumulator.take_share()?;
         self.owners = owners(
             &accumulator.sizes().collect::<Vec<_>>(),

@@ -6,6 +6,7 @@ use tch::{Device, Tensor};
 
 use gpipe_partitioner::MicroId;
 
+use super::accumulator::Accumulator;
 use super::compute::Compute;
 use crate::torch::error::TorchError;
 use crate::torch::step_state::GatheredParts;
@@ -136,6 +137,27 @@ pub(super) fn check_buffers(compute: &mut Compute, looked: &mut bool) -> anyhow:
          some of the micro-batches each, cannot do to the same numbers: train it without replicas, \
          or gather what is to move the buffer over the step (`Context::gathers`), as \
          `layers::BatchNorm` does in place of `nn::BatchNorm`"
+    )
+}
+
+/// Refuses a step in which a layer has written to one of its parameters.
+pub(super) fn check_parameters(
+    compute: &Compute,
+    accumulator: &Accumulator,
+    began: &[i64],
+) -> anyhow::Result<()> {
+    let now = accumulator.changes()?;
+    let Some(place) = now.iter().zip(began).position(|(now, began)| now != began) else {
+        return Ok(());
+    };
+    let name = accumulator.name(place);
+    if let Some(layer) = compute.layers().owner(name) {
+        compute.layers().progress().layer(layer);
+    }
+    anyhow::bail!(
+        "the forward writes to the parameter `{name}`, which replicas, that have only some of the \
+         micro-batches each, cannot do to the same numbers: train it without replicas, or compute \
+         what is used from the parameter and leave that as it is"
     )
 }
 

@@ -96,6 +96,9 @@ impl Passes {
         if matches!(mode, Mode::Train { .. }) {
             self.accumulator.set_aside(mode.micro_batches())?;
             self.compute.buffers_mut().save()?;
+            if let Some(exchange) = &mut self.exchange {
+                exchange.begin(&self.accumulator)?;
+            }
             if let Some(graphs) = &mut self.graphs {
                 graphs.begin_step(&self.compute)?;
             }

@@ -12,6 +12,7 @@ mod places;
 mod precision;
 mod processes;
 mod repaired;
+mod replicas;
 mod ruined;
 mod stopped;
 mod tree;

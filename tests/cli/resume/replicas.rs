@@ -1,0 +1,97 @@
+//! Runs with replicas of the pipeline: the numbers of one, also where another number goes on.
+
+use std::fs;
+
+use super::{assert_same, fails, gpt, place, trained};
+use crate::run::printed;
+
+#[test]
+fn a_run_goes_on_with_other_replicas() {
+    let folder = place();
+    let folder = folder.path();
+    let run = |out, steps, devices, replicas| {
+        let flags = ["--steps", steps, "--out", out, "--devices", devices];
+        let tree = ["--tree", "4", "--replicas", replicas];
+        trained(folder, &gpt(&[&flags[..], &tree].concat()))
+    };
+    run("whole", "6", "cpu,cpu", "1");
+    let rates = ["--set", "lr.steps=6"];
+    let flags = ["--steps", "2", "--out", "part", "--tree", "4"];
+    let two = ["--devices", "cpu,cpu,cpu,cpu", "--replicas", "2"];
+    let said = trained(folder, &gpt(&[&flags[..], &two, &rates].concat()));
+    assert!(said.contains("on 4 devices in 2 replicas"), "{said}");
+    let configuration = fs::read_to_string(folder.join("part/config.toml")).unwrap();
+    let wanted = "[parallel]\nreplicas = 2\ntree = 4\n";
+    assert!(configuration.contains(wanted), "{configuration}");
+    for (steps, devices, replicas) in [("4", "cpu,cpu,cpu,cpu", "4"), ("6", "cpu", "1")] {
+        let others = [
+            "--devices",
+            devices,
+            "--replicas",
+            replicas,
+            "--steps",
+            steps,
+        ];
+        let said = trained(folder, &[&["--resume", "part"], &others[..]].concat());
+        assert!(!said.contains("losses are others"), "{said}");
+    }
+    assert_same(folder, "part", "whole");
+}
+
+#[test]
+fn replicas_that_cannot_be_are_refused() {
+    let folder = place();
+    let refused = |flags: &str, wanted: &[&str]| {
+        let flags: Vec<&str> = flags.split_whitespace().collect();
+        fails(folder.path(), &gpt(&flags), 2, wanted);
+    };
+    refused(
+        "--replicas 3 --tree 4 --devices cpu,cpu,cpu",
+        &["--replicas", "power of two"],
+    );
+    refused(
+        "--replicas 2 --devices cpu,cpu",
+        &["--replicas", "--tree is 1", "2 leaves"],
+    );
+    refused(
+        "--replicas 2 --tree 2 --devices cpu,cpu,cpu",
+        &["--devices", "2 replicas"],
+    );
+}
+
+#[test]
+fn a_plan_for_replicas_is_trained_by() {
+    let folder = place();
+    let folder = folder.path();
+    let sizes = "--layers 2 --d-model 16 --heads 2 --seq 16";
+    let all = |text: String| printed(folder, &text.split_whitespace().collect::<Vec<_>>());
+    all(format!(
+        "profile --model gpt {sizes} --batch 8 --micro 4 --quick --vocab 40 -o profile.json"
+    ));
+    let plan = "plan --profile profile.json --devices 4 --micro 4 --batch 8 --replicas 2";
+    all(format!("{plan} -o plan.json"));
+    let flags =
+        "--plan plan.json --vocab 40 --data synthetic --batch 8 --steps 2 --threads-per-stage 1";
+    let train = |devices: &str, out: &str, more: &str| {
+        format!("{sizes} {flags} --devices {devices} --out {out} {more}")
+    };
+    let own = |text: String| {
+        text.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let run = own(train("cpu,cpu,cpu,cpu", "own", ""));
+    let said = trained(folder, &run.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(said.contains("on 4 devices in 2 replicas"), "{said}");
+    for (devices, more, wanted) in [
+        ("cpu,cpu", "", "2 replicas of 2 devices, 4 in all"),
+        ("cpu,cpu,cpu,cpu", "--replicas 4", "--replicas"),
+    ] {
+        let run = own(train(devices, "other", more));
+        let flags: Vec<&str> = run.iter().map(String::as_str).collect();
+        let output = super::train(folder, &flags);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(wanted), "{said}");
+    }
+}
