@@ -146,7 +146,7 @@ fn sent(parts: impl Iterator<Item = Values>) -> Result<(Tensor, Vec<Reduction>),
         reductions.push(Reduction::from_tensor(part.get(1))?);
     }
     // Copies of the last stage may be on several devices.
-    let device = values.first().map(Tensor::device).unwrap_or(Device::Cpu);
+    let device = values.first().map_or(Device::Cpu, Tensor::device);
     let there = values.iter().map(|value| value.f_to_device(device));
     let values: Vec<Tensor> = tch::no_grad(|| there.collect::<Result<_, _>>())?;
     Ok((tch::no_grad(|| Tensor::f_stack(&values, 0))?, reductions))

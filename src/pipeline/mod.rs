@@ -123,6 +123,20 @@ impl PreparedStep {
     }
 }
 
+/// Of the samples whose copy of the first stage is in this process, in their order.
+fn input_gradients(gradients: Gradients, sizes: &[i64]) -> Option<Result<Values, BatchError>> {
+    let (mut parts, mut own) = (Vec::new(), Vec::new());
+    for ((_, micro), sent) in gradients {
+        parts.push(sent.values);
+        own.extend(sizes.get(micro.index()));
+    }
+    if parts.is_empty() {
+        return None;
+    }
+    let parts = batch::together(parts).map_err(BatchError::from);
+    Some(parts.and_then(|parts| batch::gather_gradients(parts, &own)))
+}
+
 impl Pipeline {
     /// Puts `model` on `devices`, balanced by parameter bytes, one stage each, to
     /// train in `n_micro` micro-batches under the schedule 1F1B.
@@ -474,7 +488,7 @@ impl Pipeline {
             self.unread(stepped, shares)?
         };
         let memory = self.memory(program.schedule())?;
-        let gradients = self.input_gradients(gradients, sizes);
+        let gradients = input_gradients(gradients, sizes);
         let gradients = gradients.transpose()?;
         let checked = self.check_step(&unread.losses, gradients)?;
         let unread = Unread {
@@ -487,24 +501,6 @@ impl Pipeline {
         report.input_gradient = checked.input_gradient;
         report.memory = memory;
         Ok(report)
-    }
-
-    /// Of the samples whose copy of the first stage is in this process, in their order.
-    fn input_gradients(
-        &self,
-        gradients: Gradients,
-        sizes: &[i64],
-    ) -> Option<Result<Values, BatchError>> {
-        let (mut parts, mut own) = (Vec::new(), Vec::new());
-        for ((_, micro), sent) in gradients {
-            parts.push(sent.values);
-            own.extend(sizes.get(micro.index()));
-        }
-        if parts.is_empty() {
-            return None;
-        }
-        let parts = batch::together(parts).map_err(BatchError::from);
-        Some(parts.and_then(|parts| batch::gather_gradients(parts, &own)))
     }
 
     /// What the step tells, which its devices may not have finished.

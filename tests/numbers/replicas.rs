@@ -23,14 +23,18 @@ const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 /// first layer.
 fn model() -> Sequential {
     Sequential::new()
-        .layer("first", |p| nn::linear(p, 6, 6, Default::default()))
-        .layer("norm", |p| layers::BatchNorm::new(p, 6, Default::default()))
-        .layer("dropout", |_| nn::func_t(|x, train| x.dropout(0.2, train)))
-        .layer("last", |p| nn::linear(p, 6, 6, Default::default()))
-        .layer("second", |p| {
-            layers::BatchNorm::new(p, 6, Default::default())
+        .layer("first", |p| {
+            nn::linear(p, 6, 6, nn::LinearConfig::default())
         })
-        .layer("out", |p| nn::linear(p, 6, 3, Default::default()))
+        .layer("norm", |p| {
+            layers::BatchNorm::new(p, 6, nn::BatchNormConfig::default())
+        })
+        .layer("dropout", |_| nn::func_t(|x, train| x.dropout(0.2, train)))
+        .layer("last", |p| nn::linear(p, 6, 6, nn::LinearConfig::default()))
+        .layer("second", |p| {
+            layers::BatchNorm::new(p, 6, nn::BatchNormConfig::default())
+        })
+        .layer("out", |p| nn::linear(p, 6, 3, nn::LinearConfig::default()))
         .tie("first.weight", "last.weight")
 }
 
@@ -123,8 +127,10 @@ fn batches_of_fewer_samples_than_micro_batches() {
     single_threaded();
     let small = || {
         Sequential::new()
-            .layer("first", |p| nn::linear(p, 6, 4, Default::default()))
-            .layer("out", |p| nn::linear(p, 4, 3, Default::default()))
+            .layer("first", |p| {
+                nn::linear(p, 6, 4, nn::LinearConfig::default())
+            })
+            .layer("out", |p| nn::linear(p, 4, 3, nn::LinearConfig::default()))
     };
     let build = |replicas: usize| {
         let builder = Pipeline::builder(small()).devices(&cpus(2 * replicas));
@@ -206,9 +212,10 @@ fn armed(
     let loss = move |out: &Tensor, y: &Tensor| {
         let found = y.eq(22).any().int64_value(&[]) == 1;
         let loss = cross_entropy(out, &y.remainder(3));
-        match own.load(Ordering::SeqCst) && found {
-            true => does(loss),
-            false => loss,
+        if own.load(Ordering::SeqCst) && found {
+            does(loss)
+        } else {
+            loss
         }
     };
     (armed, loss)
@@ -399,7 +406,9 @@ fn what_replicas_cannot_share_fails_the_step() {
     single_threaded();
     let model = || {
         Sequential::new()
-            .layer("first", |p| nn::linear(p, 6, 3, Default::default()))
+            .layer("first", |p| {
+                nn::linear(p, 6, 3, nn::LinearConfig::default())
+            })
             .layer("counting", |_| Counting(Rc::new(Count)))
     };
     let (x, y) = batch(8);
@@ -436,7 +445,9 @@ impl nn::Module for Clamped {
 fn a_forward_that_writes_to_a_parameter_fails_the_step() {
     single_threaded();
     let model = Sequential::new()
-        .layer("first", |p| nn::linear(p, 6, 3, Default::default()))
+        .layer("first", |p| {
+            nn::linear(p, 6, 3, nn::LinearConfig::default())
+        })
         .layer("clamped", |p| {
             Clamped(p.var("weight", &[3], nn::Init::Const(1.0)))
         });

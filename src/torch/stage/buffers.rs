@@ -132,7 +132,6 @@ impl Buffers {
     /// Copies of those that are not what they were; `before` is from [`Buffers::copies`] of
     /// all layers.
     pub(super) fn changed_since(
-        &self,
         before: &[(Tensor, Tensor)],
     ) -> Result<Vec<Option<Tensor>>, TorchError> {
         let changed = |(buffer, old): &(Tensor, Tensor)| {

@@ -61,9 +61,7 @@ impl Copies {
 
     /// Where the copies in the other replicas are, in order.
     pub(super) fn other_places(&self) -> Vec<Option<MemorySpace>> {
-        self.others()
-            .map(|other| self.places[other])
-            .collect()
+        self.others().map(|other| self.places[other]).collect()
     }
 
     /// The replica that commits what layers have gathered.

@@ -7,6 +7,7 @@ use tch::{Device, Tensor};
 use gpipe_partitioner::MicroId;
 
 use super::accumulator::Accumulator;
+use super::buffers::Buffers;
 use super::compute::Compute;
 use crate::torch::error::TorchError;
 use crate::torch::step_state::GatheredParts;
@@ -111,7 +112,7 @@ pub(super) fn commit_on_trial(
     let all = 0..layers.len();
     let before = buffers.copies(&all)?;
     let done = layers.commit();
-    let changed = buffers.changed_since(&before);
+    let changed = Buffers::changed_since(&before);
     super::buffers::restore(&before)?;
     done?;
     let changed: Vec<_> = changed?;
