@@ -20,16 +20,6 @@ pub(super) fn read(path: &Path) -> Result<Plan, Failure> {
 pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<Recipe, Failure> {
     let wrong = |rule: String| Failure::Usage(format!("--plan: {rule}"));
     chosen.check_plan(plan).map_err(wrong)?;
-    let own = recipe.devices.len();
-    let devices = plan.devices() * plan.replicas;
-    if devices != own && plan.replicas > 1 {
-        return Err(wrong(format!(
-            "it is for {} replicas of {} devices, {devices} in all, but --devices names {own}: \
-             name {devices}",
-            plan.replicas,
-            plan.devices(),
-        )));
-    }
     check_devices(plan, recipe).map_err(wrong)?;
     let size = recipe.batch.div_ceil(plan.micro_batches);
     if size != plan.micro_batch_size {
@@ -86,12 +76,19 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
 
 /// The devices of all processes are the pipeline's.
 fn check_devices(plan: &Plan, recipe: &Recipe) -> Result<(), String> {
-    let (devices, own) = (plan.devices(), recipe.all_devices());
+    let (devices, own) = (plan.devices() * plan.replicas, recipe.all_devices());
     if devices == own {
         return Ok(());
     }
     let named = recipe.devices.len();
-    Err(if own == named {
+    Err(if plan.replicas > 1 {
+        format!(
+            "it is for {} replicas of {} devices, {devices} in all, but --devices names {own}: \
+             name {devices}",
+            plan.replicas,
+            plan.devices(),
+        )
+    } else if own == named {
         format!(
             "it is for {devices} devices, but --devices names {own}: name {devices}, or profile \
              for {own}"
