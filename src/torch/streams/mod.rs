@@ -34,10 +34,10 @@
 //!    forgets at the end of a capture which other streams used memory meanwhile, and libtorch
 //!    hands out a stream again after 32. So a thread that submits work to a device shares the
 //!    device, and a thread that captures has it alone (`capture_lock.rs`; `held.rs` checks it).
-//! 10. A value for another process's GPU goes through a [`Channel`], whose stream is a side stream as
+//! 10. A value for another process's GPU goes through a `Channel`, whose stream is a side stream as
 //!     any other: rules 2 to 4 hold at either end. NCCL puts a transfer into it some time after it is
 //!     asked to, and until it has done so the thread that asked keeps the memory and the device.
-//!     Through the host's memory it goes as it does for a stage on the host ([`ToHost`]).
+//!     Through the host's memory it goes as it does for a stage on the host (`ToHost`).
 //!
 //! The CPU has no streams: for CPU stages none of this happens.
 
