@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn parameters_are_shared_out_by_their_bytes() {
-        assert_eq!(owners(&[4, 100, 4, 60, 40], 2), [1, 0, 1, 1, 1]);
+        assert_eq!(owners(&[4, 100, 4, 60, 40], 2), [0, 0, 1, 1, 1]);
         assert_eq!(owners(&[8, 8, 8, 8], 4), [0, 1, 2, 3]);
         assert_eq!(owners(&[8], 2), [0]);
         assert!(owners(&[], 2).is_empty());
