@@ -215,7 +215,10 @@ impl Trainer<'_> {
     ) -> Result<(), TrainError> {
         // The folder's name may be another run's by now.
         self.checkpoints.look(&mut self.hooks)?;
-        let others = self.begun.and_then(|begun| begun.since());
+        // The other processes of a run are no other programs.
+        let alone = self.pipe.world().is_none();
+        let begun = self.begun.filter(|_| alone);
+        let others = begun.and_then(|begun| begun.since());
         let called = (self.outcome.schedule.as_str(), &self.outcome.recompute);
         let comparison = Comparison::new(step, report, schedule, called)?
             .with_plan(self.settings.plan.as_ref())

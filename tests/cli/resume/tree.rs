@@ -16,7 +16,7 @@ fn a_run_goes_on_with_its_tree_on_another_cut() {
     trained(folder, &gpt(&[&part[..], &rates].concat()));
     let configuration = fs::read_to_string(folder.join("part/config.toml")).unwrap();
     assert!(
-        configuration.contains("[parallel]\ntree = 4\n"),
+        configuration.contains("[parallel]\nreplicas = 1\ntree = 4\n"),
         "{configuration}"
     );
     for (steps, devices, schedule) in [("4", "cpu,cpu,cpu", "zb-h1"), ("6", "cpu,cpu", "zbv")] {

@@ -68,7 +68,9 @@ fn files_and_json_are_those_of_one_process() {
     .map(|text| serde_json::from_str::<serde_json::Value>(&text).unwrap());
     let keys = |value: &serde_json::Value| {
         let keys = value.as_object().unwrap().keys().cloned();
-        keys.collect::<Vec<String>>()
+        // What else the machine is doing.
+        keys.filter(|key| key != "other_programs_cores")
+            .collect::<Vec<String>>()
     };
     assert_eq!(keys(&one), keys(&two));
     for key in ["held_out_loss", "loss_last", "steps"] {
