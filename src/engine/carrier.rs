@@ -110,6 +110,13 @@ pub trait Carrier<V>: Send + Sync {
     /// A process is lost.
     fn renew(&self) -> Result<(), Lost>;
 
+    /// Which process this is, by the number that a [`Verdict`] gives it; none where that is not
+    /// known. What fails here behind a failure elsewhere is not told then: a stage may have read
+    /// what an aborted transfer has left.
+    fn rank(&self) -> Option<usize> {
+        None
+    }
+
     /// This process cannot go on, so that no other one can: their calls fail from now on, and
     /// a step that is under way is left.
     fn lose(&self, why: &str);

@@ -85,7 +85,7 @@ impl<S: Stage> Engine<S> {
         let verdict = self.verdict(&ended)?;
         let first = match (ended, verdict) {
             (Ended::Done(outcome), Verdict::Done) => return Ok(Ok(outcome)),
-            (Ended::Failed(first), _) => EngineError::Stage(first),
+            (Ended::Failed(first), verdict) if self.is_own(&verdict) => EngineError::Stage(first),
             (ended, verdict) => {
                 discard(ended);
                 // Without another process nobody leaves a step in which nobody has failed.
@@ -101,6 +101,15 @@ impl<S: Stage> Engine<S> {
             (_, Some(abort)) => EngineError::Stage(*abort),
             (first, None) => first,
         }))
+    }
+
+    /// Whether a step that failed here failed here first.
+    fn is_own(&self, verdict: &Verdict) -> bool {
+        let own = self.carrier().and_then(|carrier| carrier.rank());
+        match (own, verdict) {
+            (Some(own), Verdict::Failed { rank, .. }) => own == *rank,
+            _ => true,
+        }
     }
 
     fn verdict(&self, ended: &Ended<S::Value>) -> Result<Verdict, EngineError> {

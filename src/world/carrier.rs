@@ -256,6 +256,10 @@ impl<V: Payload> Carrier<V> for WorldCarrier<V> {
         Ok(())
     }
 
+    fn rank(&self) -> Option<usize> {
+        Some(self.shared.world.rank())
+    }
+
     fn lose(&self, why: &str) {
         self.shared.world.lose(why);
     }
