@@ -2,7 +2,7 @@
 //!
 //! The processes are threads here, each with a world of its own that meets the others over
 //! gloo; tests/world has real ones. Of the combinations in which each two values meet, each model
-//! runs every fourth, other ones than the next model; `PARITY_EVERY=1` runs all (some four
+//! runs every eighth, other ones than the next model; `PARITY_EVERY=1` runs all (some four
 //! minutes).
 
 use std::collections::BTreeMap;
@@ -125,7 +125,7 @@ fn suite(number: usize, make: fn() -> Model) {
     let layers = model.parts.len();
     let only = std::env::var("PARITY").unwrap_or_default();
     let every = !only.is_empty() || std::env::var_os("PARITY_EVERY").is_some();
-    let (first, stride) = if every { (0, 1) } else { (number % 4, 4) };
+    let (first, stride) = if every { (0, 1) } else { (number % 8, 8) };
     let all = MICRO_BATCHES.iter().flat_map(|&m| cases(layers, m));
     let chosen = covering(all.filter(|case| case.devices > 1));
     let chosen = |size: usize| {
