@@ -8,7 +8,7 @@ use tch::Tensor;
 
 use super::stages::{CopyId, Stages};
 use crate::error::{Error, Setting, SettingsError};
-use crate::torch::Sequential;
+use crate::torch::{Sequential, TorchStage};
 
 /// A parameter under one of its names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,12 +210,9 @@ fn handle(
     replica: usize,
     engine: &mut Stages,
 ) -> Result<Option<Tensor>, Error> {
-    let at = place.of(replica);
-    if !engine.is_here(at) {
-        return Ok(None);
-    }
-    let name = place.name.clone();
-    engine.on_copy(at, move |stage| Ok(stage.accumulator().find(&name)))
+    there(place, replica, engine, |stage, name| {
+        Ok(stage.accumulator().find(name))
+    })
 }
 
 /// What the last step left at a place in a replica; none where it is not in this process.
@@ -224,14 +221,24 @@ fn take_gradient(
     replica: usize,
     engine: &mut Stages,
 ) -> Result<Option<Tensor>, Error> {
+    there(place, replica, engine, |stage, name| {
+        Ok(stage.accumulator().take_gradient(name)?)
+    })
+}
+
+/// What a place's stage gives in a replica; none where it is not in this process.
+fn there(
+    place: &ParameterUse,
+    replica: usize,
+    engine: &mut Stages,
+    job: impl FnOnce(&mut TorchStage, &str) -> anyhow::Result<Option<Tensor>> + Send + 'static,
+) -> Result<Option<Tensor>, Error> {
     let at = place.of(replica);
     if !engine.is_here(at) {
         return Ok(None);
     }
     let name = place.name.clone();
-    engine.on_copy(at, move |stage| {
-        Ok(stage.accumulator().take_gradient(&name)?)
-    })
+    engine.on_copy(at, move |stage| job(stage, &name))
 }
 
 /// The stage that has the layer whose parameter `name` is.

@@ -1,0 +1,102 @@
+//! Outputs without gradients.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gpipe_partitioner::StageId;
+use tch::Tensor;
+
+use super::Pipeline;
+use super::stages::{CopyId, Stepped};
+use super::wiring::Purpose;
+use crate::engine::Program;
+use crate::error::{Error, Setting, SettingsError};
+use crate::torch::{Mode, Values, batch};
+
+impl Pipeline {
+    /// The outputs for `input`, computed in inference mode, streamed through the
+    /// same stages in as many micro-batches; no graph is kept.
+    ///
+    /// # Errors
+    /// As [`Pipeline::train_step`].
+    pub fn forward_values(
+        &mut self,
+        input: impl TryInto<Values, Error: Into<Error>>,
+    ) -> Result<Values, Error> {
+        let input = input.try_into().map_err(Into::into);
+        let given = input.and_then(|input| self.prepare_inference(&input));
+        let call = given.as_ref().map_or_else(
+            |_| String::new(),
+            |(program, _)| format!("an inference of {} micro-batches", program.micro_batches()),
+        );
+        let (program, columns) = self.engine.agree_on_call(&call, given)?;
+        let stepped = self
+            .engine
+            .step(&program, self.steps, Mode::Infer, columns)?;
+        let outputs = self.outputs(&program, stepped);
+        self.engine.conclude(outputs)
+    }
+
+    fn prepare_inference(
+        &mut self,
+        input: &Values,
+    ) -> Result<(Arc<Program>, Vec<Vec<Values>>), Error> {
+        let samples = batch::samples(input, "input", None)?;
+        let sizes = batch::sizes(samples, self.programs.micro_batches());
+        let program = self.programs.get(Purpose::Infer, sizes.len())?;
+        Ok((program, vec![batch::scatter(input, &sizes)?]))
+    }
+
+    /// Those of the last stage, in all processes.
+    fn outputs(&self, program: &Program, stepped: Stepped) -> Result<Values, Error> {
+        let exits = stepped.outcome.exits.into_iter();
+        let mut exits = exits.map(|((_, micro), sent)| (micro.index(), sent.values));
+        let parts = if self.engine.are_spread() {
+            let mut here: BTreeMap<usize, Values> = exits.collect();
+            let mut parts = Vec::new();
+            for replica in 0..self.engine.replicas() {
+                let own = program.micro_batches_of(replica);
+                if own.is_empty() {
+                    continue;
+                }
+                let own = own.filter_map(|micro| here.remove(&micro)).collect();
+                // It is nothing where another process has it.
+                let own = self.in_one(own)?;
+                parts.push(self.engine.broadcast(own, self.last_stage(replica))?);
+            }
+            parts
+        } else {
+            exits.by_ref().map(|(_, values)| values).collect()
+        };
+        self.in_one(parts)
+    }
+
+    /// The last stage, in a replica.
+    fn last_stage(&self, replica: usize) -> CopyId {
+        let stage = StageId(self.partition.stages().saturating_sub(1));
+        CopyId { stage, replica }
+    }
+
+    /// The parts of an output, which copies of a stage may have left on several devices, on that
+    /// of the first one.
+    fn in_one(&self, parts: Vec<Values>) -> Result<Values, Error> {
+        let outputs = batch::gather(batch::together(parts)?)?;
+        let widened = |output| self.precision.widened(output);
+        Ok(tch::no_grad(|| outputs.try_map(widened))?)
+    }
+
+    /// [`Pipeline::forward_values`] for a model of one output.
+    ///
+    /// # Errors
+    /// As [`Pipeline::train_step`], and where there is not one output.
+    pub fn forward(
+        &mut self,
+        input: impl TryInto<Values, Error: Into<Error>>,
+    ) -> Result<Tensor, Error> {
+        let outputs = self.forward_values(input)?;
+        outputs.into_one().map_err(|error| {
+            let why = format!("the model's outputs: {error}; use `forward_values`");
+            SettingsError::invalid(Setting::Model, why).into()
+        })
+    }
+}
