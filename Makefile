@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: train test build mutations simulated-gpus bench peers kills check book pages tensorboard-check cuda-check setup clean
+.PHONY: train test build mutations simulated-gpus bench links peers exported scale kills check book pages tensorboard-check cuda-check setup clean
 
 # Train a character-level GPT on Moby-Dick over two CPU stages.
 # More flags: make train ARGS="--steps 1000 --devices cpu,cpu,cpu"
@@ -41,9 +41,29 @@ peers: setup
 	cargo build --release --locked --example peers_worker
 	"$$(sh benches/peers/setup.sh)" benches/peers/compare.py $(ARGS)
 
-# Kills a run by SIGKILL at 200 random moments, and prints what came of it.
+# Steps over a link of 10 ms, of 1 Gbit/s, and of both, between two network namespaces, and what
+# joining costs by the number of processes (see benches/README.md). The first needs root.
+links: setup
+	cargo build --release --locked --example links_worker
+	python3 benches/links/links.py $${CARGO_TARGET_DIR:-target}/release/examples/links_worker $(ARGS)
+
+scale: setup
+	cargo build --release --locked --example links_worker
+	python3 benches/links/scale.py $${CARGO_TARGET_DIR:-target}/release/examples/links_worker $(ARGS)
+
+# Kills runs by SIGKILL at 200 random moments, and runs of several processes 200 times in named
+# phases, and prints what came of it; then how long the others of a lost process are there.
 kills: setup
-	KILLS=200 cargo test --workspace --locked --test cli killed -- --nocapture
+	KILLS=200 PHASE_KILLS=200 cargo test --workspace --locked --test cli killed -- --nocapture
+	WORLD_KILLS=100 cargo test --workspace --locked --test world -- --nocapture --test-threads 1 \
+		commands namespaces killed_trainings
+
+# Exports nine small models with PyTorch into target/exported, and compares bits with what eager
+# PyTorch computes there. FIXTURES=tests/fixtures/exported writes those of the repository anew.
+FIXTURES = $(CURDIR)/target/exported
+exported: setup
+	"$$(sh benches/peers/setup.sh)" -W ignore tests/fixtures/exported/make.py "$(FIXTURES)"
+	GPIPE_EXPORTED="$(FIXTURES)" cargo test --workspace --locked --test exported
 
 # Formatting, lints, documentation, and the builds with less: without libtorch, without a command.
 check: setup

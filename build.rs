@@ -26,6 +26,7 @@ mod shim {
         "marks.cpp",
         "memory.cpp",
         "nccl.cpp",
+        "operators.cpp",
         "optim.cpp",
         "random.cpp",
         "runtime.cpp",

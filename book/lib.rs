@@ -6,6 +6,8 @@ mod pages {
     struct Introduction;
     #[doc = include_str!("src/quick-start.md")]
     struct QuickStart;
+    #[doc = include_str!("src/exported.md")]
+    struct Exported;
     #[doc = include_str!("src/deciding.md")]
     struct Deciding;
     #[doc = include_str!("src/profiling.md")]

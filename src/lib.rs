@@ -16,11 +16,11 @@
 //! | `checkpoint` | [`checkpoint`]: saving and resuming | `torch` |
 //! | `data` | [`data`]: sources, data sets, the loader | `torch` |
 //! | `tokenizers` | a Hugging Face `tokenizer.json` for [`data`] | `data` |
-//! | `models` | [`models`]: the zoo, Hugging Face's folders | `torch` |
+//! | `models` | [`models`]: the zoo, Hugging Face's folders, exported programs | `torch` |
 //! | `train` | [`train`]: whole runs, with a run folder and [`metrics`] | `checkpoint`, `data` |
 //! | `decide` | the verbs `launch`, `plan`, `plot`, `schedule`, `simulate` of the command | nothing |
 //! | `png` | `plot -o FILE.png` | `decide` |
-//! | `cli` | the whole command, [`cli`] | all but `tokenizers` and `png` |
+//! | `cli` | the whole command, [`cli`] | all but `png` |
 //!
 //! Without any of them there are the [`engine`] over any stage type and the [`partitioner`].
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::float_cmp))]
@@ -44,6 +44,8 @@ pub mod checkpoint;
 pub mod data;
 #[cfg(feature = "torch")]
 mod error;
+#[cfg(feature = "torch")]
+mod fail_point;
 #[cfg(feature = "models")]
 pub mod models;
 #[cfg(feature = "torch")]

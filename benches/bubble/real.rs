@@ -101,8 +101,8 @@ fn schedule(
                 let numbers = report.read().expect("stages on the CPU have their numbers");
                 let taken = Step {
                     measured: duration(numbers.timeline.makespan()),
-                    simulated: duration(numbers.predicted.makespan()),
-                    replay: duration(numbers.predicted.makespan()),
+                    simulated: duration(numbers.predicted().makespan()),
+                    replay: duration(numbers.predicted().makespan()),
                     idle: numbers.bubble_measured(),
                 };
                 simulated.borrow_mut().push(numbers.bubble_predicted());

@@ -1,7 +1,8 @@
 """Who is measured: every way of training a workload, with what its rows are called.
 
 A candidate is a dictionary that `worker.py` (or, for `gpipe-rs`, `worker/`) is started with:
-cand, sched, chk (torchgpipe's checkpoint mode), w, p (stages), ranks (processes), ms, threads.
+cand, sched, chk (torchgpipe's checkpoint mode), w, p (stages), d (replicas of them), ranks
+(processes), ms, threads.
 """
 
 MS = [1, 2, 4, 8, 16]
@@ -11,7 +12,8 @@ OURS = "gpipe-rs"
 OUR_SCHEDULES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "interleaved-zb", "zbv")
 
 NAMES = {"P0": "PyTorch, one process", "P1": "torch.distributed.pipelining", "P2": "torchgpipe",
-         "P2x": "torchgpipe with a thread a stage (patched)", "P3": "DeepSpeed", OURS: OURS, "IDEAL": "ideal"}
+         "P2x": "torchgpipe with a thread a stage (patched)", "P3": "DeepSpeed",
+         "P4": "DistributedDataParallel", OURS: OURS, "IDEAL": "ideal"}
 SCHEDULES = {"i1f1b": "Interleaved1F1B", "izb": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble",
              "gpipe": "GPipe", "1f1b": "1F1B"}
 
@@ -20,10 +22,12 @@ def candidates(w, cores):
     """All for workload w, the uncomfortable one first."""
     out = []
 
-    def add(cand, p=1, ranks=1, sched="", chk="", threads=1, ms=MS):
+    def add(cand, p=1, ranks=1, sched="", chk="", threads=1, ms=MS, d=1):
         # torch.distributed.pipelining refuses fewer micro-batches than stages under these.
         ms = [m for m in ms if cand != "P1" or sched in ("gpipe",) or m >= p]
-        out.append(dict(cand=cand, sched=sched, chk=chk, w=w, p=p, ranks=ranks, ms=ms, threads=threads))
+        # A replica has a micro-batch at least.
+        ms = [m for m in ms if m >= d]
+        out.append(dict(cand=cand, sched=sched, chk=chk, w=w, p=p, d=d, ranks=ranks, ms=ms, threads=threads))
 
     add("P0", threads=cores)
     add("P0")
@@ -43,6 +47,9 @@ def candidates(w, cores):
     add("P2x", 2, chk="never")
     add("P3", 1)
     add("P3", 2, 2)
+    for ranks in (1, 2):
+        add(OURS, 1, ranks, "1f1b", d=2)
+    add("P4", 1, 2, d=2)
     if w == "W3":
         for s in ("gpipe", "1f1b"):
             add(OURS, 4, sched=s)
@@ -55,7 +62,7 @@ def candidates(w, cores):
 
 def key(row):
     """What a candidate is known by; with its m, a row."""
-    return tuple(row[k] for k in ("cand", "sched", "chk", "p", "ranks", "threads"))
+    return (*(row[k] for k in ("cand", "sched", "chk", "p", "ranks", "threads")), row.get("d", 1))
 
 
 def label(row):
@@ -63,7 +70,9 @@ def label(row):
     if row["cand"] == "P2" or row["cand"] == "P2x":
         how = "checkpoint " + row["chk"].replace("_", " ")
     devices = row["p"] if row["cand"] in ("P2", "P2x", OURS) else row["ranks"]
-    shape = f"p = {devices}" + (", 2 processes" if row["cand"] == OURS and row["ranks"] == 2 else "")
+    d = row.get("d", 1)
+    shape = f"p = {row['p']}, d = {d}" if d > 1 else f"p = {devices}"
+    shape += ", 2 processes" if row["cand"] == OURS and row["ranks"] == 2 else ""
     if row["threads"] > 1 or row["cand"] == "P0":
         shape = f"{row['threads']} thread{'s' if row['threads'] > 1 else ''}"
     return NAMES[row["cand"]] + (f", {how}" if how else "") + f" ({shape})"

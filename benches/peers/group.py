@@ -29,6 +29,14 @@ def cpu_busy():
     return (sum(v) - v[3] - v[4] - v[7]) / os.sysconf("SC_CLK_TCK")
 
 
+def whole(told, replicas):
+    """The losses of the whole mini-batch, of what each process tells: those of its share, if it is a replica."""
+    told = [x for x in told if x and any(y is not None for y in x)]
+    if replicas > 1:
+        return [sum(parts) / replicas for parts in zip(*told)]
+    return told[0] if told else None
+
+
 class Group:
     def __init__(self, cfg, ours):
         self.cfg, self.err, self.logs, self.ps = cfg, None, [], []
@@ -129,7 +137,7 @@ class Group:
                 continue
             row["samples"] = self.samples[m]
             told = [e["losses"].get(str(m)) for e in end]
-            row["losses"] = next((x for x in told if x and any(y is not None for y in x)), None)
+            row["losses"] = whole(told, self.cfg["d"] if self.cfg["cand"] != OURS else 1)
             if len(self.cfg["ms"]) == 1:    # a process's peak is that of one m only then
                 for name in ("rss_peak_mb", "rss_base_mb"):
                     row[name] = [e[name] for e in end]

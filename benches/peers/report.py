@@ -23,6 +23,8 @@ CLAIMS = {
                   {("W1", 16): 1.1, ("W2", 8): 1.3, ("W3", 16): 3.0}),
     "own-processes": ("Two processes against two stages in one process, both under 1F1B",
                       {("W1", 16): 0.95, ("W2", 8): None, ("W3", 16): None}),
+    "replicas": ("Two replicas in two processes against those of DistributedDataParallel",
+                 {("W1", 16): 1.0, ("W2", 8): 1.0, ("W3", 2): 1.0, ("W3", 8): 1.0}),
     "ideal": ("Of the throughput that the stages, timed with both cores busy, allow under 1F1B",
               {("W1", 16): 0.95, ("W2", 16): 0.95}),
     "memory": ("Resident memory of the whole run under 1F1B, of that of PyTorch's processes", {("W1", 16): 0.6}),
@@ -146,13 +148,15 @@ def of_ideal(results, w, m):
 
 def compared(results, claim, w, m):
     """(theirs, ours) of a claim, and the ratios of one to the other."""
-    two = lambda r: r["cand"] == OURS and r["p"] == 2 and r["threads"] == 1 and r["ranks"] == 1  # noqa: E731
+    two = lambda r: r["cand"] == OURS and r["p"] == 2 and (r["threads"], r["ranks"], r.get("d", 1)) == (1, 1, 1)  # noqa: E731
     if claim == "own-processes":
         plain = lambda ranks: lambda r: (r["cand"], r["p"], r["ranks"], r["sched"]) == (OURS, 2, ranks, "1f1b")  # noqa: E731
         pair = [results.at(w, m, plain(ranks)) for ranks in (1, 2)]
         return all(pair) and (pair[0][0], pair[1][0], ratios(pair[0][0], pair[1][0])) or None
+    if claim == "replicas":
+        two = lambda r: r["cand"] == OURS and r.get("d", 1) == 2 and r["ranks"] == 2  # noqa: E731
     if claim == "processes":
-        two = lambda r: r["cand"] == OURS and r["ranks"] == 2  # noqa: E731
+        two = lambda r: (r["cand"], r["p"], r["ranks"]) == (OURS, 2, 2)  # noqa: E731
     if claim == "memory":
         mine = results.at(w, m, lambda r: two(r) and r["sched"] == "1f1b" and "rss_peak_mb" in r)
         other = results.at(w, m, lambda r: r["cand"] == "P1" and r["ranks"] == 2 and r["sched"] == "1f1b" and "rss_peak_mb" in r)
@@ -164,6 +168,7 @@ def compared(results, claim, w, m):
         return pair and (*pair, ratios(*pair))
     theirs = {"one-process": lambda r: r["cand"] == "P0" and r["threads"] > 1,
               "processes": lambda r: r["cand"] == "P1" and r["ranks"] == 2,
+              "replicas": lambda r: r["cand"] == "P4",
               "pytorch": lambda r: r["cand"] == "P1" and r["ranks"] == 2,
               "torchgpipe": lambda r: r["cand"] == "P2" and r["p"] == 2,
               "deepspeed": lambda r: r["cand"] == "P3" and r["p"] == 2}[claim]

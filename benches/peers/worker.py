@@ -1,12 +1,13 @@
 """One rank of one candidate.  argv[1] = JSON config; commands on stdin; JSON replies on stdout.
 
-config keys: cand, sched, w, p (stages), ranks, rank, ms (list of micro-batch counts), threads, chk, store, port
+config keys: cand, sched, w, p (stages), d (replicas), ranks, rank, ms (list of micro-batch counts), threads, chk, store, port
 commands   : "run K m" -> {"t0","t1" (CLOCK_MONOTONIC s),"k",...}     "quit" -> memory + losses
 """
 import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 
 cfg = json.loads(sys.argv[1])
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -172,6 +173,30 @@ class P3(Engine):
     def step(self):
         it = iter(list(zip(self.w.x.chunk(self.m), self.w.y.chunk(self.m))))
         return self.eng.train_batch(data_iter=it)
+
+
+class P4(Engine):
+    """DistributedDataParallel over gloo: each rank has its part of the micro-batches."""
+
+    def build(self):
+        from torch.nn.parallel import DistributedDataParallel
+        r, n = self.rank, cfg["ranks"]
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", init_method=f"file://{cfg['store']}", rank=r, world_size=n)
+        mine = slice(r * self.m // n, (r + 1) * self.m // n)
+        self.batches = list(zip(self.w.x.chunk(self.m), self.w.y.chunk(self.m)))[mine]
+        self.model = DistributedDataParallel(self.w.seq())
+        self.opt = self.w.opt(list(self.model.parameters()))
+
+    def step(self):
+        total, n = 0.0, len(self.batches)
+        for i, (x, y) in enumerate(self.batches):
+            with nullcontext() if i == n - 1 else self.model.no_sync():
+                loss = self.w.loss(self.model(x), y) / n
+                loss.backward()
+            total = total + loss.detach()
+        self.finish(self.opt)
+        return total
 
 
 class IDEAL(Engine):

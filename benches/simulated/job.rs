@@ -166,7 +166,7 @@ impl Job {
             let numbers = report.read()?;
             if step >= warm_up {
                 makespans.push(makespan(&numbers.timeline));
-                own.push(numbers.predicted.makespan().get());
+                own.push(numbers.predicted().makespan().get());
                 shares.extend(numbers.host_share);
             }
             pipe.zero_grad()?;

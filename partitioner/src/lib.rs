@@ -53,12 +53,14 @@ pub use auto::{Auto, AutoCandidate, auto};
 pub use builtin::{ScheduleError, ScheduleKind};
 pub use check::{CheckError, CheckedSchedule, CsvFormat};
 pub use cores::{Cores, CoresError};
-pub use cost::{Cards, Costs, EdgeTimes, HostLink, Link, OffloadTimes, StageMemory, StageTimes};
+pub use cost::{
+    Cards, Costs, EdgeTimes, HostLink, Joins, Link, OffloadTimes, StageMemory, StageTimes,
+};
 pub use error::Error;
 pub use explain::{Explanation, explain};
 pub use ids::{DeviceId, LayerId, MicroId, StageId};
 pub use json::ReadError;
-pub use machine::{Device, Machine, MachineError, Nodes, NodesError};
+pub use machine::{Device, Machine, MachineError, Nodes, NodesError, VOTES};
 pub use model::ModelId;
 pub use partition::{Partition, PartitionError};
 pub use plan::{Alternative, Plan, PlanError, PlanOptions, plan};

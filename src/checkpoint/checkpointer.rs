@@ -6,15 +6,19 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
+use serde_json::json;
+
 use super::disk::RealDisk;
 use super::error::CheckpointError;
 use super::extras::Extras;
 use super::folder;
 use super::lock::{Lock, Locked};
+use super::restore::LOCAL_PART;
 use super::shard;
 use super::together::Together;
 use super::write::{self, Copied, Saved, Target};
 use crate::engine::panics::panic_message;
+use crate::fail_point::fail_point;
 use crate::world::World;
 use crate::{Optimizer, Pipeline};
 
@@ -229,11 +233,16 @@ impl Checkpointer {
         optimizer: &Optimizer,
         extras: Extras,
     ) -> Result<Copied, CheckpointError> {
+        fail_point("copy");
         self.lock.check()?;
         let stages = pipe.snapshot(optimizer)?;
         stages
             .iter()
             .try_for_each(|(_, stage)| shard::check(stage))?;
+        let extras = match pipe.local_state() {
+            Some(own) => extras.part(LOCAL_PART, json!(own)),
+            None => extras,
+        };
         Ok(Copied {
             extras,
             draws: pipe.draws(),

@@ -13,7 +13,7 @@ use super::disk::{Disk, Durable, RealDisk};
 use super::together::Together;
 use super::write::{self, Copied, Saved, Target};
 use super::{Checkpoint, CheckpointError, Extras, folder};
-use crate::pipeline::Draws;
+use crate::pipeline::{Draws, ShardOf};
 use crate::torch::{Portable, Role};
 
 /// What happens at one operation.
@@ -148,7 +148,10 @@ pub(super) fn copied(step: u64, value: f64) -> Copied {
             seed: 1,
             steps: step,
         },
-        stages: vec![(0, stage("a.weight")), (1, stage("b.weight"))],
+        stages: vec![
+            (ShardOf::stage(0), stage("a.weight")),
+            (ShardOf::stage(1), stage("b.weight")),
+        ],
         non_finite: false,
     }
 }

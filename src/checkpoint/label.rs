@@ -5,6 +5,9 @@ use tch::Kind;
 
 use crate::torch::Role;
 
+/// Before the number of the replica that has a tensor alone.
+const OF_REPLICA: &str = "replica-";
+
 /// The name of a tensor in a shard.
 pub(super) fn label(role: &Role, name: &str) -> String {
     match role {
@@ -12,6 +15,8 @@ pub(super) fn label(role: &Role, name: &str) -> String {
         Role::Buffer => format!("buffers/{name}"),
         Role::Gradient => format!("gradients/{name}"),
         Role::Optimizer(part) => format!("optimizer/{name}/{part}"),
+        Role::Outer(part) => format!("outer/{name}/{part}"),
+        Role::Replica(replica, own) => format!("{OF_REPLICA}{replica}/{}", label(own, name)),
     }
 }
 
@@ -26,7 +31,17 @@ pub(super) fn parse(label: &str) -> Option<(Role, &str)> {
             let (name, part) = name.rsplit_once('/')?;
             Some((Role::Optimizer(part.to_owned()), name))
         }
-        _ => None,
+        "outer" => {
+            let (name, part) = name.rsplit_once('/')?;
+            Some((Role::Outer(part.to_owned()), name))
+        }
+        _ => {
+            let replica = folder.strip_prefix(OF_REPLICA)?.parse().ok()?;
+            let (own, name) = parse(name)?;
+            // Of a replica there is none in another.
+            let plain = !matches!(own, Role::Replica(..));
+            plain.then(|| (Role::Replica(replica, Box::new(own)), name))
+        }
     }
 }
 
@@ -75,6 +90,9 @@ mod tests {
             Role::Buffer,
             Role::Gradient,
             Role::Optimizer("mean".to_owned()),
+            Role::Outer("start".to_owned()),
+            Role::Replica(1, Box::new(Role::Buffer)),
+            Role::Replica(12, Box::new(Role::Optimizer("mean".to_owned()))),
         ];
         for role in roles {
             for name in ["block.0.weight", "odd/name/steps", ""] {
@@ -82,7 +100,14 @@ mod tests {
                 assert_eq!(parse(&label), Some((role.clone(), name)), "{label}");
             }
         }
-        for foreign in ["weight", "optimizer/weight", "other/weight", ""] {
+        for foreign in [
+            "weight",
+            "optimizer/weight",
+            "other/weight",
+            "replica-x/buffers/weight",
+            "replica-1/replica-2/buffers/weight",
+            "",
+        ] {
             assert_eq!(parse(foreign), None, "{foreign}");
         }
     }

@@ -13,12 +13,15 @@ use serde_json::Value;
 
 use super::error::CheckpointError;
 use super::extras::Extras;
-use crate::pipeline::Draws;
+use crate::pipeline::{Draws, ShardOf};
 
 pub(super) const FILE: &str = "manifest.json";
 
 /// The version that is written, and the only one that is read.
 pub(super) const VERSION: u64 = 1;
+/// In the names of files that hold what another replica than the first has alone.
+const OF_REPLICA: &str = "-replica-";
+
 const FORMAT: &str = "gpipe checkpoint";
 
 /// No manifest is larger; nothing larger is read.
@@ -195,9 +198,18 @@ fn parts<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Value>, 
     from.deserialize_map(Parts)
 }
 
-/// The name of the file that holds a stage's tensors.
-pub(super) fn shard_file(stage: usize) -> String {
-    format!("stage-{stage}.safetensors")
+/// The name of the file that holds a stage's tensors, or those that its copy in another replica
+/// than the first has alone.
+pub(super) fn shard_file(ShardOf { stage, replica }: ShardOf) -> String {
+    match replica {
+        0 => format!("stage-{stage}.safetensors"),
+        _ => format!("stage-{stage}{OF_REPLICA}{replica}.safetensors"),
+    }
+}
+
+/// Whether a file is named as the one that holds a stage's tensors is.
+pub(super) fn is_of_stage(file: &str) -> bool {
+    !file.contains(OF_REPLICA)
 }
 
 /// Whether a name leads to a shard in the manifest's own folder and nowhere else.

@@ -203,9 +203,11 @@ impl Checkpoint {
         &self.extras
     }
 
-    /// Stages of the pipeline that wrote it, one shard each.
+    /// Stages of the pipeline that wrote it: a shard each, and one more for each replica that has
+    /// something of the stage alone.
     pub fn stages(&self) -> usize {
-        self.shards.len()
+        let files = self.shards.iter().map(|(file, _)| &file.entry.file);
+        files.filter(|file| manifest::is_of_stage(file)).count()
     }
 
     /// Parameters and buffers by name, as [`Pipeline::load`](crate::Pipeline::load)

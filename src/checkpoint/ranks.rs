@@ -18,7 +18,7 @@ use super::disk::{Disk, RealDisk};
 use super::together::Together;
 use super::write::{Copied, Saved, Target};
 use super::{CheckpointError, Extras};
-use crate::pipeline::Draws;
+use crate::pipeline::{Draws, ShardOf};
 use crate::torch::{Portable, Role};
 
 const STAGES: usize = 5;
@@ -46,7 +46,9 @@ fn copied(step: u64, mine: impl Fn(usize) -> bool) -> Copied {
             seed: 3,
             steps: step,
         },
-        stages: stages.map(|number| (number, stage(number, step))).collect(),
+        stages: stages
+            .map(|number| (ShardOf::stage(number), stage(number, step)))
+            .collect(),
         non_finite: false,
     }
 }

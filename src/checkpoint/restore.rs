@@ -9,7 +9,7 @@ use super::error::CheckpointError;
 use super::header::{self, Header};
 use super::open::Checkpoint;
 use super::shard_file::ShardFile;
-use crate::pipeline::{Fitting, Form};
+use crate::pipeline::{Fitting, Form, LocalState};
 use crate::torch::Role;
 use crate::{Optimizer, Pipeline};
 
@@ -44,11 +44,14 @@ impl Checkpoint {
             Err(error) => (Err(error), None),
         };
         let all = self.together().collect(fits);
-        self.together().tell(|| self.check_fit(&all?))?;
+        let local = pipe.check_local(self.local());
+        let local = local.map_err(|why| CheckpointError::fit(self.path(), why));
+        self.together().tell(|| self.check_fit(&all?).and(local))?;
         // Where this process has none, that was the error.
         let put = model.map_or(Ok(()), |model| self.put(&model, pipe, optimizer));
         self.together().agree(put)?;
         let gone_on = pipe.go_on(self.draws());
+        pipe.go_on_locally(self.local());
         self.together()
             .agree(gone_on.map_err(CheckpointError::from))
     }
@@ -66,10 +69,16 @@ impl Checkpoint {
             if header.keys().any(|(role, name)| is_own(role, name)) {
                 let mut tensors = header::tensors(file)?;
                 tensors.retain(|one| is_own(&one.role, &one.name));
-                pipe.put(optimizer, tensors)?;
+                pipe.put(optimizer, &tensors, self.local())?;
             }
         }
         Ok(())
+    }
+
+    /// What it says of local steps; none where replicas did not train alone.
+    fn local(&self) -> Option<LocalState> {
+        let saved = self.extras().get(LOCAL_PART)?;
+        serde_json::from_value(saved.clone()).ok()
     }
 
     /// How the checkpoint fits the stages of this process.
@@ -114,6 +123,9 @@ impl Checkpoint {
     }
 }
 
+/// The part of the extras that says where replicas are that train alone.
+pub(super) const LOCAL_PART: &str = "local_steps";
+
 /// How a checkpoint fits the stages of one process.
 #[derive(Debug, Serialize, Deserialize)]
 struct Fits {
@@ -129,7 +141,7 @@ const OTHER_MODEL: &str =
 
 /// Whose tensor this is: a parameter's or a buffer's.
 fn owner(role: &Role, name: &str) -> (Role, String) {
-    let role = match role {
+    let role = match role.plain() {
         Role::Buffer => Role::Buffer,
         _ => Role::Parameter,
     };
@@ -146,7 +158,7 @@ fn check_form(
         return Ok(false);
     };
     // What an optimizer remembers need not have the parameter's form.
-    if matches!(role, Role::Optimizer(_)) || (kind, shape) == (own_kind, own_shape) {
+    if matches!(role.plain(), Role::Optimizer(_)) || (kind, shape) == (own_kind, own_shape) {
         return Ok(true);
     }
     Err(format!(
@@ -159,7 +171,7 @@ fn check_form(
 fn check_optimizer(path: &Path, header: &Header, model: &Fitting) -> Result<(), CheckpointError> {
     let mut parts: BTreeMap<&str, Vec<(&str, &Form)>> = BTreeMap::new();
     for ((role, name), form) in header {
-        if let Role::Optimizer(part) = role {
+        if let Role::Optimizer(part) = role.plain() {
             parts.entry(name).or_default().push((part, form));
         }
     }

@@ -82,7 +82,8 @@ pub(super) fn check(tensors: &[Portable]) -> Result<(), CheckpointError> {
 /// Whether training cannot go on from this if it is NaN or infinite: what every update
 /// starts from. A buffer may be a mask of infinities, and gradients may be dropped.
 pub(super) fn must_be_finite(role: &Role) -> bool {
-    matches!(role, Role::Parameter | Role::Optimizer(_))
+    let role = role.plain();
+    matches!(role, Role::Parameter | Role::Optimizer(_) | Role::Outer(_))
 }
 
 /// Labels and tensors, those of the widest numbers first, so that all are aligned.

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::CheckpointError;
 use super::told::{self, Told};
-use crate::world::{Control, World};
+use crate::world::{Control, Held, World};
 
 /// This process, and those that it writes or reads with.
 #[derive(Debug, Clone, Default)]
@@ -73,6 +73,11 @@ impl Together {
     pub(super) fn host(&self, rank: usize) -> String {
         let peers = self.peers.as_ref();
         peers.map_or_else(String::new, |own| own.control.host(rank).to_owned())
+    }
+
+    /// Has this process not end by another one's failure while the result lives.
+    pub(super) fn hold(&self) -> Option<Held> {
+        self.peers.as_ref().map(|own| own.control.hold())
     }
 
     /// Brings what each process has done to rank 0 (a gather). Nobody else waits.

@@ -34,7 +34,8 @@ use super::shard;
 use super::shard_file::ShardFile;
 use super::together::Together;
 use crate::engine::panics::panic_message;
-use crate::pipeline::Draws;
+use crate::fail_point::fail_point;
+use crate::pipeline::{Draws, ShardOf};
 use crate::torch::Portable;
 use crate::torch::threads::side_by_side;
 
@@ -48,7 +49,7 @@ pub(super) struct Copied {
     pub(super) extras: Extras,
     pub(super) draws: Draws,
     /// With their numbers.
-    pub(super) stages: Vec<(usize, Vec<Portable>)>,
+    pub(super) stages: Vec<(ShardOf, Vec<Portable>)>,
     /// Whether weights may be NaN or infinite.
     pub(super) non_finite: bool,
 }
@@ -62,8 +63,8 @@ pub(super) struct Target {
     pub(super) together: Together,
 }
 
-/// A shard and its stage.
-type Shard = (usize, ShardEntry);
+/// A shard, and whose it is.
+type Shard = (ShardOf, ShardEntry);
 
 /// A checkpoint that is whole and safe from a loss of power.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +90,8 @@ pub(super) fn write(
     approved: impl FnOnce() -> bool,
 ) -> Result<Option<Saved>, CheckpointError> {
     let (disk, together) = (&*to.disk, &to.together);
+    // A failure elsewhere does not end what all can still write.
+    let mut held = together.hold();
     let name = folder::name(step);
     let temporary = to.folder.join([WRITING, &name].concat());
     let clean = || {
@@ -110,17 +113,27 @@ pub(super) fn write(
     };
     let all = together.collect(own);
     drop(part);
+    if !together.leads() {
+        // What is left is to hear of it, from one whom another one may hold up.
+        held = None;
+    }
     let bytes = together.tell(|| {
         let written = to.attempt(|| {
             // Where this process has none, it has failed, and so have all.
             let (shards, Some(head)) = (all?, head) else {
                 return Ok(None);
             };
+            fail_point("seal");
             let bytes = seal(to, &temporary, shards, head)?;
+            fail_point("sealed");
+            // Who approves may be held up for long.
+            held = None;
             if !approved() {
                 return Ok(None);
             }
+            held = together.hold();
             publish(disk, &to.folder, &name)?;
+            fail_point("published");
             Ok(Some(bytes))
         });
         if !matches!(written, Ok(Some(_))) {
@@ -168,13 +181,15 @@ fn begin(disk: &dyn Disk, temporary: &Path) -> Result<(), CheckpointError> {
 fn shards(
     to: &Target,
     temporary: &Path,
-    stages: Vec<(usize, Vec<Portable>)>,
+    stages: Vec<(ShardOf, Vec<Portable>)>,
     non_finite: bool,
 ) -> Result<Vec<Shard>, CheckpointError> {
-    let shards = all_at_once(stages.into_iter(), |(stage, tensors)| {
-        let file = shard_file(stage);
+    let shards = all_at_once(stages.into_iter(), |(of, tensors)| {
+        let file = shard_file(of);
+        fail_point("shard");
         let entry = shard::write(&*to.disk, temporary, &file, tensors, non_finite)?;
-        Ok((stage, entry))
+        fail_point("shard");
+        Ok((of, entry))
     })?;
     if !to.together.leads() {
         // Rank 0 does so later, but need not be on the host that knows of these files.
@@ -207,8 +222,8 @@ fn seal(
     Ok(sizes + bytes.len() as u64)
 }
 
-/// The shards of all processes in the order of the stages: each stage is there once, and where
-/// it is said to be.
+/// The shards of all processes in the order of the stages, and of the replicas: each stage is there
+/// once, and where it is said to be.
 fn complete(
     to: &Target,
     temporary: &Path,
@@ -226,14 +241,12 @@ fn complete(
         }
     }
     let mut all: Vec<_> = shards.into_iter().flatten().collect();
-    all.sort_by_key(|(stage, _)| *stage);
-    let wrong = all
-        .iter()
-        .enumerate()
-        .find(|(own, (stage, _))| own != stage);
-    if let Some((own, (stage, _))) = wrong {
-        let (stage, what) = if *stage < own {
-            (*stage, "two processes have")
+    all.sort_by_key(|(of, _)| *of);
+    let stages = all.iter().filter(|(of, _)| of.replica == 0);
+    let wrong = stages.enumerate().find(|(own, (of, _))| *own != of.stage);
+    if let Some((own, (of, _))) = wrong {
+        let (stage, what) = if of.stage < own {
+            (of.stage, "two processes have")
         } else {
             (own, "no process has")
         };

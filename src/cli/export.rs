@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::trained::{Trained, Where, not_finite};
+use super::trained::{Spoken, Trained, Where, not_finite};
 use super::{Failure, output};
 use crate::models::hugging_face::{self, HuggingFaceError};
 use crate::models::zoo::Zoo;
@@ -19,9 +19,11 @@ In Python, `transformers.AutoModelForCausalLM.from_pretrained(\"exported\")` the
 pub(super) struct Args {
     #[command(flatten)]
     place: Where,
+    #[command(flatten)]
+    spoken: Spoken,
     /// A folder, made where it is missing, or a name that ends in .safetensors. Besides the
-    /// weights of a `gpt` or a `llama`, with Hugging Face's names, config.json is written,
-    /// and for a model of characters tokenizer.json and tokenizer_config.json.
+    /// weights of a `gpt` or a `llama`, with Hugging Face's names, config.json is written, and
+    /// tokenizer.json and tokenizer_config.json: one of characters, or that of the model.
     #[arg(short, long, value_name = "DIR|FILE")]
     output: PathBuf,
     /// Print one JSON object with the files that were written.
@@ -30,18 +32,18 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
-    let trained = Trained::read(&args.place, zoo)?;
+    let trained = Trained::read(&args.place, &args.spoken, zoo)?;
     if let Some(name) = not_finite(&trained.weights)? {
         return Err(Failure::Run(anyhow::anyhow!(
             "`{name}` has numbers that are NaN or infinite: the model's training has diverged, and \
              nothing was written; an older checkpoint may be better: --checkpoint DIR"
         )));
     }
-    let written = hugging_face::export(
+    let written = hugging_face::export_with(
         &args.output,
         &trained.spec,
         &trained.weights,
-        trained.characters(),
+        trained.tokenizer_files().as_ref(),
     );
     let written = written.map_err(failed)?;
     if args.json {

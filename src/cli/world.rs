@@ -1,12 +1,15 @@
 //! Which process of how many this is, as a launcher says.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Failure;
 use super::command::Verb;
-use crate::world::{Launcher, Words, World, gather_once, host_name};
+use super::{Failure, ended, say};
+use crate::Error;
+use crate::engine::EngineError;
+use crate::world::{Launcher, RESTART_MAY_HELP, Words, World, gather_once, host_name};
 
 /// Refuses verbs that are the work of one process where this is one of several: each of them
 /// would do all of it.
@@ -42,8 +45,13 @@ pub(super) fn join() -> Result<Option<Arc<World>>, Failure> {
     if words.size == 1 {
         return Ok(None);
     }
-    Ok(Some(Arc::new(World::join(words)?)))
+    let world = Arc::new(World::join(words)?);
+    world.exit_with_others(GRACE, |lost| say(&format!("error: {lost}")))?;
+    Ok(Some(world))
 }
+
+/// So long after another process has failed or was lost this one may still be there.
+const GRACE: Duration = Duration::from_millis(250);
 
 /// How often a launcher has started all processes.
 #[derive(Debug, Clone, Copy)]
@@ -87,12 +95,36 @@ pub(super) fn leave(world: Option<Arc<World>>, result: Result<(), Failure>) -> R
         return result;
     };
     if let Err(failure) = result {
+        let failure = first(&world, failure);
+        let code = failure.code();
         world.lose(&failure.said());
-        return Err(failure);
+        world.ends(code);
+        ended(Err(failure));
+        world.exit(code);
     }
     // Its pipeline, which has the others, is gone.
+    let ending = world.ending();
     let left = Arc::into_inner(world).map_or(Ok(()), World::leave);
-    left.map_err(|lost| Failure::Exit(lost.to_string(), lost.exit_code()))
+    left.map_err(|lost| {
+        ending.ends(lost.exit_code());
+        Failure::Exit(lost.to_string(), lost.exit_code())
+    })
+}
+
+/// What failed elsewhere, in the words that all have. One that fails may be gone before this process
+/// has left what both did: it failed, and is not lost.
+fn first(world: &World, failure: Failure) -> Failure {
+    let is_elsewhere = match &failure {
+        Failure::Run(error) => matches!(
+            error.downcast_ref(),
+            Some(Error::Engine(EngineError::Elsewhere { .. }))
+        ),
+        failure => failure.code() == RESTART_MAY_HELP,
+    };
+    match world.lost_first() {
+        Some(lost) if is_elsewhere => Failure::Exit(lost.to_string(), lost.exit_code()),
+        _ => failure,
+    }
 }
 
 fn launched(by: Launcher) -> String {

@@ -36,7 +36,7 @@ pub use store::Store;
 pub use text::{Sampler, Split, TextError, TextSet, Windows};
 pub use tf_record::{Example, ExampleError, TfRecordWriter, TfRecords};
 #[cfg(feature = "tokenizers")]
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{TextStream, Tokenizer};
 pub use tokens::{RandomWindows, RowOfWindows, Tokens};
 
 /// The text of *Moby-Dick* (1851, public domain), which training uses by default.

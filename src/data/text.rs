@@ -92,15 +92,22 @@ impl TextSet {
     /// # Errors
     /// [`TextError::Read`] and [`TextError::NotText`], naming the file.
     pub fn read(path: &Path) -> Result<Self, TextError> {
+        Ok(Self::new(&Self::read_text(path)?))
+    }
+
+    /// The text of a UTF-8 file.
+    ///
+    /// # Errors
+    /// As [`TextSet::read`].
+    pub(crate) fn read_text(path: &Path) -> Result<String, TextError> {
         let bytes = files::read(path).map_err(|source| TextError::Read {
             path: path.to_owned(),
             source,
         })?;
-        let text = String::from_utf8(bytes).map_err(|error| TextError::NotText {
+        String::from_utf8(bytes).map_err(|error| TextError::NotText {
             path: path.to_owned(),
             offset: error.utf8_error().valid_up_to(),
-        })?;
-        Ok(Self::new(&text))
+        })
     }
 
     /// Distinct characters.

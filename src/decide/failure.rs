@@ -23,6 +23,15 @@ impl Failure {
             Self::Run(error) => with_causes(error),
         }
     }
+
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Run(_) => 1,
+            Self::Exit(_, code) => *code,
+        }
+    }
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
@@ -37,11 +46,7 @@ pub(crate) fn ended(result: Result<(), Failure>) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     say(&format!("error: {}", failure.said()));
-    match failure {
-        Failure::Usage(_) => ExitCode::from(2),
-        Failure::Run(_) => ExitCode::FAILURE,
-        Failure::Exit(_, code) => ExitCode::from(code),
-    }
+    ExitCode::from(failure.code())
 }
 
 /// An error and its causes; one whose text the errors before have in theirs is not repeated.

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use gpipe_partitioner::Timeline;
+use gpipe_partitioner::{Machine, Timeline, VOTES};
 
 use super::{Failure, say};
 
@@ -88,6 +88,17 @@ pub(crate) fn exchange(timeline: &Timeline) -> Option<String> {
         "all-reduce of gradients: {longest} for the stage that takes longest; {} of the step exposed",
         timeline.exposed()
     ))
+}
+
+/// How long processes take to agree on a step, in a sentence; none where there is one.
+pub(crate) fn agreement(machine: &Machine, step: &Timeline) -> Option<String> {
+    let processes = machine.processes();
+    (processes > 1).then(|| {
+        format!(
+            "{processes} processes: {} more until all have agreed on the step and its update",
+            machine.agreement(step, VOTES)
+        )
+    })
 }
 
 /// A JSON value on a line of its own.

@@ -21,6 +21,10 @@ pub(crate) struct Spread {
     /// Each device has a network card of its own; by default the devices of a node share one.
     #[arg(long, requires = "nodes")]
     nic_per_device: bool,
+    /// Processes that the devices, those of all replicas, are divided among in order: what it takes
+    /// them to begin a step, and to agree on it.
+    #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    processes: usize,
 }
 
 impl Spread {
@@ -30,6 +34,9 @@ impl Spread {
         let usage = |error: gpipe_partitioner::MachineError| Failure::Usage(error.to_string());
         let machine = Machine::new(each).map_err(usage)?;
         let machine = machine.with_replicas(self.replicas).map_err(usage)?;
+        let machine = machine
+            .with_processes(self.processes)
+            .map_err(|error| Failure::Usage(format!("--processes: {error}")))?;
         let (Some(given), Some(link)) = (&self.nodes, self.node_link) else {
             return Ok(machine);
         };

@@ -21,8 +21,8 @@ pub struct Address {
 /// What a process says of a step, or of any other task of all processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ballot {
-    /// Its part is done.
-    Done,
+    /// Its part is done, and it tells this to all others.
+    Done(Vec<u8>),
     /// It has left the step because another process failed.
     Left,
     /// Its part failed, for this reason.
@@ -32,8 +32,8 @@ pub enum Ballot {
 /// What became of a vote; the same in every process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All have done their part.
-    Done,
+    /// All have done their part: what each of them tells, in the order of ranks.
+    Done(Vec<Vec<u8>>),
     /// Somebody has not.
     Failed {
         /// Of those that gave a reason, the lowest rank.
@@ -54,6 +54,15 @@ pub struct Lost {
     pub why: String,
 }
 
+impl Ballot {
+    fn told(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Done(told) => Some(told.clone()),
+            Self::Left | Self::Failed(_) => None,
+        }
+    }
+}
+
 impl Verdict {
     /// Of one ballot per rank.
     pub fn of(ballots: &[Ballot]) -> Self {
@@ -67,7 +76,7 @@ impl Verdict {
         let left = || left().map(|rank| (rank, "it left the step".to_owned()));
         match failed.or_else(left) {
             Some((rank, why)) => Self::Failed { rank, why },
-            None => Self::Done,
+            None => Self::Done(ballots.iter().filter_map(Ballot::told).collect()),
         }
     }
 }
@@ -97,7 +106,8 @@ pub trait Carrier<V>: Send + Sync {
     /// ([`Door::stop`]).
     fn stop(&self, why: &str);
 
-    /// Waits until all processes have voted.
+    /// Waits until all processes have voted, and brings each what all tell. A vote that has come to
+    /// its end in one process comes to the same end in all that are not lost, whatever fails next.
     ///
     /// # Errors
     /// A process is lost.

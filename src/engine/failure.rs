@@ -292,6 +292,9 @@ pub enum EngineError {
         /// The device.
         device: DeviceId,
     },
+    /// This process could not tell the others what the step came to; it was undone in all.
+    #[error("{0}")]
+    Untold(anyhow::Error),
     /// The step, or the building of stages, failed in another process; it was undone in all.
     #[error("rank {rank}: {why}")]
     Elsewhere {

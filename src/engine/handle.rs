@@ -9,6 +9,7 @@ use super::inboxes::Inboxes;
 use super::mesh::Mesh;
 use super::message::{Command, Job, Message, Reply, StepCommand};
 use super::program::Program;
+use super::ran::{Ran, Settled};
 use super::shared::Shared;
 use super::sharing::Sharing;
 use super::stage::{Observer, Stage};
@@ -165,7 +166,8 @@ impl<S: Stage> Engine<S> {
         self.threads.len()
     }
 
-    /// Runs a whole schedule and waits for its end.
+    /// Runs a whole schedule and waits for its end, in all processes: [`Engine::run`], then
+    /// [`Engine::settle`].
     ///
     /// `entries` has one value per edge from the caller and micro-batch, in any
     /// order, of the edges that lead to a device of this engine; `step` is what every stage
@@ -185,6 +187,23 @@ impl<S: Stage> Engine<S> {
         step: Arc<S::Step>,
         entries: Vec<Entry<S::Value>>,
     ) -> Result<StepOutcome<S::Value>, EngineError> {
+        let ran = self.run(program, step, entries)?;
+        let settled = self.settle(ran, Ok(Vec::new()))?;
+        Ok(settled.outcome)
+    }
+
+    /// Runs a whole schedule on the devices of this process and waits for their end. Whether the
+    /// step counts is then for [`Engine::settle`], which must be the next call: until then the
+    /// engine can do nothing else.
+    ///
+    /// # Errors
+    /// Those of [`Engine::step`], but for failures of stages.
+    pub fn run(
+        &mut self,
+        program: &Arc<Program>,
+        step: Arc<S::Step>,
+        entries: Vec<Entry<S::Value>>,
+    ) -> Result<Ran<S::Value>, EngineError> {
         self.ensure_ready()?;
         let fits = self.check_fit(program);
         let sorted = fits.and_then(|()| Ok(entry::sort(program, self.shared.devices(), entries)?));
@@ -204,7 +223,23 @@ impl<S: Stage> Engine<S> {
                 return Err(stalled);
             }
         };
-        let result = self.agree_on_step(gathered.ended())?;
+        Ok(Ran(gathered.ended()))
+    }
+
+    /// Whether the step that has just run counts: it does where it has come to its end in all
+    /// processes, and all can tell what it came to. Otherwise it is undone in all.
+    ///
+    /// `told` is what this process has the others know, or why it cannot say it. *Returns* what all
+    /// have told, in the order of ranks: the vote brings it, so that it costs no round of its own.
+    ///
+    /// # Errors
+    /// Those of [`Engine::step`]; [`EngineError::Untold`] with this process's own reason.
+    pub fn settle(
+        &mut self,
+        ran: Ran<S::Value>,
+        told: anyhow::Result<Vec<u8>>,
+    ) -> Result<Settled<S::Value>, EngineError> {
+        let result = self.agree_on_step(ran.0, told)?;
         self.state = State::Ready;
         result
     }

@@ -73,7 +73,7 @@ impl<V: Send + 'static> InMemory<V> {
                 ranks: (0..ranks).map(rank).collect(),
                 ballots: vec![None; ranks],
                 meetings: 0,
-                verdict: Verdict::Done,
+                verdict: Verdict::Done(Vec::new()),
                 lost: None,
             }),
             changed: Condvar::new(),
@@ -158,7 +158,7 @@ impl<V: Send + 'static> Carrier<V> for InMemory<V> {
 
     fn renew(&self) -> Result<(), Lost> {
         let mut late = Vec::new();
-        self.meet(Ballot::Done, |state| {
+        self.meet(Ballot::Done(Vec::new()), |state| {
             for rank in &mut state.ranks {
                 rank.stopping = false;
                 late.extend(rank.values.drain(..));

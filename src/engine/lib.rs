@@ -117,8 +117,10 @@
 //! a device elsewhere to the [`Carrier`], which never makes it wait, and the carrier of that
 //! process puts it into the inbox, through the [`Door`] that the engine opens when a step
 //! begins. A worker that fails has the carrier stop the workers elsewhere. When the workers of
-//! a process have reported, its caller *votes* and waits for all others: the step counts if all
-//! have done their part. A vote is a barrier, so a fast process can send values of the next
+//! a process have reported ([`Engine::run`]), its caller *votes* and waits for all others
+//! ([`Engine::settle`]): the step counts if all have done their part and can say what it came to.
+//! The vote carries what they say, so that it needs no round of its own; that a vote which has
+//! ended in one process comes to the same end in all is the carrier's promise. A vote is a barrier, so a fast process can send values of the next
 //! step only when nobody waits for values of this one; the carrier keeps them until the door
 //! opens again. If the vote fails, all *renew*, after which nothing of the failed step is on its
 //! way any more, and only then command their workers to abort. A process that is lost fails the
@@ -159,6 +161,7 @@ pub mod panics;
 mod part;
 mod placement;
 mod program;
+mod ran;
 mod recovery;
 mod replicas;
 mod schedules;
@@ -188,6 +191,7 @@ pub use handle::Engine;
 pub use in_memory::InMemory;
 pub use mesh::Mesh;
 pub use program::Program;
+pub use ran::{Ran, Settled};
 pub use sharing::{Affinity, Sharing, Unpinned};
 pub use stage::{Observer, OffloadHint, Stage};
 pub use topology::{Edge, EdgeId, End, Topology, TopologyError};

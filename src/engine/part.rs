@@ -2,12 +2,12 @@
 
 use super::carrier::{Ballot, Carrier, Verdict};
 use super::door::Entrance;
-use super::entry::StepOutcome;
 use super::failure::{EngineError, discard};
 use super::gather::Ended;
 use super::handle::Engine;
 use super::mesh::Mesh;
 use super::program::Program;
+use super::ran::Settled;
 use super::sharing::Sharing;
 use super::stage::Stage;
 use super::state::State;
@@ -81,12 +81,26 @@ impl<S: Stage> Engine<S> {
     pub(super) fn agree_on_step(
         &mut self,
         ended: Ended<S::Value>,
-    ) -> Result<Result<StepOutcome<S::Value>, EngineError>, EngineError> {
-        let verdict = self.verdict(&ended)?;
-        let first = match (ended, verdict) {
-            (Ended::Done(outcome), Verdict::Done) => return Ok(Ok(outcome)),
-            (Ended::Failed(first), verdict) if self.is_own(&verdict) => EngineError::Stage(first),
-            (ended, verdict) => {
+        told: anyhow::Result<Vec<u8>>,
+    ) -> Result<Result<Settled<S::Value>, EngineError>, EngineError> {
+        let (ballot, untold) = match (&ended, told) {
+            (Ended::Done(_), Ok(told)) => (Ballot::Done(told), None),
+            (Ended::Done(_), Err(error)) => (Ballot::Failed(error.to_string()), Some(error)),
+            (Ended::Left, _) => (Ballot::Left, None),
+            (Ended::Failed(error), _) => (Ballot::Failed(error.to_string()), None),
+        };
+        let verdict = self.verdict(ballot)?;
+        let own = self.is_own(&verdict);
+        let first = match (ended, untold, verdict) {
+            (Ended::Done(outcome), None, Verdict::Done(told)) => {
+                return Ok(Ok(Settled { outcome, told }));
+            }
+            (Ended::Failed(first), ..) if own => EngineError::Stage(first),
+            (ended, Some(error), _) if own => {
+                discard(ended);
+                EngineError::Untold(error)
+            }
+            (ended, _, verdict) => {
                 discard(ended);
                 // Without another process nobody leaves a step in which nobody has failed.
                 in_all(verdict).err().unwrap_or(EngineError::Broken)
@@ -112,12 +126,7 @@ impl<S: Stage> Engine<S> {
         }
     }
 
-    fn verdict(&self, ended: &Ended<S::Value>) -> Result<Verdict, EngineError> {
-        let ballot = match ended {
-            Ended::Done(_) => Ballot::Done,
-            Ended::Left => Ballot::Left,
-            Ended::Failed(error) => Ballot::Failed(error.to_string()),
-        };
+    fn verdict(&self, ballot: Ballot) -> Result<Verdict, EngineError> {
         match self.carrier() {
             Some(carrier) => Ok(carrier.vote(ballot)?),
             None => Ok(Verdict::of(&[ballot])),
@@ -145,13 +154,15 @@ impl<S: Stage> Engine<S> {
 }
 
 fn ballot(error: Option<&EngineError>) -> Ballot {
-    error.map_or(Ballot::Done, |error| Ballot::Failed(error.to_string()))
+    error.map_or(Ballot::Done(Vec::new()), |error| {
+        Ballot::Failed(error.to_string())
+    })
 }
 
 /// An error where another process failed.
 fn in_all(verdict: Verdict) -> Result<(), EngineError> {
     match verdict {
-        Verdict::Done => Ok(()),
+        Verdict::Done(_) => Ok(()),
         Verdict::Failed { rank, why } => Err(EngineError::Elsewhere { rank, why }),
     }
 }

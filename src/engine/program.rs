@@ -211,9 +211,30 @@ impl Program {
         self
     }
 
-    /// The schedule; of several replicas that of the first one that has micro-batches.
+    /// The schedule; of several replicas that of the first one that has micro-batches. Where the
+    /// program keeps none, this makes it, and it is kept from then on.
     pub fn schedule(&self) -> &CheckedSchedule {
         self.schedules.first()
+    }
+
+    /// Whether that is there: [`Program::without_schedules`] lets it go, until it is asked for.
+    pub fn keeps_schedule(&self) -> bool {
+        self.schedules.keeps_first()
+    }
+
+    /// The same, which a program that keeps no schedules makes each time.
+    pub fn schedule_for_now(&self) -> CheckedSchedule {
+        self.schedules.first_for_now()
+    }
+
+    /// Which of a replica's devices has `stage`; none for a stage that there is not.
+    pub fn device_of(&self, stage: StageId) -> Option<DeviceId> {
+        self.schedules.placement.get(stage.index()).copied()
+    }
+
+    /// Whether it is that of a training step.
+    pub fn is_training(&self) -> bool {
+        self.schedules.trains
     }
 
     /// The schedule of `replica`; none where it has no micro-batches, or does not exist.

@@ -1,6 +1,6 @@
 //! The schedules that a program was compiled from: as they are, or as they can be made again.
 
-use gpipe_partitioner::CheckedSchedule;
+use gpipe_partitioner::{CheckedSchedule, DeviceId, StageId};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -12,6 +12,9 @@ pub(super) type Recipe = Arc<dyn Fn(usize) -> CheckedSchedule + Send + Sync>;
 pub(super) struct Schedules {
     /// What the first one is called.
     pub(super) name: String,
+    /// The device of each stage, of those of a replica.
+    pub(super) placement: Vec<DeviceId>,
+    pub(super) trains: bool,
     /// The first replica that has micro-batches, and its schedule.
     first: (usize, Kept),
     /// By replica; none for the first one, and for those that have no micro-batches.
@@ -34,6 +37,10 @@ impl Schedules {
         let others = replicas.into_iter().map(|own| own.map(Kept::Here));
         Self {
             name: first.schedule().name().to_owned(),
+            placement: (0..first.schedule().stages())
+                .map(|stage| first.device_of(StageId(stage)))
+                .collect(),
+            trains: first.is_training(),
             first: (place, Kept::Here(first)),
             others: others.collect(),
         }
@@ -54,6 +61,19 @@ impl Schedules {
         self.first.1.get(self.first.0)
     }
 
+    /// Whether that is there.
+    pub(super) fn keeps_first(&self) -> bool {
+        match &self.first.1 {
+            Kept::Here(_) => true,
+            Kept::Again(_, made) => made.get().is_some(),
+        }
+    }
+
+    /// The same, made for now where it is not kept.
+    pub(super) fn first_for_now(&self) -> CheckedSchedule {
+        self.first.1.for_now(self.first.0)
+    }
+
     pub(super) fn of(&self, replica: usize) -> Option<&CheckedSchedule> {
         if replica == self.first.0 {
             return Some(self.first());
@@ -68,6 +88,13 @@ impl Kept {
         match self {
             Self::Here(schedule) => schedule,
             Self::Again(recipe, made) => made.get_or_init(|| recipe(replica)),
+        }
+    }
+
+    fn for_now(&self, replica: usize) -> CheckedSchedule {
+        match self {
+            Self::Here(schedule) => schedule.clone(),
+            Self::Again(recipe, made) => made.get().cloned().unwrap_or_else(|| recipe(replica)),
         }
     }
 }

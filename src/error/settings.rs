@@ -30,6 +30,12 @@ pub enum Setting {
     Devices,
     /// Copies of the pipeline.
     Replicas,
+    /// Whether replicas share the optimizer's state.
+    ShardOptimizer,
+    /// Steps that each replica does alone.
+    LocalSteps,
+    /// How replicas that train alone are brought together.
+    Outer,
     /// Micro-batches of a mini-batch.
     MicroBatches,
     /// Leaves of the tree in which gradients are summed.
@@ -221,6 +227,9 @@ impl Setting {
             Self::Model => "model",
             Self::Devices => "devices",
             Self::Replicas => "replicas",
+            Self::ShardOptimizer => "shard_optimizer",
+            Self::LocalSteps => "local_steps",
+            Self::Outer => "outer",
             Self::MicroBatches => "micro_batches",
             Self::Tree => "tree",
             Self::Chunks => "chunks",

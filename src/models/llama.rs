@@ -1,8 +1,14 @@
-//! A decoder-only language model in the style of Llama.
+//! A decoder-only language model in the style of Llama, Mistral and Qwen.
 
-use tch::{Device, Kind, Tensor, nn};
+mod attention;
+mod rotary;
+
+use tch::{Kind, Tensor, nn};
 
 use crate::torch::{Context, Layer, Sequential, Values};
+use attention::Attention;
+
+pub use rotary::RopeScaling;
 
 /// Sizes of a [`llama`] model.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -13,41 +19,65 @@ pub struct Llama {
     pub d_model: i64,
     /// Transformer blocks.
     pub layers: usize,
-    /// Attention heads; divides `d_model` into even parts.
+    /// Attention heads.
     pub heads: i64,
     /// Heads of key and value, each shared by several of the query; divides `heads`.
     pub kv_heads: i64,
+    /// Features of a head, an even number: often, but not always, `d_model / heads`.
+    pub head_dim: i64,
     /// Features within the feed-forward net.
     pub d_ff: i64,
     /// Base of the rotary embedding's wavelengths.
     pub theta: f64,
+    /// How those are stretched.
+    pub rope_scaling: RopeScaling,
+    /// Last tokens that a token sees, itself among them; all where there is none.
+    pub window: Option<i64>,
+    /// Which linear layers have biases.
+    pub biases: Biases,
+    /// Whether the heads of query and key have a norm, as in Qwen 3.
+    pub qk_norm: bool,
+    /// What norms add to the mean of squares.
+    pub norm_eps: f64,
     /// Whether the head multiplies by the token embedding and has no weights of its own.
     pub tied: bool,
 }
 
-const EPS: f64 = 1e-5;
+/// Linear layers of a [`llama`] block that have biases.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Biases {
+    /// Those that make query, key and value.
+    pub of_qkv: bool,
+    /// That behind attention.
+    pub of_out: bool,
+    /// Those of the feed-forward net.
+    pub of_mlp: bool,
+}
 
 /// The model as `layers` + 3 layers: `embed_tokens`, `layers.0` …, `norm`, `lm_head`.
 ///
 /// *Shapes*: tokens `[batch, time]` to logits `[batch, time, vocab]`; any time.
 ///
-/// *Source*: Touvron et al. 2023; grouped queries as in Ainslie et al. 2023. Parameters
+/// *Source*: Touvron et al. 2023; grouped queries as in Ainslie et al. 2023; windows as in Jiang et
+/// al. 2023 (Mistral); biases and norms of heads as in Qwen 2 and Qwen 3. Parameters
 /// have the names and layouts of the released weights in Hugging Face's form without
 /// their `model.`; all begin as N(0, 0.02²). A tied head has no parameter of its own.
 ///
 /// # Errors
-/// Heads that do not divide.
+/// Heads that do not divide, or have an odd number of features.
 pub fn llama(sizes: Llama) -> anyhow::Result<Sequential> {
     let Llama {
         vocab,
         d_model,
         heads,
         kv_heads,
+        head_dim,
         ..
     } = sizes;
     anyhow::ensure!(
-        heads > 0 && d_model % (2 * heads) == 0,
-        "d_model {d_model} is not a multiple of twice the heads, 2 x {heads}"
+        heads > 0 && head_dim > 0 && head_dim % 2 == 0,
+        "head_dim {head_dim} is not an even number from 2 up: d_model {d_model} must be a multiple \
+         of twice the heads, 2 x {heads}, or head_dim be given"
     );
     anyhow::ensure!(
         kv_heads > 0 && heads % kv_heads == 0,
@@ -64,8 +94,8 @@ pub fn llama(sizes: Llama) -> anyhow::Result<Sequential> {
         model = model.layer(format!("layers.{number}"), move |p| Block::new(p, sizes));
     }
     let model = model
-        .layer("norm", move |p| RmsNorm::new(p, d_model))
-        .layer("lm_head", move |p| projection(p, d_model, vocab));
+        .layer("norm", move |p| RmsNorm::new(p, d_model, sizes.norm_eps))
+        .layer("lm_head", move |p| projection(p, d_model, vocab, false));
     if sizes.tied {
         return Ok(model.tie("embed_tokens.weight", "lm_head.weight"));
     }
@@ -77,11 +107,11 @@ const INIT: nn::Init = nn::Init::Randn {
     stdev: 0.02,
 };
 
-fn projection(path: &nn::Path<'_>, inputs: i64, outputs: i64) -> nn::Linear {
+fn projection(path: &nn::Path<'_>, inputs: i64, outputs: i64, bias: bool) -> nn::Linear {
     let config = nn::LinearConfig {
         ws_init: INIT,
-        bs_init: None,
-        bias: false,
+        bs_init: Some(nn::Init::Const(0.0)),
+        bias,
     };
     nn::linear(path, inputs, outputs, config)
 }
@@ -90,18 +120,22 @@ fn projection(path: &nn::Path<'_>, inputs: i64, outputs: i64) -> nn::Linear {
 ///
 /// *Source*: Zhang & Sennrich 2019.
 #[derive(Debug)]
-struct RmsNorm(Tensor);
+struct RmsNorm {
+    weight: Tensor,
+    eps: f64,
+}
 
 impl RmsNorm {
-    fn new(path: &nn::Path<'_>, features: i64) -> Self {
-        Self(path.ones("weight", &[features]))
+    fn new(path: &nn::Path<'_>, features: i64, eps: f64) -> Self {
+        let weight = path.ones("weight", &[features]);
+        Self { weight, eps }
     }
 
     fn apply(&self, input: &Tensor) -> Result<Tensor, tch::TchError> {
         let squares = input.f_square()?;
         let mean = squares.f_mean_dim(-1, true, None::<Kind>)?;
-        let scale = mean.f_add_scalar(EPS)?.f_rsqrt()?;
-        input.f_mul(&scale)?.f_mul(&self.0)
+        let scale = mean.f_add_scalar(self.eps)?.f_rsqrt()?;
+        input.f_mul(&scale)?.f_mul(&self.weight)
     }
 }
 
@@ -129,14 +163,18 @@ struct Block {
 impl Block {
     fn new(path: &nn::Path<'_>, sizes: Llama) -> Self {
         let Llama { d_model, d_ff, .. } = sizes;
+        let norm = |name: &str| RmsNorm::new(&(path / name), d_model, sizes.norm_eps);
         let mlp = path / "mlp";
+        let part = |name: &str, inputs, outputs| {
+            projection(&(&mlp / name), inputs, outputs, sizes.biases.of_mlp)
+        };
         Self {
-            input_norm: RmsNorm::new(&(path / "input_layernorm"), d_model),
+            input_norm: norm("input_layernorm"),
             attention: Attention::new(&(path / "self_attn"), sizes),
-            post_norm: RmsNorm::new(&(path / "post_attention_layernorm"), d_model),
-            gate: projection(&(&mlp / "gate_proj"), d_model, d_ff),
-            up: projection(&(&mlp / "up_proj"), d_model, d_ff),
-            down: projection(&(&mlp / "down_proj"), d_ff, d_model),
+            post_norm: norm("post_attention_layernorm"),
+            gate: part("gate_proj", d_model, d_ff),
+            up: part("up_proj", d_model, d_ff),
+            down: part("down_proj", d_ff, d_model),
         }
     }
 
@@ -149,9 +187,9 @@ impl Block {
 }
 
 impl Layer for Block {
-    fn forward(&self, inputs: Values, _ctx: &Context) -> anyhow::Result<Values> {
+    fn forward(&self, inputs: Values, ctx: &Context) -> anyhow::Result<Values> {
         let input = inputs.into_one()?;
-        let attended = self.attention.apply(&self.input_norm.apply(&input)?)?;
+        let attended = self.attention.apply(&self.input_norm.apply(&input)?, ctx)?;
         let input = input.f_add(&attended)?;
         let fed = self.feed_forward(&self.post_norm.apply(&input)?)?;
         Ok(input.f_add(&fed)?.into())
@@ -164,104 +202,4 @@ impl Layer for Block {
 
 fn multiply(input: &Tensor, by: &nn::Linear) -> Result<Tensor, tch::TchError> {
     input.f_linear(&by.ws, by.bs.as_ref())
-}
-
-/// Causal attention with rotary positions and shared keys and values.
-#[derive(Debug)]
-struct Attention {
-    query: nn::Linear,
-    key: nn::Linear,
-    value: nn::Linear,
-    out: nn::Linear,
-    heads: i64,
-    kv_heads: i64,
-    theta: f64,
-}
-
-impl Attention {
-    fn new(path: &nn::Path<'_>, sizes: Llama) -> Self {
-        let Llama {
-            d_model,
-            heads,
-            kv_heads,
-            theta,
-            ..
-        } = sizes;
-        let shared = d_model / heads * kv_heads;
-        let part = |name: &str, outputs| projection(&(path / name), d_model, outputs);
-        Self {
-            query: part("q_proj", d_model),
-            key: part("k_proj", shared),
-            value: part("v_proj", shared),
-            out: part("o_proj", d_model),
-            heads,
-            kv_heads,
-            theta,
-        }
-    }
-
-    fn apply(&self, input: &Tensor) -> anyhow::Result<Tensor> {
-        let (batch, time, d_model) = input.size3()?;
-        let head = d_model / self.heads;
-        // To [batch, heads, time, head].
-        let split = |by: &nn::Linear, heads: i64| {
-            multiply(input, by)?
-                .f_view([batch, time, heads, head])?
-                .f_transpose(1, 2)
-        };
-        let positions = Rotary::new(time, head, self.theta, input.device())?;
-        let query = positions.turn(&split(&self.query, self.heads)?)?;
-        let key = positions.turn(&split(&self.key, self.kv_heads)?)?;
-        let value = split(&self.value, self.kv_heads)?;
-        let (key, value) = (self.share(&key)?, self.share(&value)?);
-        let none = None::<Tensor>;
-        let mixed = Tensor::f_scaled_dot_product_attention(
-            &query, &key, &value, none, 0.0, true, None, false,
-        )?;
-        let mixed = mixed.f_transpose(1, 2)?.f_reshape([batch, time, d_model])?;
-        Ok(multiply(&mixed, &self.out)?)
-    }
-
-    /// Each head of key or value for all heads of the query that share it.
-    fn share(&self, heads: &Tensor) -> Result<Tensor, tch::TchError> {
-        let times = self.heads / self.kv_heads;
-        if times == 1 {
-            return Ok(heads.shallow_clone());
-        }
-        let (batch, _, time, head) = heads.size4()?;
-        heads
-            .f_unsqueeze(2)?
-            .f_expand([batch, self.kv_heads, times, time, head], false)?
-            .f_reshape([batch, self.heads, time, head])
-    }
-}
-
-/// Cosine and sine of each position's angles, `[time, head]`.
-///
-/// *Source*: Su et al. 2021; the two members of a pair lie half a head apart.
-#[derive(Debug)]
-struct Rotary {
-    cos: Tensor,
-    sin: Tensor,
-}
-
-impl Rotary {
-    fn new(time: i64, head: i64, theta: f64, device: Device) -> Result<Self, tch::TchError> {
-        let options = (Kind::Float, device);
-        let exponents = Tensor::f_arange_start_step(0, head, 2, options)?;
-        let frequencies = exponents.f_mul_scalar(-theta.ln() / head as f64)?.f_exp()?;
-        let angles = Tensor::f_arange(time, options)?.f_outer(&frequencies)?;
-        let angles = Tensor::f_cat(&[&angles, &angles], -1)?;
-        Ok(Self {
-            cos: angles.f_cos()?,
-            sin: angles.f_sin()?,
-        })
-    }
-
-    fn turn(&self, heads: &Tensor) -> Result<Tensor, tch::TchError> {
-        let halves = heads.f_chunk(2, -1)?;
-        let turned = Tensor::f_cat(&[&halves[1].f_neg()?, &halves[0]], -1)?;
-        let (cos, sin) = (heads.f_mul(&self.cos)?, turned.f_mul(&self.sin)?);
-        cos.f_add(&sin)
-    }
 }

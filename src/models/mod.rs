@@ -1,6 +1,7 @@
 //! Models as chains of layer builders, and a [`zoo`] of them by name.
 
 mod amoebanet;
+mod exported;
 mod gpt;
 pub mod hugging_face;
 mod llama;
@@ -14,8 +15,9 @@ mod vgg;
 pub mod zoo;
 
 pub use amoebanet::{AmoebaNetD, amoebanet_d};
+pub use exported::{ExportedError, ExportedReason, exported, exported_bytes};
 pub use gpt::{Gpt, gpt};
-pub use llama::{Llama, llama};
+pub use llama::{Biases, Llama, RopeScaling, llama};
 pub use lstm::{Lstm, lstm};
 pub use mlp::{Mlp, mlp};
 pub use resnet::{ResNet, resnet};

@@ -6,6 +6,12 @@ use super::*;
 use crate::torch::Sequential;
 
 fn every_model() -> Vec<(&'static str, Sequential)> {
+    let mut all = models_of_words();
+    all.extend(models_of_images());
+    all
+}
+
+fn models_of_images() -> Vec<(&'static str, Sequential)> {
     let classes = 3;
     vec![
         (
@@ -16,40 +22,6 @@ fn every_model() -> Vec<(&'static str, Sequential)> {
                 classes,
             })
             .unwrap(),
-        ),
-        (
-            "gpt",
-            gpt(Gpt {
-                vocab: 7,
-                context: 4,
-                d_model: 8,
-                heads: 2,
-                blocks: 1,
-                dropout: 0.1,
-            }),
-        ),
-        (
-            "llama",
-            llama(Llama {
-                vocab: 7,
-                d_model: 8,
-                layers: 1,
-                heads: 2,
-                kv_heads: 1,
-                d_ff: 8,
-                theta: 1e4,
-                tied: true,
-            })
-            .unwrap(),
-        ),
-        (
-            "lstm",
-            lstm(Lstm {
-                vocab: 7,
-                hidden: 4,
-                layers: 1,
-                dropout: 0.1,
-            }),
         ),
         (
             "mlp",
@@ -67,18 +39,6 @@ fn every_model() -> Vec<(&'static str, Sequential)> {
                 width: 4,
                 classes,
             }),
-        ),
-        (
-            "transformer",
-            transformer(Transformer {
-                vocab: 7,
-                d_model: 8,
-                layers: 1,
-                heads: 2,
-                d_ff: 8,
-                dropout: 0.1,
-            })
-            .unwrap(),
         ),
         (
             "unet",
@@ -99,6 +59,63 @@ fn every_model() -> Vec<(&'static str, Sequential)> {
                 classes,
                 dropout: 0.5,
             }),
+        ),
+    ]
+}
+
+fn models_of_words() -> Vec<(&'static str, Sequential)> {
+    vec![
+        (
+            "gpt",
+            gpt(Gpt {
+                vocab: 7,
+                context: 4,
+                d_model: 8,
+                heads: 2,
+                blocks: 1,
+                dropout: 0.1,
+            }),
+        ),
+        (
+            "llama",
+            llama(Llama {
+                vocab: 7,
+                d_model: 8,
+                layers: 1,
+                heads: 2,
+                kv_heads: 1,
+                head_dim: 4,
+                d_ff: 8,
+                theta: 1e4,
+                rope_scaling: RopeScaling::None,
+                window: None,
+                biases: Biases::default(),
+                qk_norm: false,
+                norm_eps: 1e-5,
+                tied: true,
+            })
+            .unwrap(),
+        ),
+        (
+            "lstm",
+            lstm(Lstm {
+                vocab: 7,
+                hidden: 4,
+                layers: 1,
+                dropout: 0.1,
+            }),
+        ),
+        (
+            "transformer",
+            transformer(Transformer {
+                vocab: 7,
+                d_model: 8,
+                layers: 1,
+                heads: 2,
+                d_ff: 8,
+                dropout: 0.1,
+            })
+            .unwrap(),
         ),
     ]
 }

@@ -4,6 +4,7 @@ mod build;
 mod check;
 mod devices;
 mod engine;
+mod replicas;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::loss_scale::LossScale;
 use super::programs::Source;
 use crate::error::Error;
 use crate::torch::streams::Recorder;
-use crate::torch::{NonFinite, Precision, Recompute, Sequential};
+use crate::torch::{NonFinite, OuterStep, Precision, Recompute, Sequential};
 use crate::world::World;
 pub(crate) use check::check_model;
 use devices::Limit;
@@ -23,10 +24,17 @@ pub(in crate::pipeline) use engine::check_names;
 
 /// Settings of a [`Pipeline`](crate::Pipeline); [`PipelineBuilder::build`] checks them together.
 #[derive(Debug, Clone)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a setting of its own"
+)]
 pub struct PipelineBuilder {
     model: Sequential,
     devices: Vec<Device>,
     replicas: usize,
+    shard_optimizer: bool,
+    local_steps: Option<usize>,
+    outer: OuterStep,
     /// Of the mini-batch; none where a schedule of one's own says how many a replica has.
     micro_batches: Option<usize>,
     tree: usize,
@@ -59,6 +67,12 @@ impl PipelineBuilder {
             model,
             devices: vec![Device::Cpu],
             replicas: 1,
+            shard_optimizer: false,
+            local_steps: None,
+            outer: OuterStep {
+                learning_rate: 0.7,
+                momentum: 0.9,
+            },
             micro_batches: None,
             tree: 1,
             chunks: None,
@@ -93,89 +107,10 @@ impl PipelineBuilder {
         self
     }
 
-    /// So many copies of the whole pipeline, each on as many devices (data parallelism); 1 by
-    /// default. A power of two, at most the leaves of the [`tree`](Self::tree), and a divisor of
-    /// the number of devices.
-    ///
-    /// [`micro_batches`](Self::micro_batches) stays the mini-batch's number M: replica r of d has
-    /// those from ⌊rM/d⌋ to ⌊(r+1)M/d⌋ - 1, which are the leaves from rk/d on of the tree of k
-    /// leaves. When a stage's last backward is done, its copies exchange their sums (a
-    /// reduce-scatter and an all-gather, whole parameters each), and all go on with the sum of
-    /// all. Parameters, gradients and optimizer states are in every replica, with the same bits.
-    ///
-    /// *Determinism*: the bits are those of one pipeline with the same mini-batch, M and k,
-    /// whatever d is.
-    ///
-    /// A layer whose forward moves a buffer, micro-batch after micro-batch, as
-    /// [`nn::BatchNorm`](tch::nn::BatchNorm) does, fails the step: no replica sees all
-    /// micro-batches. [`layers::BatchNorm`](crate::layers::BatchNorm) does not.
-    ///
-    /// ```
-    /// use gpipe::{Pipeline, Sequential, tch::{Device, Kind, Tensor, nn}};
-    ///
-    /// let build = |replicas: usize| {
-    ///     let model = Sequential::new()
-    ///         .layer("hidden", |p| nn::linear(p, 8, 16, Default::default()))
-    ///         .layer("head", |p| nn::linear(p, 16, 2, Default::default()));
-    ///     let devices = vec![Device::Cpu; 2 * replicas];
-    ///     let builder = Pipeline::builder(model).devices(&devices).micro_batches(4);
-    ///     builder.tree(2).replicas(replicas).threads_per_stage(1).build()
-    /// };
-    /// let x = Tensor::randn([8, 8], (Kind::Float, Device::Cpu));
-    /// let y = Tensor::zeros([8], (Kind::Int64, Device::Cpu));
-    /// let loss = |out: &Tensor, y: &Tensor| out.cross_entropy_for_logits(y);
-    /// let (mut one, mut two) = (build(1)?, build(2)?);
-    /// one.train_step(&x, &y, loss)?;
-    /// two.train_step(&x, &y, loss)?;
-    /// for ((_, one), (_, two)) in one.parameters()?.iter().zip(&two.parameters()?) {
-    ///     assert_eq!(one.grad(), two.grad());
-    /// }
-    /// # Ok::<(), gpipe::Error>(())
-    /// ```
-    #[doc(alias = "data parallel")]
-    #[doc(alias = "DDP")]
-    #[must_use]
-    pub fn replicas(mut self, replicas: usize) -> Self {
-        self.replicas = replicas;
-        self
-    }
-
     /// Micro-batches of a mini-batch, over all replicas; 1 by default.
     #[must_use]
     pub fn micro_batches(mut self, micro_batches: usize) -> Self {
         self.micro_batches = Some(micro_batches);
-        self
-    }
-
-    /// Has each parameter's gradient summed over micro-batches in a tree of `leaves` leaves, a
-    /// power of two; 1 by default, which is the serial sum ((g0 + g1) + g2) + ….
-    ///
-    /// Leaf j has the micro-batches ⌊jM/k⌋ to ⌊(j+1)M/k⌋ - 1 of the step's M, k being the number
-    /// of leaves, and sums them serially. The leaves' sums are added in a balanced binary tree,
-    /// the earlier one on the left. For M = 6 and k = 4:
-    ///
-    /// ```text
-    /// ((g0 + (g1 + g2)) + (g3 + (g4 + g5)))
-    /// ```
-    ///
-    /// A gradient that is absent from a leaf (the leaf has no micro-batches, or none that uses
-    /// the parameter) is left out of the sum: no zero takes its place. Where a parameter is tied
-    /// to others, each place has a tree, and the places are added up behind them, as ever.
-    ///
-    /// *Determinism*: the bits of the sum depend on the mini-batch, M and k, not on cut,
-    /// schedule, recompute, offload or CUDA graphs. The tree is there for replicas of the
-    /// pipeline (data parallelism): each can sum a subtree of its own, and the subtrees' sums are
-    /// added up, so that for one k the bits do not depend on how many replicas there are
-    /// either. A serial sum cannot be shared so.
-    ///
-    /// *Memory*: a step makes log2(k) + 1 sets of a stage's gradients at most that are there at a
-    /// time, the one of the leaf that is being summed included; with fewer micro-batches than
-    /// leaves, no more than ⌈log2(M)⌉ + 1. A set is left when the step ends.
-    #[doc(alias = "data parallel")]
-    #[doc(alias = "gradient accumulation")]
-    #[must_use]
-    pub fn tree(mut self, leaves: usize) -> Self {
-        self.tree = leaves;
         self
     }
 

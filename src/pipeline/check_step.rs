@@ -41,7 +41,8 @@ impl Pipeline {
         let losses_count = self.non_finite == NonFinite::Skip;
         let looks = losses_count || self.scaler.is_some();
         let scale = self.scaler.as_ref().map(Scaler::on_device);
-        let by_host = matches!(scale, Some(None));
+        // Each replica has a factor of its own where it trains alone.
+        let by_host = matches!(scale, Some(None)) || self.engine.train_alone();
         if looks && self.engine.all_async() && !by_host {
             let watch = self.engine.watch()?;
             let scale = scale.flatten();
@@ -64,8 +65,13 @@ impl Pipeline {
     ) -> Result<CheckedStep, Error> {
         self.scaler.as_mut().map_or(Ok(()), |own| own.poll(true))?;
         let loss_scale = self.scaler.as_ref().map(Scaler::scale);
-        let factor = losses.factor(loss_scale);
-        let input_gradient = unscaled(input_gradient, factor, |grad, factor| {
+        let of_input = if losses.is_one() {
+            losses.factor(0, loss_scale)
+        } else {
+            loss_scale.map(|scale| 1.0 / scale)
+        };
+        let factors = self.factors(losses, loss_scale);
+        let input_gradient = unscaled(input_gradient, of_input, |grad, factor| {
             operators(|| grad.f_mul_scalar(factor))
         })?;
         let non_finite = if looks {
@@ -81,9 +87,11 @@ impl Pipeline {
             }
         } else {
             self.ties.sum(&mut self.engine)?;
-            if let Some(factor) = factor {
-                self.engine
-                    .on_each(move |_, stage| Ok(stage.accumulator().scale(factor)?))?;
+            if factors.iter().any(Option::is_some) {
+                self.engine.on_each(move |_, stage| {
+                    let factor = factors.get(stage.replica()).copied().flatten();
+                    Ok(stage.accumulator().scale(factor.unwrap_or(1.0))?)
+                })?;
             }
             if let Some(scaler) = &mut self.scaler {
                 scaler.update_device(false)?;
@@ -96,6 +104,13 @@ impl Pipeline {
             check: None,
             input_gradient,
         })
+    }
+
+    /// By replica: what its gradients must still be multiplied with.
+    fn factors(&self, losses: &Losses, loss_scale: Option<f64>) -> Vec<Option<f64>> {
+        let all = 0..self.engine.replicas();
+        all.map(|replica| losses.factor(replica, loss_scale))
+            .collect()
     }
 
     /// The devices check, and do what is right in both cases; the host reads it later.
@@ -135,10 +150,14 @@ impl Pipeline {
                 return Ok(Some(format!("the loss ({loss})")));
             }
         }
-        let found = self
-            .engine
-            .on_all(|_, stage| Ok(stage.accumulator().first_non_finite()?))?;
-        let first = found.into_iter().flatten().next();
+        let found = self.engine.of_owners(|_, stage| {
+            Ok(stage
+                .accumulator()
+                .first_non_finite()?
+                .into_iter()
+                .collect())
+        })?;
+        let first = found.into_iter().next();
         Ok(first.map(|name| format!("the gradient of `{name}`")))
     }
 }

@@ -2,13 +2,12 @@
 
 use gpipe_partitioner::StageId;
 use parking_lot::Mutex;
-use tch::Tensor;
 
 use super::Pipeline;
 use super::readback::{LateNumber, Readback};
-use super::stages::CopyId;
+use super::stages::{CopyId, in_model_order, of_all_in_order};
 use crate::error::{Error, Setting, SettingsError};
-use crate::torch::{TorchError, clip_factor, clip_there, operators, total_norm};
+use crate::torch::{clip_factor, clip_there, operators, total_norm};
 
 /// The 2-norm of all gradients together, before they were clipped: a number that may still
 /// be on an asynchronous device.
@@ -37,6 +36,9 @@ impl Pipeline {
     /// `clip_grad_norm_` does: where it is larger, every gradient is multiplied with
     /// `max_norm / (norm + 1e-6)`. Returns the norm before. For between
     /// [`Pipeline::train_step`] and the optimizer's step.
+    ///
+    /// With [`local_steps`](crate::PipelineBuilder::local_steps) each replica is limited by its own
+    /// norm, and the mean of these is returned.
     ///
     /// A norm that is NaN or infinite is returned with the gradients left as they
     /// are. With a `max_norm` of infinity nothing is changed: it only measures.
@@ -73,7 +75,11 @@ impl Pipeline {
     /// As [`Pipeline::clip_grad_norm`].
     pub fn clip_gradients(&mut self, max_norm: f64) -> Result<GradNorm, Error> {
         let call = format!("clip_gradients({max_norm})");
-        self.engine.agree_on_call(&call, checked(max_norm))?;
+        self.engine.begin_call(&call, checked(max_norm))?;
+        if self.engine.train_alone() {
+            let mean = self.clip_each(max_norm)?;
+            return Ok(GradNorm(LateNumber::known(mean)));
+        }
         if self.engine.all_async()
             && let Some(norm) = self
                 .clip_there(max_norm)
@@ -81,39 +87,87 @@ impl Pipeline {
         {
             return Ok(GradNorm(norm));
         }
-        let clipped = self.clip_on_host(max_norm);
-        let total = self.engine.conclude(clipped)?;
+        let total = self.clip_on_host(max_norm)?;
         Ok(GradNorm(LateNumber::known(total)))
     }
 
-    /// The norm before, once the host has seen it.
+    /// The norm before, once the host has seen it. It is part of the vote of all processes; where
+    /// it is not too large, that is all that there is to do.
     fn clip_on_host(&mut self, max_norm: f64) -> Result<f64, Error> {
         // As bits: a norm that is not finite is a number as well.
-        let norms = self.engine.on_all(|_, stage| {
+        let norms = self.engine.of_owners_here(|_, stage| {
             let norms = stage.committed()?.norms()?.into_iter();
-            Ok(norms.map(f64::to_bits).collect::<Vec<u64>>())
-        })?;
-        let norms = norms.into_iter().flatten().map(f64::from_bits);
+            let bits = norms.map(|(place, norm)| (place, norm.to_bits()));
+            Ok(bits.collect::<Vec<_>>())
+        });
+        let told = self.engine.conclude_telling(norms.map(|norms| ((), norms)));
+        let norms = of_all_in_order(told?.1).into_iter().map(f64::from_bits);
         let total = total_norm(&norms.collect::<Vec<f64>>());
         let factor = clip_factor(max_norm, total);
         if total.is_finite() && factor < 1.0 {
-            self.engine
-                .on_each(move |_, stage| Ok(stage.committed()?.scale(factor)?))?;
+            let clipped = self
+                .engine
+                .on_each(move |_, stage| Ok(stage.committed()?.scale(factor)?));
+            self.engine.conclude(clipped)?;
         }
         Ok(total)
+    }
+
+    /// The same of each replica by itself, where they train alone: the mean of the norms of those
+    /// that have gradients.
+    fn clip_each(&mut self, max_norm: f64) -> Result<f64, Error> {
+        let norms = self.engine.on_owners(|_, stage| {
+            let norms = stage.committed()?.norms()?.into_iter();
+            Ok(norms.map(|(_, norm)| norm.to_bits()).collect::<Vec<u64>>())
+        });
+        let here = norms.map(|norms| {
+            let placed = norms.into_iter();
+            let placed = placed.map(|(copy, norms)| ((copy.replica, copy.stage.index()), norms));
+            ((), placed.collect::<Vec<_>>())
+        });
+        let ((), told) = self.engine.conclude_telling(here)?;
+        let mut all: Vec<_> = told.into_iter().flatten().collect();
+        all.sort_by_key(|(copy, _)| *copy);
+        let mut of_replicas = vec![Vec::new(); self.engine.replicas()];
+        for ((replica, _), norms) in all {
+            of_replicas[replica].extend(norms.into_iter().map(f64::from_bits));
+        }
+        let totals: Vec<f64> = of_replicas.iter().map(|own| total_norm(own)).collect();
+        let factor = move |total: f64| {
+            let factor = clip_factor(max_norm, total);
+            (total.is_finite() && factor < 1.0).then_some(factor)
+        };
+        let factors: Vec<Option<f64>> = totals.iter().copied().map(factor).collect();
+        let clipped = self.engine.on_each(move |_, stage| {
+            if let Some(factor) = factors[stage.replica()] {
+                stage.committed()?.scale(factor)?;
+            }
+            Ok(())
+        });
+        self.engine.conclude(clipped)?;
+        let pairs = totals.iter().zip(&of_replicas);
+        let some: Vec<f64> = pairs
+            .filter(|(_, own)| !own.is_empty())
+            .map(|(total, _)| *total)
+            .collect();
+        let count = some.len().max(1) as f64;
+        Ok(some.iter().fold(0.0, |sum, own| sum + own) / count)
     }
 
     /// The same on the devices alone, where that can be.
     fn clip_there(&mut self, max_norm: f64) -> Result<Option<LateNumber>, Error> {
         let _watch = self.engine.watch()?;
-        let norms = self.engine.on_first_replica(|_, stage| {
+        let norms = self.engine.on_owners(|_, stage| {
             stage.acts(c"clipping the gradients");
-            Ok(stage.committed_unless_deferred()?.norms_on_device()?)
+            let norms = stage.committed_unless_deferred()?.norms_on_device()?;
+            let placed = |place: usize| (place, ());
+            Ok(norms.map(|(places, norms)| (places.into_iter().map(placed).collect(), norms)))
         })?;
-        let Some(norms) = norms.into_iter().collect::<Option<Vec<Tensor>>>() else {
+        let norms = norms.into_iter().map(|(copy, norms)| Some((copy, norms?)));
+        let Some(norms) = norms.collect() else {
             return Ok(None);
         };
-        let (total, factor) = operators(|| clip_there(&in_model_order(&norms)?, max_norm))?;
+        let (total, factor) = operators(|| clip_there(&in_model_order(norms)?.1, max_norm))?;
         let norm = Readback::new(&self.engine, &total, "the norm of the gradients")?;
         if max_norm.is_finite() {
             self.engine.made(&factor, CopyId::first_of(StageId(0)))?;
@@ -134,14 +188,4 @@ fn checked(max_norm: f64) -> Result<(), Error> {
     }
     let why = format!("gradients cannot be clipped to a norm of {max_norm}: it must be 0 or more");
     Err(SettingsError::invalid(Setting::MaxNorm, why).into())
-}
-
-/// The stages' norms as one list, on the first stage's device.
-fn in_model_order(norms: &[Tensor]) -> Result<Tensor, TorchError> {
-    let Some(first) = norms.first() else {
-        return Err(TorchError::new("there are no stages"));
-    };
-    let here = norms.iter().map(|own| own.f_to_device(first.device()));
-    let here: Vec<Tensor> = here.collect::<Result<_, _>>()?;
-    Ok(Tensor::f_cat(&here, 0)?)
 }

@@ -26,7 +26,7 @@ use tch::{Kind, Tensor};
 use super::device_loss_scale::DeviceLossScale;
 use super::losses::Losses;
 use super::readback::Readback;
-use super::stages::{CopyId, Stages};
+use super::stages::{CopyId, Stages, in_model_order};
 use crate::error::Error;
 use crate::torch::TorchError;
 
@@ -61,21 +61,23 @@ impl FiniteCheck {
         losses_count: bool,
         scale: Option<&DeviceLossScale>,
     ) -> Result<Option<(Self, DeviceFiniteCheck)>, Error> {
-        let parts = stages.on_first_replica(|_, stage| stage.deferrable_norms())?;
-        let Some(parts) = parts.into_iter().collect::<Option<Vec<_>>>() else {
+        let parts = stages.on_owners(|_, stage| stage.deferrable_norms())?;
+        let parts = parts.into_iter().map(|(copy, norms)| Some((copy, norms?)));
+        let Some(parts) = parts.collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
-        let (names, norms): (Vec<Vec<String>>, Vec<Tensor>) = parts.into_iter().unzip();
+        let stage = parts.last().map_or(StageId(0), |(copy, _)| copy.stage);
+        let (names, norms) = tch::no_grad(|| in_model_order(parts))?;
         let (blob, on_devices) =
             tch::no_grad(|| check_on_devices(&norms, losses, losses_count, scale))?;
         // The stage that has the losses.
-        let last = CopyId::first_of(StageId(norms.len().saturating_sub(1)));
+        let last = CopyId::first_of(stage);
         for tensor in std::iter::once(&on_devices.found_inf).chain(&on_devices.factor) {
             stages.made(tensor, last)?;
         }
         let check = Self {
             numbers: Readback::new(stages, &blob, "the norms of the gradients")?,
-            names: names.concat().into(),
+            names: names.into(),
             losses: losses_count.then(|| losses.shallow_clone()),
         };
         Ok(Some((check, on_devices)))
@@ -136,15 +138,13 @@ impl DeviceFiniteCheck {
 
 /// What the host will read, and the check for the stages.
 fn check_on_devices(
-    norms: &[Tensor],
+    norms: &Tensor,
     losses: &Losses,
     losses_count: bool,
     scale: Option<&DeviceLossScale>,
 ) -> Result<(Tensor, DeviceFiniteCheck), TorchError> {
     let here = losses.on_device().device();
-    let norms = norms.iter().map(|own| own.f_to_device(here));
-    let norms: Vec<Tensor> = norms.collect::<Result<_, _>>()?;
-    let norms = Tensor::f_cat(&norms, 0)?;
+    let norms = norms.f_to_device(here)?;
     let mut finite = norms.f_isfinite()?.f_all()?;
     if losses_count {
         let of_losses = losses.on_device().f_isfinite()?.f_all()?;

@@ -23,16 +23,46 @@ impl Pipeline {
         &mut self,
         input: impl TryInto<Values, Error: Into<Error>>,
     ) -> Result<Values, Error> {
+        self.infer(input, None)
+    }
+
+    /// [`Pipeline::forward`] for sequences whose tokens come piece by piece: `past` tokens of
+    /// each came in earlier calls, and the layers of every stage have kept what they need of
+    /// them (a KV cache). 0 begins anew.
+    ///
+    /// The layers are to heed [`Context::past`](crate::Context::past), as those of the zoo's
+    /// [models that cache](crate::models::zoo::ModelSpec::caches) do; others take the tokens for
+    /// a sequence of their own. Each call has as many sequences as the first one, in as many
+    /// micro-batches.
+    ///
+    /// *Shapes*: tokens `[batch, new]`; of a language model the logits are `[batch, new, vocab]`.
+    ///
+    /// # Errors
+    /// As [`Pipeline::forward`], and where a cache has fewer than `past` tokens.
+    #[doc(alias = "past_key_values")]
+    pub fn decode(
+        &mut self,
+        input: impl TryInto<Values, Error: Into<Error>>,
+        past: usize,
+    ) -> Result<Tensor, Error> {
+        one(self.infer(input, Some(past))?)
+    }
+
+    fn infer(
+        &mut self,
+        input: impl TryInto<Values, Error: Into<Error>>,
+        past: Option<usize>,
+    ) -> Result<Values, Error> {
         let input = input.try_into().map_err(Into::into);
         let given = input.and_then(|input| self.prepare_inference(&input));
         let call = given.as_ref().map_or_else(
             |_| String::new(),
             |(program, _)| format!("an inference of {} micro-batches", program.micro_batches()),
         );
-        let (program, columns) = self.engine.agree_on_call(&call, given)?;
+        let (program, columns) = self.engine.begin_call(&call, given)?;
         let stepped = self
             .engine
-            .step(&program, self.steps, Mode::Infer, columns)?;
+            .step(&program, self.steps, Mode::Infer { past }, columns)?;
         let outputs = self.outputs(&program, stepped);
         self.engine.conclude(outputs)
     }
@@ -93,10 +123,14 @@ impl Pipeline {
         &mut self,
         input: impl TryInto<Values, Error: Into<Error>>,
     ) -> Result<Tensor, Error> {
-        let outputs = self.forward_values(input)?;
-        outputs.into_one().map_err(|error| {
-            let why = format!("the model's outputs: {error}; use `forward_values`");
-            SettingsError::invalid(Setting::Model, why).into()
-        })
+        one(self.forward_values(input)?)
     }
+}
+
+/// The only output of a model.
+fn one(outputs: Values) -> Result<Tensor, Error> {
+    outputs.into_one().map_err(|error| {
+        let why = format!("the model's outputs: {error}; use `forward_values`");
+        SettingsError::invalid(Setting::Model, why).into()
+    })
 }

@@ -1,5 +1,7 @@
 //! The losses of all micro-batches, put together.
 
+use std::ops::Range;
+
 use tch::{Device, Tensor};
 
 use super::readback::Readback;
@@ -11,6 +13,16 @@ use crate::torch::{Reduction, TorchError, Values};
 /// The loss of each micro-batch, in their order, and how it becomes that of the mini-batch.
 pub(super) type Parts = (Vec<f64>, Vec<Reduction>);
 
+/// What part each micro-batch has in a loss.
+#[derive(Debug, Clone)]
+pub(super) struct Shares {
+    /// Of the samples that are put together, those that each micro-batch has.
+    pub(super) of_micros: Vec<f64>,
+    /// The micro-batches that are put together: all, or, where replicas train alone, those of
+    /// each replica, which may have none.
+    pub(super) together: Vec<Range<usize>>,
+}
+
 /// What the last stage sent.
 #[derive(Debug)]
 pub(super) struct Losses {
@@ -20,9 +32,11 @@ pub(super) struct Losses {
     on_device: Tensor,
     /// The weight of each in the mini-batch's loss.
     weights: Vec<f64>,
-    /// What the gradients must still be multiplied with: they were weighted by the loss
+    /// Those that are put together: see [`Shares`].
+    together: Vec<Range<usize>>,
+    /// By these, what the gradients must still be multiplied with: they were weighted by the loss
     /// function's own weights, whose sum is known only when the step is over.
-    weight_scale: Option<f64>,
+    weight_scales: Option<Vec<f64>>,
 }
 
 impl Losses {
@@ -31,14 +45,14 @@ impl Losses {
     pub(super) fn new(
         stages: &Stages,
         parts: impl Iterator<Item = Values>,
-        shares: &[f64],
+        shares: &Shares,
     ) -> Result<Self, Error> {
         let (all, reductions) = sent(parts)?;
         Self::put_together(stages, all, &reductions, shares)
     }
 
     /// The same of numbers that the process of the last stage has told.
-    pub(super) fn told(stages: &Stages, parts: &Parts, shares: &[f64]) -> Result<Self, Error> {
+    pub(super) fn told(stages: &Stages, parts: &Parts, shares: &Shares) -> Result<Self, Error> {
         let all = Tensor::f_from_slice(&parts.0)?;
         Self::put_together(stages, all, &parts.1, shares)
     }
@@ -57,18 +71,26 @@ impl Losses {
         stages: &Stages,
         all: Tensor,
         reductions: &[Reduction],
-        shares: &[f64],
+        shares: &Shares,
     ) -> Result<Self, Error> {
         check_same(reductions)?;
-        let parts = reductions.iter().zip(shares);
+        let parts = reductions.iter().zip(&shares.of_micros);
         let weights: Vec<f64> = parts.map(|(own, share)| own.seed(*share)).collect();
         let weighted = matches!(reductions.first(), Some(Reduction::Weighted(_)));
-        let weight_scale = weighted.then(|| weight_scale(&weights)).transpose()?;
+        let together = shares.together.iter();
+        let scales = together.map(|own| match weights.get(own.clone()) {
+            Some(weights) if !weights.is_empty() => weight_scale(weights),
+            _ => Ok(1.0),
+        });
+        let weight_scales = weighted
+            .then(|| scales.collect::<Result<_, _>>())
+            .transpose()?;
         Ok(Self {
             values: Readback::new(stages, &all, "the losses of the step")?,
             on_device: all,
             weights,
-            weight_scale,
+            together: shares.together.clone(),
+            weight_scales,
         })
     }
 
@@ -79,7 +101,8 @@ impl Losses {
             values: Readback::of_a_failed_device(),
             on_device: Tensor::from_slice(&[0.0]),
             weights: vec![1.0],
-            weight_scale: None,
+            together: std::iter::once(0..1).collect(),
+            weight_scales: None,
         }
     }
 
@@ -89,7 +112,8 @@ impl Losses {
             values: self.values.shallow_clone(),
             on_device: self.on_device.shallow_clone(),
             weights: self.weights.clone(),
-            weight_scale: self.weight_scale,
+            together: self.together.clone(),
+            weight_scales: self.weight_scales.clone(),
         }
     }
 
@@ -98,9 +122,21 @@ impl Losses {
         &self.on_device
     }
 
-    /// What the gradients must still be multiplied with, the loss scale apart.
+    /// Whether all micro-batches are put together into one loss.
+    pub(super) fn is_one(&self) -> bool {
+        self.together.len() == 1
+    }
+
+    /// What the gradients must still be multiplied with, the loss scale apart, where all
+    /// micro-batches are put together.
     pub(super) fn weight_scale(&self) -> Option<f64> {
-        self.weight_scale
+        self.weight_scales.as_ref()?.first().copied()
+    }
+
+    /// The same of what a micro-batch is put together with.
+    pub(super) fn weight_scale_of(&self, micro: usize) -> Option<f64> {
+        let group = self.together.iter().position(|own| own.contains(&micro))?;
+        self.weight_scales.as_ref()?.get(group).copied()
     }
 
     /// Whether [`Losses::total`] would not wait.
@@ -113,21 +149,33 @@ impl Losses {
         self.values.in_time()
     }
 
-    /// The mini-batch's loss, added up in the order of the micro-batches.
+    /// The mini-batch's loss, added up in the order of the micro-batches; where replicas train
+    /// alone, the mean of theirs.
     pub(super) fn total(&self) -> Result<f64, TorchError> {
         let values = self.values.read()?;
-        let parts = values.iter().zip(&self.weights);
-        let sum = parts.fold(0.0, |sum, (value, weight)| sum + value * weight);
-        if self.weight_scale.is_none() {
-            return Ok(sum);
+        let one = |own: &Range<usize>| {
+            let weights = self.weights.get(own.clone()).unwrap_or_default();
+            let parts = values.iter().skip(own.start).zip(weights);
+            let sum = parts.fold(0.0, |sum, (value, weight)| sum + value * weight);
+            if self.weight_scales.is_none() {
+                return sum;
+            }
+            sum / weights.iter().fold(0.0, |sum, weight| sum + weight)
+        };
+        let some = self.together.iter().filter(|own| !own.is_empty());
+        let all: Vec<f64> = some.map(one).collect();
+        if let [one] = all[..] {
+            return Ok(one);
         }
-        let weights = self.weights.iter().fold(0.0, |sum, weight| sum + weight);
-        Ok(sum / weights)
+        let count = all.len() as f64;
+        Ok(all.into_iter().fold(0.0, |sum, own| sum + own) / count)
     }
 
-    /// What the gradients of a step under this loss scale must still be multiplied with.
-    pub(super) fn factor(&self, loss_scale: Option<f64>) -> Option<f64> {
-        match (self.weight_scale, loss_scale) {
+    /// What a replica's gradients of a step under this loss scale must still be multiplied with.
+    pub(super) fn factor(&self, replica: usize, loss_scale: Option<f64>) -> Option<f64> {
+        let of = if self.is_one() { 0 } else { replica };
+        let weights = self.weight_scales.as_ref();
+        match (weights.and_then(|all| all.get(of).copied()), loss_scale) {
             (None, None) => None,
             // Powers of two: dividing by one loses no bits.
             (own, scale) => Some(own.unwrap_or(1.0) / scale.unwrap_or(1.0)),

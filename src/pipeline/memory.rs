@@ -5,6 +5,7 @@ use gpipe_partitioner::{
 };
 
 use super::Pipeline;
+use crate::engine::Program;
 use crate::error::Error;
 use crate::torch::{MemoryLevels, StepMemory};
 
@@ -58,16 +59,13 @@ impl MemoryUse {
 
 impl Pipeline {
     /// What the step that just ended used; `None` where nobody measures.
-    pub(super) fn memory(
-        &mut self,
-        schedule: &CheckedSchedule,
-    ) -> Result<Option<MemoryReport>, Error> {
+    pub(super) fn memory(&mut self, program: &Program) -> Result<Option<MemoryReport>, Error> {
         if !self.measures_memory {
             return Ok(None);
         }
         let used = self.engine.on_all(|_, stage| stage.memory())?;
         let used: Option<Vec<StepMemory>> = used.into_iter().collect();
-        Ok(used.map(|used| report(schedule, &used)))
+        Ok(used.map(|used| report(&program.schedule_for_now(), &used)))
     }
 }
 

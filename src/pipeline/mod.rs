@@ -9,6 +9,7 @@ mod device_times;
 mod finite_check;
 mod host_wait;
 mod inference;
+mod local_steps;
 mod loss_scale;
 mod losses;
 mod memory;
@@ -41,8 +42,9 @@ pub use clip::GradNorm;
 pub use loss_scale::LossScale;
 pub use memory::{MemoryReport, MemoryUse};
 pub use report::{StepNumbers, StepReport};
-pub(crate) use snapshot::{Draws, Fitting, Form};
+pub(crate) use snapshot::{Draws, Fitting, Form, ShardOf};
 
+pub(crate) use local_steps::LocalState;
 use loss_scale::Scaler;
 use programs::Programs;
 pub(crate) use ranks::StopLine;
@@ -135,7 +137,7 @@ impl Pipeline {
             },
             micro_batches,
         )?;
-        Ok(program.schedule().clone())
+        Ok(program.schedule_for_now())
     }
 
     /// The name of the schedule that was asked for, such as `1f1b`, or `auto` whatever that

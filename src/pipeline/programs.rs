@@ -17,6 +17,9 @@ use crate::torch::Recompute;
 /// Rounds of an exchange between replicas: a reduce-scatter and an all-gather.
 const ROUNDS: usize = 2;
 
+/// Actions of all devices that a schedule may have so that it is kept: some two MiB.
+const KEPT: usize = 1 << 16;
+
 /// Where schedules come from.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
@@ -30,21 +33,30 @@ pub(super) enum Source {
 /// than micro-batches runs in fewer.
 #[derive(Debug)]
 pub(super) struct Programs {
+    maker: Arc<Maker>,
+    mesh: Mesh,
+    wiring: Wiring,
+    /// By device, of those of all replicas: whether it is in this process.
+    here: Vec<bool>,
+    made: HashMap<(Purpose, usize), Arc<Program>>,
+}
+
+/// Makes the schedules.
+#[derive(Debug, Clone)]
+struct Maker {
     source: Source,
     /// Devices and chunks of a replica, and micro-batches of all replicas.
     shape: Shape,
-    mesh: Mesh,
-    wiring: Wiring,
+    replicas: usize,
     /// The device of each stage, of those of a replica.
     placement: Vec<DeviceId>,
-    /// By device, of those of all replicas: whether it is in this process.
-    here: Vec<bool>,
     recompute: Recompute,
     /// Whether each stage has layers that recompute.
     recomputing: Vec<bool>,
     /// What a computed schedule is computed for, once it is known.
     measured: Option<Costs>,
-    made: HashMap<(Purpose, usize), Arc<Program>>,
+    /// Of the exchange between replicas.
+    rounds: usize,
 }
 
 impl Programs {
@@ -56,7 +68,7 @@ impl Programs {
         wiring: Wiring,
         recompute: Recompute,
         recomputing: Vec<bool>,
-        here: Vec<bool>,
+        (here, exchanges): (Vec<bool>, bool),
     ) -> Result<Self, Error> {
         let full = match &source {
             // The last replica has the most.
@@ -70,16 +82,21 @@ impl Programs {
         let placement = (0..shape.stages())
             .map(|stage| full.device_of(StageId(stage)))
             .collect();
-        let mut programs = Self {
+        let maker = Maker {
             source,
             shape,
-            mesh,
-            wiring,
+            replicas: mesh.replicas(),
             placement,
-            here,
             recompute: recompute.in_a_word(),
             recomputing,
             measured: None,
+            rounds: if exchanges { ROUNDS } else { 0 },
+        };
+        let mut programs = Self {
+            maker: Arc::new(maker),
+            mesh,
+            wiring,
+            here,
             made: HashMap::new(),
         };
         let input_gradient = false;
@@ -89,25 +106,25 @@ impl Programs {
 
     /// Micro-batches of a full step, of all replicas.
     pub(super) fn micro_batches(&self) -> usize {
-        self.shape.micro_batches
+        self.maker.shape.micro_batches
     }
 
     /// What the schedule is called by whoever asked for it; a computed one may be that of another
     /// name.
     pub(super) fn name(&self) -> &str {
-        match &self.source {
+        match &self.maker.source {
             Source::Kind(kind) => kind.name(),
             Source::Fixed(schedule) => schedule.schedule().name(),
         }
     }
 
     pub(super) fn recompute(&self) -> &Recompute {
-        &self.recompute
+        &self.maker.recompute
     }
 
     /// The device of each stage, of those of a replica.
     pub(super) fn placement(&self) -> &[DeviceId] {
-        &self.placement
+        &self.maker.placement
     }
 
     /// By stage, then by replica: what is said of the copy's device.
@@ -117,7 +134,7 @@ impl Programs {
             let copies = replicas.map(|replica| self.mesh.device(*device, replica));
             copies.map(|copy| of_device(copy.index())).collect()
         };
-        self.placement.iter().map(of_stage).collect()
+        self.placement().iter().map(of_stage).collect()
     }
 
     /// The devices, in all processes.
@@ -134,22 +151,22 @@ impl Programs {
         if let Some(program) = self.made.get(&(purpose, micro_batches)) {
             return Ok(Arc::clone(program));
         }
-        let replicas = self.mesh.replicas();
-        // Those of the replica's leaves.
-        let start = |replica: usize| replica * micro_batches / replicas;
-        let schedules = (0..replicas).map(|replica| {
-            let share = start(replica)..start(replica + 1);
-            let schedule = match purpose {
-                _ if share.is_empty() => return Ok(None),
-                Purpose::Infer => self.inference(share.len())?,
-                Purpose::Train { .. } => self.training(share, micro_batches)?,
-            };
-            Ok(Some(schedule))
-        });
-        let schedules = schedules.collect::<Result<_, Error>>()?;
+        let replicas = 0..self.mesh.replicas();
+        let schedules = replicas.map(|replica| self.maker.make(purpose, replica, micro_batches));
+        let schedules = schedules.collect::<Result<Vec<_>, Error>>()?;
+        let lets_go = self.lets_go(&schedules);
         let here = |device: DeviceId| self.here[device.index()];
         let topology = self.wiring.topology(purpose)?;
-        let program = Arc::new(Program::replicated(schedules, &topology, ROUNDS, here)?);
+        let mut program = Program::replicated(schedules, &topology, self.maker.rounds, here)?;
+        if lets_go {
+            let maker = Arc::clone(&self.maker);
+            program = program.without_schedules(move |replica| {
+                let again = maker.make(purpose, replica, micro_batches);
+                // As the first time, when there was one.
+                again.ok().flatten().expect("it was made before")
+            });
+        }
+        let program = Arc::new(program);
         self.made
             .insert((purpose, micro_batches), Arc::clone(&program));
         Ok(program)
@@ -164,12 +181,54 @@ impl Programs {
         &mut self,
         costs: impl FnOnce() -> Result<Costs, Error>,
     ) -> Result<(), Error> {
-        if matches!(self.source, Source::Kind(ScheduleKind::Auto)) && self.measured.is_none() {
-            self.measured = Some(costs()?);
+        if self.learns() {
+            Arc::make_mut(&mut self.maker).measured = Some(costs()?);
             self.made
                 .retain(|(purpose, _), _| *purpose == Purpose::Infer);
         }
         Ok(())
+    }
+
+    /// Whether [`Programs::learn`] would.
+    pub(super) fn learns(&self) -> bool {
+        let maker = &self.maker;
+        matches!(maker.source, Source::Kind(ScheduleKind::Auto)) && maker.measured.is_none()
+    }
+
+    /// Whether a program of these schedules is to keep none of them: where the most of what they
+    /// say is for devices elsewhere, it is long, and it can be made again without searching.
+    fn lets_go(&self, schedules: &[Option<CheckedSchedule>]) -> bool {
+        let actions = |own: &CheckedSchedule| {
+            let lists = own.schedule().iter();
+            lists.map(|(_, list)| list.len()).sum::<usize>()
+        };
+        let computed = match &self.maker.source {
+            Source::Kind(kind) => *kind == ScheduleKind::Auto,
+            Source::Fixed(_) => true,
+        };
+        let elsewhere = self.here.iter().filter(|here| !**here).count();
+        let long = schedules.iter().flatten().map(actions).sum::<usize>() > KEPT;
+        long && !computed && 2 * elsewhere > self.here.len()
+    }
+}
+
+impl Maker {
+    /// The schedule of a replica, where it has any of the micro-batches.
+    fn make(
+        &self,
+        purpose: Purpose,
+        replica: usize,
+        micro_batches: usize,
+    ) -> Result<Option<CheckedSchedule>, Error> {
+        // Those of the replica's leaves.
+        let start = |replica: usize| replica * micro_batches / self.replicas;
+        let share = start(replica)..start(replica + 1);
+        let schedule = match purpose {
+            _ if share.is_empty() => return Ok(None),
+            Purpose::Infer => self.inference(share.len())?,
+            Purpose::Train { .. } => self.training(share, micro_batches)?,
+        };
+        Ok(Some(schedule))
     }
 
     /// That of a replica that has this share of all micro-batches of a step.
@@ -243,4 +302,45 @@ fn check_trains(schedule: &CheckedSchedule) -> Result<(), Error> {
         return Err(SettingsError::invalid(Setting::Schedule, why).into());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use gpipe_partitioner::Partition;
+
+    use super::*;
+
+    fn programs(devices: usize, micro_batches: usize, here: usize) -> Programs {
+        let partition = Partition::from_balance(devices, &vec![1; devices]).unwrap();
+        Programs::new(
+            Source::Kind(ScheduleKind::OneFOneB),
+            (Shape::new(devices, micro_batches), Mesh::new(devices, 1)),
+            Wiring::new(&partition, &[]),
+            Recompute::Never,
+            vec![false; devices],
+            ((0..devices).map(|device| device < here).collect(), true),
+        )
+        .unwrap()
+    }
+
+    /// A rank of 64 had the lists of all of them in memory.
+    #[test]
+    fn a_long_schedule_that_is_mostly_of_devices_elsewhere_is_let_go() {
+        let purpose = Purpose::Train {
+            input_gradient: false,
+        };
+        for (devices, micro_batches, here, keeps) in [
+            (64, 1024, 1, false),
+            (64, 1024, 64, true),
+            (64, 16, 1, true),
+        ] {
+            let program = programs(devices, micro_batches, here).get(purpose, micro_batches);
+            let program = program.unwrap();
+            let again = program.schedule_for_now();
+            let again = again.schedule();
+            assert_eq!((again.name(), again.stages()), ("1f1b", devices));
+            assert_eq!(again.micro_batches(), micro_batches);
+            assert_eq!(program.keeps_schedule(), keeps, "{micro_batches} {here}");
+        }
+    }
 }

@@ -1,27 +1,30 @@
 //! The processes that a pipeline is spread over, between the steps of its engine.
 //!
-//! All processes make the same calls in the same order. A call begins with what each of them
-//! says it is ([`Ranks::agree_on_call`]), so that a process that does something else is told
-//! apart from one that hangs, and what one of them refuses is refused by all. It ends with a
-//! vote ([`Ranks::conclude`]): it counts in all processes or in none. What happens between may
-//! fail in one process while others wait for what it would have told them; its vote frees them.
+//! All processes make the same calls in the same order. A call begins with its name
+//! ([`Ranks::begin_call`]), for which nobody waits: the carrier compares it with those of the others,
+//! so that a process that does something else is told apart from one that hangs. It ends with a vote
+//! ([`Ranks::conclude`], or that of the engine's step): it counts in all processes or in none, and
+//! what one of them refuses is refused by all. What happens between may fail in one process while
+//! others wait for what it would have told them; its vote frees them. A vote carries what the
+//! processes have to tell each other, so that most calls have no other round of messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
 use super::stages::CopyId;
 use crate::engine::{Ballot, Carrier, EngineError, Verdict};
-use crate::error::{Error, Setting, SettingsError};
+use crate::error::Error;
 use crate::torch::streams::InTransit;
 use crate::torch::{TorchError, Values};
 use crate::world::{Lost, World, WorldCarrier};
 
 mod clocks;
 mod start;
+mod swap;
 
 pub(super) use clocks::Clock;
 pub(super) use start::Members;
@@ -40,7 +43,7 @@ pub(super) struct Ranks {
     stop: Arc<StopLine>,
 }
 
-/// A question that rides along with every call: whether anybody wants to stop. All hear it in the
+/// A question that rides along with every vote: whether anybody wants to stop. All hear it in the
 /// same call.
 #[derive(Debug, Default)]
 pub(crate) struct StopLine {
@@ -116,55 +119,48 @@ impl Ranks {
     /// # Errors
     /// Another process has failed, or is lost.
     pub(super) fn share<T: Serialize + DeserializeOwned>(&self, own: &T) -> Result<Vec<T>, Error> {
-        let odd = |error: serde_json::Error| {
-            TorchError::new(format!("what processes tell each other: {error}"))
-        };
-        let own = serde_json::to_vec(own).map_err(odd)?;
-        let all = self.carrier.gather(&own).map_err(stopped)?;
-        let all = all.iter().map(|bytes| serde_json::from_slice(bytes));
-        Ok(all.collect::<Result<_, _>>().map_err(odd)?)
+        let all = self.carrier.gather(&written(own)?).map_err(stopped)?;
+        all.iter().map(|told| read(told)).collect()
     }
 
-    /// All processes begin this call, with these settings, for which they have prepared.
+    /// This process begins a call, for which it has prepared; it does not wait for the others.
     ///
     /// # Errors
-    /// What kept this process from it; that of another one; another call, or other settings,
-    /// there.
-    pub(super) fn agree_on_call<T>(&self, call: &str, own: Result<T, Error>) -> Result<T, Error> {
-        let refused = own.as_ref().err().map(ToString::to_string);
-        let asks = self.stop.asks.load(Ordering::SeqCst);
-        let all = self.share(&Said {
-            call: call.to_owned(),
-            refused,
-            asks,
-        });
-        let agreed = all.and_then(|all| {
-            if all.iter().any(|said| said.asks) {
-                self.stop.heard.store(true, Ordering::SeqCst);
-            }
-            let other = |said: &Said| said.refused.is_some() || said.call != call;
-            let own = own?;
-            let Some(rank) = all.iter().position(other) else {
-                return Ok(own);
-            };
-            match &all[rank].refused {
-                Some(why) => Err(elsewhere(rank, why.clone())),
-                None => Err(self.other_call(call, rank, &all[rank].call)),
-            }
-        });
-        match agreed {
+    /// What kept this process from it, which all are told.
+    pub(super) fn begin_call<T>(&self, call: &str, own: Result<T, Error>) -> Result<T, Error> {
+        self.carrier.begin_call(call);
+        match own {
             Ok(own) => Ok(own),
-            failed => self.conclude(failed),
+            refused => self.conclude(refused),
         }
     }
 
-    fn other_call(&self, own: &str, rank: usize, other: &str) -> Error {
-        let why = format!(
-            "rank {rank} calls {other} where rank {} calls {own}: all processes of a pipeline make \
-             the same calls, in the same order, with batches of the same size",
-            self.world.rank()
-        );
-        SettingsError::invalid(Setting::World, why).into()
+    /// All processes begin this call, for which they have prepared.
+    ///
+    /// # Errors
+    /// What kept this process from it; that of another one; another call there.
+    pub(super) fn agree_on_call<T>(&self, call: &str, own: Result<T, Error>) -> Result<T, Error> {
+        self.carrier.begin_call(call);
+        self.conclude(own)
+    }
+
+    /// What this process tells in a vote, with what rides along.
+    pub(super) fn tell(&self, told: &[u8]) -> Vec<u8> {
+        let asks = self.stop.asks.load(Ordering::SeqCst);
+        [&[u8::from(asks)], told].concat()
+    }
+
+    /// What all have told in a vote.
+    pub(super) fn hear(&self, told: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let parts = told
+            .iter()
+            .map(|all| all.split_first().unwrap_or((&0, &[])));
+        let (asks, told): (Vec<u8>, Vec<_>) =
+            parts.map(|(asks, own)| (*asks, own.to_vec())).unzip();
+        if asks.contains(&1) {
+            self.stop.heard.store(true, Ordering::SeqCst);
+        }
+        told
     }
 
     /// A call has come to its end here. It counts if it has in all processes.
@@ -172,17 +168,32 @@ impl Ranks {
     /// # Errors
     /// That of this process, or of the one that failed first.
     pub(super) fn conclude<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
+        let (done, _) = self.conclude_telling(done.map(|done| (done, Vec::new())))?;
+        Ok(done)
+    }
+
+    /// The same, with what each process tells the others, in the order of ranks.
+    ///
+    /// # Errors
+    /// Those of [`Ranks::conclude`].
+    pub(super) fn conclude_telling<T>(
+        &self,
+        done: Result<(T, Vec<u8>), Error>,
+    ) -> Result<(T, Vec<Vec<u8>>), Error> {
         let ballot = match &done {
-            Ok(_) => Ballot::Done,
-            Err(Error::Engine(EngineError::Lost(_))) => return done,
+            Ok((_, told)) => Ballot::Done(self.tell(told)),
+            Err(Error::Engine(EngineError::Lost(lost))) => {
+                return Err(EngineError::Lost(lost.clone()).into());
+            }
             Err(Error::Engine(EngineError::Elsewhere { .. })) => Ballot::Left,
             Err(error) => Ballot::Failed(error.to_string()),
         };
+        let done = done.map(|(done, _)| done);
         match self.carrier.vote(ballot).map_err(EngineError::from)? {
-            Verdict::Done => done,
+            Verdict::Done(told) => Ok((done?, self.hear(&told))),
             Verdict::Failed { rank, why } => {
                 self.carrier.renew().map_err(EngineError::from)?;
-                done.and_then(|_| Err(elsewhere(rank, why)))
+                Err(done.err().unwrap_or_else(|| elsewhere(rank, why)))
             }
         }
     }
@@ -243,14 +254,18 @@ impl Ranks {
     }
 }
 
-/// What a process says of the call that it begins.
-#[derive(Debug, Serialize, Deserialize)]
-struct Said {
-    call: String,
-    /// What keeps it from it.
-    refused: Option<String>,
-    /// Whether it wants to stop.
-    asks: bool,
+/// What a process tells the others.
+pub(super) fn written(told: &impl Serialize) -> Result<Vec<u8>, Error> {
+    Ok(serde_json::to_vec(told).map_err(odd)?)
+}
+
+/// What another process has told.
+pub(super) fn read<T: DeserializeOwned>(told: &[u8]) -> Result<T, Error> {
+    Ok(serde_json::from_slice(told).map_err(odd)?)
+}
+
+fn odd(error: impl std::fmt::Display) -> TorchError {
+    TorchError::new(format!("what processes tell each other: {error}"))
 }
 
 fn elsewhere(rank: usize, why: String) -> Error {

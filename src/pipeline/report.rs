@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gpipe_partitioner::{Action, CheckedSchedule, DeviceId, MicroId, Span, Timeline, simulate};
 
@@ -44,10 +44,6 @@ pub struct StepNumbers {
     pub loss: f64,
     /// When each action ran, on the devices of all replicas.
     pub timeline: Timeline,
-    /// The same schedule (of several replicas, that of the first one) simulated with each
-    /// stage's median times of this step: what it would have taken without waiting for anything
-    /// but data.
-    pub predicted: Timeline,
     /// What was not finite, in words, where the step was skipped for it
     /// ([`NonFinite::Skip`](crate::NonFinite::Skip), or an overflow of
     /// [`Precision::Fp16`](crate::Precision::Fp16)): the loss is then that of the
@@ -60,6 +56,8 @@ pub struct StepNumbers {
     /// submit the step's actions, over how long these took on the device, which is as
     /// long where it waits for the host. See [`StepNumbers::is_host_bound`].
     pub host_share: Option<f64>,
+    program: Arc<Program>,
+    predicted: OnceLock<Timeline>,
 }
 
 /// What numbers are made of.
@@ -145,7 +143,7 @@ impl StepReport {
 
     fn numbers(&self) -> Result<&StepNumbers, &TorchError> {
         let read = self.numbers.get_or_init(|| match self.unread.take() {
-            Some(unread) => unread.read(self.program.schedule()),
+            Some(unread) => unread.read(&self.program),
             None => Err(TorchError::new("the numbers of the step were lost")),
         });
         read.as_ref()
@@ -157,6 +155,20 @@ impl StepNumbers {
     /// time: larger micro-batches help then, and faster kernels do not.
     pub fn is_host_bound(&self) -> bool {
         self.host_share.is_some_and(|share| share > HOST_BOUND)
+    }
+
+    /// The same schedule (of several replicas, that of the first one) simulated with each
+    /// stage's median times of this step: what it would have taken without waiting for anything
+    /// but data. Simulated by the first call.
+    ///
+    /// # Complexity
+    /// Linear in the number of actions of all devices.
+    pub fn predicted(&self) -> &Timeline {
+        self.predicted.get_or_init(|| {
+            let schedule = self.program.schedule_for_now();
+            let costs = self.timeline.stage_costs(schedule.schedule().stages());
+            simulate(&one_by_one(&schedule), &costs).timeline
+        })
     }
 
     /// Whether the step was undone because something in it was not finite.
@@ -172,7 +184,7 @@ impl StepNumbers {
     /// Idle share of device time that the schedule itself costs with these
     /// stages' times, 0 to 1.
     pub fn bubble_predicted(&self) -> f64 {
-        self.predicted.bubble_fraction()
+        self.predicted().bubble_fraction()
     }
 }
 
@@ -203,7 +215,7 @@ impl Unread {
         self.times.as_ref().map_or(Ok(()), Times::in_time)
     }
 
-    fn read(self, schedule: &CheckedSchedule) -> Result<StepNumbers, TorchError> {
+    fn read(self, program: &Arc<Program>) -> Result<StepNumbers, TorchError> {
         let loss = self.losses.total()?;
         let (mut non_finite, mut loss_scale) = (self.non_finite, self.loss_scale);
         if let Some(finite_check) = self.finite_check {
@@ -215,15 +227,14 @@ impl Unread {
             .as_ref()
             .map_or(self.host_share, |times| Some(times.host_share));
         let timeline = times.map_or(self.timeline, |times| times.timeline);
-        let costs = timeline.stage_costs(schedule.schedule().stages());
-        let predicted = simulate(&one_by_one(schedule), &costs).timeline;
         Ok(StepNumbers {
             loss,
             timeline,
-            predicted,
             non_finite,
             loss_scale,
             host_share,
+            program: Arc::clone(program),
+            predicted: OnceLock::new(),
         })
     }
 }

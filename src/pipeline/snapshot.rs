@@ -5,12 +5,30 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tch::Kind;
 
 use super::Pipeline;
+use super::local_steps::LocalState;
 use crate::error::Error;
 use crate::optim::Optimizer;
 use crate::torch::{Groups, Portable, Role};
+
+/// Whose tensors a shard of a checkpoint has: those of a stage that all its copies have, of
+/// replica 0, or those that the copy in another replica has alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct ShardOf {
+    pub(crate) stage: usize,
+    pub(crate) replica: usize,
+}
+
+impl ShardOf {
+    /// What all copies of a stage have.
+    #[cfg(test)]
+    pub(crate) fn stage(stage: usize) -> Self {
+        Self { stage, replica: 0 }
+    }
+}
 
 /// What random layers draw from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,15 +50,21 @@ pub(crate) struct Fitting {
 }
 
 impl Pipeline {
-    /// Copies in the host's memory, with the number of each stage whose first copy is in this
-    /// process, made on the stages' threads, all at once.
+    /// Copies in the host's memory, of each copy of a stage in this process that has something
+    /// which no copy before it has, made on the stages' threads, all at once.
     pub(crate) fn snapshot(
         &mut self,
         optimizer: &Optimizer,
-    ) -> Result<Vec<(usize, Vec<Portable>)>, Error> {
+    ) -> Result<Vec<(ShardOf, Vec<Portable>)>, Error> {
         let id = optimizer.id();
-        self.engine
-            .on_first_replica(move |number, stage| Ok((number.index(), stage.portable(id)?)))
+        let apart = self.local_state().is_some_and(|own| own.done > 0);
+        let all = (self.engine).on_owners(move |_, stage| stage.portable(id, apart))?;
+        let shards = all.into_iter().map(|(copy, tensors)| {
+            let (stage, replica) = (copy.stage.index(), copy.replica);
+            (ShardOf { stage, replica }, tensors)
+        });
+        let has_something = |(of, own): &(ShardOf, Vec<_>)| of.replica == 0 || !own.is_empty();
+        Ok(shards.filter(has_something).collect())
     }
 
     pub(crate) fn draws(&self) -> Draws {
@@ -72,16 +96,32 @@ impl Pipeline {
     }
 
     /// Gives each stage what is its own, which [`Pipeline::fitting`] says is
-    /// there and fits.
-    pub(crate) fn put(&mut self, optimizer: &Optimizer, all: Vec<Portable>) -> Result<(), Error> {
+    /// there and fits; `saved` is what the checkpoint says of local steps.
+    pub(crate) fn put(
+        &mut self,
+        optimizer: &Optimizer,
+        all: &[Portable],
+        saved: Option<LocalState>,
+    ) -> Result<(), Error> {
         let (id, alive) = (optimizer.id(), optimizer.alive());
         let offload = optimizer.offloads();
-        let mut of_replicas = vec![all];
-        while of_replicas.len() < self.engine.replicas() {
-            // What stages and optimizers keep must not be another replica's.
-            let more = of_replicas[0].iter().map(Portable::copy);
-            of_replicas.push(more.collect::<Result<_, _>>()?);
-        }
+        let replicas = 0..self.engine.replicas();
+        let alone = self.engine.train_alone();
+        // Where replicas are not to train alone, all go on from the first one.
+        let source = |replica| {
+            saved
+                .filter(|_| alone)
+                .map_or(0, |own| replica % own.replicas.max(1))
+        };
+        let apart = saved.is_some_and(|own| own.done > 0);
+        // What stages and optimizers keep must not be another replica's.
+        let own = replicas.map(|replica| {
+            let own = all
+                .iter()
+                .filter(|one| is_of(&one.role, source(replica), apart));
+            own.map(Portable::plain_copy).collect::<Result<Vec<_>, _>>()
+        });
+        let of_replicas = own.collect::<Result<Vec<_>, _>>()?;
         let all: Arc<[_]> = of_replicas.into_iter().map(Mutex::new).collect();
         self.engine.on_each(move |_, stage| {
             let own = &all[stage.replica()];
@@ -100,5 +140,16 @@ impl Pipeline {
         self.engine.conclude(done)?;
         (self.seed, self.steps) = (draws.seed, draws.steps);
         Ok(())
+    }
+}
+
+/// Whether a replica goes on from this that goes on from what `source` has saved; `apart` says
+/// whether replicas had weights of their own then.
+fn is_of(role: &Role, source: usize, apart: bool) -> bool {
+    match role {
+        Role::Replica(of, _) => *of == source,
+        Role::Outer(_) => true,
+        Role::Parameter | Role::Buffer => source == 0 || !apart,
+        Role::Gradient | Role::Optimizer(_) => source == 0,
     }
 }

@@ -1,33 +1,36 @@
 //! The stages as the pipeline drives them: the engine, and how what it does joins what
 //! the caller does on accelerators before and after.
 
+mod owners;
+mod step;
+mod swap;
 mod together;
 mod update;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use gpipe_partitioner::{DeviceId, MicroId, StageId};
+use gpipe_partitioner::{DeviceId, StageId};
 use parking_lot::Mutex;
 use tch::{Device, Tensor};
 
-use super::device_times::{Anchors, Times};
+use super::device_times::Anchors;
 use super::host_wait::{HostWait, TOLD_BEFORE, in_time};
+use super::local_steps::LocalSteps;
 use super::ranks::Ranks;
-use crate::engine::{EdgeId, End, Engine, EngineError, Entry, Program, StepOutcome};
+use crate::engine::{Engine, EngineError};
 use crate::error::Error;
-use crate::torch::streams::{
-    Backend, CallerEvents, InTransit, MemorySpace, Stream, TaskEvents, TaskLog,
-};
-use crate::torch::{
-    self, Mode, OutOfMemory, StepSettings, TorchError, TorchStage, Values, copy_to_host,
-};
+use crate::torch::streams::{Backend, CallerEvents, MemorySpace, Stream, TaskEvents, TaskLog};
+use crate::torch::{self, OutOfMemory, Sums, TorchError, TorchStage, copy_to_host};
 
-pub(super) use update::Update;
+pub(super) use owners::{in_model_order, of_all_in_order};
+pub(super) use step::{Ended, Stepped};
+pub(super) use swap::Given;
+pub(super) use update::{Phase, Update};
 
 /// A stage in one of the replicas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::pipeline) struct CopyId {
     pub(in crate::pipeline) stage: StageId,
     pub(in crate::pipeline) replica: usize,
@@ -49,6 +52,10 @@ pub(crate) struct Stages {
     ranks: Option<Ranks>,
     /// The devices of this process, in increasing order.
     here: Vec<DeviceId>,
+    /// Which copies of a stage have the sums of its gradients.
+    sums: Sums,
+    /// The rounds of replicas that train alone.
+    local: Option<LocalSteps>,
     /// An update that an error has stopped.
     unfinished: Option<Update>,
 }
@@ -67,16 +74,6 @@ pub(super) struct Accelerators {
     anchors: Anchors,
     /// By accelerator, the caller's current stream in its last call.
     last_streams: Arc<Mutex<BTreeMap<usize, Stream>>>,
-}
-
-/// What a step of the engine brought, and what accelerators say of it.
-#[derive(Debug)]
-pub(super) struct Stepped {
-    pub(super) outcome: StepOutcome<InTransit>,
-    /// By the devices' own clocks, where they have any.
-    pub(super) times: Option<Times>,
-    /// When it began, by the host's clock.
-    pub(super) epoch: Instant,
 }
 
 impl Accelerators {
@@ -174,12 +171,15 @@ impl Stages {
         engine: Engine<TorchStage>,
         accelerators: Option<Accelerators>,
         (ranks, here): (Option<Ranks>, Vec<DeviceId>),
+        (sums, local): (Sums, Option<LocalSteps>),
     ) -> Result<Self, Error> {
         let stages = Self {
             engine,
             accelerators,
             ranks,
             here,
+            sums,
+            local,
             unfinished: None,
         };
         if let Some(accelerators) = &stages.accelerators {
@@ -278,6 +278,15 @@ impl Stages {
         here.find(|device| mesh.replica_of(*device) == replica)
     }
 
+    /// Where replicas are that train alone; none where they do not.
+    pub(super) fn local(&self) -> Option<&LocalSteps> {
+        self.local.as_ref()
+    }
+
+    pub(super) fn local_mut(&mut self) -> Option<&mut LocalSteps> {
+        self.local.as_mut()
+    }
+
     /// How many replicas there are.
     pub(super) fn replicas(&self) -> usize {
         self.engine.mesh().replicas()
@@ -335,120 +344,6 @@ impl Stages {
         let job = move |own: &mut TorchStage| task(stage, &caller_events, own, job);
         let done = self.engine.on_copy(stage, replica, job);
         joined(accelerators, done)
-    }
-
-    /// Runs a program over what the caller gives: for each edge from the caller, in
-    /// their order, a value for each micro-batch.
-    pub(super) fn step(
-        &mut self,
-        program: &Arc<Program>,
-        step: u64,
-        mode: Mode,
-        columns: Vec<Vec<Values>>,
-    ) -> Result<Stepped, Error> {
-        self.finish_update()?;
-        let accelerators = self.accelerators.clone();
-        let caller_events = accelerators
-            .as_ref()
-            .map(Accelerators::caller_events)
-            .transpose();
-        let caller_events = caller_events.map_err(Error::Accelerator)?;
-        let in_transit = |values| match (&accelerators, &caller_events) {
-            (Some(accelerators), Some(caller_events)) => {
-                caller_events.in_transit(&accelerators.backend, values)
-            }
-            _ => Ok(InTransit::from(values)),
-        };
-        let entries = self.entries(program, columns, in_transit)?;
-        let settings = Arc::new(StepSettings {
-            step,
-            mode,
-            caller_events,
-        });
-        let epoch = Instant::now();
-        let watch = self.watch()?;
-        let outcome = self.engine.step(program, settings, entries);
-        drop(watch);
-        let Some(accelerators) = accelerators else {
-            return Ok(Stepped {
-                outcome: outcome?,
-                times: None,
-                epoch,
-            });
-        };
-        if outcome.is_err() {
-            // Those that never came to the end of the step. A device that fails fails here
-            // too, and the step's own error says more.
-            let _ = self
-                .engine
-                .on_each(|_, stage| Ok(stage.streams().end_task()?));
-        }
-        let task_events = accelerators.join();
-        let mut outcome = outcome?;
-        let task_events = task_events.map_err(Error::Accelerator)?;
-        let shares = accelerators.devices().into_iter();
-        let shares: Vec<_> = shares
-            .map(|device| accelerators.backend.submit_guard(device))
-            .collect();
-        for in_transit in outcome.exits.values().chain(outcome.gradients.values()) {
-            in_transit.hand_out(&accelerators.backend)?;
-        }
-        drop(shares);
-        let mut events = vec![Vec::new(); accelerators.places.len()];
-        let own = std::mem::take(&mut outcome.events);
-        for (device, own) in self.here.iter().zip(own) {
-            events[device.index()] = own;
-        }
-        let times = Times::new(
-            &accelerators.backend,
-            &accelerators.places,
-            task_events,
-            events,
-            epoch,
-            (&accelerators.anchors, accelerators.patience),
-        );
-        Ok(Stepped {
-            outcome,
-            times,
-            epoch,
-        })
-    }
-
-    /// Micro-batches for each edge from the caller that leads to a stage here.
-    fn entries(
-        &self,
-        program: &Program,
-        columns: Vec<Vec<Values>>,
-        in_transit: impl Fn(Values) -> Result<InTransit, TorchError>,
-    ) -> Result<Vec<Entry<InTransit>>, TorchError> {
-        let edges = program.topology().outgoing(End::Caller).zip(columns);
-        let stage = |end: End| match end {
-            End::Stage(stage) => Some(stage),
-            End::Caller => None,
-        };
-        // By micro-batch: its replica.
-        let replicas = (0..self.replicas())
-            .flat_map(|replica| program.micro_batches_of(replica).map(move |_| replica));
-        let replicas: Vec<usize> = replicas.collect();
-        let is_here = |to: Option<StageId>, micro: usize| {
-            let copy = to.zip(replicas.get(micro));
-            copy.is_some_and(|(stage, &replica)| self.is_here(CopyId { stage, replica }))
-        };
-        let entry = |edge: EdgeId, (micro, values)| {
-            Ok(Entry {
-                edge,
-                micro: MicroId(micro),
-                value: in_transit(values)?,
-            })
-        };
-        let all = edges.flat_map(|((edge, ends), parts)| {
-            let to = stage(ends.to);
-            let parts = parts.into_iter().enumerate();
-            parts.map(move |part| (edge, to, part))
-        });
-        let here = all.filter(|(_, to, (micro, _))| is_here(*to, *micro));
-        let here = here.map(|(edge, _, part)| (edge, part));
-        here.map(|(edge, part)| entry(edge, part)).collect()
     }
 }
 

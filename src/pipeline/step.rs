@@ -1,22 +1,24 @@
 //! One training step, and what it tells.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use gpipe_partitioner::MicroId;
 use tch::Tensor;
 
 use super::Pipeline;
-use super::closing::Closed;
+use super::closing::{self, Closed};
 use super::loss_scale::Scaler;
-use super::losses::Losses;
+use super::losses::{Losses, Shares};
 use super::report::{StepReport, Unread};
-use super::stages::Stepped;
+use super::stages::{Ended, Stages, Stepped};
 use super::wiring::Purpose;
 use crate::engine::{EdgeId, Program, Stage};
 use crate::error::Error;
+use crate::fail_point::fail_point;
 use crate::torch::streams::InTransit;
-use crate::torch::{BatchError, LossFn, Mode, Values, batch};
+use crate::torch::{BatchError, LossFn, Mode, NonFinite, TorchError, Values, batch, operators};
 
 /// All of a step that is known before it begins.
 struct PreparedStep {
@@ -25,10 +27,15 @@ struct PreparedStep {
     columns: Vec<Vec<Values>>,
     /// Samples of each micro-batch.
     sizes: Vec<i64>,
-    /// Of the samples, those that each micro-batch has.
-    shares: Vec<f64>,
+    shares: Shares,
     input_gradient: bool,
 }
+
+/// What a step tells, and the gradients of the input.
+type Unreported = (Unread, Option<OfInput>);
+
+/// Gradients of the input: the micro-batches that they are of, which are here, and their samples'.
+type OfInput = (Vec<usize>, Values);
 
 /// Gradients of the input, by micro-batch.
 type Gradients = BTreeMap<(EdgeId, MicroId), InTransit>;
@@ -47,17 +54,52 @@ impl PreparedStep {
 }
 
 /// Of the samples whose copy of the first stage is in this process, in their order.
-fn input_gradients(gradients: Gradients, sizes: &[i64]) -> Option<Result<Values, BatchError>> {
-    let (mut parts, mut own) = (Vec::new(), Vec::new());
+fn input_gradients(gradients: Gradients, sizes: &[i64]) -> Option<Result<OfInput, BatchError>> {
+    let (mut parts, mut micros) = (Vec::new(), Vec::new());
     for ((_, micro), sent) in gradients {
         parts.push(sent.values);
-        own.extend(sizes.get(micro.index()));
+        micros.push(micro.index());
     }
     if parts.is_empty() {
         return None;
     }
+    let own: Vec<i64> = micros
+        .iter()
+        .filter_map(|micro| sizes.get(*micro))
+        .copied()
+        .collect();
     let parts = batch::together(parts).map_err(BatchError::from);
-    Some(parts.and_then(|parts| batch::gather_gradients(parts, &own)))
+    let gathered = parts.and_then(|parts| batch::gather_gradients(parts, &own));
+    Some(gathered.map(|gathered| (micros, gathered)))
+}
+
+/// Multiplied with what the losses of each replica must still be multiplied with, where they are
+/// not put together and that differs.
+fn weighted(
+    gradients: Option<OfInput>,
+    losses: &Losses,
+    sizes: &[i64],
+) -> Result<Option<Values>, TorchError> {
+    let Some((micros, values)) = gradients else {
+        return Ok(None);
+    };
+    if losses.is_one() {
+        return Ok(Some(values));
+    }
+    let scaled = |own: Tensor| {
+        let mut begin = 0;
+        let parts = micros.iter().map(|&micro| {
+            let part = own.f_narrow(0, begin, sizes[micro])?;
+            begin += sizes[micro];
+            match losses.weight_scale_of(micro) {
+                Some(scale) => part.f_mul_scalar(scale),
+                None => Ok(part),
+            }
+        });
+        let parts: Vec<Tensor> = parts.collect::<Result<_, _>>()?;
+        Tensor::f_cat(&parts, 0)
+    };
+    values.try_map(|own| operators(|| scaled(own))).map(Some)
 }
 
 impl Pipeline {
@@ -95,40 +137,93 @@ impl Pipeline {
         let call = given
             .as_ref()
             .map_or_else(|_| String::new(), PreparedStep::call);
+        let prepared = self.engine.begin_call(&call, given)?;
+        fail_point("head");
+        let mode = Mode::Train {
+            loss: Arc::new(loss),
+            shares: prepared.shares.of_micros.clone(),
+            input_gradient: prepared.input_gradient,
+            non_finite: self.non_finite,
+            loss_scale: self.loss_scale_of_step(),
+        };
+        let report = if self.engine.are_spread() {
+            self.step_of_all(prepared, mode)
+        } else {
+            self.step_of_one(prepared, mode)
+        };
+        self.steps += u64::from(report.is_ok());
+        report
+    }
+
+    /// A step where all stages are in this process.
+    fn step_of_one(&mut self, prepared: PreparedStep, mode: Mode) -> Result<StepReport, Error> {
         let PreparedStep {
             program,
             columns,
             sizes,
             shares,
-            input_gradient,
-        } = self.engine.agree_on_call(&call, given)?;
-        let mode = Mode::Train {
-            loss: Arc::new(loss),
-            shares: shares.clone(),
-            input_gradient,
-            non_finite: self.non_finite,
-            loss_scale: self.loss_scale_of_step(),
-        };
+            ..
+        } = prepared;
         let stepped = self.engine.step(&program, self.steps, mode, columns)?;
+        let unread = self.unread(stepped, &shares, &sizes);
+        let report = unread.and_then(|unread| self.report(&program, unread, &sizes));
+        report.map_err(|error| self.not_reported(error))
+    }
+
+    /// A step where the stages are in several processes. What each has of it goes with the vote
+    /// that makes it count.
+    fn step_of_all(&mut self, prepared: PreparedStep, mode: Mode) -> Result<StepReport, Error> {
+        let PreparedStep {
+            program,
+            columns,
+            sizes,
+            shares,
+            ..
+        } = prepared;
+        let tell = |stages: &Stages, ended: Ended<'_>| {
+            let told = tell(stages, ended, &sizes);
+            told.map_err(|error| stages.explain("the numbers of the step", error))
+        };
+        let step = (self.steps, mode);
+        let stepped = self.engine.step_telling(&program, step, columns, tell)?;
+        let (_, gradients, told) = stepped;
         let scale_before = self.scaler.as_ref().map(Scaler::state);
-        let report = self.report(&program, stepped, &shares, &sizes);
-        let report = report.and_then(|report| self.learned(report, sizes.len()));
-        match self.engine.conclude(report) {
-            Ok(report) => {
-                self.steps += 1;
-                Ok(report)
-            }
-            Err(error) => {
-                if self.engine.are_spread() {
-                    // Others may have come less far, or further.
-                    let own = self.scaler.as_mut().zip(scale_before);
-                    own.into_iter()
-                        .for_each(|(own, before)| own.go_back(before));
-                }
-                let error = self.engine.explain("the numbers of the step", error);
-                self.undo()?;
-                Err(error)
-            }
+        // All read the same, and fail alike or not at all.
+        let read = self.read(&told, &shares);
+        let ends = read
+            .as_ref()
+            .is_ok_and(|unread| !self.has_more_to_do(unread));
+        let report = read.and_then(|unread| self.report(&program, (unread, gradients), &sizes));
+        if ends {
+            // It counts in the others.
+            return report.inspect_err(|error| self.engine.lose(error));
+        }
+        self.engine.conclude(report).map_err(|error| {
+            // Others may have come less far, or further.
+            let own = self.scaler.as_mut().zip(scale_before);
+            own.into_iter()
+                .for_each(|(own, before)| own.go_back(before));
+            self.not_reported(error)
+        })
+    }
+
+    /// Whether a step that counts may still fail in one process alone: whether all have to do more
+    /// than to put together what they have told each other.
+    fn has_more_to_do(&self, unread: &Unread) -> bool {
+        self.scaler.is_some()
+            || self.non_finite == NonFinite::Skip
+            || self.measures_memory
+            || self.programs.learns()
+            || !self.ties.are_none()
+            || unread.losses.factor(0, None).is_some()
+    }
+
+    /// The step is undone: what it came to could not be said.
+    fn not_reported(&mut self, error: Error) -> Error {
+        let error = self.engine.explain("the numbers of the step", error);
+        match self.undo() {
+            Ok(()) => error,
+            Err(worse) => worse,
         }
     }
 
@@ -142,21 +237,42 @@ impl Pipeline {
         let program = self
             .programs
             .get(Purpose::Train { input_gradient }, sizes.len())?;
-        #[allow(
-            clippy::cast_precision_loss,
-            reason = "a batch has fewer than 2^52 samples"
-        )]
-        let shares = sizes.iter().map(|&size| size as f64 / samples as f64);
+        let shares = self.shares(&program, &sizes);
         Ok(PreparedStep {
             program,
             columns: vec![
                 batch::scatter(input, &sizes)?,
                 batch::scatter(target, &sizes)?,
             ],
-            shares: shares.collect(),
+            shares,
             sizes,
             input_gradient,
         })
+    }
+
+    /// What part each micro-batch of these samples has in the loss: of all samples, or, where
+    /// replicas train alone, of its replica's.
+    fn shares(&self, program: &Program, sizes: &[i64]) -> Shares {
+        let together: Vec<Range<usize>> = if self.engine.train_alone() {
+            let all = 0..self.replicas();
+            all.map(|replica| program.micro_batches_of(replica))
+                .collect()
+        } else {
+            std::iter::once(0..sizes.len()).collect()
+        };
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "a batch has fewer than 2^52 samples"
+        )]
+        let share = |own: &Range<usize>| {
+            let sizes = &sizes[own.clone()];
+            let samples: i64 = sizes.iter().sum();
+            sizes.iter().map(move |&size| size as f64 / samples as f64)
+        };
+        Shares {
+            of_micros: together.iter().flat_map(share).collect(),
+            together,
+        }
     }
 
     /// Leaves no trace of the step that just ended.
@@ -181,18 +297,11 @@ impl Pipeline {
     fn report(
         &mut self,
         program: &Arc<Program>,
-        stepped: Stepped,
-        shares: &[f64],
+        (unread, gradients): Unreported,
         sizes: &[i64],
     ) -> Result<StepReport, Error> {
-        let (unread, gradients) = if self.engine.are_spread() {
-            self.closed(stepped, shares)?
-        } else {
-            self.unread(stepped, shares)?
-        };
-        let memory = self.memory(program.schedule())?;
-        let gradients = input_gradients(gradients, sizes);
-        let gradients = gradients.transpose()?;
+        let memory = self.memory(program)?;
+        let gradients = weighted(gradients, &unread.losses, sizes)?;
         let checked = self.check_step(&unread.losses, gradients)?;
         let unread = Unread {
             non_finite: checked.non_finite,
@@ -203,12 +312,17 @@ impl Pipeline {
         let mut report = StepReport::new(program, unread);
         report.input_gradient = checked.input_gradient;
         report.memory = memory;
-        Ok(report)
+        self.learned(report, sizes.len())
     }
 
     /// What the step tells, which its devices may not have finished.
-    fn unread(&self, stepped: Stepped, shares: &[f64]) -> Result<(Unread, Gradients), Error> {
-        let Stepped { outcome, times, .. } = stepped;
+    fn unread(
+        &self,
+        stepped: Stepped,
+        shares: &Shares,
+        sizes: &[i64],
+    ) -> Result<Unreported, Error> {
+        let Stepped { outcome, times } = stepped;
         let exits = outcome.exits.into_values();
         let exits = exits.map(|in_transit| in_transit.values);
         let watch = self.engine.watch()?;
@@ -218,25 +332,35 @@ impl Pipeline {
             times,
             ..Unread::new(losses, outcome.timeline)
         };
-        Ok((unread, outcome.gradients))
+        let gradients = input_gradients(outcome.gradients, sizes);
+        Ok((unread, gradients.transpose()?))
     }
 
     /// What the step tells in all processes, which have finished it.
-    fn closed(&self, mut stepped: Stepped, shares: &[f64]) -> Result<(Unread, Gradients), Error> {
-        let exits = std::mem::take(&mut stepped.outcome.exits);
-        let micros: Vec<usize> = exits.keys().map(|(_, micro)| micro.index()).collect();
-        let exits = exits.into_values().map(|in_transit| in_transit.values);
-        let here = !micros.is_empty();
-        let losses = here.then(|| Losses::numbers(&self.engine, exits));
-        let losses = losses.transpose()?.unwrap_or_default();
-        let gradients = std::mem::take(&mut stepped.outcome.gradients);
-        let devices = self.programs.mesh().devices();
-        let closed = Closed::of(&self.engine, (stepped, micros, losses), devices)?;
+    fn read(&self, told: &[Vec<u8>], shares: &Shares) -> Result<Unread, Error> {
+        let closed = Closed::of(told, self.programs.mesh().devices())?;
         let losses = Losses::told(&self.engine, &closed.losses, shares)?;
-        let unread = Unread {
+        Ok(Unread {
             host_share: closed.host_share,
             ..Unread::new(losses, closed.timeline)
-        };
-        Ok((unread, gradients))
+        })
     }
+}
+
+/// What this process tells the others of a step, and what it keeps: the gradients of the input,
+/// if the first stage is here.
+fn tell(
+    stages: &Stages,
+    ended: Ended<'_>,
+    sizes: &[i64],
+) -> Result<(Option<OfInput>, Vec<u8>), Error> {
+    let exits = std::mem::take(&mut ended.outcome.exits);
+    let micros: Vec<usize> = exits.keys().map(|(_, micro)| micro.index()).collect();
+    let exits = exits.into_values().map(|in_transit| in_transit.values);
+    let here = !micros.is_empty();
+    let losses = here.then(|| Losses::numbers(stages, exits));
+    let losses = losses.transpose()?.unwrap_or_default();
+    let gradients = std::mem::take(&mut ended.outcome.gradients);
+    let gradients = input_gradients(gradients, sizes).transpose()?;
+    Ok((gradients, closing::told(stages, ended, (micros, losses))?))
 }

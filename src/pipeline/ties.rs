@@ -22,6 +22,8 @@ struct ParameterUse {
 struct Tied {
     owner: ParameterUse,
     places: Vec<ParameterUse>,
+    /// By place: the replica that has its gradient, where not all have.
+    replicas: Option<Vec<usize>>,
 }
 
 /// All tied parameters of a model.
@@ -73,6 +75,7 @@ impl Ties {
                 None => all.push(Tied {
                     places: vec![owner.clone(), copy],
                     owner,
+                    replicas: None,
                 }),
             }
         }
@@ -81,15 +84,31 @@ impl Ties {
             tied.places.sort_by_key(order);
             tied.adopt(engine)?;
         }
+        if !engine.all_have_gradients() && !engine.train_alone() {
+            // A stage shares its parameters out when it knows all that are tied.
+            for tied in &mut all {
+                let replicas = tied.places.iter().map(|place| owner_of(place, engine));
+                tied.replicas = Some(replicas.collect::<Result<_, _>>()?);
+            }
+        }
         Ok(Self(Arc::new(all)))
+    }
+
+    /// Whether the model has none.
+    pub(super) fn are_none(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Adds up what the last step left at the places of use, in their order, and
     /// leaves the sum with the owner.
     pub(super) fn sum(&self, engine: &mut Stages) -> Result<(), Error> {
         for tied in self.0.iter() {
+            if let Some(replicas) = &tied.replicas {
+                tied.sum(replicas, engine)?;
+                continue;
+            }
             for replica in 0..engine.replicas() {
-                tied.sum(replica, engine)?;
+                tied.sum(&vec![replica; tied.places.len()], engine)?;
             }
         }
         Ok(())
@@ -139,15 +158,18 @@ impl Tied {
         copies.flat_map(move |place| (0..replicas).map(move |replica| (place, replica)))
     }
 
-    /// See [`Ties::sum`]: within a replica.
-    fn sum(&self, replica: usize, engine: &mut Stages) -> Result<(), Error> {
+    /// See [`Ties::sum`]: of the places in these replicas.
+    fn sum(&self, replicas: &[usize], engine: &mut Stages) -> Result<(), Error> {
         let mut sum: Option<Tensor> = None;
+        let places = || self.places.iter().zip(replicas);
+        let own = places().find(|(place, _)| **place == self.owner);
+        let owner = self.owner.of(own.map_or(0, |(_, replica)| *replica));
         // The copy of the stage whose device has it.
-        let mut first = self.owner.of(replica);
-        for place in &self.places {
+        let mut first = owner;
+        for (place, &replica) in places() {
             let grad = take_gradient(place, replica, engine)?;
             // Added up where the owner is.
-            let grad = engine.carry(grad, place.of(replica), self.owner.of(replica))?;
+            let grad = engine.carry(grad, place.of(replica), owner)?;
             if sum.is_none() {
                 first = place.of(replica);
             }
@@ -164,7 +186,7 @@ impl Tied {
         }
         if let Some(sum) = sum {
             let name = self.owner.name.clone();
-            engine.on_copy(self.owner.of(replica), move |stage| {
+            engine.on_copy(owner, move |stage| {
                 stage.accumulator().set_gradient(&name, &sum)
             })?;
         }
@@ -204,6 +226,13 @@ fn form(place: &ParameterUse, engine: &mut Stages) -> Result<(Vec<i64>, String),
     })
 }
 
+/// The replica that has the gradient of a parameter or tied copy, whose ever it is.
+fn owner_of(place: &ParameterUse, engine: &mut Stages) -> Result<usize, Error> {
+    let own = there(place, 0, engine, |stage, name| Ok(stage.owner_of(name)))?;
+    let known = engine.share(own)?;
+    Ok(known.into_iter().flatten().next().unwrap_or_default())
+}
+
 /// The parameter itself, in a replica; none where it is not in this process.
 fn handle(
     place: &ParameterUse,
@@ -227,12 +256,12 @@ fn take_gradient(
 }
 
 /// What a place's stage gives in a replica; none where it is not in this process.
-fn there(
+fn there<R: Send + 'static>(
     place: &ParameterUse,
     replica: usize,
     engine: &mut Stages,
-    job: impl FnOnce(&mut TorchStage, &str) -> anyhow::Result<Option<Tensor>> + Send + 'static,
-) -> Result<Option<Tensor>, Error> {
+    job: impl FnOnce(&mut TorchStage, &str) -> anyhow::Result<Option<R>> + Send + 'static,
+) -> Result<Option<R>, Error> {
     let at = place.of(replica);
     if !engine.is_here(at) {
         return Ok(None);
@@ -254,15 +283,12 @@ fn place(model: &Sequential, partition: &Partition, name: &str) -> Result<Parame
     })
 }
 
-/// The layer of a parameter: the longest name that `name` begins with.
+/// The layer of a parameter: the one whose name is the longest that `name` begins with.
 fn layer_of(model: &Sequential, name: &str) -> Option<usize> {
-    let owns = |layer: &str| {
-        name.strip_prefix(layer)
-            .is_some_and(|rest| rest.starts_with('.'))
-    };
-    let owners = model.names().enumerate().filter(|(_, layer)| owns(layer));
+    let owners = model.builders().iter().enumerate();
+    let owners = owners.filter_map(|(number, layer)| Some((number, layer.owns(name)?)));
     owners
-        .max_by_key(|(_, layer)| layer.len())
+        .max_by_key(|(_, length)| *length)
         .map(|(number, _)| number)
 }
 

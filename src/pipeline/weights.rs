@@ -3,10 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use gpipe_partitioner::StageId;
 use tch::Tensor;
 
 use super::Pipeline;
-use super::stages::Update;
+use super::local_steps::LocalSteps;
+use super::stages::{Phase, Update};
 use crate::error::{Error, Setting, SettingsError};
 use crate::optim::Optimizer;
 
@@ -14,15 +16,26 @@ impl Pipeline {
     /// Every parameter of the stages in this process by name, in model order: handles to the
     /// stages' own tensors, on their devices; `grad()` is what training steps accumulated. Of
     /// [replicas](crate::PipelineBuilder::replicas), which all hold the same, those of the first
-    /// one here: [`Pipeline::load`] changes all.
+    /// one here: [`Pipeline::load`] changes all. Where the optimizer is
+    /// [sharded](crate::PipelineBuilder::shard_optimizer), one replica alone has a parameter's
+    /// gradient: the handle is that replica's, where it is here.
     ///
     /// # Errors
     /// A stage's thread is gone.
     pub fn parameters(&mut self) -> Result<Vec<(String, Tensor)>, Error> {
-        let handles = self
-            .engine
-            .on_one_of_each(|_, stage| Ok(cloned(stage.committed()?.parameters())))?;
-        Ok(handles.into_iter().flatten().collect())
+        let any_copy = self.engine.all_have_gradients() || self.engine.train_alone();
+        if any_copy {
+            let handles = self
+                .engine
+                .on_one_of_each(|_, stage| Ok(cloned(stage.committed()?.parameters())))?;
+            return Ok(handles.into_iter().flatten().collect());
+        }
+        let handles = self.engine.on_each(|id, stage| {
+            let owned = stage.owned();
+            let all = cloned(stage.committed()?.parameters());
+            Ok((id, all.into_iter().zip(owned).collect::<Vec<_>>()))
+        })?;
+        Ok(owned_first(handles))
     }
 
     /// Every buffer (batch-norm statistics, say) of the stages in this process by name, in model
@@ -45,7 +58,8 @@ impl Pipeline {
     /// then.
     pub fn load(&mut self, values: &[(String, Tensor)]) -> Result<(), Error> {
         let call = format!("load of {} values", values.len());
-        let own = self.named_tensors();
+        let own = self.check_between_rounds("load");
+        let own = own.and_then(|()| self.named_tensors());
         let own = self.engine.agree_on_call(&call, own)?;
         let loaded = self.load_into(own, values);
         self.engine.conclude(loaded)
@@ -173,7 +187,8 @@ impl Pipeline {
         trainable: bool,
     ) -> Result<(), Error> {
         let call = if trainable { "unfreeze" } else { "freeze" };
-        self.engine.agree_on_call(call, Ok(()))?;
+        let own = self.check_between_rounds(call);
+        self.engine.agree_on_call(call, own)?;
         let set = self
             .engine
             .on_each(move |_, stage| stage.committed()?.set_trainable(&chosen, trainable));
@@ -198,19 +213,26 @@ impl Optimizer {
     /// [`Error::Settings`] for a number that an update is not defined for (a
     /// negative learning rate, say). Some stage, which the error names, has no memory for
     /// what is to be remembered of its parameters, or a gradient that no update is defined
-    /// for.
+    /// for. Where the pipeline is spread over processes: another one updates in another way (with
+    /// another learning rate, say).
     pub fn step(&mut self, pipe: &mut Pipeline) -> Result<(), Error> {
         let (id, alive) = (self.id(), self.alive());
-        let groups = pipe
-            .engine
-            .agree_on_call("Optimizer::step", self.groups())?;
+        let groups = self.groups();
+        let call = match &groups {
+            Ok(groups) if pipe.engine.are_spread() => format!("Optimizer::step with {groups}"),
+            _ => String::new(),
+        };
+        let groups = pipe.engine.begin_call(&call, groups)?;
         let all_async = pipe.engine.all_async();
         let _watch = all_async.then(|| pipe.engine.watch()).transpose()?;
         let ties = pipe.ties.clone();
         let engine = pipe.engine();
         let groups = Arc::new(groups);
         let own = Arc::clone(&groups);
-        let prepared = engine.on_each(move |_, stage| stage.prepare_updates(id, &alive, &own));
+        let round = engine.local().map(LocalSteps::next);
+        let first = round.is_some_and(|round| round.first);
+        let prepared =
+            engine.on_each(move |_, stage| stage.prepare_updates(id, &alive, &own, first));
         if let Err(error) = engine.conclude(prepared) {
             engine.on_each(move |_, stage| {
                 stage.abandon_updates(id);
@@ -218,8 +240,34 @@ impl Optimizer {
             })?;
             return Err(error);
         }
-        engine.update(Update { id, groups, ties })
+        let phase = Phase::Updating;
+        engine.update(Update {
+            id,
+            groups,
+            ties,
+            round,
+            phase,
+        })
     }
+}
+
+/// The parameters of a copy of a stage, and whether that owns them.
+type Owned = Vec<((String, Tensor), bool)>;
+
+/// Of each parameter, by stage, the copy that owns it; where that is not here, the first one.
+fn owned_first(copies: Vec<(StageId, Owned)>) -> Vec<(String, Tensor)> {
+    let mut stages: Vec<(StageId, Owned)> = Vec::new();
+    for (stage, copy) in copies {
+        match stages.last_mut() {
+            Some((last, chosen)) if *last == stage => {
+                let owned = chosen.iter_mut().zip(copy).filter(|(_, (_, owned))| *owned);
+                owned.for_each(|(chosen, own)| *chosen = own);
+            }
+            _ => stages.push((stage, copy)),
+        }
+    }
+    let all = stages.into_iter().flat_map(|(_, chosen)| chosen);
+    all.map(|(named, _)| named).collect()
 }
 
 fn cloned(named: &[(String, Tensor)]) -> Vec<(String, Tensor)> {

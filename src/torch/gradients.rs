@@ -58,7 +58,7 @@ pub(crate) fn clip_there(norms: &Tensor, max_norm: f64) -> Result<(Tensor, Tenso
         return Ok((Tensor::from(total), factor));
     }
     // Squares of norms of `f32` neither over- nor underflow in `f64`.
-    let total = norms.f_square()?.f_sum(Kind::Double)?.f_sqrt()?;
+    let total = sum_there(norms.f_square()?)?.f_sqrt()?;
     let one = total.f_ones_like()?;
     let factor = total
         .f_full_like(max_norm)?
@@ -66,6 +66,23 @@ pub(crate) fn clip_there(norms: &Tensor, max_norm: f64) -> Result<(Tensor, Tenso
     let factor = factor.f_clamp_max(1.0)?;
     let factor = factor.f_where_self(&total.f_isfinite()?, &one)?;
     Ok((total, factor.f_to_kind(Kind::Float)?))
+}
+
+/// The sum of a list of numbers, where they are, in the order of [`sum_in_halves`]. Uses up
+/// their memory.
+fn sum_there(mut numbers: Tensor) -> Result<Tensor, TorchError> {
+    let mut count = numbers.numel() as i64;
+    if count == 0 {
+        return Ok(numbers.f_new_zeros([], (numbers.kind(), numbers.device()))?);
+    }
+    while count > 1 {
+        let half = (count + 1) / 2;
+        let behind = numbers.f_narrow(0, half, count - half)?;
+        let _ = numbers.f_narrow(0, 0, count - half)?.f_add_(&behind)?;
+        numbers = numbers.f_narrow(0, 0, half)?;
+        count = half;
+    }
+    Ok(numbers.f_squeeze()?)
 }
 
 /// The place of the first tensor with a NaN or an infinity in it.
@@ -109,8 +126,20 @@ pub(crate) fn clip_factor(max_norm: f64, total: f64) -> f64 {
 }
 
 fn square_root_of_squares(numbers: impl Iterator<Item = f64>) -> f64 {
-    // The sum of no numbers is -0.
-    numbers.fold(0.0, |sum, x| sum + x * x).sqrt()
+    sum_in_halves(numbers.map(|x| x * x).collect()).sqrt()
+}
+
+/// The sum in an order that a device follows without a kernel of its own, by a few additions of
+/// whole lists: so stages on the host, on devices, and on those of several processes have the
+/// same bits. The second half is added to the first one until one number is left.
+fn sum_in_halves(mut numbers: Vec<f64>) -> f64 {
+    while numbers.len() > 1 {
+        let behind = numbers.split_off(numbers.len().div_ceil(2));
+        for (own, other) in numbers.iter_mut().zip(behind) {
+            *own += other;
+        }
+    }
+    numbers.first().copied().unwrap_or(0.0)
 }
 
 /// Whether a root of squares may be wrong because the squares were too large or
@@ -258,6 +287,17 @@ mod tests {
         assert_eq!(clip_factor(5.0, 1.0), 1.0);
         assert_eq!(clip_factor(0.0, 2.0), 0.0);
         assert_eq!(clip_factor(f64::INFINITY, 2.0), 1.0);
+    }
+
+    /// One process of GPUs adds them up on a device, several processes on the host.
+    #[test]
+    fn a_device_and_the_host_have_the_same_total() {
+        for count in [0, 1, 2, 3, 5, 8, 64, 147, 1001] {
+            let norms = (random(&[count]).to_kind(Kind::Double) * 3.7).abs();
+            let host = total_norm(&Vec::<f64>::try_from(&norms).unwrap());
+            let there = sum_there(norms.square()).unwrap().sqrt();
+            assert_eq!(host.to_bits(), there.double_value(&[]).to_bits(), "{count}");
+        }
     }
 
     #[test]

@@ -75,6 +75,7 @@ pub struct Context {
     pub(crate) asked: Cell<bool>,
     pub(crate) device: Device,
     pub(crate) recomputing: bool,
+    pub(crate) past: Option<usize>,
     pub(crate) precision: Precision,
     pub(crate) skips: SkipBox,
     /// The layer's number within its stage, and what the stage's layers gather.
@@ -128,6 +129,13 @@ impl Context {
     /// them are undone.
     pub fn recomputing(&self) -> bool {
         self.recomputing
+    }
+
+    /// Where tokens come one after the other ([`Pipeline::decode`](crate::Pipeline::decode)): how
+    /// many of the sequence came in earlier passes, which layers that look back have
+    /// [cached](crate::torch::layers::KvCache); `None` in every other pass.
+    pub fn past(&self) -> Option<usize> {
+        self.past
     }
 
     /// In which type of numbers the pipeline computes.

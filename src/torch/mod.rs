@@ -55,7 +55,7 @@ pub(crate) use device::{
     cores, device_name, device_title, gpus_are_simulated, gpus_take_cpu_time, keep_memory,
     max_concurrent, only_time_passes, prepare, prepare_thread, share_of_cores, shared_cores, turns,
 };
-pub(crate) use ffi::RandomScope;
+pub(crate) use ffi::{Autocast, Given, Number, Operator, RandomScope};
 pub(crate) use gradients::{clip_factor, clip_there, total_norm};
 pub(crate) use loss::Reduction;
 pub(crate) use optim::Groups;
@@ -71,7 +71,8 @@ pub(crate) use sequential::{LayerBuilder, bytes as tensor_bytes};
 pub(crate) use skips::Skip;
 pub use stage::GraphUse;
 pub(crate) use stage::{
-    Copies, DeviceMeter, Graphing, MemoryLevels, Portable, Role, StageSpec, StepMemory, TorchStage,
+    Copies, DeviceMeter, Graphing, MemoryLevels, OuterStep, Portable, Role, StageSpec, StepMemory,
+    Sums, TorchStage,
 };
 pub(crate) use step::{Mode, StepSettings};
 

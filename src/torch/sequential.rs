@@ -55,6 +55,8 @@ pub(crate) struct LayerBuilder {
     pub(super) name: String,
     build: Arc<Build>,
     declared: Declared,
+    /// What its variables are called, where they do not begin with the layer's name.
+    whole_names: Option<Arc<[String]>>,
 }
 
 impl Sequential {
@@ -89,6 +91,7 @@ impl Sequential {
             name: name.into(),
             build: Arc::new(build),
             declared: Declared::default(),
+            whole_names: None,
         });
         self
     }
@@ -125,6 +128,16 @@ impl Sequential {
             Some(layer) => &mut layer.declared,
             None => panic!("`stashes` and `pops` belong to a layer: append one first"),
         }
+    }
+
+    /// Says that the layer appended last gives its variables whole names, these: the layer's
+    /// own name is not put before them.
+    #[must_use]
+    pub(crate) fn whole_names(mut self, names: Vec<String>) -> Self {
+        if let Some(layer) = self.layers.last_mut() {
+            layer.whole_names = Some(names.into());
+        }
+        self
     }
 
     /// Makes two parameters of equal shape one: `copy` becomes another place of
@@ -225,12 +238,28 @@ pub(crate) struct BuiltLayer {
     /// What [`rng::named_seed`] gives for this layer in this run.
     pub(crate) seed: u64,
     pub(crate) declared: Declared,
+    has_whole_names: bool,
     store: nn::VarStore,
 }
 
 impl LayerBuilder {
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// How much of a variable's name, beginning at its front, is the layer's; none where the
+    /// variable is not the layer's. (Of several layers, the one with the most.)
+    pub(crate) fn owns(&self, variable: &str) -> Option<usize> {
+        if let Some(names) = &self.whole_names {
+            return (names.iter()).find_map(|own| (own == variable).then_some(own.len()));
+        }
+        let rest = variable.strip_prefix(self.name.as_str())?;
+        rest.starts_with('.').then_some(self.name.len())
+    }
+
+    /// A variable's full name, from the one in the layer.
+    pub(super) fn full_name(&self, own: &str) -> String {
+        full_name(&self.name, self.whole_names.is_some(), own)
     }
 
     /// Builds the layer on `device`, with the initial values that `seed` and the
@@ -248,6 +277,7 @@ impl LayerBuilder {
             layer,
             seed,
             declared: self.declared.clone(),
+            has_whole_names: self.whole_names.is_some(),
             store,
         })
     }
@@ -268,13 +298,22 @@ impl LayerBuilder {
 }
 
 impl BuiltLayer {
+    /// Whether a variable is this layer's, by its full name.
+    pub(crate) fn owns(&self, variable: &str) -> bool {
+        if self.has_whole_names {
+            return self.store.variables().contains_key(variable);
+        }
+        let rest = variable.strip_prefix(self.name.as_str());
+        rest.is_some_and(|rest| rest.starts_with('.'))
+    }
+
     /// All variables with full names, by name: parameters and buffers.
     pub(crate) fn variables(&self) -> Vec<(String, Tensor)> {
         let mut variables: Vec<_> = self
             .store
             .variables()
             .into_iter()
-            .map(|(name, tensor)| (format!("{}.{name}", self.name), tensor))
+            .map(|(name, tensor)| (full_name(&self.name, self.has_whole_names, &name), tensor))
             .collect();
         variables.sort_by(|a, b| a.0.cmp(&b.0));
         variables
@@ -302,6 +341,13 @@ impl BuiltLayer {
         variables.retain(|(_, tensor)| is_trained(tensor) == trainable);
         variables
     }
+}
+
+fn full_name(layer: &str, is_whole: bool, own: &str) -> String {
+    if is_whole {
+        return own.to_owned();
+    }
+    format!("{layer}.{own}")
 }
 
 /// Bytes of a tensor's elements.

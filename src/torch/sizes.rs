@@ -119,7 +119,7 @@ impl LayerBuilder {
             .variables()
             .into_iter()
             .map(|(name, tensor)| Variable {
-                name: format!("{}.{name}", self.name),
+                name: self.full_name(&name),
                 shape: tensor.size(),
                 kind: tensor.kind(),
                 parameter: tensor.requires_grad(),

@@ -48,7 +48,11 @@ pub(crate) enum Mode {
         /// The loss scale, if there is one.
         loss_scale: Option<f64>,
     },
-    Infer,
+    Infer {
+        /// Tokens that came in earlier passes and that layers have cached; none where they are
+        /// not to cache.
+        past: Option<usize>,
+    },
 }
 
 impl Mode {
@@ -89,7 +93,7 @@ impl Mode {
     pub(crate) fn loss_scale(&self) -> f64 {
         match self {
             Self::Train { loss_scale, .. } => loss_scale.unwrap_or(1.0),
-            Self::Infer => 1.0,
+            Self::Infer { .. } => 1.0,
         }
     }
 
@@ -97,7 +101,15 @@ impl Mode {
     pub(crate) fn micro_batches(&self) -> usize {
         match self {
             Self::Train { shares, .. } => shares.len(),
-            Self::Infer => 0,
+            Self::Infer { .. } => 0,
+        }
+    }
+
+    /// Tokens of earlier passes that layers have cached.
+    pub(crate) fn past(&self) -> Option<usize> {
+        match self {
+            Self::Infer { past } => *past,
+            Self::Train { .. } => None,
         }
     }
 }

@@ -5,13 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::keys;
 use super::lost::{End, Lost};
-use super::watch::{Orders, Watch};
-use super::watcher::with;
+use super::watch::{Call, Orders, Watch};
+use super::watcher::{BEGINNING, SOON, silent, with};
 use crate::torch::{Store, TorchError};
-
-/// A process has at least so long between the meeting of all and its first sign of life: its
-/// connections are made then, which takes a while where many processes begin on few cores.
-const BEGINNING: Duration = Duration::from_secs(10);
 
 /// What the thread needs to know.
 #[derive(Debug)]
@@ -19,6 +15,7 @@ pub(super) struct Beat {
     pub(super) store: Store,
     pub(super) rank: usize,
     pub(super) size: usize,
+    pub(super) host: String,
     /// The next rank, as it is called when it is silent.
     pub(super) next: Lost,
     /// The one who serves the store, as it is called when the store is gone.
@@ -32,6 +29,20 @@ struct Pulse {
     number: i64,
     since: Instant,
     looked: Instant,
+    /// The call that this process was in at the last look.
+    call: Option<Call>,
+    /// What is known of it.
+    known: Known,
+}
+
+/// What is known of a call that lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Nothing,
+    /// The store has its name.
+    Said,
+    /// The next rank makes the same one.
+    Same,
 }
 
 impl Beat {
@@ -43,16 +54,21 @@ impl Beat {
     }
 
     fn until_the_end(&self, watch: &Watch) -> Result<(), TorchError> {
-        let often = (self.patience / 10).min(Duration::from_millis(500));
+        let often = self.often();
         let now = Instant::now();
         let mut pulse = Pulse {
             number: 0,
             since: now,
             looked: now,
+            call: None,
+            known: Known::Nothing,
         };
         loop {
-            self.look(watch, &mut pulse)?;
-            let orders = watch.orders(often);
+            let patience = self.look(watch, &mut pulse)?;
+            self.compare_calls(watch, &mut pulse)?;
+            // Not later than the patience ends.
+            let left = (patience + SOON).saturating_sub(pulse.since.elapsed());
+            let orders = watch.orders(left.min(often));
             self.obey(watch, &orders)?;
             if orders.close {
                 return self.store.set(&keys::farewell(self.rank), b"");
@@ -60,8 +76,16 @@ impl Beat {
         }
     }
 
-    /// Counts up the own number, and looks at the other one.
-    fn look(&self, watch: &Watch, pulse: &mut Pulse) -> Result<(), TorchError> {
+    /// So often: less often where there are many, as one store answers all of them.
+    fn often(&self) -> Duration {
+        let by_size = Duration::from_millis(self.size as u64);
+        let often = by_size.clamp(Duration::from_millis(100), Duration::from_millis(500));
+        often.min(self.patience / 10)
+    }
+
+    /// Counts up the own number, and looks at the other one. *Returns* how long that one may be
+    /// silent.
+    fn look(&self, watch: &Watch, pulse: &mut Pulse) -> Result<Duration, TorchError> {
         self.store.add(&keys::beat(self.rank), 1)?;
         let next = (self.rank + 1) % self.size;
         let number = self.store.add(&keys::beat(next), 0)?;
@@ -83,10 +107,48 @@ impl Beat {
             let why = format!(
                 "no sign of life for {seconds} s: it is stopped, hangs, or its host is cut off"
             );
-            self.say(watch, watch.generation(), &with(&self.next, &why))?;
+            self.say(watch, watch.generation(), &silent(&self.next, &why))?;
             pulse.since = now;
         }
-        Ok(())
+        Ok(patience)
+    }
+
+    /// A call that lasts may be one that not all processes make, and then it never ends. So its name
+    /// goes into the store, where whoever is before looks it up.
+    fn compare_calls(&self, watch: &Watch, pulse: &mut Pulse) -> Result<(), TorchError> {
+        let Some(call) = watch.call() else {
+            return Ok(());
+        };
+        if pulse.call.as_ref() != Some(&call) {
+            (pulse.call, pulse.known) = (Some(call), Known::Nothing);
+            return Ok(());
+        }
+        if pulse.known == Known::Nothing {
+            self.store.set(&keys::call(self.rank), &written(&call))?;
+            pulse.known = Known::Said;
+        }
+        let next = (self.rank + 1) % self.size;
+        let key = keys::call(next);
+        if pulse.known == Known::Same || !self.store.has(std::slice::from_ref(&key))? {
+            return Ok(());
+        }
+        let theirs = self.store.get(&key)?;
+        let Some(other) = name_of(&call, &theirs) else {
+            return Ok(());
+        };
+        if other == &*call.name {
+            pulse.known = Known::Same;
+            return Ok(());
+        }
+        let lost = Lost {
+            rank: Some(self.rank),
+            host: self.host.clone(),
+            why: other_call((self.rank, &call.name), (next, other)),
+            gone: false,
+            at: call.at,
+            silent: false,
+        };
+        self.say(watch, call.generation, &lost)
     }
 
     fn obey(&self, watch: &Watch, orders: &Orders) -> Result<(), TorchError> {
@@ -117,5 +179,47 @@ impl Beat {
             }
         }
         Ok(())
+    }
+}
+
+/// As it stands in the store: generation and number, a space, the name.
+fn written(call: &Call) -> Vec<u8> {
+    format!("{} {}", place(call), call.name).into_bytes()
+}
+
+/// The name of the same call as another rank has written it; none where it is in another one.
+fn name_of<'a>(call: &Call, written: &'a [u8]) -> Option<&'a str> {
+    let (at, name) = std::str::from_utf8(written).ok()?.split_once(' ')?;
+    (at == place(call)).then_some(name)
+}
+
+fn place(call: &Call) -> String {
+    format!("{}/{}", call.generation, call.number)
+}
+
+/// What is said where two ranks do not make the same call.
+pub(super) fn other_call((rank, own): (usize, &str), (other, theirs): (usize, &str)) -> String {
+    format!(
+        "rank {other} calls {theirs} where rank {rank} calls {own}: all processes of a pipeline make \
+         the same calls, in the same order, with batches of the same size and the same settings"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_that_of_the_same_call() {
+        let call = |number, name: &str| Call {
+            generation: 3,
+            number,
+            at: 0,
+            name: name.into(),
+        };
+        let (own, other) = (call(7, "zero_grad"), call(7, "a step of 8 samples"));
+        assert_eq!(name_of(&own, &written(&other)), Some("a step of 8 samples"));
+        assert_eq!(name_of(&own, &written(&call(6, "a step"))), None);
+        assert_eq!(name_of(&own, b"\xff"), None);
     }
 }

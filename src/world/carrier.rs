@@ -8,6 +8,9 @@
 //! What a GPU has may go to another process's GPU by itself (module `channels`); its header goes as
 //! any other. What leaves a GPU by either way is sent by threads of their own (module `departures`).
 //!
+//! All processes make the same calls. Each value carries a mark of the call in which it was sent, and
+//! each vote its name, so that nobody takes what belongs to another call.
+//!
 //! A step that fails anywhere ends the world's generation, with its reason: that frees whoever
 //! waits for a transfer, and is the vote of all who have not voted. A vote that comes to its end
 //! is one in which all have done their part.
@@ -19,6 +22,8 @@ mod channels;
 mod departures;
 mod headers;
 mod payload;
+mod pending;
+mod posted;
 mod shared;
 
 use std::fmt;
@@ -31,8 +36,7 @@ use gpipe_partitioner::DeviceId;
 
 use super::{Group, Lost, Transfer, World};
 use crate::engine::{self, Address, Ballot, Carrier, Door, Program, Verdict};
-use crate::tch::Kind;
-use crate::torch::wire::{FIRST, INLINE};
+use crate::fail_point::fail_point;
 use arrivals::{Arrivals, Expected, Place};
 use channels::Channels;
 use departures::{Departures, Way};
@@ -127,8 +131,11 @@ impl<V: Payload> WorldCarrier<V> {
         })
     }
 
-    fn world(&self) -> &World {
-        &self.shared.world
+    /// This process begins a call that all make; it does not wait for them. Whoever makes another
+    /// one is named by an error in all: by what it sends in this call, by the next vote, or by the
+    /// names that are compared where a call lasts.
+    pub(crate) fn begin_call(&self, name: &str) {
+        self.shared.begin_call(name);
     }
 
     /// That of this generation.
@@ -155,7 +162,7 @@ impl<V: Payload> WorldCarrier<V> {
             }
         };
         self.thread("sends".to_owned(), keep)?;
-        *self.shared.sends.lock() = Some(sends);
+        self.shared.sends.set_thread(Some(sends));
         Ok(())
     }
 
@@ -177,9 +184,10 @@ impl<V: Payload> WorldCarrier<V> {
         (step, group): (u64, &Arc<Group>),
     ) -> Result<Order, Lost> {
         let from = self.rank_of[device];
+        let posted = self.shared.posted();
         let expected = |to| {
             let tag = tag_of(program, to);
-            let header = group.receive(&[(FIRST + INLINE) as i64], Kind::Uint8, from, tag)?;
+            let header = posted.take(group, from, tag)?;
             let place = Place { to, tag };
             Ok(Expected { place, header })
         };
@@ -224,7 +232,7 @@ impl<V: Payload> Carrier<V> for WorldCarrier<V> {
     }
 
     fn send(&self, to: Address, value: V) -> anyhow::Result<()> {
-        let Some((group, tag)) = self.shared.way(to) else {
+        let Some((group, tag, mark)) = self.shared.way(to) else {
             anyhow::bail!("no step is under way");
         };
         let way = Way {
@@ -233,6 +241,7 @@ impl<V: Payload> Carrier<V> for WorldCarrier<V> {
             to: to.device,
             rank: self.rank_of[to.device.index()],
             tag,
+            mark,
         };
         let parcel = value.into_parcel()?;
         match parcel.0.on_accelerator() {
@@ -246,7 +255,10 @@ impl<V: Payload> Carrier<V> for WorldCarrier<V> {
     }
 
     fn vote(&self, ballot: Ballot) -> Result<Verdict, engine::Lost> {
-        self.shared.vote(&ballot)
+        fail_point("vote");
+        let voted = self.shared.vote(&ballot);
+        fail_point("vote");
+        voted
     }
 
     fn renew(&self) -> Result<(), engine::Lost> {
@@ -278,7 +290,8 @@ impl<V: Payload> Drop for WorldCarrier<V> {
         if idle {
             departing.into_iter().for_each(join);
         }
-        *self.shared.sends.lock() = None;
+        self.shared.sends.give_up();
+        self.shared.sends.set_thread(None);
         if idle {
             threads.into_iter().for_each(join);
             self.shared.channels.clear();

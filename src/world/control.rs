@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use super::group::Places;
 use super::keys;
 use super::lost::Lost;
-use super::watch::Watch;
+use super::watch::{Held, Watch};
 use super::watcher::with;
 use crate::torch::{Store, TorchError};
 
@@ -121,6 +121,12 @@ impl Control {
     /// order.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What this process does while the result lives it does to its end before it ends by a
+    /// failure of another one.
+    pub(crate) fn hold(&self) -> Held {
+        self.watch.hold()
     }
 
     /// Sends a text of at most some MiB. Returns before it has arrived; where it cannot, the

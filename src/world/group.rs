@@ -12,6 +12,9 @@ use crate::torch::{ProcessGroup, TorchError, Work};
 /// Longer than any step: who waits is freed by an end of the generation, not by a clock.
 const FOREVER: Duration = Duration::from_hours(24 * 365);
 
+/// So long a process that is there may take for the rest of what it has begun.
+const REST: Duration = Duration::from_mins(1);
+
 /// Who is where.
 #[derive(Debug)]
 pub(super) struct Places {
@@ -28,6 +31,7 @@ impl Places {
             why,
             gone: true,
             at: 0,
+            silent: false,
         }
     }
 }
@@ -158,19 +162,36 @@ impl Transfer {
     /// # Errors
     /// Who failed first, as all processes name it: the connection ended, or the generation.
     pub fn wait(self) -> Result<Tensor, Lost> {
-        match self.work.wait(FOREVER) {
-            Ok(true) => Ok(self.tensor.shallow_clone()),
+        self.wait_past(&|_| false)
+    }
+
+    /// The same, but an end of the generation for which `goes_on` says so does not end it: the
+    /// other side is known to do its part all the same, in [`REST`] at most.
+    pub(super) fn wait_past(self, goes_on: &dyn Fn(&Lost) -> bool) -> Result<Tensor, Lost> {
+        let first = self.work.wait(FOREVER);
+        let lost = match first {
+            Ok(true) => return Ok(self.tensor.shallow_clone()),
             // Nobody else aborts.
-            Ok(false) => {
-                let lost = self.watch.wait_for_end_of(self.generation);
-                Err(lost.unwrap_or_else(|| {
-                    let why = "all have left the world, and this transfer was still under way";
-                    self.places.gone(self.places.rank, why.to_owned())
-                }))
-            }
+            Ok(false) => self.watch.wait_for_end_of(self.generation),
             Err(error) => {
                 let watch = (&*self.watch, self.generation);
-                Err(lose(watch, &self.places, self.peer, &error))
+                return Err(lose(watch, &self.places, self.peer, &error));
+            }
+        };
+        let lost = lost.unwrap_or_else(|| {
+            let why = "all have left the world, and this transfer was still under way";
+            self.places.gone(self.places.rank, why.to_owned())
+        });
+        if !goes_on(&lost) {
+            return Err(lost);
+        }
+        // An abort frees one wait; the transfer goes on.
+        match self.work.wait(REST) {
+            Ok(true) => Ok(self.tensor.shallow_clone()),
+            Ok(false) => Err(lost),
+            Err(error) => {
+                let why = format!("its last word has not come: {}", keys::said(&error));
+                Err(self.places.gone(self.peer, why))
             }
         }
     }

@@ -15,9 +15,17 @@ pub(super) fn host(rank: usize) -> String {
     format!("host/{rank}")
 }
 
+/// Where all ranks are, as rank 0 tells it.
+pub(super) const HOSTS: &str = "hosts";
+
 /// The number that a rank counts up while it lives.
 pub(super) fn beat(rank: usize) -> String {
     format!("beat/{rank}")
+}
+
+/// The call that a rank has been in for a while.
+pub(super) fn call(rank: usize) -> String {
+    format!("call/{rank}")
 }
 
 /// How a generation ended.

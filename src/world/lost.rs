@@ -27,6 +27,9 @@ pub struct Lost {
     /// How far it was, by a count of its own: what others had done together before is done.
     #[serde(default)]
     pub(super) at: u64,
+    /// Whether nothing tells that it is gone but its silence.
+    #[serde(default)]
+    pub(super) silent: bool,
 }
 
 impl fmt::Display for Lost {
@@ -99,6 +102,7 @@ impl End {
                 why: format!("it holds `{}`", String::from_utf8_lossy(bytes)),
                 gone: true,
                 at: 0,
+                silent: false,
             })
         })
     }
@@ -126,6 +130,7 @@ mod tests {
             why: "a \"layer\"\nfailed \u{e4}".to_owned(),
             gone: false,
             at: 7,
+            silent: true,
         };
         for end in [End::Left, End::Lost(lost)] {
             assert_eq!(End::read(&end.written()), end);

@@ -3,8 +3,7 @@
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::keys;
-use super::{Words, WorldError};
+use super::{Words, WorldError, files, keys};
 use crate::torch::Store;
 
 /// How long one try to connect may take, and how long is between two of them.
@@ -34,6 +33,7 @@ pub(super) fn meet(
 ) -> Result<Met, WorldError> {
     let serves = words.rank == 0 && !words.launcher_serves;
     let begin = Instant::now();
+    files::allow(words.size, serves);
     let (store, address) = if serves {
         let store = Store::open(master, port, true, limit).map_err(|source| WorldError::Serve {
             host: master.to_owned(),
@@ -87,6 +87,9 @@ fn connect(host: &str, port: u16) -> std::io::Result<SocketAddr> {
 }
 
 /// Says where this process is, and hears where the others are.
+///
+/// *Complexity*: a few questions to the store for each process, and as many more as there are
+/// processes for rank 0.
 fn gather(
     store: &Store,
     words: &Words,
@@ -119,24 +122,62 @@ fn gather(
             other: format!("{process} on {host}"),
         });
     }
-    let keys: Vec<String> = (0..words.size).map(keys::host).collect();
-    if !store.wait(&keys, limit.saturating_sub(begin.elapsed()).max(BETWEEN))? {
-        let mut ranks = Vec::new();
-        for (rank, key) in keys.iter().enumerate() {
-            if !store.has(std::slice::from_ref(key))? {
-                ranks.push(rank);
-            }
-        }
-        return Err(WorldError::Absent {
-            ranks,
+    let left = limit.saturating_sub(begin.elapsed()).max(BETWEEN);
+    let hosts = if words.rank == 0 {
+        told_by_all(store, words.size, left)?
+    } else {
+        told_by_first(store, left)?
+    };
+    match hosts {
+        Some(hosts) => Ok(hosts),
+        None => Err(WorldError::Absent {
+            ranks: absent(store, words.size)?,
             size: words.size,
             after: limit,
-        });
+        }),
+    }
+}
+
+/// Rank 0 hears from each where it is, and tells all: if each asked for each, the store would
+/// have as many questions as there are pairs. None where somebody does not come in time.
+fn told_by_all(
+    store: &Store,
+    size: usize,
+    left: Duration,
+) -> Result<Option<Vec<String>>, WorldError> {
+    let keys: Vec<String> = (0..size).map(keys::host).collect();
+    if !store.wait(&keys, left)? {
+        return Ok(None);
     }
     let host = |key: &String| {
         let name = store.get(key)?;
         let name = String::from_utf8_lossy(&name);
         Ok(name.split('\n').next().unwrap_or_default().to_owned())
     };
-    keys.iter().map(host).collect()
+    let hosts: Vec<String> = keys.iter().map(host).collect::<Result<_, WorldError>>()?;
+    store.set(keys::HOSTS, hosts.join("\n").as_bytes())?;
+    Ok(Some(hosts))
+}
+
+fn told_by_first(store: &Store, left: Duration) -> Result<Option<Vec<String>>, WorldError> {
+    if !store.wait(&[keys::HOSTS.to_owned()], left)? {
+        return Ok(None);
+    }
+    let hosts = store.get(keys::HOSTS)?;
+    let hosts = String::from_utf8_lossy(&hosts);
+    Ok(Some(hosts.split('\n').map(str::to_owned).collect()))
+}
+
+/// Who has not come; rank 0 where all have, since it has not said so.
+fn absent(store: &Store, size: usize) -> Result<Vec<usize>, WorldError> {
+    let mut ranks = Vec::new();
+    for rank in 0..size {
+        if !store.has(&[keys::host(rank)])? {
+            ranks.push(rank);
+        }
+    }
+    if ranks.is_empty() {
+        ranks.push(0);
+    }
+    Ok(ranks)
 }

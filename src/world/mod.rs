@@ -19,7 +19,9 @@
 mod beat;
 mod carrier;
 mod control;
+mod ending;
 mod error;
+mod files;
 mod group;
 mod keys;
 mod lost;
@@ -36,12 +38,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::fail_point::fail_point;
 use crate::torch::{ProcessGroup, Store, TorchError};
 use beat::Beat;
 pub(crate) use control::Control;
+use ending::Ending;
 use group::Places;
 use lost::{End, short};
 use meeting::Met;
+pub(crate) use watch::Held;
 use watch::Watch;
 
 pub(crate) use carrier::gather_once;
@@ -90,6 +95,7 @@ pub struct World {
     retired: Mutex<Vec<Arc<Group>>>,
     /// Once somebody has asked for it.
     control: Mutex<Option<Arc<Control>>>,
+    ending: Arc<Ending>,
 }
 
 #[derive(Debug)]
@@ -145,6 +151,7 @@ impl World {
                 why: String::new(),
                 gone: true,
                 at: 0,
+                silent: false,
             }
         } else {
             places.gone(0, String::new())
@@ -170,6 +177,7 @@ impl World {
             groups: AtomicU64::new(0),
             retired: Mutex::default(),
             control: Mutex::new(None),
+            ending: Arc::default(),
         }
     }
 
@@ -185,6 +193,7 @@ impl World {
             store: link.met.store.another()?,
             rank,
             size,
+            host: self.host.clone(),
             next: self.places.gone((rank + 1) % size, String::new()),
             server: server.clone(),
             patience,
@@ -414,36 +423,10 @@ impl World {
     /// # Errors
     /// Somebody has failed or is lost.
     pub fn leave(self) -> Result<(), Lost> {
+        fail_point("leave");
         match &self.link {
             Some(_) => self.watch.leave(),
             None => self.lost().map_or(Ok(()), Err),
-        }
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let Some(link) = &self.link else {
-            return;
-        };
-        if let Some(control) = self.control.lock().take() {
-            control.close();
-        }
-        // A network that is cut must not keep the process from its end.
-        let at_most = link.times.patience.min(Duration::from_secs(2));
-        let lost = self.lost();
-        let farewell = self
-            .places
-            .gone(self.rank(), "its process has ended".to_owned());
-        let ended = self.watch.close(farewell.clone(), at_most);
-        // Transfers that are still under way: nobody watches over them any more.
-        self.watch.end(self.generation(), End::Lost(farewell));
-        if ended && link.met.serves {
-            // Whoever has not heard yet hears of it here, and nowhere else.
-            let gone = lost.filter(|lost| lost.gone).and_then(|lost| lost.rank);
-            let others = (1..self.size()).filter(|rank| Some(*rank) != gone);
-            let keys: Vec<String> = others.map(keys::farewell).collect();
-            let _ = keys.is_empty() || link.met.store.wait(&keys, at_most).unwrap_or(false);
         }
     }
 }

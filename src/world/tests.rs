@@ -273,3 +273,24 @@ fn the_launcher_may_serve_the_store() {
         assert!(lost.to_string().starts_with(&begin), "{lost}");
     }
 }
+
+/// What all write together they write to its end where one of them has failed; where one is lost,
+/// nobody could use it.
+#[test]
+fn a_failure_leaves_time_for_what_is_held_and_a_loss_does_not() {
+    for held in ranks(2, |world| {
+        let control = world.control().unwrap().unwrap();
+        let held = control.hold();
+        let mut seen = vec![world.watch.holds()];
+        world.abort("a layer failed");
+        seen.push(world.watch.holds());
+        world.renew().unwrap();
+        seen.push(world.watch.holds());
+        world.lose("gone");
+        seen.push(world.watch.holds());
+        drop(held);
+        seen
+    }) {
+        assert_eq!(held, [true, true, true, false]);
+    }
+}

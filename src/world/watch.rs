@@ -55,13 +55,33 @@ struct State {
     broken: Option<Lost>,
     /// When the store answered last.
     answered: Instant,
+    /// Whether it ever has.
+    has_answered: bool,
     /// No thread is needed any more.
     closing: bool,
     /// Threads that have a connection to the store.
     connected: usize,
+    /// What is to be done to its end, also where somebody has failed.
+    held: usize,
     works: HashMap<u64, Arc<Work>>,
+    /// The call that this process is in, or was in last.
+    call: Option<Call>,
+    /// Calls that have begun in this generation.
+    calls: u64,
+    /// Votes that have ended in this generation.
+    votes: u64,
     next_work: u64,
     callbacks: Vec<Callback>,
+}
+
+/// A call that all processes make together: the number of a call of theirs says which.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) generation: u64,
+    pub(super) number: u64,
+    /// See [`Lost::at`].
+    pub(super) at: u64,
+    pub(super) name: Arc<str>,
 }
 
 /// What the beat is to do next.
@@ -98,9 +118,14 @@ impl Watch {
                 leaving: false,
                 broken: None,
                 answered: Instant::now(),
+                has_answered: false,
                 closing: false,
                 connected: 0,
+                held: 0,
                 works: HashMap::new(),
+                call: None,
+                calls: 0,
+                votes: 0,
                 next_work: 0,
                 callbacks: Vec::new(),
             }),
@@ -282,6 +307,7 @@ impl Watch {
         };
         state.before = Some(lost);
         state.generation += 1;
+        (state.call, state.calls, state.votes) = (None, 0, 0);
         state.end = None;
         state.leaving = false;
         let generation = state.generation;
@@ -303,6 +329,34 @@ impl Watch {
             }
             None => Ok(()),
         }
+    }
+
+    /// Votes that have ended in this generation: how far this process is.
+    pub(super) fn votes(&self) -> u64 {
+        self.state.lock().votes
+    }
+
+    /// A vote has ended.
+    pub(super) fn voted(&self) {
+        self.state.lock().votes += 1;
+    }
+
+    /// This process begins a call.
+    pub(super) fn begin_call(&self, name: &Arc<str>) {
+        let mut state = self.state.lock();
+        state.calls += 1;
+        state.call = Some(Call {
+            generation: state.generation,
+            number: state.calls,
+            at: state.votes,
+            name: Arc::clone(name),
+        });
+    }
+
+    /// The call that this process is in, or was in last; none where it has made none in this
+    /// generation.
+    pub(super) fn call(&self) -> Option<Call> {
+        self.state.lock().call.clone()
     }
 
     /// Has an end of the generation abort this work. *Returns* what it is known by.
@@ -343,6 +397,32 @@ impl Watch {
     }
 }
 
+/// What this process does to its end before it ends by a failure of another one.
+#[derive(Debug)]
+pub(crate) struct Held(Arc<Watch>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.state.lock().held -= 1;
+    }
+}
+
+impl Watch {
+    /// Keeps this process from its end while the result lives, but not after a loss.
+    pub(super) fn hold(self: &Arc<Self>) -> Held {
+        self.state.lock().held += 1;
+        Held(Arc::clone(self))
+    }
+
+    /// Whether there is anything to be done to its end.
+    pub(super) fn holds(&self) -> bool {
+        let state = self.state.lock();
+        let mut ends = state.end.iter().chain(state.ahead.values());
+        let is_over = ends.any(End::is_final) || state.broken.is_some();
+        state.held > 0 && !is_over
+    }
+}
+
 /// What the three threads use.
 impl Watch {
     /// A thread that has a connection begins, or is at its end.
@@ -358,7 +438,18 @@ impl Watch {
 
     /// The store has answered.
     pub(super) fn answered(&self) {
+        let mut state = self.state.lock();
+        (state.answered, state.has_answered) = (Instant::now(), true);
+    }
+
+    /// What was not heard so far says nothing.
+    pub(super) fn listen_again(&self) {
         self.state.lock().answered = Instant::now();
+    }
+
+    /// Whether the store has ever answered.
+    pub(super) fn has_answered(&self) -> bool {
+        self.state.lock().has_answered
     }
 
     /// How long the store has been silent.
@@ -405,9 +496,8 @@ impl Watch {
     }
 
     /// Tells the others that this process ends, unless all know how the world has ended, and has
-    /// the threads end. *Returns* whether they did within this time.
-    pub(super) fn close(&self, farewell: Lost, at_most: Duration) -> bool {
-        let until = Instant::now() + at_most;
+    /// the threads end. *Returns* whether they did until then.
+    pub(super) fn close(&self, farewell: Lost, until: Instant) -> bool {
         let mut state = self.state.lock();
         if !state.end.as_ref().is_some_and(End::is_final) {
             state.asked.get_or_insert(farewell);

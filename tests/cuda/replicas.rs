@@ -26,12 +26,14 @@ pub(crate) fn tests() -> Vec<Test> {
 fn trained(
     model: &Model,
     (replicas, devices): (usize, &[Device]),
+    (sharded, offload): (bool, bool),
     schedule: ScheduleKind,
     precision: Precision,
 ) -> (Vec<u64>, Vec<(String, gpipe::tch::Tensor)>) {
     let mut pipe = Pipeline::builder(model.sequential())
         .devices(devices)
         .replicas(replicas)
+        .shard_optimizer(sharded)
         .tree(LEAVES)
         .micro_batches(6)
         .schedule(schedule)
@@ -41,7 +43,7 @@ fn trained(
         .seed(3)
         .build()
         .unwrap();
-    let mut optimizer = Optimizer::new(AdamW::default());
+    let mut optimizer = Optimizer::new(AdamW::default()).offload(offload);
     let mut numbers = Vec::new();
     let (x, y) = (model.batch)(12);
     for _ in 0..4 {
@@ -68,15 +70,16 @@ fn same_as_one(precision: Precision) {
     let places = [vec![GPU; 4], vec![GPU, other, other, GPU]];
     for model in [models::mlp(), models::tied()] {
         let schedule = ScheduleKind::GPipe;
-        let (numbers, values) = trained(&model, (1, &[GPU]), schedule, precision);
-        for (devices, schedule) in places
-            .iter()
-            .zip([ScheduleKind::OneFOneB, ScheduleKind::ZbH1])
-        {
-            let case = format!("{}: {devices:?} {schedule}", model.name);
-            let own = trained(&model, (2, devices), schedule, precision);
-            assert_eq!(own.0, numbers, "{case}");
-            assert_same_bits(&own.1, &values, &case);
+        let (numbers, values) = trained(&model, (1, &[GPU]), (false, false), schedule, precision);
+        let schedules = [ScheduleKind::OneFOneB, ScheduleKind::ZbH1];
+        let offload = [false, true];
+        for ((devices, schedule), offload) in places.iter().zip(schedules).zip(offload) {
+            for sharding in [(false, false), (true, offload)] {
+                let case = format!("{}: {devices:?} {schedule} {sharding:?}", model.name);
+                let own = trained(&model, (2, devices), sharding, schedule, precision);
+                assert_eq!(own.0, numbers, "{case}");
+                assert_same_bits(&own.1, &values, &case);
+            }
         }
     }
 }

@@ -57,6 +57,39 @@ fn training_counts_to_the_same_level_step_after_step_and_to_the_same_numbers() {
     }
 }
 
+/// Bytes of what an optimizer remembers in all replicas.
+fn optimizer_state(replicas: usize, sharded: bool) -> u64 {
+    let builder = Pipeline::builder(blocks()).devices(&cpus(replicas));
+    let builder = builder.replicas(replicas).shard_optimizer(sharded);
+    let builder = builder.tree(4).micro_batches(4).threads_per_stage(1);
+    let mut pipe = builder.measure_memory(true).build().unwrap();
+    let mut optimizer = Optimizer::new(AdamW::default());
+    let x = Tensor::ones([8, 8, 32], (Kind::Float, Device::Cpu));
+    let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
+    let mut level = |updates: bool| {
+        pipe.train_step(&x, &x, loss).unwrap();
+        if updates {
+            optimizer.step(&mut pipe).unwrap();
+        }
+        pipe.zero_grad().unwrap();
+        memory::live().unwrap()
+    };
+    let before = level(false);
+    level(true) - before
+}
+
+#[test]
+fn an_optimizer_that_is_sharded_remembers_one_part_in_each_replica() {
+    let _alone = alone();
+    let one = optimizer_state(1, false);
+    for replicas in [2, 4] {
+        let [plain, sharded] = [false, true].map(|own| optimizer_state(replicas, own));
+        println!("{replicas} replicas: {plain} bytes, {sharded} sharded, one pipeline {one}");
+        assert_eq!(plain, one * replicas as u64);
+        assert_eq!(sharded, one);
+    }
+}
+
 /// Eight equal blocks, whose activations are much larger than their gradients.
 fn blocks() -> Sequential {
     (0..8).fold(Sequential::new(), |model, number| {

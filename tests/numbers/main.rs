@@ -6,11 +6,13 @@ mod batch_norm;
 mod gradients;
 mod in_place;
 mod joint_backward;
+mod local_steps;
 mod optim;
 mod precision;
 mod pytorch_schedules;
 mod randomness;
 mod replicas;
+mod sharded;
 mod skips;
 mod split_backward;
 #[path = "../support/mod.rs"]

@@ -71,20 +71,22 @@ fn same_as_one(
     run: impl Fn(&mut Pipeline, usize) -> Vec<f64>,
 ) {
     single_threaded();
-    let mut all = [1, 2, 4].map(|replicas| {
-        let mut pipe = configure(builder(replicas)).build().unwrap();
+    let variants = [(1, false), (2, false), (2, true), (4, false), (4, true)];
+    let mut all = variants.map(|(replicas, sharded)| {
+        let builder = builder(replicas).shard_optimizer(sharded);
+        let mut pipe = configure(builder).build().unwrap();
         let numbers = run(&mut pipe, replicas);
         let gradients = gradients(&mut pipe);
         let outputs = pipe.forward(&batch(24).0).unwrap();
-        (replicas, numbers, gradients, snapshot(&mut pipe), outputs)
+        let what = format!("{replicas} replicas, sharded {sharded}");
+        (what, numbers, gradients, snapshot(&mut pipe), outputs)
     });
     let [(_, numbers, gradients, values, outputs), others @ ..] = &mut all;
-    for (replicas, own, own_gradients, own_values, own_outputs) in others {
-        let what = format!("{replicas} replicas");
+    for (what, own, own_gradients, own_values, own_outputs) in others {
         let bits = |all: &[f64]| all.iter().map(|own| own.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(own), bits(numbers), "{what}: {own:?}, not {numbers:?}");
-        assert_same_bits(own_gradients, gradients, &what);
-        assert_same_bits(own_values, values, &what);
+        assert_same_bits(own_gradients, gradients, what);
+        assert_same_bits(own_values, values, what);
         assert!(own_outputs.equal(outputs), "{what}: outputs");
     }
 }
@@ -306,17 +308,26 @@ fn a_checkpoint_of_some_replicas_is_resumed_with_others() {
             pipe.forward(&batch(24).0).unwrap(),
         )
     };
-    for (before, after) in [(1, 2), (2, 1), (2, 4), (4, 2)] {
-        let what = format!("{before} replicas, then {after}");
+    let sharded = [
+        (2, true, 1, false),
+        (1, false, 4, true),
+        (4, true, 2, true),
+        (2, false, 2, true),
+    ];
+    let plain = [(1, 2), (2, 1), (2, 4), (4, 2)].map(|(a, b)| (a, false, b, false));
+    for (before, sharded_before, after, sharded) in plain.into_iter().chain(sharded) {
+        let what = format!("{before} replicas ({sharded_before}), then {after} ({sharded})");
         let folder = tempfile::tempdir().unwrap();
-        let (mut pipe, mut own) = (builder(before).build().unwrap(), optimizer());
+        let builder_before = builder(before).shard_optimizer(sharded_before);
+        let (mut pipe, mut own) = (builder_before.build().unwrap(), optimizer());
         let mut losses: Vec<_> = (0..2).map(|_| trained(&mut pipe, &mut own, 24)).collect();
         let mut checkpointer = Checkpointer::new(folder.path()).unwrap();
         checkpointer.save(&mut pipe, &own, Extras::new(2)).unwrap();
         checkpointer.finish().unwrap();
         let saved = Checkpoint::newest(folder.path()).unwrap();
         assert_eq!(saved.stages(), 2, "{what}");
-        let (mut pipe, mut own) = (builder(after).seed(9).build().unwrap(), optimizer());
+        let builder = builder(after).shard_optimizer(sharded);
+        let (mut pipe, mut own) = (builder.seed(9).build().unwrap(), optimizer());
         saved.restore(&mut pipe, &mut own).unwrap();
         losses.extend((0..2).map(|_| trained(&mut pipe, &mut own, 24)));
         assert_eq!(losses, whole.0, "{what}");
@@ -482,7 +493,10 @@ fn all_devices_are_in_the_timeline() {
     let (x, y) = batch(24);
     let report = pipe.train_step(&x, &y, cross_entropy).unwrap();
     let read = report.read().unwrap();
-    assert_eq!((read.timeline.devices(), read.predicted.devices()), (4, 2));
+    assert_eq!(
+        (read.timeline.devices(), read.predicted().devices()),
+        (4, 2)
+    );
     let actions = |kind: ActionKind| {
         let devices = (0..4).map(DeviceId);
         let all = devices.flat_map(|device| read.timeline.spans_on(device));

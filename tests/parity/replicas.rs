@@ -19,22 +19,25 @@ use crate::support::{cpus, single_threaded};
 use crate::{SAMPLES, compare, same};
 
 const LEAVES: usize = 4;
-const REPLICAS: [usize; 3] = [1, 2, 4];
+const REPLICAS: [(usize, bool); 5] = [(1, false), (2, false), (2, true), (4, false), (4, true)];
 const MICRO_BATCHES: std::ops::RangeInclusive<usize> = 1..=8;
 const UPDATES: usize = 3;
 /// One of so many combinations is run in one process, and over several.
-const EVERY: usize = 149;
-const EVERY_SPREAD: usize = 401;
+const EVERY: usize = 211;
+const EVERY_SPREAD: usize = 577;
 
 /// A combination, and how many replicas.
 struct Replicated {
     case: Case,
     replicas: usize,
+    /// Whether the optimizer's state is spread over them.
+    sharded: bool,
 }
 
 impl std::fmt::Display for Replicated {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} d={}", self.case, self.replicas)
+        let sharded = if self.sharded { " sharded" } else { "" };
+        write!(f, "{} d={}{sharded}", self.case, self.replicas)
     }
 }
 
@@ -62,7 +65,9 @@ impl Replicated {
 
     fn builder(&self, model: &Model) -> gpipe::PipelineBuilder {
         let builder = self.case.builder(model).tree(LEAVES);
-        builder.replicas(self.replicas)
+        builder
+            .replicas(self.replicas)
+            .shard_optimizer(self.sharded)
     }
 }
 
@@ -70,9 +75,13 @@ impl Replicated {
 fn all(model: &Model) -> impl Iterator<Item = Replicated> + use<> {
     let layers = model.parts.len();
     let cases = MICRO_BATCHES.flat_map(move |micro_batches| {
-        REPLICAS.into_iter().flat_map(move |replicas| {
+        REPLICAS.into_iter().flat_map(move |(replicas, sharded)| {
             let cases = cases(layers, micro_batches).into_iter();
-            cases.map(move |case| Replicated { case, replicas })
+            cases.map(move |case| Replicated {
+                case,
+                replicas,
+                sharded,
+            })
         })
     });
     let fits = |own: &Replicated| own.case.devices <= 3 && own.exists();
@@ -218,6 +227,7 @@ fn buffers_that_a_forward_moves_are_refused() {
         let own = Replicated {
             case: Case::simplest(4),
             replicas: 2,
+            sharded: false,
         };
         let pipe = own.builder(&model).devices(&cpus(2)).build();
         let error = numbers(pipe.unwrap(), &model).unwrap_err();

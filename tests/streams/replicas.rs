@@ -20,12 +20,13 @@ const PLACES: [Places; 5] = [
 /// Losses and what is left of some steps.
 fn run(
     recorder: Option<&Recorder>,
-    non_finite: NonFinite,
+    (non_finite, sharded): (NonFinite, bool),
 ) -> (Vec<u64>, Vec<(String, gpipe::tch::Tensor)>) {
     let replicas = if recorder.is_some() { 2 } else { 1 };
     let builder = Pipeline::builder(sequential(&mlp()))
         .devices(&cpus(2 * replicas))
         .replicas(replicas)
+        .shard_optimizer(sharded)
         .tree(4)
         .micro_batches(6)
         .on_non_finite(non_finite)
@@ -55,13 +56,14 @@ fn run(
 fn exchanges_are_in_order_wherever_the_copies_are() {
     single_threaded();
     for non_finite in [NonFinite::Allow, NonFinite::Skip] {
-        let (numbers, values) = run(None, non_finite);
-        for places in PLACES {
-            let recorder = Recorder::new(&places);
-            let own = run(Some(&recorder), non_finite);
-            assert_eq!(own.0, numbers, "{places:?}");
+        let (numbers, values) = run(None, (non_finite, false));
+        for (places, sharded) in PLACES.iter().flat_map(|own| [(own, false), (own, true)]) {
+            let case = format!("{places:?}, sharded {sharded}");
+            let recorder = Recorder::new(places);
+            let own = run(Some(&recorder), (non_finite, sharded));
+            assert_eq!(own.0, numbers, "{case}");
             for ((name, own), (_, value)) in own.1.iter().zip(&values) {
-                assert!(own.equal(value), "{places:?}: {name}");
+                assert!(own.equal(value), "{case}: {name}");
             }
             recorder.check().unwrap();
             (0..6).for_each(|seed| recorder.play(seed).unwrap());

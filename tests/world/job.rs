@@ -176,16 +176,44 @@ static ALONE: Mutex<()> = Mutex::new(());
 impl Job {
     /// Starts a part as each of so many ranks.
     pub(crate) fn start(name: &str, size: usize, variables: &[(&str, &str)]) -> Self {
+        Self::start_by(size, "127.0.0.1", variables, |_| part(name))
+    }
+
+    /// The same in network namespaces, where the first rank has this address.
+    pub(crate) fn start_in<'a>(
+        name: &str,
+        size: usize,
+        (namespace, master): (&dyn Fn(usize) -> &'a str, &str),
+        variables: &[(&str, &str)],
+    ) -> Self {
+        Self::start_by(size, master, variables, |rank| {
+            let own = part(name);
+            let mut command = Command::new("ip");
+            command
+                .args(["netns", "exec", namespace(rank)])
+                .arg(own.get_program())
+                .args(own.get_args())
+                .env(PART, name);
+            command
+        })
+    }
+
+    fn start_by(
+        size: usize,
+        master: &str,
+        variables: &[(&str, &str)],
+        command: impl Fn(usize) -> Command,
+    ) -> Self {
         // A test that has failed has left no state behind.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let port = free_port().to_string();
         let start = |rank: usize| {
-            let mut command = part(name);
+            let mut command = command(rank);
             command
                 .env("RANK", rank.to_string())
                 .env("LOCAL_RANK", rank.to_string())
                 .env("WORLD_SIZE", size.to_string())
-                .env("MASTER_ADDR", "127.0.0.1")
+                .env("MASTER_ADDR", master)
                 .env("MASTER_PORT", &port)
                 .envs(variables.iter().copied());
             Process::start(&mut command)

@@ -2,11 +2,13 @@
 //! that starts such processes. No test waits for ever: what runs too long is killed, and told.
 #![allow(clippy::unwrap_used)]
 
+mod commands;
 mod failures;
 mod job;
 mod killed_trainings;
 mod kills;
 mod launch;
+mod namespaces;
 mod parts;
 mod stopped_steps;
 mod together;

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::io::Write as _;
-use std::process::{Command, exit};
+use std::process::{Command, ExitCode, exit};
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
@@ -31,6 +31,7 @@ fn part() {
         "quiet" => in_world(quiet),
         "again" => in_world(again),
         "train" => super::training::train(),
+        "command" => super::commands::train(),
         "bad" => 3,
         "outlives" => {
             // The command itself sees to it that it ends with its launcher.
@@ -48,14 +49,15 @@ fn launcher() {
         return;
     };
     let args = format!("gpipe-rs launch {args} -- --exact parts::part --nocapture");
-    let code = gpipe::cli::run_with(args.split_whitespace(), &Zoo::builtin());
-    // An `ExitCode` says its number to nobody but the system.
-    let code = format!("{code:?}");
-    let digits = code
-        .chars()
-        .filter(char::is_ascii_digit)
-        .collect::<String>();
-    exit(digits.parse().unwrap());
+    let ended = gpipe::cli::run_with(args.split_whitespace(), &Zoo::builtin());
+    exit(code(ended));
+}
+
+/// An `ExitCode` says its number to nobody but the system.
+pub(crate) fn code(ended: ExitCode) -> i32 {
+    let text = format!("{ended:?}");
+    let digits = text.chars().filter(char::is_ascii_digit);
+    digits.collect::<String>().parse().unwrap()
 }
 
 /// A line at once, whatever the test harness makes of lines.

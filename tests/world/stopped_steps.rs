@@ -125,6 +125,18 @@ fn a_rank_makes_another_call() {
             rank,
             &["a checkpoint of step 2", "a training step of 8 samples"],
         );
+        goes_on(
+            "evaluates",
+            rank,
+            &["an inference of", "a training step of 8 samples"],
+        );
+    }
+}
+
+#[test]
+fn an_optimizer_has_other_numbers_in_one_rank() {
+    for rank in 0..2 {
+        goes_on("rate", rank, &["Optimizer::step", "lr: 0.02", "lr: 0.01"]);
     }
 }
 

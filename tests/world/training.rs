@@ -165,6 +165,10 @@ impl Run<'_> {
                 self.pipe.zero_grad()?;
                 unreachable!("nobody else calls it");
             }
+            own if own.is("evaluates") => {
+                let _ = self.pipe.forward(&x)?;
+                unreachable!("the others train");
+            }
             _ => self.pipe.train_step(&x, &y, loss)?,
         };
         Ok(report.read()?.loss)
@@ -196,6 +200,9 @@ impl Run<'_> {
         if self.fault.is("optimizer") {
             self.optimizer.set_lr(f64::NAN);
         }
+        if self.fault.is("rate") {
+            self.optimizer.set_lr(2.0 * LR);
+        }
         let done = self.optimizer.step(&mut self.pipe);
         self.optimizer.set_lr(LR);
         Ok(done?)
@@ -225,7 +232,7 @@ fn failing(
 }
 
 fn body(world: &Arc<World>, fault: &Fault) -> Result<(), Failed> {
-    let devices = vec![Device::Cpu; 2 / world.size()];
+    let devices = vec![Device::Cpu; (2 / world.size()).max(1)];
     let builder = Pipeline::builder(model(fault)).devices(&devices);
     let builder = builder.threads_per_stage(1).seed(7).world(world);
     let micro = if fault.name == "settings" { 2 } else { 4 };
@@ -252,7 +259,7 @@ fn body(world: &Arc<World>, fault: &Fault) -> Result<(), Failed> {
             match kind.split(':').next().unwrap_or_default() {
                 "" | "none" => {}
                 "load" => failing(&mut run, |run| run.between().map(drop))?,
-                "optimizer" => failing(&mut run, |run| run.update())?,
+                "optimizer" | "rate" => failing(&mut run, |run| run.update())?,
                 "nan" => nan(&mut run, world)?,
                 "ends" | "panics" | "drops" => ends(world, &mut run),
                 "saves" => failing(&mut run, |run| saves(run, saving.as_mut(), update))?,
@@ -349,19 +356,34 @@ pub(crate) fn train() -> i32 {
     }
     let world = Arc::new(World::join_with(Words::from_env().unwrap(), times).unwrap());
     let fault = Fault::here(world.rank());
+    // Others go on after a failure.
+    if env::var(FAULT).is_ok_and(|fault| fault == "none") {
+        world.on_abort(|_| heard());
+        let said = |lost: &gpipe::world::Lost| print(&format!("lost: {lost}"));
+        let grace = std::time::Duration::from_millis(250);
+        world.exit_with_others(grace, said).unwrap();
+    }
     let ended = body(&world, &fault);
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    print(&format!("heard at {}", now.unwrap().as_nanos()));
+    heard();
     let lost = world.lost();
-    let left = Arc::into_inner(world).unwrap();
     match ended {
-        Ok(()) => left.leave().map_or_else(|lost| told(&lost), |()| 0),
+        Ok(()) => {
+            let left = Arc::into_inner(world).unwrap();
+            left.leave().map_or_else(|lost| told(&lost), |()| 0)
+        }
         Err(failed) => {
+            let code = lost.as_ref().map_or(1, gpipe::world::Lost::exit_code);
+            world.ends(code);
             print(&format!("error: {}", failed.said));
-            drop(left);
-            lost.map_or(1, |lost| told(&lost))
+            let _ = lost.map(|lost| told(&lost));
+            world.exit(code)
         }
     }
+}
+
+fn heard() {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    print(&format!("heard at {}", now.unwrap().as_nanos()));
 }
 
 fn told(lost: &gpipe::world::Lost) -> i32 {

@@ -1,6 +1,6 @@
 //! This library as one of the candidates of `benches/peers`.
 //!
-//! Started with a JSON object (`w`, `p`, `sched`, `ms`, `threads`); then told on
+//! Started with a JSON object (`w`, `p`, `d`, `sched`, `ms`, `threads`); then told on
 //! standard input `run K M` (take K steps with M micro-batches) or `quit`, and
 //! answering each with a JSON object on a line, as `worker.py` does.
 #![allow(missing_docs, missing_debug_implementations, unreachable_pub)]
@@ -30,8 +30,10 @@ const TOLD: usize = 3;
 struct Settings {
     /// The workload.
     w: String,
-    /// Devices, one thread each.
+    /// Devices of each replica, one thread each.
     p: usize,
+    /// Replicas of the pipeline.
+    d: usize,
     sched: String,
     /// The numbers of micro-batches that will be asked for.
     ms: Vec<usize>,
@@ -62,7 +64,9 @@ impl Candidate {
             schedule.default_chunks()
         };
         let pipe = Pipeline::builder(workload.model.clone())
-            .devices(&vec![Device::Cpu; settings.p / settings.ranks])
+            .devices(&vec![Device::Cpu; settings.p * settings.d / settings.ranks])
+            .replicas(settings.d)
+            .tree(settings.d)
             .world(world)
             .chunks(chunks)
             .balance(workload.balance(settings.p * chunks)?)

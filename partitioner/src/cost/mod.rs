@@ -2,18 +2,20 @@
 
 mod cards;
 mod host_link;
+mod joins;
 mod link;
 mod memory;
 mod offload;
 
 pub use cards::Cards;
 pub use host_link::HostLink;
+pub use joins::Joins;
 pub use link::Link;
 pub use memory::StageMemory;
 pub use offload::OffloadTimes;
 
 use crate::cores::Cores;
-use crate::ids::StageId;
+use crate::ids::{DeviceId, StageId};
 use crate::schedule::ActionKind;
 use crate::units::Micros;
 
@@ -87,6 +89,8 @@ pub struct Costs {
     /// Empty without replicas.
     exchange: Vec<EdgeTimes>,
     cards: Option<Cards>,
+    /// By device; empty where all are in one process.
+    joins: Vec<Joins>,
 }
 
 impl Costs {
@@ -116,6 +120,7 @@ impl Costs {
             offload: Vec::new(),
             exchange: Vec::new(),
             cards: None,
+            joins: Vec::new(),
         }
     }
 
@@ -220,6 +225,14 @@ impl Costs {
         self
     }
 
+    /// The same with devices in several processes, which begin the step one after the other: how
+    /// that of each device does.
+    #[must_use]
+    pub fn with_joins(mut self, joins: Vec<Joins>) -> Self {
+        self.joins = joins;
+        self
+    }
+
     /// The same with gradients that are exchanged in no time.
     #[must_use]
     pub fn without_exchange(mut self) -> Self {
@@ -309,6 +322,11 @@ impl Costs {
     /// The network cards that devices share; none where each has its own.
     pub fn cards(&self) -> Option<&Cards> {
         self.cards.as_ref()
+    }
+
+    /// How the process of `device` comes into the step; none where all are in one.
+    pub fn joins(&self, device: DeviceId) -> Option<Joins> {
+        self.joins.get(device.index()).copied()
     }
 
     /// The times of the edge from `stage` to the next one; zeros where none is.

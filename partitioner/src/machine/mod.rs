@@ -1,9 +1,11 @@
 //! The devices that a pipeline is to run on, and the links between them.
 
 mod nodes;
+mod processes;
 mod way;
 
 pub use nodes::{Nodes, NodesError};
+pub use processes::VOTES;
 pub(crate) use way::Way;
 
 use crate::cores::{Cores, CoresError};
@@ -71,6 +73,14 @@ pub enum MachineError {
         /// Devices in all.
         devices: usize,
     },
+    /// Devices that cannot be divided among the processes.
+    #[error("{processes} processes for {devices} devices: each must have as many devices")]
+    Processes {
+        /// Processes asked for.
+        processes: usize,
+        /// Devices of all replicas.
+        devices: usize,
+    },
     /// Nodes that cannot be.
     #[error(transparent)]
     Nodes(#[from] NodesError),
@@ -104,6 +114,7 @@ pub struct Machine {
     cores: Option<Cores>,
     replicas: usize,
     nodes: Option<Nodes>,
+    processes: usize,
 }
 
 impl Machine {
@@ -123,6 +134,7 @@ impl Machine {
             cores: None,
             replicas: 1,
             nodes: None,
+            processes: 1,
         })
     }
 
@@ -132,7 +144,8 @@ impl Machine {
     /// gradients stay within a node where they can and the pipeline goes from node to node.
     ///
     /// # Errors
-    /// [`MachineError::Replicas`]; [`MachineError::NodeDevices`] where nodes were given before.
+    /// [`MachineError::Replicas`]; [`MachineError::NodeDevices`] and [`MachineError::Processes`]
+    /// where nodes or processes were given before.
     pub fn with_replicas(mut self, replicas: usize) -> Result<Self, MachineError> {
         let devices = self.devices.len();
         if !(1..=MAX_DEVICES / devices).contains(&replicas) {
@@ -156,7 +169,7 @@ impl Machine {
         let devices = self.devices.len() * self.replicas;
         match self.nodes.as_ref().map_or(devices, Nodes::all) {
             given if given != devices => Err(MachineError::NodeDevices { given, devices }),
-            _ => Ok(self),
+            _ => self.check_processes(),
         }
     }
 

@@ -120,7 +120,7 @@ impl Machine {
     }
 
     /// The numbers of a device of the pipeline among all, one for each replica.
-    fn each(&self, device: DeviceId) -> std::ops::Range<usize> {
+    pub(super) fn each(&self, device: DeviceId) -> std::ops::Range<usize> {
         let first = device.index() * self.replicas;
         first..first + self.replicas
     }

@@ -90,6 +90,7 @@ impl<'a> Arrivals<'a> {
         let times = self
             .costs
             .map_or(EdgeTimes::default(), |costs| costs.edge(edge));
+        let end = end.max(self.taken_from(device, target, times.latency));
         if times.occupancy == Micros::ZERO {
             return end + times.latency;
         }
@@ -101,6 +102,16 @@ impl<'a> Arrivals<'a> {
         let free = self.links.entry((device, target)).or_default();
         *free = end.max(*free) + times.occupancy;
         *free + times.latency
+    }
+
+    /// From when on the process of a device takes values, as that of another device knows: its word
+    /// that it has begun is a message, too.
+    fn taken_from(&self, from: DeviceId, to: DeviceId, latency: Micros) -> Micros {
+        let joins = |device| self.costs.and_then(|costs| costs.joins(device));
+        match (joins(from), joins(to)) {
+            (Some(from), Some(to)) if from.process != to.process => to.after + latency,
+            _ => Micros::ZERO,
+        }
     }
 
     /// The cards, with what they have carried.

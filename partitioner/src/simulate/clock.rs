@@ -36,7 +36,10 @@ impl<'a, D: Fn(Action) -> Micros> Clock<'a, D> {
     pub(super) fn of_devices(schedule: &'a CheckedSchedule, costs: &'a Costs, duration: D) -> Self {
         Self {
             schedule,
-            free: vec![Micros::ZERO; schedule.schedule().devices()],
+            free: (0..schedule.schedule().devices())
+                .map(|device| costs.joins(DeviceId(device)))
+                .map(|joins| joins.map_or(Micros::ZERO, |joins| joins.after))
+                .collect(),
             arrivals: Arrivals::new(schedule, costs),
             duration,
             held: vec![None; schedule.schedule().devices()],

@@ -17,6 +17,9 @@
 //! other (module `ports`), and time goes from one end of an action to the next (module
 //! `by_time`). Replicas do the same at the same time, so that one of them is simulated; their
 //! gradients are added up over all of them when each stage has its own (module `exchange`).
+//!
+//! Several processes begin a step one after the other, as the message that ends the one before
+//! comes to them ([`Costs::with_joins`]), and take no value sooner.
 
 mod arrivals;
 mod by_time;

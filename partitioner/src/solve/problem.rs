@@ -5,7 +5,7 @@ use super::{Transfer, When};
 use crate::check::CheckedSchedule;
 use crate::cost::{Costs, StageMemory, StageTimes};
 use crate::ids::{DeviceId, StageId};
-use crate::machine::{Device, Machine, Nodes, Way};
+use crate::machine::{Device, Machine, Nodes, VOTES, Way};
 use crate::partition::Partition;
 use crate::profile::{LayerCost, Profile};
 use crate::schedule::ActionKind;
@@ -200,6 +200,9 @@ impl Problem {
         }
         if let Some(cards) = self.machine.cards() {
             costs = costs.with_cards(cards);
+        }
+        if let Some(joins) = self.machine.joins(VOTES) {
+            costs = costs.with_joins(joins);
         }
         let memory = self.memory();
         for (stage, &redo) in recompute.iter().enumerate().take(partition.stages()) {

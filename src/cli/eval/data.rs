@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tch::Tensor;
 
-use crate::cli::trained::{Trained, TrainedOn};
+use crate::cli::trained::{Trained, TrainedOn, Vocabulary};
 use crate::cli::{Failure, input};
 use crate::data::{DataError, MOBY_DICK, Split, TextSet, Tokens};
 
@@ -41,17 +41,10 @@ impl Judge {
             Self::of_tokens(trained, path)?
         } else {
             let vocabulary = trained.vocabulary()?;
-            let text = input::text(path).map_err(|failure| {
-                let why = failure.said();
-                why.strip_prefix(&format!("{name}: "))
-                    .unwrap_or(&why)
-                    .to_owned()
-            })?;
-            let tokens = vocabulary.encode(&text)?;
             Self {
-                tokens: Tokens::new(tokens.into_iter().map(|token| token as u32).collect()),
+                tokens: of_numbers(vocabulary.encode(&read(path)?)?),
                 name,
-                unit: "character",
+                unit: vocabulary.unit(),
                 whole: true,
             }
         };
@@ -83,10 +76,11 @@ impl Judge {
 
     /// The tenth of the run's own data that it was not trained on.
     fn held_out(trained: &Trained) -> Result<Self, String> {
-        let (set, name) = match &trained.settings.data {
-            TrainedOn::BuiltIn => (TextSet::new(MOBY_DICK), "built-in: moby-dick".to_owned()),
+        let (text, name) = match &trained.settings.data {
+            TrainedOn::BuiltIn => (MOBY_DICK.to_owned(), "built-in: moby-dick".to_owned()),
             TrainedOn::File(path) if is_tokens(path) => {
-                let all = Self::of_tokens(trained, path)?;
+                let all = Self::of_tokens(trained, path);
+                let all = all.map_err(|why| format!("{}: {why}", path.display()))?;
                 return Ok(Self {
                     tokens: all.tokens.split(Split::HeldOut),
                     whole: false,
@@ -94,24 +88,32 @@ impl Judge {
                 });
             }
             TrainedOn::File(path) => {
-                let set = TextSet::read(path).map_err(|error| error.to_string())?;
-                (set, path.display().to_string())
+                let name = path.display().to_string();
+                (read(path).map_err(|why| format!("{name}: {why}"))?, name)
             }
             TrainedOn::Synthetic => {
                 return Err("it was trained on made-up data, of which none is held out".to_owned());
             }
             TrainedOn::Unknown => return Err("nothing says what it was trained on".to_owned()),
         };
-        // The file may have changed since: its own numbers may be others now.
-        if trained.vocabulary()?.characters() != set.vocabulary() {
-            return Err(format!(
-                "{name} is another text than the one that was trained on"
-            ));
-        }
+        let vocabulary = trained.vocabulary()?;
+        let tokens = match vocabulary {
+            Vocabulary::Characters(own) => {
+                let set = TextSet::new(&text);
+                // The file may have changed since: its own numbers may be others now.
+                if own.all() != set.vocabulary() {
+                    return Err(format!(
+                        "{name} is another text than the one that was trained on"
+                    ));
+                }
+                Tokens::of_text(&set)
+            }
+            Vocabulary::Tokenizer(_) => of_numbers(vocabulary.encode(&text)?),
+        };
         Ok(Self {
-            tokens: Tokens::of_text(&set).split(Split::HeldOut),
+            tokens: tokens.split(Split::HeldOut),
             name,
-            unit: "character",
+            unit: vocabulary.unit(),
             whole: false,
         })
     }
@@ -147,4 +149,17 @@ impl Judge {
 
 fn is_tokens(path: &Path) -> bool {
     path.extension().is_some_and(|end| end == TOKENS)
+}
+
+/// The text of a file; the error does not name it.
+fn read(path: &Path) -> Result<String, String> {
+    input::text(path).map_err(|failure| {
+        let why = failure.said();
+        let own = why.strip_prefix(&format!("{}: ", path.display()));
+        own.unwrap_or(&why).to_owned()
+    })
+}
+
+fn of_numbers(tokens: Vec<i64>) -> Tokens {
+    Tokens::new(tokens.into_iter().map(|token| token as u32).collect())
 }

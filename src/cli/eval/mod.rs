@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde_json::json;
 use tch::{Device, Tensor};
 
-use super::trained::{Devices, Trained, Where, not_finite};
+use super::trained::{Devices, Spoken, Trained, Where, not_finite};
 use super::{Failure, failure, input, output};
 use crate::models::zoo::Zoo;
 use crate::torch::LossFn as _;
@@ -27,6 +27,8 @@ const BATCH: usize = 32;
 pub(super) struct Args {
     #[command(flatten)]
     place: Where,
+    #[command(flatten)]
+    spoken: Spoken,
     /// Another text (UTF-8), or a file of tokens (.bin), which is used from its begin to its
     /// end. By default the tenth of the run's own data that was held out from training.
     #[arg(long, value_name = "FILE")]
@@ -35,6 +37,9 @@ pub(super) struct Args {
     /// memory and speed.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     batch: Option<usize>,
+    /// Tokens of a sequence, where that is to be fewer than the model's context.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    context: Option<usize>,
     #[command(flatten)]
     on: Devices,
     /// Print one JSON object.
@@ -43,8 +48,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
-    let trained = Trained::read(&args.place, zoo)?;
+    let trained = Trained::read(&args.place, &args.spoken, zoo)?;
     let (context, _) = trained.tokens().map_err(Failure::Usage)?;
+    let context = args.context.map_or(context, |own| own.min(context));
     let judge = Judge::choose(&trained, args.data.as_deref())?;
     let batch = args.batch.or(trained.settings.batch).unwrap_or(BATCH);
     // As in training, so that the numbers are the ones that training printed.

@@ -225,7 +225,7 @@ mod tests {
 
     fn job(data: Option<&Path>) -> (Chosen, Source) {
         let model = Chosen::new(&Zoo::builtin(), "gpt", &Given::default()).unwrap();
-        Source::choose(model, data).unwrap()
+        Source::choose(model, data, None).unwrap()
     }
 
     fn bits(batch: Option<anyhow::Result<(Values, Values)>>) -> [Vec<i64>; 2] {

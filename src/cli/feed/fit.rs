@@ -13,13 +13,15 @@ const MAX_VALUES: i64 = 1 << 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
     Text,
+    /// A text as the tokens of a tokenizer.
+    Tokenized,
     Tokens,
 }
 
 impl What {
     fn name(self) -> &'static str {
         match self {
-            Self::Text => "text",
+            Self::Text | Self::Tokenized => "text",
             Self::Tokens => "file of tokens",
         }
     }
@@ -28,7 +30,7 @@ impl What {
     fn units(self) -> &'static str {
         match self {
             Self::Text => "characters",
-            Self::Tokens => "tokens",
+            Self::Tokenized | Self::Tokens => "tokens",
         }
     }
 }
@@ -103,6 +105,12 @@ pub(super) fn window(chosen: &Chosen, of: What, known: usize) -> Result<usize, S
         ));
     }
     let fewest = tokens.min(classes);
+    if fewest < known as i64 && of == What::Tokenized {
+        return Err(format!(
+            "the tokenizer has {known} tokens, but `{name}` knows {fewest}: it is that of another \
+             model"
+        ));
+    }
     if fewest < known as i64 {
         let more = if chosen.has("vocab") {
             format!(": use {} {known}", flag("vocab"))

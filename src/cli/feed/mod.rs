@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::Failure;
 use super::model::Chosen;
+use super::trained::ModelTokenizer;
 use crate::data::{DataError, MOBY_DICK, Split, TextSet, Tokens};
 use crate::models::zoo::ModelSpec;
 
@@ -38,8 +39,12 @@ pub(super) enum Source {
         /// None: the built-in text.
         path: Option<PathBuf>,
     },
-    /// Windows of a file of tokens, drawn at random.
-    Tokens { windows: Windows, path: PathBuf },
+    /// Windows of a file of tokens, or of a text as those of a tokenizer, drawn at random.
+    Tokens {
+        windows: Windows,
+        /// None: the built-in text.
+        path: Option<PathBuf>,
+    },
     /// Made once, with why where nobody asked for it.
     Synthetic(Option<String>),
 }
@@ -55,8 +60,13 @@ pub(super) struct Windows {
 
 impl Source {
     /// The data that `--data` names, or what fits the model where it names none; and
-    /// the model for it, whose vocabulary is the data's where nobody chose one.
-    pub(super) fn choose(chosen: Chosen, data: Option<&Path>) -> Result<(Chosen, Self), Failure> {
+    /// the model for it, whose vocabulary is the data's where nobody chose one. Texts are read as
+    /// the tokens of the tokenizer, where there is one.
+    pub(super) fn choose(
+        chosen: Chosen,
+        data: Option<&Path>,
+        tokenizer: Option<&ModelTokenizer>,
+    ) -> Result<(Chosen, Self), Failure> {
         match data {
             Some(path) if path == Path::new(SYNTHETIC) => Ok((chosen, Self::Synthetic(None))),
             Some(path) => {
@@ -64,8 +74,7 @@ impl Source {
                 let read = if path.extension().is_some_and(|end| end == TOKENS) {
                     Read::tokens(path).map_err(|error| error.to_string())
                 } else {
-                    let set = TextSet::read(path).map_err(|error| error.to_string());
-                    set.map(|set| Read::text(set, Some(path.to_owned())))
+                    Read::text_of(path, tokenizer)
                 };
                 let read = read.map_err(|error| wrong(format!(": {error}")))?;
                 read.fitted(chosen).map_err(|unfit| {
@@ -77,7 +86,12 @@ impl Source {
                 })
             }
             None => {
-                let read = Read::text(TextSet::new(MOBY_DICK), None);
+                let read = match tokenizer {
+                    None => Read::text(TextSet::new(MOBY_DICK), None),
+                    Some(tokenizer) => {
+                        Read::tokenized(MOBY_DICK, None, tokenizer).map_err(Failure::Usage)?
+                    }
+                };
                 Ok(read.fitted(chosen).unwrap_or_else(|unfit| {
                     let (chosen, why) = *unfit;
                     (chosen, Self::Synthetic(Some(why)))
@@ -97,11 +111,15 @@ impl Source {
     /// What it is called.
     pub(super) fn name(&self) -> String {
         match self {
-            Self::Text { path: None, .. } => "built-in: moby-dick".to_owned(),
+            Self::Text { path: None, .. } | Self::Tokens { path: None, .. } => {
+                "built-in: moby-dick".to_owned()
+            }
             Self::Text {
                 path: Some(path), ..
             }
-            | Self::Tokens { path, .. } => path.display().to_string(),
+            | Self::Tokens {
+                path: Some(path), ..
+            } => path.display().to_string(),
             Self::Synthetic(_) => SYNTHETIC.to_owned(),
         }
     }
@@ -134,6 +152,19 @@ impl Source {
             samples,
             most,
         })
+    }
+
+    /// The first tokens that are held out, some for a model to go on with, and the tokens of a
+    /// sequence; none of made-up data.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(super) fn beginning(&self) -> Result<Option<(Vec<i64>, usize)>, DataError> {
+        let Some(windows) = self.windows() else {
+            return Ok(None);
+        };
+        let some = (windows.seq / 4).max(1).min(windows.held_out.len());
+        Ok(Some((windows.held_out.get(0..some)?, windows.seq)))
     }
 
     fn windows(&self) -> Option<&Windows> {
@@ -171,6 +202,7 @@ struct Read {
     text: Option<TextSet>,
     tokens: Tokens,
     path: Option<PathBuf>,
+    what: What,
 }
 
 impl Read {
@@ -179,7 +211,37 @@ impl Read {
             tokens: Tokens::of_text(&set),
             text: Some(set),
             path,
+            what: What::Text,
         }
+    }
+
+    /// A file of text, as characters or as the tokens of a tokenizer.
+    fn text_of(path: &Path, tokenizer: Option<&ModelTokenizer>) -> Result<Self, String> {
+        let own = Some(path.to_owned());
+        match tokenizer {
+            None => {
+                let set = TextSet::read(path).map_err(|error| error.to_string())?;
+                Ok(Self::text(set, own))
+            }
+            Some(tokenizer) => {
+                let text = TextSet::read_text(path).map_err(|error| error.to_string())?;
+                Self::tokenized(&text, own, tokenizer)
+            }
+        }
+    }
+
+    fn tokenized(
+        text: &str,
+        path: Option<PathBuf>,
+        tokenizer: &ModelTokenizer,
+    ) -> Result<Self, String> {
+        let tokens = tokenizer.tokenizer().tokens(text);
+        Ok(Self {
+            tokens: tokens.map_err(|error| format!("the tokenizer refuses it: {error:#}"))?,
+            text: None,
+            path,
+            what: What::Tokenized,
+        })
     }
 
     fn tokens(path: &Path) -> Result<Self, DataError> {
@@ -191,6 +253,7 @@ impl Read {
             text: None,
             tokens,
             path: Some(path.to_owned()),
+            what: What::Tokens,
         })
     }
 
@@ -209,10 +272,7 @@ impl Read {
     }
 
     fn cut(self, chosen: &Chosen) -> Result<Source, String> {
-        let what = match self.text {
-            Some(_) => What::Text,
-            None => What::Tokens,
-        };
+        let what = self.what;
         let seq = fit::window(chosen, what, self.tokens.vocabulary())?;
         fit::require(&self.tokens, what, seq)?;
         let windows = Windows {
@@ -226,10 +286,7 @@ impl Read {
                 windows,
                 path,
             },
-            (None, path) => Source::Tokens {
-                windows,
-                path: path.unwrap_or_default(),
-            },
+            (None, path) => Source::Tokens { windows, path },
         })
     }
 }

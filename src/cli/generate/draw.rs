@@ -7,6 +7,9 @@ pub(super) struct Rule {
     pub(super) temperature: f64,
     /// How many of the likeliest may be drawn; all where nothing is said.
     pub(super) top_k: Option<usize>,
+    /// The share of the odds that those which may be drawn have together, at least; all where
+    /// nothing is said.
+    pub(super) top_p: Option<f64>,
 }
 
 impl Rule {
@@ -23,7 +26,10 @@ impl Rule {
         let odds = order
             .iter()
             .map(|&token| self.odds(logits[token] - logits[best]));
-        let odds: Vec<f64> = odds.collect();
+        let mut odds: Vec<f64> = odds.collect();
+        if let Some(share) = self.top_p {
+            odds.truncate(nucleus(&odds, share));
+        }
         let aim = point * odds.iter().sum::<f64>();
         let mut sum = 0.0;
         let passes = |odd: &f64| {
@@ -44,6 +50,19 @@ impl Rule {
     }
 }
 
+/// How many of these, the largest first, have such a share of all.
+///
+/// *Source*: Holtzman et al. 2020.
+fn nucleus(odds: &[f64], share: f64) -> usize {
+    let enough = share * odds.iter().sum::<f64>();
+    let mut sum = 0.0;
+    let last = odds.iter().position(|odd| {
+        sum += odd;
+        sum >= enough
+    });
+    last.map_or(odds.len(), |last| last + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,7 +80,11 @@ mod tests {
 
     #[test]
     fn tokens_come_as_often_as_their_odds_say() {
-        let rule = |temperature, top_k| Rule { temperature, top_k };
+        let rule = |temperature, top_k| Rule {
+            temperature,
+            top_k,
+            top_p: None,
+        };
         let all: f64 = LOGITS.iter().map(|logit| logit.exp()).sum();
         for (token, share) in shares(rule(1.0, None)).into_iter().enumerate() {
             assert!(
@@ -73,6 +96,18 @@ mod tests {
         assert!(cold[1] > 0.85 && cold[3] == 0.0, "{cold:?}");
         let two = shares(rule(1.0, Some(2)));
         assert!(two[0] == 0.0 && two[1] > two[2] && two[2] > 0.2, "{two:?}");
+        // 1 / (1 + e^-1 + e^-2) is 0.665, with e^-1 it is 0.91.
+        let most = |share| {
+            shares(Rule {
+                temperature: 1.0,
+                top_k: None,
+                top_p: Some(share),
+            })
+        };
+        assert_eq!(most(0.66)[2], 0.0);
+        let two = most(0.67);
+        assert!(two[0] == 0.0 && two[2] > 0.2, "{two:?}");
+        assert!(most(1.0)[0] > 0.05);
     }
 
     #[test]
@@ -80,6 +115,7 @@ mod tests {
         let rule = Rule {
             temperature: 0.0,
             top_k: None,
+            top_p: Some(0.5),
         };
         for point in [0.0, 0.5, 1.0 - f64::EPSILON] {
             assert_eq!(rule.draw(&LOGITS, point), Some(1));
@@ -89,6 +125,7 @@ mod tests {
         let tiny = Rule {
             temperature: 1e-320,
             top_k: None,
+            top_p: None,
         };
         assert_eq!(tiny.draw(&LOGITS, 0.7), Some(1));
     }
@@ -98,6 +135,7 @@ mod tests {
         let rule = Rule {
             temperature: 1.0,
             top_k: Some(9),
+            top_p: None,
         };
         assert_eq!(rule.draw(&[1.0, f64::NAN], 0.0), None);
         assert_eq!(rule.draw(&[1.0, f64::INFINITY], 0.0), None);

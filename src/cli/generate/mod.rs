@@ -1,44 +1,51 @@
 //! `gpipe-rs generate`: a trained model goes on with a text.
 
 mod draw;
+mod logits;
 pub(super) mod sample;
 
 use std::io::{ErrorKind, Write as _};
 use std::time::Instant;
 
 use serde_json::json;
-use tch::{Kind, Tensor};
+use tch::Kind;
 
-use super::trained::{Devices, Trained, Vocabulary, Where};
-use super::{Failure, failure, input, output};
-use crate::Pipeline;
+use super::trained::{Devices, Reader, Spoken, Trained, Where};
+use super::{Failure, input, output};
 use crate::data::Sampler;
 use crate::models::zoo::Zoo;
 use draw::Rule;
+use logits::Growing;
 
 /// Arguments of `gpipe-rs generate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   gpipe-rs generate --run runs/1 --prompt 'Call me'
   gpipe-rs generate --run runs/1 --prompt 'The whale' --tokens 500 --temperature 0.6 --top-k 20
-  gpipe-rs generate --weights exported --prompt 'Call me' --devices cpu,cpu --json")]
+  gpipe-rs generate --weights gpt2 --prompt 'Call me' --top-p 0.9 --devices cpu,cpu --json")]
 pub(super) struct Args {
     #[command(flatten)]
     place: Where,
-    /// The text to go on with: at least one character, all of them of the text that the
-    /// model was trained on.
+    #[command(flatten)]
+    spoken: Spoken,
+    /// The text to go on with: at least one character. Those of a model of characters are all of
+    /// the text that it was trained on.
     #[arg(long, value_name = "TEXT")]
     prompt: String,
-    /// Characters to write.
+    /// Tokens to write at most; those of a model of characters are characters. A token that ends
+    /// a text ends this one, too.
     #[arg(long, value_name = "N", default_value = "200", allow_negative_numbers = true, value_parser = input::at_least_one)]
     tokens: usize,
-    /// Below 1 likely characters become likelier still, above 1 less so; 0 takes the
+    /// Below 1 likely tokens become likelier still, above 1 less so; 0 takes the
     /// likeliest each time.
     #[arg(long, value_name = "T", default_value = "0.8", allow_negative_numbers = true, value_parser = temperature)]
     temperature: f64,
-    /// Draw among the K likeliest characters only.
+    /// Draw among the K likeliest tokens only.
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = input::at_least_one)]
     top_k: Option<usize>,
+    /// Draw among the likeliest tokens only that together have this share of the odds.
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = share)]
+    top_p: Option<f64>,
     /// Seed of the draws: the same one gives the same text.
     #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = input::seed)]
     seed: u64,
@@ -56,27 +63,47 @@ fn temperature(text: &str) -> Result<f64, String> {
     }
 }
 
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number > 0.0 && number <= 1.0 => Ok(number),
+        _ => Err("must be a number above 0, at most 1".to_owned()),
+    }
+}
+
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     if args.prompt.is_empty() {
         return Err(Failure::Usage(
             "--prompt is empty: give at least one character to go on with".to_owned(),
         ));
     }
-    let trained = Trained::read(&args.place, zoo)?;
+    let trained = Trained::read(&args.place, &args.spoken, zoo)?;
     let vocabulary = trained.vocabulary().map_err(Failure::Usage)?;
     let (context, _) = trained.tokens().map_err(Failure::Usage)?;
-    let tokens = vocabulary.encode(&args.prompt);
+    let tokens = vocabulary.encode_prompt(&args.prompt);
     let tokens = tokens.map_err(|why| Failure::Usage(format!("--prompt: {why}")))?;
+    if tokens.is_empty() {
+        return Err(Failure::Usage(
+            "--prompt has no token of the model: give another one".to_owned(),
+        ));
+    }
+    let mut pipe = trained.pipeline(&args.on.devices, 1)?;
     let mut author = Author {
-        pipe: trained.pipeline(&args.on.devices, 1)?,
-        context,
-        vocabulary,
+        reader: vocabulary.reader(&tokens),
+        ends: vocabulary.ends(),
+        text: Growing::new(
+            &mut pipe,
+            &trained.spec,
+            (context, vocabulary.len()),
+            tokens,
+        ),
         rule: Rule {
             temperature: args.temperature,
             top_k: args.top_k,
+            top_p: args.top_p,
         },
         sampler: Sampler::new(args.seed),
-        tokens,
+        left: args.tokens,
+        ended: false,
     };
     if args.json {
         return author.object(args);
@@ -86,35 +113,38 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
 
 /// A model that writes.
 struct Author<'a> {
-    pipe: Pipeline,
-    /// Tokens that it sees at most.
-    context: usize,
-    vocabulary: &'a Vocabulary,
+    text: Growing<'a>,
+    reader: Reader<'a>,
+    /// Tokens that end a text.
+    ends: Vec<i64>,
     rule: Rule,
     sampler: Sampler,
-    /// What stands there so far.
-    tokens: Vec<i64>,
+    /// Tokens that it may still write.
+    left: usize,
+    /// Whether one has ended the text.
+    ended: bool,
 }
 
 impl Author<'_> {
-    /// The next character.
-    fn next(&mut self) -> Result<char, Failure> {
-        let seen = &self.tokens[self.tokens.len().saturating_sub(self.context)..];
-        let input = Tensor::from_slice(seen).view([1, -1]);
-        let logits = self.pipe.forward(input).map_err(failure)?;
-        // A model may know more tokens than its text has characters.
-        let known = self.vocabulary.len() as i64;
-        let last = logits
-            .f_select(0, 0)?
-            .f_select(0, -1)?
-            .f_narrow(0, 0, known)?;
-        let logits = Vec::<f64>::try_from(&last.f_to_kind(Kind::Double)?)?;
+    /// What the next token adds to the text; None at its end.
+    fn next(&mut self) -> Result<Option<String>, Failure> {
+        if self.left == 0 || self.ended {
+            return Ok(None);
+        }
+        self.left -= 1;
+        let logits = self.text.logits()?.f_to_kind(Kind::Double)?;
+        let logits = Vec::<f64>::try_from(&logits)?;
         let token = self.rule.draw(&logits, self.sampler.uniform());
         let token = token.ok_or_else(|| {
             anyhow::anyhow!("the model's outputs are not finite: its training has diverged")
-        })?;
-        self.tokens.push(token as i64);
-        Ok(self.vocabulary.decode(token as i64))
+        })? as i64;
+        self.text.push(token);
+        self.ended = self.ends.contains(&token);
+        let mut more = self.reader.push(token)?;
+        if self.left == 0 || self.ended {
+            more += &self.reader.rest()?;
+        }
+        Ok(Some(more))
     }
 
     /// Prompt and text on standard output, each character as soon as it is there.
@@ -122,9 +152,8 @@ impl Author<'_> {
         if !show(&args.prompt)? {
             return Ok(());
         }
-        for _ in 0..args.tokens {
-            let character = self.next()?;
-            if !show(character.encode_utf8(&mut [0; 4]))? {
+        while let Some(more) = self.next()? {
+            if !show(&more)? {
                 return Ok(());
             }
         }
@@ -132,14 +161,18 @@ impl Author<'_> {
     }
 
     fn object(&mut self, args: &Args) -> Result<(), Failure> {
-        let start = Instant::now();
-        let text = (0..args.tokens).map(|_| self.next());
-        let text = text.collect::<Result<String, _>>()?;
+        let (start, begin) = (Instant::now(), self.text.tokens().len());
+        let mut text = String::new();
+        while let Some(more) = self.next()? {
+            text += &more;
+        }
+        let written = self.text.tokens().len() - begin;
         output::print(&output::json(&json!({
             "prompt": args.prompt,
             "text": text,
-            "tokens": args.tokens,
-            "tokens_per_s": args.tokens as f64 / start.elapsed().as_secs_f64(),
+            "tokens": written,
+            "ended": self.ended,
+            "tokens_per_s": written as f64 / start.elapsed().as_secs_f64(),
         })))
     }
 }

@@ -1,9 +1,12 @@
 //! A few lines of text from the trained model.
 
-use tch::{Kind, Tensor};
+use tch::Kind;
 
+use super::logits::Growing;
 use crate::Pipeline;
-use crate::data::{Sampler, Split, TextSet};
+use crate::cli::trained::{Reader, Vocabulary};
+use crate::data::Sampler;
+use crate::models::zoo::ModelSpec;
 use crate::train::Stop;
 
 /// Characters to write.
@@ -11,15 +14,25 @@ const LENGTH: usize = 240;
 /// Below 1: likely characters become likelier still, which reads better.
 const TEMPERATURE: f64 = 0.8;
 
+/// A text to begin with, and what its tokens stand for.
+pub(in crate::cli) struct Beginning<'a> {
+    pub(in crate::cli) spec: &'a ModelSpec,
+    pub(in crate::cli) vocabulary: Vocabulary,
+    /// The first ones of the held-out text.
+    pub(in crate::cli) tokens: Vec<i64>,
+    /// Those of a sequence.
+    pub(in crate::cli) seq: usize,
+}
+
 /// Continues the beginning of the held-out text until somebody asks for the end, under a title that
 /// has that beginning; says why where the model cannot.
 pub(in crate::cli) fn generate(
     pipe: &mut Pipeline,
-    (text, seq): (&TextSet, usize),
+    beginning: &Beginning<'_>,
     seed: u64,
     stop: &Stop,
 ) -> String {
-    let written = continued(pipe, (text, seq), seed, stop);
+    let written = continued(pipe, beginning, seed, stop);
     let titled = written.map(|(begin, written)| {
         let title =
             format!("sample: the held-out text begins {begin:?}, and the model goes on with");
@@ -30,36 +43,49 @@ pub(in crate::cli) fn generate(
 
 fn continued(
     pipe: &mut Pipeline,
-    (text, seq): (&TextSet, usize),
+    beginning: &Beginning<'_>,
     seed: u64,
     stop: &Stop,
 ) -> anyhow::Result<(String, String)> {
-    let start = (seq / 4).max(1);
-    let mut tokens: Vec<i64> = text
-        .part(Split::HeldOut)
-        .iter()
-        .take(start)
-        .map(|&token| i64::from(token))
-        .collect();
-    let begin = tokens.len();
-    let known = text.vocabulary().len() as i64;
+    let Beginning {
+        spec,
+        vocabulary,
+        tokens,
+        seq,
+    } = beginning;
+    let sizes = (*seq, vocabulary.len());
+    let mut text = Growing::new(pipe, spec, sizes, tokens.clone());
     let mut sampler = Sampler::new(seed);
-    for _ in 0..LENGTH {
+    for _ in 0..length(vocabulary) {
         if stop.is_asked() {
             break;
         }
-        let seen = &tokens[tokens.len().saturating_sub(seq)..];
-        let input = Tensor::from_slice(seen).view([1, -1]);
-        let logits = pipe.forward(input)?.f_select(0, 0)?.f_select(0, -1)?;
-        // A model may know more tokens than the text has characters.
-        let last = logits.f_narrow(0, 0, known)?.f_to_kind(Kind::Float)?;
-        let odds = last
+        let odds = text
+            .logits()?
             .f_div_scalar(TEMPERATURE)?
             .f_softmax(-1, Kind::Double)?;
-        tokens.push(draw(&Vec::<f64>::try_from(&odds)?, sampler.uniform()));
+        text.push(draw(&Vec::<f64>::try_from(&odds)?, sampler.uniform()));
     }
-    let decoded = |tokens: &[i64]| tokens.iter().map(|&token| text.decode(token)).collect();
-    Ok((decoded(&tokens[..begin]), decoded(&tokens[begin..])))
+    let (begin, written) = text.tokens().split_at(tokens.len());
+    Ok((
+        read(vocabulary.reader(&[]), begin)?,
+        read(vocabulary.reader(begin), written)?,
+    ))
+}
+
+/// Tokens to write.
+fn length(vocabulary: &Vocabulary) -> usize {
+    match vocabulary {
+        Vocabulary::Characters(_) => LENGTH,
+        // Some characters each.
+        Vocabulary::Tokenizer(_) => LENGTH / 4,
+    }
+}
+
+fn read(mut reader: Reader<'_>, tokens: &[i64]) -> anyhow::Result<String> {
+    let text = tokens.iter().map(|&token| reader.push(token));
+    let text: String = text.collect::<anyhow::Result<_>>()?;
+    Ok(text + &reader.rest()?)
 }
 
 /// The index at which the running sum of `odds` passes `point`.

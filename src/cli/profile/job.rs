@@ -29,7 +29,7 @@ impl<'a> Job<'a> {
         let options = super::plan_options(args)?;
         check_stages(args, &chosen)?;
         (options.check(chosen.layers())).map_err(crate::cli::plan::failure)?;
-        let (chosen, source) = Source::choose(chosen, args.data.as_deref())?;
+        let (chosen, source) = Source::choose(chosen, args.data.as_deref(), None)?;
         check_memory(args, &chosen.spec)?;
         Ok(Self {
             args,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::configured::Saved;
 use super::options::Args;
+use crate::cli::trained::saved_tokenizer;
 use crate::cli::{Failure, failure, world};
 use crate::train::{Resume, RunFolder, TrainError};
 use crate::world::World;
@@ -57,10 +58,13 @@ impl Begun {
             let path = run.config_path();
             Failure::Usage(format!("--resume: {}: {error}", path.display()))
         })?;
+        let newest = run.newest_checkpoint().map_err(failure)?;
+        let tokenizer = newest.as_ref().map(saved_tokenizer).transpose()?;
         Ok(Some(Saved {
             path: run.config_path(),
             text,
             trained: true,
+            tokenizer: tokenizer.flatten(),
         }))
     }
 

@@ -1,12 +1,14 @@
 //! How a run comes by its recipe: from files, the environment, `--set` and flags.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::Failure;
 use super::config::schema;
 use super::options::Args;
 use super::recipe::{PLANNED, Recipe};
 use crate::cli::config::{Origin, Origins, Sources, layers, resolve};
+use crate::cli::trained::ModelTokenizer;
 use crate::models::zoo::{Zoo, ZooError};
 
 /// What a run was configured with.
@@ -18,6 +20,8 @@ pub(super) struct Saved {
     pub(super) text: String,
     /// Whether its weights come from a checkpoint.
     pub(super) trained: bool,
+    /// The tokenizer that its checkpoint has.
+    pub(super) tokenizer: Option<Arc<ModelTokenizer>>,
 }
 
 /// Puts together what files, the environment, `--set` and flags say, and where each

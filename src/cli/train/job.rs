@@ -11,6 +11,7 @@ use super::{check, config, configured, from_plan};
 use crate::cli::config::{Origin, Origins, Schema};
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
+use crate::cli::trained::ModelTokenizer;
 use crate::cli::trained::initial::{self, Weights};
 use crate::cli::{Failure, failure, room};
 use crate::models::zoo::{ModelSpec, Zoo};
@@ -41,6 +42,8 @@ pub(super) struct Job {
     pub(super) flops: Option<(f64, f64)>,
     /// What it begins with, where that is not random.
     pub(super) weights: Option<Weights>,
+    /// What its tokens stand for, where they are no characters.
+    pub(super) tokenizer: Option<Arc<ModelTokenizer>>,
     /// Tokens of a sample, where it is a sequence of them.
     pub(super) tokens: Option<usize>,
     /// The processes that train together; none where one does.
@@ -84,7 +87,12 @@ impl Job {
         check::check(args, &recipe, &chosen, &schema, &builder)?;
         let rates = recipe.learning_rates().map_err(failure)?;
         feed::check_batch(&chosen.spec, recipe.batch).map_err(Failure::Usage)?;
-        let (chosen, source) = Source::choose(chosen, recipe.data.as_deref())?;
+        let tokenizer = tokenizer(below, &recipe, weights.as_ref())?;
+        if let Some(weights) = &weights {
+            weights.check_tokenizer(tokenizer.as_deref())?;
+        }
+        let (chosen, source) =
+            Source::choose(chosen, recipe.data.as_deref(), tokenizer.as_deref())?;
         if let Some(weights) = &weights {
             weights.check(&source)?;
         }
@@ -110,6 +118,7 @@ impl Job {
             rates,
             flops,
             weights,
+            tokenizer,
             world: world.map(Arc::clone),
         })
     }
@@ -166,6 +175,23 @@ fn recut(recipe: Recipe, origins: &mut Origins) -> Recipe {
         balance: None,
         ..recipe
     }
+}
+
+/// That of the checkpoint, of the configuration or of the weights, the first that there is.
+fn tokenizer(
+    below: Option<&Saved>,
+    recipe: &Recipe,
+    weights: Option<&Weights>,
+) -> Result<Option<Arc<ModelTokenizer>>, Failure> {
+    if let Some(saved) = below.and_then(|saved| saved.tokenizer.clone()) {
+        return Ok(Some(saved));
+    }
+    if let Some(path) = &recipe.tokenizer {
+        let read = ModelTokenizer::read(path);
+        let read = read.map_err(|why| Failure::Usage(format!("--tokenizer: {why}")))?;
+        return Ok(Some(read));
+    }
+    weights.map_or(Ok(None), Weights::tokenizer)
 }
 
 /// What is asked for and does nothing on these devices, in words.

@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::generate::sample;
-use super::trained::VOCABULARY;
+use super::generate::sample::{self, Beginning};
+use super::trained::{TOKENIZER, VOCABULARY, Vocabulary};
 use super::{Failure, failure, say, world};
 use crate::models::zoo::Zoo;
 use crate::train::{Ended, Outcome, Resume, RunFolder, Trainer};
@@ -64,7 +64,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     };
     let below = match (&begun, &resume) {
         (Some(_), _) => Begun::below(args)?,
-        (None, resume) => resume.as_ref().map(resumed::saved),
+        (None, resume) => resume.as_ref().map(resumed::saved).transpose()?,
     };
     let mut job = match &resume {
         Some(resume) => {
@@ -104,12 +104,11 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let trainer = trainer(&job, &mut pipe, &mut optimizer, &resolved, resume, progress)?;
     let stop = trainer.stop().clone();
     let outcome = trainer.run().map_err(failure)?;
-    let text = job.source.text().filter(|_| !job.args.json);
-    let sample = match (outcome.ended, text) {
-        (Ended::Stopped { .. } | Ended::Unmeasured, _) => return ended_early(&job, outcome),
-        (_, Some(text)) => Some(sample::generate(&mut pipe, text, job.recipe.seed, &stop)),
-        (_, None) => None,
-    };
+    if matches!(outcome.ended, Ended::Stopped { .. } | Ended::Unmeasured) {
+        return ended_early(&job, outcome);
+    }
+    let beginning = beginning(&job)?.filter(|_| !job.args.json);
+    let sample = beginning.map(|own| sample::generate(&mut pipe, &own, job.recipe.seed, &stop));
     // Nothing is left that a signal could cut short.
     drop(stop);
     if !world::leads(world) {
@@ -123,6 +122,22 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
         ))),
         _ => Ok(()),
     }
+}
+
+/// What the model is to go on with at the end, where it is known what tokens stand for.
+fn beginning(job: &Job) -> Result<Option<Beginning<'_>>, Failure> {
+    let vocabulary = match (&job.tokenizer, job.source.text()) {
+        (Some(tokenizer), _) => Vocabulary::Tokenizer(Arc::clone(tokenizer)),
+        (None, Some((set, _))) => Vocabulary::of_characters(set.vocabulary()),
+        (None, None) => return Ok(None),
+    };
+    let beginning = job.source.beginning().map_err(anyhow::Error::from)?;
+    Ok(beginning.map(|(tokens, seq)| Beginning {
+        spec: &job.chosen.spec,
+        vocabulary,
+        tokens,
+        seq,
+    }))
 }
 
 /// The library's trainer for a job.
@@ -154,7 +169,9 @@ fn trainer<'a>(
         (None, Some(out)) => trainer.folder(out),
         (None, None) => trainer,
     };
-    if let Some((set, _)) = job.source.text() {
+    if let Some(tokenizer) = &job.tokenizer {
+        trainer = trainer.part(TOKENIZER, tokenizer.kept()?);
+    } else if let Some((set, _)) = job.source.text() {
         trainer = trainer.part(VOCABULARY, set.vocabulary().iter().collect::<String>());
     }
     if let Some(held_out) = job.source.held_out(batch, recipe.held_out) {

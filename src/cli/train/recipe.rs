@@ -39,8 +39,9 @@ settings! {
         /// what `models NAME --json` prints. The flags of sizes below come on top.
         model: String = flag("model.name", "NAME|FILE", values::TEXT, "gpt".to_owned()).fixed();
 
-        /// Begins with weights rather than random numbers: a GPT-2 or Llama as Hugging Face's
-        /// transformers saves it, and `export` too. The model and its sizes are then theirs.
+        /// Begins with weights rather than random numbers: a GPT-2, Llama, Mistral, Qwen 2 or
+        /// Qwen 3 as Hugging Face's transformers saves it, and `export` too. The model and its
+        /// sizes are then theirs, and texts are read by the tokenizer beside them.
         weights: Option<PathBuf> = flag("model.weights", "PATH", Optional(FilePath), None).fixed();
 
         /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
@@ -165,10 +166,34 @@ settings! {
 
         /// Copies of the pipeline, which share the devices and each mini-batch (data parallelism):
         /// a power of two, at most --tree. With so many, the devices are those of all: device s
-        /// of copy r of d is number s*d + r. It changes no numbers.
+        /// of copy r of d is number s*d + r. It changes no numbers, unless with --local-steps.
         replicas: usize = flag("parallel.replicas", "D", values::COUNT, 1)
             .free()
             .sets(Setting::Replicas, |builder, replicas, _| builder.replicas(*replicas));
+
+        /// Keeps what the optimizer remembers of each parameter in one of the replicas, which
+        /// updates it for all (ZeRO-1): about 1/D of that memory on each device. It changes no
+        /// numbers.
+        shard_optimizer: bool = flag("parallel.shard_optimizer", "BOOL", Switch, false)
+            .free()
+            .sets(Setting::ShardOptimizer, |builder, own, _| builder.shard_optimizer(*own));
+
+        /// Has each replica train alone for so many steps before an outer step brings all
+        /// together (DiLoCo), for slow links between them. The numbers then depend on this and on
+        /// the number of replicas.
+        local_steps: Option<usize> = flag("parallel.local_steps", "H", Optional(values::COUNT), None)
+            .sets(Setting::LocalSteps, if_given(|builder, steps: &usize| builder.local_steps(*steps)));
+
+        /// Learning rate of the outer step of --local-steps.
+        outer_learning_rate: f64 =
+            flag("parallel.outer_learning_rate", "RATE", values::POSITIVE, 0.7).hides_default();
+
+        /// Nesterov momentum of the outer step of --local-steps; 0 is none.
+        outer_momentum: f64 = flag("parallel.outer_momentum", "MU", values::FRACTION, 0.9)
+            .hides_default()
+            .sets(Setting::Outer, |builder, momentum, recipe: &Recipe| {
+                builder.outer(recipe.outer_learning_rate, *momentum)
+            });
 
         /// Leaves of the tree in which gradients are summed over micro-batches, a power of two: 1
         /// sums them one after the other. Replicas of the pipeline share them, and need one each
@@ -268,6 +293,11 @@ settings! {
         /// models of token sequences, and synthetic for the others. The vocabulary is the
         /// data's unless it is given.
         data: Option<PathBuf> = flag("data.path", "FILE|synthetic", Optional(FilePath), None);
+
+        /// Reads texts as the tokens of this tokenizer.json of Hugging Face's (or of the folder
+        /// that has one), rather than as characters; by default as those of the tokenizer beside
+        /// --weights, if one is there.
+        tokenizer: Option<PathBuf> = flag("data.tokenizer", "PATH", Optional(FilePath), None).fixed();
 
         /// Batches of what is held out on which the loss is measured at the end; by default all of
         /// it, and 0 measures none.

@@ -51,6 +51,7 @@ fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
         threads_per_stage: Some(pipe.threads_per_stage()),
         data: data(job),
         weights: recipe.weights.as_deref().map(absolute),
+        tokenizer: recipe.tokenizer.as_deref().map(absolute),
         // What it decides stands in the other fields.
         plan: None,
         ..recipe.with_optimizer_in_full()
@@ -64,8 +65,7 @@ fn absolute(path: &Path) -> PathBuf {
 /// From whatever folder it is read; nothing for the built-in text.
 fn data(job: &Job) -> Option<PathBuf> {
     match &job.source {
-        Source::Text { path, .. } => path.as_deref().map(absolute),
-        Source::Tokens { path, .. } => Some(absolute(path)),
+        Source::Text { path, .. } | Source::Tokens { path, .. } => path.as_deref().map(absolute),
         Source::Synthetic(_) => Some(Path::new(&job.source.name()).to_owned()),
     }
 }

@@ -9,7 +9,7 @@ use super::job::Job;
 use super::options::Args;
 use super::recipe::Recipe;
 use crate::cli::config::diff;
-use crate::cli::trained::saved_vocabulary;
+use crate::cli::trained::{saved_tokenizer, saved_vocabulary};
 use crate::cli::world::leads;
 use crate::cli::{Failure, failure, say};
 use crate::train::{Resume, ResumeOptions};
@@ -39,13 +39,18 @@ pub(super) fn open(
 }
 
 /// What the run was configured with: the lowest layer.
-pub(super) fn saved(resume: &Resume) -> Saved {
+///
+/// # Errors
+/// The tokenizer in its checkpoint is none.
+pub(super) fn saved(resume: &Resume) -> Result<Saved, Failure> {
     let (path, text) = resume.config();
-    Saved {
+    let tokenizer = resume.checkpoint().map(saved_tokenizer).transpose()?;
+    Ok(Saved {
         path: path.to_owned(),
         text: text.to_owned(),
         trained: resume.checkpoint().is_some(),
-    }
+        tokenizer: tokenizer.flatten(),
+    })
 }
 
 /// That the resolved configuration goes on with what was saved; what there is to say.

@@ -1,15 +1,16 @@
 //! Training that begins with weights from elsewhere.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use tch::Tensor;
 
-use super::{Failure, not_finite};
+use super::{Failure, ModelTokenizer, not_finite};
 use crate::cli::config::Origins;
 use crate::cli::feed::Source;
 use crate::cli::model::flags::{Given, flag};
 use crate::cli::model::sizes;
-use crate::models::hugging_face;
+use crate::models::hugging_face::{self, TokenizerFiles};
 use crate::models::zoo::Zoo;
 
 /// What a run begins with.
@@ -18,10 +19,15 @@ pub(in crate::cli) struct Weights {
     pub(in crate::cli) all: Vec<(String, Tensor)>,
     /// The characters that tokens stand for, where that is known.
     vocabulary: Option<Vec<char>>,
+    /// What is beside the weights, of whatever kind.
+    tokenizer: Option<TokenizerFiles>,
 }
 
-/// The one size that says nothing of weights.
+/// A size that says nothing of weights.
 const DROPOUT: &str = "dropout";
+/// Another one, where positions are no parameters.
+const CONTEXT: &str = "context";
+const ROTARY: &str = "llama";
 
 /// Whether two texts are the same number.
 fn same(one: &str, other: &str) -> bool {
@@ -62,7 +68,8 @@ pub(in crate::cli) fn read(
     let mut sizes = sizes(&read.spec);
     for (size, value) in given {
         let own = sizes.iter().find(|(own, _)| own == size);
-        if let Some((_, own)) = own.filter(|(_, own)| size != DROPOUT && !same(own, value)) {
+        let free = size == DROPOUT || (size == CONTEXT && name == ROTARY);
+        if let Some((_, own)) = own.filter(|(_, own)| !free && !same(own, value)) {
             return Err(Failure::Usage(format!(
                 "--weights {}: they are those of a model with {size}={own}, not {value} ({}): leave it out",
                 path.display(),
@@ -76,11 +83,39 @@ pub(in crate::cli) fn read(
     let weights = Weights {
         all: read.weights,
         vocabulary: read.vocabulary,
+        tokenizer: read.tokenizer,
     };
     Ok((chosen, weights))
 }
 
 impl Weights {
+    /// What its tokens stand for, where they are no characters.
+    ///
+    /// # Errors
+    /// The tokenizer is of no kind that is known.
+    pub(in crate::cli) fn tokenizer(&self) -> Result<Option<Arc<ModelTokenizer>>, Failure> {
+        let own = self.tokenizer.clone().filter(|_| self.vocabulary.is_none());
+        let read = own.map(ModelTokenizer::of).transpose();
+        read.map_err(|why| Failure::Usage(format!("--weights: {why}")))
+    }
+
+    /// That texts are read by the tokenizer that is beside the weights, if there is one.
+    pub(in crate::cli) fn check_tokenizer(
+        &self,
+        tokenizer: Option<&ModelTokenizer>,
+    ) -> Result<(), Failure> {
+        if let (Some(own), Some(other)) = (&self.tokenizer, tokenizer)
+            && own.tokenizer() != other.files().tokenizer()
+        {
+            return Err(Failure::Usage(
+                "--tokenizer: the weights have another one beside them, whose tokens they have \
+                 learned: leave it out"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
     /// That the data's tokens stand for what the weights have learned of them.
     pub(in crate::cli) fn check(&self, source: &Source) -> Result<(), Failure> {
         let Some((set, _)) = source.text() else {
@@ -89,11 +124,14 @@ impl Weights {
         let why = match &self.vocabulary {
             Some(own) if own == set.vocabulary() => return Ok(()),
             Some(_) => "its tokens stand for other characters than those of the text",
-            None => "nothing says that its tokens stand for characters",
+            None => {
+                "there is no tokenizer.json beside them, and nothing says that its tokens stand for \
+                     characters as in"
+            }
         };
         Err(Failure::Usage(format!(
-            "--weights: {why} {}: name a file of its own tokens with --data FILE.bin, or the text that it \
-             was trained on",
+            "--weights: {why} {}: name the model's tokenizer with --tokenizer PATH, a file of its own \
+             tokens with --data FILE.bin, or the text that it was trained on",
             source.name()
         )))
     }

@@ -11,12 +11,16 @@ use tch::{Device, TchError, Tensor};
 use super::feed;
 use super::models::shapes;
 use super::{Failure, room};
-use crate::models::hugging_face;
+use crate::models::hugging_face::{self, TokenizerFiles};
 use crate::models::zoo::{Fill, ModelSpec, Zoo};
 use crate::{Pipeline, Variable};
 
-pub(super) use run::{Settings, TrainedOn, VOCABULARY, saved_vocabulary};
-pub(super) use vocabulary::Vocabulary;
+pub(super) use run::{
+    Settings, TOKENIZER, TrainedOn, VOCABULARY, saved_tokenizer, saved_vocabulary,
+};
+pub(super) use vocabulary::{ModelTokenizer, Reader, Vocabulary};
+
+use vocabulary::Characters;
 
 /// Weights as they were read, and in the pipeline.
 const COPIES: u64 = 2;
@@ -31,10 +35,18 @@ pub(super) struct Where {
     /// One checkpoint of a run, such as runs/1/checkpoints/step-00000100.
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
-    /// A GPT-2 or Llama as Hugging Face's transformers saves it, and `export` too: a folder,
-    /// or a .safetensors file with a config.json beside it.
+    /// A GPT-2, Llama, Mistral, Qwen 2 or Qwen 3 as Hugging Face's transformers saves it, and
+    /// `export` too: a folder, or a .safetensors file with a config.json beside it.
     #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
+}
+
+/// What its tokens stand for, where that is not with the model.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Spoken {
+    /// A tokenizer.json of Hugging Face's, or a folder with one, for a model that has none.
+    #[arg(long, value_name = "PATH")]
+    tokenizer: Option<PathBuf>,
 }
 
 /// Where it is to compute.
@@ -66,7 +78,7 @@ pub(super) struct Trained {
     pub(super) weights: Vec<(String, Tensor)>,
     /// What is known of its training.
     pub(super) settings: Settings,
-    /// The characters that its tokens stand for, or why nobody knows.
+    /// What its tokens stand for, or why nobody knows.
     vocabulary: Result<Vocabulary, String>,
 }
 
@@ -75,7 +87,26 @@ impl Trained {
     ///
     /// # Errors
     /// There is none there, or it is damaged: which file, and why.
-    pub(super) fn read(place: &Where, zoo: &Zoo) -> Result<Self, Failure> {
+    pub(super) fn read(place: &Where, spoken: &Spoken, zoo: &Zoo) -> Result<Self, Failure> {
+        let trained = Self::placed(place, zoo)?;
+        let Some(path) = &spoken.tokenizer else {
+            return trained.checked();
+        };
+        let wrong = |why: String| Failure::Usage(format!("--tokenizer {}: {why}", path.display()));
+        let tokenizer = ModelTokenizer::read(path);
+        let tokenizer = tokenizer.map_err(|why| Failure::Usage(format!("--tokenizer: {why}")))?;
+        let own = Self {
+            vocabulary: Ok(Vocabulary::Tokenizer(tokenizer)),
+            ..trained
+        };
+        let own = own.checked()?;
+        match own.vocabulary() {
+            Ok(_) => Ok(own),
+            Err(why) => Err(wrong(why)),
+        }
+    }
+
+    fn placed(place: &Where, zoo: &Zoo) -> Result<Self, Failure> {
         if let Some(run) = &place.run {
             return run::newest(run, zoo);
         }
@@ -89,23 +120,24 @@ impl Trained {
     fn exported(path: &Path, zoo: &Zoo) -> Result<Self, Failure> {
         let read = hugging_face::import(zoo, path)
             .map_err(|error| Failure::Usage(format!("--weights: {error}")))?;
-        let vocabulary = read.vocabulary.map(Vocabulary::new);
-        let vocabulary = vocabulary.ok_or_else(|| {
-            format!(
-                "{} has no tokenizer of characters beside it, as `export` writes one",
+        let vocabulary = match (read.vocabulary, read.tokenizer) {
+            (Some(characters), _) => Ok(Vocabulary::Characters(Characters::new(characters))),
+            (None, Some(files)) => ModelTokenizer::of(files).map(Vocabulary::Tokenizer),
+            (None, None) => Err(format!(
+                "{} has no tokenizer.json beside it: copy that of the model there, or name one with \
+                 --tokenizer",
                 path.display()
-            )
-        });
-        Self {
+            )),
+        };
+        Ok(Self {
             spec: read.spec,
             weights: read.weights,
             settings: Settings::default(),
             vocabulary,
-        }
-        .checked()
+        })
     }
 
-    /// That all of the model is there, and that its tokens are characters.
+    /// That all of the model is there, and that its tokens stand for something.
     fn checked(mut self) -> Result<Self, Failure> {
         let variables = self.spec.build().distinct_variables()?;
         let there = |wanted: &&Variable| self.weights.iter().any(|(name, _)| name == wanted.name());
@@ -118,11 +150,18 @@ impl Trained {
         }
         let tokens = self.tokens();
         self.vocabulary = self.vocabulary.and_then(|own| match tokens {
-            Ok((_, tokens)) if own.len() > tokens => Err(format!(
-                "its text has {} distinct characters, but the model knows {tokens} tokens: another \
-                 text was trained on",
-                own.len()
-            )),
+            Ok((_, tokens)) if own.len() > tokens => Err(match own {
+                Vocabulary::Characters(own) => format!(
+                    "its text has {} distinct characters, but the model knows {tokens} tokens: \
+                     another text was trained on",
+                    own.len()
+                ),
+                Vocabulary::Tokenizer(_) => format!(
+                    "the tokenizer has {} tokens, but the model knows {tokens}: it is that of \
+                     another model",
+                    own.len()
+                ),
+            }),
             _ => Ok(own),
         });
         Ok(self)
@@ -159,7 +198,7 @@ impl Trained {
         }
     }
 
-    /// The characters that tokens stand for.
+    /// What tokens stand for.
     ///
     /// # Errors
     /// Nobody knows, or the model has no tokens.
@@ -169,9 +208,9 @@ impl Trained {
         known.map_err(|why| format!("what tokens stand for is not known: {why}"))
     }
 
-    /// The characters, where they are known.
-    pub(super) fn characters(&self) -> Option<&[char]> {
-        self.vocabulary.as_ref().ok().map(Vocabulary::characters)
+    /// What `export` writes beside the weights, where it is known what tokens stand for.
+    pub(super) fn tokenizer_files(&self) -> Option<TokenizerFiles> {
+        self.vocabulary.as_ref().ok().map(Vocabulary::files)
     }
 
     /// The model on devices, with its weights.

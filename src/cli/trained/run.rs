@@ -1,8 +1,9 @@
 //! What a run folder says of its model.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::vocabulary::Vocabulary;
+use super::vocabulary::{Characters, ModelTokenizer, Vocabulary};
 use super::{Failure, Trained};
 use crate::checkpoint::Checkpoint;
 use crate::cli::{failure, no_run};
@@ -12,6 +13,8 @@ use crate::train::{RunFolder, TrainError, lacks};
 
 /// The part of a checkpoint that has the characters of tokens, in their order.
 pub(in crate::cli) const VOCABULARY: &str = "vocabulary";
+/// The part that has the tokenizer.json of the model, with its companions.
+pub(in crate::cli) const TOKENIZER: &str = "tokenizer";
 /// What stands for made-up data.
 const SYNTHETIC: &str = "synthetic";
 
@@ -86,17 +89,20 @@ fn trained(found: &Checkpoint, text: &str, from: &Path, zoo: &Zoo) -> Result<Tra
         step: Some(found.extras().step),
         ..settings
     };
-    let vocabulary = match saved_vocabulary(found)? {
-        Some(characters) => Ok(Vocabulary::new(characters.chars().collect())),
-        None => of_data(&settings.data),
+    let vocabulary = match (saved_tokenizer(found)?, saved_vocabulary(found)?) {
+        (Some(tokenizer), _) => Ok(Vocabulary::Tokenizer(tokenizer)),
+        (None, Some(characters)) => {
+            let characters = Characters::new(characters.chars().collect());
+            Ok(Vocabulary::Characters(characters))
+        }
+        (None, None) => of_data(&settings.data),
     };
-    Trained {
+    Ok(Trained {
         spec,
         weights: found.weights().map_err(failure)?,
         settings,
         vocabulary,
-    }
-    .checked()
+    })
 }
 
 /// The characters that a checkpoint has kept, if it was a text that was trained on.
@@ -109,18 +115,35 @@ pub(in crate::cli) fn saved_vocabulary(found: &Checkpoint) -> Result<Option<&str
     text.transpose()
 }
 
+/// The tokenizer that a checkpoint has kept, if the model has one.
+pub(in crate::cli) fn saved_tokenizer(
+    found: &Checkpoint,
+) -> Result<Option<Arc<ModelTokenizer>>, Failure> {
+    let Some(kept) = found.extras().get(TOKENIZER) else {
+        return Ok(None);
+    };
+    let tokenizer = ModelTokenizer::saved(kept)
+        .map_err(|why| anyhow::anyhow!("{}: its tokenizer: {why}", found.path().display()));
+    Ok(Some(tokenizer?))
+}
+
 /// The characters of the text that was trained on, which is still to be there.
 fn of_data(data: &TrainedOn) -> Result<Vocabulary, String> {
     let set = match data {
         TrainedOn::BuiltIn => TextSet::new(MOBY_DICK),
         TrainedOn::File(path) if path.extension().is_some_and(|end| end == "bin") => {
-            return Err("it was trained on a file of tokens".to_owned());
+            return Err(
+                "it was trained on a file of tokens: name what they stand for with \
+                        --tokenizer"
+                    .to_owned(),
+            );
         }
         TrainedOn::File(path) => TextSet::read(path).map_err(|error| error.to_string())?,
         TrainedOn::Synthetic => return Err("it was trained on made-up data".to_owned()),
         TrainedOn::Unknown => return Err("nothing says what it was trained on".to_owned()),
     };
-    Ok(Vocabulary::new(set.vocabulary().to_vec()))
+    let characters = Characters::new(set.vocabulary().to_vec());
+    Ok(Vocabulary::Characters(characters))
 }
 
 /// The model and the rest of what matters here, from a run's configuration.

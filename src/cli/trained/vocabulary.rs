@@ -1,90 +1,121 @@
-//! Characters and the tokens that stand for them.
+//! What tokens stand for.
 
-use std::collections::HashMap;
+mod characters;
+mod tokenizer;
 
-/// The characters that a model knows, each with a token: its place.
+use std::sync::Arc;
+
+use crate::data::TextStream;
+use crate::models::hugging_face::TokenizerFiles;
+
+pub(in crate::cli) use characters::Characters;
+pub(in crate::cli) use tokenizer::ModelTokenizer;
+
+/// What a model's tokens stand for.
 #[derive(Debug, Clone)]
-pub(in crate::cli) struct Vocabulary {
-    characters: Vec<char>,
-    tokens: HashMap<char, i64>,
+pub(in crate::cli) enum Vocabulary {
+    /// A character each.
+    Characters(Characters),
+    /// What a `tokenizer.json` says.
+    Tokenizer(Arc<ModelTokenizer>),
+}
+
+/// The text of tokens, as they come.
+pub(in crate::cli) enum Reader<'a> {
+    Characters(&'a Characters),
+    Tokenizer(TextStream<'a>),
 }
 
 impl Vocabulary {
-    /// Characters in the order of their tokens.
-    pub(in crate::cli) fn new(characters: Vec<char>) -> Self {
-        let tokens = (0..).zip(&characters).map(|(token, &own)| (own, token));
-        Self {
-            tokens: tokens.collect(),
-            characters,
-        }
-    }
-
-    pub(in crate::cli) fn characters(&self) -> &[char] {
-        &self.characters
+    /// A character each, in this order.
+    pub(in crate::cli) fn of_characters(characters: &[char]) -> Self {
+        Self::Characters(Characters::new(characters.to_vec()))
     }
 
     pub(in crate::cli) fn len(&self) -> usize {
-        self.characters.len()
+        match self {
+            Self::Characters(own) => own.len(),
+            Self::Tokenizer(own) => own.tokenizer().vocabulary(),
+        }
+    }
+
+    /// What a token is.
+    pub(in crate::cli) fn unit(&self) -> &'static str {
+        match self {
+            Self::Characters(_) => "character",
+            Self::Tokenizer(_) => "token",
+        }
     }
 
     /// The tokens of a text.
     ///
     /// # Errors
-    /// The first character that has none, where it stands, and which ones there are.
+    /// Some of it has none: what.
     pub(in crate::cli) fn encode(&self, text: &str) -> Result<Vec<i64>, String> {
-        let (mut line, mut column) = (1, 1);
-        let mut tokens = Vec::new();
-        for character in text.chars() {
-            let token = self.tokens.get(&character);
-            tokens.push(*token.ok_or_else(|| {
-                format!(
-                    "the model does not know {character:?} (line {line}, character {column}), which \
-                     is not in the text that it was trained on; it knows {}",
-                    self.shown()
-                )
-            })?);
-            match character {
-                '\n' => (line, column) = (line + 1, 1),
-                _ => column += 1,
+        match self {
+            Self::Characters(own) => own.encode(text),
+            Self::Tokenizer(own) => numbers(own.tokenizer().encode(text)),
+        }
+    }
+
+    /// The tokens of a text that is to be gone on with, with those that mark its beginning.
+    ///
+    /// # Errors
+    /// As [`Vocabulary::encode`].
+    pub(in crate::cli) fn encode_prompt(&self, text: &str) -> Result<Vec<i64>, String> {
+        match self {
+            Self::Characters(own) => own.encode(text),
+            Self::Tokenizer(own) => numbers(own.tokenizer().encode_prompt(text)),
+        }
+    }
+
+    /// Tokens that end a text.
+    pub(in crate::cli) fn ends(&self) -> Vec<i64> {
+        match self {
+            Self::Characters(_) => Vec::new(),
+            Self::Tokenizer(own) => own.files().ends(),
+        }
+    }
+
+    /// The text of what comes behind these tokens.
+    pub(in crate::cli) fn reader(&self, before: &[i64]) -> Reader<'_> {
+        match self {
+            Self::Characters(own) => Reader::Characters(own),
+            Self::Tokenizer(own) => {
+                let before: Vec<u32> = before.iter().map(|&token| token as u32).collect();
+                Reader::Tokenizer(TextStream::new(own.tokenizer(), &before))
             }
         }
-        Ok(tokens)
     }
 
-    /// The character of a token.
-    pub(in crate::cli) fn decode(&self, token: i64) -> char {
-        let place = usize::try_from(token).ok();
-        let own = place.and_then(|place| self.characters.get(place));
-        own.copied().unwrap_or(char::REPLACEMENT_CHARACTER)
-    }
-
-    /// All characters where that is a line, else how many.
-    fn shown(&self) -> String {
-        const MOST: usize = 100;
-        if self.len() > MOST {
-            return format!("{} others", self.len());
+    /// What `export` writes beside the weights.
+    pub(in crate::cli) fn files(&self) -> TokenizerFiles {
+        match self {
+            Self::Characters(own) => TokenizerFiles::of_characters(own.all()),
+            Self::Tokenizer(own) => own.files().clone(),
         }
-        format!("{:?}", self.characters.iter().collect::<String>())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn numbers(tokens: anyhow::Result<Vec<u32>>) -> Result<Vec<i64>, String> {
+    let tokens = tokens.map_err(|error| format!("{error:#}"))?;
+    Ok(tokens.into_iter().map(i64::from).collect())
+}
 
-    #[test]
-    fn texts_are_tokens_and_strangers_are_told_with_their_place() {
-        let known = Vocabulary::new("\n abl".chars().collect());
-        let tokens = known.encode("a\nb").unwrap();
-        assert_eq!(tokens, [2, 0, 3]);
-        let back: String = tokens.iter().map(|&token| known.decode(token)).collect();
-        assert_eq!(back, "a\nb");
-        assert_eq!(
-            (known.decode(99), known.decode(-1)),
-            ('\u{fffd}', '\u{fffd}')
-        );
-        let error = known.encode("all\nall?").unwrap_err();
-        assert!(error.contains("'?' (line 2, character 4)"), "{error}");
-        assert!(error.ends_with("it knows \"\\n abl\""), "{error}");
+impl Reader<'_> {
+    /// What another token makes certain of the text.
+    pub(in crate::cli) fn push(&mut self, token: i64) -> anyhow::Result<String> {
+        match self {
+            Self::Characters(own) => Ok(own.decode(token).to_string()),
+            Self::Tokenizer(own) => own.push(token as u32),
+        }
+    }
+
+    /// What is left at the end.
+    pub(in crate::cli) fn rest(&mut self) -> anyhow::Result<String> {
+        match self {
+            Self::Characters(_) => Ok(String::new()),
+            Self::Tokenizer(own) => own.rest(),
+        }
     }
 }

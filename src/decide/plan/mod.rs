@@ -47,7 +47,7 @@ pub(crate) struct Args {
     /// Cores that the devices share, where they are CPU threads; by default each device
     /// computes for itself.
     #[arg(
-        long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["nodes", "replicas"],
+        long, value_name = "N", allow_negative_numbers = true, conflicts_with_all = ["nodes", "processes", "replicas"],
         value_parser = input::at_least_one
     )]
     cores: Option<usize>,
@@ -139,7 +139,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     } else {
         let width = output::width(None);
         let mut text = report::text(&plan, &profile, width);
-        text.push_str(&exchange(&profile, &plan, &options));
+        text.push_str(&beside(&profile, &plan, &options));
         text.push_str(&choices::text(&profile, &plan, &options, width));
         output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;
     }
@@ -155,14 +155,23 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What replicas take to add up their gradients, where there are several.
-fn exchange(profile: &Profile, plan: &Plan, options: &PlanOptions) -> String {
+/// What replicas take to add up their gradients, and processes to agree, where there are several.
+fn beside(profile: &Profile, plan: &Plan, options: &PlanOptions) -> String {
     let Ok(schedule) = plan.generate() else {
         return String::new();
     };
     let costs = plan.costs(profile, options, &schedule);
-    let line = output::exchange(&simulate(&schedule, &costs).timeline);
-    line.map_or_else(String::new, |line| format!("\n{line}\n"))
+    let step = simulate(&schedule, &costs).timeline;
+    let lines = [
+        output::exchange(&step),
+        output::agreement(&options.machine, &step),
+    ];
+    let lines: Vec<String> = lines
+        .into_iter()
+        .flatten()
+        .map(|line| format!("\n{line}\n"))
+        .collect();
+    lines.concat()
 }
 
 /// What is to be known of a plan for sizes that nobody measured.

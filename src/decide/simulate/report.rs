@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use gpipe_partitioner::simulate::SensitivityTarget;
-use gpipe_partitioner::{Bytes, DeviceId, Nodes, render};
+use gpipe_partitioner::{Bytes, DeviceId, Nodes, VOTES, render};
 use serde_json::{Value, json};
 
 use super::super::{
@@ -66,6 +66,11 @@ fn text(options: &Options, case: &Case, width: usize) -> String {
     if let Some(exchange) = output::exchange(&case.simulation.timeline) {
         // Writing to a String cannot fail, here and below.
         let _ = write!(text, "\n{exchange}\n");
+    }
+    if let Some(agreement) =
+        output::agreement(options.workload.machine(), &case.simulation.timeline)
+    {
+        let _ = write!(text, "\n{agreement}\n");
     }
     if options.workload.is_uneven()
         && let Some(advice) = advice(case)
@@ -147,6 +152,14 @@ pub(super) fn numbers(options: &Options, case: &Case) -> Value {
     if replicas > 1 {
         numbers["replicas"] = json!(replicas);
         numbers["exposed_us"] = json!(simulation.timeline.exposed());
+    }
+    if options.machine.processes() > 1 {
+        let agreement = options
+            .workload
+            .machine()
+            .agreement(&simulation.timeline, VOTES);
+        numbers["processes"] = json!(options.machine.processes());
+        numbers["agreement_us"] = json!(agreement);
     }
     if let Some(nodes) = options.machine.nodes() {
         numbers["nodes"] = json!(nodes.devices());

@@ -4,7 +4,7 @@ use std::fmt;
 
 use gpipe_partitioner::{
     Bytes, CheckedSchedule, Costs, DeviceId, Machine, Micros, Placement, Problem, Profile,
-    ScheduleKind, Shape, Simulation, Solution, StageId, StageMemory, Strategy, When, auto,
+    ScheduleKind, Shape, Simulation, Solution, StageId, StageMemory, Strategy, VOTES, When, auto,
     simulate,
 };
 
@@ -89,6 +89,14 @@ impl Workload {
         }
     }
 
+    /// The machine, with its links.
+    pub(super) fn machine(&self) -> &Machine {
+        match self {
+            Self::Given(given) => &given.machine,
+            Self::Profiled(profiled) => &profiled.machine,
+        }
+    }
+
     /// Whether one stage may cost more than another.
     pub(super) fn is_uneven(&self) -> bool {
         matches!(self, Self::Profiled(_))
@@ -119,6 +127,9 @@ impl Given {
         }
         if let Some(cards) = self.machine.cards() {
             costs = costs.with_cards(cards);
+        }
+        if let Some(joins) = self.machine.joins(VOTES) {
+            costs = costs.with_joins(joins);
         }
         for stage in (0..shape.stages()).map(StageId) {
             let next = StageId(stage.index() + 1);

@@ -10,16 +10,16 @@ use safetensors::tensor::{Dtype, View};
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
+use super::beside::TokenizerFiles;
 use super::error::HuggingFaceError;
 use super::tensors::Files;
-use super::vocabulary;
 use crate::files;
 
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-const CONFIG: &str = "config.json";
-const TOKENIZER: &str = "tokenizer.json";
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+pub(super) const CONFIG: &str = "config.json";
+pub(super) const TOKENIZER: &str = "tokenizer.json";
+pub(super) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The largest JSON file that is read: vocabularies have some megabytes.
 const MAX_JSON: u64 = 256 << 20;
 
@@ -76,8 +76,8 @@ impl Folder {
         Ok(Json { path, value })
     }
 
-    pub(super) fn tokenizer(&self) -> Result<Option<Value>, HuggingFaceError> {
-        read_json(&self.parent.join(TOKENIZER))
+    pub(super) fn tokenizer(&self) -> Result<Option<TokenizerFiles>, HuggingFaceError> {
+        TokenizerFiles::read(&self.parent.join(TOKENIZER))
     }
 
     /// The weights: the file that was named, the one there is, or all of an index.
@@ -117,7 +117,7 @@ pub(super) fn write(
     path: &Path,
     weights: Vec<(String, Tensor)>,
     config: &Value,
-    tokenizer: Option<&Value>,
+    tokenizer: Option<&TokenizerFiles>,
 ) -> Result<Vec<PathBuf>, HuggingFaceError> {
     let is_file = path
         .extension()
@@ -129,13 +129,12 @@ pub(super) fn write(
     };
     fs::create_dir_all(&folder)
         .map_err(|error| wrong(&folder, format!("cannot be made: {error}")))?;
-    let mut beside = vec![(folder.join(CONFIG), config.clone())];
-    if let Some(tokenizer) = tokenizer {
-        beside.push((folder.join(TOKENIZER), tokenizer.clone()));
-        beside.push((folder.join(TOKENIZER_CONFIG), vocabulary::config()));
+    let mut beside = vec![(folder.join(CONFIG), format!("{config:#}\n"))];
+    for (name, text) in tokenizer.map(TokenizerFiles::files).unwrap_or_default() {
+        beside.push((folder.join(name), text));
     }
-    for (path, value) in &beside {
-        if read_json(path)?.is_some_and(|there| there != *value) {
+    for (path, text) in &beside {
+        if read_text(path)?.is_some_and(|there| !same(&there, text)) {
             let why = "another one is there already: choose another folder, or remove it";
             return Err(wrong(path, why));
         }
@@ -151,8 +150,8 @@ pub(super) fn write(
     safetensors::serialize_to_file(weights, Some(metadata), &target)
         .map_err(|error| wrong(&target, format!("cannot be written: {error}")))?;
     let mut written = vec![target];
-    for (path, value) in beside {
-        fs::write(&path, format!("{value:#}\n"))
+    for (path, text) in beside {
+        fs::write(&path, text)
             .map_err(|error| wrong(&path, format!("cannot be written: {error}")))?;
         written.push(path);
     }
@@ -164,15 +163,32 @@ pub(super) fn write(
 }
 
 /// The folder that a file is in; never the empty path, which no system takes for one.
-fn parent(path: &Path) -> PathBuf {
+pub(super) fn parent(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),
     }
 }
 
+/// Whether two files say the same: to the letter, or as JSON.
+fn same(one: &str, other: &str) -> bool {
+    let value = |text| serde_json::from_str::<Value>(text).ok();
+    one == other || value(one).is_some_and(|one| Some(one) == value(other))
+}
+
 /// A JSON file, or none where there is none.
 fn read_json(path: &Path) -> Result<Option<Value>, HuggingFaceError> {
+    let text = read_text(path)?;
+    text.map(|text| parse(path, &text)).transpose()
+}
+
+/// What a file's JSON says.
+pub(super) fn parse(path: &Path, text: &str) -> Result<Value, HuggingFaceError> {
+    serde_json::from_str(text).map_err(|error| wrong(path, format!("is no JSON: {error}")))
+}
+
+/// The text of a file, or none where there is none.
+pub(super) fn read_text(path: &Path) -> Result<Option<String>, HuggingFaceError> {
     let unreadable = |error: std::io::Error| wrong(path, format!("cannot be read: {error}"));
     let bytes = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -184,13 +200,10 @@ fn read_json(path: &Path) -> Result<Option<Value>, HuggingFaceError> {
             format!("has {bytes} bytes, more than {MAX_JSON}"),
         ));
     }
-    let text = files::read(path).map_err(unreadable)?;
-    let value = serde_json::from_slice(&text)
-        .map_err(|error| wrong(path, format!("is no JSON: {error}")))?;
-    Ok(Some(value))
+    files::read_text(path).map(Some).map_err(unreadable)
 }
 
-fn wrong(path: &Path, why: impl Into<String>) -> HuggingFaceError {
+pub(super) fn wrong(path: &Path, why: impl Into<String>) -> HuggingFaceError {
     HuggingFaceError::File {
         path: path.to_owned(),
         why: why.into(),

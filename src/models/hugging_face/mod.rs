@@ -1,7 +1,8 @@
 //! Weights between this library and Hugging Face's `transformers`.
 //!
-//! The zoo's models `gpt` and `llama` compute what `transformers`' `GPT2LMHeadModel` and
-//! `LlamaForCausalLM` do; only names and, for GPT-2, the layout of matrices differ.
+//! The zoo's model `gpt` computes what `transformers`' `GPT2LMHeadModel` does, and its `llama`
+//! what `LlamaForCausalLM`, `MistralForCausalLM`, `Qwen2ForCausalLM` and `Qwen3ForCausalLM` do;
+//! only names and, for GPT-2, the layout of matrices differ.
 //! [`export`] writes a folder that `from_pretrained` reads, [`import`] reads one; no bit
 //! of a weight changes on the way.
 //!
@@ -23,6 +24,7 @@
 //! ```
 
 mod architecture;
+mod beside;
 mod config;
 mod error;
 mod folder;
@@ -38,8 +40,10 @@ use tch::Tensor;
 use super::zoo::{ModelSpec, Zoo};
 use crate::torch::Variable;
 use architecture::Architecture;
+use beside::TokenIds;
 use folder::Folder;
 
+pub use beside::TokenizerFiles;
 pub use error::HuggingFaceError;
 
 /// A model that was read.
@@ -52,6 +56,8 @@ pub struct Imported {
     /// The characters that tokens stand for, where the tokenizer beside the weights has
     /// one token a character, as [`export`] writes it.
     pub vocabulary: Option<Vec<char>>,
+    /// The tokenizer beside the weights, of whatever kind.
+    pub tokenizer: Option<TokenizerFiles>,
 }
 
 /// Writes weights as `transformers` names them, with the `config.json` that it needs
@@ -72,6 +78,21 @@ pub fn export(
     weights: &[(String, Tensor)],
     vocabulary: Option<&[char]>,
 ) -> Result<Vec<PathBuf>, HuggingFaceError> {
+    let tokenizer = vocabulary.map(TokenizerFiles::of_characters);
+    export_with(path, spec, weights, tokenizer.as_ref())
+}
+
+/// [`export`] with the files of a tokenizer beside the weights, as [`import`] or
+/// [`TokenizerFiles::read`] found them: not a letter of them is changed.
+///
+/// # Errors
+/// As [`export`].
+pub fn export_with(
+    path: &Path,
+    spec: &ModelSpec,
+    weights: &[(String, Tensor)],
+    tokenizer: Option<&TokenizerFiles>,
+) -> Result<Vec<PathBuf>, HuggingFaceError> {
     let architecture = Architecture::of(spec)?;
     let own: BTreeMap<&str, &Tensor> = (weights.iter())
         .map(|(name, tensor)| (name.as_str(), tensor))
@@ -86,9 +107,11 @@ pub fn export(
         })?;
         theirs.push((name.name.clone(), name.turned(tensor)?));
     }
-    let config = config::write(architecture, spec.settings());
-    let tokenizer = vocabulary.map(vocabulary::write);
-    folder::write(path, theirs, &config, tokenizer.as_ref())
+    let none = TokenIds::default();
+    let ids = tokenizer.map_or(&none, TokenizerFiles::ids);
+    let config = config::write(architecture, spec.settings(), ids);
+    let config = config.map_err(|why| HuggingFaceError::Model(anyhow::Error::msg(why)))?;
+    folder::write(path, theirs, &config, tokenizer)
 }
 
 /// Reads a model from a folder with `config.json` and `model.safetensors` (or the shards
@@ -110,11 +133,13 @@ pub fn import(zoo: &Zoo, path: &Path) -> Result<Imported, HuggingFaceError> {
         })?;
     let spec = zoo.spec(architecture.entry(), settings)?;
     let weights = read(&folder, architecture, &spec)?;
-    let vocabulary = folder.tokenizer()?.as_ref().and_then(vocabulary::read);
+    let tokenizer = folder.tokenizer()?;
+    let characters = tokenizer.as_ref().map(TokenizerFiles::characters);
     Ok(Imported {
         spec,
         weights,
-        vocabulary,
+        vocabulary: characters.flatten(),
+        tokenizer,
     })
 }
 

@@ -26,12 +26,16 @@ pub(super) fn write(vocabulary: &[char]) -> Value {
     })
 }
 
-/// What `transformers` needs to know of the tokenizer.
-pub(super) fn config() -> Value {
-    json!({
+/// What `transformers` needs to know of a tokenizer; `end` is the token that ends a text.
+pub(super) fn config(end: Option<&str>) -> Value {
+    let mut config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": false,
-    })
+    });
+    if let Some(end) = end {
+        config["eos_token"] = json!(end);
+    }
+    config
 }
 
 /// The characters of a tokenizer that has one token for each, in the order of their

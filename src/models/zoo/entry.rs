@@ -16,6 +16,7 @@ pub struct Instance {
     pub(super) targets: Vec<Synthetic>,
     pub(super) loss: SharedLoss,
     pub(super) sees_later_tokens: bool,
+    pub(super) caches: bool,
 }
 
 impl Instance {
@@ -37,6 +38,7 @@ impl Instance {
             targets,
             loss: SharedLoss::new(loss),
             sees_later_tokens: false,
+            caches: false,
         }
     }
 
@@ -45,6 +47,15 @@ impl Instance {
     #[must_use]
     pub fn sees_later_tokens(mut self) -> Self {
         self.sees_later_tokens = true;
+        self
+    }
+
+    /// Says that its layers heed [`Context::past`](crate::Context::past): tokens may come one after
+    /// the other ([`Pipeline::decode`](crate::Pipeline::decode)), with the outputs of all at once.
+    #[doc(alias = "KV cache")]
+    #[must_use]
+    pub fn caches(mut self) -> Self {
+        self.caches = true;
         self
     }
 }
@@ -149,6 +160,20 @@ impl Entry {
     #[must_use]
     pub fn probability(mut self, name: &str, default: f64, about: &str) -> Self {
         self.sizes.push(Size::probability(name, default, about));
+        self
+    }
+
+    /// Adds a size that is a whole number from 1, or 0, its default, for there being none.
+    #[must_use]
+    pub fn optional_count(mut self, name: &str, about: &str) -> Self {
+        self.sizes.push(Size::optional_count(name, about));
+        self
+    }
+
+    /// Adds a size that is a number above 0.
+    #[must_use]
+    pub fn positive(mut self, name: &str, default: f64, about: &str) -> Self {
+        self.sizes.push(Size::positive(name, default, about));
         self
     }
 

@@ -26,7 +26,10 @@ impl ModelSpec {
             sizes.find_map(|(own, value)| (own == name).then_some(value))
         };
         let pairs = match (size("heads"), size("layers"), size("d_model")) {
-            (Some(_), Some(blocks), Some(features)) => blocks * features * tokens as f64,
+            (Some(heads), Some(blocks), Some(features)) => {
+                let own = size("head_dim").filter(|&head| head > 0.0);
+                blocks * own.map_or(features, |head| heads * head) * tokens as f64
+            }
             _ => 0.0,
         };
         let of_token = PER_WEIGHT * weights as f64 + PER_PAIR * pairs;

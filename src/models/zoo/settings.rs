@@ -23,6 +23,10 @@ pub struct Size {
 enum SizeKind {
     /// A whole number from 1 to this.
     Count(i64),
+    /// A whole number from 0, which stands for there being none, to the largest count.
+    OptionalCount,
+    /// A number above 0.
+    Positive,
     /// A number from 0 to below 1.
     Probability,
     /// 0 (no) or 1 (yes).
@@ -43,6 +47,24 @@ impl Size {
             name: name.to_owned(),
             default: default as f64,
             kind: SizeKind::Count(most),
+            about: about.to_owned(),
+        }
+    }
+
+    pub(super) fn optional_count(name: &str, about: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            default: 0.0,
+            kind: SizeKind::OptionalCount,
+            about: about.to_owned(),
+        }
+    }
+
+    pub(super) fn positive(name: &str, default: f64, about: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            default,
+            kind: SizeKind::Positive,
             about: about.to_owned(),
         }
     }
@@ -75,9 +97,9 @@ impl Size {
         self.default
     }
 
-    /// Whether it is a whole number; else it is a probability below 1.
+    /// Whether it is a whole number.
     pub fn is_count(&self) -> bool {
-        !matches!(self.kind, SizeKind::Probability)
+        !matches!(self.kind, SizeKind::Probability | SizeKind::Positive)
     }
 
     /// What it is, for people.
@@ -100,6 +122,14 @@ impl Size {
             SizeKind::Count(most) => (
                 value.fract() == 0.0 && (1.0..=most as f64).contains(&value),
                 format!("must be a whole number from 1 to {most}"),
+            ),
+            SizeKind::OptionalCount => (
+                value.fract() == 0.0 && (0.0..=MAX_COUNT as f64).contains(&value),
+                format!("must be a whole number from 0 (none) to {MAX_COUNT}"),
+            ),
+            SizeKind::Positive => (
+                value > 0.0 && value.is_finite(),
+                "must be a number above 0".to_owned(),
             ),
             SizeKind::Probability => (
                 (0.0..1.0).contains(&value),
@@ -184,6 +214,14 @@ impl Settings {
     /// As [`Settings::value`].
     pub fn number(&self, name: &str) -> usize {
         self.value(name) as usize
+    }
+
+    /// The value of a count that there may be none of.
+    ///
+    /// # Panics
+    /// As [`Settings::value`].
+    pub fn optional_count(&self, name: &str) -> Option<i64> {
+        Some(self.count(name)).filter(|&count| count > 0)
     }
 
     /// Whether a switch is on.

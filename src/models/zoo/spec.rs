@@ -98,6 +98,12 @@ impl ModelSpec {
         self.instance.sees_later_tokens
     }
 
+    /// Whether tokens may come one after the other ([`Pipeline::decode`](crate::Pipeline::decode)):
+    /// its layers keep what they need of those before.
+    pub fn caches(&self) -> bool {
+        self.instance.caches
+    }
+
     /// How many parameters it has, tied ones counted once; takes no memory for them.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use crate::pipeline::programs::Programs;
 use crate::pipeline::ranks::{Members, Ranks};
 use crate::pipeline::ties::Ties;
 use crate::pipeline::wiring::Wiring;
-use crate::torch::{self, Precision, Skip};
+use crate::torch::{self, Precision, Skip, Sums};
 
 /// What a pipeline is made of, in this process.
 struct Prepared {
@@ -88,10 +88,13 @@ impl PipelineBuilder {
     /// What all processes have in common, by name.
     fn in_common(&self) -> Vec<(String, String)> {
         let layers: Vec<&str> = self.model.names().collect();
-        let all: [(&str, &dyn fmt::Debug); 17] = [
+        let all: [(&str, &dyn fmt::Debug); 20] = [
             ("the model's layers", &layers),
             ("`micro_batches`", &self.micro_batches),
             ("`replicas`", &self.replicas),
+            ("`shard_optimizer`", &self.shard_optimizer),
+            ("`local_steps`", &self.local_steps),
+            ("`outer`", &self.outer),
             ("`tree`", &self.tree),
             ("`chunks`", &self.chunks),
             ("`balance`", &self.balance),
@@ -140,7 +143,7 @@ impl PipelineBuilder {
             Wiring::new(&partition, &skips),
             self.recompute.clone(),
             recomputing,
-            is_here.collect(),
+            (is_here.collect(), self.sums() != Sums::Alone),
         )?;
         let devices = programs.placement().iter();
         Ok(Prepared {

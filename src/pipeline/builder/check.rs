@@ -9,7 +9,7 @@ use super::devices::Limit;
 use crate::error::{Error, Setting, SettingsError, SettingsRule, StageCount};
 use crate::pipeline::loss_scale::Scaler;
 use crate::pipeline::programs::Source;
-use crate::torch::{Precision, Recompute, Sequential, Skip};
+use crate::torch::{OuterStep, Precision, Recompute, Sequential, Skip};
 
 impl PipelineBuilder {
     /// Whether the settings fit each other and the model, as [`PipelineBuilder::build`] checks
@@ -146,6 +146,7 @@ impl PipelineBuilder {
             let rule = SettingsRule::NoStage { stage, stages };
             return Err(SettingsError::new(Setting::Offload, rule).into());
         }
+        self.check_local_steps()?;
         self.memory_of_devices()?;
         if !can_have_leaves(self.tree) {
             let (given, most) = (self.tree, MOST_LEAVES);
@@ -154,6 +155,41 @@ impl PipelineBuilder {
         }
         if self.precision == Precision::Fp16 {
             Scaler::new(self.loss_scale)?;
+        }
+        Ok(())
+    }
+
+    /// Whether local steps, if asked for, are of something.
+    fn check_local_steps(&self) -> Result<(), SettingsError> {
+        let Some(steps) = self.local_steps else {
+            return Ok(());
+        };
+        let wrong = |setting, why: String| Err(SettingsError::invalid(setting, why));
+        if steps == 0 {
+            let why = "0 local steps: a round has at least one".to_owned();
+            return wrong(Setting::LocalSteps, why);
+        }
+        if self.replicas < 2 {
+            let why = "local steps are those of replicas, of which there is 1: ask for several, or \
+                       for no local steps";
+            return wrong(Setting::LocalSteps, why.to_owned());
+        }
+        if self.shard_optimizer {
+            let why = "local steps leave each replica an optimizer state of its own, which cannot \
+                       be shared (`shard_optimizer`): choose one of the two";
+            return wrong(Setting::LocalSteps, why.to_owned());
+        }
+        let OuterStep {
+            learning_rate,
+            momentum,
+        } = self.outer;
+        if !(learning_rate > 0.0 && learning_rate.is_finite()) {
+            let why = format!("an outer learning rate of {learning_rate}: it must be above 0");
+            return wrong(Setting::Outer, why);
+        }
+        if !(0.0..1.0).contains(&momentum) {
+            let why = format!("an outer momentum of {momentum}: it must be at least 0 and below 1");
+            return wrong(Setting::Outer, why);
         }
         Ok(())
     }

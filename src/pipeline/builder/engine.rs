@@ -12,11 +12,14 @@ use super::PipelineBuilder;
 use super::devices::route;
 use crate::engine::{Engine, Mesh, Sharing, StageBuilder};
 use crate::error::{Error, Setting, SettingsError, SettingsRule};
+use crate::pipeline::local_steps::LocalSteps;
 use crate::pipeline::programs::Programs;
 use crate::pipeline::ranks::{Members, Ranks};
 use crate::pipeline::stages::{Accelerators, Stages};
 use crate::torch::streams::{DeviceStreams, MemorySpace, Route};
-use crate::torch::{self, Copies, DeviceMeter, Graphing, Skip, StageSpec, TorchError, TorchStage};
+use crate::torch::{
+    self, Copies, DeviceMeter, Graphing, Skip, StageSpec, Sums, TorchError, TorchStage,
+};
 
 /// What an engine is made of, in this process.
 pub(super) struct Parts {
@@ -51,7 +54,12 @@ impl PipelineBuilder {
             Engine::replicated(mesh.replicas(), builders, sharing)?
         };
         engine.set_patience(self.patience);
-        Stages::new(engine, accelerators, (ranks, here))
+        Stages::new(
+            engine,
+            accelerators,
+            (ranks, here),
+            (self.sums(), self.local()),
+        )
     }
 
     /// What builds the stages that are here, and what they stand on.
@@ -92,6 +100,7 @@ impl PipelineBuilder {
                     graphing: self.graphing(stage, partition, places[stage]),
                     copies: Copies {
                         replica,
+                        sums: self.sums(),
                         places: copies[stage].clone(),
                     },
                     ..self.spec(stage, partition, device, skips)
@@ -127,6 +136,21 @@ impl PipelineBuilder {
             sharing: torch::turns(&here, &members.same_cores, threads),
             accelerators,
         })
+    }
+
+    /// Which replicas have the sums of gradients.
+    pub(super) fn sums(&self) -> Sums {
+        if self.local_steps.is_some() {
+            Sums::Alone
+        } else if self.shard_optimizer && self.replicas > 1 {
+            Sums::AtOwners
+        } else {
+            Sums::InAll
+        }
+    }
+
+    fn local(&self) -> Option<LocalSteps> {
+        Some(LocalSteps::new(self.local_steps?, self.outer))
     }
 
     fn spec(

@@ -12,7 +12,7 @@ use super::{CopyId, Stages};
 use crate::engine::ActionEvent;
 use crate::error::Error;
 use crate::pipeline::device_times::by_host;
-use crate::pipeline::ranks::{Ranks, StopLine};
+use crate::pipeline::ranks::{Ranks, StopLine, read, written};
 use crate::torch::{TorchStage, Values};
 use crate::world::World;
 
@@ -50,11 +50,49 @@ impl Stages {
         }
     }
 
+    /// This process begins a call, for which it has prepared: see
+    /// [`Ranks::begin_call`](crate::pipeline::ranks::Ranks::begin_call).
+    pub(in crate::pipeline) fn begin_call<T>(
+        &self,
+        call: &str,
+        own: Result<T, Error>,
+    ) -> Result<T, Error> {
+        match &self.ranks {
+            Some(ranks) => ranks.begin_call(call, own),
+            None => own,
+        }
+    }
+
     /// A call has come to its end here: it counts if it has in all processes.
     pub(in crate::pipeline) fn conclude<T>(&self, done: Result<T, Error>) -> Result<T, Error> {
         match &self.ranks {
             Some(ranks) => ranks.conclude(done),
             None => done,
+        }
+    }
+
+    /// The same, with what each process tells the others, in the order of ranks.
+    pub(in crate::pipeline) fn conclude_telling<T, R: Serialize + DeserializeOwned>(
+        &self,
+        done: Result<(T, R), Error>,
+    ) -> Result<(T, Vec<R>), Error> {
+        let Some(ranks) = &self.ranks else {
+            return done.map(|(done, told)| (done, vec![told]));
+        };
+        let done = done.and_then(|(done, told)| Ok((done, written(&told)?)));
+        let (done, told) = ranks.conclude_telling(done)?;
+        Ok((
+            done,
+            told.iter()
+                .map(|told| read(told))
+                .collect::<Result<_, _>>()?,
+        ))
+    }
+
+    /// What the other processes have done cannot be done here: nobody goes on.
+    pub(in crate::pipeline) fn lose(&self, why: &Error) {
+        if let Some(ranks) = &self.ranks {
+            ranks.lose(why);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use tch::{Kind, Tensor, nn};
 
-use super::normal_linear;
+use super::{KvCache, normal_linear};
 use crate::torch::Context;
 
 /// Multi-head self-attention in which a position sees itself and what came before.
@@ -17,6 +17,7 @@ pub struct CausalSelfAttention {
     out: nn::Linear,
     heads: i64,
     dropout: f64,
+    cache: KvCache,
 }
 
 impl CausalSelfAttention {
@@ -41,6 +42,7 @@ impl CausalSelfAttention {
             out: normal_linear(path / "c_proj", d_model, d_model, out_std),
             heads,
             dropout,
+            cache: KvCache::default(),
         })
     }
 
@@ -60,10 +62,7 @@ impl CausalSelfAttention {
         let mixed = if ctx.train() && self.dropout > 0.0 {
             self.mix_with_dropout(&query, &key, &value, ctx)?
         } else {
-            let none = None::<Tensor>;
-            Tensor::f_scaled_dot_product_attention(
-                &query, &key, &value, none, 0.0, true, None, false,
-            )?
+            self.cache.attend(ctx, &query, (&key, &value), None)?
         };
         let mixed = mixed.f_transpose(1, 2)?.f_reshape([batch, time, d_model])?;
         Ok(mixed.f_linear(&self.out.ws, self.out.bs.as_ref())?)

@@ -84,12 +84,28 @@ impl BatchNorm {
         } else {
             (None, None)
         };
+        let running = (
+            path.zeros_no_train("running_mean", &[features]),
+            path.ones_no_train("running_var", &[features]),
+        );
+        let name = path.components().collect::<Vec<_>>().join(".");
+        Self::around((weight, bias), running, name, config)
+    }
+
+    /// Around tensors that are there: weight and bias, and the running mean and variance;
+    /// `name` tells it from the model's others.
+    pub(crate) fn around(
+        (weight, bias): (Option<Tensor>, Option<Tensor>),
+        (mean, variance): (Tensor, Tensor),
+        name: String,
+        config: nn::BatchNormConfig,
+    ) -> Self {
         let running = Running {
-            mean: path.zeros_no_train("running_mean", &[features]),
-            variance: path.ones_no_train("running_var", &[features]),
+            mean,
+            variance,
             momentum: config.momentum,
             gathered: RefCell::default(),
-            name: path.components().collect::<Vec<_>>().join("."),
+            name,
         };
         Self {
             weight,

@@ -34,13 +34,15 @@ impl Layer for TokenEmbedding {
             tokens.kind()
         );
         let (_, time) = tokens.size2()?;
+        let past = ctx.past().unwrap_or_default() as i64;
         let context = self.positions.size()[0];
         anyhow::ensure!(
-            time <= context,
-            "{time} tokens, but the context holds {context}"
+            past + time <= context,
+            "{} tokens, but the context holds {context}",
+            past + time
         );
         let tokens = Tensor::f_embedding(&self.tokens, &tokens, -1, false, false)?;
-        let sum = tokens.f_add(&self.positions.f_narrow(0, 0, time)?)?;
+        let sum = tokens.f_add(&self.positions.f_narrow(0, past, time)?)?;
         Ok(ctx.dropout(&sum, self.dropout)?.into())
     }
 

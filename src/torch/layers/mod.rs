@@ -7,12 +7,14 @@ mod batch_norm;
 mod block;
 mod dropout;
 mod embedding;
+mod kv_cache;
 
 pub use attention::CausalSelfAttention;
 pub use batch_norm::BatchNorm;
 pub use block::TransformerBlock;
 pub use dropout::Dropout;
 pub use embedding::TokenEmbedding;
+pub use kv_cache::KvCache;
 
 use tch::nn;
 

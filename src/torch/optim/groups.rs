@@ -118,6 +118,17 @@ impl Groups {
     }
 }
 
+/// All numbers by which parameters are updated: two processes that write the same update alike.
+impl fmt::Display for Groups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.default)?;
+        for (number, group) in self.others.iter().enumerate() {
+            write!(f, ", group {number}: {:?}", group.kind)?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Group")

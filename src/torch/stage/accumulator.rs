@@ -28,6 +28,9 @@ use crate::torch::streams::DeviceStreams;
 /// One gradient a parameter, then one a tied copy; none where none arrived.
 pub(super) type Gradients = Vec<Option<Tensor>>;
 
+/// The places and names of gradients, and their norms.
+type NamedNorms = (Vec<(usize, String)>, Tensor);
+
 /// The gradients of a stage's parameters (gradient accumulation).
 #[doc(alias = "gradient accumulation")]
 #[derive(Debug)]
@@ -102,12 +105,13 @@ impl Accumulator {
         grads.map(|grad| bytes(&grad)).chain(in_tree).sum()
     }
 
-    /// The gradients of complete leaves that wait for others, by parameter.
-    fn in_tree(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+    /// The gradients of complete leaves that wait for others, with the places of their
+    /// parameters.
+    fn in_tree(&self) -> impl Iterator<Item = (usize, &Tensor)> {
         let sets = self.leaves.iter().flat_map(Leaves::waiting);
         sets.flat_map(|set| {
-            let named = self.with_tied().zip(set);
-            named.filter_map(|((name, _), grad)| Some((name.as_str(), grad.as_ref()?)))
+            let placed = set.iter().enumerate();
+            placed.filter_map(|(place, grad)| Some((place, grad.as_ref()?)))
         })
     }
 
@@ -177,12 +181,18 @@ impl Accumulator {
     /// The step's last backward here is done. Takes the sums of the own leaves out of the
     /// parameters and tied copies.
     pub(super) fn take_share(&mut self) -> anyhow::Result<Gradients> {
+        self.finish_leaves()?;
+        Ok(self.take_gradients()?)
+    }
+
+    /// The same, but leaves the sums in the parameters and tied copies.
+    pub(super) fn finish_leaves(&mut self) -> anyhow::Result<()> {
         let finished = self.leaves.as_mut();
         let finished = finished.map(|leaves| leaves.finish(added_sets));
         if let Some(sum) = finished.transpose()?.flatten() {
             self.add_gradients(sum)?;
         }
-        Ok(self.take_gradients()?)
+        Ok(())
     }
 
     /// Gives the parameters and tied copies, whose gradients have been taken, those of all
@@ -205,6 +215,19 @@ impl Accumulator {
     pub(super) fn name(&self, place: usize) -> &str {
         let named = self.with_tied().nth(place);
         named.map_or("", |(name, _)| name)
+    }
+
+    /// The place of a parameter or tied copy among these.
+    pub(super) fn place(&self, name: &str) -> Option<usize> {
+        self.with_tied().position(|(own, _)| own == name)
+    }
+
+    /// The places of the parameters that an update changes: those with a gradient that are not
+    /// frozen.
+    pub(super) fn to_update(&self) -> Vec<usize> {
+        let all = self.parameters.iter().enumerate();
+        let chosen = all.filter(|(_, (_, own))| own.requires_grad() && own.grad().defined());
+        chosen.map(|(place, _)| place).collect()
     }
 
     /// Bytes of each parameter and tied copy, in the order of their gradients.
@@ -344,49 +367,49 @@ impl Accumulator {
     // Gradients as numbers.
 
     fn present(&self) -> Vec<Tensor> {
+        self.placed().1
+    }
+
+    /// The gradients that are there, and the places of their parameters.
+    fn placed(&self) -> (Vec<usize>, Vec<Tensor>) {
         let grads = self.parameters.iter().map(|(_, p)| p.grad());
-        grads.filter(Tensor::defined).collect()
+        let placed = grads.enumerate().filter(|(_, grad)| grad.defined());
+        placed.unzip()
     }
 
-    fn named(&self) -> (Vec<&str>, Vec<Tensor>) {
-        let grads = self.with_tied();
-        grads
-            .map(|(name, parameter)| (name.as_str(), parameter.grad()))
-            .filter(|(_, grad)| grad.defined())
-            .unzip()
+    /// The norm of each gradient with the place of its parameter, in the order of these.
+    pub(crate) fn norms(&self) -> Result<Vec<(usize, f64)>, TorchError> {
+        let (places, grads) = self.placed();
+        Ok(places.into_iter().zip(norms(&grads)?).collect())
     }
 
-    /// The norm of each gradient, in the order of the parameters.
-    pub(crate) fn norms(&self) -> Result<Vec<f64>, TorchError> {
-        norms(&self.present())
-    }
-
-    /// The same as a tensor on the stage's device, for which the host does not wait; none
-    /// where that cannot be.
-    pub(crate) fn norms_on_device(&self) -> Result<Option<Tensor>, TorchError> {
-        norms_there(&self.present(), self.device)
-    }
-
-    /// The names of all gradients, those of tied copies included, and their norms as a
-    /// tensor on the stage's device. None where the host has to look at the gradients.
-    pub(super) fn named_norms_on_device(
-        &self,
-    ) -> Result<Option<(Vec<String>, Tensor)>, TorchError> {
-        let (names, grads) = self.named();
+    /// The places, and the norms as a tensor on the stage's device, for which the host does not
+    /// wait; none where that cannot be.
+    pub(crate) fn norms_on_device(&self) -> Result<Option<(Vec<usize>, Tensor)>, TorchError> {
+        let (places, grads) = self.placed();
         let norms = norms_there(&grads, self.device)?;
-        let names = || names.into_iter().map(str::to_owned).collect();
-        Ok(norms.map(|norms| (names(), norms)))
+        Ok(norms.map(|norms| (places, norms)))
     }
 
-    /// The name of a parameter whose gradient is not finite.
-    pub(crate) fn first_non_finite(&self) -> Result<Option<String>, TorchError> {
-        let (mut names, mut grads) = self.named();
-        for (name, grad) in self.in_tree() {
-            names.push(name);
-            grads.push(grad.shallow_clone());
-        }
-        let first = first_non_finite(&grads)?;
-        Ok(first.map(|place| names[place].to_owned()))
+    /// The places and names of all gradients, those of tied copies included, and their norms as a
+    /// tensor on the stage's device. None where the host has to look at the gradients.
+    pub(super) fn named_norms_on_device(&self) -> Result<Option<NamedNorms>, TorchError> {
+        let all = self.with_tied().enumerate();
+        let grads = all.map(|(place, (name, own))| ((place, name.clone()), own.grad()));
+        let (names, grads): (Vec<_>, Vec<_>) = grads.filter(|(_, grad)| grad.defined()).unzip();
+        let norms = norms_there(&grads, self.device)?;
+        Ok(norms.map(|norms| (names, norms)))
+    }
+
+    /// A parameter whose gradient is not finite: its place, and its name.
+    pub(crate) fn first_non_finite(&self) -> Result<Option<(usize, String)>, TorchError> {
+        let all = self.with_tied().map(|(_, parameter)| parameter.grad());
+        let all = all.enumerate().filter(|(_, grad)| grad.defined());
+        let in_tree = self.in_tree();
+        let in_tree = in_tree.map(|(place, grad)| (place, grad.shallow_clone()));
+        let (places, grads): (Vec<usize>, Vec<Tensor>) = all.chain(in_tree).unzip();
+        let first = first_non_finite(&grads)?.map(|at| places[at]);
+        Ok(first.map(|place| (place, self.name(place).to_owned())))
     }
 
     /// Multiplies all gradients.

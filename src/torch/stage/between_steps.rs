@@ -6,6 +6,8 @@ use parking_lot::Mutex;
 use tch::Tensor;
 
 use super::accumulator::Accumulator;
+use super::exchange::Sums;
+use super::outer::Outer;
 use super::portable::{self, Portable};
 use super::torch_stage::TorchStage;
 use crate::torch::error::TorchError;
@@ -41,7 +43,13 @@ impl TorchStage {
 
     /// The norms of the step that just ended, with names, where its device alone can find
     /// out whether it counts; see [`Accumulator::defer`].
-    pub(crate) fn deferrable_norms(&self) -> anyhow::Result<Option<(Vec<String>, Tensor)>> {
+    #[allow(
+        clippy::type_complexity,
+        reason = "what it is of is said by the accumulator"
+    )]
+    pub(crate) fn deferrable_norms(
+        &self,
+    ) -> anyhow::Result<Option<(Vec<(usize, String)>, Tensor)>> {
         let accumulator = self.passes().accumulator();
         let compute = self.passes().compute();
         let gathered = compute.layers().have_gathered() || compute.buffers().have_pending();
@@ -68,12 +76,13 @@ impl TorchStage {
     /// also if it fails.
     ///
     /// `alive` tells whether the optimizer still exists, so that the states of others can be
-    /// dropped.
+    /// dropped; `begins_round` whether the update is the first one of a round of local steps.
     pub(crate) fn prepare_updates(
         &mut self,
         id: u64,
         alive: &Weak<()>,
         groups: &Groups,
+        begins_round: bool,
     ) -> anyhow::Result<()> {
         self.acts(c"before the update");
         if groups.dampen() {
@@ -81,6 +90,11 @@ impl TorchStage {
         }
         self.committed_unless_deferred()?;
         let _counted = self.count_memory();
+        let updating = self.passes().accumulator().to_update();
+        self.set_updating(updating);
+        if begins_round {
+            self.begin_round()?;
+        }
         let (passes, optimizers) = self.update_parts();
         let parameters = passes.accumulator().parameters();
         let prepared = optimizers.prepare((id, alive), groups, parameters);
@@ -108,20 +122,38 @@ impl TorchStage {
         done.map_err(|error| OutOfMemory::explain(device, error))
     }
 
-    /// Copies, in the host's memory, of everything that training needs to resume.
-    pub(crate) fn portable(&mut self, optimizer: u64) -> anyhow::Result<Vec<Portable>> {
+    /// Copies, in the host's memory, of everything that training needs to resume: what this copy
+    /// of the stage owns, and on the first one what all have.
+    ///
+    /// `apart` tells whether all copies have weights of their own.
+    pub(crate) fn portable(
+        &mut self,
+        optimizer: u64,
+        apart: bool,
+    ) -> anyhow::Result<Vec<Portable>> {
         self.passes_mut().commit_step()?;
         self.streams().wait_offloaded()?;
+        let replica = self.replica();
+        let whose = (apart || replica == 0, &*self.owned());
         let (passes, optimizers) = self.update_parts();
         let buffers = passes.compute().buffers().named();
         let parameters = passes.accumulator().parameters();
-        portable::snapshot(parameters, buffers, optimizers.get(optimizer))
+        let state = optimizers.get(optimizer);
+        let all = portable::snapshot(parameters, buffers, state, whose)?;
+        let mut all = match self.copies().sums {
+            Sums::Alone if replica > 0 => portable::of_replica(replica, all),
+            _ => all,
+        };
+        let parameters = self.passes().accumulator().parameters();
+        all.extend(self.outer().portable(parameters)?);
+        Ok(all)
     }
 
     /// Drops gradients, and an optimizer's state here.
     pub(crate) fn forget(&mut self, optimizer: u64) -> anyhow::Result<()> {
         self.passes_mut().commit_step()?;
         self.update_parts().1.forget(optimizer);
+        *self.outer_mut() = Outer::default();
         Ok(self.accumulator().zero_grad()?)
     }
 
@@ -134,11 +166,13 @@ impl TorchStage {
         (alive, offload): (&Weak<()>, bool),
         all: &Mutex<Vec<Portable>>,
     ) -> anyhow::Result<()> {
+        let owned = self.owned();
         let (passes, optimizers) = self.update_parts();
         let buffers = passes.compute().buffers().named();
         let parameters = passes.accumulator().parameters();
-        let parts = portable::restore(parameters, buffers, all)?;
+        let (parts, outer) = portable::restore(parameters, buffers, &owned, all)?;
         optimizers.remember((optimizer, alive), offload, parameters, parts)?;
+        self.remember_outer(outer)?;
         Ok(self.streams().release_offloaded()?)
     }
 

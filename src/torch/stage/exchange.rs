@@ -15,6 +15,9 @@
 //! in round 2 the result is copied there. So copies end with memory of their own each, and a
 //! step allocates nothing for the exchange.
 //!
+//! With [`Sums::AtOwners`] (ZeRO-1) the owner keeps the sums: rounds 1 and 2 give what layers have
+//! committed, and tell the copies that nobody reads their gradients any more.
+//!
 //! Layers that gather something over a step ([`StepState`](crate::StepState)) give it to the last
 //! replica, the only one that always has micro-batches. It commits all of it, on trial: what
 //! that leaves in the stage's buffers goes to all, and counts when the step does
@@ -25,16 +28,30 @@ use tch::Tensor;
 use super::accumulator::{Accumulator, Gradients, added_sets};
 use super::compute::Compute;
 use super::gathered;
+use super::owners::owners;
 use crate::torch::copies;
 use crate::torch::error::TorchError;
 use crate::torch::streams::MemorySpace;
 use crate::torch::values::Values;
+
+/// Which of a stage's copies have the sums of their gradients when a step is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Sums {
+    /// Each has all.
+    #[default]
+    InAll,
+    /// Each has those of the parameters that it owns, and updates these alone (`owned.rs`).
+    AtOwners,
+    /// Each has its own alone, of its own micro-batches: nothing is exchanged in a step (`outer.rs`).
+    Alone,
+}
 
 /// A stage's copies in the replicas of its pipeline.
 #[derive(Debug, Clone)]
 pub(crate) struct Copies {
     /// The replica that the stage is in.
     pub(crate) replica: usize,
+    pub(crate) sums: Sums,
     /// By replica: where its copy is; none where that is another process.
     pub(crate) places: Vec<Option<MemorySpace>>,
 }
@@ -44,6 +61,7 @@ impl Copies {
     pub(crate) fn alone() -> Self {
         Self {
             replica: 0,
+            sums: Sums::InAll,
             places: vec![Some(MemorySpace::Host)],
         }
     }
@@ -51,6 +69,11 @@ impl Copies {
     /// How many replicas there are.
     pub(super) fn count(&self) -> usize {
         self.places.len()
+    }
+
+    /// By parameter, then by tied copy: the replica that adds up its gradient.
+    pub(super) fn owners(&self, accumulator: &Accumulator) -> Vec<usize> {
+        owners(&accumulator.sizes().collect::<Vec<_>>(), self.count())
     }
 
     /// The other replicas, in order.
@@ -91,7 +114,7 @@ pub(super) struct Exchange {
 impl Exchange {
     /// None for a stage without copies.
     pub(super) fn new(copies: &Copies) -> Option<Self> {
-        (copies.count() > 1).then(|| Self {
+        (copies.count() > 1 && copies.sums != Sums::Alone).then(|| Self {
             copies: copies.clone(),
             owners: Vec::new(),
             own: Vec::new(),
@@ -136,10 +159,7 @@ impl Exchange {
         gathered::check_buffers(compute, &mut self.looked)?;
         gathered::check_parameters(compute, accumulator, &self.began)?;
         self.own = accumulator.take_share()?;
-        self.owners = owners(
-            &accumulator.sizes().collect::<Vec<_>>(),
-            self.copies.count(),
-        );
+        self.owners = self.copies.owners(accumulator);
         let own = gathered::Own::take(compute, !self.copies.is_last())?;
         let values = |other: usize| {
             let mut values = self.part(other);
@@ -183,9 +203,13 @@ impl Exchange {
         } else {
             Values::new()
         };
+        let given = match self.copies.sums {
+            Sums::InAll => &sums[..],
+            Sums::AtOwners | Sums::Alone => &[],
+        };
         let handle = |value: Option<&Tensor>| value.map(Tensor::shallow_clone);
         let values = |_| {
-            let sums = sums.iter().map(|sum| handle(sum.as_ref()));
+            let sums = given.iter().map(|sum| handle(sum.as_ref()));
             sums.chain(buffers.iter().map(handle)).collect()
         };
         Ok(self.copies.others().map(values).collect())
@@ -200,7 +224,10 @@ impl Exchange {
     ) -> anyhow::Result<()> {
         let others: Vec<usize> = self.copies.others().collect();
         for (owner, values) in others.into_iter().zip(from) {
-            let owned = self.owners.iter().filter(|own| **own == owner).count();
+            let owned = match self.copies.sums {
+                Sums::InAll => self.owners.iter().filter(|own| **own == owner).count(),
+                Sums::AtOwners | Sums::Alone => 0,
+            };
             let mut sums: Gradients = values.into_iter().collect();
             anyhow::ensure!(
                 sums.len() >= owned,
@@ -208,13 +235,23 @@ impl Exchange {
                 sums.len()
             );
             let buffers = sums.split_off(owned);
-            self.keep(owner, sums)?;
+            match self.copies.sums {
+                Sums::InAll => drop(self.keep(owner, sums)?),
+                Sums::AtOwners | Sums::Alone => self.drop_part(owner),
+            }
             if !buffers.is_empty() {
                 compute.buffers_mut().set_pending(buffers)?;
             }
         }
         let own = std::mem::take(&mut self.own);
         Ok(accumulator.set_sums(&own)?)
+    }
+
+    /// Drops this copy's gradients of what another replica owns, which has added them up.
+    fn drop_part(&mut self, owner: usize) {
+        let own = self.own.iter_mut().zip(&self.owners);
+        let own = own.filter(|(_, of)| **of == owner);
+        own.for_each(|(own, _)| *own = None);
     }
 
     /// Puts the sums of what a replica owns into this copy's own memory. *Returns* them there.
@@ -262,31 +299,4 @@ fn tree(mut parts: Vec<Gradients>) -> anyhow::Result<Gradients> {
         parts = sums;
     }
     Ok(parts.pop().unwrap_or_default())
-}
-
-/// A replica for each of so many bytes: the largest first, to the one that has the fewest.
-fn owners(bytes: &[u64], replicas: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..bytes.len()).collect();
-    order.sort_by_key(|place| std::cmp::Reverse(bytes[*place]));
-    let mut loads = vec![0; replicas];
-    let mut owners = vec![0; bytes.len()];
-    for place in order {
-        let least = (0..replicas).min_by_key(|replica| loads[*replica]);
-        owners[place] = least.unwrap_or_default();
-        loads[owners[place]] += bytes[place];
-    }
-    owners
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parameters_are_shared_out_by_their_bytes() {
-        assert_eq!(owners(&[4, 100, 4, 60, 40], 2), [0, 0, 1, 1, 1]);
-        assert_eq!(owners(&[8, 8, 8, 8], 4), [0, 1, 2, 3]);
-        assert_eq!(owners(&[8], 2), [0]);
-        assert!(owners(&[], 2).is_empty());
-    }
 }

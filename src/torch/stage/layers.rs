@@ -113,10 +113,7 @@ impl Layers {
 
     /// The number of the layer that has this parameter.
     pub(super) fn owner(&self, parameter: &str) -> Option<usize> {
-        self.all.iter().position(|layer| {
-            let rest = parameter.strip_prefix(layer.name.as_str());
-            rest.is_some_and(|rest| rest.starts_with('.'))
-        })
+        self.all.iter().position(|layer| layer.owns(parameter))
     }
 
     /// Whether some have gathered what only counts after a good step.
@@ -204,6 +201,7 @@ impl Layers {
             asked: Cell::default(),
             device: self.device,
             recomputing: pass.is_recompute(),
+            past: settings.mode.past(),
             precision: self.precision,
             skips: SkipBox::new(&built.declared, pops, run.copy_stashes),
             layer: number,

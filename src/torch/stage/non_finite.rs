@@ -20,7 +20,7 @@ pub(super) fn check(
     if !settings.mode.fails_on_gradients() {
         return Ok(());
     }
-    if let Some(name) = accumulator.first_non_finite()? {
+    if let Some((_, name)) = accumulator.first_non_finite()? {
         if let Some(number) = layers.owner(&name) {
             layers.progress().layer(number);
         }

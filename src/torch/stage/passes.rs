@@ -198,7 +198,9 @@ impl Passes {
     ) -> anyhow::Result<Vec<Values>> {
         let micro = action.micro;
         match (action.kind, &settings.mode) {
-            (ActionKind::Forward, Mode::Infer) => self.compute.infer(micro, inputs, settings),
+            (ActionKind::Forward, Mode::Infer { .. }) => {
+                self.compute.infer(micro, inputs, settings)
+            }
             (ActionKind::Forward, Mode::Train { .. }) => self.forward(micro, inputs, settings),
             (ActionKind::Backward, Mode::Train { .. }) => {
                 self.backward(Half::Joint, micro, inputs, settings)
@@ -210,7 +212,7 @@ impl Passes {
                 self.backward_weight(micro, settings)
             }
             (ActionKind::Recompute, Mode::Train { .. }) => self.recompute(micro, settings),
-            (_, Mode::Infer) => anyhow::bail!("no {action} in inference"),
+            (_, Mode::Infer { .. }) => anyhow::bail!("no {action} in inference"),
         }
     }
 

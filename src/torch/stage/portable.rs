@@ -19,6 +19,10 @@ pub(crate) enum Role {
     Gradient,
     /// A part of what an optimizer remembers.
     Optimizer(String),
+    /// A part of what the outer step of replicas that train alone remembers.
+    Outer(String),
+    /// What another replica than the first has alone.
+    Replica(usize, Box<Role>),
 }
 
 impl Role {
@@ -29,6 +33,16 @@ impl Role {
             Self::Buffer => "the buffer",
             Self::Gradient => "a gradient of",
             Self::Optimizer(_) => "what the optimizer remembers of",
+            Self::Outer(_) => "what the outer step remembers of",
+            Self::Replica(_, own) => own.in_words(),
+        }
+    }
+
+    /// The role, in whatever replica.
+    pub(crate) fn plain(&self) -> &Self {
+        match self {
+            Self::Replica(_, own) => own.plain(),
+            own => own,
         }
     }
 }
@@ -42,22 +56,24 @@ pub(crate) struct Portable {
 }
 
 impl Portable {
-    /// The same in memory of its own.
-    pub(crate) fn copy(&self) -> Result<Self, TorchError> {
+    /// The same in memory of its own, without a replica.
+    pub(crate) fn plain_copy(&self) -> Result<Self, TorchError> {
         Ok(Self {
-            role: self.role.clone(),
+            role: self.role.plain().clone(),
             name: self.name.clone(),
             tensor: host_copy(&self.tensor)?,
         })
     }
 }
 
-/// Copies, in the host's memory, of everything that training needs to resume.
+/// Copies, in the host's memory, of everything that training needs to resume: what belongs to the
+/// parameters that are `owned`, and on the `first` copy of the stage what all copies have.
 #[doc(alias = "state_dict")]
 pub(super) fn snapshot(
     parameters: &[(String, Tensor)],
     buffers: &[(String, Tensor)],
     state: Option<&OptimizerState>,
+    (first, owned): (bool, &[bool]),
 ) -> anyhow::Result<Vec<Portable>> {
     let mut all = Vec::new();
     let mut add = |role, name: &str, tensor: &Tensor| -> anyhow::Result<()> {
@@ -72,7 +88,12 @@ pub(super) fn snapshot(
         Ok(())
     };
     for (place, (name, parameter)) in parameters.iter().enumerate() {
-        add(Role::Parameter, name, parameter)?;
+        if first {
+            add(Role::Parameter, name, parameter)?;
+        }
+        if !owned[place] {
+            continue;
+        }
         let gradient = parameter.grad();
         if gradient.defined() {
             add(Role::Gradient, name, &gradient)?;
@@ -83,21 +104,35 @@ pub(super) fn snapshot(
             }
         }
     }
-    for (name, buffer) in buffers {
+    for (name, buffer) in buffers.iter().filter(|_| first) {
         add(Role::Buffer, name, buffer)?;
     }
     Ok(all)
 }
 
+/// What another replica than the first has alone.
+pub(super) fn of_replica(replica: usize, all: Vec<Portable>) -> Vec<Portable> {
+    let own = |one: Portable| Portable {
+        role: Role::Replica(replica, Box::new(one.role)),
+        ..one
+    };
+    all.into_iter().map(own).collect()
+}
+
+/// What is remembered of parameters, by their places.
+type Remembered = BTreeMap<usize, Parts>;
+
 /// Takes what belongs to these parameters and buffers out of `all` and fills them. Types
 /// and shapes have been checked. Gives what the optimizer is to remember, by the
-/// parameters' places.
+/// parameters' places, of those alone that are `owned`, which alone get their gradients; and the
+/// same of the outer step.
 #[doc(alias = "load_state_dict")]
 pub(super) fn restore(
     parameters: &[(String, Tensor)],
     buffers: &[(String, Tensor)],
+    owned: &[bool],
     all: &Mutex<Vec<Portable>>,
-) -> anyhow::Result<BTreeMap<usize, Parts>> {
+) -> anyhow::Result<(Remembered, Remembered)> {
     let places: HashMap<&str, usize> = (parameters.iter().enumerate())
         .map(|(place, (name, _))| (name.as_str(), place))
         .collect();
@@ -109,7 +144,7 @@ pub(super) fn restore(
         _ => places.contains_key(one.name.as_str()),
     };
     let own: Vec<Portable> = all.lock().extract_if(.., mine).collect();
-    let mut remembered: BTreeMap<usize, Parts> = BTreeMap::new();
+    let (mut remembered, mut outer) = (Remembered::new(), Remembered::new());
     for Portable { role, name, tensor } in own {
         if role == Role::Buffer {
             fill(buffers[name.as_str()], &tensor)?;
@@ -117,14 +152,20 @@ pub(super) fn restore(
         }
         let place = places[name.as_str()];
         let parameter = &parameters[place].1;
+        let owned = owned[place];
         match role {
+            Role::Gradient | Role::Optimizer(_) if !owned => {}
             Role::Parameter => fill(parameter, &tensor)?,
             Role::Gradient => ffi::set_grad(parameter, Some(&like(parameter, &tensor)?))?,
             Role::Optimizer(part) => {
                 remembered.entry(place).or_default().insert(part, tensor);
             }
-            Role::Buffer => {}
+            Role::Outer(part) => {
+                outer.entry(place).or_default().insert(part, tensor);
+            }
+            // Whoever brings it has taken the replica off.
+            Role::Buffer | Role::Replica(..) => {}
         }
     }
-    Ok(remembered)
+    Ok((remembered, outer))
 }

@@ -3,16 +3,18 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gpipe_partitioner::{Action, MicroId, StageId};
+use gpipe_partitioner::{Action, ActionKind, MicroId, StageId};
 
-use super::exchange::Copies;
+use super::exchange::{Copies, Sums};
 use super::graphs::{GraphUse, Graphs};
 use super::lost_device;
 use super::meter::{DeviceMeter, StageMeter, StepMemory};
 use super::optimizers::Optimizers;
+use super::outer::Outer;
 use super::passes::Passes;
 use super::spec::StageSpec;
 use crate::engine::{Observer, OffloadHint, Phase, Stage, StageError};
+use crate::fail_point::fail_point;
 use crate::torch::caught;
 use crate::torch::error::TorchError;
 use crate::torch::memory::Scope;
@@ -33,6 +35,10 @@ pub(crate) struct TorchStage {
     settings: Option<Arc<StepSettings>>,
     passes: Passes,
     optimizers: Optimizers,
+    /// The places of the parameters that the update under way, or else the last one, changes.
+    updating: Vec<usize>,
+    /// Where replicas train alone: what the outer step remembers.
+    outer: Outer,
     meter: Option<StageMeter>,
 }
 
@@ -48,6 +54,8 @@ impl TorchStage {
             settings: None,
             passes: spec.passes(streams, meter.as_ref())?,
             optimizers: Optimizers::new(Rc::clone(streams)),
+            updating: Vec::new(),
+            outer: Outer::default(),
             meter,
         })
     }
@@ -106,6 +114,27 @@ impl TorchStage {
     /// In the order of the stages.
     pub(super) fn number(&self) -> usize {
         self.number
+    }
+
+    pub(super) fn copies(&self) -> &Copies {
+        &self.copies
+    }
+
+    /// The places of the parameters that the update under way, or else the last one, changes.
+    pub(super) fn updating(&self) -> &[usize] {
+        &self.updating
+    }
+
+    pub(super) fn outer(&self) -> &Outer {
+        &self.outer
+    }
+
+    pub(super) fn outer_mut(&mut self) -> &mut Outer {
+        &mut self.outer
+    }
+
+    pub(super) fn set_updating(&mut self, places: Vec<usize>) {
+        self.updating = places;
     }
 
     pub(super) fn passes(&self) -> &Passes {
@@ -254,6 +283,24 @@ impl TorchStage {
         self.streams.explain_loss(at, error)
     }
 
+    fn run_action(
+        &mut self,
+        action: Action,
+        inputs: Vec<InTransit>,
+    ) -> anyhow::Result<Vec<InTransit>> {
+        if self.meter.is_none() && !self.passes.offloads() && self.streams.is_idle() {
+            let done = caught(|| self.run_on_host(action, inputs));
+            return done.map_err(|error| self.explain(action, error));
+        }
+        let streams = self.shared_streams();
+        let _shared = streams.submit_scope();
+        let _named = streams
+            .on_accelerator()
+            .map(|_| lost_device::acting(action));
+        let done = self.run_on_streams(action, inputs);
+        done.map_err(|error| self.explain(action, error))
+    }
+
     /// Leaks what may be page-locked; see [`lost_device`].
     fn leak(&mut self) {
         self.passes.leak();
@@ -294,20 +341,18 @@ impl Stage for TorchStage {
     }
 
     fn run(&mut self, action: Action, inputs: Vec<InTransit>) -> anyhow::Result<Vec<InTransit>> {
-        if self.meter.is_none() && !self.passes.offloads() && self.streams.is_idle() {
-            let done = caught(|| self.run_on_host(action, inputs));
-            return done.map_err(|error| self.explain(action, error));
-        }
-        let streams = self.shared_streams();
-        let _shared = streams.submit_scope();
-        let _named = streams
-            .on_accelerator()
-            .map(|_| lost_device::acting(action));
-        let done = self.run_on_streams(action, inputs);
-        done.map_err(|error| self.explain(action, error))
+        let passes = |action: Action| match action.kind {
+            ActionKind::Forward => fail_point("forward"),
+            _ => fail_point("backward"),
+        };
+        passes(action);
+        let done = self.run_action(action, inputs);
+        passes(action);
+        done
     }
 
     fn exchange(&mut self, round: usize, from: Vec<InTransit>) -> anyhow::Result<Vec<InTransit>> {
+        fail_point("exchange");
         let streams = self.shared_streams();
         let _shared = streams.submit_scope();
         let _named = self.acting(c"the exchange of gradients");
@@ -315,6 +360,7 @@ impl Stage for TorchStage {
         let counted = self.count_memory();
         let done = caught(|| self.exchange_on_streams(round, from));
         drop(counted);
+        fail_point("exchange");
         done.map_err(|error| {
             let device = self.passes.compute().layers().device();
             let error = OutOfMemory::explain(device, error);
@@ -329,9 +375,15 @@ impl Stage for TorchStage {
         self.settings = None;
         self.passes.end_step();
         self.outside();
-        let ended = streams.release_offloaded();
-        let ended = ended.and_then(|()| streams.end_task());
-        ended.map_err(|error| self.explain_loss(Phase::End, None, error.into()))
+        let finished = match self.copies.sums {
+            Sums::Alone => self.passes.accumulator_mut().finish_leaves(),
+            Sums::InAll | Sums::AtOwners => Ok(()),
+        };
+        let ended = finished.and_then(|()| {
+            streams.release_offloaded()?;
+            Ok(streams.end_task()?)
+        });
+        ended.map_err(|error| self.explain_loss(Phase::End, None, error))
     }
 
     fn abort(&mut self) {

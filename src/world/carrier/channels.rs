@@ -258,9 +258,8 @@ impl Channels {
 
 /// The pairs of devices between which the values of a program go.
 fn pairs(program: &Program) -> BTreeSet<Pair> {
-    let schedule = program.schedule();
     let device = |end| match end {
-        End::Stage(stage) => Some(schedule.device_of(stage).index()),
+        End::Stage(stage) => Some(program.device_of(stage)?.index()),
         End::Caller => None,
     };
     let mut pairs = BTreeSet::new();
@@ -269,7 +268,7 @@ fn pairs(program: &Program) -> BTreeSet<Pair> {
             continue;
         };
         pairs.insert((from, to));
-        if edge.gradient && schedule.is_training() {
+        if edge.gradient && program.is_training() {
             pairs.insert((to, from));
         }
     }

@@ -29,6 +29,8 @@ pub(super) struct Way {
     pub(super) rank: usize,
     /// Of its header.
     pub(super) tag: u32,
+    /// Of the call in which it is sent.
+    pub(super) mark: u64,
 }
 
 /// From which GPU, and to which device.

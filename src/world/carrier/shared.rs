@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 
-use super::super::{Group, Lost, Transfer, World};
-use super::agree::agree;
+use super::super::beat::other_call;
+use super::super::{Group, Lost, World};
+use super::agree::{Exchange, Stopped as Odd, TOLD, VOTES};
 use super::arrivals::Stopped;
 use super::channels::{Channels, Unconnected};
 use super::departures::Way;
 use super::headers::Headers;
+use super::pending::Pending;
+use super::posted::Posted;
 use super::{Order, Parcel, Payload, tag_of};
 use crate::engine::{self, Address, Ballot, Door, Program, Verdict};
 use crate::tch::Tensor;
@@ -23,8 +25,8 @@ pub(super) struct Shared<V> {
     pub(super) limit: u64,
     pub(super) channels: Arc<Channels>,
     state: Mutex<State<V>>,
-    /// What is being sent; none once the carrier goes.
-    pub(super) sends: Mutex<Option<Sender<Vec<Transfer>>>>,
+    /// What is being sent.
+    pub(super) sends: Pending,
 }
 
 struct State<V> {
@@ -33,11 +35,15 @@ struct State<V> {
     begun: u64,
     /// The step that is under way.
     open: Option<Open<V>>,
-    /// Votes that have ended in this generation.
-    votes: u64,
+    /// The next vote, whose receives have begun.
+    vote: Option<Exchange>,
+    /// The call that this process is in: all others are in the same, or somebody is told.
+    call: Arc<str>,
     /// Headers of what was sent in this generation, and of what came.
     sent: Arc<Headers>,
     received: Arc<Headers>,
+    /// Receives that have begun for the next step.
+    posted: Arc<Posted>,
 }
 
 struct Open<V> {
@@ -57,20 +63,23 @@ impl<V: Payload> Shared<V> {
         limit: u64,
         channels: Channels,
     ) -> Result<Arc<Self>, Lost> {
+        let group = Arc::new(world.group()?);
         let state = State {
-            group: Arc::new(world.group()?),
+            vote: Some(Exchange::begin(&group, place_in(world), VOTES)?),
+            call: "".into(),
+            group,
             begun: 0,
             open: None,
-            votes: 0,
             sent: Arc::default(),
             received: Arc::default(),
+            posted: Arc::default(),
         };
         let shared = Arc::new(Self {
             world: Arc::clone(world),
             limit,
             channels: Arc::new(channels),
             state: Mutex::new(state),
-            sends: Mutex::new(None),
+            sends: Pending::default(),
         });
         listen(&shared);
         Ok(shared)
@@ -84,6 +93,11 @@ impl<V: Payload> Shared<V> {
     /// Headers of what has come in this generation.
     pub(super) fn received(&self) -> Arc<Headers> {
         Arc::clone(&self.state.lock().received)
+    }
+
+    /// Receives of this generation that have begun for the next step.
+    pub(super) fn posted(&self) -> Arc<Posted> {
+        Arc::clone(&self.state.lock().posted)
     }
 
     /// Whether nothing is under way that would never end.
@@ -100,11 +114,24 @@ impl<V: Payload> Shared<V> {
         (state.begun, Arc::clone(&state.group))
     }
 
-    /// By which group a value goes, and under which tag.
-    pub(super) fn way(&self, to: Address) -> Option<(Arc<Group>, u32)> {
+    /// By which group a value goes, under which tag, and in which call.
+    pub(super) fn way(&self, to: Address) -> Option<(Arc<Group>, u32, u64)> {
         let state = self.state.lock();
         let open = state.open.as_ref()?;
-        Some((Arc::clone(&state.group), tag_of(&open.program, to)))
+        let group = Arc::clone(&state.group);
+        Some((group, tag_of(&open.program, to), mark(&state.call)))
+    }
+
+    /// This process begins a call.
+    pub(super) fn begin_call(&self, name: &str) {
+        let name: Arc<str> = name.into();
+        self.world.watch.begin_call(&name);
+        self.state.lock().call = name;
+    }
+
+    /// What tells the values of a call from those of another one.
+    pub(super) fn mark(&self) -> u64 {
+        mark(&self.state.lock().call)
     }
 
     /// Has the devices here leave the step, where one is under way and the generation is at its
@@ -142,8 +169,7 @@ impl<V: Payload> Shared<V> {
     }
 
     pub(super) fn fail(&self, why: &str) -> Lost {
-        let votes = self.state.lock().votes;
-        self.world.abort_at(votes, why)
+        self.world.abort_at(self.world.watch.votes(), why)
     }
 
     /// Begins to send values in the host's memory.
@@ -154,16 +180,11 @@ impl<V: Payload> Shared<V> {
     /// Begins to send a header, and what the host has of the values. *Returns* none where
     /// somebody has failed, and all are told to stop.
     pub(super) fn post_all(&self, way: &Way, outgoing: &Outgoing) -> anyhow::Result<Option<()>> {
-        let mut transfers = Vec::new();
-        for (message, tag) in self.messages(outgoing, way.rank, way.tag)? {
+        for (message, tag) in self.messages(outgoing, way)? {
             match way.group.send(&message, way.rank, tag) {
-                Ok(transfer) => transfers.push(transfer),
+                Ok(transfer) => self.sends.add(transfer, message.numel()),
                 Err(_) => return Ok(None),
             }
-        }
-        if let Some(sends) = &*self.sends.lock() {
-            // Its thread ends after this carrier.
-            let _ = sends.send(transfers);
         }
         Ok(Some(()))
     }
@@ -172,13 +193,15 @@ impl<V: Payload> Shared<V> {
     fn messages(
         &self,
         value: &Outgoing,
-        to: usize,
-        tag: u32,
+        &Way {
+            rank, tag, mark, ..
+        }: &Way,
     ) -> anyhow::Result<Vec<(Tensor, u32)>> {
+        let to = rank;
         let bytes = |bytes: &[u8]| Tensor::f_from_slice(bytes);
         let (first, rest) = value.header().split_at(FIRST);
         let inline = is_inline(value.header())?;
-        let mut first = vec![bytes(first)?];
+        let mut first = vec![bytes(&[first, &mark.to_le_bytes()].concat())?];
         if inline {
             first.extend(value.memories().map(Tensor::shallow_clone));
         }
@@ -221,7 +244,8 @@ impl<V: Payload> Shared<V> {
                 delivered.unwrap_or_else(|error| Err(Stopped::Wrong(error.to_string())));
             match delivered {
                 Ok(true) => {}
-                Ok(false) | Err(Stopped::Lost) => return,
+                Ok(false) => return arrivals.post_again(),
+                Err(Stopped::Lost) => return,
                 Err(Stopped::Wrong(why)) => {
                     self.fail(&format!("what rank {from} has sent: {why}"));
                     return;
@@ -241,12 +265,8 @@ impl<V: Payload> Shared<V> {
     }
 
     pub(super) fn vote(&self, ballot: &Ballot) -> Result<Verdict, engine::Lost> {
-        let (group, votes) = {
-            let state = self.state.lock();
-            (Arc::clone(&state.group), state.votes)
-        };
         let agreed = match ballot {
-            Ballot::Done => self.done(&group),
+            Ballot::Done(told) => self.done(told),
             Ballot::Failed(why) => Err(self.fail(why)),
             // Only a failure elsewhere has it leave.
             Ballot::Left => {
@@ -254,27 +274,90 @@ impl<V: Payload> Shared<V> {
                 Err(lost.unwrap_or_else(|| self.fail("it left the step")))
             }
         };
+        match agreed {
+            // What was sent has arrived, since all have done their part.
+            Ok(_) => self.sends.finish(),
+            Err(_) => self.sends.give_up(),
+        }
+        // Where the next one has failed already, it finds out by itself.
+        let next = agreed
+            .is_ok()
+            .then(|| Exchange::begin(&self.group(), place_in(&self.world), VOTES).ok());
         let mut state = self.state.lock();
         state.open = None;
         match agreed {
             Err(lost) if lost.gone => Err(told(&lost)),
-            // It failed in this step, and not in one after a vote whose end was not heard of.
-            Err(lost) if lost.at == votes => {
+            Err(lost) => {
                 let engine::Lost { rank, why } = told(&lost);
                 Ok(Verdict::Failed { rank, why })
             }
-            Err(_) | Ok(()) => {
-                state.votes += 1;
-                Ok(Verdict::Done)
+            Ok(all) => {
+                state.vote = next.flatten();
+                self.world.watch.voted();
+                Ok(Verdict::Done(all))
             }
         }
     }
 
-    fn done(&self, group: &Group) -> Result<(), Lost> {
+    /// Votes that the part here is done, and tells this. *Returns* what all have told.
+    fn done(&self, told: &[u8]) -> Result<Vec<Vec<u8>>, Lost> {
         let generation = self.world.generation();
         let finished = self.channels.finish(&|| is_over(&self.world, generation));
         finished.map_err(|error| self.unconnected(error))?;
-        agree(group, self.world.rank(), self.world.size())
+        let begun = self.state.lock().vote.take();
+        self.exchange(begun, VOTES, told)
+    }
+
+    /// See [`WorldCarrier::gather`](super::WorldCarrier::gather).
+    pub(super) fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Lost> {
+        self.exchange(None, TOLD, own)
+    }
+
+    /// What each process gives, in the order of ranks, where all are in the same call.
+    fn exchange(
+        &self,
+        begun: Option<Exchange>,
+        tag: u32,
+        own: &[u8],
+    ) -> Result<Vec<Vec<u8>>, Lost> {
+        let (group, call) = {
+            let state = self.state.lock();
+            (Arc::clone(&state.group), Arc::clone(&state.call))
+        };
+        let votes = self.world.watch.votes();
+        let begun =
+            begun.map_or_else(|| Exchange::begin(&group, place_in(&self.world), tag), Ok)?;
+        let length = (call.len() as u32).to_le_bytes();
+        let own = [&length[..], call.as_bytes(), own].concat();
+        // Who fails behind this vote has had the ballots of all. So all have come here, and tell
+        // the others all that these need.
+        let goes_on = |lost: &Lost| tag == VOTES && !lost.gone && lost.at > votes;
+        let all = begun.finish(&own, &goes_on);
+        let all = all.map_err(|odd| self.wrong(odd))?;
+        let mut told = Vec::new();
+        for (rank, theirs) in all.iter().enumerate() {
+            let Some((name, rest)) = split(theirs) else {
+                return Err(self.wrong(Odd::Wrong(rank, "no call".to_owned())));
+            };
+            if name != call.as_bytes() {
+                let name = String::from_utf8_lossy(name);
+                let own = (self.world.rank(), &*call);
+                return Err(self.fail(&other_call(own, (rank, &name))));
+            }
+            told.push(rest.to_vec());
+        }
+        Ok(told)
+    }
+
+    /// Who has sent what cannot be read has failed in a way that nobody goes on from.
+    pub(super) fn wrong(&self, odd: Odd) -> Lost {
+        match odd {
+            Odd::Lost(lost) => lost,
+            Odd::Wrong(from, why) => {
+                let why = format!("what rank {from} has sent between steps: {why}");
+                self.world.lose(&why)
+            }
+        }
     }
 
     pub(super) fn renew(&self) -> Result<(), Lost> {
@@ -282,9 +365,10 @@ impl<V: Payload> Shared<V> {
         self.channels.clear();
         self.world.renew()?;
         let group = Arc::new(self.world.group()?);
+        let vote = Exchange::begin(&group, place_in(&self.world), VOTES).ok();
         let mut state = self.state.lock();
-        (state.votes, state.open) = (0, None);
-        (state.sent, state.received) = Default::default();
+        (state.vote, state.open) = (vote, None);
+        (state.sent, state.received, state.posted) = Default::default();
         let before = std::mem::replace(&mut state.group, group);
         drop(state);
         // It closes its connections, which may take a moment.
@@ -303,6 +387,23 @@ pub(super) fn listen<V: Payload>(shared: &Arc<Shared<V>>) {
             own.channels.abort();
         }
     });
+}
+
+/// Which process, of how many.
+fn place_in(world: &World) -> (usize, usize) {
+    (world.rank(), world.size())
+}
+
+/// The name of a call, and what stands behind it.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+/// A number of a name (FNV-1a), the same in all processes.
+fn mark(name: &str) -> u64 {
+    let add = |mark: u64, byte: u8| (mark ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, add)
 }
 
 /// In the engine's words.

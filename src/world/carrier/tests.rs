@@ -333,6 +333,112 @@ fn a_failure_is_undone_in_all_processes_and_the_next_step_is_right() {
     }
 }
 
+/// Two of three fail as soon as they have the ballots: the third one gets what they told all the
+/// same. Before votes carried anything it was enough for it to know that they had come to an end.
+#[test]
+fn a_vote_ends_alike_in_all_whatever_fails_behind_it() {
+    let all = ranks(3, move |world| {
+        let world = Arc::new(world);
+        let rank = world.rank();
+        let carrier = WorldCarrier::<Values>::connect(&world, vec![0, 1, 2], LIMIT).unwrap();
+        let mut heard = Vec::new();
+        for round in 0..20_u8 {
+            carrier.begin_call("good");
+            // More than one message has.
+            let told = vec![round; (rank + 1) * 9000];
+            heard.push(carrier.vote(Ballot::Done(told)).unwrap());
+            carrier.begin_call("bad");
+            let ballot = match rank {
+                2 => Ballot::Done(Vec::new()),
+                _ => Ballot::Failed(format!("rank {rank} fails")),
+            };
+            let verdict = carrier.vote(ballot).unwrap();
+            assert!(matches!(verdict, Verdict::Failed { rank: 0 | 1, .. }));
+            carrier.renew().unwrap();
+        }
+        drop(carrier);
+        Arc::into_inner(world).unwrap().leave().unwrap();
+        heard
+    });
+    for heard in all {
+        for (round, verdict) in (0..).zip(heard) {
+            let told = (1..=3).map(|rank| vec![round; rank * 9000]);
+            assert_eq!(verdict, Verdict::Done(told.collect()), "round {round}");
+        }
+    }
+}
+
+/// Neither votes before the other one has done what it does not do.
+#[test]
+fn calls_that_wait_for_each_other_are_told_apart() {
+    let said = ranks(2, move |world| {
+        let world = Arc::new(world);
+        let rank = world.rank();
+        let carrier = WorldCarrier::<Values>::connect(&world, vec![0, 1], LIMIT).unwrap();
+        carrier.begin_call("a step");
+        carrier.vote(Ballot::Done(Vec::new())).unwrap();
+        carrier.begin_call(["a save", "an evaluation"][rank]);
+        let why = match rank {
+            0 => carrier.gather(b"ready").unwrap_err().why,
+            _ => carrier.take(0).unwrap_err().why,
+        };
+        let left = carrier.vote(Ballot::Left).unwrap();
+        assert!(matches!(left, Verdict::Failed { .. }), "{left:?}");
+        carrier.renew().unwrap();
+        carrier.begin_call("a step");
+        carrier.vote(Ballot::Done(Vec::new())).unwrap();
+        drop(carrier);
+        Arc::into_inner(world).unwrap().leave().unwrap();
+        why
+    });
+    for why in &said {
+        assert_eq!(why, &said[0]);
+        assert!(
+            why.contains("a save") && why.contains("an evaluation"),
+            "{why}"
+        );
+    }
+}
+
+/// A value of another call is not taken, even where the program is the same.
+#[test]
+fn steps_of_other_names_are_told_apart() {
+    let schedule = generated(ScheduleKind::OneFOneB, 2, 4);
+    let expected = alone(&schedule);
+    let all = ranks(2, move |world| {
+        let world = Arc::new(world);
+        let rank_of = vec![0, 1];
+        let here = |device: DeviceId| device.index() == world.rank();
+        let own = DeviceId(world.rank());
+        let carrier = Arc::new(WorldCarrier::connect(&world, rank_of, LIMIT).unwrap());
+        let builders = vec![(own, builder(schedule.stages_on(own), 2))];
+        let engine = Engine::part(
+            2,
+            builders,
+            None,
+            Arc::clone(&carrier) as Arc<dyn Carrier<_>>,
+        );
+        let program = Program::part(schedule.clone(), &Topology::chain(2), here).unwrap();
+        let mut part = Part {
+            engine: engine.unwrap(),
+            program: Arc::new(program),
+            first: world.rank() == 0,
+            done: 0,
+        };
+        carrier.begin_call(["a step of 8 samples", "a step of 4 samples"][world.rank()]);
+        let error = part.step(None).unwrap_err().to_string();
+        let words = ["a step of 8 samples", "a step of 4 samples"];
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        carrier.begin_call("a step of 8 samples");
+        let good = part.step(None).unwrap();
+        drop((part, carrier));
+        Arc::into_inner(world).unwrap().leave().unwrap();
+        good
+    });
+    let expected = together(expected.into_iter().take(1));
+    assert_eq!(together(all.into_iter()), expected);
+}
+
 #[test]
 fn a_process_that_leaves_amid_a_step_is_named_by_all() {
     let schedule = generated(ScheduleKind::OneFOneB, 3, 4);

@@ -101,6 +101,24 @@ fn devices_share_a_card_unless_they_have_their_own() {
     assert!(step(&["--nic-per-device"]) < step(&[]));
 }
 
+/// One micro-batch goes there and back in 26 ms. By then process 1 has told that it is done; it
+/// hears of process 0 after 10 ms, and tells it so in the vote on the update.
+#[test]
+fn processes_begin_and_agree_over_the_links() {
+    let flags = ["--link", "1GB/s,10ms", "--processes", "2"];
+    let found = simulate("gpipe", 2, 1, &flags);
+    assert!(is(&found["makespan_us"], 26_000.0), "{found}");
+    assert!(is(&found["agreement_us"], 20_000.0), "{found}");
+    assert_eq!(found["processes"], json!(2));
+    let one = simulate("gpipe", 2, 1, &flags[..2]);
+    assert!(is(&one["makespan_us"], 26_000.0), "{one}");
+    assert_eq!(one.get("agreement_us"), None);
+    let text = "simulate --schedule gpipe --devices 2 --micro 1 --link 1GB/s,10ms --processes 2";
+    let text = stdout(&gpipe(&text.split(' ').collect::<Vec<_>>()));
+    let line = "2 processes: 20.00 ms more until all have agreed on the step and its update";
+    assert!(text.contains(line), "{text}");
+}
+
 #[test]
 fn every_rendering_shows_the_exchange() {
     let args = |format: &str| {
@@ -159,6 +177,11 @@ fn wrong_spreads_are_told_with_what_to_do() {
         ("--replicas 9", "too few for 9 replicas"),
         ("--replicas 0", "must be at least 1"),
         ("--replicas 2 --cores 2", "cannot be used with"),
+        ("--processes 2 --cores 2", "cannot be used with"),
+        (
+            "--processes 3",
+            "3 processes for 8 devices: each must have as many devices",
+        ),
     ] {
         let error = said(flags);
         assert!(error.contains(hint), "{flags}: {error}");

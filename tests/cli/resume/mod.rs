@@ -8,6 +8,7 @@ mod killed_forks;
 mod killed_ruins;
 mod no_room;
 mod own_training;
+mod phases;
 mod places;
 mod precision;
 mod processes;

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use super::{assert_same, fails, gpt, place, trained};
-use crate::run::printed;
+use super::{GPT, assert_same, fails, gpt, place, trained};
+use crate::run::{command, printed, succeeded};
 
 #[test]
 fn a_run_goes_on_with_other_replicas() {
@@ -23,8 +23,16 @@ fn a_run_goes_on_with_other_replicas() {
     let configuration = fs::read_to_string(folder.join("part/config.toml")).unwrap();
     let wanted = "[parallel]\nreplicas = 2\ntree = 4\n";
     assert!(configuration.contains(wanted), "{configuration}");
-    for (steps, devices, replicas) in [("4", "cpu,cpu,cpu,cpu", "4"), ("6", "cpu", "1")] {
+    for (steps, devices, replicas, sharded) in [
+        ("3", "cpu,cpu,cpu,cpu", "4", "true"),
+        ("4", "cpu,cpu,cpu,cpu", "2", "true"),
+        ("5", "cpu,cpu,cpu,cpu", "4", "false"),
+        ("6", "cpu", "1", "false"),
+    ] {
+        let sharded = format!("parallel.shard_optimizer={sharded}");
         let others = [
+            "--set",
+            &sharded,
             "--devices",
             devices,
             "--replicas",
@@ -35,6 +43,54 @@ fn a_run_goes_on_with_other_replicas() {
         let said = trained(folder, &[&["--resume", "part"], &others[..]].concat());
         assert!(!said.contains("losses are others"), "{said}");
     }
+    assert_same(folder, "part", "whole");
+}
+
+/// Owners in other processes, and then in none.
+#[test]
+fn a_sharded_optimizer_goes_from_processes_to_one_and_back() {
+    let folder = place();
+    let folder = folder.path();
+    let whole = ["--steps", "6", "--out", "whole", "--devices", "cpu,cpu"];
+    trained(folder, &gpt(&[&whole[..], &["--tree", "4"]].concat()));
+    let launch = |flags: &str| {
+        let args = format!("launch --processes 4 -- train {flags} --devices cpu");
+        succeeded(command(folder, &args).output().unwrap(), &args)
+    };
+    let begin = "--steps 2 --out part --tree 4 --replicas 2 --shard-optimizer --set lr.steps=6";
+    launch(&format!("{GPT} {begin}"));
+    let checkpoint = folder.join("part/checkpoints/step-00000002");
+    for stage in 0..2 {
+        let own = checkpoint.join(format!("stage-{stage}-replica-1.safetensors"));
+        assert!(own.exists(), "{}", own.display());
+    }
+    let one = "--resume part --steps 4 --devices cpu --replicas 1";
+    trained(folder, &one.split_whitespace().collect::<Vec<_>>());
+    launch("--resume part --steps 6 --replicas 4");
+    assert_same(folder, "part", "whole");
+}
+
+/// Saved within a round by two processes, and between rounds by one.
+#[test]
+fn local_steps_go_from_processes_to_one_and_back() {
+    let folder = place();
+    let folder = folder.path();
+    let local = "--tree 2 --replicas 2 --local-steps 2 --set lr.steps=6";
+    let whole = format!("--steps 6 --out whole --devices cpu,cpu {local}");
+    trained(folder, &gpt(&whole.split_whitespace().collect::<Vec<_>>()));
+    let launch = |flags: &str| {
+        let args = format!("launch --processes 2 -- train {flags} --devices cpu");
+        succeeded(command(folder, &args).output().unwrap(), &args)
+    };
+    launch(&format!("{GPT} --steps 3 --out part {local}"));
+    // Each replica has weights of its own now.
+    let other = "--resume part --steps 4 --devices cpu,cpu --local-steps 3";
+    let wanted = ["after 1 of 2", "2 replicas and local_steps = 2"];
+    let other: Vec<&str> = other.split_whitespace().collect();
+    fails(folder, &other, 2, &wanted);
+    let one = "--resume part --steps 4 --devices cpu,cpu";
+    trained(folder, &one.split_whitespace().collect::<Vec<_>>());
+    launch("--resume part --steps 6");
     assert_same(folder, "part", "whole");
 }
 
@@ -52,6 +108,10 @@ fn replicas_that_cannot_be_are_refused() {
     refused(
         "--replicas 2 --devices cpu,cpu",
         &["--replicas", "--tree is 1", "2 leaves"],
+    );
+    refused(
+        "--local-steps 4 --devices cpu,cpu",
+        &["local steps are those of replicas", "several, or for no"],
     );
     refused(
         "--replicas 2 --tree 2 --devices cpu,cpu,cpu",

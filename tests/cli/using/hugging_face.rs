@@ -14,19 +14,19 @@ use gpipe::{AdamW, Optimizer, Pipeline};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
-fn fixture(name: &str) -> PathBuf {
+pub(super) fn fixture(name: &str) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.join("tests/fixtures/hugging_face").join(name)
 }
 
-fn json(path: &Path) -> Value {
+pub(super) fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
 /// Names, shapes and bytes of a file's tensors.
-type Tensors = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
+pub(super) type Tensors = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
 
-fn tensors(path: &Path) -> Tensors {
+pub(super) fn tensors(path: &Path) -> Tensors {
     let bytes = fs::read(path).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let all = file.tensors().into_iter();
@@ -49,7 +49,7 @@ fn error(path: &Path) -> String {
 }
 
 /// A copy of a fixture that a test may spoil.
-fn copy(name: &str) -> tempfile::TempDir {
+pub(super) fn copy(name: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(fixture(name)).unwrap() {
         let entry = entry.unwrap();

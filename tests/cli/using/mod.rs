@@ -11,10 +11,14 @@ mod eval;
 #[cfg(feature = "cli")]
 mod export;
 #[cfg(feature = "cli")]
+mod families;
+#[cfg(feature = "cli")]
 mod generate;
 #[cfg(feature = "cli")]
 mod hugging_face;
 mod plot;
+#[cfg(feature = "cli")]
+mod speak;
 #[cfg(feature = "cli")]
 mod trained;
 #[cfg(feature = "cli")]

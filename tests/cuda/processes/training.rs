@@ -16,6 +16,7 @@ fn train(folder: &Path, model: &[&str], over: usize) -> Vec<Vec<u8>> {
     let ended = command
         .args(["train", "--steps", "6", "--batch", "8", "--micro", "4"])
         .args(["--seed", "3", "--checkpoint-every", "3", "--quiet"])
+        .args(["--clip", "0.1"])
         .args(["--devices", devices, "--out"])
         .arg(folder)
         .args(model)
@@ -27,15 +28,17 @@ fn train(folder: &Path, model: &[&str], over: usize) -> Vec<Vec<u8>> {
     let stages = ["stage-0.safetensors", "stage-1.safetensors"];
     let mut all: Vec<Vec<u8>> = stages.map(|name| fs::read(last.join(name)).unwrap()).into();
     let metrics = fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
-    let losses = metrics.lines().map(|line| {
+    let numbers = metrics.lines().map(|line| {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
-        line["loss"].to_string()
+        assert!(line["grad_norm"].as_f64().unwrap() > 0.1, "{line}");
+        format!("{} {}", line["loss"], line["grad_norm"])
     });
-    all.push(losses.collect::<Vec<_>>().join("\n").into());
+    all.push(numbers.collect::<Vec<_>>().join("\n").into());
     all
 }
 
-/// Weights, what the optimizer remembers, and losses.
+/// Weights, what the optimizer remembers, losses, and the norms by which gradients are clipped: one
+/// process adds them up on a device, several do on the host.
 pub(super) fn over_two() {
     for model in [
         &["--model", "mlp", "--hidden", "64", "--schedule", "zbv"][..],
@@ -55,6 +58,9 @@ pub(super) fn over_two() {
         let (one, two) = (own(1), own(2));
         let same = one.iter().zip(&two).map(|(one, two)| one == two);
         let same: Vec<bool> = same.collect();
-        assert_eq!(same, [true; 3], "{model:?}: stages 0 and 1, losses");
+        assert_eq!(
+            same, [true; 3],
+            "{model:?}: stages 0 and 1, losses and norms"
+        );
     }
 }

@@ -218,6 +218,62 @@ fn a_step_that_cannot_begin_in_one_process_begins_in_none() {
 }
 
 #[test]
+fn a_vote_brings_what_all_ranks_tell() {
+    in_world(
+        chunked(ScheduleKind::OneFOneB, 3, 2),
+        &[0, 1, 2],
+        |mut world| {
+            for silent in [None, Some(1), None] {
+                let results = together(&mut world.ranks, |number, rank| {
+                    let mut values = entries(&rank.program, 5);
+                    values.retain(|_| number == 0);
+                    let ran = rank.engine.run(&rank.program, Arc::default(), values);
+                    let mut ran = ran.unwrap();
+                    assert!(ran.outcome().is_some());
+                    let told = match silent {
+                        Some(rank) if rank == number => Err(anyhow::anyhow!("no words")),
+                        _ => Ok(vec![number as u8; number]),
+                    };
+                    let settled = rank.engine.settle(ran, told);
+                    settled.map(|settled| settled.told)
+                });
+                for (rank, result) in results.into_iter().enumerate() {
+                    match result {
+                        Ok(told) => assert_eq!(told, [vec![], vec![1], vec![2, 2]]),
+                        Err(EngineError::Untold(why)) => {
+                            assert_eq!((rank, &*why.to_string()), (1, "no words"));
+                        }
+                        Err(other) => assert_eq!(other.to_string(), "rank 1: no words"),
+                    }
+                }
+                if silent.is_none() {
+                    world.counts(5);
+                }
+            }
+            world.good_step(5);
+        },
+    );
+}
+
+/// Nobody else would know what became of the step.
+#[test]
+fn an_engine_does_nothing_before_its_step_is_settled() {
+    watched(|| {
+        let topology = Arc::new(Topology::chain(1));
+        let program = Program::new(chunked(ScheduleKind::GPipe, 1, 2), &topology).unwrap();
+        let program = Arc::new(program);
+        let mut engine = Engine::new(vec![builder(vec![StageId(0)], &topology)]).unwrap();
+        let values = entries(&program, 5);
+        let ran = engine.run(&program, Arc::default(), values).unwrap();
+        let refused = engine.on_each(|_, _| Ok(())).unwrap_err();
+        assert!(matches!(refused, EngineError::Broken), "{refused}");
+        let settled = engine.settle(ran, Ok(b"alone".to_vec())).unwrap();
+        assert_eq!(settled.told, [b"alone".to_vec()]);
+        engine.on_each(|_, _| Ok(())).unwrap();
+    });
+}
+
+#[test]
 fn values_of_edges_that_end_elsewhere_are_not_wanted() {
     in_world(
         chunked(ScheduleKind::OneFOneB, 2, 2),

@@ -305,6 +305,13 @@ fn a_program_makes_the_schedules_that_it_does_not_keep_when_asked_for_them() {
     assert_eq!((program.micro_batches(), program.mesh().devices()), (3, 8));
     assert_eq!(*made.lock(), [0; 0]);
     for _ in 0..2 {
+        assert_eq!(program.schedule_for_now().schedule().name(), "1f1b");
+    }
+    assert_eq!(std::mem::take(&mut *made.lock()), [1, 1]);
+    let devices = (0..3).map(|stage| program.device_of(StageId(stage)));
+    let expected = [Some(DeviceId(0)), Some(DeviceId(1)), None];
+    assert!(devices.eq(expected) && program.is_training());
+    for _ in 0..2 {
         let first = program.schedule().schedule();
         assert_eq!((first.name(), first.micro_batches()), ("1f1b", 1));
         assert!(program.schedule_of(1).is_some() && program.schedule_of(3).is_some());

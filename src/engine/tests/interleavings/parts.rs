@@ -3,8 +3,8 @@
 
 use super::adder::{Adder, At, Settings, Value, copies};
 use super::engine::{
-    Carrier, EdgeId, Engine, EngineError, Entry, InMemory, Mesh, Program, Sharing, Topology,
-    Unpinned,
+    Carrier, EdgeId, Engine, EngineError, Entry, InMemory, Mesh, Program, Settled, Sharing,
+    Topology, Unpinned,
 };
 use super::explore::{depth_first, sample, sample_each};
 use super::{recomputing, run, schedule, vee};
@@ -64,13 +64,21 @@ impl World {
 
     /// What the step gave on each rank. No value outlives it.
     pub fn step(&mut self, faults: &[At]) -> Vec<Result<(), EngineError>> {
+        self.step_untold(faults, &[])
+    }
+
+    /// The same, where these ranks cannot tell what the step came to.
+    pub fn step_untold(&mut self, faults: &[At], untold: &[usize]) -> Vec<Result<(), EngineError>> {
+        let count = self.ranks.len();
         let ranks = std::mem::take(&mut self.ranks).into_iter();
         let threads: Vec<_> = ranks
-            .map(|mut rank| {
+            .enumerate()
+            .map(|(number, mut rank)| {
                 let (alive, faults) = (Arc::clone(&self.alive), faults.to_vec());
                 let stages = self.stages;
+                let told = (number, count, untold.contains(&number));
                 shuttle::thread::spawn(move || {
-                    let result = rank.step(faults, stages, &alive);
+                    let result = rank.step(faults, stages, told, &alive);
                     (rank, result)
                 })
             })
@@ -165,6 +173,7 @@ impl Rank {
         &mut self,
         faults: Vec<At>,
         stages: usize,
+        (number, count, untold): (usize, usize, bool),
         alive: &Arc<AtomicUsize>,
     ) -> Result<(), EngineError> {
         let entry = |micro| Entry {
@@ -177,9 +186,17 @@ impl Rank {
             faults,
             ..Settings::default()
         };
-        let outcome = self
+        let ran = self
             .engine
-            .step(&self.program, Arc::new(settings), entries)?;
+            .run(&self.program, Arc::new(settings), entries)?;
+        let told = if untold {
+            Err(anyhow::anyhow!("no words"))
+        } else {
+            Ok(vec![number as u8])
+        };
+        let Settled { outcome, told } = self.engine.settle(ran, told)?;
+        let all: Vec<Vec<u8>> = (0..count).map(|rank| vec![rank as u8]).collect();
+        assert_eq!(told, all, "what the ranks tell");
         let sum: i64 = (1..=stages as i64).sum();
         for ((_, micro), value) in &outcome.exits {
             assert_eq!(value.0, 10 * micro.index() as i64 + sum);
@@ -262,6 +279,29 @@ fn several_engines_fail_at_once() {
         world.bad_step(&[At::End(2), At::End(1), run("0B1")]);
         world.good_step();
         world.check_done(2);
+    });
+}
+
+/// A step that has come to its end everywhere counts nowhere if one rank cannot say what it came to.
+#[test]
+fn a_rank_cannot_tell() {
+    let schedule = schedule(ScheduleKind::OneFOneB, 3, 2);
+    sample("a rank that cannot tell what a step came to", move || {
+        let mut world = World::new(&schedule, &[0, 1, 2], false);
+        for (rank, result) in world.step_untold(&[], &[1]).into_iter().enumerate() {
+            match result {
+                Err(EngineError::Untold(why)) => {
+                    assert_eq!((rank, &*why.to_string()), (1, "no words"));
+                }
+                Err(EngineError::Elsewhere { rank: named, why }) => {
+                    assert_ne!(rank, 1);
+                    assert_eq!((named, &*why), (1, "no words"));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        world.good_step();
+        world.check_done(1);
     });
 }
 

@@ -2,7 +2,9 @@
 
 use super::super::{Entry, Instance, Settings, Synthetic, token_cross_entropy};
 use crate::Sequential;
-use crate::models::{Gpt, Llama, Lstm, Transformer, gpt, llama, lstm, transformer};
+use crate::models::{
+    Biases, Gpt, Llama, Lstm, RopeScaling, Transformer, gpt, llama, lstm, transformer,
+};
 
 /// Tokens in; as many tokens as targets.
 fn of_tokens(model: Sequential, sizes: &Settings) -> Instance {
@@ -25,7 +27,7 @@ pub(super) fn gpt_entry() -> Entry {
             blocks: sizes.number("layers"),
             dropout: sizes.value("dropout"),
         });
-        Ok(of_tokens(model, sizes))
+        Ok(of_tokens(model, sizes).caches())
     };
     let entry = Entry::new("gpt", make)
         .about("decoder-only language model, head tied to the embedding")
@@ -68,23 +70,30 @@ pub(super) fn llama_entry() -> Entry {
             layers: sizes.number("layers"),
             heads: sizes.count("heads"),
             kv_heads: sizes.count("kv_heads"),
+            head_dim: head_dim(sizes),
             d_ff: sizes.count("d_ff"),
             theta: sizes.value("theta"),
+            rope_scaling: rope_scaling(sizes)?,
+            window: sizes.optional_count("window"),
+            biases: Biases {
+                of_qkv: sizes.is_on("qkv_bias"),
+                of_out: sizes.is_on("out_bias"),
+                of_mlp: sizes.is_on("mlp_bias"),
+            },
+            qk_norm: sizes.is_on("qk_norm"),
+            norm_eps: sizes.value("norm_eps"),
             tied: sizes.is_on("tied"),
         })?;
-        Ok(of_tokens(model, sizes))
+        Ok(of_tokens(model, sizes).caches())
     };
     let entry = Entry::new("llama", make)
-        .about("decoder-only language model: RMSNorm, rotary, SwiGLU, grouped queries")
+        .about("decoder-only language model: Llama, Mistral, Qwen 2 and 3, SmolLM2")
         .source("Llama, Touvron et al. 2023")
         .layers("layers", 6, "transformer blocks")
         .count("d_model", 128, "features of a token")
-        .count(
-            "heads",
-            4,
-            "attention heads; divides d_model into even parts",
-        )
+        .count("heads", 4, "attention heads")
         .count("kv_heads", 2, "heads of key and value; divides heads")
+        .optional_count("head_dim", "features of a head; 0 for d_model / heads")
         .count("d_ff", 352, "features within the feed-forward net")
         .count("context", 128, "tokens of a sequence")
         .count("vocab", 256, "distinct tokens")
@@ -93,7 +102,40 @@ pub(super) fn llama_entry() -> Entry {
             "tied",
             false,
             "whether (1) the head multiplies by the token embedding",
+        )
+        .probability("norm_eps", 1e-5, "what norms add to the mean of squares")
+        .switch("qkv_bias", false, "biases of query, key and value (Qwen 2)")
+        .switch("out_bias", false, "a bias behind attention")
+        .switch("mlp_bias", false, "biases within the feed-forward net")
+        .switch(
+            "qk_norm",
+            false,
+            "norms of the heads of query and key (Qwen 3)",
+        )
+        .optional_count(
+            "window",
+            "last tokens that a token sees; 0 for all (Mistral)",
+        )
+        .positive("rope_factor", 1.0, "stretches the rotary wavelengths")
+        .optional_count(
+            "rope_context",
+            "context before the stretching (Llama 3.1); 0 stretches all alike",
+        )
+        .positive(
+            "rope_low",
+            1.0,
+            "wavelengths above rope_context / this are stretched",
+        )
+        .positive(
+            "rope_high",
+            4.0,
+            "wavelengths below rope_context / this are not",
         );
+    released(entry)
+}
+
+/// The sizes of models that are known by name.
+fn released(entry: Entry) -> Entry {
     // layers, d_model, heads, kv_heads, d_ff, context, vocab, theta
     let released = [
         (
@@ -127,6 +169,34 @@ pub(super) fn llama_entry() -> Entry {
     released.into_iter().fold(entry, |entry, (name, values)| {
         let sizes: Vec<_> = names.into_iter().zip(values.map(f64::from)).collect();
         entry.preset(name, &sizes)
+    })
+}
+
+/// Features of a head of a `llama`.
+fn head_dim(sizes: &Settings) -> i64 {
+    let (d_model, heads) = (sizes.count("d_model"), sizes.count("heads"));
+    // 0, which no model has, where it does not divide.
+    let divided = if d_model % heads == 0 {
+        d_model / heads
+    } else {
+        0
+    };
+    sizes.optional_count("head_dim").unwrap_or(divided)
+}
+
+fn rope_scaling(sizes: &Settings) -> anyhow::Result<RopeScaling> {
+    let factor = sizes.value("rope_factor");
+    let (low, high) = (sizes.value("rope_low"), sizes.value("rope_high"));
+    anyhow::ensure!(low < high, "rope_low {low} is not below rope_high {high}");
+    Ok(match sizes.optional_count("rope_context") {
+        Some(context) => RopeScaling::Llama3 {
+            factor,
+            low_freq_factor: low,
+            high_freq_factor: high,
+            original_context: context as f64,
+        },
+        None if (factor - 1.0).abs() > 0.0 => RopeScaling::Linear { factor },
+        None => RopeScaling::None,
     })
 }
 

@@ -143,10 +143,7 @@ impl World {
         }
         assert_eq!(exits, expected.exits);
         assert_eq!(gradients, expected.gradients);
-        for (sum, step) in self.sum.iter_mut().zip(&expected.grads) {
-            sum.weight = sum.weight.wrapping_add(step.weight);
-            sum.bias = sum.bias.wrapping_add(step.bias);
-        }
+        self.counts(seed);
         let mut now: Vec<(StageId, Grads)> = Vec::new();
         for rank in &mut self.ranks {
             let own = rank.engine.on_each(|id, stage| Ok((id, stage.grads)));
@@ -157,6 +154,16 @@ impl World {
         let now: Vec<_> = now.iter().map(|(_, grads)| plain(grads)).collect();
         let sum: Vec<_> = self.sum.iter().map(plain).collect();
         assert_eq!(now, sum);
+    }
+
+    /// A step has counted.
+    pub fn counts(&mut self, seed: i64) {
+        let micros = self.schedule.schedule().micro_batches();
+        let expected = oracle(&self.topology, micros, self.schedule.is_training(), seed);
+        for (sum, step) in self.sum.iter_mut().zip(&expected.grads) {
+            sum.weight = sum.weight.wrapping_add(step.weight);
+            sum.bias = sum.bias.wrapping_add(step.bias);
+        }
     }
 
     /// The rank that has `stage`.

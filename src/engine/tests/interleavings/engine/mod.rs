@@ -34,6 +34,8 @@ mod part;
 mod placement;
 #[path = "../../../program.rs"]
 mod program;
+#[path = "../../../ran.rs"]
+mod ran;
 #[path = "../../../recovery.rs"]
 mod recovery;
 #[path = "../../../replicas.rs"]
@@ -73,6 +75,7 @@ pub use handle::Engine;
 pub use in_memory::InMemory;
 pub use mesh::Mesh;
 pub use program::Program;
+pub use ran::Settled;
 pub use sharing::{Sharing, Unpinned};
 pub use stage::Stage;
 pub use topology::{EdgeId, Topology};

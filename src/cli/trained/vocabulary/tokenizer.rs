@@ -1,0 +1,69 @@
+//! A `tokenizer.json` that goes with a model wherever it goes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::data::Tokenizer;
+use crate::models::hugging_face::TokenizerFiles;
+
+/// A tokenizer and the files that it was read from.
+#[derive(Debug)]
+pub(in crate::cli) struct ModelTokenizer {
+    tokenizer: Tokenizer,
+    files: TokenizerFiles,
+}
+
+impl ModelTokenizer {
+    /// The tokenizer of such a file, or of the folder that has one.
+    ///
+    /// # Errors
+    /// There is none, or it is damaged.
+    pub(in crate::cli) fn read(path: &Path) -> Result<Arc<Self>, String> {
+        let files = TokenizerFiles::read(path).map_err(|error| error.to_string())?;
+        let files = files.ok_or_else(|| {
+            format!(
+                "{}: there is no tokenizer.json: copy that of the model there",
+                path.display()
+            )
+        })?;
+        Self::of(files).map_err(|why| format!("{}: {why}", path.display()))
+    }
+
+    /// The tokenizer of files that were read.
+    ///
+    /// # Errors
+    /// It is of no kind that is known.
+    pub(in crate::cli) fn of(files: TokenizerFiles) -> Result<Arc<Self>, String> {
+        let tokenizer = Tokenizer::parse(files.tokenizer().as_bytes());
+        let tokenizer = tokenizer
+            .map_err(|error| format!("tokenizer.json is none that can be read: {error:#}"))?;
+        Ok(Arc::new(Self { tokenizer, files }))
+    }
+
+    /// That which a checkpoint has kept.
+    ///
+    /// # Errors
+    /// It is none.
+    pub(in crate::cli) fn saved(kept: &Value) -> Result<Arc<Self>, String> {
+        let files = serde_json::from_value(kept.clone()).map_err(|error| error.to_string())?;
+        Self::of(files)
+    }
+
+    /// What a checkpoint keeps.
+    ///
+    /// # Errors
+    /// None that is known of: it is made of texts and numbers.
+    pub(in crate::cli) fn kept(&self) -> serde_json::Result<Value> {
+        serde_json::to_value(&self.files)
+    }
+
+    pub(in crate::cli) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    pub(in crate::cli) fn files(&self) -> &TokenizerFiles {
+        &self.files
+    }
+}

@@ -1,0 +1,253 @@
+//! The zip archive of an exported program: stored entries, read where they lie.
+//!
+//! `torch.export.save` compresses nothing, so that an entry is a range of the file, and none
+//! can be larger than the file is: whatever the directory says, no more is allocated.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::error::{ExportedReason, Result, damaged};
+
+/// How long a directory may be: a hundred bytes an entry, and one entry a weight.
+const MAX_DIRECTORY: u64 = 256 << 20;
+const END: [u8; 4] = *b"PK\x05\x06";
+const END_64: [u8; 4] = *b"PK\x06\x06";
+const LOCATOR_64: [u8; 4] = *b"PK\x06\x07";
+const CENTRAL: [u8; 4] = *b"PK\x01\x02";
+const LOCAL: [u8; 4] = *b"PK\x03\x04";
+
+/// Where the bytes are.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    File(Arc<File>, u64),
+    Bytes(Arc<[u8]>),
+}
+
+/// The entries of an archive, by name without the folder that all of them are in.
+#[derive(Debug, Clone)]
+pub(super) struct Archive {
+    source: Source,
+    entries: Arc<HashMap<String, Entry>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    local: u64,
+    size: u64,
+    crc: u32,
+    name_length: u16,
+}
+
+impl Source {
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path)?;
+        let length = file.metadata()?.len();
+        Ok(Self::File(Arc::new(file), length))
+    }
+
+    fn len(&self) -> u64 {
+        match self {
+            Self::File(_, length) => *length,
+            Self::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// So many bytes from there; `what` is what they are, for errors.
+    fn read(&self, what: &str, from: u64, count: u64) -> Result<Vec<u8>> {
+        let end = from.checked_add(count).filter(|end| *end <= self.len());
+        let Some(end) = end else {
+            let why = format!("{count} bytes from {from} on are past the file's end");
+            return Err(damaged(what, why));
+        };
+        match self {
+            Self::File(file, _) => {
+                let mut bytes = vec![0; count as usize];
+                file.read_exact_at(&mut bytes, from)?;
+                Ok(bytes)
+            }
+            Self::Bytes(bytes) => Ok(bytes[from as usize..end as usize].to_vec()),
+        }
+    }
+}
+
+/// Numbers of a header, in order; past its end they are 0.
+struct Header<'a>(&'a [u8]);
+
+impl Header<'_> {
+    fn number(&self, at: usize, bytes: usize) -> u64 {
+        let own = self.0.get(at..at + bytes).unwrap_or_default();
+        own.iter()
+            .rev()
+            .fold(0, |sum, byte| (sum << 8) | u64::from(*byte))
+    }
+}
+
+impl Archive {
+    pub(super) fn new(source: Source) -> Result<Self> {
+        let (start, size) = directory(&source)?;
+        if size > MAX_DIRECTORY {
+            return Err(wrong(format!("has {size} bytes")));
+        }
+        let bytes = source.read("the archive's directory", start, size)?;
+        let mut all = HashMap::new();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let (name, entry, length) = central(rest)?;
+            rest = &rest[length..];
+            if all.insert(name.clone(), entry).is_some() {
+                return Err(wrong(format!("has `{name}` twice")));
+            }
+        }
+        let root = all.keys().find_map(|name| {
+            let root = name.strip_suffix("archive_format")?;
+            (root.ends_with('/') && root.matches('/').count() == 1).then(|| root.to_owned())
+        });
+        let root = root.ok_or_else(|| {
+            damaged(
+                "the archive",
+                "has no `archive_format`: it was not written by torch.export.save",
+            )
+        })?;
+        let within =
+            |(name, entry): (String, Entry)| Some((name.strip_prefix(&root)?.into(), entry));
+        Ok(Self {
+            entries: Arc::new(all.into_iter().filter_map(within).collect()),
+            source,
+        })
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.entries.contains_key(name)
+    }
+
+    /// The bytes of an entry, were it read.
+    pub(super) fn size(&self, name: &str) -> Option<u64> {
+        Some(self.entries.get(name)?.size)
+    }
+
+    /// Names that begin so.
+    pub(super) fn names(&self, prefix: &str) -> Vec<&str> {
+        let names = self.entries.keys().map(String::as_str);
+        let mut names: Vec<_> = names.filter(|name| name.starts_with(prefix)).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Reads an entry and checks its sum.
+    pub(super) fn read(&self, name: &str) -> Result<Vec<u8>> {
+        let entry = self.entries.get(name);
+        let entry = *entry.ok_or_else(|| damaged(name, "the archive does not have it"))?;
+        let local = self.source.read(name, entry.local, 30)?;
+        let header = Header(&local);
+        if local[..4] != LOCAL || header.number(26, 2) != u64::from(entry.name_length) {
+            return Err(damaged(name, "is not where the archive's directory says"));
+        }
+        let start = (entry.local + 30)
+            .checked_add(header.number(26, 2) + header.number(28, 2))
+            .ok_or_else(|| damaged(name, "is past the file's end"))?;
+        let bytes = self.source.read(name, start, entry.size)?;
+        if crc32fast::hash(&bytes) != entry.crc {
+            return Err(damaged(
+                name,
+                "its bytes do not have the checksum that was written",
+            ));
+        }
+        Ok(bytes)
+    }
+}
+
+fn wrong(why: impl Into<String>) -> ExportedReason {
+    damaged("the archive's directory", why)
+}
+
+/// Where the directory begins, and its size.
+fn directory(source: &Source) -> Result<(u64, u64)> {
+    // The end has 22 bytes and a comment of up to 65,535.
+    let tail = source.len().min(22 + 65_535);
+    let at = source.len() - tail;
+    let bytes = source.read("the archive's end", at, tail)?;
+    let end = (bytes.windows(4)).rposition(|window| window == END);
+    let end = end.ok_or_else(|| {
+        damaged(
+            "the file",
+            "is no zip archive: export a model with torch.export.save",
+        )
+    })?;
+    let header = Header(&bytes[end..]);
+    if header.0.len() < 22 {
+        return Err(wrong("is cut off"));
+    }
+    let plain = (header.number(16, 4), header.number(12, 4));
+    let end = at + end as u64;
+    let Some(locator) = end.checked_sub(20) else {
+        return Ok(plain);
+    };
+    let locator = source.read("the archive's end", locator, 20)?;
+    if locator[..4] != LOCATOR_64 {
+        return Ok(plain);
+    }
+    let at = Header(&locator).number(8, 8);
+    let large = source.read("the archive's end", at, 56)?;
+    if large[..4] != END_64 {
+        return Err(wrong("is not where the archive's end says"));
+    }
+    let header = Header(&large);
+    Ok((header.number(48, 8), header.number(40, 8)))
+}
+
+/// The first entry of the directory: its name, and how long its record is.
+fn central(bytes: &[u8]) -> Result<(String, Entry, usize)> {
+    let header = Header(bytes);
+    if bytes.len() < 46 || bytes[..4] != CENTRAL {
+        return Err(wrong("is damaged"));
+    }
+    let number = |at, bytes| header.number(at, bytes);
+    let (name, extra) = (number(28, 2) as usize, number(30, 2) as usize);
+    let length = 46 + name + extra + number(32, 2) as usize;
+    if bytes.len() < length {
+        return Err(wrong("is cut off"));
+    }
+    let own_name = std::str::from_utf8(&bytes[46..46 + name]);
+    let own_name = own_name.map_err(|_| wrong("has a name that is not UTF-8"))?;
+    let mut sizes = [number(24, 4), number(20, 4), number(42, 4)];
+    large(&bytes[46 + name..46 + name + extra], &mut sizes);
+    let [size, stored, local] = sizes;
+    if number(10, 2) != 0 || size != stored || number(8, 2) & 1 != 0 {
+        return Err(damaged(
+            own_name,
+            "is compressed or encrypted, which torch.export.save does not do",
+        ));
+    }
+    let entry = Entry {
+        local,
+        size,
+        crc: number(16, 4) as u32,
+        name_length: number(28, 2) as u16,
+    };
+    Ok((own_name.to_owned(), entry, length))
+}
+
+/// The sizes that have no room in 32 bits, from the extra field.
+fn large(mut extra: &[u8], sizes: &mut [u64; 3]) {
+    while extra.len() >= 4 {
+        let header = Header(extra);
+        let (tag, length) = (header.number(0, 2), header.number(2, 2) as usize);
+        let Some(body) = extra.get(4..4 + length) else {
+            return;
+        };
+        if tag == 1 {
+            let mut at = 0;
+            for size in sizes
+                .iter_mut()
+                .filter(|size| **size == u64::from(u32::MAX))
+            {
+                *size = Header(body).number(at, 8);
+                at += 8;
+            }
+        }
+        extra = &extra[4 + length..];
+    }
+}

@@ -1,0 +1,67 @@
+//! What can be wrong with an exported program.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why a `.pt2` file was not taken.
+#[derive(Debug, Error)]
+#[error("{}: {reason}", path.display())]
+pub struct ExportedError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    #[source]
+    pub reason: ExportedReason,
+}
+
+/// What is wrong with a `.pt2` file.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ExportedReason {
+    /// It cannot be read.
+    #[error("cannot be read: {0}")]
+    Io(#[from] std::io::Error),
+    /// It is no archive that `torch.export.save` writes, or is damaged.
+    #[error("{part}: {why}")]
+    Damaged {
+        /// The file in the archive, or part of the program.
+        part: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It is of another version.
+    #[error("{what} is {found}, but {wanted} is read: export the model with PyTorch 2.11")]
+    Version {
+        /// Of what.
+        what: String,
+        /// That of the file.
+        found: String,
+        /// That which is read.
+        wanted: String,
+    },
+    /// The program does what stages cannot.
+    #[error("{place}: {what}")]
+    Unsupported {
+        /// Where in the model: the node, and the module's path and class.
+        place: String,
+        /// What is not taken, and what to do.
+        what: String,
+    },
+}
+
+pub(super) type Result<T> = std::result::Result<T, ExportedReason>;
+
+pub(super) fn damaged(part: impl Into<String>, why: impl Into<String>) -> ExportedReason {
+    ExportedReason::Damaged {
+        part: part.into(),
+        why: why.into(),
+    }
+}
+
+pub(super) fn unsupported(place: impl Into<String>, what: impl Into<String>) -> ExportedReason {
+    ExportedReason::Unsupported {
+        place: place.into(),
+        what: what.into(),
+    }
+}

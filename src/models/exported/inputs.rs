@@ -1,0 +1,107 @@
+//! Whether what a model is given is what it was exported for.
+
+use std::collections::HashMap;
+
+use super::program::{Program, Size};
+use super::schema::Range;
+use crate::torch::Values;
+
+/// The shapes of the user's inputs.
+#[derive(Debug, Clone)]
+pub(super) struct Check {
+    /// Name and sizes, where the file tells them.
+    inputs: Vec<(String, Option<Vec<Size>>)>,
+    ranges: HashMap<String, Range>,
+}
+
+impl Check {
+    pub(super) fn of(program: &Program) -> Self {
+        let inputs = program.inputs.iter().map(|id| {
+            let info = &program.values[id.0];
+            (info.name.clone(), info.sizes.clone())
+        });
+        Self {
+            inputs: inputs.collect(),
+            ranges: program.ranges.clone(),
+        }
+    }
+
+    /// # Errors
+    /// An input has another shape than the program was exported for.
+    pub(super) fn check(&self, values: &Values) -> anyhow::Result<()> {
+        let mut known: HashMap<&str, i64> = HashMap::new();
+        for ((name, wanted), value) in self.inputs.iter().zip(values.iter()) {
+            let Some(value) = value else {
+                anyhow::bail!("the input `{name}` is absent");
+            };
+            let Some(wanted) = wanted else {
+                continue;
+            };
+            let shape = value.size();
+            let shown = || shown(wanted);
+            anyhow::ensure!(
+                shape.len() == wanted.len(),
+                "the input `{name}` has shape {shape:?}, but the model was exported for {}",
+                shown()
+            );
+            for (at, (size, wanted)) in shape.iter().zip(wanted).enumerate() {
+                match wanted {
+                    Size::Fixed(wanted) => anyhow::ensure!(
+                        size == wanted,
+                        "the input `{name}` has shape {shape:?}, but the model was exported for \
+                         {}: {}",
+                        shown(),
+                        advice(at)
+                    ),
+                    Size::Symbol(symbol) => {
+                        let other = *known.entry(symbol).or_insert(*size);
+                        anyhow::ensure!(
+                            other == *size,
+                            "the input `{name}` has shape {shape:?}, but the model was exported \
+                             for {}, and {symbol} is {other} already",
+                            shown()
+                        );
+                        self.within(name, &shape, symbol, *size)?;
+                    }
+                    Size::Other => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn within(&self, name: &str, shape: &[i64], symbol: &str, size: i64) -> anyhow::Result<()> {
+        let Some(range) = self.ranges.get(symbol) else {
+            return Ok(());
+        };
+        let (min, max) = (
+            range.min_val.unwrap_or(0),
+            range.max_val.unwrap_or(i64::MAX),
+        );
+        anyhow::ensure!(
+            (min..=max).contains(&size),
+            "the input `{name}` has shape {shape:?}, but the model was exported for {symbol} from \
+             {min} to {max}: say so in `Dim(…, min=…, max=…)`, or choose other micro-batches"
+        );
+        Ok(())
+    }
+}
+
+fn advice(dimension: usize) -> &'static str {
+    if dimension == 0 {
+        "export it with `dynamic_shapes`, whose dimension 0 is `Dim(\"batch\")`, or make \
+         micro-batches of that size"
+    } else {
+        "export it with `dynamic_shapes` if that size may differ"
+    }
+}
+
+fn shown(sizes: &[Size]) -> String {
+    let one = |size: &Size| match size {
+        Size::Fixed(fixed) => fixed.to_string(),
+        Size::Symbol(symbol) => symbol.to_string(),
+        Size::Other => "?".to_owned(),
+    };
+    let all: Vec<_> = sizes.iter().map(one).collect();
+    format!("[{}]", all.join(", "))
+}

@@ -1,0 +1,116 @@
+//! Training and evaluation: what of a program differs between the two.
+
+use super::program::{Argument, Node, Program};
+
+/// Arguments that say whether a model trains, and what they are when it does not.
+const FLAGS: &[(&str, &str)] = &[
+    ("dropout", "train"),
+    ("dropout_", "train"),
+    ("native_dropout", "train"),
+    ("feature_dropout", "train"),
+    ("feature_dropout_", "train"),
+    ("alpha_dropout", "train"),
+    ("alpha_dropout_", "train"),
+    ("feature_alpha_dropout", "train"),
+    ("feature_alpha_dropout_", "train"),
+    ("rrelu", "training"),
+    ("rrelu_", "training"),
+    ("batch_norm", "training"),
+    ("lstm", "train"),
+    ("gru", "train"),
+    ("rnn_tanh", "train"),
+    ("rnn_relu", "train"),
+    ("scaled_dot_product_attention", "dropout_p"),
+];
+
+/// Operators that draw whatever the mode is.
+const DRAW: &[&str] = &[
+    "bernoulli",
+    "bernoulli_",
+    "rand",
+    "rand_like",
+    "randn",
+    "randn_like",
+    "randint",
+    "randint_like",
+    "randperm",
+    "uniform",
+    "uniform_",
+    "normal",
+    "normal_",
+    "normal_functional",
+    "exponential_",
+    "multinomial",
+    "poisson",
+    "random_",
+    "log_normal_",
+    "geometric_",
+    "cauchy_",
+];
+
+/// The argument of a node that is another one in evaluation, and its value then.
+pub(super) fn in_evaluation(node: &Node) -> Option<(&'static str, Argument)> {
+    let (_, flag) = FLAGS.iter().find(|(name, _)| *name == node.operator())?;
+    match node.argument(flag)? {
+        Argument::Bool(true) if !keeps_statistics_of_batches(node) => {
+            Some((flag, Argument::Bool(false)))
+        }
+        Argument::Float(p) if *p > 0.0 => Some((flag, Argument::Float(0.0))),
+        _ => None,
+    }
+}
+
+/// Whether it is a batch norm without running statistics, which uses those of the batch always.
+fn keeps_statistics_of_batches(node: &Node) -> bool {
+    let running = node.argument("running_mean");
+    node.operator() == "batch_norm" && matches!(running, None | Some(Argument::None))
+}
+
+/// Why a node cannot be run in evaluation.
+pub(super) fn no_evaluation(node: &Node) -> Option<String> {
+    DRAW.contains(&node.operator()).then(|| {
+        format!(
+            "`{}` draws random numbers in evaluation too: export a second file after \
+             `model.eval()` for it",
+            node.operator()
+        )
+    })
+}
+
+/// Why a node cannot be run in training on a GPU.
+pub(super) fn no_training_on_gpus(node: &Node) -> Option<String> {
+    let chance = match node.operator() {
+        "scaled_dot_product_attention" => node.argument("dropout_p"),
+        "lstm" | "gru" | "rnn_tanh" | "rnn_relu" => node.argument("dropout"),
+        _ => None,
+    };
+    let Some(Argument::Float(p)) = chance else {
+        return None;
+    };
+    (*p > 0.0).then(|| {
+        format!(
+            "`{}` with a dropout of {p} draws inside its kernel on a GPU, so that results would \
+             depend on the cut: export the model without it",
+            node.operator()
+        )
+    })
+}
+
+/// Why a program cannot be trained: its dropout and batch norms are switched off in the file.
+pub(super) fn eval_only(program: &Program) -> Option<String> {
+    let flag = |node: &Node| {
+        let known = ["dropout", "dropout_", "feature_dropout", "batch_norm"];
+        let flags = known.contains(&node.operator()).then(|| {
+            let (_, flag) = FLAGS.iter().find(|(name, _)| *name == node.operator())?;
+            node.argument(flag).cloned()
+        });
+        flags.flatten()
+    };
+    let flags: Vec<_> = program.nodes.iter().filter_map(flag).collect();
+    let off = !flags.is_empty() && flags.iter().all(|flag| *flag == Argument::Bool(false));
+    off.then(|| {
+        "the file was exported in evaluation, with dropout and batch norm switched off: to train \
+         it, export it after `model.train()`"
+            .to_owned()
+    })
+}

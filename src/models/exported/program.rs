@@ -1,0 +1,216 @@
+//! A program as it is run: one list of nodes over numbered values.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tch::Kind;
+
+use super::schema::Range;
+
+/// A value of the program: a tensor or a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct ValueId(pub(super) usize);
+
+/// What is known of a value beforehand.
+#[derive(Debug, Clone)]
+pub(super) struct ValueInfo {
+    pub(super) name: String,
+    pub(super) origin: Origin,
+    /// The sizes of a tensor; none where the file does not tell them.
+    pub(super) sizes: Option<Vec<Size>>,
+    /// The symbol that a number is.
+    pub(super) symbol: Option<Arc<str>>,
+    pub(super) is_number: bool,
+}
+
+/// One size of a tensor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Size {
+    Fixed(i64),
+    Symbol(Arc<str>),
+    /// Computed from symbols.
+    Other,
+}
+
+/// Where a value comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The number of the input.
+    Input(usize),
+    /// The number of the variable.
+    Variable(usize),
+    /// The number of the node.
+    Node(usize),
+}
+
+/// A parameter, buffer or constant.
+#[derive(Debug, Clone)]
+pub(super) struct Variable {
+    /// As in the model's `state_dict`.
+    pub(super) name: String,
+    pub(super) role: Role,
+    pub(super) value: ValueId,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Parameter,
+    /// Kept in the `state_dict`.
+    Buffer,
+    /// Not kept: constants, and buffers that are not persistent.
+    Constant,
+}
+
+/// A node.
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) what: What,
+    pub(super) arguments: Vec<(String, Argument)>,
+    pub(super) outputs: Vec<ValueId>,
+    pub(super) module: Module,
+    pub(super) modes: Modes,
+}
+
+/// Where in the user's model a node was made.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Module {
+    /// From the model inwards: path (`layers.0.attn`) and class.
+    pub(super) stack: Arc<[(String, String)]>,
+}
+
+/// What is switched around a node.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Modes {
+    pub(super) no_grad: bool,
+    /// Autocast to this type; one that is not short switches it off.
+    pub(super) autocast: Option<Kind>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum What {
+    /// An operator of libtorch, by its name and overload.
+    Operator { name: String, overload: String },
+    /// The size of a tensor's dimension.
+    Size,
+    /// How many elements a tensor has.
+    Count,
+    /// Arithmetic on numbers.
+    Scalar(Scalar),
+}
+
+/// Arithmetic on numbers, as Python does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scalar {
+    Add,
+    Sub,
+    Mul,
+    FloorDiv,
+    TrueDiv,
+    Mod,
+    Neg,
+    Pow,
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+    Min,
+    Max,
+    Not,
+    Float,
+    Int,
+    Sqrt,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Argument {
+    None,
+    Value(ValueId),
+    Values(Vec<Option<ValueId>>),
+    Int(i64),
+    Float(f64),
+    Bool(bool),
+    Text(String),
+    Ints(Vec<i64>),
+    Floats(Vec<f64>),
+    Bools(Vec<bool>),
+    /// Sizes, some of which are computed.
+    Sizes(Vec<Result<i64, ValueId>>),
+    /// That of the stage, whichever the file names.
+    Device,
+}
+
+/// A program, read and checked.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) values: Vec<ValueInfo>,
+    pub(super) variables: Vec<Variable>,
+    /// The user's inputs, in order.
+    pub(super) inputs: Vec<ValueId>,
+    /// The user's outputs, in order.
+    pub(super) outputs: Vec<ValueId>,
+    pub(super) nodes: Vec<Node>,
+    pub(super) ranges: HashMap<String, Range>,
+}
+
+impl Argument {
+    /// The values that it takes.
+    pub(super) fn values(&self) -> Vec<ValueId> {
+        match self {
+            Self::Value(value) => vec![*value],
+            Self::Values(values) => values.iter().flatten().copied().collect(),
+            Self::Sizes(sizes) => sizes.iter().filter_map(|size| size.err()).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Node {
+    /// The values that it takes.
+    pub(super) fn inputs(&self) -> impl Iterator<Item = ValueId> {
+        self.arguments.iter().flat_map(|(_, own)| own.values())
+    }
+
+    pub(super) fn argument(&self, name: &str) -> Option<&Argument> {
+        let mut all = self.arguments.iter();
+        Some(&all.find(|(own, _)| own == name)?.1)
+    }
+
+    /// The operator's name without `aten::`; empty for arithmetic.
+    pub(super) fn operator(&self) -> &str {
+        match &self.what {
+            What::Operator { name, .. } => name.strip_prefix("aten::").unwrap_or(name),
+            _ => "",
+        }
+    }
+
+    /// What it does, for errors.
+    pub(super) fn shown(&self) -> String {
+        match &self.what {
+            What::Operator { name, overload } if overload.is_empty() => name.clone(),
+            What::Operator { name, overload } => format!("{name}.{overload}"),
+            What::Size => "aten::sym_size".to_owned(),
+            What::Count => "aten::sym_numel".to_owned(),
+            What::Scalar(what) => format!("{what:?} of sizes"),
+        }
+    }
+
+    /// Where it is, for errors.
+    pub(super) fn place(&self) -> String {
+        self.module.place(&self.name)
+    }
+}
+
+impl Module {
+    pub(super) fn place(&self, node: &str) -> String {
+        match self.stack.last() {
+            Some((path, class)) if !path.is_empty() => {
+                format!("node `{node}` in module `{path}` ({class})")
+            }
+            Some((_, class)) => format!("node `{node}` of the model ({class})"),
+            None => format!("node `{node}`"),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The tensors in an archive: known by their shapes, read one by one.
+
+use std::collections::HashMap;
+
+use tch::{Device, Kind, Tensor, nn};
+
+use super::archive::Archive;
+use super::error::{Result, damaged, unsupported};
+use super::schema::{Payload, PayloadConfig, SymInt, TensorMeta};
+
+/// Types of elements: their number in PyTorch's files, and in libtorch.
+const KINDS: &[(u64, i64, Kind)] = &[
+    (1, 0, Kind::Uint8),
+    (2, 1, Kind::Int8),
+    (3, 2, Kind::Int16),
+    (4, 3, Kind::Int),
+    (5, 4, Kind::Int64),
+    (6, 5, Kind::Half),
+    (7, 6, Kind::Float),
+    (8, 7, Kind::Double),
+    (10, 9, Kind::ComplexFloat),
+    (11, 10, Kind::ComplexDouble),
+    (12, 11, Kind::Bool),
+    (13, 15, Kind::BFloat16),
+];
+
+/// The type that PyTorch's files call by this number.
+pub(super) fn kind(number: u64) -> Option<Kind> {
+    Some(KINDS.iter().find(|own| own.0 == number)?.2)
+}
+
+/// What libtorch calls the type that PyTorch's files call by this number.
+pub(super) fn number_in_libtorch(number: u64) -> Option<i64> {
+    Some(KINDS.iter().find(|own| own.0 == number)?.1)
+}
+
+/// The type of a tensor; `name` is for errors.
+pub(super) fn kind_of(meta: &TensorMeta, name: &str) -> Result<Kind> {
+    if meta.layout != 7 {
+        return Err(unsupported(
+            format!("the tensor `{name}`"),
+            "is sparse: only strided tensors are taken",
+        ));
+    }
+    kind(meta.dtype).ok_or_else(|| {
+        let what = format!("has the type {}, which is not known", meta.dtype);
+        unsupported(format!("the tensor `{name}`"), what)
+    })
+}
+
+/// All tensors of an archive.
+#[derive(Debug)]
+pub(super) struct Weights {
+    archive: Archive,
+    stored: HashMap<String, Stored>,
+}
+
+/// One tensor: part of the bytes of an entry.
+#[derive(Debug, Clone)]
+pub(super) struct Stored {
+    entry: String,
+    pub(super) kind: Kind,
+    pub(super) sizes: Vec<i64>,
+    strides: Vec<i64>,
+    offset: i64,
+    /// Elements of the entry.
+    elements: i64,
+    pub(super) requires_grad: bool,
+}
+
+impl Weights {
+    /// `model` is the program's name in the archive.
+    pub(super) fn open(archive: Archive, model: &str) -> Result<Self> {
+        let mut stored = HashMap::new();
+        for folder in ["weights", "constants"] {
+            let name = format!("data/{folder}/{model}_{folder}_config.json");
+            if !archive.has(&name) {
+                continue;
+            }
+            let config: PayloadConfig = serde_json::from_slice(&archive.read(&name)?)
+                .map_err(|error| damaged(&name, error.to_string()))?;
+            for (own, payload) in config.config {
+                let entry = format!("data/{folder}/{}", payload.path_name);
+                // Objects that are no tensors matter only where the program takes them.
+                if let Some(one) = Stored::of(&own, entry, &payload, &archive)? {
+                    stored.insert(own, one);
+                }
+            }
+        }
+        Ok(Self { archive, stored })
+    }
+
+    pub(super) fn get(&self, name: &str) -> Result<&Stored> {
+        let missing = || damaged(format!("the tensor `{name}`"), "is not in the archive");
+        self.stored.get(name).ok_or_else(missing)
+    }
+
+    /// Makes the tensor on the device of `path`. Where tensors are made without elements
+    /// (`Sequential::variables`), nothing is read.
+    pub(super) fn load(&self, name: &str, path: &nn::Path<'_>) -> anyhow::Result<Tensor> {
+        let stored = self.get(name)?;
+        let device = path.device();
+        let made = Tensor::f_empty_strided(&stored.sizes, &stored.strides, (stored.kind, device))?;
+        // tch knows no `meta` device, and calls it so.
+        if made.device() == Device::Mps || stored.numel() == 0 {
+            return Ok(made);
+        }
+        let bytes = self.archive.read(&stored.entry)?;
+        let flat = Tensor::f_from_data_size(&bytes, &[stored.elements], stored.kind)?;
+        drop(bytes);
+        let view = flat.f_as_strided(&stored.sizes, &stored.strides, stored.offset)?;
+        tch::no_grad(|| made.shallow_clone().f_copy_(&view))?;
+        Ok(made)
+    }
+}
+
+impl Stored {
+    fn of(name: &str, entry: String, payload: &Payload, archive: &Archive) -> Result<Option<Self>> {
+        let place = || format!("the tensor `{name}`");
+        let Some(meta) = &payload.tensor_meta else {
+            return Ok(None);
+        };
+        if payload.use_pickle {
+            let what = "is pickled, as tensors of other classes are: only plain tensors are taken";
+            return Err(unsupported(place(), what));
+        }
+        let numbers = |all: &[SymInt]| all.iter().map(SymInt::fixed).collect::<Option<Vec<_>>>();
+        let numbers = (
+            numbers(&meta.sizes),
+            numbers(&meta.strides),
+            meta.storage_offset.fixed(),
+        );
+        let (Some(sizes), Some(strides), Some(offset)) = numbers else {
+            return Err(unsupported(place(), "has sizes that are not fixed"));
+        };
+        let kind = kind_of(meta, name)?;
+        let bytes = archive.size(&entry);
+        let bytes = bytes.ok_or_else(|| damaged(&entry, "the archive does not have it"))?;
+        let elements = bytes / kind.elt_size_in_bytes() as u64;
+        let stored = Self {
+            entry,
+            kind,
+            sizes,
+            strides,
+            offset,
+            elements: i64::try_from(elements).unwrap_or(0),
+            requires_grad: meta.requires_grad,
+        };
+        if stored.fits().is_none() {
+            return Err(damaged(
+                place(),
+                format!(
+                    "has sizes {:?}, strides {:?} and offset {}, but `{}` holds {elements} elements",
+                    stored.sizes, stored.strides, stored.offset, stored.entry
+                ),
+            ));
+        }
+        Ok(Some(stored))
+    }
+
+    /// Whether all of its elements lie within the entry, none of them huge numbers of times.
+    fn fits(&self) -> Option<()> {
+        let right = |all: &[i64]| all.len() == self.sizes.len() && all.len() <= 64;
+        let whole = |all: &[i64]| all.iter().all(|number| *number >= 0);
+        let fine = right(&self.strides) && whole(&self.sizes) && whole(&self.strides);
+        if !fine || self.offset < 0 {
+            return None;
+        }
+        let mut count = 1i64;
+        let mut last = self.offset;
+        for (size, stride) in self.sizes.iter().zip(&self.strides) {
+            count = count.checked_mul(*size)?;
+            last = last.checked_add((size - 1).max(0).checked_mul(*stride)?)?;
+        }
+        (count == 0 || (last < self.elements && count <= self.elements)).then_some(())
+    }
+
+    fn numel(&self) -> i64 {
+        self.sizes.iter().product()
+    }
+
+    /// Whether it is the same tensor under another name.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        let form = |own: &Self| (own.kind, own.sizes.clone(), own.strides.clone(), own.offset);
+        self.entry == other.entry && form(self) == form(other)
+    }
+
+    /// The entry of the archive that its bytes are in.
+    pub(super) fn entry(&self) -> &str {
+        &self.entry
+    }
+}

@@ -1,0 +1,308 @@
+//! Local steps (DiLoCo, Douillard et al. 2023, arXiv 2311.08105): replicas that train alone for
+//! some steps, a *round*, and are brought together by an outer step.
+//!
+//! ```text
+//! before the first update   the owner of a parameter keeps its weights, x
+//! after the last one        every copy gives the owner the weights it has come to, y0, y1, …
+//!                           g = ((x - y0) + (x - y1) + …) / d, in a balanced binary tree
+//!                           v = momentum · v + g; the first time v = g
+//!                           x - rate · (g + momentum · v) are the new weights (SGD, Nesterov)
+//!                           the owner gives them to all
+//! ```
+//!
+//! Buffers of floating-point numbers become the mean of the copies' (in the same tree, by
+//! replica 0), others what replica 0 has. Who owns what is as with a sharded optimizer
+//! (`owned.rs`), so that what the outer step remembers is in one replica each.
+
+use std::collections::BTreeMap;
+
+use tch::Tensor;
+
+use super::exchange::Sums;
+use super::portable::{Portable, Role};
+use super::torch_stage::TorchStage;
+use crate::torch::copies;
+use crate::torch::error::TorchError;
+use crate::torch::optim::Parts;
+use crate::torch::values::Values;
+
+/// The weights at a round's begin, by name in checkpoints.
+const START: &str = "start";
+/// The outer momentum.
+const MOMENTUM: &str = "momentum";
+
+/// How replicas that train alone are brought together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct OuterStep {
+    /// The learning rate of the outer SGD.
+    pub(crate) learning_rate: f64,
+    /// Its Nesterov momentum; 0 is none.
+    pub(crate) momentum: f64,
+}
+
+/// What a copy remembers of the parameters that it owns, by their places.
+#[derive(Debug, Default)]
+pub(super) struct Outer {
+    /// The weights at the begin of the round; none between rounds.
+    start: BTreeMap<usize, Tensor>,
+    momentum: BTreeMap<usize, Tensor>,
+    /// What the outer step has come to, until all copies have it.
+    next: Option<Next>,
+}
+
+#[derive(Debug)]
+struct Next {
+    weights: BTreeMap<usize, Tensor>,
+    momentum: BTreeMap<usize, Tensor>,
+    /// In replica 0: the buffers that change, by their places.
+    buffers: BTreeMap<usize, Tensor>,
+}
+
+impl Outer {
+    /// What it remembers of a parameter.
+    fn parts(&self, place: usize) -> impl Iterator<Item = (&'static str, &Tensor)> {
+        let start = self.start.get(&place).map(|own| (START, own));
+        let momentum = self.momentum.get(&place).map(|own| (MOMENTUM, own));
+        start.into_iter().chain(momentum)
+    }
+
+    /// Copies of all of it, in the host's memory.
+    pub(super) fn portable(
+        &self,
+        parameters: &[(String, Tensor)],
+    ) -> anyhow::Result<Vec<Portable>> {
+        let all = parameters.iter().enumerate();
+        let all = all.flat_map(|(place, (name, _))| {
+            self.parts(place)
+                .map(move |(part, tensor)| (name, part, tensor))
+        });
+        all.map(|(name, part, tensor)| {
+            Ok(Portable {
+                role: Role::Outer(part.to_owned()),
+                name: name.clone(),
+                tensor: copies::host_copy(tensor)?,
+            })
+        })
+        .collect()
+    }
+
+    /// Goes on from that.
+    fn remember(
+        &mut self,
+        place: usize,
+        parameter: &Tensor,
+        parts: &Parts,
+    ) -> Result<(), TorchError> {
+        for (name, all) in [(START, &mut self.start), (MOMENTUM, &mut self.momentum)] {
+            if let Some(part) = parts.get(name) {
+                all.insert(place, copies::like(parameter, part)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TorchStage {
+    /// The places of the parameters that a replica owns and that are trained.
+    fn trained_of(&self, owner: usize) -> Vec<usize> {
+        let parameters = self.passes().accumulator().parameters().iter().enumerate();
+        let owners = self.copies().owners(self.passes().accumulator());
+        let own =
+            parameters.filter(|(place, (_, own))| owners[*place] == owner && own.requires_grad());
+        own.map(|(place, _)| place).collect()
+    }
+
+    /// Goes on from what checkpoints have of the parameters that this copy owns, by their places.
+    pub(super) fn remember_outer(&mut self, all: BTreeMap<usize, Parts>) -> anyhow::Result<()> {
+        let copies = self.copies();
+        if copies.sums != Sums::Alone {
+            return Ok(());
+        }
+        let (owners, own) = (copies.owners(self.passes().accumulator()), copies.replica);
+        for (place, parts) in all.into_iter().filter(|(place, _)| owners[*place] == own) {
+            let parameter = self.parameter(place).shallow_clone();
+            self.outer_mut().remember(place, &parameter, &parts)?;
+        }
+        Ok(())
+    }
+
+    fn parameter(&self, place: usize) -> &Tensor {
+        &self.passes().accumulator().parameters()[place].1
+    }
+
+    /// A round begins with the update that is being prepared: keeps the weights.
+    pub(super) fn begin_round(&mut self) -> anyhow::Result<()> {
+        let start = self.trained_of(self.replica()).into_iter();
+        let start = start.map(|place| Ok((place, copy(self.parameter(place))?)));
+        let start: BTreeMap<_, _> = start.collect::<Result<_, TorchError>>()?;
+        self.outer_mut().start = start;
+        Ok(())
+    }
+
+    /// The round is over: what the owners of parameters are to bring together, for each of these
+    /// replicas what it owns, and for replica 0 the buffers.
+    pub(crate) fn give_together(&mut self, others: &[usize]) -> anyhow::Result<Vec<Values>> {
+        self.passes_mut().commit_step()?;
+        let own = |owner: &usize| {
+            let weights = self.trained_of(*owner).into_iter();
+            let weights = weights.map(|place| Some(self.parameter(place).detach()));
+            let buffers = self.passes().compute().buffers().named().iter();
+            let buffers = buffers.filter(|_| *owner == 0);
+            weights
+                .chain(buffers.map(|(_, own)| Some(own.detach())))
+                .collect()
+        };
+        Ok(others.iter().map(own).collect())
+    }
+
+    /// The outer step of what this copy owns, of which the other replicas have given theirs, in
+    /// their order. Nothing changes yet.
+    pub(crate) fn bring_together(
+        &mut self,
+        outer: OuterStep,
+        from: Vec<(usize, Values)>,
+    ) -> anyhow::Result<()> {
+        self.acts(c"the outer step");
+        let own = self.replica();
+        let places = self.trained_of(own);
+        let given = self.give_together(&[own])?;
+        let mut all: Vec<Values> = from.into_iter().map(|(_, values)| values).collect();
+        all.splice(own..own, given);
+        let mut guards = Vec::new();
+        for tensor in all.iter().flat_map(Values::present) {
+            guards.push(
+                self.streams()
+                    .uses("the weights of other replicas", tensor)?,
+            );
+        }
+        let device = self.passes().compute().layers().device();
+        let at = |index: usize| -> Result<Vec<Tensor>, TorchError> {
+            let of = |values: &Values| match values.get(index) {
+                Some(tensor) => Ok(tensor.f_to_device(device)?),
+                None => Err(TorchError::new(
+                    "a replica gave fewer weights than are owned here",
+                )),
+            };
+            all.iter().map(of).collect()
+        };
+        let mut next = Next {
+            weights: BTreeMap::new(),
+            momentum: BTreeMap::new(),
+            buffers: BTreeMap::new(),
+        };
+        let outer_state = self.outer();
+        let _no_grad = tch::no_grad_guard();
+        for (index, place) in places.iter().enumerate() {
+            let Some(start) = outer_state.start.get(place) else {
+                anyhow::bail!("a parameter that was not trained when the round began");
+            };
+            let deltas = at(index)?.into_iter().map(|own| start.f_sub(&own));
+            let mean = mean(deltas.collect::<Result<_, _>>()?)?;
+            let (weights, momentum) = step(outer, start, outer_state.momentum.get(place), &mean)?;
+            next.weights.insert(*place, weights);
+            next.momentum.extend(momentum.map(|own| (*place, own)));
+        }
+        let buffers = self.passes().compute().buffers().named().len();
+        for place in (0..buffers).filter(|_| own == 0) {
+            let copies = at(places.len() + place)?;
+            let new = match copies.first() {
+                Some(first) if first.is_floating_point() => mean(copies)?,
+                _ => copies[0].f_detach()?,
+            };
+            next.buffers.insert(place, new);
+        }
+        self.outer_mut().next = Some(next);
+        Ok(())
+    }
+
+    /// What the outer step has come to, for every other replica.
+    pub(crate) fn brought_together(&self) -> Values {
+        let next = self.outer().next.iter();
+        next.flat_map(|next| next.weights.values().chain(next.buffers.values()))
+            .map(|own| Some(own.shallow_clone()))
+            .collect()
+    }
+
+    /// Sets what the outer step of another replica has come to.
+    pub(crate) fn go_on_together(&mut self, owner: usize, new: &Values) -> anyhow::Result<()> {
+        self.acts(c"the weights of another replica");
+        let weights = self.trained_of(owner).into_iter();
+        let weights = weights.map(|place| self.parameter(place));
+        let buffers = self.passes().compute().buffers().named().iter();
+        let buffers = buffers.filter(|_| owner == 0).map(|(_, own)| own);
+        let all: Vec<&Tensor> = weights.chain(buffers).collect();
+        anyhow::ensure!(
+            all.len() == new.len(),
+            "replica {owner} gave {} tensors, and owns {}",
+            new.len(),
+            all.len()
+        );
+        for (own, new) in all.into_iter().zip(new.present()) {
+            let _shared = self.streams().uses("the weights of another replica", new)?;
+            copies::fill(own, new)?;
+        }
+        Ok(())
+    }
+
+    /// All copies have it: the next round begins from there.
+    pub(crate) fn end_round(&mut self) -> anyhow::Result<()> {
+        let Some(next) = self.outer_mut().next.take() else {
+            return Ok(());
+        };
+        for (place, weights) in &next.weights {
+            copies::fill(self.parameter(*place), weights)?;
+        }
+        let buffers = self.passes().compute().buffers().named();
+        for (place, buffer) in &next.buffers {
+            copies::fill(&buffers[*place].1, buffer)?;
+        }
+        let outer = self.outer_mut();
+        outer.momentum.extend(next.momentum);
+        outer.start.clear();
+        Ok(())
+    }
+}
+
+/// The outer SGD: the new weights, and the momentum where there is any.
+fn step(
+    outer: OuterStep,
+    start: &Tensor,
+    momentum: Option<&Tensor>,
+    mean: &Tensor,
+) -> Result<(Tensor, Option<Tensor>), TorchError> {
+    if outer.momentum == 0.0 {
+        let moved = mean.f_mul_scalar(outer.learning_rate)?;
+        return Ok((start.f_sub(&moved)?, None));
+    }
+    let momentum = match momentum {
+        Some(own) => own.f_mul_scalar(outer.momentum)?.f_add(mean)?,
+        None => mean.copy(),
+    };
+    let ahead = momentum.f_mul_scalar(outer.momentum)?.f_add(mean)?;
+    let moved = ahead.f_mul_scalar(outer.learning_rate)?;
+    Ok((start.f_sub(&moved)?, Some(momentum)))
+}
+
+/// The mean of tensors whose number is a power of two, added up in a balanced binary tree.
+fn mean(mut all: Vec<Tensor>) -> Result<Tensor, TorchError> {
+    let count = all.len() as f64;
+    while all.len() > 1 {
+        let mut rest = all.into_iter();
+        let mut sums = Vec::new();
+        while let Some(left) = rest.next() {
+            sums.push(match rest.next() {
+                Some(right) => left.f_add(&right)?,
+                None => left,
+            });
+        }
+        all = sums;
+    }
+    let sum = all
+        .pop()
+        .ok_or_else(|| TorchError::new("a mean of nothing"))?;
+    Ok(sum.f_div_scalar(count)?)
+}
+
+fn copy(tensor: &Tensor) -> Result<Tensor, TorchError> {
+    copies::same_strides(&tensor.f_detach()?)
+}

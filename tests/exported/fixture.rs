@@ -1,0 +1,113 @@
+//! What `tests/fixtures/exported/make.py` wrote.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use gpipe::tch::{Kind, Reduction, Tensor};
+use gpipe::{Loss, Pipeline, PipelineBuilder, Sequential, Values, models, on_values};
+
+use crate::support::cpus;
+
+/// Micro-batches of a fixture's batch.
+pub(crate) const MICRO_BATCHES: usize = 3;
+
+pub(crate) const ALL: [&str; 9] = [
+    "convnext", "decoder", "dropout", "encoder", "lstm", "mlp", "resnet", "unet", "vit",
+];
+
+/// A model, and what eager PyTorch made of it.
+pub(crate) struct Fixture {
+    pub(crate) name: String,
+    told: BTreeMap<String, Tensor>,
+}
+
+/// The folder, and whether its numbers are of this machine: then bits are compared.
+fn folder() -> (PathBuf, bool) {
+    if let Some(folder) = std::env::var_os("GPIPE_EXPORTED") {
+        return (folder.into(), true);
+    }
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    (root.join("tests/fixtures/exported"), false)
+}
+
+pub(crate) fn path(name: &str) -> PathBuf {
+    folder().0.join(format!("{name}.pt2"))
+}
+
+impl Fixture {
+    pub(crate) fn open(name: &str) -> Self {
+        let told = Tensor::read_safetensors(folder().0.join(format!("{name}.safetensors")));
+        Self {
+            name: name.to_owned(),
+            told: told.unwrap().into_iter().collect(),
+        }
+    }
+
+    pub(crate) fn model(&self) -> Sequential {
+        models::exported(path(&self.name)).unwrap()
+    }
+
+    pub(crate) fn builder(&self, stages: usize) -> PipelineBuilder {
+        Pipeline::builder(self.model())
+            .devices(&cpus(stages))
+            .micro_batches(MICRO_BATCHES)
+            .threads_per_stage(1)
+            .seed(5)
+    }
+
+    pub(crate) fn told(&self, name: &str) -> &Tensor {
+        &self.told[name]
+    }
+
+    /// Those whose names begin so, without that.
+    pub(crate) fn all(&self, prefix: &str) -> Vec<(String, Tensor)> {
+        let own = self.told.iter().filter_map(|(name, tensor)| {
+            let name = name.strip_prefix(prefix)?;
+            Some((name.to_owned(), tensor.shallow_clone()))
+        });
+        own.collect()
+    }
+
+    pub(crate) fn inputs(&self) -> Values {
+        self.all("x").into_iter().map(|(_, x)| x).collect()
+    }
+
+    /// One step; *returns* the loss.
+    pub(crate) fn step(&self, pipe: &mut Pipeline) -> f64 {
+        let loss = on_values(|out: &Values, y: &Values| -> anyhow::Result<Loss> {
+            let loss = out.one()?.f_mse_loss(y.one()?, Reduction::Mean)?;
+            Ok(Loss::mean(loss))
+        });
+        let y = Values::from(self.told("y"));
+        let report = pipe.train_step(self.inputs(), y, loss).unwrap();
+        report.read().unwrap().loss
+    }
+}
+
+/// Compares what the pipeline computes with what eager told: bits where these numbers were made
+/// on this machine, and what other processors leave of them elsewhere.
+#[track_caller]
+pub(crate) fn assert_as_told(own: &Tensor, told: &Tensor, what: &str) {
+    if folder().1 {
+        let apart = (own - told).abs().max();
+        assert!(own.equal(told), "{what} differs from eager by {apart}");
+    } else {
+        assert_near(own, told, what);
+    }
+}
+
+/// Within some roundings of the largest element.
+#[track_caller]
+pub(crate) fn assert_near(own: &Tensor, told: &Tensor, what: &str) {
+    assert_eq!(own.size(), told.size(), "{what}");
+    if told.numel() == 0 {
+        return;
+    }
+    let scale = told.abs().max().to_kind(Kind::Double).double_value(&[]);
+    let apart = (own - told).abs().max().to_kind(Kind::Double);
+    let apart = apart.double_value(&[]);
+    assert!(
+        apart <= 1e-5 * scale.max(1e-6),
+        "{what} differs from eager by {apart}, of {scale}"
+    );
+}

@@ -1,0 +1,75 @@
+//! Which layers a file becomes, and what is in them.
+
+use gpipe::tch::Device;
+use gpipe::{Pipeline, models};
+
+use crate::fixture::{ALL, Fixture, path};
+
+#[track_caller]
+fn assert_layers(name: &str, wanted: &str) {
+    let model = models::exported(path(name)).unwrap();
+    let names: Vec<_> = model.names().collect();
+    assert_eq!(names.join(" "), wanted, "{name}");
+}
+
+#[test]
+fn layers_are_the_modules_of_the_model() {
+    assert_layers(
+        "decoder",
+        "embed layers.0 layers.1 layers.2 layers.3 norm head",
+    );
+    assert_layers(
+        "encoder",
+        "tokens positions norm layers.0 layers.1 layers.2 pooler",
+    );
+    assert_layers("vit", "patches blocks.0 blocks.1 blocks.2 norm head");
+    assert_layers("resnet", "conv1 bn1 layer1.0 layer1.1 layer2.0 layer2.1 fc");
+    assert_layers("lstm", "embed lstm1 lstm2 head");
+    assert_layers("mlp", "0 3 6 8");
+}
+
+#[test]
+fn parameters_and_buffers_have_the_names_of_the_state_dict() {
+    for name in ALL {
+        let fixture = Fixture::open(name);
+        let mut pipe = Pipeline::new(fixture.model(), &[Device::Cpu; 2], 1).unwrap();
+        let mut own: Vec<_> = pipe
+            .parameters()
+            .unwrap()
+            .into_iter()
+            .map(|(own, _)| own)
+            .collect();
+        own.sort();
+        let told: Vec<_> = fixture
+            .all("grad.")
+            .into_iter()
+            .map(|(own, _)| own)
+            .collect();
+        if name != "dropout" {
+            assert_eq!(own, told, "{name}");
+        }
+        for (buffer, _) in pipe.buffers().unwrap() {
+            let known = fixture.all("buffer.").iter().any(|(own, _)| *own == buffer);
+            assert!(
+                known || buffer.ends_with("num_batches_tracked"),
+                "{name}: {buffer}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_tied_head_is_one_parameter() {
+    let model = Fixture::open("decoder").model();
+    let variables = model.variables().unwrap();
+    let all: u64 = variables.iter().flatten().map(|own| own.bytes()).sum();
+    let embedding = 19 * 16;
+    assert_eq!(model.parameter_count().unwrap() * 4 + embedding * 4, all);
+    let names: Vec<_> = variables
+        .iter()
+        .flatten()
+        .map(|own| own.name().to_owned())
+        .collect();
+    assert!(names.contains(&"embed.weight".to_owned()), "{names:?}");
+    assert!(names.contains(&"head.weight".to_owned()), "{names:?}");
+}

@@ -1,0 +1,185 @@
+//! What is not taken, by name and place.
+
+use gpipe::tch::{Device, Kind, Tensor};
+use gpipe::{Pipeline, models};
+use serde_json::{Value, json};
+
+use crate::fixture::path;
+use crate::forged::{Zip, refusal};
+use crate::support::single_threaded;
+
+#[track_caller]
+fn assert_refused(zip: &Zip, parts: &[&str]) {
+    let said = refusal(zip.bytes()).expect("it should be refused");
+    for part in parts {
+        assert!(said.contains(part), "`{part}` is not in: {said}");
+    }
+}
+
+fn node(number: usize, change: impl FnOnce(&mut Value)) -> Zip {
+    Zip::open("mlp")
+        .program(|program| change(&mut program["graph_module"]["graph"]["nodes"][number]))
+}
+
+#[test]
+fn other_versions_are_refused() {
+    let zip = Zip::open("mlp").program(|program| program["schema_version"]["minor"] = json!(18));
+    assert_refused(&zip, &["8.18", "8.17", "PyTorch 2.11"]);
+    let zip = Zip::open("mlp").program(|program| program["schema_version"]["major"] = json!(9));
+    assert_refused(&zip, &["9.17"]);
+    for (entry, value) in [
+        ("archive_format", "xyz"),
+        ("archive_version", "1"),
+        ("byteorder", "big"),
+    ] {
+        let mut zip = Zip::open("mlp");
+        *zip.entry(entry) = value.as_bytes().to_vec();
+        assert_refused(&zip, &[entry, value]);
+    }
+    let zip = Zip::open("mlp").program(|program| program["verifiers"] = json!(["ATEN"]));
+    assert_refused(&zip, &["run_decompositions"]);
+}
+
+#[test]
+fn operators_and_arguments_are_refused_by_their_place() {
+    let place = ["module `0`", "torch.nn.modules.linear.Linear"];
+    let zip = node(0, |node| {
+        node["target"] = json!("torch.ops.vision.nms.default")
+    });
+    assert_refused(&zip, &["vision.nms", place[0], place[1]]);
+    let zip = node(0, |node| {
+        node["target"] = json!("torch.ops.aten.lynear.default")
+    });
+    assert_refused(&zip, &["aten::lynear.default", place[0], place[1]]);
+    let zip = node(0, |node| {
+        node["target"] = json!("torch.ops.aten.from_file.default")
+    });
+    assert_refused(&zip, &["not allowed", place[0]]);
+    let zip = node(0, |node| {
+        node["target"] = json!("torch.ops.higher_order.cond")
+    });
+    assert_refused(&zip, &["`cond`", place[0]]);
+    let zip = node(0, |node| {
+        node["inputs"][0]["arg"] = json!({"as_custom_obj": {}})
+    });
+    assert_refused(&zip, &["as_custom_obj", "`input`", place[0]]);
+    let zip = node(0, |node| {
+        node["inputs"][0]["arg"] = json!({"as_string": "x"})
+    });
+    assert_refused(&zip, &["`input`", "a text", place[0]]);
+    let zip = node(0, |node| node["inputs"][0]["name"] = json!("weightless"));
+    assert_refused(&zip, &["weightless", place[0]]);
+    let zip = node(0, |node| {
+        node["inputs"][0]["arg"]["as_tensor"]["name"] = json!("linear_2")
+    });
+    assert_refused(&zip, &["nothing before it makes", place[0]]);
+}
+
+#[test]
+fn forged_tensors_are_refused_before_memory_is_taken() {
+    let weights = |change: fn(&mut Value)| {
+        let mut zip = Zip::open("mlp");
+        zip.json("_weights_config.json", |config| {
+            change(&mut config["config"]["0.weight"])
+        });
+        zip
+    };
+    let zip = weights(|own| own["tensor_meta"]["sizes"][0]["as_int"] = json!(1i64 << 40));
+    assert_refused(&zip, &["`0.weight`", "1099511627776", "holds 128 elements"]);
+    let zip = weights(|own| own["tensor_meta"]["storage_offset"]["as_int"] = json!(1));
+    assert_refused(&zip, &["offset 1"]);
+    let zip = weights(|own| own["tensor_meta"]["strides"][0]["as_int"] = json!(i64::MAX));
+    assert_refused(&zip, &["`0.weight`"]);
+    let zip = weights(|own| own["path_name"] = json!("../../models/model.json"));
+    assert_refused(&zip, &["../../models/model.json", "does not have it"]);
+    let zip = weights(|own| own["use_pickle"] = json!(true));
+    assert_refused(&zip, &["`0.weight`", "pickled"]);
+    let mut zip = Zip::open("mlp");
+    zip.0.retain(|(name, _)| !name.ends_with("weight_0"));
+    assert_refused(&zip, &["weight_0"]);
+    assert!(
+        refusal(b"no zip".to_vec())
+            .unwrap()
+            .contains("torch.export.save")
+    );
+    let error = models::exported("/nowhere/model.pt2").unwrap_err();
+    assert!(
+        error.to_string().starts_with("/nowhere/model.pt2: "),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_that_changed_under_way_is_refused_when_its_weights_are_read() {
+    let mut bytes = std::fs::read(path("mlp")).unwrap();
+    // The first entry's data begins below that.
+    bytes[300] ^= 1;
+    let model = models::exported_bytes(bytes).unwrap();
+    let error = Pipeline::new(model, &[Device::Cpu], 1).unwrap_err();
+    let said = format!("{:#}", anyhow::Error::from(error));
+    assert!(said.contains("checksum"), "{said}");
+}
+
+fn forward(zip: &Zip, x: &Tensor) -> String {
+    let model = models::exported_bytes(zip.bytes()).unwrap();
+    let mut pipe = Pipeline::new(model, &[Device::Cpu; 2], 2).unwrap();
+    let error = pipe.forward(x).unwrap_err();
+    format!("{:#}", anyhow::Error::from(error))
+}
+
+#[test]
+fn inputs_of_another_shape_are_refused() {
+    single_threaded();
+    let input = |size: i64| Tensor::zeros([4, size], (Kind::Float, Device::Cpu));
+    let said = forward(&Zip::open("mlp"), &input(9));
+    assert!(
+        said.contains("`input` has shape [2, 9]") && said.contains("8]"),
+        "{said}"
+    );
+    // One that was exported for batches of six.
+    let fixed = Zip::open("mlp").program(|program| {
+        let input = &mut program["graph_module"]["graph"]["tensor_values"]["input"];
+        input["sizes"][0] = json!({"as_int": 6});
+    });
+    let said = forward(&fixed, &input(8));
+    assert!(
+        said.contains("[6, 8]") && said.contains("Dim(\"batch\")"),
+        "{said}"
+    );
+    // One for at least three samples.
+    let few = Zip::open("mlp").program(|program| {
+        for range in program["range_constraints"]
+            .as_object_mut()
+            .unwrap()
+            .values_mut()
+        {
+            range["min_val"] = json!(3);
+        }
+    });
+    let said = forward(&few, &input(8));
+    assert!(said.contains("from 3 to"), "{said}");
+}
+
+#[test]
+fn a_file_of_an_evaluating_model_does_not_train() {
+    single_threaded();
+    let zip = Zip::open("dropout").program(|program| {
+        let nodes = program["graph_module"]["graph"]["nodes"]
+            .as_array_mut()
+            .unwrap();
+        for node in nodes {
+            let inputs = node["inputs"].as_array_mut().unwrap();
+            for input in inputs.iter_mut().filter(|input| input["name"] == "train") {
+                input["arg"] = json!({"as_bool": false});
+            }
+        }
+    });
+    let model = models::exported_bytes(zip.bytes()).unwrap();
+    let mut pipe = Pipeline::new(model, &[Device::Cpu], 1).unwrap();
+    let x = Tensor::zeros([4, 8], (Kind::Float, Device::Cpu));
+    let _ = pipe.forward(&x).unwrap();
+    let loss = |out: &Tensor, _: &Tensor| out.sum(Kind::Float);
+    let error = pipe.train_step(&x, &x, loss).unwrap_err();
+    let said = format!("{:#}", anyhow::Error::from(error));
+    assert!(said.contains("model.train()"), "{said}");
+}
