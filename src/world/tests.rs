@@ -1,7 +1,7 @@
 //! Several processes' worlds, here on threads of one: what needs no process to end.
 
 use std::net::TcpListener;
-use std::sync::mpsc;
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -152,12 +152,15 @@ fn after_a_failure_all_go_on_in_a_new_generation() {
 /// Whoever is told first is told by all, though all fail.
 #[test]
 fn of_several_failures_one_is_told() {
-    let heard = ranks(4, |world| {
+    let all_have_heard = Arc::new(Barrier::new(4));
+    let heard = ranks(4, move |world| {
         let (told, heard) = mpsc::channel();
         world.on_abort(move |lost| told.send(lost.clone()).unwrap());
         let lost = world.abort(&format!("rank {} is the culprit", world.rank()));
         assert_eq!(heard.recv().unwrap(), lost);
         assert_eq!(world.lost().unwrap(), lost);
+        // Who goes is lost to those who are there.
+        all_have_heard.wait();
         lost
     });
     assert!(heard.iter().all(|own| *own == heard[0]), "{heard:?}");
@@ -278,7 +281,8 @@ fn the_launcher_may_serve_the_store() {
 /// nobody could use it.
 #[test]
 fn a_failure_leaves_time_for_what_is_held_and_a_loss_does_not() {
-    for held in ranks(2, |world| {
+    let all_have_seen = Arc::new(Barrier::new(2));
+    for held in ranks(2, move |world| {
         let control = world.control().unwrap().unwrap();
         let held = control.hold();
         let mut seen = vec![world.watch.holds()];
@@ -286,6 +290,8 @@ fn a_failure_leaves_time_for_what_is_held_and_a_loss_does_not() {
         seen.push(world.watch.holds());
         world.renew().unwrap();
         seen.push(world.watch.holds());
+        // Its loss would end the other one's renewal, or what it holds.
+        all_have_seen.wait();
         world.lose("gone");
         seen.push(world.watch.holds());
         drop(held);

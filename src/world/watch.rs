@@ -31,6 +31,11 @@ use parking_lot::{Condvar, Mutex};
 use super::lost::{End, Lost};
 use crate::torch::Work;
 
+mod hold;
+mod threads;
+
+pub(crate) use hold::Held;
+
 type Callback = Box<dyn FnOnce(&Lost) + Send>;
 
 /// The state, and who waits for it to change.
@@ -394,121 +399,5 @@ impl Watch {
         };
         drop(state);
         callback(&lost);
-    }
-}
-
-/// What this process does to its end before it ends by a failure of another one.
-#[derive(Debug)]
-pub(crate) struct Held(Arc<Watch>);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.state.lock().held -= 1;
-    }
-}
-
-impl Watch {
-    /// Keeps this process from its end while the result lives, but not after a loss.
-    pub(super) fn hold(self: &Arc<Self>) -> Held {
-        self.state.lock().held += 1;
-        Held(Arc::clone(self))
-    }
-
-    /// Whether there is anything to be done to its end.
-    pub(super) fn holds(&self) -> bool {
-        let state = self.state.lock();
-        let mut ends = state.end.iter().chain(state.ahead.values());
-        let is_over = ends.any(End::is_final) || state.broken.is_some();
-        state.held > 0 && !is_over
-    }
-}
-
-/// What the three threads use.
-impl Watch {
-    /// A thread that has a connection begins, or is at its end.
-    pub(super) fn connected(&self, begins: bool) {
-        let mut state = self.state.lock();
-        if begins {
-            state.connected += 1;
-        } else {
-            state.connected -= 1;
-            self.changed.notify_all();
-        }
-    }
-
-    /// The store has answered.
-    pub(super) fn answered(&self) {
-        let mut state = self.state.lock();
-        (state.answered, state.has_answered) = (Instant::now(), true);
-    }
-
-    /// What was not heard so far says nothing.
-    pub(super) fn listen_again(&self) {
-        self.state.lock().answered = Instant::now();
-    }
-
-    /// Whether the store has ever answered.
-    pub(super) fn has_answered(&self) -> bool {
-        self.state.lock().has_answered
-    }
-
-    /// How long the store has been silent.
-    pub(super) fn silence(&self) -> Duration {
-        self.state.lock().answered.elapsed()
-    }
-
-    /// Whether no thread is needed any more.
-    pub(super) fn is_closing(&self) -> bool {
-        self.state.lock().closing
-    }
-
-    /// What the beat is to do; waits for so long at most where there is nothing.
-    pub(super) fn orders(&self, at_most: Duration) -> Orders {
-        let until = Instant::now() + at_most;
-        let mut state = self.state.lock();
-        loop {
-            let close = state.closing || state.end.as_ref().is_some_and(End::is_final);
-            let orders = Orders {
-                generation: state.generation,
-                abort: state.asked.take(),
-                leave: std::mem::take(&mut state.leaving),
-                close,
-            };
-            let waits = orders.abort.is_none() && !orders.leave && !close;
-            if !waits || self.changed.wait_until(&mut state, until).timed_out() {
-                return orders;
-            }
-        }
-    }
-
-    /// Waits for so long, or until nothing is left to be done. *Returns* whether that is so.
-    pub(super) fn is_over_within(&self, time: Duration) -> bool {
-        let until = Instant::now() + time;
-        let mut state = self.state.lock();
-        loop {
-            if state.closing || state.end.as_ref().is_some_and(End::is_final) {
-                return true;
-            }
-            if self.changed.wait_until(&mut state, until).timed_out() {
-                return false;
-            }
-        }
-    }
-
-    /// Tells the others that this process ends, unless all know how the world has ended, and has
-    /// the threads end. *Returns* whether they did until then.
-    pub(super) fn close(&self, farewell: Lost, until: Instant) -> bool {
-        let mut state = self.state.lock();
-        if !state.end.as_ref().is_some_and(End::is_final) {
-            state.asked.get_or_insert(farewell);
-        }
-        state.closing = true;
-        self.changed.notify_all();
-        while state.connected > 0 {
-            if self.changed.wait_until(&mut state, until).timed_out() {
-                return state.connected == 0;
-            }
-        }
-        true
     }
 }
