@@ -5,6 +5,7 @@
 //! operation; without the variable there are some kills.
 
 use std::env;
+use std::io::{Read as _, Seek as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio, exit};
@@ -44,10 +45,14 @@ fn part() {
             assert_eq!(saved.unwrap().step, 2);
             match world.leave() {
                 Ok(()) => 0,
-                Err(lost) => lost.exit_code().into(),
+                Err(lost) => {
+                    eprintln!("{lost}");
+                    lost.exit_code().into()
+                }
             }
         }
         Err(error) => {
+            eprintln!("{error}");
             let lost = error.lost().unwrap().clone();
             drop(world);
             lost.exit_code().into()
@@ -69,9 +74,13 @@ impl Drop for Job {
     }
 }
 
-/// Has three processes write step 2, of which one is killed. *Returns* whether it came to that.
-fn run(folder: &Path, victim: usize, at: usize) -> bool {
+/// Has three processes write step 2, of which one is killed.
+///
+/// # Errors
+/// It did not come to that: how each ended.
+fn run(folder: &Path, victim: usize, at: usize) -> Result<(), String> {
     let port = free_port().to_string();
+    let mut said: Vec<_> = (0..SIZE).map(|_| tempfile::tempfile().unwrap()).collect();
     let start = |rank: usize| {
         let at = if rank == victim { at } else { usize::MAX };
         Command::new(env::current_exe().unwrap())
@@ -84,13 +93,13 @@ fn run(folder: &Path, victim: usize, at: usize) -> bool {
             .env(FOLDER, folder)
             .env(AT, at.to_string())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(Stdio::from(said[rank].try_clone().unwrap()))
             .spawn()
             .unwrap()
     };
     let mut job = Job((0..SIZE).map(start).collect());
     let begin = Instant::now();
-    let mut killed = false;
+    let (mut killed, mut ends) = (false, String::new());
     for (rank, child) in job.0.iter_mut().enumerate() {
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {
@@ -104,18 +113,22 @@ fn run(folder: &Path, victim: usize, at: usize) -> bool {
             assert_eq!(rank, victim);
             killed = true;
         } else {
-            let code = status.code().unwrap();
-            assert!(
-                code == 0 || code == HEARD,
-                "rank {rank}, {victim} at {at}: {code}"
-            );
+            let mut told = String::new();
+            said[rank].rewind().unwrap();
+            said[rank].read_to_string(&mut told).unwrap();
+            ends += &format!("rank {rank} ended with {status}: {told}\n");
+            let is_one = matches!(status.code(), Some(0 | HEARD));
+            assert!(is_one, "rank {victim} at {at}: {ends}");
         }
     }
-    killed
+    if killed { Ok(()) } else { Err(ends) }
 }
 
-/// One kill, and the next start. *Returns* the newest checkpoint; none if nobody was killed.
-fn kill(victim: usize, at: usize) -> Option<u64> {
+/// One kill, and the next start. *Returns* the newest checkpoint.
+///
+/// # Errors
+/// Nobody was killed: how each process ended.
+fn kill(victim: usize, at: usize) -> Result<u64, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     write_alone(path, 1);
@@ -133,14 +146,14 @@ fn kill(victim: usize, at: usize) -> Option<u64> {
     let again = target(RealDisk, path, 1, &Together::alone());
     write_together(&again, 2).unwrap();
     assert_eq!(newest(path), 2);
-    killed.then_some(step)
+    killed.map(|()| step)
 }
 
 #[test]
 fn a_kill_anywhere_leaves_a_whole_checkpoint() {
     if env::var("CHECKPOINT_KILLS").is_ok_and(|kills| kills == "all") {
         for victim in 0..SIZE {
-            let steps: Vec<_> = (0..).map_while(|at| kill(victim, at)).collect();
+            let steps: Vec<_> = (0..).map_while(|at| kill(victim, at).ok()).collect();
             println!(
                 "rank {victim} was killed at {} operations: {steps:?}",
                 steps.len()
@@ -160,6 +173,6 @@ fn a_kill_anywhere_leaves_a_whole_checkpoint() {
         (1, 3, 1),
         (2, 0, 1),
     ] {
-        assert_eq!(kill(victim, at), Some(step), "rank {victim} at {at}");
+        assert_eq!(kill(victim, at), Ok(step), "rank {victim} at {at}");
     }
 }
