@@ -5,6 +5,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <cmath>
+
 using namespace test;
 
 // What libtorch does where the host waits: nothing (0), warn (1), an error (2).
@@ -203,4 +205,20 @@ TEST(a_capture_takes_no_index_of_the_host) {
   guard().synchronizeDevice(0);
   graph.capture_begin(at::cuda::graph_pool_handle(), kThreadLocal);
   refused([&] { x.index_put_({host}, y); }, "operation not permitted when stream is capturing");
+}
+
+// CUDA's is rounded correctly in every bit; the CPU's operator is not.
+TEST(the_root_of_a_double_is_rounded_correctly) {
+  const auto x = at::arange(4000, at::kDouble) * 0.37;
+  const auto there = x.to(cuda(0));
+  auto in_place = there.clone(), into = at::empty_like(there);
+  in_place.sqrt_();
+  at::sqrt_out(into, there);
+  for (const auto& roots : {there.sqrt(), in_place, into}) {
+    const auto here = roots.cpu();
+    for (int64_t i = 0; i < x.numel(); ++i) {
+      const double expected = std::sqrt(x.const_data_ptr<double>()[i]);
+      that(here.const_data_ptr<double>()[i] == expected, "the root of number " + std::to_string(i));
+    }
+  }
 }
