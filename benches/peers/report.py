@@ -21,6 +21,8 @@ CLAIMS = {
                   {(w, m): None for w in ("W1", "W2", "W3", "W4") for m in (8, 16)}),
     "processes": ("Two processes against those of torch.distributed.pipelining, each with its fastest schedule",
                   {("W1", 16): 1.1, ("W2", 8): 1.3, ("W3", 16): 3.0}),
+    "processes-deepspeed": ("Two processes against those of DeepSpeed's pipeline",
+                            {(w, m): None for w, m in (("W1", 16), ("W2", 8), ("W3", 16))}),
     "own-processes": ("Two processes against two stages in one process, both under 1F1B",
                       {("W1", 16): 0.95, ("W2", 8): None, ("W3", 16): None}),
     "replicas": ("Two replicas in two processes against those of DistributedDataParallel",
@@ -155,7 +157,7 @@ def compared(results, claim, w, m):
         return all(pair) and (pair[0][0], pair[1][0], ratios(pair[0][0], pair[1][0])) or None
     if claim == "replicas":
         two = lambda r: r["cand"] == OURS and r.get("d", 1) == 2 and r["ranks"] == 2  # noqa: E731
-    if claim == "processes":
+    if claim in ("processes", "processes-deepspeed"):
         two = lambda r: (r["cand"], r["p"], r["ranks"]) == (OURS, 2, 2)  # noqa: E731
     if claim == "memory":
         mine = results.at(w, m, lambda r: two(r) and r["sched"] == "1f1b" and "rss_peak_mb" in r)
@@ -171,7 +173,7 @@ def compared(results, claim, w, m):
               "replicas": lambda r: r["cand"] == "P4",
               "pytorch": lambda r: r["cand"] == "P1" and r["ranks"] == 2,
               "torchgpipe": lambda r: r["cand"] == "P2" and r["p"] == 2,
-              "deepspeed": lambda r: r["cand"] == "P3" and r["p"] == 2}[claim]
+              "deepspeed": lambda r: r["cand"] == "P3" and r["p"] == 2}[claim.removeprefix("processes-")]
     best, ours = fastest(results.at(w, m, theirs)), fastest(results.at(w, m, two))
     return best and ours and (best, ours, ratios(best, ours))
 

@@ -86,6 +86,7 @@ void lose(int device, const std::string& why) {
   if (lost().why.emplace(device, why).second) {
     ++lost().count;
     fprintf(stderr, "simulated cuda:%d: %s\n", device, why.c_str());
+    stop_first_at_the_end();
   }
 }
 

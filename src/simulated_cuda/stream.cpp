@@ -41,11 +41,13 @@ struct Ending {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  // What is registered last runs first: before the destructors of all that is loaded.
   static void watch() {
-    static const int registered = std::atexit(&Ending::begin);
+    static const int registered = (watch_anew(), 0);
     (void)registered;
   }
+  // What is registered last runs first: before the destructors of all that is loaded, and of the
+  // statics that operators have made until now.
+  static void watch_anew() { (void)std::atexit(&Ending::begin); }
 };
 
 // Most entries have no delay, some a long one.
@@ -315,6 +317,8 @@ void synchronize_device(int device) {
     stream->synchronize();
   }
 }
+
+void stop_first_at_the_end() { Ending::watch_anew(); }
 
 int& current_device() {
   static thread_local int device = 0;

@@ -121,6 +121,8 @@ Stream& next_pool_stream(int device);
 Stream& next_high_priority_stream(int device);
 std::vector<Stream*> streams_of(int device);
 void synchronize_device(int device);
+// The host will not wait for what streams still do: they stop first where the process ends.
+void stop_first_at_the_end();
 
 // The calling thread's device, and its stream on a device.
 int& current_device();

@@ -84,7 +84,7 @@ fn run(folder: &Path, victim: usize, at: usize) -> Result<(), String> {
     let start = |rank: usize| {
         let at = if rank == victim { at } else { usize::MAX };
         Command::new(env::current_exe().unwrap())
-            .args(["--exact", "checkpoint::ranks::kills::part"])
+            .args(["--exact", "checkpoint::ranks::kills::part", "--nocapture"])
             .env("RANK", rank.to_string())
             .env("LOCAL_RANK", rank.to_string())
             .env("WORLD_SIZE", SIZE.to_string())
