@@ -164,6 +164,18 @@ pub(crate) fn part(name: &str) -> Command {
     command
 }
 
+/// The same, by a command that is given what it is to run.
+fn within(by: &[&str], name: &str) -> Command {
+    let own = part(name);
+    let mut command = Command::new(by[0]);
+    command
+        .args(&by[1..])
+        .arg(own.get_program())
+        .args(own.get_args())
+        .env(PART, name);
+    command
+}
+
 /// The processes of one run.
 pub(crate) struct Job {
     pub(crate) ranks: Vec<Process>,
@@ -187,15 +199,13 @@ impl Job {
         variables: &[(&str, &str)],
     ) -> Self {
         Self::start_by(size, master, variables, |rank| {
-            let own = part(name);
-            let mut command = Command::new("ip");
-            command
-                .args(["netns", "exec", namespace(rank)])
-                .arg(own.get_program())
-                .args(own.get_args())
-                .env(PART, name);
-            command
+            within(&["ip", "netns", "exec", namespace(rank)], name)
         })
+    }
+
+    /// The same, each by a command that is given what it is to run.
+    pub(crate) fn start_within(by: &[&str], name: &str, size: usize) -> Self {
+        Self::start_by(size, "127.0.0.1", &[], |_| within(by, name))
     }
 
     fn start_by(

@@ -15,7 +15,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
 #include <memory>
+#include <netdb.h>
 #include <string>
 #include <vector>
 
@@ -44,6 +47,15 @@ void ignore_sigpipe() {
   }
 }
 
+using NameOf = int (*)(const sockaddr*, socklen_t, char*, socklen_t, char*, socklen_t, int);
+
+// Whether this address is in libtorch's code.
+bool is_of_libtorch(void* code) {
+  Dl_info found{};
+  return dladdr(code, &found) != 0 && found.dli_fname != nullptr &&
+         std::strstr(found.dli_fname, "libtorch") != nullptr;
+}
+
 // What goes wrong is thrown, and told once by whoever catches it. c10d also logs it, with C++
 // stack traces, which `TORCH_CPP_LOG_LEVEL` brings back.
 void no_stack_traces() {
@@ -59,6 +71,22 @@ std::vector<std::string> strings(const char* const* keys, int64_t count) {
 std::string* text(const Bytes& bytes) { return new std::string(bytes.begin(), bytes.end()); }
 
 }  // namespace
+
+// In the place of libc's, as a program's own functions come before those of its libraries. libtorch
+// asks for the name of each address that a store connects to or hears from, for messages that
+// nobody reads. Where a name server does not answer, that takes five seconds each, in which the
+// store serves nobody: all others take it for lost. libtorch is given numbers; all others, what
+// libc says.
+extern "C" __attribute__((visibility("default"))) int getnameinfo(const sockaddr* address, socklen_t size,
+                                                                  char* host, socklen_t host_size, char* service,
+                                                                  socklen_t service_size, int flags) {
+  static const auto of_libc = reinterpret_cast<NameOf>(dlsym(RTLD_NEXT, "getnameinfo"));
+  if (of_libc == nullptr) {
+    return EAI_FAIL;
+  }
+  const bool number = is_of_libtorch(__builtin_return_address(0));
+  return of_libc(address, size, host, host_size, service, service_size, number ? flags | NI_NUMERICHOST : flags);
+}
 
 // Connects to the store at this address, and serves it where this process is to. `timeout_ms`
 // is for the connection and for every later call but `gp_store_wait`.
