@@ -21,6 +21,17 @@ pub(super) struct Met {
     pub(super) hosts: Vec<String>,
     /// Whether this process serves the store.
     pub(super) serves: bool,
+    /// Where the store is.
+    server: (String, u16),
+}
+
+impl Met {
+    /// Looks whether the store is still there. To connect to one that has gone since the meeting
+    /// would be tried for as long as a meeting may take.
+    pub(super) fn look(&self, patience: Duration) -> Result<(), WorldError> {
+        let (host, port) = &self.server;
+        reach(host, *port, Instant::now(), patience).map(drop)
+    }
 }
 
 /// Waits for all processes; `limit` is the longest that this and each later call of the store may
@@ -52,6 +63,7 @@ pub(super) fn meet(
         address,
         hosts,
         serves,
+        server: (master.to_owned(), port),
     })
 }
 

@@ -188,6 +188,7 @@ impl World {
         };
         let (rank, size) = (self.rank(), self.size());
         let patience = link.times.patience;
+        link.met.look(patience)?;
         let (store, server) = (link.met.store.another()?, link.server.clone());
         let beat = Beat {
             store: link.met.store.another()?,

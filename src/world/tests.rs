@@ -218,6 +218,28 @@ fn who_does_not_come_is_named() {
     );
 }
 
+/// Though to come together may take an hour.
+#[test]
+fn a_store_that_goes_right_behind_the_meeting_is_missed_at_once() {
+    let server = Store::open("127.0.0.1", 0, true, TIMES.meeting).unwrap();
+    let port = server.port().unwrap();
+    let meet = move |rank| {
+        let words = Words {
+            launcher_serves: true,
+            ..words(rank, 2, port)
+        };
+        let hour = Duration::from_hours(1);
+        super::meeting::meet(&words, ("127.0.0.1", port), "here", hour).unwrap()
+    };
+    let other = thread::spawn(move || drop(meet(1)));
+    let met = meet(0);
+    other.join().unwrap();
+    met.look(Duration::from_millis(300)).unwrap();
+    drop(server);
+    let error = met.look(Duration::from_millis(300)).unwrap_err();
+    assert!(matches!(error, WorldError::Unreachable { .. }), "{error}");
+}
+
 #[test]
 fn two_runs_at_one_port_are_noticed() {
     let port = free_port();
