@@ -157,6 +157,11 @@ pub struct Transfer {
 }
 
 impl Transfer {
+    /// Bytes of the tensor that is sent or received.
+    pub(super) fn bytes(&self) -> usize {
+        self.tensor.numel() * self.tensor.kind().elt_size_in_bytes()
+    }
+
     /// Waits until it is done. *Returns* what was received; what was sent, of a send.
     ///
     /// # Errors

@@ -4,6 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use tch::{Device, Kind, Tensor};
+
 use super::{Result, c_number, check};
 use crate::torch::error::TorchError;
 
@@ -26,6 +28,28 @@ unsafe extern "C" {
 pub(crate) fn install_counting() -> Result<()> {
     // SAFETY: nothing in, nothing out.
     check(unsafe { gp_memory_install() })
+}
+
+/// Copies the bytes of a one-dimensional tensor from this one on into another such tensor, as many
+/// as that one has.
+pub(crate) fn copy_bytes(from: &Tensor, begin: usize, into: &Tensor) -> Result<()> {
+    let bytes = |tensor: &Tensor| {
+        (tensor.kind(), tensor.device()) == (Kind::Uint8, Device::Cpu) && tensor.is_contiguous()
+    };
+    let count = into.numel();
+    let fits = begin
+        .checked_add(count)
+        .is_some_and(|end| end <= from.numel());
+    if !bytes(from) || !bytes(into) || !fits {
+        return Err(TorchError::new(
+            "bytes are not where they are copied from or to",
+        ));
+    }
+    let (from, into) = (from.data_ptr().cast::<u8>(), into.data_ptr().cast::<u8>());
+    // SAFETY: both are contiguous bytes in the host's memory, as many as were counted; where they
+    // overlap, it is a copy all the same.
+    unsafe { ptr::copy(from.add(begin), into, count) };
+    Ok(())
 }
 
 /// Bytes of all counted blocks.

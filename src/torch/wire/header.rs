@@ -18,12 +18,8 @@
 
 use tch::Kind;
 
-/// Bytes of the first message of a value: shorter headers are filled up, of longer ones a second
-/// message has the rest.
-pub(crate) const FIRST: usize = 256;
-
-/// Memories of no more bytes, all together, are sent in the message of their header.
-pub(crate) const INLINE: usize = 4096;
+/// Bytes of the first message of a value at most: of longer headers a second one has the rest.
+pub(crate) const FIRST: usize = 4352;
 
 /// In the place of a value's number.
 const NONE: u16 = u16::MAX;
@@ -149,7 +145,16 @@ impl Header {
         }
     }
 
-    /// The header as bytes, filled up to [`FIRST`].
+    /// Bytes of the header.
+    pub(super) fn written(&self) -> usize {
+        let value = |value: &Option<ValueHeader>| match value {
+            Some(value) => 15 + 16 * value.sizes.len(),
+            None => 1,
+        };
+        12 + 10 * self.memories.len() + self.values.iter().map(value).sum::<usize>()
+    }
+
+    /// The header as bytes.
     pub(super) fn write(&self) -> Result<Vec<u8>, WireError> {
         let (Ok(memories), Ok(values)) = (
             u16::try_from(self.memories.len()),
@@ -157,7 +162,7 @@ impl Header {
         ) else {
             return wrong(format!("{} values are too many", self.values.len()));
         };
-        let mut bytes = Vec::with_capacity(FIRST);
+        let mut bytes = Vec::with_capacity(self.written());
         bytes.extend(MAGIC.to_le_bytes());
         bytes.extend([0; 4]);
         bytes.extend(memories.to_le_bytes());
@@ -176,12 +181,11 @@ impl Header {
         }
         let length = bytes.len() as u32;
         bytes[4..8].copy_from_slice(&length.to_le_bytes());
-        bytes.resize(bytes.len().max(FIRST), 0);
         Ok(bytes)
     }
 
     /// Bytes of the header of which this is the first message.
-    pub(super) fn length(first: &[u8]) -> Result<usize, WireError> {
+    pub(crate) fn length(first: &[u8]) -> Result<usize, WireError> {
         let mut reader = Reader(first);
         if reader.u32()? != MAGIC {
             return wrong("its header does not begin as one");
@@ -194,7 +198,7 @@ impl Header {
     }
 
     /// Reads a header. No memory has more bytes than `limit`.
-    pub(super) fn read(bytes: &[u8], limit: u64) -> Result<Self, WireError> {
+    pub(crate) fn read(bytes: &[u8], limit: u64) -> Result<Self, WireError> {
         let length = Self::length(bytes)?;
         let Some(bytes) = bytes.get(8..length) else {
             return wrong("its header is cut off");

@@ -5,7 +5,10 @@
 //! that require a gradient. Kernels may choose by any of these.
 
 mod header;
+mod incoming;
+mod packs;
 mod tensors;
 
-pub(crate) use header::{FIRST, INLINE};
-pub(crate) use tensors::{Incoming, Outgoing, is_inline, received_ahead};
+pub(crate) use header::{FIRST, Header};
+pub(crate) use incoming::Incoming;
+pub(crate) use tensors::Outgoing;

@@ -1,11 +1,8 @@
-//! Values to bytes, and back: of the host's memory, or of a GPU that the receiver's exchanges
-//! memory with.
+//! Values to bytes: of the host's memory, or of a GPU that the receiver's exchanges memory with.
 
 use tch::{Device, Kind, Tensor};
 
-use super::header::{
-    ALIGNMENT, FIRST, Header, INLINE, Layout, MemoryHeader, ValueHeader, WireError, item,
-};
+use super::header::{ALIGNMENT, FIRST, Header, Layout, MemoryHeader, ValueHeader, WireError, item};
 use crate::torch::error::TorchError;
 use crate::torch::ffi;
 use crate::torch::values::Values;
@@ -13,18 +10,10 @@ use crate::torch::values::Values;
 /// Values that can be sent.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// As bytes, [`FIRST`] at least.
-    header: Vec<u8>,
+    header: Header,
+    written: Vec<u8>,
     /// The memories of the values, as bytes, where they are; empty ones are not sent.
     memories: Vec<Tensor>,
-}
-
-/// Values that are being received.
-#[derive(Debug)]
-pub(crate) struct Incoming {
-    header: Header,
-    /// What is received of each memory, as bytes.
-    buffers: Vec<Tensor>,
 }
 
 /// A value cannot be sent, or what was received is none.
@@ -73,19 +62,54 @@ impl Outgoing {
             memories.push(memory.bytes);
         }
         Ok(Self {
-            header: header.write()?,
+            written: header.write()?,
+            header,
             memories,
         })
     }
 
-    /// What is said of the values: the first message is its first [`FIRST`] bytes, and the
-    /// second the rest, if there is any.
+    /// What is said of the values.
     pub(crate) fn header(&self) -> &[u8] {
-        &self.header
+        &self.written
     }
 
-    /// What is sent behind the header, in order: one-dimensional tensors of bytes.
-    pub(crate) fn memories(&self) -> impl Iterator<Item = &Tensor> {
+    /// The first message, behind these bytes of the carrier's.
+    pub(crate) fn first(&self, before: &[u8]) -> Result<Tensor, ValueError> {
+        let first = &self.written[..self.written.len().min(FIRST)];
+        let first = Tensor::f_from_slice(&[before, first].concat())?;
+        if !self.header.is_inline() {
+            return Ok(first);
+        }
+        let all: Vec<&Tensor> = std::iter::once(&first).chain(self.memories()).collect();
+        Ok(Tensor::f_cat(&all, 0)?)
+    }
+
+    /// What is sent behind the first message, in order: one-dimensional tensors of bytes.
+    pub(crate) fn rest(&self) -> Result<Vec<Tensor>, ValueError> {
+        let mut rest = Vec::new();
+        if let Some(header) = self.written.get(FIRST..).filter(|rest| !rest.is_empty()) {
+            rest.push(Tensor::f_from_slice(header)?);
+        }
+        if !self.header.is_inline() {
+            rest.extend(self.packs()?);
+        }
+        Ok(rest)
+    }
+
+    /// All that the host's memory has of the values, for whoever sends the header by itself.
+    pub(crate) fn packs(&self) -> Result<Vec<Tensor>, ValueError> {
+        let packed = |pack: Vec<usize>| match &pack[..] {
+            [one] => Ok(self.memories[*one].shallow_clone()),
+            _ => {
+                let parts: Vec<&Tensor> = pack.iter().map(|one| &self.memories[*one]).collect();
+                Ok(Tensor::f_cat(&parts, 0)?)
+            }
+        };
+        self.header.packs().into_iter().map(packed).collect()
+    }
+
+    /// What the host's memory has of the values, in order.
+    fn memories(&self) -> impl Iterator<Item = &Tensor> {
         sent(&self.memories, false)
     }
 
@@ -96,36 +120,12 @@ impl Outgoing {
 }
 
 /// Those of them that a GPU has, or those that the host has.
-fn sent(memories: &[Tensor], by_gpu: bool) -> impl Iterator<Item = &Tensor> {
+pub(super) fn sent(memories: &[Tensor], by_gpu: bool) -> impl Iterator<Item = &Tensor> {
     let there = move |bytes: &&Tensor| (bytes.device() != Device::Cpu) == by_gpu;
     memories
         .iter()
         .filter(|bytes| bytes.numel() > 0)
         .filter(there)
-}
-
-/// Whether the memories of values travel in the same message as their header: they have no more
-/// bytes than [`INLINE`], and a message costs more than these.
-pub(crate) fn is_inline(header: &[u8]) -> Result<bool, WireError> {
-    Ok(header.len() == FIRST && travels_inline(&Header::read(header, u64::MAX)?))
-}
-
-fn travels_inline(header: &Header) -> bool {
-    let by_host = header.memories.iter().all(|memory| !memory.by_gpu);
-    let add = |sum: u64, memory: &MemoryHeader| sum.saturating_add(memory.bytes);
-    by_host && header.memories.iter().fold(0, add) <= INLINE as u64
-}
-
-/// How many messages behind a header somebody receives ahead who expects it: those of values that
-/// all go through the host's memory, and not in the message of their header.
-pub(crate) fn received_ahead(header: &[u8]) -> Result<usize, WireError> {
-    let inline = header.len() == FIRST;
-    let header = Header::read(header, u64::MAX)?;
-    if header.memories.iter().any(|memory| memory.by_gpu) || (inline && travels_inline(&header)) {
-        return Ok(0);
-    }
-    let sent = header.memories.iter().filter(|memory| memory.bytes > 0);
-    Ok(sent.count())
 }
 
 /// A value as its memory has it.
@@ -289,124 +289,6 @@ fn whole(sources: &[Source], begin: u64, bytes: u64) -> Result<Tensor, ValueErro
     let elements = [(bytes / source.item) as i64];
     let first = source.offset - before as i64;
     flat(&source.tensor.f_as_strided(elements, [1], first)?)
-}
-
-impl Incoming {
-    /// Bytes that the first message says the header has.
-    pub(crate) fn header_bytes(first: &[u8]) -> Result<usize, WireError> {
-        Header::length(first)
-    }
-
-    /// Whether some of the values of which this is the header go from GPU to GPU.
-    pub(crate) fn is_by_gpu(header: &[u8], limit: u64) -> Result<bool, WireError> {
-        let header = Header::read(header, limit)?;
-        Ok(header.memories.iter().any(|memory| memory.by_gpu))
-    }
-
-    /// Takes the memory for values of which this is the header, in the current stream of this GPU
-    /// where they go from GPU to GPU. They have `limit` bytes at most.
-    pub(crate) fn new(header: &[u8], limit: u64, gpu: Option<usize>) -> Result<Self, ValueError> {
-        let header = Header::read(header, limit)?;
-        let place = |memory: &MemoryHeader| match (memory.by_gpu, gpu) {
-            (false, _) => Ok(Device::Cpu),
-            (true, Some(gpu)) => Ok(Device::Cuda(gpu)),
-            (true, None) => {
-                let why = "it goes from GPU to GPU, and nothing connects these";
-                Err(WireError(why.to_owned()))
-            }
-        };
-        let buffers = header.memories.iter();
-        let buffers = buffers.map(|memory| buffer(memory, place(memory)?));
-        Ok(Self {
-            buffers: buffers.collect::<Result<_, _>>()?,
-            header,
-        })
-    }
-
-    /// What is still to be received, in order: one-dimensional tensors of bytes.
-    pub(crate) fn buffers(&self) -> impl Iterator<Item = &Tensor> {
-        sent(&self.buffers, false)
-    }
-
-    /// Takes what has come behind the header, in its message.
-    pub(crate) fn fill(&self, inline: &[u8]) -> Result<(), ValueError> {
-        let mut rest = inline;
-        for buffer in self.buffers() {
-            let Some((own, behind)) = rest.split_at_checked(buffer.numel()) else {
-                let why = "its message is shorter than its header says";
-                return Err(WireError(why.to_owned()).into());
-            };
-            let own = Tensor::f_from_slice(own)?;
-            tch::no_grad(|| buffer.shallow_clone().f_copy_(&own))?;
-            rest = behind;
-        }
-        Ok(())
-    }
-
-    /// What is still to be received from a GPU, in order.
-    pub(crate) fn gpu_buffers(&self) -> impl Iterator<Item = &Tensor> {
-        sent(&self.buffers, true)
-    }
-
-    /// The values, once all is there.
-    pub(crate) fn values(&self) -> Result<Values, ValueError> {
-        let _no_grad = tch::no_grad_guard();
-        let mut values = Values::new();
-        for value in &self.header.values {
-            let value = match value {
-                // The same tensor, not another one over the same memory.
-                Some(ValueHeader {
-                    same: Some(same), ..
-                }) => values.get(*same).map(Tensor::shallow_clone),
-                Some(value) => Some(self.value(value)?),
-                None => None,
-            };
-            values.push(value);
-        }
-        Ok(values)
-    }
-
-    fn value(&self, value: &ValueHeader) -> Result<Tensor, ValueError> {
-        let (memory, buffer) = (
-            &self.header.memories[value.memory],
-            &self.buffers[value.memory],
-        );
-        let tensor = match memory.layout {
-            Layout::Whole => view(buffer, value)?,
-            Layout::Elements => {
-                let span = MemoryHeader {
-                    bytes: self.header.span(value.memory),
-                    ..*memory
-                };
-                let mut spread = view(&self::buffer(&span, buffer.device())?, value)?;
-                let elements = buffer.f_view_dtype(value.kind)?;
-                spread.f_copy_(&elements.f_view(&*value.sizes)?)?;
-                spread
-            }
-        };
-        Ok(tensor.f_set_requires_grad(value.requires_grad)?)
-    }
-}
-
-/// Memory for so many bytes, at an address like the sender's.
-fn buffer(memory: &MemoryHeader, device: Device) -> Result<Tensor, ValueError> {
-    let misalignment = i64::from(memory.misalignment);
-    // What was checked is below 2^63.
-    let bytes = memory.bytes as i64;
-    let all = Tensor::f_empty([bytes + misalignment], (Kind::Uint8, device))?;
-    Ok(all.f_narrow(0, misalignment, bytes)?)
-}
-
-/// A value in this memory.
-fn view(memory: &Tensor, value: &ValueHeader) -> Result<Tensor, ValueError> {
-    let Some(end) = value.end().filter(|end| *end > 0) else {
-        let none = Tensor::f_empty([0], (value.kind, memory.device()))?;
-        return Ok(none.f_as_strided(&*value.sizes, &*value.strides, None)?);
-    };
-    let bytes = memory.f_narrow(0, value.offset as i64, (end - value.offset) as i64)?;
-    let typed = bytes.f_view_dtype(value.kind)?;
-    let view = typed.f_as_strided(&*value.sizes, &*value.strides, None)?;
-    Ok(view.f_detach()?)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use super::{Parcel, Payload};
 use crate::engine::Address;
 use crate::tch::{Device, Kind, Tensor};
 use crate::torch::streams::{Channel, InTransit};
-use crate::torch::wire::{FIRST, Incoming, is_inline};
+use crate::torch::wire::{FIRST, Header, Incoming};
 
 /// Values whose memories are received before their headers are there: at least so many, and more
 /// as long as they have together less than so many bytes. What a link carries in the time of a
@@ -30,7 +30,7 @@ use crate::torch::wire::{FIRST, Incoming, is_inline};
 const AHEAD: RangeInclusive<usize> = 2..=32;
 const AHEAD_BYTES: usize = 32 << 20;
 
-/// Bytes behind a header that say in which call the value was sent.
+/// Bytes before a header that say in which call the value was sent.
 pub(super) const MARK: usize = 8;
 
 /// What keeps a value from arriving.
@@ -97,7 +97,7 @@ struct Guess {
 
 impl Guess {
     fn bytes(&self) -> usize {
-        self.incoming.buffers().map(Tensor::numel).sum()
+        self.transfers.iter().map(Transfer::bytes).sum()
     }
 }
 
@@ -147,13 +147,12 @@ impl Arrivals {
     fn look_ahead(&mut self) -> Result<(), Stopped> {
         while self.has_room_ahead() {
             let Some(next) = self.rest.next() else { break };
-            let guess = match self.headers.of(self.from, next.place.tag) {
-                // A GPU that waits for what may not come for long has less for everything else.
-                Some(header) if !self.is_by_gpu(&header)? && !inline(&header)? => {
-                    Some(self.begin(&header, next.place)?)
-                }
-                _ => None,
-            };
+            let before = self.headers.of(self.from, next.place.tag);
+            let before = before.map(|header| self.read(&header)).transpose()?;
+            // A GPU that waits for what may not come for long has less for everything else.
+            let guess = before.filter(|header| header.received_ahead() > 0);
+            let guess = guess.map(|header| self.begin(header, next.place));
+            let guess = guess.transpose()?;
             self.bytes_ahead += guess.as_ref().map_or(0, Guess::bytes);
             self.ahead.push_back((next, guess));
         }
@@ -165,33 +164,39 @@ impl Arrivals {
         values < *AHEAD.start() || (values < *AHEAD.end() && self.bytes_ahead < AHEAD_BYTES)
     }
 
-    fn is_by_gpu(&self, header: &[u8]) -> Result<bool, Stopped> {
-        Incoming::is_by_gpu(header, self.limit).map_err(wrong)
+    fn read(&self, header: &[u8]) -> Result<Header, Stopped> {
+        Header::read(header, self.limit).map_err(wrong)
     }
 
     /// Begins to receive what this header speaks of.
-    fn begin(&self, header: &[u8], place: Place) -> Result<Guess, Stopped> {
-        let channel = if self.is_by_gpu(header)? {
+    fn begin(&self, header: Header, place: Place) -> Result<Guess, Stopped> {
+        let channel = if header.is_by_gpu() {
             self.channels.get((self.device, place.to.device.index()))
         } else {
             None
         };
-        let incoming = match &channel {
+        let inline = header.is_inline();
+        let mut incoming = match &channel {
             Some(channel) => self.by_channel(header, channel)?,
-            None => Incoming::new(header, self.limit, None).map_err(wrong)?,
+            None => Incoming::new(header, None).map_err(wrong)?,
         };
-        let into = |buffer: &Tensor| self.into(buffer.shallow_clone(), place.tag);
-        let transfers = incoming.buffers().map(into).collect::<Result<_, _>>()?;
+        let messages = if inline {
+            Vec::new()
+        } else {
+            incoming.messages().map_err(wrong)?
+        };
+        let transfers = messages.into_iter();
+        let transfers = transfers.map(|message| self.into(message, place.tag));
         Ok(Guess {
+            transfers: transfers.collect::<Result<_, _>>()?,
             incoming,
             channel,
-            transfers,
         })
     }
 
-    fn by_channel(&self, header: &[u8], channel: &Channel) -> Result<Incoming, Stopped> {
+    fn by_channel(&self, header: Header, channel: &Channel) -> Result<Incoming, Stopped> {
         let room = || {
-            let incoming = Incoming::new(header, self.limit, Some(channel.device()))?;
+            let incoming = Incoming::new(header, Some(channel.device()))?;
             let memories = incoming.gpu_buffers().map(Tensor::shallow_clone).collect();
             Ok((incoming, memories))
         };
@@ -215,16 +220,17 @@ impl Arrivals {
     fn receive(&self, expected: Expected, guess: Option<Guess>) -> Result<Parcel, Stopped> {
         let Expected { place, header } = expected;
         let tag = place.tag;
-        let first = bytes_of(&header.wait()?)?;
-        let (header, behind) = first.split_at(FIRST);
-        let (mark, behind) = behind.split_at(MARK);
+        let message = header.wait()?;
+        let first = bytes_of(&message)?;
+        let (mark, header) = first.split_at(MARK);
         if mark != self.mark.to_le_bytes() {
             // The two calls never end. Their names are told apart soon, and nobody may close a
             // connection before.
             let _ = self.world.watch.wait_for_end_of(self.generation);
             return Err(Stopped::Lost);
         }
-        let mut header = header.to_vec();
+        let length = Header::length(header).map_err(wrong)?;
+        let mut header = header[..length.min(FIRST)].to_vec();
         let as_before = self.headers.of(self.from, tag).as_ref() == Some(&header);
         let Guess {
             incoming,
@@ -235,21 +241,17 @@ impl Arrivals {
             guess => {
                 // Empty messages.
                 wait(guess.map_or(Vec::new(), |guess| guess.transfers))?;
-                let length = Incoming::header_bytes(&header).map_err(wrong)?;
                 if length > FIRST {
                     header.extend(self.bytes(length - FIRST, tag)?);
                 }
-                if inline(&header)? {
-                    let incoming = Incoming::new(&header, self.limit, None).map_err(wrong)?;
-                    incoming.fill(behind).map_err(wrong)?;
-                    Guess {
-                        incoming,
-                        channel: None,
-                        transfers: Vec::new(),
-                    }
-                } else {
-                    self.begin(&header, place)?
+                let read = self.read(&header)?;
+                let inline = read.is_inline();
+                let begun = self.begin(read, place)?;
+                if inline {
+                    let filled = begun.incoming.fill(&message, MARK + length);
+                    filled.map_err(wrong)?;
                 }
+                begun
             }
         };
         wait(transfers)?;
@@ -267,10 +269,6 @@ impl Arrivals {
         let buffer = Tensor::f_empty([count as i64], (Kind::Uint8, Device::Cpu));
         bytes_of(&self.into(buffer.map_err(wrong)?, tag)?.wait()?)
     }
-}
-
-fn inline(header: &[u8]) -> Result<bool, Stopped> {
-    is_inline(header).map_err(wrong)
 }
 
 fn wait(transfers: Vec<Transfer>) -> Result<(), Lost> {

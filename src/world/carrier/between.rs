@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::agree::{Exchange, Message, Sent, Stopped, TOLD};
 use super::{Lost, Payload, World, WorldCarrier};
 use crate::torch::Values;
-use crate::torch::wire::{Incoming, Outgoing};
+use crate::torch::wire::{Header, Incoming, Outgoing};
 
 /// A tag, below those of votes and above those of a step's values.
 const VALUES: u32 = TOLD - 1;
@@ -33,8 +33,8 @@ impl<V: Payload> WorldCarrier<V> {
         let outgoing = Outgoing::new(values, None)?;
         let group = self.group();
         Sent::begin(&group, outgoing.header(), to, VALUES)?.wait(&never)?;
-        for memory in outgoing.memories() {
-            let _ = group.send(memory, to, VALUES)?.wait()?;
+        for message in outgoing.packs()? {
+            let _ = group.send(&message, to, VALUES)?.wait()?;
         }
         Ok(())
     }
@@ -52,11 +52,11 @@ impl<V: Payload> WorldCarrier<V> {
         let group = self.group();
         let header = Message::begin(&group, from, VALUES)?.bytes(&never)?;
         let odd = |why: String| Stopped::Wrong(from, why);
-        let incoming =
-            Incoming::new(&header, self.shared.limit, None).map_err(|why| odd(why.to_string()))?;
-        for buffer in incoming.buffers() {
-            let into = group.receive_into(buffer.shallow_clone(), from, VALUES)?;
-            let _ = into.wait()?;
+        let header =
+            Header::read(&header, self.shared.limit).map_err(|why| odd(why.to_string()))?;
+        let mut incoming = Incoming::new(header, None).map_err(|why| odd(why.to_string()))?;
+        for message in incoming.messages().map_err(|why| odd(why.to_string()))? {
+            let _ = group.receive_into(message, from, VALUES)?.wait()?;
         }
         incoming.values().map_err(|why| odd(why.to_string()))
     }
@@ -97,4 +97,50 @@ pub(crate) fn gather_once(world: &World, own: &[u8]) -> Result<Vec<Vec<u8>>, Los
             "what rank {from} has sent where processes meet: {why}"
         )),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::tch::{Device, Kind, Tensor};
+    use crate::world::tests::ranks;
+
+    /// So many tensors of these sizes in turn, every third one absent.
+    fn values(count: i64, sizes: &[i64]) -> Values {
+        let one = |i: i64| {
+            let size = sizes[i as usize % sizes.len()];
+            (i % 3 != 2).then(|| Tensor::arange(size, (Kind::Double, Device::Cpu)) + i)
+        };
+        (0..count).map(one).collect()
+    }
+
+    #[test]
+    fn values_between_steps_arrive_whatever_their_sizes() {
+        ranks(2, |world| {
+            let world = Arc::new(world);
+            let carrier = WorldCarrier::<Values>::connect(&world, vec![0, 1], 1 << 30).unwrap();
+            for (count, sizes) in [
+                (0, &[1][..]),
+                (2, &[5]),
+                (40, &[100, 3]),
+                (200, &[10]),
+                (7, &[100_000, 8]),
+            ] {
+                let sent = values(count, sizes);
+                if world.rank() == 0 {
+                    carrier.hand(&sent, 1).unwrap();
+                    continue;
+                }
+                let came = carrier.take(0).unwrap();
+                assert_eq!(came.len(), sent.len());
+                for (came, sent) in came.iter().zip(sent.iter()) {
+                    assert_eq!(came, sent);
+                }
+            }
+            drop(carrier);
+            Arc::into_inner(world).unwrap().leave().unwrap();
+        });
+    }
 }

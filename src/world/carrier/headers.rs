@@ -28,7 +28,7 @@ impl Headers {
     /// Notes the header of a value; one that takes several messages is not received ahead.
     pub(super) fn remember(&self, rank: usize, tag: u32, header: Vec<u8>) {
         let mut all = self.0.lock();
-        if header.len() == FIRST && *AHEAD {
+        if header.len() <= FIRST && *AHEAD {
             all.insert((rank, tag), header);
         } else {
             all.remove(&(rank, tag));

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::super::{Group, Lost, Transfer};
 use super::arrivals::{MARK, Place};
 use crate::tch::Kind;
-use crate::torch::wire::{FIRST, INLINE};
+use crate::torch::wire::FIRST;
 
 /// No more are begun ahead, of all devices together: each has memory for a small value.
 const MOST: usize = 512;
@@ -44,6 +44,6 @@ impl Posted {
 }
 
 fn begin(group: &Group, from: usize, tag: u32) -> Result<Transfer, Lost> {
-    let length = FIRST + MARK + INLINE;
+    let length = MARK + FIRST;
     group.receive(&[length as i64], Kind::Uint8, from, tag)
 }

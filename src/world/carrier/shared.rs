@@ -16,7 +16,7 @@ use super::posted::Posted;
 use super::{Order, Parcel, Payload, tag_of};
 use crate::engine::{self, Address, Ballot, Door, Program, Verdict};
 use crate::tch::Tensor;
-use crate::torch::wire::{FIRST, Outgoing, is_inline, received_ahead};
+use crate::torch::wire::{Header, Outgoing};
 use crate::torch::{Values, caught};
 
 pub(super) struct Shared<V> {
@@ -197,28 +197,18 @@ impl<V: Payload> Shared<V> {
             rank, tag, mark, ..
         }: &Way,
     ) -> anyhow::Result<Vec<(Tensor, u32)>> {
-        let to = rank;
-        let bytes = |bytes: &[u8]| Tensor::f_from_slice(bytes);
-        let (first, rest) = value.header().split_at(FIRST);
-        let inline = is_inline(value.header())?;
-        let mut first = vec![bytes(&[first, &mark.to_le_bytes()].concat())?];
-        if inline {
-            first.extend(value.memories().map(Tensor::shallow_clone));
-        }
-        let mut messages = vec![(Tensor::f_cat(&first, 0)?, tag)];
+        let mut messages = vec![(value.first(&mark.to_le_bytes())?, tag)];
         let sent = Arc::clone(&self.state.lock().sent);
         // What the receiver expects as it was the last time.
-        let before = sent.of(to, tag).filter(|before| before != value.header());
-        for _ in 0..before.map_or(Ok(0), |before| received_ahead(&before))? {
-            messages.push((bytes(&[])?, tag + 1));
+        let before = sent.of(rank, tag);
+        if let Some(before) = before.filter(|before| before != value.header()) {
+            let none = Tensor::f_from_slice::<u8>(&[])?;
+            let expected = Header::read(&before, u64::MAX)?.received_ahead();
+            messages.extend((0..expected).map(|_| (none.shallow_clone(), tag + 1)));
         }
-        sent.remember(to, tag, value.header().to_vec());
-        if !rest.is_empty() {
-            messages.push((bytes(rest)?, tag + 1));
-        }
-        let memories = value.memories().filter(|_| !inline);
-        let memories = memories.map(|memory| (memory.shallow_clone(), tag + 1));
-        messages.extend(memories);
+        sent.remember(rank, tag, value.header().to_vec());
+        let rest = value.rest()?.into_iter();
+        messages.extend(rest.map(|message| (message, tag + 1)));
         Ok(messages)
     }
 

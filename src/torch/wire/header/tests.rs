@@ -59,8 +59,8 @@ proptest! {
     #[test]
     fn what_is_written_is_read(header in header()) {
         let bytes = header.write().unwrap();
-        prop_assert!(bytes.len() >= FIRST);
-        prop_assert!(Header::length(&bytes[..FIRST]).unwrap() <= bytes.len());
+        prop_assert_eq!(bytes.len(), header.written());
+        prop_assert_eq!(Header::length(&bytes).unwrap(), bytes.len());
         prop_assert_eq!(Header::read(&bytes, LIMIT).unwrap(), header);
     }
 
@@ -138,7 +138,7 @@ fn changed_headers_for_a_while() {
             .write()
             .unwrap();
         for _ in 0..200 {
-            let used = Header::length(&bytes).unwrap_or(FIRST).min(bytes.len());
+            let used = Header::length(&bytes).unwrap_or(256).min(bytes.len());
             let place = next(used.max(1));
             let before = bytes[place];
             bytes[place] = next(256) as u8;

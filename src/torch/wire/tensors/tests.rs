@@ -2,44 +2,48 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::torch::ffi::identity;
-use crate::torch::wire::{FIRST, INLINE};
+use crate::torch::wire::Incoming;
 
 /// As it would be in another process: sent as bytes.
 fn there(values: &Values) -> Values {
+    const MARK: [u8; 3] = [1, 2, 3];
     let outgoing = Outgoing::new(values, None).unwrap();
-    let header = outgoing.header().to_vec();
-    assert!(header.len() >= FIRST);
-    assert_eq!(
-        Incoming::header_bytes(&header[..FIRST]).unwrap().max(FIRST),
-        header.len()
-    );
-    let messages = outgoing.memories().map(|message| {
+    let bytes = |message: &Tensor| {
         assert_eq!((message.kind(), message.dim()), (Kind::Uint8, 1));
         Vec::<u8>::try_from(message).unwrap()
-    });
-    let messages: Vec<Vec<u8>> = messages.collect();
-    let bytes: usize = messages.iter().map(Vec::len).sum();
-    let inline = is_inline(&header).unwrap();
-    assert_eq!(inline, header.len() == FIRST && bytes <= INLINE);
-    let ahead = if inline { 0 } else { messages.len() };
-    assert_eq!(received_ahead(&header).unwrap(), ahead);
-    let incoming = Incoming::new(&header, 1 << 20, None).unwrap();
-    if inline {
-        let mut behind = messages.concat();
-        assert!(
-            behind.is_empty() || incoming.fill(&behind[1..]).is_err(),
-            "cut off"
-        );
-        // What the buffer of a message has behind a short one is nobody's.
-        behind.extend([7; 9]);
-        incoming.fill(&behind).unwrap();
-    } else {
-        for (buffer, sent) in incoming.buffers().zip(&messages) {
-            assert_eq!(buffer.numel(), sent.len());
-            buffer.shallow_clone().copy_(&Tensor::from_slice(sent));
-        }
+    };
+    let first = bytes(&outgoing.first(&MARK).unwrap());
+    let mut rest: Vec<Vec<u8>> = outgoing.rest().unwrap().iter().map(bytes).collect();
+    assert!(first.starts_with(&MARK) && first.len() <= MARK.len() + FIRST);
+    let length = Header::length(&first[MARK.len()..]).unwrap();
+    let mut written = first[MARK.len()..][..length.min(FIRST)].to_vec();
+    if length > FIRST {
+        written.extend(rest.remove(0));
     }
-    assert_eq!(incoming.buffers().count(), messages.len());
+    assert_eq!(written, outgoing.header());
+    let header = Header::read(&written, 1 << 20).unwrap();
+    let inline = header.is_inline();
+    assert_eq!(header.received_ahead(), rest.len());
+    let mut incoming = Incoming::new(header, None).unwrap();
+    let messages = match inline {
+        true => Vec::new(),
+        false => incoming.messages().unwrap(),
+    };
+    assert_eq!(messages.len(), rest.len());
+    if inline {
+        let cut = Tensor::from_slice(&first[..first.len() - 1]);
+        let empty = first.len() == MARK.len() + length;
+        assert!(empty || incoming.fill(&cut, MARK.len() + length).is_err());
+        // What the buffer of a message has behind a short one is nobody's.
+        let long = Tensor::from_slice(&[&first[..], &[7; 9]].concat());
+        incoming.fill(&long, MARK.len() + length).unwrap();
+    } else {
+        assert_eq!(first.len(), MARK.len() + length.min(FIRST));
+    }
+    for (buffer, sent) in messages.iter().zip(&rest) {
+        assert_eq!(buffer.numel(), sent.len());
+        buffer.shallow_clone().copy_(&Tensor::from_slice(sent));
+    }
     incoming.values().unwrap()
 }
 
@@ -183,12 +187,46 @@ fn who_writes_to_one_writes_to_those_that_share_its_memory() {
 
 #[test]
 fn headers_of_many_values_need_a_second_message() {
-    let values: Values = (0..40)
+    let values: Values = (0..80)
         .map(|i| numbers(Kind::Float, 24).view([2, 3, 2, 2]) + i)
         .collect();
     let outgoing = Outgoing::new(&values, None).unwrap();
     assert!(outgoing.header().len() > FIRST);
-    assert_eq!(outgoing.memories().count(), 40);
+    assert_eq!(outgoing.rest().unwrap().len(), 2);
+    check_same(&values, &there(&values));
+}
+
+/// As the gradients of a stage: many small ones of several kinds, some of them absent, one without
+/// elements, one that is the same as another, and large ones between them.
+#[test]
+fn many_small_tensors_go_together_and_large_ones_apart() {
+    let mut values = Values::new();
+    for i in 0..24 {
+        let kind = SENT[i % SENT.len()];
+        values.push((i % 5 != 3).then(|| numbers(kind, 300 + i as i64)));
+        if i % 8 == 7 {
+            values.push(Some(numbers(Kind::Float, 20_000) + i as i64));
+            values.push(Some(numbers(Kind::Double, 0)));
+            values.push(values.get(0).map(Tensor::shallow_clone));
+        }
+    }
+    let outgoing = Outgoing::new(&values, None).unwrap();
+    let sizes: Vec<usize> = outgoing.rest().unwrap().iter().map(|m| m.numel()).collect();
+    assert_eq!(sizes.len(), 4, "{sizes:?}");
+    assert_eq!(sizes[1..], [80_000; 3]);
+    check_same(&values, &there(&values));
+}
+
+/// Gradients of a small stage are in two messages, and the next step's are received ahead.
+#[test]
+fn gradients_of_a_small_stage_need_one_message_besides_their_header() {
+    let sizes: [&[i64]; 2] = [&[32, 32], &[32]];
+    let values: Values = (0..32)
+        .map(|i| Tensor::ones(sizes[i % 2], (Kind::Float, Device::Cpu)))
+        .collect();
+    let outgoing = Outgoing::new(&values, None).unwrap();
+    assert!(outgoing.header().len() < FIRST);
+    assert_eq!(outgoing.rest().unwrap().len(), 1);
     check_same(&values, &there(&values));
 }
 
