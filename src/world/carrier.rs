@@ -3,7 +3,7 @@
 //! A value is a [header](crate::torch::wire) of fixed size, then its memories. The receives of
 //! all headers of a step are begun when the step begins; a thread for each device elsewhere
 //! waits for them in the order in which that device sends (module `arrivals`), so that it never
-//! waits for one while another is there.
+//! waits for one while another is there. Which way a message goes is its group's affair.
 //!
 //! What a GPU has may go to another process's GPU by itself (module `channels`); its header goes as
 //! any other. What leaves a GPU by either way is sent by threads of their own (module `departures`).
@@ -43,6 +43,7 @@ use departures::{Departures, Way};
 use shared::{Shared, listen, told};
 
 pub(crate) use between::gather_once;
+pub(super) use between::tell_all;
 pub use payload::{Parcel, Payload};
 
 /// How often the channels between GPUs are asked whether something has failed.

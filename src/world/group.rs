@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keys;
+use super::local::{Local, LocalWork};
 use super::lost::Lost;
 use super::watch::Watch;
 use crate::tch::{Device, Kind, Tensor};
@@ -51,6 +52,8 @@ pub struct Group {
     pub(super) watch: Arc<Watch>,
     pub(super) places: Arc<Places>,
     pub(super) generation: u64,
+    /// By which those of this host are reached.
+    pub(super) local: Option<Arc<Local>>,
 }
 
 impl Group {
@@ -64,9 +67,18 @@ impl Group {
     /// There is no such other rank.
     pub fn send(&self, tensor: &Tensor, to: usize, tag: u32) -> Result<Transfer, Lost> {
         self.check(to);
-        let tensor = tensor.detach().to_device(Device::Cpu).contiguous();
+        let is_plain = tensor.device() == Device::Cpu && tensor.is_contiguous();
+        let tensor = if is_plain && !tensor.requires_grad() {
+            tensor.shallow_clone()
+        } else {
+            tensor.detach().to_device(Device::Cpu).contiguous()
+        };
+        let local = self.local.as_ref();
+        if let Some(work) = local.and_then(|local| local.send(&tensor, to, tag)) {
+            return self.begun(work.map(Under::Shared), tensor, to);
+        }
         let work = self.own.send(&tensor, to, tag);
-        self.begun(work, tensor, to)
+        self.begun(self.registered(work), tensor, to)
     }
 
     /// Begins to receive a tensor of this shape and kind.
@@ -98,8 +110,12 @@ impl Group {
         tag: u32,
     ) -> Result<Transfer, Lost> {
         self.check(from);
+        let local = self.local.as_ref();
+        if let Some(work) = local.and_then(|local| local.receive(&tensor, from, tag)) {
+            return self.begun(work.map(Under::Shared), tensor, from);
+        }
         let work = self.own.receive(&tensor, from, tag);
-        self.begun(work, tensor, from)
+        self.begun(self.registered(work), tensor, from)
     }
 
     fn check(&self, other: usize) {
@@ -110,23 +126,31 @@ impl Group {
         );
     }
 
+    /// A transfer of gloo's, which an end of the generation frees.
+    fn registered(&self, work: Result<Work, TorchError>) -> Result<Under, TorchError> {
+        let work = Arc::new(work?);
+        Ok(Under::Gloo {
+            id: self.watch.register(self.generation, Arc::clone(&work) as _),
+            work,
+            _group: Arc::clone(&self.own),
+        })
+    }
+
     fn begun(
         &self,
-        work: Result<Work, TorchError>,
+        work: Result<Under, TorchError>,
         tensor: Tensor,
         peer: usize,
     ) -> Result<Transfer, Lost> {
         let watch = (&*self.watch, self.generation);
-        let work = Arc::new(work.map_err(|error| lose(watch, &self.places, peer, &error))?);
+        let work = work.map_err(|error| lose(watch, &self.places, peer, &error))?;
         Ok(Transfer {
-            id: self.watch.register(self.generation, &work),
             work,
             tensor,
             peer,
             generation: self.generation,
             watch: Arc::clone(&self.watch),
             places: Arc::clone(&self.places),
-            _group: Arc::clone(&self.own),
         })
     }
 }
@@ -146,14 +170,36 @@ fn lose(
 /// A message under way. One that is dropped before it is done leaves its group unusable.
 #[derive(Debug)]
 pub struct Transfer {
-    id: u64,
-    work: Arc<Work>,
+    work: Under,
     tensor: Tensor,
     peer: usize,
     generation: u64,
     watch: Arc<Watch>,
     places: Arc<Places>,
-    _group: Arc<ProcessGroup>,
+}
+
+/// By which way a message goes.
+#[derive(Debug)]
+enum Under {
+    Gloo {
+        id: u64,
+        work: Arc<Work>,
+        _group: Arc<ProcessGroup>,
+    },
+    /// Memory that both processes share.
+    Shared(LocalWork),
+}
+
+impl Under {
+    /// Waits for its end. *Returns* whether it is done; it is not where it was aborted, unless it is
+    /// waited for behind that.
+    fn wait(&self, at_most: Duration, past: bool) -> Result<bool, TorchError> {
+        match self {
+            // An abort frees one wait; the transfer goes on.
+            Self::Gloo { work, .. } => work.wait(at_most),
+            Self::Shared(work) => work.wait(at_most, past),
+        }
+    }
 }
 
 impl Transfer {
@@ -173,7 +219,7 @@ impl Transfer {
     /// The same, but an end of the generation for which `goes_on` says so does not end it: the
     /// other side is known to do its part all the same, in [`REST`] at most.
     pub(super) fn wait_past(self, goes_on: &dyn Fn(&Lost) -> bool) -> Result<Tensor, Lost> {
-        let first = self.work.wait(FOREVER);
+        let first = self.work.wait(FOREVER, false);
         let lost = match first {
             Ok(true) => return Ok(self.tensor.shallow_clone()),
             // Nobody else aborts.
@@ -190,8 +236,7 @@ impl Transfer {
         if !goes_on(&lost) {
             return Err(lost);
         }
-        // An abort frees one wait; the transfer goes on.
-        match self.work.wait(REST) {
+        match self.work.wait(REST, true) {
             Ok(true) => Ok(self.tensor.shallow_clone()),
             Ok(false) => Err(lost),
             Err(error) => {
@@ -204,6 +249,8 @@ impl Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        self.watch.forget(self.id);
+        if let Under::Gloo { id, .. } = self.work {
+            self.watch.forget(id);
+        }
     }
 }

@@ -24,6 +24,7 @@ mod error;
 mod files;
 mod group;
 mod keys;
+mod local;
 mod lost;
 mod meeting;
 mod nodelist;
@@ -50,6 +51,7 @@ pub(crate) use watch::Held;
 use watch::Watch;
 
 pub(crate) use carrier::gather_once;
+use carrier::tell_all;
 pub use carrier::{Parcel, Payload, WorldCarrier};
 pub use error::WorldError;
 pub use group::{Group, Transfer};
@@ -350,12 +352,16 @@ impl World {
                 self.retired.lock().clear();
                 // gloo waits there no longer.
                 *link.spare.lock() = Some(connection);
-                Ok(Group {
-                    own: Arc::new(own),
+                let group = |own, local| Group {
+                    own,
                     generation,
                     watch: Arc::clone(&self.watch),
                     places: Arc::clone(&self.places),
-                })
+                    local,
+                };
+                let own = Arc::new(own);
+                let plain = Arc::new(group(Arc::clone(&own), None));
+                Ok(group(own, local::connect(self, &plain)?))
             }
             // Most likely since another process ended, which will be noticed.
             Err(error) => Err(self

@@ -36,6 +36,18 @@ mod threads;
 
 pub(crate) use hold::Held;
 
+/// What an end of the generation frees.
+pub(super) trait Abort: Send + Sync {
+    fn abort(&self);
+}
+
+impl Abort for Work {
+    fn abort(&self) {
+        // One that is over already has nobody to free.
+        let _ = Self::abort(self);
+    }
+}
+
 type Callback = Box<dyn FnOnce(&Lost) + Send>;
 
 /// The state, and who waits for it to change.
@@ -68,7 +80,7 @@ struct State {
     connected: usize,
     /// What is to be done to its end, also where somebody has failed.
     held: usize,
-    works: HashMap<u64, Arc<Work>>,
+    works: HashMap<u64, Arc<dyn Abort>>,
     /// The call that this process is in, or was in last.
     call: Option<Call>,
     /// Calls that have begun in this generation.
@@ -167,8 +179,7 @@ impl Watch {
         let callbacks = std::mem::take(&mut state.callbacks);
         drop(state);
         for work in works {
-            // One that is over already has nobody to free.
-            let _ = work.abort();
+            work.abort();
         }
         // Whoever is told next finds the transfers free.
         self.changed.notify_all();
@@ -365,17 +376,16 @@ impl Watch {
     }
 
     /// Has an end of the generation abort this work. *Returns* what it is known by.
-    pub(super) fn register(&self, generation: u64, work: &Arc<Work>) -> u64 {
+    pub(super) fn register(&self, generation: u64, work: Arc<dyn Abort>) -> u64 {
         let mut state = self.state.lock();
         let id = state.next_work;
         state.next_work += 1;
         if state.end.is_none() && state.generation == generation {
-            state.works.insert(id, Arc::clone(work));
+            state.works.insert(id, work);
             return id;
         }
         drop(state);
-        // As in `end`.
-        let _ = work.abort();
+        work.abort();
         id
     }
 

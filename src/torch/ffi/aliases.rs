@@ -31,6 +31,15 @@ unsafe extern "C" {
         count: i64,
         out: *mut TensorPtr,
     ) -> c_int;
+    fn gp_tensor_over(
+        memory: TensorPtr,
+        begin: i64,
+        kind: c_int,
+        sizes: *const i64,
+        strides: *const i64,
+        dimensions: i64,
+        out: *mut TensorPtr,
+    ) -> c_int;
     fn gp_identity(tensor: TensorPtr, identity: *mut u64, offset: *mut i64) -> c_int;
 }
 
@@ -137,6 +146,38 @@ pub(crate) fn parts(
         ))?;
         Ok(own_some(out))
     }
+}
+
+/// A tensor with elements over the memory of another one, which begins so many bytes behind the first
+/// element of that one; its kind is said by the number that libtorch has for it. It requires no
+/// gradient, and who writes to one changes the version of both.
+pub(crate) fn tensor_over(
+    memory: &Tensor,
+    begin: i64,
+    kind: u8,
+    sizes: &[i64],
+    strides: &[i64],
+) -> Result<Tensor> {
+    if sizes.len() != strides.len() {
+        return Err(TorchError::new("a stride for each size"));
+    }
+    let (dimensions, kind) = (sizes.len() as i64, c_int::from(kind));
+    let (sizes, strides) = (sizes.as_ptr(), strides.as_ptr());
+    let mut out = ptr::null_mut();
+    // SAFETY: a lent tensor, and as many sizes and strides; `out` is a new tensor on success.
+    unsafe {
+        check(gp_tensor_over(
+            lend(memory),
+            begin,
+            kind,
+            sizes,
+            strides,
+            dimensions,
+            &raw mut out,
+        ))?;
+        own(out)
+    }
+    .ok_or_else(|| TorchError::new("memory gave no tensor"))
 }
 
 /// A number that is the same for handles to the same tensor, and the index of the tensor's first

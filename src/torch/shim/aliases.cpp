@@ -368,6 +368,32 @@ GP_API int gp_parts(const at::Tensor* other, const at::Tensor* carrier,
   });
 }
 
+
+// A tensor of its own, no view, over memory that another one has, from a byte on behind that one's first:
+// several operators' worth of what each value from another process needs.
+GP_API int gp_tensor_over(const at::Tensor* memory, int64_t begin, int kind, const int64_t* sizes,
+                          const int64_t* strides, int64_t dimensions, at::Tensor** out) {
+  return gpipe::guarded([&] {
+    auto type = c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(kind));
+    auto item = static_cast<int64_t>(type.itemsize());
+    auto first = memory->storage_offset() * static_cast<int64_t>(memory->itemsize()) + begin;
+    auto end = first;
+    for (int64_t i = 0; i < dimensions; ++i) {
+      TORCH_CHECK(sizes[i] > 0 && strides[i] >= 0, "a tensor over memory has elements");
+      end += (sizes[i] - 1) * strides[i] * item;
+    }
+    auto has = static_cast<int64_t>(memory->storage().nbytes());
+    TORCH_CHECK(first >= 0 && first % item == 0 && end + item <= has, "a tensor is not within its memory");
+    auto over = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(memory->storage()), memory->key_set(), type);
+    auto* impl = over.unsafeGetTensorImpl();
+    impl->set_storage_offset(first / item);
+    impl->set_sizes_and_strides({sizes, static_cast<size_t>(dimensions)}, {strides, static_cast<size_t>(dimensions)});
+    // Who writes to one of them has changed the others.
+    impl->set_version_counter(memory->unsafeGetTensorImpl()->version_counter());
+    *out = new at::Tensor(std::move(over));
+  });
+}
+
 // Which tensor it is, as a number, and where in its storage its first element is.
 GP_API int gp_identity(const at::Tensor* tensor, uint64_t* identity, int64_t* offset) {
   return gpipe::guarded([&] {

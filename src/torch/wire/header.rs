@@ -31,7 +31,7 @@ const MOST_DIMENSIONS: usize = 64;
 /// Bytes that the addresses of memories are multiples of, but for what the header says.
 pub(super) const ALIGNMENT: u64 = 64;
 
-/// A kind's number on the wire, and bytes of an element.
+/// A kind's number, which is that of libtorch's `ScalarType`, and bytes of an element.
 const KINDS: [(Kind, u8, u64); 13] = [
     (Kind::Uint8, 0, 1),
     (Kind::Int8, 1, 1),
@@ -96,6 +96,12 @@ pub(crate) struct Header {
     pub(super) memories: Vec<MemoryHeader>,
     /// None for an absent value.
     pub(super) values: Vec<Option<ValueHeader>>,
+}
+
+/// The number of a kind that can be sent.
+pub(super) fn number(kind: Kind) -> Option<u8> {
+    let found = KINDS.iter().find(|(own, _, _)| *own == kind);
+    found.map(|(_, number, _)| *number)
 }
 
 /// Bytes of an element, for a kind that can be sent.
@@ -270,7 +276,7 @@ fn write_value(value: Option<&ValueHeader>, bytes: &mut Vec<u8>) -> Result<(), W
         bytes.push(0);
         return Ok(());
     };
-    let Some((_, kind, _)) = KINDS.iter().find(|(kind, _, _)| *kind == value.kind) else {
+    let Some(kind) = number(value.kind) else {
         return wrong(format!("{:?} is not a kind that can be sent", value.kind));
     };
     if value.sizes.len() > MOST_DIMENSIONS {
@@ -280,7 +286,7 @@ fn write_value(value: Option<&ValueHeader>, bytes: &mut Vec<u8>) -> Result<(), W
     // There are no more memories than values, of which there are few enough.
     bytes.extend((value.memory as u16).to_le_bytes());
     bytes.extend(value.same.map_or(NONE, |same| same as u16).to_le_bytes());
-    bytes.push(*kind);
+    bytes.push(kind);
     bytes.push(value.sizes.len() as u8);
     bytes.extend(value.offset.to_le_bytes());
     for (size, stride) in value.sizes.iter().zip(&value.strides) {

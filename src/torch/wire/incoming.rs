@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::header::{Header, Layout, MemoryHeader, ValueHeader, WireError};
+use super::header::{Header, Layout, MemoryHeader, ValueHeader, WireError, number};
 use super::tensors::{ValueError, sent};
 use crate::torch::ffi;
 use crate::torch::values::Values;
@@ -145,6 +145,9 @@ fn buffer(memory: &MemoryHeader, device: Device) -> Result<Tensor, ValueError> {
     // What was checked is below 2^63.
     let bytes = memory.bytes as i64;
     let all = Tensor::f_empty([bytes + misalignment], (Kind::Uint8, device))?;
+    if misalignment == 0 {
+        return Ok(all);
+    }
     Ok(all.f_narrow(0, misalignment, bytes)?)
 }
 
@@ -154,8 +157,13 @@ fn view(memory: &Tensor, value: &ValueHeader) -> Result<Tensor, ValueError> {
         let none = Tensor::f_empty([0], (value.kind, memory.device()))?;
         return Ok(none.f_as_strided(&*value.sizes, &*value.strides, None)?);
     };
-    let bytes = memory.f_narrow(0, value.offset as i64, (end - value.offset) as i64)?;
-    let typed = bytes.f_view_dtype(value.kind)?;
-    let view = typed.f_as_strided(&*value.sizes, &*value.strides, None)?;
-    Ok(view.f_detach()?)
+    if end > memory.numel() as u64 {
+        return Err(WireError("a tensor is not where its memory is".to_owned()).into());
+    }
+    let begin = value.offset as i64;
+    let Some(kind) = number(value.kind) else {
+        return Err(WireError(format!("there is no kind {:?}", value.kind)).into());
+    };
+    let view = ffi::tensor_over(memory, begin, kind, &value.sizes, &value.strides);
+    Ok(view?)
 }

@@ -4,7 +4,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::header::{ALIGNMENT, FIRST, Header, Layout, MemoryHeader, ValueHeader, WireError, item};
 use crate::torch::error::TorchError;
-use crate::torch::ffi;
+use crate::torch::ffi::{self, TensorBytes};
 use crate::torch::values::Values;
 
 /// Values that can be sent.
@@ -75,13 +75,14 @@ impl Outgoing {
 
     /// The first message, behind these bytes of the carrier's.
     pub(crate) fn first(&self, before: &[u8]) -> Result<Tensor, ValueError> {
-        let first = &self.written[..self.written.len().min(FIRST)];
-        let first = Tensor::f_from_slice(&[before, first].concat())?;
-        if !self.header.is_inline() {
-            return Ok(first);
+        let header = &self.written[..self.written.len().min(FIRST)];
+        let mut first = [before, header].concat();
+        if self.header.is_inline() {
+            for memory in self.memories() {
+                TensorBytes::new(memory)?.append_to(&mut first);
+            }
         }
-        let all: Vec<&Tensor> = std::iter::once(&first).chain(self.memories()).collect();
-        Ok(Tensor::f_cat(&all, 0)?)
+        Ok(Tensor::f_from_slice(&first)?)
     }
 
     /// What is sent behind the first message, in order: one-dimensional tensors of bytes.
@@ -137,8 +138,6 @@ struct Source {
     sizes: Vec<i64>,
     strides: Vec<i64>,
     address: u64,
-    /// Of its first element, in its storage.
-    offset: i64,
     /// Which tensor it is.
     identity: u64,
 }
@@ -161,15 +160,14 @@ impl Source {
         if strides.iter().any(|stride| *stride < 0) {
             return refused("a value with a negative stride");
         }
-        let (identity, offset) = ffi::identity(tensor)?;
+        let (identity, _) = ffi::identity(tensor)?;
         Ok(Self {
             kind,
             item,
-            offset,
             identity,
             requires_grad: tensor.requires_grad(),
             address: tensor.data_ptr() as u64,
-            tensor: tensor.f_detach()?,
+            tensor: tensor.shallow_clone(),
             sizes,
             strides,
         })
@@ -271,24 +269,23 @@ impl Memory {
     }
 }
 
-/// The bytes of a contiguous tensor, in its own memory.
+/// Of bytes, for libtorch.
+const UINT8: u8 = 0;
+
+/// The bytes of a contiguous tensor with elements, in its own memory.
 fn flat(tensor: &Tensor) -> Result<Tensor, ValueError> {
-    let elements = tensor.numel() as i64;
-    let flat = tensor.f_as_strided([elements], [1], None)?;
-    Ok(flat.f_view_dtype(Kind::Uint8)?)
+    let bytes = tensor.numel() * tensor.f_kind()?.elt_size_in_bytes();
+    Ok(ffi::tensor_over(tensor, 0, UINT8, &[bytes as i64], &[1])?)
 }
 
 /// So many bytes from an address on that is in the memory of these values, without a copy.
 fn whole(sources: &[Source], begin: u64, bytes: u64) -> Result<Tensor, ValueError> {
-    // Of the smallest kind: the begin and the size are multiples of it.
-    let smallest = sources.iter().filter(|source| source.elements() > 0);
-    let Some(source) = smallest.min_by_key(|source| source.item) else {
+    let Some(source) = sources.iter().find(|source| source.elements() > 0) else {
         return refused("a memory without a value");
     };
-    let before = (source.address - begin) / source.item;
-    let elements = [(bytes / source.item) as i64];
-    let first = source.offset - before as i64;
-    flat(&source.tensor.f_as_strided(elements, [1], first)?)
+    let before = -((source.address - begin) as i64);
+    let flat = ffi::tensor_over(&source.tensor, before, UINT8, &[bytes as i64], &[1]);
+    Ok(flat?)
 }
 
 #[cfg(test)]

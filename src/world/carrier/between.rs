@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::agree::{Exchange, Message, Sent, Stopped, TOLD};
-use super::{Lost, Payload, World, WorldCarrier};
+use super::{Group, Lost, Payload, World, WorldCarrier};
 use crate::torch::Values;
 use crate::torch::wire::{Header, Incoming, Outgoing};
 
@@ -87,10 +87,20 @@ pub(super) fn never(_: &Lost) -> bool {
 /// The same among all processes of a world, before there is a carrier.
 pub(crate) fn gather_once(world: &World, own: &[u8]) -> Result<Vec<Vec<u8>>, Lost> {
     let group = Arc::new(world.group()?);
-    let place = (world.rank(), world.size());
-    let all = Exchange::begin(&group, place, TOLD).map_err(Stopped::from);
-    let all = all.and_then(|exchange| exchange.finish(own, &never));
+    let all = tell_all(world, &group, own);
     world.retire(group);
+    all
+}
+
+/// The same among all processes of a group.
+pub(in crate::world) fn tell_all(
+    world: &World,
+    group: &Arc<Group>,
+    own: &[u8],
+) -> Result<Vec<Vec<u8>>, Lost> {
+    let place = (world.rank(), world.size());
+    let all = Exchange::begin(group, place, TOLD).map_err(Stopped::from);
+    let all = all.and_then(|exchange| exchange.finish(own, &never));
     all.map_err(|stopped| match stopped {
         Stopped::Lost(lost) => lost,
         Stopped::Wrong(from, why) => world.lose(&format!(
