@@ -34,9 +34,20 @@ pub(crate) fn path(name: &str) -> PathBuf {
     folder().0.join(format!("{name}.pt2"))
 }
 
+/// The script that made them.
+pub(crate) fn script() -> PathBuf {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    root.join("tests/fixtures/exported/make.py")
+}
+
+/// What eager PyTorch made of a model.
+pub(crate) fn told_path(name: &str) -> PathBuf {
+    folder().0.join(format!("{name}.safetensors"))
+}
+
 impl Fixture {
     pub(crate) fn open(name: &str) -> Self {
-        let told = Tensor::read_safetensors(folder().0.join(format!("{name}.safetensors")));
+        let told = Tensor::read_safetensors(told_path(name));
         Self {
             name: name.to_owned(),
             told: told.unwrap().into_iter().collect(),

@@ -1,10 +1,12 @@
 //! Models that Python exported (`.pt2`): what eager PyTorch computes, whatever the cut.
 #![allow(clippy::unwrap_used, clippy::float_cmp, clippy::cast_precision_loss)]
 
+mod back;
 mod eager;
 mod fixture;
 mod forged;
 mod layers;
+mod losses;
 mod refused;
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,7 +3,7 @@
 //! `torch.export.save` compresses nothing, so that an entry is a range of the file, and none
 //! can be larger than the file is: whatever the directory says, no more is allocated.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -43,7 +43,7 @@ struct Entry {
 
 impl Source {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path)?;
+        let file = crate::files::open(path)?;
         let length = file.metadata()?.len();
         Ok(Self::File(Arc::new(file), length))
     }
@@ -126,6 +126,18 @@ impl Archive {
     /// The bytes of an entry, were it read.
     pub(super) fn size(&self, name: &str) -> Option<u64> {
         Some(self.entries.get(name)?.size)
+    }
+
+    /// A sum of all that is in it, from what its directory says.
+    pub(super) fn fingerprint(&self) -> u32 {
+        let entries: BTreeMap<_, _> = self.entries.iter().collect();
+        let mut sum = crc32fast::Hasher::new();
+        for (name, entry) in entries {
+            sum.update(name.as_bytes());
+            sum.update(&entry.size.to_le_bytes());
+            sum.update(&entry.crc.to_le_bytes());
+        }
+        sum.finalize()
     }
 
     /// Names that begin so.

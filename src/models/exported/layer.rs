@@ -23,6 +23,7 @@ pub(super) struct Stretch {
     /// Numbers that are sizes of what it is given: input, dimension, slot.
     bound: Vec<(usize, usize, usize)>,
     outputs: Vec<(Operand, bool)>,
+    is_last: bool,
     /// Only in the first layer.
     check: Option<Check>,
     /// Why it cannot train.
@@ -75,6 +76,7 @@ impl Stretch {
             inputs,
             bound,
             outputs,
+            is_last: part.is_last,
             check,
             no_training: super::modes::eval_only(program),
         })
@@ -111,7 +113,13 @@ impl Stretch {
     fn leave(&self, run: &Run, ctx: &Context) -> anyhow::Result<Values> {
         let one = |(operand, is_number): &(Operand, bool)| -> anyhow::Result<Option<Tensor>> {
             if !is_number {
-                return Ok(run.maybe(operand).map(Tensor::shallow_clone));
+                let value = run.maybe(operand);
+                // A loss, of which evaluation puts those of all micro-batches behind each other.
+                let alone = value.filter(|own| !ctx.train() && self.is_last && own.dim() == 0);
+                return Ok(match alone {
+                    Some(number) => Some(number.f_reshape([1])?),
+                    None => value.map(Tensor::shallow_clone),
+                });
             }
             let Number::Int(number) = run.number(operand)? else {
                 anyhow::bail!("a number that is no integer crosses a cut");

@@ -14,6 +14,8 @@
 //! | `compile`, `layer` | from nodes to steps, and running them |
 //! | `modes`, `counter` | training and evaluation, buffers that count steps |
 //! | `inputs` | whether inputs are those that the model was exported for |
+//! | `model`, `spec` | the file as a model with its data and a loss, as one of the zoo |
+//! | `state_dict` | trained weights as Python takes them back |
 
 mod archive;
 mod arguments;
@@ -23,6 +25,7 @@ mod cut;
 mod error;
 mod inputs;
 mod layer;
+mod model;
 mod modes;
 mod operators;
 mod parts;
@@ -30,12 +33,15 @@ mod program;
 mod read;
 mod scalars;
 mod schema;
+mod spec;
+mod state_dict;
 mod weights;
 
 use std::path::Path;
 use std::sync::Arc;
 
 pub use error::{ExportedError, ExportedReason};
+pub use model::ExportedModel;
 
 use self::archive::{Archive, Source};
 use self::error::{Result, damaged};
@@ -78,12 +84,7 @@ const MAX_JSON: u64 = 1 << 30;
 #[doc(alias = "torch.export")]
 #[doc(alias = "pt2")]
 pub fn exported(path: impl AsRef<Path>) -> std::result::Result<Sequential, ExportedError> {
-    let path = path.as_ref();
-    let model = Source::open(path).and_then(model);
-    model.map_err(|reason| ExportedError {
-        path: path.to_owned(),
-        reason,
-    })
+    ExportedModel::open(path).map(|model| model.build())
 }
 
 /// As [`exported`], of a file's bytes.
@@ -93,10 +94,13 @@ pub fn exported(path: impl AsRef<Path>) -> std::result::Result<Sequential, Expor
 pub fn exported_bytes(
     bytes: impl Into<Arc<[u8]>>,
 ) -> std::result::Result<Sequential, ExportedReason> {
-    model(Source::Bytes(bytes.into()))
+    Ok(model(&Arc::new(Exported::open(Source::Bytes(
+        bytes.into(),
+    ))?)))
 }
 
 /// A file, understood.
+#[derive(Debug)]
 struct Exported {
     program: Program,
     weights: Weights,
@@ -104,12 +108,11 @@ struct Exported {
     check: Check,
 }
 
-fn model(source: Source) -> Result<Sequential> {
-    let exported = Arc::new(Exported::open(source)?);
+fn model(exported: &Arc<Exported>) -> Sequential {
     let mut model = Sequential::new();
     let mut ties = Vec::new();
     for (number, part) in exported.parts.iter().enumerate() {
-        let own = Arc::clone(&exported);
+        let own = Arc::clone(exported);
         model = model.try_layer(part.name.clone(), move |path| {
             let check = (number == 0).then(|| own.check.clone());
             layer::Stretch::new(&own.program, &own.weights, &own.parts[number], check, path)
@@ -125,7 +128,7 @@ fn model(source: Source) -> Result<Sequential> {
     for (owner, copy) in ties {
         model = model.tie(owner, copy);
     }
-    Ok(model)
+    model
 }
 
 impl Exported {

@@ -20,6 +20,7 @@ pub(super) struct Part {
     /// Numbers that are read off the shape of what it is given.
     pub(super) bound: Vec<Bound>,
     pub(super) variables: Vec<Own>,
+    pub(super) is_last: bool,
 }
 
 /// A number that is a size of an input.
@@ -77,6 +78,7 @@ pub(super) fn split(program: &Program, weights: &Weights) -> Result<Vec<Part>> {
                 outputs: borders[number + 1].clone(),
                 bound: finder.bound,
                 variables: Vec::new(),
+                is_last: number + 1 == stretches.len(),
             });
         }
         if more.is_empty() {

@@ -18,6 +18,10 @@ pub(super) struct ValueInfo {
     pub(super) origin: Origin,
     /// The sizes of a tensor; none where the file does not tell them.
     pub(super) sizes: Option<Vec<Size>>,
+    /// The sizes that it had where the model was exported; none where one is not known.
+    pub(super) example: Option<Vec<i64>>,
+    /// The type of a tensor's elements.
+    pub(super) kind: Option<Kind>,
     /// The symbol that a number is.
     pub(super) symbol: Option<Arc<str>>,
     pub(super) is_number: bool,

@@ -131,14 +131,15 @@ impl Reader {
     fn value(&mut self, name: &str, origin: Origin, graph: &Graph) -> Result<ValueId> {
         let meta = graph.tensor_values.get(name);
         let number = graph.sym_int_values.get(name);
-        if let Some(meta) = meta {
-            // Whether it is one that is known.
-            kind_of(meta, name)?;
-        }
+        // One that is not known is refused.
+        let kind = meta.map(|meta| kind_of(meta, name)).transpose()?;
+        let example = |meta: &TensorMeta| meta.sizes.iter().map(SymInt::example).collect();
         self.program.values.push(ValueInfo {
             name: name.to_owned(),
             origin,
             sizes: meta.map(sizes_of),
+            example: meta.and_then(example),
+            kind,
             symbol: number.and_then(SymInt::symbol).map(Arc::from),
             is_number: false,
         });

@@ -132,6 +132,9 @@ pub(super) enum SymInt {
 #[derive(Debug, Deserialize, Clone)]
 pub(super) struct SymExpr {
     pub(super) expr_str: String,
+    /// What it was of the example inputs.
+    #[serde(default)]
+    pub(super) hint: Value,
 }
 
 /// `data/weights/*_weights_config.json`, and that of constants.
@@ -152,6 +155,14 @@ impl SymInt {
         match self {
             Self::AsInt(number) => Some(*number),
             Self::AsExpr(_) => None,
+        }
+    }
+
+    /// Its value where the model was exported; none where the file does not tell it.
+    pub(super) fn example(&self) -> Option<i64> {
+        match self {
+            Self::AsInt(number) => Some(*number),
+            Self::AsExpr(expr) => expr.hint["as_int"].as_i64(),
         }
     }
 

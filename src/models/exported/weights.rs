@@ -1,6 +1,6 @@
 //! The tensors in an archive: known by their shapes, read one by one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use tch::{Device, Kind, Tensor, nn};
 
@@ -48,11 +48,16 @@ pub(super) fn kind_of(meta: &TensorMeta, name: &str) -> Result<Kind> {
     })
 }
 
+/// The folder of what is in the `state_dict`.
+const WEIGHTS: &str = "weights";
+
 /// All tensors of an archive.
 #[derive(Debug)]
 pub(super) struct Weights {
     archive: Archive,
     stored: HashMap<String, Stored>,
+    /// The names of the `state_dict`.
+    kept: BTreeSet<String>,
 }
 
 /// One tensor: part of the bytes of an entry.
@@ -71,8 +76,8 @@ pub(super) struct Stored {
 impl Weights {
     /// `model` is the program's name in the archive.
     pub(super) fn open(archive: Archive, model: &str) -> Result<Self> {
-        let mut stored = HashMap::new();
-        for folder in ["weights", "constants"] {
+        let (mut stored, mut kept) = (HashMap::new(), BTreeSet::new());
+        for folder in [WEIGHTS, "constants"] {
             let name = format!("data/{folder}/{model}_{folder}_config.json");
             if !archive.has(&name) {
                 continue;
@@ -83,11 +88,28 @@ impl Weights {
                 let entry = format!("data/{folder}/{}", payload.path_name);
                 // Objects that are no tensors matter only where the program takes them.
                 if let Some(one) = Stored::of(&own, entry, &payload, &archive)? {
+                    if folder == WEIGHTS {
+                        kept.insert(own.clone());
+                    }
                     stored.insert(own, one);
                 }
             }
         }
-        Ok(Self { archive, stored })
+        Ok(Self {
+            archive,
+            stored,
+            kept,
+        })
+    }
+
+    /// The names of the `state_dict`, those that no part of the program uses among them.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &str> {
+        self.kept.iter().map(String::as_str)
+    }
+
+    /// A sum of all that is in the file.
+    pub(super) fn fingerprint(&self) -> u32 {
+        self.archive.fingerprint()
     }
 
     pub(super) fn get(&self, name: &str) -> Result<&Stored> {
@@ -98,8 +120,12 @@ impl Weights {
     /// Makes the tensor on the device of `path`. Where tensors are made without elements
     /// (`Sequential::variables`), nothing is read.
     pub(super) fn load(&self, name: &str, path: &nn::Path<'_>) -> anyhow::Result<Tensor> {
+        self.load_to(name, path.device())
+    }
+
+    /// The same on a device.
+    pub(super) fn load_to(&self, name: &str, device: Device) -> anyhow::Result<Tensor> {
         let stored = self.get(name)?;
-        let device = path.device();
         let made = Tensor::f_empty_strided(&stored.sizes, &stored.strides, (stored.kind, device))?;
         // tch knows no `meta` device, and calls it so.
         if made.device() == Device::Mps || stored.numel() == 0 {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{Settings, SharedLoss, Size, Synthetic, ZooError};
+use crate::models::exported::ExportedModel;
 use crate::torch::{LossFn, Sequential};
 
 type Make = dyn Fn(&Settings) -> anyhow::Result<Instance> + Send + Sync;
@@ -17,6 +18,7 @@ pub struct Instance {
     pub(super) loss: SharedLoss,
     pub(super) sees_later_tokens: bool,
     pub(super) caches: bool,
+    pub(super) exported: Option<ExportedModel>,
 }
 
 impl Instance {
@@ -39,7 +41,14 @@ impl Instance {
             loss: SharedLoss::new(loss),
             sees_later_tokens: false,
             caches: false,
+            exported: None,
         }
+    }
+
+    /// Says from which file it is.
+    pub(crate) fn exported(mut self, model: ExportedModel) -> Self {
+        self.exported = Some(model);
+        self
     }
 
     /// Says that each position of a sequence sees those after it, as in an encoder: it

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Entry, Instance, Settings, SharedLoss, Synthetic, ZooError};
+use crate::models::exported::ExportedModel;
 use crate::torch::{RandomScope, Sequential, TorchError, Values};
 
 /// A model by name with all its sizes: everything that training or profiling it needs.
@@ -102,6 +103,11 @@ impl ModelSpec {
     /// its layers keep what they need of those before.
     pub fn caches(&self) -> bool {
         self.instance.caches
+    }
+
+    /// The file that it is from, where it is a program that PyTorch exported.
+    pub fn exported(&self) -> Option<&ExportedModel> {
+        self.instance.exported.as_ref()
     }
 
     /// How many parameters it has, tied ones counted once; takes no memory for them.

@@ -22,6 +22,7 @@ pub enum Fill {
 pub struct Synthetic {
     shape: Vec<i64>,
     fill: Fill,
+    kind: Kind,
 }
 
 impl Synthetic {
@@ -30,6 +31,7 @@ impl Synthetic {
         Self {
             shape: shape.into(),
             fill: Fill::Normal,
+            kind: Kind::Float,
         }
     }
 
@@ -38,6 +40,7 @@ impl Synthetic {
         Self {
             shape: shape.into(),
             fill: Fill::Uniform,
+            kind: Kind::Float,
         }
     }
 
@@ -46,7 +49,15 @@ impl Synthetic {
         Self {
             shape: shape.into(),
             fill: Fill::Classes(classes),
+            kind: Kind::Int64,
         }
+    }
+
+    /// The same with elements of this kind.
+    #[must_use]
+    pub fn of_kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
     }
 
     /// The shape of one sample.
@@ -61,10 +72,7 @@ impl Synthetic {
 
     /// The kind of the elements.
     pub fn kind(&self) -> Kind {
-        match self.fill {
-            Fill::Normal | Fill::Uniform => Kind::Float,
-            Fill::Classes(_) => Kind::Int64,
-        }
+        self.kind
     }
 
     /// `batch` samples on the CPU, from this thread's generator.
@@ -72,11 +80,12 @@ impl Synthetic {
         let shape: Vec<i64> = std::iter::once(batch as i64)
             .chain(self.shape.iter().copied())
             .collect();
-        let options = (self.kind(), Device::Cpu);
-        Ok(match self.fill {
-            Fill::Normal => Tensor::f_randn(&shape, options)?,
-            Fill::Uniform => Tensor::f_rand(&shape, options)?,
-            Fill::Classes(classes) => Tensor::f_randint(classes, &shape, options)?,
-        })
+        let (float, whole) = ((Kind::Float, Device::Cpu), (Kind::Int64, Device::Cpu));
+        let drawn = match self.fill {
+            Fill::Normal => Tensor::f_randn(&shape, float)?,
+            Fill::Uniform => Tensor::f_rand(&shape, float)?,
+            Fill::Classes(classes) => Tensor::f_randint(classes, &shape, whole)?,
+        };
+        Ok(drawn.f_to_kind(self.kind)?)
     }
 }

@@ -1,0 +1,172 @@
+//! A file that was read, before anything is made of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tch::Tensor;
+
+use super::archive::Source;
+use super::error::{ExportedError, Result};
+use super::program::Size;
+use super::{Exported, modes, spec, state_dict};
+use crate::models::loss_kind::NamedLoss;
+use crate::models::zoo::ModelSpec;
+use crate::torch::Sequential;
+
+/// A program that `torch.export.save` wrote: [`exported`](super::exported) with what the file says
+/// besides.
+///
+/// ```no_run
+/// use gpipe::models::{ExportedModel, LossKind};
+/// use gpipe::{Pipeline, tch::Device};
+///
+/// let file = ExportedModel::open("model.pt2")?;
+/// let spec = file.spec(Some(LossKind::CrossEntropy.into()))?;
+/// let mut pipe = Pipeline::new(spec.build(), &[Device::Cpu, Device::Cpu], 4)?;
+/// let (x, y) = spec.sample(8, 0)?;
+/// pipe.train_step(x, y, spec.loss())?;
+/// // What `load_state_dict` takes.
+/// let mut weights = pipe.parameters()?;
+/// weights.extend(pipe.buffers()?);
+/// file.save_state_dict("model.safetensors", &weights)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct ExportedModel {
+    path: PathBuf,
+    pub(super) own: Arc<Exported>,
+}
+
+impl ExportedModel {
+    /// Reads a file, of its weights only what they are: see [`exported`](super::exported).
+    ///
+    /// # Errors
+    /// As [`exported`](super::exported).
+    pub fn open(path: impl AsRef<Path>) -> std::result::Result<Self, ExportedError> {
+        let path = path.as_ref();
+        let own = Source::open(path).and_then(Exported::open);
+        let own = own.map_err(|reason| ExportedError {
+            path: path.to_owned(),
+            reason,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            own: Arc::new(own),
+        })
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A checksum of all that is in the file, in eight digits.
+    pub fn fingerprint(&self) -> String {
+        format!("{:08x}", self.sum())
+    }
+
+    /// The same as a number.
+    pub(crate) fn sum(&self) -> u32 {
+        self.own.weights.fingerprint()
+    }
+
+    /// The layers, which are not built yet.
+    pub fn build(&self) -> Sequential {
+        super::model(&self.own)
+    }
+
+    /// The program as a model of the [zoo](crate::models::zoo), whose name is the file's: with
+    /// made-up inputs and targets of its shapes, and a loss function. Where sizes besides the
+    /// samples' are dynamic, they are the example's.
+    ///
+    /// Without a loss there are no targets, and training fails.
+    ///
+    /// # Errors
+    /// Inputs whose dimension 0 is not the samples, or a loss that does not fit the outputs.
+    pub fn spec(&self, loss: Option<NamedLoss>) -> std::result::Result<ModelSpec, ExportedError> {
+        self.with_path(spec::spec(self, loss))
+    }
+
+    /// Whether one of its outputs is a single number, which is then taken for its loss:
+    /// [`LossKind::Output`](crate::models::LossKind::Output).
+    pub fn computes_a_loss(&self) -> bool {
+        let mut outputs = self.own.program.outputs.iter();
+        outputs.any(|id| spec::is_single(&self.own.program.values[id.0]))
+    }
+
+    /// Why it cannot be trained, where its file says that it cannot.
+    pub fn no_training(&self) -> Option<String> {
+        modes::eval_only(&self.own.program)
+    }
+
+    /// How many samples each micro-batch must have; none where that is free.
+    pub fn micro_batch_size(&self) -> Option<usize> {
+        match self.batch()? {
+            Size::Fixed(size) => usize::try_from(*size).ok(),
+            _ => None,
+        }
+    }
+
+    /// The fewest and the most samples that a micro-batch may have.
+    pub fn micro_batch_sizes(&self) -> std::ops::RangeInclusive<usize> {
+        let (min, max) = match self.batch() {
+            Some(Size::Fixed(size)) => (Some(*size), Some(*size)),
+            Some(Size::Symbol(symbol)) => match self.own.program.ranges.get(&**symbol) {
+                Some(range) => (range.min_val, range.max_val),
+                None => (None, None),
+            },
+            _ => (None, None),
+        };
+        let count = |number: i64| usize::try_from(number).ok();
+        let (min, max) = (min.and_then(count), max.and_then(count));
+        min.unwrap_or(1).max(1)..=max.unwrap_or(usize::MAX)
+    }
+
+    /// Dimension 0 of the first input.
+    fn batch(&self) -> Option<&Size> {
+        let first = self.own.program.inputs.first()?;
+        self.own.program.values[first.0].sizes.as_ref()?.first()
+    }
+
+    /// The names, shapes and kinds of the model's `state_dict`.
+    ///
+    /// # Errors
+    /// The file is damaged.
+    pub fn state_dict_layout(
+        &self,
+    ) -> std::result::Result<Vec<(String, Vec<i64>, tch::Kind)>, ExportedError> {
+        self.with_path(state_dict::layout(&self.own))
+    }
+
+    /// The whole `state_dict` with these weights, by their names in the pipeline: tied ones under
+    /// each of their names, and what the program never uses as it is in the file.
+    ///
+    /// # Errors
+    /// A weight is missing or of another shape; the file cannot be read.
+    pub fn state_dict(
+        &self,
+        weights: &[(String, Tensor)],
+    ) -> anyhow::Result<Vec<(String, Tensor)>> {
+        state_dict::with(&self.own, weights)
+    }
+
+    /// Writes [`ExportedModel::state_dict`] as safetensors, for `load_state_dict(load_file(path))`;
+    /// a file that is there is replaced.
+    ///
+    /// # Errors
+    /// As [`ExportedModel::state_dict`], and where the file cannot be written.
+    pub fn save_state_dict(
+        &self,
+        path: impl AsRef<Path>,
+        weights: &[(String, Tensor)],
+    ) -> anyhow::Result<()> {
+        state_dict::save(path.as_ref(), self.state_dict(weights)?)
+    }
+
+    fn with_path<T>(&self, result: Result<T>) -> std::result::Result<T, ExportedError> {
+        result.map_err(|reason| ExportedError {
+            path: self.path.clone(),
+            reason,
+        })
+    }
+}

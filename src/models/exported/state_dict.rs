@@ -1,0 +1,148 @@
+//! Trained weights under the names that they have in Python.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use safetensors::tensor::{Dtype, View};
+use tch::{Device, Kind, Tensor};
+
+use super::Exported;
+use super::error::Result;
+use super::weights::Stored;
+
+/// Names, shapes and kinds.
+pub(super) fn layout(own: &Exported) -> Result<Vec<(String, Vec<i64>, Kind)>> {
+    let one = |name: &str| {
+        let stored = own.weights.get(name)?;
+        Ok((name.to_owned(), stored.sizes.clone(), stored.kind))
+    };
+    own.weights.kept().map(one).collect()
+}
+
+/// See [`ExportedModel::state_dict`](super::ExportedModel::state_dict).
+pub(super) fn with(
+    own: &Exported,
+    weights: &[(String, Tensor)],
+) -> anyhow::Result<Vec<(String, Tensor)>> {
+    let homes = homes(own)?;
+    let given: HashMap<&str, &Tensor> = weights
+        .iter()
+        .map(|(name, tensor)| (name.as_str(), tensor))
+        .collect();
+    let mut all = Vec::new();
+    for name in own.weights.kept() {
+        let stored = own.weights.get(name)?;
+        let home = homes.iter().find(|(_, other)| stored.is(other));
+        let tensor = match home {
+            None => own.weights.load_to(name, Device::Cpu)?,
+            Some((home, _)) => {
+                let tensor = given.get(home.as_str());
+                let tensor = tensor.with_context(|| format!("the weights have no `{home}`"))?;
+                anyhow::ensure!(
+                    tensor.size() == stored.sizes,
+                    "`{home}` has shape {:?}, and in the exported program {:?}",
+                    tensor.size(),
+                    stored.sizes
+                );
+                tensor.f_detach()?.f_to_kind(stored.kind)?
+            }
+        };
+        all.push((name.to_owned(), tensor));
+    }
+    Ok(all)
+}
+
+/// The variables of the pipeline, by the name that each has there, with where the file has them.
+fn homes(own: &Exported) -> Result<Vec<(String, &Stored)>> {
+    let mut homes = Vec::new();
+    for variable in own.parts.iter().flat_map(|part| &part.variables) {
+        // Another place of use is the same tensor.
+        if let (Some(name), None) = (&variable.name, &variable.tied_to) {
+            let stored = own.program.variables[variable.variable].name.as_str();
+            homes.push((name.clone(), own.weights.get(stored)?));
+        }
+    }
+    Ok(homes)
+}
+
+/// Writes tensors as safetensors.
+pub(super) fn save(path: &Path, tensors: Vec<(String, Tensor)>) -> anyhow::Result<()> {
+    let tensors = tensors
+        .into_iter()
+        .map(|(name, tensor)| Ok((name, Bytes::new(&tensor)?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let told = || format!("{}: cannot be written", path.display());
+    // By its full name: the writer puts a temporary file beside it, for its owner's eyes only.
+    let folder = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let target = folder.join(path.file_name().unwrap_or_default());
+    let beside = tempfile_mode(folder).with_context(told)?;
+    safetensors::serialize_to_file(tensors, Some(metadata), &target).with_context(told)?;
+    fs::set_permissions(&target, beside).with_context(told)
+}
+
+/// The rights that a new file in a folder has.
+fn tempfile_mode(folder: &Path) -> std::io::Result<fs::Permissions> {
+    let probe = folder.join(format!(".gpipe-rs-{}", std::process::id()));
+    let rights = fs::File::create(&probe)?.metadata()?.permissions();
+    fs::remove_file(probe)?;
+    Ok(rights)
+}
+
+/// A tensor on the CPU as the bytes of its elements, made when they are written.
+struct Bytes {
+    tensor: Tensor,
+    shape: Vec<usize>,
+    kind: Dtype,
+}
+
+impl Bytes {
+    fn new(tensor: &Tensor) -> anyhow::Result<Self> {
+        let kind = match tensor.kind() {
+            Kind::Bool => Dtype::BOOL,
+            Kind::Uint8 => Dtype::U8,
+            Kind::Int8 => Dtype::I8,
+            Kind::Int16 => Dtype::I16,
+            Kind::Int => Dtype::I32,
+            Kind::Int64 => Dtype::I64,
+            Kind::Half => Dtype::F16,
+            Kind::BFloat16 => Dtype::BF16,
+            Kind::Float => Dtype::F32,
+            Kind::Double => Dtype::F64,
+            other => anyhow::bail!("safetensors has no elements of kind {other:?}"),
+        };
+        let shape = tensor.size().into_iter().map(|side| side as usize);
+        Ok(Self {
+            shape: shape.collect(),
+            tensor: tensor.f_to_device(Device::Cpu)?.f_contiguous()?,
+            kind,
+        })
+    }
+}
+
+impl View for Bytes {
+    fn dtype(&self) -> Dtype {
+        self.kind
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let mut bytes = vec![0; self.data_len()];
+        // On the CPU, in one piece, and the room is what it takes.
+        self.tensor.copy_data_u8(&mut bytes, self.tensor.numel());
+        Cow::Owned(bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.numel() * self.tensor.kind().elt_size_in_bytes()
+    }
+}

@@ -1,0 +1,253 @@
+//! Loss functions by name, for models that bring none.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tch::{Kind, Reduction, Tensor};
+
+use crate::torch::{Loss, LossFn, Values};
+
+/// A loss function that has a name.
+///
+/// All are means, in nats where they are entropies, and mean the same however a mini-batch is cut
+/// into micro-batches: what they would be over all of it at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LossKind {
+    /// `cross-entropy`: of classes, over all targets, or over those that count
+    /// ([`NamedLoss::ignore_index`]). PyTorch's `F.cross_entropy`.
+    ///
+    /// *Shapes*: targets are whole numbers, one for each place of the output without its dimension
+    /// of classes. That is the last one of an output of up to three dimensions, `[batch, classes]`
+    /// or `[batch, time, classes]`, and else the second, `[batch, classes, height, width]`; where
+    /// the targets' shape fits the other of the two alone, it is that one.
+    CrossEntropy,
+    /// `mse`: the squared error of each number. PyTorch's `F.mse_loss`.
+    ///
+    /// *Shapes*: targets are as the output; dimensions of one may be missing.
+    Mse,
+    /// `bce`: binary cross-entropy of each number, the output before its sigmoid, targets from 0
+    /// to 1. PyTorch's `F.binary_cross_entropy_with_logits`.
+    ///
+    /// *Shapes*: as [`LossKind::Mse`].
+    Bce,
+    /// `output`: what the model computes itself, which is taken for a mean over the samples that
+    /// it is given. Its targets are among its inputs.
+    Output,
+}
+
+impl LossKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::CrossEntropy, Self::Mse, Self::Bce, Self::Output];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CrossEntropy => "cross-entropy",
+            Self::Mse => "mse",
+            Self::Bce => "bce",
+            Self::Output => "output",
+        }
+    }
+
+    /// How it is told of an output and a target what to do about their shapes.
+    fn unfit(self, output: &Tensor, target: &Tensor) -> anyhow::Error {
+        let (own, given) = (output.size(), target.size());
+        let wants = match self {
+            Self::CrossEntropy => {
+                "targets have the shape of the output without its dimension of classes"
+            }
+            _ => "targets have the shape of the output",
+        };
+        anyhow::anyhow!(
+            "the loss `{self}`: the output has shape {own:?} and the targets {given:?}, but {wants}"
+        )
+    }
+}
+
+impl fmt::Display for LossKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The error says which names there are.
+impl FromStr for LossKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|own| own.name() == text);
+        found.ok_or_else(|| {
+            let names = Self::ALL.map(|own| own.name().to_owned());
+            let nearest = super::zoo::nearest(text, &names);
+            let names = names.join(", ");
+            format!("`{text}` is no loss: did you mean `{nearest}`? There are {names}")
+        })
+    }
+}
+
+/// A [`LossKind`] with what goes with it: a loss function of the first output and the one target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedLoss {
+    kind: LossKind,
+    ignore_index: Option<i64>,
+}
+
+impl NamedLoss {
+    /// Which one it is.
+    pub fn kind(&self) -> LossKind {
+        self.kind
+    }
+
+    /// Has targets of this number count nothing, as -100 does by default in PyTorch. The loss of a
+    /// mini-batch is then the mean over the targets that count, of all its micro-batches together.
+    /// Without it such a target is an error. Only [`LossKind::CrossEntropy`] heeds it.
+    #[must_use]
+    pub fn ignore_index(mut self, index: i64) -> Self {
+        self.ignore_index = Some(index);
+        self
+    }
+
+    fn cross_entropy(&self, output: &Tensor, target: &Tensor) -> anyhow::Result<Loss> {
+        let kind = target.kind();
+        anyhow::ensure!(
+            !is_float(kind) && kind != Kind::Bool,
+            "the loss `{}`: targets are numbers of classes, not {kind:?}",
+            self.kind
+        );
+        let classes = class_dimension(&output.size(), &target.size());
+        let classes = classes.ok_or_else(|| self.kind.unfit(output, target))?;
+        let target = target.f_to_kind(Kind::Int64)?;
+        let (output, target) = if classes + 1 == output.dim() && classes > 1 {
+            let count = output.size()[classes];
+            (output.f_reshape([-1, count])?, target.f_reshape([-1])?)
+        } else {
+            (output.shallow_clone(), target)
+        };
+        let mean = |ignored| {
+            output.f_cross_entropy_loss(&target, None::<Tensor>, Reduction::Mean, ignored, 0.0)
+        };
+        let Some(ignored) = self.ignore_index else {
+            // Nothing is this number: targets that are no classes are errors.
+            return Ok(Loss::mean(mean(i64::MIN)?));
+        };
+        let count = target.f_ne(ignored)?.f_sum(Kind::Int64)?;
+        let count = count.f_int64_value(&[])?;
+        Ok(Loss::weighted(mean(ignored)?, count as f64))
+    }
+
+    fn of_each(&self, output: &Tensor, target: &Tensor) -> anyhow::Result<Loss> {
+        let (own, given) = (output.size(), target.size());
+        let sides = |all: &[i64]| -> Vec<i64> {
+            let others = all.iter().skip(1).copied();
+            others.filter(|side| *side != 1).collect()
+        };
+        let fits = own.first() == given.first() && sides(&own) == sides(&given);
+        if !fits {
+            return Err(self.kind.unfit(output, target));
+        }
+        let target = target.f_reshape(&own)?;
+        let target = match is_float(target.kind()) {
+            true => target,
+            false => target.f_to_kind(output.kind())?,
+        };
+        let none = None::<Tensor>;
+        let mean = match self.kind {
+            LossKind::Mse => output.f_mse_loss(&target, Reduction::Mean)?,
+            _ => output.f_binary_cross_entropy_with_logits(
+                &target,
+                none.as_ref(),
+                none.as_ref(),
+                Reduction::Mean,
+            )?,
+        };
+        Ok(Loss::mean(mean))
+    }
+}
+
+impl From<LossKind> for NamedLoss {
+    fn from(kind: LossKind) -> Self {
+        Self {
+            kind,
+            ignore_index: None,
+        }
+    }
+}
+
+impl LossFn for NamedLoss {
+    fn loss(&self, outputs: &Values, targets: &Values) -> anyhow::Result<Loss> {
+        if self.kind == LossKind::Output {
+            return own_loss(outputs).map(Loss::mean);
+        }
+        let output = outputs.get(0);
+        let output = output.ok_or_else(|| anyhow::anyhow!("the first output is absent"))?;
+        match self.kind {
+            LossKind::CrossEntropy => self.cross_entropy(output, targets.one()?),
+            _ => self.of_each(output, targets.one()?),
+        }
+    }
+}
+
+/// What the model computed itself: a number, or in evaluation one of each micro-batch.
+fn own_loss(outputs: &Values) -> anyhow::Result<Tensor> {
+    let of = |dimensions: usize| outputs.present().find(|own| own.dim() == dimensions);
+    match (of(0), of(1)) {
+        (Some(number), _) => Ok(number.shallow_clone()),
+        (None, Some(numbers)) => Ok(numbers.f_mean(None)?),
+        (None, None) => anyhow::bail!("the loss `output`: none of the outputs is a single number"),
+    }
+}
+
+/// The dimension of classes of an output; none where targets of this shape do not fit it.
+pub(super) fn class_dimension(output: &[i64], target: &[i64]) -> Option<usize> {
+    let fits = |at: &usize| {
+        let mut rest = output.to_vec();
+        (1..rest.len()).contains(at) && {
+            rest.remove(*at);
+            rest == target
+        }
+    };
+    class_dimensions(output.len()).into_iter().find(fits)
+}
+
+/// Where classes may be, the usual place first.
+fn class_dimensions(dimensions: usize) -> [usize; 2] {
+    let last = dimensions.saturating_sub(1);
+    if dimensions > 3 { [1, last] } else { [last, 1] }
+}
+
+/// The dimension of classes where nothing is known of the targets.
+pub(super) fn usual_class_dimension(dimensions: usize) -> usize {
+    class_dimensions(dimensions)[0]
+}
+
+fn is_float(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Half | Kind::BFloat16 | Kind::Float | Kind::Double
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_where_pytorch_or_a_language_model_has_them() {
+        for (output, target, wanted) in [
+            (&[6, 5][..], &[6][..], Some(1)),
+            (&[6, 7, 5], &[6, 7], Some(2)),
+            (&[6, 5, 7], &[6, 7], Some(1)),
+            // As many tokens as places: tokens are what three dimensions are for.
+            (&[6, 5, 5], &[6, 5], Some(2)),
+            (&[6, 4, 8, 9], &[6, 8, 9], Some(1)),
+            (&[6, 8, 9, 4], &[6, 8, 9], Some(3)),
+            (&[6, 5], &[6, 5], None),
+            (&[6, 5], &[5], None),
+            (&[], &[], None),
+        ] {
+            let found = class_dimension(output, target);
+            assert_eq!(found, wanted, "{output:?}, {target:?}");
+        }
+    }
+}
