@@ -3,11 +3,16 @@
 use std::path::PathBuf;
 
 use serde_json::json;
+use tch::Tensor;
 
-use super::trained::{Spoken, Trained, Where, not_finite};
+use super::trained::{Place, Spoken, Trained, not_finite};
 use super::{Failure, output};
+use crate::models::ExportedModel;
 use crate::models::hugging_face::{self, HuggingFaceError};
 use crate::models::zoo::Zoo;
+
+/// What the weights of an exported program are called in a folder.
+const STATE_DICT: &str = "model.safetensors";
 
 /// Arguments of `gpipe-rs export`.
 #[derive(Debug, clap::Args)]
@@ -15,15 +20,17 @@ use crate::models::zoo::Zoo;
   gpipe-rs export --run runs/1 -o exported
   gpipe-rs export --checkpoint runs/1/checkpoints/step-00000100 -o model.safetensors
 
-In Python, `transformers.AutoModelForCausalLM.from_pretrained(\"exported\")` then has the model.")]
+In Python, `transformers.AutoModelForCausalLM.from_pretrained(\"exported\")` then has the model; and of a
+run from a .pt2, `model.load_state_dict(safetensors.torch.load_file(\"model.safetensors\"))`.")]
 pub(super) struct Args {
     #[command(flatten)]
-    place: Where,
+    place: Place,
     #[command(flatten)]
     spoken: Spoken,
     /// A folder, made where it is missing, or a name that ends in .safetensors. Besides the
     /// weights of a `gpt` or a `llama`, with Hugging Face's names, config.json is written, and
-    /// tokenizer.json and tokenizer_config.json: one of characters, or that of the model.
+    /// tokenizer.json and tokenizer_config.json: one of characters, or that of the model. Weights of
+    /// a .pt2 have the names of its state_dict, and nothing is beside them.
     #[arg(short, long, value_name = "DIR|FILE")]
     output: PathBuf,
     /// Print one JSON object with the files that were written.
@@ -39,6 +46,10 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
              nothing was written; an older checkpoint may be better: --checkpoint DIR"
         )));
     }
+    if let Some(model) = trained.spec.exported() {
+        let written = state_dict(args, model, &trained.weights)?;
+        return told(args, &trained, &[written]);
+    }
     let written = hugging_face::export_with(
         &args.output,
         &trained.spec,
@@ -46,6 +57,34 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         trained.tokenizer_files().as_ref(),
     );
     let written = written.map_err(failed)?;
+    told(args, &trained, &written)
+}
+
+/// Writes what `load_state_dict` takes.
+fn state_dict(
+    args: &Args,
+    model: &ExportedModel,
+    weights: &[(String, Tensor)],
+) -> Result<PathBuf, Failure> {
+    let is_file = args
+        .output
+        .extension()
+        .is_some_and(|end| end == "safetensors");
+    let path = if is_file {
+        args.output.clone()
+    } else {
+        std::fs::create_dir_all(&args.output).map_err(|error| {
+            let folder = args.output.display();
+            Failure::Usage(format!("--output: {folder}: cannot be made: {error}"))
+        })?;
+        args.output.join(STATE_DICT)
+    };
+    let saved = model.save_state_dict(&path, weights);
+    saved.map_err(|error| Failure::Usage(format!("--output: {error:#}")))?;
+    Ok(path)
+}
+
+fn told(args: &Args, trained: &Trained, written: &[PathBuf]) -> Result<(), Failure> {
     if args.json {
         return output::print(&output::json(&json!({
             "model": trained.spec.name(),

@@ -1,11 +1,13 @@
 //! `gpipe-rs models`: which models there are, and how large.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use gpipe_partitioner::Bytes;
 use serde_json::{Map, Value, json};
 use tch::Kind;
 
+use super::model::exported::{self, AskedLoss};
 use super::table::{Align, Table};
 use super::{Failure, output};
 use crate::Variable;
@@ -18,8 +20,8 @@ use crate::models::zoo::{ModelSpec, Settings, Size, Synthetic, Zoo, ZooError};
   gpipe-rs models gpt2-xl
   gpipe-rs models amoebanet-d layers=36 filters=544 --json")]
 pub(super) struct Args {
-    /// One model by its name, instead of all.
-    #[arg(value_name = "NAME")]
+    /// One model by its name, instead of all; or a .pt2 that PyTorch exported.
+    #[arg(value_name = "NAME|FILE")]
     name: Option<String>,
     /// Sizes that are not to be the defaults, such as layers=36.
     #[arg(value_name = "SIZE=VALUE")]
@@ -32,8 +34,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let text = match &args.name {
         Some(name) => {
-            let usage = |error: ZooError| Failure::Usage(error.to_string());
-            let spec = zoo.spec(name, &args.settings).map_err(usage)?;
+            let spec = spec(name, &args.settings, zoo).map_err(Failure::Usage)?;
             if args.json {
                 output::json(&spec_as_json(&spec)?)
             } else {
@@ -44,6 +45,20 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         None => all(zoo)?,
     };
     output::write(None, &text)
+}
+
+/// The model of this name, or in this file.
+fn spec(name: &str, settings: &[String], zoo: &Zoo) -> Result<ModelSpec, String> {
+    if zoo.names().any(|own| own == name) || !exported::is_exported(name) {
+        return zoo.spec(name, settings).map_err(|error| error.to_string());
+    }
+    if let Some(setting) = settings.first() {
+        return Err(format!(
+            "`{setting}`: the sizes of `{name}` are in the file, as PyTorch exported it"
+        ));
+    }
+    let (spec, _) = exported::read(Path::new(name), AskedLoss::default())?;
+    Ok(spec)
 }
 
 /// Every entry with its presets: the entry's own name stands for the default sizes.
@@ -108,8 +123,14 @@ fn one(spec: &ModelSpec) -> Result<String, Failure> {
         model.len(),
         Bytes(bytes),
         shapes(spec.inputs()),
-        shapes(spec.targets()),
+        or_none(&shapes(spec.targets())),
     );
+    if let Some(file) = spec.exported() {
+        let names: Vec<&str> = model.names().collect();
+        let layers = output::wrapped(&format!("layers  {}", names.join(" ")), output::width(None));
+        let _ = write!(text, "{layers}\n\nchecksum {}\n", file.fingerprint());
+        return Ok(text);
+    }
     let mut table = Table::new(&[
         ("size", Align::Left),
         ("value", Align::Right),
@@ -166,6 +187,11 @@ fn facts(spec: &ModelSpec) -> Result<Map<String, Value>, Failure> {
     facts.insert("layers".into(), json!(model.len()));
     facts.insert("inputs".into(), tensors(spec.inputs()));
     facts.insert("targets".into(), tensors(spec.targets()));
+    if let Some(file) = spec.exported() {
+        let names: Vec<&str> = model.names().collect();
+        facts.insert("names".into(), json!(names));
+        facts.insert("checksum".into(), json!(file.fingerprint()));
+    }
     Ok(facts)
 }
 
@@ -220,8 +246,23 @@ pub(super) fn shapes(all: &[Synthetic]) -> String {
 fn kind(of: &Synthetic) -> &'static str {
     match of.kind() {
         Kind::Int64 => "int64",
+        Kind::Int => "int32",
+        Kind::Int16 => "int16",
+        Kind::Int8 => "int8",
+        Kind::Uint8 => "uint8",
+        Kind::Bool => "bool",
+        Kind::Half => "float16",
+        Kind::BFloat16 => "bfloat16",
+        Kind::Double => "float64",
+        Kind::ComplexFloat => "complex64",
+        Kind::ComplexDouble => "complex128",
         _ => "float32",
     }
+}
+
+/// A program that PyTorch exported may have no targets.
+fn or_none(shapes: &str) -> &str {
+    if shapes.is_empty() { "none" } else { shapes }
 }
 
 /// `1,557,611,200`

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde_json::json;
 use tch::{Device, Tensor};
 
-use super::trained::{Devices, Spoken, Trained, Where, not_finite};
+use super::trained::{Devices, Place, Spoken, Trained, not_finite};
 use super::{Failure, failure, input, output};
 use crate::models::zoo::Zoo;
 use crate::torch::LossFn as _;
@@ -26,7 +26,7 @@ const BATCH: usize = 32;
   gpipe-rs eval --checkpoint runs/1/checkpoints/step-00000100 --devices cpu,cpu")]
 pub(super) struct Args {
     #[command(flatten)]
-    place: Where,
+    place: Place,
     #[command(flatten)]
     spoken: Spoken,
     /// Another text (UTF-8), or a file of tokens (.bin), which is used from its begin to its
@@ -59,9 +59,24 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let mut sum = Sum::default();
     for window in judge.windows(context, batch) {
         let (x, y) = window?;
+        if !takes(&trained, &x, context, micro) {
+            continue;
+        }
         sum.add(&mut pipe, &trained, &x, &y)?;
     }
     report(args, &trained, &judge, &sum)
+}
+
+/// Whether the model takes a batch: an exported program may have been exported for one length and
+/// one number of samples alone, so that a rest at the end is left out.
+fn takes(trained: &Trained, x: &Tensor, context: usize, micro: usize) -> bool {
+    let Some(model) = trained.spec.exported() else {
+        return true;
+    };
+    let (rows, length) = (x.size()[0] as usize, x.size()[1] as usize);
+    let micro = micro.clamp(1, rows.max(1));
+    let sizes = model.micro_batch_sizes();
+    length == context && sizes.contains(&(rows / micro)) && sizes.contains(&rows.div_ceil(micro))
 }
 
 /// A mean that is being made, every token counting alike.

@@ -219,12 +219,19 @@ mod tests {
     use super::*;
     use crate::cli::feed::Source;
     use crate::cli::model::Chosen;
+    use crate::cli::model::exported::AskedLoss;
     use crate::cli::model::flags::Given;
     use crate::models::zoo::Zoo;
     use crate::train::Feed as _;
 
     fn job(data: Option<&Path>) -> (Chosen, Source) {
-        let model = Chosen::new(&Zoo::builtin(), "gpt", &Given::default()).unwrap();
+        let model = Chosen::new(
+            &Zoo::builtin(),
+            "gpt",
+            &Given::default(),
+            AskedLoss::default(),
+        )
+        .unwrap();
         Source::choose(model, data, None).unwrap()
     }
 

@@ -15,6 +15,7 @@ pub(super) struct Growing<'p> {
     known: usize,
     /// Whether its layers keep what they need of tokens that came before.
     caches: bool,
+    is_exported: bool,
     tokens: Vec<i64>,
     /// Tokens that they have.
     cached: usize,
@@ -32,6 +33,7 @@ impl<'p> Growing<'p> {
             context,
             known,
             caches: spec.caches(),
+            is_exported: spec.exported().is_some(),
             tokens,
             cached: 0,
         }
@@ -49,6 +51,7 @@ impl<'p> Growing<'p> {
     /// The logits of the next token: `[known]`.
     pub(super) fn logits(&mut self) -> anyhow::Result<Tensor> {
         let tokens = &self.tokens;
+        let mut last = -1;
         // Past its context all places shift, and what was cached is of other ones.
         let logits = if self.caches && tokens.len() <= self.context {
             let (past, new) = (self.cached, &tokens[self.cached..]);
@@ -56,10 +59,17 @@ impl<'p> Growing<'p> {
             self.cached = tokens.len();
             logits
         } else {
-            let seen = &tokens[tokens.len().saturating_sub(self.context)..];
-            self.pipe.forward(row(seen))?
+            let mut seen = tokens[tokens.len().saturating_sub(self.context)..].to_vec();
+            last = seen.len() as i64 - 1;
+            // Its sequences may have one length alone; no token sees those after it.
+            if self.is_exported {
+                seen.resize(self.context, 0);
+            }
+            let outputs = self.pipe.forward_values(row(&seen))?;
+            let first = outputs.get(0).map(Tensor::shallow_clone);
+            first.ok_or_else(|| anyhow::anyhow!("the model's first output is absent"))?
         };
-        let last = logits.f_select(0, 0)?.f_select(0, -1)?;
+        let last = logits.f_select(0, 0)?.f_select(0, last)?;
         let known = last.size1()?.min(self.known as i64);
         Ok(last.f_narrow(0, 0, known)?.f_to_kind(Kind::Float)?)
     }

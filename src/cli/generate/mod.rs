@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::json;
 use tch::Kind;
 
-use super::trained::{Devices, Reader, Spoken, Trained, Where};
+use super::trained::{Devices, Place, Reader, Spoken, Trained};
 use super::{Failure, input, output};
 use crate::data::Sampler;
 use crate::models::zoo::Zoo;
@@ -25,7 +25,7 @@ use logits::Growing;
   gpipe-rs generate --weights gpt2 --prompt 'Call me' --top-p 0.9 --devices cpu,cpu --json")]
 pub(super) struct Args {
     #[command(flatten)]
-    place: Where,
+    place: Place,
     #[command(flatten)]
     spoken: Spoken,
     /// The text to go on with: at least one character. Those of a model of characters are all of

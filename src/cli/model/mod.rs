@@ -1,5 +1,6 @@
 //! Which model a command line is about: a name or a file, and sizes.
 
+pub(super) mod exported;
 mod file;
 pub(super) mod flags;
 mod plan;
@@ -7,7 +8,9 @@ mod plan;
 use std::path::Path;
 
 use super::Failure;
+use crate::models::NamedLoss;
 use crate::models::zoo::{ModelSpec, Size, Zoo, ZooError};
+use exported::AskedLoss;
 use flags::{Given, flag};
 
 /// Beyond the present value of a size, how far a better one is looked for.
@@ -21,12 +24,23 @@ pub(super) struct Chosen {
     /// Those that were set, as `key=value`: by a file first, then by flags.
     settings: Vec<String>,
     pub(super) spec: ModelSpec,
+    /// What a program that PyTorch exported is trained with; none where nobody has said it.
+    pub(super) loss: Option<NamedLoss>,
 }
 
 impl Chosen {
-    /// The model that `--model` and the flags of sizes name.
-    pub(super) fn new(zoo: &Zoo, model: &str, sizes: &Given) -> Result<Self, Failure> {
+    /// The model that `--model`, the flags of sizes and `--loss` name.
+    pub(super) fn new(
+        zoo: &Zoo,
+        model: &str,
+        sizes: &Given,
+        loss: AskedLoss,
+    ) -> Result<Self, Failure> {
         let is_name = zoo.names().any(|name| name == model);
+        if !is_name && exported::is_exported(model) {
+            return Self::exported(zoo, model, sizes, loss).map_err(Failure::Usage);
+        }
+        exported::check_none(model, loss).map_err(Failure::Usage)?;
         let (name, mut settings) = if !is_name && is_file(model) {
             file::read(Path::new(model))?
         } else {
@@ -40,14 +54,45 @@ impl Chosen {
             name,
             settings,
             spec,
+            loss: None,
         };
         chosen
             .with(&[])
             .map_err(|error| Failure::Usage(in_flags(&error, zoo)))
     }
 
+    /// A program that PyTorch exported.
+    fn exported(zoo: &Zoo, model: &str, sizes: &Given, loss: AskedLoss) -> Result<Self, String> {
+        if let Some((size, _)) = sizes.first() {
+            return Err(format!(
+                "{}: the sizes of `{model}` are in the file, as PyTorch exported it",
+                flag(size)
+            ));
+        }
+        let read = exported::read(Path::new(model), loss);
+        let (spec, loss) = read.map_err(|why| {
+            let flag = if why.starts_with("--") {
+                ""
+            } else {
+                "--model "
+            };
+            format!("{flag}{why}")
+        })?;
+        Ok(Self {
+            zoo: zoo.clone(),
+            name: model.to_owned(),
+            settings: Vec::new(),
+            spec,
+            loss,
+        })
+    }
+
     /// The same model with more settings.
     pub(super) fn with(&self, settings: &[String]) -> Result<Self, ZooError> {
+        // Its sizes are in its file, and there is no flag for another.
+        if self.spec.exported().is_some() {
+            return Ok(self.clone());
+        }
         let settings = [&self.settings[..], settings].concat();
         Ok(Self {
             spec: self.zoo.spec(&self.name, &settings)?,

@@ -8,7 +8,22 @@ use super::flags::flag;
 /// The size that is the data's where nobody chose it.
 const OF_DATA: &str = "vocab";
 
+/// What stands for all sizes of an exported program.
+const CHECKSUM: &str = "checksum";
+
 impl Chosen {
+    /// What profiles and plans call the model.
+    pub(in crate::cli) fn id(&self) -> ModelId {
+        let spec = &self.spec;
+        match spec.exported() {
+            Some(model) => {
+                let name = model.path().file_name().unwrap_or_default();
+                ModelId::new(name.to_string_lossy(), [(CHECKSUM, f64::from(model.sum()))])
+            }
+            None => ModelId::new(spec.entry().name(), spec.settings().iter()),
+        }
+    }
+
     /// That a plan was made for this model.
     ///
     /// # Errors
@@ -34,6 +49,9 @@ impl Chosen {
 
     /// That the model is the one that was profiled.
     fn check_planned(&self, planned: &ModelId) -> Result<(), String> {
+        if self.spec.exported().is_some() || planned.setting(CHECKSUM).is_some() {
+            return self.check_program(planned);
+        }
         let (kind, name) = (self.spec.entry().name(), self.spec.name());
         if planned.name() != kind {
             return Err(format!(
@@ -62,6 +80,23 @@ impl Chosen {
                 &|(size, planned, _)| format!("{} {planned}", flag(size)),
                 " "
             ),
+        ))
+    }
+
+    /// That the exported program is the one that was profiled, wherever it is now.
+    fn check_program(&self, planned: &ModelId) -> Result<(), String> {
+        let own = self.id();
+        if planned.setting(CHECKSUM) == own.setting(CHECKSUM) {
+            return Ok(());
+        }
+        let what = if planned.name() == own.name() {
+            "another file of that name".to_owned()
+        } else {
+            format!("`{}`", self.spec.name())
+        };
+        Err(format!(
+            "it is for the model `{}`, but this is {what}: name that one, or profile this one",
+            planned.name()
         ))
     }
 

@@ -7,6 +7,7 @@ use super::options::Args;
 use super::report::Loading;
 use crate::cli::feed::{self, Source};
 use crate::cli::model::Chosen;
+use crate::cli::model::exported::AskedLoss;
 use crate::cli::{Failure, room};
 use crate::models::zoo::{ModelSpec, Zoo};
 use crate::{Sample, Sequential};
@@ -17,6 +18,8 @@ pub(super) struct Job<'a> {
     args: &'a Args,
     chosen: Chosen,
     source: Source,
+    /// Samples of micro-batches to measure.
+    pub(super) micro_sizes: Vec<usize>,
     pub(super) options: PlanOptions,
 }
 
@@ -24,17 +27,30 @@ impl<'a> Job<'a> {
     /// Checks everything that can be checked before minutes are spent on measuring.
     pub(super) fn new(args: &'a Args, zoo: &Zoo) -> Result<Self, Failure> {
         args.check()?;
-        let chosen = Chosen::new(zoo, &args.model, &args.sizes.0)?;
+        let loss = AskedLoss {
+            kind: args.loss,
+            ignore_index: None,
+        };
+        let chosen = Chosen::new(zoo, &args.model, &args.sizes.0, loss)?;
+        let micro = micro(args, &chosen)?;
+        if args.data.is_some() && chosen.spec.exported().is_some() && chosen.loss.is_none() {
+            return Err(Failure::Usage(
+                "--data is for models with targets: say with --loss what this one is trained with"
+                    .to_owned(),
+            ));
+        }
         feed::check_batch(&chosen.spec, args.batch).map_err(Failure::Usage)?;
-        let options = super::plan_options(args)?;
+        let options = super::plan_options(args, micro)?;
         check_stages(args, &chosen)?;
         (options.check(chosen.layers())).map_err(crate::cli::plan::failure)?;
         let (chosen, source) = Source::choose(chosen, args.data.as_deref(), None)?;
         check_memory(args, &chosen.spec)?;
+        let micro_sizes = micro_sizes(args, &chosen);
         Ok(Self {
             args,
             chosen,
             source,
+            micro_sizes,
             options,
         })
     }
@@ -55,16 +71,20 @@ impl<'a> Job<'a> {
 
     /// What profile and plan call it.
     pub(super) fn model_id(&self) -> ModelId {
-        let spec = self.spec();
-        ModelId::new(spec.entry().name(), spec.settings().iter())
+        self.chosen.id()
     }
 
     /// The model, and a micro-batch of the largest size for it.
     pub(super) fn sample(&self) -> anyhow::Result<(Sequential, Sample)> {
-        let largest = self.args.micro_sizes().into_iter().max().unwrap_or(1);
+        let largest = self.micro_sizes.iter().copied().max().unwrap_or(1);
         let spec = self.spec();
         let (inputs, targets) = spec.sample(largest, 0)?;
-        let sample = Sample::new(inputs).with_loss(targets, spec.loss());
+        let sample = Sample::new(inputs);
+        // Of a program without a loss the layers are measured as if one were behind them.
+        let sample = match (spec.exported(), self.chosen.loss) {
+            (Some(_), None) => sample,
+            _ => sample.with_loss(targets, spec.loss()),
+        };
         Ok((spec.build(), sample))
     }
 
@@ -80,6 +100,39 @@ impl<'a> Job<'a> {
             each: self.source.measure(self.spec(), batch)?,
         }))
     }
+}
+
+/// Micro-batches that are asked for, or that alone an exported program can have.
+fn micro(args: &Args, chosen: &Chosen) -> Result<Option<usize>, Failure> {
+    let Some(model) = chosen.spec.exported() else {
+        return Ok(args.micro);
+    };
+    if let Some(why) = model.no_training() {
+        let path = model.path().display();
+        return Err(Failure::Usage(format!("--model {path}: {why}")));
+    }
+    let only = model
+        .micro_batch_size()
+        .map(|size| (args.batch / size.max(1)).max(1));
+    let micro = args.micro.or(only);
+    if let Some(micro) = micro {
+        let fits = chosen.check_micro(args.batch, micro);
+        fits.map_err(Failure::Usage)?;
+    }
+    Ok(micro)
+}
+
+/// Sizes of micro-batches to measure: of an exported program those that it takes.
+fn micro_sizes(args: &Args, chosen: &Chosen) -> Vec<usize> {
+    let sizes = args.micro_sizes();
+    let Some(model) = chosen.spec.exported() else {
+        return sizes;
+    };
+    let taken = model.micro_batch_sizes();
+    let bound = |size: usize| size.clamp(*taken.start(), *taken.end());
+    let mut sizes: Vec<usize> = sizes.into_iter().map(bound).collect();
+    sizes.dedup();
+    sizes
 }
 
 /// Every CPU stage that measures, or competes with the one that does, has parameters and

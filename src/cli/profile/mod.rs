@@ -24,10 +24,10 @@ use report::Loading;
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let job = Job::new(args, zoo)?;
-    let options = profile_options(args);
+    let options = profile_options(args, &job.micro_sizes);
     let (model, sample) = job.sample()?;
     crate::torch::prepare(&args.devices).map_err(|error| Failure::Usage(error.to_string()))?;
-    say(&report::beginning(job.spec(), args, options.budget)?);
+    say(&report::beginning(job.spec(), &options)?);
     if let Some(vocabulary) = job.vocabulary() {
         say(&vocabulary);
     }
@@ -88,7 +88,7 @@ fn write(path: Option<&Path>, text: &str) -> Result<(), Failure> {
     }
 }
 
-fn profile_options(args: &Args) -> ProfileOptions {
+fn profile_options(args: &Args, sizes: &[usize]) -> ProfileOptions {
     let mut options = ProfileOptions::new(&args.devices);
     if args.quick {
         options = options.quick();
@@ -96,7 +96,7 @@ fn profile_options(args: &Args) -> ProfileOptions {
     if let Some(budget) = args.budget {
         options.budget = Duration::from_millis(budget as u64);
     }
-    options.sizes = args.micro_sizes();
+    options.sizes = sizes.to_vec();
     options.precision = args.precision;
     options.low_memory = args.low_memory;
     options.threads_per_stage = args.threads_per_stage;
@@ -112,9 +112,9 @@ fn machine(args: &Args) -> Result<Machine, Failure> {
 }
 
 /// What is to be planned for, but for the link.
-fn plan_options(args: &Args) -> Result<PlanOptions, Failure> {
+fn plan_options(args: &Args, micro: Option<usize>) -> Result<PlanOptions, Failure> {
     let mut options = PlanOptions::new(machine(args)?);
-    options.micro_batches = args.micro;
+    options.micro_batches = micro;
     options.batch = Some(args.batch);
     options.schedule = Some(args.schedule).filter(|&kind| kind != ScheduleKind::Auto);
     options.chunks = args.chunks;

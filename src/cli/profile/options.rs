@@ -10,6 +10,7 @@ use crate::cli::config::values;
 use crate::cli::model::flags::SizeFlags;
 use crate::cli::plan::page;
 use crate::cli::{Failure, input, output};
+use crate::models::LossKind;
 
 /// The longest a layer may be measured, in milliseconds: an hour.
 const MAX_BUDGET: usize = 3_600_000;
@@ -23,11 +24,16 @@ const MAX_BUDGET: usize = 3_600_000;
   gpipe-rs models gpt2 layers=4 --json > model.json; gpipe-rs profile --model model.json")]
 pub(in crate::cli) struct Args {
     /// The model: a name that the verb `models` lists, or a file (- is standard input) with
-    /// what `models NAME --json` prints. The flags of sizes below come on top.
+    /// what `models NAME --json` prints. The flags of sizes below come on top. A file that ends in
+    /// .pt2 is a program that torch.export.save of PyTorch wrote.
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) model: String,
     #[command(flatten)]
     pub(super) sizes: SizeFlags,
+    /// What a .pt2 is to be trained with: cross-entropy, mse, bce (of logits), or output, the
+    /// single number that its program computes itself. Without it the loss is not measured.
+    #[arg(long, value_name = "NAME")]
+    pub(super) loss: Option<LossKind>,
     /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
     #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
     pub(super) devices: Vec<Device>,

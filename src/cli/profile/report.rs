@@ -1,19 +1,17 @@
 //! A profile for the eye, and as JSON.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use gpipe_partitioner::words::count;
 use gpipe_partitioner::{Bytes, LayerProfile, Micros, Partition, Plan, StageId};
 use serde_json::{Value, json};
 
-use super::options::Args;
-use crate::Profiled;
 use crate::cli::models::thousands;
 use crate::cli::output;
 use crate::cli::plan::report as plan_report;
 use crate::cli::table::{Align, Table};
 use crate::models::zoo::ModelSpec;
+use crate::{ProfileOptions, Profiled};
 
 /// Runners-up that are told.
 const RUNNERS_UP: usize = 2;
@@ -224,10 +222,10 @@ pub(super) fn json(
 
 /// The line that is told while measuring: a model may be too large for the patience,
 /// or the memory, of who waits.
-pub(super) fn beginning(spec: &ModelSpec, args: &Args, budget: Duration) -> anyhow::Result<String> {
+pub(super) fn beginning(spec: &ModelSpec, options: &ProfileOptions) -> anyhow::Result<String> {
     let (parameters, layers) = (spec.parameters()?, spec.build().len());
-    let sizes = args.micro_sizes();
-    let seconds = (budget.as_secs_f64() * (layers * sizes.len()) as f64).ceil();
+    let sizes = &options.sizes;
+    let seconds = (options.budget.as_secs_f64() * (layers * sizes.len()) as f64).ceil();
     let listed: Vec<String> = sizes.iter().map(usize::to_string).collect();
     Ok(format!(
         "measuring {}: {} parameters in {}, micro-batches of {} samples; at least {seconds} s, \

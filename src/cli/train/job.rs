@@ -10,7 +10,7 @@ use super::recipe::Recipe;
 use super::{check, config, configured, from_plan};
 use crate::cli::config::{Origin, Origins, Schema};
 use crate::cli::feed::{self, Source};
-use crate::cli::model::Chosen;
+use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::ModelTokenizer;
 use crate::cli::trained::initial::{self, Weights};
 use crate::cli::{Failure, failure, room};
@@ -76,7 +76,11 @@ impl Job {
             }
             None => (recipe, None),
         };
-        let chosen = Chosen::new(zoo, &recipe.model, &recipe.sizes)?;
+        let loss = recipe.asked_loss();
+        let chosen = Chosen::new(zoo, &recipe.model, &recipe.sizes, loss)?;
+        chosen.check_trains().map_err(Failure::Usage)?;
+        let same = exported::check_same(&chosen.spec, recipe.fingerprint.as_deref());
+        same.map_err(Failure::Usage)?;
         let plan = recipe.plan.as_deref().map(from_plan::read).transpose()?;
         let recipe = match &plan {
             Some(plan) => from_plan::applied(&recipe, plan, &chosen)?,
@@ -85,6 +89,10 @@ impl Job {
         let schema = config::schema(zoo);
         let builder = builder(&recipe, &chosen, &schema, (plan.as_ref(), world))?;
         check::check(args, &recipe, &chosen, &schema, &builder)?;
+        if recipe.replicas == 1 {
+            let fits = chosen.check_micro(recipe.batch, recipe.micro);
+            fits.map_err(Failure::Usage)?;
+        }
         let rates = recipe.learning_rates().map_err(failure)?;
         feed::check_batch(&chosen.spec, recipe.batch).map_err(Failure::Usage)?;
         let tokenizer = tokenizer(below, &recipe, weights.as_ref())?;

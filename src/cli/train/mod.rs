@@ -13,6 +13,7 @@ mod recipe;
 mod resolved;
 mod resumed;
 mod summary;
+mod whole_batches;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use serde_json::Value;
 use super::generate::sample::{self, Beginning};
 use super::trained::{TOKENIZER, VOCABULARY, Vocabulary};
 use super::{Failure, failure, say, world};
+use crate::models::ExportedModel;
 use crate::models::zoo::Zoo;
 use crate::train::{Ended, Outcome, Resume, RunFolder, Trainer};
 use crate::world::World;
@@ -37,6 +39,7 @@ use again::Begun;
 use job::Job;
 use progress::Progress;
 use resolved::Resolved;
+use whole_batches::WholeBatches;
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let world = world::join()?;
@@ -175,7 +178,9 @@ fn trainer<'a>(
         trainer = trainer.part(VOCABULARY, set.vocabulary().iter().collect::<String>());
     }
     if let Some(held_out) = job.source.held_out(batch, recipe.held_out) {
-        trainer = trainer.held_out(held_out);
+        let samples = spec.exported().and_then(ExportedModel::micro_batch_size);
+        let whole = samples.map(|_| batch as i64);
+        trainer = trainer.held_out(WholeBatches::of(held_out, whole));
     }
     if let Some(path) = &job.args.trace {
         trainer = trainer.trace(path);

@@ -10,7 +10,9 @@ use crate::cli::config::form::{FilePath, Form, List, Optional, Switch, Truth};
 use crate::cli::config::values::{Cap, Offload};
 use crate::cli::config::{Row, settings, values};
 use crate::cli::model::Chosen;
+use crate::cli::model::exported::{AskedLoss, is_exported};
 use crate::cli::model::flags::Given;
+use crate::models::LossKind;
 use crate::models::zoo::Zoo;
 use crate::{
     AdamW, LrKind, OptimizerKind, PipelineBuilder, Precision, Recompute, Setting, StageCount,
@@ -36,13 +38,31 @@ settings! {
     /// memory. Each field is a key of the configuration, in this order, and most are flags.
     pub(in crate::cli) struct Recipe(zoo: &Zoo) {
         /// The model: a name that the verb `models` lists, or a file (- is standard input) with
-        /// what `models NAME --json` prints. The flags of sizes below come on top.
+        /// what `models NAME --json` prints. The flags of sizes below come on top. A file that ends
+        /// in .pt2 is a program that torch.export.save of PyTorch wrote.
         model: String = flag("model.name", "NAME|FILE", values::TEXT, "gpt".to_owned()).fixed();
+
+        /// Checksum of the program in `model.name`, where PyTorch has exported it: runs write it
+        /// down, so that another file in its place is refused.
+        fingerprint: Option<String> = key("model.fingerprint", Optional(values::TEXT), None)
+            .fixed()
+            .beside_unless(&["model.name"], same_program);
 
         /// Begins with weights rather than random numbers: a GPT-2, Llama, Mistral, Qwen 2 or
         /// Qwen 3 as Hugging Face's transformers saves it, and `export` too. The model and its
         /// sizes are then theirs, and texts are read by the tokenizer beside them.
         weights: Option<PathBuf> = flag("model.weights", "PATH", Optional(FilePath), None).fixed();
+
+        /// What a .pt2 is trained with: cross-entropy, mse, bce (of logits), or output, the single
+        /// number that its program computes itself; that is the default where there is one.
+        loss: Option<LossKind> = flag("loss.name", "NAME", Optional(values::LOSS), None)
+            .beside_unless(&["model.name"], same_program);
+
+        /// Targets of this number count nothing, such as -100: the loss is the mean over the
+        /// others of a mini-batch, however many micro-batches it has.
+        ignore_index: Option<i64> =
+            flag("loss.ignore_index", "N", Optional(values::INTEGER), None)
+            .only_for("loss.name", &["cross-entropy"]);
 
         /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
         devices: Vec<Device> =
@@ -362,6 +382,14 @@ impl Recipe {
         Self::table(&Zoo::new()).0
     }
 
+    /// The loss that is asked for.
+    pub(super) fn asked_loss(&self) -> AskedLoss {
+        AskedLoss {
+            kind: self.loss,
+            ignore_index: self.ignore_index,
+        }
+    }
+
     /// Devices of all processes.
     pub(super) fn all_devices(&self) -> usize {
         self.devices.len() * self.processes.max(1)
@@ -388,6 +416,11 @@ impl Recipe {
     }
 }
 
+/// Whether the model is as it was: a run that goes on may have its exported program elsewhere.
+fn same_program(before: &Recipe, after: &Recipe) -> bool {
+    before.model == after.model || (after.resuming && is_exported(&after.model))
+}
+
 /// Whether the balance is for as many stages as before and the same model, or names as many
 /// stages and layers as there are.
 fn balance_fits(zoo: &Zoo, before: &Recipe, after: &Recipe) -> bool {
@@ -404,7 +437,8 @@ fn balance_fits(zoo: &Zoo, before: &Recipe, after: &Recipe) -> bool {
 
 /// Layers of the model, where it is one of the zoo's and can be.
 fn layers(zoo: &Zoo, recipe: &Recipe) -> Option<usize> {
-    let known = zoo.names().any(|name| name == recipe.model);
-    let chosen = known.then(|| Chosen::new(zoo, &recipe.model, &recipe.sizes));
+    let known = zoo.names().any(|name| name == recipe.model) || is_exported(&recipe.model);
+    let chosen =
+        known.then(|| Chosen::new(zoo, &recipe.model, &recipe.sizes, AskedLoss::default()));
     Some(chosen?.ok()?.layers())
 }

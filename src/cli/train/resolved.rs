@@ -9,6 +9,7 @@ use crate::Pipeline;
 use crate::cli::config::{lines, toml};
 use crate::cli::feed::Source;
 use crate::cli::model::sizes;
+use crate::models::ExportedModel;
 
 /// A configuration that says everything: trained by it, a run gives the same losses.
 #[derive(Debug)]
@@ -42,8 +43,14 @@ impl Resolved {
 
 fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
     let recipe = &job.recipe;
+    let (spec, loss) = (&job.chosen.spec, job.chosen.loss);
     Recipe {
-        model: job.chosen.spec.name().to_owned(),
+        model: match spec.exported() {
+            Some(model) => absolute(model.path()).display().to_string(),
+            None => spec.name().to_owned(),
+        },
+        fingerprint: spec.exported().map(ExportedModel::fingerprint),
+        loss: loss.map(|loss| loss.kind()),
         sizes: sizes(&job.chosen.spec),
         balance: Some(pipe.partition().balance()),
         chunks: Some(recipe.chunks()),

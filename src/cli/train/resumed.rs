@@ -70,7 +70,7 @@ pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<Vec<St
         return Ok(Vec::new());
     };
     let mut notes = vec![note];
-    let saved = &from.extras().config;
+    let saved = &moved(&from.extras().config, resolved);
     notes.extend(diff(
         &schema(&job.zoo),
         &Recipe::defaults(),
@@ -87,6 +87,26 @@ pub(super) fn check(resume: &Resume, job: &Job, resolved: &str) -> Result<Vec<St
         )));
     }
     Ok(notes)
+}
+
+/// The saved configuration, with an exported program where it is now: the file is the same one.
+fn moved(saved: &str, resolved: &str) -> String {
+    let (Ok(mut before), Ok(now)) = (
+        saved.parse::<toml::Table>(),
+        resolved.parse::<toml::Table>(),
+    ) else {
+        return saved.to_owned();
+    };
+    let of = |config: &toml::Table, key: &str| config.get("model")?.get(key).cloned();
+    let (was, is) = (of(&before, "fingerprint"), of(&now, "fingerprint"));
+    let model = before.get_mut("model").and_then(|own| own.as_table_mut());
+    match (model, of(&now, "name")) {
+        (Some(model), Some(name)) if was.is_some() && was == is => {
+            model.insert("name".to_owned(), name);
+        }
+        _ => return saved.to_owned(),
+    }
+    before.to_string()
 }
 
 /// Steps between two checkpoints of the run.

@@ -28,7 +28,7 @@ const COPIES: u64 = 2;
 /// Where a trained model is.
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-pub(super) struct Where {
+struct Where {
     /// Run folder, as `train` writes it; its newest checkpoint is used.
     #[arg(long, value_name = "DIR")]
     run: Option<PathBuf>,
@@ -39,6 +39,16 @@ pub(super) struct Where {
     /// `export` too: a folder, or a .safetensors file with a config.json beside it.
     #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
+}
+
+/// The same, and where what it names is now.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Place {
+    #[command(flatten)]
+    which: Where,
+    /// Where the .pt2 is that a run was trained from, if it is no longer where it was.
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
 }
 
 /// What its tokens stand for, where that is not with the model.
@@ -87,7 +97,7 @@ impl Trained {
     ///
     /// # Errors
     /// There is none there, or it is damaged: which file, and why.
-    pub(super) fn read(place: &Where, spoken: &Spoken, zoo: &Zoo) -> Result<Self, Failure> {
+    pub(super) fn read(place: &Place, spoken: &Spoken, zoo: &Zoo) -> Result<Self, Failure> {
         let trained = Self::placed(place, zoo)?;
         let Some(path) = &spoken.tokenizer else {
             return trained.checked();
@@ -106,12 +116,19 @@ impl Trained {
         }
     }
 
-    fn placed(place: &Where, zoo: &Zoo) -> Result<Self, Failure> {
+    fn placed(place: &Place, zoo: &Zoo) -> Result<Self, Failure> {
+        let (place, moved) = (&place.which, place.model.as_deref());
         if let Some(run) = &place.run {
-            return run::newest(run, zoo);
+            return run::newest(run, moved, zoo);
         }
         if let Some(checkpoint) = &place.checkpoint {
-            return run::checkpoint(checkpoint, zoo);
+            return run::checkpoint(checkpoint, moved, zoo);
+        }
+        if moved.is_some() {
+            return Err(Failure::Usage(
+                "--model is for --run and --checkpoint: weights say which model is theirs"
+                    .to_owned(),
+            ));
         }
         // One of the three is there: the flags are a group that requires it.
         Self::exported(place.weights.as_deref().unwrap_or(Path::new("")), zoo)

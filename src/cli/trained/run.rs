@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::vocabulary::{Characters, ModelTokenizer, Vocabulary};
 use super::{Failure, Trained};
 use crate::checkpoint::Checkpoint;
+use crate::cli::model::exported::{self, AskedLoss};
 use crate::cli::{failure, no_run};
 use crate::data::{MOBY_DICK, TextSet};
 use crate::models::zoo::{ModelSpec, Zoo};
@@ -44,7 +45,7 @@ pub(in crate::cli) struct Settings {
 }
 
 /// The model of a run, with the weights of its newest checkpoint.
-pub(super) fn newest(run: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
+pub(super) fn newest(run: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result<Trained, Failure> {
     let folder = RunFolder::open(run).map_err(|error| match error {
         TrainError::NoRun { folder, why } => no_run("--run", &folder, why),
         error => failure(error),
@@ -59,17 +60,22 @@ pub(super) fn newest(run: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
     // That of the checkpoint is what its weights were trained with.
     let own = found.extras().config.clone();
     if !own.is_empty() {
-        return trained(&found, &own, &found.path().join("manifest.json"), zoo);
+        return trained(
+            &found,
+            (&own, &found.path().join("manifest.json")),
+            moved,
+            zoo,
+        );
     }
     let config = folder.config_path();
     let text = folder.config().map_err(|error| {
         Failure::Usage(format!("{}: cannot be read: {error}", config.display()))
     })?;
-    trained(&found, &text, &config, zoo)
+    trained(&found, (&text, &config), moved, zoo)
 }
 
 /// The model of one checkpoint.
-pub(super) fn checkpoint(path: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
+pub(super) fn checkpoint(path: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result<Trained, Failure> {
     let found = Checkpoint::open(path).map_err(failure)?;
     let config = found.extras().config.clone();
     if config.is_empty() {
@@ -78,13 +84,18 @@ pub(super) fn checkpoint(path: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
             path.display()
         )));
     }
-    trained(&found, &config, path, zoo)
+    trained(&found, (&config, path), moved, zoo)
 }
 
-/// `text` is the configuration, `from` where it stands.
-fn trained(found: &Checkpoint, text: &str, from: &Path, zoo: &Zoo) -> Result<Trained, Failure> {
-    let (spec, settings) =
-        read(text, zoo).map_err(|why| Failure::Usage(format!("{}: {why}", from.display())))?;
+/// `text` is the configuration, `from` where it stands, `moved` where its exported program is now.
+fn trained(
+    found: &Checkpoint,
+    (text, from): (&str, &Path),
+    moved: Option<&Path>,
+    zoo: &Zoo,
+) -> Result<Trained, Failure> {
+    let (spec, settings) = read(text, moved, zoo)
+        .map_err(|why| Failure::Usage(format!("{}: {why}", from.display())))?;
     let settings = Settings {
         step: Some(found.extras().step),
         ..settings
@@ -147,7 +158,7 @@ fn of_data(data: &TrainedOn) -> Result<Vocabulary, String> {
 }
 
 /// The model and the rest of what matters here, from a run's configuration.
-fn read(text: &str, zoo: &Zoo) -> Result<(ModelSpec, Settings), String> {
+fn read(text: &str, moved: Option<&Path>, zoo: &Zoo) -> Result<(ModelSpec, Settings), String> {
     let config: toml::Table = text
         .parse()
         .map_err(|error: toml::de::Error| format!("is no TOML: {}", error.message()))?;
@@ -159,10 +170,16 @@ fn read(text: &str, zoo: &Zoo) -> Result<(ModelSpec, Settings), String> {
     let model = table("model").ok_or("has no table `model`")?;
     let name = model.get("name").and_then(toml::Value::as_str);
     let name = name.ok_or("has no `model.name`")?;
-    let own = ["name", "weights"];
-    let sizes = model.iter().filter(|(key, _)| !own.contains(&key.as_str()));
-    let sizes = sizes.map(|(key, value)| format!("{key}={value}"));
-    let spec = zoo.spec(name, sizes).map_err(|error| error.to_string())?;
+    let spec = match (moved, exported::is_exported(name)) {
+        (Some(_), false) => Err(format!("--model: `{name}` is no exported program")),
+        (moved, true) => exported_program(&config, moved.unwrap_or(Path::new(name))),
+        (None, false) => {
+            let own = ["name", "weights"];
+            let sizes = model.iter().filter(|(key, _)| !own.contains(&key.as_str()));
+            let sizes = sizes.map(|(key, value)| format!("{key}={value}"));
+            zoo.spec(name, sizes).map_err(|error| error.to_string())
+        }
+    }?;
     let path = table("data").and_then(|data| data.get("path"));
     let data = match path.and_then(toml::Value::as_str) {
         None => TrainedOn::BuiltIn,
@@ -179,6 +196,26 @@ fn read(text: &str, zoo: &Zoo) -> Result<(ModelSpec, Settings), String> {
     Ok((spec, settings))
 }
 
+/// The program that was trained, with the loss that it was trained with.
+fn exported_program(config: &toml::Table, path: &Path) -> Result<ModelSpec, String> {
+    let get = |table: &str, key: &str| config.get(table)?.get(key);
+    let text = |table: &str, key: &str| get(table, key).and_then(toml::Value::as_str);
+    if !path.exists() {
+        return Err(format!(
+            "the run was trained from the exported program {}, which is not there: put it back, or \
+             name it with --model FILE",
+            path.display()
+        ));
+    }
+    let asked = AskedLoss {
+        kind: text("loss", "name").map(str::parse).transpose()?,
+        ignore_index: get("loss", "ignore_index").and_then(toml::Value::as_integer),
+    };
+    let (spec, _) = exported::read(path, asked)?;
+    exported::check_same(&spec, text("model", "fingerprint"))?;
+    Ok(spec)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,11 +225,11 @@ mod tests {
         let text = "[model]\nname = \"llama\"\nlayers = 2\nd_ff = 24\n[train]\nbatch = 8\n\
                     [pipeline]\nmicro = 4\nthreads_per_stage = 1\n[data]\npath = \"/a/b.txt\"\n";
         let zoo = Zoo::builtin();
-        let (spec, settings) = read(text, &zoo).unwrap();
+        let (spec, settings) = read(text, None, &zoo).unwrap();
         assert_eq!(spec.settings().count("d_ff"), 24);
         assert_eq!((settings.batch, settings.micro), (Some(8), Some(4)));
         assert_eq!(settings.data, TrainedOn::File(PathBuf::from("/a/b.txt")));
-        let (_, settings) = read("[model]\nname = \"gpt\"\n", &zoo).unwrap();
+        let (_, settings) = read("[model]\nname = \"gpt\"\n", None, &zoo).unwrap();
         assert_eq!(settings.data, TrainedOn::BuiltIn);
         for (text, wanted) in [
             ("[model", "is no TOML"),
@@ -208,7 +245,7 @@ mod tests {
                 "must be a number",
             ),
         ] {
-            let error = read(text, &zoo).unwrap_err();
+            let error = read(text, None, &zoo).unwrap_err();
             assert!(error.contains(wanted), "{text}: {error}");
         }
     }

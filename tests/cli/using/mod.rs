@@ -11,6 +11,8 @@ mod eval;
 #[cfg(feature = "cli")]
 mod export;
 #[cfg(feature = "cli")]
+mod exported;
+#[cfg(feature = "cli")]
 mod families;
 #[cfg(feature = "cli")]
 mod generate;

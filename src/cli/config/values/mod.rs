@@ -5,7 +5,7 @@ mod pipeline;
 
 pub(in crate::cli) use devices::{CAP, Cap, OFFLOAD, Offload};
 pub(in crate::cli) use pipeline::{
-    CHUNKS, DEVICE, LEAVES, LR_SCHEDULE, OPTIMIZER, PRECISION, RECOMPUTE, SCHEDULE, THREADS,
+    CHUNKS, DEVICE, LEAVES, LOSS, LR_SCHEDULE, OPTIMIZER, PRECISION, RECOMPUTE, SCHEDULE, THREADS,
     schedules, stages_of,
 };
 
@@ -28,6 +28,16 @@ pub(in crate::cli) const COUNT_OR_NONE: One<usize> = whole(|text| match text.tri
     "0" => Ok(0),
     other => count(other),
 });
+
+/// Any whole number.
+pub(in crate::cli) const INTEGER: One<i64> = One {
+    kind: Kind::Whole,
+    parse: |text| {
+        let number = text.trim().parse();
+        number.map_err(|_| "must be a whole number".to_owned())
+    },
+    write: |number| Value::whole(number),
+};
 
 /// A whole number of 64 bits, for random numbers.
 pub(in crate::cli) const SEED: One<u64> = One {

@@ -7,6 +7,7 @@ use super::super::form::One;
 use super::super::{Kind, Value};
 use super::whole;
 use crate::cli::input;
+use crate::models::LossKind;
 use crate::models::zoo::nearest;
 use crate::torch::device_name;
 use crate::{LrKind, OptimizerKind, Precision, Recompute};
@@ -100,6 +101,13 @@ pub(in crate::cli) const OPTIMIZER: One<OptimizerKind> = One {
         })
     },
     write: |optimizer| Value::Text(optimizer.name().to_owned()),
+};
+
+/// A loss by name.
+pub(in crate::cli) const LOSS: One<LossKind> = One {
+    kind: Kind::Text,
+    parse: |text| text.trim().parse(),
+    write: |loss| Value::Text(loss.to_string()),
 };
 
 pub(in crate::cli) const LR_SCHEDULE: One<LrKind> = One {

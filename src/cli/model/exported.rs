@@ -1,0 +1,143 @@
+//! A model that is a file of PyTorch's, as `torch.export.save` writes it.
+
+use std::path::Path;
+
+use super::Chosen;
+use crate::models::zoo::ModelSpec;
+use crate::models::{ExportedModel, LossKind, NamedLoss};
+
+/// What the name of such a file ends with.
+const END: &str = "pt2";
+
+/// The loss that was asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::cli) struct AskedLoss {
+    pub(in crate::cli) kind: Option<LossKind>,
+    pub(in crate::cli) ignore_index: Option<i64>,
+}
+
+impl AskedLoss {
+    fn named(self) -> Result<Option<NamedLoss>, String> {
+        let named = self.kind.map(NamedLoss::from);
+        match (self.ignore_index, self.kind) {
+            (None, _) => Ok(named),
+            (Some(index), Some(LossKind::CrossEntropy)) => {
+                Ok(named.map(|own| own.ignore_index(index)))
+            }
+            (Some(_), _) => Err(format!(
+                "--ignore-index is for --loss {}: targets of that number count nothing",
+                LossKind::CrossEntropy
+            )),
+        }
+    }
+}
+
+/// Whether this names such a file, be it there or not.
+pub(in crate::cli) fn is_exported(model: &str) -> bool {
+    let end = Path::new(model).extension();
+    end.is_some_and(|end| end.eq_ignore_ascii_case(END))
+}
+
+/// The model in a file, and the loss that it is trained with: the one that was asked for, or the
+/// one that it computes itself; none where there is neither.
+pub(in crate::cli) fn read(
+    path: &Path,
+    asked: AskedLoss,
+) -> Result<(ModelSpec, Option<NamedLoss>), String> {
+    let model = ExportedModel::open(path).map_err(|error| error.to_string())?;
+    let own = || model.computes_a_loss().then(|| LossKind::Output.into());
+    let loss = asked.named()?.or_else(own);
+    let spec = model.spec(loss).map_err(|error| error.to_string())?;
+    Ok((spec, loss))
+}
+
+/// That a file is the one that was trained.
+pub(in crate::cli) fn check_same(spec: &ModelSpec, trained: Option<&str>) -> Result<(), String> {
+    let (Some(model), Some(trained)) = (spec.exported(), trained) else {
+        return Ok(());
+    };
+    let own = model.fingerprint();
+    if own == trained {
+        return Ok(());
+    }
+    Err(format!(
+        "{}: it is another file than the one that was trained, whose checksum was {trained} and \
+         not {own}: put that one back, or name it with --model FILE",
+        model.path().display()
+    ))
+}
+
+/// That a model of the zoo is not asked for what only files need.
+pub(super) fn check_none(model: &str, asked: AskedLoss) -> Result<(), String> {
+    let flag = match (asked.kind, asked.ignore_index) {
+        (None, None) => return Ok(()),
+        (Some(_), _) => "--loss",
+        (None, Some(_)) => "--ignore-index",
+    };
+    Err(format!(
+        "{flag}: `{model}` has a loss of its own; the flag is for programs that PyTorch exported \
+         (--model FILE.{END})"
+    ))
+}
+
+impl Chosen {
+    /// That there is a loss to train with, and a program that can be trained.
+    ///
+    /// # Errors
+    /// What to add, or to do in Python.
+    pub(in crate::cli) fn check_trains(&self) -> Result<(), String> {
+        let Some(model) = self.spec.exported() else {
+            return Ok(());
+        };
+        let path = model.path().display();
+        if let Some(why) = model.no_training() {
+            return Err(format!("--model {path}: {why}"));
+        }
+        if self.loss.is_some() {
+            return Ok(());
+        }
+        let kinds = LossKind::ALL.iter().filter(|own| **own != LossKind::Output);
+        let names: Vec<&str> = kinds.map(|own| own.name()).collect();
+        Err(format!(
+            "--loss is missing: `{path}` computes none itself; say what its first output is judged \
+             by: {}",
+            names.join(", ")
+        ))
+    }
+
+    /// That micro-batches have the samples that the program was exported for.
+    ///
+    /// # Errors
+    /// How many that is, and what to do.
+    pub(in crate::cli) fn check_micro(&self, batch: usize, micro: usize) -> Result<(), String> {
+        let Some(model) = self.spec.exported() else {
+            return Ok(());
+        };
+        let micro = micro.clamp(1, batch.max(1));
+        let (least, most) = (batch / micro, batch.div_ceil(micro));
+        let sizes = model.micro_batch_sizes();
+        if sizes.contains(&least) && sizes.contains(&most) {
+            return Ok(());
+        }
+        let path = model.path().display();
+        let made = if least == most {
+            format!("{most} samples")
+        } else {
+            format!("{least} and {most} samples")
+        };
+        Err(match model.micro_batch_size() {
+            Some(size) => format!(
+                "--batch {batch} in --micro {micro} makes micro-batches of {made}, but `{path}` was \
+                 exported for {size}: use --batch {}, or export it with dynamic_shapes",
+                size.saturating_mul(micro)
+            ),
+            None => format!(
+                "--batch {batch} in --micro {micro} makes micro-batches of {made}, but `{path}` was \
+                 exported for {} to {}: choose others, or export it with another \
+                 Dim(\"batch\", min=…, max=…)",
+                sizes.start(),
+                sizes.end()
+            ),
+        })
+    }
+}

@@ -1,0 +1,330 @@
+//! A model that PyTorch exported, from the file to weights that Python takes back.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gpipe::checkpoint::Checkpoint;
+use gpipe::models::ExportedModel;
+use gpipe::tch::{Kind, Tensor};
+use serde_json::Value;
+
+use super::{printed, refused};
+use crate::run::{config, losses};
+
+fn program(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    root.join(format!("tests/fixtures/exported/{name}.pt2"))
+}
+
+/// A folder with programs, and a text of fewer characters than the 19 tokens of `decoder`.
+fn folder(programs: &[&str]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in programs {
+        fs::copy(program(name), folder.path().join(format!("{name}.pt2"))).unwrap();
+    }
+    let words = [
+        "the whale ",
+        "ate the hat. ",
+        "a tall white wheel ",
+        "let it heat. ",
+    ];
+    let text: String = (0..120).map(|at| words[at * at % 7 % 4]).collect();
+    fs::write(folder.path().join("text.txt"), text).unwrap();
+    folder
+}
+
+fn read(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+const TRAIN: &str = "train --model decoder.pt2 --loss cross-entropy --data text.txt --batch 6 \
+                     --micro 3 --threads-per-stage 1 --lr 0.01 --checkpoint-every 2";
+
+#[test]
+fn its_layers_are_listed_profiled_planned_and_trained() {
+    let here = folder(&["decoder"]);
+    let here = here.path();
+    let about = read(&printed(here, "models decoder.pt2 --json"));
+    let names = [
+        "embed", "layers.0", "layers.1", "layers.2", "layers.3", "norm", "head",
+    ];
+    assert_eq!(about["names"], Value::from(names.to_vec()));
+    assert_eq!(
+        about["inputs"],
+        read(r#"[{"shape": [6], "kind": "int64"}]"#)
+    );
+    let text = printed(here, "models decoder.pt2");
+    assert!(
+        text.contains("input   int64 [batch, 6]\ntarget  none"),
+        "{text}"
+    );
+
+    let profile = "profile --model decoder.pt2 --quick --batch 6 --micro 3 --plan plan.json --json";
+    let layers = &read(&printed(here, profile))["profile"]["layers"];
+    let layers = layers.as_array().unwrap().iter().map(|own| &own["name"]);
+    assert_eq!(layers.collect::<Vec<_>>(), names);
+
+    let told = printed(
+        here,
+        "train --model decoder.pt2 --loss cross-entropy --data text.txt --batch 6 --steps 2 --plan \
+         plan.json --out planned",
+    );
+    assert!(
+        told.contains("held-out loss") && told.contains("per character"),
+        "{told}"
+    );
+    // Another file is another model.
+    fs::copy(program("mlp"), here.join("decoder.pt2")).unwrap();
+    let again = "train --model decoder.pt2 --loss mse --batch 6 --steps 2 --plan plan.json";
+    refused(here, again, &["--plan", "another file of that name"]);
+}
+
+/// The cut, the schedule and going on from a checkpoint are nothing to the losses, and the folder
+/// knows the model.
+#[test]
+fn a_run_resumes_is_judged_writes_and_gives_its_weights_back() {
+    let here = folder(&["decoder"]);
+    let here = here.path();
+    printed(here, &format!("{TRAIN} --steps 6 --out whole"));
+    printed(
+        here,
+        &format!("{TRAIN} --steps 4 --out part --schedule zbv"),
+    );
+    let saved = config(here, "part");
+    let path = saved["model"]["name"].as_str().unwrap();
+    assert_eq!(
+        Path::new(path),
+        here.join("decoder.pt2").canonicalize().unwrap()
+    );
+    assert_eq!(saved["loss"]["name"].as_str(), Some("cross-entropy"));
+    let file = ExportedModel::open(path).unwrap();
+    assert_eq!(
+        saved["model"]["fingerprint"].as_str(),
+        Some(&*file.fingerprint())
+    );
+    printed(here, "train --resume part --steps 6 --devices cpu,cpu,cpu");
+    assert_eq!(losses(here, "part"), losses(here, "whole"));
+
+    let held_out = read(&printed(here, "eval --run part --json"));
+    let all = read(&printed(
+        here,
+        "eval --run part --data text.txt --devices cpu,cpu --json",
+    ));
+    let first: f64 = losses(here, "whole")[0].parse().unwrap();
+    assert!(held_out["loss"].as_f64().unwrap() < first, "{held_out}");
+    assert!(all["count"].as_u64() > held_out["count"].as_u64(), "{all}");
+    let goes_on = "generate --run part --prompt the --tokens 12 --temperature 0 --json";
+    let written = read(&printed(here, goes_on));
+    assert_eq!(written["tokens"], 12);
+
+    printed(here, "export --run part -o weights.safetensors");
+    let mut read = Tensor::read_safetensors(here.join("weights.safetensors")).unwrap();
+    read.sort_by(|one, other| one.0.cmp(&other.0));
+    let layout = read
+        .iter()
+        .map(|(name, own)| (name.clone(), own.size(), own.kind()));
+    assert_eq!(
+        layout.collect::<Vec<_>>(),
+        file.state_dict_layout().unwrap()
+    );
+    let trained = Checkpoint::newest(here.join("part/checkpoints")).unwrap();
+    for (name, tensor) in trained.weights().unwrap() {
+        let (_, own) = read.iter().find(|(own, _)| *own == name).unwrap();
+        assert!(own.equal(&tensor), "{name}");
+    }
+    printed(here, "export --run part -o folder");
+    assert!(here.join("folder/model.safetensors").exists());
+}
+
+#[test]
+fn a_file_that_moved_is_named_and_another_one_is_refused() {
+    let here = folder(&["decoder", "mlp"]);
+    let here = here.path();
+    printed(here, &format!("{TRAIN} --steps 2 --out run --quiet"));
+    fs::rename(here.join("decoder.pt2"), here.join("moved.pt2")).unwrap();
+    let gone = ["decoder.pt2", "which is not there", "--model FILE"];
+    for verb in [
+        "eval --run run",
+        "export --run run -o out",
+        "generate --run run --prompt the",
+    ] {
+        refused(here, verb, &gone);
+        printed(here, &format!("{verb} --model moved.pt2"));
+    }
+    refused(here, "train --resume run --steps 4", &["decoder.pt2"]);
+    printed(
+        here,
+        "train --resume run --steps 4 --model moved.pt2 --quiet",
+    );
+    assert_eq!(losses(here, "run").len(), 4);
+
+    fs::copy(program("mlp"), here.join("moved.pt2")).unwrap();
+    let other = ["moved.pt2", "another file than the one that was trained"];
+    refused(here, "train --resume run --steps 6", &other);
+    refused(here, "eval --run run", &other);
+    refused(
+        here,
+        "train --resume run --steps 6 --model mlp.pt2",
+        &["mlp.pt2", "another file"],
+    );
+    // A run of a model of the zoo has no such file.
+    printed(
+        here,
+        "train --model mlp --steps 1 --batch 4 --out zoo --quiet",
+    );
+    refused(
+        here,
+        "export --run zoo -o out --model mlp.pt2",
+        &["`mlp` is no exported program"],
+    );
+}
+
+/// The configuration of a run trains the same again; with another model what was said of the first
+/// is no obstacle.
+#[test]
+fn a_configuration_names_the_program_and_its_loss() {
+    let here = folder(&["decoder", "fixed"]);
+    let here = here.path();
+    printed(
+        here,
+        &format!("{TRAIN} --ignore-index 3 --steps 2 --out one --quiet"),
+    );
+    assert_eq!(
+        config(here, "one")["loss"]["ignore_index"].as_integer(),
+        Some(3)
+    );
+    printed(here, "train --config one/config.toml --out two --quiet");
+    assert_eq!(losses(here, "one"), losses(here, "two"));
+    printed(
+        here,
+        "train --config one/config.toml --model fixed.pt2 --loss mse --data synthetic --out three --quiet",
+    );
+    printed(
+        here,
+        "train --config one/config.toml --model mlp --data synthetic --out four --quiet",
+    );
+    assert!(!config(here, "four").contains_key("loss"));
+}
+
+/// Without a name the loss is the one that the program computes, where it does.
+#[test]
+fn a_program_may_compute_its_loss_itself() {
+    let here = folder(&["judged"]);
+    let here = here.path();
+    printed(
+        here,
+        "train --model judged.pt2 --batch 6 --micro 3 --steps 3 --checkpoint-every 3 --out run --quiet",
+    );
+    assert_eq!(config(here, "run")["loss"]["name"].as_str(), Some("output"));
+    printed(
+        here,
+        "profile --model judged.pt2 --batch 12 --micro 3 --quick",
+    );
+    printed(here, "export --run run -o out.safetensors");
+    let read = Tensor::read_safetensors(here.join("out.safetensors")).unwrap();
+    let get = |name: &str| &read.iter().find(|(own, _)| own == name).unwrap().1;
+    assert!(get("third.weight").equal(get("second.weight")));
+    assert_eq!(
+        (get("note").kind(), get("note").size()),
+        (Kind::Half, vec![4])
+    );
+    assert_eq!(get("norm.num_batches_tracked").int64_value(&[]), 3);
+}
+
+#[test]
+fn what_does_not_fit_is_told_before_training() {
+    let here = folder(&["decoder", "encoder", "fixed", "judged", "mlp"]);
+    let here = here.path();
+    fs::write(here.join("broken.pt2"), "PK").unwrap();
+    let cases: [(&str, &[&str]); 15] = [
+        (
+            "--model gone.pt2",
+            &["--model gone.pt2: cannot be read", "No such file"],
+        ),
+        (
+            "--model broken.pt2",
+            &["broken.pt2: the file: is no zip archive"],
+        ),
+        (
+            "--model mlp.pt2",
+            &[
+                "--loss is missing",
+                "computes none itself",
+                "cross-entropy, mse, bce",
+            ],
+        ),
+        (
+            "--model mlp.pt2 --loss msee",
+            &["`msee` is no loss: did you mean `mse`?"],
+        ),
+        (
+            "--model mlp.pt2 --loss output",
+            &[
+                "--model mlp.pt2: the loss `output`",
+                "none of the model's outputs",
+            ],
+        ),
+        ("--model judged.pt2 --loss bce", &["use the loss `output`"]),
+        (
+            "--model mlp.pt2 --loss mse --ignore-index 1",
+            &["loss.ignore_index", "cross-entropy"],
+        ),
+        (
+            "--model mlp.pt2 --ignore-index 1",
+            &["--ignore-index is for --loss cross-entropy"],
+        ),
+        (
+            "--model mlp.pt2 --loss mse --layers 3",
+            &["--layers: the sizes of `mlp.pt2` are in the file"],
+        ),
+        (
+            "--model mlp --loss mse",
+            &["--loss: `mlp` has a loss of its own"],
+        ),
+        (
+            "--model mlp --ignore-index 2",
+            &["--ignore-index", "`mlp` has a loss of its own"],
+        ),
+        (
+            "--model fixed.pt2 --loss mse --batch 8 --micro 2",
+            &[
+                "micro-batches of 4 samples",
+                "exported for 2",
+                "use --batch 4",
+                "dynamic_shapes",
+            ],
+        ),
+        (
+            "--model mlp.pt2 --loss mse --batch 8194 --micro 2",
+            &["micro-batches of 4097 samples", "exported for 1 to 4096"],
+        ),
+        (
+            "--model encoder.pt2 --loss cross-entropy --data text.txt",
+            &["--data text.txt", "int64 [batch, 6], float32 [batch, 6]"],
+        ),
+        (
+            "--model decoder.pt2 --loss cross-entropy --data decoder.pt2",
+            &["--data", "decoder.pt2"],
+        ),
+    ];
+    for (args, wanted) in cases {
+        refused(here, &format!("train --steps 1 {args}"), wanted);
+    }
+    refused(
+        here,
+        "profile --model fixed.pt2 --micro 3",
+        &["exported for 2"],
+    );
+    refused(
+        here,
+        "models mlp.pt2 layers=3",
+        &["`layers=3`: the sizes of `mlp.pt2`"],
+    );
+    let data = "profile --model decoder.pt2 --data text.txt --batch 6";
+    refused(here, data, &["--data is for models with targets", "--loss"]);
+    // One size of micro-batches is what is profiled, and the plan has it.
+    let plan = "profile --model fixed.pt2 --loss mse --batch 8 --quick --plan plan.json";
+    printed(here, plan);
+    let plan = read(&fs::read_to_string(here.join("plan.json")).unwrap());
+    assert_eq!(plan["micro_batches"], 4);
+}
