@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 use tch::Tensor;
 
-use super::trained::{Place, Spoken, Trained, not_finite};
+use super::trained::{Place, Spoken, Trained};
 use super::{Failure, output};
 use crate::models::ExportedModel;
 use crate::models::hugging_face::{self, HuggingFaceError};
@@ -40,7 +40,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let trained = Trained::read(&args.place, &args.spoken, zoo)?;
-    if let Some(name) = not_finite(&trained.weights)? {
+    if let Some(name) = trained.not_finite()? {
         return Err(Failure::Run(anyhow::anyhow!(
             "`{name}` has numbers that are NaN or infinite: the model's training has diverged, and \
              nothing was written; an older checkpoint may be better: --checkpoint DIR"

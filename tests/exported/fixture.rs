@@ -11,8 +11,20 @@ use crate::support::cpus;
 /// Micro-batches of a fixture's batch.
 pub(crate) const MICRO_BATCHES: usize = 3;
 
-pub(crate) const ALL: [&str; 9] = [
-    "convnext", "decoder", "dropout", "encoder", "lstm", "mlp", "resnet", "unet", "vit",
+pub(crate) const ALL: [&str; 13] = [
+    "convnext",
+    "decoder",
+    "dropout",
+    "encoder",
+    "gpt",
+    "lstm",
+    "mixture",
+    "mlp",
+    "mobilenet",
+    "resnet",
+    "series",
+    "unet",
+    "vit",
 ];
 
 /// A model, and what eager PyTorch made of it.
@@ -93,6 +105,11 @@ impl Fixture {
         let report = pipe.train_step(self.inputs(), y, loss).unwrap();
         report.read().unwrap().loss
     }
+}
+
+/// Whether the numbers are of this machine, so that bits can be compared.
+pub(crate) fn are_of_this_machine() -> bool {
+    folder().1
 }
 
 /// Compares what the pipeline computes with what eager told: bits where these numbers were made

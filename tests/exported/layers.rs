@@ -26,6 +26,13 @@ fn layers_are_the_modules_of_the_model() {
     assert_layers("resnet", "conv1 bn1 layer1.0 layer1.1 layer2.0 layer2.1 fc");
     assert_layers("lstm", "embed lstm1 lstm2 head");
     assert_layers("mlp", "0 3 6 8");
+    // Sequentials within a block make no stages of it.
+    assert_layers("mobilenet", "0 1 2 3 6");
+    assert_layers("gpt", "wte wpe h.0 h.1 h.2 ln_f head");
+    assert_layers(
+        "series",
+        "convs.0 norms.0 convs.1 norms.1 convs.2 norms.2 gru head",
+    );
 }
 
 #[test]

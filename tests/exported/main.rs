@@ -11,3 +11,4 @@ mod refused;
 #[path = "../support/mod.rs"]
 mod support;
 mod transparent;
+mod updates;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde_json::json;
 use tch::{Device, Tensor};
 
-use super::trained::{Devices, Place, Spoken, Trained, not_finite};
+use super::trained::{Devices, Place, Spoken, Trained};
 use super::{Failure, failure, input, output};
 use crate::models::zoo::Zoo;
 use crate::torch::LossFn as _;
@@ -109,7 +109,7 @@ impl Sum {
 
 /// A model that no number can be told of.
 fn diverged(trained: &Trained, loss: f64) -> Failure {
-    let why = match not_finite(&trained.weights) {
+    let why = match trained.not_finite() {
         Ok(Some(name)) => format!("`{name}` has numbers that are NaN or infinite"),
         _ => "its weights are finite, but not what it computes with them".to_owned(),
     };

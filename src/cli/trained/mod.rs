@@ -184,6 +184,25 @@ impl Trained {
         Ok(self)
     }
 
+    /// The first weight that is NaN or infinite in some of its numbers, as it can be after
+    /// training alone: buffers of exported programs may be masks of infinities.
+    pub(super) fn not_finite(&self) -> Result<Option<&str>, Failure> {
+        if self.spec.exported().is_none() {
+            return Ok(not_finite(&self.weights)?);
+        }
+        let variables = self.spec.build().distinct_variables()?;
+        let trained = |name: &str| {
+            let own = variables.iter().find(|own| own.name() == name);
+            own.is_some_and(Variable::is_parameter)
+        };
+        let mut weights = self.weights.iter().filter(|(name, _)| trained(name));
+        let found = weights.find_map(|weight| {
+            let found = not_finite(std::slice::from_ref(weight));
+            found.transpose()
+        });
+        Ok(found.transpose()?)
+    }
+
     /// The tokens of a sequence and how many distinct ones there are, of a model that
     /// tells the next token of a text.
     ///

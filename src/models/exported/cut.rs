@@ -162,19 +162,35 @@ impl<'a> Modules<'a> {
         if children.is_empty() {
             return false;
         }
-        let class = self.classes.get(path).copied().unwrap_or_default();
-        if class.starts_with("torch.nn.modules.container.") {
+        if self.is_container(path) {
             return true;
         }
+        let class = self.classes.get(path).copied().unwrap_or_default();
         if self.members.get(class).is_none_or(|all| all.len() == 1) {
             return true;
         }
         // One of several, such as the stages of a network, that has blocks in it.
         let mut seen = HashSet::new();
-        let blocks = children.iter().filter(|own| !self.children(own).is_empty());
+        let members = children.iter().flat_map(|own| self.members_of(own));
+        let blocks = members.filter(|own| !self.children(own).is_empty());
         blocks
             .filter_map(|own| self.classes.get(own))
             .any(|class| !seen.insert(class))
+    }
+
+    /// Whether it is one of PyTorch's lists of modules.
+    fn is_container(&self, path: &str) -> bool {
+        let class = self.classes.get(path);
+        class.is_some_and(|class| class.starts_with("torch.nn.modules.container."))
+    }
+
+    /// What is in a list of modules; of another module, itself.
+    fn members_of(&self, path: &'a str) -> Vec<&'a str> {
+        if !self.is_container(path) {
+            return vec![path];
+        }
+        let children = self.children(path).iter();
+        children.flat_map(|own| self.members_of(own)).collect()
     }
 
     /// The unit that a node belongs to.

@@ -33,7 +33,7 @@ const NAMES: [Case; 9] = [
         "[trian]\nsteps = 5\n",
         &[
             "run.toml:2: there is no table `trian`: did you mean `train.steps`?",
-            "model, pipeline",
+            "model, loss, pipeline",
         ],
     ),
     (
