@@ -58,12 +58,12 @@ kills: setup
 	WORLD_KILLS=100 cargo test --workspace --locked --test world -- --nocapture --test-threads 1 \
 		commands namespaces killed_trainings
 
-# Exports nine small models with PyTorch into target/exported, and compares bits with what eager
-# PyTorch computes there. FIXTURES=tests/fixtures/exported writes those of the repository anew.
+# Exports small models with PyTorch into target/exported, compares bits with what eager PyTorch
+# computes there, and has Python load trained weights. FIXTURES=tests/fixtures/exported writes those of the repository anew.
 FIXTURES = $(CURDIR)/target/exported
 exported: setup
 	"$$(sh benches/peers/setup.sh)" -W ignore tests/fixtures/exported/make.py "$(FIXTURES)"
-	GPIPE_EXPORTED="$(FIXTURES)" cargo test --workspace --locked --test exported
+	TORCH_PYTHON="$$(sh benches/peers/setup.sh)" GPIPE_EXPORTED="$(FIXTURES)" cargo test --workspace --locked --test exported
 
 # Formatting, lints, documentation, and the builds with less: without libtorch, without a command.
 check: setup
