@@ -99,7 +99,7 @@ fn run(folder: &Path, victim: usize, at: usize) -> Result<(), String> {
     };
     let mut job = Job((0..SIZE).map(start).collect());
     let begin = Instant::now();
-    let (mut killed, mut ends) = (false, String::new());
+    let (mut killed, mut ends) = (false, Vec::new());
     for (rank, child) in job.0.iter_mut().enumerate() {
         let status = loop {
             if let Some(status) = child.try_wait().unwrap() {
@@ -116,12 +116,12 @@ fn run(folder: &Path, victim: usize, at: usize) -> Result<(), String> {
             let mut told = String::new();
             said[rank].rewind().unwrap();
             said[rank].read_to_string(&mut told).unwrap();
-            ends += &format!("rank {rank} ended with {status}: {told}\n");
+            ends.push(format!("rank {rank} ended with {status}: {told}"));
             let is_one = matches!(status.code(), Some(0 | HEARD));
-            assert!(is_one, "rank {victim} at {at}: {ends}");
+            assert!(is_one, "rank {victim} at {at}: {ends:?}");
         }
     }
-    if killed { Ok(()) } else { Err(ends) }
+    if killed { Ok(()) } else { Err(ends.join("\n")) }
 }
 
 /// One kill, and the next start. *Returns* the newest checkpoint.

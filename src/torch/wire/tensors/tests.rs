@@ -25,9 +25,10 @@ fn there(values: &Values) -> Values {
     let inline = header.is_inline();
     assert_eq!(header.received_ahead(), rest.len());
     let mut incoming = Incoming::new(header, None).unwrap();
-    let messages = match inline {
-        true => Vec::new(),
-        false => incoming.messages().unwrap(),
+    let messages = if inline {
+        Vec::new()
+    } else {
+        incoming.messages().unwrap()
     };
     assert_eq!(messages.len(), rest.len());
     if inline {
