@@ -299,7 +299,6 @@ impl<V: Payload> Drop for WorldCarrier<V> {
         } else {
             self.shared.channels.abort();
         }
-        self.shared.world.retire(self.group());
     }
 }
 

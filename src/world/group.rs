@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::keys;
 use super::local::{Local, LocalWork};
 use super::lost::Lost;
@@ -54,6 +56,30 @@ pub struct Group {
     pub(super) generation: u64,
     /// By which those of this host are reached.
     pub(super) local: Option<Arc<Local>>,
+    pub(super) retired: Arc<Retired>,
+}
+
+/// Connections of groups that are gone here, and that another process may still use: one that is
+/// closed early is a loss to whoever has not heard yet that the generation has ended.
+#[derive(Debug, Default)]
+pub(super) struct Retired(Mutex<Vec<Connections>>);
+
+type Connections = (Arc<ProcessGroup>, Option<Arc<Local>>);
+
+impl Retired {
+    /// All processes have connected anew.
+    pub(super) fn clear(&self) {
+        let all = std::mem::take(&mut *self.0.lock());
+        // Not under the lock: it takes a while.
+        drop(all);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let connections = (Arc::clone(&self.own), self.local.clone());
+        self.retired.0.lock().push(connections);
+    }
 }
 
 impl Group {

@@ -44,7 +44,7 @@ use crate::torch::{ProcessGroup, Store, TorchError};
 use beat::Beat;
 pub(crate) use control::Control;
 use ending::Ending;
-use group::Places;
+use group::{Places, Retired};
 use lost::{End, short};
 use meeting::Met;
 pub(crate) use watch::Held;
@@ -94,7 +94,7 @@ pub struct World {
     link: Option<Link>,
     groups: AtomicU64,
     /// Groups that this process does not use any more, while another one may still do so.
-    retired: Mutex<Vec<Arc<Group>>>,
+    retired: Arc<Retired>,
     /// Once somebody has asked for it.
     control: Mutex<Option<Arc<Control>>>,
     ending: Arc<Ending>,
@@ -177,7 +177,7 @@ impl World {
             places: Arc::new(places),
             link,
             groups: AtomicU64::new(0),
-            retired: Mutex::default(),
+            retired: Arc::default(),
             control: Mutex::new(None),
             ending: Arc::default(),
         }
@@ -349,7 +349,7 @@ impl World {
         match self.watch.wait_until(|| made.lock().take())? {
             Ok(own) => {
                 // All are here, so that nobody uses what came before.
-                self.retired.lock().clear();
+                self.retired.clear();
                 // gloo waits there no longer.
                 *link.spare.lock() = Some(connection);
                 let group = |own, local| Group {
@@ -358,6 +358,7 @@ impl World {
                     watch: Arc::clone(&self.watch),
                     places: Arc::clone(&self.places),
                     local,
+                    retired: Arc::clone(&self.retired),
                 };
                 let own = Arc::new(own);
                 let plain = Arc::new(group(Arc::clone(&own), None));
@@ -374,12 +375,6 @@ impl World {
                     ))
                 })),
         }
-    }
-
-    /// Keeps the connections of a group until all processes are through with it: a connection that
-    /// one of them closes fails what the other one has not finished.
-    fn retire(&self, group: Arc<Group>) {
-        self.retired.lock().push(group);
     }
 
     /// What sends short messages over the store; none for a world of one. The threads that it

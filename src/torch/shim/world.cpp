@@ -12,13 +12,19 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <dlfcn.h>
 #include <memory>
-#include <netdb.h>
 #include <string>
 #include <vector>
 
@@ -64,6 +70,34 @@ void no_stack_traces() {
   }
 }
 
+// A socket bound to this port of an IPv4 loopback address (0: to a free one, which is told), or -1:
+// the host is another one, or libtorch is to say what is wrong. libtorch would listen on all
+// addresses, and others could reach a store that is for this host alone.
+int bound_to_loopback(const char* host, uint16_t& port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  if (inet_pton(AF_INET, host, &address.sin_addr) != 1 ||
+      (ntohl(address.sin_addr.s_addr) >> 24) != IN_LOOPBACKNET) {
+    return -1;
+  }
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  if (socket < 0) {
+    return -1;
+  }
+  const int yes = 1;
+  setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  fcntl(socket, F_SETFD, FD_CLOEXEC);
+  socklen_t size = sizeof address;
+  auto* const plain = reinterpret_cast<sockaddr*>(&address);
+  if (bind(socket, plain, size) != 0 || getsockname(socket, plain, &size) != 0) {
+    close(socket);
+    return -1;
+  }
+  port = ntohs(address.sin_port);
+  return socket;
+}
+
 std::vector<std::string> strings(const char* const* keys, int64_t count) {
   return std::vector<std::string>(keys, keys + count);
 }
@@ -101,6 +135,10 @@ GP_API int gp_store_open(const char* host, uint16_t port, int serves, int64_t ti
     // Who is there is counted by keys, which say who is missing.
     options.waitWorkers = false;
     options.timeout = std::chrono::milliseconds(timeout_ms);
+    // The store closes it.
+    if (const int socket = serves != 0 ? bound_to_loopback(host, options.port) : -1; socket >= 0) {
+      options.masterListenFd = socket;
+    }
     *out = new Store(c10::make_intrusive<c10d::TCPStore>(host, options));
   });
 }

@@ -87,9 +87,7 @@ pub(super) fn never(_: &Lost) -> bool {
 /// The same among all processes of a world, before there is a carrier.
 pub(crate) fn gather_once(world: &World, own: &[u8]) -> Result<Vec<Vec<u8>>, Lost> {
     let group = Arc::new(world.group()?);
-    let all = tell_all(world, &group, own);
-    world.retire(group);
-    all
+    tell_all(world, &group, own)
 }
 
 /// The same among all processes of a group.

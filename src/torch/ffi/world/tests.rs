@@ -1,4 +1,6 @@
 use std::ffi::c_int;
+use std::io::ErrorKind;
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
@@ -69,6 +71,18 @@ fn a_store_that_is_not_there_is_an_error() {
     assert!(!error.message().contains("frame #"), "{error}");
     let zero = Store::open("127.0.0.1\0", port, false, LIMIT).unwrap_err();
     assert!(zero.message().contains("zero byte"), "{zero}");
+}
+
+/// It listened on all addresses, and by IPv6: others could reach it, and connections came from
+/// `::ffff:127.0.0.1`, whose name libtorch asks a name server for.
+#[test]
+fn a_store_at_a_loopback_address_is_there_alone() {
+    let server = served();
+    let port = server.port().unwrap();
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let elsewhere = TcpStream::connect(("127.0.0.2", port)).unwrap_err();
+    assert_eq!(elsewhere.kind(), ErrorKind::ConnectionRefused);
+    assert!(TcpStream::connect(("::1", port)).is_err());
 }
 
 #[test]
