@@ -51,12 +51,11 @@ impl Incoming {
     /// in order: one-dimensional tensors of bytes.
     pub(crate) fn messages(&mut self) -> Result<Vec<Tensor>, ValueError> {
         let pack = |members: Vec<usize>| {
-            let bytes = match &members[..] {
-                [one] => self.buffers[*one].shallow_clone(),
-                _ => {
-                    let bytes: usize = members.iter().map(|one| self.buffers[*one].numel()).sum();
-                    Tensor::f_empty([bytes as i64], (Kind::Uint8, Device::Cpu))?
-                }
+            let bytes = if let [one] = members[..] {
+                self.buffers[one].shallow_clone()
+            } else {
+                let bytes: usize = members.iter().map(|one| self.buffers[*one].numel()).sum();
+                Tensor::f_empty([bytes as i64], (Kind::Uint8, Device::Cpu))?
             };
             Ok(Pack { members, bytes })
         };

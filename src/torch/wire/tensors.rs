@@ -99,12 +99,12 @@ impl Outgoing {
 
     /// All that the host's memory has of the values, for whoever sends the header by itself.
     pub(crate) fn packs(&self) -> Result<Vec<Tensor>, ValueError> {
-        let packed = |pack: Vec<usize>| match &pack[..] {
-            [one] => Ok(self.memories[*one].shallow_clone()),
-            _ => {
-                let parts: Vec<&Tensor> = pack.iter().map(|one| &self.memories[*one]).collect();
-                Ok(Tensor::f_cat(&parts, 0)?)
+        let packed = |pack: Vec<usize>| {
+            if let [one] = pack[..] {
+                return Ok(self.memories[one].shallow_clone());
             }
+            let parts: Vec<&Tensor> = pack.iter().map(|one| &self.memories[*one]).collect();
+            Ok(Tensor::f_cat(&parts, 0)?)
         };
         self.header.packs().into_iter().map(packed).collect()
     }

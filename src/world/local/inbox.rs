@@ -83,12 +83,12 @@ impl Inbox {
             done: AtomicBool::new(false),
         });
         let mut state = self.state.lock();
-        match state.early.get_mut(&tag).and_then(VecDeque::pop_front) {
-            Some(bytes) => state.fill(&awaited, &bytes),
-            None => {
-                let all = state.awaited.entry(tag).or_default();
-                all.push_back(Arc::clone(&awaited));
-            }
+        let first = state.early.get_mut(&tag).and_then(VecDeque::pop_front);
+        if let Some(bytes) = first {
+            state.fill(&awaited, &bytes);
+        } else {
+            let all = state.awaited.entry(tag).or_default();
+            all.push_back(Arc::clone(&awaited));
         }
         awaited
     }

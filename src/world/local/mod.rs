@@ -80,7 +80,7 @@ impl LocalWork {
         match &self.what {
             What::Received(inbox, awaited) => {
                 let waited = inbox.wait(awaited, at_most, given_up);
-                waited.map_err(|why| TorchError::new(why))
+                waited.map_err(TorchError::new)
             }
             What::Sent(outbox, number) => Ok(outbox.wait(*number, at_most, given_up)),
         }
