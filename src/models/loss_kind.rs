@@ -147,9 +147,10 @@ impl NamedLoss {
             return Err(self.kind.unfit(output, target));
         }
         let target = target.f_reshape(&own)?;
-        let target = match is_float(target.kind()) {
-            true => target,
-            false => target.f_to_kind(output.kind())?,
+        let target = if is_float(target.kind()) {
+            target
+        } else {
+            target.f_to_kind(output.kind())?
         };
         let none = None::<Tensor>;
         let mean = match self.kind {
@@ -221,7 +222,8 @@ pub(super) fn usual_class_dimension(dimensions: usize) -> usize {
     class_dimensions(dimensions)[0]
 }
 
-fn is_float(kind: Kind) -> bool {
+/// Whether numbers of this kind have a point.
+pub(super) fn is_float(kind: Kind) -> bool {
     matches!(
         kind,
         Kind::Half | Kind::BFloat16 | Kind::Float | Kind::Double

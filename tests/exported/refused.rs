@@ -136,6 +136,11 @@ fn inputs_of_another_shape_are_refused() {
         said.contains("`input` has shape [2, 9]") && said.contains("8]"),
         "{said}"
     );
+    let said = forward(&Zip::open("mlp"), &input(8).to_kind(Kind::Int64));
+    assert!(
+        said.contains("`input` has elements of kind Int64") && said.contains("exported for Float"),
+        "{said}"
+    );
     // One that was exported for batches of six.
     let fixed = Zip::open("mlp").program(|program| {
         let input = &mut program["graph_module"]["graph"]["tensor_values"]["input"];

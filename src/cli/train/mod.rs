@@ -4,6 +4,7 @@ mod again;
 mod check;
 mod config;
 mod configured;
+mod fits;
 mod from_plan;
 mod job;
 mod optimizer;

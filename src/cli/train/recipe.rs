@@ -6,17 +6,14 @@ use clap::Arg;
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
+use super::fits::{balance_fits, same_program};
 use crate::cli::config::form::{FilePath, Form, List, Optional, Switch, Truth};
 use crate::cli::config::values::{Cap, Offload};
 use crate::cli::config::{Row, settings, values};
-use crate::cli::model::Chosen;
-use crate::cli::model::exported::{AskedLoss, is_exported};
 use crate::cli::model::flags::Given;
 use crate::models::LossKind;
 use crate::models::zoo::Zoo;
-use crate::{
-    AdamW, LrKind, OptimizerKind, PipelineBuilder, Precision, Recompute, Setting, StageCount,
-};
+use crate::{AdamW, LrKind, OptimizerKind, PipelineBuilder, Precision, Recompute, Setting};
 
 /// What a plan decides, by flag and by key of `[pipeline]`.
 pub(super) const PLANNED: [&str; 7] = [
@@ -374,71 +371,4 @@ fn if_given<V>(
         Some(value) => apply(builder, value),
         None => builder,
     }
-}
-
-impl Recipe {
-    /// What holds where nothing is said.
-    pub(in crate::cli) fn defaults() -> Self {
-        Self::table(&Zoo::new()).0
-    }
-
-    /// The loss that is asked for.
-    pub(super) fn asked_loss(&self) -> AskedLoss {
-        AskedLoss {
-            kind: self.loss,
-            ignore_index: self.ignore_index,
-        }
-    }
-
-    /// Devices of all processes.
-    pub(super) fn all_devices(&self) -> usize {
-        self.devices.len() * self.processes.max(1)
-    }
-
-    /// Stages of each device.
-    pub(super) fn chunks(&self) -> usize {
-        self.chunks
-            .unwrap_or_else(|| self.schedule.default_chunks())
-    }
-
-    /// How many stages there are, and why.
-    pub(super) fn stage_count(&self) -> StageCount {
-        StageCount {
-            devices: self.all_devices() / self.replicas.max(1),
-            chunks: self.chunks(),
-            by: self.chunks.is_none().then_some(self.schedule),
-        }
-    }
-
-    /// Stages in all.
-    pub(super) fn stages(&self) -> usize {
-        self.stage_count().stages()
-    }
-}
-
-/// Whether the model is as it was: a run that goes on may have its exported program elsewhere.
-fn same_program(before: &Recipe, after: &Recipe) -> bool {
-    before.model == after.model || (after.resuming && is_exported(&after.model))
-}
-
-/// Whether the balance is for as many stages as before and the same model, or names as many
-/// stages and layers as there are.
-fn balance_fits(zoo: &Zoo, before: &Recipe, after: &Recipe) -> bool {
-    let same_model = (&before.model, &before.sizes) == (&after.model, &after.sizes);
-    if before.stages() == after.stages() && same_model {
-        return true;
-    }
-    after.balance.as_ref().is_some_and(|balance| {
-        let add = |sum: usize, layers: &usize| sum.saturating_add(*layers);
-        let sum = balance.iter().fold(0, add);
-        balance.len() == after.stages() && layers(zoo, after).is_none_or(|own| own == sum)
-    })
-}
-
-/// Layers of the model, where it is one of the zoo's and can be.
-fn layers(zoo: &Zoo, recipe: &Recipe) -> Option<usize> {
-    let known = zoo.names().any(|name| name == recipe.model) || is_exported(&recipe.model);
-    let chosen =
-        known.then(|| Chosen::new(zoo, &recipe.model, &recipe.sizes, AskedLoss::default()));
-    Some(chosen?.ok()?.layers())
 }

@@ -2,23 +2,37 @@
 
 use std::collections::HashMap;
 
+use tch::Kind;
+
 use super::program::{Program, Size};
 use super::schema::Range;
+use crate::models::loss_kind::is_float;
 use crate::torch::Values;
 
 /// The shapes of the user's inputs.
 #[derive(Debug, Clone)]
 pub(super) struct Check {
-    /// Name and sizes, where the file tells them.
-    inputs: Vec<(String, Option<Vec<Size>>)>,
+    inputs: Vec<Input>,
     ranges: HashMap<String, Range>,
+}
+
+/// Name, sizes and kind of elements, where the file tells them.
+#[derive(Debug, Clone)]
+struct Input {
+    name: String,
+    sizes: Option<Vec<Size>>,
+    kind: Option<Kind>,
 }
 
 impl Check {
     pub(super) fn of(program: &Program) -> Self {
         let inputs = program.inputs.iter().map(|id| {
             let info = &program.values[id.0];
-            (info.name.clone(), info.sizes.clone())
+            Input {
+                name: info.name.clone(),
+                sizes: info.sizes.clone(),
+                kind: info.kind,
+            }
         });
         Self {
             inputs: inputs.collect(),
@@ -30,11 +44,21 @@ impl Check {
     /// An input has another shape than the program was exported for.
     pub(super) fn check(&self, values: &Values) -> anyhow::Result<()> {
         let mut known: HashMap<&str, i64> = HashMap::new();
-        for ((name, wanted), value) in self.inputs.iter().zip(values.iter()) {
+        for (input, value) in self.inputs.iter().zip(values.iter()) {
+            let name = &input.name;
             let Some(value) = value else {
                 anyhow::bail!("the input `{name}` is absent");
             };
-            let Some(wanted) = wanted else {
+            let own = value.kind();
+            // Of one sort, PyTorch takes most for each other, and stages may compute in short ones.
+            let other = input.kind.filter(|kind| is_float(*kind) != is_float(own));
+            if let Some(kind) = other {
+                anyhow::bail!(
+                    "the input `{name}` has elements of kind {own:?}, but the model was exported for \
+                     {kind:?}"
+                );
+            }
+            let Some(wanted) = &input.sizes else {
                 continue;
             };
             let shape = value.size();

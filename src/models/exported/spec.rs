@@ -7,7 +7,7 @@ use tch::Kind;
 use super::ExportedModel;
 use super::error::{Result, unsupported};
 use super::program::{Argument, Node, Origin, Program, Size, ValueId, ValueInfo};
-use crate::models::loss_kind::{LossKind, NamedLoss, usual_class_dimension};
+use crate::models::loss_kind::{LossKind, NamedLoss, is_float, usual_class_dimension};
 use crate::models::zoo::{Entry, Instance, ModelSpec, Synthetic, Zoo};
 use crate::torch::{LossFn, Values, on_values};
 
@@ -71,13 +71,6 @@ fn no_loss() -> impl LossFn {
 /// Whether it is a tensor of one number.
 pub(super) fn is_single(value: &ValueInfo) -> bool {
     value.sizes.as_ref().is_some_and(Vec::is_empty) && value.kind.is_some_and(is_float)
-}
-
-fn is_float(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Half | Kind::BFloat16 | Kind::Float | Kind::Double
-    )
 }
 
 /// What each input is, of one sample.
