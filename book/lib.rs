@@ -20,6 +20,8 @@ mod pages {
     struct RealModels;
     #[doc = include_str!("src/training.md")]
     struct Training;
+    #[doc = include_str!("src/bring.md")]
+    struct Bring;
     #[doc = include_str!("src/data.md")]
     struct Data;
     #[doc = include_str!("src/precision.md")]

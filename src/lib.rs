@@ -15,6 +15,7 @@
 //! | `torch` | [`Pipeline`], its builder, layers, optimizers, [`profile()`], [`world`] | libtorch |
 //! | `checkpoint` | [`checkpoint`]: saving and resuming | `torch` |
 //! | `data` | [`data`]: sources, data sets, the loader | `torch` |
+//! | `images` | folders of JPEG and PNG images for [`data`] | `data` |
 //! | `tokenizers` | a Hugging Face `tokenizer.json` for [`data`] | `data` |
 //! | `models` | [`models`]: the zoo, Hugging Face's folders, exported programs | `torch` |
 //! | `train` | [`train`]: whole runs, with a run folder and [`metrics`] | `checkpoint`, `data` |

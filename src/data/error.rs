@@ -20,6 +20,15 @@ pub enum Place {
         /// The item's first byte in it.
         offset: u64,
     },
+    /// A line of a file.
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// From 1.
+        line: u64,
+    },
+    /// A whole file, or a folder.
+    Path(PathBuf),
     /// An item of a source that is no file.
     Item(usize),
 }
@@ -38,6 +47,8 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, offset } => write!(f, "{}, byte {offset}", path.display()),
+            Self::Line { path, line } => write!(f, "{}, line {line}", path.display()),
+            Self::Path(path) => write!(f, "{}", path.display()),
             Self::Item(index) => write!(f, "item {index}"),
         }
     }
@@ -160,6 +171,14 @@ impl DataError {
     pub(crate) fn bad(path: &Path, offset: u64, what: impl Into<String>) -> Self {
         Self::Bad {
             place: Place::file(path, offset),
+            what: what.into(),
+        }
+    }
+
+    /// Something is wrong with a whole file or folder.
+    pub(crate) fn bad_path(path: &Path, what: impl Into<String>) -> Self {
+        Self::Bad {
+            place: Place::Path(path.to_owned()),
             what: what.into(),
         }
     }

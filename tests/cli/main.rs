@@ -18,6 +18,8 @@ mod profile;
 mod resume;
 mod run;
 #[cfg(feature = "cli")]
+mod samples;
+#[cfg(feature = "cli")]
 mod simulated;
 #[cfg(feature = "cli")]
 mod tensorboard;

@@ -102,7 +102,7 @@ mod tests {
             ("steps = 4", "steps = 400"),
             ("every = 2", "every = 7"),
             // It decides what is measured after the last step, and was said to change losses.
-            ("[checkpoint]", "[data]\nheld_out = 1\n[checkpoint]"),
+            ("[checkpoint]", "[data]\nheld_out_batches = 1\n[checkpoint]"),
         ] {
             assert_eq!(with(from, to).unwrap(), [""; 0]);
         }

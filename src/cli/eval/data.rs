@@ -4,9 +4,10 @@ use std::path::Path;
 
 use tch::Tensor;
 
+use crate::cli::feed::parts;
 use crate::cli::trained::{Trained, TrainedOn, Vocabulary};
 use crate::cli::{Failure, input};
-use crate::data::{DataError, MOBY_DICK, Split, TextSet, Tokens};
+use crate::data::{DataError, MOBY_DICK, TextSet, Tokens};
 
 /// What the name of a file of tokens ends with.
 const TOKENS: &str = "bin";
@@ -82,7 +83,7 @@ impl Judge {
                 let all = Self::of_tokens(trained, path);
                 let all = all.map_err(|why| format!("{}: {why}", path.display()))?;
                 return Ok(Self {
-                    tokens: all.tokens.split(Split::HeldOut),
+                    tokens: held_out(trained, &all.tokens),
                     whole: false,
                     ..all
                 });
@@ -111,7 +112,7 @@ impl Judge {
             Vocabulary::Tokenizer(_) => of_numbers(vocabulary.encode(&text)?),
         };
         Ok(Self {
-            tokens: tokens.split(Split::HeldOut),
+            tokens: held_out(trained, &tokens),
             name,
             unit: vocabulary.unit(),
             whole: false,
@@ -145,6 +146,12 @@ impl Judge {
         };
         Ok((part(begin)?, part(begin + 1)?))
     }
+}
+
+/// What a run did not train on.
+fn held_out(trained: &Trained, tokens: &Tokens) -> Tokens {
+    let [_, held_out] = parts(tokens, trained.settings.options.held_out);
+    held_out
 }
 
 fn is_tokens(path: &Path) -> bool {

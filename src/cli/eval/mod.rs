@@ -1,6 +1,7 @@
-//! `gpipe-rs eval`: how well a trained model tells the next token of a text.
+//! `gpipe-rs eval`: how well a trained model tells the next token of a text, or the targets of samples.
 
 mod data;
+mod samples;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -30,8 +31,9 @@ pub(super) struct Args {
     #[command(flatten)]
     spoken: Spoken,
     /// Another text (UTF-8), or a file of tokens (.bin), which is used from its begin to its
-    /// end. By default the tenth of the run's own data that was held out from training.
-    #[arg(long, value_name = "FILE")]
+    /// end; or, for a model of samples, other ones (their test part, where they have one). By
+    /// default the share of the run's own data that was held out from training.
+    #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
     /// Sequences that are computed at a time; by default as many as in training. Changes
     /// memory and speed.
@@ -49,12 +51,16 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let trained = Trained::read(&args.place, &args.spoken, zoo)?;
-    let (context, _) = trained.tokens().map_err(Failure::Usage)?;
-    let context = args.context.map_or(context, |own| own.min(context));
-    let judge = Judge::choose(&trained, args.data.as_deref())?;
     let batch = args.batch.or(trained.settings.batch).unwrap_or(BATCH);
     // As in training, so that the numbers are the ones that training printed.
     let micro = trained.settings.micro.unwrap_or(args.on.devices.len());
+    if let Some(judged) = samples::Judged::choose(&trained, args.data.as_deref(), zoo)? {
+        let mut pipe = trained.pipeline(&args.on.devices, micro)?;
+        return judged.run(args, &trained, &mut pipe, batch);
+    }
+    let (context, _) = trained.tokens().map_err(Failure::Usage)?;
+    let context = args.context.map_or(context, |own| own.min(context));
+    let judge = Judge::choose(&trained, args.data.as_deref())?;
     let mut pipe = trained.pipeline(&args.on.devices, micro)?;
     let mut sum = Sum::default();
     for window in judge.windows(context, batch) {

@@ -8,6 +8,7 @@ use tch::Tensor;
 use super::{SYNTHETIC, Windows};
 use crate::Values;
 use crate::data::{DataError, Loader, Source as _};
+use crate::data::{Samples, Tokens};
 use crate::models::zoo::ModelSpec;
 use crate::train::{self, IntoFeed};
 
@@ -23,7 +24,7 @@ pub(in crate::cli) struct Feed {
 
 #[derive(Debug)]
 enum Batches {
-    Windows(Loader<(Tensor, Tensor)>),
+    Loaded(Loader<(Tensor, Tensor)>),
     Made {
         inputs: Values,
         targets: Values,
@@ -56,7 +57,23 @@ impl Feed {
         }
         let loader = drawn.load().map_err(explained)?;
         Ok(Self {
-            batches: Batches::Windows(loader),
+            batches: Batches::Loaded(loader),
+            left: batches,
+        })
+    }
+
+    pub(super) fn samples(
+        samples: &Samples,
+        (size, workers): (usize, usize),
+        batches: usize,
+        from: Option<&Value>,
+    ) -> anyhow::Result<Self> {
+        let mut drawn = samples.batches(size).workers(workers);
+        if let Some(state) = from {
+            drawn = drawn.resume(state);
+        }
+        Ok(Self {
+            batches: Batches::Loaded(drawn.load().map_err(explained)?),
             left: batches,
         })
     }
@@ -95,7 +112,7 @@ impl train::Feed for Feed {
 
     fn state(&self) -> Value {
         match &self.batches {
-            Batches::Windows(loader) => loader.state(),
+            Batches::Loaded(loader) => loader.state(),
             Batches::Made { state, .. } => json!(state),
         }
     }
@@ -104,19 +121,37 @@ impl train::Feed for Feed {
 /// What is held out from training, yet to be loaded.
 #[derive(Debug)]
 pub(in crate::cli) struct HeldOut<'a> {
-    pub(super) windows: &'a Windows,
+    pub(super) from: Judged<'a>,
     pub(super) samples: usize,
     pub(super) most: Option<usize>,
+}
+
+/// What a model is judged by.
+#[derive(Debug)]
+pub(super) enum Judged<'a> {
+    /// Windows of so many of these tokens.
+    Windows(&'a Tokens, usize),
+    /// What is held out of samples, which so many threads load.
+    Samples(&'a Samples, usize),
 }
 
 impl IntoFeed for HeldOut<'_> {
     type Feed = HeldOutBatches;
 
     fn start(self, _: Option<&Value>) -> anyhow::Result<HeldOutBatches> {
-        let windows = self.windows.held_out.windows(self.windows.seq)?;
-        let all = windows.len().div_ceil(self.samples);
+        let (len, loader) = match self.from {
+            Judged::Windows(tokens, seq) => {
+                let windows = tokens.windows(seq)?;
+                (windows.len(), windows.batch(self.samples).load()?)
+            }
+            Judged::Samples(samples, workers) => {
+                let held_out = samples.held_out(self.samples);
+                let held_out = held_out.ok_or_else(|| anyhow::anyhow!("nothing is held out"))?;
+                (samples.held_out_len(), held_out.workers(workers).load()?)
+            }
+        };
+        let all = len.div_ceil(self.samples);
         let count = self.most.map_or(all, |most| most.min(all));
-        let loader = windows.batch(self.samples).load()?;
         Ok(HeldOutBatches {
             loader,
             left: count,
@@ -154,7 +189,7 @@ impl Iterator for Feed {
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
         match &mut self.batches {
-            Batches::Windows(loader) => {
+            Batches::Loaded(loader) => {
                 let batch = loader.next()?;
                 Some(batch.map_or_else(|e| Err(e.into()), |(x, y)| Ok((x.into(), y.into()))))
             }
@@ -217,7 +252,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::cli::feed::Source;
+    use crate::cli::feed::{DataOptions, Source};
     use crate::cli::model::Chosen;
     use crate::cli::model::exported::AskedLoss;
     use crate::cli::model::flags::Given;
@@ -232,7 +267,7 @@ mod tests {
             AskedLoss::default(),
         )
         .unwrap();
-        Source::choose(model, data, None).unwrap()
+        Source::choose(model, data, None, &DataOptions::default()).unwrap()
     }
 
     fn bits(batch: Option<anyhow::Result<(Values, Values)>>) -> [Vec<i64>; 2] {

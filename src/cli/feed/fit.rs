@@ -126,14 +126,29 @@ pub(super) fn window(chosen: &Chosen, of: What, known: usize) -> Result<usize, S
 }
 
 /// Both parts of the tokens hold a window of `seq` and what follows it.
-pub(super) fn require(tokens: &Tokens, of: What, seq: usize) -> Result<(), String> {
-    let needed = seq.saturating_add(1).saturating_mul(10);
+pub(super) fn require(tokens: &Tokens, of: What, seq: usize, share: f64) -> Result<(), String> {
+    let window = seq.saturating_add(1);
+    let parts = [share, 1.0 - share]
+        .into_iter()
+        .filter(|share| *share > 0.0);
+    let smallest = parts.fold(1.0, f64::min);
+    let needed = (window as f64 / smallest).ceil() as usize;
     if tokens.len() >= needed {
         return Ok(());
     }
     let (what, units) = (of.name(), of.units());
     Err(format!(
-        "the {what} is too short: {} {units}, but a sequence of {seq} needs {needed} so that a tenth can be held out",
-        tokens.len()
+        "the {what} is too short: {} {units}, but a sequence of {seq} needs {needed} so that {} can be held out",
+        tokens.len(),
+        held_out(share)
     ))
+}
+
+/// A share in words.
+fn held_out(share: f64) -> String {
+    match share {
+        _ if share.total_cmp(&0.1).is_eq() => "a tenth".to_owned(),
+        share if share > 0.0 => format!("a share of {share}"),
+        _ => "none".to_owned(),
+    }
 }

@@ -1,7 +1,10 @@
-//! What a model is fed with: a text, a file of tokens, or data made up from its shapes.
+//! What a model is fed with: a text, a file of tokens, samples of any kind, or data made up from its
+//! shapes.
 
 mod batches;
 mod fit;
+mod read;
+pub(super) mod samples;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,13 +16,16 @@ use serde_json::Value;
 use super::Failure;
 use super::model::Chosen;
 use super::trained::ModelTokenizer;
-use crate::data::{DataError, MOBY_DICK, Split, TextSet, Tokens};
+use crate::data::{DataError, MOBY_DICK, Samples, TextSet, Tokens};
 use crate::models::zoo::ModelSpec;
 
 pub(super) use batches::{Feed, HeldOut};
-pub(super) use fit::{check_batch, tokens};
 
-use fit::What;
+use batches::Judged;
+pub(super) use fit::{check_batch, tokens};
+pub(super) use samples::DataOptions;
+
+use read::Read;
 
 /// What stands for made-up data where a file could stand.
 const SYNTHETIC: &str = "synthetic";
@@ -31,6 +37,7 @@ const MEASURED_SECONDS: f64 = 1.0;
 
 /// Where batches come from.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "there is one of a run")]
 pub(super) enum Source {
     /// Windows of a text, drawn at random.
     Text {
@@ -45,6 +52,14 @@ pub(super) enum Source {
         /// None: the built-in text.
         path: Option<PathBuf>,
     },
+    /// Inputs and targets of a file, a folder, or the model's own.
+    Samples {
+        samples: Samples,
+        /// None: the model brings them.
+        path: Option<PathBuf>,
+        /// Threads that read and decode.
+        workers: usize,
+    },
     /// Made once, with why where nobody asked for it.
     Synthetic(Option<String>),
 }
@@ -53,7 +68,8 @@ pub(super) enum Source {
 #[derive(Debug, Clone)]
 pub(super) struct Windows {
     train: Tokens,
-    held_out: Tokens,
+    /// None where nothing is held out.
+    held_out: Option<Tokens>,
     /// Tokens of a window.
     seq: usize,
 }
@@ -66,18 +82,23 @@ impl Source {
         chosen: Chosen,
         data: Option<&Path>,
         tokenizer: Option<&ModelTokenizer>,
+        options: &DataOptions,
     ) -> Result<(Chosen, Self), Failure> {
+        if let Some(own) = Self::samples(&chosen, data, options)? {
+            return Ok(own);
+        }
+        let share = options.held_out;
         match data {
             Some(path) if path == Path::new(SYNTHETIC) => Ok((chosen, Self::Synthetic(None))),
             Some(path) => {
                 let wrong = |why: String| Failure::Usage(format!("--data{why}"));
-                let read = if path.extension().is_some_and(|end| end == TOKENS) {
-                    Read::tokens(path).map_err(|error| error.to_string())
+                let read = if is_tokens(path) {
+                    Read::tokens(path, share).map_err(|error| error.to_string())
                 } else {
                     Read::text_of(path, tokenizer)
                 };
                 let read = read.map_err(|error| wrong(format!(": {error}")))?;
-                read.fitted(chosen).map_err(|unfit| {
+                read.fitted(chosen, share).map_err(|unfit| {
                     wrong(format!(
                         " {}: {}; or take made-up data with --data {SYNTHETIC}",
                         path.display(),
@@ -92,7 +113,7 @@ impl Source {
                         Read::tokenized(MOBY_DICK, None, tokenizer).map_err(Failure::Usage)?
                     }
                 };
-                Ok(read.fitted(chosen).unwrap_or_else(|unfit| {
+                Ok(read.fitted(chosen, share).unwrap_or_else(|unfit| {
                     let (chosen, why) = *unfit;
                     (chosen, Self::Synthetic(Some(why)))
                 }))
@@ -100,11 +121,67 @@ impl Source {
         }
     }
 
+    /// Samples, where the path is that of such, or the model brings them.
+    fn samples(
+        chosen: &Chosen,
+        path: Option<&Path>,
+        options: &DataOptions,
+    ) -> Result<Option<(Chosen, Self)>, Failure> {
+        if path.is_some_and(|path| path == Path::new(SYNTHETIC) || is_tokens(path)) {
+            return Ok(None);
+        }
+        let named = |why: String| match path {
+            // Some errors name the file, or one inside, themselves.
+            Some(path) => Failure::Usage(match why.strip_prefix(&path.display().to_string()) {
+                Some(rest) if rest.starts_with([':', ',', '/']) => format!("--data: {why}"),
+                _ => format!("--data {}: {why}", path.display()),
+            }),
+            None => Failure::Usage(format!("the data of `{}`: {why}", chosen.spec.name())),
+        };
+        if let Some(path) = path
+            && !is_samples(chosen, path).map_err(|error| named(error.to_string()))?
+        {
+            return Ok(None);
+        }
+        let found = samples::choose(chosen, path, options).map_err(named)?;
+        Ok(found.map(|(chosen, samples)| {
+            let path = path.map(Path::to_owned);
+            let workers = options.workers.unwrap_or_else(|| workers(&samples));
+            let samples = Self::Samples {
+                samples,
+                path,
+                workers,
+            };
+            (chosen, samples)
+        }))
+    }
+
+    /// That there is a whole batch to train on.
+    pub(super) fn check_batch(&self, batch: usize) -> Result<(), String> {
+        let Self::Samples { samples, .. } = self else {
+            return Ok(());
+        };
+        match samples.train_len() {
+            there if there >= batch => Ok(()),
+            there => Err(format!(
+                "--batch {batch}: only {there} samples are trained on: take a smaller batch"
+            )),
+        }
+    }
+
+    /// What a run keeps of its samples.
+    pub(super) fn kept(&self) -> Option<Value> {
+        match self {
+            Self::Samples { samples, .. } => Some(samples.kept()),
+            _ => None,
+        }
+    }
+
     /// The text, where it is one.
     pub(super) fn text(&self) -> Option<(&TextSet, usize)> {
         match self {
             Self::Text { set, windows, .. } => Some((set, windows.seq)),
-            Self::Tokens { .. } | Self::Synthetic(_) => None,
+            Self::Tokens { .. } | Self::Samples { .. } | Self::Synthetic(_) => None,
         }
     }
 
@@ -119,7 +196,11 @@ impl Source {
             }
             | Self::Tokens {
                 path: Some(path), ..
+            }
+            | Self::Samples {
+                path: Some(path), ..
             } => path.display().to_string(),
+            Self::Samples { path: None, .. } => "the model's own".to_owned(),
             Self::Synthetic(_) => SYNTHETIC.to_owned(),
         }
     }
@@ -137,18 +218,36 @@ impl Source {
         seed: u64,
         from: Option<&Value>,
     ) -> anyhow::Result<Feed> {
-        match self.windows() {
-            Some(windows) => Feed::windows(windows, samples, batches, seed, from),
-            None => Feed::made(spec, samples, batches, seed, from),
+        match self {
+            Self::Text { windows, .. } | Self::Tokens { windows, .. } => {
+                Feed::windows(windows, samples, batches, seed, from)
+            }
+            Self::Samples {
+                samples: all,
+                workers,
+                ..
+            } => Feed::samples(all, (samples, *workers), batches, from),
+            Self::Synthetic(_) => Feed::made(spec, samples, batches, seed, from),
         }
     }
 
     /// What is held out, once, in batches, of which there are `most` at most; None for made-up
     /// data, and where none is asked for.
     pub(super) fn held_out(&self, samples: usize, most: Option<usize>) -> Option<HeldOut<'_>> {
-        let windows = self.windows().filter(|_| most != Some(0))?;
+        if most == Some(0) {
+            return None;
+        }
+        let from = match self {
+            Self::Text { windows, .. } | Self::Tokens { windows, .. } => {
+                Judged::Windows(windows.held_out.as_ref()?, windows.seq)
+            }
+            Self::Samples {
+                samples, workers, ..
+            } if samples.held_out_len() > 0 => Judged::Samples(samples, *workers),
+            Self::Samples { .. } | Self::Synthetic(_) => return None,
+        };
         Some(HeldOut {
-            windows,
+            from,
             samples,
             most,
         })
@@ -163,14 +262,15 @@ impl Source {
         let Some(windows) = self.windows() else {
             return Ok(None);
         };
-        let some = (windows.seq / 4).max(1).min(windows.held_out.len());
-        Ok(Some((windows.held_out.get(0..some)?, windows.seq)))
+        let tokens = windows.held_out.as_ref().unwrap_or(&windows.train);
+        let some = (windows.seq / 4).max(1).min(tokens.len());
+        Ok(Some((tokens.get(0..some)?, windows.seq)))
     }
 
     fn windows(&self) -> Option<&Windows> {
         match self {
             Self::Text { windows, .. } | Self::Tokens { windows, .. } => Some(windows),
-            Self::Synthetic(_) => None,
+            Self::Samples { .. } | Self::Synthetic(_) => None,
         }
     }
 
@@ -196,97 +296,35 @@ impl Source {
     }
 }
 
-/// What a file holds, before it is known whether the model can take it.
-struct Read {
-    /// None: tokens that are no characters that we know.
-    text: Option<TextSet>,
-    tokens: Tokens,
-    path: Option<PathBuf>,
-    what: What,
+/// What is trained on, and the last share, which is not.
+pub(super) fn parts(tokens: &Tokens, share: f64) -> [Tokens; 2] {
+    let held_out = (tokens.len() as f64 * share) as usize;
+    let train = tokens.len() - held_out;
+    [tokens.range(0..train), tokens.range(train..tokens.len())]
 }
 
-impl Read {
-    fn text(set: TextSet, path: Option<PathBuf>) -> Self {
-        Self {
-            tokens: Tokens::of_text(&set),
-            text: Some(set),
-            path,
-            what: What::Text,
-        }
-    }
+fn is_tokens(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == TOKENS)
+}
 
-    /// A file of text, as characters or as the tokens of a tokenizer.
-    fn text_of(path: &Path, tokenizer: Option<&ModelTokenizer>) -> Result<Self, String> {
-        let own = Some(path.to_owned());
-        match tokenizer {
-            None => {
-                let set = TextSet::read(path).map_err(|error| error.to_string())?;
-                Ok(Self::text(set, own))
-            }
-            Some(tokenizer) => {
-                let text = TextSet::read_text(path).map_err(|error| error.to_string())?;
-                Self::tokenized(&text, own, tokenizer)
-            }
-        }
+/// Whether a path names samples, for this model: a table is a text to one of texts.
+fn is_samples(chosen: &Chosen, path: &Path) -> Result<bool, DataError> {
+    let ending = path.extension().unwrap_or_default();
+    let table = ["csv", "tsv"]
+        .iter()
+        .any(|own| ending.eq_ignore_ascii_case(own));
+    if table && tokens(&chosen.spec).is_some() {
+        return Ok(false);
     }
+    Samples::known(path)
+}
 
-    fn tokenized(
-        text: &str,
-        path: Option<PathBuf>,
-        tokenizer: &ModelTokenizer,
-    ) -> Result<Self, String> {
-        let tokens = tokenizer.tokenizer().tokens(text);
-        Ok(Self {
-            tokens: tokens.map_err(|error| format!("the tokenizer refuses it: {error:#}"))?,
-            text: None,
-            path,
-            what: What::Tokenized,
-        })
-    }
-
-    fn tokens(path: &Path) -> Result<Self, DataError> {
-        let tokens = Tokens::open(path)?;
-        for part in [Split::Train, Split::HeldOut] {
-            tokens.split(part).check_ends()?;
-        }
-        Ok(Self {
-            text: None,
-            tokens,
-            path: Some(path.to_owned()),
-            what: What::Tokens,
-        })
-    }
-
-    /// The model, with the data's vocabulary where nobody chose one, and the data; or the
-    /// model and why they do not fit.
-    fn fitted(self, chosen: Chosen) -> Result<(Chosen, Source), Box<(Chosen, String)>> {
-        let vocabulary = self.tokens.vocabulary();
-        let chosen = match fit::adapted(&chosen, vocabulary) {
-            Ok(adapted) => adapted,
-            Err(why) => return Err(Box::new((chosen, why))),
-        };
-        match self.cut(&chosen) {
-            Ok(source) => Ok((chosen, source)),
-            Err(why) => Err(Box::new((chosen, why))),
-        }
-    }
-
-    fn cut(self, chosen: &Chosen) -> Result<Source, String> {
-        let what = self.what;
-        let seq = fit::window(chosen, what, self.tokens.vocabulary())?;
-        fit::require(&self.tokens, what, seq)?;
-        let windows = Windows {
-            train: self.tokens.split(Split::Train),
-            held_out: self.tokens.split(Split::HeldOut),
-            seq,
-        };
-        Ok(match (self.text, self.path) {
-            (Some(set), path) => Source::Text {
-                set: Arc::new(set),
-                windows,
-                path,
-            },
-            (None, path) => Source::Tokens { windows, path },
-        })
+/// Threads that leave the stages some cores.
+pub(super) fn workers(samples: &Samples) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // Images are decoded, which takes longer than small models do.
+    match samples.input() {
+        [_, _, _] => cores.div_ceil(2).min(8),
+        _ => 1,
     }
 }

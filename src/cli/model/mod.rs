@@ -87,6 +87,20 @@ impl Chosen {
         })
     }
 
+    /// A model all of whose sizes are chosen.
+    pub(super) fn of_spec(zoo: &Zoo, spec: &ModelSpec) -> Self {
+        let sizes = sizes(spec).into_iter();
+        Self {
+            zoo: zoo.clone(),
+            name: spec.name().to_owned(),
+            settings: sizes
+                .map(|(size, value)| format!("{size}={value}"))
+                .collect(),
+            spec: spec.clone(),
+            loss: None,
+        }
+    }
+
     /// The same model with more settings.
     pub(super) fn with(&self, settings: &[String]) -> Result<Self, ZooError> {
         // Its sizes are in its file, and there is no flag for another.

@@ -7,6 +7,8 @@ use super::flags::flag;
 
 /// The size that is the data's where nobody chose it.
 const OF_DATA: &str = "vocab";
+/// Others that are.
+const ALSO_OF_DATA: [&str; 3] = ["classes", "outputs", "inputs"];
 
 /// What stands for all sizes of an exported program.
 const CHECKSUM: &str = "checksum";
@@ -59,7 +61,10 @@ impl Chosen {
                 planned.name()
             ));
         }
-        let by_data = |size: &str| size == OF_DATA && !self.chose(size);
+        let by_data = |size: &str| {
+            let of_data = size == OF_DATA || ALSO_OF_DATA.contains(&size);
+            of_data && !self.chose(size)
+        };
         let sizes = self.spec.settings().iter();
         let differ: Vec<(&str, f64, f64)> = sizes
             .filter(|(size, _)| !by_data(size))

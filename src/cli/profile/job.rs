@@ -5,7 +5,7 @@ use tch::Device;
 
 use super::options::Args;
 use super::report::Loading;
-use crate::cli::feed::{self, Source};
+use crate::cli::feed::{self, DataOptions, Source};
 use crate::cli::model::Chosen;
 use crate::cli::model::exported::AskedLoss;
 use crate::cli::{Failure, room};
@@ -43,7 +43,11 @@ impl<'a> Job<'a> {
         let options = super::plan_options(args, micro)?;
         check_stages(args, &chosen)?;
         (options.check(chosen.layers())).map_err(crate::cli::plan::failure)?;
-        let (chosen, source) = Source::choose(chosen, args.data.as_deref(), None)?;
+        let of_data = DataOptions {
+            target: args.target.clone(),
+            ..DataOptions::default()
+        };
+        let (chosen, source) = Source::choose(chosen, args.data.as_deref(), None, &of_data)?;
         check_memory(args, &chosen.spec)?;
         let micro_sizes = micro_sizes(args, &chosen);
         Ok(Self {

@@ -67,10 +67,13 @@ pub(in crate::cli) struct Args {
     /// shorter).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
     pub(super) cuda_graphs: When,
-    /// A text, a file of tokens, or `synthetic`, that `train --data` is to be given: its loader is measured
-    /// and compared with the step. The model is then the one that `train` makes for it.
-    #[arg(long, value_name = "FILE|synthetic")]
+    /// What `train --data` is to be given, or `synthetic`: its loader is measured and compared with
+    /// the step. The model is then the one that `train` makes for it.
+    #[arg(long, value_name = "PATH|synthetic")]
     pub(super) data: Option<PathBuf>,
+    /// The column of a table that has the targets, as for `train`; by default the last.
+    #[arg(long, value_name = "NAME")]
+    pub(super) target: Option<String>,
     /// The type of numbers that layers compute in: f32, bf16 or fp16, as for `train`.
     #[arg(long, value_name = "NAME", default_value = "f32", value_parser = precision)]
     pub(super) precision: Precision,

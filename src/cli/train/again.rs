@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::configured::Saved;
 use super::options::Args;
-use crate::cli::trained::saved_tokenizer;
+use crate::cli::trained::{saved_samples, saved_tokenizer};
 use crate::cli::{Failure, failure, world};
 use crate::train::{Resume, RunFolder, TrainError};
 use crate::world::World;
@@ -65,6 +65,7 @@ impl Begun {
             text,
             trained: true,
             tokenizer: tokenizer.flatten(),
+            samples: newest.as_ref().and_then(saved_samples),
         }))
     }
 

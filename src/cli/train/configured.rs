@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::Failure;
 use super::config::schema;
 use super::options::Args;
@@ -22,6 +24,8 @@ pub(super) struct Saved {
     pub(super) trained: bool,
     /// The tokenizer that its checkpoint has.
     pub(super) tokenizer: Option<Arc<ModelTokenizer>>,
+    /// What its checkpoint has kept of its samples.
+    pub(super) samples: Option<Value>,
 }
 
 /// Puts together what files, the environment, `--set` and flags say, and where each

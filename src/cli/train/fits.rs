@@ -2,6 +2,7 @@
 
 use super::recipe::Recipe;
 use crate::StageCount;
+use crate::cli::feed::samples::DataOptions;
 use crate::cli::model::Chosen;
 use crate::cli::model::exported::{AskedLoss, is_exported};
 use crate::models::zoo::Zoo;
@@ -17,6 +18,20 @@ impl Recipe {
         AskedLoss {
             kind: self.loss,
             ignore_index: self.ignore_index,
+        }
+    }
+
+    /// What it says of its data, beside where that is.
+    pub(super) fn data_options(&self) -> DataOptions {
+        DataOptions {
+            target: self.target.clone(),
+            held_out: self.held_out,
+            normalise: self.normalise.clone(),
+            resize: self.resize,
+            augment: self.augment,
+            seed: self.seed,
+            workers: self.workers,
+            kept: None,
         }
     }
 

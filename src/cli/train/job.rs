@@ -9,7 +9,7 @@ use super::options::Args;
 use super::recipe::Recipe;
 use super::{check, config, configured, from_plan};
 use crate::cli::config::{Origin, Origins, Schema};
-use crate::cli::feed::{self, Source};
+use crate::cli::feed::{self, DataOptions, Source};
 use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::ModelTokenizer;
 use crate::cli::trained::initial::{self, Weights};
@@ -99,8 +99,17 @@ impl Job {
         if let Some(weights) = &weights {
             weights.check_tokenizer(tokenizer.as_deref())?;
         }
-        let (chosen, source) =
-            Source::choose(chosen, recipe.data.as_deref(), tokenizer.as_deref())?;
+        let options = DataOptions {
+            kept: below.and_then(|saved| saved.samples.clone()),
+            ..recipe.data_options()
+        };
+        let (chosen, source) = Source::choose(
+            chosen,
+            recipe.data.as_deref(),
+            tokenizer.as_deref(),
+            &options,
+        )?;
+        source.check_batch(recipe.batch).map_err(Failure::Usage)?;
         if let Some(weights) = &weights {
             weights.check(&source)?;
         }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::generate::sample::{self, Beginning};
-use super::trained::{TOKENIZER, VOCABULARY, Vocabulary};
+use super::trained::{SAMPLES, TOKENIZER, VOCABULARY, Vocabulary};
 use super::{Failure, failure, say, world};
 use crate::models::ExportedModel;
 use crate::models::zoo::Zoo;
@@ -178,7 +178,10 @@ fn trainer<'a>(
     } else if let Some((set, _)) = job.source.text() {
         trainer = trainer.part(VOCABULARY, set.vocabulary().iter().collect::<String>());
     }
-    if let Some(held_out) = job.source.held_out(batch, recipe.held_out) {
+    if let Some(kept) = job.source.kept() {
+        trainer = trainer.part(SAMPLES, kept);
+    }
+    if let Some(held_out) = job.source.held_out(batch, recipe.held_out_batches) {
         let samples = spec.exported().and_then(ExportedModel::micro_batch_size);
         let whole = samples.map(|_| batch as i64);
         trainer = trainer.held_out(WholeBatches::of(held_out, whole));

@@ -76,7 +76,7 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     pub(super) quiet: bool,
     /// Print one JSON object at the end. What does not apply is not in it: held_out_loss
-    /// without a text, tokens_per_s without tokens, planned_ms without --plan.
+    /// where nothing is held out, tokens_per_s without tokens, planned_ms without --plan.
     #[arg(long)]
     pub(super) json: bool,
 }

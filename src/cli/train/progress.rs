@@ -58,6 +58,13 @@ impl Progress {
             recipe.schedule,
             recipe.recompute,
         ));
+        if let Source::Samples { samples, .. } = &job.source {
+            self.say(&format!(
+                "data: {} ({})",
+                job.source.name(),
+                samples.describe()
+            ));
+        }
         if let Source::Synthetic(why) = &job.source {
             let why = why.as_ref().map_or_else(String::new, |why| {
                 format!(", as the built-in text does not fit ({why})")
@@ -127,7 +134,7 @@ impl Hook for Progress {
     fn held_out(&mut self, batches: Option<usize>) {
         let batches = batches.unwrap_or_default();
         self.say(&format!(
-            "all steps are done; measuring the held-out loss ({}; --held-out N takes fewer)",
+            "all steps are done; measuring the held-out loss ({}; --held-out-batches N takes fewer)",
             count(batches, "batch")
         ));
         if self.bar.is_some() {

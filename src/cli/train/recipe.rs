@@ -10,7 +10,9 @@ use super::fits::{balance_fits, same_program};
 use crate::cli::config::form::{FilePath, Form, List, Optional, Switch, Truth};
 use crate::cli::config::values::{Cap, Offload};
 use crate::cli::config::{Row, settings, values};
+use crate::cli::feed::samples::HELD_OUT;
 use crate::cli::model::flags::Given;
+use crate::data::Normalise;
 use crate::models::LossKind;
 use crate::models::zoo::Zoo;
 use crate::{AdamW, LrKind, OptimizerKind, PipelineBuilder, Precision, Recompute, Setting};
@@ -304,22 +306,49 @@ settings! {
         lr_timescale: Option<usize> = key("lr.timescale", Optional(values::COUNT), None)
             .only_for("lr.schedule", &["inverse-sqrt"]);
 
-        /// UTF-8 text to train on, or a file of tokens (.u16.bin, .u32.bin, or .bin with a
-        /// .bin.json beside it), the last tenth held out; or `synthetic`: inputs and targets
-        /// of the model's shapes, made up once, for the speed alone. By default Moby-Dick for
-        /// models of token sequences, and synthetic for the others. The vocabulary is the
-        /// data's unless it is given.
-        data: Option<PathBuf> = flag("data.path", "FILE|synthetic", Optional(FilePath), None);
+        /// What to train on: a UTF-8 text, a file of tokens (.u16.bin, .u32.bin, or .bin with a
+        /// .bin.json beside it), arrays `x` and `y` (.safetensors, .npz, a folder of .npy), a table
+        /// (.csv), a folder of images with a folder for each class, IDX files, TFRecords; or
+        /// `synthetic`: inputs and targets of the model's shapes, made up once, for the speed alone.
+        /// By default Moby-Dick for models of token sequences, and synthetic for the others.
+        /// Vocabulary, classes and inputs are the data's unless they are given.
+        data: Option<PathBuf> = flag("data.path", "PATH|synthetic", Optional(FilePath), None);
 
         /// Reads texts as the tokens of this tokenizer.json of Hugging Face's (or of the folder
         /// that has one), rather than as characters; by default as those of the tokenizer beside
         /// --weights, if one is there.
         tokenizer: Option<PathBuf> = flag("data.tokenizer", "PATH", Optional(FilePath), None).fixed();
 
+        /// The column of a table that has the targets; by default the last.
+        target: Option<String> = flag("data.target", "NAME", Optional(values::TEXT), None).fixed();
+
+        /// Share of the data that is held out, where it has no test part of its own: the end of a
+        /// text, samples that the seed draws of other data. 0 holds out none.
+        held_out: f64 = flag("data.held_out", "SHARE", values::SHARE, HELD_OUT);
+
         /// Batches of what is held out on which the loss is measured at the end; by default all of
         /// it, and 0 measures none.
-        held_out: Option<usize> =
-            flag("data.held_out", "N", Optional(values::COUNT_OR_NONE), None).free();
+        held_out_batches: Option<usize> =
+            flag("data.held_out_batches", "N", Optional(values::COUNT_OR_NONE), None).free();
+
+        /// How the inputs of samples are scaled: auto (columns of a table by their statistics,
+        /// images by ImageNet's, arrays of bytes to 0..1), none, standard (by the statistics of what
+        /// is trained on), imagenet, or means and standard deviations such as 0.5/0.25.
+        normalise: Normalise = flag("data.normalise", "HOW", values::NORMALISE, Normalise::Auto)
+            .fixed()
+            .hides_default();
+
+        /// The shorter side that images are scaled to before they are cropped to the model's; by
+        /// default an eighth more than that.
+        resize: Option<usize> = key("data.resize", Optional(values::COUNT), None);
+
+        /// Whether images are cropped and flipped at random in training, rather than cropped in
+        /// the middle. The seed decides how.
+        augment: bool = flag("data.augment", "BOOL", Truth, true).hides_default();
+
+        /// Threads that read and decode samples, by default half of the cores for images and 1
+        /// for others. It changes no numbers.
+        workers: Option<usize> = flag("data.workers", "N", Optional(values::THREADS), None).free();
 
         /// Saves the run after every N steps, at its end, and when it is interrupted; 0 saves
         /// nothing.

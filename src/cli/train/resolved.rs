@@ -72,7 +72,9 @@ fn absolute(path: &Path) -> PathBuf {
 /// From whatever folder it is read; nothing for the built-in text.
 fn data(job: &Job) -> Option<PathBuf> {
     match &job.source {
-        Source::Text { path, .. } | Source::Tokens { path, .. } => path.as_deref().map(absolute),
+        Source::Text { path, .. } | Source::Tokens { path, .. } | Source::Samples { path, .. } => {
+            path.as_deref().map(absolute)
+        }
         Source::Synthetic(_) => Some(Path::new(&job.source.name()).to_owned()),
     }
 }

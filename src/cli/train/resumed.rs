@@ -9,7 +9,7 @@ use super::job::Job;
 use super::options::Args;
 use super::recipe::Recipe;
 use crate::cli::config::diff;
-use crate::cli::trained::{saved_tokenizer, saved_vocabulary};
+use crate::cli::trained::{saved_samples, saved_tokenizer, saved_vocabulary};
 use crate::cli::world::leads;
 use crate::cli::{Failure, failure, say};
 use crate::train::{Resume, ResumeOptions};
@@ -50,6 +50,7 @@ pub(super) fn saved(resume: &Resume) -> Result<Saved, Failure> {
         text: text.to_owned(),
         trained: resume.checkpoint().is_some(),
         tokenizer: tokenizer.flatten(),
+        samples: resume.checkpoint().and_then(saved_samples),
     })
 }
 

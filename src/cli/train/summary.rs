@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::Failure;
 use super::job::Job;
+use crate::cli::feed::Source;
 use crate::cli::{limit, output};
 use crate::train::{Outcome, Summary};
 
@@ -54,6 +55,7 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
     for (title, text) in &mut lines {
         match (*title, &job.plan) {
             ("held-out loss", _) if job.source.text().is_some() => *text += " per character",
+            ("held-out loss", _) if matches!(job.source, Source::Samples { .. }) => {}
             ("held-out loss", _) => *text += " per token",
             ("cut", Some(_)) => {
                 *text += "; the plan was made from other times than these: profile again";

@@ -16,7 +16,8 @@ use crate::models::zoo::{Fill, ModelSpec, Zoo};
 use crate::{Pipeline, Variable};
 
 pub(super) use run::{
-    Settings, TOKENIZER, TrainedOn, VOCABULARY, saved_tokenizer, saved_vocabulary,
+    SAMPLES, Settings, TOKENIZER, TrainedOn, VOCABULARY, saved_samples, saved_tokenizer,
+    saved_vocabulary,
 };
 pub(super) use vocabulary::{ModelTokenizer, Reader, Vocabulary};
 

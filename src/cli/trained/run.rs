@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::vocabulary::{Characters, ModelTokenizer, Vocabulary};
 use super::{Failure, Trained};
 use crate::checkpoint::Checkpoint;
+use crate::cli::feed::DataOptions;
 use crate::cli::model::exported::{self, AskedLoss};
 use crate::cli::{failure, no_run};
 use crate::data::{MOBY_DICK, TextSet};
@@ -16,6 +19,8 @@ use crate::train::{RunFolder, TrainError, lacks};
 pub(in crate::cli) const VOCABULARY: &str = "vocabulary";
 /// The part that has the tokenizer.json of the model, with its companions.
 pub(in crate::cli) const TOKENIZER: &str = "tokenizer";
+/// The part that has what a run keeps of its samples: classes, columns, scales.
+pub(in crate::cli) const SAMPLES: &str = "samples";
 /// What stands for made-up data.
 const SYNTHETIC: &str = "synthetic";
 
@@ -40,6 +45,8 @@ pub(in crate::cli) struct Settings {
     pub(in crate::cli) batch: Option<usize>,
     pub(in crate::cli) micro: Option<usize>,
     pub(in crate::cli) threads_per_stage: Option<usize>,
+    /// What the configuration says of the data, and what the run has kept of its samples.
+    pub(in crate::cli) options: DataOptions,
     /// Steps that had been done.
     pub(in crate::cli) step: Option<u64>,
 }
@@ -98,6 +105,10 @@ fn trained(
         .map_err(|why| Failure::Usage(format!("{}: {why}", from.display())))?;
     let settings = Settings {
         step: Some(found.extras().step),
+        options: DataOptions {
+            kept: saved_samples(found),
+            ..settings.options
+        },
         ..settings
     };
     let vocabulary = match (saved_tokenizer(found)?, saved_vocabulary(found)?) {
@@ -105,6 +116,9 @@ fn trained(
         (None, Some(characters)) => {
             let characters = Characters::new(characters.chars().collect());
             Ok(Vocabulary::Characters(characters))
+        }
+        (None, None) if settings.options.kept.is_some() => {
+            Err("it was trained on samples, not on a text".to_owned())
         }
         (None, None) => of_data(&settings.data),
     };
@@ -136,6 +150,11 @@ pub(in crate::cli) fn saved_tokenizer(
     let tokenizer = ModelTokenizer::saved(kept)
         .map_err(|why| anyhow::anyhow!("{}: its tokenizer: {why}", found.path().display()));
     Ok(Some(tokenizer?))
+}
+
+/// What a checkpoint has kept of the samples that were trained on, if it was such.
+pub(in crate::cli) fn saved_samples(found: &Checkpoint) -> Option<Value> {
+    found.extras().get(SAMPLES).cloned()
 }
 
 /// The characters of the text that was trained on, which is still to be there.
@@ -191,6 +210,7 @@ fn read(text: &str, moved: Option<&Path>, zoo: &Zoo) -> Result<(ModelSpec, Setti
         batch: number("train", "batch"),
         micro: number("pipeline", "micro"),
         threads_per_stage: number("pipeline", "threads_per_stage"),
+        options: options(&config),
         step: None,
     };
     Ok((spec, settings))
@@ -214,6 +234,28 @@ fn exported_program(config: &toml::Table, path: &Path) -> Result<ModelSpec, Stri
     let (spec, _) = exported::read(path, asked)?;
     exported::check_same(&spec, text("model", "fingerprint"))?;
     Ok(spec)
+}
+
+/// What a run's configuration says of its data; what it does not say has its default.
+fn options(config: &toml::Table) -> DataOptions {
+    let value = |table: &str, key: &str| config.get(table)?.as_table()?.get(key);
+    let text = |key: &str| Some(value("data", key)?.as_str()?.to_owned());
+    let number = |table: &str, key: &str| value(table, key)?.as_integer();
+    let defaults = DataOptions::default();
+    let share = value("data", "held_out").and_then(toml::Value::as_float);
+    let whole = number("data", "held_out").map(|whole| whole as f64);
+    let seed = number("train", "seed").map(|seed| seed as u64);
+    DataOptions {
+        target: text("target"),
+        held_out: share.or(whole).unwrap_or(defaults.held_out),
+        normalise: text("normalise")
+            .and_then(|own| own.parse().ok())
+            .unwrap_or_default(),
+        resize: number("data", "resize").and_then(|own| usize::try_from(own).ok()),
+        workers: number("data", "workers").and_then(|own| usize::try_from(own).ok()),
+        seed: seed.unwrap_or_default(),
+        ..defaults
+    }
 }
 
 #[cfg(test)]

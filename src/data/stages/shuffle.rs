@@ -47,7 +47,7 @@ fn window(len: usize, size: usize, key: u64, index: usize) -> Range<usize> {
 
 /// Where `index` goes in a permutation of `0..len`: a Feistel network over the next
 /// power of four, walked until it is back among them (Black and Rogaway 2002).
-fn permuted(index: u64, len: u64, key: u64) -> u64 {
+pub(super) fn permuted(index: u64, len: u64, key: u64) -> u64 {
     let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
     let half = bits.div_ceil(2).max(1);
     let mask = (1 << half) - 1;

@@ -19,7 +19,7 @@ fn require(tokens: &Tokens, seq: usize) -> Result<(), DataError> {
     }
     let of = match tokens.place(0) {
         Place::File { path, .. } => format!(" of {}", path.display()),
-        Place::Item(_) => String::new(),
+        _ => String::new(),
     };
     Err(DataError::Settings(format!(
         "no window of {seq} tokens, with the one after it, in {} tokens{of}",

@@ -1,13 +1,21 @@
 //! A kind of model: its sizes, its presets, and how to make one.
 
 use std::fmt;
+#[cfg(feature = "data")]
+use std::path::Path;
 use std::sync::Arc;
 
 use super::{Settings, SharedLoss, Size, Synthetic, ZooError};
+#[cfg(feature = "data")]
+use crate::data::{SampleOptions, Samples};
 use crate::models::exported::ExportedModel;
 use crate::torch::{LossFn, Sequential};
 
 type Make = dyn Fn(&Settings) -> anyhow::Result<Instance> + Send + Sync;
+#[cfg(feature = "data")]
+type Data = dyn Fn(&Settings, Option<&Path>, &SampleOptions) -> anyhow::Result<Option<Samples>>
+    + Send
+    + Sync;
 
 /// A model of given sizes, with what it takes and how its output is judged.
 #[derive(Debug, Clone)]
@@ -119,6 +127,8 @@ pub struct Entry {
     sizes: Vec<Size>,
     presets: Vec<Preset>,
     make: Arc<Make>,
+    #[cfg(feature = "data")]
+    data: Option<Arc<Data>>,
 }
 
 impl Entry {
@@ -134,6 +144,8 @@ impl Entry {
             sizes: Vec::new(),
             presets: Vec::new(),
             make: Arc::new(make),
+            #[cfg(feature = "data")]
+            data: None,
         }
     }
 
@@ -211,6 +223,56 @@ impl Entry {
                 .collect(),
         });
         self
+    }
+
+    /// Gives the model a data source of its own, for the command: `data` is given the sizes, the
+    /// path of `--data` where there is one, and what is asked for of samples, for
+    /// [`Samples::of`]. Where it gives none, the path is one of any model's, or the data is made
+    /// up.
+    ///
+    /// ```
+    /// use gpipe::data::{Dataset, Made, SampleOptions, Samples};
+    /// use gpipe::models::zoo::{Entry, Settings};
+    /// use gpipe::tch::Tensor;
+    ///
+    /// # let make = |_: &Settings| anyhow::bail!("never made");
+    /// let entry = Entry::new("adder", make).data(|_, path, options: &SampleOptions| {
+    ///     if path.is_some() {
+    ///         return Ok(None);
+    ///     }
+    ///     let item = |number: usize| {
+    ///         let (a, b) = (number as f32 / 7.0, number as f32 / 3.0);
+    ///         Ok((Tensor::from_slice(&[a, b]), Tensor::from_slice(&[a + b])))
+    ///     };
+    ///     let all = Dataset::new(Made::new(1000, item));
+    ///     Ok(Some(Samples::of(all, None::<Made<fn(usize) -> anyhow::Result<_>>>, options)?))
+    /// });
+    /// ```
+    #[cfg(feature = "data")]
+    #[must_use]
+    pub fn data<F>(mut self, data: F) -> Self
+    where
+        F: Fn(&Settings, Option<&Path>, &SampleOptions) -> anyhow::Result<Option<Samples>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.data = Some(Arc::new(data));
+        self
+    }
+
+    /// What the model brings to learn from, if anything.
+    #[cfg(feature = "data")]
+    pub(super) fn own_samples(
+        &self,
+        settings: &Settings,
+        path: Option<&Path>,
+        options: &SampleOptions,
+    ) -> anyhow::Result<Option<Samples>> {
+        match &self.data {
+            Some(data) => data(settings, path, options),
+            None => Ok(None),
+        }
     }
 
     /// The name of the model with default sizes.

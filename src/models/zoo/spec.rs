@@ -89,6 +89,20 @@ impl ModelSpec {
         Ok((draw(self.inputs())?, draw(self.targets())?))
     }
 
+    /// The samples that the model brings itself ([`Entry::data`]), where it does so: of a path, or
+    /// without one.
+    ///
+    /// # Errors
+    /// Those of the entry's own function.
+    #[cfg(feature = "data")]
+    pub fn own_samples(
+        &self,
+        path: Option<&std::path::Path>,
+        options: &crate::data::SampleOptions,
+    ) -> anyhow::Result<Option<crate::data::Samples>> {
+        self.entry.own_samples(&self.settings, path, options)
+    }
+
     /// The loss function.
     pub fn loss(&self) -> SharedLoss {
         self.instance.loss.clone()

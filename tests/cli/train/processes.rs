@@ -178,7 +178,7 @@ fn as_in_the_readme(folder: &Path, line: &str) -> Command {
             ("GPIPE_MODEL__CONTEXT", "8"),
             ("GPIPE_TRAIN__STEPS", "2"),
             ("GPIPE_TRAIN__BATCH", "4"),
-            ("GPIPE_DATA__HELD_OUT", "1"),
+            ("GPIPE_DATA__HELD_OUT_BATCHES", "1"),
         ]);
     shell
 }

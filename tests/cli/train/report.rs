@@ -126,7 +126,7 @@ fn the_held_out_loss_is_of_as_many_batches_as_asked_for() {
         said.contains("measuring the held-out loss (2 batches; "),
         "{said}"
     );
-    let (one, said) = run("--held-out 1");
+    let (one, said) = run("--held-out-batches 1");
     assert!(
         said.contains("measuring the held-out loss (1 batch; "),
         "{said}"
@@ -135,6 +135,6 @@ fn the_held_out_loss_is_of_as_many_batches_as_asked_for() {
         all.is_some() && one.is_some() && all != one,
         "{all:?} {one:?}"
     );
-    let (none, said) = run("--held-out 0");
+    let (none, said) = run("--held-out-batches 0");
     assert!(none.is_none() && !said.contains("measuring"), "{said}");
 }

@@ -6,6 +6,7 @@ mod idx;
 mod loader;
 mod resume;
 mod rows;
+mod samples;
 mod tf_record;
 mod tokens;
 mod wrong_input;

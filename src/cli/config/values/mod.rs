@@ -12,6 +12,7 @@ pub(in crate::cli) use pipeline::{
 use super::form::One;
 use super::{Kind, Value};
 use crate::cli::input;
+use crate::data::Normalise;
 
 /// Any text.
 pub(in crate::cli) const TEXT: One<String> = One {
@@ -63,6 +64,22 @@ pub(in crate::cli) const FRACTION: One<f64> = real(|text| {
     let number = number(text).ok().filter(|own| (0.0..1.0).contains(own));
     number.ok_or_else(|| "must be a number from 0 to below 1".to_owned())
 });
+
+/// A share of the data; a whole number was once a number of batches.
+pub(in crate::cli) const SHARE: One<f64> = real(|text| {
+    let share = number(text).ok().filter(|own| (0.0..1.0).contains(own));
+    share.ok_or_else(|| {
+        "must be a share from 0 to below 1 (a number of batches is data.held_out_batches)"
+            .to_owned()
+    })
+});
+
+/// How inputs are scaled.
+pub(in crate::cli) const NORMALISE: One<Normalise> = One {
+    kind: Kind::Text,
+    parse: |text| text.parse(),
+    write: |how| Value::Text(how.to_string()),
+};
 
 /// A time in seconds that can be waited for.
 pub(in crate::cli) const SECONDS: One<f64> = real(|text| {

@@ -1,0 +1,111 @@
+//! Texts and files of tokens, before and after it is known whether a model can take them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::fit::{self, What};
+use super::{Source, Windows, parts};
+use crate::cli::model::Chosen;
+use crate::cli::trained::ModelTokenizer;
+use crate::data::{DataError, TextSet, Tokens};
+
+/// What a file holds, before it is known whether the model can take it.
+pub(super) struct Read {
+    /// None: tokens that are no characters that we know.
+    text: Option<TextSet>,
+    tokens: Tokens,
+    path: Option<PathBuf>,
+    what: What,
+}
+
+impl Read {
+    pub(super) fn text(set: TextSet, path: Option<PathBuf>) -> Self {
+        Self {
+            tokens: Tokens::of_text(&set),
+            text: Some(set),
+            path,
+            what: What::Text,
+        }
+    }
+
+    /// A file of text, as characters or as the tokens of a tokenizer.
+    pub(super) fn text_of(path: &Path, tokenizer: Option<&ModelTokenizer>) -> Result<Self, String> {
+        let own = Some(path.to_owned());
+        match tokenizer {
+            None => {
+                let set = TextSet::read(path).map_err(|error| error.to_string())?;
+                Ok(Self::text(set, own))
+            }
+            Some(tokenizer) => {
+                let text = TextSet::read_text(path).map_err(|error| error.to_string())?;
+                Self::tokenized(&text, own, tokenizer)
+            }
+        }
+    }
+
+    pub(super) fn tokenized(
+        text: &str,
+        path: Option<PathBuf>,
+        tokenizer: &ModelTokenizer,
+    ) -> Result<Self, String> {
+        let tokens = tokenizer.tokenizer().tokens(text);
+        Ok(Self {
+            tokens: tokens.map_err(|error| format!("the tokenizer refuses it: {error:#}"))?,
+            text: None,
+            path,
+            what: What::Tokenized,
+        })
+    }
+
+    pub(super) fn tokens(path: &Path, share: f64) -> Result<Self, DataError> {
+        let tokens = Tokens::open(path)?;
+        for part in parts(&tokens, share) {
+            part.check_ends()?;
+        }
+        Ok(Self {
+            text: None,
+            tokens,
+            path: Some(path.to_owned()),
+            what: What::Tokens,
+        })
+    }
+
+    /// The model, with the data's vocabulary where nobody chose one, and the data; or the
+    /// model and why they do not fit.
+    pub(super) fn fitted(
+        self,
+        chosen: Chosen,
+        share: f64,
+    ) -> Result<(Chosen, Source), Box<(Chosen, String)>> {
+        let vocabulary = self.tokens.vocabulary();
+        let chosen = match fit::adapted(&chosen, vocabulary) {
+            Ok(adapted) => adapted,
+            Err(why) => return Err(Box::new((chosen, why))),
+        };
+        match self.cut(&chosen, share) {
+            Ok(source) => Ok((chosen, source)),
+            Err(why) => Err(Box::new((chosen, why))),
+        }
+    }
+
+    fn cut(self, chosen: &Chosen, share: f64) -> Result<Source, String> {
+        let what = self.what;
+        let seq = fit::window(chosen, what, self.tokens.vocabulary())?;
+        fit::require(&self.tokens, what, seq, share)?;
+        let [train, held_out] = parts(&self.tokens, share);
+        let held_out = (!held_out.is_empty()).then_some(held_out);
+        let windows = Windows {
+            train,
+            held_out,
+            seq,
+        };
+        Ok(match (self.text, self.path) {
+            (Some(set), path) => Source::Text {
+                set: Arc::new(set),
+                windows,
+                path,
+            },
+            (None, path) => Source::Tokens { windows, path },
+        })
+    }
+}

@@ -1,0 +1,126 @@
+//! Arrays that belong together: inputs, targets, and those of a test part.
+
+use std::path::{Path, PathBuf};
+
+use super::Array;
+use super::npz::Npz;
+use super::safetensors::Safetensors;
+use crate::data::{DataError, Source};
+
+/// What inputs and targets are called, in small letters.
+const PAIRS: [[&str; 2]; 2] = [["x", "y"], ["x_train", "y_train"]];
+/// The same of what is not trained on.
+const TESTS: [[&str; 2]; 3] = [
+    ["x_test", "y_test"],
+    ["x_val", "y_val"],
+    ["x_valid", "y_valid"],
+];
+
+/// Arrays by name.
+pub(in crate::data) struct NamedArrays {
+    path: PathBuf,
+    holder: Holder,
+}
+
+enum Holder {
+    Safetensors(Safetensors),
+    Npz(Npz),
+    /// A folder of `.npy` files, by their names without the ending.
+    Folder(Vec<String>),
+}
+
+impl NamedArrays {
+    fn of(path: &Path, holder: Holder) -> Self {
+        let path = path.to_owned();
+        Self { path, holder }
+    }
+
+    pub(in crate::data) fn safetensors(path: &Path) -> Result<Self, DataError> {
+        Ok(Self::of(
+            path,
+            Holder::Safetensors(Safetensors::open(path)?),
+        ))
+    }
+
+    pub(in crate::data) fn npz(path: &Path) -> Result<Self, DataError> {
+        Ok(Self::of(path, Holder::Npz(Npz::open(path)?)))
+    }
+
+    /// Those of a folder, which are called as their files are.
+    pub(in crate::data) fn folder(path: &Path, files: &[String]) -> Self {
+        let names = files.iter().filter_map(|name| name.strip_suffix(".npy"));
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort_unstable();
+        Self::of(path, Holder::Folder(names))
+    }
+
+    fn names(&self) -> Vec<String> {
+        match &self.holder {
+            Holder::Safetensors(file) => file.names(),
+            Holder::Npz(file) => file.names(),
+            Holder::Folder(names) => names.clone(),
+        }
+    }
+
+    fn array(&mut self, name: &str) -> Result<Array, DataError> {
+        match &mut self.holder {
+            Holder::Safetensors(file) => file.array(name),
+            Holder::Npz(file) => file.array(name),
+            Holder::Folder(_) => Array::npy(&self.path.join(format!("{name}.npy"))),
+        }
+    }
+
+    /// Inputs and targets to train on.
+    ///
+    /// # Errors
+    /// There are none of those names, or not as many of each.
+    pub(in crate::data) fn pair(&mut self) -> Result<[Array; 2], DataError> {
+        let names = self.names();
+        match find(&names, &PAIRS) {
+            Some(pair) => self.both(&pair),
+            None => Err(DataError::bad_path(
+                &self.path,
+                format!(
+                    "there are no arrays `x` and `y`; there are {names:?}: save the inputs as `x` \
+                     and the targets as `y`"
+                ),
+            )),
+        }
+    }
+
+    /// The same of a test part, where there is one.
+    ///
+    /// # Errors
+    /// As [`NamedArrays::pair`].
+    pub(in crate::data) fn test(&mut self) -> Result<Option<[Array; 2]>, DataError> {
+        let test = find(&self.names(), &TESTS);
+        test.map(|pair| self.both(&pair)).transpose()
+    }
+
+    fn both(&mut self, names: &[String; 2]) -> Result<[Array; 2], DataError> {
+        let [x, y] = [self.array(&names[0])?, self.array(&names[1])?];
+        if x.len() == y.len() {
+            return Ok([x, y]);
+        }
+        let what = format!(
+            "`{}` has {} items, but `{}` has {}: their first dimensions must be alike",
+            names[0],
+            x.len(),
+            names[1],
+            y.len()
+        );
+        Err(DataError::bad_path(&self.path, what))
+    }
+}
+
+/// The first of these pairs that is there, as it is spelt there.
+fn find(names: &[String], pairs: &[[&str; 2]]) -> Option<[String; 2]> {
+    let spelt = |wanted: &str| {
+        let mut own = names
+            .iter()
+            .filter(|name| name.eq_ignore_ascii_case(wanted));
+        own.next().cloned()
+    };
+    let mut pairs = pairs.iter();
+    pairs.find_map(|[x, y]| Some([spelt(x)?, spelt(y)?]))
+}

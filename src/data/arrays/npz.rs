@@ -1,0 +1,112 @@
+//! Files of NumPy's `savez`: a zip archive of `.npy` files.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use gpipe_partitioner::Bytes;
+use tch::Device;
+use zip::result::ZipError;
+use zip::{CompressionMethod, ZipArchive};
+
+use super::part::Part;
+use super::{Array, npy};
+use crate::data::DataError;
+use crate::files;
+use crate::memory::room_on;
+
+/// What the name of an array has in the archive.
+const ENDING: &str = ".npy";
+/// Deflate makes no more than this of a byte.
+const MOST_INFLATED: u64 = 1032;
+
+/// An archive whose directory was read.
+pub(super) struct Npz {
+    path: PathBuf,
+    archive: ZipArchive<BufReader<File>>,
+}
+
+impl Npz {
+    pub(super) fn open(path: &Path) -> Result<Self, DataError> {
+        let file = files::open(path).map_err(|source| DataError::read(path, source))?;
+        let archive = ZipArchive::new(BufReader::new(file));
+        Ok(Self {
+            path: path.to_owned(),
+            archive: archive.map_err(|error| explained(path, "this is no .npz file", error))?,
+        })
+    }
+
+    /// Names of the arrays, in alphabetic order.
+    pub(super) fn names(&self) -> Vec<String> {
+        let names = self.archive.file_names();
+        let names = names.filter_map(|name| Some(name.strip_suffix(ENDING)?.to_owned()));
+        let mut names: Vec<String> = names.collect();
+        names.sort_unstable();
+        names
+    }
+
+    pub(super) fn array(&mut self, name: &str) -> Result<Array, DataError> {
+        if !self.names().iter().any(|own| own == name) {
+            let what = format!("there is no array `{name}`; there are {:?}", self.names());
+            return Err(DataError::bad(&self.path, 0, what));
+        }
+        npy::array(name, &self.entry(name)?)
+    }
+
+    /// The bytes of an array's file.
+    fn entry(&mut self, name: &str) -> Result<Part, DataError> {
+        let path = &self.path;
+        let what = format!("the array `{name}` cannot be read");
+        let failed = |error| explained(path, &what, error);
+        let entry = self.archive.by_name(&format!("{name}{ENDING}"));
+        let mut entry = entry.map_err(failed)?;
+        let (start, size) = (entry.data_start(), entry.size());
+        let bad = |why: String| DataError::bad(path, start, format!("{what}: {why}"));
+        if entry.compression() == CompressionMethod::Stored {
+            let part = Part::file(path)?.within(start, size);
+            return part.ok_or_else(|| bad("it is said to end behind the file".to_owned()));
+        }
+        if size / MOST_INFLATED > entry.compressed_size() {
+            return Err(bad(format!(
+                "{} bytes cannot become {size}",
+                entry.compressed_size()
+            )));
+        }
+        refuse_too_large(size)
+            .map_err(|why| DataError::Settings(format!("{}: {why}", path.display())))?;
+        let mut bytes = Vec::new();
+        let read = entry
+            .by_ref()
+            .take(size.saturating_add(1))
+            .read_to_end(&mut bytes);
+        read.map_err(|error| bad(format!("what is compressed is damaged: {error}")))?;
+        if bytes.len() as u64 != size {
+            return Err(bad(format!(
+                "it is said to have {size} bytes, and has others"
+            )));
+        }
+        Ok(Part::memory(path, bytes))
+    }
+}
+
+/// The system ends a program that takes more memory than there is without a word.
+fn refuse_too_large(size: u64) -> Result<(), String> {
+    match room_on(Device::Cpu) {
+        Ok((free, _)) if size > free.0 => Err(format!(
+            "a compressed array of {} is held in memory, and {} are free: save it by numpy.savez, \
+             which does not compress, or as safetensors",
+            Bytes(size),
+            free
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn explained(path: &Path, what: &str, error: ZipError) -> DataError {
+    match error {
+        ZipError::Io(source) if source.kind() != std::io::ErrorKind::UnexpectedEof => {
+            DataError::bad(path, 0, format!("{what}: {source}"))
+        }
+        other => DataError::bad(path, 0, format!("{what}: {other}; was it copied whole?")),
+    }
+}

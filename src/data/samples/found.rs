@@ -1,0 +1,58 @@
+//! Samples as they were found, before anything is scaled or held out.
+
+use std::sync::Arc;
+
+use super::scaling::Usual;
+use super::{Pair, Pairs};
+use crate::data::Source;
+
+/// What targets are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Labels {
+    /// Classes that have names.
+    Named(Vec<String>),
+    /// So many classes.
+    Counted(usize),
+    /// Numbers, of a regression say.
+    Numbers,
+}
+
+/// What a file or a folder has.
+pub(super) struct Found {
+    /// As they are trained on.
+    pub(super) train: Pairs,
+    /// The same, without anything random.
+    pub(super) plain: Pairs,
+    /// What is not to be trained on, where the data says so itself.
+    pub(super) test: Option<Pairs>,
+    /// The shape of an input.
+    pub(super) input: Vec<i64>,
+    /// The shape of a target.
+    pub(super) target: Vec<i64>,
+    pub(super) labels: Labels,
+    pub(super) usual: Usual,
+    /// What they are called, all of them.
+    pub(super) about: &'static str,
+    /// Of a table: the columns of the inputs, and of the target.
+    pub(super) columns: Vec<String>,
+    pub(super) column: Option<String>,
+}
+
+impl Found {
+    /// With nothing random about them.
+    pub(super) fn new<S: Source<Item = Pair>>(train: S, test: Option<S>) -> Self {
+        let train: Pairs = Arc::new(train);
+        Self {
+            plain: Arc::clone(&train),
+            train,
+            test: test.map(|test| Arc::new(test) as Pairs),
+            input: Vec::new(),
+            target: Vec::new(),
+            labels: Labels::Numbers,
+            usual: Usual::Plain,
+            about: "samples",
+            columns: Vec::new(),
+            column: None,
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Folders of images, one folder a class.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::found::{Found, Labels};
+use super::picture::Picture;
+use super::scaling::Usual;
+use super::{Pair, SampleOptions};
+use crate::data::{DataError, Place, Random, Source};
+
+/// What the names of images end with.
+pub(super) const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
+/// What other images' names end with.
+const OTHERS: [&str; 8] = ["gif", "webp", "bmp", "tif", "tiff", "heic", "avif", "jxl"];
+/// Folders inside of each other.
+const DEEPEST: usize = 8;
+/// No image has more: a decoder has limits of its own for what they become.
+const MOST_BYTES: u64 = 1 << 29;
+
+/// Images with their classes.
+#[derive(Debug)]
+struct Images {
+    folder: Arc<Path>,
+    /// Paths within the folder, in order, and the number of each one's class.
+    files: Arc<[(PathBuf, i64)]>,
+    identity: Arc<str>,
+    picture: Picture,
+    /// Draws crops and flips, where that is asked for.
+    seed: Option<u64>,
+}
+
+pub(super) fn found(
+    folder: &Path,
+    test: Option<&Path>,
+    options: &SampleOptions,
+) -> Result<Found, DataError> {
+    let (image, picture) = options.picture()?;
+    let known = options.kept.as_ref().map(|kept| &kept.names[..]);
+    let names = match known.filter(|names| !names.is_empty()) {
+        Some(names) => names.to_vec(),
+        None => classes(folder)?,
+    };
+    let plain = Images::list(folder, &names, picture)?;
+    let train = Images {
+        seed: options.augment.then_some(options.seed),
+        folder: Arc::clone(&plain.folder),
+        files: Arc::clone(&plain.files),
+        identity: Arc::clone(&plain.identity),
+        picture,
+    };
+    let test = test
+        .map(|test| Images::list(test, &names, picture))
+        .transpose()?;
+    Ok(Found {
+        input: image.to_vec(),
+        labels: Labels::Named(names),
+        usual: Usual::ImageNet,
+        about: "images",
+        plain: Arc::new(plain),
+        ..Found::new(train, test)
+    })
+}
+
+/// Names of the folders, in alphabetic order.
+fn classes(folder: &Path) -> Result<Vec<String>, DataError> {
+    let mut names = Vec::new();
+    for (name, path) in entries(folder)? {
+        if path.is_dir() {
+            names.push(name);
+        }
+    }
+    if names.is_empty() {
+        let what = "there is no folder in it: put the images of each class in a folder of its own";
+        return Err(DataError::bad_path(folder, what));
+    }
+    Ok(names)
+}
+
+/// What is in a folder and not hidden, in alphabetic order.
+pub(super) fn entries(folder: &Path) -> Result<BTreeMap<String, PathBuf>, DataError> {
+    let read = |source| DataError::read(folder, source);
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(folder).map_err(read)? {
+        let path = entry.map_err(read)?.path();
+        let name = path.file_name().unwrap_or_default();
+        let Some(name) = name.to_str() else {
+            return Err(DataError::bad_path(
+                &path,
+                "its name is not UTF-8: rename it",
+            ));
+        };
+        if !name.starts_with('.') {
+            all.insert(name.to_owned(), path);
+        }
+    }
+    Ok(all)
+}
+
+/// The ending of a name, in small letters.
+pub(super) fn ending(path: &Path) -> String {
+    let ending = path.extension().unwrap_or_default();
+    ending.to_string_lossy().to_lowercase()
+}
+
+impl Images {
+    /// Finds the images of classes; a folder that is none of them is an error.
+    fn list(folder: &Path, names: &[String], picture: Picture) -> Result<Self, DataError> {
+        let mut files = Vec::new();
+        for (name, path) in entries(folder)? {
+            if !path.is_dir() {
+                refuse_image(&path)?;
+                continue;
+            }
+            let class = names.iter().position(|own| *own == name).ok_or_else(|| {
+                let what = format!("there is no class `{name}` in what is trained on: {names:?}");
+                DataError::bad_path(&path, what)
+            })?;
+            let before = files.len();
+            walk(&path, DEEPEST, &mut |image| {
+                let image = image.strip_prefix(folder).unwrap_or(image);
+                files.push((image.to_owned(), class as i64));
+            })?;
+            if files.len() == before {
+                let what = "it has no image: a class has .jpg, .jpeg or .png files";
+                return Err(DataError::bad_path(&path, what));
+            }
+        }
+        if files.is_empty() {
+            let what = "there is no image in it: a class has a folder of .jpg, .jpeg or .png files";
+            return Err(DataError::bad_path(folder, what));
+        }
+        let mut sum = 0;
+        for (file, _) in &files {
+            let path = folder.join(file);
+            let size = fs::metadata(&path)
+                .map_err(|source| DataError::read(&path, source))?
+                .len();
+            sum = crc32c::crc32c_append(sum, file.as_os_str().as_encoded_bytes());
+            sum = crc32c::crc32c_append(sum, &size.to_le_bytes());
+        }
+        let (count, classes) = (files.len(), names.len());
+        let identity = format!("{count} images of {classes} classes with checksum {sum:08x}");
+        Ok(Self {
+            folder: folder.into(),
+            files: files.into(),
+            identity: identity.into(),
+            picture,
+            seed: None,
+        })
+    }
+
+    fn path(&self, index: usize) -> PathBuf {
+        self.folder.join(&self.files[index].0)
+    }
+
+    fn picture(&self, epoch: u64, index: usize) -> anyhow::Result<Pair> {
+        let path = self.path(index);
+        let size = fs::metadata(&path)?.len();
+        anyhow::ensure!(
+            size <= MOST_BYTES,
+            "its {size} bytes are too many for an image"
+        );
+        let bytes = crate::files::read(&path)?;
+        let mut random = self.seed.map(|seed| Random::of_item(seed, epoch, index));
+        let x = self.picture.decode(&bytes, random.as_mut())?;
+        Ok((x, tch::Tensor::from(self.files[index].1)))
+    }
+}
+
+/// An image that is of no class is left out by mistake.
+fn refuse_image(path: &Path) -> Result<(), DataError> {
+    if !ENDINGS.contains(&ending(path).as_str()) {
+        return Ok(());
+    }
+    let what = "this image is in no folder of a class: move it to one";
+    Err(DataError::bad_path(path, what))
+}
+
+/// Shows the images of a folder and of those inside, in alphabetic order.
+fn walk(folder: &Path, deep: usize, show: &mut impl FnMut(&Path)) -> Result<(), DataError> {
+    for path in entries(folder)?.into_values() {
+        let ending = ending(&path);
+        if path.is_dir() {
+            if deep == 0 {
+                let what = format!("there are more than {DEEPEST} folders inside of each other");
+                return Err(DataError::bad_path(&path, what));
+            }
+            walk(&path, deep - 1, show)?;
+        } else if ENDINGS.contains(&ending.as_str()) {
+            show(&path);
+        } else if OTHERS.contains(&ending.as_str()) {
+            let what = "only .jpg, .jpeg and .png are read: convert it, or take it away";
+            return Err(DataError::bad_path(&path, what));
+        }
+    }
+    Ok(())
+}
+
+impl Source for Images {
+    type Item = Pair;
+
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn get(&self, epoch: u64, index: usize) -> Result<Pair, DataError> {
+        self.picture(epoch, index)
+            .map_err(|source| DataError::Item {
+                place: self.place(epoch, index),
+                source,
+            })
+    }
+
+    fn place(&self, _: u64, index: usize) -> Place {
+        Place::Path(self.path(index))
+    }
+
+    fn identity(&self) -> String {
+        self.identity.to_string()
+    }
+}

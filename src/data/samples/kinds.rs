@@ -1,0 +1,259 @@
+//! Which kind of data a path names: by its ending, then by what it begins with.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use super::found::Found;
+use super::images::{ENDINGS, ending, entries};
+use super::{SampleOptions, images, numbers, records, table};
+use crate::data::arrays::NamedArrays;
+use crate::data::{DataError, Idx, TfRecords};
+use crate::files;
+
+/// What can be named, in messages.
+pub(super) const KNOWN: &str = "arrays `x` and `y` (.safetensors, .npz, a folder with x.npy and \
+                                y.npy), a table (.csv, .tsv), a folder of images with a folder for \
+                                each class, IDX files, TFRecords of tf.train.Examples";
+
+/// What the parts of a data set that are not trained on are called.
+const TESTS: [&str; 5] = ["test", "val", "valid", "validation", "t10k"];
+const TRAIN: &str = "train";
+
+/// What a path may be of samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Safetensors,
+    Npz,
+    Npy,
+    Table,
+    Idx,
+    TfRecord,
+    Folder,
+}
+
+/// What a path names, where it is samples.
+///
+/// # Errors
+/// There is nothing there, or it cannot be read.
+pub(super) fn kind(path: &Path) -> Result<Option<Kind>, DataError> {
+    if path.is_dir() {
+        return Ok(Some(Kind::Folder));
+    }
+    let failed = |source| DataError::read(path, source);
+    let file = files::open(path).map_err(failed)?;
+    if let Some(kind) = by_name(path) {
+        return Ok(Some(kind));
+    }
+    let mut start = Vec::new();
+    file.take(6).read_to_end(&mut start).map_err(failed)?;
+    Ok(match &start[..] {
+        b"\x93NUMPY" => Some(Kind::Npy),
+        [b'P', b'K', 3, 4, ..] => Some(Kind::Npz),
+        // The kinds of numbers that IDX has, and some dimensions.
+        [0, 0, 8..=14, 1..=8, ..] => Some(Kind::Idx),
+        _ => None,
+    })
+}
+
+fn by_name(path: &Path) -> Option<Kind> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.to_lowercase();
+    Some(match ending(path).as_str() {
+        "safetensors" => Kind::Safetensors,
+        "npz" => Kind::Npz,
+        "npy" => Kind::Npy,
+        "csv" | "tsv" => Kind::Table,
+        _ if name.contains("-ubyte") || name.contains("-idx") || name.contains(".idx") => Kind::Idx,
+        _ if name.contains(".tfrecord") => Kind::TfRecord,
+        _ => return None,
+    })
+}
+
+/// Finds samples, and their test part where there is one.
+pub(super) fn found(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
+    match kind(path)? {
+        Some(Kind::Folder) => folder(path, options),
+        Some(kind) => file(kind, path, None, options),
+        None => Err(DataError::bad_path(
+            path,
+            format!("this is none of {KNOWN}"),
+        )),
+    }
+}
+
+/// The samples of a file, and of one that is not to be trained on.
+fn file(
+    kind: Kind,
+    path: &Path,
+    test: Option<&Path>,
+    options: &SampleOptions,
+) -> Result<Found, DataError> {
+    let arrays = |open: fn(&Path) -> Result<NamedArrays, DataError>| {
+        let mut train = open(path)?;
+        let pair = train.pair()?;
+        let test = match test {
+            Some(test) => Some(open(test)?.pair()?),
+            None => train.test()?,
+        };
+        numbers::found(pair, test, options, "samples")
+    };
+    match kind {
+        Kind::Safetensors => arrays(NamedArrays::safetensors),
+        Kind::Npz => arrays(NamedArrays::npz),
+        Kind::Table => table::found(path, test, options),
+        Kind::TfRecord => {
+            let test = test.map(|test| TfRecords::open([test])).transpose()?;
+            records::found(TfRecords::open([path])?, test, options)
+        }
+        Kind::Npy => beside(path, options),
+        Kind::Idx => idx(path, None, options),
+        Kind::Folder => folder(path, options),
+    }
+}
+
+/// An `.npy` file of inputs is one of a folder's.
+fn beside(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    if !["x", "x_train"]
+        .iter()
+        .any(|own| stem.eq_ignore_ascii_case(own))
+    {
+        let what = "this is one array, and two are needed: save the inputs as x.npy and the targets \
+                    as y.npy beside it, and name their folder";
+        return Err(DataError::bad_path(path, what));
+    }
+    // Of a path with no folder the parent is empty.
+    let parent = path.parent().filter(|own| !own.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    let names: Vec<String> = entries(parent)?.into_keys().collect();
+    npy(parent, &names, options)
+}
+
+fn npy(folder: &Path, names: &[String], options: &SampleOptions) -> Result<Found, DataError> {
+    let mut arrays = NamedArrays::folder(folder, names);
+    let pair = arrays.pair()?;
+    let test = arrays.test()?;
+    numbers::found(pair, test, options, "samples")
+}
+
+fn folder(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
+    let all = entries(path)?;
+    let names: Vec<String> = all.keys().cloned().collect();
+    if all.get(TRAIN).is_some_and(|own| own.is_dir()) {
+        let test = TESTS
+            .iter()
+            .find_map(|own| all.get(*own))
+            .filter(|own| own.is_dir());
+        return parts(&all[TRAIN], test.map(PathBuf::as_path), options);
+    }
+    if names.iter().any(|name| ending(Path::new(name)) == "npy") {
+        return npy(path, &names, options);
+    }
+    let stem = |wanted: &str| {
+        let mut own = all.values().filter(|own| own.is_file());
+        own.find(|own| own.file_stem().is_some_and(|stem| stem == wanted))
+            .cloned()
+    };
+    if let Some(train) = stem(TRAIN)
+        && let Some(kind) = by_name(&train)
+    {
+        let test = TESTS.iter().find_map(|own| stem(own));
+        let test = test.filter(|own| by_name(own) == Some(kind));
+        return file(kind, &train, test.as_deref(), options);
+    }
+    let images = all.values().filter(|own| by_name(own) == Some(Kind::Idx));
+    let images: Vec<&PathBuf> = images.filter(|own| is_images(own)).collect();
+    if let Some((train, test)) = train_and_test(&images) {
+        return idx(train, test, options);
+    }
+    if names.iter().any(|name| name.contains(".tfrecord")) {
+        return shards(all.into_values(), options);
+    }
+    if all
+        .values()
+        .any(|own| own.is_dir() || ENDINGS.contains(&ending(own).as_str()))
+    {
+        return images::found(path, None, options);
+    }
+    let what = format!("there is nothing in this folder to train on, which would be {KNOWN}");
+    Err(DataError::bad_path(path, what))
+}
+
+/// Two folders of the same kind.
+fn parts(train: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<Found, DataError> {
+    let names: Vec<String> = entries(train)?.into_keys().collect();
+    if names.iter().any(|name| ending(Path::new(name)) == "npy") {
+        let pair = |folder: &Path| {
+            let names: Vec<String> = entries(folder)?.into_keys().collect();
+            NamedArrays::folder(folder, &names).pair()
+        };
+        let test = test.map(pair).transpose()?;
+        return numbers::found(pair(train)?, test, options, "samples");
+    }
+    if names.iter().any(|name| name.contains(".tfrecord")) {
+        let test = test.map(TfRecords::in_folder).transpose()?;
+        return records::found(TfRecords::in_folder(train)?, test, options);
+    }
+    images::found(train, test, options)
+}
+
+/// Shards of what is trained on, and of what is not, as their names tell.
+fn shards(
+    files: impl Iterator<Item = PathBuf>,
+    options: &SampleOptions,
+) -> Result<Found, DataError> {
+    let name = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().to_lowercase()
+    };
+    let files = files.filter(|path| name(path).contains(".tfrecord"));
+    let is_test = |path: &PathBuf| TESTS.iter().any(|own| name(path).starts_with(own));
+    let (test, train): (Vec<_>, Vec<_>) = files.partition(is_test);
+    if train.is_empty() {
+        return records::found(TfRecords::open(test)?, None, options);
+    }
+    let test = (!test.is_empty())
+        .then(|| TfRecords::open(test))
+        .transpose()?;
+    records::found(TfRecords::open(train)?, test, options)
+}
+
+fn is_images(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().contains("images")
+}
+
+/// The file to train on, and one not to, as their names tell.
+fn train_and_test<'a>(images: &[&'a PathBuf]) -> Option<(&'a Path, Option<&'a Path>)> {
+    let name = |path: &Path| {
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().to_lowercase()
+    };
+    let is_test = |path: &Path| TESTS.iter().any(|own| name(path).starts_with(own));
+    let train = images.iter().find(|path| !is_test(path))?;
+    let test = images.iter().find(|path| is_test(path));
+    Some((train, test.map(|own| own.as_path())))
+}
+
+/// Images of IDX files, whose labels are beside them.
+fn idx(images: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<Found, DataError> {
+    let pair = |images: &Path| {
+        let name = images.file_name().unwrap_or_default().to_string_lossy();
+        let labels = name.replace("images", "labels").replace("idx3", "idx1");
+        let labels = images.with_file_name(&labels);
+        if !is_images(images) || !labels.is_file() {
+            let what = "an IDX file of images (train-images-idx3-ubyte) and one of labels beside it \
+                        (train-labels-idx1-ubyte) are needed";
+            return Err(DataError::bad_path(images, what));
+        }
+        let pair = [Idx::open(images)?, Idx::open(&labels)?];
+        let [x, y] = [pair[0].shape()[0], pair[1].shape()[0]];
+        if x == y {
+            return Ok(pair);
+        }
+        let what = format!("it has {x} images, but {} has {y} labels", labels.display());
+        Err(DataError::bad_path(images, what))
+    };
+    let test = test.map(pair).transpose()?;
+    numbers::found(pair(images)?, test, options, "samples")
+}

@@ -1,0 +1,91 @@
+//! Arrays of inputs and of targets: safetensors, NumPy's files, IDX.
+
+use tch::{Kind, Tensor};
+
+use super::found::{Found, Labels};
+use super::scaling::Usual;
+use super::{SampleOptions, labels};
+use crate::data::{Array, DataError, Dataset, Idx, Source};
+
+/// Targets that are looked at together.
+const BLOCK: usize = 1 << 14;
+
+/// An array whose items are tensors of one shape.
+pub(super) trait Numbers: Source<Item = Tensor> {
+    fn shape(&self) -> &[i64];
+    fn kind(&self) -> Kind;
+    /// Some items that follow each other.
+    fn block(&self, range: std::ops::Range<usize>) -> Result<Tensor, DataError>;
+}
+
+impl Numbers for Array {
+    fn shape(&self) -> &[i64] {
+        self.shape()
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind()
+    }
+
+    fn block(&self, range: std::ops::Range<usize>) -> Result<Tensor, DataError> {
+        self.items(range)
+    }
+}
+
+impl Numbers for Idx {
+    fn shape(&self) -> &[i64] {
+        self.shape()
+    }
+
+    fn kind(&self) -> Kind {
+        self.kind()
+    }
+
+    fn block(&self, range: std::ops::Range<usize>) -> Result<Tensor, DataError> {
+        let items = range.map(|index| self.get(0, index));
+        let items = items.collect::<Result<Vec<_>, _>>()?;
+        Ok(Tensor::f_stack(&items, 0)?)
+    }
+}
+
+/// The samples of inputs and targets, and of those of a test part.
+pub(super) fn found<A: Numbers>(
+    [x, y]: [A; 2],
+    test: Option<[A; 2]>,
+    options: &SampleOptions,
+    about: &'static str,
+) -> Result<Found, DataError> {
+    let (input, target) = (x.shape()[1..].to_vec(), y.shape()[1..].to_vec());
+    if let Some([other, _]) = &test
+        && other.shape()[1..] != input[..]
+    {
+        return Err(DataError::Settings(format!(
+            "inputs have the shape {input:?}, but those of the test part {:?}",
+            &other.shape()[1..]
+        )));
+    }
+    let usual = match x.kind() {
+        Kind::Uint8 if !options.integers => Usual::Bytes,
+        _ => Usual::Plain,
+    };
+    let labels = if options.classes {
+        let all = std::iter::once(&y).chain(test.iter().map(|[_, y]| y));
+        let blocks = all.flat_map(|own| {
+            let starts = (0..own.len()).step_by(BLOCK);
+            starts.map(move |start| own.block(start..own.len().min(start + BLOCK)))
+        });
+        Labels::Counted(labels::count(options, blocks)?)
+    } else {
+        Labels::Numbers
+    };
+    let pair = |[x, y]: [A; 2]| Dataset::new(x).zip(Dataset::new(y));
+    let test = test.map(pair).transpose()?;
+    Ok(Found {
+        input,
+        target,
+        labels,
+        usual,
+        about,
+        ..Found::new(pair([x, y])?, test)
+    })
+}

@@ -1,0 +1,277 @@
+//! What can be said of samples before they are opened.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::kept::Kept;
+use super::picture::Picture;
+use crate::data::DataError;
+
+/// How inputs are scaled before a model sees them.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+#[non_exhaustive]
+pub enum Normalise {
+    /// What is usual: the columns of a table by their means and standard deviations, images by
+    /// ImageNet's, arrays of bytes to 0 to 1, and other arrays not at all.
+    #[default]
+    Auto,
+    /// Not at all; the values of images are from 0 to 1 all the same.
+    None,
+    /// By mean and standard deviation of what is trained on: of each number where a sample is a
+    /// row of them, else along its first dimension (the channels of an image).
+    Standard,
+    /// By mean and standard deviation of ImageNet's channels.
+    ImageNet,
+    /// By these means and standard deviations: one of each, or one for each channel or number.
+    By {
+        /// What is taken off.
+        mean: Vec<f64>,
+        /// What the rest is divided by.
+        std: Vec<f64>,
+    },
+}
+
+impl FromStr for Normalise {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = |text: &str| -> Option<Vec<f64>> {
+            let numbers = text.split(',').map(|own| own.trim().parse::<f64>());
+            let numbers = numbers.map(|own| own.ok().filter(|own| own.is_finite()));
+            numbers.collect()
+        };
+        match text.trim() {
+            "auto" => return Ok(Self::Auto),
+            "none" => return Ok(Self::None),
+            "standard" => return Ok(Self::Standard),
+            "imagenet" => return Ok(Self::ImageNet),
+            _ => {}
+        }
+        let both = text.split_once('/');
+        let both = both.and_then(|(mean, std)| Some((numbers(mean)?, numbers(std)?)));
+        match both {
+            Some((mean, std)) if mean.len() == std.len() && std.iter().all(|own| *own > 0.0) => {
+                Ok(Self::By { mean, std })
+            }
+            _ => Err(
+                "must be auto, none, standard, imagenet, or means and standard deviations such as \
+                 0.5,0.5,0.5/0.25,0.25,0.25"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Normalise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers = |all: &[f64]| {
+            let all = all.iter().map(f64::to_string);
+            all.collect::<Vec<_>>().join(",")
+        };
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::None => f.write_str("none"),
+            Self::Standard => f.write_str("standard"),
+            Self::ImageNet => f.write_str("imagenet"),
+            Self::By { mean, std } => write!(f, "{}/{}", numbers(mean), numbers(std)),
+        }
+    }
+}
+
+impl TryFrom<String> for Normalise {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Normalise> for String {
+    fn from(own: Normalise) -> Self {
+        own.to_string()
+    }
+}
+
+/// What is to become of samples: [`Samples::open`](super::Samples::open) takes it.
+#[derive(Debug, Clone, PartialEq)]
+#[must_use]
+pub struct SampleOptions {
+    pub(super) column: Option<String>,
+    pub(super) held_out: f64,
+    pub(super) seed: u64,
+    pub(super) normalise: Normalise,
+    pub(super) classes: bool,
+    pub(super) integers: bool,
+    pub(super) image: Option<[i64; 3]>,
+    pub(super) resize: Option<usize>,
+    pub(super) augment: bool,
+    pub(super) count: Option<usize>,
+    pub(super) kept: Option<Kept>,
+}
+
+impl Default for SampleOptions {
+    fn default() -> Self {
+        Self {
+            column: None,
+            held_out: 0.1,
+            seed: 0,
+            normalise: Normalise::Auto,
+            classes: true,
+            integers: false,
+            image: Some([3, 224, 224]),
+            resize: None,
+            augment: true,
+            count: None,
+            kept: None,
+        }
+    }
+}
+
+impl SampleOptions {
+    /// The column of a table that has the targets; the last by default.
+    pub fn target(mut self, column: impl Into<String>) -> Self {
+        self.column = Some(column.into());
+        self
+    }
+
+    /// The share of the samples that is held out where the data has no test part of its own, a
+    /// tenth by default; 0 holds out none. Which they are the seed decides.
+    pub fn held_out(mut self, share: f64) -> Self {
+        self.held_out = share;
+        self
+    }
+
+    /// Decides what is held out, the order of each epoch, and how images are cropped.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// How inputs are scaled.
+    pub fn normalise(mut self, how: Normalise) -> Self {
+        self.normalise = how;
+        self
+    }
+
+    /// Targets are numbers, as of a regression; by default they are classes.
+    pub fn numbers(mut self) -> Self {
+        self.classes = false;
+        self
+    }
+
+    /// Inputs are integers, such as tokens; by default they become floats.
+    pub fn integers(mut self) -> Self {
+        self.integers = true;
+        self
+    }
+
+    /// The size of what images become; 3 × 224 × 224 by default. They have one or three channels.
+    pub fn image(mut self, channels: i64, height: i64, width: i64) -> Self {
+        self.image = Some([channels, height, width]);
+        self
+    }
+
+    /// Refuses images: the model takes none.
+    pub(crate) fn no_images(mut self) -> Self {
+        self.image = None;
+        self
+    }
+
+    /// The shorter side that images are scaled to before they are cropped; by default an eighth
+    /// more than is kept of it.
+    pub fn resize(mut self, side: usize) -> Self {
+        self.resize = Some(side);
+        self
+    }
+
+    /// Whether images are cropped and flipped at random for training, as they are by default.
+    pub fn augment(mut self, augment: bool) -> Self {
+        self.augment = augment;
+        self
+    }
+
+    /// How many classes there are; by default they are counted, for which all targets are read.
+    pub fn classes(mut self, count: usize) -> Self {
+        self.count = Some(count);
+        self
+    }
+
+    /// Takes class names, columns and scales from what an earlier run [kept](super::Samples::kept),
+    /// rather than from the data.
+    ///
+    /// # Errors
+    /// It is nothing that a run keeps.
+    pub fn kept(mut self, kept: &Value) -> Result<Self, DataError> {
+        self.kept = Some(Kept::read(kept)?);
+        Ok(self)
+    }
+
+    /// What images become.
+    pub(super) fn picture(&self) -> Result<([i64; 3], Picture), DataError> {
+        let image = self.image.ok_or_else(|| {
+            let what =
+                "images are for models that take [channels, height, width], of 1 channel or 3";
+            DataError::Settings(what.to_owned())
+        })?;
+        Ok((image, Picture::new(image, self.resize)))
+    }
+
+    pub(super) fn check(&self) -> Result<(), DataError> {
+        let wrong = |what: String| Err(DataError::Settings(what));
+        if !(0.0..1.0).contains(&self.held_out) {
+            return wrong(format!(
+                "a share of {} cannot be held out: it is from 0 to below 1",
+                self.held_out
+            ));
+        }
+        let Some([channels, height, width]) = self.image else {
+            return Ok(());
+        };
+        if ![1, 3].contains(&channels) || !(1..=MOST_SIDE).contains(&height.min(width)) {
+            return wrong(format!(
+                "images have 1 channel or 3 and sides from 1 to {MOST_SIDE}, not \
+                 {channels} and {height} × {width}"
+            ));
+        }
+        if height.max(width) > MOST_SIDE || self.resize.is_some_and(|own| own as i64 > MOST_SIDE) {
+            return wrong(format!("images have sides of at most {MOST_SIDE}"));
+        }
+        if let Some(resize) = self.resize
+            && (resize as i64) < height.min(width)
+        {
+            return wrong(format!(
+                "images that are scaled to {resize} cannot be cropped to {height} × {width}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The longest side that an image is given.
+const MOST_SIDE: i64 = 1 << 14;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_to_normalise_are_read_as_they_are_written() {
+        for text in [
+            "auto",
+            "none",
+            "standard",
+            "imagenet",
+            "0.5,0.25/1,2.5",
+            "0/1",
+        ] {
+            assert_eq!(text.parse::<Normalise>().unwrap().to_string(), text);
+        }
+        for text in ["", "mean", "1/0", "1,2/3", "nan/1", "1/-1", "1/2/3"] {
+            assert!(text.parse::<Normalise>().is_err(), "{text}");
+        }
+    }
+}

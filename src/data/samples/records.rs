@@ -1,0 +1,178 @@
+//! TFRecord files of `tf.train.Example`s.
+
+use std::sync::Arc;
+
+use tch::Tensor;
+
+use super::found::{Found, Labels};
+use super::picture::Picture;
+use super::scaling::Usual;
+use super::{Pair, SampleOptions, labels};
+use crate::TorchError;
+use crate::data::{DataError, Example, ExampleError, Place, Random, Source, TfRecords};
+
+/// What inputs and targets are called, the first that an example has.
+const NAMES: [[&str; 2]; 3] = [
+    ["x", "y"],
+    ["image", "label"],
+    ["image/encoded", "image/class/label"],
+];
+
+/// The examples of a set.
+#[derive(Debug, Clone)]
+struct Records {
+    all: Arc<TfRecords>,
+    names: [&'static str; 2],
+    /// Numbers of an input, where it is no image.
+    numbers: usize,
+    /// What an image becomes.
+    picture: Option<([i64; 3], Picture)>,
+    seed: Option<u64>,
+}
+
+pub(super) fn found(
+    train: TfRecords,
+    test: Option<TfRecords>,
+    options: &SampleOptions,
+) -> Result<Found, DataError> {
+    let plain = Records::open(train, options)?;
+    let test = test.map(|test| Records::open(test, options)).transpose()?;
+    let target = plain.y(0)?;
+    let shape = match target.numel() {
+        1 => vec![],
+        _ => target.size(),
+    };
+    let labels = if options.classes {
+        let all = std::iter::once(&plain).chain(&test);
+        let each = all.flat_map(|own| (0..own.len()).map(|index| own.y(index)));
+        Labels::Counted(labels::count(options, each)?)
+    } else {
+        Labels::Numbers
+    };
+    let is_image = plain.picture.is_some();
+    let train = Records {
+        seed: (is_image && options.augment).then_some(options.seed),
+        ..plain.clone()
+    };
+    Ok(Found {
+        input: match plain.picture {
+            Some((image, _)) => image.to_vec(),
+            None => vec![plain.numbers as i64],
+        },
+        target: shape,
+        labels,
+        usual: if is_image {
+            Usual::ImageNet
+        } else {
+            Usual::Plain
+        },
+        about: "TFRecords",
+        plain: Arc::new(plain),
+        ..Found::new(train, test)
+    })
+}
+
+impl Records {
+    fn open(records: TfRecords, options: &SampleOptions) -> Result<Self, DataError> {
+        let first = Example::decode(&records.get(0, 0)?);
+        let place = records.place(0, 0);
+        let wrong = |source: ExampleError| DataError::Item {
+            place: place.clone(),
+            source: source.into(),
+        };
+        let first = first.map_err(wrong)?;
+        let has = |wanted: &str| first.names().any(|name| name == wanted);
+        let names = NAMES.into_iter().find(|[x, y]| has(x) && has(y));
+        let names = names.ok_or_else(|| DataError::Bad {
+            place: place.clone(),
+            what: format!(
+                "the example has no features `x` and `y` (or `image` and `label`); it has {:?}",
+                first.names().collect::<Vec<_>>()
+            ),
+        })?;
+        let is_image = first.byte_string(names[0]).is_ok();
+        let (numbers, picture) = if is_image {
+            (0, Some(options.picture()?))
+        } else {
+            (numbers(&first, names[0]).map_err(wrong)?.numel(), None)
+        };
+        Ok(Self {
+            all: Arc::new(records),
+            names,
+            numbers,
+            picture,
+            seed: None,
+        })
+    }
+
+    fn example(&self, index: usize) -> Result<Example, DataError> {
+        let example = Example::decode(&self.all.get(0, index)?);
+        example.map_err(|error| self.wrong(index, error.into()))
+    }
+
+    fn wrong(&self, index: usize, source: anyhow::Error) -> DataError {
+        DataError::Item {
+            place: self.place(0, index),
+            source,
+        }
+    }
+
+    /// The target of a sample.
+    fn y(&self, index: usize) -> Result<Tensor, DataError> {
+        let example = self.example(index)?;
+        numbers(&example, self.names[1]).map_err(|error| self.wrong(index, error.into()))
+    }
+
+    fn x(&self, example: &Example, epoch: u64, index: usize) -> anyhow::Result<Tensor> {
+        let name = self.names[0];
+        if let Some((_, picture)) = &self.picture {
+            let mut random = self.seed.map(|seed| Random::of_item(seed, epoch, index));
+            return picture.decode(example.byte_string(name)?, random.as_mut());
+        }
+        let (numbers, wanted) = (numbers(example, name)?, self.numbers);
+        let there = numbers.numel();
+        anyhow::ensure!(
+            there == wanted,
+            "feature `{name}` has {there} numbers, but that of the first example {wanted}"
+        );
+        Ok(numbers)
+    }
+}
+
+/// The numbers of a feature.
+fn numbers(example: &Example, name: &str) -> Result<Tensor, ExampleError> {
+    match example.ints(name) {
+        Ok(ints) => Ok(Tensor::from_slice(ints)),
+        Err(ExampleError::Kind { .. }) => Ok(Tensor::from_slice(example.floats(name)?)),
+        Err(error) => Err(error),
+    }
+}
+
+impl Source for Records {
+    type Item = Pair;
+
+    fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    fn get(&self, epoch: u64, index: usize) -> Result<Pair, DataError> {
+        let example = self.example(index)?;
+        let pair = || -> anyhow::Result<Pair> {
+            let y = numbers(&example, self.names[1])?;
+            let y = match y.numel() {
+                1 => y.f_reshape([-1; 0]).map_err(TorchError::from)?,
+                _ => y,
+            };
+            Ok((self.x(&example, epoch, index)?, y))
+        };
+        pair().map_err(|error| self.wrong(index, error))
+    }
+
+    fn place(&self, epoch: u64, index: usize) -> Place {
+        self.all.place(epoch, index)
+    }
+
+    fn identity(&self) -> String {
+        self.all.identity()
+    }
+}

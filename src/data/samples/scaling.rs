@@ -1,0 +1,188 @@
+//! Inputs to the range that models learn from.
+
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
+
+use super::{Normalise, Pairs};
+use crate::TorchError;
+use crate::data::{DataError, Source as _, Stack};
+
+/// Mean and standard deviation of the channels of ImageNet's training images, from 0 to 1.
+const IMAGENET: ([f64; 3], [f64; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+/// The same of one channel.
+const IMAGENET_GREY: (f64, f64) = (0.449, 0.226);
+/// Samples that statistics are made of at a time.
+const BLOCK: usize = 256;
+
+/// What [`Normalise::Auto`] is for a kind of data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Usual {
+    /// Nothing.
+    Plain,
+    /// From 0 to 1.
+    Bytes,
+    /// By the statistics of what is trained on.
+    Standard,
+    /// By ImageNet's.
+    ImageNet,
+}
+
+/// What is done with each input: divided, then a mean taken off, then divided by a standard
+/// deviation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Scaling {
+    divisor: f64,
+    /// One for each number of a row, or for each channel; none at all, or one for all.
+    mean: Vec<f64>,
+    std: Vec<f64>,
+}
+
+impl Default for Scaling {
+    fn default() -> Self {
+        Self {
+            divisor: 1.0,
+            mean: Vec::new(),
+            std: Vec::new(),
+        }
+    }
+}
+
+impl Scaling {
+    /// Whether it is one, wherever it was read.
+    pub(super) fn can_be(&self) -> bool {
+        let finite = self.mean.iter().all(|own| own.is_finite());
+        let positive = |own: &f64| own.is_finite() && *own > 0.0;
+        let stds = self.std.iter().chain([&self.divisor]).all(positive);
+        finite && stds && self.mean.len() == self.std.len()
+    }
+
+    /// What is asked for, of samples of this shape; `train` are those that are trained on.
+    ///
+    /// # Errors
+    /// A sample cannot be read; there are other numbers than the shape needs.
+    pub(super) fn choose(
+        how: &Normalise,
+        usual: Usual,
+        shape: &[i64],
+        train: &Pairs,
+    ) -> Result<Self, DataError> {
+        let own = match (how, usual) {
+            (Normalise::None, _) | (Normalise::Auto, Usual::Plain) => return Ok(Self::default()),
+            (Normalise::Auto, Usual::Bytes) => Self {
+                divisor: 255.0,
+                ..Self::default()
+            },
+            (Normalise::Standard, _) | (Normalise::Auto, Usual::Standard) => {
+                Self::of(train, shape)?
+            }
+            (Normalise::ImageNet, _) | (Normalise::Auto, Usual::ImageNet) => {
+                Self::imagenet(usual, shape)
+            }
+            (Normalise::By { mean, std }, _) => Self {
+                divisor: 1.0,
+                mean: mean.clone(),
+                std: std.clone(),
+            },
+        };
+        own.check(shape)?;
+        Ok(own)
+    }
+
+    fn imagenet(usual: Usual, shape: &[i64]) -> Self {
+        let (mean, std) = match shape {
+            [1, ..] => (vec![IMAGENET_GREY.0], vec![IMAGENET_GREY.1]),
+            _ => (IMAGENET.0.to_vec(), IMAGENET.1.to_vec()),
+        };
+        let divisor = if usual == Usual::Bytes { 255.0 } else { 1.0 };
+        Self { divisor, mean, std }
+    }
+
+    /// That it is for samples of this shape.
+    pub(super) fn check(&self, shape: &[i64]) -> Result<(), DataError> {
+        let there = self.mean.len();
+        let wanted = shape.first().copied().unwrap_or(1);
+        if there <= 1 || there as i64 == wanted {
+            return Ok(());
+        }
+        Err(DataError::Settings(format!(
+            "{there} means are given to normalise by, but a sample of {shape:?} needs one, or \
+             {wanted}"
+        )))
+    }
+
+    /// By mean and standard deviation of samples.
+    fn of(samples: &Pairs, shape: &[i64]) -> Result<Self, DataError> {
+        let (mut count, mut mean, mut squares) = (0.0, Vec::new(), Vec::new());
+        for start in (0..samples.len()).step_by(BLOCK) {
+            let block = start..samples.len().min(start + BLOCK);
+            let rows = block.map(|index| Ok(samples.get(0, index)?.0));
+            let rows = rows.collect::<Result<Vec<_>, DataError>>()?;
+            let stacked = <Tensor as Stack>::stack(rows).map_err(|source| DataError::Batch {
+                first: samples.place(0, start),
+                source,
+            })?;
+            let (own, means, sums) = moments(&stacked, shape)?;
+            if mean.is_empty() {
+                (mean, squares) = (vec![0.0; means.len()], vec![0.0; means.len()]);
+            }
+            // Chan et al. 1979: the moments of both together.
+            let all: f64 = count + own;
+            for (place, (new, sum)) in means.into_iter().zip(sums).enumerate() {
+                let apart = new - mean[place];
+                mean[place] += apart * own / all;
+                squares[place] += sum + apart * apart * count * own / all;
+            }
+            count = all;
+        }
+        let deviation = |sum: f64| match (sum / count).sqrt() {
+            // What is the same in all samples stays so.
+            std if std > 0.0 && std.is_finite() => std,
+            _ => 1.0,
+        };
+        let std = squares.into_iter().map(deviation).collect();
+        Ok(Self {
+            divisor: 1.0,
+            mean,
+            std,
+        })
+    }
+
+    /// An input of floats, scaled.
+    pub(super) fn apply(&self, x: Tensor) -> Result<Tensor, TorchError> {
+        let mut x = x;
+        if self.divisor.total_cmp(&1.0).is_ne() {
+            x = x.f_div_scalar(self.divisor)?;
+        }
+        if self.mean.is_empty() {
+            return Ok(x);
+        }
+        let along = |values: &[f64]| -> Result<Tensor, TorchError> {
+            let values = Tensor::f_from_slice(values)?.f_to_kind(Kind::Float)?;
+            let dims = x.dim().max(1);
+            let mut shape = vec![1; dims];
+            shape[0] = values.numel() as i64;
+            Ok(values.f_reshape(&shape)?)
+        };
+        Ok(x.f_sub(&along(&self.mean)?)?.f_div(&along(&self.std)?)?)
+    }
+}
+
+/// Numbers, their mean and the sum of squared differences from it, for each place of the first
+/// dimension of a sample.
+fn moments(stacked: &Tensor, shape: &[i64]) -> Result<(f64, Vec<f64>, Vec<f64>), TorchError> {
+    let places = shape.first().copied().unwrap_or(1).max(1);
+    let samples = stacked.size()[0];
+    let rows = stacked.f_to_kind(Kind::Double)?;
+    let rows = rows.f_reshape([samples, places, -1])?.f_transpose(0, 1)?;
+    let rows = rows.f_reshape([places, -1])?;
+    let mean = rows.f_mean_dim(1, true, Kind::Double)?;
+    let apart = rows.f_sub(&mean)?;
+    let squares = apart
+        .f_mul(&apart)?
+        .f_sum_dim_intlist(1, false, Kind::Double)?;
+    let numbers = |tensor: &Tensor| -> Result<Vec<f64>, TorchError> {
+        Ok(Vec::<f64>::try_from(tensor.f_reshape([-1])?)?)
+    };
+    Ok((rows.size()[1] as f64, numbers(&mean)?, numbers(&squares)?))
+}

@@ -1,0 +1,48 @@
+//! A part of the items that nothing but a seed chooses.
+
+use super::shuffle::permuted;
+use crate::data::{DataError, Place, Source};
+use crate::torch::mix;
+
+/// Some of the items, in an order that a seed decides once for all epochs: parts of the same
+/// source and seed have no item in common where their ranges have none.
+#[derive(Debug, Clone)]
+pub struct RandomPart<S> {
+    pub(in crate::data) source: S,
+    pub(in crate::data) range: std::ops::Range<usize>,
+    pub(in crate::data) seed: u64,
+}
+
+/// What keeps this order apart from that of an epoch.
+const KEY: u64 = 0x7061_7274;
+
+impl<S: Source> RandomPart<S> {
+    fn origin(&self, index: usize) -> usize {
+        let place = (self.range.start + index) as u64;
+        permuted(place, self.source.len() as u64, mix(self.seed, KEY)) as usize
+    }
+}
+
+impl<S: Source> Source for RandomPart<S> {
+    type Item = S::Item;
+
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    fn get(&self, epoch: u64, index: usize) -> Result<S::Item, DataError> {
+        self.source.get(epoch, self.origin(index))
+    }
+
+    fn place(&self, epoch: u64, index: usize) -> Place {
+        self.source.place(epoch, self.origin(index))
+    }
+
+    fn identity(&self) -> String {
+        let (std::ops::Range { start, end }, seed) = (self.range.clone(), self.seed);
+        format!(
+            "{}, of these {start} to {end} in an order of seed {seed}",
+            self.source.identity()
+        )
+    }
+}

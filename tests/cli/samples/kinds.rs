@@ -1,0 +1,103 @@
+//! Arrays, IDX files and TFRecords by `--data`.
+
+use std::fs;
+use std::path::Path;
+
+use gpipe::data::{Example, TfRecordWriter};
+use gpipe::tch::{Device, Kind, Tensor};
+
+use super::{config, fails, trained};
+
+fn xy(count: i64) -> (Tensor, Tensor) {
+    let x = Tensor::arange(count * 4, (Kind::Float, Device::Cpu)).sin();
+    let y = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);
+    (x.view([count, 2, 2]), y)
+}
+
+#[test]
+fn arrays_are_trained_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let (x, y) = xy(40);
+    Tensor::write_safetensors(&[("x", &x), ("y", &y)], folder.join("d.safetensors")).unwrap();
+    let judged = trained(
+        folder,
+        "--model mlp --hidden 8 --depth 2 --data d.safetensors",
+    );
+    assert_eq!(judged["count"], 4);
+    let model = &config(folder, "whole")["model"];
+    assert_eq!(model["inputs"].as_integer(), Some(4));
+    assert_eq!(model["outputs"].as_integer(), Some(3));
+}
+
+#[test]
+fn tokens_in_arrays_are_sequences() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let x = Tensor::arange(40 * 6, (Kind::Int64, Device::Cpu))
+        .remainder(5)
+        .view([40, 6]);
+    let y = x.roll(-1, 1);
+    Tensor::write_safetensors(&[("x", &x), ("y", &y)], folder.join("d.safetensors")).unwrap();
+    trained(
+        folder,
+        "--model lstm --layers 2 --hidden 8 --context 6 --data d.safetensors",
+    );
+    assert_eq!(
+        config(folder, "whole")["model"]["vocab"].as_integer(),
+        Some(5)
+    );
+}
+
+#[test]
+fn records_are_trained_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::create_dir(folder.join("data")).unwrap();
+    let mut shard = TfRecordWriter::create(&folder.join("data/a.tfrecord")).unwrap();
+    for number in 0..40 {
+        let example = Example::default().with_floats("x", [number as f32, 1.0]);
+        shard
+            .write(&example.with_ints("y", [number % 4]).encode())
+            .unwrap();
+    }
+    shard.finish().unwrap();
+    trained(
+        folder,
+        "--model mlp --hidden 8 --depth 2 --normalise standard --data data",
+    );
+    assert_eq!(
+        config(folder, "whole")["model"]["outputs"].as_integer(),
+        Some(4)
+    );
+}
+
+#[test]
+fn idx_files_are_trained_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/fashion-mnist-small");
+    let flags = format!("--model mlp --hidden 8 --depth 2 --data {}", data.display());
+    let judged = trained(folder.path(), &flags);
+    assert!(judged["accuracy"].is_number());
+}
+
+#[test]
+fn what_is_none_of_them_is_told_what_could_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::create_dir(folder.join("empty")).unwrap();
+    let train = |data: &str| format!("train --model mlp --out run --data {data}");
+    fails(
+        folder,
+        &train("empty"),
+        2,
+        &["empty", "x.npy", "folder of images", "TFRecords"],
+    );
+    fs::write(folder.join("text.txt"), "Call me Ishmael. ".repeat(100)).unwrap();
+    fails(
+        folder,
+        &train("text.txt"),
+        2,
+        &["a text is for models that give a token"],
+    );
+}

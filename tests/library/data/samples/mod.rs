@@ -1,0 +1,39 @@
+//! Samples of files that a user brings: every kind read as it was written, split and scaled the
+//! same way each time, and refused by name where it is damaged.
+
+mod forged;
+mod images;
+mod kinds;
+mod numpy;
+mod table;
+mod trained;
+
+use std::path::Path;
+
+use gpipe::data::{DataError, SampleOptions, Samples};
+use gpipe::tch::Tensor;
+
+/// All samples in their order, as one batch.
+fn all(samples: &Samples) -> (Tensor, Tensor) {
+    let mut batches = samples.in_order(samples.len()).load().unwrap();
+    batches.next().unwrap().unwrap()
+}
+
+fn open(path: &Path) -> Result<Samples, DataError> {
+    Samples::open(path, &SampleOptions::default())
+}
+
+fn floats(tensor: &Tensor) -> Vec<f64> {
+    Vec::try_from(tensor.to_kind(gpipe::tch::Kind::Double).reshape([-1])).unwrap()
+}
+
+/// The error, which must have all of these parts.
+#[track_caller]
+fn refused(path: &Path, options: &SampleOptions, wanted: &[&str]) {
+    let error = Samples::open(path, options)
+        .expect_err("it was opened")
+        .to_string();
+    for part in wanted {
+        assert!(error.contains(part), "`{part}` is missing in: {error}");
+    }
+}

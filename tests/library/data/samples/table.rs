@@ -1,0 +1,131 @@
+//! Tables: columns by name, classes in one order, nothing missing.
+
+use std::fs;
+
+use gpipe::data::{SampleOptions, Samples};
+
+use super::{all, floats, open, refused};
+
+const FLOWERS: &str = "length,width,species\n5.0,3.5,setosa\n6.0,2.5,virginica\n\
+                       7.0,3.0,\"versi,color\"\n4.0,3.0,setosa\n";
+
+#[test]
+fn classes_are_numbered_by_name_and_columns_scaled_by_their_statistics() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("flowers.csv");
+    fs::write(&path, FLOWERS).unwrap();
+    let samples = Samples::open(&path, &SampleOptions::default().held_out(0.0)).unwrap();
+    assert_eq!(
+        samples.class_names(),
+        ["setosa", "versi,color", "virginica"]
+    );
+    let (x, y) = all(&samples);
+    assert_eq!(floats(&y), [0.0, 2.0, 1.0, 0.0]);
+    // Lengths have mean 5.5 and variance 1.25, widths mean 3 and variance 1/8.
+    let wanted = [-0.5, 0.5, 0.5, -0.5, 1.5, 0.0, -1.5, 0.0];
+    let deviations = [1.25_f64.sqrt(), 0.125_f64.sqrt()];
+    for (place, (own, wanted)) in floats(&x).into_iter().zip(wanted).enumerate() {
+        assert!(
+            (own - wanted / deviations[place % 2]).abs() < 1e-6,
+            "{place}: {own}"
+        );
+    }
+}
+
+#[test]
+fn what_a_run_kept_decides_over_the_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, other) = (folder.path().join("a.csv"), folder.path().join("b.csv"));
+    fs::write(&path, FLOWERS).unwrap();
+    // Columns in another order, and of the classes one alone.
+    fs::write(&other, "species;width;more;length\nvirginica;2.5;9;6\n").unwrap();
+    let first = Samples::open(&path, &SampleOptions::default().held_out(0.0)).unwrap();
+    let kept = SampleOptions::default()
+        .held_out(0.0)
+        .kept(&first.kept())
+        .unwrap();
+    let (x, y) = all(&Samples::open(&other, &kept).unwrap());
+    let (wanted, _) = all(&first);
+    assert_eq!((x.get(0), floats(&y)), (wanted.get(1), vec![2.0]));
+    fs::write(&other, "species;width;length\nrose;2.5;6\n").unwrap();
+    refused(
+        &other,
+        &kept,
+        &["b.csv, line 2", "no class `rose`", "`virginica`"],
+    );
+    fs::write(&other, "species;width\nrose;2.5\n").unwrap();
+    refused(&other, &kept, &["b.csv, line 1", "no column `length`"]);
+    let error = first.check_same(&open(&path).unwrap().kept());
+    assert!(error.is_ok(), "{error:?}");
+    let mut forged = first.kept();
+    forged["scaling"]["std"] = serde_json::json!([0.0, 1.0]);
+    assert!(SampleOptions::default().kept(&forged).is_err());
+}
+
+#[test]
+fn classes_that_are_numbers_are_in_the_order_of_these() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.tsv");
+    let rows: String = [10, 9, 2, 10]
+        .map(|label| format!("{label}\t{}\n", label * 2))
+        .concat();
+    fs::write(&path, format!("\u{feff}label\tx\n{rows}")).unwrap();
+    let options = SampleOptions::default().target("label").held_out(0.0);
+    let samples = Samples::open(&path, &options).unwrap();
+    assert_eq!(samples.class_names(), ["2", "9", "10"]);
+    assert_eq!(floats(&all(&samples).1), [2.0, 1.0, 0.0, 2.0]);
+    let (_, y) = all(&Samples::open(&path, &options.numbers()).unwrap());
+    assert_eq!(
+        (y.size(), floats(&y)),
+        (vec![4, 1], vec![10.0, 9.0, 2.0, 10.0])
+    );
+}
+
+#[test]
+fn what_is_wrong_is_told_with_line_and_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.csv");
+    for (text, wanted) in [
+        (
+            "a,b,c\n1,2,3\n1,,3\n",
+            &["a.csv, line 3", "column `b` has no value"][..],
+        ),
+        ("a,b,c\n1,2,3\n1,NA,3\n", &["line 3", "`b` has no value"]),
+        ("a,b,c\n1,2,3\n\n1,2,\n", &["line 4", "`c` has no value"]),
+        (
+            "a,b\n1,x\nred,y\n",
+            &["line 3", "column `a`: `red` is no number"],
+        ),
+        (
+            "a,b\n1,x\n1e99,y\n",
+            &["line 3", "column `a`", "not finite"],
+        ),
+        ("a,b\n1,x\n1,y,z\n", &["line 3", "3 cells", "header has 2"]),
+        ("1,2\n3,4\n", &["line 1", "put a header above them"]),
+        ("a,a,b\n1,2,3\n", &["two columns `a`"]),
+        ("a,,b\n1,2,3\n", &["column 2 has no name"]),
+        (
+            "a,b\n1,2.5\n1,3\n",
+            &["column `b` has numbers such as 2.5", "--target"],
+        ),
+        ("a,b\n", &["no row below the header"]),
+        ("a\n1\n", &["beside the target `a` there is no column"]),
+        ("", &["line 1", "the table is empty"]),
+    ] {
+        fs::write(&path, text).unwrap();
+        refused(&path, &SampleOptions::default(), wanted);
+    }
+    fs::write(&path, FLOWERS).unwrap();
+    let options = SampleOptions::default().target("colour");
+    refused(
+        &path,
+        &options,
+        &["no column `colour`", "`length`, `width`, `species`"],
+    );
+    fs::write(&path, b"a,b\n1,\xff\n").unwrap();
+    refused(
+        &path,
+        &SampleOptions::default(),
+        &["a.csv, line 2", "not UTF-8"],
+    );
+}
