@@ -147,7 +147,8 @@ impl NamedLoss {
             return Err(self.kind.unfit(output, target));
         }
         let target = target.f_reshape(&own)?;
-        let target = if is_float(target.kind()) {
+        // The mean of doubles has a gradient for doubles alone.
+        let target = if is_float(target.kind()) && output.kind() != Kind::Double {
             target
         } else {
             target.f_to_kind(output.kind())?
@@ -200,7 +201,7 @@ fn own_loss(outputs: &Values) -> anyhow::Result<Tensor> {
 }
 
 /// The dimension of classes of an output; none where targets of this shape do not fit it.
-pub(super) fn class_dimension(output: &[i64], target: &[i64]) -> Option<usize> {
+pub(crate) fn class_dimension(output: &[i64], target: &[i64]) -> Option<usize> {
     let fits = |at: &usize| {
         let mut rest = output.to_vec();
         (1..rest.len()).contains(at) && {
@@ -233,6 +234,19 @@ pub(super) fn is_float(kind: Kind) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_of_doubles_learns_floats() {
+        let output = Tensor::ones([2, 1], (Kind::Double, tch::Device::Cpu)).set_requires_grad(true);
+        let target = Tensor::from_slice(&[1.0_f32, 3.0]);
+        let named = NamedLoss::from(LossKind::Mse);
+        let loss = named.loss(&Values::from(output.shallow_clone()), &Values::from(target));
+        loss.unwrap().value.backward();
+        assert_eq!(
+            Vec::<f64>::try_from(output.grad().view(-1)).unwrap(),
+            [0.0, -2.0]
+        );
+    }
 
     #[test]
     fn classes_are_where_pytorch_or_a_language_model_has_them() {

@@ -13,6 +13,7 @@ use crate::cli::model::Chosen;
 use crate::cli::trained::{Trained, TrainedOn};
 use crate::cli::{Failure, failure, output};
 use crate::data::Samples;
+use crate::models::class_dimension;
 use crate::models::zoo::Zoo;
 use crate::torch::LossFn as _;
 use crate::{Pipeline, Values};
@@ -152,8 +153,21 @@ struct Sum {
     weight: f64,
     samples: usize,
     /// Classes to tell, and those that were told; none where targets are no classes.
-    targets: usize,
+    targets: i64,
     right: Option<i64>,
+}
+
+/// How many classes were told right, and of how many: targets below 0 are none, and count nothing.
+/// None where the targets are no classes, or none of this output's.
+fn told(logits: &Tensor, classes: &Tensor) -> Result<Option<(i64, i64)>, Failure> {
+    let dimension = class_dimension(&logits.size(), &classes.size());
+    let Some(dimension) = dimension.filter(|_| classes.kind() == Kind::Int64) else {
+        return Ok(None);
+    };
+    let number = |of: Tensor| of.f_sum(Kind::Int64)?.f_int64_value(&[]);
+    let right = logits.f_argmax(dimension as i64, false)?;
+    let right = number(right.f_eq_tensor(classes)?)?;
+    Ok(Some((right, number(classes.f_ge(0)?)?)))
 }
 
 impl Sum {
@@ -166,17 +180,11 @@ impl Sum {
         let outputs = pipe.forward_values(&x).map_err(failure)?;
         let device = outputs.present().next().map_or(Device::Cpu, Tensor::device);
         let y = y.f_to_device(device)?;
-        if y.kind() == Kind::Int64
-            && let Ok(logits) = outputs.one()
-            && logits.dim() == y.dim() + 1
+        if let Some(logits) = outputs.present().next()
+            && let Some((right, counted)) = told(logits, &y)?
         {
-            let told = logits.f_argmax(-1, false)?;
-            let right = told
-                .f_eq_tensor(&y)?
-                .f_sum(Kind::Int64)?
-                .f_int64_value(&[])?;
             *self.right.get_or_insert(0) += right;
-            self.targets += y.numel();
+            self.targets += counted;
         }
         let (samples, things) = (x.size()[0] as usize, y.numel() as f64);
         let loss = trained.spec.loss().loss(&outputs, &Values::from(y))?;
@@ -185,5 +193,40 @@ impl Sum {
         self.weight += count;
         self.samples += samples;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn classes(of: &[i64], shape: &[i64]) -> Tensor {
+        Tensor::from_slice(of).view(shape)
+    }
+
+    /// It took the last dimension, and gave nonsense, or an error of libtorch's, for pictures.
+    #[test]
+    fn classes_are_told_where_the_loss_has_them() {
+        let wanted = classes(&[0, 3, 1, 2, 2, 0], &[1, 2, 3]);
+        let picture = wanted.one_hot(4).permute([0, 3, 1, 2]).to_kind(Kind::Float);
+        assert_eq!(told(&picture, &wanted).unwrap(), Some((6, 6)));
+        // As many classes as columns.
+        let wanted = classes(&[0, 1, 2, 2, 1, 0], &[1, 2, 3]);
+        let picture = wanted.one_hot(3).permute([0, 3, 1, 2]).to_kind(Kind::Float);
+        assert_eq!(told(&picture, &wanted).unwrap(), Some((6, 6)));
+        let text = classes(&[1, 0], &[1, 2]).one_hot(3).to_kind(Kind::Float);
+        assert_eq!(
+            told(&text, &classes(&[1, 1], &[1, 2])).unwrap(),
+            Some((1, 2))
+        );
+    }
+
+    #[test]
+    fn what_counts_nothing_is_neither_right_nor_wrong() {
+        let logits = classes(&[1, 0, 1], &[3]).one_hot(2).to_kind(Kind::Float);
+        let wanted = classes(&[1, -100, 0], &[3]);
+        assert_eq!(told(&logits, &wanted).unwrap(), Some((1, 2)));
+        assert_eq!(told(&logits, &wanted.to_kind(Kind::Float)).unwrap(), None);
+        assert_eq!(told(&logits, &classes(&[1, 1], &[2])).unwrap(), None);
     }
 }

@@ -79,6 +79,14 @@ pub(in crate::cli) fn choose(
 }
 
 fn several(spec: &ModelSpec) -> String {
+    if spec.targets().is_empty() {
+        return format!(
+            "`{}` computes its loss itself from {}, but samples have one input and one target each: \
+             export the model without its loss, and name one with --loss",
+            spec.name(),
+            shapes(spec.inputs())
+        );
+    }
     format!(
         "`{}` takes {} and learns {}, but samples have one input and one target each",
         spec.name(),

@@ -7,6 +7,7 @@ mod scale;
 mod training;
 
 use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -91,13 +92,15 @@ fn ranks<T: Send + 'static>(
     for rank in 0..size {
         let (body, done) = (body.clone(), done.clone());
         thread::spawn(move || {
-            let world = World::join_with(words(rank, size, port), TIMES).unwrap();
-            let _ = done.send((rank, body(world)));
+            let run = || body(World::join_with(words(rank, size, port), TIMES).unwrap());
+            let _ = done.send((rank, catch_unwind(AssertUnwindSafe(run))));
         });
     }
     drop(done);
     let mut all: Vec<_> = (0..size)
         .map(|_| results.recv_timeout(LIMIT / 2).unwrap())
+        // What one of them panics with is what the test fails with.
+        .map(|(rank, result)| (rank, result.unwrap_or_else(|why| resume_unwind(why))))
         .collect();
     all.sort_by_key(|(rank, _)| *rank);
     all.into_iter().map(|(_, result)| result).collect()
