@@ -93,6 +93,7 @@ fn every_benchmark_example_and_test_that_is_run_exists() {
                     format!("{folder}/{name}/main.rs"),
                     format!("partitioner/{folder}/{name}.rs"),
                     format!("book/{folder}/{name}/main.rs"),
+                    format!("src/engine/{folder}/{name}/main.rs"),
                 ];
                 let there = places.iter().any(|place| root().join(place).exists());
                 assert!(there, "{}: {flag}{name}", page.name);
