@@ -18,6 +18,7 @@
 mod agree;
 mod arrivals;
 mod between;
+mod busy;
 mod channels;
 mod departures;
 mod headers;
@@ -38,6 +39,7 @@ use super::{Group, Lost, Transfer, World};
 use crate::engine::{self, Address, Ballot, Carrier, Door, Program, Verdict};
 use crate::fail_point::fail_point;
 use arrivals::{Arrivals, Expected, Place};
+use busy::Piece;
 use channels::Channels;
 use departures::{Departures, Way};
 use shared::{Shared, listen, told};
@@ -72,6 +74,8 @@ struct Order {
     step: u64,
     from: usize,
     arrivals: Arrivals,
+    /// Until the thread is done with it.
+    piece: Piece,
 }
 
 impl<V: Payload> WorldCarrier<V> {
@@ -198,6 +202,7 @@ impl<V: Payload> WorldCarrier<V> {
             step,
             from,
             arrivals: Arrivals::new(&self.shared, (group, from, device), all),
+            piece: self.shared.busy.begin(),
         })
     }
 }
@@ -246,7 +251,10 @@ impl<V: Payload> Carrier<V> for WorldCarrier<V> {
         };
         let parcel = value.into_parcel()?;
         match parcel.0.on_accelerator() {
-            Some(from) => self.departures.put((from, to.device), way, parcel),
+            Some(from) => {
+                let piece = self.shared.busy.begin();
+                self.departures.put((from, to.device), (way, parcel, piece))
+            }
             None => self.shared.post(&way, &parcel.0.values),
         }
     }

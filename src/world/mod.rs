@@ -283,27 +283,34 @@ impl World {
 
     /// The same, by a process that is so far.
     fn abort_at(&self, at: u64, why: &str) -> Lost {
-        self.tell(Lost {
+        self.abort_in(self.generation(), at, why)
+    }
+
+    /// The same in a generation that may have ended.
+    fn abort_in(&self, generation: u64, at: u64, why: &str) -> Lost {
+        let lost = Lost {
             gone: false,
             at,
             ..self.places.gone(self.rank(), short(why))
-        })
+        };
+        self.tell(generation, lost)
     }
 
     /// Tells all processes that this one cannot go on, so that nothing goes on.
     ///
     /// *Returns* what all are told: this, or what another process told before.
     pub fn lose(&self, why: &str) -> Lost {
-        self.tell(self.places.gone(self.rank(), short(why)))
+        let lost = self.places.gone(self.rank(), short(why));
+        self.tell(self.generation(), lost)
     }
 
-    fn tell(&self, lost: Lost) -> Lost {
+    fn tell(&self, generation: u64, lost: Lost) -> Lost {
         if self.link.is_none() {
             let end = End::Lost(lost.clone());
-            self.watch.end(self.generation(), end);
+            self.watch.end(generation, end);
             return self.lost().unwrap_or(lost);
         }
-        self.watch.ask(lost)
+        self.watch.ask_in(generation, lost)
     }
 
     /// Runs this once, on any thread, as soon as somebody has failed or is lost; at once where

@@ -199,14 +199,9 @@ impl Watch {
         self.end(generation, End::Lost(lost));
     }
 
-    /// Has the beat end the generation for all, and waits for what all are told.
+    /// Has the beat end a generation, which may have ended, for all, and waits for what all are told.
     ///
     /// *Returns* who was first: this one, or another.
-    pub(super) fn ask(&self, lost: Lost) -> Lost {
-        self.ask_in(self.generation(), lost)
-    }
-
-    /// The same for a generation that may have ended.
     pub(super) fn ask_in(&self, generation: u64, lost: Lost) -> Lost {
         let mut state = self.state.lock();
         if state.generation > generation {

@@ -125,6 +125,11 @@ impl Arrivals {
         }
     }
 
+    /// To which they belong.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Waits for the next value; none after the last.
     pub(super) fn next(&mut self) -> Result<Option<(Address, Parcel)>, Stopped> {
         self.look_ahead()?;

@@ -14,6 +14,7 @@ use gpipe_partitioner::DeviceId;
 use parking_lot::Mutex;
 
 use super::super::Group;
+use super::busy::Piece;
 use super::shared::{Shared, is_over};
 use super::{Parcel, Payload};
 use crate::tch::{Device, Tensor};
@@ -36,6 +37,9 @@ pub(super) struct Way {
 /// From which GPU, and to which device.
 type Ends = (usize, DeviceId);
 
+/// What a thread has to send.
+type Leaving = (Way, Parcel, Piece);
+
 /// The threads, made when they are first needed.
 pub(super) struct Departures<V> {
     shared: Weak<Shared<V>>,
@@ -43,7 +47,7 @@ pub(super) struct Departures<V> {
 }
 
 struct Departing {
-    parcels: Sender<(Way, Parcel)>,
+    parcels: Sender<Leaving>,
     thread: JoinHandle<()>,
 }
 
@@ -56,23 +60,23 @@ impl<V: Payload> Departures<V> {
     }
 
     /// Has the thread of a way send this, in its turn.
-    pub(super) fn put(&self, ends: Ends, way: Way, parcel: Parcel) -> anyhow::Result<()> {
+    pub(super) fn put(&self, ends: Ends, leaving: Leaving) -> anyhow::Result<()> {
         let mut threads = self.threads.lock();
         let thread = match threads.entry(ends) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(place) => place.insert(self.start(ends)?),
         };
         // It ends after this carrier.
-        let _ = thread.parcels.send((way, parcel));
+        let _ = thread.parcels.send(leaving);
         Ok(())
     }
 
     fn start(&self, (from, to): Ends) -> std::io::Result<Departing> {
-        let (parcels, work) = unbounded::<(Way, Parcel)>();
+        let (parcels, work) = unbounded::<Leaving>();
         let shared = self.shared.clone();
         let send = move || {
             let mut to_host = ToHost::default();
-            for (way, parcel) in work {
+            for (way, parcel, _piece) in work {
                 let Some(shared) = shared.upgrade() else {
                     return;
                 };
@@ -98,10 +102,9 @@ impl<V: Payload> Shared<V> {
             Some(channel) => self.by_channel(&channel, way, &parcel.0),
             None => self.through_host(way, parcel.0, to_host),
         });
-        if let Err(error) = sent
-            && !is_over(&self.world, way.generation)
-        {
-            self.fail(&format!("a value for rank {}: {error}", way.rank));
+        if let Err(error) = sent {
+            let why = format!("a value for rank {}: {error}", way.rank);
+            self.fail_in(way.generation, &why);
         }
     }
 

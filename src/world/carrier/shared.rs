@@ -8,6 +8,7 @@ use super::super::beat::other_call;
 use super::super::{Group, Lost, World};
 use super::agree::{Exchange, Stopped as Odd, TOLD, VOTES};
 use super::arrivals::Stopped;
+use super::busy::Busy;
 use super::channels::{Channels, Unconnected};
 use super::departures::Way;
 use super::headers::Headers;
@@ -27,6 +28,8 @@ pub(super) struct Shared<V> {
     state: Mutex<State<V>>,
     /// What is being sent.
     pub(super) sends: Pending,
+    /// What threads of this carrier do for the generation.
+    pub(super) busy: Busy,
 }
 
 struct State<V> {
@@ -80,6 +83,7 @@ impl<V: Payload> Shared<V> {
             channels: Arc::new(channels),
             state: Mutex::new(state),
             sends: Pending::default(),
+            busy: Busy::default(),
         });
         listen(&shared);
         Ok(shared)
@@ -161,15 +165,20 @@ impl<V: Payload> Shared<V> {
     /// Fails where something has in the background.
     pub(super) fn look_after_channels(&self) {
         let generation = self.world.generation();
-        if let Some(why) = self.channels.failed()
-            && !is_over(&self.world, generation)
-        {
-            self.fail(&why);
+        if let Some(why) = self.channels.failed() {
+            self.fail_in(generation, &why);
         }
     }
 
     pub(super) fn fail(&self, why: &str) -> Lost {
         self.world.abort_at(self.world.watch.votes(), why)
+    }
+
+    /// The same in the background, for a generation that may be at its end: what fails behind that
+    /// is no failure of the next one.
+    pub(super) fn fail_in(&self, generation: u64, why: &str) {
+        let at = self.world.watch.votes();
+        let _ = self.world.abort_in(generation, at, why);
     }
 
     /// Begins to send values in the host's memory.
@@ -218,6 +227,7 @@ impl<V: Payload> Shared<V> {
             step,
             from,
             mut arrivals,
+            piece: _piece,
         } = order;
         loop {
             // A thread that is gone would leave the others waiting.
@@ -237,8 +247,8 @@ impl<V: Payload> Shared<V> {
                 Ok(false) => return arrivals.post_again(),
                 Err(Stopped::Lost) => return,
                 Err(Stopped::Wrong(why)) => {
-                    self.fail(&format!("what rank {from} has sent: {why}"));
-                    return;
+                    let why = format!("what rank {from} has sent: {why}");
+                    return self.fail_in(arrivals.generation(), &why);
                 }
             }
         }
@@ -351,7 +361,10 @@ impl<V: Payload> Shared<V> {
     }
 
     pub(super) fn renew(&self) -> Result<(), Lost> {
-        // Before the next generation, whose failure their end would look like.
+        // Before the next generation, whose failure their end would look like, and whose values
+        // they would take.
+        self.channels.abort();
+        self.busy.wait();
         self.channels.clear();
         self.world.renew()?;
         let group = Arc::new(self.world.group()?);
