@@ -1,15 +1,17 @@
 //! Which process of how many this is, as a launcher says.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use serde_json::{Value, json};
 
 use super::command::Verb;
 use super::{Failure, ended, say};
 use crate::Error;
 use crate::engine::EngineError;
-use crate::world::{Launcher, RESTART_MAY_HELP, Words, World, gather_once, host_name};
+use crate::world::{Launcher, RESTART_MAY_HELP, Times, Words, World, gather_once, host_name};
 
 /// Refuses verbs that are the work of one process where this is one of several: each of them
 /// would do all of it.
@@ -45,9 +47,61 @@ pub(super) fn join() -> Result<Option<Arc<World>>, Failure> {
     if words.size == 1 {
         return Ok(None);
     }
+    let waits = Waits::begin(&words);
     let world = Arc::new(World::join(words)?);
+    drop(waits);
     world.exit_with_others(GRACE, |lost| say(&format!("error: {lost}")))?;
     Ok(Some(world))
+}
+
+/// Says what this process waits for, where that takes long: one of the others may never come, or its
+/// address be wrong.
+struct Waits {
+    done: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Waits {
+    /// A wait that is shorter needs no word.
+    const SHORT: Duration = Duration::from_secs(3);
+
+    fn begin(words: &Words) -> Self {
+        let most = Times::default().meeting.as_secs();
+        let others = match words.rank {
+            0 => format!("the other processes ({} in all)", words.size),
+            _ => format!("rank 0 and all others ({} in all)", words.size),
+        };
+        let place = words.master.as_ref();
+        let place = place.map_or_else(String::new, |(host, port)| {
+            format!(" at {host}:{port} (MASTER_ADDR:MASTER_PORT)")
+        });
+        let line = format!(
+            "rank {} waits for {others}{place}, for {most} s at most",
+            words.rank
+        );
+        let (done, is_done) = bounded::<()>(0);
+        let wait = move || {
+            if is_done.recv_timeout(Self::SHORT) == Err(RecvTimeoutError::Timeout) {
+                say(&line);
+            }
+        };
+        // Without a thread nothing is said.
+        let thread = std::thread::Builder::new().name("waits".to_owned());
+        Self {
+            done: Some(done),
+            thread: thread.spawn(wait).ok(),
+        }
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.done = None;
+        if let Some(thread) = self.thread.take() {
+            // It has only words to say.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// So long after another process has failed or was lost this one may still be there.

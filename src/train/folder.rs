@@ -117,13 +117,19 @@ impl RunFolder {
     /// Makes the folder of a new run, and locks it: the one that was asked for, which must
     /// not hold another run, or the next free one. Nothing else is written there before
     /// another process that wants the same folder is known to be shut out. Of the processes of
-    /// `pipe` rank 0 makes it.
+    /// `pipe` rank 0 makes it, for all of which it has to be the same.
     pub(super) fn claim(
         path: Option<&Path>,
         pipe: &Pipeline,
     ) -> Result<(Self, Checkpointer), TrainError> {
         let what = "the making of a run's folder";
         let run = Self::at(made_by_leader(pipe, what, || Self::make(path))?);
+        let other = path.filter(|own| *own != run.path());
+        let other = other.map(|own| {
+            let (own, leads) = (own.display(), run.path().display());
+            format!("its run is to be in `{own}`, and that of rank 0 in `{leads}`: give all the same")
+        });
+        pipe.agree(what, other)?;
         let writer = run.lock(pipe.world())?;
         if let Some(path) = path {
             // Another one may have begun there, and ended, meanwhile.

@@ -40,7 +40,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::fail_point::fail_point;
-use crate::torch::{ProcessGroup, Store, TorchError};
+use crate::torch::{ProcessGroup, TorchError};
 use beat::Beat;
 pub(crate) use control::Control;
 use ending::Ending;
@@ -105,9 +105,6 @@ struct Link {
     met: Met,
     server: Lost,
     times: Times,
-    /// A connection that nobody waits at. To make one may take seconds: libtorch asks for the name
-    /// of the address, for a message that nobody reads.
-    spare: Mutex<Option<Store>>,
 }
 
 impl World {
@@ -158,12 +155,7 @@ impl World {
         } else {
             places.gone(0, String::new())
         };
-        let link = Link {
-            met,
-            server,
-            times,
-            spare: Mutex::new(None),
-        };
+        let link = Link { met, server, times };
         let world = Self::new(words, host, places, Some(link));
         world.start()?;
         Ok(world)
@@ -340,10 +332,9 @@ impl World {
         // Whoever has said which network is to be used is listened to.
         let said = std::env::var_os("GLOO_SOCKET_IFNAME").is_some();
         let address = (!said).then_some(address);
-        let spare = link.spare.lock().take();
-        let connection = spare.map_or_else(|| link.met.store.another(), Ok);
-        let connection = connection.map_err(|error| self.store_failed(&error))?;
-        let store = connection.below(&keys::group(generation, number));
+        // One of its own: gloo waits at it.
+        let store = link.met.store.another();
+        let store = store.and_then(|store| store.below(&keys::group(generation, number)));
         let store = store.map_err(|error| self.store_failed(&error))?;
         let started = spawned("world-group", move || {
             let group = ProcessGroup::join(&store, rank, size, address, limit);
@@ -357,8 +348,6 @@ impl World {
             Ok(own) => {
                 // All are here, so that nobody uses what came before.
                 self.retired.clear();
-                // gloo waits there no longer.
-                *link.spare.lock() = Some(connection);
                 let group = |own, local| Group {
                     own,
                     generation,

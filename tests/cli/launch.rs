@@ -76,6 +76,11 @@ fn a_verb_that_there_is_not_is_refused_by_each_process() {
 
 #[cfg(feature = "cli")]
 mod words {
+    use std::io::{BufRead as _, BufReader};
+    use std::net::TcpListener;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
     use serde_json::Value;
 
     use super::super::run::printed;
@@ -193,5 +198,57 @@ mod words {
             errors.contains("RANK is not set, but WORLD_SIZE is"),
             "{errors}"
         );
+    }
+
+    fn as_rank(rank: usize, port: u16, folder: &Path, args: &str) -> Command {
+        let mut own = command(folder, args);
+        own.envs([("MASTER_ADDR", "127.0.0.1"), ("WORLD_SIZE", "2")]);
+        for word in ["RANK", "LOCAL_RANK"] {
+            own.env(word, rank.to_string());
+        }
+        own.env("MASTER_PORT", port.to_string());
+        own.stderr(Stdio::piped());
+        own
+    }
+
+    fn free_port() -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        listener.local_addr().unwrap().port()
+    }
+
+    /// It said nothing for the five minutes that processes have to meet.
+    #[test]
+    fn a_process_says_what_it_waits_for() {
+        let port = free_port();
+        let mut waits = as_rank(1, port, here(), "train").spawn().unwrap();
+        let mut line = String::new();
+        let errors = waits.stderr.take().unwrap();
+        BufReader::new(errors).read_line(&mut line).unwrap();
+        waits.kill().unwrap();
+        waits.wait().unwrap();
+        let said = format!("rank 1 waits for rank 0 and all others (2 in all) at 127.0.0.1:{port}");
+        assert!(line.starts_with(&said), "{line}");
+    }
+
+    /// Rank 0's was taken, without a word.
+    #[test]
+    fn processes_of_other_folders_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("text.txt"), "to be or not to be ".repeat(40)).unwrap();
+        let port = free_port();
+        let args = "train --data text.txt --layers 1 --d-model 8 --heads 2 --seq 8 --batch 4 --micro 2 \
+                    --steps 1 --threads-per-stage 1 --devices cpu --out";
+        let start = |rank: usize| {
+            let args = format!("{args} run-{rank}");
+            as_rank(rank, port, folder.path(), &args).spawn().unwrap()
+        };
+        for (rank, process) in [start(0), start(1)].into_iter().enumerate() {
+            let output = process.wait_with_output().unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "rank {rank}: {errors}");
+            let said = "its run is to be in `run-1`, and that of rank 0 in `run-0`: give all the same";
+            assert!(errors.contains(said), "rank {rank}: {errors}");
+        }
+        assert!(!folder.path().join("run-1").exists());
     }
 }

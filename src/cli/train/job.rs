@@ -212,12 +212,16 @@ fn tokenizer(
 }
 
 /// What is asked for and does nothing on these devices, in words.
-fn idle(recipe: &Recipe) -> Option<String> {
-    let idle = recipe.tf32 && !recipe.devices.iter().any(|device| device.is_cuda());
-    idle.then(|| {
-        "pipeline.tf32 = true does nothing here: it is for CUDA devices, and there is none"
-            .to_owned()
-    })
+fn idle(recipe: &Recipe) -> impl Iterator<Item = String> {
+    let has_cuda = recipe.devices.iter().any(|device| device.is_cuda());
+    let tf32 = (recipe.tf32 && !has_cuda).then_some(
+        "pipeline.tf32 = true does nothing here: it is for CUDA devices, and there is none",
+    );
+    let shard = (recipe.shard_optimizer && recipe.replicas == 1).then_some(
+        "parallel.shard_optimizer = true does nothing here: replicas share what the optimizer \
+         remembers, and there is 1 (--replicas)",
+    );
+    tf32.into_iter().chain(shard).map(str::to_owned)
 }
 
 /// The pipeline that is asked for.

@@ -53,7 +53,7 @@ impl Progress {
             count(pipe.partition().layers(), "layer"),
             count(pipe.partition().stages(), "stage"),
             pipe.partition().balance(),
-            devices(job),
+            devices(job, pipe),
             count(recipe.micro, "micro-batch"),
             recipe.schedule,
             recipe.recompute,
@@ -83,13 +83,15 @@ impl Progress {
     }
 }
 
-fn devices(job: &Job) -> String {
-    let each = count(job.recipe.devices.len(), "device");
+fn devices(job: &Job, pipe: &Pipeline) -> String {
+    let recipe = &job.recipe;
+    let all = pipe.partition().stages() / recipe.chunks() * recipe.replicas;
+    let all = count(all, "device");
     let all = match &job.world {
-        Some(world) => format!("{each} of each of {}", count(world.size(), "process")),
-        None => each,
+        Some(world) => format!("{all} of {}", count(world.size(), "process")),
+        None => all,
     };
-    match job.recipe.replicas {
+    match recipe.replicas {
         1 => all,
         several => format!("{all} in {}", count(several, "replica")),
     }

@@ -52,6 +52,7 @@ fn so_are_those_with_what_is_asked_of_devices() {
         "1",
         "--offload-optimizer",
         "--tf32",
+        "--shard-optimizer",
         "--deterministic",
     ];
     let told = trained(
@@ -59,10 +60,10 @@ fn so_are_those_with_what_is_asked_of_devices() {
         &tiny(&[], &[&flags[..], &["--out", "first"]].concat()),
         &[],
     );
-    assert!(
-        told.contains("pipeline.tf32 = true does nothing here"),
-        "{told}"
-    );
+    for idle in ["pipeline.tf32", "parallel.shard_optimizer"] {
+        let said = format!("{idle} = true does nothing here");
+        assert!(told.contains(&said), "{told}");
+    }
     let own = [
         "--config",
         "first/config.toml",
