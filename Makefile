@@ -1,6 +1,18 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: train test build mutations simulated-gpus bench links peers exported scale kills check book pages tensorboard-check cuda-check setup clean
+.PHONY: help train test build wheel dist mutations simulated-gpus bench links peers exported scale kills check book pages tensorboard-check cuda-check setup clean
+
+help:
+	@echo "make train    train a character-level GPT on Moby-Dick over two CPU stages"
+	@echo "make build    leave the command at target/release/gpipe-rs"
+	@echo "make test     run every test"
+	@echo "make check    formatting, lints, documentation"
+	@echo "make wheel    a Python wheel of the command: target/packages"
+	@echo "make dist     an archive that runs where it is unpacked: target/packages"
+	@echo "make book     the book as a site: book/book/index.html"
+	@echo "make bench    every benchmark; \`make peers\`: the same beside PyTorch and others"
+	@echo
+	@echo "Others (mutations, kills, links, scale, exported, cuda-check, ...) are told in the Makefile."
 
 # Train a character-level GPT on Moby-Dick over two CPU stages.
 # More flags: make train ARGS="--steps 1000 --devices cpu,cpu,cpu"
@@ -23,6 +35,14 @@ mutations: setup simulated-gpus
 # Leaves the command at target/release/gpipe-rs.
 build: setup
 	cargo build --release --locked
+
+# A wheel for `pip install`, beside torch==2.11.*, and an archive with libtorch's own files in it (see
+# src/packaging/pack.py): both in target/packages.
+wheel: build
+	python3 src/packaging/pack.py wheel $${CARGO_TARGET_DIR:-target}/release/gpipe-rs target/packages
+
+dist: build
+	python3 src/packaging/pack.py archive $${CARGO_TARGET_DIR:-target}/release/gpipe-rs target/packages
 
 # GPUs made of threads, for `gpipe-rs --simulate-gpus` and the CUDA tests (see
 # src/simulated_cuda/README.md).

@@ -1,7 +1,8 @@
 //! Compiles the C++ shim against libtorch and makes the binaries find it.
 //!
 //! libtorch is looked for where `LIBTORCH` points: `.libtorch` in this checkout
-//! unless the environment says otherwise (see `.cargo/config.toml`). Without the
+//! unless the environment says otherwise (see `.cargo/config.toml`), or in an installed PyTorch
+//! where `LIBTORCH_USE_PYTORCH` says so. Without the
 //! feature `torch` there is nothing to do.
 
 fn main() {
@@ -41,6 +42,9 @@ mod shim {
 
     pub(crate) fn build() {
         gpipe_libtorch::rerun_if_changed();
+        if gpipe_libtorch::documents() {
+            return;
+        }
         let torch = match gpipe_libtorch::find() {
             Ok(path) => path,
             Err(message) => {

@@ -82,12 +82,12 @@ where
 {
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
     match command::build(&args, zoo) {
-        Ok(command) => decide::execute(command::parse(command, &args), |cli| {
+        Ok(command) => decide::execute(command::parse(command.clone(), &args), |cli| {
             if let Some(settings) = &cli.simulate_gpus {
                 return Err(simulated::execute_again(settings, &args));
             }
             simulated::check()?;
-            dispatch(cli.verb, zoo)
+            dispatch(cli.verb, zoo, command)
         }),
         Err(why) => ended(Err(Failure::Usage(why))),
     }
@@ -107,7 +107,7 @@ pub fn config_keys(zoo: &Zoo) -> Vec<ConfigKey> {
     train::keys(zoo)
 }
 
-fn dispatch(verb: Verb, zoo: &Zoo) -> Result<(), Failure> {
+fn dispatch(verb: Verb, zoo: &Zoo, command: clap::Command) -> Result<(), Failure> {
     world::check(&verb)?;
     match verb {
         Verb::Env(args) => env::run(&args),
@@ -117,6 +117,6 @@ fn dispatch(verb: Verb, zoo: &Zoo) -> Result<(), Failure> {
         Verb::Models(args) => models::run(&args, zoo),
         Verb::Profile(args) => profile::run(&args, zoo),
         Verb::Train(args) => train::run(&args, zoo),
-        Verb::Decide(verb) => decide::run(&verb),
+        Verb::Decide(verb) => decide::run(&verb, || command),
     }
 }

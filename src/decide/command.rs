@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 #[cfg(feature = "cli")]
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Parser, Subcommand};
+use clap::{Command, CommandFactory as _, Parser, Subcommand};
 use signal_hook::consts::SIGXFSZ;
 
-use super::{Failure, ended, launch, plan, plot, schedule, simulate};
+use super::{Failure, ended, launch, plan, plot, schedule, shell, simulate};
 
 /// What this program is called where no other one offers its verbs.
 pub(crate) const NAME: &str = "gpipe-rs";
@@ -36,8 +36,12 @@ pub(crate) struct Cli<V: Subcommand> {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
+    /// Write what a shell needs to complete verbs, flags and their values.
+    Completions(shell::Completions),
     /// Run a verb as several processes, on this host or on several.
     Launch(launch::Args),
+    /// Write the pages of the manual.
+    Man(shell::Manual),
     /// Choose balance, schedule, micro-batches and recompute from a profile.
     Plan(plan::Args),
     /// Draw loss and throughput of training runs as curves.
@@ -48,9 +52,12 @@ pub(crate) enum Verb {
     Simulate(simulate::Args),
 }
 
-pub(crate) fn run(verb: &Verb) -> Result<(), Failure> {
+/// Runs a verb of a command line that is all in `command`.
+pub(crate) fn run(verb: &Verb, command: impl FnOnce() -> Command) -> Result<(), Failure> {
     match verb {
+        Verb::Completions(args) => shell::complete(args, command()),
         Verb::Launch(args) => launch::run(args),
+        Verb::Man(args) => shell::manual(args, command()),
         Verb::Plan(args) => plan::run(args),
         Verb::Plot(args) => plot::run(args),
         Verb::Schedule(args) => schedule::run(args),
@@ -67,7 +74,9 @@ pub fn main() -> ExitCode {
     if let Some(why) = left_out(&args) {
         return ended(Err(Failure::Usage(why)));
     }
-    execute(Cli::<Verb>::try_parse_from(args), |cli| run(&cli.verb))
+    execute(Cli::<Verb>::try_parse_from(args), |cli| {
+        run(&cli.verb, Cli::<Verb>::command)
+    })
 }
 
 /// Runs what a command line asks for, or says why it asks for nothing that there is.

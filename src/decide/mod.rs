@@ -1,5 +1,5 @@
-//! The command line's verbs that need no tensors: `launch`, `plan`, `plot`, `schedule` and
-//! `simulate`, one file or folder a verb; and what every verb needs, those of
+//! The command line's verbs that need no tensors: `launch`, `plan`, `plot`, `schedule`,
+//! `simulate`, and what shells and `man` are told, one file or folder a verb; and what every verb needs, those of
 //! [`cli`](crate::cli) too: reading, writing, refusing.
 //!
 //! Data goes to standard output, everything else to standard error. Exit code 0
@@ -13,6 +13,7 @@ pub(crate) mod output;
 pub(crate) mod plan;
 mod plot;
 mod schedule;
+mod shell;
 mod simulate;
 mod spread;
 pub(crate) mod table;

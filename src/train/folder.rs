@@ -127,7 +127,9 @@ impl RunFolder {
         let other = path.filter(|own| *own != run.path());
         let other = other.map(|own| {
             let (own, leads) = (own.display(), run.path().display());
-            format!("its run is to be in `{own}`, and that of rank 0 in `{leads}`: give all the same")
+            format!(
+                "its run is to be in `{own}`, and that of rank 0 in `{leads}`: give all the same"
+            )
         });
         pipe.agree(what, other)?;
         let writer = run.lock(pipe.world())?;

@@ -234,7 +234,11 @@ mod words {
     #[test]
     fn processes_of_other_folders_are_told() {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("text.txt"), "to be or not to be ".repeat(40)).unwrap();
+        std::fs::write(
+            folder.path().join("text.txt"),
+            "to be or not to be ".repeat(40),
+        )
+        .unwrap();
         let port = free_port();
         let args = "train --data text.txt --layers 1 --d-model 8 --heads 2 --seq 8 --batch 4 --micro 2 \
                     --steps 1 --threads-per-stage 1 --devices cpu --out";
@@ -246,7 +250,8 @@ mod words {
             let output = process.wait_with_output().unwrap();
             let errors = String::from_utf8_lossy(&output.stderr);
             assert!(!output.status.success(), "rank {rank}: {errors}");
-            let said = "its run is to be in `run-1`, and that of rank 0 in `run-0`: give all the same";
+            let said =
+                "its run is to be in `run-1`, and that of rank 0 in `run-0`: give all the same";
             assert!(errors.contains(said), "rank {rank}: {errors}");
         }
         assert!(!folder.path().join("run-1").exists());

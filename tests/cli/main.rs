@@ -13,6 +13,8 @@ mod launch;
 #[cfg(feature = "cli")]
 mod models;
 #[cfg(feature = "cli")]
+mod packages;
+#[cfg(feature = "cli")]
 mod profile;
 #[cfg(feature = "cli")]
 mod resume;

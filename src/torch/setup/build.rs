@@ -9,6 +9,9 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=lib.rs");
     libtorch::rerun_if_changed();
+    if libtorch::documents() {
+        return;
+    }
     if let Err(message) = libtorch::find() {
         eprintln!("\nerror: {message}\n");
         std::process::exit(1);

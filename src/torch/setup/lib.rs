@@ -5,6 +5,7 @@
 //! in a page of C++ errors.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs};
 
 /// The version that tch is made for.
@@ -13,16 +14,27 @@ const VERSION: &str = "2.11.0";
 /// A file that every libtorch has.
 const HEADER: &str = "include/ATen/core/Tensor.h";
 
-/// The libtorch folder (with `include` and `lib`) that `LIBTORCH` names.
+/// Has the libtorch of an installed PyTorch be taken: torch-sys listens to it, too.
+const USE_PYTORCH: &str = "LIBTORCH_USE_PYTORCH";
+
+/// The libtorch folder (with `include` and `lib`) that `LIBTORCH` names; where
+/// `LIBTORCH_USE_PYTORCH` is set, that of the Python environment's PyTorch.
 ///
 /// # Errors
 /// It is missing or of another version: what was found, and what to do.
 pub fn find() -> Result<PathBuf, String> {
     let set_up =
         "run `make build` once in the checkout: it installs libtorch and links it as `.libtorch`";
-    let path = env::var_os("LIBTORCH").map(PathBuf::from).ok_or_else(|| {
-        format!("LIBTORCH is not set: point it at a libtorch {VERSION}; or, to build gpipe-rs itself, {set_up}")
-    })?;
+    let named = env::var_os("LIBTORCH").map(PathBuf::from);
+    let path = match env::var_os(USE_PYTORCH) {
+        Some(_) => of_python()?,
+        None => named.ok_or_else(|| {
+            format!(
+                "LIBTORCH is not set: point it at a libtorch {VERSION}; or set {USE_PYTORCH}=1 to take that \
+                 of an installed PyTorch; or, to build gpipe-rs itself, {set_up}"
+            )
+        })?,
+    };
     if !path.join(HEADER).exists() {
         return Err(format!(
             "no libtorch at {}: {set_up}; or point LIBTORCH at a libtorch {VERSION}",
@@ -41,13 +53,48 @@ pub fn find() -> Result<PathBuf, String> {
     }
 }
 
+/// Where the Python that torch-sys asks has its PyTorch, which need not be one that starts.
+fn of_python() -> Result<PathBuf, String> {
+    // As torch-sys chooses.
+    let python = match env::var_os("VIRTUAL_ENV") {
+        Some(_) => "python",
+        None => "python3",
+    };
+    const WHERE: &str = "import importlib.util as i; s = i.find_spec('torch'); \
+                         print(s.submodule_search_locations[0] if s else '')";
+    let told = Command::new(python).args(["-c", WHERE]).output();
+    let told = told
+        .map_err(|error| format!("{USE_PYTORCH} is set, and `{python}` does not start: {error}"))?;
+    let path = String::from_utf8_lossy(&told.stdout).trim().to_owned();
+    if path.is_empty() {
+        return Err(format!(
+            "{USE_PYTORCH} is set, and `{python}` has no PyTorch: `{python} -m pip install torch=={VERSION}`, or \
+             unset it"
+        ));
+    }
+    Ok(PathBuf::from(path))
+}
+
+/// Whether documentation alone is built, for which nothing is compiled: docs.rs has no libtorch.
+pub fn documents() -> bool {
+    env::var_os("DOCS_RS").is_some()
+}
+
 /// Has cargo look again when libtorch appears, vanishes or changes.
 pub fn rerun_if_changed() {
-    println!("cargo:rerun-if-env-changed=LIBTORCH");
+    for name in ["LIBTORCH", USE_PYTORCH, "DOCS_RS"] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+    let path = if env::var_os(USE_PYTORCH).is_some() {
+        println!("cargo:rerun-if-env-changed=VIRTUAL_ENV");
+        of_python().ok()
+    } else {
+        env::var_os("LIBTORCH").map(PathBuf::from)
+    };
     // A file that is missing counts as changed at every build: of the two that may
     // tell the version, only those that are there are named; the header always is,
     // so that a libtorch that appears is noticed.
-    if let Some(path) = env::var_os("LIBTORCH").map(PathBuf::from) {
+    if let Some(path) = path {
         println!("cargo:rerun-if-changed={}", path.join(HEADER).display());
         for file in ["version.py", "build-version"].map(|file| path.join(file)) {
             if file.exists() {

@@ -7,6 +7,7 @@ mod nodes;
 mod plan;
 mod report;
 mod schedule;
+mod shell;
 mod simulate;
 
 use std::fs;
