@@ -34,13 +34,28 @@ impl fmt::Display for ScheduleKind {
     }
 }
 
+/// What PyTorch's pipelining calls a schedule, where that is more than another way of writing it.
+const OF_PYTORCH: [(&str, ScheduleKind); 2] = [
+    ("interleavedzerobubble", ScheduleKind::InterleavedZb),
+    ("zbvzerobubble", ScheduleKind::Zbv),
+];
+
+/// A name without what people write differently: `ScheduleInterleaved1F1B` is `interleaved-1f1b`.
+fn plain(name: &str) -> String {
+    let name: String = name.chars().take(LONGEST).collect();
+    let name = name.to_lowercase().replace(['-', '_', ' '], "");
+    name.strip_prefix("schedule").unwrap_or(&name).to_owned()
+}
+
 impl FromStr for ScheduleKind {
     type Err = ScheduleError;
 
+    /// A schedule by its name, or by that of PyTorch's class for it, in any case.
     fn from_str(name: &str) -> Result<Self, ScheduleError> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
+        let asked = plain(name);
+        let own = Self::ALL.into_iter().find(|kind| plain(kind.name()) == asked);
+        let of_pytorch = OF_PYTORCH.iter().find(|(name, _)| *name == asked);
+        own.or(of_pytorch.map(|(_, kind)| *kind))
             .ok_or_else(|| ScheduleError::UnknownName {
                 suggestion: nearest(name),
                 name: name.chars().take(LONGEST).collect(),
@@ -72,8 +87,25 @@ mod tests {
     }
 
     #[test]
+    fn so_are_those_of_pytorch() {
+        for (name, kind) in [
+            ("1F1B", ScheduleKind::OneFOneB),
+            ("Schedule1F1B", ScheduleKind::OneFOneB),
+            ("GPipe", ScheduleKind::GPipe),
+            ("Interleaved1F1B", ScheduleKind::Interleaved1F1B),
+            ("LoopedBFS", ScheduleKind::LoopedBfs),
+            ("ScheduleInterleavedZeroBubble", ScheduleKind::InterleavedZb),
+            ("ZBVZeroBubble", ScheduleKind::Zbv),
+            ("DualPipeV", ScheduleKind::DualPipeV),
+            ("zb_h1", ScheduleKind::ZbH1),
+        ] {
+            assert_eq!(name.parse::<ScheduleKind>().unwrap(), kind, "{name}");
+        }
+    }
+
+    #[test]
     fn a_misspelt_name_gets_a_suggestion() {
-        let error = "1F1B".parse::<ScheduleKind>().unwrap_err();
+        let error = "1fb1".parse::<ScheduleKind>().unwrap_err();
         assert!(
             error.to_string().contains("did you mean `1f1b`?"),
             "{error}"
