@@ -82,7 +82,8 @@ pub use {
         Adam, AdamW, BatchError, Context, CudaDevice, CudaReport, DeviceLost, GatheredParts,
         GraphUse, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision,
         Recompute, Sequential, Sgd, StepState, TorchError, Values, Variable, cuda_available,
-        intra_op_threads, layers, libtorch_version, memory, on_values, parse_device, streams,
+        intra_op_threads, layers, libtorch_version, memory, on_values, parse_device, parse_devices,
+        streams,
     },
 };
 

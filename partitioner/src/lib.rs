@@ -27,6 +27,7 @@ pub mod builtin;
 pub mod check;
 mod cores;
 pub mod cost;
+mod device_names;
 pub mod error;
 pub mod explain;
 mod generate;
@@ -56,6 +57,7 @@ pub use cores::{Cores, CoresError};
 pub use cost::{
     Cards, Costs, EdgeTimes, HostLink, Joins, Link, OffloadTimes, StageMemory, StageTimes,
 };
+pub use device_names::DeviceNames;
 pub use error::Error;
 pub use explain::{Explanation, explain};
 pub use ids::{DeviceId, LayerId, MicroId, StageId};

@@ -1,6 +1,31 @@
 //! What several verbs read: values of flags, and files.
 
+use std::ops::Deref;
+
+use crate::tch::Device;
+
 pub(super) use crate::decide::input::*;
+
+/// Devices of this machine: see [`parse_devices`](crate::parse_devices).
+pub(super) fn devices(text: &str) -> Result<Vec<Device>, String> {
+    crate::parse_devices(text).map_err(|error| error.to_string())
+}
+
+/// Those of a flag.
+#[derive(Clone, Debug)]
+pub(super) struct DeviceList(Vec<Device>);
+
+impl Deref for DeviceList {
+    type Target = [Device];
+
+    fn deref(&self) -> &[Device] {
+        &self.0
+    }
+}
+
+pub(super) fn device_list(text: &str) -> Result<DeviceList, String> {
+    devices(text).map(DeviceList)
+}
 
 /// Of random numbers.
 pub(super) fn seed(text: &str) -> Result<u64, String> {

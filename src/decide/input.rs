@@ -6,7 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use gpipe_partitioner::tree::{MOST_LEAVES, can_have_leaves};
-use gpipe_partitioner::{Bytes, HostLink, Link, Micros, Profile, ScheduleKind, When};
+use gpipe_partitioner::{Bytes, DeviceNames, HostLink, Link, Micros, Profile, ScheduleKind, When};
 
 use super::Failure;
 
@@ -61,6 +61,11 @@ pub(crate) fn count(text: &str, most: usize) -> Result<usize, String> {
         }
         _ => Err(format!("must be at most {most}")),
     }
+}
+
+/// How many devices there are: a number, or a list as `train` has it.
+pub(crate) fn device_count(text: &str) -> Result<usize, String> {
+    DeviceNames::count(text)
 }
 
 /// Leaves of a tree of gradient sums.

@@ -60,7 +60,7 @@ struct Source {
     #[arg(long, value_name = "NAME", requires_all = ["devices", "micro"], value_parser = input::schedule)]
     schedule: Option<ScheduleKind>,
     /// Devices of the built-in schedule.
-    #[arg(long, value_name = "P", requires = "schedule", value_parser = input::at_least_one)]
+    #[arg(long, value_name = "P", requires = "schedule", value_parser = input::device_count)]
     devices: Option<usize>,
     /// Micro-batches of the built-in schedule.
     #[arg(long, value_name = "M", requires = "schedule", value_parser = input::at_least_one)]

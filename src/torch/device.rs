@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::{Arc, Once, OnceLock};
 
-use gpipe_partitioner::{Cores, DeviceId};
+use gpipe_partitioner::{Cores, DeviceId, DeviceNames};
 use tch::Device;
 
 use super::error::TorchError;
@@ -37,6 +37,45 @@ pub fn parse_device(text: &str) -> Result<Device, TorchError> {
             index.parse().map(Device::Cuda).map_err(|_| wrong())
         }
     }
+}
+
+/// Devices as the command reads them, with commas between: `cpu*2`, `cuda:0-3`, all of `cuda`, as many
+/// as `4`, or what the machine has (`auto`: its CUDA devices, or a stage on the CPU for each core).
+///
+/// # Errors
+/// Any other text; there are no such CUDA devices.
+pub fn parse_devices(list: &str) -> Result<Vec<Device>, TorchError> {
+    let mut all = Vec::new();
+    for entry in list.split(',') {
+        let names = entry.parse::<DeviceNames>().map_err(TorchError::new)?;
+        all.extend(named(names)?);
+    }
+    Ok(all)
+}
+
+fn named(names: DeviceNames) -> Result<Vec<Device>, TorchError> {
+    let all = |count: usize| (0..count).map(Device::Cuda).collect();
+    Ok(match names {
+        DeviceNames::Cpu(times) => vec![Device::Cpu; times],
+        DeviceNames::Cuda { first, last, times } => (first..=last)
+            .flat_map(|index| vec![Device::Cuda(index); times])
+            .collect(),
+        DeviceNames::AllCuda => all(cuda_available()?),
+        DeviceNames::Auto => match cuda_available() {
+            Ok(count) => all(count),
+            Err(_) => vec![Device::Cpu; cores()],
+        },
+        DeviceNames::Number(asked) => match cuda_available() {
+            Err(_) => vec![Device::Cpu; asked],
+            Ok(count) if asked <= count => all(asked),
+            Ok(count) => {
+                return Err(TorchError::new(format!(
+                    "there are {count} CUDA devices, and {asked} are asked for: `cpu*{asked}` are on the CPU, \
+                     and `cuda:0*{asked}` are on one GPU"
+                )));
+            }
+        },
+    })
 }
 
 /// The number of CUDA devices, or why there is none.

@@ -4,6 +4,7 @@
 #[cfg(feature = "cli")]
 mod config;
 mod decide;
+mod devices;
 #[cfg(feature = "cli")]
 mod files;
 #[cfg(feature = "cli")]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::run::{command, config, gpipe, losses, printed, succeeded};
 
 /// Whether they are in a folder above the command.
-fn built() -> bool {
+pub(crate) fn built() -> bool {
     let program = Path::new(env!("CARGO_BIN_EXE_gpipe-rs"));
     let library = "simulated-cuda/libgpipe_simulated_cuda.so";
     let built = program

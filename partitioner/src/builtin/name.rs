@@ -53,7 +53,9 @@ impl FromStr for ScheduleKind {
     /// A schedule by its name, or by that of PyTorch's class for it, in any case.
     fn from_str(name: &str) -> Result<Self, ScheduleError> {
         let asked = plain(name);
-        let own = Self::ALL.into_iter().find(|kind| plain(kind.name()) == asked);
+        let own = Self::ALL
+            .into_iter()
+            .find(|kind| plain(kind.name()) == asked);
         let of_pytorch = OF_PYTORCH.iter().find(|(name, _)| *name == asked);
         own.or(of_pytorch.map(|(_, kind)| *kind))
             .ok_or_else(|| ScheduleError::UnknownName {

@@ -7,9 +7,10 @@ use tch::Device;
 
 use crate::Precision;
 use crate::cli::config::values;
+use crate::cli::input::{self, DeviceList};
 use crate::cli::model::flags::SizeFlags;
 use crate::cli::plan::page;
-use crate::cli::{Failure, input, output};
+use crate::cli::{Failure, output};
 use crate::models::LossKind;
 
 /// The longest a layer may be measured, in milliseconds: an hour.
@@ -34,9 +35,9 @@ pub(in crate::cli) struct Args {
     /// single number that its program computes itself. Without it the loss is not measured.
     #[arg(long, value_name = "NAME")]
     pub(super) loss: Option<LossKind>,
-    /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
-    #[arg(long, value_name = "LIST", default_value = "cpu,cpu", value_delimiter = ',', value_parser = device)]
-    pub(super) devices: Vec<Device>,
+    /// Devices, a stage and a thread each: `cpu*2`, `cuda:0-3`, `cuda`, `auto`, `4`; may repeat.
+    #[arg(long, value_name = "LIST", default_value = "cpu,cpu", allow_negative_numbers = true, value_parser = input::device_list)]
+    pub(super) devices: DeviceList,
     /// Samples of a mini-batch.
     #[arg(long, value_name = "N", default_value = "32", allow_negative_numbers = true, value_parser = input::at_least_one)]
     pub(super) batch: usize,
@@ -105,10 +106,6 @@ pub(in crate::cli) struct Args {
     /// doubts, limit.
     #[arg(long)]
     pub(super) json: bool,
-}
-
-fn device(text: &str) -> Result<Device, String> {
-    crate::parse_device(text).map_err(|error| error.to_string())
 }
 
 fn precision(text: &str) -> Result<Precision, String> {

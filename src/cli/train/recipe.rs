@@ -63,9 +63,9 @@ settings! {
             flag("loss.ignore_index", "N", Optional(values::INTEGER), None)
             .only_for("loss.name", &["cross-entropy"]);
 
-        /// Devices, a thread each: `cpu` or `cuda:N`, may repeat.
+        /// Devices, a stage and a thread each: `cpu*2`, `cuda:0-3`, `cuda`, `auto`, `4`; may repeat.
         devices: Vec<Device> =
-            flag("pipeline.devices", "LIST", List(values::DEVICE), vec![Device::Cpu; 2])
+            flag("pipeline.devices", "LIST", values::Devices, vec![Device::Cpu; 2])
             .free()
             .sets(Setting::Devices, |builder, devices, _| builder.devices(devices));
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use tch::{Device, TchError, Tensor};
 
 use super::feed;
+use super::input::{self, DeviceList};
 use super::models::shapes;
 use super::{Failure, room};
 use crate::models::hugging_face::{self, TokenizerFiles};
@@ -63,13 +64,9 @@ pub(super) struct Spoken {
 /// Where it is to compute.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Devices {
-    /// Devices, a stage and a thread each: `cpu` or `cuda:N`, may repeat.
-    #[arg(long, value_name = "LIST", default_value = "cpu", value_delimiter = ',', value_parser = device)]
-    pub(super) devices: Vec<Device>,
-}
-
-fn device(text: &str) -> Result<Device, String> {
-    crate::parse_device(text).map_err(|error| error.to_string())
+    /// Devices, a stage and a thread each: `cpu*2`, `cuda:0-3`, `cuda`, `auto`, `4`; may repeat.
+    #[arg(long, value_name = "LIST", default_value = "cpu", allow_negative_numbers = true, value_parser = input::device_list)]
+    pub(super) devices: DeviceList,
 }
 
 /// The first of these that is NaN or infinite in some of its numbers.

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
     /// Devices, those of all replicas.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::device_count)]
     devices: usize,
     /// Memory of a device, such as 24GiB: one value for all, or one for each of a
     /// replica.

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     )]
     schedule: Option<ScheduleKind>,
     /// Devices, those of all replicas.
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = input::device_count)]
     devices: usize,
     /// Micro-batches of a mini-batch.
     #[arg(long, value_name = "M", allow_negative_numbers = true, value_parser = input::at_least_one)]

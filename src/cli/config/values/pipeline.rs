@@ -1,9 +1,10 @@
 //! What settings of a pipeline and its optimizer may be.
 
+use clap::{Arg, ArgAction, ArgMatches};
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
-use super::super::form::One;
+use super::super::form::{Form, One};
 use super::super::{Kind, Value};
 use super::whole;
 use crate::cli::input;
@@ -12,11 +13,39 @@ use crate::models::zoo::nearest;
 use crate::torch::device_name;
 use crate::{LrKind, OptimizerKind, Precision, Recompute};
 
-pub(in crate::cli) const DEVICE: One<Device> = One {
-    kind: Kind::Text,
-    parse: |text| crate::parse_device(text).map_err(|error| error.to_string()),
-    write: |device| Value::Text(device_name(*device)),
-};
+/// Devices, of which an entry may be several.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::cli) struct Devices;
+
+impl Form for Devices {
+    type Value = Vec<Device>;
+
+    fn kind(&self) -> Kind {
+        Kind::List
+    }
+
+    fn parse(&self, text: &str) -> Result<Vec<Device>, String> {
+        input::devices(text)
+    }
+
+    fn write(&self, devices: &Vec<Device>) -> Option<Value> {
+        let names = devices.iter().map(|own| Value::Text(device_name(*own)));
+        Some(Value::List(names.collect()))
+    }
+
+    fn arg(&self, arg: Arg) -> Arg {
+        // `-1` is a value, for the parser to refuse with its reason.
+        let arg = arg
+            .allow_negative_numbers(true)
+            .value_parser(input::devices);
+        arg.value_delimiter(',').action(ArgAction::Append)
+    }
+
+    fn taken(&self, matches: &ArgMatches, id: &str) -> Option<Vec<Device>> {
+        let entries = matches.get_many::<Vec<Device>>(id)?;
+        Some(entries.flatten().copied().collect())
+    }
+}
 
 pub(in crate::cli) const CHUNKS: One<usize> = whole(|text| input::count(text, 1 << 12));
 

@@ -1,0 +1,170 @@
+//! How devices are written down: `4`, `cpu*4`, `cuda:0-3`, `cuda`, `auto`.
+
+use std::str::FromStr;
+
+/// No list has more devices.
+const MOST: usize = 1 << 16;
+
+/// One entry of a list of devices.
+///
+/// # Examples
+/// ```
+/// use gpipe_partitioner::DeviceNames;
+///
+/// assert_eq!("cpu*4".parse(), Ok(DeviceNames::Cpu(4)));
+/// assert_eq!("cuda:0-3".parse(), Ok(DeviceNames::Cuda { first: 0, last: 3, times: 1 }));
+/// assert_eq!(DeviceNames::count("cuda:0-3,cpu"), Ok(5));
+/// assert!(DeviceNames::count("cuda").is_err_and(|why| why.contains("how many")));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceNames {
+    /// `cpu`, `cpu*4`: so many stages on the CPU.
+    Cpu(usize),
+    /// `cuda:0`, `cuda:0-3`, `cuda:0*2`: these CUDA devices, each so often.
+    Cuda {
+        /// The first of them.
+        first: usize,
+        /// The last one, which may be the first.
+        last: usize,
+        /// How often each comes.
+        times: usize,
+    },
+    /// `cuda`: all CUDA devices there are.
+    AllCuda,
+    /// `auto`: all CUDA devices there are, or a stage for each core where there is none.
+    Auto,
+    /// `4`: so many of those of `auto`, or of the CPU.
+    Number(usize),
+}
+
+impl DeviceNames {
+    /// How many devices a list has, with commas between its entries.
+    ///
+    /// # Errors
+    /// An entry cannot be read, or depends on the machine.
+    pub fn count(list: &str) -> Result<usize, String> {
+        let mut all = 0_usize;
+        for entry in list.split(',') {
+            all += match entry.parse()? {
+                Self::Cpu(number) | Self::Number(number) => number,
+                Self::Cuda { first, last, times } => (last - first + 1) * times,
+                Self::AllCuda | Self::Auto => {
+                    return Err(format!(
+                        "`{}` depends on the machine: say how many devices there are",
+                        entry.trim()
+                    ));
+                }
+            };
+        }
+        if all > MOST {
+            return Err(format!("must be at most {MOST}"));
+        }
+        Ok(all)
+    }
+}
+
+impl FromStr for DeviceNames {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let unknown = || {
+            format!(
+                "unknown device `{text}`: devices are `cpu` and `cuda:N` (`cuda:0`, `cuda:1`, …), \
+                 several are `cpu*4`, `cuda:0-3`, `cuda`, `auto` or a number"
+            )
+        };
+        if text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+') {
+            return number(text, text).map(Self::Number);
+        }
+        let (name, times) = match text.split_once('*') {
+            Some((name, times)) => (name.trim_end(), number(times.trim_start(), text)?),
+            None => (text, 1),
+        };
+        match name {
+            "cpu" => return Ok(Self::Cpu(times)),
+            "cuda" if times == 1 => return Ok(Self::AllCuda),
+            "auto" if times == 1 => return Ok(Self::Auto),
+            _ => {}
+        }
+        let range = name.strip_prefix("cuda:").ok_or_else(unknown)?;
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let index = |text: &str| {
+            let index = text.parse().ok().filter(|index| *index < MOST);
+            index.ok_or_else(unknown)
+        };
+        let (first, last) = (index(first)?, index(last)?);
+        if first > last {
+            return Err(format!("`{text}`: {first} comes behind {last}"));
+        }
+        Ok(Self::Cuda { first, last, times })
+    }
+}
+
+fn number(text: &str, whole: &str) -> Result<usize, String> {
+    let digits = text.trim_start_matches(['-', '+']);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("`{whole}` is not a whole number"));
+    }
+    match text.parse() {
+        Ok(number) if (1..=MOST).contains(&number) => Ok(number),
+        _ if text.starts_with('-') || digits.bytes().all(|byte| byte == b'0') => {
+            Err("must be at least 1".to_owned())
+        }
+        _ => Err(format!("must be at most {MOST}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_read() {
+        let cuda = |first, last, times| DeviceNames::Cuda { first, last, times };
+        for (text, names) in [
+            ("cpu", DeviceNames::Cpu(1)),
+            (" cpu * 2 ", DeviceNames::Cpu(2)),
+            ("cuda:1", cuda(1, 1, 1)),
+            ("cuda:2-5", cuda(2, 5, 1)),
+            ("cuda:0-1*3", cuda(0, 1, 3)),
+            ("cuda", DeviceNames::AllCuda),
+            ("auto", DeviceNames::Auto),
+            ("8", DeviceNames::Number(8)),
+        ] {
+            assert_eq!(text.parse(), Ok(names), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_none_is_told() {
+        for (text, why) in [
+            ("", "unknown device ``"),
+            ("gpu", "unknown device `gpu`"),
+            ("cuda:", "unknown device"),
+            ("cuda:-1", "unknown device"),
+            ("cuda:3-1", "3 comes behind 1"),
+            ("cuda:99999999999999999999", "unknown device"),
+            ("cpu*0", "must be at least 1"),
+            ("cpu*-1", "must be at least 1"),
+            ("cpu*x", "`cpu*x` is not a whole number"),
+            ("cuda*2", "unknown device"),
+            ("0", "must be at least 1"),
+            ("-3", "must be at least 1"),
+            ("4x", "`4x` is not a whole number"),
+            ("100000", "must be at most 65536"),
+        ] {
+            let error = text.parse::<DeviceNames>().unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn lists_are_counted() {
+        assert_eq!(DeviceNames::count("4"), Ok(4));
+        assert_eq!(DeviceNames::count("cpu,cpu"), Ok(2));
+        assert_eq!(DeviceNames::count("cuda:0-7*2, cpu"), Ok(17));
+        assert!(DeviceNames::count("auto").is_err_and(|why| why.contains("how many")));
+        assert!(DeviceNames::count("65536,1").is_err());
+    }
+}
