@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: help train test build wheel dist mutations simulated-gpus bench links peers exported scale kills check book pages tensorboard-check cuda-check setup clean
+.PHONY: help train test build wheel dist mutations simulated-gpus bench links peers exported exported-memory fuzz scale kills check book pages tensorboard-check cuda-check setup clean
 
 help:
 	@echo "make train    train a character-level GPT on Moby-Dick over two CPU stages"
@@ -84,6 +84,17 @@ FIXTURES = $(CURDIR)/target/exported
 exported: setup
 	"$$(sh benches/peers/setup.sh)" -W ignore tests/fixtures/exported/make.py "$(FIXTURES)"
 	TORCH_PYTHON="$$(sh benches/peers/setup.sh)" GPIPE_EXPORTED="$(FIXTURES)" cargo test --workspace --locked --test exported
+
+# Trains an exported program of 1.5 billion parameters over four processes, none of which may have
+# as much memory as its weights take, and tells what each had. 12 GB of disk, 14 GB of memory.
+LARGE = $(CURDIR)/target/large.pt2
+exported-memory: build
+	test -e "$(LARGE)" || "$$(sh benches/peers/setup.sh)" -W ignore benches/exported/decoder.py "$(LARGE)"
+	python3 benches/exported/memory.py $${CARGO_TARGET_DIR:-target}/release/gpipe-rs "$(LARGE)" $(ARGS)
+
+# Mutates exported programs, bytes and JSON, for ten minutes: each is read or refused.
+fuzz: setup
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --workspace --locked --test exported -- --nocapture mutations_for
 
 # Formatting, lints, documentation, and the builds with less: without libtorch, without a command.
 check: setup

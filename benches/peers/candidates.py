@@ -2,18 +2,19 @@
 
 A candidate is a dictionary that `worker.py` (or, for `gpipe-rs`, `worker/`) is started with:
 cand, sched, chk (torchgpipe's checkpoint mode), w, p (stages), d (replicas of them), ranks
-(processes), ms, threads.
+(processes), ms, threads; program, for a file that PyTorch exported.
 """
 
 MS = [1, 2, 4, 8, 16]
 LIGHT = ("W2", "W3")        # small enough to keep every m in one process
 
 OURS = "gpipe-rs"
+EXPORTED = "PT2"            # the same engine, with the model as PyTorch exported it
 OUR_SCHEDULES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "interleaved-zb", "zbv")
 
 NAMES = {"P0": "PyTorch, one process", "P1": "torch.distributed.pipelining", "P2": "torchgpipe",
          "P2x": "torchgpipe with a thread a stage (patched)", "P3": "DeepSpeed",
-         "P4": "DistributedDataParallel", OURS: OURS, "IDEAL": "ideal"}
+         "P4": "DistributedDataParallel", OURS: OURS, EXPORTED: "gpipe-rs, the model as .pt2", "IDEAL": "ideal"}
 SCHEDULES = {"i1f1b": "Interleaved1F1B", "izb": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble",
              "gpipe": "GPipe", "1f1b": "1F1B"}
 
@@ -35,6 +36,9 @@ def candidates(w, cores):
     add(OURS, 1, sched="1f1b", threads=cores)
     for s in OUR_SCHEDULES:
         add(OURS, 2, sched=s)
+    if w == "W1":
+        for s in ("1f1b", "zbv"):
+            add(EXPORTED, 2, sched=s)
     for s in OUR_SCHEDULES:
         add(OURS, 2, 2, s)
     add("P1", 1, 1, "gpipe")
@@ -66,10 +70,10 @@ def key(row):
 
 
 def label(row):
-    how = row["sched"] if row["cand"] == OURS else SCHEDULES.get(row["sched"], row["sched"]) or row["chk"]
+    how = row["sched"] if row["cand"] in (OURS, EXPORTED) else SCHEDULES.get(row["sched"], row["sched"]) or row["chk"]
     if row["cand"] == "P2" or row["cand"] == "P2x":
         how = "checkpoint " + row["chk"].replace("_", " ")
-    devices = row["p"] if row["cand"] in ("P2", "P2x", OURS) else row["ranks"]
+    devices = row["p"] if row["cand"] in ("P2", "P2x", OURS, EXPORTED) else row["ranks"]
     d = row.get("d", 1)
     shape = f"p = {row['p']}, d = {d}" if d > 1 else f"p = {devices}"
     shape += ", 2 processes" if row["cand"] == OURS and row["ranks"] == 2 else ""
@@ -79,9 +83,10 @@ def label(row):
 
 
 def chosen(configs, only):
-    """Those that a comma list of cand, cand:sched, cand:chk, cand@p names."""
+    """Those that a comma list of cand, cand:sched, cand:chk, cand@p, cand:sched@p names."""
     if not only:
         return configs
     want = only.split(",")
-    fits = lambda c: {c["cand"], f"{c['cand']}:{c['sched'] or c['chk']}", f"{c['cand']}@{c['p']}"}  # noqa: E731
+    fits = lambda c: {c["cand"], f"{c['cand']}:{c['sched'] or c['chk']}", f"{c['cand']}@{c['p']}",  # noqa: E731
+                      f"{c['cand']}:{c['sched']}@{c['p']}"}
     return [c for c in configs if fits(c) & set(want)]

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 
-from candidates import OURS
+from candidates import EXPORTED, OURS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = sys.executable
@@ -37,6 +37,14 @@ def whole(told, replicas):
     return told[0] if told else None
 
 
+def exported(w):
+    """The file of a workload's model, made once a run by a process of its own."""
+    path = os.path.join(TMP, f"{w}.pt2")
+    if not os.path.exists(path):
+        subprocess.run([PYTHON, "-W", "ignore", os.path.join(HERE, "workloads.py"), "--export", w, path], check=True)
+    return path
+
+
 class Group:
     def __init__(self, cfg, ours):
         self.cfg, self.err, self.logs, self.ps = cfg, None, [], []
@@ -46,11 +54,12 @@ class Group:
         env = dict(os.environ, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads, GLOO_SOCKET_IFNAME="lo",
                    PYTHONUNBUFFERED="1", PYTHONWARNINGS="ignore", TOKENIZERS_PARALLELISM="false",
                    DS_ACCELERATOR="cpu", PATH=os.path.dirname(PYTHON) + ":" + os.environ["PATH"])
+        more = {"program": exported(cfg["w"])} if cfg["cand"] == EXPORTED else {}
         for rank in range(cfg["ranks"]):
             log = open(os.path.join(TMP, f"log{PORT[0]}_{rank}"), "w+b")
             self.logs.append(log)
-            given = json.dumps(dict(cfg, rank=rank, store=os.path.join(TMP, f"store{PORT[0]}"), port=PORT[0]))
-            command = [ours] if cfg["cand"] == OURS else [PYTHON, os.path.join(HERE, "worker.py")]
+            given = json.dumps(dict(cfg, **more, rank=rank, store=os.path.join(TMP, f"store{PORT[0]}"), port=PORT[0]))
+            command = [ours] if cfg["cand"] in (OURS, EXPORTED) else [PYTHON, os.path.join(HERE, "worker.py")]
             self.ps.append(subprocess.Popen(command + [given], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                             stderr=log, env=env, bufsize=0))
 

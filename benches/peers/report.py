@@ -4,7 +4,7 @@ import os
 import statistics
 import sys
 
-from candidates import MS, OURS, key, label
+from candidates import EXPORTED, MS, OURS, key, label
 
 TOLERANCE = 1e-5        # how far first losses may be apart
 FEW = 3                 # with fewer undisturbed samples than this, the least disturbed half is taken
@@ -27,6 +27,10 @@ CLAIMS = {
                       {("W1", 16): 0.95, ("W2", 8): None, ("W3", 16): None}),
     "replicas": ("Two replicas in two processes against those of DistributedDataParallel",
                  {("W1", 16): 1.0, ("W2", 8): 1.0, ("W3", 2): 1.0, ("W3", 8): 1.0}),
+    "exported": ("The model as .pt2 against the same model written as layers, both under 1F1B",
+                 {("W1", m): 1 / 1.03 for m in (4, 8, 16)}),
+    "exported-eager": ("The model as .pt2 over two stages against one process of PyTorch with a thread a core",
+                       {("W1", m): 1.0 for m in (4, 8, 16)}),
     "ideal": ("Of the throughput that the stages, timed with both cores busy, allow under 1F1B",
               {("W1", 16): 0.95, ("W2", 16): 0.95}),
     "memory": ("Resident memory of the whole run under 1F1B, of that of PyTorch's processes", {("W1", 16): 0.6}),
@@ -155,6 +159,12 @@ def compared(results, claim, w, m):
         plain = lambda ranks: lambda r: (r["cand"], r["p"], r["ranks"], r["sched"]) == (OURS, 2, ranks, "1f1b")  # noqa: E731
         pair = [results.at(w, m, plain(ranks)) for ranks in (1, 2)]
         return all(pair) and (pair[0][0], pair[1][0], ratios(pair[0][0], pair[1][0])) or None
+    if claim == "exported":
+        plain = lambda cand: lambda r: (r["cand"], r["p"], r["ranks"], r["sched"], r.get("d", 1), r["threads"]) == (cand, 2, 1, "1f1b", 1, 1)  # noqa: E731
+        pair = [results.at(w, m, plain(cand)) for cand in (OURS, EXPORTED)]
+        return all(pair) and (pair[0][0], pair[1][0], ratios(pair[0][0], pair[1][0])) or None
+    if claim == "exported-eager":
+        two = lambda r: r["cand"] == EXPORTED  # noqa: E731
     if claim == "replicas":
         two = lambda r: r["cand"] == OURS and r.get("d", 1) == 2 and r["ranks"] == 2  # noqa: E731
     if claim in ("processes", "processes-deepspeed"):
@@ -169,6 +179,7 @@ def compared(results, claim, w, m):
         pair = of_ideal(results, w, m)
         return pair and (*pair, ratios(*pair))
     theirs = {"one-process": lambda r: r["cand"] == "P0" and r["threads"] > 1,
+              "exported-eager": lambda r: r["cand"] == "P0" and r["threads"] > 1,
               "processes": lambda r: r["cand"] == "P1" and r["ranks"] == 2,
               "replicas": lambda r: r["cand"] == "P4",
               "pytorch": lambda r: r["cand"] == "P1" and r["ranks"] == 2,
@@ -225,7 +236,7 @@ def claim_table(lines):
     for x in lines:
         low, high = x["quartiles"]
         spread = f" [{low:.3f}, {high:.3f}]" if low != high else ""
-        bound = "" if x["wanted"] is None else f"{'at most' if x['claim'] == 'memory' else 'at least'} {x['wanted']}"
+        bound = "" if x["wanted"] is None else f"{'at most' if x['claim'] == 'memory' else 'at least'} {x['wanted']:.3g}"
         holds = "disturbed" if x["disturbed"] else {None: "", True: "holds", False: "**does not hold**"}[x["holds"]]
         body.append([x["workload"], str(x["m"]), x["ours"], x["ours_value"], x["theirs"], x["theirs_value"],
                      f"**{x['ratio']:.3f}**{spread}", bound, holds])

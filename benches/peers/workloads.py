@@ -238,8 +238,19 @@ class Workload:
         return out
 
 
+def exported(name, path):
+    """Writes the model as a program whose batch is free."""
+    from torch.export import Dim, export, save
+    w = Workload(name)
+    batch = Dim("batch", min=1, max=4096)
+    save(export(w.seq().train(), (w.x[:2],), dynamic_shapes=({0: batch},)), path)
+
+
 if __name__ == "__main__":
     import sys
+    if sys.argv[1:2] == ["--export"]:
+        exported(*sys.argv[2:])
+        sys.exit()
     for n in sys.argv[1:] or ["W1", "W2", "W3", "W4"]:
         w = Workload(n)
         m = w.seq()

@@ -15,12 +15,17 @@ pub(super) fn check_model(
     devices: &[Device],
     instead: &str,
 ) -> Result<(), Failure> {
-    if devices.iter().any(|device| *device != Device::Cpu) {
+    if !is_host(devices) {
         return Ok(());
     }
     let bytes = spec.build().parameter_bytes()?.iter().sum::<u64>();
     let what = format!("{what} of `{}`", spec.name());
     check(&what, bytes.saturating_mul(copies), instead).map_err(Failure::Usage)
+}
+
+/// Whether all memory that these devices take is the host's.
+pub(super) fn is_host(devices: &[Device]) -> bool {
+    devices.iter().all(|device| *device == Device::Cpu)
 }
 
 /// Refuses what memory cannot hold, as a system that runs out of it ends programs

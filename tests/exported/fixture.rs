@@ -11,7 +11,8 @@ use crate::support::cpus;
 /// Micro-batches of a fixture's batch.
 pub(crate) const MICRO_BATCHES: usize = 3;
 
-pub(crate) const ALL: [&str; 13] = [
+pub(crate) const ALL: [&str; 15] = [
+    "conformer",
     "convnext",
     "decoder",
     "dropout",
@@ -25,6 +26,7 @@ pub(crate) const ALL: [&str; 13] = [
     "series",
     "unet",
     "vit",
+    "wav2vec",
 ];
 
 /// A model, and what eager PyTorch made of it.

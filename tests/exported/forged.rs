@@ -1,11 +1,12 @@
 //! Damaged and forged files: refused, without a panic and without taking memory for what they claim.
 
 use std::panic;
+use std::time::{Duration, Instant};
 
 use gpipe::models;
 use serde_json::{Value, json};
 
-use crate::fixture::path;
+use crate::fixture::{ALL, path};
 use crate::support::single_threaded;
 
 /// An archive that can be changed.
@@ -73,7 +74,7 @@ impl Zip {
         for (name, data) in &self.0 {
             let (size, local) = (data.len() as u32, out.len() as u32);
             let common = [
-                &crc32(data).to_le_bytes()[..],
+                &crc32fast::hash(data).to_le_bytes()[..],
                 &size.to_le_bytes(),
                 &size.to_le_bytes(),
                 &(name.len() as u16).to_le_bytes(),
@@ -102,14 +103,6 @@ impl Zip {
     }
 }
 
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0u32, |sum, byte| {
-        (0..8).fold(sum ^ u32::from(*byte), |sum, _| {
-            (sum >> 1) ^ (0xedb8_8320 & (sum & 1).wrapping_neg())
-        })
-    })
-}
-
 /// Says what is wrong with a file, be it found when it is read or when its layers are built.
 pub(crate) fn refusal(bytes: Vec<u8>) -> Option<String> {
     match models::exported_bytes(bytes) {
@@ -130,27 +123,30 @@ impl Draws {
     }
 }
 
+/// The file with some bytes changed, half of them in the directory and the end, or cut off.
+fn with_other_bytes(whole: &[u8], draws: &mut Draws) -> Vec<u8> {
+    let mut bytes = whole.to_vec();
+    for _ in 0..=draws.below(4) {
+        let from = match draws.below(2) {
+            0 => bytes.len().saturating_sub(2500),
+            _ => 0,
+        };
+        let at = from + draws.below(bytes.len() - from);
+        bytes[at] = draws.below(256) as u8;
+    }
+    if draws.below(5) == 0 {
+        bytes.truncate(draws.below(whole.len()));
+    }
+    bytes
+}
+
 #[test]
 fn bytes_at_random_places_are_refused_or_read() {
     single_threaded();
     for name in ["mlp", "lstm", "unet"] {
         let whole = std::fs::read(path(name)).unwrap();
         for seed in 0..150 {
-            let mut draws = Draws(seed);
-            let mut bytes = whole.clone();
-            for _ in 0..=draws.below(4) {
-                // Half of them in the directory and the end.
-                let from = if draws.below(2) == 0 {
-                    bytes.len() - 2500
-                } else {
-                    0
-                };
-                let at = from + draws.below(bytes.len() - from);
-                bytes[at] = draws.below(256) as u8;
-            }
-            if draws.below(5) == 0 {
-                bytes.truncate(draws.below(whole.len()));
-            }
+            let bytes = with_other_bytes(&whole, &mut Draws(seed));
             let read = panic::catch_unwind(|| refusal(bytes));
             assert!(read.is_ok(), "{name}, seed {seed}");
         }
@@ -202,36 +198,102 @@ fn forged(draws: &mut Draws) -> Value {
     all[draws.below(all.len())].clone()
 }
 
+/// The entries that are JSON.
+const JSON: [&str; 3] = ["models/", "_weights_config.json", "_constants_config.json"];
+
+/// A file, and every place in its JSON.
+struct Forger {
+    zip: Zip,
+    places: [Vec<String>; 3],
+}
+
+impl Forger {
+    fn new(name: &str) -> Self {
+        let zip = Zip::open(name);
+        let mut probe = zip.clone();
+        let places = JSON.map(|entry| {
+            let mut all = Vec::new();
+            probe.json(entry, |json| places(json, "", &mut all));
+            all
+        });
+        Self { zip, places }
+    }
+
+    /// The file with other values at some places, and what they are.
+    fn with_other_values(&self, draws: &mut Draws) -> (Vec<u8>, String) {
+        let (mut zip, mut told) = (self.zip.clone(), String::new());
+        for _ in 0..=draws.below(3) {
+            let entry = [0, 0, 0, 1, 1, 2][draws.below(6)];
+            let all = &self.places[entry];
+            let place = &all[draws.below(all.len())];
+            // Something else, or what is at another place.
+            let other = &all[draws.below(all.len())];
+            let (value, moved) = (forged(draws), draws.below(4) == 0);
+            zip.json(JSON[entry], |json| {
+                let value = match json.pointer(other) {
+                    Some(other) if moved => other.clone(),
+                    _ => value,
+                };
+                if let Some(own) = json.pointer_mut(place) {
+                    told += &format!("{value} at {place}; ");
+                    *own = value;
+                }
+            });
+        }
+        (zip.bytes(), told)
+    }
+}
+
 #[test]
 fn programs_with_random_values_are_refused_or_read() {
     single_threaded();
     for name in ["mlp", "lstm", "decoder"] {
-        let zip = Zip::open(name);
-        let (mut of_program, mut of_weights) = (Vec::new(), Vec::new());
-        let mut probe = zip.clone();
-        probe.json("models/", |program| places(program, "", &mut of_program));
-        probe.json("_weights_config.json", |config| {
-            places(config, "", &mut of_weights)
-        });
+        let forger = Forger::new(name);
         for seed in 0..200 {
-            let mut draws = Draws(seed + 1000);
-            let mut zip = zip.clone();
-            let in_weights = draws.below(4) == 0;
-            let all = if in_weights { &of_weights } else { &of_program };
-            let place = all[draws.below(all.len())].clone();
-            let value = forged(&mut draws);
-            let end = if in_weights {
-                "_weights_config.json"
-            } else {
-                "models/"
-            };
-            zip.json(end, |json| {
-                if let Some(own) = json.pointer_mut(&place) {
-                    *own = value.clone();
-                }
-            });
-            let read = panic::catch_unwind(|| refusal(zip.bytes()));
-            assert!(read.is_ok(), "{name}, seed {seed}: {value} at {place}");
+            let (bytes, told) = forger.with_other_values(&mut Draws(seed + 1000));
+            let read = panic::catch_unwind(|| refusal(bytes));
+            assert!(read.is_ok(), "{name}, seed {seed}: {told}");
         }
     }
+}
+
+/// Nothing where `FUZZ_SECONDS` is not set (`make fuzz`).
+#[test]
+fn mutations_for_so_many_seconds_are_refused_or_read() {
+    let Ok(seconds) = std::env::var("FUZZ_SECONDS") else {
+        return;
+    };
+    single_threaded();
+    let most = Duration::from_secs(seconds.parse().unwrap());
+    let files = ALL.map(|name| (name, std::fs::read(path(name)).unwrap(), Forger::new(name)));
+    let (begin, mut slowest) = (Instant::now(), Duration::ZERO);
+    let (mut seed, mut read, mut refused) = (1_u64 << 32, [0, 0], [0, 0]);
+    while begin.elapsed() < most {
+        for (name, whole, forger) in &files {
+            for kind in 0..2 {
+                seed += 1;
+                let mut draws = Draws(seed);
+                let (bytes, told) = match kind {
+                    0 => (with_other_bytes(whole, &mut draws), "bytes".to_owned()),
+                    _ => forger.with_other_values(&mut draws),
+                };
+                let start = Instant::now();
+                match panic::catch_unwind(|| refusal(bytes)) {
+                    Ok(None) => read[kind] += 1,
+                    Ok(Some(_)) => refused[kind] += 1,
+                    Err(_) => panic!("{name}, seed {seed}: {told}"),
+                }
+                slowest = slowest.max(start.elapsed());
+            }
+        }
+    }
+    println!(
+        "{} mutations of bytes ({} refused) and {} of JSON ({} refused) in {:.0?}, the slowest in \
+         {slowest:.1?}: no panic",
+        read[0] + refused[0],
+        refused[0],
+        read[1] + refused[1],
+        refused[1],
+        begin.elapsed()
+    );
 }

@@ -33,6 +33,11 @@ fn layers_are_the_modules_of_the_model() {
         "series",
         "convs.0 norms.0 convs.1 norms.1 convs.2 norms.2 gru head",
     );
+    assert_layers(
+        "wav2vec",
+        "conv1 norm1 conv2 project positions norm layers.0 layers.1 head",
+    );
+    assert_layers("conformer", "down project blocks.0 blocks.1 blocks.2 head");
 }
 
 #[test]

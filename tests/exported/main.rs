@@ -6,9 +6,11 @@ mod eager;
 mod fixture;
 mod forged;
 mod layers;
+mod lazy;
 mod losses;
 mod refused;
 #[path = "../support/mod.rs"]
 mod support;
+mod traffic;
 mod transparent;
 mod updates;

@@ -109,6 +109,98 @@ fn forged_tensors_are_refused_before_memory_is_taken() {
     );
 }
 
+/// Where the directory speaks of an entry.
+fn record(bytes: &[u8], entry: &str) -> usize {
+    let all = bytes.windows(4).enumerate();
+    let mut all = all.filter(|(_, own)| own == b"PK\x01\x02");
+    let found = all.find(|(at, _)| bytes[at + 46..].starts_with(entry.as_bytes()));
+    found.unwrap().0
+}
+
+/// The refusal of a file whose directory says something else of the first weight.
+fn with_record(change: impl FnOnce(&mut [u8])) -> String {
+    let mut bytes = Zip::open("mlp").bytes();
+    let at = record(&bytes, "mlp/data/weights/weight_0");
+    change(&mut bytes[at..]);
+    refusal_when_built(bytes).expect("it should be refused")
+}
+
+/// As [`refusal`], with weights read.
+fn refusal_when_built(bytes: Vec<u8>) -> Option<String> {
+    let model = match models::exported_bytes(bytes) {
+        Ok(model) => model,
+        Err(error) => return Some(error.to_string()),
+    };
+    let built = Pipeline::new(model, &[Device::Cpu], 1);
+    built
+        .err()
+        .map(|error| format!("{:#}", anyhow::Error::from(error)))
+}
+
+#[test]
+fn forged_directories_are_refused_by_name() {
+    assert!(refusal_when_built(Zip::open("mlp").bytes()).is_none());
+    let place = |bytes: &mut [u8], at: usize, number: u32| {
+        bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
+    };
+    // Sizes: larger than the file, smaller than the tensor, one that is only said to be packed.
+    let said = with_record(|own| {
+        place(own, 20, u32::MAX - 1);
+        place(own, 24, u32::MAX - 1);
+    });
+    assert!(
+        said.contains("weight_0") && said.contains("past the file's end"),
+        "{said}"
+    );
+    let said = with_record(|own| {
+        place(own, 20, 4);
+        place(own, 24, 4);
+    });
+    assert!(
+        said.contains("`0.weight`") && said.contains("holds 1 elements"),
+        "{said}"
+    );
+    let said = with_record(|own| place(own, 24, 1 << 30));
+    assert!(
+        said.contains("weight_0") && said.contains("compressed"),
+        "{said}"
+    );
+    // Offsets: to another entry, into one, behind the end.
+    for offset in [0, 40, u32::MAX - 1] {
+        let said = with_record(|own| place(own, 42, offset));
+        assert!(said.contains("weight_0"), "{offset}: {said}");
+    }
+    // Paths: one entry twice.
+    let mut zip = Zip::open("mlp");
+    let first = zip.0[0].clone();
+    zip.0.push(first.clone());
+    assert_refused(&zip, &[&first.0, "twice"]);
+}
+
+#[test]
+fn cycles_are_refused_by_the_node_that_closes_them() {
+    // Of itself, and of two nodes.
+    for taken in ["linear", "relu"] {
+        let zip = node(0, |node| {
+            node["inputs"][0]["arg"]["as_tensor"]["name"] = json!(taken)
+        });
+        let wanted = [taken, "nothing before it makes", "module `0`"];
+        assert_refused(&zip, &wanted);
+    }
+}
+
+#[test]
+fn huge_tensors_of_few_bytes_are_refused_by_name() {
+    // Each element the same one, a tebibyte of times.
+    let mut zip = Zip::open("mlp");
+    zip.json("_weights_config.json", |config| {
+        let meta = &mut config["config"]["0.weight"]["tensor_meta"];
+        meta["sizes"][0]["as_int"] = json!(1_i64 << 40);
+        meta["strides"][0]["as_int"] = json!(0);
+    });
+    assert_refused(&zip, &["`0.weight`", "1099511627776", "holds 128 elements"]);
+}
+
 #[test]
 fn a_file_that_changed_under_way_is_refused_when_its_weights_are_read() {
     let mut bytes = std::fs::read(path("mlp")).unwrap();

@@ -43,6 +43,8 @@ struct Settings {
     ranks: usize,
     rank: usize,
     port: u16,
+    /// The workload's model as a file that PyTorch exported, in place of layers written here.
+    program: Option<String>,
 }
 
 /// A pipeline and what it trains on.
@@ -56,6 +58,10 @@ struct Candidate {
 impl Candidate {
     fn new(settings: &Settings, world: &Arc<World>, micro_batches: usize) -> anyhow::Result<Self> {
         let workload = Workload::new(&settings.w)?;
+        let workload = match &settings.program {
+            Some(path) => workload.exported(path)?,
+            None => workload,
+        };
         let schedule: ScheduleKind = settings.sched.parse()?;
         // A single device has a single stage, whatever the schedule has elsewhere.
         let chunks = if settings.p == 1 {

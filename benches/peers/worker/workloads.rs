@@ -1,7 +1,8 @@
 //! What is trained: the same models, data and updates as in `workloads.py`.
 
+use anyhow::Context as _;
 use gpipe::tch::{Reduction, Tensor};
-use gpipe::{AdamW, OptimizerKind, Sequential, Sgd};
+use gpipe::{AdamW, OptimizerKind, Sequential, Sgd, models};
 
 use super::layers::{Block, Bottleneck, Classes, Dense, Embed, Head, Stem, numbered};
 use super::numbers::{INPUT, TARGET, integers, symmetric};
@@ -16,7 +17,7 @@ pub struct Workload {
     pub loss: Loss,
     pub update: OptimizerKind,
     /// Layers of each of 1, 2 and 4 stages.
-    cuts: [&'static [usize]; 3],
+    cuts: [Vec<usize>; 3],
 }
 
 impl Workload {
@@ -30,11 +31,38 @@ impl Workload {
         }
     }
 
+    /// The same with the model that `workloads.py` exported: a sequence of the same layers, of
+    /// which some become several, cut at the same places.
+    pub fn exported(mut self, path: &str) -> anyhow::Result<Self> {
+        self.model = models::exported(path)?;
+        // A layer's name begins with the number of the module that it is in.
+        let module = |name: &str| name.split('.').next().and_then(|own| own.parse().ok());
+        let modules: Option<Vec<usize>> = self.model.names().map(module).collect();
+        let modules = modules.context("a layer is in no numbered module")?;
+        for cut in &mut self.cuts {
+            let mut end = 0;
+            for stage in cut {
+                let begin = end;
+                end += *stage;
+                *stage = modules
+                    .iter()
+                    .filter(|own| (begin..end).contains(own))
+                    .count();
+            }
+        }
+        Ok(self)
+    }
+
     /// Layers of each of `stages` stages, the same for every candidate.
-    pub fn balance(&self, stages: usize) -> anyhow::Result<&'static [usize]> {
-        let cut = self.cuts.into_iter().find(|cut| cut.len() == stages);
+    pub fn balance(&self, stages: usize) -> anyhow::Result<&[usize]> {
+        let cut = self.cuts.iter().find(|cut| cut.len() == stages);
+        let cut = cut.map(Vec::as_slice);
         cut.ok_or_else(|| anyhow::anyhow!("no cut into {stages} stages: there are 1, 2 and 4"))
     }
+}
+
+fn cuts(all: [&[usize]; 3]) -> [Vec<usize>; 3] {
+    all.map(<[usize]>::to_vec)
 }
 
 fn cross_entropy(out: &Tensor, target: &Tensor) -> Tensor {
@@ -82,7 +110,7 @@ fn decoder() -> Workload {
         target: text.narrow(1, 1, sequence).contiguous(),
         loss: cross_entropy,
         update: adamw(),
-        cuts: [&[10], &[5, 5], &[3, 2, 2, 3]],
+        cuts: cuts([&[10], &[5, 5], &[3, 2, 2, 3]]),
     }
 }
 
@@ -107,7 +135,7 @@ fn perceptron() -> Workload {
         target: integers(TARGET, &[batch], classes.unsigned_abs()),
         loss: cross_entropy,
         update: adamw(),
-        cuts: [&[17], &[8, 9], &[4, 4, 4, 5]],
+        cuts: cuts([&[17], &[8, 9], &[4, 4, 4, 5]]),
     }
 }
 
@@ -120,7 +148,7 @@ fn tiny() -> Workload {
         target: symmetric(TARGET, &[batch, width], 1.0),
         loss: mean_square,
         update: sgd(0.01),
-        cuts: [&[16], &[8, 8], &[4, 4, 4, 4]],
+        cuts: cuts([&[16], &[8, 8], &[4, 4, 4, 4]]),
     }
 }
 
@@ -151,6 +179,6 @@ fn resnet101() -> Workload {
         target: integers(TARGET, &[batch], classes.unsigned_abs()),
         loss: cross_entropy,
         update: sgd(0.001),
-        cuts: [&[35], &[17, 18], &[8, 9, 9, 9]],
+        cuts: cuts([&[35], &[17, 18], &[8, 9, 9, 9]]),
     }
 }

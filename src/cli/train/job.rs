@@ -7,21 +7,18 @@ use gpipe_partitioner::Plan;
 use super::configured::Saved;
 use super::options::Args;
 use super::recipe::Recipe;
-use super::{check, config, configured, from_plan};
+use super::{check, config, configured, from_plan, holds};
 use crate::cli::config::{Origin, Origins, Schema};
 use crate::cli::feed::{self, DataOptions, Source};
 use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::ModelTokenizer;
 use crate::cli::trained::initial::{self, Weights};
-use crate::cli::{Failure, failure, room};
+use crate::cli::{Failure, failure};
 use crate::models::zoo::{ModelSpec, Zoo};
 use crate::torch::{simulated_gpus, time_model};
 use crate::train::peak_flops;
 use crate::world::World;
 use crate::{LrSchedule, Optimizer, Pipeline, PipelineBuilder};
-
-/// Parameters, their gradients, and two numbers of the optimizer for each.
-const COPIES: u64 = 4;
 
 /// A run with everything decided.
 #[derive(Debug)]
@@ -113,9 +110,7 @@ impl Job {
         if let Some(weights) = &weights {
             weights.check(&source)?;
         }
-        let what = ("parameters, gradients and the optimizer", COPIES);
-        let instead = "take smaller sizes, or devices of their own memory";
-        room::check_model(&chosen.spec, what, &recipe.devices, instead)?;
+        holds::check(&recipe, &chosen.spec)?;
         let mut notes = origins.notes;
         notes.extend(plan.iter().flat_map(|plan| chosen.notes_of_plan(plan)));
         let tokens = feed::tokens(&chosen.spec);

@@ -6,6 +6,7 @@ mod config;
 mod configured;
 mod fits;
 mod from_plan;
+mod holds;
 mod job;
 mod optimizer;
 mod options;

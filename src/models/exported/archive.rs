@@ -13,6 +13,8 @@ use super::error::{ExportedReason, Result, damaged};
 
 /// How long a directory may be: a hundred bytes an entry, and one entry a weight.
 const MAX_DIRECTORY: u64 = 256 << 20;
+/// Bytes that are read at once of an entry that is read in pieces.
+pub(super) const PIECE: u64 = 256 << 10;
 const END: [u8; 4] = *b"PK\x05\x06";
 const END_64: [u8; 4] = *b"PK\x06\x06";
 const LOCATOR_64: [u8; 4] = *b"PK\x06\x07";
@@ -55,21 +57,32 @@ impl Source {
         }
     }
 
+    /// That so many bytes from there are in it; `what` is what they are, for errors.
+    fn check(&self, what: &str, from: u64, count: u64) -> Result<()> {
+        let end = from.checked_add(count).filter(|end| *end <= self.len());
+        if end.is_some() {
+            return Ok(());
+        }
+        let why = format!("{count} bytes from {from} on are past the file's end");
+        Err(damaged(what, why))
+    }
+
     /// So many bytes from there; `what` is what they are, for errors.
     fn read(&self, what: &str, from: u64, count: u64) -> Result<Vec<u8>> {
-        let end = from.checked_add(count).filter(|end| *end <= self.len());
-        let Some(end) = end else {
-            let why = format!("{count} bytes from {from} on are past the file's end");
-            return Err(damaged(what, why));
-        };
+        self.check(what, from, count)?;
+        let mut bytes = vec![0; count as usize];
+        self.fill(what, from, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Fills `bytes` with those from there.
+    fn fill(&self, what: &str, from: u64, bytes: &mut [u8]) -> Result<()> {
+        self.check(what, from, bytes.len() as u64)?;
         match self {
-            Self::File(file, _) => {
-                let mut bytes = vec![0; count as usize];
-                file.read_exact_at(&mut bytes, from)?;
-                Ok(bytes)
-            }
-            Self::Bytes(bytes) => Ok(bytes[from as usize..end as usize].to_vec()),
+            Self::File(file, _) => file.read_exact_at(bytes, from)?,
+            Self::Bytes(all) => bytes.copy_from_slice(&all[from as usize..][..bytes.len()]),
         }
+        Ok(())
     }
 }
 
@@ -150,6 +163,37 @@ impl Archive {
 
     /// Reads an entry and checks its sum.
     pub(super) fn read(&self, name: &str) -> Result<Vec<u8>> {
+        let (start, entry) = self.place(name)?;
+        let bytes = self.source.read(name, start, entry.size)?;
+        entry.check(name, crc32fast::hash(&bytes))?;
+        Ok(bytes)
+    }
+
+    /// Reads an entry piece by piece: `each` gets where a piece begins, which is a multiple of
+    /// [`PIECE`], and its bytes. The sum is checked behind the last one.
+    pub(super) fn read_in_pieces(
+        &self,
+        name: &str,
+        mut each: impl FnMut(u64, &[u8]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let (start, entry) = self.place(name)?;
+        self.source.check(name, start, entry.size)?;
+        let mut piece = vec![0; PIECE.min(entry.size) as usize];
+        let mut sum = crc32fast::Hasher::new();
+        let mut at = 0;
+        while at < entry.size {
+            let count = PIECE.min(entry.size - at) as usize;
+            let piece = &mut piece[..count];
+            self.source.fill(name, start + at, piece)?;
+            sum.update(piece);
+            each(at, piece)?;
+            at += count as u64;
+        }
+        Ok(entry.check(name, sum.finalize())?)
+    }
+
+    /// Where the bytes of an entry begin.
+    fn place(&self, name: &str) -> Result<(u64, Entry)> {
         let entry = self.entries.get(name);
         let entry = *entry.ok_or_else(|| damaged(name, "the archive does not have it"))?;
         let local = self.source.read(name, entry.local, 30)?;
@@ -160,14 +204,17 @@ impl Archive {
         let start = (entry.local + 30)
             .checked_add(header.number(26, 2) + header.number(28, 2))
             .ok_or_else(|| damaged(name, "is past the file's end"))?;
-        let bytes = self.source.read(name, start, entry.size)?;
-        if crc32fast::hash(&bytes) != entry.crc {
-            return Err(damaged(
-                name,
-                "its bytes do not have the checksum that was written",
-            ));
+        Ok((start, entry))
+    }
+}
+
+impl Entry {
+    fn check(&self, name: &str, sum: u32) -> Result<()> {
+        if sum == self.crc {
+            return Ok(());
         }
-        Ok(bytes)
+        let why = "its bytes do not have the checksum that was written";
+        Err(damaged(name, why))
     }
 }
 

@@ -1,19 +1,22 @@
-//! Where a program can be cut: between modules, where few tensors are alive.
+//! Where a program can be cut: between modules.
 //!
 //! A *unit* is a module that is not looked into: one without modules of its own, or one of
 //! several of a class, such as a block of a transformer. Containers, and modules that are there
-//! once, are looked into. Nodes that belong to no unit (a sum in the model's own `forward`) go
-//! with the unit before or behind them, whichever leaves fewer tensors alive at the cut.
-//! Units without parameters go with the one before them, and so do those after which more is
-//! alive than on both sides.
+//! once, are looked into. Nodes that belong to no unit (a sum in the model's own `forward`), and
+//! units without parameters, go with the unit before or behind them, so that the fewest bytes
+//! cross the cut ([`least`]). Cuts at which more tensors are alive than on both sides are dropped.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-use super::program::{Module, Node, Origin, Program, Role, Size};
+use super::least::{self, Crossing};
+use super::modes;
+use super::program::{Module, Node, Origin, Program, Role, Size, ValueId, ValueInfo};
 
-/// What a size is taken for that is not fixed.
+/// What a size is taken for that is not fixed, and of which the file has no example.
 const GUESS: i64 = 16;
+/// More nodes than these between two units keep their order.
+const MOST_BETWEEN: usize = 4096;
 
 /// A run of nodes that is a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,13 +26,32 @@ pub(super) struct Stretch {
     pub(super) nodes: Range<usize>,
 }
 
-/// The layers, in order; all nodes are in one of them.
-pub(super) fn cut(program: &Program) -> Vec<Stretch> {
+/// The layers, in order; all nodes are in one of them. Nodes between units may change places.
+pub(super) fn cut(program: &mut Program) -> Vec<Stretch> {
+    let (mut all, within) = units(program);
+    if all.is_empty() {
+        return vec![Stretch {
+            name: "model".to_owned(),
+            nodes: 0..program.nodes.len(),
+        }];
+    }
+    share_the_rest(&mut all, &within, program);
+    without_peaks(&mut all, &Alive::of(program));
+    name(&mut all);
+    all
+}
+
+/// The units with parameters, without what is between them; and of each node whether it goes on
+/// with the unit, be it any, of the node before.
+fn units(program: &Program) -> (Vec<Stretch>, Vec<bool>) {
     let modules = Modules::of(&program.nodes);
-    let alive = Alive::of(program);
     let mut all: Vec<Stretch> = Vec::new();
+    let (mut within, mut before) = (Vec::new(), None);
     for (number, node) in program.nodes.iter().enumerate() {
-        let Some(unit) = modules.unit(&node.module) else {
+        let unit = modules.unit(&node.module);
+        within.push(unit.is_some() && unit == before);
+        before = unit;
+        let Some(unit) = unit else {
             continue;
         };
         match all.last_mut() {
@@ -40,53 +62,125 @@ pub(super) fn cut(program: &Program) -> Vec<Stretch> {
             }),
         }
     }
-    if all.is_empty() {
-        all.push(Stretch {
-            name: "model".to_owned(),
-            nodes: 0..program.nodes.len(),
-        });
-    }
-    share_the_rest(&mut all, program.nodes.len(), &alive);
-    join(&mut all, |_, right| !has_parameters(program, &right.nodes));
-    if all.len() > 1 && !has_parameters(program, &all[0].nodes) {
-        let first = all.remove(0);
-        all[0].nodes.start = first.nodes.start;
-    }
-    without_peaks(&mut all, &alive);
-    name(&mut all);
-    all
+    all.retain(|unit| has_parameters(program, &unit.nodes));
+    (all, within)
 }
 
 /// Gives the nodes between units to the one before or behind them.
-fn share_the_rest(all: &mut [Stretch], count: usize, alive: &Alive) {
+fn share_the_rest(all: &mut [Stretch], within: &[bool], program: &mut Program) {
     let last = all.len() - 1;
     all[0].nodes.start = 0;
-    all[last].nodes.end = count;
+    all[last].nodes.end = program.nodes.len();
+    let alive = Alive::of(program);
+    let last_uses = last_uses(program);
     for right in 1..=last {
-        let places = all[right - 1].nodes.end..=all[right].nodes.start;
-        // The last of the best.
-        let best = places.rev().min_by_key(|place| alive.at(*place));
-        let best = best.unwrap_or(all[right].nodes.start);
+        let between = all[right - 1].nodes.end..all[right].nodes.start;
+        let best = if may_change_places(&program.nodes[between.clone()]) {
+            rearrange(program, &between, &last_uses)
+        } else {
+            // The last of the best. What changes a buffer stays together with its module.
+            let places = (between.start..=between.end).rev();
+            let places = places.filter(|place| !within[*place]);
+            let best = places.min_by_key(|place| alive.cost(*place));
+            best.unwrap_or(between.end)
+        };
         all[right - 1].nodes.end = best;
         all[right].nodes.start = best;
     }
 }
 
-/// Joins neighbours of which `together` holds.
-fn join(all: &mut Vec<Stretch>, together: impl Fn(&Stretch, &Stretch) -> bool) {
-    all.dedup_by(|right, left| {
-        let joined = together(left, right);
-        if joined {
-            left.nodes.end = right.nodes.end;
+/// Whether nothing but their results depends on the order of these nodes: none changes a tensor
+/// in place, or draws.
+fn may_change_places(nodes: &[Node]) -> bool {
+    let bound = |node: &Node| node.operator().ends_with('_') || modes::draws(node);
+    nodes.len() <= MOST_BETWEEN && !nodes.iter().any(bound)
+}
+
+/// Puts the nodes of `between` that are to go with the unit in front before the others.
+/// *Returns* the first of those.
+fn rearrange(program: &mut Program, between: &Range<usize>, last_uses: &[Option<usize>]) -> usize {
+    let mut crossings: BTreeMap<ValueId, Crossing> = BTreeMap::new();
+    let nodes = program.nodes[between.clone()].iter().enumerate();
+    for (number, node) in nodes {
+        let made = node.outputs.iter().map(|value| (*value, true));
+        for (value, is_made) in node.inputs().map(|value| (value, false)).chain(made) {
+            let info = &program.values[value.0];
+            if matches!(info.origin, Origin::Variable(_)) {
+                continue;
+            }
+            let crossing = crossings.entry(value).or_insert_with(|| Crossing {
+                maker: None,
+                takers: Vec::new(),
+                behind: last_uses[value.0].is_some_and(|last| last >= between.end),
+                cost: cost_of(info),
+            });
+            if is_made {
+                crossing.maker = Some(number);
+            } else {
+                crossing.takers.push(number);
+            }
         }
-        joined
-    });
+    }
+    let crossings: Vec<Crossing> = crossings.into_values().collect();
+    let mut in_front = least::in_front(between.len(), &crossings).into_iter();
+    let (front, behind): (Vec<Node>, Vec<Node>) = program
+        .nodes
+        .drain(between.clone())
+        .partition(|_| in_front.next().unwrap_or(true));
+    let first = between.start + front.len();
+    let tail = program.nodes.split_off(between.start);
+    program
+        .nodes
+        .extend(front.into_iter().chain(behind).chain(tail));
+    for number in between.clone() {
+        for value in &program.nodes[number].outputs {
+            program.values[value.0].origin = Origin::Node(number);
+        }
+    }
+    first
+}
+
+/// By value the last node that takes it; behind all nodes for the program's outputs.
+fn last_uses(program: &Program) -> Vec<Option<usize>> {
+    let mut last = vec![None; program.values.len()];
+    for (number, node) in program.nodes.iter().enumerate() {
+        node.inputs().for_each(|value| last[value.0] = Some(number));
+    }
+    for value in &program.outputs {
+        last[value.0] = Some(program.nodes.len());
+    }
+    last
+}
+
+/// Bytes of a value that crosses a cut, as large as the example's; of equal bytes fewer tensors
+/// are better. Numbers cost nothing: they are read off shapes.
+fn cost_of(value: &ValueInfo) -> u64 {
+    const BYTE: u64 = 1 << 16;
+    if value.is_number {
+        return 0;
+    }
+    let size = |size: &Size| match size {
+        Size::Fixed(fixed) => *fixed,
+        Size::Symbol(_) | Size::Other => GUESS,
+    };
+    let sizes: Vec<i64> = match (&value.example, &value.sizes) {
+        (Some(example), _) => example.clone(),
+        (None, Some(sizes)) => sizes.iter().map(size).collect(),
+        (None, None) => Vec::new(),
+    };
+    let times = |product: u64, size: &i64| product.saturating_mul((*size).max(0).unsigned_abs());
+    let elements = sizes.iter().fold(1, times);
+    let element = value.kind.map_or(4, |kind| kind.elt_size_in_bytes() as u64);
+    elements
+        .saturating_mul(element)
+        .saturating_mul(BYTE)
+        .saturating_add(1)
 }
 
 /// Drops cuts at which more is alive than at the cuts on both sides.
 fn without_peaks(all: &mut Vec<Stretch>, alive: &Alive) {
     loop {
-        let count = |stretch: &Stretch| alive.at(stretch.nodes.start).0;
+        let count = |stretch: &Stretch| alive.count(stretch.nodes.start);
         let peak = (1..all.len().saturating_sub(1)).find(|at| {
             let own = count(&all[*at]);
             *at > 1 && own > count(&all[at - 1]) && own > count(&all[at + 1])
@@ -112,7 +206,7 @@ fn name(all: &mut [Stretch]) {
 }
 
 fn has_parameters(program: &Program, nodes: &Range<usize>) -> bool {
-    let is_parameter = |value: super::program::ValueId| match program.values[value.0].origin {
+    let is_parameter = |value: ValueId| match program.values[value.0].origin {
         Origin::Variable(number) => program.variables[number].role == Role::Parameter,
         _ => false,
     };
@@ -206,20 +300,13 @@ impl<'a> Modules<'a> {
 }
 
 /// What is alive before each node.
-struct Alive(Vec<(usize, i64)>);
+struct Alive(Vec<(usize, u64)>);
 
 impl Alive {
     fn of(program: &Program) -> Self {
         let end = program.nodes.len();
-        let mut last = vec![None; program.values.len()];
-        for (number, node) in program.nodes.iter().enumerate() {
-            node.inputs().for_each(|value| last[value.0] = Some(number));
-        }
-        for value in &program.outputs {
-            last[value.0] = Some(end);
-        }
         let mut at = vec![(0, 0); end + 2];
-        for (value, last) in program.values.iter().zip(last) {
+        for (value, last) in program.values.iter().zip(last_uses(program)) {
             let from = match value.origin {
                 Origin::Input(_) => 0,
                 Origin::Node(number) => number + 1,
@@ -228,22 +315,22 @@ impl Alive {
             let Some(last) = last.filter(|_| !value.is_number) else {
                 continue;
             };
-            let size = |size: &Size| match size {
-                Size::Fixed(fixed) => (*fixed).max(1),
-                Size::Symbol(_) | Size::Other => GUESS,
-            };
-            let sizes = value.sizes.iter().flatten().map(size);
-            let elements = sizes.fold(1i64, i64::saturating_mul);
+            let cost = cost_of(value);
             for place in &mut at[from..=last.min(end)] {
                 place.0 += 1;
-                place.1 = i64::saturating_add(place.1, elements);
+                place.1 = u64::saturating_add(place.1, cost);
             }
         }
         Self(at)
     }
 
-    /// How many tensors, and their elements.
-    fn at(&self, place: usize) -> (usize, i64) {
-        self.0[place]
+    /// How many tensors.
+    fn count(&self, place: usize) -> usize {
+        self.0[place].0
+    }
+
+    /// What they cost if it is cut there.
+    fn cost(&self, place: usize) -> u64 {
+        self.0[place].1
     }
 }

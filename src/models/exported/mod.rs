@@ -9,7 +9,7 @@
 //! | `archive` | the zip archive: entries by name |
 //! | `schema`, `read`, `arguments`, `operators` | from JSON to a program of numbered values |
 //! | `weights` | the tensors in the archive |
-//! | `cut` | which nodes are a layer |
+//! | `cut`, `least` | which nodes are a layer |
 //! | `parts` | what each layer takes, gives and owns |
 //! | `compile`, `layer` | from nodes to steps, and running them |
 //! | `modes`, `counter` | training and evaluation, buffers that count steps |
@@ -25,6 +25,7 @@ mod cut;
 mod error;
 mod inputs;
 mod layer;
+mod least;
 mod model;
 mod modes;
 mod operators;
@@ -151,9 +152,9 @@ impl Exported {
         let program = serde_json::from_slice(&json);
         let program = program.map_err(|error| damaged(&name, error.to_string()))?;
         drop(json);
-        let program = read::read(program)?;
+        let mut program = read::read(program)?;
         let weights = Weights::open(archive, &own)?;
-        let parts = parts::split(&program, &weights)?;
+        let parts = parts::split(&mut program, &weights)?;
         Ok(Self {
             check: Check::of(&program),
             program,

@@ -66,6 +66,12 @@ fn keeps_statistics_of_batches(node: &Node) -> bool {
     node.operator() == "batch_norm" && matches!(running, None | Some(Argument::None))
 }
 
+/// Whether a node draws random numbers, or may.
+pub(super) fn draws(node: &Node) -> bool {
+    let name = node.operator();
+    DRAW.contains(&name) || FLAGS.iter().any(|(own, _)| *own == name)
+}
+
 /// Why a node cannot be run in evaluation.
 pub(super) fn no_evaluation(node: &Node) -> Option<String> {
     DRAW.contains(&node.operator()).then(|| {

@@ -45,8 +45,9 @@ pub(super) struct Own {
 ///
 /// # Errors
 /// A buffer that several layers use, one of which changes it.
-pub(super) fn split(program: &Program, weights: &Weights) -> Result<Vec<Part>> {
+pub(super) fn split(program: &mut Program, weights: &Weights) -> Result<Vec<Part>> {
     let stretches = cut::cut(program);
+    let program = &*program;
     let owner = owners(program, &stretches);
     // Numbers that no layer but their own can find out travel as tensors.
     let mut travelling = BTreeSet::new();

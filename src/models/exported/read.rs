@@ -311,7 +311,8 @@ fn own_name(node: &schema::Node) -> String {
 }
 
 /// `nn_module_stack` is `key,path,class` for every module from the model inwards, with `;`
-/// between them.
+/// between them. What computes a weight of a module from others (`parametrizations.weight.0`) is
+/// that module's own.
 fn module_of(node: &schema::Node) -> Module {
     let text = node.metadata.get("nn_module_stack");
     let text = text.map_or("", String::as_str);
@@ -319,7 +320,8 @@ fn module_of(node: &schema::Node) -> Module {
         let (_, rest) = entry.split_once(',')?;
         let (path, class) = rest.split_once(',')?;
         let made_later = path.starts_with("_empty_nn_module_stack");
-        (!made_later).then(|| (path.to_owned(), class.to_owned()))
+        let of_a_weight = path.split('.').any(|own| own == "parametrizations");
+        (!made_later && !of_a_weight).then(|| (path.to_owned(), class.to_owned()))
     };
     Module {
         stack: text.split(';').filter_map(one).collect(),

@@ -131,11 +131,28 @@ impl Weights {
         if made.device() == Device::Mps || stored.numel() == 0 {
             return Ok(made);
         }
-        let bytes = self.archive.read(&stored.entry)?;
-        let flat = Tensor::f_from_data_size(&bytes, &[stored.elements], stored.kind)?;
-        drop(bytes);
-        let view = flat.f_as_strided(&stored.sizes, &stored.strides, stored.offset)?;
-        tch::no_grad(|| made.shallow_clone().f_copy_(&view))?;
+        // The elements as they lie in memory, and in the entry from the offset on: they are filled
+        // piece by piece, so that no second copy is there, however large the tensor is.
+        let span = stored.span();
+        let flat = made.f_as_strided([span], [1], 0)?;
+        let _no_grad = tch::no_grad_guard();
+        self.archive.read_in_pieces(&stored.entry, |at, bytes| {
+            let element = stored.kind.elt_size_in_bytes();
+            // Pieces begin and, but for bytes behind the last element, end with whole elements.
+            let first = at as i64 / element as i64;
+            let end = first + (bytes.len() / element) as i64;
+            let own = first.max(stored.offset)..end.min(stored.offset + span);
+            if own.is_empty() {
+                return Ok(());
+            }
+            let count = own.end - own.start;
+            let from = (own.start - first) as usize * element;
+            let bytes = &bytes[from..from + count as usize * element];
+            let piece = Tensor::f_from_data_size(bytes, &[count], stored.kind)?;
+            flat.f_narrow(0, own.start - stored.offset, count)?
+                .f_copy_(&piece)?;
+            Ok(())
+        })?;
         Ok(made)
     }
 }
@@ -199,6 +216,13 @@ impl Stored {
             last = last.checked_add((size - 1).max(0).checked_mul(*stride)?)?;
         }
         (count == 0 || (last < self.elements && count <= self.elements)).then_some(())
+    }
+
+    /// Elements from its first one to its last one in memory; it has one at least.
+    fn span(&self) -> i64 {
+        let steps = self.sizes.iter().zip(&self.strides);
+        // They fit the entry, and so does their sum.
+        1 + steps.map(|(size, stride)| (size - 1) * stride).sum::<i64>()
     }
 
     fn numel(&self) -> i64 {
