@@ -166,7 +166,15 @@ fn forged_directories_are_refused_by_name() {
         "{said}"
     );
     // Offsets: to another entry, into one, behind the end.
-    for offset in [0, 40, u32::MAX - 1] {
+    let said = with_record(|own| {
+        let next = 46 + "mlp/data/weights/weight_0".len();
+        own.copy_within(next + 42..next + 46, 42);
+    });
+    assert!(
+        said.contains("weight_0") && said.contains("checksum"),
+        "{said}"
+    );
+    for offset in [40, u32::MAX - 1] {
         let said = with_record(|own| place(own, 42, offset));
         assert!(said.contains("weight_0"), "{offset}: {said}");
     }
