@@ -57,7 +57,7 @@ fn spec(name: &str, settings: &[String], zoo: &Zoo) -> Result<ModelSpec, String>
             "`{setting}`: the sizes of `{name}` are in the file, as PyTorch exported it"
         ));
     }
-    let (spec, _) = exported::read(Path::new(name), AskedLoss::default())?;
+    let spec = exported::read(Path::new(name), AskedLoss::default())?;
     Ok(spec)
 }
 

@@ -27,6 +27,13 @@ pub enum Place {
         /// From 1.
         line: u64,
     },
+    /// A sample of a file of arrays.
+    Sample {
+        /// The file.
+        path: PathBuf,
+        /// From 0, as in Python.
+        index: usize,
+    },
     /// A whole file, or a folder.
     Path(PathBuf),
     /// An item of a source that is no file.
@@ -48,6 +55,7 @@ impl fmt::Display for Place {
         match self {
             Self::File { path, offset } => write!(f, "{}, byte {offset}", path.display()),
             Self::Line { path, line } => write!(f, "{}, line {line}", path.display()),
+            Self::Sample { path, index } => write!(f, "{}, sample {index}", path.display()),
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Item(index) => write!(f, "item {index}"),
         }

@@ -20,7 +20,6 @@ pub struct Idx {
     kind: Kind,
     shape: Vec<i64>,
     /// Bytes before the data.
-    header: usize,
     /// As this machine has its numbers.
     data: Vec<u8>,
 }
@@ -71,7 +70,6 @@ impl Idx {
             path: path.to_owned(),
             kind,
             shape,
-            header,
             data,
         })
     }
@@ -149,7 +147,8 @@ impl Source for Idx {
 
     /// In a compressed file the byte is that of the file without compression.
     fn place(&self, _: u64, index: usize) -> Place {
-        Place::file(&self.path, (self.header + index * self.item_bytes()) as u64)
+        let path = self.path.clone();
+        Place::Sample { path, index }
     }
 
     fn identity(&self) -> String {

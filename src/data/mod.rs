@@ -31,6 +31,8 @@ pub use loader::{Batches, Loader};
 pub use random::Random;
 pub use rows::Rows;
 pub use samples::{Normalise, SampleOptions, Samples};
+pub(crate) use samples::checks::Check;
+pub(crate) use samples::{Field, Part, Several};
 pub use source::{Made, Source};
 pub use stack::{Number, OnDevice, Stack};
 pub use stages::{FileCache, Map, MapRandom, MemoryCache, RandomPart, Range, Shuffle, Zip};

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use tch::{Kind, Reduction, Tensor};
 
-use crate::torch::{Loss, LossFn, Values};
+use crate::torch::{Loss, LossFn, Values, batch};
 
 /// A loss function that has a name.
 ///
@@ -35,6 +35,10 @@ pub enum LossKind {
     /// it is given. Its targets are among its inputs.
     Output,
 }
+
+/// What targets are that count nothing in PyTorch's cross-entropy, where nobody says another
+/// number.
+pub(crate) const USUAL_IGNORED: i64 = -100;
 
 impl LossKind {
     /// All of them.
@@ -91,6 +95,8 @@ impl FromStr for LossKind {
 pub struct NamedLoss {
     kind: LossKind,
     ignore_index: Option<i64>,
+    /// Which output is the loss that the model computes itself, where that is known.
+    own: Option<usize>,
 }
 
 impl NamedLoss {
@@ -99,12 +105,23 @@ impl NamedLoss {
         self.kind
     }
 
+    /// The number of targets that count nothing, where there is one.
+    pub fn ignored(&self) -> Option<i64> {
+        self.ignore_index
+    }
+
     /// Has targets of this number count nothing, as -100 does by default in PyTorch. The loss of a
     /// mini-batch is then the mean over the targets that count, of all its micro-batches together.
     /// Without it such a target is an error. Only [`LossKind::CrossEntropy`] heeds it.
     #[must_use]
     pub fn ignore_index(mut self, index: i64) -> Self {
         self.ignore_index = Some(index);
+        self
+    }
+
+    /// Says which output is the loss that the model computes itself.
+    pub(crate) fn of_output(mut self, index: usize) -> Self {
+        self.own = Some(index);
         self
     }
 
@@ -172,6 +189,7 @@ impl From<LossKind> for NamedLoss {
         Self {
             kind,
             ignore_index: None,
+            own: None,
         }
     }
 }
@@ -179,7 +197,7 @@ impl From<LossKind> for NamedLoss {
 impl LossFn for NamedLoss {
     fn loss(&self, outputs: &Values, targets: &Values) -> anyhow::Result<Loss> {
         if self.kind == LossKind::Output {
-            return own_loss(outputs).map(Loss::mean);
+            return own_loss(outputs, self.own, targets).map(Loss::mean);
         }
         let output = outputs.get(0);
         let output = output.ok_or_else(|| anyhow::anyhow!("the first output is absent"))?;
@@ -190,14 +208,31 @@ impl LossFn for NamedLoss {
     }
 }
 
-/// What the model computed itself: a number, or in evaluation one of each micro-batch.
-fn own_loss(outputs: &Values) -> anyhow::Result<Tensor> {
+/// What the model computed itself: a number, or in evaluation one of each micro-batch. These count by
+/// their samples, as in training, where a target tells how many there are.
+fn own_loss(outputs: &Values, own: Option<usize>, targets: &Values) -> anyhow::Result<Tensor> {
     let of = |dimensions: usize| outputs.present().find(|own| own.dim() == dimensions);
-    match (of(0), of(1)) {
-        (Some(number), _) => Ok(number.shallow_clone()),
-        (None, Some(numbers)) => Ok(numbers.f_mean(None)?),
-        (None, None) => anyhow::bail!("the loss `output`: none of the outputs is a single number"),
+    let own = own.and_then(|index| outputs.get(index)).or_else(|| of(0)).or_else(|| of(1));
+    let Some(own) = own else {
+        anyhow::bail!("the loss `output`: none of the outputs is a single number");
+    };
+    if own.dim() == 0 {
+        return Ok(own.shallow_clone());
     }
+    let samples = targets.present().next().map(Tensor::size);
+    let Some(&samples) = samples.as_deref().and_then(<[i64]>::first) else {
+        return Ok(own.f_mean(None)?);
+    };
+    let sizes = batch::sizes(samples, own.numel());
+    anyhow::ensure!(
+        sizes.len() == own.numel(),
+        "the loss `output`: {} micro-batches gave a loss, but there are {samples} samples",
+        own.numel()
+    );
+    let shares: Vec<f64> = sizes.iter().map(|size| *size as f64 / samples as f64).collect();
+    let shares = Tensor::f_from_slice(&shares)?.f_to_device(own.device())?;
+    let weighted = own.f_to_kind(Kind::Double)?.f_mul(&shares)?;
+    Ok(weighted.f_sum(Kind::Double)?)
 }
 
 /// The dimension of classes of an output; none where targets of this shape do not fit it.
@@ -213,14 +248,9 @@ pub(crate) fn class_dimension(output: &[i64], target: &[i64]) -> Option<usize> {
 }
 
 /// Where classes may be, the usual place first.
-fn class_dimensions(dimensions: usize) -> [usize; 2] {
+pub(super) fn class_dimensions(dimensions: usize) -> [usize; 2] {
     let last = dimensions.saturating_sub(1);
     if dimensions > 3 { [1, last] } else { [last, 1] }
-}
-
-/// The dimension of classes where nothing is known of the targets.
-pub(super) fn usual_class_dimension(dimensions: usize) -> usize {
-    class_dimensions(dimensions)[0]
 }
 
 /// Whether numbers of this kind have a point.

@@ -19,7 +19,7 @@ pub use amoebanet::{AmoebaNetD, amoebanet_d};
 pub use exported::{ExportedError, ExportedModel, ExportedReason, exported, exported_bytes};
 pub use gpt::{Gpt, gpt};
 pub use llama::{Biases, Llama, RopeScaling, llama};
-pub(crate) use loss_kind::class_dimension;
+pub(crate) use loss_kind::{USUAL_IGNORED, class_dimension};
 pub use loss_kind::{LossKind, NamedLoss};
 pub use lstm::{Lstm, lstm};
 pub use mlp::{Mlp, mlp};

@@ -1,12 +1,12 @@
 //! The loss on data that was never trained on.
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::error::TrainError;
 use super::feed::Feed;
 use super::hook::Hooks;
 use super::stop::Stop;
-use crate::torch::LossFn;
+use crate::torch::{LossFn, TorchError};
 use crate::{Pipeline, Values};
 
 /// Mean over the batches of what was held out, per thing that the loss function takes a mean
@@ -27,6 +27,7 @@ pub(super) fn loss(
             pipe.refuse(&format!("the next batch: {error:#}"));
             TrainError::Data(error)
         })?;
+        let y = told(&x, y).map_err(crate::Error::from)?;
         let outputs = pipe.forward_values(x)?;
         // The loss is read at once.
         pipe.engine().in_time().map_err(crate::Error::from)?;
@@ -36,6 +37,21 @@ pub(super) fn loss(
         hooks.each(|hook| hook.held_out_batch());
     }
     Ok(Some(sum / count))
+}
+
+/// The targets; of a model that computes its loss itself, and has none, how many samples there are:
+/// as many numbers, of which nothing is known but that.
+///
+/// # Errors
+/// libtorch refuses.
+pub(crate) fn told(inputs: &Values, targets: Values) -> Result<Values, TorchError> {
+    let samples = inputs.present().next().map(Tensor::size);
+    match samples.as_deref().and_then(<[i64]>::first) {
+        Some(&samples) if targets.present().next().is_none() => {
+            Ok(Tensor::f_zeros([samples], (Kind::Float, Device::Cpu))?.into())
+        }
+        _ => Ok(targets),
+    }
 }
 
 /// The sum of the losses of a batch, and over how many things it is.

@@ -10,6 +10,7 @@ use serde_json::json;
 use tch::{Device, Tensor};
 
 use super::trained::{Devices, Place, Spoken, Trained};
+use super::model::exported;
 use super::{Failure, failure, input, output};
 use crate::models::zoo::Zoo;
 use crate::torch::LossFn as _;
@@ -55,9 +56,11 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     // As in training, so that the numbers are the ones that training printed.
     let micro = trained.settings.micro.unwrap_or(args.on.devices.len());
     if let Some(judged) = samples::Judged::choose(&trained, args.data.as_deref(), zoo)? {
+        let (batch, micro) = samples::cut(&trained, args.batch, (batch, micro))?;
         let mut pipe = trained.pipeline(&args.on.devices, micro)?;
-        return judged.run(args, &trained, &mut pipe, batch);
+        return judged.run(args, &trained, &mut pipe, (batch, micro));
     }
+    let (batch, micro) = samples::cut(&trained, args.batch, (batch, micro))?;
     let (context, _) = trained.tokens().map_err(Failure::Usage)?;
     let context = args.context.map_or(context, |own| own.min(context));
     let judge = Judge::choose(&trained, args.data.as_deref())?;
@@ -66,6 +69,7 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     for window in judge.windows(context, batch) {
         let (x, y) = window?;
         if !takes(&trained, &x, context, micro) {
+            sum.left_out += y.numel();
             continue;
         }
         sum.add(&mut pipe, &trained, &x, &y)?;
@@ -76,13 +80,9 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
 /// Whether the model takes a batch: an exported program may have been exported for one length and
 /// one number of samples alone, so that a rest at the end is left out.
 fn takes(trained: &Trained, x: &Tensor, context: usize, micro: usize) -> bool {
-    let Some(model) = trained.spec.exported() else {
-        return true;
-    };
     let (rows, length) = (x.size()[0] as usize, x.size()[1] as usize);
-    let micro = micro.clamp(1, rows.max(1));
-    let sizes = model.micro_batch_sizes();
-    length == context && sizes.contains(&(rows / micro)) && sizes.contains(&rows.div_ceil(micro))
+    let length_fits = trained.spec.exported().is_none() || length == context;
+    length_fits && exported::takes(&trained.spec, rows, micro)
 }
 
 /// A mean that is being made, every token counting alike.
@@ -91,6 +91,8 @@ struct Sum {
     loss: f64,
     weight: f64,
     tokens: usize,
+    /// Tokens at the end, of which the model does not take as many.
+    left_out: usize,
 }
 
 impl Sum {
@@ -151,6 +153,7 @@ fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<()
             "loss": loss,
             "perplexity": loss.exp(),
             "bits": bits,
+            "left_out": sum.left_out,
         });
         if let Some(step) = trained.settings.step {
             object["step"] = step.into();
@@ -166,6 +169,10 @@ fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<()
         sum.tokens,
         loss.exp(),
     );
+    if sum.left_out > 0 {
+        // Writing to a String cannot fail.
+        let _ = writeln!(lines, "left out    {} {unit}s, of which the model does not take as many", sum.left_out);
+    }
     if let Some(step) = trained.settings.step {
         // Writing to a String cannot fail.
         let _ = writeln!(lines, "checkpoint  of step {step}");

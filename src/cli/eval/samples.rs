@@ -8,19 +8,23 @@ use tch::{Device, Kind, Tensor};
 
 use super::{Args, diverged};
 use crate::cli::feed::samples::choose;
-use crate::cli::feed::{DataOptions, workers};
-use crate::cli::model::Chosen;
+use crate::cli::feed::DataOptions;
+use crate::cli::feed::learned::Learned;
+use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::{Trained, TrainedOn};
 use crate::cli::{Failure, failure, output};
-use crate::data::Samples;
-use crate::models::class_dimension;
-use crate::models::zoo::Zoo;
+use crate::data::Part;
+use crate::models::zoo::{ModelSpec, Zoo};
+use crate::models::{USUAL_IGNORED, class_dimension};
 use crate::torch::LossFn as _;
+use crate::train::told_targets;
 use crate::{Pipeline, Values};
 
 /// Samples that a model is judged by.
 pub(super) struct Judged {
-    samples: Samples,
+    samples: Learned,
+    /// The model, with the loss for these.
+    spec: ModelSpec,
     name: String,
     /// Whether they are those that a run held out.
     held_out: bool,
@@ -60,7 +64,7 @@ impl Judged {
         };
         let chosen = Chosen::of_spec(zoo, &trained.spec);
         let found = choose(&chosen, path, &options).map_err(wrong)?;
-        let (_, samples) = found.ok_or_else(|| {
+        let (chosen, samples) = found.ok_or_else(|| {
             wrong("nothing says where the samples are that it was trained on".to_owned())
         })?;
         if let (None, Some(kept)) = (data, kept) {
@@ -75,6 +79,7 @@ impl Judged {
         }
         Ok(Some(Self {
             samples,
+            spec: chosen.spec,
             name,
             held_out: data.is_none(),
         }))
@@ -86,21 +91,31 @@ impl Judged {
         args: &Args,
         trained: &Trained,
         pipe: &mut Pipeline,
-        batch: usize,
+        (batch, micro): (usize, usize),
     ) -> Result<(), Failure> {
-        let mut sum = Sum::default();
+        let (part, len) = match self.samples.held_out_len() {
+            0 => (Part::All, self.samples.len()),
+            held_out => (Part::HeldOut, held_out),
+        };
         let threads = trained.settings.options.workers;
-        let threads = threads.unwrap_or_else(|| workers(&self.samples));
-        if let Some(batches) = self.samples.held_out(batch) {
-            let batches = batches.workers(threads).load();
-            for pair in batches.map_err(anyhow::Error::from)? {
-                sum.add(pipe, trained, pair.map_err(anyhow::Error::from)?)?;
+        let threads = threads.unwrap_or_else(|| self.samples.workers());
+        let batches = self.samples.load(part, (batch, threads), None);
+        let mut sum = Sum::default();
+        for pair in batches.map_err(anyhow::Error::from)?.into_iter().flatten() {
+            let pair = pair.map_err(anyhow::Error::from)?;
+            let rows = samples(&pair.0);
+            if exported::takes(&self.spec, rows, micro) {
+                sum.add(pipe, &self.spec, pair)?;
+            } else {
+                sum.left_out += rows;
             }
-        } else {
-            let batches = self.samples.in_order(batch).workers(threads).load();
-            for pair in batches.map_err(anyhow::Error::from)? {
-                sum.add(pipe, trained, pair.map_err(anyhow::Error::from)?)?;
-            }
+        }
+        if sum.samples == 0 {
+            return Err(Failure::Usage(format!(
+                "{}: its {len} samples do not make a batch of {batch}, and the model takes no fewer: \
+                 take more samples, or another --batch",
+                self.name
+            )));
         }
         self.report(args, trained, &sum)
     }
@@ -121,6 +136,7 @@ impl Judged {
                 "unit": "sample",
                 "count": sum.samples,
                 "loss": loss,
+                "left_out": sum.left_out,
             });
             if let Some(accuracy) = accuracy {
                 object["accuracy"] = accuracy.into();
@@ -136,6 +152,13 @@ impl Judged {
             self.name, sum.samples
         );
         // Writing to a String cannot fail.
+        if sum.left_out > 0 {
+            let _ = writeln!(
+                lines,
+                "left out    {} samples, which fill no batch: the model takes no smaller ones",
+                sum.left_out
+            );
+        }
         if let Some(accuracy) = accuracy {
             let _ = writeln!(lines, "accuracy    {:.2} %", accuracy * 100.0);
         }
@@ -155,39 +178,86 @@ struct Sum {
     /// Classes to tell, and those that were told; none where targets are no classes.
     targets: i64,
     right: Option<i64>,
+    /// Samples at the end that make a smaller batch, which the model does not take.
+    left_out: usize,
 }
 
-/// How many classes were told right, and of how many: targets below 0 are none, and count nothing.
+/// Samples of a batch and micro-batches that the model takes: as in training, or as the flag says,
+/// in as many micro-batches as make it right.
+///
+/// # Errors
+/// The model takes no batch of that size.
+pub(super) fn cut(
+    trained: &Trained,
+    asked: Option<usize>,
+    (batch, micro): (usize, usize),
+) -> Result<(usize, usize), Failure> {
+    let spec = &trained.spec;
+    if exported::takes(spec, batch, micro) {
+        return Ok((batch, micro));
+    }
+    let Some(model) = spec.exported() else {
+        return Ok((batch, micro));
+    };
+    let sizes = model.micro_batch_sizes();
+    let most = batch / (*sizes.start()).max(1);
+    let fits = |micro: &usize| exported::takes(spec, batch, *micro);
+    match (1..=most).rev().find(fits) {
+        Some(micro) => Ok((batch, micro)),
+        // Nobody asked for this one.
+        None if asked.is_none() => Ok((*sizes.start(), 1)),
+        None => Err(Failure::Usage(format!(
+            "--batch {batch}: `{}` was exported for micro-batches of {} to {} samples: take a multiple \
+             of them",
+            spec.name(),
+            sizes.start(),
+            sizes.end()
+        ))),
+    }
+}
+
+/// Dimension 0 of the inputs.
+fn samples(inputs: &Values) -> usize {
+    let first = inputs.present().next().map(Tensor::size);
+    first.and_then(|size| size.first().copied()).unwrap_or(0) as usize
+}
+
+/// How many classes were told right, and of how many: targets that the loss leaves out are none.
 /// None where the targets are no classes, or none of this output's.
-fn told(logits: &Tensor, classes: &Tensor) -> Result<Option<(i64, i64)>, Failure> {
+fn told(logits: &Tensor, classes: &Tensor, ignored: i64) -> Result<Option<(i64, i64)>, Failure> {
     let dimension = class_dimension(&logits.size(), &classes.size());
     let Some(dimension) = dimension.filter(|_| classes.kind() == Kind::Int64) else {
         return Ok(None);
     };
     let number = |of: Tensor| of.f_sum(Kind::Int64)?.f_int64_value(&[]);
     let right = logits.f_argmax(dimension as i64, false)?;
-    let right = number(right.f_eq_tensor(classes)?)?;
-    Ok(Some((right, number(classes.f_ge(0)?)?)))
+    let counts = classes.f_ne(ignored)?;
+    let right = right.f_eq_tensor(classes)?.f_logical_and(&counts)?;
+    Ok(Some((number(right)?, number(counts)?)))
 }
 
 impl Sum {
     fn add(
         &mut self,
         pipe: &mut Pipeline,
-        trained: &Trained,
-        (x, y): (Tensor, Tensor),
+        spec: &ModelSpec,
+        (x, y): (Values, Values),
     ) -> Result<(), Failure> {
-        let outputs = pipe.forward_values(&x).map_err(failure)?;
+        let y = told_targets(&x, y)?;
+        let samples = samples(&x);
+        let outputs = pipe.forward_values(x).map_err(failure)?;
         let device = outputs.present().next().map_or(Device::Cpu, Tensor::device);
-        let y = y.f_to_device(device)?;
-        if let Some(logits) = outputs.present().next()
-            && let Some((right, counted)) = told(logits, &y)?
+        let y = y.try_map(|y| y.f_to_device(device))?;
+        let ignored = spec.named_loss().and_then(|own| own.ignored());
+        if let (Some(logits), Some(classes)) = (outputs.present().next(), y.present().next())
+            && let Some((right, counted)) =
+                told(logits, classes, ignored.unwrap_or(USUAL_IGNORED))?
         {
             *self.right.get_or_insert(0) += right;
             self.targets += counted;
         }
-        let (samples, things) = (x.size()[0] as usize, y.numel() as f64);
-        let loss = trained.spec.loss().loss(&outputs, &Values::from(y))?;
+        let things = y.present().map(Tensor::numel).sum::<usize>() as f64;
+        let loss = spec.loss().loss(&outputs, &y)?;
         let (sum, count) = loss.total(things)?;
         self.loss += sum;
         self.weight += count;
@@ -209,14 +279,14 @@ mod tests {
     fn classes_are_told_where_the_loss_has_them() {
         let wanted = classes(&[0, 3, 1, 2, 2, 0], &[1, 2, 3]);
         let picture = wanted.one_hot(4).permute([0, 3, 1, 2]).to_kind(Kind::Float);
-        assert_eq!(told(&picture, &wanted).unwrap(), Some((6, 6)));
+        assert_eq!(told(&picture, &wanted, -100).unwrap(), Some((6, 6)));
         // As many classes as columns.
         let wanted = classes(&[0, 1, 2, 2, 1, 0], &[1, 2, 3]);
         let picture = wanted.one_hot(3).permute([0, 3, 1, 2]).to_kind(Kind::Float);
-        assert_eq!(told(&picture, &wanted).unwrap(), Some((6, 6)));
+        assert_eq!(told(&picture, &wanted, -100).unwrap(), Some((6, 6)));
         let text = classes(&[1, 0], &[1, 2]).one_hot(3).to_kind(Kind::Float);
         assert_eq!(
-            told(&text, &classes(&[1, 1], &[1, 2])).unwrap(),
+            told(&text, &classes(&[1, 1], &[1, 2]), -100).unwrap(),
             Some((1, 2))
         );
     }
@@ -225,8 +295,10 @@ mod tests {
     fn what_counts_nothing_is_neither_right_nor_wrong() {
         let logits = classes(&[1, 0, 1], &[3]).one_hot(2).to_kind(Kind::Float);
         let wanted = classes(&[1, -100, 0], &[3]);
-        assert_eq!(told(&logits, &wanted).unwrap(), Some((1, 2)));
-        assert_eq!(told(&logits, &wanted.to_kind(Kind::Float)).unwrap(), None);
-        assert_eq!(told(&logits, &classes(&[1, 1], &[2])).unwrap(), None);
+        assert_eq!(told(&logits, &wanted, -100).unwrap(), Some((1, 2)));
+        let wanted = classes(&[1, 255, 0], &[3]);
+        assert_eq!(told(&logits, &wanted, 255).unwrap(), Some((1, 2)));
+        assert_eq!(told(&logits, &wanted.to_kind(Kind::Float), -100).unwrap(), None);
+        assert_eq!(told(&logits, &classes(&[1, 1], &[2]), -100).unwrap(), None);
     }
 }

@@ -5,13 +5,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tch::Tensor;
 
+use super::learned::{Learned, Rows};
 use super::{SYNTHETIC, Windows};
 use crate::Values;
-use crate::data::{DataError, Loader, Source as _};
-use crate::data::{Samples, Tokens};
+use crate::data::{DataError, Loader, Part, Source as _, Tokens};
 use crate::models::zoo::ModelSpec;
 use crate::train::{self, IntoFeed};
 
+/// Models that begin with weights as Hugging Face has them.
+const BEGIN: [&str; 2] = ["gpt", "llama"];
 /// More samples than any run takes.
 const MOST: u64 = 1 << 53;
 
@@ -24,7 +26,8 @@ pub(in crate::cli) struct Feed {
 
 #[derive(Debug)]
 enum Batches {
-    Loaded(Loader<(Tensor, Tensor)>),
+    Windows(Loader<(Tensor, Tensor)>),
+    Samples(Rows),
     Made {
         inputs: Values,
         targets: Values,
@@ -44,9 +47,9 @@ struct MadeState {
 
 impl Feed {
     pub(super) fn windows(
+        spec: &ModelSpec,
         windows: &Windows,
-        samples: usize,
-        batches: usize,
+        (samples, batches): (usize, usize),
         seed: u64,
         from: Option<&Value>,
     ) -> anyhow::Result<Self> {
@@ -55,25 +58,25 @@ impl Feed {
         if let Some(state) = from {
             drawn = drawn.resume(state);
         }
-        let loader = drawn.load().map_err(explained)?;
+        let loader = drawn.load().map_err(|error| explained(error, spec))?;
         Ok(Self {
-            batches: Batches::Loaded(loader),
+            batches: Batches::Windows(loader),
             left: batches,
         })
     }
 
     pub(super) fn samples(
-        samples: &Samples,
-        (size, workers): (usize, usize),
+        spec: &ModelSpec,
+        samples: &Learned,
+        sizes: (usize, usize),
         batches: usize,
         from: Option<&Value>,
     ) -> anyhow::Result<Self> {
-        let mut drawn = samples.batches(size).workers(workers);
-        if let Some(state) = from {
-            drawn = drawn.resume(state);
-        }
+        let rows = samples.load(Part::Train, sizes, from);
+        let rows = rows.map_err(|error| explained(error, spec))?;
+        let rows = rows.ok_or_else(|| anyhow::anyhow!("nothing is trained on"))?;
         Ok(Self {
-            batches: Batches::Loaded(drawn.load().map_err(explained)?),
+            batches: Batches::Samples(rows),
             left: batches,
         })
     }
@@ -87,7 +90,7 @@ impl Feed {
     ) -> anyhow::Result<Self> {
         let here = format!("{SYNTHETIC} data of {samples} samples with seed {seed}");
         let state = match from {
-            Some(saved) => of_this(MadeState::deserialize(saved), here)?,
+            Some(saved) => of_this(MadeState::deserialize(saved), here, spec)?,
             None => MadeState {
                 data: here,
                 position: 0,
@@ -111,10 +114,7 @@ impl train::Feed for Feed {
     }
 
     fn state(&self) -> Value {
-        match &self.batches {
-            Batches::Loaded(loader) => loader.state(),
-            Batches::Made { state, .. } => json!(state),
-        }
+        self.batches.state()
     }
 }
 
@@ -124,6 +124,15 @@ pub(in crate::cli) struct HeldOut<'a> {
     pub(super) from: Judged<'a>,
     pub(super) samples: usize,
     pub(super) most: Option<usize>,
+    /// Samples at the end that make a smaller batch, which the model does not take.
+    pub(super) left_out: usize,
+}
+
+impl HeldOut<'_> {
+    /// Samples that are left out, and how many there are.
+    pub(in crate::cli) fn left_out(&self) -> (usize, usize) {
+        (self.left_out, self.from.len())
+    }
 }
 
 /// What a model is judged by.
@@ -132,7 +141,18 @@ pub(super) enum Judged<'a> {
     /// Windows of so many of these tokens.
     Windows(&'a Tokens, usize),
     /// What is held out of samples, which so many threads load.
-    Samples(&'a Samples, usize),
+    Samples(&'a Learned, usize),
+}
+
+impl Judged<'_> {
+    /// How many samples there are.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            // As many windows as fit, each with the token behind it.
+            Self::Windows(tokens, seq) => tokens.len().saturating_sub(1) / seq,
+            Self::Samples(samples, _) => samples.held_out_len(),
+        }
+    }
 }
 
 impl IntoFeed for HeldOut<'_> {
@@ -142,15 +162,16 @@ impl IntoFeed for HeldOut<'_> {
         let (len, loader) = match self.from {
             Judged::Windows(tokens, seq) => {
                 let windows = tokens.windows(seq)?;
-                (windows.len(), windows.batch(self.samples).load()?)
+                let len = windows.len();
+                (len, Batches::Windows(windows.batch(self.samples).load()?))
             }
             Judged::Samples(samples, workers) => {
-                let held_out = samples.held_out(self.samples);
-                let held_out = held_out.ok_or_else(|| anyhow::anyhow!("nothing is held out"))?;
-                (samples.held_out_len(), held_out.workers(workers).load()?)
+                let rows = samples.load(Part::HeldOut, (self.samples, workers), None)?;
+                let rows = rows.ok_or_else(|| anyhow::anyhow!("nothing is held out"))?;
+                (samples.held_out_len(), Batches::Samples(rows))
             }
         };
-        let all = len.div_ceil(self.samples);
+        let all = (len - self.left_out.min(len)).div_ceil(self.samples);
         let count = self.most.map_or(all, |most| most.min(all));
         Ok(HeldOutBatches {
             loader,
@@ -163,7 +184,7 @@ impl IntoFeed for HeldOut<'_> {
 /// The same on its way.
 #[derive(Debug)]
 pub(in crate::cli) struct HeldOutBatches {
-    loader: Loader<(Tensor, Tensor)>,
+    loader: Batches,
     left: usize,
     count: usize,
 }
@@ -171,7 +192,7 @@ pub(in crate::cli) struct HeldOutBatches {
 impl train::Feed for HeldOutBatches {
     fn next_batch(&mut self) -> Option<train::Batch> {
         self.left = self.left.checked_sub(1)?;
-        train::Feed::next_batch(&mut self.loader)
+        self.loader.next()
     }
 
     fn state(&self) -> Value {
@@ -188,12 +209,24 @@ impl Iterator for Feed {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        match &mut self.batches {
-            Batches::Loaded(loader) => {
-                let batch = loader.next()?;
-                Some(batch.map_or_else(|e| Err(e.into()), |(x, y)| Ok((x.into(), y.into()))))
-            }
-            Batches::Made {
+        self.batches.next()
+    }
+}
+
+impl Batches {
+    fn state(&self) -> Value {
+        match self {
+            Self::Windows(loader) => loader.state(),
+            Self::Samples(rows) => rows.state(),
+            Self::Made { state, .. } => json!(state),
+        }
+    }
+
+    fn next(&mut self) -> Option<train::Batch> {
+        match self {
+            Self::Windows(loader) => train::Feed::next_batch(loader),
+            Self::Samples(rows) => train::Feed::next_batch(rows),
+            Self::Made {
                 inputs,
                 targets,
                 state,
@@ -221,20 +254,28 @@ fn turned(targets: &Values, position: u64, samples: i64) -> Values {
 }
 
 /// A position that does not fit, with what to do.
-fn explained(error: DataError) -> anyhow::Error {
+fn explained(error: DataError, spec: &ModelSpec) -> anyhow::Error {
     let other = matches!(error, DataError::OtherData { .. });
     let error = anyhow::Error::from(error);
-    if other {
-        return error.context(
-            "go on with the data, the seed and the sizes that the run began with; on other data a \
-             `gpt` or a `llama` begins with what `export` makes of the run, as --weights",
-        );
+    if !other {
+        return error;
     }
-    error
+    let same = "go on with the data, the seed and the sizes that the run began with";
+    let begins = spec.exported().is_some() || BEGIN.contains(&spec.entry().name());
+    if begins {
+        let weights = "on other data a new run of the model begins with what `export` makes of this \
+                       one, as --weights";
+        return error.context(format!("{same}; {weights}"));
+    }
+    error.context(same)
 }
 
 /// A saved position, if it is one in this data.
-fn of_this(saved: Result<MadeState, serde_json::Error>, here: String) -> anyhow::Result<MadeState> {
+fn of_this(
+    saved: Result<MadeState, serde_json::Error>,
+    here: String,
+    spec: &ModelSpec,
+) -> anyhow::Result<MadeState> {
     let saved = saved.map_err(DataError::State)?;
     if saved.position >= MOST {
         let what = format!("a position of {} cannot be", saved.position);
@@ -244,7 +285,7 @@ fn of_this(saved: Result<MadeState, serde_json::Error>, here: String) -> anyhow:
         return Ok(saved);
     }
     let saved = saved.data;
-    Err(explained(DataError::OtherData { saved, here }))
+    Err(explained(DataError::OtherData { saved, here }, spec))
 }
 
 #[cfg(test)]

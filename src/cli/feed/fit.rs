@@ -57,10 +57,7 @@ pub(in crate::cli) fn check_batch(spec: &ModelSpec, batch: usize) -> Result<(), 
 /// Tokens of a sample, where that is what a sample is.
 pub(in crate::cli) fn tokens(spec: &ModelSpec) -> Option<usize> {
     match spec.inputs() {
-        [input] if matches!(input.fill(), Fill::Classes(_)) => match input.shape() {
-            [length] => usize::try_from(*length).ok(),
-            _ => None,
-        },
+        [input] if input.is_tokens() => usize::try_from(input.shape()[0]).ok(),
         _ => None,
     }
 }
@@ -79,8 +76,8 @@ pub(super) fn window(chosen: &Chosen, of: What, known: usize) -> Result<usize, S
     let (spec, what) = (&chosen.spec, of.name());
     let name = spec.name();
     let sequence = |all: &[Synthetic]| match all {
-        [one] => match (one.shape(), one.fill()) {
-            (&[length], Fill::Classes(classes)) => Some((length, classes)),
+        [one] if one.is_tokens() => match one.fill() {
+            Fill::Classes(classes) => Some((one.shape()[0], classes)),
             _ => None,
         },
         _ => None,

@@ -3,8 +3,10 @@
 
 mod batches;
 mod fit;
+pub(super) mod learned;
 mod read;
 pub(super) mod samples;
+mod several;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use super::Failure;
 use super::model::Chosen;
 use super::trained::ModelTokenizer;
 use crate::data::{DataError, MOBY_DICK, Samples, TextSet, Tokens};
+use learned::Learned;
 use crate::models::zoo::ModelSpec;
 
 pub(super) use batches::{Feed, HeldOut};
@@ -54,7 +57,7 @@ pub(super) enum Source {
     },
     /// Inputs and targets of a file, a folder, or the model's own.
     Samples {
-        samples: Samples,
+        samples: Learned,
         /// None: the model brings them.
         path: Option<PathBuf>,
         /// Threads that read and decode.
@@ -146,7 +149,7 @@ impl Source {
         let found = samples::choose(chosen, path, options).map_err(named)?;
         Ok(found.map(|(chosen, samples)| {
             let path = path.map(Path::to_owned);
-            let workers = options.workers.unwrap_or_else(|| workers(&samples));
+            let workers = options.workers.unwrap_or_else(|| samples.workers());
             let samples = Self::Samples {
                 samples,
                 path,
@@ -220,20 +223,28 @@ impl Source {
     ) -> anyhow::Result<Feed> {
         match self {
             Self::Text { windows, .. } | Self::Tokens { windows, .. } => {
-                Feed::windows(windows, samples, batches, seed, from)
+                Feed::windows(spec, windows, (samples, batches), seed, from)
             }
             Self::Samples {
                 samples: all,
                 workers,
                 ..
-            } => Feed::samples(all, (samples, *workers), batches, from),
+            } => Feed::samples(spec, all, (samples, *workers), batches, from),
             Self::Synthetic(_) => Feed::made(spec, samples, batches, seed, from),
         }
     }
 
     /// What is held out, once, in batches, of which there are `most` at most; None for made-up
     /// data, and where none is asked for.
-    pub(super) fn held_out(&self, samples: usize, most: Option<usize>) -> Option<HeldOut<'_>> {
+    ///
+    /// The last one may have fewer samples; it is left out where the model does not take as many,
+    /// as `takes` tells.
+    pub(super) fn held_out(
+        &self,
+        samples: usize,
+        most: Option<usize>,
+        takes: impl Fn(usize) -> bool,
+    ) -> Option<HeldOut<'_>> {
         if most == Some(0) {
             return None;
         }
@@ -246,10 +257,13 @@ impl Source {
             } if samples.held_out_len() > 0 => Judged::Samples(samples, *workers),
             Self::Samples { .. } | Self::Synthetic(_) => return None,
         };
+        let len = from.len();
+        let rest = len % samples;
         Some(HeldOut {
             from,
             samples,
             most,
+            left_out: if rest > 0 && !takes(rest) { rest } else { 0 },
         })
     }
 
@@ -317,14 +331,4 @@ fn is_samples(chosen: &Chosen, path: &Path) -> Result<bool, DataError> {
         return Ok(false);
     }
     Samples::known(path)
-}
-
-/// Threads that leave the stages some cores.
-pub(super) fn workers(samples: &Samples) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    // Images are decoded, which takes longer than small models do.
-    match samples.input() {
-        [_, _, _] => cores.div_ceil(2).min(8),
-        _ => 1,
-    }
 }

@@ -4,10 +4,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::learned::Learned;
+use super::several;
 use crate::cli::model::Chosen;
 use crate::cli::model::flags::flag;
 use crate::cli::models::shapes;
-use crate::data::{DataError, Normalise, SampleOptions, Samples};
+use crate::data::{Check, DataError, Normalise, SampleOptions, Samples};
+use crate::models::USUAL_IGNORED;
 use crate::models::zoo::{Fill, ModelSpec, Synthetic};
 
 /// What is said of data, beside where it is.
@@ -59,12 +62,35 @@ pub(in crate::cli) fn choose(
     chosen: &Chosen,
     path: Option<&Path>,
     options: &DataOptions,
-) -> Result<Option<(Chosen, Samples)>, String> {
-    let (input, target) = match (chosen.spec.inputs(), chosen.spec.targets()) {
-        ([input], [target]) => (input, target),
-        _ if path.is_none() => return Ok(None),
-        _ => return Err(several(&chosen.spec)),
+) -> Result<Option<(Chosen, Learned)>, String> {
+    let found = found(chosen, path, options);
+    // Which dimension of an output has the classes its targets may tell.
+    match (found, chosen.turned()) {
+        (Err(why), Some(other)) => self::found(&other, path, options).map_err(|_| why),
+        (found, _) => found,
+    }
+}
+
+fn found(
+    chosen: &Chosen,
+    path: Option<&Path>,
+    options: &DataOptions,
+) -> Result<Option<(Chosen, Learned)>, String> {
+    if let Some(path) = path
+        && let Some(several) = several::by_name(chosen, path, options)?
+    {
+        return Ok(Some((several::ignoring(chosen), Learned::Several(several))));
+    }
+    let Some([input, target]) = pair(&chosen.spec) else {
+        return match path {
+            Some(path) => Err(several::refused(&chosen.spec, path)),
+            None => Ok(None),
+        };
     };
+    let own_loss = chosen.spec.targets().is_empty();
+    if own_loss && path.is_none() {
+        return Ok(None);
+    }
     let wanted = wanted(chosen, input, target, options).map_err(|error| error.to_string())?;
     let own = chosen.spec.own_samples(path, &wanted);
     let own = own.map_err(|error| format!("{error:#}"))?;
@@ -75,24 +101,26 @@ pub(in crate::cli) fn choose(
     };
     let chosen = adapted(chosen, &samples)?;
     let samples = fitted(&chosen, &samples)?;
-    Ok(Some((chosen, samples)))
+    let chosen = match samples.may_ignore() {
+        true => several::ignoring(&chosen),
+        false => chosen,
+    };
+    let learned = if own_loss {
+        Learned::Inputs(samples)
+    } else {
+        Learned::Pairs(samples)
+    };
+    Ok(Some((chosen, learned)))
 }
 
-fn several(spec: &ModelSpec) -> String {
-    if spec.targets().is_empty() {
-        return format!(
-            "`{}` computes its loss itself from {}, but samples have one input and one target each: \
-             export the model without its loss, and name one with --loss",
-            spec.name(),
-            shapes(spec.inputs())
-        );
+/// The input and the target of a model that has one of each; or both inputs of one that computes
+/// its loss of them itself.
+fn pair(spec: &ModelSpec) -> Option<[&Synthetic; 2]> {
+    match (spec.inputs(), spec.targets()) {
+        ([input], [target]) => Some([input, target]),
+        ([input, target], []) if spec.named_loss().is_some() => Some([input, target]),
+        _ => None,
     }
-    format!(
-        "`{}` takes {} and learns {}, but samples have one input and one target each",
-        spec.name(),
-        shapes(spec.inputs()),
-        shapes(spec.targets())
-    )
 }
 
 /// What the model takes, as far as it is known before the data.
@@ -113,11 +141,12 @@ fn wanted(
     if let Some(side) = own.resize {
         options = options.resize(side);
     }
+    let whole = matches!(input.fill(), Fill::Classes(_) | Fill::Integers(_));
     options = match *input.shape() {
-        [channels @ (1 | 3), height, width] => options.image(channels, height, width),
+        [channels @ (1 | 3), height, width] if !whole => options.image(channels, height, width),
         _ => options.no_images(),
     };
-    if matches!(input.fill(), Fill::Classes(_)) {
+    if whole {
         options = options.integers();
     }
     options = match target.fill() {
@@ -125,6 +154,9 @@ fn wanted(
         Fill::Classes(_) => options,
         _ => options.numbers(),
     };
+    if let Some(ignored) = chosen.loss().and_then(|own| own.ignored()) {
+        options = options.ignore_index(ignored);
+    }
     match &own.kept {
         Some(kept) => options.kept(kept),
         None => Ok(options),
@@ -162,33 +194,81 @@ fn adapted(chosen: &Chosen, samples: &Samples) -> Result<Chosen, String> {
 /// The samples in the shapes that the model takes.
 fn fitted(chosen: &Chosen, samples: &Samples) -> Result<Samples, String> {
     let spec = &chosen.spec;
-    let ([input], [target]) = (spec.inputs(), spec.targets()) else {
-        return Err(several(spec));
+    let Some([input, target]) = pair(spec) else {
+        return Err(format!("`{}` has not one input and one target", spec.name()));
     };
-    if let (Some(classes), Fill::Classes(told)) = (samples.classes(), target.fill())
-        && classes as i64 > told
-    {
-        let size = CLASSES.into_iter().find(|size| chosen.has(size));
-        let help = size.map_or_else(String::new, |size| {
-            format!(": use {} {classes}", flag(size))
-        });
-        return Err(format!(
-            "there are {classes} classes, but `{}` tells {told}{help}",
-            spec.name()
-        ));
-    }
+    check_classes(chosen, target, samples)?;
     let shaped = samples.shaped(input.shape(), target.shape());
-    let shaped = shaped.map_err(|error| {
-        format!(
-            "{error}: `{}` takes {} and learns {}",
-            spec.name(),
-            shapes(spec.inputs()),
-            shapes(spec.targets())
-        )
-    })?;
-    let shaped = match input.fill() {
-        Fill::Classes(known) => shaped.inputs_below(known as usize),
-        _ => shaped,
+    let shaped = shaped.map_err(|error| format!("{error}: {}", takes(spec)))?;
+    let ignored = (chosen.loss().and_then(|own| own.ignored())).unwrap_or(USUAL_IGNORED);
+    let input = check(input, "input", None);
+    Ok(shaped.checked(input, check(target, "target", Some(ignored))))
+}
+
+/// That there are no more classes than the model tells, and none where it learns numbers.
+fn check_classes(chosen: &Chosen, target: &Synthetic, samples: &Samples) -> Result<(), String> {
+    let name = chosen.spec.name();
+    let Some(classes) = samples.classes() else {
+        return Ok(());
     };
-    Ok(shaped.of_kinds(input.kind(), target.kind()))
+    match target.fill() {
+        Fill::Classes(told) if classes as i64 > told => {
+            let size = CLASSES.into_iter().find(|size| chosen.has(size));
+            let help = match (size, chosen.spec.exported()) {
+                (Some(size), _) => format!(": use {} {classes}", flag(size)),
+                (None, Some(_)) => format!(
+                    ": export it with an output of {classes} classes, or leave out the samples of \
+                     the others"
+                ),
+                (None, None) => String::new(),
+            };
+            Err(format!(
+                "there are {classes} classes, but `{name}` tells {told}{help}"
+            ))
+        }
+        // Two are what binary cross-entropy is for.
+        Fill::Uniform if classes <= 2 => Ok(()),
+        Fill::Classes(_) => Ok(()),
+        _ => {
+            let loss = match chosen.loss() {
+                Some(loss) => format!("is trained with --loss {}, which is for", loss.kind()),
+                None => "learns".to_owned(),
+            };
+            Err(format!(
+                "its targets are {classes} classes, but `{name}` {loss} numbers: take a loss for \
+                 classes (--loss cross-entropy), or bring the targets as numbers, in arrays or a \
+                 table"
+            ))
+        }
+    }
+}
+
+/// What the model takes and learns, in words.
+pub(super) fn takes(spec: &ModelSpec) -> String {
+    let inputs = shapes(spec.inputs());
+    match spec.targets() {
+        [] => format!("`{}` takes {inputs}", spec.name()),
+        targets => format!("`{}` takes {inputs} and learns {}", spec.name(), shapes(targets)),
+    }
+}
+
+/// What numbers of the data must be for the model; `ignored` is what targets may be besides.
+pub(super) fn check(one: &Synthetic, what: &'static str, ignored: Option<i64>) -> Check {
+    let own = match one.fill() {
+        Fill::Classes(known) => {
+            let last = known - 1;
+            let why = format!("but the model knows 0 to {last}");
+            let own = Check::whole(what).within(0.0, last as f64, why);
+            own.or(ignored)
+        }
+        Fill::Integers(_) => Check::whole(what),
+        Fill::Uniform => Check::any(what).within(
+            0.0,
+            1.0,
+            "and binary cross-entropy takes numbers from 0 to 1: divide them by their largest, or \
+             take another loss",
+        ),
+        Fill::Normal => Check::any(what),
+    };
+    own.of_kind(one.kind())
 }

@@ -40,15 +40,22 @@ pub(in crate::cli) fn is_exported(model: &str) -> bool {
 
 /// The model in a file, and the loss that it is trained with: the one that was asked for, or the
 /// one that it computes itself; none where there is neither.
-pub(in crate::cli) fn read(
-    path: &Path,
-    asked: AskedLoss,
-) -> Result<(ModelSpec, Option<NamedLoss>), String> {
+pub(in crate::cli) fn read(path: &Path, asked: AskedLoss) -> Result<ModelSpec, String> {
     let model = ExportedModel::open(path).map_err(|error| error.to_string())?;
     let own = || model.computes_a_loss().then(|| LossKind::Output.into());
     let loss = asked.named()?.or_else(own);
-    let spec = model.spec(loss).map_err(|error| error.to_string())?;
-    Ok((spec, loss))
+    model.spec(loss).map_err(|error| error.to_string())
+}
+
+/// Whether the model takes the micro-batches that so many samples are cut into: a program may have
+/// been exported for some sizes alone.
+pub(in crate::cli) fn takes(spec: &ModelSpec, samples: usize, micro: usize) -> bool {
+    let Some(model) = spec.exported() else {
+        return true;
+    };
+    let micro = micro.clamp(1, samples.max(1));
+    let sizes = model.micro_batch_sizes();
+    sizes.contains(&(samples / micro)) && sizes.contains(&samples.div_ceil(micro))
 }
 
 /// That a file is the one that was trained.
@@ -67,17 +74,32 @@ pub(in crate::cli) fn check_same(spec: &ModelSpec, trained: Option<&str>) -> Res
     ))
 }
 
-/// That a model of the zoo is not asked for what only files need.
-pub(super) fn check_none(model: &str, asked: AskedLoss) -> Result<(), String> {
+/// A model of the zoo, judged by the loss that was asked for, if any.
+///
+/// # Errors
+/// It has a loss of its own, and none besides, or not this one.
+pub(in crate::cli) fn judged(spec: ModelSpec, asked: AskedLoss) -> Result<ModelSpec, String> {
     let flag = match (asked.kind, asked.ignore_index) {
-        (None, None) => return Ok(()),
+        (None, None) => return Ok(spec),
         (Some(_), _) => "--loss",
         (None, Some(_)) => "--ignore-index",
     };
-    Err(format!(
-        "{flag}: `{model}` has a loss of its own; the flag is for programs that PyTorch exported \
-         (--model FILE.{END})"
-    ))
+    let (name, others) = (spec.name(), spec.other_losses());
+    let others: Vec<&str> = others.map(LossKind::name).collect();
+    if others.is_empty() {
+        return Err(format!(
+            "{flag}: `{name}` has a loss of its own; the flag is for programs that PyTorch exported \
+             (--model FILE.{END}), and for `mlp`"
+        ));
+    }
+    let Some(loss) = asked.named()? else {
+        return Ok(spec);
+    };
+    let judged = spec.judged_by(loss);
+    judged.ok_or_else(|| {
+        let others = others.join(", ");
+        format!("--loss {}: `{name}` may be judged by {others}", loss.kind())
+    })
 }
 
 impl Chosen {
@@ -93,7 +115,7 @@ impl Chosen {
         if let Some(why) = model.no_training() {
             return Err(format!("--model {path}: {why}"));
         }
-        if self.loss.is_some() {
+        if self.loss().is_some() {
             return Ok(());
         }
         let kinds = LossKind::ALL.iter().filter(|own| **own != LossKind::Output);
@@ -105,7 +127,8 @@ impl Chosen {
         ))
     }
 
-    /// That micro-batches have the samples that the program was exported for.
+    /// That micro-batches have the samples that the program was exported for, and to train as many
+    /// as its batch norms need.
     ///
     /// # Errors
     /// How many that is, and what to do.
@@ -113,13 +136,23 @@ impl Chosen {
         let Some(model) = self.spec.exported() else {
             return Ok(());
         };
+        let path = model.path().display();
         let micro = micro.clamp(1, batch.max(1));
         let (least, most) = (batch / micro, batch.div_ceil(micro));
-        let sizes = model.micro_batch_sizes();
-        if sizes.contains(&least) && sizes.contains(&most) {
-            return Ok(());
+        if takes(&self.spec, batch, micro) {
+            let fewest = model.fewest_in_training();
+            if least >= fewest {
+                return Ok(());
+            }
+            return Err(format!(
+                "--batch {batch} in --micro {micro} makes micro-batches of {least} sample, of which \
+                 a batch norm of `{path}` can make no statistics: it has one value of each channel; \
+                 use --batch {}, or --micro {}",
+                fewest.saturating_mul(micro),
+                (batch / fewest).max(1)
+            ));
         }
-        let path = model.path().display();
+        let sizes = model.micro_batch_sizes();
         let made = if least == most {
             format!("{most} samples")
         } else {

@@ -24,8 +24,6 @@ pub(super) struct Chosen {
     /// Those that were set, as `key=value`: by a file first, then by flags.
     settings: Vec<String>,
     pub(super) spec: ModelSpec,
-    /// What a program that PyTorch exported is trained with; none where nobody has said it.
-    pub(super) loss: Option<NamedLoss>,
 }
 
 impl Chosen {
@@ -40,7 +38,6 @@ impl Chosen {
         if !is_name && exported::is_exported(model) {
             return Self::exported(zoo, model, sizes, loss).map_err(Failure::Usage);
         }
-        exported::check_none(model, loss).map_err(Failure::Usage)?;
         let (name, mut settings) = if !is_name && is_file(model) {
             file::read(Path::new(model))?
         } else {
@@ -54,11 +51,26 @@ impl Chosen {
             name,
             settings,
             spec,
-            loss: None,
         };
-        chosen
+        let chosen = chosen
             .with(&[])
-            .map_err(|error| Failure::Usage(in_flags(&error, zoo)))
+            .map_err(|error| Failure::Usage(in_flags(&error, zoo)))?;
+        let spec = exported::judged(chosen.spec, loss).map_err(Failure::Usage)?;
+        Ok(Self { spec, ..chosen })
+    }
+
+    /// The loss that it is trained with, where that has a name.
+    pub(super) fn loss(&self) -> Option<NamedLoss> {
+        self.spec.named_loss()
+    }
+
+    /// The same model with its classes in another dimension of the output, where that can be.
+    pub(super) fn turned(&self) -> Option<Self> {
+        let spec = self.spec.turned()?;
+        Some(Self {
+            spec,
+            ..self.clone()
+        })
     }
 
     /// A program that PyTorch exported.
@@ -70,7 +82,7 @@ impl Chosen {
             ));
         }
         let read = exported::read(Path::new(model), loss);
-        let (spec, loss) = read.map_err(|why| {
+        let spec = read.map_err(|why| {
             let flag = if why.starts_with("--") {
                 ""
             } else {
@@ -83,7 +95,6 @@ impl Chosen {
             name: model.to_owned(),
             settings: Vec::new(),
             spec,
-            loss,
         })
     }
 
@@ -97,7 +108,6 @@ impl Chosen {
                 .map(|(size, value)| format!("{size}={value}"))
                 .collect(),
             spec: spec.clone(),
-            loss: None,
         }
     }
 
@@ -108,8 +118,10 @@ impl Chosen {
             return Ok(self.clone());
         }
         let settings = [&self.settings[..], settings].concat();
+        let spec = self.zoo.spec(&self.name, &settings)?;
+        let judged = self.loss().and_then(|loss| spec.judged_by(loss));
         Ok(Self {
-            spec: self.zoo.spec(&self.name, &settings)?,
+            spec: judged.unwrap_or(spec),
             settings,
             ..self.clone()
         })

@@ -33,7 +33,7 @@ impl<'a> Job<'a> {
         };
         let chosen = Chosen::new(zoo, &args.model, &args.sizes.0, loss)?;
         let micro = micro(args, &chosen)?;
-        if args.data.is_some() && chosen.spec.exported().is_some() && chosen.loss.is_none() {
+        if args.data.is_some() && chosen.spec.exported().is_some() && chosen.loss().is_none() {
             return Err(Failure::Usage(
                 "--data is for models with targets: say with --loss what this one is trained with"
                     .to_owned(),
@@ -45,6 +45,8 @@ impl<'a> Job<'a> {
         (options.check(chosen.layers())).map_err(crate::cli::plan::failure)?;
         let of_data = DataOptions {
             target: args.target.clone(),
+            held_out: args.held_out,
+            normalise: args.normalise.clone(),
             ..DataOptions::default()
         };
         let (chosen, source) = Source::choose(chosen, args.data.as_deref(), None, &of_data)?;
@@ -85,7 +87,7 @@ impl<'a> Job<'a> {
         let (inputs, targets) = spec.sample(largest, 0)?;
         let sample = Sample::new(inputs);
         // Of a program without a loss the layers are measured as if one were behind them.
-        let sample = match (spec.exported(), self.chosen.loss) {
+        let sample = match (spec.exported(), self.chosen.loss()) {
             (Some(_), None) => sample,
             _ => sample.with_loss(targets, spec.loss()),
         };
@@ -133,7 +135,9 @@ fn micro_sizes(args: &Args, chosen: &Chosen) -> Vec<usize> {
         return sizes;
     };
     let taken = model.micro_batch_sizes();
-    let bound = |size: usize| size.clamp(*taken.start(), *taken.end());
+    // A batch norm can make nothing of a single value.
+    let least = model.fewest_in_training().clamp(*taken.start(), *taken.end());
+    let bound = |size: usize| size.clamp(least, *taken.end());
     let mut sizes: Vec<usize> = sizes.into_iter().map(bound).collect();
     sizes.dedup();
     sizes

@@ -10,7 +10,9 @@ use crate::cli::config::values;
 use crate::cli::input::{self, DeviceList};
 use crate::cli::model::flags::SizeFlags;
 use crate::cli::plan::page;
+use crate::cli::feed::samples::HELD_OUT;
 use crate::cli::{Failure, output};
+use crate::data::Normalise;
 use crate::models::LossKind;
 
 /// The longest a layer may be measured, in milliseconds: an hour.
@@ -32,7 +34,8 @@ pub(in crate::cli) struct Args {
     #[command(flatten)]
     pub(super) sizes: SizeFlags,
     /// What a .pt2 is to be trained with: cross-entropy, mse, bce (of logits), or output, the
-    /// single number that its program computes itself. Without it the loss is not measured.
+    /// single number that its program computes itself. Without it the loss is not measured. `mlp`
+    /// takes the first three, too.
     #[arg(long, value_name = "NAME")]
     pub(super) loss: Option<LossKind>,
     /// Devices, a stage and a thread each: `cpu*2`, `cuda:0-3`, `cuda`, `auto`, `4`; may repeat.
@@ -75,6 +78,12 @@ pub(in crate::cli) struct Args {
     /// The column of a table that has the targets, as for `train`; by default the last.
     #[arg(long, value_name = "NAME")]
     pub(super) target: Option<String>,
+    /// Share of the data that `train` is to hold out, as its flag says.
+    #[arg(long, value_name = "SHARE", default_value_t = HELD_OUT, allow_negative_numbers = true, value_parser = values::SHARE.parse)]
+    pub(super) held_out: f64,
+    /// How the inputs of samples are scaled, as for `train`.
+    #[arg(long, value_name = "HOW", default_value_t = Normalise::Auto, value_parser = values::NORMALISE.parse)]
+    pub(super) normalise: Normalise,
     /// The type of numbers that layers compute in: f32, bf16 or fp16, as for `train`.
     #[arg(long, value_name = "NAME", default_value = "f32", value_parser = precision)]
     pub(super) precision: Precision,

@@ -9,7 +9,7 @@ use super::options::Args;
 use super::recipe::Recipe;
 use super::{check, config, configured, from_plan, holds};
 use crate::cli::config::{Origin, Origins, Schema};
-use crate::cli::feed::{self, DataOptions, Source};
+use crate::cli::feed::{self, DataOptions, HeldOut, Source};
 use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::ModelTokenizer;
 use crate::cli::trained::initial::{self, Weights};
@@ -118,6 +118,7 @@ impl Job {
         // Of each process as many.
         let flops = flops.map(|(sample, peak)| (sample, peak * processes as f64));
         notes.extend(idle(&recipe));
+        notes.extend(left_out(&recipe, &chosen, &source));
         Ok(Self {
             tokens,
             args: args.clone(),
@@ -152,6 +153,13 @@ impl Job {
             None => "the numbers are the CPU's, and times and memory are no GPU's".to_owned(),
         };
         Some(format!("on simulated GPUs ({settings}): {meaning}"))
+    }
+
+    /// What the loss is measured on at the end, where something is.
+    pub(super) fn held_out(&self) -> Option<HeldOut<'_>> {
+        let held_out = held_out(&self.recipe, &self.chosen, &self.source)?;
+        let (left_out, all) = held_out.left_out();
+        (left_out < all).then_some(held_out)
     }
 
     /// The model as a pipeline.
@@ -217,6 +225,37 @@ fn idle(recipe: &Recipe) -> impl Iterator<Item = String> {
          remembers, and there is 1 (--replicas)",
     );
     tf32.into_iter().chain(shard).map(str::to_owned)
+}
+
+/// What is held out, in batches that the model takes.
+fn held_out<'a>(recipe: &Recipe, chosen: &Chosen, source: &'a Source) -> Option<HeldOut<'a>> {
+    let takes = |samples: usize| match (recipe.replicas, chosen.spec.exported()) {
+        (1, _) | (_, None) => exported::takes(&chosen.spec, samples, recipe.micro),
+        // Their micro-batches are none larger than those of a whole batch.
+        (_, Some(model)) => *model.micro_batch_sizes().start() == 1,
+    };
+    source.held_out(recipe.batch, recipe.held_out_batches, takes)
+}
+
+/// Samples that are held out and not measured, in words.
+fn left_out(recipe: &Recipe, chosen: &Chosen, source: &Source) -> Option<String> {
+    let (left_out, all) = held_out(recipe, chosen, source)?.left_out();
+    let why = format!(
+        "`{}` takes no micro-batches as small as a rest makes: export it with a dynamic batch",
+        chosen.spec.name()
+    );
+    match left_out {
+        0 => None,
+        left_out if left_out == all => Some(format!(
+            "the held-out loss is not measured: {all} samples do not make a --batch of {}, and {why}",
+            recipe.batch
+        )),
+        left_out => Some(format!(
+            "{left_out} of {all} held-out samples are not measured, as they fill no --batch of {}, \
+             and {why}",
+            recipe.batch
+        )),
+    }
 }
 
 /// The pipeline that is asked for.

@@ -15,7 +15,6 @@ mod recipe;
 mod resolved;
 mod resumed;
 mod summary;
-mod whole_batches;
 
 use std::sync::Arc;
 
@@ -24,7 +23,6 @@ use serde_json::Value;
 use super::generate::sample::{self, Beginning};
 use super::trained::{SAMPLES, TOKENIZER, VOCABULARY, Vocabulary};
 use super::{Failure, failure, say, world};
-use crate::models::ExportedModel;
 use crate::models::zoo::Zoo;
 use crate::train::{Ended, Outcome, Resume, RunFolder, Trainer};
 use crate::world::World;
@@ -41,7 +39,6 @@ use again::Begun;
 use job::Job;
 use progress::Progress;
 use resolved::Resolved;
-use whole_batches::WholeBatches;
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let world = world::join()?;
@@ -182,10 +179,8 @@ fn trainer<'a>(
     if let Some(kept) = job.source.kept() {
         trainer = trainer.part(SAMPLES, kept);
     }
-    if let Some(held_out) = job.source.held_out(batch, recipe.held_out_batches) {
-        let samples = spec.exported().and_then(ExportedModel::micro_batch_size);
-        let whole = samples.map(|_| batch as i64);
-        trainer = trainer.held_out(WholeBatches::of(held_out, whole));
+    if let Some(held_out) = job.held_out() {
+        trainer = trainer.held_out(held_out);
     }
     if let Some(path) = &job.args.trace {
         trainer = trainer.trace(path);

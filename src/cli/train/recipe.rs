@@ -49,16 +49,19 @@ settings! {
 
         /// Begins with weights rather than random numbers: a GPT-2, Llama, Mistral, Qwen 2 or
         /// Qwen 3 as Hugging Face's transformers saves it, and `export` too. The model and its
-        /// sizes are then theirs, and texts are read by the tokenizer beside them.
+        /// sizes are then theirs, and texts are read by the tokenizer beside them. For a .pt2, the
+        /// model's whole `state_dict` as safetensors, in place of the weights in the file.
         weights: Option<PathBuf> = flag("model.weights", "PATH", Optional(FilePath), None).fixed();
 
         /// What a .pt2 is trained with: cross-entropy, mse, bce (of logits), or output, the single
-        /// number that its program computes itself; that is the default where there is one.
+        /// number that its program computes itself; that is the default where there is one. `mlp`
+        /// takes the first three, too: with mse it learns the numbers of a table.
         loss: Option<LossKind> = flag("loss.name", "NAME", Optional(values::LOSS), None)
             .beside_unless(&["model.name"], same_program);
 
-        /// Targets of this number count nothing, such as -100: the loss is the mean over the
-        /// others of a mini-batch, however many micro-batches it has.
+        /// Targets of this number count nothing to cross-entropy: the loss is the mean over the
+        /// others of a mini-batch, however many micro-batches it has. By default -100, as in
+        /// PyTorch.
         ignore_index: Option<i64> =
             flag("loss.ignore_index", "N", Optional(values::INTEGER), None)
             .only_for("loss.name", &["cross-entropy"]);

@@ -43,7 +43,7 @@ impl Resolved {
 
 fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
     let recipe = &job.recipe;
-    let (spec, loss) = (&job.chosen.spec, job.chosen.loss);
+    let (spec, loss) = (&job.chosen.spec, job.chosen.loss());
     Recipe {
         model: match spec.exported() {
             Some(model) => absolute(model.path()).display().to_string(),

@@ -9,7 +9,8 @@ use super::{Failure, ModelTokenizer, not_finite};
 use crate::cli::config::Origins;
 use crate::cli::feed::Source;
 use crate::cli::model::flags::{Given, flag};
-use crate::cli::model::sizes;
+use crate::cli::model::{exported, sizes};
+use crate::models::ExportedModel;
 use crate::models::hugging_face::{self, TokenizerFiles};
 use crate::models::zoo::Zoo;
 
@@ -21,6 +22,8 @@ pub(in crate::cli) struct Weights {
     vocabulary: Option<Vec<char>>,
     /// What is beside the weights, of whatever kind.
     tokenizer: Option<TokenizerFiles>,
+    /// Whether they are those of an exported program, which say nothing of tokens.
+    of_program: bool,
 }
 
 /// A size that says nothing of weights.
@@ -48,15 +51,13 @@ pub(in crate::cli) fn read(
     origins: &Origins,
     zoo: &Zoo,
 ) -> Result<((String, Given), Weights), Failure> {
+    if exported::is_exported(model) {
+        let weights = of_program(path, Path::new(model)).map_err(Failure::Usage)?;
+        return Ok(((model.to_owned(), given.clone()), weights));
+    }
     let read = hugging_face::import(zoo, path)
         .map_err(|error| Failure::Usage(format!("--weights: {error}")))?;
-    if let Some(name) = not_finite(&read.weights)? {
-        return Err(Failure::Usage(format!(
-            "--weights {}: `{name}` has numbers that are NaN or infinite, and nothing can be trained \
-             from them",
-            path.display()
-        )));
-    }
+    check_finite(path, &read.weights)?;
     let name = read.spec.name();
     if let Some(origin) = origins.of("model.name").filter(|_| model != name) {
         return Err(Failure::Usage(format!(
@@ -84,8 +85,47 @@ pub(in crate::cli) fn read(
         all: read.weights,
         vocabulary: read.vocabulary,
         tokenizer: read.tokenizer,
+        of_program: false,
     };
     Ok((chosen, weights))
+}
+
+/// That all numbers are such.
+fn check_finite(path: &Path, weights: &[(String, Tensor)]) -> Result<(), Failure> {
+    match not_finite(weights)? {
+        None => Ok(()),
+        Some(name) => Err(Failure::Usage(format!(
+            "--weights {}: `{name}` has numbers that are NaN or infinite, and nothing can be trained \
+             from them",
+            path.display()
+        ))),
+    }
+}
+
+/// The `state_dict` of an exported program, in a file or in a folder as `export` writes it.
+///
+/// Buffers may be masks of infinities: what is not finite is told when it is trained.
+fn of_program(path: &Path, model: &Path) -> Result<Weights, String> {
+    let program = ExportedModel::open(model).map_err(|error| format!("--model {error}"))?;
+    let file = match path.is_dir() {
+        true => path.join("model.safetensors"),
+        false => path.to_owned(),
+    };
+    let wrong = |why: String| format!("--weights {}: {why}", file.display());
+    let read = Tensor::read_safetensors(&file);
+    let read = read.map_err(|error| {
+        wrong(format!(
+            "this is no safetensors file of a state_dict, as `export` and \
+             safetensors.torch.save_file write it: {error}"
+        ))
+    })?;
+    let all = program.weights(read);
+    Ok(Weights {
+        all: all.map_err(|error| wrong(format!("{error:#}")))?,
+        vocabulary: None,
+        tokenizer: None,
+        of_program: true,
+    })
 }
 
 impl Weights {
@@ -118,7 +158,7 @@ impl Weights {
 
     /// That the data's tokens stand for what the weights have learned of them.
     pub(in crate::cli) fn check(&self, source: &Source) -> Result<(), Failure> {
-        let Some((set, _)) = source.text() else {
+        let Some((set, _)) = source.text().filter(|_| !self.of_program) else {
             return Ok(());
         };
         let why = match &self.vocabulary {

@@ -189,14 +189,16 @@ fn read(text: &str, moved: Option<&Path>, zoo: &Zoo) -> Result<(ModelSpec, Setti
     let model = table("model").ok_or("has no table `model`")?;
     let name = model.get("name").and_then(toml::Value::as_str);
     let name = name.ok_or("has no `model.name`")?;
+    let asked = asked_loss(&config)?;
     let spec = match (moved, exported::is_exported(name)) {
         (Some(_), false) => Err(format!("--model: `{name}` is no exported program")),
-        (moved, true) => exported_program(&config, moved.unwrap_or(Path::new(name))),
+        (moved, true) => exported_program(&config, asked, moved.unwrap_or(Path::new(name))),
         (None, false) => {
             let own = ["name", "weights"];
             let sizes = model.iter().filter(|(key, _)| !own.contains(&key.as_str()));
             let sizes = sizes.map(|(key, value)| format!("{key}={value}"));
-            zoo.spec(name, sizes).map_err(|error| error.to_string())
+            let spec = zoo.spec(name, sizes).map_err(|error| error.to_string())?;
+            exported::judged(spec, asked)
         }
     }?;
     let path = table("data").and_then(|data| data.get("path"));
@@ -217,9 +219,12 @@ fn read(text: &str, moved: Option<&Path>, zoo: &Zoo) -> Result<(ModelSpec, Setti
 }
 
 /// The program that was trained, with the loss that it was trained with.
-fn exported_program(config: &toml::Table, path: &Path) -> Result<ModelSpec, String> {
-    let get = |table: &str, key: &str| config.get(table)?.get(key);
-    let text = |table: &str, key: &str| get(table, key).and_then(toml::Value::as_str);
+fn exported_program(
+    config: &toml::Table,
+    asked: AskedLoss,
+    path: &Path,
+) -> Result<ModelSpec, String> {
+    let fingerprint = config.get("model").and_then(|own| own.get("fingerprint"));
     if !path.exists() {
         return Err(format!(
             "the run was trained from the exported program {}, which is not there: put it back, or \
@@ -227,13 +232,19 @@ fn exported_program(config: &toml::Table, path: &Path) -> Result<ModelSpec, Stri
             path.display()
         ));
     }
-    let asked = AskedLoss {
-        kind: text("loss", "name").map(str::parse).transpose()?,
-        ignore_index: get("loss", "ignore_index").and_then(toml::Value::as_integer),
-    };
-    let (spec, _) = exported::read(path, asked)?;
-    exported::check_same(&spec, text("model", "fingerprint"))?;
+    let spec = exported::read(path, asked)?;
+    exported::check_same(&spec, fingerprint.and_then(toml::Value::as_str))?;
     Ok(spec)
+}
+
+/// The loss that the run was trained with, where it was asked for.
+fn asked_loss(config: &toml::Table) -> Result<AskedLoss, String> {
+    let get = |key: &str| config.get("loss")?.get(key);
+    let name = get("name").and_then(toml::Value::as_str);
+    Ok(AskedLoss {
+        kind: name.map(str::parse).transpose()?,
+        ignore_index: get("ignore_index").and_then(toml::Value::as_integer),
+    })
 }
 
 /// What a run's configuration says of its data; what it does not say has its default.

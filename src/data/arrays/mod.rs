@@ -66,8 +66,12 @@ impl Array {
     /// Opens an array of a file that NumPy's `savez` or `savez_compressed` wrote. What is
     /// compressed is held in memory, the rest is read as it is asked for.
     ///
+    /// What is not compressed is checked against its checksum: up to 256 MiB at once, more where
+    /// [all items](Array::items) are read.
+    ///
     /// # Errors
-    /// As [`Array::npy`]; there is no array of that name; there is not enough memory.
+    /// As [`Array::npy`]; there is no array of that name; there is not enough memory; it is
+    /// damaged.
     pub fn npz(path: &Path, name: &str) -> Result<Self, DataError> {
         npz::Npz::open(path)?.array(name)
     }
@@ -103,6 +107,11 @@ impl Array {
         }
     }
 
+    /// What it is called.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The sizes of the dimensions; the first is the number of items.
     pub fn shape(&self) -> &[i64] {
         &self.shape
@@ -126,6 +135,9 @@ impl Array {
     /// They are not all inside.
     pub fn items(&self, range: std::ops::Range<usize>) -> Result<Tensor, DataError> {
         assert!(range.end <= self.len(), "{range:?} of {}", self.len());
+        if range.len() == self.len() {
+            self.data.check_sum(&format!("the array `{}`", self.name))?;
+        }
         let mut shape = self.shape.clone();
         shape[0] = range.len() as i64;
         self.tensor(range, &shape)
@@ -171,7 +183,8 @@ impl Source for Array {
     }
 
     fn place(&self, _: u64, index: usize) -> Place {
-        self.data.place(self.offset(index))
+        let path = self.data.path().to_owned();
+        Place::Sample { path, index }
     }
 
     /// Of large arrays only both ends are looked at.

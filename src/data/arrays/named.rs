@@ -54,7 +54,8 @@ impl NamedArrays {
         Self::of(path, Holder::Folder(names))
     }
 
-    fn names(&self) -> Vec<String> {
+    /// The names of all arrays.
+    pub(in crate::data) fn names(&self) -> Vec<String> {
         match &self.holder {
             Holder::Safetensors(file) => file.names(),
             Holder::Npz(file) => file.names(),
@@ -97,17 +98,49 @@ impl NamedArrays {
         test.map(|pair| self.both(&pair)).transpose()
     }
 
+    /// The arrays of these names, with one of these endings that all of them have; none where some
+    /// are missing.
+    ///
+    /// # Errors
+    /// They cannot be read, or have not as many items.
+    pub(in crate::data) fn all(
+        &mut self,
+        names: &[String],
+        endings: &[&str],
+    ) -> Result<Option<Vec<Array>>, DataError> {
+        let there = self.names();
+        let spelt = |wanted: &str| there.iter().find(|own| own.eq_ignore_ascii_case(wanted));
+        let of = |ending: &&str| -> Option<Vec<String>> {
+            let wanted = names.iter().map(|name| format!("{name}{ending}"));
+            wanted.map(|name| spelt(&name).cloned()).collect()
+        };
+        let Some(found) = endings.iter().find_map(of) else {
+            return Ok(None);
+        };
+        let arrays = found.iter().map(|name| self.array(name));
+        let arrays = arrays.collect::<Result<Vec<_>, _>>()?;
+        self.check_alike(&found, &arrays)?;
+        Ok(Some(arrays))
+    }
+
     fn both(&mut self, names: &[String; 2]) -> Result<[Array; 2], DataError> {
         let [x, y] = [self.array(&names[0])?, self.array(&names[1])?];
-        if x.len() == y.len() {
-            return Ok([x, y]);
-        }
+        let pair = [x, y];
+        self.check_alike(names, &pair)?;
+        Ok(pair)
+    }
+
+    /// That arrays have as many items.
+    fn check_alike(&self, names: &[String], arrays: &[Array]) -> Result<(), DataError> {
+        let first = arrays.first().map_or(0, Source::len);
+        let Some(other) = arrays.iter().position(|own| own.len() != first) else {
+            return Ok(());
+        };
         let what = format!(
-            "`{}` has {} items, but `{}` has {}: their first dimensions must be alike",
+            "`{}` has {first} items, but `{}` has {}: their first dimensions must be alike",
             names[0],
-            x.len(),
-            names[1],
-            y.len()
+            names[other],
+            arrays[other].len()
         );
         Err(DataError::bad_path(&self.path, what))
     }

@@ -17,6 +17,8 @@ use crate::memory::room_on;
 
 /// What the name of an array has in the archive.
 const ENDING: &str = ".npy";
+/// Arrays of as many bytes are checked when they are opened, others when they are read as a whole.
+const CHECKED: u64 = 1 << 28;
 /// Deflate makes no more than this of a byte.
 const MOST_INFLATED: u64 = 1032;
 
@@ -64,7 +66,12 @@ impl Npz {
         let bad = |why: String| DataError::bad(path, start, format!("{what}: {why}"));
         if entry.compression() == CompressionMethod::Stored {
             let part = Part::file(path)?.within(start, size);
-            return part.ok_or_else(|| bad("it is said to end behind the file".to_owned()));
+            let part = part.ok_or_else(|| bad("it is said to end behind the file".to_owned()))?;
+            let part = part.with_sum(entry.crc32());
+            if size <= CHECKED {
+                part.check_sum(&format!("the array `{name}`"))?;
+            }
+            return Ok(part);
         }
         if size / MOST_INFLATED > entry.compressed_size() {
             return Err(bad(format!(

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::data::disk_file::DiskFile;
-use crate::data::{DataError, Place};
+use crate::data::DataError;
 
 /// A stretch of bytes, read at any place by any number of threads.
 #[derive(Debug, Clone)]
@@ -13,7 +13,20 @@ pub(super) struct Part {
     /// Where it begins.
     start: u64,
     len: u64,
+    /// The stretch that it is within, of which the file tells the checksum.
+    summed: Option<Summed>,
 }
+
+/// A stretch and its CRC-32.
+#[derive(Debug, Clone, Copy)]
+struct Summed {
+    start: u64,
+    len: u64,
+    sum: u32,
+}
+
+/// Bytes that a checksum is made of at a time.
+const BLOCK: usize = 1 << 20;
 
 #[derive(Debug, Clone)]
 enum Holder {
@@ -32,6 +45,7 @@ impl Part {
         Ok(Self {
             start: 0,
             len: file.len(),
+            summed: None,
             holder: Holder::File(Arc::new(file)),
         })
     }
@@ -41,6 +55,7 @@ impl Part {
         Self {
             start: 0,
             len: bytes.len() as u64,
+            summed: None,
             holder: Holder::Memory {
                 path: path.to_owned(),
                 bytes: bytes.into(),
@@ -55,7 +70,47 @@ impl Part {
             holder: self.holder.clone(),
             start: self.start + start,
             len: end - start,
+            summed: self.summed,
         })
+    }
+
+    /// The same, whose CRC-32 is to be this.
+    pub(super) fn with_sum(mut self, sum: u32) -> Self {
+        let (start, len) = (self.start, self.len);
+        self.summed = Some(Summed { start, len, sum });
+        self
+    }
+
+    /// That the stretch of which the checksum is known is not damaged, where there is one.
+    ///
+    /// # Errors
+    /// It is, or cannot be read.
+    pub(super) fn check_sum(&self, what: &str) -> Result<(), DataError> {
+        let Some(Summed { start, len, sum }) = self.summed else {
+            return Ok(());
+        };
+        let whole = Self {
+            start,
+            len,
+            ..self.clone()
+        };
+        let (mut hasher, mut at) = (crc32fast::Hasher::new(), 0);
+        let mut bytes = vec![0; BLOCK.min(len as usize)];
+        while at < len {
+            let block = bytes.len().min((len - at) as usize);
+            whole.read(&mut bytes[..block], at)?;
+            hasher.update(&bytes[..block]);
+            at += block as u64;
+        }
+        let own = hasher.finalize();
+        if own == sum {
+            return Ok(());
+        }
+        let why = format!(
+            "{what} is damaged: its checksum is {own:08x}, and the file says {sum:08x}: was it copied \
+             whole?"
+        );
+        Err(whole.bad(0, why))
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -67,10 +122,6 @@ impl Part {
             Holder::File(file) => file.path(),
             Holder::Memory { path, .. } => path,
         }
-    }
-
-    pub(super) fn place(&self, offset: u64) -> Place {
-        Place::file(self.path(), self.start + offset)
     }
 
     pub(super) fn bad(&self, offset: u64, what: impl Into<String>) -> DataError {

@@ -31,6 +31,8 @@ pub(super) struct Found {
     pub(super) target: Vec<i64>,
     pub(super) labels: Labels,
     pub(super) usual: Usual,
+    /// Whether there may be targets that losses leave out.
+    pub(super) may_ignore: bool,
     /// What they are called, all of them.
     pub(super) about: &'static str,
     /// Of a table: the columns of the inputs, and of the target.
@@ -50,6 +52,7 @@ impl Found {
             target: Vec::new(),
             labels: Labels::Numbers,
             usual: Usual::Plain,
+            may_ignore: false,
             about: "samples",
             columns: Vec::new(),
             column: None,

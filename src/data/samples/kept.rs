@@ -32,6 +32,15 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// That this is of the data of that identity.
+    pub(super) fn check_same(self, here: &str) -> Result<(), DataError> {
+        if self.data == here {
+            return Ok(());
+        }
+        let (saved, here) = (self.data, here.to_owned());
+        Err(DataError::OtherData { saved, here })
+    }
+
     pub(super) fn read(value: &Value) -> Result<Self, DataError> {
         let kept = Self::deserialize(value).map_err(DataError::State)?;
         let names = kept.names.len();

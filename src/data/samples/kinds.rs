@@ -1,5 +1,6 @@
 //! Which kind of data a path names: by its ending, then by what it begins with.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -69,6 +70,70 @@ fn by_name(path: &Path) -> Option<Kind> {
     })
 }
 
+/// The arrays of a path, and of a file or folder beside it that is not to be trained on; none where
+/// it is none of arrays.
+pub(super) fn arrays(path: &Path) -> Result<Option<(NamedArrays, Option<NamedArrays>)>, DataError> {
+    let open = |kind: Kind, path: &Path| -> Result<Option<NamedArrays>, DataError> {
+        Ok(match kind {
+            Kind::Safetensors => Some(NamedArrays::safetensors(path)?),
+            Kind::Npz => Some(NamedArrays::npz(path)?),
+            Kind::Npy => Some(npy_folder(parent(path))?),
+            _ => None,
+        })
+    };
+    let alone = |arrays: Option<NamedArrays>| arrays.map(|own| (own, None));
+    match kind(path)? {
+        Some(Kind::Folder) => {}
+        Some(kind) => return Ok(alone(open(kind, path)?)),
+        None => return Ok(None),
+    }
+    let all = entries(path)?;
+    let is_npy = |folder: &Path| -> Result<bool, DataError> {
+        let mut names = entries(folder)?.into_keys();
+        Ok(names.any(|name| ending(Path::new(&name)) == "npy"))
+    };
+    if let Some(train) = all.get(TRAIN).filter(|own| own.is_dir()) {
+        if !is_npy(train)? {
+            return Ok(None);
+        }
+        let test = TESTS.iter().find_map(|own| all.get(*own));
+        let test = test.filter(|own| own.is_dir());
+        let test = test.map(|test| npy_folder(test)).transpose()?;
+        return Ok(Some((npy_folder(train)?, test)));
+    }
+    if is_npy(path)? {
+        return Ok(alone(Some(npy_folder(path)?)));
+    }
+    let Some(train) = named(&all, TRAIN) else {
+        return Ok(None);
+    };
+    let Some(kind) = by_name(&train) else {
+        return Ok(None);
+    };
+    let test = TESTS.iter().find_map(|own| named(&all, own));
+    let test = test.filter(|own| by_name(own) == Some(kind));
+    let test = test.map(|test| open(kind, &test)).transpose()?.flatten();
+    Ok(open(kind, &train)?.map(|train| (train, test)))
+}
+
+/// A file of a folder that is called so, whatever its ending.
+fn named(all: &BTreeMap<String, PathBuf>, wanted: &str) -> Option<PathBuf> {
+    let mut own = all.values().filter(|own| own.is_file());
+    own.find(|own| own.file_stem().is_some_and(|stem| stem == wanted))
+        .cloned()
+}
+
+fn npy_folder(path: &Path) -> Result<NamedArrays, DataError> {
+    let names: Vec<String> = entries(path)?.into_keys().collect();
+    Ok(NamedArrays::folder(path, &names))
+}
+
+/// The folder of a file: of a path with no folder the parent is empty.
+fn parent(path: &Path) -> &Path {
+    let parent = path.parent().filter(|own| !own.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
 /// Finds samples, and their test part where there is one.
 pub(super) fn found(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
     match kind(path)? {
@@ -122,15 +187,11 @@ fn beside(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
                     as y.npy beside it, and name their folder";
         return Err(DataError::bad_path(path, what));
     }
-    // Of a path with no folder the parent is empty.
-    let parent = path.parent().filter(|own| !own.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
-    let names: Vec<String> = entries(parent)?.into_keys().collect();
-    npy(parent, &names, options)
+    npy(parent(path), options)
 }
 
-fn npy(folder: &Path, names: &[String], options: &SampleOptions) -> Result<Found, DataError> {
-    let mut arrays = NamedArrays::folder(folder, names);
+fn npy(folder: &Path, options: &SampleOptions) -> Result<Found, DataError> {
+    let mut arrays = npy_folder(folder)?;
     let pair = arrays.pair()?;
     let test = arrays.test()?;
     numbers::found(pair, test, options, "samples")
@@ -147,17 +208,12 @@ fn folder(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
         return parts(&all[TRAIN], test.map(PathBuf::as_path), options);
     }
     if names.iter().any(|name| ending(Path::new(name)) == "npy") {
-        return npy(path, &names, options);
+        return npy(path, options);
     }
-    let stem = |wanted: &str| {
-        let mut own = all.values().filter(|own| own.is_file());
-        own.find(|own| own.file_stem().is_some_and(|stem| stem == wanted))
-            .cloned()
-    };
-    if let Some(train) = stem(TRAIN)
+    if let Some(train) = named(&all, TRAIN)
         && let Some(kind) = by_name(&train)
     {
-        let test = TESTS.iter().find_map(|own| stem(own));
+        let test = TESTS.iter().find_map(|own| named(&all, own));
         let test = test.filter(|own| by_name(own) == Some(kind));
         return file(kind, &train, test.as_deref(), options);
     }
@@ -183,10 +239,7 @@ fn folder(path: &Path, options: &SampleOptions) -> Result<Found, DataError> {
 fn parts(train: &Path, test: Option<&Path>, options: &SampleOptions) -> Result<Found, DataError> {
     let names: Vec<String> = entries(train)?.into_keys().collect();
     if names.iter().any(|name| ending(Path::new(name)) == "npy") {
-        let pair = |folder: &Path| {
-            let names: Vec<String> = entries(folder)?.into_keys().collect();
-            NamedArrays::folder(folder, &names).pair()
-        };
+        let pair = |folder: &Path| npy_folder(folder)?.pair();
         let test = test.map(pair).transpose()?;
         return numbers::found(pair(train)?, test, options, "samples");
     }

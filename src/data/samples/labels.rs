@@ -6,9 +6,6 @@ use super::SampleOptions;
 use super::kept::MOST_CLASSES;
 use crate::data::DataError;
 
-/// What losses leave out, as in PyTorch.
-pub(super) const IGNORED: i64 = -100;
-
 /// How many classes there are: those of the options, or one more than the largest target, for
 /// which all are read.
 ///
@@ -28,9 +25,11 @@ pub(super) fn count(
         if target.numel() == 0 {
             continue;
         }
-        let classes = whole(&target).map_err(DataError::Settings)?;
+        let classes = whole(&target, options.ignored).map_err(DataError::Settings)?;
+        let ignored = classes.f_eq(options.ignored)?;
+        let classes = classes.f_masked_fill(&ignored, -1)?;
         let largest = classes.f_max()?.f_int64_value(&[])?;
-        most = most.max(largest + 1);
+        most = most.max(largest.saturating_add(1));
     }
     usize::try_from(most)
         .ok()
@@ -38,11 +37,11 @@ pub(super) fn count(
         .ok_or_else(|| DataError::Settings(format!("a target is {}, which is no class", most - 1)))
 }
 
-/// Targets as the numbers of classes.
+/// Targets as the numbers of classes, with one number that losses leave out.
 ///
 /// # Errors
 /// One is no whole number, or below 0 and not what losses leave out.
-pub(super) fn whole(target: &Tensor) -> Result<Tensor, String> {
+pub(super) fn whole(target: &Tensor, ignored: i64) -> Result<Tensor, String> {
     let whole = || -> Result<(Tensor, bool, bool), tch::TchError> {
         let classes = target.f_to_kind(Kind::Int64)?;
         let same = !target.is_floating_point() || {
@@ -52,7 +51,7 @@ pub(super) fn whole(target: &Tensor) -> Result<Tensor, String> {
                 .f_int64_value(&[])?
                 != 0
         };
-        let below = classes.f_lt(0)?.f_logical_and(&classes.f_ne(IGNORED)?)?;
+        let below = classes.f_lt(0)?.f_logical_and(&classes.f_ne(ignored)?)?;
         let below = below.f_any()?.f_int64_value(&[])? != 0;
         Ok((classes, same, below))
     };
@@ -63,42 +62,27 @@ pub(super) fn whole(target: &Tensor) -> Result<Tensor, String> {
                 .to_owned(),
         ),
         (_, _, true) => Err(format!(
-            "there are targets below 0, which are no classes (but for {IGNORED}, which is left out)"
+            "there are targets below 0, which are no classes (but for {ignored}, which is left out)"
         )),
         (classes, ..) => Ok(classes),
     }
 }
 
-/// Targets as the numbers of so many classes.
+/// Targets as the numbers of so many classes, or the number that losses leave out.
 ///
 /// # Errors
 /// One is none.
-pub(super) fn of(target: &Tensor, classes: usize) -> anyhow::Result<Tensor> {
-    let target = whole(target).map_err(anyhow::Error::msg)?;
+pub(super) fn of(target: &Tensor, classes: usize, ignored: i64) -> anyhow::Result<Tensor> {
+    let target = whole(target, ignored).map_err(anyhow::Error::msg)?;
     if target.numel() > 0 {
-        let largest = target.f_max()?.f_int64_value(&[])?;
+        let counted = target.f_masked_fill(&target.f_eq(ignored)?, -1)?;
+        let largest = counted.f_max()?.f_int64_value(&[])?;
         anyhow::ensure!(
             largest < classes as i64,
-            "a target is {largest}, but there are {classes} classes, from 0 up"
+            "a target is {largest}, but there are {classes} classes, from 0 up: use data of these \
+             classes, a model that tells more, or leave such targets out of the loss with \
+             --ignore-index {largest}"
         );
     }
     Ok(target)
-}
-
-/// Whole numbers that are all from 0 to below a number.
-///
-/// # Errors
-/// One is not.
-pub(super) fn below(numbers: Tensor, count: usize, what: &str) -> anyhow::Result<Tensor> {
-    if numbers.numel() > 0 {
-        let [least, most] = [numbers.f_min()?, numbers.f_max()?];
-        for number in [least.f_int64_value(&[])?, most.f_int64_value(&[])?] {
-            anyhow::ensure!(
-                (0..count as i64).contains(&number),
-                "an {what} is {number}, but the model knows 0 to {}",
-                count.saturating_sub(1)
-            );
-        }
-    }
-    Ok(numbers)
 }

@@ -3,20 +3,27 @@
 //! 1. A path's kind is found, and with it shapes, classes and a test part ([`found`]).
 //! 2. Where there is no test part, some samples are held out.
 //! 3. Inputs are scaled, by the statistics of what is trained on where that is asked for.
+//! 4. Numbers are checked and take the shapes and kinds of the model ([`shapes`], [`checks`]).
+//!
+//! Models of several inputs take arrays of their names ([`several`]).
 //!
 //! What of this depends on the data is kept with a run: names and order of classes, columns,
 //! scales. A later run on other files of the kind takes these, so that a number means the same.
 
+pub(crate) mod checks;
 mod found;
 mod images;
 mod kept;
 mod kinds;
 mod labels;
+mod loading;
 mod numbers;
 mod options;
 mod picture;
 mod records;
 mod scaling;
+mod several;
+mod shapes;
 mod table;
 
 use std::fmt;
@@ -24,16 +31,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
-use super::{Batches, DataError, Dataset, RandomPart, Source};
-use crate::TorchError;
+use super::{DataError, RandomPart, Source};
 
+pub(crate) use loading::Part;
 pub use options::{Normalise, SampleOptions};
+pub(crate) use several::{Field, Several};
 
 use found::{Found, Labels};
 use kept::Kept;
 use scaling::Scaling;
+use shapes::{converted, floats};
 
 /// An input and its target.
 type Pair = (Tensor, Tensor);
@@ -68,6 +77,8 @@ pub struct Samples {
     target: Vec<i64>,
     seed: u64,
     about: &'static str,
+    /// Whether there may be targets that losses leave out.
+    may_ignore: bool,
     kept: Kept,
 }
 
@@ -141,6 +152,7 @@ impl Samples {
             input: x.size(),
             target: y.size(),
             labels,
+            may_ignore: true,
             test: held_out.map(|own| Arc::new(own) as Pairs),
             ..Found::new(train, None)
         };
@@ -158,17 +170,7 @@ impl Samples {
             Some(_) => 0,
             None => (all as f64 * options.held_out) as usize,
         };
-        let part = |source: &Pairs, range: std::ops::Range<usize>| -> Pairs {
-            if range.len() == all {
-                return Arc::clone(source);
-            }
-            let source = Arc::clone(source);
-            Arc::new(RandomPart {
-                source,
-                range,
-                seed,
-            })
-        };
+        let part = |source: &Pairs, range| part(source, range, seed);
         let scaling = match &options.kept {
             Some(kept) => {
                 kept.scaling.check(&found.input)?;
@@ -180,7 +182,9 @@ impl Samples {
                 Scaling::choose(&options.normalise, found.usual, &found.input, &plain)?
             }
         };
-        let made = |pairs: Pairs| converted(pairs, options.integers, scaling.clone(), classes);
+        let scaled = (!options.integers).then(|| scaling.clone());
+        let classes_of = classes.map(|count| (count, options.ignored));
+        let made = |pairs: Pairs| converted(pairs, scaled.clone(), classes_of);
         let held_out = match found.test {
             Some(test) => Some(made(test)),
             None => (held > 0).then(|| made(part(&found.plain, all - held..all))),
@@ -201,6 +205,7 @@ impl Samples {
             target: found.target,
             seed,
             about: found.about,
+            may_ignore: found.may_ignore && classes.is_some(),
             kept,
         })
     }
@@ -225,6 +230,11 @@ impl Samples {
         &self.kept.names
     }
 
+    /// Whether there may be targets that [`SampleOptions::ignore_index`] leaves out.
+    pub(crate) fn may_ignore(&self) -> bool {
+        self.may_ignore
+    }
+
     /// How many samples are trained on.
     pub fn train_len(&self) -> usize {
         self.train.len()
@@ -233,89 +243,6 @@ impl Samples {
     /// How many samples are held out.
     pub fn held_out_len(&self) -> usize {
         self.held_out.as_ref().map_or(0, |own| own.len())
-    }
-
-    /// The same with inputs and targets of other shapes that have as many numbers, for the model
-    /// that takes these.
-    ///
-    /// # Errors
-    /// They have not as many, or the dimensions would be mixed up.
-    pub fn shaped(&self, input: &[i64], target: &[i64]) -> Result<Self, DataError> {
-        let fits = |what: &str, own: &[i64], wanted: &[i64]| {
-            if can_be(own, wanted) {
-                return Ok(());
-            }
-            Err(DataError::Settings(format!(
-                "its {what} have the shape {own:?}, and {wanted:?} is needed"
-            )))
-        };
-        fits("inputs", &self.input, input)?;
-        fits("targets", &self.target, target)?;
-        let shapes = (input.to_vec(), target.to_vec());
-        let view = |pairs: &Pairs| -> Pairs {
-            let (input, target) = shapes.clone();
-            let view = move |(x, y): Pair| -> anyhow::Result<Pair> {
-                Ok((view(&x, &input)?, view(&y, &target)?))
-            };
-            Arc::new(Dataset::new(Arc::clone(pairs)).map(view))
-        };
-        Ok(Self {
-            train: view(&self.train),
-            held_out: self.held_out.as_ref().map(view),
-            all: view(&self.all),
-            input: input.to_vec(),
-            target: target.to_vec(),
-            ..self.clone()
-        })
-    }
-
-    /// The same, where an input that is not a whole number from 0 to below `count` is an error with
-    /// its place: to a model it would be none, or its end on a GPU.
-    pub(crate) fn inputs_below(&self, count: usize) -> Self {
-        let below = |pairs: &Pairs| -> Pairs {
-            let check = move |(x, y): Pair| Ok((labels::below(x, count, "input")?, y));
-            Arc::new(Dataset::new(Arc::clone(pairs)).map(check))
-        };
-        Self {
-            train: below(&self.train),
-            held_out: self.held_out.as_ref().map(below),
-            all: below(&self.all),
-            ..self.clone()
-        }
-    }
-
-    /// The same with numbers of other kinds.
-    pub(crate) fn of_kinds(&self, input: Kind, target: Kind) -> Self {
-        let cast = |pairs: &Pairs| -> Pairs {
-            let cast = move |(x, y): Pair| -> anyhow::Result<Pair> {
-                Ok((x.f_to_kind(input)?, y.f_to_kind(target)?))
-            };
-            Arc::new(Dataset::new(Arc::clone(pairs)).map(cast))
-        };
-        Self {
-            train: cast(&self.train),
-            held_out: self.held_out.as_ref().map(cast),
-            all: cast(&self.all),
-            ..self.clone()
-        }
-    }
-
-    /// Batches to train on, without end: all samples of an epoch in another order each time, whole
-    /// batches alone.
-    pub fn batches(&self, size: usize) -> Batches<impl Source, (Tensor, Tensor)> {
-        let train = Dataset::new(Arc::clone(&self.train)).shuffle(usize::MAX, self.seed);
-        train.batch(size).drop_last().endless()
-    }
-
-    /// Batches of what is held out, once, where something is.
-    pub fn held_out(&self, size: usize) -> Option<Batches<impl Source, (Tensor, Tensor)>> {
-        let held_out = self.held_out.as_ref()?;
-        Some(Dataset::new(Arc::clone(held_out)).batch(size))
-    }
-
-    /// Batches of all samples but those of a test part, in their order, without anything random.
-    pub fn in_order(&self, size: usize) -> Batches<impl Source, (Tensor, Tensor)> {
-        Dataset::new(Arc::clone(&self.all)).batch(size)
     }
 
     /// How many samples [`Samples::in_order`] has.
@@ -349,55 +276,23 @@ impl Samples {
     /// # Errors
     /// They are others.
     pub fn check_same(&self, kept: &Value) -> Result<(), DataError> {
-        let (saved, here) = (Kept::read(kept)?.data, self.kept.data.clone());
-        if saved == here {
-            return Ok(());
-        }
-        Err(DataError::OtherData { saved, here })
+        Kept::read(kept)?.check_same(&self.kept.data)
     }
 }
 
-/// Whether numbers of one shape are those of another without a thought: those of a row, or the same
-/// but for dimensions of 1.
-fn can_be(own: &[i64], wanted: &[i64]) -> bool {
-    let long = |shape: &[i64]| -> Vec<i64> {
-        let sides = shape.iter().copied();
-        sides.filter(|side| *side != 1).collect()
-    };
-    let count = |shape: &[i64]| {
-        let sides = shape.iter();
-        sides.fold(1_i64, |product, side| product.saturating_mul(*side))
-    };
-    long(own) == long(wanted) || (wanted.len() == 1 && count(own) == wanted[0])
-}
-
-fn view(tensor: &Tensor, shape: &[i64]) -> Result<Tensor, TorchError> {
-    if tensor.size() == shape {
-        return Ok(tensor.shallow_clone());
+/// Some items of a source that the seed draws, or all of them as they are.
+fn part<T: Send + 'static>(
+    source: &Arc<dyn Source<Item = T>>,
+    range: std::ops::Range<usize>,
+    seed: u64,
+) -> Arc<dyn Source<Item = T>> {
+    let source = Arc::clone(source);
+    if range.len() == source.len() {
+        return source;
     }
-    Ok(tensor.f_reshape(shape)?)
-}
-
-/// Inputs as floats, for their statistics.
-fn floats(pairs: &Pairs) -> Pairs {
-    let pairs = Dataset::new(Arc::clone(pairs));
-    Arc::new(pairs.map(|(x, y)| Ok((x.f_to_kind(Kind::Float)?, y))))
-}
-
-/// Inputs and targets as a model takes them.
-fn converted(pairs: Pairs, integers: bool, scaling: Scaling, classes: Option<usize>) -> Pairs {
-    let convert = move |(x, y): Pair| -> anyhow::Result<Pair> {
-        let x = if integers {
-            labels::whole(&x)
-                .map_err(|_| anyhow::anyhow!("an input is no whole number from 0 up"))?
-        } else {
-            scaling.apply(x.f_to_kind(Kind::Float)?)?
-        };
-        let y = match classes {
-            Some(classes) => labels::of(&y, classes)?,
-            None => y.f_to_kind(Kind::Float)?,
-        };
-        Ok((x, y))
-    };
-    Arc::new(Dataset::new(pairs).map(convert))
+    Arc::new(RandomPart {
+        source,
+        range,
+        seed,
+    })
 }

@@ -78,6 +78,8 @@ pub(super) fn found<A: Numbers>(
     } else {
         Labels::Numbers
     };
+    // Bytes have no room for the usual number of them.
+    let may_ignore = y.kind() != Kind::Uint8 || options.ignored >= 0;
     let pair = |[x, y]: [A; 2]| Dataset::new(x).zip(Dataset::new(y));
     let test = test.map(pair).transpose()?;
     Ok(Found {
@@ -85,6 +87,7 @@ pub(super) fn found<A: Numbers>(
         target,
         labels,
         usual,
+        may_ignore,
         about,
         ..Found::new(pair([x, y])?, test)
     })

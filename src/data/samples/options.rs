@@ -110,6 +110,7 @@ pub struct SampleOptions {
     pub(super) resize: Option<usize>,
     pub(super) augment: bool,
     pub(super) count: Option<usize>,
+    pub(super) ignored: i64,
     pub(super) kept: Option<Kept>,
 }
 
@@ -126,6 +127,7 @@ impl Default for SampleOptions {
             resize: None,
             augment: true,
             count: None,
+            ignored: IGNORED,
             kept: None,
         }
     }
@@ -163,7 +165,7 @@ impl SampleOptions {
         self
     }
 
-    /// Inputs are integers, such as tokens; by default they become floats.
+    /// Inputs are integers, such as tokens or counts; by default they become floats.
     pub fn integers(mut self) -> Self {
         self.integers = true;
         self
@@ -200,6 +202,13 @@ impl SampleOptions {
         self
     }
 
+    /// Targets of this number are no classes, and left out of the loss by loss functions that are
+    /// told so; -100 by default, as in PyTorch.
+    pub fn ignore_index(mut self, index: i64) -> Self {
+        self.ignored = index;
+        self
+    }
+
     /// Takes class names, columns and scales from what an earlier run [kept](super::Samples::kept),
     /// rather than from the data.
     ///
@@ -228,6 +237,11 @@ impl SampleOptions {
                 self.held_out
             ));
         }
+        if let (false, Some(count)) = (self.classes, self.count) {
+            return wrong(format!(
+                "{count} classes are given, but targets are numbers: leave out one of both"
+            ));
+        }
         let Some([channels, height, width]) = self.image else {
             return Ok(());
         };
@@ -251,6 +265,8 @@ impl SampleOptions {
     }
 }
 
+/// What losses leave out, as in PyTorch.
+const IGNORED: i64 = -100;
 /// The longest side that an image is given.
 const MOST_SIDE: i64 = 1 << 14;
 

@@ -66,6 +66,7 @@ pub(super) fn found(
         } else {
             Usual::Plain
         },
+        may_ignore: true,
         about: "TFRecords",
         plain: Arc::new(plain),
         ..Found::new(train, test)

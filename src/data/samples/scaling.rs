@@ -77,7 +77,7 @@ impl Scaling {
                 Self::of(train, shape)?
             }
             (Normalise::ImageNet, _) | (Normalise::Auto, Usual::ImageNet) => {
-                Self::imagenet(usual, shape)
+                Self::imagenet(usual, shape)?
             }
             (Normalise::By { mean, std }, _) => Self {
                 divisor: 1.0,
@@ -89,13 +89,20 @@ impl Scaling {
         Ok(own)
     }
 
-    fn imagenet(usual: Usual, shape: &[i64]) -> Self {
+    /// By ImageNet's channels, or by their mean for images of one channel, whose dimension may be
+    /// missing.
+    fn imagenet(usual: Usual, shape: &[i64]) -> Result<Self, DataError> {
         let (mean, std) = match shape {
-            [1, ..] => (vec![IMAGENET_GREY.0], vec![IMAGENET_GREY.1]),
-            _ => (IMAGENET.0.to_vec(), IMAGENET.1.to_vec()),
+            [1, _, _] | [_, _] => (vec![IMAGENET_GREY.0], vec![IMAGENET_GREY.1]),
+            [3, _, _] => (IMAGENET.0.to_vec(), IMAGENET.1.to_vec()),
+            _ => {
+                return Err(DataError::Settings(format!(
+                    "ImageNet's means are for images, [height, width] or [channels, height, width]                      of one channel or three, but a sample is {shape:?}: put the channels first, or                      normalise by `standard` or by numbers of its own"
+                )));
+            }
         };
         let divisor = if usual == Usual::Bytes { 255.0 } else { 1.0 };
-        Self { divisor, mean, std }
+        Ok(Self { divisor, mean, std })
     }
 
     /// That it is for samples of this shape.

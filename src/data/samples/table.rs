@@ -142,7 +142,7 @@ impl Table {
         labels: &mut Vec<String>,
     ) -> Result<(), String> {
         for (name, place) in &layout.inputs {
-            self.x.push(number(&record[*place], name)? as f32);
+            self.x.push(number(&record[*place], name, INPUTS)? as f32);
         }
         let (name, place) = &layout.target;
         let cell = &record[*place];
@@ -152,7 +152,7 @@ impl Table {
             }
             labels.push(cell.to_owned());
         } else {
-            self.y.push(number(cell, name)?);
+            self.y.push(number(cell, name, TARGETS)?);
         }
         Ok(())
     }
@@ -244,7 +244,7 @@ fn named(labels: &[String]) -> Result<Vec<String>, String> {
     if let Some(broken) = numbers.iter().position(|number| number.fract() != 0.0) {
         return Err(format!(
             "has numbers such as {}, and this model tells classes: name the column of the classes \
-             with --target, or take a model and a loss for numbers",
+             with --target, or take a model and a loss for numbers, such as `mlp` with --loss mse",
             names[broken]
         ));
     }
@@ -257,7 +257,15 @@ fn named(labels: &[String]) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-fn number(cell: &str, column: &str) -> Result<f64, String> {
+/// What to do about an input that is a text.
+const INPUTS: &str = "inputs are numbers; leave the column out, or make a column of 0 and 1 for each \
+                      of its values";
+/// The same of a target.
+const TARGETS: &str = "this model learns numbers: name the column that has them with --target, or \
+                       take a model and a loss for classes";
+
+/// The number in a cell; `instead` is what to do where it is a text.
+fn number(cell: &str, column: &str, instead: &str) -> Result<f64, String> {
     if MISSING.contains(&cell.to_lowercase().as_str()) {
         return Err(missing(column));
     }
@@ -267,8 +275,7 @@ fn number(cell: &str, column: &str) -> Result<f64, String> {
             "column `{column}`: {cell} is not finite in single precision"
         )),
         Err(_) => Err(format!(
-            "column `{column}`: `{cell}` is no number: inputs are numbers; leave the column out, or \
-             make a column of 0 and 1 for each of its values"
+            "column `{column}`: `{cell}` is no number: {instead}"
         )),
     }
 }

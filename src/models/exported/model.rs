@@ -7,9 +7,9 @@ use tch::Tensor;
 
 use super::archive::Source;
 use super::error::{ExportedError, Result};
-use super::program::Size;
+use super::program::{Size, ValueId};
 use super::{Exported, modes, spec, state_dict};
-use crate::models::loss_kind::NamedLoss;
+use crate::models::loss_kind::{LossKind, NamedLoss};
 use crate::models::zoo::ModelSpec;
 use crate::torch::Sequential;
 
@@ -84,7 +84,15 @@ impl ExportedModel {
     /// # Errors
     /// Inputs whose dimension 0 is not the samples, or a loss that does not fit the outputs.
     pub fn spec(&self, loss: Option<NamedLoss>) -> std::result::Result<ModelSpec, ExportedError> {
-        self.with_path(spec::spec(self, loss))
+        self.with_path(spec::spec(self, loss, false))
+    }
+
+    /// The same with the classes in the other dimension of an output that may have them in two:
+    /// the second or the last.
+    pub(crate) fn turned(&self, loss: NamedLoss) -> Option<ModelSpec> {
+        let has_two = spec::has_two_class_dimensions(&self.own.program);
+        let cross_entropy = loss.kind() == LossKind::CrossEntropy;
+        (has_two && cross_entropy).then(|| spec::spec(self, Some(loss), true).ok())?
     }
 
     /// Whether one of its outputs is a single number, which is then taken for its loss:
@@ -97,6 +105,13 @@ impl ExportedModel {
     /// Why it cannot be trained, where its file says that it cannot.
     pub fn no_training(&self) -> Option<String> {
         modes::eval_only(&self.own.program)
+    }
+
+    /// What `forward` calls its inputs, in order.
+    pub fn input_names(&self) -> impl Iterator<Item = &str> {
+        let program = &self.own.program;
+        let name = |id: &ValueId| program.values[id.0].name.as_str();
+        program.inputs.iter().map(name)
     }
 
     /// How many samples each micro-batch must have; none where that is free.
@@ -120,6 +135,12 @@ impl ExportedModel {
         let count = |number: i64| usize::try_from(number).ok();
         let (min, max) = (min.and_then(count), max.and_then(count));
         min.unwrap_or(1).max(1)..=max.unwrap_or(usize::MAX)
+    }
+
+    /// The fewest samples that a micro-batch may have in training: two where a batch norm would
+    /// have a single value of each channel.
+    pub fn fewest_in_training(&self) -> usize {
+        modes::fewest_in_training(&self.own.program)
     }
 
     /// Dimension 0 of the first input.
@@ -148,6 +169,21 @@ impl ExportedModel {
         weights: &[(String, Tensor)],
     ) -> anyhow::Result<Vec<(String, Tensor)>> {
         state_dict::with(&self.own, weights)
+    }
+
+    /// The other way around: weights by their names in the pipeline, for [`Pipeline::load`], from a
+    /// whole `state_dict`.
+    ///
+    /// [`Pipeline::load`]: crate::Pipeline::load
+    ///
+    /// # Errors
+    /// A name is missing or not the model's; a tensor has another shape, or is whole numbers in place
+    /// of others; tied weights differ.
+    pub fn weights(
+        &self,
+        state_dict: Vec<(String, Tensor)>,
+    ) -> anyhow::Result<Vec<(String, Tensor)>> {
+        state_dict::without(&self.own, state_dict)
     }
 
     /// Writes [`ExportedModel::state_dict`] as safetensors, for `load_state_dict(load_file(path))`;

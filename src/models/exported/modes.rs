@@ -120,3 +120,18 @@ pub(super) fn eval_only(program: &Program) -> Option<String> {
             .to_owned()
     })
 }
+
+/// The fewest samples of a micro-batch in training: the mean of a single value says nothing of a
+/// batch, and libtorch refuses it.
+pub(super) fn fewest_in_training(program: &Program) -> usize {
+    let alone = |node: &Node| {
+        let trains = matches!(node.argument("training"), Some(Argument::Bool(true)));
+        let Some(Argument::Value(input)) = node.argument("input") else {
+            return false;
+        };
+        let shape = program.values[input.0].example.as_ref();
+        let places = shape.map(|own| own.iter().skip(2).product::<i64>());
+        node.operator() == "batch_norm" && trains && places == Some(1)
+    };
+    if program.nodes.iter().any(alone) { 2 } else { 1 }
+}

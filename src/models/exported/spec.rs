@@ -7,12 +7,15 @@ use tch::Kind;
 use super::ExportedModel;
 use super::error::{Result, unsupported};
 use super::program::{Argument, Node, Origin, Program, Size, ValueId, ValueInfo};
-use crate::models::loss_kind::{LossKind, NamedLoss, is_float, usual_class_dimension};
+use crate::models::loss_kind::{LossKind, NamedLoss, class_dimensions, is_float};
 use crate::models::zoo::{Entry, Instance, ModelSpec, Synthetic, Zoo};
 use crate::torch::{LossFn, Values, on_values};
 
-/// Whole numbers of which nothing says how large they may be: masks.
-const MASK: i64 = 2;
+/// Truths: false and true.
+const TRUTHS: i64 = 2;
+/// Whole numbers of which nothing says how large they may be are made up below this: they may be
+/// a mask.
+const MADE_UP: i64 = 2;
 
 /// Operators that take numbers of classes.
 const CLASSES: &[&str] = &["cross_entropy_loss", "nll_loss", "nll_loss_nd"];
@@ -38,18 +41,24 @@ const SAME_ELEMENTS: &[&str] = &[
     "view",
 ];
 
-/// See [`ExportedModel::spec`].
-pub(super) fn spec(model: &ExportedModel, loss: Option<NamedLoss>) -> Result<ModelSpec> {
+/// See [`ExportedModel::spec`] and, for classes in the other dimension, [`ExportedModel::turned`].
+pub(super) fn spec(
+    model: &ExportedModel,
+    loss: Option<NamedLoss>,
+    turned: bool,
+) -> Result<ModelSpec> {
     let program = &model.own.program;
     let inputs = inputs(program)?;
-    let targets = match loss {
-        Some(loss) => targets(program, loss.kind())?,
-        None => Vec::new(),
-    };
     let layers = model.build();
     let instance = match loss {
-        Some(loss) => Instance::of_several(layers, inputs, targets, loss),
-        None => Instance::of_several(layers, inputs, targets, no_loss()),
+        Some(loss) => {
+            let mut outputs = program.outputs.iter();
+            let own = outputs.position(|id| is_single(&program.values[id.0]));
+            let loss = own.map_or(loss, |own| loss.of_output(own));
+            let targets = targets(program, &inputs, loss.kind(), turned)?;
+            Instance::judged_by(layers, inputs, targets, loss)
+        }
+        None => Instance::of_several(layers, inputs, Vec::new(), no_loss()),
     };
     let instance = instance.exported(model.clone());
     let name = model.path().display().to_string();
@@ -102,9 +111,12 @@ fn inputs(program: &Program) -> Result<Vec<Synthetic>> {
         let made = if is_float(kind) || matches!(kind, Kind::ComplexFloat | Kind::ComplexDouble) {
             Synthetic::normal(shape)
         } else if kind == Kind::Bool {
-            Synthetic::classes(shape, MASK)
+            Synthetic::classes(shape, TRUTHS)
         } else {
-            Synthetic::classes(shape, looked_up(program, *id).unwrap_or(MASK))
+            match looked_up(program, *id) {
+                Some(rows) => Synthetic::classes(shape, rows),
+                None => Synthetic::integers(shape, MADE_UP),
+            }
         };
         inputs.push(made.of_kind(kind));
     }
@@ -145,8 +157,46 @@ fn looked_up(program: &Program, value: ValueId) -> Option<i64> {
     fewest
 }
 
+/// Whether classes may be in two dimensions of the first output.
+pub(super) fn has_two_class_dimensions(program: &Program) -> bool {
+    let output = program.outputs.first().map(|id| &program.values[id.0]);
+    let shape = output.and_then(|own| own.example.as_ref());
+    shape.is_some_and(|shape| {
+        let [usual, other] = class_dimensions(shape.len());
+        usual != other
+    })
+}
+
+/// The dimension of classes of an output: the usual one, or the other where that alone leaves a
+/// target for each token of the input.
+fn class_dimension(output: &[i64], inputs: &[Synthetic], turned: bool) -> usize {
+    let [usual, other] = class_dimensions(output.len());
+    let tokens = match inputs {
+        [input] if input.is_tokens() => Some(input.shape()),
+        _ => None,
+    };
+    let leaves = |at: usize| {
+        let mut rest = output[1..].to_vec();
+        (1..=rest.len()).contains(&at) && {
+            rest.remove(at - 1);
+            Some(rest.as_slice()) == tokens
+        }
+    };
+    let [first, second] = if leaves(other) && !leaves(usual) {
+        [other, usual]
+    } else {
+        [usual, other]
+    };
+    if turned { second } else { first }
+}
+
 /// What each target is, of one sample.
-fn targets(program: &Program, loss: LossKind) -> Result<Vec<Synthetic>> {
+fn targets(
+    program: &Program,
+    inputs: &[Synthetic],
+    loss: LossKind,
+    turned: bool,
+) -> Result<Vec<Synthetic>> {
     let place = || format!("the loss `{loss}`");
     let outputs = program.outputs.iter().map(|id| &program.values[id.0]);
     if loss == LossKind::Output {
@@ -175,7 +225,7 @@ fn targets(program: &Program, loss: LossKind) -> Result<Vec<Synthetic>> {
     let mut sample = shape[1..].to_vec();
     Ok(vec![match loss {
         LossKind::CrossEntropy => {
-            let at = usual_class_dimension(shape.len());
+            let at = class_dimension(shape, inputs, turned);
             if at == 0 {
                 let what = "the model's first output has no dimension of classes";
                 return Err(unsupported(place(), what));

@@ -12,6 +12,7 @@ use tch::{Device, Kind, Tensor};
 use super::Exported;
 use super::error::Result;
 use super::weights::Stored;
+use crate::models::loss_kind::is_float;
 
 /// Names, shapes and kinds.
 pub(super) fn layout(own: &Exported) -> Result<Vec<(String, Vec<i64>, Kind)>> {
@@ -53,6 +54,65 @@ pub(super) fn with(
         all.push((name.to_owned(), tensor));
     }
     Ok(all)
+}
+
+/// See [`ExportedModel::weights`](super::ExportedModel::weights).
+pub(super) fn without(
+    own: &Exported,
+    given: Vec<(String, Tensor)>,
+) -> anyhow::Result<Vec<(String, Tensor)>> {
+    let kept: Vec<&str> = own.weights.kept().collect();
+    let lacks = |name: &&&str| !given.iter().any(|(own, _)| own == **name);
+    let missing: Vec<&str> = kept.iter().filter(lacks).copied().collect();
+    let others = given.iter().map(|(name, _)| name.as_str());
+    let others: Vec<&str> = others.filter(|name| !kept.contains(name)).collect();
+    anyhow::ensure!(
+        missing.is_empty() && others.is_empty(),
+        "its names are not those of the model's state_dict.{}{}",
+        listed("The model has no", &others),
+        listed("Missing are", &missing)
+    );
+    let homes = homes(own)?;
+    let mut all: Vec<(String, String, Tensor)> = Vec::new();
+    for (name, tensor) in given {
+        let stored = own.weights.get(&name)?;
+        anyhow::ensure!(
+            tensor.size() == stored.sizes && is_float(tensor.kind()) == is_float(stored.kind),
+            "`{name}` has shape {:?} and elements of kind {:?}, and in the exported program {:?} and \
+             {:?}",
+            tensor.size(),
+            tensor.kind(),
+            stored.sizes,
+            stored.kind
+        );
+        let home = homes.iter().find(|(_, other)| stored.is(other));
+        // The program never uses the others.
+        let Some((home, _)) = home else { continue };
+        let tensor = tensor.f_to_kind(stored.kind)?;
+        match all.iter().find(|(_, other, _)| other == home) {
+            Some((other, _, own)) => anyhow::ensure!(
+                own.equal(&tensor),
+                "`{name}` and `{other}` are one tensor in the exported program, but have other \
+                 numbers here"
+            ),
+            None => all.push((name, home.clone(), tensor)),
+        }
+    }
+    Ok(all.into_iter().map(|(_, home, own)| (home, own)).collect())
+}
+
+/// Some names, the first few of them.
+fn listed(what: &str, names: &[&str]) -> String {
+    const MOST: usize = 6;
+    if names.is_empty() {
+        return String::new();
+    }
+    let few = names.iter().take(MOST).map(|name| format!("`{name}`"));
+    let few = few.collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(MOST) {
+        0 => format!(" {what} {few}."),
+        more => format!(" {what} {few} and {more} more."),
+    }
 }
 
 /// The variables of the pipeline, by the name that each has there, with where the file has them.

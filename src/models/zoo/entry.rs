@@ -9,6 +9,7 @@ use super::{Settings, SharedLoss, Size, Synthetic, ZooError};
 #[cfg(feature = "data")]
 use crate::data::{SampleOptions, Samples};
 use crate::models::exported::ExportedModel;
+use crate::models::loss_kind::{LossKind, NamedLoss};
 use crate::torch::{LossFn, Sequential};
 
 type Make = dyn Fn(&Settings) -> anyhow::Result<Instance> + Send + Sync;
@@ -24,6 +25,10 @@ pub struct Instance {
     pub(super) inputs: Vec<Synthetic>,
     pub(super) targets: Vec<Synthetic>,
     pub(super) loss: SharedLoss,
+    /// The loss, where it is one with a name.
+    pub(super) named: Option<NamedLoss>,
+    /// Other losses that it may be judged by, and the targets of each.
+    pub(super) others: Vec<(LossKind, Synthetic)>,
     pub(super) sees_later_tokens: bool,
     pub(super) caches: bool,
     pub(super) exported: Option<ExportedModel>,
@@ -47,10 +52,46 @@ impl Instance {
             inputs,
             targets,
             loss: SharedLoss::new(loss),
+            named: None,
+            others: Vec::new(),
             sees_later_tokens: false,
             caches: false,
             exported: None,
         }
+    }
+
+    /// A model that is judged by a loss with a name.
+    pub(crate) fn judged_by(
+        model: Sequential,
+        inputs: Vec<Synthetic>,
+        targets: Vec<Synthetic>,
+        loss: NamedLoss,
+    ) -> Self {
+        Self::of_several(model, inputs, targets, loss).named(loss)
+    }
+
+    /// The same with another loss for the same targets.
+    pub(super) fn named(mut self, loss: NamedLoss) -> Self {
+        self.named = Some(loss);
+        self.loss = SharedLoss::new(loss);
+        self
+    }
+
+    /// Says that the model may be judged by this loss too, by which its first output has such a
+    /// target: [`ModelSpec::judged_by`](super::ModelSpec::judged_by), `--loss` of the command.
+    #[must_use]
+    pub fn or_judged_by(mut self, loss: LossKind, target: Synthetic) -> Self {
+        self.others.push((loss, target));
+        self
+    }
+
+    /// The same, judged by another loss that it names.
+    pub(super) fn by(&self, loss: NamedLoss) -> Option<Self> {
+        let mut others = self.others.iter();
+        let (_, target) = others.find(|(kind, _)| *kind == loss.kind())?;
+        let mut other = self.clone().named(loss);
+        other.targets = vec![target.clone()];
+        Some(other)
     }
 
     /// Says from which file it is.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Entry, Instance, Settings, SharedLoss, Synthetic, ZooError};
 use crate::models::exported::ExportedModel;
+use crate::models::loss_kind::{LossKind, NamedLoss};
 use crate::torch::{RandomScope, Sequential, TorchError, Values};
 
 /// A model by name with all its sizes: everything that training or profiling it needs.
@@ -106,6 +107,55 @@ impl ModelSpec {
     /// The loss function.
     pub fn loss(&self) -> SharedLoss {
         self.instance.loss.clone()
+    }
+
+    /// The loss function, where it is one that has a name: that of a program that PyTorch
+    /// exported, or of [`ModelSpec::judged_by`].
+    pub fn named_loss(&self) -> Option<NamedLoss> {
+        self.instance.named
+    }
+
+    /// The losses that the model may be judged by besides its own.
+    pub fn other_losses(&self) -> impl Iterator<Item = LossKind> {
+        self.instance.others.iter().map(|(kind, _)| *kind)
+    }
+
+    /// The same model, judged by another loss than its own, with the targets of that one. None
+    /// where the model does not [name it](Instance::or_judged_by), or cannot be judged by it.
+    ///
+    /// ```
+    /// use gpipe::models::LossKind;
+    /// use gpipe::models::zoo::{Fill, Zoo};
+    ///
+    /// let mlp = Zoo::builtin().spec("mlp", ["outputs=2"])?;
+    /// let mlp = mlp.judged_by(LossKind::Mse.into()).expect("it learns numbers, too");
+    /// assert_eq!(mlp.targets()[0].shape(), [2]);
+    /// assert_eq!(mlp.targets()[0].fill(), Fill::Normal);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn judged_by(&self, loss: NamedLoss) -> Option<Self> {
+        if let Some(model) = self.exported() {
+            return model.spec(Some(loss)).ok();
+        }
+        Some(Self {
+            instance: self.instance.by(loss)?,
+            ..self.clone()
+        })
+    }
+
+    /// The same, where targets of this number count nothing to its loss.
+    pub(crate) fn ignoring(&self, index: i64) -> Self {
+        let mut other = self.clone();
+        if let Some(loss) = self.named_loss() {
+            other.instance = self.instance.clone().named(loss.ignore_index(index));
+        }
+        other
+    }
+
+    /// The same, where its output may have the classes in another dimension than the usual one.
+    pub(crate) fn turned(&self) -> Option<Self> {
+        self.exported()?.turned(self.named_loss()?)
     }
 
     /// Whether each position of a sequence sees those after it.

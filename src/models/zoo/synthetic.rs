@@ -12,8 +12,12 @@ pub enum Fill {
     Normal,
     /// Floats, uniform in [0, 1).
     Uniform,
-    /// Integers (`i64`), uniform from 0 to below the number.
+    /// Integers (`i64`), uniform from 0 to below the number, which are all that there are: classes
+    /// or tokens.
     Classes(i64),
+    /// Integers (`i64`) of any size, such as counts; made-up ones are uniform from 0 to below the
+    /// number.
+    Integers(i64),
 }
 
 /// A tensor that can be made up: its shape without the samples' dimension, and what
@@ -53,6 +57,15 @@ impl Synthetic {
         }
     }
 
+    /// Integers of any size, such as counts; made-up ones are from 0 to below `below`.
+    pub fn integers(shape: impl Into<Vec<i64>>, below: i64) -> Self {
+        Self {
+            shape: shape.into(),
+            fill: Fill::Integers(below),
+            kind: Kind::Int64,
+        }
+    }
+
     /// The same with elements of this kind.
     #[must_use]
     pub fn of_kind(mut self, kind: Kind) -> Self {
@@ -63,6 +76,12 @@ impl Synthetic {
     /// The shape of one sample.
     pub fn shape(&self) -> &[i64] {
         &self.shape
+    }
+
+    /// Whether it is a sequence of tokens: one of numbers that are all known, and no truths.
+    pub(crate) fn is_tokens(&self) -> bool {
+        let known = matches!(self.fill, Fill::Classes(_)) && self.kind != Kind::Bool;
+        known && self.shape.len() == 1
     }
 
     /// What the elements are.
@@ -84,7 +103,9 @@ impl Synthetic {
         let drawn = match self.fill {
             Fill::Normal => Tensor::f_randn(&shape, float)?,
             Fill::Uniform => Tensor::f_rand(&shape, float)?,
-            Fill::Classes(classes) => Tensor::f_randint(classes, &shape, whole)?,
+            Fill::Classes(below) | Fill::Integers(below) => {
+                Tensor::f_randint(below, &shape, whole)?
+            }
         };
         Ok(drawn.f_to_kind(self.kind)?)
     }

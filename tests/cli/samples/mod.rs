@@ -3,6 +3,8 @@
 mod images;
 mod kinds;
 mod own;
+mod programs;
+mod regression;
 mod table;
 
 use std::path::Path;

@@ -4,7 +4,7 @@ mod language;
 mod vision;
 
 use super::{Entry, Instance, Settings, Synthetic, class_cross_entropy};
-use crate::models::{Mlp, mlp};
+use crate::models::{LossKind, Mlp, mlp};
 
 pub(super) fn entries() -> Vec<Entry> {
     vec![
@@ -30,7 +30,10 @@ fn mlp_entry() -> Entry {
             outputs,
         });
         let (x, y) = (Synthetic::normal([inputs]), Synthetic::classes([], outputs));
-        Ok(Instance::new(model, x, y, class_cross_entropy))
+        let own = Instance::new(model, x, y.clone(), class_cross_entropy);
+        let own = own.or_judged_by(LossKind::CrossEntropy, y);
+        let own = own.or_judged_by(LossKind::Mse, Synthetic::normal([outputs]));
+        Ok(own.or_judged_by(LossKind::Bce, Synthetic::uniform([outputs])))
     };
     Entry::new("mlp", make)
         .about("linear layers with ReLU between them")
@@ -38,5 +41,5 @@ fn mlp_entry() -> Entry {
         .count("inputs", 784, "input features")
         .count("hidden", 1024, "features of a hidden layer")
         .layers("depth", 8, "hidden layers")
-        .count("outputs", 10, "classes")
+        .count("outputs", 10, "classes, or numbers with --loss mse")
 }

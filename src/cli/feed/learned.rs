@@ -1,0 +1,105 @@
+//! Samples as a model takes them: pairs of an input and a target, or arrays of several inputs.
+
+use serde_json::Value;
+
+use crate::Values;
+use crate::data::{DataError, Loader, Part, Samples, Several};
+
+/// Inputs and targets in batches.
+pub(in crate::cli) type Rows = Loader<(Values, Values)>;
+
+/// What a model learns from.
+#[derive(Debug, Clone)]
+pub(in crate::cli) enum Learned {
+    /// An input and a target each.
+    Pairs(Samples),
+    /// The same, where the model takes both as inputs and computes its loss itself.
+    Inputs(Samples),
+    /// Arrays that are called as the model's inputs.
+    Several(Several),
+}
+
+impl Learned {
+    fn pairs(&self) -> Result<&Samples, &Several> {
+        match self {
+            Self::Pairs(samples) | Self::Inputs(samples) => Ok(samples),
+            Self::Several(several) => Err(several),
+        }
+    }
+
+    /// How many are trained on.
+    pub(in crate::cli) fn train_len(&self) -> usize {
+        self.pairs().map_or_else(Several::train_len, Samples::train_len)
+    }
+
+    /// How many are held out.
+    pub(in crate::cli) fn held_out_len(&self) -> usize {
+        self.pairs()
+            .map_or_else(Several::held_out_len, Samples::held_out_len)
+    }
+
+    /// How many there are without a test part.
+    pub(in crate::cli) fn len(&self) -> usize {
+        self.pairs().map_or_else(Several::len, Samples::len)
+    }
+
+    /// What they are, in a few words.
+    pub(in crate::cli) fn describe(&self) -> String {
+        self.pairs()
+            .map_or_else(Several::describe, Samples::describe)
+    }
+
+    /// What a run keeps of them.
+    pub(in crate::cli) fn kept(&self) -> Value {
+        self.pairs().map_or_else(Several::kept, Samples::kept)
+    }
+
+    /// That they are those that a run has kept this of.
+    ///
+    /// # Errors
+    /// They are others.
+    pub(in crate::cli) fn check_same(&self, kept: &Value) -> Result<(), DataError> {
+        match self.pairs() {
+            Ok(samples) => samples.check_same(kept),
+            Err(several) => several.check_same(kept),
+        }
+    }
+
+    /// Batches of a part from a saved position, or from the beginning, made by so many threads;
+    /// none where there is no such part.
+    ///
+    /// # Errors
+    /// The position is one in other data, or there is no thread.
+    pub(in crate::cli) fn load(
+        &self,
+        part: Part,
+        (size, workers): (usize, usize),
+        from: Option<&Value>,
+    ) -> Result<Option<Rows>, DataError> {
+        let own_loss = matches!(self, Self::Inputs(_));
+        macro_rules! load {
+            ($batches:expr) => {{
+                let batches = $batches.map(|batches| batches.workers(workers));
+                let batches = batches.map(|batches| match from {
+                    Some(state) => batches.resume(state),
+                    None => batches,
+                });
+                batches.map(|batches| batches.load()).transpose()
+            }};
+        }
+        match self.pairs() {
+            Ok(samples) => load!(samples.values(part, size, own_loss)),
+            Err(several) => load!(several.values(part, size)),
+        }
+    }
+
+    /// Threads that leave the stages some cores.
+    pub(in crate::cli) fn workers(&self) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        // Images are decoded, which takes longer than small models do.
+        match self.pairs().map(Samples::input) {
+            Ok([_, _, _]) => cores.div_ceil(2).min(8),
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Arrays for the inputs of an exported program, by their names.
+
+use std::path::Path;
+
+use super::samples::{DataOptions, check, takes};
+use crate::cli::model::Chosen;
+use crate::data::{Field, Normalise, SampleOptions, Several};
+use crate::models::USUAL_IGNORED;
+use crate::models::zoo::{Fill, ModelSpec, Synthetic};
+
+/// What the arrays of inputs and of targets are called where nobody names them otherwise.
+const INPUT: &str = "x";
+const TARGET: &str = "y";
+
+/// The arrays that are called as the inputs of the program; none where there are none, or where it
+/// is a program of pairs.
+///
+/// # Errors
+/// What is wrong with them.
+pub(super) fn by_name(
+    chosen: &Chosen,
+    path: &Path,
+    options: &DataOptions,
+) -> Result<Option<Several>, String> {
+    let spec = &chosen.spec;
+    let names = names(spec);
+    let pair = names == [INPUT, TARGET] || (spec.inputs().len(), spec.targets().len()) == (1, 1);
+    if names.is_empty() || pair {
+        return Ok(None);
+    }
+    let mut wanted = SampleOptions::default()
+        .held_out(options.held_out)
+        .seed(options.seed);
+    wanted = wanted.no_images();
+    let found = Several::open(path, &fields(chosen, &names), names.len(), &wanted);
+    let found = found.map_err(|error| error.to_string())?;
+    if found.is_some() && !matches!(options.normalise, Normalise::Auto | Normalise::None) {
+        return Err(format!(
+            "--normalise {} is for samples of one input, but {}: scale the arrays before, or in the \
+             model",
+            options.normalise,
+            takes(spec)
+        ));
+    }
+    Ok(found)
+}
+
+/// What the program calls its inputs.
+fn names(spec: &ModelSpec) -> Vec<String> {
+    let exported = spec.exported().filter(|_| spec.named_loss().is_some());
+    let names = exported.iter().flat_map(|model| model.input_names());
+    names.map(str::to_owned).collect()
+}
+
+fn fields(chosen: &Chosen, names: &[String]) -> Vec<Field> {
+    let spec = &chosen.spec;
+    let field = |one: &Synthetic, names: Vec<String>, what, ignored| Field {
+        names,
+        shape: one.shape().to_vec(),
+        check: check(one, what, ignored),
+        scales_bytes: !matches!(one.fill(), Fill::Classes(_) | Fill::Integers(_)),
+    };
+    let named = |name: &String| match names.len() {
+        // The only one needs no name.
+        1 => vec![name.clone(), INPUT.to_owned()],
+        _ => vec![name.clone()],
+    };
+    let inputs = spec.inputs().iter().zip(names);
+    let inputs = inputs.map(|(one, name)| field(one, named(name), "input", None));
+    let ignored = chosen.loss().and_then(|own| own.ignored());
+    let ignored = Some(ignored.unwrap_or(USUAL_IGNORED));
+    let targets = spec.targets().iter();
+    let targets = targets.map(|one| field(one, vec![TARGET.to_owned()], "target", ignored));
+    inputs.chain(targets).collect()
+}
+
+/// The model, where the targets that PyTorch leaves out count nothing to its loss.
+pub(super) fn ignoring(chosen: &Chosen) -> Chosen {
+    let mut other = chosen.clone();
+    if chosen.loss().is_some_and(|own| own.ignored().is_none()) {
+        other.spec = chosen.spec.ignoring(USUAL_IGNORED);
+    }
+    other
+}
+
+/// Why the data of a path is none for the model.
+pub(super) fn refused(spec: &ModelSpec, path: &Path) -> String {
+    let names = names(spec);
+    if names.is_empty() {
+        return format!(
+            "{}, but samples have one input and one target each",
+            takes(spec)
+        );
+    }
+    let listed = |names: &[String]| {
+        let names = names.iter().map(|name| format!("`{name}`"));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let mut wanted = names.clone();
+    if !spec.targets().is_empty() {
+        wanted.push(TARGET.to_owned());
+    }
+    let there = match Several::names(path) {
+        Ok(Some(there)) => format!("; there are {}", listed(&there)),
+        _ => String::new(),
+    };
+    format!(
+        "{}: bring an array for each of its inputs (.npz, .safetensors, a folder of .npy), called \
+         {}{there}",
+        takes(spec),
+        listed(&wanted)
+    )
+}

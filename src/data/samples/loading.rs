@@ -1,0 +1,84 @@
+//! Batches of samples.
+
+use std::sync::Arc;
+
+use tch::Tensor;
+
+use super::Samples;
+use crate::Values;
+use crate::data::{Batches, Dataset, Source, Stack as _};
+
+/// Which samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Those to train on, without end: all of an epoch in another order each time, whole batches
+    /// alone.
+    Train,
+    /// Those that are held out, once.
+    HeldOut,
+    /// All but those of a test part, in their order, without anything random, once.
+    All,
+}
+
+/// Inputs and targets of a model.
+type Both = (Values, Values);
+
+impl Samples {
+    /// Batches to train on, without end: all samples of an epoch in another order each time, whole
+    /// batches alone.
+    pub fn batches(&self, size: usize) -> Batches<impl Source, (Tensor, Tensor)> {
+        let train = Dataset::new(Arc::clone(&self.train)).shuffle(usize::MAX, self.seed);
+        train.batch(size).drop_last().endless()
+    }
+
+    /// Batches of what is held out, once, where something is.
+    pub fn held_out(&self, size: usize) -> Option<Batches<impl Source, (Tensor, Tensor)>> {
+        let held_out = self.held_out.as_ref()?;
+        Some(Dataset::new(Arc::clone(held_out)).batch(size))
+    }
+
+    /// Batches of all samples but those of a test part, in their order, without anything random.
+    pub fn in_order(&self, size: usize) -> Batches<impl Source, (Tensor, Tensor)> {
+        Dataset::new(Arc::clone(&self.all)).batch(size)
+    }
+
+    /// Batches of a part, where there is one. Of a model that computes its loss itself the targets
+    /// are its last input.
+    pub(crate) fn values(
+        &self,
+        part: Part,
+        size: usize,
+        own_loss: bool,
+    ) -> Option<Batches<impl Source, Both>> {
+        let source = match part {
+            Part::Train => &self.train,
+            Part::HeldOut => self.held_out.as_ref()?,
+            Part::All => &self.all,
+        };
+        let collate = move |pairs: Vec<(Tensor, Tensor)>| -> anyhow::Result<Both> {
+            let (x, y) = <(Tensor, Tensor)>::stack(pairs)?;
+            Ok(match own_loss {
+                true => (Values::from(vec![x, y]), Values::new()),
+                false => (x.into(), y.into()),
+            })
+        };
+        Some(loaded(source, part, (size, self.seed), collate))
+    }
+}
+
+/// Batches of samples of whatever tensors.
+pub(super) fn loaded<T: Send + 'static>(
+    source: &Arc<dyn Source<Item = T>>,
+    part: Part,
+    (size, seed): (usize, u64),
+    collate: impl Fn(Vec<T>) -> anyhow::Result<Both> + Send + 'static,
+) -> Batches<Arc<dyn Source<Item = T>>, Both> {
+    let source = Arc::clone(source);
+    if part != Part::Train {
+        return Dataset::new(source).batch_with(size, collate);
+    }
+    let shuffled = Dataset::new(source).shuffle(usize::MAX, seed);
+    let shuffled: Arc<dyn Source<Item = T>> = Arc::new(shuffled);
+    let batches = Dataset::new(shuffled).batch_with(size, collate);
+    batches.drop_last().endless()
+}

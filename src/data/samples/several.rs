@@ -1,0 +1,267 @@
+//! Samples of several inputs, or of inputs alone: arrays that have the names of the model's inputs.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tch::{Kind, Tensor};
+
+use super::checks::Check;
+use super::kept::Kept;
+use super::loading::{Part, loaded};
+use super::shapes::{can_be, view};
+use super::{SampleOptions, kinds, part};
+use crate::Values;
+use crate::data::arrays::NamedArrays;
+use crate::data::{Array, Batches, DataError, Place, Source, Stack};
+
+/// What arrays that are trained on may be called besides as the inputs are.
+const TRAIN: [&str; 2] = ["", "_train"];
+/// The same of those that are not.
+const TESTS: [&str; 3] = ["_test", "_val", "_valid"];
+
+/// What a model takes of an array.
+#[derive(Debug, Clone)]
+pub(crate) struct Field {
+    /// What the array may be called.
+    pub(crate) names: Vec<String>,
+    /// The shape of an item.
+    pub(crate) shape: Vec<i64>,
+    pub(crate) check: Check,
+    /// Whether the model takes it as floats, so that bytes go from 0 to 1.
+    pub(crate) scales_bytes: bool,
+}
+
+/// Samples of as many tensors as a model takes, the first of them inputs, the others targets.
+#[derive(Clone)]
+pub(crate) struct Several {
+    train: Rows,
+    held_out: Option<Rows>,
+    all: Rows,
+    inputs: usize,
+    seed: u64,
+    data: String,
+}
+
+type Rows = Arc<dyn Source<Item = Vec<Tensor>>>;
+
+impl fmt::Debug for Several {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Several")
+            .field("train", &self.train.identity())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Arrays that have as many items.
+#[derive(Debug)]
+struct Table {
+    columns: Vec<(Array, Field)>,
+}
+
+impl Several {
+    /// Finds arrays of the names of all fields, the first `inputs` of which are inputs. None where
+    /// the path is none of arrays, or some are missing.
+    ///
+    /// # Errors
+    /// They cannot be read, or have not as many items, or other shapes than the fields.
+    pub(crate) fn open(
+        path: &Path,
+        fields: &[Field],
+        inputs: usize,
+        options: &SampleOptions,
+    ) -> Result<Option<Self>, DataError> {
+        options.check()?;
+        let Some((mut train, test)) = kinds::arrays(path)? else {
+            return Ok(None);
+        };
+        let Some((names, table)) = Table::find(&mut train, fields, &TRAIN)? else {
+            return Ok(None);
+        };
+        let test = match test {
+            Some(mut test) => Table::named(&mut test, &names, fields, &[TRAIN[0], TESTS[0]])?,
+            None => Table::named(&mut train, &names, fields, &TESTS)?,
+        };
+        let all: Rows = Arc::new(table);
+        if all.is_empty() {
+            return Err(DataError::bad_path(path, "there is no sample in it"));
+        }
+        let held = match test {
+            Some(_) => 0,
+            None => (all.len() as f64 * options.held_out) as usize,
+        };
+        let trained = all.len() - held;
+        let seed = options.seed;
+        let held_out = match test {
+            Some(test) => Some(Arc::new(test) as Rows),
+            None => (held > 0).then(|| part(&all, trained..all.len(), seed)),
+        };
+        Ok(Some(Self {
+            train: part(&all, 0..trained, seed),
+            held_out,
+            inputs,
+            seed,
+            data: all.identity(),
+            all,
+        }))
+    }
+
+    /// What the arrays of a path are called; none where it is none of arrays.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(crate) fn names(path: &Path) -> Result<Option<Vec<String>>, DataError> {
+        Ok(kinds::arrays(path)?.map(|(arrays, _)| arrays.names()))
+    }
+
+    /// As [`Samples::train_len`](super::Samples::train_len).
+    pub(crate) fn train_len(&self) -> usize {
+        self.train.len()
+    }
+
+    /// As [`Samples::held_out_len`](super::Samples::held_out_len).
+    pub(crate) fn held_out_len(&self) -> usize {
+        self.held_out.as_ref().map_or(0, |own| own.len())
+    }
+
+    /// As [`Samples::len`](super::Samples::len).
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// As [`Samples::describe`](super::Samples::describe).
+    pub(crate) fn describe(&self) -> String {
+        let held_out = match self.held_out_len() {
+            0 => String::new(),
+            held_out => format!(", {held_out} held out"),
+        };
+        format!("{} samples{held_out}", self.train.len())
+    }
+
+    /// As [`Samples::kept`](super::Samples::kept).
+    pub(crate) fn kept(&self) -> Value {
+        json!(Kept {
+            data: self.data.clone(),
+            ..Kept::default()
+        })
+    }
+
+    /// As [`Samples::check_same`](super::Samples::check_same).
+    pub(crate) fn check_same(&self, kept: &Value) -> Result<(), DataError> {
+        Kept::read(kept)?.check_same(&self.data)
+    }
+
+    /// Batches of a part, where there is one.
+    pub(crate) fn values(
+        &self,
+        part: Part,
+        size: usize,
+    ) -> Option<Batches<impl Source, (Values, Values)>> {
+        let source = match part {
+            Part::Train => &self.train,
+            Part::HeldOut => self.held_out.as_ref()?,
+            Part::All => &self.all,
+        };
+        let inputs = self.inputs;
+        let collate = move |rows: Vec<Vec<Tensor>>| {
+            let width = rows.first().map_or(0, Vec::len);
+            let mut columns: Vec<Vec<Tensor>> = (0..width).map(|_| Vec::new()).collect();
+            for row in rows {
+                let cells = columns.iter_mut().zip(row);
+                cells.for_each(|(column, cell)| column.push(cell));
+            }
+            let stacked = columns.into_iter().map(<Tensor as Stack>::stack);
+            let mut inputs_first = stacked.collect::<anyhow::Result<Vec<_>>>()?;
+            let targets = inputs_first.split_off(inputs.min(inputs_first.len()));
+            Ok((Values::from(inputs_first), Values::from(targets)))
+        };
+        Some(loaded(source, part, (size, self.seed), collate))
+    }
+}
+
+impl Table {
+    /// The arrays of all fields, by the first names that all of them have.
+    fn find(
+        arrays: &mut NamedArrays,
+        fields: &[Field],
+        endings: &[&str],
+    ) -> Result<Option<(Vec<String>, Self)>, DataError> {
+        let choices = fields.iter().map(|field| field.names.len()).max();
+        for choice in 0..choices.unwrap_or(0) {
+            let name = |field: &Field| {
+                let own = field.names.get(choice).or(field.names.last());
+                own.cloned().unwrap_or_default()
+            };
+            let names: Vec<String> = fields.iter().map(name).collect();
+            if let Some(table) = Self::named(arrays, &names, fields, endings)? {
+                return Ok(Some((names, table)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn named(
+        arrays: &mut NamedArrays,
+        names: &[String],
+        fields: &[Field],
+        endings: &[&str],
+    ) -> Result<Option<Self>, DataError> {
+        let Some(found) = arrays.all(names, endings)? else {
+            return Ok(None);
+        };
+        for ((array, field), name) in found.iter().zip(fields).zip(names) {
+            let own = &array.shape()[1..];
+            if !can_be(own, &field.shape) {
+                return Err(DataError::Settings(format!(
+                    "the items of `{name}` have the shape {own:?}, and {:?} is needed",
+                    field.shape
+                )));
+            }
+        }
+        let columns = found.into_iter().zip(fields.iter().cloned());
+        Ok(Some(Self {
+            columns: columns.collect(),
+        }))
+    }
+
+    fn cell(array: &Array, field: &Field, index: usize) -> anyhow::Result<Tensor> {
+        let cell = view(&array.get(0, index)?, &field.shape)?;
+        let cell = if field.scales_bytes && array.kind() == Kind::Uint8 {
+            cell.f_to_kind(Kind::Float)?.f_div_scalar(255.0)?
+        } else {
+            cell
+        };
+        field.check.of(cell)
+    }
+}
+
+impl Source for Table {
+    type Item = Vec<Tensor>;
+
+    fn len(&self) -> usize {
+        self.columns.first().map_or(0, |(array, _)| array.len())
+    }
+
+    fn get(&self, epoch: u64, index: usize) -> Result<Vec<Tensor>, DataError> {
+        let mut row = Vec::with_capacity(self.columns.len());
+        for (array, field) in &self.columns {
+            let cell = Self::cell(array, field, index);
+            row.push(cell.map_err(|source| DataError::Item {
+                place: self.place(epoch, index),
+                source: source.context(format!("`{}`", array.name())),
+            })?);
+        }
+        Ok(row)
+    }
+
+    fn place(&self, epoch: u64, index: usize) -> Place {
+        let first = self.columns.first();
+        first.map_or(Place::Item(index), |(array, _)| array.place(epoch, index))
+    }
+
+    fn identity(&self) -> String {
+        let all = self.columns.iter().map(|(array, _)| array.identity());
+        all.collect::<Vec<_>>().join(", ")
+    }
+}

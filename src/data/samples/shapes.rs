@@ -1,0 +1,110 @@
+//! Samples in the shapes and kinds that a model takes.
+
+use std::sync::Arc;
+
+use tch::{Kind, Tensor};
+
+use super::checks::Check;
+use super::labels;
+use super::scaling::Scaling;
+use super::{Pair, Pairs, Samples};
+use crate::TorchError;
+use crate::data::{DataError, Dataset};
+
+impl Samples {
+    /// The same with inputs and targets of other shapes that have as many numbers, for the model
+    /// that takes these.
+    ///
+    /// # Errors
+    /// They have not as many, or the dimensions would be mixed up.
+    pub fn shaped(&self, input: &[i64], target: &[i64]) -> Result<Self, DataError> {
+        let fits = |what: &str, own: &[i64], wanted: &[i64]| {
+            if can_be(own, wanted) {
+                return Ok(());
+            }
+            Err(DataError::Settings(format!(
+                "its {what} have the shape {own:?}, and {wanted:?} is needed"
+            )))
+        };
+        fits("inputs", &self.input, input)?;
+        fits("targets", &self.target, target)?;
+        let shapes = (input.to_vec(), target.to_vec());
+        let shaped = self.mapped(move |(x, y): Pair| -> anyhow::Result<Pair> {
+            Ok((view(&x, &shapes.0)?, view(&y, &shapes.1)?))
+        });
+        Ok(Self {
+            input: input.to_vec(),
+            target: target.to_vec(),
+            ..shaped
+        })
+    }
+
+    /// The same, checked: a number that the model cannot take is an error with its place, as it
+    /// would be none to the model, or its end on a GPU.
+    pub(crate) fn checked(&self, input: Check, target: Check) -> Self {
+        self.mapped(move |(x, y)| Ok((input.of(x)?, target.of(y)?)))
+    }
+
+    fn mapped<F>(&self, function: F) -> Self
+    where
+        F: Fn(Pair) -> anyhow::Result<Pair> + Clone + Send + Sync + 'static,
+    {
+        let mapped = |pairs: &Pairs| -> Pairs {
+            Arc::new(Dataset::new(Arc::clone(pairs)).map(function.clone()))
+        };
+        Self {
+            train: mapped(&self.train),
+            held_out: self.held_out.as_ref().map(mapped),
+            all: mapped(&self.all),
+            ..self.clone()
+        }
+    }
+}
+
+/// Whether numbers of one shape are those of another without a thought: those of a row, or the same
+/// but for dimensions of 1.
+pub(super) fn can_be(own: &[i64], wanted: &[i64]) -> bool {
+    let long = |shape: &[i64]| -> Vec<i64> {
+        let sides = shape.iter().copied();
+        sides.filter(|side| *side != 1).collect()
+    };
+    let count = |shape: &[i64]| {
+        let sides = shape.iter();
+        sides.fold(1_i64, |product, side| product.saturating_mul(*side))
+    };
+    long(own) == long(wanted) || (wanted.len() == 1 && count(own) == wanted[0])
+}
+
+pub(super) fn view(tensor: &Tensor, shape: &[i64]) -> Result<Tensor, TorchError> {
+    if tensor.size() == shape {
+        return Ok(tensor.shallow_clone());
+    }
+    Ok(tensor.f_reshape(shape)?)
+}
+
+/// Inputs as floats, for their statistics.
+pub(super) fn floats(pairs: &Pairs) -> Pairs {
+    let pairs = Dataset::new(Arc::clone(pairs));
+    Arc::new(pairs.map(|(x, y)| Ok((x.f_to_kind(Kind::Float)?, y))))
+}
+
+/// Inputs and targets as a model takes them: inputs scaled, or as whole numbers where they are not
+/// to be; targets as numbers, or as so many classes with a number that is left out.
+pub(super) fn converted(
+    pairs: Pairs,
+    scaling: Option<Scaling>,
+    classes: Option<(usize, i64)>,
+) -> Pairs {
+    let convert = move |(x, y): Pair| -> anyhow::Result<Pair> {
+        let x = match &scaling {
+            Some(scaling) => scaling.apply(x.f_to_kind(Kind::Float)?)?,
+            None => Check::whole("input").of(x)?,
+        };
+        let y = match classes {
+            Some((classes, ignored)) => labels::of(&y, classes, ignored)?,
+            None => y.f_to_kind(Kind::Float)?,
+        };
+        Ok((x, y))
+    };
+    Arc::new(Dataset::new(pairs).map(convert))
+}

@@ -1,0 +1,87 @@
+//! The built-in MLP on numbers to predict.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use super::{as_json, config, fails, printed, trained};
+
+/// Eighty rows whose price is told by two columns, and whether it is high.
+fn table(folder: &Path) {
+    let mut text = String::from("size,age,price,dear\n");
+    for row in 0..80 {
+        let (size, age) = (row % 9, row % 7);
+        let price = f64::from(size) * 0.25 - f64::from(age) * 0.1;
+        writeln!(text, "{size},{age},{price},{}", u8::from(price > 0.7)).unwrap();
+    }
+    fs::write(folder.join("table.csv"), text).unwrap();
+}
+
+const MLP: &str = "--model mlp --hidden 8 --depth 2 --data table.csv";
+
+#[test]
+fn an_mlp_learns_the_numbers_of_a_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    table(folder);
+    let judged = trained(folder, &format!("{MLP} --loss mse --target price"));
+    assert_eq!(judged["count"], 8);
+    assert!(judged.get("accuracy").is_none(), "{judged}");
+    let own = config(folder, "whole");
+    assert_eq!(own["model"]["outputs"].as_integer(), Some(1));
+    assert_eq!(own["loss"]["name"].as_str(), Some("mse"));
+    printed(folder, "train --quiet --config whole/config.toml --out again");
+    assert_eq!(super::losses(folder, "again"), super::losses(folder, "whole"));
+    // The cut is nothing to the numbers.
+    let train = "train --quiet --checkpoint-every 3 --warmup 1 --threads-per-stage 1 --steps 6 --batch 8 \
+                 --micro 2 --out cut --devices cpu,cpu,cpu --schedule zb-h1";
+    printed(folder, &format!("{train} {MLP} --loss mse --target price"));
+    assert_eq!(super::losses(folder, "cut"), super::losses(folder, "whole"));
+    let told = printed(folder, "eval --run whole");
+    assert!(told.contains("loss        ") && !told.contains("accuracy"), "{told}");
+    let long = "train --quiet --json --batch 8 --steps 300 --lr 0.01";
+    let learned = as_json(folder, &format!("{long} {MLP} --loss mse --target price"));
+    assert!(learned["held_out_loss"].as_f64().unwrap() < 0.05, "{learned}");
+}
+
+#[test]
+fn it_is_profiled_planned_and_judged_by_other_losses() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    table(folder);
+    let flags = format!("--batch 8 {MLP} --target dear --loss bce");
+    let profile = format!("profile --quick --json --plan plan.json --held-out 0.25 --normalise none {flags}");
+    assert_eq!(as_json(folder, &profile)["input"]["data"], "table.csv");
+    let train = "train --quiet --steps 2 --checkpoint-every 2 --plan plan.json --out run";
+    printed(folder, &format!("{train} {flags}"));
+    let judged = as_json(folder, "eval --run run --json");
+    assert!(judged["loss"].is_number(), "{judged}");
+    // Named, its own loss is the same.
+    let train = "train --quiet --steps 2 --batch 8 --threads-per-stage 1 --target dear";
+    printed(folder, &format!("{train} {MLP} --out one"));
+    printed(folder, &format!("{train} {MLP} --loss cross-entropy --out two"));
+    assert_eq!(super::losses(folder, "one"), super::losses(folder, "two"));
+    let profile = |flags: &str| format!("profile --quick --batch 8 {MLP} {flags}");
+    fails(folder, &profile("--held-out 2"), 2, &["--held-out", "below 1"]);
+    fails(folder, &profile("--normalise much"), 2, &["--normalise", "imagenet"]);
+}
+
+#[test]
+fn what_does_not_fit_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    table(folder);
+    let train = |flags: &str| format!("train --quiet --steps 1 --batch 8 {flags}");
+    let refused = |flags: &str, wanted: &[&str]| fails(folder, &train(flags), 2, wanted);
+    refused(
+        &format!("{MLP} --loss output"),
+        &["--loss output: `mlp` may be judged by cross-entropy, mse, bce"],
+    );
+    refused(
+        &format!("{MLP} --loss mse --target price --outputs 2"),
+        &["shape [1]", "[2] is needed"],
+    );
+    refused("--model gpt --loss mse", &["--loss: `gpt` has a loss of its own"]);
+    // Without a loss it tells classes.
+    refused(&format!("{MLP} --target price"), &["has numbers such as", "--loss mse"]);
+}
