@@ -51,7 +51,6 @@ impl Idx {
         for _ in 0..dimensions {
             shape.push(i64::from(u32::from_be_bytes(file.array("the sizes")?)));
         }
-        let header = file.read;
         let sides = [i64::try_from(kind.elt_size_in_bytes()).unwrap_or(1)];
         let product = |product: i64, side: &i64| product.checked_mul(*side);
         let size = shape.iter().chain(&sides).try_fold(1, product);

@@ -212,7 +212,10 @@ impl LossFn for NamedLoss {
 /// their samples, as in training, where a target tells how many there are.
 fn own_loss(outputs: &Values, own: Option<usize>, targets: &Values) -> anyhow::Result<Tensor> {
     let of = |dimensions: usize| outputs.present().find(|own| own.dim() == dimensions);
-    let own = own.and_then(|index| outputs.get(index)).or_else(|| of(0)).or_else(|| of(1));
+    let own = own
+        .and_then(|index| outputs.get(index))
+        .or_else(|| of(0))
+        .or_else(|| of(1));
     let Some(own) = own else {
         anyhow::bail!("the loss `output`: none of the outputs is a single number");
     };
@@ -229,7 +232,10 @@ fn own_loss(outputs: &Values, own: Option<usize>, targets: &Values) -> anyhow::R
         "the loss `output`: {} micro-batches gave a loss, but there are {samples} samples",
         own.numel()
     );
-    let shares: Vec<f64> = sizes.iter().map(|size| *size as f64 / samples as f64).collect();
+    let shares: Vec<f64> = sizes
+        .iter()
+        .map(|size| *size as f64 / samples as f64)
+        .collect();
     let shares = Tensor::f_from_slice(&shares)?.f_to_device(own.device())?;
     let weighted = own.f_to_kind(Kind::Double)?.f_mul(&shares)?;
     Ok(weighted.f_sum(Kind::Double)?)

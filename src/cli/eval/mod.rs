@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use serde_json::json;
 use tch::{Device, Tensor};
 
-use super::trained::{Devices, Place, Spoken, Trained};
 use super::model::exported;
+use super::trained::{Devices, Place, Spoken, Trained};
 use super::{Failure, failure, input, output};
 use crate::models::zoo::Zoo;
 use crate::torch::LossFn as _;
@@ -171,7 +171,11 @@ fn report(args: &Args, trained: &Trained, judge: &Judge, sum: &Sum) -> Result<()
     );
     if sum.left_out > 0 {
         // Writing to a String cannot fail.
-        let _ = writeln!(lines, "left out    {} {unit}s, of which the model does not take as many", sum.left_out);
+        let _ = writeln!(
+            lines,
+            "left out    {} {unit}s, of which the model does not take as many",
+            sum.left_out
+        );
     }
     if let Some(step) = trained.settings.step {
         // Writing to a String cannot fail.

@@ -7,9 +7,9 @@ use serde_json::json;
 use tch::{Device, Kind, Tensor};
 
 use super::{Args, diverged};
-use crate::cli::feed::samples::choose;
 use crate::cli::feed::DataOptions;
 use crate::cli::feed::learned::Learned;
+use crate::cli::feed::samples::choose;
 use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::{Trained, TrainedOn};
 use crate::cli::{Failure, failure, output};
@@ -250,8 +250,7 @@ impl Sum {
         let y = y.try_map(|y| y.f_to_device(device))?;
         let ignored = spec.named_loss().and_then(|own| own.ignored());
         if let (Some(logits), Some(classes)) = (outputs.present().next(), y.present().next())
-            && let Some((right, counted)) =
-                told(logits, classes, ignored.unwrap_or(USUAL_IGNORED))?
+            && let Some((right, counted)) = told(logits, classes, ignored.unwrap_or(USUAL_IGNORED))?
         {
             *self.right.get_or_insert(0) += right;
             self.targets += counted;
@@ -298,7 +297,10 @@ mod tests {
         assert_eq!(told(&logits, &wanted, -100).unwrap(), Some((1, 2)));
         let wanted = classes(&[1, 255, 0], &[3]);
         assert_eq!(told(&logits, &wanted, 255).unwrap(), Some((1, 2)));
-        assert_eq!(told(&logits, &wanted.to_kind(Kind::Float), -100).unwrap(), None);
+        assert_eq!(
+            told(&logits, &wanted.to_kind(Kind::Float), -100).unwrap(),
+            None
+        );
         assert_eq!(told(&logits, &classes(&[1, 1], &[2]), -100).unwrap(), None);
     }
 }

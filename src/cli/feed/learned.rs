@@ -29,7 +29,8 @@ impl Learned {
 
     /// How many are trained on.
     pub(in crate::cli) fn train_len(&self) -> usize {
-        self.pairs().map_or_else(Several::train_len, Samples::train_len)
+        self.pairs()
+            .map_or_else(Several::train_len, Samples::train_len)
     }
 
     /// How many are held out.

@@ -19,8 +19,8 @@ use super::Failure;
 use super::model::Chosen;
 use super::trained::ModelTokenizer;
 use crate::data::{DataError, MOBY_DICK, Samples, TextSet, Tokens};
-use learned::Learned;
 use crate::models::zoo::ModelSpec;
+use learned::Learned;
 
 pub(super) use batches::{Feed, HeldOut};
 

@@ -195,7 +195,10 @@ fn adapted(chosen: &Chosen, samples: &Samples) -> Result<Chosen, String> {
 fn fitted(chosen: &Chosen, samples: &Samples) -> Result<Samples, String> {
     let spec = &chosen.spec;
     let Some([input, target]) = pair(spec) else {
-        return Err(format!("`{}` has not one input and one target", spec.name()));
+        return Err(format!(
+            "`{}` has not one input and one target",
+            spec.name()
+        ));
     };
     check_classes(chosen, target, samples)?;
     let shaped = samples.shaped(input.shape(), target.shape());
@@ -248,7 +251,11 @@ pub(super) fn takes(spec: &ModelSpec) -> String {
     let inputs = shapes(spec.inputs());
     match spec.targets() {
         [] => format!("`{}` takes {inputs}", spec.name()),
-        targets => format!("`{}` takes {inputs} and learns {}", spec.name(), shapes(targets)),
+        targets => format!(
+            "`{}` takes {inputs} and learns {}",
+            spec.name(),
+            shapes(targets)
+        ),
     }
 }
 

@@ -65,6 +65,12 @@ impl<'a> Job<'a> {
         &self.chosen.spec
     }
 
+    /// The fewest samples of a micro-batch in training.
+    pub(super) fn least(&self) -> usize {
+        let model = self.spec().exported();
+        model.map_or(1, |model| model.fewest_in_training())
+    }
+
     /// How many tokens the model knows, where that is the data's number and nobody's choice.
     pub(super) fn vocabulary(&self) -> Option<String> {
         if self.chosen.chose("vocab") || matches!(self.source, Source::Synthetic(_)) {
@@ -136,7 +142,9 @@ fn micro_sizes(args: &Args, chosen: &Chosen) -> Vec<usize> {
     };
     let taken = model.micro_batch_sizes();
     // A batch norm can make nothing of a single value.
-    let least = model.fewest_in_training().clamp(*taken.start(), *taken.end());
+    let least = model
+        .fewest_in_training()
+        .clamp(*taken.start(), *taken.end());
     let bound = |size: usize| size.clamp(least, *taken.end());
     let mut sizes: Vec<usize> = sizes.into_iter().map(bound).collect();
     sizes.dedup();

@@ -9,7 +9,7 @@ mod report;
 use std::path::Path;
 use std::time::Duration;
 
-use gpipe_partitioner::{Machine, Plan, PlanOptions, ScheduleKind, plan};
+use gpipe_partitioner::{Machine, Plan, PlanError, PlanOptions, Profile, ScheduleKind, plan};
 
 use super::plan::{choices, limit};
 use super::{Failure, output, say};
@@ -42,12 +42,13 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     }
     let loading = job.loading()?;
     let spec = job.spec().clone();
+    let least = job.least();
     let plan_options = with_measured(job.options, &measured);
     let written = write(args.output.as_deref(), &measured.profile.to_json());
-    let plan = plan(&measured.profile, &plan_options).map_err(super::plan::failure);
+    let planned = planned(&measured.profile, plan_options, least).map_err(super::plan::failure);
     // Also where no plan fits: the measurements are done.
     written?;
-    let plan = plan?;
+    let (plan, plan_options) = planned?;
     if let Some(note) = super::plan::beyond(&measured.profile, &plan) {
         say(&note);
     }
@@ -60,6 +61,50 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     }
     let choices = choices::text(&measured.profile, &plan, &plan_options, output::width(None));
     print(args, &measured, &plan, (&choices, &limit), loading.as_ref())
+}
+
+/// The fastest plan whose micro-batches have at least so many samples, and with what it was looked
+/// for.
+fn planned(
+    profile: &Profile,
+    options: PlanOptions,
+    least: usize,
+) -> Result<(Plan, PlanOptions), PlanError> {
+    let free = plan(profile, &options)?;
+    let batch = options.batch.unwrap_or(usize::MAX);
+    if options.micro_batches.is_some() || batch / free.micro_batches >= least {
+        return Ok((free, options));
+    }
+    // The planner knows no such bound: it is asked for one number after the other.
+    let devices = options.machine.devices().len();
+    let counts = [
+        1,
+        devices.div_ceil(2),
+        devices,
+        2 * devices,
+        4 * devices,
+        8 * devices,
+    ];
+    let fits = |micro: &usize| batch / micro >= least;
+    let mut best = Ok((free, options.clone()));
+    let mut step = f64::INFINITY;
+    for micro in counts.into_iter().filter(fits) {
+        let mut options = options.clone();
+        options.micro_batches = Some(micro);
+        match plan(profile, &options) {
+            Ok(own) if own.step.get() < step => {
+                step = own.step.get();
+                best = Ok((own, options));
+            }
+            Err(error) if step.is_infinite() => best = Err(error),
+            _ => {}
+        }
+    }
+    say(&format!(
+        "note: no micro-batches of less than {least} samples are planned with: a batch norm has one \
+         value of each channel"
+    ));
+    best
 }
 
 fn print(

@@ -7,10 +7,10 @@ use tch::Device;
 
 use crate::Precision;
 use crate::cli::config::values;
+use crate::cli::feed::samples::HELD_OUT;
 use crate::cli::input::{self, DeviceList};
 use crate::cli::model::flags::SizeFlags;
 use crate::cli::plan::page;
-use crate::cli::feed::samples::HELD_OUT;
 use crate::cli::{Failure, output};
 use crate::data::Normalise;
 use crate::models::LossKind;

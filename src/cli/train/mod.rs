@@ -14,6 +14,7 @@ mod progress;
 mod recipe;
 mod resolved;
 mod resumed;
+mod rows;
 mod summary;
 
 use std::sync::Arc;

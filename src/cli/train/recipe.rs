@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::Arg;
 use gpipe_partitioner::ScheduleKind;
 use tch::Device;
 
-use super::fits::{balance_fits, same_program};
-use crate::cli::config::form::{FilePath, Form, List, Optional, Switch, Truth};
+use super::fits::same_program;
+use super::rows;
+use crate::cli::config::form::{FilePath, Form, Optional, Truth};
 use crate::cli::config::values::{Cap, Offload};
 use crate::cli::config::{Row, settings, values};
 use crate::cli::feed::samples::HELD_OUT;
@@ -15,7 +15,7 @@ use crate::cli::model::flags::Given;
 use crate::data::Normalise;
 use crate::models::LossKind;
 use crate::models::zoo::Zoo;
-use crate::{AdamW, LrKind, OptimizerKind, PipelineBuilder, Precision, Recompute, Setting};
+use crate::{AdamW, LrKind, OptimizerKind, Precision, Recompute, Setting};
 
 /// What a plan decides, by flag and by key of `[pipeline]`.
 pub(super) const PLANNED: [&str; 7] = [
@@ -67,161 +67,88 @@ settings! {
             .only_for("loss.name", &["cross-entropy"]);
 
         /// Devices, a stage and a thread each: `cpu*2`, `cuda:0-3`, `cuda`, `auto`, `4`; may repeat.
-        devices: Vec<Device> =
-            flag("pipeline.devices", "LIST", values::Devices, vec![Device::Cpu; 2])
-            .free()
-            .sets(Setting::Devices, |builder, devices, _| builder.devices(devices));
+        devices: Vec<Device> = rows::devices();
 
         /// Micro-batches of a mini-batch.
-        micro: usize = flag("pipeline.micro", "M", values::COUNT, 4)
-            .sets(Setting::MicroBatches, |builder, micro, _| builder.micro_batches(*micro));
+        micro: usize = rows::micro();
 
         /// Schedule: {names}. It changes speed and memory, never numbers.
-        schedule: ScheduleKind =
-            flag("pipeline.schedule", "NAME", values::SCHEDULE, ScheduleKind::OneFOneB)
-            .help(|text| text.replace("{names}", &values::schedules()))
-            .free()
-            .sets(Setting::Schedule, |builder, schedule, _| builder.schedule(*schedule));
+        schedule: ScheduleKind = rows::schedule();
 
         /// Stages of each device; by default 2 where the schedule has several, else 1.
-        chunks: Option<usize> = flag("pipeline.chunks", "V", Optional(values::CHUNKS), None)
-            .free()
-            .beside(&["pipeline.schedule"])
-            .sets(Setting::Chunks, if_given(|builder, chunks: &usize| builder.chunks(*chunks)));
+        chunks: Option<usize> = rows::chunks();
 
         /// Layers of each stage, devices times chunks of them, such as 3,5; by default
         /// balanced by parameters.
-        balance: Option<Vec<usize>> =
-            flag("pipeline.balance", "LIST", Optional(List(values::COUNT)), None)
-            .free()
-            .beside_unless(&["pipeline.devices", "pipeline.schedule", "parallel.replicas", "model.name"], {
-                let zoo = zoo.clone();
-                move |before, after| balance_fits(&zoo, before, after)
-            })
-            .sets(Setting::Balance, if_given(|builder, own: &Vec<usize>| builder.balance(own)));
+        balance: Option<Vec<usize>> = rows::balance(zoo);
 
         /// What is computed twice rather than kept for the backward, micro-batch by
         /// micro-batch: never, except-last or always. It changes no numbers either.
-        recompute: Recompute =
-            flag("pipeline.recompute", "WHEN", values::RECOMPUTE, Recompute::Never)
-            .free()
-            .beside_unless(&["pipeline.devices", "pipeline.schedule", "parallel.replicas"], |before, after| {
-                values::stages_of(&before.recompute).is_none() || before.stages() == after.stages()
-            })
-            .sets(Setting::Recompute, |builder, recompute, _| builder.recompute(recompute.clone()));
+        recompute: Recompute = rows::recompute();
 
         /// In which numbers layers compute: f32, bf16, or fp16 with loss scaling. Parameters
         /// are single precision always.
-        precision: Precision = flag("pipeline.precision", "NAME", values::PRECISION, Precision::F32)
-            .sets(Setting::Precision, |builder, precision, _| builder.precision(*precision));
+        precision: Precision = rows::precision();
 
         /// Has stages on CUDA devices replay their passes as CUDA graphs, for models of many
         /// small kernels. It changes no numbers; activations are not measured then.
-        cuda_graphs: bool = flag("pipeline.cuda_graphs", "BOOL", Switch, false)
-            .free()
-            .sets(Setting::CudaGraphs, |builder, graphs, _| {
-                builder.cuda_graphs(*graphs).measure_memory(!graphs)
-            });
+        cuda_graphs: bool = rows::cuda_graphs();
 
         /// Intra-op threads of each stage; by default the stages share the cores.
-        threads_per_stage: Option<usize> =
-            flag("pipeline.threads_per_stage", "N", Optional(values::THREADS), None)
-            .sets(
-                Setting::ThreadsPerStage,
-                if_given(|builder, own: &usize| builder.threads_per_stage(*own)),
-            );
+        threads_per_stage: Option<usize> = rows::threads_per_stage();
 
         /// Ends the run with an error when a stage has been in one action for so many seconds,
         /// and names its device, layer and micro-batch; by default it is waited for without end.
-        patience: Option<f64> =
-            flag("pipeline.patience", "SECONDS", Optional(values::SECONDS), None)
-            .free()
-            .sets(Setting::Patience, if_given(|builder, seconds: &f64| {
-                builder.patience(std::time::Duration::from_secs_f64(*seconds))
-            }));
+        patience: Option<f64> = rows::patience();
 
         /// Schedule, chunks, balance, micro-batches, recompute, offload, CUDA graphs and replicas
         /// from a plan, as `profile` writes it for a model of the same sizes.
-        plan: Option<PathBuf> = flag("pipeline.plan", "FILE", Optional(FilePath), None)
-            .clap(|arg: Arg| arg.conflicts_with_all(PLANNED).conflicts_with("replicas"));
+        plan: Option<PathBuf> = rows::plan();
 
         /// The most that CUDA devices may hold, such as 24GiB, as if the cards had no more: one
         /// value for all, or a value or `none` for each of --devices. Where a card is named
         /// several times, what its entries may hold adds up.
-        memory: Vec<Cap> = flag("pipeline.memory", "LIST", List(values::CAP), Vec::new())
-            .clap(|arg| arg.allow_hyphen_values(true))
-            .free()
-            .beside_unless(&["pipeline.devices"], |before, after| {
-                before.devices == after.devices || Cap::fit(&after.memory, &after.devices)
-            })
-            .sets(Setting::MemoryLimits, |builder, memory, _| Cap::limit(builder, memory));
+        memory: Vec<Cap> = rows::memory();
 
         /// Stages that keep what they need for the backward (activations, or what they recompute
         /// from) in the host's memory meanwhile: their numbers, such as 0,2, or all or none. It
         /// changes no numbers.
-        offload: Offload = flag("pipeline.offload", "STAGES", values::OFFLOAD, Offload::None)
-            .clap(|arg| arg.allow_hyphen_values(true))
-            .free()
-            .beside_unless(
-                &["pipeline.devices", "pipeline.schedule", "pipeline.chunks", "parallel.replicas"],
-                |before, after| {
-                    before.stages() == after.stages() || after.offload.fits(after.stages())
-                },
-            )
-            .sets(Setting::Offload, |builder, offload, recipe| {
-                builder.offload(&offload.of(recipe.stages()))
-            });
+        offload: Offload = rows::offload();
 
         /// Whether CUDA devices may round what they multiply to TF32 (10 bits behind the
         /// point), which is several times as fast.
-        tf32: bool = flag("pipeline.tf32", "BOOL", Truth, false)
-            // A setting of the process, which may be others' too, as is the next: only what is
-            // asked for.
-            .sets(Setting::Tf32, |builder, own, _| if *own { builder.tf32(true) } else { builder });
+        tf32: bool = rows::tf32();
 
         /// Whether only operators are used that give the same bits each time, also on CUDA
         /// devices, where some others are faster. On the CPU all do.
-        deterministic: bool = flag("pipeline.deterministic", "BOOL", Truth, false)
-            .sets(Setting::Deterministic, |builder, own, _| {
-                if *own { builder.deterministic(true) } else { builder }
-            });
+        deterministic: bool = rows::deterministic();
 
         /// Copies of the pipeline, which share the devices and each mini-batch (data parallelism):
         /// a power of two, at most --tree. With so many, the devices are those of all: device s
         /// of copy r of d is number s*d + r. It changes no numbers, unless with --local-steps.
-        replicas: usize = flag("parallel.replicas", "D", values::COUNT, 1)
-            .free()
-            .sets(Setting::Replicas, |builder, replicas, _| builder.replicas(*replicas));
+        replicas: usize = rows::replicas();
 
         /// Keeps what the optimizer remembers of each parameter in one of the replicas, which
         /// updates it for all (ZeRO-1): about 1/D of that memory on each device. It changes no
         /// numbers.
-        shard_optimizer: bool = flag("parallel.shard_optimizer", "BOOL", Switch, false)
-            .free()
-            .sets(Setting::ShardOptimizer, |builder, own, _| builder.shard_optimizer(*own));
+        shard_optimizer: bool = rows::shard_optimizer();
 
         /// Has each replica train alone for so many steps before an outer step brings all
         /// together (DiLoCo), for slow links between them. The numbers then depend on this and on
         /// the number of replicas.
-        local_steps: Option<usize> = flag("parallel.local_steps", "H", Optional(values::COUNT), None)
-            .sets(Setting::LocalSteps, if_given(|builder, steps: &usize| builder.local_steps(*steps)));
+        local_steps: Option<usize> = rows::local_steps();
 
         /// Learning rate of the outer step of --local-steps.
         outer_learning_rate: f64 =
             flag("parallel.outer_learning_rate", "RATE", values::POSITIVE, 0.7).hides_default();
 
         /// Nesterov momentum of the outer step of --local-steps; 0 is none.
-        outer_momentum: f64 = flag("parallel.outer_momentum", "MU", values::FRACTION, 0.9)
-            .hides_default()
-            .sets(Setting::Outer, |builder, momentum, recipe: &Recipe| {
-                builder.outer(recipe.outer_learning_rate, *momentum)
-            });
+        outer_momentum: f64 = rows::outer_momentum();
 
         /// Leaves of the tree in which gradients are summed over micro-batches, a power of two: 1
         /// sums them one after the other. Replicas of the pipeline share them, and need one each
         /// at least; it changes the last bits of the numbers.
-        tree: usize = flag("parallel.tree", "K", values::LEAVES, 1)
-            .sets(Setting::Tree, |builder, leaves, _| builder.tree(*leaves));
+        tree: usize = rows::tree();
 
         /// Training steps.
         steps: usize = flag("train.steps", "N", values::COUNT, 400).free();
@@ -381,7 +308,7 @@ settings! {
 }
 
 /// A key and its flag, which has the field's name.
-fn flag<F: Form>(
+pub(super) fn flag<F: Form>(
     key: &'static str,
     value_name: &'static str,
     form: F,
@@ -393,14 +320,4 @@ fn flag<F: Form>(
 /// A key that no flag says.
 fn key<F: Form>(key: &'static str, form: F, default: F::Value) -> Row<Recipe, F> {
     Row::key(key, form, default)
-}
-
-/// Asks a pipeline for what is given, where it is.
-fn if_given<V>(
-    apply: impl Fn(PipelineBuilder, &V) -> PipelineBuilder,
-) -> impl Fn(PipelineBuilder, &Option<V>, &Recipe) -> PipelineBuilder {
-    move |builder, value, _| match value {
-        Some(value) => apply(builder, value),
-        None => builder,
-    }
 }

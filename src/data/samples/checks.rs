@@ -52,7 +52,8 @@ impl Check {
     pub(crate) fn of_kind(mut self, kind: Kind) -> Self {
         self.kind = Some(kind);
         if let (None, Some((least, most))) = (&self.within, bounds(kind)) {
-            let why = format!("and the model takes numbers of kind {kind:?}, from {least} to {most}");
+            let why =
+                format!("and the model takes numbers of kind {kind:?}, from {least} to {most}");
             return self.within(least, most, why);
         }
         self
@@ -83,9 +84,7 @@ impl Check {
 
     /// Which are outside of a range. A number that is none is, too.
     fn outside(&self, numbers: &Tensor, least: f64, most: f64) -> anyhow::Result<Tensor> {
-        let inside = numbers
-            .f_ge(least)?
-            .f_logical_and(&numbers.f_le(most)?)?;
+        let inside = numbers.f_ge(least)?.f_logical_and(&numbers.f_le(most)?)?;
         let inside = match self.also {
             Some(also) => inside.f_logical_or(&numbers.f_eq(also)?)?,
             None => inside,
@@ -122,7 +121,9 @@ fn first(numbers: &Tensor, chosen: Tensor) -> anyhow::Result<Option<String>> {
     if chosen.numel() == 0 || chosen.f_any()?.f_int64_value(&[])? == 0 {
         return Ok(None);
     }
-    let number = numbers.f_reshape([-1])?.f_masked_select(&chosen.f_reshape([-1])?)?;
+    let number = numbers
+        .f_reshape([-1])?
+        .f_masked_select(&chosen.f_reshape([-1])?)?;
     let number = number.f_get(0)?;
     Ok(Some(if number.is_floating_point() {
         number.f_double_value(&[])?.to_string()
@@ -148,10 +149,16 @@ mod tests {
         );
         for (number, wanted) in [(0.5, "0.5"), (f64::NAN, "NaN"), (f64::INFINITY, "inf")] {
             let said = said(&truths, &Tensor::from_slice(&[1.0, number]));
-            assert_eq!(said, format!("an input is {wanted}, which is no whole number"));
+            assert_eq!(
+                said,
+                format!("an input is {wanted}, which is no whole number")
+            );
         }
         let shares = Check::any("target").within(0.0, 1.0, "no");
-        assert_eq!(said(&shares, &Tensor::from_slice(&[1.0, f64::NAN])), "a target is NaN, no");
+        assert_eq!(
+            said(&shares, &Tensor::from_slice(&[1.0, f64::NAN])),
+            "a target is NaN, no"
+        );
         let taken = shares.or(Some(-100)).of(Tensor::from_slice(&[-100_i64, 1]));
         assert_eq!(taken.unwrap().kind(), Kind::Int64);
     }
@@ -160,8 +167,14 @@ mod tests {
     fn a_kind_that_cannot_hold_a_number_refuses_it() {
         let bytes = Check::whole("input").of_kind(Kind::Uint8);
         let said = said(&bytes, &Tensor::from_slice(&[255_i64, 256]));
-        assert!(said.contains("an input is 256") && said.contains("0 to 255"), "{said}");
-        assert_eq!(bytes.of(Tensor::from_slice(&[255.0])).unwrap().kind(), Kind::Uint8);
+        assert!(
+            said.contains("an input is 256") && said.contains("0 to 255"),
+            "{said}"
+        );
+        assert_eq!(
+            bytes.of(Tensor::from_slice(&[255.0])).unwrap().kind(),
+            Kind::Uint8
+        );
         let long = Check::whole("input").of_kind(Kind::Int64);
         assert!(long.of(Tensor::from_slice(&[i64::MIN, i64::MAX])).is_ok());
         assert!(long.of(Tensor::from_slice::<i64>(&[])).is_ok());

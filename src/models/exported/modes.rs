@@ -133,5 +133,9 @@ pub(super) fn fewest_in_training(program: &Program) -> usize {
         let places = shape.map(|own| own.iter().skip(2).product::<i64>());
         node.operator() == "batch_norm" && trains && places == Some(1)
     };
-    if program.nodes.iter().any(alone) { 2 } else { 1 }
+    if program.nodes.iter().any(alone) {
+        2
+    } else {
+        1
+    }
 }

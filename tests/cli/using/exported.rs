@@ -278,12 +278,12 @@ fn what_does_not_fit_is_told_before_training() {
             &["--layers: the sizes of `mlp.pt2` are in the file"],
         ),
         (
-            "--model mlp --loss mse",
-            &["--loss: `mlp` has a loss of its own"],
+            "--model gpt --loss mse",
+            &["--loss: `gpt` has a loss of its own"],
         ),
         (
-            "--model mlp --ignore-index 2",
-            &["--ignore-index", "`mlp` has a loss of its own"],
+            "--model gpt --ignore-index 2",
+            &["--ignore-index", "`gpt` has a loss of its own"],
         ),
         (
             "--model fixed.pt2 --loss mse --batch 8 --micro 2",

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use gpipe::data::{Example, SampleOptions, Samples, TfRecordWriter};
-use gpipe::tch::{Kind, Tensor};
+use gpipe::data::{Example, Normalise, SampleOptions, Samples, TfRecordWriter};
+use gpipe::tch::{Device, Kind, Tensor};
 
 use super::numpy::{f32s, i64s, npy};
 use super::{all, floats, open, refused};
@@ -181,4 +181,46 @@ fn a_kind_is_told_by_what_a_file_begins_with() {
             "folder of images",
         ],
     );
+}
+
+/// Three means were asked of pictures that have one channel, as IDX files have them.
+#[test]
+fn imagenets_mean_is_that_of_pictures_of_one_channel() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("d.safetensors");
+    let y = Tensor::zeros([4], (Kind::Int64, Device::Cpu));
+    let options = SampleOptions::default()
+        .held_out(0.0)
+        .normalise(Normalise::ImageNet);
+    let grey = |x: &Tensor| {
+        Tensor::write_safetensors(&[("x", x), ("y", &y)], &path).unwrap();
+        let (x, _) = all(&Samples::open(&path, &options).unwrap());
+        floats(&x.get(0).reshape([-1]).get(0))[0]
+    };
+    let bytes = Tensor::full([4, 5, 6], 51, (Kind::Uint8, Device::Cpu));
+    let wanted = (0.2 - 0.449) / 0.226;
+    assert!((grey(&bytes) - wanted).abs() < 1e-6);
+    assert!((grey(&bytes.view([4, 1, 5, 6])) - wanted).abs() < 1e-6);
+    let coloured = Tensor::full([4, 3, 5, 6], 51, (Kind::Uint8, Device::Cpu));
+    assert!((grey(&coloured) - (0.2 - 0.485) / 0.229).abs() < 1e-6);
+    let last = Tensor::full([4, 5, 6, 3], 51, (Kind::Uint8, Device::Cpu));
+    Tensor::write_safetensors(&[("x", &last), ("y", &y)], &path).unwrap();
+    refused(&path, &options, &["[5, 6, 3]", "put the channels first"]);
+}
+
+#[test]
+fn whole_numbers_are_any_and_classes_are_not_given_for_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("d.safetensors");
+    let x = Tensor::from_slice(&[-7_i64, -100, 4000]);
+    let y = Tensor::from_slice(&[0_i64, 255, 1]);
+    Tensor::write_safetensors(&[("x", &x), ("y", &y)], &path).unwrap();
+    let options = SampleOptions::default().held_out(0.0).integers();
+    let samples = Samples::open(&path, &options.clone().ignore_index(255)).unwrap();
+    assert_eq!(samples.classes(), Some(2));
+    let (own, told) = all(&samples);
+    assert_eq!((own, told), (x, y));
+    assert_eq!(Samples::open(&path, &options).unwrap().classes(), Some(256));
+    let wanted = ["3 classes are given", "targets are numbers"];
+    refused(&path, &options.classes(3).numbers(), &wanted);
 }

@@ -190,3 +190,25 @@ fn what_cannot_be_trained_on_is_named_with_what_to_do() {
         &["y.npy beside it"],
     );
 }
+
+/// Only what was compressed was checked: a changed number was trained on.
+#[test]
+fn damage_within_a_stored_array_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("d.npz");
+    let x = npy("<f4", "(6, 2)", false, &f32s(&[0.5; 12]));
+    let y = npy("<i8", "(6,)", false, &i64s(&[0, 1, 2, 0, 1, 2]));
+    npz(
+        &path,
+        &[("x", x.clone()), ("y", y)],
+        CompressionMethod::Stored,
+    );
+    assert_eq!(open(&path).unwrap().train_len(), 6);
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(x.len()).position(|own| own == x).unwrap();
+    bytes[at + x.len() - 3] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let wanted = ["d.npz", "`x` is damaged", "checksum", "copied whole"];
+    refused(&path, &SampleOptions::default(), &wanted);
+    assert!(Array::npz(&path, "y").is_ok());
+}
