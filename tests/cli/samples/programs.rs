@@ -328,7 +328,7 @@ fn a_program_with_its_own_loss_takes_its_inputs_by_name_or_order() {
         &[("word", &word), all[1], all[2]],
     );
     let wrong = [
-        "three.safetensors, sample 5",
+        "three.safetensors, sample ",
         "`word`: an input is 6",
         "0 to 5",
     ];

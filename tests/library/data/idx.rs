@@ -39,7 +39,7 @@ fn plain_and_compressed_files_have_the_same_items() {
             (&[3, 2, 2][..], Kind::Uint8)
         );
         let place = images.place(0, 2).to_string();
-        assert!(place.ends_with("images-idx3-ubyte, byte 24"), "{place}");
+        assert!(place.ends_with("images-idx3-ubyte, sample 2"), "{place}");
         let mut batches = Dataset::new(images).batch(2).load().unwrap();
         batches.next();
         let last = batches.next().unwrap().unwrap();
