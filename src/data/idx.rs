@@ -1,5 +1,6 @@
 //! IDX files, as MNIST and its kin come in.
 
+use std::fmt;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -10,11 +11,15 @@ use super::{DataError, Place, Source};
 use crate::memory::room_on;
 use crate::{TorchError, files};
 
+/// An array of more bytes than this...
+const LARGE: u64 = 64 << 20;
+/// ...is not taken from a file that is so many times smaller.
+const DENSE: u64 = 200;
+
 /// An array of a file in the IDX format, plain or compressed with gzip, in memory; its
 /// items are its parts along the first dimension, as tensors.
 ///
 /// Images are `u8` tensors of `[rows, columns]`, labels `u8` tensors without dimension.
-#[derive(Debug)]
 pub struct Idx {
     path: PathBuf,
     kind: Kind,
@@ -24,11 +29,23 @@ pub struct Idx {
     data: Vec<u8>,
 }
 
+impl fmt::Debug for Idx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idx")
+            .field("path", &self.path)
+            .field("kind", &self.kind)
+            .field("shape", &self.shape)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Idx {
     /// Reads a file.
     ///
     /// # Errors
-    /// It cannot be read, is no IDX file, is too short or too long for what it promises.
+    /// It cannot be read, is no IDX file, is too short or too long for what it promises; or it
+    /// has more than memory has room for, or 64 MiB and 200 times as much as the compressed file.
+    /// Sizes are compared with what the header promises before memory is taken.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let mut file = Bytes::open(path)?;
         let magic: [u8; 4] = file.array("the four bytes that every IDX file begins with")?;
@@ -62,6 +79,7 @@ impl Idx {
                 format!("an array of {shape:?} is too large for any memory"),
             )
         })?;
+        refuse_dense(path, size as u64, file.compressed)?;
         refuse_too_large(path, size as u64, room()).map_err(DataError::Settings)?;
         let mut data = file.exactly(size, &shape)?;
         to_native(&mut data, kind.elt_size_in_bytes());
@@ -104,6 +122,21 @@ fn refuse_too_large(path: &Path, size: u64, free: Option<u64>) -> Result<(), Str
             gpipe_partitioner::Bytes(size),
             gpipe_partitioner::Bytes(free)
         )),
+        _ => Ok(()),
+    }
+}
+
+/// Compressed images and labels are a tenth of what they are; what is a thousandth of it takes
+/// memory that nobody thinks of who sees the file.
+fn refuse_dense(path: &Path, size: u64, compressed: Option<u64>) -> Result<(), DataError> {
+    match compressed {
+        Some(there) if size > LARGE && size / DENSE > there => Err(DataError::Settings(format!(
+            "{}: its array has {}, {} times as much as the compressed file: decompress it with \
+             gunzip if it is to have so much",
+            path.display(),
+            gpipe_partitioner::Bytes(size),
+            size / there.max(1)
+        ))),
         _ => Ok(()),
     }
 }
@@ -161,6 +194,8 @@ struct Bytes<'a> {
     path: &'a Path,
     reader: Box<dyn Read>,
     read: usize,
+    /// Bytes of the file, where it is compressed.
+    compressed: Option<u64>,
 }
 
 impl<'a> Bytes<'a> {
@@ -171,15 +206,17 @@ impl<'a> Bytes<'a> {
         let begin = open().map_err(failed)?.take(2).read_to_end(&mut start);
         begin.map_err(failed)?;
         let reader = open().map_err(failed)?;
-        let reader: Box<dyn Read> = if start == [0x1f, 0x8b] {
-            Box::new(MultiGzDecoder::new(reader))
+        let bytes = reader.get_ref().metadata().map_err(failed)?.len();
+        let (reader, compressed): (Box<dyn Read>, _) = if start == [0x1f, 0x8b] {
+            (Box::new(MultiGzDecoder::new(reader)), Some(bytes))
         } else {
-            Box::new(reader)
+            (Box::new(reader), None)
         };
         Ok(Self {
             path,
             reader,
             read: 0,
+            compressed,
         })
     }
 

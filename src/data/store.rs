@@ -17,6 +17,23 @@ pub trait Store: Sized {
     /// # Errors
     /// The bytes are not of its kind.
     fn take(bytes: &mut &[u8]) -> anyhow::Result<Self>;
+
+    /// Appends many, one behind the other, as [`Store::put`] does each.
+    ///
+    /// # Errors
+    /// As of [`Store::put`].
+    fn put_all(all: &[Self], bytes: &mut Vec<u8>) -> anyhow::Result<()> {
+        all.iter().try_for_each(|one| one.put(bytes))
+    }
+
+    /// Takes `count` from the front, as [`Store::take`] does each.
+    ///
+    /// # Errors
+    /// As of [`Store::take`].
+    fn take_all(count: usize, bytes: &mut &[u8]) -> anyhow::Result<Vec<Self>> {
+        // No capacity: the count is what the bytes say, and may be anything.
+        (0..count).map(|_| Self::take(bytes)).collect()
+    }
 }
 
 /// The next `count` bytes.
@@ -40,6 +57,26 @@ macro_rules! plain {
                 let front = cut(bytes, size_of::<Self>())?;
                 Ok(Self::from_le_bytes(front.try_into()?))
             }
+
+            // In one piece: a row of bytes would otherwise take longer than reading it again.
+            fn put_all(all: &[Self], bytes: &mut Vec<u8>) -> anyhow::Result<()> {
+                const WIDTH: usize = size_of::<$number>();
+                let start = bytes.len();
+                bytes.resize(start + all.len() * WIDTH, 0);
+                let places = bytes[start..].as_chunks_mut::<WIDTH>().0;
+                for (place, number) in places.iter_mut().zip(all) {
+                    *place = number.to_le_bytes();
+                }
+                Ok(())
+            }
+
+            fn take_all(count: usize, bytes: &mut &[u8]) -> anyhow::Result<Vec<Self>> {
+                const WIDTH: usize = size_of::<$number>();
+                let size = count.saturating_mul(WIDTH);
+                let numbers = cut(bytes, size)?.as_chunks::<WIDTH>().0;
+                let numbers = numbers.iter().map(|own| Self::from_le_bytes(*own));
+                Ok(numbers.collect())
+            }
         }
     )*};
 }
@@ -49,12 +86,12 @@ plain!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64);
 impl<T: Store> Store for Vec<T> {
     fn put(&self, bytes: &mut Vec<u8>) -> anyhow::Result<()> {
         (self.len() as u64).put(bytes)?;
-        self.iter().try_for_each(|one| one.put(bytes))
+        T::put_all(self, bytes)
     }
 
     fn take(bytes: &mut &[u8]) -> anyhow::Result<Self> {
-        let count = u64::take(bytes)?;
-        (0..count).map(|_| T::take(bytes)).collect()
+        let count = usize::try_from(u64::take(bytes)?)?;
+        T::take_all(count, bytes)
     }
 }
 

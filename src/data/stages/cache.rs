@@ -8,12 +8,14 @@ use crate::data::{DataError, Place, Source, Store};
 /// Each item made once, those of the first epoch, and kept in memory as bytes.
 pub struct MemoryCache<S> {
     source: S,
-    items: Box<[OnceLock<Box<[u8]>>]>,
+    /// None where there are more items than any memory has places for.
+    items: Option<Box<[OnceLock<Box<[u8]>>]>>,
 }
 
 impl<S: fmt::Debug> fmt::Debug for MemoryCache<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let there = self.items.iter().filter(|item| item.get().is_some());
+        let items = self.items.as_deref().unwrap_or_default();
+        let there = items.iter().filter(|item| item.get().is_some());
         f.debug_struct("MemoryCache")
             .field("source", &self.source)
             .field("cached", &there.count())
@@ -23,17 +25,34 @@ impl<S: fmt::Debug> fmt::Debug for MemoryCache<S> {
 
 impl<S: Source> MemoryCache<S> {
     pub(in crate::data) fn new(source: S) -> Self {
-        let items = std::iter::repeat_with(OnceLock::new).take(source.len());
-        let items = items.collect();
+        let items = table(source.len(), OnceLock::new);
         Self { source, items }
     }
+}
+
+/// A place for each of so many items, where there is memory for them.
+pub(super) fn table<T>(items: usize, empty: impl FnMut() -> T) -> Option<Box<[T]>> {
+    let mut table = Vec::new();
+    table.try_reserve_exact(items).ok()?;
+    table.resize_with(items, empty);
+    Some(table.into())
+}
+
+/// Where there is no memory for a place for each item.
+pub(super) fn without_end(source: &impl Source) -> DataError {
+    DataError::Settings(format!(
+        "{} cannot be cached: there are {} items, if not without end, and none comes twice; put \
+         the cache before what makes them so many",
+        source.identity(),
+        source.len()
+    ))
 }
 
 impl<S: Source<Item: Store>> Source for MemoryCache<S> {
     type Item = S::Item;
 
     fn len(&self) -> usize {
-        self.items.len()
+        self.source.len()
     }
 
     fn get(&self, epoch: u64, index: usize) -> Result<S::Item, DataError> {
@@ -41,7 +60,9 @@ impl<S: Source<Item: Store>> Source for MemoryCache<S> {
             place: self.place(epoch, index),
             source,
         };
-        if let Some(bytes) = self.items[index].get() {
+        let items = self.items.as_ref();
+        let items = items.ok_or_else(|| without_end(&self.source))?;
+        if let Some(bytes) = items[index].get() {
             return S::Item::take(&mut &bytes[..]).map_err(failed);
         }
         // Not of this epoch: a resumed run must find what the first one found.
@@ -49,7 +70,7 @@ impl<S: Source<Item: Store>> Source for MemoryCache<S> {
         let mut bytes = Vec::new();
         item.put(&mut bytes).map_err(failed)?;
         // Whoever was faster has put the same bytes.
-        let _ = self.items[index].set(bytes.into());
+        let _ = items[index].set(bytes.into());
         Ok(item)
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 
+use super::cache::{table, without_end};
 use crate::data::tf_record::{TfRecordWriter, TfRecords, read_record};
 use crate::data::{DataError, Place, Source, Store};
 use crate::files;
@@ -43,10 +44,12 @@ struct Filling {
 
 impl<S: Source> FileCache<S> {
     pub(in crate::data) fn open(source: S, path: &Path) -> Result<Self, DataError> {
+        // Before any file is begun.
+        let starts = table(source.len(), || 0).ok_or_else(|| without_end(&source))?;
         let made = if path.exists() {
             whole(path, &source.identity(), source.len())
         } else {
-            begun(path, &source.identity(), source.len())
+            begun(path, &source.identity(), starts.into())
         };
         let (file, state) = made?;
         Ok(Self {
@@ -157,7 +160,7 @@ fn whole(path: &Path, identity: &str, items: usize) -> Result<(File, State), Dat
 }
 
 /// A new cache, in the place of one that was not filled.
-fn begun(path: &Path, identity: &str, items: usize) -> Result<(File, State), DataError> {
+fn begun(path: &Path, identity: &str, starts: Vec<u64>) -> Result<(File, State), DataError> {
     let mut partial = OsString::from(path);
     partial.push(".partial");
     let partial = PathBuf::from(partial);
@@ -180,10 +183,10 @@ fn begun(path: &Path, identity: &str, items: usize) -> Result<(File, State), Dat
         writer,
         partial,
         end,
-        missing: items,
+        missing: starts.len(),
     };
     let state = State {
-        starts: vec![0; items],
+        starts,
         filling: Some(filling),
     };
     Ok((file, state))

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,8 @@ use crate::files;
 /// Bytes that are searched at a time for the next whole record: few at first, as it is near
 /// where one length alone is damaged, then twice as many each time.
 const SEARCHED: std::ops::RangeInclusive<u64> = (1 << 12)..=(1 << 20);
+/// Bytes of a file that tell whether it is compressed: more than the tables of a block take.
+const COMPRESSED: usize = 1 << 10;
 /// So many times a file's bytes are read, at most, to see whether records are whole that seem
 /// to begin in its damaged parts. They overlap only where somebody has made them so, and
 /// each would then be read to its end.
@@ -99,18 +101,35 @@ impl Shard {
 
 /// A compressed file has no places that could be read by themselves.
 fn refuse_compressed(file: &File, path: &Path, size: u64) -> Result<(), DataError> {
-    let mut start = [0; HEADER as usize];
+    let mut start = [0; COMPRESSED];
+    let start = &mut start[..COMPRESSED.min(size as usize)];
     if size < HEADER {
         return Ok(());
     }
-    file.read_exact_at(&mut start, 0)
+    file.read_exact_at(start, 0)
         .map_err(|source| DataError::read(path, source))?;
-    if frame::length(&start).is_none() && start.starts_with(&[0x1f, 0x8b]) {
-        let what =
-            "the file is compressed with gzip: decompress it, records are read from all over it";
-        return Err(DataError::bad(path, 0, what));
+    if frame::length(&start[..HEADER as usize]).is_some() {
+        return Ok(());
     }
-    Ok(())
+    let with = if start.starts_with(&[0x1f, 0x8b]) {
+        "gzip"
+    } else if is_zlib(start) {
+        "zlib"
+    } else {
+        return Ok(());
+    };
+    let what = format!(
+        "the file is compressed with {with}: decompress it, records are read from all over it"
+    );
+    Err(DataError::bad(path, 0, what))
+}
+
+/// Whether these bytes are those of a record, compressed with zlib: its two bytes of a header are
+/// no proof.
+fn is_zlib(start: &[u8]) -> bool {
+    let mut header = [0; HEADER as usize];
+    let mut decoder = flate2::read::ZlibDecoder::new(start);
+    decoder.read_exact(&mut header).is_ok() && frame::length(&header).is_some()
 }
 
 /// The search for whole records in the damaged parts of a file.

@@ -242,14 +242,25 @@ impl Tokens {
         Ok(())
     }
 
+    /// The checksum of the tokens of a range of all, four bytes each, behind what `sum` is of.
+    fn sum(&self, mut sum: u32, range: Range<usize>) -> Result<u32, DataError> {
+        let mut bytes = Vec::with_capacity(4 * range.len().min(BLOCK));
+        for start in range.clone().step_by(BLOCK) {
+            bytes.clear();
+            self.visit(start..range.end.min(start + BLOCK), |token| {
+                bytes.extend_from_slice(&token.to_le_bytes());
+            })?;
+            sum = crc32c::crc32c_append(sum, &bytes);
+        }
+        Ok(sum)
+    }
+
     /// What a position in them depends on. Of large files only both ends are looked at.
     pub(super) fn identity(&self) -> String {
         let (Range { start, end }, ends) = (self.part.clone(), ENDS.min(self.len()));
-        let mut sum = 0;
-        let mut add = |token: u32| sum = crc32c::crc32c_append(sum, &token.to_le_bytes());
-        let first = self.visit(start..start + ends, &mut add);
-        match first.and_then(|()| self.visit(end - ends..end, &mut add)) {
-            Ok(()) => format!("{} tokens with checksum {sum:08x}", self.len()),
+        let first = self.sum(0, start..start + ends);
+        match first.and_then(|sum| self.sum(sum, end - ends..end)) {
+            Ok(sum) => format!("{} tokens with checksum {sum:08x}", self.len()),
             // No position is one in these; reading them will tell the same.
             Err(error) => format!("{} tokens that cannot be read ({error})", self.len()),
         }

@@ -95,7 +95,8 @@ fn input_bound(load: Micros, step: Micros) -> Option<String> {
     (load > step).then(|| {
         format!(
             "input-bound: a batch takes {load} to load and {step} to train on, so devices wait {:.0} \
-             % of the time; store the data better, read it in parallel, or prefetch more",
+             % of the time; store the data better (arrays or tokens rather than texts and tables), \
+             or, where they are samples, give `train` more --workers",
             100.0 * waits
         )
     })
@@ -199,7 +200,8 @@ mod tests {
         assert_eq!(
             input_bound(micros(4000.0), micros(1000.0)).unwrap(),
             "input-bound: a batch takes 4.00 ms to load and 1.00 ms to train on, so devices wait 75 \
-             % of the time; store the data better, read it in parallel, or prefetch more"
+             % of the time; store the data better (arrays or tokens rather than texts and tables), \
+             or, where they are samples, give `train` more --workers"
         );
     }
     /// Times of a layer: forward, both halves of the backward, and that in one go.

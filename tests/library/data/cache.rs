@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gpipe::data::{DataError, Dataset, Made, Source};
+use gpipe::data::{DataError, Dataset, Made, Source, Store, Tokens};
 
 use super::{all, says};
 
@@ -155,4 +155,52 @@ fn items_of_another_kind_are_not_taken_for_those_that_were_cached() {
         &error,
         &["items.cache, byte ", "another kind", "delete the file"],
     );
+}
+
+/// Numbers were put and taken one by one, and a row grew by doubling: a cache was ten times slower
+/// than reading, and a row had up to twice the memory that it needed.
+#[test]
+fn rows_of_numbers_are_taken_in_one_piece() {
+    fn again<T: Store + PartialEq + std::fmt::Debug + Clone>(row: &[T]) {
+        let mut bytes = Vec::new();
+        row.to_vec().put(&mut bytes).unwrap();
+        assert_eq!(bytes[..8], (row.len() as u64).to_le_bytes());
+        assert_eq!(bytes.len(), 8 + size_of_val(row));
+        let mut rest = &bytes[..];
+        let back = Vec::<T>::take(&mut rest).unwrap();
+        assert_eq!((&back[..], rest.len()), (row, 0));
+        assert_eq!(back.capacity(), row.len(), "of what it needs");
+    }
+    again(&(0..1001).map(|number| number as u8).collect::<Vec<_>>());
+    again(&(-500..501).collect::<Vec<i64>>());
+    again(&(0..1001_u16).collect::<Vec<_>>());
+    again(&(0..1001).map(|number| number as f32).collect::<Vec<_>>());
+    let nested = vec![vec![1_u8, 2], vec![], vec![3]];
+    let mut bytes = Vec::new();
+    nested.put(&mut bytes).unwrap();
+    assert_eq!(Vec::<Vec<u8>>::take(&mut &bytes[..]).unwrap(), nested);
+    // A count that no bytes follow takes no memory.
+    let huge = (1_u64 << 61).to_le_bytes();
+    assert!(Vec::<i64>::take(&mut &huge[..]).is_err());
+    assert!(Vec::<u8>::take(&mut &huge[..]).is_err());
+}
+
+/// Items without end have no table: making one panicked.
+#[test]
+fn what_has_no_end_cannot_be_cached() {
+    let folder = tempfile::tempdir().unwrap();
+    let windows = || {
+        let tokens = Tokens::of_bytes(b"the whale, the whale!");
+        tokens.random_windows(4, 1).unwrap()
+    };
+    let parts = ["cannot be cached", "without end", "before"];
+    let mut loader = windows().cache().batch(2).load().unwrap();
+    let error = loader.next().unwrap().unwrap_err();
+    says(&error, &parts);
+    assert!(error.is_wrong_use());
+    let path = folder.path().join("items.cache");
+    let error = windows().cache_file(&path).unwrap_err();
+    says(&error, &parts);
+    assert!(error.is_wrong_use());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

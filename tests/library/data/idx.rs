@@ -117,3 +117,25 @@ fn damaged_compression_is_told_as_such() {
     let error = Idx::open(&file(folder.path(), &flipped)).unwrap_err();
     says(&error, &["compressed data is damaged"]);
 }
+
+/// Its header says what it has, and compression hides how much that is: a file of a megabyte took
+/// one and a half gigabytes.
+#[test]
+fn a_small_file_that_is_a_large_array_is_refused_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (block, blocks) = (1_u32 << 20, 80);
+    let header = [&[0, 0, 8, 1][..], &(block * blocks).to_be_bytes()].concat();
+    let zeros = zipped(&vec![0; block as usize]);
+    let bomb = [zipped(&header), zeros.repeat(blocks as usize)].concat();
+    let error = Idx::open(&file(folder.path(), &bomb)).unwrap_err();
+    let parts = ["images-idx3-ubyte", "80.0 MiB", "times", "decompress"];
+    says(&error, &parts);
+    assert!(error.is_wrong_use());
+    // One that is as dense as images are is read.
+    let header = [&[0, 0, 8, 1][..], &block.to_be_bytes()].concat();
+    let small = [zipped(&header), zeros].concat();
+    assert_eq!(
+        Idx::open(&file(folder.path(), &small)).unwrap().len(),
+        1 << 20
+    );
+}

@@ -1,8 +1,11 @@
 //! TFRecord shards, whole and damaged, and those of another writer.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
 use gpipe::data::{DataError, Dataset, Example, Place, Source, TfRecordWriter, TfRecords};
 use proptest::prelude::*;
 
@@ -316,6 +319,30 @@ fn what_is_no_set_of_records_is_refused() {
         &TfRecords::open([&path, &path, &path]).unwrap_err(),
         &["a.tfrecord.gz and 2 other files are empty"],
     );
+}
+
+/// TensorFlow's option ZLIB: it was searched to its end for a record, and then called no TFRecord
+/// file.
+#[test]
+fn records_in_zlib_are_told_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path] = &shards(folder.path(), 1, 50)[..] else {
+        unreachable!("one shard was asked for")
+    };
+    let plain = fs::read(&path.0).unwrap();
+    for level in [0, 1, 6, 9] {
+        let mut zipped = ZlibEncoder::new(Vec::new(), Compression::new(level));
+        zipped.write_all(&plain).unwrap();
+        fs::write(&path.0, zipped.finish().unwrap()).unwrap();
+        let error = TfRecords::open([&path.0]).unwrap_err();
+        says(&error, &["part-000.tfrecord", "zlib", "decompress"]);
+    }
+    // What only begins like it is a damaged file.
+    let mut zipped = ZlibEncoder::new(Vec::new(), Compression::default());
+    zipped.write_all(b"a text, and no record at all").unwrap();
+    fs::write(&path.0, zipped.finish().unwrap()).unwrap();
+    let records = TfRecords::open([&path.0]).unwrap();
+    says(&records.get(0, 0).unwrap_err(), &["no TFRecord file"]);
 }
 
 #[test]

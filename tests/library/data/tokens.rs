@@ -111,3 +111,30 @@ fn parts_share_the_tokens_and_random_windows_stay_inside() {
     assert_eq!((x.size(), &x + 1), (vec![50, 5], y.shallow_clone()));
     assert!(numbers(&y).into_iter().max() <= Some(89));
 }
+
+/// What saved positions depend on, however the tokens are held and read.
+#[test]
+fn the_checksum_is_that_of_the_tokens_as_four_bytes_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let all: Vec<u32> = (0..200_003_u32).map(|place| place * 7 % 60_000).collect();
+    for part in [0..200_003, 3..100_000, 65_535..65_541] {
+        let bytes = all[part.clone()]
+            .iter()
+            .flat_map(|token| token.to_le_bytes());
+        let bytes: Vec<u8> = bytes.collect();
+        // Both ends, each of which is all of it.
+        let sum = crc32c::crc32c(&[&bytes[..], &bytes].concat());
+        let wanted = format!(
+            "windows of 4 in {} tokens with checksum {sum:08x}",
+            part.len()
+        );
+        for vocabulary in [60_000, 70_000] {
+            let path = folder.path().join("tokens.bin");
+            Tokens::write(&path, &all, vocabulary).unwrap();
+            let read = Tokens::open(&path).unwrap().range(part.clone());
+            assert_eq!(read.windows(4).unwrap().identity(), wanted);
+        }
+        let held = Tokens::new(all.clone()).range(part);
+        assert_eq!(held.windows(4).unwrap().identity(), wanted);
+    }
+}
