@@ -29,6 +29,7 @@ mod shim {
         "nccl.cpp",
         "operators.cpp",
         "optim.cpp",
+        "pool.cpp",
         "random.cpp",
         "runtime.cpp",
         "saved_tensors.cpp",

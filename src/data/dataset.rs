@@ -1,8 +1,11 @@
 //! A source and what is done with its items, as a chain.
 
 use std::fmt;
+use std::ops::ControlFlow;
 use std::path::Path;
 
+use super::loader::Making;
+use super::source::{Each, Gathered};
 use super::stages::{FileCache, Map, MapRandom, MemoryCache, Range, Shuffle, Zip};
 use super::{Batches, DataError, Place, Random, Source, Stack, Store};
 
@@ -148,16 +151,16 @@ impl<S: Source> Dataset<S> {
     where
         S::Item: Stack,
     {
-        self.batch_with(size, S::Item::stack)
+        Batches::new(self.source, size, Making::stacked())
     }
 
-    /// As [`Dataset::batch`], made by a function: padding to the longest, say.
+    /// As [`Dataset::batch`], made by a function on the workers: padding to the longest, say.
     pub fn batch_with<B, F>(self, size: usize, collate: F) -> Batches<S, B>
     where
         B: Send + 'static,
-        F: Fn(Vec<S::Item>) -> anyhow::Result<B> + Send + 'static,
+        F: Fn(Vec<S::Item>) -> anyhow::Result<B> + Send + Sync + 'static,
     {
-        Batches::new(self.source, size, Box::new(collate))
+        Batches::new(self.source, size, Making::by(collate))
     }
 }
 
@@ -170,6 +173,14 @@ impl<S: Source> Source for Dataset<S> {
 
     fn get(&self, epoch: u64, index: usize) -> Result<S::Item, DataError> {
         self.source.get(epoch, index)
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize], each: Each<'_, S::Item>) -> ControlFlow<()> {
+        self.source.batch(epoch, indices, each)
+    }
+
+    fn gather(&self, epoch: u64, indices: &[usize]) -> Option<Gathered> {
+        self.source.gather(epoch, indices)
     }
 
     fn place(&self, epoch: u64, index: usize) -> Place {

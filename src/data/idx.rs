@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use tch::{Device, Kind, Tensor};
 
-use super::{DataError, Place, Source};
+use super::{DataError, Gathered, Place, Source, room};
 use crate::memory::room_on;
 use crate::{TorchError, files};
 
@@ -174,6 +174,14 @@ impl Source for Idx {
         tensor.map_err(|error| DataError::Item {
             place: self.place(epoch, index),
             source: TorchError::from(error).into(),
+        })
+    }
+
+    fn gather(&self, _: u64, indices: &[usize]) -> Option<Gathered> {
+        let bytes = self.item_bytes();
+        room::rows(indices.len(), &self.shape[1..], self.kind, |place, row| {
+            row.copy_from_slice(&self.data[indices[place] * bytes..][..bytes]);
+            true
         })
     }
 

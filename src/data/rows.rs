@@ -3,9 +3,10 @@
 use ndarray::{Array, ArrayD, Axis, Dimension};
 use tch::{Kind, Tensor};
 
-use super::{DataError, Number, Source};
+use super::{DataError, Gathered, Number, Source, room};
 use crate::TorchError;
 use crate::torch::arrays::tensor_of;
+use crate::torch::with_numbers;
 
 /// Bytes at each end of an array that its checksum is of.
 const ENDS: usize = 1 << 20;
@@ -81,6 +82,22 @@ impl<T: Number + Sync> Source for Rows<T> {
             place: self.place(epoch, index),
             source: error.into(),
         })
+    }
+
+    fn gather(&self, _: u64, indices: &[usize]) -> Option<Gathered> {
+        let all = self.array.as_slice()?;
+        let row: usize = self.array.shape()[1..].iter().product();
+        let sides = self.array.shape()[1..].iter().map(|&side| side as i64);
+        let shape = [indices.len() as i64].into_iter().chain(sides);
+        let mut batch = room::empty(&shape.collect::<Vec<_>>(), T::KIND).ok()?;
+        let copied = with_numbers(&mut batch, |numbers: &mut [T]| {
+            for (place, &index) in indices.iter().enumerate() {
+                let from = &all[index * row..][..row];
+                numbers[place * row..][..row].copy_from_slice(from);
+            }
+        });
+        copied.ok()?;
+        Some(Gathered::Tensor(batch))
     }
 
     /// Of large arrays only both ends are looked at.

@@ -1,8 +1,30 @@
 //! What data is: items that can be made in any order.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use tch::Tensor;
+
 use super::{DataError, Place};
+
+/// What a source shows its items to, as it makes them; it stops at the first `Break`.
+pub type Each<'a, T> = &'a mut dyn FnMut(Result<T, DataError>) -> ControlFlow<()>;
+
+/// A batch that was gathered in one pass: of the shape and the kinds that its items stack to.
+#[derive(Debug)]
+pub enum Gathered {
+    /// Of tensors, numbers, or rows of numbers.
+    Tensor(Tensor),
+    /// Of pairs.
+    Pair(Box<Gathered>, Box<Gathered>),
+}
+
+impl Gathered {
+    /// Both sides of pairs.
+    pub fn pair(left: Self, right: Self) -> Self {
+        Self::Pair(Box::new(left), Box::new(right))
+    }
+}
 
 /// Numbered items, each of which can be made by itself, on any thread.
 ///
@@ -21,6 +43,21 @@ pub trait Source: Send + Sync + 'static {
     /// # Errors
     /// There is no such item, for whatever reason; a loader can skip it.
     fn get(&self, epoch: u64, index: usize) -> Result<Self::Item, DataError>;
+
+    /// Makes items of an epoch, in the order of these indices, and shows each as it comes: what
+    /// [`Source::get`] gives for each, which is what this calls by default. A source that makes
+    /// many at once faster, with fewer reads say, does so here.
+    fn batch(&self, epoch: u64, indices: &[usize], each: Each<'_, Self::Item>) -> ControlFlow<()> {
+        (indices.iter()).try_for_each(|&index| each(self.get(epoch, index)))
+    }
+
+    /// The items of these indices as one batch, the same as if each were made and all were stacked;
+    /// for sources that gather them in one pass. By default, and where one of them cannot be made,
+    /// none: they are then made one by one, which tells which one is bad.
+    fn gather(&self, epoch: u64, indices: &[usize]) -> Option<Gathered> {
+        let _ = (epoch, indices);
+        None
+    }
 
     /// Where that item comes from, for messages.
     fn place(&self, epoch: u64, index: usize) -> Place {
@@ -47,6 +84,14 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn get(&self, epoch: u64, index: usize) -> Result<Self::Item, DataError> {
         (**self).get(epoch, index)
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize], each: Each<'_, S::Item>) -> ControlFlow<()> {
+        (**self).batch(epoch, indices, each)
+    }
+
+    fn gather(&self, epoch: u64, indices: &[usize]) -> Option<Gathered> {
+        (**self).gather(epoch, indices)
     }
 
     fn place(&self, epoch: u64, index: usize) -> Place {

@@ -1,7 +1,9 @@
 //! Items into a batch.
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
+use super::{Gathered, room};
+use crate::torch::{caught, put_row, with_numbers};
 use crate::{TorchError, Values};
 
 /// What batches are made of: items that stack to tensors whose dimension 0 is the items.
@@ -17,6 +19,64 @@ pub trait Stack: Sized {
     /// # Errors
     /// They are of different sizes.
     fn stack(items: Vec<Self>) -> anyhow::Result<Self::Batch>;
+
+    /// Begins a batch of `count` items that come one by one. What is stacked is the same as of
+    /// [`Stack::stack`], which is what this does by default; tensors and rows of numbers go
+    /// straight to their places, so that no item is held.
+    fn stacking(count: usize) -> Box<dyn Stacking<Self, Self::Batch>>
+    where
+        Self: 'static,
+    {
+        Box::new(Collected::new(count, Self::stack))
+    }
+
+    /// What a source gathered, where it is what these items stack to.
+    fn gathered(batch: Gathered) -> Option<Self::Batch> {
+        drop(batch);
+        None
+    }
+}
+
+fn gathered_tensor(batch: Gathered) -> Option<Tensor> {
+    match batch {
+        Gathered::Tensor(tensor) => Some(tensor),
+        Gathered::Pair(..) => None,
+    }
+}
+
+/// A batch that is being made of items that come in order.
+pub trait Stacking<T, B> {
+    /// Puts the next item behind the others. Where it does not fit, [`Stacking::finish`] says so.
+    fn push(&mut self, item: T);
+
+    /// The batch.
+    ///
+    /// # Errors
+    /// As of [`Stack::stack`].
+    fn finish(self: Box<Self>) -> anyhow::Result<B>;
+}
+
+/// Items that are held until all are there.
+pub(super) struct Collected<T, F> {
+    items: Vec<T>,
+    collate: F,
+}
+
+impl<T, F> Collected<T, F> {
+    pub(super) fn new(count: usize, collate: F) -> Self {
+        let items = Vec::with_capacity(count);
+        Self { items, collate }
+    }
+}
+
+impl<T, B, F: Fn(Vec<T>) -> anyhow::Result<B>> Stacking<T, B> for Collected<T, F> {
+    fn push(&mut self, item: T) {
+        self.items.push(item);
+    }
+
+    fn finish(self: Box<Self>) -> anyhow::Result<B> {
+        (self.collate)(self.items)
+    }
 }
 
 impl Stack for Tensor {
@@ -25,12 +85,88 @@ impl Stack for Tensor {
     fn stack(items: Vec<Self>) -> anyhow::Result<Tensor> {
         let first = items.first().map(Tensor::size).unwrap_or_default();
         if let Some(place) = items.iter().position(|item| item.size() != first) {
-            anyhow::bail!(
-                "item {place} has the shape {:?}, the first one {first:?}: make them the same size in `map`",
-                items[place].size()
-            );
+            anyhow::bail!(other_shape(place, &items[place], &first));
         }
         Ok(Tensor::f_stack(&items, 0).map_err(TorchError::from)?)
+    }
+
+    fn stacking(count: usize) -> Box<dyn Stacking<Self, Tensor>> {
+        Box::new(Tensors {
+            count,
+            done: 0,
+            batch: None,
+            others: Vec::new(),
+        })
+    }
+
+    fn gathered(batch: Gathered) -> Option<Tensor> {
+        gathered_tensor(batch)
+    }
+}
+
+fn other_shape(place: usize, item: &Tensor, first: &[i64]) -> String {
+    format!(
+        "item {place} has the shape {:?}, the first one {first:?}: make them the same size in `map`",
+        item.size()
+    )
+}
+
+/// Tensors, each copied to its row. From one on that is not like the first, in another kind say,
+/// they are held instead, and libtorch stacks what it makes of them.
+struct Tensors {
+    count: usize,
+    /// Rows that are in the batch.
+    done: usize,
+    batch: Option<Tensor>,
+    /// Those behind them.
+    others: Vec<Tensor>,
+}
+
+impl Tensors {
+    /// Whether the item is in the batch now.
+    fn put(&mut self, item: &Tensor) -> anyhow::Result<bool> {
+        if !self.others.is_empty() || self.done == self.count {
+            return Ok(false);
+        }
+        if self.batch.is_none() && item.device() == Device::Cpu {
+            let shape = [&[self.count as i64], &item.size()[..]].concat();
+            self.batch = Some(room::empty(&shape, item.f_kind()?)?);
+        }
+        match &mut self.batch {
+            Some(batch) => Ok(put_row(batch, self.done, item)?),
+            None => Ok(false),
+        }
+    }
+
+    /// All of them, as they came.
+    fn items(self) -> anyhow::Result<Vec<Tensor>> {
+        let mut all = match &self.batch {
+            Some(batch) => batch.f_narrow(0, 0, self.done as i64)?.f_unbind(0)?,
+            None => Vec::new(),
+        };
+        all.extend(self.others);
+        Ok(all)
+    }
+}
+
+impl Stacking<Tensor, Tensor> for Tensors {
+    fn push(&mut self, item: Tensor) {
+        // What cannot be put says so when all are stacked together.
+        if caught(|| self.put(&item)).unwrap_or(false) {
+            self.done += 1;
+        } else {
+            self.others.push(item);
+        }
+    }
+
+    fn finish(mut self: Box<Self>) -> anyhow::Result<Tensor> {
+        match self.batch.take() {
+            Some(batch) if self.done == self.count => Ok(batch),
+            batch => {
+                self.batch = batch;
+                <Tensor as Stack>::stack(self.items()?)
+            }
+        }
     }
 }
 
@@ -40,6 +176,34 @@ impl<A: Stack, B: Stack> Stack for (A, B) {
     fn stack(items: Vec<Self>) -> anyhow::Result<Self::Batch> {
         let (left, right) = items.into_iter().unzip();
         Ok((A::stack(left)?, B::stack(right)?))
+    }
+
+    fn stacking(count: usize) -> Box<dyn Stacking<Self, Self::Batch>>
+    where
+        Self: 'static,
+    {
+        Box::new(Both(A::stacking(count), B::stacking(count)))
+    }
+
+    fn gathered(batch: Gathered) -> Option<Self::Batch> {
+        match batch {
+            Gathered::Pair(left, right) => Some((A::gathered(*left)?, B::gathered(*right)?)),
+            Gathered::Tensor(_) => None,
+        }
+    }
+}
+
+/// Both parts of pairs.
+struct Both<A, X, B, Y>(Box<dyn Stacking<A, X>>, Box<dyn Stacking<B, Y>>);
+
+impl<A, X, B, Y> Stacking<(A, B), (X, Y)> for Both<A, X, B, Y> {
+    fn push(&mut self, (left, right): (A, B)) {
+        self.0.push(left);
+        self.1.push(right);
+    }
+
+    fn finish(self: Box<Self>) -> anyhow::Result<(X, Y)> {
+        Ok((self.0.finish()?, self.1.finish()?))
     }
 }
 
@@ -56,6 +220,10 @@ macro_rules! numbers {
             fn stack(items: Vec<Self>) -> anyhow::Result<Tensor> {
                 Ok(Tensor::f_from_slice(&items).map_err(TorchError::from)?)
             }
+
+            fn gathered(batch: Gathered) -> Option<Tensor> {
+                gathered_tensor(batch)
+            }
         }
     )*};
 }
@@ -66,16 +234,81 @@ impl<T: Number> Stack for Vec<T> {
     type Batch = Tensor;
 
     fn stack(items: Vec<Self>) -> anyhow::Result<Tensor> {
-        let (rows, columns) = (items.len(), items.first().map_or(0, Vec::len));
-        if let Some(place) = items.iter().position(|item| item.len() != columns) {
+        let mut all = Self::stacking(items.len());
+        items.into_iter().for_each(|item| all.push(item));
+        all.finish()
+    }
+
+    fn stacking(count: usize) -> Box<dyn Stacking<Self, Tensor>> {
+        Box::new(Numbers {
+            count,
+            done: 0,
+            columns: 0,
+            batch: None,
+            wrong: None,
+        })
+    }
+
+    fn gathered(batch: Gathered) -> Option<Tensor> {
+        gathered_tensor(batch)
+    }
+}
+
+/// Rows of numbers, each copied to its place.
+struct Numbers {
+    count: usize,
+    done: usize,
+    /// Numbers of the first row, and so of each.
+    columns: usize,
+    batch: Option<Tensor>,
+    /// The first row that does not fit, or what libtorch said.
+    wrong: Option<anyhow::Error>,
+}
+
+impl Numbers {
+    fn put<T: Number>(&mut self, row: &[T]) -> anyhow::Result<()> {
+        let (place, columns) = (self.done, self.columns);
+        anyhow::ensure!(place < self.count, "more items than {}", self.count);
+        if self.batch.is_none() {
+            self.columns = row.len();
+            let shape = [self.count as i64, row.len() as i64];
+            self.batch = Some(room::empty(&shape, T::KIND)?);
+        } else if row.len() != columns {
             anyhow::bail!(
                 "item {place} has {} numbers, the first one {columns}: make them the same length in `map`",
-                items[place].len()
+                row.len()
             );
         }
-        let all = Tensor::f_from_slice(&items.concat()).map_err(TorchError::from)?;
-        let shape = [rows as i64, columns as i64];
-        Ok(all.f_view(shape).map_err(TorchError::from)?)
+        if let Some(batch) = &mut self.batch {
+            with_numbers(batch, |all: &mut [T]| {
+                all[place * row.len()..][..row.len()].copy_from_slice(row);
+            })?;
+        }
+        self.done += 1;
+        Ok(())
+    }
+}
+
+impl<T: Number> Stacking<Vec<T>, Tensor> for Numbers {
+    fn push(&mut self, row: Vec<T>) {
+        if self.wrong.is_none() {
+            self.wrong = self.put(&row).err();
+        }
+    }
+
+    fn finish(self: Box<Self>) -> anyhow::Result<Tensor> {
+        if let Some(wrong) = self.wrong {
+            return Err(wrong);
+        }
+        let batch = match self.batch {
+            Some(batch) => batch,
+            None => room::empty(&[0, 0], T::KIND)?,
+        };
+        if self.done == self.count {
+            return Ok(batch);
+        }
+        let there = batch.f_narrow(0, 0, self.done as i64);
+        Ok(there.map_err(TorchError::from)?)
     }
 }
 
@@ -129,6 +362,51 @@ mod tests {
             Stack::stack(vec![(vec![1_i64, 2], 3.0_f32), (vec![4, 5], 6.0)]).unwrap();
         assert_eq!((rows.size(), numbers.size()), (vec![2, 2], vec![2]));
         assert_eq!(rows.int64_value(&[1, 0]), 4);
+    }
+
+    /// However they come: dense or not, of one kind or of several, with a graph or without.
+    #[test]
+    fn what_is_stacked_one_by_one_is_what_is_stacked_at_once() {
+        let float = tch::kind::FLOAT_CPU;
+        let plain = |seed: i64| Tensor::arange(6, float).reshape([2, 3]) + seed;
+        let lists = [
+            vec![plain(0), plain(1), plain(2)],
+            vec![
+                plain(0),
+                plain(1).transpose(0, 1).contiguous().transpose(0, 1),
+            ],
+            vec![plain(0), plain(1).to_kind(tch::Kind::Double), plain(2)],
+            vec![plain(0), plain(5).set_requires_grad(true), plain(3)],
+            vec![Tensor::from(3_i64), Tensor::from(4_i64)],
+            vec![Tensor::zeros([0, 4], float), Tensor::zeros([0, 4], float)],
+        ];
+        for items in lists {
+            let copies = items.iter().map(Tensor::shallow_clone).collect();
+            let wanted = <Tensor as Stack>::stack(copies).unwrap();
+            let mut rows = Tensor::stacking(items.len());
+            items.into_iter().for_each(|item| rows.push(item));
+            let batch = rows.finish().unwrap();
+            assert_eq!(
+                (batch.kind(), batch.size(), batch.requires_grad()),
+                (wanted.kind(), wanted.size(), wanted.requires_grad())
+            );
+            assert_eq!(batch, wanted);
+        }
+    }
+
+    #[test]
+    fn of_two_parts_that_do_not_fit_the_first_is_told() {
+        let items = vec![
+            (vec![1_i64], vec![1_i64]),
+            (vec![1], vec![]),
+            (vec![], vec![1]),
+        ];
+        let wanted = Stack::stack(items.clone()).unwrap_err();
+        let mut pairs = <(Vec<i64>, Vec<i64>)>::stacking(items.len());
+        items.into_iter().for_each(|item| pairs.push(item));
+        let error = pairs.finish().unwrap_err().to_string();
+        assert_eq!(error, wanted.to_string());
+        assert!(error.contains("item 2 has 0 numbers"), "{error}");
     }
 
     #[test]

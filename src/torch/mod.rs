@@ -64,6 +64,8 @@ pub use step::NonFinite;
 
 pub(crate) use ffi::copy as copy_tensor;
 pub(crate) use ffi::{Group as ProcessGroup, Store, Work};
+#[cfg(feature = "data")]
+pub(crate) use ffi::{Pool, put_row, with_bytes, with_numbers};
 pub(crate) use ffi::{Process, SharedFile, SharedMemory, TensorBytes, sleep_at, wake_at};
 pub(crate) use ffi::{RawEvent, copy_into, copy_to, copy_to_host, current_stream};
 pub(crate) use ffi::{UNIQUE_ID, driver_uuid, nccl_unique_id, nccl_version};

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use tch::{Kind, Tensor};
 
-use super::{DataError, Place, Source};
+use super::{DataError, Gathered, Place, Source, room};
 use crate::TorchError;
 
 pub(super) use named::NamedArrays;
@@ -180,6 +180,17 @@ impl Source for Array {
 
     fn get(&self, _: u64, index: usize) -> Result<Tensor, DataError> {
         self.tensor(index..index + 1, &self.shape[1..])
+    }
+
+    fn gather(&self, _: u64, indices: &[usize]) -> Option<Gathered> {
+        // A truth is looked at: `tensor`.
+        if self.kind == Kind::Bool {
+            return None;
+        }
+        room::rows(indices.len(), &self.shape[1..], self.kind, |place, row| {
+            let offset = self.offset(indices[place]);
+            self.data.read(row, offset).is_ok()
+        })
     }
 
     fn place(&self, _: u64, index: usize) -> Place {

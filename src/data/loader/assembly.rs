@@ -1,4 +1,4 @@
-//! Items into batches, in order.
+//! Batches in order, of those that workers made and of items.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,23 +32,27 @@ pub(super) enum Ready<B> {
     Slow(Duration),
 }
 
-/// Makes one batch of items.
-pub(super) type Collate<T, B> = Box<dyn Fn(Vec<T>) -> anyhow::Result<B> + Send>;
+/// Tasks that are out at a time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Out {
+    /// Where they are batches.
+    pub(super) batches: usize,
+    /// Where they are spans of one.
+    pub(super) spans: usize,
+}
 
 /// What the batching thread works with.
 pub(super) struct Assembly<S: Source, B> {
-    pub(super) shared: Arc<Shared<S>>,
+    pub(super) shared: Arc<Shared<S, B>>,
     pub(super) spans: Spans,
-    pub(super) tasks: Sender<Task<S::Item>>,
-    pub(super) collate: Collate<S::Item, B>,
+    pub(super) tasks: Sender<Task<S::Item, B>>,
     pub(super) bring: Option<Bring<B>>,
     pub(super) ready: Sender<Ready<B>>,
     pub(super) size: usize,
     pub(super) drop_last: bool,
     /// Bad items that may be skipped in an epoch.
     pub(super) allowed: u64,
-    /// Tasks that are out at a time.
-    pub(super) out: usize,
+    pub(super) out: Out,
     pub(super) position: Position,
     /// Whether the epoch gave a batch, or began before the loader did.
     pub(super) gave: bool,
@@ -78,12 +82,19 @@ impl<T> Default for Batch<T> {
     }
 }
 
-impl<S: Source, B> Assembly<S, B> {
+/// Where a span is awaited.
+type Awaited<T, B> = (Span, Receiver<Answer<T, B>>);
+
+impl<S: Source, B: Send + 'static> Assembly<S, B> {
     /// Makes batches until the epochs end or nobody wants any.
     pub(super) fn run(mut self) {
+        self.shared.use_memory();
         let last = match self.batches() {
             Ok(skipped) => Ready::Ended(skipped),
-            Err(Stop::Failed(error)) => Ready::Failed(error),
+            Err(Stop::Failed(error)) => {
+                self.shared.give_up();
+                Ready::Failed(error)
+            }
             Err(Stop::Gone) => return,
         };
         // Where nobody listens there is nobody to tell.
@@ -92,10 +103,10 @@ impl<S: Source, B> Assembly<S, B> {
 
     /// Makes all batches; gives what was bad after the last.
     fn batches(&mut self) -> Result<Vec<DataError>, Stop> {
-        let mut awaited = VecDeque::new();
+        let mut awaited: VecDeque<Awaited<_, _>> = VecDeque::new();
         let mut batch = Batch::default();
         loop {
-            while awaited.len() < self.out
+            while awaited.len() < self.most_out()
                 && let Some(span) = self.spans.next()
             {
                 awaited.push_back((span, self.ask(span)?));
@@ -104,33 +115,79 @@ impl<S: Source, B> Assembly<S, B> {
                 return Ok(batch.skipped);
             };
             // A worker that ended without an answer was told to.
-            let items = answer.recv().map_err(|_| Stop::Gone)?;
-            batch = self.add(span, items, batch)?;
+            match answer.recv().map_err(|_| Stop::Gone)? {
+                Answer::Items(items) => batch = self.add(span, items, batch)?,
+                Answer::Batch(made) => self.add_batch(span, made, &mut batch)?,
+                Answer::Unfit(source) => {
+                    let first = self.shared.place(span.epoch, span.first);
+                    return Err(Stop::Failed(DataError::Batch { first, source }));
+                }
+                Answer::Bad(error) if self.allowed == 0 => return Err(Stop::Failed(error)),
+                // The batch goes on behind the bad item, and so does each one after it: where they
+                // begin is no longer known ahead.
+                Answer::Bad(_) => {
+                    awaited.clear();
+                    self.shared.give_up();
+                    self.spans.go_back(span);
+                }
+            }
         }
     }
 
-    fn ask(&self, span: Span) -> Result<Receiver<Answer<S::Item>>, Stop> {
+    fn most_out(&self) -> usize {
+        if self.spans.is_whole() {
+            self.out.batches
+        } else {
+            self.out.spans
+        }
+    }
+
+    fn ask(&self, span: Span) -> Result<Receiver<Answer<S::Item, B>>, Stop> {
         let (answer, answers) = bounded(1);
-        let sent = self.tasks.send(Task { span, answer });
+        let round = self.shared.round();
+        let sent = self.tasks.send(Task {
+            span,
+            round,
+            answer,
+        });
         sent.map_err(|_| Stop::Gone)?;
         Ok(answers)
+    }
+
+    /// Where the loader is, with the first items of a span.
+    fn enter(&mut self, span: Span) {
+        if self.position.epoch != span.epoch {
+            let epoch = span.epoch;
+            self.position = Position {
+                epoch,
+                ..Position::START
+            };
+        }
+    }
+
+    /// A batch that a worker made; it has no bad item.
+    fn add_batch(&mut self, span: Span, made: B, open: &mut Batch<S::Item>) -> Result<(), Stop> {
+        self.enter(span);
+        self.position.items = span.first + span.count;
+        if span.count == self.size || !self.drop_last {
+            let first = self.shared.place(span.epoch, span.first);
+            self.hand_over(first, std::mem::take(&mut open.skipped), || Ok(made))?;
+        }
+        if span.ends {
+            *open = self.end(span.epoch, std::mem::take(open))?;
+        }
+        Ok(())
     }
 
     /// The items of a span into batches; gives the one that is not full.
     fn add(
         &mut self,
         span: Span,
-        items: Answer<S::Item>,
+        items: Vec<Result<S::Item, DataError>>,
         mut batch: Batch<S::Item>,
     ) -> Result<Batch<S::Item>, Stop> {
         for (index, item) in (span.first..).zip(items) {
-            if self.position.epoch != span.epoch {
-                let epoch = span.epoch;
-                self.position = Position {
-                    epoch,
-                    ..Position::START
-                };
-            }
+            self.enter(span);
             self.position.items = index + 1;
             match item {
                 Ok(item) => {
@@ -183,8 +240,21 @@ impl<S: Source, B> Assembly<S, B> {
     /// Makes the batch and hands it on; gives an empty one.
     fn send(&mut self, full: Batch<S::Item>) -> Result<Batch<S::Item>, Stop> {
         let first = full.first.unwrap_or(Place::Item(0));
+        let shared = Arc::clone(&self.shared);
+        let make = move || (shared.making.collate)(full.items);
+        self.hand_over(first, full.skipped, make)?;
+        Ok(Batch::default())
+    }
+
+    /// Makes a batch, brings it to its device and puts it before the consumer.
+    fn hand_over(
+        &mut self,
+        first: Place,
+        skipped: Vec<DataError>,
+        make: impl FnOnce() -> anyhow::Result<B>,
+    ) -> Result<(), Stop> {
         let made = caught(|| {
-            let batch = (self.collate)(full.items)?;
+            let batch = make()?;
             Ok(match &self.bring {
                 Some(bring) => {
                     let (batch, arrived) = bring(batch)?;
@@ -199,10 +269,10 @@ impl<S: Source, B> Assembly<S, B> {
             batch,
             arrived,
             after: self.position.normal(self.shared.source.len()),
-            skipped: full.skipped,
+            skipped,
         };
         self.ready.send(ready).map_err(|_| Stop::Gone)?;
         self.gave = true;
-        Ok(Batch::default())
+        Ok(())
     }
 }

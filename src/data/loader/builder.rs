@@ -11,16 +11,17 @@ use serde::de::Error as _;
 use serde_json::Value;
 use tch::Device;
 
-use super::assembly::{Assembly, Collate};
+use super::assembly::{Assembly, Out};
 use super::bringing::{Bring, Take, ends};
+use super::making::Making;
 use super::position::{Position, Spans, State};
 use super::work::{Shared, Watch};
 use super::{Loader, Waits};
 use crate::data::{DataError, OnDevice, Source};
 use crate::torch::streams::{Backend, Recorder};
 
-/// Items that a worker makes at a time, at most: few enough that the workers end a batch
-/// together, enough that handing over costs nothing.
+/// Where items are made one by one, those that a worker makes at a time, at most: few enough that
+/// the workers end a batch together, enough that handing over costs nothing.
 const SPAN: usize = 32;
 /// Spans of a batch for each worker.
 const SPANS: usize = 4;
@@ -28,7 +29,7 @@ const SPANS: usize = 4;
 /// How a chain's items become batches; [`Batches::load`] begins.
 pub struct Batches<S: Source, B> {
     source: S,
-    collate: Collate<S::Item, B>,
+    making: Making<S, B>,
     size: usize,
     drop_last: bool,
     epochs: Option<u64>,
@@ -53,10 +54,10 @@ impl<S: Source, B> fmt::Debug for Batches<S, B> {
 }
 
 impl<S: Source, B: Send + 'static> Batches<S, B> {
-    pub(in crate::data) fn new(source: S, size: usize, collate: Collate<S::Item, B>) -> Self {
+    pub(in crate::data) fn new(source: S, size: usize, making: Making<S, B>) -> Self {
         Self {
             source,
-            collate,
+            making,
             size,
             drop_last: false,
             epochs: Some(1),
@@ -65,6 +66,30 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             allowed: 0,
             patience: None,
             from: None,
+            devices: Vec::new(),
+            ends: None,
+        }
+    }
+
+    /// Each batch through a function, on the workers. It belongs behind the source and before
+    /// [`Batches::to`]: bytes, say, that become floats when they are stacked.
+    #[must_use]
+    pub fn map<C, F>(self, function: F) -> Batches<S, C>
+    where
+        C: Send + 'static,
+        F: Fn(B) -> anyhow::Result<C> + Send + Sync + 'static,
+    {
+        Batches {
+            making: self.making.then(function),
+            source: self.source,
+            size: self.size,
+            drop_last: self.drop_last,
+            epochs: self.epochs,
+            workers: self.workers,
+            ahead: self.ahead,
+            allowed: self.allowed,
+            patience: self.patience,
+            from: self.from,
             devices: Vec::new(),
             ends: None,
         }
@@ -170,12 +195,18 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         let identity = self.source.identity();
         let len = self.source.len();
         let position = start(self.from.as_ref(), &identity, len)?;
+        // What items leave behind, the next ones need.
+        crate::torch::keep_memory(&[Device::Cpu]);
         let span = self.size.div_ceil(SPANS * self.workers).clamp(1, SPAN);
-        // Enough for the batch that is being made, and for every worker one to begin with.
-        let out = self.size.div_ceil(span).max(self.workers) + self.workers;
+        let out = Out {
+            // One for each worker, and one that is ready when the first of them is taken.
+            batches: self.workers.saturating_add(1),
+            // Enough for the batch that is being made, and for every worker one to begin with.
+            spans: self.size.div_ceil(span).max(self.workers) + self.workers,
+        };
         let (bring, take) = self.ends.unzip();
-        let shared = Shared::new(self.source, self.workers);
-        let (tasks, todo) = bounded(out);
+        let shared = Shared::new(self.source, self.making, self.workers)?;
+        let (tasks, todo) = bounded(out.batches.max(out.spans));
         let (ready, batches) = bounded(self.ahead);
         let mut loader = Loader {
             batches: Some(batches),
@@ -195,11 +226,12 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
                 epoch: position.epoch,
                 next: position.items,
                 len,
-                size: span,
+                batch: self.size,
+                span,
+                one_by_one: None,
                 epochs: self.epochs,
             },
             tasks,
-            collate: self.collate,
             bring,
             ready,
             size: self.size,

@@ -1,12 +1,20 @@
 //! Batches made ahead of their use, on several threads, in one order.
 //!
 //! 1. The batching thread walks over the numbers of the items, in the order of the
-//!    epochs, and puts spans of them as tasks before the workers, a few at a time.
-//! 2. A worker takes the next task, makes its items and answers to that task alone.
+//!    epochs, and puts those of a batch as a task before the workers, a few at a time.
+//! 2. A worker takes the next task, makes the batch and answers to that task alone. The
+//!    source gathers it in one pass where it can; otherwise each item goes to its row as
+//!    soon as it is made, and is not held.
 //! 3. The batching thread takes the answers in the order of the tasks, so that the
-//!    order of items is the same whichever worker is first; it skips what is bad, makes
-//!    batches and puts each, with the position after it, into a queue of few places.
+//!    order of items is the same whichever worker is first. It brings a batch to its device
+//!    and puts it, with the position after it, into a queue of few places.
 //! 4. The consumer takes a batch, and the loader's position is then the one after it.
+//!
+//! Where bad items are skipped, the batch that has one goes on behind it, and no later one of
+//! the epoch begins where it was asked for. So what was asked for is given up, and the rest of
+//! the epoch is asked for in spans of items, which the batching thread makes batches of.
+//!
+//! Batches lie in memory that is used again once nobody holds them (`src/torch/shim/pool.cpp`).
 //!
 //! Every queue is bounded, so a slow consumer stops everything before it. When the
 //! consumer goes, the queues close one after the other and the threads end.
@@ -14,6 +22,7 @@
 mod assembly;
 mod bringing;
 mod builder;
+mod making;
 mod position;
 mod work;
 
@@ -28,6 +37,8 @@ use serde_json::{Value, json};
 use super::DataError;
 
 pub use builder::Batches;
+
+pub(super) use making::Making;
 
 use assembly::Ready;
 use bringing::Take;

@@ -62,6 +62,8 @@ pub(super) struct Span {
     pub(super) count: usize,
     /// Whether the epoch ends with them.
     pub(super) ends: bool,
+    /// Whether they are to be a batch, rather than items that the batching thread stacks.
+    pub(super) whole: bool,
 }
 
 /// Spans up to the end of the last epoch.
@@ -71,10 +73,26 @@ pub(super) struct Spans {
     pub(super) next: usize,
     /// Items of an epoch.
     pub(super) len: usize,
-    /// Items of a span.
-    pub(super) size: usize,
+    /// Items of a batch, which a span has...
+    pub(super) batch: usize,
+    /// ...but in the epoch that is made one by one, whose spans have so many.
+    pub(super) span: usize,
+    pub(super) one_by_one: Option<u64>,
     /// None: without end.
     pub(super) epochs: Option<u64>,
+}
+
+impl Spans {
+    /// Whether the next one is a batch.
+    pub(super) fn is_whole(&self) -> bool {
+        self.one_by_one != Some(self.epoch)
+    }
+
+    /// Goes back to where a span began, and on with items one by one up to the end of its epoch.
+    pub(super) fn go_back(&mut self, to: Span) {
+        (self.epoch, self.next) = (to.epoch, to.first);
+        self.one_by_one = Some(to.epoch);
+    }
 }
 
 impl Iterator for Spans {
@@ -84,7 +102,9 @@ impl Iterator for Spans {
         if self.len == 0 || self.epochs.is_some_and(|epochs| self.epoch >= epochs) {
             return None;
         }
-        let count = self.size.min(self.len - self.next);
+        let whole = self.is_whole();
+        let size = if whole { self.batch } else { self.span };
+        let count = size.min(self.len - self.next);
         let (epoch, first) = (self.epoch, self.next);
         self.next += count;
         let ends = self.next == self.len;
@@ -97,6 +117,7 @@ impl Iterator for Spans {
             first,
             count,
             ends,
+            whole,
         })
     }
 }
@@ -111,7 +132,9 @@ mod tests {
             epoch: 1,
             next: 2,
             len: 5,
-            size: 2,
+            batch: 2,
+            span: 1,
+            one_by_one: None,
             epochs: Some(3),
         };
         let spans: Vec<_> = spans
@@ -120,5 +143,28 @@ mod tests {
         let second = [(1, 2, 2, false), (1, 4, 1, true)];
         let third = [(2, 0, 2, false), (2, 2, 2, false), (2, 4, 1, true)];
         assert_eq!(spans, [&second[..], &third].concat());
+    }
+
+    #[test]
+    fn an_epoch_is_made_again_one_by_one_from_where_a_batch_began() {
+        let mut spans = Spans {
+            epoch: 0,
+            next: 0,
+            len: 5,
+            batch: 2,
+            span: 1,
+            one_by_one: None,
+            epochs: None,
+        };
+        let mut all = spans.by_ref().take(4);
+        let second = all.nth(1).unwrap();
+        assert_eq!(all.map(|span| span.epoch).collect::<Vec<_>>(), [0, 1]);
+        spans.go_back(second);
+        let rest = spans.take(4);
+        let rest: Vec<_> = rest
+            .map(|span| (span.epoch, span.first, span.whole))
+            .collect();
+        let one_by_one = [(0, 2, false), (0, 3, false), (0, 4, false)];
+        assert_eq!(rest, [&one_by_one[..], &[(1, 0, true)]].concat());
     }
 }

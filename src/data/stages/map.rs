@@ -1,7 +1,9 @@
 //! Decoding and transforming.
 
 use std::fmt;
+use std::ops::ControlFlow;
 
+use crate::data::source::Each;
 use crate::data::{DataError, Place, Random, Source};
 
 /// Each item through a function.
@@ -19,6 +21,21 @@ impl<S: fmt::Debug, F> fmt::Debug for Map<S, F> {
     }
 }
 
+impl<S: Source, F> Map<S, F> {
+    /// What is done with an item.
+    fn of<T>(&self, epoch: u64, index: usize) -> impl FnOnce(S::Item) -> Result<T, DataError>
+    where
+        F: Fn(S::Item) -> anyhow::Result<T>,
+    {
+        move |item| {
+            (self.function)(item).map_err(|source| DataError::Item {
+                place: self.source.place(epoch, index),
+                source,
+            })
+        }
+    }
+}
+
 impl<S, F, T> Source for Map<S, F>
 where
     S: Source,
@@ -32,11 +49,18 @@ where
     }
 
     fn get(&self, epoch: u64, index: usize) -> Result<T, DataError> {
-        let item = self.source.get(epoch, index)?;
-        (self.function)(item).map_err(|source| DataError::Item {
-            place: self.place(epoch, index),
-            source,
-        })
+        self.source
+            .get(epoch, index)
+            .and_then(self.of(epoch, index))
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize], each: Each<'_, T>) -> ControlFlow<()> {
+        let mut next = indices.iter();
+        self.source
+            .batch(epoch, indices, &mut |item| match next.next() {
+                Some(&index) => each(item.and_then(self.of(epoch, index))),
+                None => ControlFlow::Break(()),
+            })
     }
 
     fn place(&self, epoch: u64, index: usize) -> Place {
@@ -66,6 +90,22 @@ impl<S: fmt::Debug, F> fmt::Debug for MapRandom<S, F> {
     }
 }
 
+impl<S: Source, F> MapRandom<S, F> {
+    /// What is done with an item.
+    fn of<T>(&self, epoch: u64, index: usize) -> impl FnOnce(S::Item) -> Result<T, DataError>
+    where
+        F: Fn(S::Item, &mut Random) -> anyhow::Result<T>,
+    {
+        move |item| {
+            let mut random = Random::of_item(self.seed, epoch, index);
+            (self.function)(item, &mut random).map_err(|source| DataError::Item {
+                place: self.source.place(epoch, index),
+                source,
+            })
+        }
+    }
+}
+
 impl<S, F, T> Source for MapRandom<S, F>
 where
     S: Source,
@@ -79,12 +119,18 @@ where
     }
 
     fn get(&self, epoch: u64, index: usize) -> Result<T, DataError> {
-        let item = self.source.get(epoch, index)?;
-        let mut random = Random::of_item(self.seed, epoch, index);
-        (self.function)(item, &mut random).map_err(|source| DataError::Item {
-            place: self.place(epoch, index),
-            source,
-        })
+        self.source
+            .get(epoch, index)
+            .and_then(self.of(epoch, index))
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize], each: Each<'_, T>) -> ControlFlow<()> {
+        let mut next = indices.iter();
+        self.source
+            .batch(epoch, indices, &mut |item| match next.next() {
+                Some(&index) => each(item.and_then(self.of(epoch, index))),
+                None => ControlFlow::Break(()),
+            })
     }
 
     fn place(&self, epoch: u64, index: usize) -> Place {

@@ -1,6 +1,9 @@
 //! A part of the items that nothing but a seed chooses.
 
+use std::ops::ControlFlow;
+
 use super::shuffle::permuted;
+use crate::data::source::{Each, Gathered};
 use crate::data::{DataError, Place, Source};
 use crate::torch::mix;
 
@@ -21,6 +24,10 @@ impl<S: Source> RandomPart<S> {
         let place = (self.range.start + index) as u64;
         permuted(place, self.source.len() as u64, mix(self.seed, KEY)) as usize
     }
+
+    fn origins(&self, indices: &[usize]) -> Vec<usize> {
+        indices.iter().map(|&index| self.origin(index)).collect()
+    }
 }
 
 impl<S: Source> Source for RandomPart<S> {
@@ -32,6 +39,14 @@ impl<S: Source> Source for RandomPart<S> {
 
     fn get(&self, epoch: u64, index: usize) -> Result<S::Item, DataError> {
         self.source.get(epoch, self.origin(index))
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize], each: Each<'_, S::Item>) -> ControlFlow<()> {
+        self.source.batch(epoch, &self.origins(indices), each)
+    }
+
+    fn gather(&self, epoch: u64, indices: &[usize]) -> Option<Gathered> {
+        self.source.gather(epoch, &self.origins(indices))
     }
 
     fn place(&self, epoch: u64, index: usize) -> Place {

@@ -1,5 +1,8 @@
 //! Part of the items.
 
+use std::ops::ControlFlow;
+
+use crate::data::source::{Each, Gathered};
 use crate::data::{DataError, Place, Source};
 
 /// The items of a range of numbers, in their order.
@@ -7,6 +10,13 @@ use crate::data::{DataError, Place, Source};
 pub struct Range<S> {
     pub(in crate::data) source: S,
     pub(in crate::data) range: std::ops::Range<usize>,
+}
+
+impl<S> Range<S> {
+    fn origins(&self, indices: &[usize]) -> Vec<usize> {
+        let start = self.range.start;
+        indices.iter().map(|index| start + index).collect()
+    }
 }
 
 impl<S: Source> Source for Range<S> {
@@ -18,6 +28,14 @@ impl<S: Source> Source for Range<S> {
 
     fn get(&self, epoch: u64, index: usize) -> Result<S::Item, DataError> {
         self.source.get(epoch, self.range.start + index)
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize], each: Each<'_, S::Item>) -> ControlFlow<()> {
+        self.source.batch(epoch, &self.origins(indices), each)
+    }
+
+    fn gather(&self, epoch: u64, indices: &[usize]) -> Option<Gathered> {
+        self.source.gather(epoch, &self.origins(indices))
     }
 
     fn place(&self, epoch: u64, index: usize) -> Place {

@@ -1,7 +1,8 @@
 //! Another order in every epoch, without holding a single item.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
+use crate::data::source::{Each, Gathered};
 use crate::data::{DataError, Place, Source};
 use crate::torch::mix;
 
@@ -28,6 +29,11 @@ impl<S: Source> Shuffle<S> {
         let place = (index - window.start) as u64;
         let key = mix(key, window.start as u64);
         window.start + permuted(place, window.len() as u64, key) as usize
+    }
+
+    fn origins(&self, epoch: u64, indices: &[usize]) -> Vec<usize> {
+        let origins = indices.iter().map(|&index| self.origin(epoch, index));
+        origins.collect()
     }
 }
 
@@ -75,6 +81,15 @@ impl<S: Source> Source for Shuffle<S> {
 
     fn get(&self, epoch: u64, index: usize) -> Result<S::Item, DataError> {
         self.source.get(epoch, self.origin(epoch, index))
+    }
+
+    fn batch(&self, epoch: u64, indices: &[usize], each: Each<'_, S::Item>) -> ControlFlow<()> {
+        self.source
+            .batch(epoch, &self.origins(epoch, indices), each)
+    }
+
+    fn gather(&self, epoch: u64, indices: &[usize]) -> Option<Gathered> {
+        self.source.gather(epoch, &self.origins(epoch, indices))
     }
 
     fn place(&self, epoch: u64, index: usize) -> Place {

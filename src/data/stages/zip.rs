@@ -1,5 +1,6 @@
 //! Two sources side by side.
 
+use crate::data::source::Gathered;
 use crate::data::{DataError, Place, Source};
 
 /// Pairs of the items with the same number.
@@ -19,6 +20,12 @@ impl<A: Source, B: Source> Source for Zip<A, B> {
     fn get(&self, epoch: u64, index: usize) -> Result<Self::Item, DataError> {
         let left = self.left.get(epoch, index)?;
         Ok((left, self.right.get(epoch, index)?))
+    }
+
+    fn gather(&self, epoch: u64, indices: &[usize]) -> Option<Gathered> {
+        let left = self.left.gather(epoch, indices)?;
+        let right = self.right.gather(epoch, indices)?;
+        Some(Gathered::pair(left, right))
     }
 
     /// That of the left one.

@@ -1,12 +1,14 @@
 //! `tf.train.Example`: named lists of bytes, floats or integers.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 use prost::Message;
 use thiserror::Error;
 
 use super::TfRecords;
-use crate::data::{Dataset, Source};
+use crate::data::source::Each;
+use crate::data::{DataError, Dataset, Place, Source};
 
 /// A feature that is not there, or no example at all.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -221,7 +223,49 @@ impl Example {
 impl TfRecords {
     /// The records as `tf.train.Example`s.
     pub fn examples(self) -> Dataset<impl Source<Item = Example>> {
-        Dataset::new(self).map(|bytes| Ok(Example::decode(&bytes)?))
+        Dataset::new(Examples { records: self })
+    }
+}
+
+/// Records, each decoded where it was read.
+struct Examples {
+    records: TfRecords,
+}
+
+impl Examples {
+    fn decode(&self, index: usize, data: &[u8]) -> Result<Example, DataError> {
+        Example::decode(data).map_err(|error| DataError::Item {
+            place: self.records.place(0, index),
+            source: error.into(),
+        })
+    }
+}
+
+impl Source for Examples {
+    type Item = Example;
+
+    fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    fn get(&self, epoch: u64, index: usize) -> Result<Example, DataError> {
+        self.decode(index, &self.records.get(epoch, index)?)
+    }
+
+    fn batch(&self, _: u64, indices: &[usize], each: Each<'_, Example>) -> ControlFlow<()> {
+        let mut next = indices.iter();
+        self.records.show(indices, |data| match next.next() {
+            Some(&index) => each(data.and_then(|data| self.decode(index, data))),
+            None => ControlFlow::Break(()),
+        })
+    }
+
+    fn place(&self, epoch: u64, index: usize) -> Place {
+        self.records.place(epoch, index)
+    }
+
+    fn identity(&self) -> String {
+        self.records.identity()
     }
 }
 

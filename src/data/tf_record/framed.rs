@@ -18,8 +18,20 @@ pub(super) enum Flaw {
     Cut(String),
 }
 
+/// Where bytes are read from.
+pub(super) trait Read {
+    /// Fills `into` with what is from `offset` on.
+    fn read(&mut self, into: &mut [u8], offset: u64) -> io::Result<()>;
+}
+
+impl Read for &File {
+    fn read(&mut self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(into, offset)
+    }
+}
+
 /// The length of the record at `offset` of a file of `size` bytes, which it is inside of.
-pub(super) fn at(file: &File, offset: u64, size: u64) -> Result<u64, Flaw> {
+pub(super) fn at(file: &mut impl Read, offset: u64, size: u64) -> Result<u64, Flaw> {
     let left = size.saturating_sub(offset);
     if left < HEADER {
         return Err(Flaw::Cut(format!(
@@ -27,8 +39,7 @@ pub(super) fn at(file: &File, offset: u64, size: u64) -> Result<u64, Flaw> {
         )));
     }
     let mut header = [0; HEADER as usize];
-    file.read_exact_at(&mut header, offset)
-        .map_err(Flaw::Read)?;
+    file.read(&mut header, offset).map_err(Flaw::Read)?;
     let Some(length) = length(&header) else {
         return Err(Flaw::Length(
             "the checksum of a record's length is wrong".to_owned(),
@@ -43,16 +54,17 @@ pub(super) fn at(file: &File, offset: u64, size: u64) -> Result<u64, Flaw> {
     }
 }
 
-/// The checksum that is told of the data of the record at `offset`.
-pub(super) fn told(file: &File, offset: u64, length: u64) -> io::Result<[u8; 4]> {
-    let mut sum = [0; 4];
-    file.read_exact_at(&mut sum, offset + HEADER + length)?;
-    Ok(sum)
+/// The data of a record in its frame, where all of it is right.
+pub(super) fn data(record: &[u8]) -> Option<&[u8]> {
+    let (header, rest) = record.split_at_checked(HEADER as usize)?;
+    let (data, sum) = rest.split_last_chunk::<4>()?;
+    let is_whole = length(header) == Some(data.len() as u64) && masked(data) == *sum;
+    is_whole.then_some(data)
 }
 
 /// The data of the record at `offset`, checked.
 pub(super) fn read(file: &File, path: &Path, offset: u64, size: u64) -> Result<Vec<u8>, DataError> {
-    let length = at(file, offset, size).map_err(|flaw| match flaw {
+    let length = at(&mut &*file, offset, size).map_err(|flaw| match flaw {
         Flaw::Read(source) => DataError::read(path, source),
         Flaw::Length(what) | Flaw::Cut(what) => DataError::bad(path, offset, what),
     })?;

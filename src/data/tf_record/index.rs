@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read as _};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::frame::{self, AROUND, HEADER};
-use super::framed::{self, Flaw};
+use super::framed::{self, Flaw, Read as _};
 use crate::data::DataError;
 use crate::files;
 
@@ -55,12 +56,14 @@ impl Shard {
             size,
             left: size.saturating_mul(TIMES),
         };
-        let mut offset = 0;
+        let (mut ahead, mut offset) = (Ahead::new(&file, size), 0);
         while offset < size {
             shard.starts.push(offset);
-            offset = match framed::at(&file, offset, size) {
+            offset = match framed::at(&mut ahead, offset, size) {
                 Ok(length) => {
-                    let told = framed::told(&file, offset, length).map_err(read)?;
+                    let mut told = [0; 4];
+                    let place = offset + HEADER + length;
+                    ahead.read(&mut told, place).map_err(read)?;
                     shard.sum = crc32c::crc32c_append(shard.sum, &told);
                     offset + AROUND + length
                 }
@@ -89,13 +92,75 @@ impl Shard {
         next
     }
 
-    /// The data of a record, checked.
-    pub(super) fn read(&self, file: &File, record: usize) -> Result<Vec<u8>, DataError> {
-        let offset = self.starts[record];
+    /// Where a record is with its frame.
+    ///
+    /// # Errors
+    /// It was damaged when the file was opened.
+    pub(super) fn range(&self, record: usize) -> Result<Range<u64>, DataError> {
+        let start = self.starts[record];
         if let Some(what) = self.broken.get(&record) {
-            return Err(DataError::bad(&self.path, offset, what.as_str()));
+            return Err(DataError::bad(&self.path, start, what.as_str()));
         }
-        framed::read(file, &self.path, offset, self.size)
+        // A record that is whole ends where the next one begins, whole or not.
+        let end = self.starts.get(record + 1).copied().unwrap_or(self.size);
+        Ok(start..end)
+    }
+}
+
+/// A file from its begin to its end, a few bytes here and there: in large blocks where these lie
+/// close together.
+struct Ahead<'a> {
+    file: &'a File,
+    size: u64,
+    start: u64,
+    block: Vec<u8>,
+    /// Where the last bytes were.
+    last: u64,
+}
+
+/// Bytes that are read ahead where bytes are asked for that lie closer together than...
+const AHEAD: u64 = 1 << 18;
+/// ...these.
+const CLOSE: u64 = 1 << 14;
+
+impl<'a> Ahead<'a> {
+    fn new(file: &'a File, size: u64) -> Self {
+        Self {
+            file,
+            size,
+            start: 0,
+            block: Vec::new(),
+            last: 0,
+        }
+    }
+}
+
+impl framed::Read for Ahead<'_> {
+    fn read(&mut self, into: &mut [u8], offset: u64) -> io::Result<()> {
+        let close = offset.saturating_sub(self.last) < CLOSE;
+        self.last = offset;
+        let inside = |own: &Self| {
+            let from = usize::try_from(offset.checked_sub(own.start)?).ok()?;
+            from.checked_add(into.len())
+                .filter(|end| *end <= own.block.len())
+                .map(|end| from..end)
+        };
+        let mut place = inside(self);
+        if place.is_none() && close {
+            let bytes = AHEAD.min(self.size.saturating_sub(offset));
+            self.block.resize(bytes as usize, 0);
+            self.start = offset;
+            if let Err(error) = self.file.read_exact_at(&mut self.block, offset) {
+                self.block.clear();
+                return Err(error);
+            }
+            place = inside(self);
+        }
+        match place {
+            Some(place) => into.copy_from_slice(&self.block[place]),
+            None => self.file.read_exact_at(into, offset)?,
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! TFRecord shards, as TensorFlow writes them.
 
+mod blocks;
 mod example;
 mod files;
 pub(crate) mod frame;

@@ -1,10 +1,18 @@
 //! The records of a data set's files.
 
+use std::fs::File;
+use std::ops::{ControlFlow, Range};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 
+use super::blocks::{Blocks, LARGE, Reader};
 use super::files::Files;
+use super::frame::HEADER;
+use super::framed;
 use super::index::Shard;
+use crate::data::source::Each;
 use crate::data::{DataError, Place, Source};
 use crate::torch::threads::side_by_side;
 
@@ -12,7 +20,7 @@ use crate::torch::threads::side_by_side;
 ///
 /// Opening walks over the records' lengths in all files, several at a time, so that any
 /// record can be read by itself; loaders then read with as many threads as they have
-/// workers. Checksums of lengths are checked when opening, those of data with each read.
+/// workers, small records that lie close together in blocks. Checksums of lengths are checked when opening, those of data with each read.
 /// A damaged record is an error where it is read, so that a loader can skip it.
 #[derive(Debug)]
 pub struct TfRecords {
@@ -20,6 +28,7 @@ pub struct TfRecords {
     /// The number of each shard's first record, and of all records.
     firsts: Vec<usize>,
     files: Files,
+    blocks: Blocks,
 }
 
 impl TfRecords {
@@ -42,6 +51,7 @@ impl TfRecords {
             shards,
             firsts,
             files: Files::default(),
+            blocks: Blocks::default(),
         };
         if records.is_empty() {
             let what = match &paths[..] {
@@ -84,8 +94,11 @@ impl TfRecords {
     /// Reads everything and gives all that is damaged, in order.
     pub fn verify(&self) -> Vec<DataError> {
         let of_shard = |shard: usize| {
+            // As the file is now, whatever was read of it before.
+            let blocks = Blocks::default();
+            let mut reading = self.reading(&blocks);
             let records = self.firsts[shard]..self.firsts[shard + 1];
-            let bad = records.filter_map(|record| self.get(0, record).err());
+            let bad = records.filter_map(|record| reading.record(record).err());
             bad.collect::<Vec<_>>()
         };
         let bad = on_threads(self.shards.len(), of_shard);
@@ -97,6 +110,75 @@ impl TfRecords {
         let shard = self.firsts.partition_point(|&first| first <= record) - 1;
         (shard, record - self.firsts[shard])
     }
+
+    /// Shows the data of these records, in their order, each checked.
+    pub(super) fn show(
+        &self,
+        indices: &[usize],
+        mut each: impl FnMut(Result<&[u8], DataError>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut reading = self.reading(&self.blocks);
+        (indices.iter()).try_for_each(|&index| each(reading.record(index)))
+    }
+
+    fn reading<'a>(&'a self, blocks: &'a Blocks) -> Reading<'a> {
+        Reading {
+            records: self,
+            blocks: blocks.reader(),
+            own: Vec::new(),
+            open: None,
+        }
+    }
+}
+
+/// What is at hand from one record to the next.
+struct Reading<'a> {
+    records: &'a TfRecords,
+    blocks: Reader<'a>,
+    /// A record that no block has.
+    own: Vec<u8>,
+    /// The file that was read last, by its number.
+    open: Option<(usize, Arc<File>)>,
+}
+
+impl Reading<'_> {
+    /// The data of a record, checked.
+    fn record(&mut self, index: usize) -> Result<&[u8], DataError> {
+        let (number, record) = self.records.find(index);
+        let shard = &self.records.shards[number];
+        let range = shard.range(record)?;
+        let file = match self.open.take_if(|(own, _)| *own == number) {
+            Some((_, file)) => file,
+            None => (self.records.files)
+                .get(number, &shard.path)
+                .map_err(|source| DataError::read(&shard.path, source))?,
+        };
+        let file = &self.open.insert((number, file)).1;
+        if range.end - range.start <= LARGE {
+            let bytes = self.blocks.bytes((number, file), &range, shard.size);
+            if let Some(data) = bytes.and_then(framed::data) {
+                return Ok(data);
+            }
+        }
+        read(file, shard, &range, &mut self.own)
+    }
+}
+
+/// The data of the record of a range, in one read where nothing is wrong with it.
+fn read<'b>(
+    file: &File,
+    shard: &Shard,
+    range: &Range<u64>,
+    bytes: &'b mut Vec<u8>,
+) -> Result<&'b [u8], DataError> {
+    bytes.resize((range.end - range.start) as usize, 0);
+    let read = file.read_exact_at(bytes, range.start);
+    if read.is_err() || framed::data(bytes).is_none() {
+        // What reads it part by part tells what is wrong, and where.
+        *bytes = framed::read(file, &shard.path, range.start, shard.size)?;
+        return Ok(bytes);
+    }
+    Ok(&bytes[HEADER as usize..bytes.len() - 4])
 }
 
 impl Source for TfRecords {
@@ -107,11 +189,11 @@ impl Source for TfRecords {
     }
 
     fn get(&self, _: u64, index: usize) -> Result<Vec<u8>, DataError> {
-        let (number, record) = self.find(index);
-        let shard = &self.shards[number];
-        let file = self.files.get(number, &shard.path);
-        let file = file.map_err(|source| DataError::read(&shard.path, source))?;
-        shard.read(&file, record)
+        self.reading(&self.blocks).record(index).map(<[u8]>::to_vec)
+    }
+
+    fn batch(&self, _: u64, indices: &[usize], each: Each<'_, Vec<u8>>) -> ControlFlow<()> {
+        self.show(indices, |data| each(data.map(<[u8]>::to_vec)))
     }
 
     fn place(&self, _: u64, index: usize) -> Place {

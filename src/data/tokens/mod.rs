@@ -8,8 +8,11 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+use tch::Kind;
+
 use super::disk_file::DiskFile;
-use super::{DataError, Dataset, Place, Split, TextSet};
+use super::{DataError, Dataset, Gathered, Place, Split, TextSet, room};
+use crate::torch::with_numbers;
 
 pub use windows::{RandomWindows, RowOfWindows};
 
@@ -190,6 +193,70 @@ impl Tokens {
                 self.vocabulary
             ),
         })
+    }
+
+    /// The tokens of a place into one row and those that follow each into another; false where
+    /// they cannot be read, or one is not of the vocabulary: [`Tokens::get`] tells which.
+    fn window(&self, start: usize, bytes: &mut Vec<u8>, [x, y]: [&mut [i64]; 2]) -> bool {
+        let Some((first, rest)) = x.split_first_mut() else {
+            return false;
+        };
+        let (all, count) = (self.part.start + start, y.len() + 1);
+        let mut largest = 0;
+        let mut put = |place: usize, token: u32| {
+            largest = largest.max(token);
+            y[place] = i64::from(token);
+        };
+        match &*self.data {
+            Data::Memory(tokens) => {
+                let tokens = &tokens[all..all + count];
+                *first = i64::from(tokens[0]);
+                (0..).zip(&tokens[1..]).for_each(|(at, own)| put(at, *own));
+                largest = largest.max(tokens[0]);
+            }
+            Data::File { file, width } => {
+                bytes.resize(count * width.bytes(), 0);
+                if file.read(bytes, (all * width.bytes()) as u64).is_err() {
+                    return false;
+                }
+                let (head, tail) = bytes.split_at(width.bytes());
+                let mut at = 0;
+                width.tokens(tail, |token| {
+                    put(at, token);
+                    at += 1;
+                });
+                width.tokens(head, |token| {
+                    largest = largest.max(token);
+                    *first = i64::from(token);
+                });
+            }
+        }
+        rest.copy_from_slice(&y[..y.len() - 1]);
+        (largest as usize) < self.vocabulary
+    }
+
+    /// Windows from these places as two batches.
+    fn gathered(
+        &self,
+        seq: usize,
+        starts: impl ExactSizeIterator<Item = usize>,
+    ) -> Option<Gathered> {
+        let shape = [starts.len() as i64, seq as i64];
+        let mut both = [
+            room::empty(&shape, Kind::Int64).ok()?,
+            room::empty(&shape, Kind::Int64).ok()?,
+        ];
+        let [x, y] = &mut both;
+        let mut bytes = Vec::new();
+        let done = with_numbers(x, |x: &mut [i64]| {
+            with_numbers(y, |y: &mut [i64]| {
+                let rows = x.chunks_exact_mut(seq).zip(y.chunks_exact_mut(seq));
+                rows.zip(starts)
+                    .all(|((x, y), start)| self.window(start, &mut bytes, [x, y]))
+            })
+        });
+        let [x, y] = both.map(Gathered::Tensor);
+        done.ok()?.ok()?.then(|| Gathered::pair(x, y))
     }
 
     /// That the tokens that [`Tokens::identity`] depends on are of the vocabulary. If one

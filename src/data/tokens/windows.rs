@@ -1,7 +1,7 @@
 //! Tokens with what follows each of them.
 
 use super::Tokens;
-use crate::data::{DataError, Place, Random, Source};
+use crate::data::{DataError, Gathered, Place, Random, Source};
 
 /// Tokens, and at each place the token that comes next.
 type Window = (Vec<i64>, Vec<i64>);
@@ -52,6 +52,11 @@ impl Source for RowOfWindows {
         cut(&self.tokens, index * self.seq, self.seq)
     }
 
+    fn gather(&self, _: u64, indices: &[usize]) -> Option<Gathered> {
+        let starts = indices.iter().map(|index| index * self.seq);
+        self.tokens.gathered(self.seq, starts)
+    }
+
     fn place(&self, _: u64, index: usize) -> Place {
         self.tokens.place(index * self.seq)
     }
@@ -93,6 +98,11 @@ impl Source for RandomWindows {
 
     fn get(&self, _: u64, index: usize) -> Result<Window, DataError> {
         cut(&self.tokens, self.start(index), self.seq)
+    }
+
+    fn gather(&self, _: u64, indices: &[usize]) -> Option<Gathered> {
+        let starts = indices.iter().map(|&index| self.start(index));
+        self.tokens.gathered(self.seq, starts)
     }
 
     fn place(&self, _: u64, index: usize) -> Place {

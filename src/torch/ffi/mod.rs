@@ -43,6 +43,8 @@ mod memory;
 mod nccl;
 mod operators;
 mod optim;
+#[cfg(feature = "data")]
+mod pool;
 mod random;
 mod runtime;
 mod saved_tensors;
@@ -62,6 +64,8 @@ pub(crate) use memory::*;
 pub(crate) use nccl::*;
 pub(crate) use operators::*;
 pub(crate) use optim::*;
+#[cfg(feature = "data")]
+pub(crate) use pool::*;
 pub(crate) use random::*;
 pub(crate) use runtime::*;
 pub(crate) use saved_tensors::*;

@@ -268,3 +268,212 @@ fn zips_and_ranges_keep_items_together() {
     seen.sort_unstable();
     assert_eq!(seen, [5, 6, 7, 8]);
 }
+
+/// Batches as one thread would make them, item by item.
+fn item_by_item<S: Source>(items: &S, size: usize, epochs: u64) -> Vec<Vec<S::Item>> {
+    let epoch = |epoch: u64| {
+        let all = (0..items.len()).map(move |index| items.get(epoch, index).unwrap());
+        let mut all = all.collect::<Vec<_>>().into_iter();
+        let batches = items.len().div_ceil(size);
+        (0..batches).map(move |_| all.by_ref().take(size).collect::<Vec<_>>())
+    };
+    (0..epochs).flat_map(epoch).collect()
+}
+
+/// Whether a source gathers whole batches, shows its items in order, or gives each by itself.
+#[test]
+fn batches_are_what_their_items_stack_to_however_they_are_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    let float = (gpipe::tch::Kind::Float, gpipe::tch::Device::Cpu);
+    let x = Tensor::arange(37 * 6, float).reshape([37, 2, 3]);
+    Tensor::write_safetensors(&[("x", &x)], &path).unwrap();
+    let idx = folder.path().join("idx");
+    let bytes = [&[0, 0, 8, 2, 0, 0, 0, 37, 0, 0, 0, 5][..], &[3; 37 * 5]].concat();
+    std::fs::write(&idx, bytes).unwrap();
+    let tokens = folder.path().join("a.u16.bin");
+    std::fs::write(
+        &tokens,
+        (0..800_u32)
+            .flat_map(|own| [own as u8, 0])
+            .collect::<Vec<_>>(),
+    )
+    .unwrap();
+    let rows =
+        gpipe::ndarray::Array2::from_shape_fn((37, 4), |(row, column)| (row * 4 + column) as f64);
+
+    let array = || Dataset::new(gpipe::data::Array::open(&path, "x").unwrap());
+    let rows = || Dataset::new(gpipe::data::Rows::new(rows.clone()).unwrap());
+    let tensors = |items: Vec<Tensor>| Tensor::stack(&items, 0);
+    let check = |own: Vec<Tensor>, wanted: Vec<Tensor>| {
+        assert_eq!(own.len(), wanted.len());
+        for (own, wanted) in own.iter().zip(&wanted) {
+            assert_eq!((own.kind(), own), (wanted.kind(), wanted));
+        }
+    };
+    for workers in [1, 2, 4] {
+        // Pairs of arrays, shuffled, of a part.
+        let pairs = || {
+            let parts = array().zip(rows()).unwrap().range(3..36).unwrap();
+            parts.shuffle(10, 7)
+        };
+        let made = pairs().batch(8).workers(workers).epochs(2).load().unwrap();
+        let made: Vec<_> = made.map(Result::unwrap).collect();
+        let wanted = item_by_item(&pairs(), 8, 2);
+        let (x, y): (Vec<_>, Vec<_>) = wanted
+            .into_iter()
+            .map(|own| own.into_iter().unzip())
+            .unzip();
+        let (own_x, own_y): (Vec<_>, Vec<_>) = made.into_iter().unzip();
+        check(own_x, x.into_iter().map(tensors).collect());
+        check(own_y, y.into_iter().map(tensors).collect());
+
+        let images = || Dataset::new(gpipe::data::Idx::open(&idx).unwrap()).shuffle(usize::MAX, 1);
+        let made = images().batch(5).workers(workers).load().unwrap();
+        let wanted = item_by_item(&images(), 5, 1).into_iter().map(tensors);
+        check(made.map(Result::unwrap).collect(), wanted.collect());
+
+        for in_memory in [false, true] {
+            let tokens = if in_memory {
+                gpipe::data::Tokens::new((0..800).map(|own| own % 256).collect())
+            } else {
+                gpipe::data::Tokens::open(&tokens).unwrap()
+            };
+            let windows = || tokens.windows(9).unwrap().shuffle(usize::MAX, 3);
+            let made = windows().batch(6).workers(workers).load().unwrap();
+            for (batch, wanted) in made.zip(item_by_item(&windows(), 6, 1)) {
+                let (x, y) = batch.unwrap();
+                let (a, b): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
+                assert_eq!((numbers(&x), numbers(&y)), (a.concat(), b.concat()));
+            }
+        }
+    }
+}
+
+/// Memory is used again: never that of a batch of which anybody holds a part.
+#[test]
+fn a_batch_that_is_held_is_never_written_again() {
+    let items = Made::new(4000, |number| Ok(vec![number as i64; 1000]));
+    let loader = Dataset::new(items)
+        .batch(10)
+        .workers(3)
+        .epochs(2)
+        .load()
+        .unwrap();
+    let (mut held, mut places) = (Vec::new(), std::collections::HashSet::new());
+    for (number, batch) in loader.enumerate() {
+        let batch = batch.unwrap();
+        places.insert(batch.data_ptr() as usize);
+        let first = (number as i64 % 400) * 10;
+        if number % 7 == 0 {
+            // A part, and a view of a part, hold all of it.
+            held.push((first + 3, batch.get(3).slice(0, 5, 20, 3)));
+        }
+        assert_eq!(batch.get(9).int64_value(&[999]), first + 9);
+    }
+    for (wanted, row) in &held {
+        assert!(
+            numbers(row).iter().all(|number| number == wanted),
+            "{wanted}"
+        );
+    }
+    let most = held.len() + 60;
+    assert!(places.len() < most, "{} places of {most}", places.len());
+}
+
+/// A function of batches runs where these are made, and its errors are those of the batch.
+#[test]
+fn batches_go_through_functions_too() {
+    let halves = |workers| {
+        let batches = count(10).batch(4).workers(workers);
+        let batches = batches.map(|batch| Ok(batch.f_mul_scalar(2)?));
+        all(batches.map(|batch| Ok(batch + 1))).unwrap()
+    };
+    let wanted = vec![vec![1, 3, 5, 7], vec![9, 11, 13, 15], vec![17, 19]];
+    assert_eq!(halves(1), wanted);
+    assert_eq!(halves(3), wanted);
+    let fails = |batch: Tensor| {
+        anyhow::ensure!(batch.int64_value(&[0]) < 8, "the third");
+        Ok(batch)
+    };
+    let error = all(count(10).batch(4).workers(2).map(fails)).unwrap_err();
+    says(&error, &["batch that begins with item 8", "the third"]);
+    let skipped = some_bad(&[2, 9]).batch(4).skip_bad(2);
+    let doubled = skipped.map(|batch| Ok(batch * 10));
+    let wanted = vec![
+        vec![0, 10, 30, 40],
+        vec![50, 60, 70, 80],
+        vec![100, 110, 120, 130],
+    ];
+    assert_eq!(all(doubled).unwrap()[..3], wanted);
+}
+
+/// One that shows its items in another way than it should.
+struct Odd {
+    shown: usize,
+}
+
+impl Source for Odd {
+    type Item = i64;
+
+    fn len(&self) -> usize {
+        6
+    }
+
+    fn get(&self, _: u64, index: usize) -> Result<i64, DataError> {
+        Ok(index as i64)
+    }
+
+    fn batch(
+        &self,
+        _: u64,
+        _: &[usize],
+        each: gpipe::data::Each<'_, i64>,
+    ) -> std::ops::ControlFlow<()> {
+        (0..self.shown).try_for_each(|_| each(Ok(7)))
+    }
+
+    fn identity(&self) -> String {
+        "odd".to_owned()
+    }
+}
+
+#[test]
+fn a_source_that_shows_too_few_or_too_many_ends_with_an_error_or_is_cut() {
+    let error = all(Dataset::new(Odd { shown: 0 }).batch(3)).unwrap_err();
+    says(&error, &["item 0", "gives no item"]);
+    let wanted = vec![vec![7, 7, 7]; 2];
+    for shown in [1, 2, 9] {
+        assert_eq!(all(Dataset::new(Odd { shown }).batch(3)).unwrap(), wanted);
+    }
+}
+
+/// Bad items, anywhere, with any number of workers: the same batches, and the same words.
+#[test]
+fn what_is_skipped_does_not_depend_on_the_workers() {
+    for bad in [
+        &[0][..],
+        &[19],
+        &[3, 4],
+        &[0, 7, 8, 15, 19],
+        &[16, 17, 18, 19],
+    ] {
+        let bad: &'static [usize] = Vec::leak(bad.to_vec());
+        let run = |workers| {
+            let batches = some_bad(bad).shuffle(5, 2).batch(4).epochs(3);
+            let mut loader = batches.workers(workers).skip_bad(5).load().unwrap();
+            let mut seen = Vec::new();
+            while let Some(batch) = loader.next() {
+                seen.push((numbers(&batch.unwrap()), loader.state()));
+            }
+            let skipped = loader.skipped().iter().map(ToString::to_string);
+            (seen, skipped.collect::<Vec<_>>())
+        };
+        let one = run(1);
+        let good = 3 * (20 - bad.len());
+        assert_eq!(one.0.iter().map(|(own, _)| own.len()).sum::<usize>(), good);
+        assert_eq!(one.1.len(), 3 * bad.len());
+        assert_eq!(run(2), one, "{bad:?}");
+        assert_eq!(run(4), one, "{bad:?}");
+    }
+}

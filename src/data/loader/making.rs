@@ -1,0 +1,97 @@
+//! How items become a batch, on the workers.
+
+use std::sync::Arc;
+
+use crate::data::stack::{Collected, Stacking};
+use crate::data::{Source, Stack};
+
+/// Makes one batch of items that are there.
+type Collate<T, B> = Box<dyn Fn(Vec<T>) -> anyhow::Result<B> + Send + Sync>;
+
+/// Begins a batch of so many items.
+type Begin<T, B> = Box<dyn Fn(usize) -> Box<dyn Stacking<T, B>> + Send + Sync>;
+
+/// Has the source make a whole batch in one pass, if it can.
+type Gather<S, B> = Box<dyn Fn(&S, u64, &[usize]) -> Option<anyhow::Result<B>> + Send + Sync>;
+
+/// Three ways to the same batch.
+pub(in crate::data) struct Making<S: Source, B> {
+    pub(super) collate: Collate<S::Item, B>,
+    pub(super) begin: Begin<S::Item, B>,
+    pub(super) gather: Gather<S, B>,
+}
+
+impl<S: Source, B: 'static> Making<S, B> {
+    /// By a function of all items.
+    pub(in crate::data) fn by<F>(collate: F) -> Self
+    where
+        F: Fn(Vec<S::Item>) -> anyhow::Result<B> + Send + Sync + 'static,
+    {
+        let collate = Arc::new(collate);
+        let own = Arc::clone(&collate);
+        Self {
+            collate: Box::new(move |items| own(items)),
+            begin: Box::new(move |count| {
+                let own = Arc::clone(&collate);
+                Box::new(Collected::new(count, move |items| own(items)))
+            }),
+            gather: Box::new(|_, _, _| None),
+        }
+    }
+
+    /// Followed by a function of the batch.
+    pub(super) fn then<C, F>(self, function: F) -> Making<S, C>
+    where
+        C: 'static,
+        F: Fn(B) -> anyhow::Result<C> + Send + Sync + 'static,
+    {
+        let Self {
+            collate,
+            begin,
+            gather,
+        } = self;
+        let function = Arc::new(function);
+        let (of_all, of_rows) = (Arc::clone(&function), Arc::clone(&function));
+        Making {
+            collate: Box::new(move |items| of_all(collate(items)?)),
+            begin: Box::new(move |count| {
+                let (rows, function) = (begin(count), Arc::clone(&of_rows));
+                Box::new(Then { rows, function })
+            }),
+            gather: Box::new(move |source, epoch, indices| {
+                let batch = gather(source, epoch, indices)?;
+                Some(batch.and_then(|batch| function(batch)))
+            }),
+        }
+    }
+}
+
+impl<S: Source<Item: Stack>> Making<S, <S::Item as Stack>::Batch> {
+    /// As the items say.
+    pub(in crate::data) fn stacked() -> Self {
+        Self {
+            collate: Box::new(S::Item::stack),
+            begin: Box::new(S::Item::stacking),
+            gather: Box::new(|source, epoch, indices| {
+                let batch = source.gather(epoch, indices)?;
+                S::Item::gathered(batch).map(Ok)
+            }),
+        }
+    }
+}
+
+/// A batch in the making, and what is done with it then.
+struct Then<T, B, F> {
+    rows: Box<dyn Stacking<T, B>>,
+    function: Arc<F>,
+}
+
+impl<T, B, C, F: Fn(B) -> anyhow::Result<C>> Stacking<T, C> for Then<T, B, F> {
+    fn push(&mut self, item: T) {
+        self.rows.push(item);
+    }
+
+    fn finish(self: Box<Self>) -> anyhow::Result<C> {
+        (self.function)(self.rows.finish()?)
+    }
+}

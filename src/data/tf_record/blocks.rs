@@ -1,0 +1,258 @@
+//! Files in large blocks, kept as long as they are of use.
+//!
+//! A call of the system for a record of 300 bytes takes longer than its checksum and its decoding
+//! together. Records that come in order, or shuffled within a window, lie close together, so a
+//! block that was read for one of them has the next ones too. Records that come from all over a
+//! large file do not: reading blocks for them would read a thousand times as much as is needed.
+//! Which it is shows by itself: a block costs what it saves for [`WORTH`] records, and blocks are
+//! read only while they have paid for themselves.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use parking_lot::Mutex;
+
+/// Bytes of a block.
+const BLOCK: u64 = 1 << 18;
+/// Blocks that are kept: those of a window of 8 MiB, of all workers together.
+const KEPT: usize = 32;
+/// Records of more bytes than this are read by themselves.
+pub(super) const LARGE: u64 = 1 << 15;
+/// Records that are read by themselves in the time that a block takes, about.
+const WORTH: i64 = 64;
+/// What a record earns that a block had, for each that none had: these pay for a new try, so that
+/// a shuffle that was over all and is within a window later is noticed.
+const HIT: i64 = 64;
+const COST: i64 = WORTH * HIT;
+/// So many blocks are read without anything to show for it.
+const TRIES: i64 = 64;
+
+type Bytes = Arc<Vec<u8>>;
+
+/// A block of a file, by the file's number and its own.
+#[derive(Debug, Clone)]
+struct Block {
+    file: usize,
+    number: u64,
+    bytes: Bytes,
+}
+
+/// The blocks that were used last.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    recent: Mutex<VecDeque<Block>>,
+    credit: AtomicI64,
+}
+
+impl Default for Blocks {
+    fn default() -> Self {
+        Self {
+            recent: Mutex::default(),
+            credit: AtomicI64::new(TRIES * COST),
+        }
+    }
+}
+
+/// Those that one reader has at hand, and what it has earned since it began.
+#[derive(Debug)]
+pub(super) struct Reader<'a> {
+    blocks: &'a Blocks,
+    own: Vec<Block>,
+    earned: i64,
+    /// A record that lies in two blocks.
+    joined: Vec<u8>,
+}
+
+impl Blocks {
+    pub(super) fn reader(&self) -> Reader<'_> {
+        Reader {
+            blocks: self,
+            own: Vec::new(),
+            earned: 0,
+            joined: Vec::new(),
+        }
+    }
+
+    /// A block that is kept, or that is worth to be read; none where the file ends before it
+    /// should: what reads the record itself says so.
+    fn block(&self, (file, open): (usize, &File), number: u64, size: u64) -> Option<Block> {
+        let is_it = |own: &Block| (own.file, own.number) == (file, number);
+        {
+            let mut recent = self.recent.lock();
+            if let Some(place) = recent.iter().position(is_it) {
+                let found = recent.remove(place)?;
+                recent.push_front(found.clone());
+                return Some(found);
+            }
+        }
+        if self.credit.load(Ordering::Relaxed) < COST {
+            return None;
+        }
+        self.credit.fetch_sub(COST, Ordering::Relaxed);
+        let start = number * BLOCK;
+        let mut bytes = vec![0; BLOCK.min(size.checked_sub(start)?) as usize];
+        open.read_exact_at(&mut bytes, start).ok()?;
+        let bytes = Arc::new(bytes);
+        let read = Block {
+            file,
+            number,
+            bytes,
+        };
+        let mut recent = self.recent.lock();
+        recent.truncate(KEPT - 1);
+        recent.push_front(read.clone());
+        Some(read)
+    }
+}
+
+impl Reader<'_> {
+    /// The bytes of a range of a file of this size, at most [`LARGE`], where blocks have them.
+    pub(super) fn bytes(
+        &mut self,
+        file: (usize, &File),
+        range: &Range<u64>,
+        size: u64,
+    ) -> Option<&[u8]> {
+        let (first, last) = (range.start / BLOCK, (range.end - 1) / BLOCK);
+        let from = (range.start % BLOCK) as usize;
+        let length = (range.end - range.start) as usize;
+        let Some(place) = self.place(file, first, size) else {
+            self.earned += 1;
+            return None;
+        };
+        if first == last {
+            self.earned += HIT;
+            return self.own[place].bytes.get(from..from + length);
+        }
+        let head = Arc::clone(&self.own[place].bytes);
+        let tail = self.place(file, last, size)?;
+        let head = head.get(from..)?;
+        self.joined.clear();
+        self.joined.extend_from_slice(head);
+        let tail = self.own[tail].bytes.get(..length - head.len())?;
+        self.joined.extend_from_slice(tail);
+        self.earned += HIT;
+        Some(&self.joined)
+    }
+
+    /// Where a block is among those at hand.
+    fn place(&mut self, file: (usize, &File), number: u64, size: u64) -> Option<usize> {
+        let is_it = |own: &Block| (own.file, own.number) == (file.0, number);
+        if let Some(place) = self.own.iter().rposition(is_it) {
+            return Some(place);
+        }
+        let block = self.blocks.block(file, number, size)?;
+        if self.own.len() == KEPT {
+            self.own.remove(0);
+        }
+        self.own.push(block);
+        Some(self.own.len() - 1)
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        let credit = &self.blocks.credit;
+        // Two that do this at once may both miss the other's: it is a guess anyway.
+        let now = credit.load(Ordering::Relaxed).saturating_add(self.earned);
+        credit.store(now.min(TRIES * COST), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(bytes: usize) -> (tempfile::TempDir, File, Vec<u8>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let all: Vec<u8> = (0..bytes).map(|place| (place * 7 % 251) as u8).collect();
+        std::fs::write(&path, &all).unwrap();
+        (folder, File::open(&path).unwrap(), all)
+    }
+
+    #[test]
+    fn what_blocks_give_is_what_the_file_has() {
+        let size = 2 * BLOCK + 1000;
+        let (_folder, open, all) = file(size as usize);
+        let blocks = Blocks::default();
+        let mut reader = blocks.reader();
+        let edges = [
+            0,
+            1,
+            BLOCK - 100,
+            BLOCK - 1,
+            BLOCK,
+            2 * BLOCK - 7,
+            size - 300,
+        ];
+        for start in edges {
+            for length in [1, 7, 101, 300] {
+                let range = start..(start + length).min(size);
+                let wanted = &all[range.start as usize..range.end as usize];
+                assert_eq!(
+                    reader.bytes((0, &open), &range, size),
+                    Some(wanted),
+                    "{range:?}"
+                );
+            }
+        }
+        drop(reader);
+        assert_eq!(blocks.recent.lock().len(), 3, "each was read once");
+        // Another file of the same places.
+        let (_folder, other, all) = file(10);
+        let range = 3..10;
+        let mut reader = blocks.reader();
+        assert_eq!(reader.bytes((1, &other), &range, 10), Some(&all[3..10]));
+    }
+
+    #[test]
+    fn blocks_are_read_while_they_pay_for_themselves() {
+        let size = 400 * BLOCK;
+        let folder = tempfile::tempdir().unwrap();
+        let open = File::create_new(folder.path().join("file")).unwrap();
+        open.set_len(size).unwrap();
+        let open = {
+            drop(open);
+            File::open(folder.path().join("file")).unwrap()
+        };
+        let blocks = Blocks::default();
+        let record = |number: u64| number * 300..number * 300 + 300;
+        // From all over the file: it stops soon.
+        let read = (0..400).filter(|number| {
+            let start = number * BLOCK;
+            let mut reader = blocks.reader();
+            reader
+                .bytes((0, &open), &(start..start + 300), size)
+                .is_some()
+        });
+        let read = read.count() as i64;
+        assert!((TRIES..TRIES + 4).contains(&read), "{read} blocks");
+        // In order: a new try, and then blocks have all.
+        let had = (0..40_000).filter(|number| {
+            let mut reader = blocks.reader();
+            reader.bytes((0, &open), &record(*number), size).is_some()
+        });
+        let had = had.count();
+        assert!(had > 30_000, "{had} of 40000");
+        assert!(blocks.recent.lock().len() <= KEPT);
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_has_no_block() {
+        let (folder, open, _) = file(1000);
+        let path = folder.path().join("file");
+        File::options()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .set_len(10)
+            .unwrap();
+        let blocks = Blocks::default();
+        assert_eq!(blocks.reader().bytes((0, &open), &(0..5), 1000), None);
+    }
+}
