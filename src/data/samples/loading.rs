@@ -71,7 +71,7 @@ pub(super) fn loaded<T: Send + 'static>(
     source: &Arc<dyn Source<Item = T>>,
     part: Part,
     (size, seed): (usize, u64),
-    collate: impl Fn(Vec<T>) -> anyhow::Result<Both> + Send + 'static,
+    collate: impl Fn(Vec<T>) -> anyhow::Result<Both> + Send + Sync + 'static,
 ) -> Batches<Arc<dyn Source<Item = T>>, Both> {
     let source = Arc::clone(source);
     if part != Part::Train {

@@ -55,13 +55,13 @@ pub fn find() -> Result<PathBuf, String> {
 
 /// Where the Python that torch-sys asks has its PyTorch, which need not be one that starts.
 fn of_python() -> Result<PathBuf, String> {
+    const WHERE: &str = "import importlib.util as i; s = i.find_spec('torch'); \
+                         print(s.submodule_search_locations[0] if s else '')";
     // As torch-sys chooses.
     let python = match env::var_os("VIRTUAL_ENV") {
         Some(_) => "python",
         None => "python3",
     };
-    const WHERE: &str = "import importlib.util as i; s = i.find_spec('torch'); \
-                         print(s.submodule_search_locations[0] if s else '')";
     let told = Command::new(python).args(["-c", WHERE]).output();
     let told = told
         .map_err(|error| format!("{USE_PYTORCH} is set, and `{python}` does not start: {error}"))?;
