@@ -94,7 +94,7 @@ exported-memory: build
 
 # Mutates exported programs, bytes and JSON, for ten minutes: each is read or refused.
 fuzz: setup
-	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --workspace --locked --test exported -- --nocapture mutations_for
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --workspace --locked --release --test exported -- --nocapture mutations_for
 
 # Formatting, lints, documentation, and the builds with less: without libtorch, without a command.
 check: setup
