@@ -235,7 +235,7 @@ impl Forger {
                     _ => value,
                 };
                 if let Some(own) = json.pointer_mut(place) {
-                    told += &format!("{value} at {place}; ");
+                    told = format!("{told}{value} at {place}; ");
                     *own = value;
                 }
             });
@@ -278,10 +278,11 @@ fn mutations_for_so_many_seconds_are_refused_or_read() {
                     _ => forger.with_other_values(&mut draws),
                 };
                 let start = Instant::now();
-                match panic::catch_unwind(|| refusal(bytes)) {
-                    Ok(None) => read[kind] += 1,
-                    Ok(Some(_)) => refused[kind] += 1,
-                    Err(_) => panic!("{name}, seed {seed}: {told}"),
+                let ended = panic::catch_unwind(|| refusal(bytes));
+                let ended = ended.unwrap_or_else(|_| panic!("{name}, seed {seed}: {told}"));
+                match ended {
+                    None => read[kind] += 1,
+                    Some(_) => refused[kind] += 1,
                 }
                 slowest = slowest.max(start.elapsed());
             }

@@ -49,7 +49,7 @@ struct Program {
 }
 
 impl Program {
-    fn add(&mut self, operator: &str, takes: &[&str], more: Value, made: Made) -> String {
+    fn add(&mut self, operator: &str, takes: &[&str], more: &Value, made: Made) -> String {
         self.push(operator, takes, more, made, None)
     }
 
@@ -58,7 +58,7 @@ impl Program {
         &mut self,
         operator: &str,
         takes: &[&str],
-        more: Value,
+        more: &Value,
         made: Made,
         layer: Option<usize>,
     ) -> String {
@@ -115,7 +115,7 @@ impl Program {
             self.add(
                 "_to_copy.default",
                 &[value],
-                kind,
+                &kind,
                 Made { element: 4, ..own },
             )
         } else {
@@ -129,7 +129,7 @@ impl Program {
             columns: 1,
             element: 4,
         };
-        let sum = self.add("sum.dim_IntList", &[&float], keep, one);
+        let sum = self.add("sum.dim_IntList", &[&float], &keep, one);
         let wide = Made {
             columns: WIDTH,
             ..one
@@ -137,7 +137,7 @@ impl Program {
         self.add(
             "expand.default",
             &[&sum],
-            json!({"size": {"as_ints": [-1, WIDTH]}}),
+            &json!({"size": {"as_ints": [-1, WIDTH]}}),
             wide,
         )
     }
@@ -153,7 +153,7 @@ impl Program {
         let mut pool = vec!["input".to_owned()];
         let mut next = "input".to_owned();
         for layer in 0..LAYERS.len() {
-            let made = program.push("linear.default", &[&next], json!({}), wide, Some(layer));
+            let made = program.push("linear.default", &[&next], &json!({}), wide, Some(layer));
             pool.push(made);
             for (operator, one, other) in draws.get(layer).into_iter().flatten() {
                 let one = pool[pool.len() - 1 - one % pool.len()].clone();
@@ -162,32 +162,32 @@ impl Program {
                 let element = made.element.max(program.values[&other].element);
                 let columns = made.columns + program.values[&other].columns;
                 pool.push(match operator {
-                    0 => program.add("tanh.default", &[&one], json!({}), made),
+                    0 => program.add("tanh.default", &[&one], &json!({}), made),
                     1 if columns <= 16 => {
                         let dim = json!({"dim": {"as_int": 1}});
                         program.add(
                             "cat.default",
                             &[&one, &other],
-                            dim,
+                            &dim,
                             Made { columns, element },
                         )
                     }
                     2 => {
                         let part = json!({"dim": {"as_int": 1}, "start": {"as_int": 0},
                                           "end": {"as_int": 1}});
-                        program.add("slice.Tensor", &[&one], part, Made { columns: 1, ..made })
+                        program.add("slice.Tensor", &[&one], &part, Made { columns: 1, ..made })
                     }
                     3 => {
                         let kind = json!({"dtype": {"as_scalar_type": 8}});
                         let double = Made { element: 8, ..made };
-                        program.add("_to_copy.default", &[&one], kind, double)
+                        program.add("_to_copy.default", &[&one], &kind, double)
                     }
                     _ => {
                         let keep = json!({"dim": {"as_ints": [1]}, "keepdim": {"as_bool": true}});
                         program.add(
                             "sum.dim_IntList",
                             &[&one],
-                            keep,
+                            &keep,
                             Made { columns: 1, ..made },
                         )
                     }
@@ -198,7 +198,7 @@ impl Program {
                 let last = pool[pool.len() - 1].clone();
                 let other = pool[(7 * layer + draws[layer].len()) % pool.len()].clone();
                 let (last, other) = (program.fit(&last), program.fit(&other));
-                next = program.add("mul.Tensor", &[&last, &other], json!({}), wide);
+                next = program.add("mul.Tensor", &[&last, &other], &json!({}), wide);
             }
         }
         program
@@ -274,24 +274,38 @@ impl Graph {
     fn least(&self, between: Range<usize>) -> u64 {
         let (front, behind) = (&self.nodes[..between.start], &self.nodes[between.end..]);
         let between = &self.nodes[between];
+        let mut made: BTreeMap<&str, Option<usize>> = BTreeMap::new();
+        let given = self.given.iter().map(String::as_str);
+        made.extend(given.map(|own| (own, None)));
+        made.extend(front.iter().flat_map(names_made).map(|own| (own, None)));
+        for (number, node) in between.iter().enumerate() {
+            made.extend(names_made(node).map(|own| (own, Some(number))));
+        }
+        let mut taken: BTreeSet<&str> = self.returned.iter().map(String::as_str).collect();
+        taken.extend(behind.iter().flat_map(names_taken));
+        // Of each value: what makes it, the nodes between that take it, whether it is taken behind.
+        let values = made.into_iter().map(|(name, maker)| {
+            let takers = between.iter().enumerate();
+            let takers = takers.filter(|(_, node)| names_taken(node).any(|own| own == name));
+            let takers = takers.fold(0_u32, |all, (number, _)| all | 1 << number);
+            let bytes = self.bytes.get(name).copied().unwrap_or(0);
+            (maker, takers, taken.contains(name), bytes)
+        });
+        let values: Vec<_> = values.collect();
         let ways = (0..1_u32 << between.len()).filter_map(|way| {
-            let mut made: BTreeSet<&str> = self.given.iter().map(String::as_str).collect();
-            made.extend(front.iter().flat_map(names_made));
-            let mut taken: BTreeSet<&str> = self.returned.iter().map(String::as_str).collect();
-            taken.extend(behind.iter().flat_map(names_taken));
-            let mut not_yet: BTreeSet<&str> = BTreeSet::new();
-            for (number, node) in between.iter().enumerate() {
-                if way >> number & 1 == 0 {
-                    taken.extend(names_taken(node));
-                    not_yet.extend(names_made(node));
-                } else if names_taken(node).any(|own| not_yet.contains(own)) {
+            let mut bytes = 0;
+            for (maker, takers, behind, own) in &values {
+                if maker.is_none_or(|maker| way >> maker & 1 == 1) {
+                    bytes += if *behind || takers & !way != 0 {
+                        *own
+                    } else {
+                        0
+                    };
+                } else if takers & way != 0 {
                     return None;
-                } else {
-                    made.extend(names_made(node));
                 }
             }
-            let crossing = made.intersection(&taken);
-            Some(crossing.filter_map(|own| self.bytes.get(*own)).sum())
+            Some(bytes)
         });
         ways.min().unwrap()
     }

@@ -25,11 +25,14 @@ pub(super) fn check(recipe: &Recipe, spec: &ModelSpec) -> Result<(), Failure> {
     let here = recipe.devices.len() * recipe.chunks();
     let part = lightest(stages, here);
     let remembered = part.saturating_mul(numbers(&recipe.optimizer_kind()));
-    let remembered = match recipe.shard_optimizer {
-        true => remembered / recipe.replicas.max(1) as u64,
-        false => remembered,
+    let owners = if recipe.shard_optimizer {
+        recipe.replicas.max(1) as u64
+    } else {
+        1
     };
-    let needs = part.saturating_mul(TRAINED).saturating_add(remembered);
+    let needs = part
+        .saturating_mul(TRAINED)
+        .saturating_add(remembered / owners);
     let of = match recipe.processes {
         0 | 1 => String::new(),
         _ => " in each process".to_owned(),
