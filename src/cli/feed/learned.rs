@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::Values;
-use crate::data::{DataError, Loader, Part, Samples, Several};
+use crate::data::{Batches, DataError, Loader, Part, Samples, Several, Source};
 
 /// Inputs and targets in batches.
 pub(in crate::cli) type Rows = Loader<(Values, Values)>;
@@ -78,19 +78,9 @@ impl Learned {
         from: Option<&Value>,
     ) -> Result<Option<Rows>, DataError> {
         let own_loss = matches!(self, Self::Inputs(_));
-        macro_rules! load {
-            ($batches:expr) => {{
-                let batches = $batches.map(|batches| batches.workers(workers));
-                let batches = batches.map(|batches| match from {
-                    Some(state) => batches.resume(state),
-                    None => batches,
-                });
-                batches.map(|batches| batches.load()).transpose()
-            }};
-        }
         match self.pairs() {
-            Ok(samples) => load!(samples.values(part, size, own_loss)),
-            Err(several) => load!(several.values(part, size)),
+            Ok(samples) => load(samples.values(part, size, own_loss), workers, from),
+            Err(several) => load(several.values(part, size), workers, from),
         }
     }
 
@@ -103,4 +93,17 @@ impl Learned {
             _ => 1,
         }
     }
+}
+
+fn load<S: Source>(
+    batches: Option<Batches<S, (Values, Values)>>,
+    workers: usize,
+    from: Option<&Value>,
+) -> Result<Option<Rows>, DataError> {
+    let batches = batches.map(|batches| batches.workers(workers));
+    let batches = batches.map(|batches| match from {
+        Some(state) => batches.resume(state),
+        None => batches,
+    });
+    batches.map(Batches::load).transpose()
 }

@@ -28,10 +28,9 @@ pub(super) fn by_name(
     if names.is_empty() || pair {
         return Ok(None);
     }
-    let mut wanted = SampleOptions::default()
+    let wanted = SampleOptions::default()
         .held_out(options.held_out)
         .seed(options.seed);
-    wanted = wanted.no_images();
     let found = Several::open(path, &fields(chosen, &names), names.len(), &wanted);
     let found = found.map_err(|error| error.to_string())?;
     if found.is_some() && !matches!(options.normalise, Normalise::Auto | Normalise::None) {

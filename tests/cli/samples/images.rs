@@ -88,3 +88,22 @@ fn a_broken_image_ends_the_run_and_is_named() {
         &["--data images", "[channels, height, width]"],
     );
 }
+
+#[test]
+fn classes_are_no_numbers_to_predict() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    pictures(&folder.join("images"));
+    let third = folder.join("images/third");
+    fs::create_dir(&third).unwrap();
+    fs::copy(folder.join("images/dark/0.png"), third.join("0.png")).unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = root.join("tests/fixtures/exported/resnet.pt2");
+    let train = format!("train --quiet --data images --model {}", program.display());
+    let wrong = [
+        "its targets are 3 classes",
+        "--loss mse, which is for numbers",
+        "cross-entropy",
+    ];
+    fails(folder, &format!("{train} --loss mse"), 2, &wrong);
+}
