@@ -28,8 +28,8 @@ pub(super) fn enter(pool: Arc<Pool>) {
 pub(super) fn empty(shape: &[i64], kind: Kind) -> Result<Tensor, TorchError> {
     let width = kind.elt_size_in_bytes();
     let numbers = |shape: &[i64]| {
-        let sides = shape.iter().map(|side| usize::try_from(*side).ok());
-        sides.fold(Some(width), |all, side| all?.checked_mul(side?))
+        let mut sides = shape.iter().map(|side| usize::try_from(*side).ok());
+        sides.try_fold(width, |all, side| all.checked_mul(side?))
     };
     if numbers(shape).is_some_and(|bytes| bytes >= LEAST) {
         let pooled = POOL.with_borrow(|pool| match pool {

@@ -40,6 +40,8 @@ pub struct Batches<S: Source, B> {
     from: Option<Value>,
     devices: Vec<Device>,
     ends: Option<(Bring<B>, Take<B>)>,
+    /// Whether batches were to be brought to a device before they are what they become.
+    too_early: bool,
 }
 
 impl<S: Source, B> fmt::Debug for Batches<S, B> {
@@ -68,11 +70,12 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             from: None,
             devices: Vec::new(),
             ends: None,
+            too_early: false,
         }
     }
 
-    /// Each batch through a function, on the workers. It belongs behind the source and before
-    /// [`Batches::to`]: bytes, say, that become floats when they are stacked.
+    /// Each batch through a function, on the workers: bytes, say, that become floats when they are
+    /// stacked. It belongs before [`Batches::to`], and is refused behind it.
     #[must_use]
     pub fn map<C, F>(self, function: F) -> Batches<S, C>
     where
@@ -90,6 +93,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             allowed: self.allowed,
             patience: self.patience,
             from: self.from,
+            too_early: self.too_early || self.ends.is_some() || !self.devices.is_empty(),
             devices: Vec::new(),
             ends: None,
         }
@@ -256,6 +260,12 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         let wrong = |what: &str| Err(DataError::Settings(what.to_owned()));
         if self.size == 0 {
             return wrong("a batch of 0 items: it has at least 1");
+        }
+        if self.too_early {
+            return wrong(
+                "batches go to a device as the last thing: put `map` before `to`, since it runs on \
+                 the workers",
+            );
         }
         if self.workers == 0 {
             return wrong("0 workers: at least 1 thread has to load");

@@ -89,7 +89,7 @@ impl<S: Source, B: Send + 'static> Shared<S, B> {
         for task in tasks {
             let own = Worker {
                 shared: self,
-                worker,
+                number: worker,
                 span: task.span,
                 round: task.round,
             };
@@ -116,7 +116,7 @@ impl<S: Source, B: Send + 'static> Shared<S, B> {
 /// A worker at its task.
 struct Worker<'a, S: Source, B> {
     shared: &'a Shared<S, B>,
-    worker: usize,
+    number: usize,
     span: Span,
     round: u64,
 }
@@ -232,7 +232,7 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
             return ControlFlow::Break(());
         }
         if done < self.span.count {
-            *busy[self.worker].lock() = Some((self.span.epoch, self.span.first + done));
+            *busy[self.number].lock() = Some((self.span.epoch, self.span.first + done));
         }
         ControlFlow::Continue(())
     }

@@ -5,11 +5,14 @@ use std::sync::OnceLock;
 
 use crate::data::{DataError, Place, Source, Store};
 
+/// The bytes of an item, once it was made.
+type Kept = OnceLock<Box<[u8]>>;
+
 /// Each item made once, those of the first epoch, and kept in memory as bytes.
 pub struct MemoryCache<S> {
     source: S,
     /// None where there are more items than any memory has places for.
-    items: Option<Box<[OnceLock<Box<[u8]>>]>>,
+    items: Option<Box<[Kept]>>,
 }
 
 impl<S: fmt::Debug> fmt::Debug for MemoryCache<S> {

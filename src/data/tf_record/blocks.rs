@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 
 /// Bytes of a block.
 const BLOCK: u64 = 1 << 18;
-/// Blocks that are kept: those of a window of 8 MiB, of all workers together.
-const KEPT: usize = 32;
+/// Blocks that are kept: those of a window of 4 MiB, of all workers together.
+const KEPT: usize = 16;
 /// Records of more bytes than this are read by themselves.
 pub(super) const LARGE: u64 = 1 << 15;
 /// Records that are read by themselves in the time that a block takes, about.

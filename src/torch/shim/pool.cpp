@@ -13,7 +13,9 @@
 #include <c10/core/StorageImpl.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -27,17 +29,21 @@ struct Free {
 };
 
 struct Pool {
-  // Blocks that wait, at most: those of a batch of some parts, and of the one after it.
-  static constexpr size_t kMost = 8;
-
   std::mutex mutex;
   std::vector<Free> free;
+  // Blocks that are out, and how many ever were at a time: there are never more, since blocks of
+  // sizes that nobody needs any more make room for others.
+  size_t out = 0;
+  size_t most = 0;
   bool closed = false;
 
   // The block that was used last and is large enough, but not by more than a quarter.
   Free take(size_t bytes) {
+    // Freed behind the lock.
+    std::vector<Free> oldest;
     {
       std::lock_guard<std::mutex> lock(mutex);
+      most = std::max(most, ++out);
       const auto fits = [&](const Free& one) {
         return one.bytes >= bytes && one.bytes - bytes <= bytes / 4;
       };
@@ -47,21 +53,30 @@ struct Pool {
         free.erase(std::next(found).base());
         return block;
       }
+      if (free.size() + out > most) {
+        const auto end = free.begin() + static_cast<std::ptrdiff_t>(free.size() + out - most);
+        std::move(free.begin(), end, std::back_inserter(oldest));
+        free.erase(free.begin(), end);
+      }
     }
-    return {bytes, c10::GetCPUAllocator()->allocate(bytes)};
+    oldest.clear();
+    try {
+      return {bytes, c10::GetCPUAllocator()->allocate(bytes)};
+    } catch (...) {
+      std::lock_guard<std::mutex> lock(mutex);
+      --out;
+      throw;
+    }
   }
 
   void give_back(Free block) {
     // Freed behind the lock.
-    Free oldest{0, {}};
+    Free last{0, {}};
     std::lock_guard<std::mutex> lock(mutex);
+    --out;
     if (closed) {
-      std::swap(oldest, block);
+      std::swap(last, block);
       return;
-    }
-    if (free.size() == kMost) {
-      std::swap(oldest, free.front());
-      free.erase(free.begin());
     }
     free.push_back(std::move(block));
   }

@@ -398,6 +398,9 @@ fn batches_go_through_functions_too() {
     };
     let error = all(count(10).batch(4).workers(2).map(fails)).unwrap_err();
     says(&error, &["batch that begins with item 8", "the third"]);
+    let cpu = gpipe::tch::Device::Cpu;
+    let late = count(10).batch(4).to(cpu).map(Ok);
+    says(&all(late).unwrap_err(), &["put `map` before `to`"]);
     let skipped = some_bad(&[2, 9]).batch(4).skip_bad(2);
     let doubled = skipped.map(|batch| Ok(batch * 10));
     let wanted = vec![
