@@ -2,35 +2,61 @@
 
 use crate::ids::DeviceId;
 
-/// Which devices share which network card: of each device the first and the last node that it is
-/// on in any replica. Values between devices on different nodes go over the cards of both.
+/// The nodes whose cards a device uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// Of values: the first and the last node that the device is on in any replica.
+    pub(crate) first: usize,
+    pub(crate) last: usize,
+    /// Whether its gradients go over them.
+    pub(crate) exchanges: bool,
+}
+
+#[cfg(test)]
+impl Reach {
+    /// On one node.
+    pub(crate) fn of_one(node: usize) -> Self {
+        Self {
+            first: node,
+            last: node,
+            exchanges: false,
+        }
+    }
+}
+
+/// Which devices share which network card. Values between devices on different nodes go over the
+/// cards of both.
 ///
 /// [`Machine::cards`](crate::Machine::cards) makes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[doc(alias = "NIC")]
 pub struct Cards {
-    nodes: Vec<(usize, usize)>,
+    reach: Vec<Reach>,
 }
 
 impl Cards {
-    pub(crate) fn new(nodes: Vec<(usize, usize)>) -> Self {
-        Self { nodes }
+    pub(crate) fn new(reach: Vec<Reach>) -> Self {
+        Self { reach }
     }
 
-    /// The nodes of a device: the first and the last.
-    pub(crate) fn of(&self, device: DeviceId) -> (usize, usize) {
-        self.nodes.get(device.index()).copied().unwrap_or_default()
+    /// What a device uses.
+    pub(crate) fn of(&self, device: DeviceId) -> Reach {
+        self.reach.get(device.index()).copied().unwrap_or_default()
     }
 
     /// How many nodes there are.
     pub(crate) fn count(&self) -> usize {
-        let lasts = self.nodes.iter().map(|&(_, last)| last);
+        let lasts = self.reach.iter().map(|own| own.last);
         lasts.max().map_or(0, |last| last + 1)
     }
 
     /// Whether values between two devices go from node to node. Devices are on nodes in order:
     /// two that are on several nodes are not on the same ones.
     pub(crate) fn cross(&self, from: DeviceId, to: DeviceId) -> bool {
-        self.of(from) != self.of(to)
+        let nodes = |device| {
+            let Reach { first, last, .. } = self.of(device);
+            (first, last)
+        };
+        nodes(from) != nodes(to)
     }
 }

@@ -8,6 +8,7 @@ mod memory;
 mod offload;
 
 pub use cards::Cards;
+pub(crate) use cards::Reach;
 pub use host_link::HostLink;
 pub use joins::Joins;
 pub use link::Link;

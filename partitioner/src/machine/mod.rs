@@ -1,11 +1,14 @@
 //! The devices that a pipeline is to run on, and the links between them.
 
+pub mod cluster;
 mod nodes;
 mod processes;
+mod replicas;
 mod way;
 
 pub use nodes::{Nodes, NodesError};
 pub use processes::VOTES;
+pub use replicas::{AllReduce, Neighbours};
 pub(crate) use way::Way;
 
 use crate::cores::{Cores, CoresError};
@@ -81,6 +84,17 @@ pub enum MachineError {
         /// Devices of all replicas.
         devices: usize,
     },
+    /// Stages that are neighbours, on nodes where replicas would not be alike.
+    #[error(
+        "replicas of {devices} devices do not lie alike on nodes of {each}: where stages are \
+         neighbours one must be a multiple of the other"
+    )]
+    Neighbours {
+        /// Devices of a replica.
+        devices: usize,
+        /// Devices of a node; 0 where nodes have unequal numbers.
+        each: usize,
+    },
     /// Nodes that cannot be.
     #[error(transparent)]
     Nodes(#[from] NodesError),
@@ -113,6 +127,8 @@ pub struct Machine {
     host_link: Option<HostLink>,
     cores: Option<Cores>,
     replicas: usize,
+    neighbours: Neighbours,
+    all_reduce: AllReduce,
     nodes: Option<Nodes>,
     processes: usize,
 }
@@ -133,15 +149,17 @@ impl Machine {
             host_link: None,
             cores: None,
             replicas: 1,
+            neighbours: Neighbours::default(),
+            all_reduce: AllReduce::default(),
             nodes: None,
             processes: 1,
         })
     }
 
     /// The same with the whole pipeline `replicas` times, each on as many devices. With p
-    /// devices there are `replicas · p` in all, of which device i of replica r is number
-    /// `i · replicas + r`: replicas of a stage are neighbours, as in Megatron-LM, so that
-    /// gradients stay within a node where they can and the pipeline goes from node to node.
+    /// devices there are `replicas · p` in all, in the order that
+    /// [`with_neighbours`](Self::with_neighbours) says: by default device i of replica r is number
+    /// `i · replicas + r`.
     ///
     /// # Errors
     /// [`MachineError::Replicas`]; [`MachineError::NodeDevices`] and [`MachineError::Processes`]
@@ -169,7 +187,7 @@ impl Machine {
         let devices = self.devices.len() * self.replicas;
         match self.nodes.as_ref().map_or(devices, Nodes::all) {
             given if given != devices => Err(MachineError::NodeDevices { given, devices }),
-            _ => self.check_processes(),
+            _ => self.check_neighbours()?.check_processes(),
         }
     }
 

@@ -57,7 +57,7 @@ impl Machine {
         let of_device = |device: usize| {
             let each = self.each(DeviceId(device)).map(|one| self.process_of(one));
             Joins {
-                process: self.process_of(self.each(DeviceId(device)).start),
+                process: self.process_of(self.number(device, 0)),
                 after: each.map(after).max().unwrap_or_default(),
             }
         };

@@ -4,10 +4,10 @@
 //! many times as long for its values as there are of them, and the most that any has to share
 //! decides for all: they wait for each other at the end of the step.
 
-use super::{Machine, Nodes};
-use crate::cost::{Cards, EdgeTimes};
+use super::{Machine, Neighbours};
+use crate::cost::{Cards, EdgeTimes, Reach};
 use crate::ids::DeviceId;
-use crate::units::{Bytes, Micros};
+use crate::units::Bytes;
 
 /// What lies between two devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,46 +26,6 @@ impl Machine {
         way.map_or_else(EdgeTimes::default, |way| self.over(way, bytes))
     }
 
-    /// What it takes to add up `bytes` of gradients over the replicas of a device's stage, so
-    /// that each has the sum: a reduce-scatter and an all-gather. Each replica sends a part to
-    /// every other one, which adds them up and sends the sum to all: with d replicas
-    /// 2(d − 1)/d of the bytes leave each, in two rounds. Nothing with one replica.
-    ///
-    /// Parts for replicas on the same node go over the link within it, the others over the one
-    /// between nodes, at the same time.
-    #[doc(alias = "all-reduce")]
-    pub fn exchange(&self, device: DeviceId, bytes: Bytes) -> EdgeTimes {
-        let replicas = self.replicas;
-        if replicas == 1 || bytes == Bytes::ZERO {
-            return EdgeTimes::default();
-        }
-        let part = |share: usize| {
-            let all = 2 * u128::from(bytes.get()) * share as u128 / replicas as u128;
-            Bytes(u64::try_from(all).unwrap_or(u64::MAX))
-        };
-        let inside = |share: usize| self.over(Way::Inside, part(share));
-        let Some(nodes) = &self.nodes else {
-            return twice_under_way(inside(replicas - 1));
-        };
-        let here = nodes.counts(self.each(device));
-        let most = here.iter().copied().max().unwrap_or(1);
-        let within = inside(most - 1);
-        let away = |&count: &usize| {
-            let sending = if nodes.nic_per_device() { 1 } else { count };
-            sending * (replicas - count)
-        };
-        match here.iter().map(away).max() {
-            Some(away) if away > 0 => {
-                let between = nodes.link().transfer(part(away));
-                twice_under_way(EdgeTimes {
-                    occupancy: between.occupancy.max(within.occupancy),
-                    latency: between.latency.max(within.latency),
-                })
-            }
-            _ => twice_under_way(within),
-        }
-    }
-
     /// The network cards that values between nodes share; none where there are none, or each
     /// device has its own.
     pub fn cards(&self) -> Option<Cards> {
@@ -73,10 +33,22 @@ impl Machine {
         if nodes.nic_per_device() || nodes.count() == 1 {
             return None;
         }
-        // Devices are on nodes in order, and so are the replicas of one.
         let reach = |device: usize| {
-            let all = self.each(DeviceId(device));
-            (nodes.of(all.start), nodes.of(all.end - 1))
+            let on = |replica| nodes.of(self.number(device, replica));
+            match self.neighbours {
+                // Devices are on nodes in order, and so are the replicas of one.
+                Neighbours::Replicas => Reach {
+                    first: on(0),
+                    last: on(self.replicas - 1),
+                    exchanges: on(0) != on(self.replicas - 1),
+                },
+                // All replicas do on their nodes what the first does on its own.
+                Neighbours::Stages => Reach {
+                    first: on(0),
+                    last: on(0),
+                    exchanges: on(0) != on(self.replicas - 1),
+                },
+            }
         };
         Some(Cards::new((0..self.devices.len()).map(reach).collect()))
     }
@@ -118,33 +90,13 @@ impl Machine {
             _ => (self.link).map_or_else(EdgeTimes::default, |link| link.transfer(bytes)),
         }
     }
-
-    /// The numbers of a device of the pipeline among all, one for each replica.
-    pub(super) fn each(&self, device: DeviceId) -> std::ops::Range<usize> {
-        let first = device.index() * self.replicas;
-        first..first + self.replicas
-    }
-}
-
-impl Nodes {
-    /// How many of these devices each of their nodes has.
-    fn counts(&self, devices: std::ops::Range<usize>) -> Vec<usize> {
-        let (first, last) = (self.of(devices.start), self.of(devices.end - 1));
-        let mut counts = vec![0; last - first + 1];
-        devices.for_each(|device| counts[self.of(device) - first] += 1);
-        counts
-    }
-}
-
-fn twice_under_way(times: EdgeTimes) -> EdgeTimes {
-    let latency: Micros = times.latency + times.latency;
-    EdgeTimes { latency, ..times }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cost::Link;
+    use crate::machine::Nodes;
 
     /// A byte a microsecond and 3 µs within a node, ten times that between nodes.
     fn machine(devices: usize, replicas: usize, nodes: &[usize], nic_per_device: bool) -> Machine {

@@ -93,7 +93,7 @@ mod tests {
 
     use crate::builtin::ScheduleKind;
     use crate::check::CheckedSchedule;
-    use crate::cost::{Cards, Costs, EdgeTimes, OffloadTimes, StageTimes};
+    use crate::cost::{Cards, Costs, EdgeTimes, OffloadTimes, Reach, StageTimes};
     use crate::ids::StageId;
     use crate::schedule::Shape;
     use crate::simulate::simulate;
@@ -169,7 +169,7 @@ mod tests {
         fn the_order_of_time_gives_the_same_times((schedule, costs) in case()) {
             let devices = schedule.schedule().devices();
             let alone = simulate(&schedule, &costs).timeline;
-            let cards = Cards::new(vec![(0, 0); devices]);
+            let cards = Cards::new(vec![Reach::of_one(0); devices]);
             let found = simulate(&schedule, &costs.with_cards(cards)).timeline;
             prop_assert_eq!(alone, found);
         }
@@ -179,7 +179,7 @@ mod tests {
         fn two_devices_with_a_card_each_share_nothing((schedule, costs) in case()) {
             prop_assume!(schedule.schedule().devices() <= 2);
             let alone = simulate(&schedule, &costs).timeline;
-            let cards = Cards::new(vec![(0, 0), (1, 1)]);
+            let cards = Cards::new([0, 1].map(Reach::of_one).to_vec());
             let found = simulate(&schedule, &costs.with_cards(cards)).timeline;
             prop_assert_eq!(alone, found);
         }

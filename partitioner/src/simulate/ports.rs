@@ -8,7 +8,7 @@
 //! An exchange of gradients is cut into packets that use what time is left by the values, for
 //! which devices wait: it delays none of them.
 
-use crate::cost::Cards;
+use crate::cost::{Cards, Reach};
 use crate::ids::DeviceId;
 use crate::units::Micros;
 
@@ -65,7 +65,7 @@ impl<'a> Ports<'a> {
 
     /// Whether the replicas of a device are on several nodes.
     pub(super) fn spread(&self, device: DeviceId) -> bool {
-        self.nodes(device).len() > 1
+        self.cards.of(device).exchanges
     }
 
     /// Carries gradients between the replicas of a device, after all values; when it begins and
@@ -83,7 +83,7 @@ impl<'a> Ports<'a> {
     }
 
     fn nodes(&self, device: DeviceId) -> std::ops::Range<usize> {
-        let (first, last) = self.cards.of(device);
+        let Reach { first, last, .. } = self.cards.of(device);
         first..last + 1
     }
 }
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_card_sends_one_value_at_a_time_and_takes_in_one() {
-        let cards = Cards::new(vec![(0, 0), (0, 0), (1, 1), (2, 2)]);
+        let cards = Cards::new([0, 0, 1, 2].map(Reach::of_one).to_vec());
         let mut ports = Ports::new(&cards);
         let mut carry = |from, to, ready| {
             let way = (DeviceId(from), DeviceId(to));

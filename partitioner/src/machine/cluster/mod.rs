@@ -1,0 +1,334 @@
+//! Clusters: nodes with cards, before it is decided which of them does what.
+//!
+//! A [`Cluster`] has kinds of nodes, the link inside a node and the one between nodes. A
+//! [`Layout`] uses some of the cards as replicas of a pipeline; [`Cluster::machine`] says what
+//! such a pipeline runs on.
+
+mod known;
+mod layout;
+mod read;
+
+pub use known::{BETWEEN_MICROS, INSIDE_MICROS, KNOWN, KnownNode, PCIE_MICROS};
+pub use layout::Layout;
+
+use super::{AllReduce, MAX_DEVICES, MachineError, SPEEDS};
+use crate::cost::Link;
+use crate::json::ReadError;
+use crate::units::Bytes;
+
+/// The most kinds of nodes of a cluster.
+const MAX_KINDS: usize = 16;
+
+/// A card: a device that computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[doc(alias = "GPU")]
+pub struct Card {
+    /// How fast it is, relative to the device that was profiled.
+    pub speed: f64,
+    /// Its memory; none for no limit.
+    pub memory: Option<Bytes>,
+    /// What it computes at best; none where nobody said.
+    pub peak: Option<Peak>,
+}
+
+impl Default for Card {
+    /// As fast as the profiled one, without memory limit.
+    fn default() -> Self {
+        Self {
+            speed: 1.0,
+            memory: None,
+            peak: None,
+        }
+    }
+}
+
+/// What a card does at best.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Peak {
+    /// Floating-point operations a second of matrix products in 16 bits with sums in 32.
+    pub flops: f64,
+    /// Bytes a second to and from its memory.
+    pub bandwidth: f64,
+}
+
+/// Nodes that are alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NodeKind {
+    /// How many there are.
+    pub nodes: usize,
+    /// Cards of each.
+    pub cards: usize,
+    /// What they are.
+    pub card: Card,
+}
+
+/// Why a cluster cannot be described this way.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// No kind of node, or too many.
+    #[error("{kinds} kinds of nodes: there must be from 1 to {MAX_KINDS}")]
+    Kinds {
+        /// How many were given.
+        kinds: usize,
+    },
+    /// A kind without nodes, or nodes without cards.
+    #[error("{nodes} nodes of {cards} cards: there must be at least one of each")]
+    Empty {
+        /// Nodes of the kind.
+        nodes: usize,
+        /// Cards of each.
+        cards: usize,
+    },
+    /// More cards than a machine can have.
+    #[error("{cards} cards in all: there must be at most {MAX_DEVICES}")]
+    Cards {
+        /// How many there would be.
+        cards: usize,
+    },
+    /// A speed out of range.
+    #[error("speed {speed}: must be from 0.001 to 1000")]
+    Speed {
+        /// The speed.
+        speed: f64,
+    },
+    /// A peak that is none.
+    #[error("a card of {flops} FLOP/s and {bandwidth} B/s: both must be above 0")]
+    Peak {
+        /// Floating-point operations a second.
+        flops: f64,
+        /// Bytes a second.
+        bandwidth: f64,
+    },
+    /// Several nodes, and no link between them.
+    #[error("{nodes} nodes need a link between them, such as 25GB/s,8us")]
+    NoLink {
+        /// How many nodes there are.
+        nodes: usize,
+    },
+    /// A layout that the cluster has no cards for.
+    #[error("the layout does not suit the cluster: {0}")]
+    Layout(String),
+    /// A layout that is no machine.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// A node that nobody knows by that name.
+    #[error("there is no ready-made node `{name}`{}; there are {}", hint(.name), names())]
+    UnknownNode {
+        /// The name that was asked for.
+        name: String,
+    },
+    /// A file that is no cluster.
+    #[error(transparent)]
+    File(#[from] ReadError),
+}
+
+fn names() -> String {
+    KNOWN.map(|known| known.name).join(", ")
+}
+
+fn hint(name: &str) -> String {
+    let distance = |known: &KnownNode| strsim::osa_distance(name, known.name);
+    let nearest = KNOWN.iter().min_by_key(|known| distance(known));
+    let near = nearest.filter(|known| 2 * distance(known) <= known.name.len());
+    near.map_or(String::new(), |known| {
+        format!(", did you mean `{}`?", known.name)
+    })
+}
+
+/// Nodes with cards, and the links inside a node and between nodes.
+///
+/// # Examples
+/// ```
+/// use gpipe_partitioner::machine::cluster::{Card, Cluster, NodeKind};
+///
+/// let card = Card { memory: Some("40GiB".parse()?), ..Card::default() };
+/// let nodes = NodeKind { nodes: 16, cards: 8, card };
+/// let cluster = Cluster::new(vec![nodes], Some("50GB/s,8us".parse()?))?;
+/// let cluster = cluster.with_link_inside("450GB/s,3us".parse()?);
+/// assert_eq!(cluster.cards(), 128);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cluster {
+    kinds: Vec<NodeKind>,
+    inside: Option<Link>,
+    between: Option<Link>,
+    nic_per_card: bool,
+    all_reduce: AllReduce,
+}
+
+impl Cluster {
+    /// Nodes of these kinds, and the link between any two of them. Each card has a network card
+    /// of its own, and gradients are added up by level.
+    ///
+    /// # Errors
+    /// [`ClusterError`].
+    pub fn new(kinds: Vec<NodeKind>, between: Option<Link>) -> Result<Self, ClusterError> {
+        if !(1..=MAX_KINDS).contains(&kinds.len()) {
+            return Err(ClusterError::Kinds { kinds: kinds.len() });
+        }
+        for &NodeKind { nodes, cards, card } in &kinds {
+            if nodes == 0 || cards == 0 {
+                return Err(ClusterError::Empty { nodes, cards });
+            }
+            if !SPEEDS.contains(&card.speed) {
+                return Err(ClusterError::Speed { speed: card.speed });
+            }
+            let positive = |value: f64| value.is_finite() && value > 0.0;
+            if let Some(Peak { flops, bandwidth }) = card.peak
+                && !(positive(flops) && positive(bandwidth))
+            {
+                return Err(ClusterError::Peak { flops, bandwidth });
+            }
+        }
+        let own = kinds
+            .iter()
+            .map(|kind| kind.nodes.saturating_mul(kind.cards));
+        let cards = own.fold(0_usize, usize::saturating_add);
+        if cards > MAX_DEVICES {
+            return Err(ClusterError::Cards { cards });
+        }
+        let nodes = kinds.iter().map(|kind| kind.nodes).sum();
+        if nodes > 1 && between.is_none() {
+            return Err(ClusterError::NoLink { nodes });
+        }
+        Ok(Self {
+            kinds,
+            inside: None,
+            between,
+            nic_per_card: true,
+            all_reduce: AllReduce::Levels,
+        })
+    }
+
+    /// The same with this link between any two cards of a node; without one it takes no time.
+    #[must_use]
+    pub fn with_link_inside(mut self, link: Link) -> Self {
+        self.inside = Some(link);
+        self
+    }
+
+    /// The same where each card has a network card of its own, or those of a node share one.
+    #[must_use]
+    pub fn with_nic_per_card(mut self, own: bool) -> Self {
+        self.nic_per_card = own;
+        self
+    }
+
+    /// The same where gradients are added up in another way.
+    #[must_use]
+    pub fn with_all_reduce(mut self, all_reduce: AllReduce) -> Self {
+        self.all_reduce = all_reduce;
+        self
+    }
+
+    /// The same with other cards, node kind by node kind.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_cards(self, change: impl Fn(Card) -> Card) -> Result<Self, ClusterError> {
+        let other = |kind: &NodeKind| NodeKind {
+            card: change(kind.card),
+            ..*kind
+        };
+        let kinds = self.kinds.iter().map(other).collect();
+        self.with_kinds(kinds)
+    }
+
+    /// The same with other nodes.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_kinds(self, kinds: Vec<NodeKind>) -> Result<Self, ClusterError> {
+        let checked = Self::new(kinds, self.between)?;
+        Ok(Self {
+            kinds: checked.kinds,
+            ..self
+        })
+    }
+
+    /// The kinds of nodes.
+    pub fn kinds(&self) -> &[NodeKind] {
+        &self.kinds
+    }
+
+    /// Cards in all.
+    pub fn cards(&self) -> usize {
+        self.kinds.iter().map(|kind| kind.nodes * kind.cards).sum()
+    }
+
+    /// Nodes in all.
+    pub fn nodes(&self) -> usize {
+        self.kinds.iter().map(|kind| kind.nodes).sum()
+    }
+
+    /// Memory of all cards; none where one of them has no limit.
+    pub fn memory(&self) -> Option<Bytes> {
+        let own = |kind: &NodeKind| Some(kind.card.memory? * (kind.nodes * kind.cards) as u64);
+        self.kinds.iter().map(own).sum()
+    }
+
+    /// The link between cards of a node; none where it takes no time.
+    pub fn link_inside(&self) -> Option<Link> {
+        self.inside
+    }
+
+    /// The link between nodes; none where there is one node.
+    pub fn link_between(&self) -> Option<Link> {
+        self.between
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(nodes: usize, cards: usize) -> NodeKind {
+        let card = Card::default();
+        NodeKind { nodes, cards, card }
+    }
+
+    fn refused(kinds: Vec<NodeKind>) -> String {
+        Cluster::new(kinds, None).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn clusters_that_cannot_be_are_refused() {
+        assert_eq!(
+            refused(vec![]),
+            "0 kinds of nodes: there must be from 1 to 16"
+        );
+        assert_eq!(
+            refused(vec![kind(2, 0)]),
+            "2 nodes of 0 cards: there must be at least one of each"
+        );
+        assert_eq!(
+            refused(vec![kind(usize::MAX, 8), kind(usize::MAX, 8)]),
+            format!("{} cards in all: there must be at most 16384", usize::MAX)
+        );
+        assert_eq!(
+            refused(vec![kind(2, 8)]),
+            "2 nodes need a link between them, such as 25GB/s,8us"
+        );
+        for speed in [0.0, f64::NAN, 1e9] {
+            let card = Card {
+                speed,
+                ..Card::default()
+            };
+            let kind = NodeKind { card, ..kind(1, 8) };
+            assert!(refused(vec![kind]).starts_with("speed "));
+        }
+    }
+
+    #[test]
+    fn memory_is_that_of_all_cards() {
+        let cluster = Cluster::new(vec![kind(1, 4)], None).unwrap();
+        assert_eq!(cluster.memory(), None);
+        let cluster = cluster.with_cards(|card| Card {
+            memory: Some(Bytes(10)),
+            ..card
+        });
+        assert_eq!(cluster.unwrap().memory(), Some(Bytes(40)));
+    }
+}

@@ -1,0 +1,246 @@
+//! Where the replicas of a device are, and what it takes them to add up their gradients.
+
+use super::{Machine, MachineError};
+use crate::cost::EdgeTimes;
+use crate::ids::DeviceId;
+use crate::machine::Way;
+use crate::units::{Bytes, Micros};
+
+/// Which devices are next to each other, where the pipeline is there several times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[doc(alias = "rank order")]
+pub enum Neighbours {
+    /// Replicas of a stage, as in Megatron-LM: device i of replica r is number i · d + r.
+    /// Gradients stay within a node where they can, and the pipeline goes from node to node.
+    #[default]
+    Replicas,
+    /// Stages of a replica: device i of replica r is number r · p + i. Pipelines stay within a
+    /// node where they can, and gradients go from node to node.
+    Stages,
+}
+
+/// How replicas add up their gradients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[doc(alias = "reduce-scatter")]
+pub enum AllReduce {
+    /// Each replica sends a part to every other one, which adds them up in a fixed order and
+    /// sends the sum to all: what this project does when it trains. With d replicas
+    /// 2(d − 1)/d of the bytes leave each, in two rounds. Parts for replicas on the same node go
+    /// over the link within it, the others over the one between nodes, at the same time.
+    #[default]
+    Direct,
+    /// Rings by level, as NCCL has them: a reduce-scatter within each node, an all-reduce of each
+    /// part between the nodes, an all-gather within each node. With k replicas on each of n nodes
+    /// 2(k − 1)/k of the bytes leave each over the link within the node, and then
+    /// 2(n − 1)/n of a k-th over that between nodes, in 2(k − 1) and 2(n − 1) steps.
+    Levels,
+}
+
+impl Machine {
+    /// The same with other neighbours.
+    ///
+    /// # Errors
+    /// [`MachineError::Neighbours`] where stages are to be neighbours, and replicas are not alike
+    /// then: the devices of each node, as many on all, must be a multiple of those of a replica,
+    /// or the other way round.
+    pub fn with_neighbours(mut self, neighbours: Neighbours) -> Result<Self, MachineError> {
+        self.neighbours = neighbours;
+        self.check_neighbours()
+    }
+
+    /// The same where gradients are added up in another way.
+    #[must_use]
+    pub fn with_all_reduce(mut self, all_reduce: AllReduce) -> Self {
+        self.all_reduce = all_reduce;
+        self
+    }
+
+    pub(super) fn check_neighbours(self) -> Result<Self, MachineError> {
+        let Some(nodes) = self.nodes.as_ref().filter(|nodes| nodes.count() > 1) else {
+            return Ok(self);
+        };
+        let (devices, alike) = (self.devices.len(), nodes.devices());
+        let each = alike[0];
+        let even = alike.iter().all(|own| *own == each);
+        let fits = even && (each.is_multiple_of(devices) || devices.is_multiple_of(each));
+        if self.neighbours == Neighbours::Stages && self.replicas > 1 && !fits {
+            let each = if even { each } else { 0 };
+            return Err(MachineError::Neighbours { devices, each });
+        }
+        Ok(self)
+    }
+
+    /// Which devices are next to each other.
+    pub fn neighbours(&self) -> Neighbours {
+        self.neighbours
+    }
+
+    /// How gradients are added up over replicas.
+    pub fn all_reduce(&self) -> AllReduce {
+        self.all_reduce
+    }
+
+    /// The number of a device of a replica among all.
+    pub(super) fn number(&self, device: usize, replica: usize) -> usize {
+        match self.neighbours {
+            Neighbours::Replicas => device * self.replicas + replica,
+            Neighbours::Stages => replica * self.devices.len() + device,
+        }
+    }
+
+    /// The numbers of a device of the pipeline among all, one for each replica, in order.
+    pub(super) fn each(&self, device: DeviceId) -> impl Iterator<Item = usize> + '_ {
+        (0..self.replicas).map(move |replica| self.number(device.index(), replica))
+    }
+
+    /// What it takes to add up `bytes` of gradients over the replicas of a device's stage, so
+    /// that each has the sum: a reduce-scatter and an all-gather, in the way of
+    /// [`with_all_reduce`](Self::with_all_reduce). Nothing with one replica.
+    #[doc(alias = "all-reduce")]
+    pub fn exchange(&self, device: DeviceId, bytes: Bytes) -> EdgeTimes {
+        if self.replicas == 1 || bytes == Bytes::ZERO {
+            return EdgeTimes::default();
+        }
+        let here = self.on_each_node(device);
+        match self.all_reduce {
+            AllReduce::Direct => self.direct(&here, bytes),
+            AllReduce::Levels => self.by_level(&here, bytes),
+        }
+    }
+
+    /// How many replicas of a device each node has that has any.
+    fn on_each_node(&self, device: DeviceId) -> Vec<usize> {
+        let Some(nodes) = &self.nodes else {
+            return vec![self.replicas];
+        };
+        let mut counts: Vec<(usize, usize)> = Vec::new();
+        for node in self.each(device).map(|one| nodes.of(one)) {
+            match counts.last_mut() {
+                Some((last, count)) if *last == node => *count += 1,
+                _ => counts.push((node, 1)),
+            }
+        }
+        counts.into_iter().map(|(_, count)| count).collect()
+    }
+
+    fn direct(&self, here: &[usize], bytes: Bytes) -> EdgeTimes {
+        let part = |share: usize| fraction(bytes, 2 * share, self.replicas);
+        let most = here.iter().copied().max().unwrap_or(1);
+        let within = self.over(Way::Inside, part(most - 1));
+        let away = |&count: &usize| self.sending(count) * (self.replicas - count);
+        let away = here.iter().map(away).max().unwrap_or(0);
+        let mut times = within;
+        if away > 0 {
+            let between = self.over(Way::Between { sharing: 1 }, part(away));
+            times = EdgeTimes {
+                occupancy: between.occupancy.max(within.occupancy),
+                latency: between.latency.max(within.latency),
+            };
+        }
+        EdgeTimes {
+            latency: times.latency * 2.0,
+            ..times
+        }
+    }
+
+    fn by_level(&self, here: &[usize], bytes: Bytes) -> EdgeTimes {
+        let most = here.iter().copied().max().unwrap_or(1);
+        let least = here.iter().copied().min().unwrap_or(1);
+        let ring = |way, bytes, members: usize, sharing: usize| {
+            let times = self.over(way, fraction(bytes, 2 * (members - 1), members));
+            let steps = 2.0 * (members - 1) as f64;
+            (times.occupancy * sharing as f64, times.latency * steps)
+        };
+        let within = ring(Way::Inside, bytes, most, 1);
+        let mut times = within;
+        if here.len() > 1 {
+            let part = fraction(bytes, 1, least);
+            let way = Way::Between { sharing: 1 };
+            let between = ring(way, part, here.len(), self.sending(least));
+            times = (within.0 + between.0, within.1 + between.1);
+        }
+        let (occupancy, latency): (Micros, Micros) = times;
+        EdgeTimes { occupancy, latency }
+    }
+
+    /// How many of so many replicas on a node share its network card.
+    fn sending(&self, count: usize) -> usize {
+        let own = self
+            .nodes
+            .as_ref()
+            .is_none_or(|nodes| nodes.nic_per_device());
+        if own { 1 } else { count }
+    }
+}
+
+/// `bytes · share / whole`, rounded down.
+fn fraction(bytes: Bytes, share: usize, whole: usize) -> Bytes {
+    let part = u128::from(bytes.get()) * share as u128 / whole as u128;
+    Bytes(u64::try_from(part).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Link;
+    use crate::machine::Nodes;
+
+    /// A byte a microsecond and 3 µs within a node, ten times that between nodes.
+    fn machine(devices: usize, replicas: usize, nodes: &[usize], nic_per_device: bool) -> Machine {
+        let link = |text: &str| text.parse::<Link>().unwrap();
+        let nodes = Nodes::new(nodes.to_vec(), link("100kB/s,30us")).unwrap();
+        let machine = Machine::new(devices).unwrap().with_link(link("1MB/s,3us"));
+        let machine = machine.with_replicas(replicas).unwrap();
+        let nodes = nodes.with_nic_per_device(nic_per_device);
+        machine.with_nodes(nodes).unwrap()
+    }
+
+    fn exchange(machine: &Machine, bytes: u64) -> (f64, f64) {
+        let times = machine.exchange(DeviceId(0), Bytes(bytes));
+        (times.occupancy.get(), times.latency.get())
+    }
+
+    #[test]
+    fn rings_go_over_each_level_once() {
+        let levels = |machine: Machine| machine.with_all_reduce(AllReduce::Levels);
+        // One node of four: 2 · 3/4 · 12 bytes, six steps.
+        let alone = levels(machine(1, 4, &[4], false));
+        assert_eq!(exchange(&alone, 12), (18.0, 18.0));
+        // Two on each of two nodes: 2 · 1/2 · 12 bytes within, then 2 · 1/2 · 6 bytes between, of
+        // which both send as much.
+        let two = |own| levels(machine(1, 4, &[2, 2], own));
+        assert_eq!(exchange(&two(true), 12), (12.0 + 60.0, 6.0 + 60.0));
+        assert_eq!(exchange(&two(false), 12), (12.0 + 120.0, 66.0));
+    }
+
+    #[test]
+    fn stages_that_are_neighbours_leave_gradients_to_the_network() {
+        let by_replicas = machine(2, 2, &[2, 2], true);
+        let by_stages = by_replicas.clone().with_neighbours(Neighbours::Stages);
+        let by_stages = by_stages.unwrap();
+        let hop = |machine: &Machine| {
+            let times = machine.transfer(DeviceId(0), DeviceId(1), Bytes(12));
+            times.occupancy.get()
+        };
+        assert_eq!((hop(&by_replicas), hop(&by_stages)), (120.0, 12.0));
+        assert_eq!(exchange(&by_replicas, 12), (12.0, 6.0));
+        assert_eq!(exchange(&by_stages, 12), (120.0, 60.0));
+    }
+
+    #[test]
+    fn replicas_that_are_not_alike_are_refused() {
+        let stages = |devices, replicas, nodes: &[usize]| {
+            let machine = machine(devices, replicas, nodes, true);
+            machine.with_neighbours(Neighbours::Stages)
+        };
+        assert!(stages(2, 4, &[4, 4]).is_ok());
+        assert!(stages(4, 2, &[2, 2, 2, 2]).is_ok());
+        let error = stages(3, 2, &[2, 2, 2]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "replicas of 3 devices do not lie alike on nodes of 2: where stages are neighbours \
+             one must be a multiple of the other"
+        );
+        assert!(stages(2, 2, &[3, 1]).is_err());
+    }
+}
