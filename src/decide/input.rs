@@ -6,7 +6,9 @@ use std::path::Path;
 use std::str::FromStr;
 
 use gpipe_partitioner::tree::{MOST_LEAVES, can_have_leaves};
-use gpipe_partitioner::{Bytes, DeviceNames, HostLink, Link, Micros, Profile, ScheduleKind, When};
+use gpipe_partitioner::{
+    AllReduce, Bytes, DeviceNames, HostLink, Link, Micros, Neighbours, Profile, ScheduleKind, When,
+};
 
 use super::Failure;
 
@@ -40,6 +42,14 @@ pub(crate) fn host_link(text: &str) -> Result<HostLink, String> {
 }
 
 pub(crate) fn when(text: &str) -> Result<When, String> {
+    parsed(text)
+}
+
+pub(crate) fn neighbours(text: &str) -> Result<Neighbours, String> {
+    parsed(text)
+}
+
+pub(crate) fn all_reduce(text: &str) -> Result<AllReduce, String> {
     parsed(text)
 }
 

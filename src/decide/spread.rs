@@ -1,6 +1,6 @@
 //! Flags that spread devices over replicas and nodes, for all verbs that predict.
 
-use gpipe_partitioner::{Link, Machine, Nodes};
+use gpipe_partitioner::{AllReduce, Link, Machine, Neighbours, Nodes};
 
 use super::{Failure, input};
 
@@ -8,19 +8,29 @@ use super::{Failure, input};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Spread {
     /// Replicas of the pipeline (data parallelism): devices and micro-batches are divided
-    /// evenly among them, and gradients are added up over them.
-    #[arg(long, value_name = "D", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
-    pub(crate) replicas: usize,
+    /// evenly among them, and gradients are added up over them; by default 1, or, of a cluster,
+    /// chosen.
+    #[arg(long, value_name = "D", allow_negative_numbers = true, value_parser = input::at_least_one)]
+    pub(crate) replicas: Option<usize>,
     /// Nodes (hosts) that the devices are spread over in order: how many, or how many devices
     /// each has, such as 4,4.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, requires = "node_link", value_parser = input::at_least_one)]
-    nodes: Option<Vec<usize>>,
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::at_least_one)]
+    pub(crate) nodes: Option<Vec<usize>>,
     /// Link between nodes: bandwidth and latency, such as 100Gbit/s,20us.
-    #[arg(long, value_name = "LINK", requires = "nodes", value_parser = input::link)]
-    node_link: Option<Link>,
+    #[arg(long, visible_alias = "link-between", value_name = "LINK", requires = "nodes", value_parser = input::link)]
+    pub(crate) node_link: Option<Link>,
     /// Each device has a network card of its own; by default the devices of a node share one.
     #[arg(long, requires = "nodes")]
-    nic_per_device: bool,
+    pub(crate) nic_per_device: bool,
+    /// Which devices are next to each other, where there are several replicas: replicas of a stage
+    /// or stages of a replica; by default replicas, or, of a cluster, chosen.
+    #[arg(long, value_name = "WHICH", value_parser = input::neighbours)]
+    pub(crate) neighbours: Option<Neighbours>,
+    /// How replicas add up their gradients: direct (each with each, as `train` does it) or levels
+    /// (rings within nodes and between them, as NCCL does it); by default direct, of a cluster
+    /// levels.
+    #[arg(long, value_name = "HOW", value_parser = input::all_reduce)]
+    pub(crate) all_reduce: Option<AllReduce>,
     /// Processes that the devices, those of all replicas, are divided among in order: what it takes
     /// them to begin a step, and to agree on it.
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
@@ -33,12 +43,25 @@ impl Spread {
         let each = self.each(devices, "devices")?;
         let usage = |error: gpipe_partitioner::MachineError| Failure::Usage(error.to_string());
         let machine = Machine::new(each).map_err(usage)?;
-        let machine = machine.with_replicas(self.replicas).map_err(usage)?;
+        let machine = machine.with_replicas(self.replicas()).map_err(usage)?;
+        let machine = match self.all_reduce {
+            Some(all_reduce) => machine.with_all_reduce(all_reduce),
+            None => machine,
+        };
         let machine = machine
             .with_processes(self.processes)
             .map_err(|error| Failure::Usage(format!("--processes: {error}")))?;
-        let (Some(given), Some(link)) = (&self.nodes, self.node_link) else {
-            return Ok(machine);
+        let neighbours = self.neighbours.unwrap_or_default();
+        let placed = |machine: Machine| {
+            let placed = machine.with_neighbours(neighbours);
+            placed.map_err(|error| Failure::Usage(format!("--neighbours: {error}")))
+        };
+        let Some(given) = &self.nodes else {
+            return placed(machine);
+        };
+        let Some(link) = self.node_link else {
+            let why = "--nodes needs the link between nodes: --node-link <LINK>";
+            return Err(Failure::Usage(why.to_owned()));
         };
         let nodes = match given.as_slice() {
             [count] => Nodes::even(*count, devices, link),
@@ -47,14 +70,18 @@ impl Spread {
         let wrong = |why: String| Failure::Usage(format!("--nodes: {why}"));
         let nodes = nodes.map_err(|error| wrong(error.to_string()))?;
         let nodes = nodes.with_nic_per_device(self.nic_per_device);
-        machine
-            .with_nodes(nodes)
-            .map_err(|error| wrong(error.to_string()))
+        let machine = machine.with_nodes(nodes);
+        placed(machine.map_err(|error| wrong(error.to_string()))?)
+    }
+
+    /// How many times the pipeline is there.
+    fn replicas(&self) -> usize {
+        self.replicas.unwrap_or(1)
     }
 
     /// What each replica has of so many things, named in the plural.
     pub(crate) fn each(&self, all: usize, what: &str) -> Result<usize, Failure> {
-        let replicas = self.replicas;
+        let replicas = self.replicas();
         if replicas > all {
             return Err(Failure::Usage(format!(
                 "{all} {what} are too few for {replicas} replicas (--replicas): each takes at \

@@ -1,10 +1,13 @@
 //! Where the replicas of a device are, and what it takes them to add up their gradients.
 
+use std::str::FromStr;
+
 use super::{Machine, MachineError};
 use crate::cost::EdgeTimes;
 use crate::ids::DeviceId;
 use crate::machine::Way;
 use crate::units::{Bytes, Micros};
+use crate::value_error::ValueError;
 
 /// Which devices are next to each other, where the pipeline is there several times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,6 +20,31 @@ pub enum Neighbours {
     /// Stages of a replica: device i of replica r is number r · p + i. Pipelines stay within a
     /// node where they can, and gradients go from node to node.
     Stages,
+}
+
+impl Neighbours {
+    /// The name by which users ask for it: `replicas` or `stages`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Replicas => "replicas",
+            Self::Stages => "stages",
+        }
+    }
+}
+
+impl FromStr for Neighbours {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "replicas" => Ok(Self::Replicas),
+            "stages" => Ok(Self::Stages),
+            _ => Err(ValueError::Parse {
+                text: text.chars().take(40).collect(),
+                expected: "one of replicas, stages",
+            }),
+        }
+    }
 }
 
 /// How replicas add up their gradients.
@@ -34,6 +62,21 @@ pub enum AllReduce {
     /// 2(k − 1)/k of the bytes leave each over the link within the node, and then
     /// 2(n − 1)/n of a k-th over that between nodes, in 2(k − 1) and 2(n − 1) steps.
     Levels,
+}
+
+impl FromStr for AllReduce {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text {
+            "direct" => Ok(Self::Direct),
+            "levels" => Ok(Self::Levels),
+            _ => Err(ValueError::Parse {
+                text: text.chars().take(40).collect(),
+                expected: "one of direct, levels",
+            }),
+        }
+    }
 }
 
 impl Machine {

@@ -7,13 +7,14 @@ use crate::builtin::ScheduleKind;
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::StageId;
+use crate::machine::Neighbours;
 use crate::partition::Partition;
 use crate::schedule::Placement;
 use crate::simulate::simulate;
 use crate::solve::{Problem, Solution};
 use crate::units::{Bytes, Micros};
 
-/// How many actions may be simulated to polish a candidate.
+/// How many actions may be simulated to polish a candidate of a plan for one machine.
 const POLISH_ACTIONS: usize = 8_000_000;
 /// Where there are no more cuts than this, all of them are tried.
 const ALL_CUTS: usize = 1000;
@@ -90,16 +91,21 @@ impl PlanCandidate {
     /// Looks for the shortest simulated step, among cuts and then among what stages do with
     /// their activations.
     pub(super) fn polish(&self) -> Self {
-        self.cut_better().with_better_ways()
+        self.polish_within(POLISH_ACTIONS)
+    }
+
+    /// The same where no more than so many actions are simulated for either.
+    pub(super) fn polish_within(&self, most: usize) -> Self {
+        self.cut_better(most).with_better_ways(most)
     }
 
     /// Among all cuts where they are few, else by moving single cuts by a layer as long as the
     /// step shrinks.
-    fn cut_better(&self) -> Self {
+    fn cut_better(&self, most: usize) -> Self {
         let plan = self.schedule.schedule();
         let actions: usize = plan.iter().map(|(_, list)| list.len()).sum();
         let (layers, stages) = (self.solution.partition.layers(), plan.stages());
-        let left = POLISH_ACTIONS / (actions + 8 * layers);
+        let left = most / (actions + 8 * layers);
         match Partition::all(layers, stages, left.min(ALL_CUTS)) {
             Some(all) => self.best_of(&all),
             None => self.improved(left),
@@ -108,11 +114,11 @@ impl PlanCandidate {
 
     /// Looks for what stages do best with their activations: among all choices where they are
     /// few, else by changing single stages as long as the step shrinks.
-    fn with_better_ways(self) -> Self {
+    fn with_better_ways(self, most: usize) -> Self {
         let plan = self.schedule.schedule();
         let actions: usize = plan.iter().map(|(_, list)| list.len()).sum();
         let (stages, ways) = (plan.stages(), self.problem.ways());
-        let left = POLISH_ACTIONS / actions.max(1);
+        let left = most / actions.max(1);
         if ways.len() == 1 {
             return self;
         }
@@ -279,6 +285,11 @@ impl PlanCandidate {
             && lists(self) == lists(other)
     }
 
+    /// Which devices are next to each other.
+    pub(super) fn neighbours(&self) -> Neighbours {
+        self.problem.neighbours()
+    }
+
     /// The simulated peak per device.
     pub(super) fn peaks(&self) -> Vec<Bytes> {
         let costs = costs(&self.problem, &self.solution);
@@ -306,6 +317,8 @@ impl PlanCandidate {
             computed: (self.job.kind == ScheduleKind::Auto)
                 .then(|| self.schedule.schedule().clone()),
             replicas: self.job.replicas,
+            neighbours: self.problem.neighbours(),
+            shard_optimizer: false,
             nodes: self.problem.nodes().cloned(),
             micro_batches: self.job.micro_batches(),
             chunks: self.job.shape.chunks,
@@ -315,8 +328,11 @@ impl PlanCandidate {
             cuda_graphs: self.job.graphs,
             bottleneck,
             step: self.step,
+            lower_bound: None,
             bubble_fraction: self.bubble,
             peak_bytes,
+            limit: None,
+            more: Vec::new(),
             alternatives,
         }
     }

@@ -7,6 +7,7 @@
 //! and keeps the fastest that fits.
 
 mod candidate;
+pub mod cluster;
 mod job;
 mod options;
 mod read;
@@ -19,7 +20,7 @@ use crate::builtin::{ScheduleError, ScheduleKind};
 use crate::check::CheckedSchedule;
 use crate::cost::Costs;
 use crate::ids::DeviceId;
-use crate::machine::Nodes;
+use crate::machine::{Neighbours, Nodes};
 use crate::model::ModelId;
 use crate::partition::Partition;
 use crate::profile::Profile;
@@ -55,6 +56,10 @@ pub struct Plan {
     pub computed: Option<Schedule>,
     /// How many times the pipeline is there.
     pub replicas: usize,
+    /// Which devices are next to each other, where there are several replicas.
+    pub neighbours: Neighbours,
+    /// Whether each replica keeps its share of the optimizer's state alone (ZeRO-1).
+    pub shard_optimizer: bool,
     /// How the devices of all replicas are spread over nodes, and the link between these; none
     /// where all are on one.
     pub nodes: Option<Nodes>,
@@ -74,12 +79,21 @@ pub struct Plan {
     pub bottleneck: Micros,
     /// The simulated step.
     pub step: Micros,
+    /// What no plan of the same search takes less than, where that is known: the step itself where it is
+    /// proved to be the best.
+    pub lower_bound: Option<Micros>,
     /// The simulated idle share of device time.
     pub bubble_fraction: f64,
     /// The simulated peak per device.
     pub peak_bytes: Vec<Bytes>,
-    /// The runners-up, the best of each schedule and number of chunks first to last, and then
-    /// those that do not fit.
+    /// What limits it, in a sentence, where somebody said so.
+    pub limit: Option<String>,
+    /// What more of something would bring, where that was looked for
+    /// ([`what_more`](cluster::what_more)).
+    pub more: Vec<cluster::More>,
+    /// The runners-up, the best of each schedule and number of chunks first to last (for a
+    /// cluster, of each number of replicas, too), and then those that do not fit, or are not tried
+    /// since they cannot be faster.
     pub alternatives: Vec<Alternative>,
 }
 
@@ -131,6 +145,12 @@ pub struct Alternative {
     pub schedule: ScheduleKind,
     /// Stages per device.
     pub chunks: usize,
+    /// How many times the pipeline is there.
+    pub replicas: usize,
+    /// Devices of a replica.
+    pub devices: usize,
+    /// Which devices are next to each other.
+    pub neighbours: Neighbours,
     /// Micro-batches in a mini-batch, those of all replicas.
     pub micro_batches: usize,
     /// Layers per stage; empty where no cut fits.
@@ -165,6 +185,23 @@ pub enum PlanError {
         /// The reason that the last one tried gives.
         reason: String,
     },
+    /// Nothing fits the memory of a cluster's cards.
+    #[error(
+        "nothing fits {} of {memory}: parameters, gradients and optimizer state alone are {states}; \
+         {}", count(*.cards, "card"), enough(*.more, *.more_cards)
+    )]
+    Shortage {
+        /// Cards of the cluster.
+        cards: usize,
+        /// The memory of the card that has most.
+        memory: Bytes,
+        /// What parameters, gradients and one optimizer state have.
+        states: Bytes,
+        /// With so much more on each card something fits; none where none was found.
+        more: Option<Bytes>,
+        /// With so many cards in all something fits; none where none was found.
+        more_cards: Option<usize>,
+    },
     /// Nothing fits the devices' memory.
     #[error(
         "nothing fits the memory; nearest is {schedule} with {} and {}: {shortfall}",
@@ -181,4 +218,15 @@ pub enum PlanError {
         /// The memory that it lacks.
         shortfall: Shortfall,
     },
+}
+
+/// What would be enough.
+fn enough(more: Option<Bytes>, cards: Option<usize>) -> String {
+    let cards = cards.map(|cards| format!("{cards} cards like these"));
+    let more = more.map(|more| format!("{more} ({} bytes) more on each", more.get()));
+    let ways: Vec<String> = [more, cards].into_iter().flatten().collect();
+    match ways.is_empty() {
+        true => "neither more memory nor more cards were found to be enough".to_owned(),
+        false => format!("it fits with {}", ways.join(", or with ")),
+    }
 }

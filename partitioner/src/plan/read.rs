@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
+use super::cluster::More;
 use super::options::MAX_MICRO;
 use super::{Alternative, PLAN_VERSION, Plan};
 use crate::builtin::{ScheduleError, ScheduleKind};
@@ -12,7 +13,7 @@ use crate::ids::DeviceId;
 use crate::json::{
     FileFormat, List, Number, Object, ReadError, Text, Whole, parse_file, read_file,
 };
-use crate::machine::{MAX_DEVICES, Nodes};
+use crate::machine::{MAX_DEVICES, Neighbours, Nodes};
 use crate::model::ModelId;
 use crate::partition::Partition;
 use crate::profile::{Doubts, LinkFields, MAX_BATCH, MAX_LAYERS, MAX_TEXT};
@@ -64,6 +65,12 @@ struct PlanFields {
     // Left out where there is one of either, as in plans of the first builds.
     replicas: Option<Whole<1, { MAX_DEVICES as u64 }>>,
     nodes: Option<Object<NodesFields>>,
+    // Plans for a cluster.
+    neighbours: Option<NamedNeighbours>,
+    shard_optimizer: Option<bool>,
+    lower_bound_us: Option<Time>,
+    limit: Option<Text<MAX_TEXT>>,
+    more: Option<List<Object<MoreFields>, 0, MAX_ALTERNATIVES>>,
     micro_batches: Micro,
     chunks: Chunks,
     micro_batch_size: Whole<1, { MAX_BATCH as u64 * 64 }>,
@@ -85,9 +92,20 @@ struct NodesFields {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct MoreFields {
+    what: Text<MAX_TEXT>,
+    step_us: Time,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct AlternativeFields {
     schedule: NamedSchedule,
     chunks: Chunks,
+    // Left out where they are those of the plan.
+    replicas: Option<Whole<1, { MAX_DEVICES as u64 }>>,
+    devices: Option<Whole<1, { MAX_DEVICES as u64 }>>,
+    neighbours: Option<NamedNeighbours>,
     micro_batches: Micro,
     balance: List<Layers, 0, MAX_LAYERS>,
     recomputing: Whole<0, { MAX_LAYERS as u64 }>,
@@ -99,6 +117,17 @@ struct AlternativeFields {
     // Plans of the first builds do not have it.
     peak_bytes: Option<List<Peak, 0, MAX_DEVICES>>,
     reason: Text<{ 1 << 16 }>,
+}
+
+/// Neighbours by their name.
+struct NamedNeighbours(Neighbours);
+
+impl<'de> Deserialize<'de> for NamedNeighbours {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let name = Text::<64>::deserialize(from)?;
+        let neighbours = name.0.parse().map_err(serde::de::Error::custom);
+        neighbours.map(Self)
+    }
 }
 
 /// A schedule by its name.
@@ -141,6 +170,7 @@ impl Plan {
             .map_err(|error| ReadError::new(file, "", error))?;
         let NamedSchedule(schedule) = fields.schedule;
         let peak_bytes = fields.peak_bytes.map(Peak::bytes);
+        let devices = peak_bytes.len();
         let micro_batches = fields.micro_batches.size();
         let replicas = fields.replicas.map_or(1, Whole::size);
         let size = (balance.len(), peak_bytes.len(), micro_batches / replicas);
@@ -160,6 +190,16 @@ impl Plan {
             placement: fields.placement.map(|device| DeviceId(device.size())),
             schedule,
             replicas,
+            neighbours: fields.neighbours.map_or(Neighbours::default(), |own| own.0),
+            shard_optimizer: fields.shard_optimizer.unwrap_or(false),
+            lower_bound: fields.lower_bound_us.map(Time::micros),
+            limit: fields.limit.map(|text| text.0),
+            more: fields.more.map_or(Vec::new(), |more| {
+                more.map(|Object(own)| More {
+                    what: own.what.0,
+                    step: own.step_us.micros(),
+                })
+            }),
             nodes: (fields.nodes.map(|Object(nodes)| nodes.nodes()))
                 .transpose()
                 .map_err(|rule| ReadError::new(file, "nodes", rule))?,
@@ -176,7 +216,7 @@ impl Plan {
             peak_bytes,
             alternatives: fields
                 .alternatives
-                .map(|Object(fields)| fields.alternative()),
+                .map(|Object(fields)| fields.alternative((replicas, devices))),
         })
     }
 }
@@ -276,10 +316,14 @@ impl NodesFields {
 }
 
 impl AlternativeFields {
-    fn alternative(self) -> Alternative {
+    /// `own`: replicas and devices of the plan itself.
+    fn alternative(self, own: (usize, usize)) -> Alternative {
         Alternative {
             schedule: self.schedule.0,
             chunks: self.chunks.size(),
+            replicas: self.replicas.map_or(own.0, Whole::size),
+            devices: self.devices.map_or(own.1, Whole::size),
+            neighbours: self.neighbours.map_or(Neighbours::default(), |own| own.0),
             micro_batches: self.micro_batches.size(),
             balance: self.balance.map(Layers::size),
             recomputing: self.recomputing.size(),

@@ -194,7 +194,7 @@ fn jobs(layers: usize, options: &PlanOptions, samples: usize) -> (Vec<PlanJob>, 
 }
 
 impl PlanJob {
-    fn problem(
+    pub(super) fn problem(
         &self,
         profile: &Profile,
         options: &PlanOptions,
@@ -243,7 +243,7 @@ fn shortfall(problem: &Problem) -> Option<Shortfall> {
 }
 
 /// Runs a job on each item, on all cores; results in the items' order.
-fn in_parallel<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let worker = || {
         let mut done = Vec::new();
@@ -294,6 +294,9 @@ fn alternatives(
         alternatives.push(Alternative {
             schedule: other.job.kind,
             chunks: other.job.shape.chunks,
+            replicas: other.job.replicas,
+            devices: other.job.shape.devices,
+            neighbours: best.neighbours(),
             micro_batches: other.job.micro_batches(),
             balance: other.solution.partition.balance(),
             recomputing: other.recomputing(),
@@ -311,6 +314,9 @@ fn alternatives(
         alternatives.push(Alternative {
             schedule: job.kind,
             chunks: job.shape.chunks,
+            replicas: job.replicas,
+            devices: job.shape.devices,
+            neighbours: best.neighbours(),
             micro_batches: job.micro_batches(),
             balance: Vec::new(),
             recomputing: 0,

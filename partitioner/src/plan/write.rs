@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Alternative, PLAN_VERSION, Plan};
+use crate::machine::Neighbours;
 use crate::profile::link_value;
 
 impl Plan {
@@ -21,10 +22,29 @@ impl Plan {
             "step_us": self.step,
             "bubble_fraction": self.bubble_fraction,
             "peak_bytes": self.peak_bytes,
-            "alternatives": self.alternatives.iter().map(alternative_value).collect::<Vec<_>>(),
+            "alternatives": self.alternatives.iter()
+                .map(|other| alternative_value(other, (self.replicas, self.devices())))
+                .collect::<Vec<_>>(),
         });
         if self.replicas > 1 {
             value["replicas"] = json!(self.replicas);
+        }
+        if self.neighbours != Neighbours::default() {
+            value["neighbours"] = json!(self.neighbours.name());
+        }
+        if self.shard_optimizer {
+            value["shard_optimizer"] = json!(true);
+        }
+        if let Some(bound) = self.lower_bound {
+            value["lower_bound_us"] = json!(bound);
+        }
+        if let Some(limit) = &self.limit {
+            value["limit"] = json!(limit);
+        }
+        if !self.more.is_empty() {
+            let more = self.more.iter();
+            let more = more.map(|own| json!({"what": own.what, "step_us": own.step}));
+            value["more"] = more.collect();
         }
         if let Some(nodes) = &self.nodes {
             value["nodes"] = json!({
@@ -56,8 +76,9 @@ impl Plan {
     }
 }
 
-fn alternative_value(alternative: &Alternative) -> Value {
-    json!({
+/// `own`: replicas and devices of the plan itself.
+fn alternative_value(alternative: &Alternative, own: (usize, usize)) -> Value {
+    let mut value = json!({
         "schedule": alternative.schedule.name(),
         "chunks": alternative.chunks,
         "micro_batches": alternative.micro_batches,
@@ -67,5 +88,13 @@ fn alternative_value(alternative: &Alternative) -> Value {
         "bubble_fraction": alternative.bubble_fraction,
         "peak_bytes": alternative.peak_bytes,
         "reason": alternative.reason,
-    })
+    });
+    if (alternative.replicas, alternative.devices) != own {
+        value["replicas"] = json!(alternative.replicas);
+        value["devices"] = json!(alternative.devices);
+    }
+    if alternative.neighbours != Neighbours::default() {
+        value["neighbours"] = json!(alternative.neighbours.name());
+    }
+    value
 }

@@ -5,7 +5,7 @@ use super::{Transfer, When};
 use crate::check::CheckedSchedule;
 use crate::cost::{Costs, StageMemory, StageTimes};
 use crate::ids::{DeviceId, StageId};
-use crate::machine::{Device, Machine, Nodes, VOTES, Way};
+use crate::machine::{Device, Machine, Neighbours, Nodes, VOTES, Way};
 use crate::partition::Partition;
 use crate::profile::{LayerCost, Profile};
 use crate::schedule::ActionKind;
@@ -177,6 +177,10 @@ impl Problem {
 
     pub(crate) fn devices(&self) -> &[Device] {
         self.machine.devices()
+    }
+
+    pub(crate) fn neighbours(&self) -> Neighbours {
+        self.machine.neighbours()
     }
 
     pub(crate) fn nodes(&self) -> Option<&Nodes> {

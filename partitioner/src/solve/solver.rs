@@ -84,6 +84,28 @@ impl Problem {
         recompute: &[bool],
         offload: &[bool],
     ) -> Option<Solution> {
+        let (chain, cut) = self.as_given(partition, recompute, offload)?;
+        shortfall::check_fit(&chain, &cut).ok()?;
+        Some(solution(&chain, &cut, 0))
+    }
+
+    /// The same whether it fits or not.
+    pub(crate) fn priced(
+        &self,
+        partition: &Partition,
+        recompute: &[bool],
+        offload: &[bool],
+    ) -> Option<Solution> {
+        let (chain, cut) = self.as_given(partition, recompute, offload)?;
+        Some(solution(&chain, &cut, 0))
+    }
+
+    fn as_given(
+        &self,
+        partition: &Partition,
+        recompute: &[bool],
+        offload: &[bool],
+    ) -> Option<(Chain, Cut)> {
         let chain = self.chain().ok()?;
         let starts = partition.cuts()[..chain.stages].iter().enumerate();
         let part = |(stage, &start): (usize, &usize)| {
@@ -93,9 +115,7 @@ impl Problem {
             (!offload[stage] || chain.leaves(stage)).then_some(Part { start, mode })
         };
         let parts = starts.map(part).collect::<Option<_>>()?;
-        let cut = Cut { parts };
-        shortfall::check_fit(&chain, &cut).ok()?;
-        Some(solution(&chain, &cut, 0))
+        Some((chain, Cut { parts }))
     }
 
     /// The problem in whole numbers, if every stage can have a layer.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
 mod check_mutations;
+mod cluster;
 mod explain;
 mod limits;
 mod nodes;

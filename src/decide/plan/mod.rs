@@ -1,6 +1,7 @@
 //! `gpipe-rs plan`: how to run a profiled model on given devices.
 
 pub(crate) mod choices;
+mod cluster;
 pub(crate) mod limit;
 pub(crate) mod page;
 pub(crate) mod report;
@@ -11,8 +12,10 @@ use std::path::{Path, PathBuf};
 use gpipe_partitioner::render::ProfilePage;
 use gpipe_partitioner::{
     Bytes, Cores, HostLink, Link, Machine, MachineError, Plan, PlanError, PlanOptions, Profile,
-    ScheduleKind, When, plan, simulate,
+    ScheduleKind, When, plan, plan_cluster, simulate, what_more,
 };
+
+use cluster::ClusterFlags;
 
 use super::spread::Spread;
 use super::{Failure, input, output, say};
@@ -23,14 +26,21 @@ use super::{Failure, input, output, say};
   gpipe-rs plan --profile profile.json --devices 8 --memory 24GiB --link 25GB/s,5us
   gpipe-rs plan --profile profile.json --devices 3 --speed 1,1,0.5 --micro 16 --schedule 1f1b -o plan.json
   gpipe-rs plan --profile profile.json --devices 4 --memory 2GiB --report report.html
-  gpipe-rs plan --profile profile.json --devices 8 --nodes 2 --node-link 100Gbit/s,20us --replicas 2")]
+  gpipe-rs plan --profile profile.json --devices 8 --nodes 2 --node-link 100Gbit/s,20us --replicas 2
+  gpipe-rs plan --profile profile.json --cluster dgx-a100 --nodes 16 --batch 2048
+  gpipe-rs plan --profile profile.json --nodes 16 --per-node 8 --memory 40GiB --link-inside 450GB/s,3us --link-between 50GB/s,8us")]
 pub(crate) struct Args {
     /// What the model's layers cost, as `profile` writes it.
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
     /// Devices, those of all replicas.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::device_count)]
-    devices: usize,
+    #[arg(
+        long, value_name = "N", allow_negative_numbers = true, value_parser = input::device_count,
+        required_unless_present_any = ["cluster", "per_node"], conflicts_with_all = ["cluster", "per_node"]
+    )]
+    devices: Option<usize>,
+    #[command(flatten)]
+    cluster: ClusterFlags,
     /// Memory of a device, such as 24GiB: one value for all, or one for each of a
     /// replica.
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::bytes)]
@@ -53,7 +63,7 @@ pub(crate) struct Args {
     cores: Option<usize>,
     /// Link between devices of a node: bandwidth and latency, such as 25GB/s,5us; by default the
     /// one in the profile, if it was measured.
-    #[arg(long, value_name = "LINK", value_parser = input::link)]
+    #[arg(long, visible_alias = "link-inside", value_name = "LINK", value_parser = input::link)]
     link: Option<Link>,
     #[command(flatten)]
     spread: Spread,
@@ -109,8 +119,14 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let machine = args.spread.machine(args.devices)?;
-    let machine = fitted(args, machine).map_err(|error| Failure::Usage(error.to_string()))?;
+    let cluster = cluster::of(args)?;
+    let machine = match (&cluster, args.devices) {
+        (None, Some(devices)) => {
+            let machine = args.spread.machine(devices)?;
+            Some(fitted(args, machine).map_err(|error| Failure::Usage(error.to_string()))?)
+        }
+        _ => None,
+    };
     let file = args.output.as_deref();
     if let Some(path) = file.filter(|path| *path != Path::new("-")) {
         output::writable(path)
@@ -127,12 +143,28 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     for doubt in profile.doubts().unwrap_or_default() {
         say(&format!("note: of the profile: {doubt}"));
     }
-    let options = options(args, machine, &profile);
-    let plan = plan(&profile, &options).map_err(failure)?;
+    let asked = cluster.map(|cluster| cluster::options(args, cluster, &profile));
+    let (mut plan, options) = match (&asked, machine) {
+        (None, Some(machine)) => {
+            let options = options(args, machine, &profile);
+            (plan(&profile, &options).map_err(failure)?, options)
+        }
+        (Some(asked), _) => plan_cluster(&profile, asked).map_err(failure)?,
+        // clap asks for either.
+        (None, None) => {
+            return Err(Failure::Usage(
+                "--devices or --cluster is missing".to_owned(),
+            ));
+        }
+    };
     if let Some(note) = beyond(&profile, &plan) {
         say(&note);
     }
     let limit = limit::sentence(&profile, &plan, &options, None);
+    if let Some(asked) = &asked {
+        plan.limit = Some(limit.clone());
+        plan.more = what_more(&profile, asked, &plan);
+    }
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     if args.json || to_stdout {
         output::write(None, &plan.to_json())?;
@@ -141,6 +173,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let mut text = report::text(&plan, &profile, width);
         text.push_str(&beside(&profile, &plan, &options));
         text.push_str(&choices::text(&profile, &plan, &options, width));
+        if let Some(asked) = &asked {
+            text.push_str(&cluster::text(asked, &plan, width));
+        }
         output::print(&format!("{text}\n{}\n", output::wrapped(&limit, width)))?;
     }
     if let Some(path) = args.output.as_ref().filter(|_| !to_stdout) {
@@ -223,7 +258,7 @@ fn options(args: &Args, mut machine: Machine, profile: &Profile) -> PlanOptions 
 /// about the numbers asked for.
 pub(crate) fn failure(error: PlanError) -> Failure {
     match error {
-        PlanError::NoneFits { .. } => Failure::Run(error.into()),
+        PlanError::NoneFits { .. } | PlanError::Shortage { .. } => Failure::Run(error.into()),
         _ => Failure::Usage(error.to_string()),
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn text(plan: &Plan, profile: &Profile, width: usize) -> String {
     text.push_str(&devices(plan));
     if !plan.alternatives.is_empty() {
         text.push('\n');
-        text.push_str(&alternatives(&plan.alternatives, width));
+        text.push_str(&alternatives(plan, width));
     }
     text
 }
@@ -93,19 +93,25 @@ fn devices(plan: &Plan) -> String {
     table.render()
 }
 
-fn alternatives(alternatives: &[Alternative], width: usize) -> String {
-    let mut table = Table::new(&[
-        ("runner-up", Align::Left),
+fn alternatives(plan: &Plan, width: usize) -> String {
+    let own = (plan.replicas, plan.devices());
+    let spread = |other: &Alternative| (other.replicas, other.devices) != own;
+    let spread = plan.alternatives.iter().any(spread);
+    let mut columns = vec![("runner-up", Align::Left)];
+    columns.extend(spread.then_some(("replicas x devices", Align::Right)));
+    columns.extend([
         ("chunks", Align::Right),
         ("micro", Align::Right),
         ("step", Align::Right),
         ("bubble", Align::Right),
         ("why it loses", Align::Left),
     ]);
-    for other in alternatives {
+    let mut table = Table::new(&columns);
+    for other in &plan.alternatives {
         let dash = || "-".to_owned();
-        table.row([
-            other.schedule.to_string(),
+        let mut row = vec![other.schedule.to_string()];
+        row.extend(spread.then(|| format!("{} x {}", other.replicas, other.devices)));
+        row.extend([
             other.chunks.to_string(),
             other.micro_batches.to_string(),
             other.step.map_or_else(dash, |step| step.to_string()),
@@ -114,6 +120,7 @@ fn alternatives(alternatives: &[Alternative], width: usize) -> String {
                 .map_or_else(dash, |bubble| format!("{:.1} %", 100.0 * bubble)),
             other.reason.clone(),
         ]);
+        table.row(row);
     }
     table.render_within(width)
 }

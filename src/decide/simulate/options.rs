@@ -82,7 +82,7 @@ pub(crate) struct Args {
     cuda_graphs: bool,
     /// Link between devices of a node: bandwidth and latency, such as 25GB/s,5us; by default the
     /// one in the profile, if it was measured.
-    #[arg(long, value_name = "LINK", value_parser = input::link)]
+    #[arg(long, visible_alias = "link-inside", value_name = "LINK", value_parser = input::link)]
     link: Option<Link>,
     #[command(flatten)]
     spread: Spread,

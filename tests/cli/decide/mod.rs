@@ -2,6 +2,7 @@
 //! or without libtorch.
 
 mod choices;
+mod cluster;
 mod limit;
 mod nodes;
 mod plan;

@@ -269,6 +269,11 @@ impl Cluster {
         self.kinds.iter().map(own).sum()
     }
 
+    /// How gradients are added up.
+    pub fn all_reduce(&self) -> AllReduce {
+        self.all_reduce
+    }
+
     /// The link between cards of a node; none where it takes no time.
     pub fn link_inside(&self) -> Option<Link> {
         self.inside

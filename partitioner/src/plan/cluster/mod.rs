@@ -1,0 +1,132 @@
+//! The joint choice for a cluster: which cards, how many replicas of how long a pipeline, which
+//! neighbours, and all that [`plan()`](super::plan()) chooses for one pipeline.
+//!
+//! The page "The planner of clusters" of the book has the design.
+
+mod bound;
+mod choices;
+mod estimate;
+mod more;
+mod numbers;
+mod search;
+mod shortage;
+mod trial;
+
+pub use more::{More, what_more};
+pub use search::plan_cluster;
+
+use super::PlanError;
+use super::options::MAX_MICRO;
+use crate::builtin::ScheduleKind;
+use crate::machine::Neighbours;
+use crate::machine::cluster::Cluster;
+use crate::profile::MAX_BATCH;
+use crate::solve::When;
+
+/// A cluster, a mini-batch and what is fixed in advance.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ClusterOptions {
+    /// The cards and links.
+    pub cluster: Cluster,
+    /// Samples in a mini-batch.
+    pub batch: usize,
+    /// Replicas of the pipeline (d); none: to be chosen.
+    pub replicas: Option<usize>,
+    /// Devices of each (p); none: to be chosen.
+    pub devices: Option<usize>,
+    /// Which cards are next to each other; none: to be chosen.
+    pub neighbours: Option<Neighbours>,
+    /// Micro-batches in a mini-batch, those of all replicas; none: to be chosen.
+    pub micro_batches: Option<usize>,
+    /// Samples in a micro-batch; none: to be chosen.
+    pub micro_batch_size: Option<usize>,
+    /// The schedule, a built-in one; none: to be chosen.
+    pub schedule: Option<ScheduleKind>,
+    /// Stages per device (v); none: to be chosen.
+    pub chunks: Option<usize>,
+    /// Whether stages recompute.
+    pub recompute: When,
+    /// Whether each replica keeps its share of the optimizer's state alone (ZeRO-1). By default
+    /// where the memory asks for it.
+    pub shard_optimizer: When,
+    /// Bytes of optimizer state per byte of parameters, before it is shared among replicas.
+    pub optimizer_state: f64,
+}
+
+impl ClusterOptions {
+    /// Everything to be chosen, for an `AdamW` optimizer.
+    pub fn new(cluster: Cluster, batch: usize) -> Self {
+        Self {
+            cluster,
+            batch,
+            replicas: None,
+            devices: None,
+            neighbours: None,
+            micro_batches: None,
+            micro_batch_size: None,
+            schedule: None,
+            chunks: None,
+            recompute: When::Auto,
+            shard_optimizer: When::Auto,
+            optimizer_state: crate::solve::ADAMW_STATE,
+        }
+    }
+
+    /// That these numbers can be.
+    fn check(&self) -> Result<(), PlanError> {
+        let wrong = |rule: String| Err(PlanError::Options(rule));
+        let (batch, cards) = (self.batch, self.cluster.cards());
+        if !(1..=MAX_BATCH * 64).contains(&batch) {
+            let most = MAX_BATCH * 64;
+            return wrong(format!(
+                "a mini-batch of {batch} samples: must be from 1 to {most}"
+            ));
+        }
+        if let Some(micro) = self.micro_batches
+            && !(1..=batch.min(MAX_MICRO)).contains(&micro)
+        {
+            let most = batch.min(MAX_MICRO);
+            return wrong(format!(
+                "{micro} micro-batches of a mini-batch of {batch} samples: must be from 1 to {most}"
+            ));
+        }
+        if let Some(size) = self.micro_batch_size
+            && !(1..=batch).contains(&size)
+        {
+            return wrong(format!(
+                "micro-batches of {size} samples: must be from 1 to the {batch} of the mini-batch"
+            ));
+        }
+        let fixed = [
+            ("replicas", self.replicas),
+            ("devices a replica", self.devices),
+        ];
+        for (what, number) in fixed {
+            if let Some(number) = number.filter(|own| !(1..=cards).contains(own)) {
+                return wrong(format!(
+                    "{number} {what}: the cluster has {cards} cards, so there are from 1 to {cards}"
+                ));
+            }
+        }
+        if let (Some(d), Some(m)) = (self.replicas, self.micro_batches)
+            && !m.is_multiple_of(d)
+        {
+            return wrong(format!(
+                "{m} micro-batches for {d} replicas: each takes as many, so it must be a multiple \
+                 of {d}"
+            ));
+        }
+        if let Some(d) = self.replicas.filter(|d| *d > batch) {
+            return wrong(format!(
+                "a mini-batch of {batch} samples has not one for each of {d} replicas"
+            ));
+        }
+        match self.schedule {
+            Some(kind) if !kind.trains() || kind == ScheduleKind::Auto => wrong(format!(
+                "a cluster is planned for built-in training schedules, and `{kind}` is none"
+            )),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What one more node, or one more GiB a card, would bring.
+
+use super::{ClusterOptions, plan_cluster};
+use crate::machine::cluster::{Card, NodeKind};
+use crate::plan::Plan;
+use crate::profile::Profile;
+use crate::units::{Bytes, Micros};
+
+/// A GiB.
+const GIB: Bytes = Bytes(1 << 30);
+
+/// A cluster with a little more of something.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct More {
+    /// What there is more of, such as `one more node of kind 0`.
+    pub what: String,
+    /// The step of the plan for it; that of this plan where nothing better is found.
+    pub step: Micros,
+}
+
+/// The steps of plans for one more node of each kind (of a cluster of one node: one more card), and
+/// for one more GiB on each card where memory has a limit.
+///
+/// # Complexity
+/// A plan for each.
+pub fn what_more(profile: &Profile, options: &ClusterOptions, plan: &Plan) -> Vec<More> {
+    let cluster = &options.cluster;
+    let alone = cluster.nodes() == 1;
+    let mut more = Vec::new();
+    for index in 0..cluster.kinds().len() {
+        let mut kinds: Vec<NodeKind> = cluster.kinds().to_vec();
+        let several = kinds.len() > 1;
+        let own = &mut kinds[index];
+        let what = if alone {
+            own.cards += 1;
+            "one more card".to_owned()
+        } else {
+            own.nodes += 1;
+            let kind = if several {
+                format!(" of kind {index}")
+            } else {
+                String::new()
+            };
+            format!("one more node{kind}")
+        };
+        more.extend(
+            cluster
+                .clone()
+                .with_kinds(kinds)
+                .ok()
+                .map(|own| (what, own)),
+        );
+    }
+    if cluster.memory().is_some() {
+        let cards = |card: Card| Card {
+            memory: card.memory.map(|own| own + GIB),
+            ..card
+        };
+        let larger = cluster.clone().with_cards(cards).ok();
+        more.extend(larger.map(|own| (format!("{GIB} more on each card"), own)));
+    }
+    let planned = more.into_iter().filter_map(|(what, cluster)| {
+        let options = ClusterOptions {
+            cluster,
+            ..options.clone()
+        };
+        let (other, _) = plan_cluster(profile, &options).ok()?;
+        let step = other.step.min(plan.step);
+        Some(More { what, step })
+    });
+    planned.collect()
+}

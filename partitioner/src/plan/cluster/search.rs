@@ -1,0 +1,372 @@
+//! Trials in the order of estimates, until no bound is below the best step.
+
+use std::collections::{HashMap, HashSet};
+
+use super::ClusterOptions;
+use super::bound::Bounded;
+use super::choices::{Choice, Choices};
+use super::numbers::{Backward, MachineNumbers};
+use super::shortage;
+use super::trial::{Setting, Trial};
+use crate::builtin::ScheduleKind;
+use crate::cost::Link;
+use crate::machine::{Machine, Neighbours};
+use crate::plan::candidate::PlanCandidate;
+use crate::plan::search::in_parallel;
+use crate::plan::{Alternative, Plan, PlanError, PlanOptions};
+use crate::profile::Profile;
+use crate::solve::When;
+use crate::units::Micros;
+
+/// How many choices are tried before the next ones are held against the best step.
+const AT_A_TIME: usize = 16;
+/// How many actions may be simulated to try choices, a layer counting for some.
+const BUDGET: usize = 4_000_000;
+/// How many of the fastest are kept to be polished, and how many actions each may take.
+const POLISHED: usize = 3;
+const POLISH_ACTIONS: usize = 500_000;
+/// With more choices than this a schedule that did not fit so often is left for later.
+const MANY: usize = 2_000;
+const MISFITS: usize = 12;
+/// What the solver takes for a layer, in simulated actions.
+const LAYER: usize = 4;
+/// The most other numbers of replicas that are named beside the best.
+const OTHERS: usize = 8;
+
+/// Chooses cards, replicas, neighbours, micro-batches, schedule, balance, recompute and whether the
+/// optimizer's state is shared among replicas, for a cluster.
+///
+/// *Returns* the plan, and the options of one pipeline with which it is
+/// [simulated](Plan::costs): the machine that the layout makes of the cluster.
+/// [`Plan::lower_bound`] says what no choice goes below.
+///
+/// # Errors
+/// [`PlanError::Options`] for numbers that cannot be, [`PlanError::NoSchedule`], and
+/// [`PlanError::Shortage`] with the bytes or cards that would do.
+///
+/// # Determinism
+/// The same plan for the same profile and options, on any number of threads.
+///
+/// # Complexity
+/// A few operations for every choice, and a bounded number of simulated actions for those that
+/// are tried.
+pub fn plan_cluster(
+    profile: &Profile,
+    options: &ClusterOptions,
+) -> Result<(Plan, PlanOptions), PlanError> {
+    options.check()?;
+    let search = ClusterSearch::run(profile, options, (BUDGET, false));
+    let reason = search.choices.reason.clone();
+    (search.finish()).ok_or_else(|| shortage::explain(profile, options, &reason))
+}
+
+/// Whether any choice fits, as far as so little work tells.
+pub(super) fn anything_fits(profile: &Profile, options: &ClusterOptions, budget: usize) -> bool {
+    let search = ClusterSearch::run(profile, options, (budget, true));
+    !search.leaders.is_empty()
+}
+
+/// A choice that was tried and fits, in few words.
+#[derive(Clone, Debug)]
+struct Tried {
+    choice: Choice,
+    step: Micros,
+    bubble: f64,
+    recomputing: usize,
+    balance: Vec<usize>,
+}
+
+struct ClusterSearch<'a> {
+    profile: &'a Profile,
+    options: &'a ClusterOptions,
+    choices: Choices,
+    /// By layout.
+    machines: HashMap<usize, (Machine, MachineNumbers)>,
+    /// The fastest, sorted.
+    leaders: Vec<(Choice, PlanCandidate)>,
+    tried: Vec<Tried>,
+    /// Choices that were left out since they cannot be the best, with their bounds.
+    beaten: Vec<(Choice, f64)>,
+    /// How often a schedule with so many chunks did not fit, until anything did.
+    misfits: HashMap<(ScheduleKind, usize), usize>,
+    /// Whether there are more choices than can all be tried.
+    many: bool,
+    /// No choice that is not settled takes less.
+    open: f64,
+}
+
+fn key(choice: &Choice) -> (ScheduleKind, usize) {
+    (choice.kind, choice.shape.chunks)
+}
+
+impl<'a> ClusterSearch<'a> {
+    /// With so many actions to be simulated, and until anything fits if that is all that is asked.
+    fn run(profile: &'a Profile, options: &'a ClusterOptions, limit: (usize, bool)) -> Self {
+        let choices = Choices::new(profile, options);
+        let mut search = Self {
+            profile,
+            options,
+            open: choices.dropped,
+            choices,
+            machines: HashMap::new(),
+            leaders: Vec::new(),
+            tried: Vec::new(),
+            beaten: Vec::new(),
+            misfits: HashMap::new(),
+            many: false,
+        };
+        search.many = search.choices.kept.len() > MANY;
+        search.add_machines();
+        search.try_all(limit);
+        search
+    }
+
+    fn add_machines(&mut self) {
+        let used: HashSet<usize> = self.choices.kept.iter().map(|own| own.layout).collect();
+        for layout in used {
+            // What the cluster cannot be asked for is no choice.
+            if let Ok(machine) = self.options.cluster.machine(&self.choices.layouts[layout]) {
+                let numbers = MachineNumbers::new(&machine);
+                self.machines.insert(layout, (machine, numbers));
+            }
+        }
+        let machines = &self.machines;
+        (self.choices.kept).retain(|own| machines.contains_key(&own.layout));
+    }
+
+    fn setting(&self, choice: &Choice) -> Setting<'_> {
+        Setting {
+            profile: self.profile,
+            options: self.options,
+            layout: &self.choices.layouts[choice.layout],
+            machine: &self.machines[&choice.layout].0,
+        }
+    }
+
+    fn bounded(&self, choice: &Choice) -> Bounded<'_> {
+        let costs = &self.choices.sizes[&choice.size];
+        let cluster = &self.options.cluster;
+        let time = |link: Option<Link>| {
+            let times = link.map(|link| link.transfer(costs.least_output));
+            times.map_or(0.0, |times| times.occupancy.get() + times.latency.get())
+        };
+        // With one node there is no other way.
+        let inside = time(cluster.link_inside());
+        let hop = match cluster.link_between() {
+            Some(between) => inside.min(time(Some(between))),
+            None => inside,
+        };
+        Bounded {
+            costs,
+            machine: &self.machines[&choice.layout].1,
+            backward: Backward::of(choice.kind),
+            micro_batches: choice.shape.micro_batches,
+            chunks: choice.shape.chunks,
+            hop,
+        }
+    }
+
+    fn try_all(&mut self, (budget, any): (usize, bool)) {
+        let kept = std::mem::take(&mut self.choices.kept);
+        let mut spent = 0;
+        let mut left = kept.as_slice();
+        while !(left.is_empty() || (any && !self.leaders.is_empty())) {
+            let best = self.leaders.first().map(|(_, own)| own.step);
+            let limit = best.map_or(f64::INFINITY, Micros::get);
+            let mut now = Vec::new();
+            while now.len() < AT_A_TIME
+                && let Some((choice, rest)) = left.split_first()
+            {
+                left = rest;
+                if !self.bounded(choice).is_below(limit) {
+                    self.beaten.push((*choice, limit));
+                } else if spent > budget || self.is_hopeless(choice) {
+                    // Most are not below the least so far.
+                    if self.bounded(choice).is_below(self.open) {
+                        self.open = self.open.min(self.bounded(choice).step());
+                    }
+                } else {
+                    spent += self.effort(choice);
+                    now.push(*choice);
+                }
+            }
+            let tried = in_parallel(&now, |choice| self.setting(choice).run(choice, best));
+            for (choice, trial) in now.into_iter().zip(tried) {
+                self.learn(choice, trial);
+            }
+        }
+    }
+
+    /// Whether its schedule did not fit so often that others are tried before, where there are
+    /// many choices.
+    fn is_hopeless(&self, choice: &Choice) -> bool {
+        let own = self.misfits.get(&key(choice)).copied();
+        self.many && self.leaders.is_empty() && own.is_some_and(|times| times >= MISFITS)
+    }
+
+    /// How much work a trial is, in simulated actions.
+    fn effort(&self, choice: &Choice) -> usize {
+        let shape = choice.shape;
+        let (p, m) = (shape.devices, shape.micro_batches);
+        let actions = 3 * shape.stages() * m;
+        // A schedule in a V looks at all devices at each of its units of time.
+        let listing = match choice.kind.default_chunks() == 2 && shape.chunks == 2 {
+            true => 12 * p * (p + m),
+            false => 0,
+        };
+        actions + listing + LAYER * (self.profile.layers().len() + shape.stages())
+    }
+
+    fn learn(&mut self, choice: Choice, trial: Trial) {
+        if !trial.settled && self.bounded(&choice).is_below(self.open) {
+            let more = trial.bound.map_or(0.0, Micros::get);
+            self.open = self.open.min(self.bounded(&choice).step().max(more));
+        }
+        let Some(found) = trial.found else {
+            // Where a step is to be shorter, not to be so is no misfit.
+            if self.leaders.is_empty() {
+                *self.misfits.entry(key(&choice)).or_insert(0) += 1;
+            }
+            return;
+        };
+        self.tried.push(Tried {
+            choice,
+            step: found.step,
+            bubble: found.bubble,
+            recomputing: found.recomputing(),
+            balance: found.solution.partition.balance(),
+        });
+        self.leaders.push((choice, found));
+        // Of equals the one that came first.
+        self.leaders.sort_by(|(_, a), (_, b)| a.step.cmp(&b.step));
+        self.leaders.truncate(POLISHED);
+    }
+
+    /// The plan; none where nothing fits.
+    fn finish(mut self) -> Option<(Plan, PlanOptions)> {
+        let settled = self.open;
+        let polished = in_parallel(&self.leaders, |(choice, own)| {
+            // Where all was settled there is nothing to be found.
+            let better = settled < own.step.get();
+            let other = better.then(|| own.polish_within(POLISH_ACTIONS));
+            (*choice, other.unwrap_or_else(|| own.clone()))
+        });
+        let faster = |a, b: (Choice, PlanCandidate)| {
+            let a: (Choice, PlanCandidate) = a;
+            if b.1.step < a.1.step { b } else { a }
+        };
+        let (choice, found) = polished.into_iter().reduce(faster)?;
+        let setting = self.setting(&choice);
+        let replicas = setting.layout.replicas;
+        let unshared = (self.options.shard_optimizer == When::Auto && replicas > 1)
+            .then(|| setting.unshared(&choice, &found))
+            .flatten();
+        let asked = self.options.shard_optimizer != When::Never;
+        let sharded = asked && replicas > 1 && unshared.is_none();
+        let options = setting.plan_options(&choice, sharded);
+        let neighbours = setting.layout.neighbours;
+        let found = unshared.unwrap_or(found);
+        let lower_bound = found.step.min(Micros::saturating(self.open));
+        let alternatives = self.alternatives(&choice, &found);
+        let plan = Plan {
+            model: self.profile.model().cloned(),
+            precision: self.profile.precision().map(str::to_owned),
+            doubts: self.profile.doubts().unwrap_or_default().to_vec(),
+            neighbours,
+            shard_optimizer: sharded,
+            lower_bound: Some(lower_bound),
+            ..found.plan(alternatives)
+        };
+        Some((plan, options))
+    }
+
+    /// The best of every other schedule, number of replicas and sort of neighbours.
+    fn alternatives(&mut self, best: &Choice, found: &PlanCandidate) -> Vec<Alternative> {
+        self.tried.sort_by_key(|own| own.step);
+        let layout = |choice: &Choice| &self.choices.layouts[choice.layout];
+        let kind = |choice: &Choice| (choice.kind, choice.shape.chunks);
+        let spread = |choice: &Choice| {
+            let own = layout(choice);
+            (own.replicas, own.devices, own.neighbours, own.cards())
+        };
+        let mut kinds = HashSet::from([kind(best)]);
+        let mut spreads = HashSet::from([spread(best)]);
+        let mut others = Vec::new();
+        for own in &self.tried {
+            let new_kind = kinds.insert(kind(&own.choice));
+            let new_spread = spreads.len() <= OTHERS && spreads.insert(spread(&own.choice));
+            if new_kind || new_spread {
+                others.push(self.alternative(own, found));
+            }
+        }
+        let mut beaten: HashMap<(ScheduleKind, usize), (Choice, f64)> = HashMap::new();
+        for &(choice, bound) in &self.beaten {
+            let own = beaten.entry(kind(&choice)).or_insert((choice, bound));
+            if bound < own.1 {
+                *own = (choice, bound);
+            }
+        }
+        let mut beaten: Vec<_> = beaten
+            .into_iter()
+            .filter(|(key, _)| !kinds.contains(key))
+            .collect();
+        beaten.sort_by(|a, b| (a.1.1).total_cmp(&b.1.1).then(a.0.cmp(&b.0)));
+        let beaten = beaten.iter().map(|(_, (choice, bound))| {
+            let bound = Micros::saturating(*bound);
+            let reason = format!("not tried: no cut of it is below {bound}");
+            self.bare(choice, reason)
+        });
+        others.extend(beaten);
+        others
+    }
+
+    fn alternative(&self, own: &Tried, best: &PlanCandidate) -> Alternative {
+        let slower = own.step.get() / best.step.get().max(f64::MIN_POSITIVE) - 1.0;
+        let mut reason = format!("{:.1} % slower", slower.max(0.0) * 100.0);
+        let mut because = Vec::new();
+        if own.bubble > best.bubble {
+            let (here, there) = (own.bubble * 100.0, best.bubble * 100.0);
+            because.push(format!("idle {here:.1} % instead of {there:.1} %"));
+        }
+        if own.recomputing > best.recomputing() {
+            let (here, there) = (own.recomputing, best.recomputing());
+            because.push(format!("{here} stages recompute instead of {there}"));
+        }
+        let cards = |choice: &Choice| self.choices.layouts[choice.layout].cards();
+        let used = best.job.shape.devices * best.job.replicas;
+        if cards(&own.choice) < used {
+            because.push(format!("{} cards instead of {used}", cards(&own.choice)));
+        }
+        if !because.is_empty() {
+            reason = format!("{reason}: {}", because.join(", "));
+        }
+        Alternative {
+            balance: own.balance.clone(),
+            recomputing: own.recomputing,
+            step: Some(own.step),
+            bubble_fraction: Some(own.bubble),
+            ..self.bare(&own.choice, reason)
+        }
+    }
+
+    fn bare(&self, choice: &Choice, reason: String) -> Alternative {
+        let layout = &self.choices.layouts[choice.layout];
+        Alternative {
+            schedule: choice.kind,
+            chunks: choice.shape.chunks,
+            replicas: layout.replicas,
+            devices: layout.devices,
+            neighbours: match layout.devices {
+                1 => Neighbours::default(),
+                _ => layout.neighbours,
+            },
+            micro_batches: choice.shape.micro_batches * layout.replicas,
+            balance: Vec::new(),
+            recomputing: 0,
+            step: None,
+            bubble_fraction: None,
+            peak_bytes: Vec::new(),
+            reason,
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! A choice cut and simulated: exactly by the solver, or, where there are few cuts, all of them.
+
+use super::ClusterOptions;
+use super::choices::Choice;
+use crate::check::CheckedSchedule;
+use crate::ids::DeviceId;
+use crate::machine::Machine;
+use crate::machine::cluster::Layout;
+use crate::partition::Partition;
+use crate::plan::PlanOptions;
+use crate::plan::candidate::PlanCandidate;
+use crate::plan::job::PlanJob;
+use crate::profile::Profile;
+use crate::simulate::simulate;
+use crate::solve::{Problem, Transfer, When};
+use crate::units::{Bytes, Micros};
+
+/// Where the simulations of all cuts have no more actions than this together, all are simulated.
+const ALL_ACTIONS: usize = 400_000;
+
+/// What came of a choice.
+pub(super) struct Trial {
+    /// The best that was found, if any fits.
+    pub(super) found: Option<PlanCandidate>,
+    /// Whether nothing better is left to be found.
+    pub(super) settled: bool,
+    /// What no cut goes below, where that is more than was known.
+    pub(super) bound: Option<Micros>,
+}
+
+/// What a choice is tried with.
+pub(super) struct Setting<'a> {
+    pub(super) profile: &'a Profile,
+    pub(super) options: &'a ClusterOptions,
+    pub(super) layout: &'a Layout,
+    pub(super) machine: &'a Machine,
+}
+
+impl Setting<'_> {
+    /// What a plan of this layout is simulated with; `sharded` is whether the optimizer's state is
+    /// shared among replicas.
+    pub(super) fn plan_options(&self, choice: &Choice, sharded: bool) -> PlanOptions {
+        let replicas = self.layout.replicas;
+        let state = self.options.optimizer_state;
+        let mut own = PlanOptions::new(self.machine.clone());
+        own.micro_batches = Some(choice.shape.micro_batches * replicas);
+        own.batch = Some(self.options.batch);
+        own.schedule = Some(choice.kind);
+        own.chunks = Some(choice.shape.chunks);
+        own.recompute = self.options.recompute;
+        own.offload = When::Never;
+        own.cuda_graphs = When::Never;
+        own.optimizer_state = if sharded {
+            state / replicas as f64
+        } else {
+            state
+        };
+        own
+    }
+
+    pub(super) fn job(&self, choice: &Choice) -> PlanJob {
+        PlanJob {
+            kind: choice.kind,
+            shape: choice.shape,
+            replicas: self.layout.replicas,
+            size: choice.size,
+            graphs: false,
+            offload: false,
+        }
+    }
+
+    fn problem(&self, choice: &Choice, schedule: &CheckedSchedule, sharded: bool) -> Problem {
+        let own = self.plan_options(choice, sharded);
+        self.job(choice).problem(self.profile, &own, schedule)
+    }
+
+    /// Tries a choice; steps that are not below `best` are of no interest.
+    pub(super) fn run(&self, choice: &Choice, best: Option<Micros>) -> Trial {
+        let Ok(schedule) = choice.kind.generate(choice.shape) else {
+            return Trial {
+                found: None,
+                settled: true,
+                bound: None,
+            };
+        };
+        let sharded = self.options.shard_optimizer != When::Never;
+        let problem = self.problem(choice, &schedule, sharded);
+        if let Some(all) = self.all_cuts(&problem, &schedule) {
+            return Trial {
+                found: self.best_of(choice, (&problem, &schedule), &all, best),
+                settled: true,
+                bound: None,
+            };
+        }
+        let of = |problem: Problem| {
+            let solution = problem.solution()?;
+            let job = self.job(choice);
+            let found = PlanCandidate::new(job, problem, schedule.clone(), solution);
+            found.fits().then_some(found)
+        };
+        let found = of(problem.clone()).or_else(|| {
+            let redo = self.options.recompute == When::Auto;
+            let problem = problem.clone().with_recompute(When::Always);
+            redo.then(|| of(problem)).flatten()
+        });
+        Trial {
+            found,
+            settled: false,
+            bound: least(choice, problem),
+        }
+    }
+
+    /// Every cut, if simulating all of them with all choices of recompute is little work.
+    fn all_cuts(&self, problem: &Problem, schedule: &CheckedSchedule) -> Option<Vec<Partition>> {
+        let plan = schedule.schedule();
+        let actions: usize = plan.iter().map(|(_, list)| list.len()).sum();
+        let stages = u32::try_from(plan.stages()).ok()?;
+        let ways = problem.ways().len().checked_pow(stages)?;
+        let most = ALL_ACTIONS / actions.max(1).checked_mul(ways)?;
+        Partition::all(self.profile.layers().len(), plan.stages(), most)
+    }
+
+    /// The fastest of these cuts that fits, with each choice of recompute.
+    ///
+    /// Where nothing is shared, work that takes longer makes nothing end sooner: a cut that fits
+    /// without recompute is not tried with it.
+    fn best_of(
+        &self,
+        choice: &Choice,
+        (problem, schedule): (&Problem, &CheckedSchedule),
+        cuts: &[Partition],
+        best: Option<Micros>,
+    ) -> Option<PlanCandidate> {
+        let stages = schedule.schedule().stages();
+        let ways = problem.ways();
+        let never = vec![false; stages];
+        let alone = self.machine.cards().is_none();
+        let mut best = best;
+        let mut found = None;
+        for cut in cuts {
+            for number in 0..ways.len().pow(stages as u32) {
+                let digit = |stage: usize| number / ways.len().pow(stage as u32) % ways.len();
+                let redo: Vec<bool> = (0..stages).map(|stage| ways[digit(stage)].0).collect();
+                let costs = problem.stage_costs(cut, &redo, &never);
+                let simulation = simulate(schedule, &costs);
+                let faster = best.is_none_or(|best| simulation.makespan() < best);
+                let plain = alone && number == 0;
+                if !faster {
+                    if plain {
+                        break;
+                    }
+                    continue;
+                }
+                if self.holds(simulation.peak_bytes()) {
+                    best = Some(simulation.makespan());
+                    found = Some((cut, redo));
+                    if plain {
+                        break;
+                    }
+                }
+            }
+        }
+        let (cut, redo) = found?;
+        let solution = problem.priced(cut, &redo, &never)?;
+        let (problem, schedule) = (problem.clone(), schedule.clone());
+        Some(PlanCandidate::new(
+            self.job(choice),
+            problem,
+            schedule,
+            solution,
+        ))
+    }
+
+    fn holds(&self, peaks: Vec<Bytes>) -> bool {
+        let mut all = peaks.into_iter().enumerate();
+        all.all(|(device, peak)| {
+            let own = self.machine.devices().get(DeviceId(device).index());
+            let limit = own.and_then(|own| own.memory);
+            limit.is_none_or(|limit| peak <= limit)
+        })
+    }
+
+    /// The same cut without a shared optimizer state, if that fits.
+    pub(super) fn unshared(&self, choice: &Choice, found: &PlanCandidate) -> Option<PlanCandidate> {
+        let schedule = choice.kind.generate(choice.shape).ok()?;
+        let problem = self.problem(choice, &schedule, false);
+        let own = &found.solution;
+        let solution = problem.priced(&own.partition, &own.recompute, &own.offload)?;
+        let other = PlanCandidate::new(self.job(choice), problem, schedule, solution);
+        other.fits().then_some(other)
+    }
+}
+
+/// The work of the slowest stage, where each device has one: no cut that fits has a faster one.
+fn least(choice: &Choice, problem: Problem) -> Option<Micros> {
+    if choice.shape.chunks > 1 {
+        return None;
+    }
+    let solution = problem.with_transfer(Transfer::Overlapped).solution()?;
+    Some(solution.lower_bound * choice.shape.micro_batches as f64)
+}

@@ -1,0 +1,210 @@
+//! Flags that describe a cluster, and what is said of a plan for one.
+
+use std::path::Path;
+
+use gpipe_partitioner::machine::cluster::KnownNode;
+use gpipe_partitioner::{
+    Bytes, Card, Cluster, ClusterError, ClusterOptions, NodeKind, Plan, Profile, ScheduleKind,
+    When, what_more,
+};
+
+use super::Args;
+use crate::decide::{Failure, input, output};
+
+/// A cluster, of which replicas, stages and places are chosen.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ClusterFlags {
+    /// Cluster to choose replicas, stages and places on: a file such as cluster.toml, or a
+    /// ready-made node (dgx-a100, dgx-a100-40gb, dgx-h100, a100-pcie, rtx-4090), of which there
+    /// are as many as --nodes says.
+    #[arg(
+        long, value_name = "FILE|NODE",
+        conflicts_with_all = ["per_node", "cores", "host_link", "offload", "cuda_graphs", "tree", "processes"]
+    )]
+    pub(super) cluster: Option<String>,
+    /// Cards of each node of a cluster, instead of --devices.
+    #[arg(
+        long, value_name = "K", allow_negative_numbers = true, value_parser = input::at_least_one,
+        conflicts_with_all = ["cores", "host_link", "offload", "cuda_graphs", "tree", "processes"]
+    )]
+    pub(super) per_node: Option<usize>,
+    /// Devices of each replica on a cluster; chosen where not given.
+    #[arg(
+        long, value_name = "P", allow_negative_numbers = true, value_parser = input::at_least_one,
+        conflicts_with = "devices"
+    )]
+    pipeline: Option<usize>,
+    /// Samples of a micro-batch on a cluster; chosen where not given.
+    #[arg(
+        long, value_name = "B", allow_negative_numbers = true, value_parser = input::at_least_one,
+        conflicts_with = "devices"
+    )]
+    micro_size: Option<usize>,
+    /// Whether replicas on a cluster keep a share of the optimizer's state each (ZeRO-1): never,
+    /// always or auto (where memory asks for it).
+    #[arg(
+        long, value_name = "WHEN", default_value = "auto", value_parser = input::when,
+        conflicts_with = "devices"
+    )]
+    shard_optimizer: When,
+}
+
+/// The cluster that is asked for; none where devices are.
+pub(super) fn of(args: &Args) -> Result<Option<Cluster>, Failure> {
+    let usage = |error: ClusterError| Failure::Usage(error.to_string());
+    let cluster = match (&args.cluster.cluster, args.cluster.per_node) {
+        (Some(name), _) => Some(named(args, name)?),
+        (None, Some(cards)) => {
+            let card = Card::default();
+            let nodes = nodes(args)?;
+            let kind = NodeKind { nodes, cards, card };
+            let cluster = Cluster::new(vec![kind], args.spread.node_link).map_err(usage)?;
+            Some(cluster.with_nic_per_card(args.spread.nic_per_device))
+        }
+        (None, None) => None,
+    };
+    let Some(mut cluster) = cluster else {
+        return Ok(None);
+    };
+    let one = |flag: &str, given: usize| match given {
+        1 => Ok(()),
+        _ => Err(Failure::Usage(format!(
+            "{flag}: of a cluster one value for all cards; unequal cards are described in a file \
+             (--cluster cluster.toml)"
+        ))),
+    };
+    if let Some(memory) = &args.memory {
+        one("--memory", memory.len())?;
+        cluster = (cluster.with_cards(|card| Card {
+            memory: Some(memory[0]),
+            ..card
+        }))
+        .map_err(usage)?;
+    }
+    if let Some(speed) = &args.speed {
+        one("--speed", speed.len())?;
+        cluster = (cluster.with_cards(|card| Card {
+            speed: card.speed * speed[0],
+            ..card
+        }))
+        .map_err(usage)?;
+    }
+    if let Some(all_reduce) = args.spread.all_reduce {
+        cluster = cluster.with_all_reduce(all_reduce);
+    }
+    Ok(Some(match args.link {
+        Some(link) => cluster.with_link_inside(link),
+        None => cluster,
+    }))
+}
+
+/// A file, or a ready-made node.
+fn named(args: &Args, name: &str) -> Result<Cluster, Failure> {
+    let wrong = |error: ClusterError| Failure::Usage(format!("--cluster: {error}"));
+    let path = Path::new(name);
+    if path.extension().is_some() || path.exists() {
+        if args.spread.nodes.is_some() {
+            let why = "--nodes: the file of --cluster says how many nodes there are";
+            return Err(Failure::Usage(why.to_owned()));
+        }
+        return Cluster::read(path).map_err(wrong);
+    }
+    let known = KnownNode::named(name).map_err(wrong)?;
+    let kind = known.kind(nodes(args)?);
+    let link = args.spread.node_link.unwrap_or(known.link_between());
+    let cluster = Cluster::new(vec![kind], Some(link)).map_err(wrong)?;
+    let own = known.nic_per_card || args.spread.nic_per_device;
+    let cluster = cluster.with_link_inside(known.link_inside());
+    Ok(cluster.with_nic_per_card(own))
+}
+
+fn nodes(args: &Args) -> Result<usize, Failure> {
+    match args.spread.nodes.as_deref() {
+        None => Ok(1),
+        Some([nodes]) => Ok(*nodes),
+        Some(_) => Err(Failure::Usage(
+            "--nodes: of a cluster their number; nodes that are not alike are described in a file \
+             (--cluster cluster.toml)"
+                .to_owned(),
+        )),
+    }
+}
+
+/// What is to be chosen for it. Without a --batch there are four micro-batches of the profile's size
+/// for each card.
+pub(super) fn options(args: &Args, cluster: Cluster, profile: &Profile) -> ClusterOptions {
+    let cluster = match profile.link().filter(|_| cluster.link_inside().is_none()) {
+        Some(link) => cluster.with_link_inside(link),
+        None => cluster,
+    };
+    let micro = args.micro.unwrap_or(4 * cluster.cards());
+    let batch = args.batch.unwrap_or(micro.saturating_mul(profile.batch()));
+    let mut options = ClusterOptions::new(cluster, batch);
+    options.replicas = args.spread.replicas;
+    options.devices = args.cluster.pipeline;
+    options.neighbours = args.spread.neighbours;
+    options.micro_batches = args.micro;
+    options.micro_batch_size = args.cluster.micro_size;
+    options.schedule = Some(args.schedule).filter(|&kind| kind != ScheduleKind::Auto);
+    options.chunks = args.chunks;
+    options.recompute = args.recompute;
+    options.shard_optimizer = args.cluster.shard_optimizer;
+    options
+}
+
+/// Where replicas and stages are, what no plan goes below, and what more of something would
+/// bring; each a paragraph behind an empty line.
+pub(super) fn text(options: &ClusterOptions, plan: &Plan, width: usize) -> String {
+    let mut lines = vec![placed(options, plan)];
+    lines.extend(gap(plan));
+    let more: Vec<String> = (plan.more.iter())
+        .map(|more| {
+            let saved = 1.0 - more.step.get() / plan.step.get();
+            match saved > 0.0005 {
+                true => format!(
+                    "{}: a step of {}, {:.1} % less",
+                    more.what,
+                    more.step,
+                    100.0 * saved
+                ),
+                false => format!("{}: no shorter step", more.what),
+            }
+        })
+        .collect();
+    lines.extend((!more.is_empty()).then(|| format!("with {}", more.join("; with "))));
+    let paragraph = |line: String| format!("\n{}\n", output::wrapped(&line, width));
+    lines.into_iter().map(paragraph).collect()
+}
+
+fn placed(options: &ClusterOptions, plan: &Plan) -> String {
+    let (all, used) = (options.cluster.cards(), plan.devices() * plan.replicas);
+    let cards = match all - used {
+        0 => format!("all {all} cards"),
+        idle => format!("{used} of {all} cards ({idle} would not make it faster)"),
+    };
+    let next = match plan.replicas > 1 && plan.devices() > 1 {
+        true => format!("; next to each other are {}", plan.neighbours.name()),
+        false => String::new(),
+    };
+    let shared = if plan.shard_optimizer {
+        "; each replica keeps its share of the optimizer's state alone (ZeRO-1)"
+    } else {
+        ""
+    };
+    let peak = plan.peak_bytes.iter().copied().max().unwrap_or(Bytes::ZERO);
+    format!("{cards}{next}{shared}; the fullest card has {peak}")
+}
+
+fn gap(plan: &Plan) -> Option<String> {
+    let bound = plan.lower_bound?;
+    let gap = 1.0 - bound.get() / plan.step.get().max(f64::MIN_POSITIVE);
+    Some(if gap <= 0.0 {
+        "no plan with a built-in schedule is faster: all others were tried or cannot be".to_owned()
+    } else {
+        format!(
+            "no plan with a built-in schedule is faster than {bound}: this one is within {:.1} % of \
+             whatever is the best",
+            100.0 * gap
+        )
+    })
+}

@@ -1,0 +1,99 @@
+//! `gpipe-rs plan` for a cluster.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::{folder_with_profile, gpipe_in, number, refused, stdout};
+
+const FLAGS: &str = "--nodes 2 --per-node 2 --link-inside 10GB/s,5us --link-between 1GB/s,20us";
+
+#[test]
+fn replicas_and_places_are_chosen_and_can_be_fixed() {
+    let folder = folder_with_profile();
+    let run = |flags: &str| {
+        let all = format!("plan --profile profile.json --batch 64 {flags}");
+        let args: Vec<&str> = all.split_whitespace().collect();
+        stdout(&gpipe_in(folder.path(), &args))
+    };
+    let plan: Value = serde_json::from_str(&run(&format!("{FLAGS} --json"))).unwrap();
+    let (step, bound) = (number(&plan["step_us"]), number(&plan["lower_bound_us"]));
+    assert!(bound <= step, "{plan}");
+    assert!(plan["limit"].is_string(), "{plan}");
+    assert_eq!(plan["more"][0]["what"], json!("one more node"));
+    let fixed = run(&format!(
+        "{FLAGS} --replicas 2 --pipeline 2 --neighbours stages --schedule 1f1b --json -o plan.json"
+    ));
+    let fixed: Value = serde_json::from_str(&fixed).unwrap();
+    assert_eq!(fixed["replicas"], json!(2));
+    assert_eq!(fixed["neighbours"], json!("stages"));
+    assert_eq!(fixed["schedule"], json!("1f1b"));
+    assert!(number(&fixed["step_us"]) >= step);
+    let read = gpipe::partitioner::Plan::read(folder.path().join("plan.json")).unwrap();
+    assert_eq!((read.replicas, read.devices()), (2, 2));
+    let text = run(FLAGS);
+    assert!(
+        text.contains("no plan with a built-in schedule is faster"),
+        "{text}"
+    );
+    assert!(text.contains("with one more node: "), "{text}");
+}
+
+#[test]
+fn ready_made_nodes_and_files_are_clusters() {
+    let folder = folder_with_profile();
+    let file = "
+[[nodes]]
+count = 1
+cards = 2
+[[nodes]]
+count = 1
+cards = 2
+speed = 0.5
+memory = \"2GiB\"
+[links]
+between = \"1GB/s,20us\"
+";
+    fs::write(folder.path().join("cluster.toml"), file).unwrap();
+    for cluster in ["cluster.toml", "rtx-4090", "dgx-h100 --nodes 2"] {
+        let all = format!("plan --profile profile.json --batch 32 --json --cluster {cluster}");
+        let args: Vec<&str> = all.split_whitespace().collect();
+        let plan: Value = serde_json::from_str(&stdout(&gpipe_in(folder.path(), &args))).unwrap();
+        assert!(number(&plan["step_us"]) > 0.0, "{cluster}: {plan}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_says_what_would() {
+    let folder = folder_with_profile();
+    let args = "plan --profile profile.json --per-node 2 --batch 8 --memory 8MiB";
+    let args: Vec<&str> = args.split_whitespace().collect();
+    let error = refused(&gpipe_in(folder.path(), &args), 1);
+    assert!(error.contains("nothing fits 2 cards of 8.0 MiB"), "{error}");
+    assert!(error.contains("bytes) more on each"), "{error}");
+}
+
+#[test]
+fn wrong_clusters_are_told_with_what_to_do() {
+    let folder = folder_with_profile();
+    for (flags, hint) in [
+        ("", "--devices <N>"),
+        ("--per-node 2 --devices 4", "cannot be used with"),
+        ("--per-node 2 --cores 2", "cannot be used with"),
+        ("--nodes 2 --per-node 2", "2 nodes need a link between them"),
+        ("--cluster dgx-a10", "did you mean `dgx-a100`?"),
+        ("--cluster none.toml", "none.toml: cannot be opened"),
+        (
+            "--per-node 2 --memory 1GiB,2GiB",
+            "unequal cards are described in a file",
+        ),
+        ("--per-node 2 --replicas 3", "the cluster has 2 cards"),
+        ("--per-node 0", "must be at least 1"),
+        ("--per-node 2 --neighbours none", "one of replicas, stages"),
+    ] {
+        let all = format!("plan --profile profile.json {flags}");
+        let args: Vec<&str> = all.split_whitespace().collect();
+        let error = refused(&gpipe_in(folder.path(), &args), 2);
+        assert!(error.contains(hint), "{flags}: {error}");
+    }
+}
