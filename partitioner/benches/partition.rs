@@ -7,10 +7,11 @@ use std::time::Instant;
 mod growth;
 
 use criterion::{Criterion, criterion_group};
+use gpipe_partitioner::machine::cluster::KnownNode;
 use gpipe_partitioner::solve::block_partition;
 use gpipe_partitioner::{
-    Bytes, CheckedSchedule, LayerProfile, LayerTimes, Machine, Micros, Partition, PlanOptions,
-    Problem, Profile, ScheduleKind, Shape, StageId, plan,
+    Bytes, CheckedSchedule, ClusterOptions, LayerProfile, LayerTimes, Machine, Micros, Partition,
+    PlanOptions, Problem, Profile, ScheduleKind, Shape, StageId, plan, plan_cluster,
 };
 
 use growth::{Report, grows};
@@ -150,6 +151,31 @@ fn wide(schedule: &CheckedSchedule, machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// 1,000 layers on 512 nodes of eight cards, all choices.
+fn cluster() -> anyhow::Result<()> {
+    let layer = |index: usize| {
+        let time = micros(900.0 + (index % 7) as f64 * 20.0);
+        let layer = LayerProfile::new("layer", LayerTimes::new(time, time, time));
+        layer.with_bytes(Bytes(100_000_000), Bytes(200_000_000), Bytes(10_000_000))
+    };
+    let profile = Profile::new("synthetic", 1, (0..1000).map(layer).collect())?;
+    let cluster = KnownNode::named("dgx-a100-40gb")?.cluster(512)?;
+    let options = ClusterOptions::new(cluster, 8192);
+    let what = "plan_cluster, 1,000 layers, 4,096 cards, all choices";
+    let (plan, _) = timed(what, || plan_cluster(&profile, &options))?;
+    println!(
+        "    {} v={} d={} p={} m={}: step {}, bound {:?}",
+        plan.schedule,
+        plan.chunks,
+        plan.replicas,
+        plan.devices(),
+        plan.micro_batches,
+        plan.step,
+        plan.lower_bound,
+    );
+    Ok(())
+}
+
 /// The cuts and plans that are meant to be fast, once each.
 fn large() -> anyhow::Result<()> {
     println!("once each:");
@@ -192,6 +218,7 @@ fn large() -> anyhow::Result<()> {
     timed("exact, 10,000 layers, 8 stages, with links", || {
         problem.solve()
     })?;
+    cluster()?;
     let profile = random_profile(&mut random, 200)?;
     for (what, memory) in [
         ("plan, 200 layers, 64 devices", "24GiB"),
