@@ -225,8 +225,8 @@ fn enough(more: Option<Bytes>, cards: Option<usize>) -> String {
     let cards = cards.map(|cards| format!("{cards} cards like these"));
     let more = more.map(|more| format!("{more} ({} bytes) more on each", more.get()));
     let ways: Vec<String> = [more, cards].into_iter().flatten().collect();
-    match ways.is_empty() {
-        true => "neither more memory nor more cards were found to be enough".to_owned(),
-        false => format!("it fits with {}", ways.join(", or with ")),
+    if ways.is_empty() {
+        return "neither more memory nor more cards were found to be enough".to_owned();
     }
+    format!("it fits with {}", ways.join(", or with "))
 }

@@ -160,14 +160,14 @@ pub(super) fn text(options: &ClusterOptions, plan: &Plan, width: usize) -> Strin
     let more: Vec<String> = (plan.more.iter())
         .map(|more| {
             let saved = 1.0 - more.step.get() / plan.step.get();
-            match saved > 0.0005 {
-                true => format!(
-                    "{}: a step of {}, {:.1} % less",
-                    more.what,
-                    more.step,
-                    100.0 * saved
-                ),
-                false => format!("{}: no shorter step", more.what),
+            if saved > 0.0005 {
+                let percent = 100.0 * saved;
+                format!(
+                    "{}: a step of {}, {percent:.1} % less",
+                    more.what, more.step
+                )
+            } else {
+                format!("{}: no shorter step", more.what)
             }
         })
         .collect();
@@ -182,9 +182,10 @@ fn placed(options: &ClusterOptions, plan: &Plan) -> String {
         0 => format!("all {all} cards"),
         idle => format!("{used} of {all} cards ({idle} would not make it faster)"),
     };
-    let next = match plan.replicas > 1 && plan.devices() > 1 {
-        true => format!("; next to each other are {}", plan.neighbours.name()),
-        false => String::new(),
+    let next = if plan.replicas > 1 && plan.devices() > 1 {
+        format!("; next to each other are {}", plan.neighbours.name())
+    } else {
+        String::new()
     };
     let shared = if plan.shard_optimizer {
         "; each replica keeps its share of the optimizer's state alone (ZeRO-1)"

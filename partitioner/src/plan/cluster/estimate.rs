@@ -107,8 +107,11 @@ impl Estimated<'_> {
         let fill = (p - 1.0) * bubble(self.kind, v, (forward, own - forward), halves);
         let hop = self.hop();
         let waited = match self.kind {
-            ScheduleKind::GPipe | ScheduleKind::LoopedBfs | ScheduleKind::ZbH2 => 0.0,
-            ScheduleKind::Interleaved1F1B | ScheduleKind::InterleavedZb => 0.0,
+            ScheduleKind::GPipe
+            | ScheduleKind::LoopedBfs
+            | ScheduleKind::ZbH2
+            | ScheduleKind::Interleaved1F1B
+            | ScheduleKind::InterleavedZb => 0.0,
             _ if devices == 1 => 0.0,
             _ => 2.0 * hop * micro_batches as f64,
         };
@@ -200,7 +203,7 @@ fn bubble(kind: ScheduleKind, v: f64, (f, b): (f64, f64), (i, w): (f64, f64)) ->
         Kind::Zbv => f / 2.0 + (f - w).abs().max((i - w).abs()),
         Kind::VHalf => (f + i + w) / 2.0,
         Kind::VMin => 0.65 * (f + i + w),
-        Kind::DualPipeV => (f + i) / 2.0,
+        Kind::DualPipeV => f64::midpoint(f, i),
         _ => f + b,
     }
 }

@@ -210,9 +210,10 @@ impl<'a> ClusterSearch<'a> {
         let (p, m) = (shape.devices, shape.micro_batches);
         let actions = 3 * shape.stages() * m;
         // A schedule in a V looks at all devices at each of its units of time.
-        let listing = match choice.kind.default_chunks() == 2 && shape.chunks == 2 {
-            true => 12 * p * (p + m),
-            false => 0,
+        let listing = if choice.kind.default_chunks() == 2 && shape.chunks == 2 {
+            12 * p * (p + m)
+        } else {
+            0
         };
         actions + listing + LAYER * (self.profile.layers().len() + shape.stages())
     }
@@ -238,7 +239,7 @@ impl<'a> ClusterSearch<'a> {
         });
         self.leaders.push((choice, found));
         // Of equals the one that came first.
-        self.leaders.sort_by(|(_, a), (_, b)| a.step.cmp(&b.step));
+        self.leaders.sort_by_key(|(_, own)| own.step);
         self.leaders.truncate(POLISHED);
     }
 
