@@ -101,9 +101,10 @@ fn found(
     };
     let chosen = adapted(chosen, &samples)?;
     let samples = fitted(&chosen, &samples)?;
-    let chosen = match samples.may_ignore() {
-        true => several::ignoring(&chosen),
-        false => chosen,
+    let chosen = if samples.may_ignore() {
+        several::ignoring(&chosen)
+    } else {
+        chosen
     };
     let learned = if own_loss {
         Learned::Inputs(samples)

@@ -107,9 +107,10 @@ fn check_finite(path: &Path, weights: &[(String, Tensor)]) -> Result<(), Failure
 /// Buffers may be masks of infinities: what is not finite is told when it is trained.
 fn of_program(path: &Path, model: &Path) -> Result<Weights, String> {
     let program = ExportedModel::open(model).map_err(|error| format!("--model {error}"))?;
-    let file = match path.is_dir() {
-        true => path.join("model.safetensors"),
-        false => path.to_owned(),
+    let file = if path.is_dir() {
+        path.join("model.safetensors")
+    } else {
+        path.to_owned()
     };
     let wrong = |why: String| format!("--weights {}: {why}", file.display());
     let read = Tensor::read_safetensors(&file);

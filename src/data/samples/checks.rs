@@ -67,12 +67,12 @@ impl Check {
         let what = self.what;
         let article = if what.starts_with('i') { "an" } else { "a" };
         if self.whole
-            && let Some(broken) = first(&numbers, broken(&numbers)?)?
+            && let Some(broken) = first(&numbers, &broken(&numbers)?)?
         {
             anyhow::bail!("{article} {what} is {broken}, which is no whole number");
         }
         if let Some((least, most, why)) = &self.within
-            && let Some(other) = first(&numbers, self.outside(&numbers, *least, *most)?)?
+            && let Some(other) = first(&numbers, &self.outside(&numbers, *least, *most)?)?
         {
             anyhow::bail!("{article} {what} is {other}, {why}");
         }
@@ -117,7 +117,7 @@ fn broken(numbers: &Tensor) -> anyhow::Result<Tensor> {
 }
 
 /// The first number that is chosen, as text.
-fn first(numbers: &Tensor, chosen: Tensor) -> anyhow::Result<Option<String>> {
+fn first(numbers: &Tensor, chosen: &Tensor) -> anyhow::Result<Option<String>> {
     if chosen.numel() == 0 || chosen.f_any()?.f_int64_value(&[])? == 0 {
         return Ok(None);
     }

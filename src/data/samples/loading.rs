@@ -57,9 +57,10 @@ impl Samples {
         };
         let collate = move |pairs: Vec<(Tensor, Tensor)>| -> anyhow::Result<Both> {
             let (x, y) = <(Tensor, Tensor)>::stack(pairs)?;
-            Ok(match own_loss {
-                true => (Values::from(vec![x, y]), Values::new()),
-                false => (x.into(), y.into()),
+            Ok(if own_loss {
+                (Values::from(vec![x, y]), Values::new())
+            } else {
+                (x.into(), y.into())
             })
         };
         Some(loaded(source, part, (size, self.seed), collate))

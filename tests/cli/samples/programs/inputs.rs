@@ -4,7 +4,7 @@ use std::fs;
 
 use gpipe::tch::{Device, Kind, Tensor};
 
-use super::{arrays, floats, folder, whole};
+use super::{arrays, floats, folder, rows, whole};
 use crate::samples::{as_json, config, fails, printed, trained};
 
 /// They were taken for tokens, of which two were known.
@@ -23,9 +23,7 @@ fn whole_numbers_that_are_features_are_any_whole_numbers() {
         "--model counts.pt2 --loss cross-entropy --data d.safetensors",
     );
     // A table is none of texts to it.
-    let rows: String = (0..40)
-        .map(|at| format!("{},{at},-1,9,{}\n", at - 20, at % 3))
-        .collect();
+    let rows = rows(40, |at| format!("{},{at},-1,9,{}\n", at as i64 - 20, at % 3));
     fs::write(folder.join("d.csv"), format!("a,b,c,d,kind\n{rows}")).unwrap();
     let train = "train --model counts.pt2 --loss cross-entropy --batch 8 --steps 1 --quiet";
     printed(folder, &format!("{train} --data d.csv"));
@@ -62,9 +60,9 @@ fn a_program_with_its_own_loss_takes_its_inputs_by_name_or_order() {
         config(folder, "whole")["loss"]["name"].as_str(),
         Some("output")
     );
-    let rows: String = (0..30)
-        .map(|at| format!("{at},2,3,4,5,6,7,8,{}\n", ["a", "b"][at % 2]))
-        .collect();
+    let rows = rows(30, |at| {
+        format!("{at},2,3,4,5,6,7,8,{}\n", ["a", "b"][at % 2])
+    });
     fs::write(
         folder.join("d.csv"),
         format!("a,b,c,d,e,f,g,h,kind\n{rows}"),

@@ -42,6 +42,12 @@ fn whole(shape: &[i64], below: i64) -> Tensor {
     all.remainder(below).view(shape)
 }
 
+/// Lines of a table.
+fn rows(count: usize, row: impl Fn(usize) -> String) -> String {
+    let rows: Vec<String> = (0..count).map(row).collect();
+    rows.concat()
+}
+
 /// What standard error says of a run that ends well.
 fn said(folder: &Path, args: &str) -> String {
     let output = gpipe(folder, args);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::{arrays, floats, folder, whole};
+use super::{arrays, floats, folder, rows, whole};
 use crate::run::losses;
 use crate::samples::{as_json, fails, printed, trained};
 
@@ -35,7 +35,7 @@ fn binary_targets_are_from_0_to_1() {
         1,
         &wrong,
     );
-    let rows: String = (0..32).map(|at| format!("{at},{}\n", at % 3)).collect();
+    let rows = rows(32, |at| format!("{at},{}\n", at % 3));
     fs::write(folder.join("d.csv"), format!("a,b\n{rows}")).unwrap();
     let wrong = ["d.csv, line", "a target is 2"];
     fails(
@@ -146,9 +146,7 @@ fn classes_may_be_in_the_second_dimension() {
 fn more_classes_than_a_program_tells_are_refused_with_what_to_do() {
     let folder = folder(&["mlp"]);
     let folder = folder.path();
-    let rows: String = (0..40)
-        .map(|at| format!("{at},2,3,4,5,6,7,8,k{}\n", at % 5))
-        .collect();
+    let rows = rows(40, |at| format!("{at},2,3,4,5,6,7,8,k{}\n", at % 5));
     fs::write(
         folder.join("d.csv"),
         format!("a,b,c,d,e,f,g,h,kind\n{rows}"),
