@@ -23,7 +23,9 @@ fn whole_numbers_that_are_features_are_any_whole_numbers() {
         "--model counts.pt2 --loss cross-entropy --data d.safetensors",
     );
     // A table is none of texts to it.
-    let rows = rows(40, |at| format!("{},{at},-1,9,{}\n", at as i64 - 20, at % 3));
+    let rows = rows(40, |at| {
+        format!("{},{at},-1,9,{}\n", at as i64 - 20, at % 3)
+    });
     fs::write(folder.join("d.csv"), format!("a,b,c,d,kind\n{rows}")).unwrap();
     let train = "train --model counts.pt2 --loss cross-entropy --batch 8 --steps 1 --quiet";
     printed(folder, &format!("{train} --data d.csv"));
