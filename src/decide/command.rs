@@ -43,13 +43,13 @@ pub(crate) enum Verb {
     /// Write the pages of the manual.
     Man(shell::Manual),
     /// Choose balance, schedule, micro-batches and recompute from a profile.
-    Plan(plan::Args),
+    Plan(Box<plan::Args>),
     /// Draw loss and throughput of training runs as curves.
     Plot(plot::Args),
     /// Show a schedule, check one, take schedules to and from PyTorch's CSV.
     Schedule(schedule::Args),
     /// Predict a schedule's timeline, bubble and memory.
-    Simulate(simulate::Args),
+    Simulate(Box<simulate::Args>),
 }
 
 /// Runs a verb of a command line that is all in `command`.

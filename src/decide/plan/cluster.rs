@@ -4,8 +4,7 @@ use std::path::Path;
 
 use gpipe_partitioner::machine::cluster::KnownNode;
 use gpipe_partitioner::{
-    Bytes, Card, Cluster, ClusterError, ClusterOptions, NodeKind, Plan, Profile, ScheduleKind,
-    When, what_more,
+    Bytes, Card, Cluster, ClusterError, ClusterOptions, NodeKind, Plan, Profile, ScheduleKind, When,
 };
 
 use super::Args;
