@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::run::{command, gpipe};
+#[cfg(feature = "cli")]
+use crate::run::command;
+use crate::run::gpipe;
 
 fn here() -> &'static Path {
     Path::new(".")
