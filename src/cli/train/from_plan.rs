@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gpipe_partitioner::Plan;
+use gpipe_partitioner::{Neighbours, Plan};
 
 use super::Failure;
 use super::recipe::Recipe;
@@ -52,6 +52,14 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
             nodes.count()
         ));
     }
+    if plan.replicas > 1 && plan.neighbours == Neighbours::Stages {
+        let (stages, replicas) = (plan.devices(), plan.replicas);
+        say(&format!(
+            "warning: in the plan the {stages} devices of a replica are neighbours, and here the \
+             {replicas} copies of a stage come one after the other: unless --devices names them in \
+             that order, links between nodes have more to carry"
+        ));
+    }
     if plan.model.is_none() {
         say(&format!(
             "warning: the plan does not say for which model it was made; it has as many layers as \
@@ -70,6 +78,7 @@ pub(super) fn applied(recipe: &Recipe, plan: &Plan, chosen: &Chosen) -> Result<R
         replicas: plan.replicas,
         // Each has one leaf at least.
         tree: recipe.tree.max(plan.replicas),
+        shard_optimizer: recipe.shard_optimizer || plan.shard_optimizer,
         ..recipe.clone()
     })
 }

@@ -12,7 +12,7 @@ const FLAGS: &str = "--nodes 2 --per-node 2 --link-inside 10GB/s,5us --link-betw
 fn replicas_and_places_are_chosen_and_can_be_fixed() {
     let folder = folder_with_profile();
     let run = |flags: &str| {
-        let all = format!("plan --profile profile.json --batch 64 {flags}");
+        let all = format!("plan --profile profile.json --batch 16 {flags}");
         let args: Vec<&str> = all.split_whitespace().collect();
         stdout(&gpipe_in(folder.path(), &args))
     };
@@ -37,6 +37,21 @@ fn replicas_and_places_are_chosen_and_can_be_fixed() {
         "{text}"
     );
     assert!(text.contains("with one more node: "), "{text}");
+}
+
+/// On one node no sort of neighbours is another one: the flag left no choice at all.
+#[test]
+fn neighbours_may_be_fixed_where_they_are_the_same() {
+    let folder = folder_with_profile();
+    let args =
+        "plan --profile profile.json --per-node 4 --batch 16 --replicas 2 --pipeline 2 --json";
+    let run = |neighbours: &str| {
+        let args: Vec<&str> = args.split_whitespace().collect();
+        let own = [&args[..], &["--neighbours", neighbours]].concat();
+        let plan: Value = serde_json::from_str(&stdout(&gpipe_in(folder.path(), &own))).unwrap();
+        plan["step_us"].clone()
+    };
+    assert_eq!(run("stages"), run("replicas"));
 }
 
 #[test]

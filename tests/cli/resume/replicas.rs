@@ -143,6 +143,18 @@ fn a_plan_for_replicas_is_trained_by() {
     let run = own(train("cpu,cpu,cpu,cpu", "own", ""));
     let said = trained(folder, &run.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(said.contains("on 4 devices in 2 replicas"), "{said}");
+    // What it says of places cannot be had from the order of devices here, and is told.
+    all("plan --profile profile.json --nodes 2 --per-node 2 --link-between 1GB/s,20us --micro 4 --batch 8 \
+         --replicas 2 --pipeline 2 --neighbours stages --shard-optimizer always -o plan.json"
+        .to_owned());
+    let run = own(train("cpu*4", "placed", ""));
+    let said = trained(folder, &run.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(
+        said.contains("in the plan the 2 devices of a replica are neighbours"),
+        "{said}"
+    );
+    let placed = fs::read_to_string(folder.join("placed/config.toml")).unwrap();
+    assert!(placed.contains("shard_optimizer = true"), "{placed}");
     for (devices, more, wanted) in [
         ("cpu,cpu", "", "2 replicas of 2 devices, 4 in all"),
         ("cpu,cpu,cpu,cpu", "--replicas 4", "--replicas"),

@@ -30,6 +30,14 @@ impl Layout {
     pub fn cards(&self) -> usize {
         self.devices * self.replicas
     }
+
+    /// Whether it matters which devices are neighbours: on one node it does not, nor where nodes
+    /// are alike and have one card each.
+    pub(crate) fn has_choice_of_neighbours(&self) -> bool {
+        let nodes: usize = self.nodes.iter().map(|&(_, count)| count).sum();
+        let places = nodes > 1 && (self.per_node > 1 || self.nodes.len() > 1);
+        self.devices > 1 && self.replicas > 1 && places
+    }
 }
 
 impl Cluster {
@@ -141,9 +149,7 @@ impl Cluster {
             replicas,
             neighbours,
         };
-        let several = nodes.iter().map(|&(_, count)| count).sum::<usize>() > 1;
-        // Where nodes are alike and have one card each, both are the same.
-        let differ = devices > 1 && replicas > 1 && several && (per_node > 1 || nodes.len() > 1);
+        let differ = layout(Neighbours::Replicas).has_choice_of_neighbours();
         let each = |&(kind, _): &(usize, usize)| self.kinds[kind].cards.min(per_node);
         let alike = nodes.iter().all(|own| each(own) == per_node);
         let fits = per_node.is_multiple_of(devices) || devices.is_multiple_of(per_node);

@@ -61,8 +61,7 @@ impl Choices {
             let devices = options.devices.is_none_or(|p| p == own.devices);
             let neighbours = options.neighbours.is_none_or(|n| n == own.neighbours);
             // Where there is nothing to choose either word is right.
-            let alone = own.devices == 1 || own.replicas == 1;
-            devices && (neighbours || alone)
+            devices && (neighbours || !own.has_choice_of_neighbours())
         });
         let mut choices = Self {
             layouts: Vec::new(),
