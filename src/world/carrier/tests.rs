@@ -1,7 +1,6 @@
 //! Engines of several processes, here threads of one, over gloo.
 
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+mod late;
 
 use anyhow::ensure;
 use gpipe_partitioner::{
@@ -10,7 +9,7 @@ use gpipe_partitioner::{
 
 use super::*;
 use crate::engine::{
-    EdgeId, EdgeValues, Engine, EngineError, Entry, Stage, StageBuilder, Topology, UnwantedValue,
+    EdgeId, EdgeValues, Engine, EngineError, Entry, Stage, StageBuilder, Topology,
 };
 use crate::tch::{Device, Kind, Tensor};
 use crate::torch::Values;
@@ -462,97 +461,4 @@ fn a_process_that_leaves_amid_a_step_is_named_by_all() {
         let expected = format!("rank 1 is lost: its card fell off the bus (on `{host}`)");
         assert_eq!(error, expected);
     }
-}
-
-/// What rank 1 takes at its leisure, and cannot read.
-struct Late(Values);
-
-/// Where a test holds a [`Late`] value: who has come there, and when it goes on.
-static HELD: LazyLock<(Gate, Gate)> = LazyLock::new(|| (unbounded(), unbounded()));
-
-static GONE_ON: AtomicBool = AtomicBool::new(false);
-
-type Gate = (Sender<()>, Receiver<()>);
-
-impl Payload for Late {
-    fn into_values(self) -> anyhow::Result<Values> {
-        Ok(self.0)
-    }
-
-    fn from_values(values: Values) -> Self {
-        Self(values)
-    }
-
-    fn from_parcel(parcel: Parcel) -> anyhow::Result<Self> {
-        let values = parcel.into_values()?;
-        if values.len() == 3 {
-            return Ok(Self(values));
-        }
-        let ((here, _), (_, on)) = &*HELD;
-        // To both ranks.
-        here.send(())?;
-        here.send(())?;
-        on.recv()?;
-        GONE_ON.store(true, Ordering::SeqCst);
-        anyhow::bail!("no good any more")
-    }
-}
-
-/// Nobody waits for what it lets in.
-struct Open;
-
-impl Door<Late> for Open {
-    fn deliver(&self, _: Address, _: Late) -> Result<(), UnwantedValue> {
-        Ok(())
-    }
-
-    fn stop(&self) {}
-}
-
-/// A thread was still at a value when the step had failed and the next generation had begun: that
-/// the value could not be read then failed the next step, or it took what belonged to that.
-#[test]
-fn what_is_late_behind_a_failure_fails_no_later_step() {
-    ranks(2, move |world| {
-        let world = Arc::new(world);
-        let rank = world.rank();
-        let carrier = WorldCarrier::<Late>::connect(&world, vec![0, 1], LIMIT).unwrap();
-        let schedule = generated(ScheduleKind::ForwardOnly, 2, 1);
-        let part = |own: usize| {
-            let here = |device: DeviceId| device.index() == own;
-            Program::part(schedule.clone(), &Topology::chain(2), here).unwrap()
-        };
-        let to = part(1).sends(DeviceId(0)).next().unwrap();
-        let program = Arc::new(part(rank));
-        let step = |carrier: &WorldCarrier<Late>, values: Values| {
-            carrier.begin(&program, Arc::new(Open)).unwrap();
-            if rank == 0 {
-                carrier.send(to, Late(values)).unwrap();
-            }
-        };
-        step(&carrier, Values::default());
-        let ((_, here), (go_on, _)) = &*HELD;
-        here.recv().unwrap();
-        let told = carrier.vote(Ballot::Failed("as asked".to_owned())).unwrap();
-        assert!(matches!(told, Verdict::Failed { .. }));
-        let (renewed, is_renewed) = unbounded::<()>();
-        let late = (rank == 1).then(|| {
-            std::thread::spawn(move || {
-                // Where nobody waits for it, the next generation is there before it goes on.
-                let _ = is_renewed.recv_timeout(Duration::from_millis(500));
-                go_on.send(()).unwrap();
-            })
-        });
-        carrier.renew().unwrap();
-        drop(renewed);
-        if let Some(late) = late {
-            assert!(GONE_ON.load(Ordering::SeqCst), "it was not waited for");
-            late.join().unwrap();
-        }
-        step(&carrier, share(&Tensor::from(1.0)));
-        let told = carrier.vote(Ballot::Done(Vec::new())).unwrap();
-        assert!(matches!(told, Verdict::Done(_)), "{told:?}");
-        drop((carrier, program));
-        Arc::into_inner(world).unwrap().leave().unwrap();
-    });
 }
