@@ -3,10 +3,18 @@
 use std::fmt;
 use std::sync::OnceLock;
 
+use parking_lot::Mutex;
+
 use crate::data::{DataError, Place, Source, Store};
 
-/// The bytes of an item, once it was made.
-type Kept = OnceLock<Box<[u8]>>;
+/// An item that is made once.
+#[derive(Default)]
+struct Kept {
+    bytes: OnceLock<Box<[u8]>>,
+    /// Held by whoever makes it: at the end of an epoch another worker may want it for the next
+    /// one already.
+    making: Mutex<()>,
+}
 
 /// Each item made once, those of the first epoch, and kept in memory as bytes.
 pub struct MemoryCache<S> {
@@ -18,7 +26,7 @@ pub struct MemoryCache<S> {
 impl<S: fmt::Debug> fmt::Debug for MemoryCache<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let items = self.items.as_deref().unwrap_or_default();
-        let there = items.iter().filter(|item| item.get().is_some());
+        let there = items.iter().filter(|item| item.bytes.get().is_some());
         f.debug_struct("MemoryCache")
             .field("source", &self.source)
             .field("cached", &there.count())
@@ -28,7 +36,7 @@ impl<S: fmt::Debug> fmt::Debug for MemoryCache<S> {
 
 impl<S: Source> MemoryCache<S> {
     pub(in crate::data) fn new(source: S) -> Self {
-        let items = table(source.len(), OnceLock::new);
+        let items = table(source.len(), Kept::default);
         Self { source, items }
     }
 }
@@ -65,15 +73,24 @@ impl<S: Source<Item: Store>> Source for MemoryCache<S> {
         };
         let items = self.items.as_ref();
         let items = items.ok_or_else(|| without_end(&self.source))?;
-        if let Some(bytes) = items[index].get() {
-            return S::Item::take(&mut &bytes[..]).map_err(failed);
+        let kept = &items[index];
+        let there = || {
+            let bytes = kept.bytes.get()?;
+            Some(S::Item::take(&mut &bytes[..]).map_err(failed))
+        };
+        if let Some(item) = there() {
+            return item;
+        }
+        let _making = kept.making.lock();
+        if let Some(item) = there() {
+            return item;
         }
         // Not of this epoch: a resumed run must find what the first one found.
         let item = self.source.get(0, index)?;
         let mut bytes = Vec::new();
         item.put(&mut bytes).map_err(failed)?;
-        // Whoever was faster has put the same bytes.
-        let _ = items[index].set(bytes.into());
+        // Nobody else makes it meanwhile.
+        let _ = kept.bytes.set(bytes.into());
         Ok(item)
     }
 

@@ -24,6 +24,8 @@ pub struct FileCache<S> {
     /// Where the items are read from.
     file: File,
     state: Mutex<State>,
+    /// By item: held by whoever makes it, for another worker may want it at the same time.
+    making: Box<[Mutex<()>]>,
 }
 
 #[derive(Debug)]
@@ -46,6 +48,7 @@ impl<S: Source> FileCache<S> {
     pub(in crate::data) fn open(source: S, path: &Path) -> Result<Self, DataError> {
         // Before any file is begun.
         let starts = table(source.len(), || 0).ok_or_else(|| without_end(&source))?;
+        let making = table(source.len(), Mutex::default).ok_or_else(|| without_end(&source))?;
         let made = if path.exists() {
             whole(path, &source.identity(), source.len())
         } else {
@@ -57,6 +60,7 @@ impl<S: Source> FileCache<S> {
             path: path.to_owned(),
             file,
             state: Mutex::new(state),
+            making,
         })
     }
 
@@ -204,6 +208,10 @@ impl<S: Source<Item: Store>> Source for FileCache<S> {
             place: self.source.place(0, index),
             source,
         };
+        if let Some(start) = self.start(index)? {
+            return self.read(start);
+        }
+        let _making = self.making[index].lock();
         if let Some(start) = self.start(index)? {
             return self.read(start);
         }

@@ -4,6 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use gpipe::data::{DataError, Dataset, Made, Source, Store, Tokens};
 
@@ -35,6 +38,39 @@ fn a_memory_cache_makes_each_item_once() {
     assert_eq!(made.load(Ordering::Relaxed), 12);
     assert_eq!(cached[..3], plain[..3], "the first epoch's items");
     assert_eq!(cached[3..], plain[..3], "for ever");
+}
+
+/// Two ask for an item, the second while the first is making it.
+fn asked_for_twice<S: Source<Item = i64>>(
+    cached: impl FnOnce(Dataset<Made<Box<dyn Fn(usize) -> anyhow::Result<i64> + Send + Sync>>>) -> S,
+) -> usize {
+    let made = Arc::new(AtomicUsize::new(0));
+    let (begun, is_begun) = mpsc::channel();
+    let own = Arc::clone(&made);
+    let make = move |number: usize| {
+        own.fetch_add(1, Ordering::SeqCst);
+        begun.send(()).unwrap();
+        // Long enough for the other one to come, if nothing holds it.
+        thread::sleep(Duration::from_millis(100));
+        Ok(number as i64)
+    };
+    let items = cached(Dataset::new(Made::new(4, Box::new(make))));
+    thread::scope(|scope| {
+        let first = scope.spawn(|| items.get(0, 2).unwrap());
+        is_begun.recv().unwrap();
+        assert_eq!(items.get(1, 2).unwrap(), 2);
+        assert_eq!(first.join().unwrap(), 2);
+    });
+    made.load(Ordering::SeqCst)
+}
+
+/// At the end of an epoch a worker may ask for an item that another one is still making.
+#[test]
+fn an_item_that_is_being_made_is_not_made_again() {
+    assert_eq!(asked_for_twice(Dataset::cache), 1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("items.cache");
+    assert_eq!(asked_for_twice(|items| items.cache_file(path).unwrap()), 1);
 }
 
 /// A resumed run has an empty cache, and must fill it with what the first run had in it.
