@@ -14,9 +14,9 @@ use crate::decide::{self, Cli, NAME};
 pub(super) enum Verb {
     /// Show what this machine offers: libtorch, cores, devices; and which process of how many this is.
     Env(env::Args),
-    /// Measure how well a trained model tells the next character of a text.
+    /// Measure the loss of a trained model on a text or on other data, and what share it tells right.
     Eval(eval::Args),
-    /// Write the weights of a trained model with Hugging Face's names.
+    /// Write the weights of a trained model: with Hugging Face's names, or those of a .pt2's modules.
     Export(export::Args),
     /// Have a trained model go on with a text.
     Generate(generate::Args),
@@ -24,7 +24,7 @@ pub(super) enum Verb {
     Models(models::Args),
     /// Measure a model's layers on this machine, and plan how to train it.
     Profile(Box<profile::Args>),
-    /// Train a model as a pipeline, on a text or on made-up data.
+    /// Train a model as a pipeline: on a text, tables, arrays, images, or made-up data.
     Train(Box<train::Args>),
     #[command(flatten)]
     Decide(decide::Verb),

@@ -101,7 +101,9 @@ pub enum ClusterError {
         bandwidth: f64,
     },
     /// Several nodes, and no link between them.
-    #[error("{nodes} nodes need a link between them, such as 25GB/s,8us")]
+    #[error(
+        "{nodes} nodes need a link between them, such as --link-between 25GB/s,8us (`between` in a file)"
+    )]
     NoLink {
         /// How many nodes there are.
         nodes: usize,
@@ -314,7 +316,7 @@ mod tests {
         );
         assert_eq!(
             refused(vec![kind(2, 8)]),
-            "2 nodes need a link between them, such as 25GB/s,8us"
+            "2 nodes need a link between them, such as --link-between 25GB/s,8us (`between` in a file)"
         );
         for speed in [0.0, f64::NAN, 1e9] {
             let card = Card {
