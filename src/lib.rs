@@ -19,7 +19,7 @@
 //! | `tokenizers` | a Hugging Face `tokenizer.json` for [`data`] | `data` |
 //! | `models` | [`models`]: the zoo, Hugging Face's folders, exported programs | `torch` |
 //! | `train` | [`train`]: whole runs, with a run folder and [`metrics`] | `checkpoint`, `data` |
-//! | `decide` | the verbs `launch`, `plan`, `plot`, `schedule`, `simulate` of the command | nothing |
+//! | `decide` | the verbs `launch`, `plan`, `plot`, `schedule`, `simulate`, `completions`, `man` of the command | nothing |
 //! | `png` | `plot -o FILE.png` | `decide` |
 //! | `cli` | the whole command, [`cli`] | all but `png` |
 //!
@@ -82,8 +82,7 @@ pub use {
         Adam, AdamW, BatchError, Context, CudaDevice, CudaReport, DeviceLost, GatheredParts,
         GraphUse, IntoLoss, Layer, Loss, LossFn, NonFinite, OptimizerKind, OutOfMemory, Precision,
         Recompute, Sequential, Sgd, StepState, TorchError, Values, Variable, cuda_available,
-        intra_op_threads, layers, libtorch_version, memory, on_values, parse_device, parse_devices,
-        streams,
+        intra_op_threads, layers, libtorch_version, memory, on_values, parse_devices, streams,
     },
 };
 

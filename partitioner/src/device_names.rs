@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use crate::words::whole_number;
+
 /// No list has more devices.
 const MOST: usize = 1 << 16;
 
@@ -75,10 +77,13 @@ impl FromStr for DeviceNames {
             )
         };
         if text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+') {
-            return number(text, text).map(Self::Number);
+            return whole_number(text, MOST).map(Self::Number);
         }
         let (name, times) = match text.split_once('*') {
-            Some((name, times)) => (name.trim_end(), number(times.trim_start(), text)?),
+            Some((name, times)) => {
+                let times = whole_number(times, MOST).map_err(|why| format!("`{text}`: {why}"))?;
+                (name.trim_end(), times)
+            }
             None => (text, 1),
         };
         match name {
@@ -98,20 +103,6 @@ impl FromStr for DeviceNames {
             return Err(format!("`{text}`: {first} comes behind {last}"));
         }
         Ok(Self::Cuda { first, last, times })
-    }
-}
-
-fn number(text: &str, whole: &str) -> Result<usize, String> {
-    let digits = text.trim_start_matches(['-', '+']);
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("`{whole}` is not a whole number"));
-    }
-    match text.parse() {
-        Ok(number) if (1..=MOST).contains(&number) => Ok(number),
-        _ if text.starts_with('-') || digits.bytes().all(|byte| byte == b'0') => {
-            Err("must be at least 1".to_owned())
-        }
-        _ => Err(format!("must be at most {MOST}")),
     }
 }
 
@@ -147,7 +138,7 @@ mod tests {
             ("cuda:99999999999999999999", "unknown device"),
             ("cpu*0", "must be at least 1"),
             ("cpu*-1", "must be at least 1"),
-            ("cpu*x", "`cpu*x` is not a whole number"),
+            ("cpu*x", "`cpu*x`: `x` is not a whole number"),
             ("cuda*2", "unknown device"),
             ("0", "must be at least 1"),
             ("-3", "must be at least 1"),

@@ -1,4 +1,4 @@
-//! Words that go with numbers.
+//! Words that go with numbers, and numbers that are words.
 
 /// `1 chunk`, `2 chunks`.
 pub fn count(number: usize, noun: &str) -> String {
@@ -8,6 +8,25 @@ pub fn count(number: usize, noun: &str) -> String {
         (_, false) => "s",
     };
     format!("{number} {noun}{plural}")
+}
+
+/// A count from 1 to `most`, as people write it.
+///
+/// # Errors
+/// What it must be.
+pub fn whole_number(text: &str, most: usize) -> Result<usize, String> {
+    let text = text.trim();
+    let digits = text.trim_start_matches(['-', '+']);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("`{text}` is not a whole number"));
+    }
+    match text.parse::<usize>() {
+        Ok(number) if (1..=most).contains(&number) => Ok(number),
+        _ if text.starts_with('-') || digits.bytes().all(|byte| byte == b'0') => {
+            Err("must be at least 1".to_owned())
+        }
+        _ => Err(format!("must be at most {most}")),
+    }
 }
 
 #[cfg(test)]

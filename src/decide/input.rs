@@ -6,6 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use gpipe_partitioner::tree::{MOST_LEAVES, can_have_leaves};
+use gpipe_partitioner::words::whole_number;
 use gpipe_partitioner::{
     AllReduce, Bytes, DeviceNames, HostLink, Link, Micros, Neighbours, Profile, ScheduleKind, When,
 };
@@ -54,23 +55,7 @@ pub(crate) fn all_reduce(text: &str) -> Result<AllReduce, String> {
 }
 
 pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
-    count(text, usize::MAX)
-}
-
-/// A count from 1 to `most`.
-pub(crate) fn count(text: &str, most: usize) -> Result<usize, String> {
-    let text = text.trim();
-    let digits = text.trim_start_matches(['-', '+']);
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(format!("`{text}` is not a whole number"));
-    }
-    match text.parse::<usize>() {
-        Ok(number) if (1..=most).contains(&number) => Ok(number),
-        _ if text.starts_with('-') || digits.bytes().all(|byte| byte == b'0') => {
-            Err("must be at least 1".to_owned())
-        }
-        _ => Err(format!("must be at most {most}")),
-    }
+    whole_number(text, usize::MAX)
 }
 
 /// How many devices there are: a number, or a list as `train` has it.

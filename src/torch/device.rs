@@ -19,26 +19,6 @@ pub(crate) fn device_name(device: Device) -> String {
     }
 }
 
-/// `cpu`, or `cuda:0`, `cuda:1`, …
-///
-/// # Errors
-/// Any other text, with what was meant if that can be guessed.
-pub fn parse_device(text: &str) -> Result<Device, TorchError> {
-    let wrong = || {
-        TorchError::new(format!(
-            "unknown device `{text}`: devices are `cpu` and `cuda:N` (`cuda:0`, `cuda:1`, …)"
-        ))
-    };
-    match text.trim() {
-        "cpu" => Ok(Device::Cpu),
-        "cuda" => Ok(Device::Cuda(0)),
-        other => {
-            let index = other.strip_prefix("cuda:").ok_or_else(wrong)?;
-            index.parse().map(Device::Cuda).map_err(|_| wrong())
-        }
-    }
-}
-
 /// Devices as the command reads them, with commas between: `cpu*2`, `cuda:0-3`, all of `cuda`, as many
 /// as `4`, or what the machine has (`auto`: its CUDA devices, or a stage on the CPU for each core).
 ///
@@ -323,10 +303,11 @@ mod tests {
 
     #[test]
     fn parses_devices_and_explains_what_it_cannot_parse() {
-        assert_eq!(parse_device("cpu"), Ok(Device::Cpu));
-        assert_eq!(parse_device("cuda:3"), Ok(Device::Cuda(3)));
+        assert_eq!(parse_devices("cpu"), Ok(vec![Device::Cpu]));
+        let several = parse_devices("cuda:3,cuda:0-1*2");
+        assert_eq!(several, Ok([3, 0, 0, 1, 1].map(Device::Cuda).to_vec()));
         for wrong in ["gpu", "cuda:", "cuda:-1", "cuda:x", ""] {
-            let error = parse_device(wrong).map_err(|e| e.to_string());
+            let error = parse_devices(wrong).map_err(|e| e.to_string());
             assert!(
                 error.is_err_and(|e| e.contains("`cpu` and `cuda:N`")),
                 "{wrong}"

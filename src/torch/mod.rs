@@ -33,7 +33,7 @@ pub(crate) mod wire;
 
 pub use batch::BatchError;
 pub use cuda::{CudaDevice, CudaReport};
-pub use device::{cuda_available, parse_device, parse_devices};
+pub use device::{cuda_available, parse_devices};
 pub use device_lost::DeviceLost;
 pub use error::TorchError;
 pub use layer::{Context, Layer};

@@ -19,10 +19,11 @@ fn succeeds(command: &mut Command) -> String {
 /// Whether what packs is there or can be had from PyPI.
 fn can_pack() -> bool {
     let stamp = root().join("target/packaging/complete");
+    let downloaded = tempfile::tempdir().unwrap();
     let mut pip = Command::new("python3");
     let lock = root().join("src/packaging/tools.txt");
     pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--dest"])
-        .arg(tempfile::tempdir().unwrap().path())
+        .arg(downloaded.path())
         .arg("--requirement")
         .arg(lock);
     stamp.exists() || pip.output().is_ok_and(|output| output.status.success())

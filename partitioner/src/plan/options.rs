@@ -46,6 +46,17 @@ pub struct PlanOptions {
     pub tree: usize,
 }
 
+/// Gradients are added up over replicas in a tree, of which each has an equal branch.
+pub(super) fn check_replicas(replicas: usize) -> Result<(), PlanError> {
+    if can_have_leaves(replicas) {
+        return Ok(());
+    }
+    Err(PlanError::Options(format!(
+        "{replicas} replicas: there is a power of two of them, such as {}",
+        replicas.next_power_of_two().min(MOST_LEAVES)
+    )))
+}
+
 impl PlanOptions {
     /// Everything to be chosen, for an `AdamW` optimizer.
     pub fn new(machine: Machine) -> Self {
@@ -79,6 +90,7 @@ impl PlanOptions {
             );
             return Err(PlanError::Options(rule));
         }
+        check_replicas(replicas)?;
         let own = self.machine.devices().len();
         if self.micro_batches.is_some() && micro / replicas > MAX_CELLS / own {
             let rule = format!(

@@ -103,6 +103,10 @@ fn wrong_clusters_are_told_with_what_to_do() {
             "unequal cards are described in a file",
         ),
         ("--per-node 2 --replicas 3", "the cluster has 2 cards"),
+        (
+            "--per-node 3 --replicas 3",
+            "3 replicas: there is a power of two of them, such as 4",
+        ),
         ("--per-node 0", "must be at least 1"),
         ("--per-node 2 --neighbours none", "one of replicas, stages"),
     ] {

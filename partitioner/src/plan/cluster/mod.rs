@@ -16,7 +16,7 @@ pub use more::{More, what_more};
 pub use search::plan_cluster;
 
 use super::PlanError;
-use super::options::MAX_MICRO;
+use super::options::{MAX_MICRO, check_replicas};
 use crate::builtin::ScheduleKind;
 use crate::machine::Neighbours;
 use crate::machine::cluster::Cluster;
@@ -109,6 +109,7 @@ impl ClusterOptions {
                 ));
             }
         }
+        self.replicas.map_or(Ok(()), check_replicas)?;
         if let (Some(d), Some(m)) = (self.replicas, self.micro_batches)
             && !m.is_multiple_of(d)
         {

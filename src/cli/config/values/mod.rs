@@ -9,6 +9,8 @@ pub(in crate::cli) use pipeline::{
     schedules, stages_of,
 };
 
+use gpipe_partitioner::words::whole_number;
+
 use super::form::One;
 use super::{Kind, Value};
 use crate::cli::input;
@@ -109,7 +111,7 @@ const fn real(parse: fn(&str) -> Result<f64, String>) -> One<f64> {
 
 /// A count that can be worked with.
 fn count(text: &str) -> Result<usize, String> {
-    input::count(text, 1 << 32)
+    whole_number(text, 1 << 32)
 }
 
 fn number(text: &str) -> Result<f64, String> {

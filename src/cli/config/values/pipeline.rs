@@ -2,6 +2,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches};
 use gpipe_partitioner::ScheduleKind;
+use gpipe_partitioner::words::whole_number;
 use tch::Device;
 
 use super::super::form::{Form, One};
@@ -47,9 +48,9 @@ impl Form for Devices {
     }
 }
 
-pub(in crate::cli) const CHUNKS: One<usize> = whole(|text| input::count(text, 1 << 12));
+pub(in crate::cli) const CHUNKS: One<usize> = whole(|text| whole_number(text, 1 << 12));
 
-pub(in crate::cli) const THREADS: One<usize> = whole(|text| input::count(text, 1 << 10));
+pub(in crate::cli) const THREADS: One<usize> = whole(|text| whole_number(text, 1 << 10));
 
 /// Leaves of a tree.
 pub(in crate::cli) const LEAVES: One<usize> = whole(input::leaves);
