@@ -30,6 +30,7 @@ mod shim {
         "operators.cpp",
         "optim.cpp",
         "pool.cpp",
+        "products.cpp",
         "random.cpp",
         "runtime.cpp",
         "saved_tensors.cpp",

@@ -9,6 +9,7 @@ mod joint_backward;
 mod local_steps;
 mod optim;
 mod precision;
+mod products;
 mod pytorch_schedules;
 mod randomness;
 mod replicas;

@@ -45,6 +45,8 @@ mod operators;
 mod optim;
 #[cfg(feature = "data")]
 mod pool;
+#[cfg(test)]
+mod products;
 mod random;
 mod runtime;
 mod saved_tensors;

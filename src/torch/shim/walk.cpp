@@ -1,4 +1,5 @@
 #include "walk.h"
+#include "products.h"
 
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
@@ -8,10 +9,12 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <queue>
 #include <string>
 #include <string_view>
@@ -135,7 +138,8 @@ class Walk {
           continue;
         }
       }
-      auto outputs = call(node, std::move(inputs), keep);
+      const auto product = keep ? std::nullopt : added_product(number, inputs);
+      auto outputs = call_without(product, node, std::move(inputs), keep);
       if (!keep) {
         node.release_variables();
       }
@@ -154,6 +158,25 @@ class Walk {
       pending_.emplace_back(node);
     }
     return entry->second;
+  }
+
+  // The edge for which there is nothing left to compute, its product having been added.
+  std::optional<size_t> added_product(uint32_t number, const variable_list& inputs) {
+    Node& node = *pending_[number].node;
+    const auto product = gpipe::product_of(node);
+    if (!product || inputs.empty()) {
+      return std::nullopt;
+    }
+    auto on_its_own = [&](const Node* there) {
+      return there == nullptr || pending_[places_.at(const_cast<Node*>(there))].missing == 1;
+    };
+    // Nothing may have come before it either: the sum of what comes together is added as one.
+    const auto& weight = pending_[places_.at(const_cast<Node*>(product->weight))];
+    const bool first = weight.inputs.empty() || !weight.inputs[0].defined();
+    if (!first || !on_its_own(product->transpose) || !on_its_own(product->weight)) {
+      return std::nullopt;
+    }
+    return gpipe::add_product(node, *product, inputs[0]) ? std::optional(product->edge) : std::nullopt;
   }
 
   void arrive(uint32_t number, uint32_t input, at::Tensor&& grad) {
@@ -194,6 +217,16 @@ class Walk {
     torch::autograd::validate_outputs(node.next_edges(), outputs, [&](const std::string& message) {
       return "Function " + node.name() + " returned an " + message;
     });
+  }
+
+  // The node as if nobody wanted what goes along `edge`.
+  static variable_list call_without(std::optional<size_t> edge, Node& node, variable_list inputs, bool keep) {
+    if (!edge) {
+      return call(node, std::move(inputs), keep);
+    }
+    auto held = std::exchange(node.next_edges()[*edge], Edge());
+    auto put_back = c10::make_scope_exit([&] { node.next_edges()[*edge] = std::move(held); });
+    return call(node, std::move(inputs), keep);
   }
 
   static variable_list call(Node& node, variable_list inputs, bool keep) {
