@@ -6,6 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::keys;
+use super::lazy::{Later, Pairs, Way};
 use super::local::{Local, LocalWork};
 use super::lost::Lost;
 use super::watch::Watch;
@@ -56,6 +57,8 @@ pub struct Group {
     pub(super) generation: u64,
     /// By which those of this host are reached.
     pub(super) local: Option<Arc<Local>>,
+    /// Where they are made when they are first used.
+    pub(super) pairs: Option<Arc<Pairs>>,
     pub(super) retired: Arc<Retired>,
 }
 
@@ -103,8 +106,8 @@ impl Group {
         if let Some(work) = local.and_then(|local| local.send(&tensor, to, tag)) {
             return self.begun(work.map(Under::Shared), tensor, to);
         }
-        let work = self.own.send(&tensor, to, tag);
-        self.begun(self.registered(work), tensor, to)
+        let work = self.work(Way::To(to), &tensor, tag);
+        self.begun(work, tensor, to)
     }
 
     /// Begins to receive a tensor of this shape and kind.
@@ -140,8 +143,8 @@ impl Group {
         if let Some(work) = local.and_then(|local| local.receive(&tensor, from, tag)) {
             return self.begun(work.map(Under::Shared), tensor, from);
         }
-        let work = self.own.receive(&tensor, from, tag);
-        self.begun(self.registered(work), tensor, from)
+        let work = self.work(Way::From(from), &tensor, tag);
+        self.begun(work, tensor, from)
     }
 
     fn check(&self, other: usize) {
@@ -153,8 +156,20 @@ impl Group {
     }
 
     /// A transfer of gloo's, which an end of the generation frees.
-    fn registered(&self, work: Result<Work, TorchError>) -> Result<Under, TorchError> {
-        let work = Arc::new(work?);
+    fn work(&self, way: Way, tensor: &Tensor, tag: u32) -> Result<Under, TorchError> {
+        let pairs = self.pairs.as_ref();
+        let later = pairs.and_then(|all| all.later(&self.own, way, tensor, tag));
+        if let Some(later) = later {
+            let id = self
+                .watch
+                .register(self.generation, Arc::clone(&later) as _);
+            return Ok(Under::Later {
+                id,
+                later,
+                _group: Arc::clone(&self.own),
+            });
+        }
+        let work = Arc::new(way.begin(&self.own, tensor, tag)?);
         Ok(Under::Gloo {
             id: self.watch.register(self.generation, Arc::clone(&work) as _),
             work,
@@ -212,6 +227,12 @@ enum Under {
         work: Arc<Work>,
         _group: Arc<ProcessGroup>,
     },
+    /// Gloo's, once the two are connected.
+    Later {
+        id: u64,
+        later: Arc<Later>,
+        _group: Arc<ProcessGroup>,
+    },
     /// Memory that both processes share.
     Shared(LocalWork),
 }
@@ -223,6 +244,7 @@ impl Under {
         match self {
             // An abort frees one wait; the transfer goes on.
             Self::Gloo { work, .. } => work.wait(at_most),
+            Self::Later { later, .. } => later.wait(at_most, past),
             Self::Shared(work) => work.wait(at_most, past),
         }
     }
@@ -275,7 +297,7 @@ impl Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if let Under::Gloo { id, .. } = self.work {
+        if let Under::Gloo { id, .. } | Under::Later { id, .. } = self.work {
             self.watch.forget(id);
         }
     }

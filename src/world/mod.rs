@@ -24,6 +24,7 @@ mod error;
 mod files;
 mod group;
 mod keys;
+mod lazy;
 mod local;
 mod lost;
 mod meeting;
@@ -348,12 +349,14 @@ impl World {
             Ok(own) => {
                 // All are here, so that nobody uses what came before.
                 self.retired.clear();
+                let pairs = lazy::is_asked_for().then(|| Arc::new(lazy::Pairs::new(size)));
                 let group = |own, local| Group {
                     own,
                     generation,
                     watch: Arc::clone(&self.watch),
                     places: Arc::clone(&self.places),
                     local,
+                    pairs: pairs.clone(),
                     retired: Arc::clone(&self.retired),
                 };
                 let own = Arc::new(own);

@@ -8,6 +8,7 @@ mod job;
 mod killed_trainings;
 mod kills;
 mod launch;
+mod lazy;
 mod name_server;
 mod namespaces;
 mod parts;
