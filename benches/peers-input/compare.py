@@ -20,7 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 FORMS = {
     "d1": {"gpipe": ["plain"], "tf.data": ["plain"]},
     "d1shuf": {"gpipe": ["plain"], "tf.data": ["plain"]},
-    "d2": {"gpipe": ["vec", "tensor", "batch"], "tf.data": ["plain"], "torch": ["plain"]},
+    "d2": {"gpipe": ["row", "vec", "tensor", "batch"], "tf.data": ["plain"], "torch": ["plain"]},
     "d3": {"gpipe": ["memory", "file"], "tf.data": ["plain", "slices"], "torch": ["plain", "items", "main"]},
     "d4": {"gpipe": ["plain"], "tf.data": ["plain"], "torch": ["plain", "items", "main"]},
     "d5": {"gpipe": ["plain"], "tf.data": ["plain"], "torch": ["plain"]},

@@ -3,7 +3,7 @@
 use tch::{Device, Tensor};
 
 use super::{Gathered, room};
-use crate::torch::{caught, put_row, with_numbers};
+use crate::torch::{caught, put_row};
 use crate::{TorchError, Values};
 
 /// What batches are made of: items that stack to tensors whose dimension 0 is the items.
@@ -37,7 +37,7 @@ pub trait Stack: Sized {
     }
 }
 
-fn gathered_tensor(batch: Gathered) -> Option<Tensor> {
+pub(super) fn gathered_tensor(batch: Gathered) -> Option<Tensor> {
     match batch {
         Gathered::Tensor(tensor) => Some(tensor),
         Gathered::Pair(..) => None,
@@ -229,88 +229,6 @@ macro_rules! numbers {
 }
 
 numbers!(u8, i8, i16, i32, i64, f32, f64, bool);
-
-impl<T: Number> Stack for Vec<T> {
-    type Batch = Tensor;
-
-    fn stack(items: Vec<Self>) -> anyhow::Result<Tensor> {
-        let mut all = Self::stacking(items.len());
-        items.into_iter().for_each(|item| all.push(item));
-        all.finish()
-    }
-
-    fn stacking(count: usize) -> Box<dyn Stacking<Self, Tensor>> {
-        Box::new(Numbers {
-            count,
-            done: 0,
-            columns: 0,
-            batch: None,
-            wrong: None,
-        })
-    }
-
-    fn gathered(batch: Gathered) -> Option<Tensor> {
-        gathered_tensor(batch)
-    }
-}
-
-/// Rows of numbers, each copied to its place.
-struct Numbers {
-    count: usize,
-    done: usize,
-    /// Numbers of the first row, and so of each.
-    columns: usize,
-    batch: Option<Tensor>,
-    /// The first row that does not fit, or what libtorch said.
-    wrong: Option<anyhow::Error>,
-}
-
-impl Numbers {
-    fn put<T: Number>(&mut self, row: &[T]) -> anyhow::Result<()> {
-        let (place, columns) = (self.done, self.columns);
-        anyhow::ensure!(place < self.count, "more items than {}", self.count);
-        if self.batch.is_none() {
-            self.columns = row.len();
-            let shape = [self.count as i64, row.len() as i64];
-            self.batch = Some(room::empty(&shape, T::KIND)?);
-        } else if row.len() != columns {
-            anyhow::bail!(
-                "item {place} has {} numbers, the first one {columns}: make them the same length in `map`",
-                row.len()
-            );
-        }
-        if let Some(batch) = &mut self.batch {
-            with_numbers(batch, |all: &mut [T]| {
-                all[place * row.len()..][..row.len()].copy_from_slice(row);
-            })?;
-        }
-        self.done += 1;
-        Ok(())
-    }
-}
-
-impl<T: Number> Stacking<Vec<T>, Tensor> for Numbers {
-    fn push(&mut self, row: Vec<T>) {
-        if self.wrong.is_none() {
-            self.wrong = self.put(&row).err();
-        }
-    }
-
-    fn finish(self: Box<Self>) -> anyhow::Result<Tensor> {
-        if let Some(wrong) = self.wrong {
-            return Err(wrong);
-        }
-        let batch = match self.batch {
-            Some(batch) => batch,
-            None => room::empty(&[0, 0], T::KIND)?,
-        };
-        if self.done == self.count {
-            return Ok(batch);
-        }
-        let there = batch.f_narrow(0, 0, self.done as i64);
-        Ok(there.map_err(TorchError::from)?)
-    }
-}
 
 /// What can be brought to a device ahead of its use.
 pub trait OnDevice: Sized {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use gpipe::data::{
-    Array, Batches, Dataset, Example, Loader, Made, Rows, Source, TfRecords, Tokens,
+    Array, Batches, Dataset, Example, Loader, Made, Row, Rows, Source, TfRecords, Tokens,
 };
 use gpipe::ndarray::Array2;
 use gpipe::tch::{Kind, Tensor};
@@ -106,6 +106,25 @@ fn images(settings: &Settings) -> anyhow::Result<Value> {
                     let mut x = x.f_to_kind(Kind::Float)?.f_div_scalar_(255.0)?;
                     Ok((x.f_sub_scalar_(0.45)?.f_div_scalar_(0.225)?, y))
                 }))
+            },
+            |(x, _)| x,
+        ),
+        // Bytes become floats where the batch is.
+        "row" => run(
+            settings,
+            || {
+                let table: [f32; 256] = std::array::from_fn(|byte| scaled(byte as u8));
+                let rows = examples()?.map(move |example| {
+                    let (length, label) = (example.byte_string("image")?.len(), example.int("y")?);
+                    let row = Row::new(length, move |row: &mut [f32]| {
+                        let bytes = example.byte_string("image").unwrap_or_default();
+                        for (to, byte) in row.iter_mut().zip(bytes) {
+                            *to = table[usize::from(*byte)];
+                        }
+                    });
+                    Ok((row, label))
+                });
+                Ok(rows.batch(32))
             },
             |(x, _)| x,
         ),
