@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 
 use gpipe::tch::{Kind, Reduction, Tensor};
 use gpipe::{Loss, Pipeline, PipelineBuilder, Sequential, Values, models, on_values};
@@ -11,6 +12,7 @@ use crate::support::cpus;
 /// Micro-batches of a fixture's batch.
 pub(crate) const MICRO_BATCHES: usize = 3;
 
+/// Those that compute no loss, and were exported for any batch.
 pub(crate) const ALL: [&str; 15] = [
     "conformer",
     "convnext",
@@ -28,6 +30,17 @@ pub(crate) const ALL: [&str; 15] = [
     "vit",
     "wav2vec",
 ];
+
+/// All that there are: one computes its loss itself, one was exported for micro-batches of two.
+pub(crate) fn every() -> impl Iterator<Item = &'static str> {
+    ALL.into_iter().chain([JUDGED, "fixed"])
+}
+
+/// The one that computes its loss itself: its first output.
+pub(crate) const JUDGED: &str = "judged";
+
+/// The one that draws, which eager does in another way.
+pub(crate) const DRAWS: &str = "dropout";
 
 /// A model, and what eager PyTorch made of it.
 pub(crate) struct Fixture {
@@ -99,13 +112,31 @@ impl Fixture {
 
     /// One step; *returns* the loss.
     pub(crate) fn step(&self, pipe: &mut Pipeline) -> f64 {
-        let loss = on_values(|out: &Values, y: &Values| -> anyhow::Result<Loss> {
-            let loss = out.one()?.f_mse_loss(y.one()?, Reduction::Mean)?;
-            Ok(Loss::mean(loss))
+        self.step_with_output(pipe).0
+    }
+
+    /// One step; *returns* the loss, and what the model gave for the mini-batch.
+    pub(crate) fn step_with_output(&self, pipe: &mut Pipeline) -> (f64, Tensor) {
+        let judged = self.name == JUDGED;
+        let given = Arc::new(Mutex::new(Vec::new()));
+        let outputs = Arc::clone(&given);
+        let loss = on_values(move |out: &Values, y: &Values| -> anyhow::Result<Loss> {
+            let own = out.present().last().expect("a model has an output");
+            outputs.lock().unwrap().push(own.detach().copy());
+            Ok(Loss::mean(match out.get(0) {
+                Some(loss) if judged => loss.shallow_clone(),
+                _ => out.one()?.f_mse_loss(y.one()?, Reduction::Mean)?,
+            }))
         });
-        let y = Values::from(self.told("y"));
+        let y = if judged {
+            Values::new()
+        } else {
+            Values::from(self.told("y"))
+        };
         let report = pipe.train_step(self.inputs(), y, loss).unwrap();
-        report.read().unwrap().loss
+        let loss = report.read().unwrap().loss;
+        let outputs = given.lock().unwrap();
+        (loss, Tensor::cat(&outputs, 0))
     }
 }
 

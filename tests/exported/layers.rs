@@ -3,7 +3,7 @@
 use gpipe::tch::Device;
 use gpipe::{Pipeline, models};
 
-use crate::fixture::{ALL, Fixture, path};
+use crate::fixture::{ALL, DRAWS, Fixture, path};
 
 #[track_caller]
 fn assert_layers(name: &str, wanted: &str) {
@@ -38,6 +38,17 @@ fn layers_are_the_modules_of_the_model() {
         "conv1 norm1 conv2 project positions norm layers.0 layers.1 head",
     );
     assert_layers("conformer", "down project blocks.0 blocks.1 blocks.2 head");
+    assert_layers(
+        "convnext",
+        "features.0 features.1.0 features.1.1 features.2.0 features.2.1 features.3.0 features.3.1 head.2",
+    );
+    assert_layers("unet", "down1 norm down2 middle up join out");
+    // Modules of two lists that take turns are no blocks of either.
+    assert_layers("mixture", "embed norms.0 norms.1 norms.2 norms.3 head");
+    assert_layers("judged", "first norm second third head");
+    for name in ["dropout", "fixed"] {
+        assert_layers(name, "0 3 6 8");
+    }
 }
 
 #[test]
@@ -57,7 +68,7 @@ fn parameters_and_buffers_have_the_names_of_the_state_dict() {
             .into_iter()
             .map(|(own, _)| own)
             .collect();
-        if name != "dropout" {
+        if name != DRAWS {
             assert_eq!(own, told, "{name}");
         }
         for (buffer, _) in pipe.buffers().unwrap() {

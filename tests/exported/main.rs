@@ -5,6 +5,7 @@ mod back;
 mod eager;
 mod fixture;
 mod forged;
+mod grid;
 mod layers;
 mod lazy;
 mod losses;
