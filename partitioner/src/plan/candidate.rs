@@ -18,6 +18,9 @@ use crate::units::{Bytes, Micros};
 const POLISH_ACTIONS: usize = 8_000_000;
 /// Where there are no more cuts than this, all of them are tried.
 const ALL_CUTS: usize = 1000;
+/// Steps that are this much apart, relative to them, are the same but for what f64 rounds in sums of
+/// another order.
+const SAME_STEP: f64 = 1e-12;
 /// Where stages have no more choices than this of what to do with activations, all are tried.
 const ALL_WAYS: usize = 256;
 
@@ -100,7 +103,7 @@ impl PlanCandidate {
     }
 
     /// Among all cuts where they are few, else by moving single cuts by a layer as long as the
-    /// step shrinks.
+    /// step shrinks, or fewer bytes travel in the same step.
     fn cut_better(&self, most: usize) -> Self {
         let plan = self.schedule.schedule();
         let actions: usize = plan.iter().map(|(_, list)| list.len()).sum();
@@ -189,7 +192,10 @@ impl PlanCandidate {
     fn best_of(&self, partitions: &[Partition]) -> Self {
         let mut best = self.clone();
         for other in partitions.iter().filter_map(|cut| self.with_cut(cut)) {
-            if other.step < best.step {
+            let close = SAME_STEP * best.step.get();
+            let sooner = best.step.get() - other.step.get();
+            let sends_less = other.solution.traffic < best.solution.traffic;
+            if sooner > close || (sooner >= -close && sends_less) {
                 best = other;
             }
         }
@@ -209,7 +215,9 @@ impl PlanCandidate {
                 }
                 if let Some(moved) = best.moved(cut, forward) {
                     left -= 1;
-                    if moved.step < best.step {
+                    // To the bit here, so that no two cuts take turns.
+                    let rank = |own: &Self| (own.step, own.solution.traffic);
+                    if rank(&moved) < rank(&best) {
                         best = moved;
                         improved = true;
                     }

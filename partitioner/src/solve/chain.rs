@@ -50,6 +50,8 @@ pub(super) struct Chain {
     busy: Vec<Vec<i64>>,
     /// Which link the cut behind a stage crosses; none within a device.
     crosses: Vec<Option<usize>>,
+    /// Bytes that leave at a cut in front of layer k.
+    outputs: Vec<u64>,
     pub(super) memory: Memory,
     pub(super) held: Vec<Held>,
     pub(super) device: Vec<usize>,
@@ -96,6 +98,9 @@ impl Chain {
             waits: Vec::new(),
             busy: Vec::new(),
             crosses,
+            outputs: (std::iter::once(0))
+                .chain(costs.iter().map(|cost| cost.output.0))
+                .collect(),
             memory: problem.memory(),
             held: problem.stages.iter().map(|slot| slot.held).collect(),
             device: problem.stages.iter().map(|s| s.device.0).collect(),
@@ -196,6 +201,11 @@ impl Chain {
     /// Ticks that the link behind a stage which ends in front of layer `end` is busy.
     pub(super) fn busy(&self, stage: usize, end: usize) -> i64 {
         self.crosses[stage].map_or(0, |link| self.busy[link][end])
+    }
+
+    /// Bytes that a stage which ends in front of layer `end` sends to another device.
+    pub(super) fn sent(&self, stage: usize, end: usize) -> u64 {
+        self.crosses[stage].map_or(0, |_| self.outputs[end])
     }
 
     /// Ticks of a stage with the layers `part.start..end`, its link behind included.

@@ -204,6 +204,11 @@ impl Memory {
         work
     }
 
+    /// Whether passes are to be put into CUDA graphs.
+    pub(super) fn has_graphs(&self) -> bool {
+        self.graphs
+    }
+
     /// Bytes that the layers `start..end` need.
     pub(super) fn bytes(&self, mode: usize, held: Held, start: usize, end: usize) -> u64 {
         let activations = self.activations[end] - self.activations[start];

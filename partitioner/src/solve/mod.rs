@@ -14,9 +14,16 @@
 //! decides. That case is NP-hard (two devices whose stages alternate, and layers with room on
 //! either side of them, are the partition problem), so its search is bounded:
 //! [`Solution::lower_bound`] tells how far from the optimum the answer can be at most.
+//!
+//! **Which of several.** Of the cuts whose bottleneck is the same, to the tick in which times are
+//! counted (about a 2^50th of the chain), the answer is one over which the fewest bytes travel
+//! ([`Solution::traffic`]), and of those one of evenly filled stages. Three searches stop short of
+//! the fewest bytes: under a shared memory limit, over more than a million places for cuts, and
+//! under limits in memory with recompute where too many starts of a stage would have to be compared.
 
 mod block;
 mod chain;
+mod demands;
 mod error;
 mod memory;
 mod probe;
@@ -25,8 +32,10 @@ mod search;
 mod shared;
 mod shortfall;
 mod solver;
+mod stage_costs;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use std::fmt;
 use std::str::FromStr;
@@ -162,6 +171,9 @@ pub struct Solution {
     pub lower_bound: Micros,
     /// What each stage needs at its peak.
     pub stage_bytes: Vec<Bytes>,
+    /// What one micro-batch sends from device to device on its way forward; in training as much
+    /// comes back.
+    pub traffic: Bytes,
 }
 
 impl Solution {

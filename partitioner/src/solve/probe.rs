@@ -204,13 +204,11 @@ impl Reach<'_> {
         let chain = self.chain;
         let first = self.lowest[stage];
         let starts = &self.reached[stage];
-        // Without a limit the first mode is never the worse: it does the least, unless all
-        // stages offload, of which those that recompute have less to move.
-        let modes = match self.caps[stage] {
-            None if chain.modes[0] & AWAY == 0 => &chain.modes[..1],
-            _ => chain.modes.as_slice(),
-        };
-        let mut fronts: Vec<Front> = modes.iter().map(|&mode| Front::new(mode)).collect();
+        let mut fronts: Vec<Front> = self
+            .modes(stage)
+            .iter()
+            .map(|&mode| Front::new(mode))
+            .collect();
         let mut pushed = 0;
         let mut row = vec![false; self.highest[stage + 1] - self.lowest[stage + 1] + 1];
         for (index, reached) in row.iter_mut().enumerate() {
@@ -234,8 +232,38 @@ impl Reach<'_> {
         row
     }
 
+    /// No stage may cost more ticks.
+    pub(super) fn limit(&self) -> i64 {
+        self.limit
+    }
+
+    /// The first position that a cut can have.
+    pub(super) fn first(&self, boundary: usize) -> usize {
+        self.lowest[boundary]
+    }
+
+    /// Whether a cut can be at each position from the first one on.
+    pub(super) fn reached(&self, boundary: usize) -> &[bool] {
+        &self.reached[boundary]
+    }
+
+    /// Whether a stage has a limit in memory.
+    pub(super) fn is_capped(&self, stage: usize) -> bool {
+        self.caps[stage].is_some()
+    }
+
+    /// The modes that are worth a look. Without a limit the first one is never the worse: it does
+    /// the least, unless all stages offload, of which those that recompute have less to move.
+    pub(super) fn modes(&self, stage: usize) -> &[usize] {
+        let modes = &self.chain.modes;
+        match self.caps[stage] {
+            None if modes[0] & AWAY == 0 => &modes[..1],
+            _ => modes,
+        }
+    }
+
     /// Whether a stage fits its limit in memory.
-    fn fits(&self, stage: usize, part: Part, end: usize) -> bool {
+    pub(super) fn fits(&self, stage: usize, part: Part, end: usize) -> bool {
         self.caps[stage].is_none_or(|cap| self.chain.bytes(stage, part, end) <= cap)
     }
 

@@ -2,7 +2,7 @@
 
 use super::chain::{Chain, Cut};
 use super::probe::{Answer, TooLow, probe, windows};
-use super::shared;
+use super::{shared, traffic};
 
 /// The best cut that was found, and what no cut can go below.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ pub(super) fn ask(chain: &Chain, limit: i64, slack: u64) -> Answer {
     }
 }
 
-/// The cut with the smallest bottleneck; none if no cut fits the memory limits, or none was
-/// found where the devices' stages share them.
+/// The cut with the smallest bottleneck, and of those with the least traffic; none if no cut fits
+/// the memory limits, or none was found where the devices' stages share them.
 pub(super) fn best(chain: &Chain) -> Option<Found> {
     let mut state = Bracket::open(chain)?;
     while state.low < state.high && state.unknown < PATIENCE {
@@ -38,8 +38,28 @@ pub(super) fn best(chain: &Chain) -> Option<Found> {
     }
     Some(Found {
         lower_bound: state.proved.min(state.high),
-        cut: state.cut,
+        cut: leaner(chain, state.cut, state.high),
     })
+}
+
+/// The cut with the least traffic among those that keep to `limit`; `cut` is one of them, and stays
+/// where it has no more.
+fn leaner(chain: &Chain, cut: Cut, limit: i64) -> Cut {
+    let own = traffic::traffic(chain, &cut);
+    if own == 0 {
+        return cut;
+    }
+    let under = |caps: &[Option<u64>]| {
+        let reach = probe(chain, limit, caps).ok()?;
+        let other = traffic::leanest(chain, &reach)?;
+        shared::fits(chain, &other, 0).then_some(other)
+    };
+    let alone: Vec<Option<u64>> = (0..chain.stages).map(|s| chain.limit(s, 0)).collect();
+    let other = under(&alone).or_else(|| under(&shared::equal_caps(chain, 0)));
+    match other {
+        Some(other) if traffic::traffic(chain, &other) < own => other,
+        _ => cut,
+    }
 }
 
 /// Limits that may remain undecided before the search stops.

@@ -62,6 +62,11 @@ pub(super) fn ask(chain: &Chain, reach: &Reach<'_>, limit: i64, slack: u64) -> A
 
 /// A cut in which each stage keeps to an equal part of its device's limit.
 fn equal_parts(chain: &Chain, limit: i64, slack: u64) -> Option<Cut> {
+    probe(chain, limit, &equal_caps(chain, slack)).ok()?.cut()
+}
+
+/// Of each stage an equal part of its device's limit.
+pub(super) fn equal_caps(chain: &Chain, slack: u64) -> Vec<Option<u64>> {
     let mut stages_on = vec![0_u64; chain.caps.len()];
     for &device in &chain.device {
         stages_on[device] += 1;
@@ -70,8 +75,7 @@ fn equal_parts(chain: &Chain, limit: i64, slack: u64) -> Option<Cut> {
         let cap: Option<u64> = chain.cap(stage, slack);
         cap.map(|cap| cap / stages_on[chain.device[stage]])
     };
-    let caps: Vec<Option<u64>> = (0..chain.stages).map(part).collect();
-    probe(chain, limit, &caps).ok()?.cut()
+    (0..chain.stages).map(part).collect()
 }
 
 /// The first stage of each device.

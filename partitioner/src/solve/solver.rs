@@ -4,14 +4,15 @@ use super::chain::{Chain, Cut, Part};
 use super::memory::{AWAY, PLAIN, REDO};
 use super::problem::Problem;
 use super::search::{self, Found};
-use super::{Solution, SolveError, Strategy, shortfall};
+use super::{Solution, SolveError, Strategy, shortfall, traffic};
 use crate::partition::{Partition, PartitionError};
 use crate::units::Bytes;
 
 impl Problem {
     /// The best cut: [`Strategy::Profile`].
     ///
-    /// Of the cuts with the smallest bottleneck it takes one with evenly filled stages.
+    /// Of the cuts with the smallest bottleneck it takes one over which the fewest bytes travel, and
+    /// of those one with evenly filled stages.
     ///
     /// # Errors
     /// If there are more stages than layers, or no cut fits the devices' memory.
@@ -147,6 +148,7 @@ fn solution(chain: &Chain, cut: &Cut, lower_bound: i64) -> Solution {
         bottleneck: chain.micros(chain.bottleneck(cut)),
         lower_bound: chain.micros(lower_bound),
         stage_bytes: (0..chain.stages).map(bytes).collect(),
+        traffic: Bytes(traffic::traffic(chain, cut)),
     }
 }
 

@@ -1,0 +1,7 @@
+//! The search against every possible cut.
+
+mod by_hand;
+mod case;
+mod exact;
+mod leanest;
+mod small;
