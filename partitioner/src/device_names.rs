@@ -92,6 +92,11 @@ impl FromStr for DeviceNames {
             "auto" if times == 1 => return Ok(Self::Auto),
             _ => {}
         }
+        if name.starts_with("cpu:") {
+            return Err(format!(
+                "`{text}`: the CPU has no number: `cpu` is a stage on it, and `cpu*4` are four"
+            ));
+        }
         let range = name.strip_prefix("cuda:").ok_or_else(unknown)?;
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let index = |text: &str| {
@@ -133,6 +138,10 @@ mod tests {
             ("", "unknown device ``"),
             ("gpu", "unknown device `gpu`"),
             ("cuda:", "unknown device"),
+            (
+                "cpu:0",
+                "`cpu:0`: the CPU has no number: `cpu` is a stage on it",
+            ),
             ("cuda:-1", "unknown device"),
             ("cuda:3-1", "3 comes behind 1"),
             ("cuda:99999999999999999999", "unknown device"),

@@ -66,7 +66,7 @@ pub use machine::cluster::{Card, Cluster, ClusterError, Layout, NodeKind};
 pub use machine::{AllReduce, Device, Machine, MachineError, Neighbours, Nodes, NodesError, VOTES};
 pub use model::ModelId;
 pub use partition::{Partition, PartitionError};
-pub use plan::cluster::{ClusterOptions, More, plan_cluster, what_more};
+pub use plan::cluster::{ClusterOptions, More, TooLarge, plan_cluster, too_large, what_more};
 pub use plan::{Alternative, Plan, PlanError, PlanOptions, plan};
 pub use profile::{Footprint, LayerProfile, LayerTimes, Profile, Spread};
 pub use schedule::{Action, ActionKind, CsvError, OffloadMove, Placement, Schedule, Shape};

@@ -3,9 +3,10 @@
 use super::PlanError;
 use crate::builtin::ScheduleKind;
 use crate::machine::Machine;
-use crate::profile::MAX_BATCH;
+use crate::profile::{MAX_BATCH, Profile};
 use crate::solve::When;
 use crate::tree::{MOST_LEAVES, can_have_leaves};
+use crate::words::count;
 
 /// The most micro-batches that a plan has.
 pub(super) const MAX_MICRO: usize = 1 << 16;
@@ -54,6 +55,26 @@ pub(super) fn check_replicas(replicas: usize) -> Result<(), PlanError> {
     Err(PlanError::Options(format!(
         "{replicas} replicas: there is a power of two of them, such as {}",
         replicas.next_power_of_two().min(MOST_LEAVES)
+    )))
+}
+
+/// That so many micro-batches of a mini-batch of so many samples have `fewest` each.
+pub(super) fn check_fewest(fewest: usize, samples: usize, micro: usize) -> Result<(), PlanError> {
+    let own = samples / micro;
+    if own >= fewest {
+        return Ok(());
+    }
+    let most = match samples / fewest {
+        0 => String::new(),
+        most => format!(", or {} at most", count(most, "micro-batch")),
+    };
+    Err(PlanError::Options(format!(
+        "a mini-batch of {} makes {} of {own}, but the profile says that the model trains on no \
+         fewer than {fewest} (a batch norm has one value of each channel, say): use a mini-batch of \
+         {}{most}",
+        count(samples, "sample"),
+        count(micro, "micro-batch"),
+        count(fewest.saturating_mul(micro), "sample"),
     )))
 }
 
@@ -128,6 +149,15 @@ impl PlanOptions {
         Ok(samples)
     }
 
+    /// That micro-batches can have the fewest samples that the model trains on; `samples` is a
+    /// mini-batch.
+    pub(super) fn check_fewest(&self, profile: &Profile, samples: usize) -> Result<(), PlanError> {
+        let replicas = self.machine.replicas();
+        // A count that is left open is the number of replicas at least.
+        let micro = self.micro_batches.unwrap_or(replicas);
+        check_fewest(profile.fewest_samples(), samples, micro)
+    }
+
     /// Whether schedules may be computed.
     pub(super) fn computes(&self) -> bool {
         self.schedule.is_none_or(|kind| kind == ScheduleKind::Auto)
@@ -155,12 +185,14 @@ impl PlanOptions {
     }
 
     /// The numbers of micro-batches of a replica to try: about a half, one, two, four and eight a
-    /// device, and no split; as long as every micro-batch has a sample.
-    pub(super) fn micro_counts(&self, samples: usize) -> Vec<usize> {
+    /// device, and no split; as long as every micro-batch has `fewest` samples.
+    pub(super) fn micro_counts(&self, samples: usize, fewest: usize) -> Vec<usize> {
         let replicas = self.machine.replicas();
         if let Some(micro) = self.micro_batches {
             return vec![micro / replicas];
         }
+        // Of the replica that has fewest.
+        let most = samples / replicas / fewest;
         // The replica that has most.
         let samples = samples.div_ceil(replicas);
         let devices = self.machine.devices().len();
@@ -172,9 +204,9 @@ impl PlanOptions {
             4 * devices,
             8 * devices,
         ];
-        counts.push(samples.min(8 * devices));
-        let most = (MAX_CELLS / devices).clamp(1, MAX_MICRO);
-        counts.retain(|&micro| micro <= samples && micro <= most);
+        counts.push(most.min(8 * devices));
+        let most = most.min((MAX_CELLS / devices).clamp(1, MAX_MICRO));
+        counts.retain(|&micro| micro <= most);
         // All of ⌈samples / micro⌉ samples: a count that would leave the last ones empty is taken
         // as the one that leaves none.
         for micro in &mut counts {

@@ -47,7 +47,12 @@ const SEARCHED: usize = 4;
 /// exact cut for each and a bounded number of further simulations.
 pub fn plan(profile: &Profile, options: &PlanOptions) -> Result<Plan, PlanError> {
     let samples = options.samples(profile.batch())?;
-    let (jobs, reason) = jobs(profile.layers().len(), options, samples);
+    options.check_fewest(profile, samples)?;
+    let (jobs, reason) = jobs(
+        profile.layers().len(),
+        options,
+        (samples, profile.fewest_samples()),
+    );
     let jobs = options.with_and_without(jobs, profile);
     let tried = in_parallel(&jobs, |job| job.run(profile, options));
     let mut fitting = Vec::new();
@@ -120,7 +125,7 @@ impl PlanOptions {
     /// # Errors
     /// As [`plan()`], but for memory.
     pub fn check(&self, layers: usize) -> Result<(), PlanError> {
-        let (jobs, mut reason) = jobs(layers, self, self.samples(1)?);
+        let (jobs, mut reason) = jobs(layers, self, (self.samples(1)?, 1));
         for job in jobs {
             match job.kind.generate(job.shape) {
                 Ok(_) => return Ok(()),
@@ -170,7 +175,12 @@ enum JobOutcome {
     Refused(String),
 }
 
-fn jobs(layers: usize, options: &PlanOptions, samples: usize) -> (Vec<PlanJob>, String) {
+/// Of mini-batches of so many samples, of which a micro-batch has so many at least.
+fn jobs(
+    layers: usize,
+    options: &PlanOptions,
+    (samples, fewest): (usize, usize),
+) -> (Vec<PlanJob>, String) {
     let (devices, replicas) = (options.machine.devices().len(), options.machine.replicas());
     let mut jobs = Vec::new();
     for kind in options.schedules() {
@@ -178,7 +188,7 @@ fn jobs(layers: usize, options: &PlanOptions, samples: usize) -> (Vec<PlanJob>, 
             if chunks.saturating_mul(devices) > layers {
                 continue;
             }
-            for micro in options.micro_counts(samples) {
+            for micro in options.micro_counts(samples, fewest) {
                 jobs.push(PlanJob {
                     kind,
                     shape: Shape::new(devices, micro).with_chunks(chunks),

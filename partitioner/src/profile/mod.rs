@@ -224,6 +224,7 @@ pub struct Profile {
     batch: usize,
     layers: Vec<LayerProfile>,
     input: Bytes,
+    fewest_samples: usize,
     libtorch: Option<String>,
     measured: Option<String>,
     precision: Option<String>,
@@ -250,6 +251,7 @@ impl Profile {
             batch,
             layers,
             input: Bytes::ZERO,
+            fewest_samples: 1,
             libtorch: None,
             measured: None,
             precision: None,
@@ -266,6 +268,14 @@ impl Profile {
     #[must_use]
     pub fn with_input(mut self, input: Bytes) -> Self {
         self.input = Bytes(input.0.min(MAX_BYTES));
+        self
+    }
+
+    /// The same with the fewest samples that a micro-batch may have in training, from 1 to
+    /// [`MAX_BATCH`]: a batch norm, say, makes nothing of a single value of a channel.
+    #[must_use]
+    pub fn with_fewest_samples(mut self, samples: usize) -> Self {
+        self.fewest_samples = samples.clamp(1, MAX_BATCH);
         self
     }
 
@@ -343,6 +353,11 @@ impl Profile {
     /// The size of the model's input for one micro-batch; 0 where it is not known.
     pub fn input(&self) -> Bytes {
         self.input
+    }
+
+    /// The fewest samples that a micro-batch may have in training; 1 where nothing is known of it.
+    pub fn fewest_samples(&self) -> usize {
+        self.fewest_samples
     }
 
     /// The version of libtorch, where it is known.

@@ -29,6 +29,9 @@ impl Profile {
             }
         }
         optional_bytes(&mut head, "input_bytes", self.input);
+        if self.fewest_samples > 1 {
+            head.insert("fewest_samples".into(), json!(self.fewest_samples));
+        }
         if let Some(link) = &self.link {
             head.insert("link".into(), link_value(link));
         }

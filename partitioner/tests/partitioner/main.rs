@@ -4,9 +4,11 @@
 mod check_mutations;
 mod cluster;
 mod explain;
+mod fewest_samples;
 mod limits;
 mod nodes;
 mod page_support;
+mod plan_traffic;
 mod plan_ways;
 mod profile_page;
 mod renderings;

@@ -7,6 +7,7 @@ pub(super) mod learned;
 mod read;
 pub(super) mod samples;
 mod several;
+mod speed;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,9 +35,6 @@ use read::Read;
 const SYNTHETIC: &str = "synthetic";
 /// What the name of a file of tokens ends with.
 const TOKENS: &str = "bin";
-/// A loader is measured over this many batches, or for this long.
-const MEASURED: usize = 64;
-const MEASURED_SECONDS: f64 = 1.0;
 
 /// Where batches come from.
 #[derive(Debug, Clone)]
@@ -288,25 +286,15 @@ impl Source {
         }
     }
 
-    /// How long a batch takes to come when nothing else waits: how fast the loader is.
+    /// How long a batch takes to come when nothing else waits, once the loader is warm: how fast it
+    /// is.
     ///
     /// # Errors
     /// As [`Source::feed`].
     pub(super) fn measure(&self, spec: &ModelSpec, samples: usize) -> anyhow::Result<Micros> {
-        let mut feed = self.feed(spec, samples, MEASURED + 1, 0, None)?;
-        // The thread has to start for the first one.
-        feed.next().transpose()?;
+        let feed = self.feed(spec, samples, speed::BATCHES, 0, None)?;
         let start = Instant::now();
-        let mut batches = 0;
-        for batch in feed {
-            batch?;
-            batches += 1;
-            if start.elapsed().as_secs_f64() > MEASURED_SECONDS {
-                break;
-            }
-        }
-        let each = start.elapsed().as_secs_f64() * 1e6 / f64::from(batches.max(1));
-        Ok(Micros::new(each)?)
+        speed::each(feed, || start.elapsed().as_secs_f64())
     }
 }
 

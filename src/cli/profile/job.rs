@@ -66,7 +66,7 @@ impl<'a> Job<'a> {
     }
 
     /// The fewest samples of a micro-batch in training.
-    pub(super) fn least(&self) -> usize {
+    pub(super) fn fewest(&self) -> usize {
         let model = self.spec().exported();
         model.map_or(1, |model| model.fewest_in_training())
     }

@@ -9,7 +9,7 @@ mod report;
 use std::path::Path;
 use std::time::Duration;
 
-use gpipe_partitioner::{Machine, Plan, PlanError, PlanOptions, Profile, ScheduleKind, plan};
+use gpipe_partitioner::{Machine, Plan, PlanOptions, ScheduleKind, plan};
 
 use super::plan::{choices, limit};
 use super::{Failure, output, say};
@@ -36,20 +36,21 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let measured = profile_watched(&model, &sample, &options, |at| progress.tell(at));
     progress.finish();
     let mut measured = measured.map_err(super::failure)?;
-    measured.profile = measured.profile.with_model(job.model_id());
+    measured.profile = (measured.profile)
+        .with_model(job.model_id())
+        .with_fewest_samples(job.fewest());
     for doubt in &measured.doubts {
         say(&format!("note: {doubt}"));
     }
     let loading = job.loading()?;
     let spec = job.spec().clone();
-    let least = job.least();
     let plan_options = with_measured(job.options, &measured);
     let written = write(args.output.as_deref(), &measured.profile.to_json());
-    let planned = planned(&measured.profile, plan_options, least).map_err(super::plan::failure);
+    let planned = plan(&measured.profile, &plan_options).map_err(super::plan::failure);
     // Also where no plan fits: the measurements are done.
     written?;
-    let (plan, plan_options) = planned?;
-    if let Some(note) = super::plan::beyond(&measured.profile, &plan) {
+    let plan = planned?;
+    for note in super::plan::notes(&measured.profile, &plan, &plan_options) {
         say(&note);
     }
     write(args.plan.as_deref(), &plan.to_json())?;
@@ -61,50 +62,6 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     }
     let choices = choices::text(&measured.profile, &plan, &plan_options, output::width(None));
     print(args, &measured, &plan, (&choices, &limit), loading.as_ref())
-}
-
-/// The fastest plan whose micro-batches have at least so many samples, and with what it was looked
-/// for.
-fn planned(
-    profile: &Profile,
-    options: PlanOptions,
-    least: usize,
-) -> Result<(Plan, PlanOptions), PlanError> {
-    let free = plan(profile, &options)?;
-    let batch = options.batch.unwrap_or(usize::MAX);
-    if options.micro_batches.is_some() || batch / free.micro_batches >= least {
-        return Ok((free, options));
-    }
-    // The planner knows no such bound: it is asked for one number after the other.
-    let devices = options.machine.devices().len();
-    let counts = [
-        1,
-        devices.div_ceil(2),
-        devices,
-        2 * devices,
-        4 * devices,
-        8 * devices,
-    ];
-    let fits = |micro: &usize| batch / micro >= least;
-    let mut best = Ok((free, options.clone()));
-    let mut step = f64::INFINITY;
-    for micro in counts.into_iter().filter(fits) {
-        let mut options = options.clone();
-        options.micro_batches = Some(micro);
-        match plan(profile, &options) {
-            Ok(own) if own.step.get() < step => {
-                step = own.step.get();
-                best = Ok((own, options));
-            }
-            Err(error) if step.is_infinite() => best = Err(error),
-            _ => {}
-        }
-    }
-    say(&format!(
-        "note: no micro-batches of less than {least} samples are planned with: a batch norm has one \
-         value of each channel"
-    ));
-    best
 }
 
 fn print(

@@ -1,5 +1,6 @@
 //! `gpipe-rs plan`: how to run a profiled model on given devices.
 
+mod alone;
 pub(crate) mod choices;
 mod cluster;
 pub(crate) mod limit;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use gpipe_partitioner::render::ProfilePage;
 use gpipe_partitioner::{
     Bytes, Cores, HostLink, Link, Machine, MachineError, Plan, PlanError, PlanOptions, Profile,
-    ScheduleKind, When, plan, plan_cluster, simulate, what_more,
+    ScheduleKind, When, plan, plan_cluster, simulate, too_large, what_more,
 };
 
 use cluster::ClusterFlags;
@@ -149,7 +150,14 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             let options = options(args, machine, &profile);
             (plan(&profile, &options).map_err(failure)?, options)
         }
-        (Some(asked), _) => plan_cluster(&profile, asked).map_err(failure)?,
+        (Some(asked), _) => {
+            if let Some(why) = too_large(&profile, asked) {
+                say(&format!(
+                    "nothing fits: {why}; looking for what would be enough"
+                ));
+            }
+            plan_cluster(&profile, asked).map_err(failure)?
+        }
         // clap asks for either.
         (None, None) => {
             return Err(Failure::Usage(
@@ -157,7 +165,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             ));
         }
     };
-    if let Some(note) = beyond(&profile, &plan) {
+    for note in notes(&profile, &plan, &options) {
         say(&note);
     }
     let limit = limit::sentence(&profile, &plan, &options, None);
@@ -209,8 +217,33 @@ fn beside(profile: &Profile, plan: &Plan, options: &PlanOptions) -> String {
     lines.concat()
 }
 
+/// What is to be known of a plan before it is believed.
+pub(crate) fn notes(
+    profile: &Profile,
+    plan: &Plan,
+    options: &PlanOptions,
+) -> impl Iterator<Item = String> {
+    let notes = [
+        fewest(profile),
+        beyond(profile, plan),
+        alone::note(profile, plan, options),
+    ];
+    notes.into_iter().flatten()
+}
+
+/// That micro-batches were not free to have any number of samples.
+fn fewest(profile: &Profile) -> Option<String> {
+    let fewest = profile.fewest_samples();
+    (fewest > 1).then(|| {
+        format!(
+            "note: no micro-batches of less than {fewest} samples are planned with: a batch norm of \
+             the model has one value of each channel"
+        )
+    })
+}
+
 /// What is to be known of a plan for sizes that nobody measured.
-pub(crate) fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
+fn beyond(profile: &Profile, plan: &Plan) -> Option<String> {
     let (size, largest) = (plan.micro_batch_size, profile.batch());
     (size > largest).then(|| {
         format!(

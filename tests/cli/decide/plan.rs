@@ -210,3 +210,65 @@ fn a_plan_for_devices_that_share_cores_says_so() {
     assert!(limit.ends_with("Core"), "{}", &why[..200]);
     assert!(why.starts_with(": 4 devices share 2 cores"));
 }
+
+/// A batch norm that has one value of each channel trains on no single sample: `plan` made
+/// micro-batches of one from the profile of such a model.
+#[test]
+fn no_micro_batches_are_planned_that_the_model_does_not_train_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut profile = super::profile();
+    profile["fewest_samples"] = json!(2);
+    fs::write(folder.path().join("profile.json"), profile.to_string()).unwrap();
+    let planned = |flags: &str| {
+        let args = format!("plan --profile profile.json --batch 8 --json {flags}");
+        let args: Vec<&str> = args.split_whitespace().collect();
+        gpipe_in(folder.path(), &args)
+    };
+    for flags in ["--devices 2", "--per-node 2"] {
+        let output = planned(flags);
+        let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(plan["micro_batches"].as_u64().unwrap() <= 4, "{plan}");
+        let notes = String::from_utf8(output.stderr).unwrap();
+        let note = "note: no micro-batches of less than 2 samples are planned with";
+        assert!(notes.contains(note), "{notes}");
+    }
+    let error = refused(&planned("--devices 2 --micro 8"), 2);
+    assert!(error.contains("trains on no fewer than 2"), "{error}");
+    assert!(error.contains("or 4 micro-batches at most"), "{error}");
+}
+
+/// Layers of a microsecond over devices whose hand-over takes a millisecond.
+#[test]
+fn a_plan_that_one_device_would_beat_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(
+        folder.path().join("profile.json"),
+        super::profile().to_string(),
+    )
+    .unwrap();
+    let noted = |link: &str| {
+        let args = [
+            "plan",
+            "--profile",
+            "profile.json",
+            "--devices",
+            "2",
+            "--link",
+            link,
+        ];
+        let output = gpipe_in(folder.path(), &args);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let note = "note: one device alone is predicted to take ";
+    assert!(
+        !noted("100GB/s,1us").contains(note),
+        "{}",
+        noted("100GB/s,1us")
+    );
+    let slow = noted("1GB/s,100000us");
+    assert!(
+        slow.contains(note) && slow.contains("over 2 takes"),
+        "{slow}"
+    );
+}

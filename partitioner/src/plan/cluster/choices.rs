@@ -98,7 +98,8 @@ impl Choices {
         if self.kept.len() >= 2 * FEW {
             self.thin(options);
         }
-        for (micro, size) in micro_batches(options, layout.replicas) {
+        let fewest = profile.fewest_samples();
+        for (micro, size) in micro_batches(options, layout.replicas, fewest) {
             let costs = (self.sizes.entry(size))
                 .or_insert_with(|| SizeCosts::new(profile, size, options.recompute));
             // What all cards have to do, at least: the bound of every choice of this size.
@@ -172,8 +173,8 @@ fn fastest(options: &ClusterOptions) -> f64 {
 }
 
 /// How many micro-batches a replica takes, and of how many samples: each choice once. Every
-/// micro-batch has a sample.
-fn micro_batches(options: &ClusterOptions, replicas: usize) -> Vec<(usize, usize)> {
+/// micro-batch has `fewest` samples.
+fn micro_batches(options: &ClusterOptions, replicas: usize, fewest: usize) -> Vec<(usize, usize)> {
     let batch = options.batch;
     let size_of = |micro: usize| batch.div_ceil(micro * replicas);
     if let Some(all) = options.micro_batches {
@@ -201,7 +202,7 @@ fn micro_batches(options: &ClusterOptions, replicas: usize) -> Vec<(usize, usize
         let micro = samples.div_ceil(size);
         let all = micro * replicas;
         let own = (micro, size_of(micro));
-        if all <= batch.min(MAX_MICRO) && !found.contains(&own) {
+        if all <= (batch / fewest).min(MAX_MICRO) && !found.contains(&own) {
             found.push(own);
         }
     }

@@ -6,21 +6,23 @@
 mod bound;
 mod choices;
 mod estimate;
+mod least_memory;
 mod more;
 mod numbers;
 mod search;
 mod shortage;
 mod trial;
 
+pub use least_memory::{TooLarge, too_large};
 pub use more::{More, what_more};
 pub use search::plan_cluster;
 
 use super::PlanError;
-use super::options::{MAX_MICRO, check_replicas};
+use super::options::{MAX_MICRO, check_fewest, check_replicas};
 use crate::builtin::ScheduleKind;
 use crate::machine::Neighbours;
 use crate::machine::cluster::Cluster;
-use crate::profile::MAX_BATCH;
+use crate::profile::{MAX_BATCH, Profile};
 use crate::solve::When;
 
 /// A cluster, a mini-batch and what is fixed in advance.
@@ -73,8 +75,18 @@ impl ClusterOptions {
         }
     }
 
+    /// That micro-batches can have the fewest samples that the model trains on.
+    fn check_fewest(&self, fewest: usize) -> Result<(), PlanError> {
+        let micro = match (self.micro_batches, self.micro_batch_size) {
+            (Some(micro), _) => micro,
+            (None, Some(size)) => self.batch.div_ceil(size),
+            (None, None) => self.replicas.unwrap_or(1),
+        };
+        check_fewest(fewest, self.batch, micro)
+    }
+
     /// That these numbers can be.
-    fn check(&self) -> Result<(), PlanError> {
+    fn check(&self, profile: &Profile) -> Result<(), PlanError> {
         let wrong = |rule: String| Err(PlanError::Options(rule));
         let (batch, cards) = (self.batch, self.cluster.cards());
         if !(1..=MAX_BATCH * 64).contains(&batch) {
@@ -123,6 +135,7 @@ impl ClusterOptions {
                 "a mini-batch of {batch} samples has not one for each of {d} replicas"
             ));
         }
+        self.check_fewest(profile.fewest_samples())?;
         match self.schedule {
             Some(kind) if !kind.trains() || kind == ScheduleKind::Auto => wrong(format!(
                 "a cluster is planned for built-in training schedules, and `{kind}` is none"

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::ClusterOptions;
 use super::bound::Bounded;
 use super::choices::{Choice, Choices};
+use super::least_memory::too_large;
 use super::numbers::{Backward, MachineNumbers};
 use super::shortage;
 use super::trial::{Setting, Trial};
@@ -49,12 +50,17 @@ const OTHERS: usize = 8;
 ///
 /// # Complexity
 /// A few operations for every choice, and a bounded number of simulated actions for those that
-/// are tried.
+/// are tried; none of that where the model is plainly [too large](too_large), but for what would be
+/// enough.
 pub fn plan_cluster(
     profile: &Profile,
     options: &ClusterOptions,
 ) -> Result<(Plan, PlanOptions), PlanError> {
-    options.check()?;
+    options.check(profile)?;
+    if too_large(profile, options).is_some() {
+        let reason = "nothing fits the memory";
+        return Err(shortage::explain(profile, options, reason));
+    }
     let search = ClusterSearch::run(profile, options, (BUDGET, false));
     let reason = search.choices.reason.clone();
     (search.finish()).ok_or_else(|| shortage::explain(profile, options, &reason))
@@ -62,6 +68,9 @@ pub fn plan_cluster(
 
 /// Whether any choice fits, as far as so little work tells.
 pub(super) fn anything_fits(profile: &Profile, options: &ClusterOptions, budget: usize) -> bool {
+    if too_large(profile, options).is_some() {
+        return false;
+    }
     let search = ClusterSearch::run(profile, options, (budget, true));
     !search.leaders.is_empty()
 }
