@@ -39,6 +39,8 @@ pub enum LossKind {
 /// What targets are that count nothing in PyTorch's cross-entropy, where nobody says another
 /// number.
 pub(crate) const USUAL_IGNORED: i64 = -100;
+/// No target is this number: what is no class is an error.
+pub(super) const NOTHING_IGNORED: i64 = i64::MIN;
 
 impl LossKind {
     /// All of them.
@@ -82,12 +84,32 @@ impl FromStr for LossKind {
     fn from_str(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|own| own.name() == text);
         found.ok_or_else(|| {
+            if let Some(why) = elsewhere(text) {
+                return format!("`{text}` is no loss here: {why}");
+            }
             let names = Self::ALL.map(|own| own.name().to_owned());
             let nearest = super::zoo::nearest(text, &names);
             let names = names.join(", ");
             format!("`{text}` is no loss: did you mean `{nearest}`? There are {names}")
         })
     }
+}
+
+/// What stands for a loss of PyTorch that has no name here.
+fn elsewhere(text: &str) -> Option<&'static str> {
+    Some(
+        match text.trim_end_matches("-loss").trim_end_matches("_loss") {
+            "nll" => {
+                "use `cross-entropy`, which is the same of log-probabilities, as their log-softmax is \
+             what they are"
+            }
+            "l1" | "mae" | "huber" | "smooth-l1" | "smooth_l1" | "kl" | "kl-div" | "kl_div"
+            | "ctc" => {
+                "let `forward` compute it from its targets and give it as an output, and use `output`"
+            }
+            _ => return None,
+        },
+    )
 }
 
 /// A [`LossKind`] with what goes with it: a loss function of the first output and the one target.
@@ -145,8 +167,7 @@ impl NamedLoss {
             output.f_cross_entropy_loss(&target, None::<Tensor>, Reduction::Mean, ignored, 0.0)
         };
         let Some(ignored) = self.ignore_index else {
-            // Nothing is this number: targets that are no classes are errors.
-            return Ok(Loss::mean(mean(i64::MIN)?));
+            return Ok(Loss::mean(mean(NOTHING_IGNORED)?));
         };
         let count = target.f_ne(ignored)?.f_sum(Kind::Int64)?;
         let count = count.f_int64_value(&[])?;

@@ -22,7 +22,8 @@ pub enum Normalise {
     /// Not at all; the values of images are from 0 to 1 all the same.
     None,
     /// By mean and standard deviation of what is trained on: of each number where a sample is a
-    /// row of them, else along its first dimension (the channels of an image).
+    /// row of them, of each channel of `[channels, height, width]`, and of all numbers together of
+    /// a sample of two dimensions, such as an image `[height, width]` of one channel.
     Standard,
     /// By mean and standard deviation of ImageNet's channels.
     ImageNet,

@@ -97,7 +97,9 @@ impl Scaling {
             [3, _, _] => (IMAGENET.0.to_vec(), IMAGENET.1.to_vec()),
             _ => {
                 return Err(DataError::Settings(format!(
-                    "ImageNet's means are for images, [height, width] or [channels, height, width]                      of one channel or three, but a sample is {shape:?}: put the channels first, or                      normalise by `standard` or by numbers of its own"
+                    "ImageNet's means are for images, [height, width] or [channels, height, width] \
+                     of one channel or three, but a sample is {shape:?}: put the channels first, or \
+                     normalise by `standard` or by numbers of its own"
                 )));
             }
         };
@@ -175,10 +177,20 @@ impl Scaling {
     }
 }
 
-/// Numbers, their mean and the sum of squared differences from it, for each place of the first
-/// dimension of a sample.
+/// How many means and deviations samples of this shape have: one for each number of a row, one for
+/// each channel of `[channels, height, width]` or `[channels, …]` of more dimensions, and one for
+/// all of `[height, width]`, whose dimension of one channel is missing, or `[time, features]`.
+fn places(shape: &[i64]) -> i64 {
+    match shape {
+        [_, _] => 1,
+        _ => shape.first().copied().unwrap_or(1).max(1),
+    }
+}
+
+/// Numbers, their mean and the sum of squared differences from it, for each of the [`places`] of a
+/// sample.
 fn moments(stacked: &Tensor, shape: &[i64]) -> Result<(f64, Vec<f64>, Vec<f64>), TorchError> {
-    let places = shape.first().copied().unwrap_or(1).max(1);
+    let places = places(shape);
     let samples = stacked.size()[0];
     let rows = stacked.f_to_kind(Kind::Double)?;
     let rows = rows.f_reshape([samples, places, -1])?.f_transpose(0, 1)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tch::{TchError, Tensor};
 
+use crate::models::loss_kind::NOTHING_IGNORED;
 use crate::torch::{Loss, LossFn, Values};
 
 /// A loss function whose type is forgotten: what [`ModelSpec::loss`](super::ModelSpec::loss)
@@ -32,13 +33,21 @@ impl LossFn for SharedLoss {
 
 /// Mean cross-entropy in nats.
 ///
+/// Every target counts, so that the loss of a mini-batch does not depend on its micro-batches: -100,
+/// which PyTorch leaves out, is no class.
+/// [`NamedLoss::ignore_index`](crate::models::NamedLoss::ignore_index) leaves targets out, and gives
+/// each micro-batch the weight of those that are left.
+///
 /// *Shapes*: logits `[samples, classes]`, targets `[samples]` of integers.
+///
+/// # Errors
+/// Shapes that do not fit; on the CPU, a target that is no class.
 pub fn class_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> {
     let none = None::<Tensor>;
-    logits.f_cross_entropy_loss(targets, none, tch::Reduction::Mean, -100, 0.0)
+    logits.f_cross_entropy_loss(targets, none, tch::Reduction::Mean, NOTHING_IGNORED, 0.0)
 }
 
-/// Mean cross-entropy of the tokens in nats.
+/// Mean cross-entropy of the tokens in nats; every target counts, as in [`class_cross_entropy`].
 ///
 /// *Shapes*: logits `[batch, time, vocab]`, targets `[batch, time]` of integers.
 pub fn token_cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> {

@@ -1,5 +1,6 @@
 //! The model zoo: exact sizes, and models that train alike wherever they are cut.
 
+mod losses;
 mod names;
 mod pytorch;
 mod sizes;

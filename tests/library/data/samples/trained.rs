@@ -85,3 +85,25 @@ fn an_own_source_is_split_and_scaled_as_others_are() {
     assert_eq!(x.select(1, 1).count_nonzero(None).int64_value(&[]), 0);
     assert!(Dataset::new(Made::new(0, item)).is_empty());
 }
+
+/// The rows of an image without a dimension of channels were taken for channels.
+#[test]
+fn an_image_of_two_dimensions_is_one_channel() {
+    let item = |number: usize| {
+        let rows = [number as f32, 100.0 + number as f32];
+        let x = Tensor::from_slice(&rows).reshape([2, 1]).repeat([1, 3]);
+        Ok((x, Tensor::from(number as i64 % 2)))
+    };
+    let own = Dataset::new(Made::new(8, item));
+    let none = None::<Dataset<Made<fn(usize) -> anyhow::Result<(Tensor, Tensor)>>>>;
+    let options = SampleOptions::default()
+        .held_out(0.25)
+        .normalise("standard".parse().unwrap());
+    let samples = Samples::of(own, none, &options).unwrap();
+    assert_eq!(samples.input(), &[2, 3]);
+    let (x, _) = samples.batches(6).load().unwrap().next().unwrap().unwrap();
+    // Of all numbers together: rows that are apart stay so.
+    let mean = |row: i64| x.select(1, row).mean(None).double_value(&[]);
+    assert!((mean(0) + 1.0).abs() < 0.01, "{}", mean(0));
+    assert!((mean(1) - 1.0).abs() < 0.01, "{}", mean(1));
+}
