@@ -1,6 +1,7 @@
 //! `gpipe-rs export`: weights for other programs.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use tch::Tensor;
@@ -39,6 +40,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
+    check_output(&args.output)?;
     let trained = Trained::read(&args.place, &args.spoken, zoo)?;
     if let Some(name) = trained.not_finite()? {
         return Err(Failure::Run(anyhow::anyhow!(
@@ -58,6 +60,24 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     );
     let written = written.map_err(failed)?;
     told(args, &trained, &written)
+}
+
+/// What other programs' files of weights end with.
+const OTHER_FILES: [&str; 8] = ["pt", "pth", "pt2", "bin", "ckpt", "onnx", "gguf", "npz"];
+
+/// That nobody gets a folder who asks for a file of another kind.
+fn check_output(path: &Path) -> Result<(), Failure> {
+    let end = path.extension().and_then(OsStr::to_str);
+    let end = end.map(str::to_ascii_lowercase);
+    let Some(end) = end.filter(|own| OTHER_FILES.contains(&own.as_str()) && !path.is_dir()) else {
+        return Ok(());
+    };
+    Err(Failure::Usage(format!(
+        "--output {}: no files of the kind .{end} are written: name one that ends in .safetensors \
+         ({}), or a folder",
+        path.display(),
+        path.with_extension("safetensors").display(),
+    )))
 }
 
 /// Writes what `load_state_dict` takes.

@@ -82,13 +82,23 @@ where
 {
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
     match command::build(&args, zoo) {
-        Ok(command) => decide::execute(command::parse(command.clone(), &args), |cli| {
-            if let Some(settings) = &cli.simulate_gpus {
-                return Err(simulated::execute_again(settings, &args));
+        Ok(command) => {
+            let parsed = command::parse(command.clone(), &args);
+            // Devices are counted where flags are read, and simulated ones are not there yet.
+            if let Err(error) = &parsed
+                && error.kind() == clap::error::ErrorKind::ValueValidation
+                && let Some(settings) = simulated::asked(&args)
+            {
+                return ended(Err(simulated::execute_again(&settings, &args)));
             }
-            simulated::check()?;
-            dispatch(cli.verb, zoo, command)
-        }),
+            decide::execute(parsed, |cli| {
+                if let Some(settings) = &cli.simulate_gpus {
+                    return Err(simulated::execute_again(settings, &args));
+                }
+                simulated::check()?;
+                dispatch(cli.verb, zoo, command)
+            })
+        }
         Err(why) => ended(Err(Failure::Usage(why))),
     }
 }

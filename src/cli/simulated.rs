@@ -30,6 +30,17 @@ pub(super) fn execute_again(settings: &str, args: &[OsString]) -> Failure {
     Failure::Run(anyhow::Error::new(error).context("this program cannot be executed again"))
 }
 
+/// The flag's value where it stands first, whatever is wrong behind it.
+pub(super) fn asked(args: &[OsString]) -> Option<String> {
+    let first = args.get(1)?.to_str()?;
+    let joined = first
+        .strip_prefix(FLAG)
+        .and_then(|rest| rest.strip_prefix('='));
+    let apart = || args.get(2).filter(|_| first == FLAG)?.to_str();
+    let settings = joined.or_else(apart)?;
+    (!settings.is_empty()).then(|| settings.to_owned())
+}
+
 /// The flag and its value are before the verb, and at most once: clap has seen to it.
 fn without_flag(args: &[OsString]) -> Vec<OsString> {
     let mut rest = args.to_vec();

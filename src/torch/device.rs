@@ -40,7 +40,8 @@ fn named(names: DeviceNames) -> Result<Vec<Device>, TorchError> {
         DeviceNames::Cuda { first, last, times } => (first..=last)
             .flat_map(|index| vec![Device::Cuda(index); times])
             .collect(),
-        DeviceNames::AllCuda => all(cuda_available()?),
+        DeviceNames::AllCuda => all(cuda_available()
+            .map_err(|why| TorchError::new(format!("device `cuda`: {why}{}", instead())))?),
         DeviceNames::Auto => match cuda_available() {
             Ok(count) => all(count),
             Err(_) => vec![Device::Cpu; cores()],

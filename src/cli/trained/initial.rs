@@ -113,6 +113,9 @@ fn of_program(path: &Path, model: &Path) -> Result<Weights, String> {
         path.to_owned()
     };
     let wrong = |why: String| format!("--weights {}: {why}", file.display());
+    if !file.exists() {
+        return Err(wrong("there is no such file".to_owned()));
+    }
     let read = Tensor::read_safetensors(&file);
     let read = read.map_err(|error| {
         wrong(format!(

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::{ExportedReason, Result, damaged};
+use super::other_kinds;
 
 /// How long a directory may be: a hundred bytes an entry, and one entry a weight.
 const MAX_DIRECTORY: u64 = 256 << 20;
@@ -118,12 +119,8 @@ impl Archive {
             let root = name.strip_suffix("archive_format")?;
             (root.ends_with('/') && root.matches('/').count() == 1).then(|| root.to_owned())
         });
-        let root = root.ok_or_else(|| {
-            damaged(
-                "the archive",
-                "has no `archive_format`: it was not written by torch.export.save",
-            )
-        })?;
+        let names = || all.keys().map(String::as_str);
+        let root = root.ok_or_else(|| other_kinds::of_entries(names()))?;
         let within =
             |(name, entry): (String, Entry)| Some((name.strip_prefix(&root)?.into(), entry));
         Ok(Self {
@@ -229,12 +226,10 @@ fn directory(source: &Source) -> Result<(u64, u64)> {
     let at = source.len() - tail;
     let bytes = source.read("the archive's end", at, tail)?;
     let end = (bytes.windows(4)).rposition(|window| window == END);
-    let end = end.ok_or_else(|| {
-        damaged(
-            "the file",
-            "is no zip archive: export a model with torch.export.save",
-        )
-    })?;
+    let Some(end) = end else {
+        let first = source.read("the file's beginning", 0, source.len().min(9))?;
+        return Err(other_kinds::of_bytes(&first));
+    };
     let header = Header(&bytes[end..]);
     if header.0.len() < 22 {
         return Err(wrong("is cut off"));

@@ -29,6 +29,7 @@ mod least;
 mod model;
 mod modes;
 mod operators;
+mod other_kinds;
 mod parts;
 mod program;
 mod read;

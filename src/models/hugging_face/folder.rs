@@ -50,7 +50,11 @@ impl Folder {
             });
         }
         if !path.exists() {
-            return Err(wrong(path, "there is no such file or folder"));
+            let why = "there is no such file or folder";
+            return Err(match hub_name(path) {
+                Some(name) => wrong(path, format!("{why}; {}", downloaded(name))),
+                None => wrong(path, why),
+            });
         }
         Ok(Self {
             path: path.to_owned(),
@@ -110,6 +114,28 @@ impl Folder {
         let paths: Vec<PathBuf> = names.iter().map(|name| self.parent.join(name)).collect();
         Files::open(&paths)
     }
+}
+
+/// What a model on the hub may be called: `gpt2`, `org/name`.
+fn hub_name(path: &Path) -> Option<&str> {
+    let name = path.to_str()?;
+    let part = |part: &str| {
+        let first = part.chars().next();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        first.is_some_and(|c| c.is_ascii_alphanumeric()) && part.chars().all(plain)
+    };
+    let is_file = path.extension().is_some_and(|end| end == "safetensors");
+    (!is_file && name.split('/').count() <= 2 && name.split('/').all(part)).then_some(name)
+}
+
+/// How a model on the hub comes here.
+fn downloaded(name: &str) -> String {
+    let folder = name.rsplit('/').next().unwrap_or(name);
+    format!(
+        "nothing is downloaded: if it is a model on the Hugging Face hub, \
+         `hf download {name} --local-dir {folder}` puts it into the folder `{folder}`, which is \
+         what is to be named here"
+    )
 }
 
 /// Writes a model; see [`export`](super::export).

@@ -83,3 +83,21 @@ fn files_are_named_and_other_models_refused() {
         &["--output: ", "config.json: another one is there already"],
     );
 }
+
+/// A folder with that name was made without a word.
+#[test]
+fn a_name_of_another_kind_of_file_is_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("w.pt");
+    let export = format!("export --run run -o {}", file.display());
+    refused(
+        run(),
+        &export,
+        &["no files of the kind .pt are written", "w.safetensors"],
+    );
+    assert!(!file.exists());
+    // A folder that is there is one, whatever it is called.
+    fs::create_dir(&file).unwrap();
+    printed(run(), &export);
+    assert!(file.join("model.safetensors").exists());
+}

@@ -236,7 +236,7 @@ fn what_does_not_fit_is_told_before_training() {
     let here = folder(&["decoder", "encoder", "fixed", "judged", "mlp"]);
     let here = here.path();
     fs::write(here.join("broken.pt2"), "PK").unwrap();
-    let cases: [(&str, &[&str]); 15] = [
+    let cases: [(&str, &[&str]); 16] = [
         (
             "--model gone.pt2",
             &["--model gone.pt2: cannot be read", "No such file"],
@@ -256,6 +256,10 @@ fn what_does_not_fit_is_told_before_training() {
         (
             "--model mlp.pt2 --loss msee",
             &["`msee` is no loss: did you mean `mse`?"],
+        ),
+        (
+            "--model mlp.pt2 --loss nll",
+            &["`nll` is no loss here: use `cross-entropy`"],
         ),
         (
             "--model mlp.pt2 --loss output",

@@ -18,6 +18,8 @@ mod families;
 mod generate;
 #[cfg(feature = "cli")]
 mod hugging_face;
+#[cfg(feature = "cli")]
+mod other_files;
 mod plot;
 #[cfg(feature = "cli")]
 mod speak;

@@ -1,0 +1,41 @@
+//! What else PyTorch and others write, told apart by its first bytes or its entries.
+
+use super::error::{ExportedReason, damaged};
+
+/// How a program comes about.
+const EXPORT: &str = "in Python, load it into the model and write `torch.export.save(\
+                      torch.export.export(model, (x,)), \"model.pt2\")`, as examples/export_model.py \
+                      does";
+
+/// A pickle, with which files of `torch.save` of before 1.6 begin.
+const PICKLE: [u8; 1] = [0x80];
+
+/// Why an archive with these entries is no exported program.
+pub(super) fn of_entries<'a>(names: impl Iterator<Item = &'a str>) -> ExportedReason {
+    let (mut pickled, mut script) = (false, false);
+    for name in names {
+        let own = name.split_once('/').map_or(name, |(_, rest)| rest);
+        pickled |= own == "data.pkl";
+        script |= own == "constants.pkl" || own.starts_with("code/");
+    }
+    let kind = if script {
+        "is a program of TorchScript (torch.jit.save), which is another format"
+    } else if pickled {
+        "was written by torch.save: it has weights or pickled objects, and no program"
+    } else {
+        "has no `archive_format`: it was not written by torch.export.save"
+    };
+    damaged("the file", format!("{kind}; {EXPORT}"))
+}
+
+/// Why a file that begins so, and is no archive, is no exported program.
+pub(super) fn of_bytes(first: &[u8]) -> ExportedReason {
+    let kind = if first.starts_with(&PICKLE) {
+        "was written by an old torch.save: it has weights or pickled objects, and no program"
+    } else if first.get(8) == Some(&b'{') {
+        "is of safetensors: it has weights, and no program (--weights takes them)"
+    } else {
+        "is no zip archive"
+    };
+    damaged("the file", format!("{kind}; {EXPORT}"))
+}
