@@ -46,10 +46,7 @@ const TOO_FEW_LAYERS: [(&str, usize); 14] = [
 
 /// Parameters with several places of use: each accumulates its own gradient over the
 /// micro-batches, where eager adds them micro-batch by micro-batch.
-const OTHER_ORDER: [(&str, &str); 2] = [
-    ("decoder", "embed.weight"),
-    ("judged", "second.weight"),
-];
+const OTHER_ORDER: [(&str, &str); 2] = [("decoder", "embed.weight"), ("judged", "second.weight")];
 
 /// Of two steps with an update between them.
 struct Numbers {
