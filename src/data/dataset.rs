@@ -29,7 +29,7 @@ use super::{Batches, DataError, Place, Random, Source, Stack, Store};
 /// ```
 #[derive(Clone)]
 pub struct Dataset<S> {
-    source: S,
+    pub(super) source: S,
 }
 
 impl<S: Source> fmt::Debug for Dataset<S> {

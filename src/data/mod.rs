@@ -9,7 +9,10 @@ mod dataset;
 mod disk_file;
 mod error;
 mod idx;
+mod items;
+mod iterated;
 mod loader;
+mod padding;
 mod random;
 mod room;
 mod rows;
@@ -29,7 +32,10 @@ pub use arrays::Array;
 pub use dataset::Dataset;
 pub use error::{DataError, Place};
 pub use idx::Idx;
+pub use items::Zip3;
+pub use iterated::Iterated;
 pub use loader::{Batches, Loader};
+pub use padding::{Padded, pad};
 pub use random::Random;
 pub use rows::Rows;
 pub(crate) use samples::checks::Check;
@@ -38,13 +44,17 @@ pub use samples::{Normalise, SampleOptions, Samples};
 pub use source::{Each, Gathered, Made, Source};
 pub use stack::{Number, OnDevice, Stack, Stacking};
 pub use stacked_rows::Row;
-pub use stages::{FileCache, Map, MapRandom, MemoryCache, RandomPart, Range, Shuffle, Zip};
+pub use stages::{
+    Buckets, Drawn, FileCache, FlatMap, Joined, Map, MapRandom, MemoryCache, Order, Ordered,
+    Packed, PackedBatch, Packing, RandomPart, Range, Repeat, Shuffle, Stride, Subset, Unbatch,
+    Weighted, Windowed, Zip,
+};
 pub use store::Store;
 pub use text::{Sampler, Split, TextError, TextSet, Windows};
 pub use tf_record::{Example, ExampleError, TfRecordWriter, TfRecords};
 #[cfg(feature = "tokenizers")]
 pub use tokenizer::{TextStream, Tokenizer};
-pub use tokens::{RandomWindows, RowOfWindows, Tokens};
+pub use tokens::{Documents, RandomWindows, RowOfWindows, Tokens};
 
 /// The text of *Moby-Dick* (1851, public domain), which training uses by default.
 pub const MOBY_DICK: &str = include_str!("../../examples/data/moby-dick/moby-dick.txt");

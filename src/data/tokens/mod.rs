@@ -1,5 +1,6 @@
 //! Tokens in a row, and windows of them.
 
+mod documents;
 mod file;
 mod windows;
 
@@ -14,6 +15,7 @@ use super::disk_file::DiskFile;
 use super::{DataError, Dataset, Gathered, Place, Split, TextSet, room};
 use crate::torch::with_numbers;
 
+pub use documents::Documents;
 pub use windows::{RandomWindows, RowOfWindows};
 
 use file::Width;
