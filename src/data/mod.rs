@@ -11,6 +11,7 @@ mod error;
 mod idx;
 mod items;
 mod iterated;
+mod lines;
 mod loader;
 mod padding;
 mod random;
@@ -22,6 +23,7 @@ mod stack;
 mod stacked_rows;
 mod stages;
 mod store;
+mod tar;
 mod text;
 pub(crate) mod tf_record;
 #[cfg(feature = "tokenizers")]
@@ -34,10 +36,13 @@ pub use error::{DataError, Place};
 pub use idx::Idx;
 pub use items::Zip3;
 pub use iterated::Iterated;
+pub use lines::{Csv, Lines, Record};
 pub use loader::{Batches, Loader};
 pub use padding::{Padded, pad};
 pub use random::Random;
 pub use rows::Rows;
+#[cfg(feature = "images")]
+pub use samples::ImageFolder;
 pub(crate) use samples::checks::Check;
 pub(crate) use samples::{Field, Part, Several};
 pub use samples::{Normalise, SampleOptions, Samples};
@@ -50,6 +55,7 @@ pub use stages::{
     Weighted, Windowed, Zip,
 };
 pub use store::Store;
+pub use tar::{TarItem, Tars};
 pub use text::{Sampler, Split, TextError, TextSet, Windows};
 pub use tf_record::{Example, ExampleError, TfRecordWriter, TfRecords};
 #[cfg(feature = "tokenizers")]

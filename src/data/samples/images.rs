@@ -22,14 +22,14 @@ const MOST_BYTES: u64 = 1 << 29;
 
 /// Images with their classes.
 #[derive(Debug)]
-struct Images {
+pub(super) struct Images {
     folder: Arc<Path>,
     /// Paths within the folder, in order, and the number of each one's class.
     files: Arc<[(PathBuf, i64)]>,
     identity: Arc<str>,
     picture: Picture,
     /// Draws crops and flips, where that is asked for.
-    seed: Option<u64>,
+    pub(super) seed: Option<u64>,
 }
 
 pub(super) fn found(
@@ -65,7 +65,7 @@ pub(super) fn found(
 }
 
 /// Names of the folders, in alphabetic order.
-fn classes(folder: &Path) -> Result<Vec<String>, DataError> {
+pub(super) fn classes(folder: &Path) -> Result<Vec<String>, DataError> {
     let mut names = Vec::new();
     for (name, path) in entries(folder)? {
         if path.is_dir() {
@@ -107,7 +107,11 @@ pub(super) fn ending(path: &Path) -> String {
 
 impl Images {
     /// Finds the images of classes; a folder that is none of them is an error.
-    fn list(folder: &Path, names: &[String], picture: Picture) -> Result<Self, DataError> {
+    pub(super) fn list(
+        folder: &Path,
+        names: &[String],
+        picture: Picture,
+    ) -> Result<Self, DataError> {
         let mut files = Vec::new();
         for (name, path) in entries(folder)? {
             if !path.is_dir() {

@@ -26,19 +26,19 @@ type Both = (Values, Values);
 impl Samples {
     /// Batches to train on, without end: all samples of an epoch in another order each time, whole
     /// batches alone.
-    pub fn batches(&self, size: usize) -> Batches<impl Source, (Tensor, Tensor)> {
+    pub fn batches(&self, size: usize) -> Batches<impl Source + use<>, (Tensor, Tensor)> {
         let train = Dataset::new(Arc::clone(&self.train)).shuffle(usize::MAX, self.seed);
         train.batch(size).drop_last().endless()
     }
 
     /// Batches of what is held out, once, where something is.
-    pub fn held_out(&self, size: usize) -> Option<Batches<impl Source, (Tensor, Tensor)>> {
+    pub fn held_out(&self, size: usize) -> Option<Batches<impl Source + use<>, (Tensor, Tensor)>> {
         let held_out = self.held_out.as_ref()?;
         Some(Dataset::new(Arc::clone(held_out)).batch(size))
     }
 
     /// Batches of all samples but those of a test part, in their order, without anything random.
-    pub fn in_order(&self, size: usize) -> Batches<impl Source, (Tensor, Tensor)> {
+    pub fn in_order(&self, size: usize) -> Batches<impl Source + use<>, (Tensor, Tensor)> {
         Dataset::new(Arc::clone(&self.all)).batch(size)
     }
 

@@ -11,6 +11,8 @@
 //! scales. A later run on other files of the kind takes these, so that a number means the same.
 
 pub(crate) mod checks;
+#[cfg(feature = "images")]
+mod folder;
 mod found;
 mod images;
 mod kept;
@@ -35,6 +37,8 @@ use tch::Tensor;
 
 use super::{DataError, RandomPart, Source};
 
+#[cfg(feature = "images")]
+pub use folder::ImageFolder;
 pub(crate) use loading::Part;
 pub use options::{Normalise, SampleOptions};
 pub(crate) use several::{Field, Several};

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use gpipe::data::{Array, Dataset, Idx, Source, TextSet, TfRecordWriter, TfRecords, Tokens};
+use gpipe::data::{
+    Array, Csv, Dataset, Idx, Lines, Source, Tars, TextSet, TfRecordWriter, TfRecords, Tokens,
+};
 use gpipe::tch::Tensor;
 
 /// Opens a file and reads all that is in it.
@@ -89,6 +91,34 @@ fn a_pipe() {
     };
     let wanted: &[&str] = &["cannot read PATH: this is not a file but a pipe"];
     each_says(make, [wanted; 5]);
+}
+
+#[test]
+fn texts_tables_and_tar_files_that_are_no_files() {
+    let others: [(&str, Open); 3] = [
+        ("a.txt", |path| all(&Lines::open(path)?)),
+        ("a.csv", |path| all(&Csv::open(path)?)),
+        ("a.tar", |path| all(&Tars::open([path])?)),
+    ];
+    for (name, open) in others {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        let says = |wanted: &str| {
+            let error = format!("{:#}", open(&path).expect_err(name));
+            let wanted = wanted.replace("PATH", path.to_str().unwrap());
+            assert!(
+                error.contains(&wanted),
+                "{name}: {wanted} missing in: {error}"
+            );
+        };
+        says("cannot read PATH: No such file");
+        fs::create_dir(&path).unwrap();
+        says("cannot read PATH: is a directory");
+        fs::remove_dir(&path).unwrap();
+        let made = Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        says("cannot read PATH: this is not a file but a pipe");
+    }
 }
 
 #[test]
