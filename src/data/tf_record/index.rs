@@ -164,29 +164,47 @@ impl framed::Read for Ahead<'_> {
     }
 }
 
+/// How a file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Compressed {
+    Gzip,
+    Zlib,
+}
+
 /// A compressed file has no places that could be read by themselves.
 fn refuse_compressed(file: &File, path: &Path, size: u64) -> Result<(), DataError> {
+    let with = match compressed(file, path, size)? {
+        None => return Ok(()),
+        Some(Compressed::Gzip) => "gzip",
+        Some(Compressed::Zlib) => "zlib",
+    };
+    let what = format!(
+        "the file is compressed with {with}: decompress it, records are read from all over it; in a \
+         program `TfRecords::decompressed` does so"
+    );
+    Err(DataError::bad(path, 0, what))
+}
+
+/// How a file is compressed that begins with no record.
+pub(super) fn compressed(
+    file: &File,
+    path: &Path,
+    size: u64,
+) -> Result<Option<Compressed>, DataError> {
     let mut start = [0; COMPRESSED];
     let start = &mut start[..COMPRESSED.min(size as usize)];
     if size < HEADER {
-        return Ok(());
+        return Ok(None);
     }
     file.read_exact_at(start, 0)
         .map_err(|source| DataError::read(path, source))?;
     if frame::length(&start[..HEADER as usize]).is_some() {
-        return Ok(());
+        return Ok(None);
     }
-    let with = if start.starts_with(&[0x1f, 0x8b]) {
-        "gzip"
-    } else if is_zlib(start) {
-        "zlib"
-    } else {
-        return Ok(());
-    };
-    let what = format!(
-        "the file is compressed with {with}: decompress it, records are read from all over it"
-    );
-    Err(DataError::bad(path, 0, what))
+    if start.starts_with(&[0x1f, 0x8b]) {
+        return Ok(Some(Compressed::Gzip));
+    }
+    Ok(is_zlib(start).then_some(Compressed::Zlib))
 }
 
 /// Whether these bytes are those of a record, compressed with zlib: its two bytes of a header are

@@ -1,6 +1,7 @@
 //! TFRecord shards, as TensorFlow writes them.
 
 mod blocks;
+mod decompressed;
 mod example;
 mod files;
 pub(crate) mod frame;

@@ -213,7 +213,7 @@ impl Source for TfRecords {
 
 /// What `task` gives for each number below `count`, in order, made on as many threads as
 /// there are cores.
-fn on_threads<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(super) fn on_threads<T: Send>(count: usize, task: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     side_by_side(0..count, cores, task)
 }

@@ -1,0 +1,111 @@
+//! Compressed shards, decompressed once into a folder.
+//!
+//! Within a compressed file no record can be read by itself: to reach one, all before it have to be
+//! decompressed, for each item of a shuffled epoch anew. So a shard is decompressed once, a block at
+//! a time, into a file that later runs use too.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
+
+use super::TfRecords;
+use super::index::{Compressed, compressed};
+use crate::data::DataError;
+use crate::files;
+
+/// Bytes that are decompressed at a time.
+const BLOCK: usize = 1 << 18;
+/// A shard of more bytes than this...
+const LARGE: u64 = 64 << 20;
+/// ...is not made of a file that is so many times smaller.
+const DENSE: u64 = 200;
+
+impl TfRecords {
+    /// As [`TfRecords::open`], where files may be compressed with gzip or zlib: these are decompressed
+    /// into `folder` now, several at a time and a block at a time, each to a file of its name, size and
+    /// time of change, which later runs find there. Delete the folder when it is no longer needed.
+    ///
+    /// # Errors
+    /// As [`TfRecords::open`]; a compressed file is damaged or cut off, or becomes more than 64 MiB and
+    /// 200 times as large; `folder` cannot be written.
+    pub fn decompressed(
+        paths: impl IntoIterator<Item: AsRef<Path>>,
+        folder: &Path,
+    ) -> Result<Self, DataError> {
+        fs::create_dir_all(folder).map_err(|source| DataError::write(folder, source))?;
+        let paths: Vec<PathBuf> = paths
+            .into_iter()
+            .map(|path| path.as_ref().to_owned())
+            .collect();
+        let plain = super::records::on_threads(paths.len(), |shard| plain(&paths[shard], folder));
+        Self::open(plain.into_iter().collect::<Result<Vec<_>, _>>()?)
+    }
+}
+
+/// A file without compression: itself, or one in the folder.
+fn plain(path: &Path, folder: &Path) -> Result<PathBuf, DataError> {
+    let failed = |source| DataError::read(path, source);
+    let file = files::open(path).map_err(failed)?;
+    let about = file.metadata().map_err(failed)?;
+    let Some(kind) = compressed(&file, path, about.len())? else {
+        return Ok(path.to_owned());
+    };
+    let whole = fs::canonicalize(path).map_err(failed)?;
+    let mut sum = crc32c::crc32c(whole.as_os_str().as_encoded_bytes());
+    for number in [about.len(), about.mtime() as u64, about.mtime_nsec() as u64] {
+        sum = crc32c::crc32c_append(sum, &number.to_le_bytes());
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let made = folder.join(format!("{name}.{sum:08x}.tfrecord"));
+    if made.exists() {
+        return Ok(made);
+    }
+    // Of its own process: another one may make the same.
+    let partial = folder.join(format!("{name}.{sum:08x}.{}.partial", std::process::id()));
+    let reader = BufReader::new(file);
+    let reader: Box<dyn Read> = match kind {
+        Compressed::Gzip => Box::new(MultiGzDecoder::new(reader)),
+        Compressed::Zlib => Box::new(ZlibDecoder::new(reader)),
+    };
+    let copied = copy(path, about.len(), reader, &partial);
+    let named = copied.and_then(|()| {
+        fs::rename(&partial, &made).map_err(|source| DataError::write(&made, source))
+    });
+    if named.is_err() {
+        // What is not whole is of no use; if it cannot be deleted, nothing reads it either.
+        let _ = fs::remove_file(&partial);
+    }
+    named.map(|()| made)
+}
+
+fn copy(path: &Path, size: u64, mut from: impl Read, to: &Path) -> Result<(), DataError> {
+    let written = |source| DataError::write(to, source);
+    let mut file = File::create(to).map_err(written)?;
+    let (mut block, mut done) = (vec![0; BLOCK], 0_u64);
+    loop {
+        let bytes = match from.read(&mut block) {
+            Ok(0) => break,
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                let what = format!(
+                    "behind {done} bytes of what it becomes the compressed file is damaged or ends: \
+                     {error}"
+                );
+                return Err(DataError::bad_path(path, what));
+            }
+        };
+        done += bytes as u64;
+        if done > LARGE && done / DENSE > size {
+            let what = format!(
+                "it becomes more than {DENSE} times as large: decompress it by hand if it is to"
+            );
+            return Err(DataError::bad_path(path, what));
+        }
+        file.write_all(&block[..bytes]).map_err(written)?;
+    }
+    file.sync_all().map_err(written)
+}
