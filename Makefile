@@ -98,9 +98,11 @@ exported-memory: build
 	test -e "$(LARGE)" || "$$(sh benches/peers/setup.sh)" -W ignore benches/exported/decoder.py "$(LARGE)"
 	python3 benches/exported/memory.py $${CARGO_TARGET_DIR:-target}/release/gpipe-rs "$(LARGE)" $(ARGS)
 
-# Mutates exported programs, bytes and JSON, for ten minutes: each is read or refused.
+# Mutates exported programs, bytes and JSON, for ten minutes, then the files of every source of data:
+# each is read or refused.
 fuzz: setup
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --workspace --locked --release --test exported -- --nocapture mutations_for
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} cargo test --workspace --locked --release --test library -- --nocapture data::fuzz::mutations_for
 
 # Formatting, lints, documentation, and the builds with less: without libtorch, without a command.
 check: setup

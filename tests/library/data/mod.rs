@@ -1,12 +1,17 @@
 //! The input pipeline: files to batches, in one order, exactly resumed.
 
 mod cache;
+mod compressed;
+mod every;
 mod files;
+mod fuzz;
 mod idx;
+mod lines;
 mod loader;
 mod resume;
 mod rows;
 mod samples;
+mod tars;
 mod tf_record;
 mod tokens;
 mod wrong_input;

@@ -19,7 +19,7 @@ fn rounds() -> u64 {
 }
 
 /// The file with some bytes changed, cut off or doubled.
-fn changed(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+pub(in crate::data) fn changed(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for _ in 0..=random.below(3) {
         let place = random.below(bytes.len() as u64) as usize;

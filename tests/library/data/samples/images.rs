@@ -14,7 +14,7 @@ fn options() -> SampleOptions {
 }
 
 /// Two classes of four images each, in PNG and JPEG, of several sizes.
-pub(super) fn pictures(folder: &Path) {
+pub(in crate::data) fn pictures(folder: &Path) {
     for (class, red) in [("dark", 20), ("light", 230)] {
         fs::create_dir_all(folder.join(class)).unwrap();
         for number in 0..4_u32 {

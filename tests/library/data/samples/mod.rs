@@ -8,6 +8,10 @@ mod numpy;
 mod table;
 mod trained;
 
+pub(super) use forged::changed;
+pub(super) use images::pictures;
+pub(super) use numpy::{f32s, npy, npz};
+
 use std::path::Path;
 
 use gpipe::data::{DataError, SampleOptions, Samples};

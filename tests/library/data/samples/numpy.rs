@@ -12,7 +12,7 @@ use zip::{CompressionMethod, ZipWriter};
 use super::{all, floats, open, refused};
 
 /// An array as `numpy.save` writes it.
-pub(super) fn npy(descr: &str, shape: &str, fortran: bool, data: &[u8]) -> Vec<u8> {
+pub(in crate::data) fn npy(descr: &str, shape: &str, fortran: bool, data: &[u8]) -> Vec<u8> {
     let fortran = if fortran { "True" } else { "False" };
     let mut text =
         format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}");
@@ -24,7 +24,7 @@ pub(super) fn npy(descr: &str, shape: &str, fortran: bool, data: &[u8]) -> Vec<u
     [b"\x93NUMPY\x01\x00", &length[..], text.as_bytes(), data].concat()
 }
 
-pub(super) fn f32s(numbers: &[f32]) -> Vec<u8> {
+pub(in crate::data) fn f32s(numbers: &[f32]) -> Vec<u8> {
     numbers
         .iter()
         .flat_map(|number| number.to_le_bytes())
@@ -39,7 +39,7 @@ pub(super) fn i64s(numbers: &[i64]) -> Vec<u8> {
 }
 
 /// Files as `numpy.savez` or `savez_compressed` puts them together.
-pub(super) fn npz(path: &Path, files: &[(&str, Vec<u8>)], method: CompressionMethod) {
+pub(in crate::data) fn npz(path: &Path, files: &[(&str, Vec<u8>)], method: CompressionMethod) {
     let mut archive = ZipWriter::new(fs::File::create(path).unwrap());
     for (name, bytes) in files {
         let options = FileOptions::default().compression_method(method);
