@@ -7,7 +7,7 @@ use std::path::Path;
 use super::loader::Making;
 use super::source::{Each, Gathered};
 use super::stages::{FileCache, Map, MapRandom, MemoryCache, Range, Shuffle, Zip};
-use super::{Batches, DataError, Place, Random, Source, Stack, Store};
+use super::{Batches, DataError, Phase, Place, Random, Source, Stack, Store};
 
 /// Items and what is done with each, up to batches.
 ///
@@ -54,8 +54,30 @@ impl<S: Source> Dataset<S> {
         T: Send + 'static,
         F: Fn(S::Item) -> anyhow::Result<T> + Send + Sync + 'static,
     {
+        self.mapped(function, Phase::Map)
+    }
+
+    /// As [`Dataset::map`], and [`Loader::diagnosis`](super::Loader::diagnosis) tells it as decoding:
+    /// making an item of bytes.
+    pub fn decode<T, F>(self, function: F) -> Dataset<Map<S, F>>
+    where
+        T: Send + 'static,
+        F: Fn(S::Item) -> anyhow::Result<T> + Send + Sync + 'static,
+    {
+        self.mapped(function, Phase::Decode)
+    }
+
+    fn mapped<T, F>(self, function: F, phase: Phase) -> Dataset<Map<S, F>>
+    where
+        T: Send + 'static,
+        F: Fn(S::Item) -> anyhow::Result<T> + Send + Sync + 'static,
+    {
         let source = self.source;
-        Dataset::new(Map { source, function })
+        Dataset::new(Map {
+            source,
+            function,
+            phase,
+        })
     }
 
     /// As [`Dataset::map`], with random numbers: others for each item and epoch, but

@@ -6,6 +6,7 @@
 
 mod arrays;
 mod dataset;
+mod diagnosis;
 mod disk_file;
 mod error;
 mod idx;
@@ -32,12 +33,13 @@ mod tokens;
 
 pub use arrays::Array;
 pub use dataset::Dataset;
+pub use diagnosis::{Change, Diagnosis, InputMeasures, Limit, Phase, PhaseTime, Remedy};
 pub use error::{DataError, Place};
 pub use idx::Idx;
 pub use items::Zip3;
 pub use iterated::Iterated;
 pub use lines::{Csv, Lines, Record};
-pub use loader::{Batches, Loader};
+pub use loader::{Batches, HowMany, Loader, Mark};
 pub use padding::{Padded, pad};
 pub use random::Random;
 pub use rows::Rows;

@@ -2,14 +2,17 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::bringing::Bring;
 use super::position::{Position, Span, Spans};
+use super::weight::bytes_of;
 use super::work::{Answer, Shared, Task};
-use crate::data::{DataError, Place, Source};
+use crate::data::diagnosis::phase::Sampling;
+use crate::data::{DataError, Phase, Place, Source};
 use crate::torch::caught;
 use crate::torch::streams::Event;
 
@@ -32,14 +35,8 @@ pub(super) enum Ready<B> {
     Slow(Duration),
 }
 
-/// Tasks that are out at a time.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Out {
-    /// Where they are batches.
-    pub(super) batches: usize,
-    /// Where they are spans of one.
-    pub(super) spans: usize,
-}
+/// Of so many batches one is weighed.
+const WEIGHED: u64 = 64;
 
 /// What the batching thread works with.
 pub(super) struct Assembly<S: Source, B> {
@@ -52,10 +49,15 @@ pub(super) struct Assembly<S: Source, B> {
     pub(super) drop_last: bool,
     /// Bad items that may be skipped in an epoch.
     pub(super) allowed: u64,
-    pub(super) out: Out,
+    /// Tasks that are out at a time where they are spans of a batch.
+    pub(super) spans_out: usize,
+    /// Whether the number of batches ahead may change.
+    pub(super) waits_for_room: bool,
     pub(super) position: Position,
     /// Whether the epoch gave a batch, or began before the loader did.
     pub(super) gave: bool,
+    /// Batches that were made.
+    pub(super) batches: u64,
 }
 
 /// Why the batching thread ends early.
@@ -136,9 +138,9 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
 
     fn most_out(&self) -> usize {
         if self.spans.is_whole() {
-            self.out.batches
+            self.shared.pace.active().saturating_add(1)
         } else {
-            self.out.spans
+            self.spans_out
         }
     }
 
@@ -171,7 +173,8 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
         self.position.items = span.first + span.count;
         if span.count == self.size || !self.drop_last {
             let first = self.shared.place(span.epoch, span.first);
-            self.hand_over(first, std::mem::take(&mut open.skipped), || Ok(made))?;
+            let skipped = std::mem::take(&mut open.skipped);
+            self.hand_over((first, skipped), false, || Ok(made))?;
         }
         if span.ends {
             *open = self.end(span.epoch, std::mem::take(open))?;
@@ -242,27 +245,45 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
         let first = full.first.unwrap_or(Place::Item(0));
         let shared = Arc::clone(&self.shared);
         let make = move || (shared.making.collate)(full.items);
-        self.hand_over(first, full.skipped, make)?;
+        self.hand_over((first, full.skipped), true, make)?;
         Ok(Batch::default())
     }
 
-    /// Makes a batch, brings it to its device and puts it before the consumer.
+    /// Writes down how many bytes a batch has, for one of many.
+    fn weigh(&mut self, batch: &B) {
+        if self.batches.is_multiple_of(WEIGHED)
+            && let Some(bytes) = bytes_of(batch)
+        {
+            self.shared.batch_bytes.store(bytes, Ordering::Relaxed);
+        }
+        self.batches += 1;
+    }
+
+    /// Makes a batch, which may be stacking its items, brings it to its device and puts it before
+    /// the consumer.
     fn hand_over(
         &mut self,
-        first: Place,
-        skipped: Vec<DataError>,
+        (first, skipped): (Place, Vec<DataError>),
+        stacks: bool,
         make: impl FnOnce() -> anyhow::Result<B>,
     ) -> Result<(), Stop> {
+        // A batch that a worker made goes through untouched where it stays on the host.
+        let works = stacks || self.bring.is_some();
+        let sampling = works.then(|| Sampling::begin(Phase::Stack));
         let made = caught(|| {
             let batch = make()?;
+            self.weigh(&batch);
             Ok(match &self.bring {
                 Some(bring) => {
-                    let (batch, arrived) = bring(batch)?;
+                    let (batch, arrived) = Phase::Copy.during(|| bring(batch))?;
                     (batch, Some(arrived))
                 }
                 None => (batch, None),
             })
         });
+        if let Some(sampling) = sampling {
+            self.shared.batching.add_whole(&sampling.end().taken);
+        }
         let (batch, arrived) =
             made.map_err(|source| Stop::Failed(DataError::Batch { first, source }))?;
         let ready = Ready::Batch {
@@ -271,6 +292,9 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
             after: self.position.normal(self.shared.source.len()),
             skipped,
         };
+        if self.waits_for_room {
+            self.shared.pace.wait_for_room(|| self.ready.len());
+        }
         self.ready.send(ready).map_err(|_| Stop::Gone)?;
         self.gave = true;
         Ok(())

@@ -11,10 +11,14 @@ use serde::de::Error as _;
 use serde_json::Value;
 use tch::Device;
 
-use super::assembly::{Assembly, Out};
+use super::assembly::Assembly;
 use super::bringing::{Bring, Take, ends};
+use super::how_many::HowMany;
 use super::making::Making;
+use super::pace::Pace;
 use super::position::{Position, Spans, State};
+use super::tuner::{Bounds, MOST_AHEAD, Tuner, Way};
+use super::watching::{Facts, Seen};
 use super::work::{Shared, Watch};
 use super::{Loader, Waits};
 use crate::data::{DataError, OnDevice, Source};
@@ -25,6 +29,11 @@ use crate::torch::streams::{Backend, Recorder};
 const SPAN: usize = 32;
 /// Spans of a batch for each worker.
 const SPANS: usize = 4;
+/// Workers, and batches ahead, where nobody says how many, and to begin with.
+const WORKERS: usize = 1;
+const AHEAD: usize = 2;
+/// Bytes of batches in flight where the system does not tell how much is free.
+const MEMORY: u64 = 1 << 30;
 
 /// How a chain's items become batches; [`Batches::load`] begins.
 pub struct Batches<S: Source, B> {
@@ -33,8 +42,10 @@ pub struct Batches<S: Source, B> {
     size: usize,
     drop_last: bool,
     epochs: Option<u64>,
-    workers: usize,
-    ahead: usize,
+    workers: HowMany,
+    ahead: HowMany,
+    /// Bytes that batches in flight may have where their number is found.
+    memory: Option<u64>,
     allowed: u64,
     patience: Option<Duration>,
     from: Option<Value>,
@@ -63,8 +74,9 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             size,
             drop_last: false,
             epochs: Some(1),
-            workers: 1,
-            ahead: 2,
+            workers: HowMany::Fixed(WORKERS),
+            ahead: HowMany::Fixed(AHEAD),
+            memory: None,
             allowed: 0,
             patience: None,
             from: None,
@@ -90,6 +102,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             epochs: self.epochs,
             workers: self.workers,
             ahead: self.ahead,
+            memory: self.memory,
             allowed: self.allowed,
             patience: self.patience,
             from: self.from,
@@ -120,17 +133,26 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         self
     }
 
-    /// Threads that read and transform, 1 by default. The batches do not depend on it.
+    /// Threads that read and transform, 1 by default, or [`HowMany::Auto`]. The batches do not
+    /// depend on it.
     #[must_use]
-    pub fn workers(mut self, workers: usize) -> Self {
-        self.workers = workers;
+    pub fn workers(mut self, workers: impl Into<HowMany>) -> Self {
+        self.workers = workers.into();
         self
     }
 
-    /// Batches made ahead of their use, 2 by default.
+    /// Batches made ahead of their use, 2 by default, or [`HowMany::Auto`].
     #[must_use]
-    pub fn prefetch(mut self, batches: usize) -> Self {
-        self.ahead = batches;
+    pub fn prefetch(mut self, batches: impl Into<HowMany>) -> Self {
+        self.ahead = batches.into();
+        self
+    }
+
+    /// Bytes that the batches with workers and ahead may have all together where it is found
+    /// how many these are; an eighth of the free memory by default.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = Some(bytes);
         self
     }
 
@@ -201,17 +223,29 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         let position = start(self.from.as_ref(), &identity, len)?;
         // What items leave behind, the next ones need.
         crate::torch::keep_memory(&[Device::Cpu]);
-        let span = self.size.div_ceil(SPANS * self.workers).clamp(1, SPAN);
-        let out = Out {
-            // One for each worker, and one that is ready when the first of them is taken.
-            batches: self.workers.saturating_add(1),
-            // Enough for the batch that is being made, and for every worker one to begin with.
-            spans: self.size.div_ceil(span).max(self.workers) + self.workers,
+        let most = self.workers.fixed().unwrap_or_else(most_workers);
+        let span = self.size.div_ceil(SPANS * most).clamp(1, SPAN);
+        // Enough for the batch that is being made, and for every worker one to begin with.
+        let spans = self.size.div_ceil(span).max(most) + most;
+        let free = crate::memory::room_on(Device::Cpu).ok();
+        let free = free.map(|(free, _)| free.0);
+        let tuner = self.tuner(free);
+        let way = Way {
+            workers: self.workers.fixed().unwrap_or(WORKERS),
+            ahead: self.ahead.fixed().unwrap_or(AHEAD),
         };
         let (bring, take) = self.ends.unzip();
-        let shared = Shared::new(self.source, self.making, self.workers)?;
-        let (tasks, todo) = bounded(out.batches.max(out.spans));
-        let (ready, batches) = bounded(self.ahead);
+        let facts = Facts {
+            size: self.size,
+            again: (self.epochs != Some(1)).then_some(len),
+            cores: crate::torch::cores(),
+            free,
+        };
+        let pace = Pace::new(way.workers, way.ahead);
+        let shared = Shared::new(self.source, self.making, most, pace)?;
+        // One for each worker, and one that is ready when the first of them is taken.
+        let (tasks, todo) = bounded(spans.max(most.saturating_add(1)));
+        let (ready, batches) = bounded(self.ahead.fixed().unwrap_or(MOST_AHEAD));
         let mut loader = Loader {
             batches: Some(batches),
             threads: Vec::new(),
@@ -222,6 +256,10 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             hangs: false,
             skipped: Vec::new(),
             waits: Waits::default(),
+            seen: Seen::default(),
+            tuner,
+            window: None,
+            facts,
             take,
         };
         let assembly = Assembly {
@@ -241,11 +279,13 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             size: self.size,
             drop_last: self.drop_last,
             allowed: self.allowed,
-            out,
+            spans_out: spans,
+            waits_for_room: self.ahead == HowMany::Auto,
             position,
             gave: position.items > 0,
+            batches: 0,
         };
-        for worker in 0..self.workers {
+        for worker in 0..most {
             let (shared, todo) = (Arc::clone(&shared), todo.clone());
             let name = format!("load-{worker}");
             let work = move || shared.work(worker, &todo);
@@ -254,6 +294,21 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         let thread = spawn("batch".to_owned(), move || assembly.run())?;
         loader.threads.push(thread);
         Ok(loader)
+    }
+
+    /// What finds the numbers that are to be found, if any is.
+    fn tuner(&self, free: Option<u64>) -> Option<Tuner> {
+        let bounds = Bounds {
+            workers: (self.workers == HowMany::Auto).then(most_workers),
+            ahead: self.ahead == HowMany::Auto,
+            memory: self.memory.or(free.map(|free| free / 8)).unwrap_or(MEMORY),
+        };
+        let way = Way {
+            workers: self.workers.fixed().unwrap_or(WORKERS),
+            ahead: self.ahead.fixed().unwrap_or(AHEAD),
+        };
+        let any = bounds.workers.is_some() || bounds.ahead;
+        any.then(|| Tuner::new(way, bounds))
     }
 
     fn check(&self) -> Result<(), DataError> {
@@ -267,7 +322,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
                  the workers",
             );
         }
-        if self.workers == 0 {
+        if self.workers == HowMany::Fixed(0) {
             return wrong("0 workers: at least 1 thread has to load");
         }
         if self.drop_last && self.source.len() < self.size {
@@ -285,6 +340,11 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
         }
         Ok(())
     }
+}
+
+/// The most workers that are tried: those that wait for a disk need no core.
+fn most_workers() -> usize {
+    (4 * crate::torch::cores()).clamp(4, 32)
 }
 
 /// Where to begin.

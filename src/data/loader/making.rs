@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::data::stack::{Collected, Stacking};
-use crate::data::{Source, Stack};
+use crate::data::{Phase, Source, Stack};
 
 /// Makes one batch of items that are there.
 type Collate<T, B> = Box<dyn Fn(Vec<T>) -> anyhow::Result<B> + Send + Sync>;
@@ -53,14 +53,17 @@ impl<S: Source, B: 'static> Making<S, B> {
         let function = Arc::new(function);
         let (of_all, of_rows) = (Arc::clone(&function), Arc::clone(&function));
         Making {
-            collate: Box::new(move |items| of_all(collate(items)?)),
+            collate: Box::new(move |items| {
+                let batch = collate(items)?;
+                Phase::Map.during(|| of_all(batch))
+            }),
             begin: Box::new(move |count| {
                 let (rows, function) = (begin(count), Arc::clone(&of_rows));
                 Box::new(Then { rows, function })
             }),
             gather: Box::new(move |source, epoch, indices| {
                 let batch = gather(source, epoch, indices)?;
-                Some(batch.and_then(|batch| function(batch)))
+                Some(batch.and_then(|batch| Phase::Map.during(|| function(batch))))
             }),
         }
     }
@@ -92,6 +95,7 @@ impl<T, B, C, F: Fn(B) -> anyhow::Result<C>> Stacking<T, C> for Then<T, B, F> {
     }
 
     fn finish(self: Box<Self>) -> anyhow::Result<C> {
-        (self.function)(self.rows.finish()?)
+        let batch = self.rows.finish()?;
+        Phase::Map.during(|| (self.function)(batch))
     }
 }

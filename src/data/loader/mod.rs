@@ -22,8 +22,13 @@
 mod assembly;
 mod bringing;
 mod builder;
+mod how_many;
 mod making;
+mod pace;
 mod position;
+mod tuner;
+mod watching;
+mod weight;
 mod work;
 
 use std::fmt;
@@ -34,15 +39,18 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use serde_json::{Value, json};
 
-use super::DataError;
+use super::{DataError, Diagnosis, InputMeasures};
 
 pub use builder::Batches;
+pub use how_many::HowMany;
 
 pub(super) use making::Making;
 
 use assembly::Ready;
 use bringing::Take;
 use position::{Position, State};
+use tuner::{Tuner, WINDOW};
+use watching::{Facts, Moment, Seen};
 use work::Watch;
 
 /// Batches in order: what [`Batches::load`] gives.
@@ -62,9 +70,19 @@ pub struct Loader<B> {
     hangs: bool,
     skipped: Vec<DataError>,
     waits: Waits,
+    seen: Seen,
+    /// Where it is found how many workers and batches ahead there are.
+    tuner: Option<Tuner>,
+    /// Since when the tuner looks.
+    window: Option<Moment>,
+    facts: Facts,
     /// Where batches are brought to a device.
     take: Option<Take<B>>,
 }
+
+/// A moment in the life of a loader, which [`Loader::mark`] gives.
+#[derive(Debug, Clone, Copy)]
+pub struct Mark(Moment);
 
 /// How long the consumer waited.
 #[derive(Debug, Default)]
@@ -115,6 +133,84 @@ impl<B> Loader<B> {
         self.waits.all.as_secs_f64() / first.elapsed().as_secs_f64().max(1e-9)
     }
 
+    /// What held the training back since the first batch came, and what would help; none before
+    /// the second batch. The [share that was waited](Loader::wait_share) is one of the numbers that
+    /// it is concluded from.
+    ///
+    /// ```
+    /// use gpipe::data::{Dataset, Made};
+    ///
+    /// let mut loader = Dataset::new(Made::new(100, |number| Ok(number as i64))).batch(10).load()?;
+    /// while let Some(batch) = loader.next() {
+    ///     let _ = batch?; // training
+    /// }
+    /// println!("{}", loader.diagnosis().expect("ten batches"));
+    /// # Ok::<(), anyhow::Error>(())
+    /// ```
+    pub fn diagnosis(&self) -> Option<Diagnosis> {
+        Some(Diagnosis::of(&self.measures()?))
+    }
+
+    /// The numbers of [`Loader::diagnosis`] alone.
+    pub fn measures(&self) -> Option<InputMeasures> {
+        let first = self.seen.first()?;
+        let now = self.seen.moment(self.watch.done());
+        self.between(&first, &now)
+    }
+
+    /// This moment, for [`Loader::measures_since`].
+    pub fn mark(&self) -> Mark {
+        Mark(self.seen.moment(self.watch.done()))
+    }
+
+    /// The numbers of [`Loader::diagnosis`] for what happened since a moment; none where no batch
+    /// was taken.
+    pub fn measures_since(&self, mark: &Mark) -> Option<InputMeasures> {
+        self.between(&mark.0, &self.seen.moment(self.watch.done()))
+    }
+
+    /// Has the tuner look at the last batches, where there are enough.
+    fn tune(&mut self) {
+        let Some(mut tuner) = self.tuner.take() else {
+            return;
+        };
+        let pace = self.watch.pace();
+        pace.taken();
+        let from = self.window.or_else(|| self.seen.first());
+        let due = from.is_some_and(|from| self.seen.since(&from) >= WINDOW.0);
+        if due {
+            let now = self.seen.moment(self.watch.done());
+            let window = from.and_then(|from| self.between(&from, &now));
+            let long = |own: &InputMeasures| own.period_ms * own.batches as f64 >= WINDOW.1;
+            if let Some(window) = window.filter(long) {
+                let way = tuner.next(&window);
+                self.watch.pace().set(way.workers, way.ahead);
+                self.window = Some(now);
+            }
+        }
+        self.tuner = Some(tuner);
+    }
+
+    /// What happened between two moments; none where that was nothing.
+    fn between(&self, from: &Moment, to: &Moment) -> Option<InputMeasures> {
+        if to.taken <= from.taken {
+            return None;
+        }
+        let batch_bytes = self.watch.batch_bytes();
+        let batches = |items: usize| items.div_ceil(self.facts.size) as u64;
+        let epoch = self.facts.again.map(batches);
+        let epoch_bytes = epoch.zip(batch_bytes);
+        Some(InputMeasures {
+            workers: self.watch.pace().active(),
+            prefetch: self.watch.pace().ahead(),
+            intra_op: usize::try_from(tch::get_num_threads()).unwrap_or(1),
+            batch_bytes,
+            epoch_bytes: epoch_bytes.and_then(|(batches, bytes)| batches.checked_mul(bytes)),
+            free_bytes: self.facts.free,
+            ..self.seen.measures(from, to, &self.facts)
+        })
+    }
+
     /// The bad items that were skipped on the way to where the loader stands.
     pub fn skipped(&self) -> &[DataError] {
         &self.skipped
@@ -122,6 +218,7 @@ impl<B> Loader<B> {
 
     fn receive(&mut self) -> Option<Ready<B>> {
         let batches = self.batches.as_ref()?;
+        self.seen.asked(self.watch.pace(), batches.len());
         let start = Instant::now();
         let ready = match self.patience {
             None => batches.recv().ok(),
@@ -133,6 +230,10 @@ impl<B> Loader<B> {
         };
         let waited = start.elapsed();
         self.waits.lately += waited;
+        if matches!(ready, Some(Ready::Batch { .. })) {
+            self.seen
+                .gives(self.watch.pace(), waited, || self.watch.done());
+        }
         if self.waits.first.is_some() {
             self.waits.all += waited;
         }
@@ -142,6 +243,7 @@ impl<B> Loader<B> {
     /// Nothing more comes: the threads are at their end.
     fn end(&mut self) -> Option<DataError> {
         self.batches = None;
+        self.watch.stop();
         let threads = std::mem::take(&mut self.threads);
         if self.hangs {
             return None;
@@ -168,6 +270,7 @@ impl<B> Iterator for Loader<B> {
                 skipped,
             }) => {
                 self.hangs = false;
+                self.tune();
                 self.position = after;
                 self.skipped.extend(skipped);
                 self.waits.first.get_or_insert_with(Instant::now);

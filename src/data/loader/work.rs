@@ -1,18 +1,27 @@
 //! What the workers do.
 
-use std::ops::ControlFlow;
+use std::cell::Cell;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 use tch::Device;
 
 use super::making::Making;
+use super::pace::Pace;
 use super::position::Span;
+use super::watching::Done;
 use crate::TorchError;
-use crate::data::{DataError, Place, Source, room};
-use crate::torch::{Pool, caught, prepare_thread};
+use crate::data::diagnosis::clock::Ticks;
+use crate::data::diagnosis::ledger::{DelayReader, Entry, Ledger};
+use crate::data::diagnosis::phase::{Sampling, skip};
+use crate::data::{DataError, Phase, Place, Source, room};
+use crate::torch::{Pool, caught, mix, prepare_thread};
+
+/// Items in a row that are looked at more closely.
+const SAMPLE: usize = 8;
 
 /// What came of a span.
 pub(super) enum Answer<T, B> {
@@ -43,7 +52,13 @@ pub(super) struct Shared<S: Source, B> {
     pub(super) making: Making<S, B>,
     /// What each worker is at.
     busy: Box<[Mutex<At>]>,
-    stopped: AtomicBool,
+    /// What each worker has done.
+    ledgers: Box<[Ledger]>,
+    /// What the batching thread has done.
+    pub(super) batching: Ledger,
+    pub(super) pace: Pace,
+    /// Bytes of a batch, 0 where that is not known.
+    pub(super) batch_bytes: AtomicU64,
     /// Tasks of earlier ones need not be done any more.
     round: AtomicU64,
     memory: Arc<Pool>,
@@ -54,13 +69,18 @@ impl<S: Source, B: Send + 'static> Shared<S, B> {
         source: S,
         making: Making<S, B>,
         workers: usize,
+        pace: Pace,
     ) -> Result<Arc<Self>, TorchError> {
         let busy = std::iter::repeat_with(|| Mutex::new(None)).take(workers);
+        let ledgers = std::iter::repeat_with(Ledger::default).take(workers);
         Ok(Arc::new(Self {
             source,
             making,
             busy: busy.collect(),
-            stopped: AtomicBool::new(false),
+            ledgers: ledgers.collect(),
+            batching: Ledger::default(),
+            pace,
+            batch_bytes: AtomicU64::new(0),
             round: AtomicU64::new(0),
             memory: Arc::new(Pool::new()?),
         }))
@@ -86,10 +106,19 @@ impl<S: Source, B: Send + 'static> Shared<S, B> {
         // Where libtorch refuses, everything is only slower.
         let _ = prepare_thread(Device::Cpu, 1);
         self.use_memory();
-        for task in tasks {
+        let (ledger, delays) = (&self.ledgers[worker], DelayReader::new());
+        loop {
+            self.pace.admit(worker);
+            let Ok(task) = tasks.recv() else {
+                return;
+            };
+            self.pace.begin();
+            let begin = Ticks::now();
             let own = Worker {
                 shared: self,
                 number: worker,
+                ledger,
+                paused: Cell::new(0),
                 span: task.span,
                 round: task.round,
             };
@@ -99,6 +128,13 @@ impl<S: Source, B: Send + 'static> Shared<S, B> {
                 own.items().map(Answer::Items)
             };
             *self.busy[worker].lock() = None;
+            let end = Ticks::now();
+            let items = answer.as_ref().map_or(0, |_| task.span.count);
+            let took = end.since(begin);
+            let wall = took.wall.saturating_sub(own.paused.get());
+            ledger.add_task(Ticks { wall, ..took }, items, tasks.len());
+            delays.look(end, ledger);
+            self.pace.end();
             if let Some(answer) = answer {
                 // Where nobody listens, it was given up meanwhile.
                 let _ = task.answer.send(answer);
@@ -117,6 +153,9 @@ impl<S: Source, B: Send + 'static> Shared<S, B> {
 struct Worker<'a, S: Source, B> {
     shared: &'a Shared<S, B>,
     number: usize,
+    ledger: &'a Ledger,
+    /// Nanoseconds of pauses.
+    paused: Cell<u64>,
     span: Span,
     round: u64,
 }
@@ -132,9 +171,11 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
         } = self.span;
         self.is_at(0).is_continue().then_some(())?;
         let indices: Vec<usize> = (first..first + count).collect();
-        let gathered = caught(|| {
-            let source = &self.shared.source;
-            (self.shared.making.gather)(source, epoch, &indices).transpose()
+        let gathered = self.exactly(Phase::Read, || {
+            caught(|| {
+                let source = &self.shared.source;
+                (self.shared.making.gather)(source, epoch, &indices).transpose()
+            })
         });
         // What is wrong, and with which item, is found when they are made one by one.
         if let Ok(Some(batch)) = gathered {
@@ -165,7 +206,7 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
             Seen::All => (),
         }
         let made = match unfit {
-            None => caught(|| rows.finish()),
+            None => self.exactly(Phase::Stack, || caught(|| rows.finish())),
             Some(error) => Err(error),
         };
         Some(made.map_or_else(Answer::Unfit, Answer::Batch))
@@ -181,6 +222,25 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
         matches!(seen, Seen::All).then_some(items)
     }
 
+    /// Work that a batch has once, of which this phase is the first.
+    fn exactly<R>(&self, phase: Phase, work: impl FnOnce() -> R) -> R {
+        let sampling = Sampling::begin(phase);
+        let result = work();
+        self.ledger.add_exact(&sampling.end().taken);
+        result
+    }
+
+    /// The items to look at more closely: a few in a row, elsewhere each time.
+    fn sample(&self, count: usize) -> Range<usize> {
+        if !self.ledger.samples() {
+            return count..count;
+        }
+        let places = (count / SAMPLE).max(1) as u64;
+        let begin = mix(self.ledger.tasks(), self.number as u64) % places;
+        let begin = begin as usize * SAMPLE;
+        begin..(begin + SAMPLE).min(count)
+    }
+
     /// Shows each item until `show` gives something. A panic of whatever makes an item is an error
     /// like any other, and the next one comes after it.
     fn each<R>(&self, show: &mut dyn FnMut(Result<S::Item, DataError>) -> Option<R>) -> Seen<R> {
@@ -191,20 +251,24 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
             ..
         } = self.span;
         let indices: Vec<usize> = (first..first + count).collect();
+        let sample = self.sample(count);
         let (mut done, mut given) = (0, None);
         while done < count {
             if self.is_at(done).is_break() {
                 return Seen::Stopped;
             }
             let before = done;
+            let edges = [sample.start, sample.end, count];
+            let end = edges.into_iter().find(|edge| *edge > done).unwrap_or(count);
+            let sampling = sample.contains(&done).then(|| Sampling::begin(Phase::Read));
             let made = caught(|| {
                 let source = &self.shared.source;
-                let _ = source.batch(epoch, &indices[done..], &mut |item| {
-                    if done == count {
+                let _ = source.batch(epoch, &indices[done..end], &mut |item| {
+                    if done == end {
                         return ControlFlow::Break(());
                     }
                     done += 1;
-                    given = show(item);
+                    given = Phase::Stack.during(|| show(item));
                     if given.is_some() {
                         return ControlFlow::Break(());
                     }
@@ -213,6 +277,9 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
                 anyhow::ensure!(done > before, "its source gives no item");
                 Ok(())
             });
+            if let Some(sampling) = sampling {
+                self.ledger.add_sampled(&sampling.end());
+            }
             if let Err(source) = made {
                 let place = self.shared.place(epoch, first + done);
                 done += 1;
@@ -227,8 +294,15 @@ impl<S: Source, B: Send + 'static> Worker<'_, S, B> {
 
     /// Says which item comes next, and whether anybody waits for it.
     fn is_at(&self, done: usize) -> ControlFlow<()> {
-        let Shared { busy, stopped, .. } = self.shared;
-        if stopped.load(Ordering::Relaxed) || self.shared.round() != self.round {
+        let Shared { busy, pace, .. } = self.shared;
+        match pace.check() {
+            0 => {}
+            paused => {
+                self.paused.set(self.paused.get() + paused);
+                skip(paused);
+            }
+        }
+        if pace.is_stopped() || self.shared.round() != self.round {
             return ControlFlow::Break(());
         }
         if done < self.span.count {
@@ -253,6 +327,12 @@ pub(super) trait Watch: Send + Sync {
     fn waiting_for(&self) -> Place;
     /// Makes the workers end after the item that each is at.
     fn stop(&self);
+    /// Who works.
+    fn pace(&self) -> &Pace;
+    /// What all threads have done.
+    fn done(&self) -> Done;
+    /// Bytes of a batch, where that is known.
+    fn batch_bytes(&self) -> Option<u64>;
 }
 
 impl<S: Source, B: Send + 'static> Watch for Shared<S, B> {
@@ -262,6 +342,23 @@ impl<S: Source, B: Send + 'static> Watch for Shared<S, B> {
     }
 
     fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
+        self.pace.stop();
+    }
+
+    fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    fn done(&self) -> Done {
+        let all = self.ledgers.iter().map(Ledger::entry);
+        Done {
+            workers: all.fold(Entry::default(), Entry::plus),
+            batching: self.batching.entry(),
+        }
+    }
+
+    fn batch_bytes(&self) -> Option<u64> {
+        let bytes = self.batch_bytes.load(Ordering::Relaxed);
+        (bytes > 0).then_some(bytes)
     }
 }

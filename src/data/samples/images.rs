@@ -9,7 +9,7 @@ use super::found::{Found, Labels};
 use super::picture::Picture;
 use super::scaling::Usual;
 use super::{Pair, SampleOptions};
-use crate::data::{DataError, Place, Random, Source};
+use crate::data::{DataError, Phase, Place, Random, Source};
 
 /// What the names of images end with.
 pub(super) const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
@@ -169,7 +169,8 @@ impl Images {
         );
         let bytes = crate::files::read(&path)?;
         let mut random = self.seed.map(|seed| Random::of_item(seed, epoch, index));
-        let x = self.picture.decode(&bytes, random.as_mut())?;
+        let decode = || self.picture.decode(&bytes, random.as_mut());
+        let x = Phase::Decode.during(decode)?;
         Ok((x, tch::Tensor::from(self.files[index].1)))
     }
 }

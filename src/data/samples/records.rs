@@ -9,7 +9,7 @@ use super::picture::Picture;
 use super::scaling::Usual;
 use super::{Pair, SampleOptions, labels};
 use crate::TorchError;
-use crate::data::{DataError, Example, ExampleError, Place, Random, Source, TfRecords};
+use crate::data::{DataError, Example, ExampleError, Phase, Place, Random, Source, TfRecords};
 
 /// What inputs and targets are called, the first that an example has.
 const NAMES: [[&str; 2]; 3] = [
@@ -107,7 +107,8 @@ impl Records {
     }
 
     fn example(&self, index: usize) -> Result<Example, DataError> {
-        let example = Example::decode(&self.all.get(0, index)?);
+        let record = self.all.get(0, index)?;
+        let example = Phase::Decode.during(|| Example::decode(&record));
         example.map_err(|error| self.wrong(index, error.into()))
     }
 
@@ -128,7 +129,8 @@ impl Records {
         let name = self.names[0];
         if let Some((_, picture)) = &self.picture {
             let mut random = self.seed.map(|seed| Random::of_item(seed, epoch, index));
-            return picture.decode(example.byte_string(name)?, random.as_mut());
+            let bytes = example.byte_string(name)?;
+            return Phase::Decode.during(|| picture.decode(bytes, random.as_mut()));
         }
         let (numbers, wanted) = (numbers(example, name)?, self.numbers);
         let there = numbers.numel();

@@ -4,13 +4,15 @@ use std::fmt;
 use std::ops::ControlFlow;
 
 use crate::data::source::Each;
-use crate::data::{DataError, Place, Random, Source};
+use crate::data::{DataError, Phase, Place, Random, Source};
 
 /// Each item through a function.
 #[derive(Clone, Copy)]
 pub struct Map<S, F> {
     pub(in crate::data) source: S,
     pub(in crate::data) function: F,
+    /// What the function counts as.
+    pub(in crate::data) phase: Phase,
 }
 
 impl<S: fmt::Debug, F> fmt::Debug for Map<S, F> {
@@ -28,7 +30,8 @@ impl<S: Source, F> Map<S, F> {
         F: Fn(S::Item) -> anyhow::Result<T>,
     {
         move |item| {
-            (self.function)(item).map_err(|source| DataError::Item {
+            let made = self.phase.during(|| (self.function)(item));
+            made.map_err(|source| DataError::Item {
                 place: self.source.place(epoch, index),
                 source,
             })
@@ -98,7 +101,8 @@ impl<S: Source, F> MapRandom<S, F> {
     {
         move |item| {
             let mut random = Random::of_item(self.seed, epoch, index);
-            (self.function)(item, &mut random).map_err(|source| DataError::Item {
+            let made = Phase::Map.during(|| (self.function)(item, &mut random));
+            made.map_err(|source| DataError::Item {
                 place: self.source.place(epoch, index),
                 source,
             })

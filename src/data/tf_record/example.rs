@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::TfRecords;
 use crate::data::source::Each;
-use crate::data::{DataError, Dataset, Place, Source};
+use crate::data::{DataError, Dataset, Phase, Place, Source};
 
 /// A feature that is not there, or no example at all.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -234,7 +234,8 @@ struct Examples {
 
 impl Examples {
     fn decode(&self, index: usize, data: &[u8]) -> Result<Example, DataError> {
-        Example::decode(data).map_err(|error| DataError::Item {
+        let example = Phase::Decode.during(|| Example::decode(data));
+        example.map_err(|error| DataError::Item {
             place: self.records.place(0, index),
             source: error.into(),
         })

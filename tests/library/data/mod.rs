@@ -2,9 +2,11 @@
 
 mod cache;
 mod compressed;
+mod diagnosis;
 mod every;
 mod files;
 mod fuzz;
+mod how_many;
 mod idx;
 mod lines;
 mod loader;

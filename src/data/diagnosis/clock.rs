@@ -1,0 +1,98 @@
+//! The clocks that loading is measured by.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// What two clocks showed at a moment, or how far they went, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::data) struct Ticks {
+    pub(in crate::data) wall: u64,
+    /// Of the thread: how long it has been on a core.
+    pub(in crate::data) cpu: u64,
+}
+
+impl Ticks {
+    pub(in crate::data) fn now() -> Self {
+        Self {
+            wall: wall(),
+            cpu: read(ClockId::ThreadCPUTime),
+        }
+    }
+
+    /// How far the clocks have gone since an earlier moment.
+    pub(in crate::data) fn since(self, before: Self) -> Self {
+        Self {
+            wall: self.wall.saturating_sub(before.wall),
+            cpu: self.cpu.saturating_sub(before.cpu),
+        }
+    }
+
+    pub(in crate::data) fn plus(self, other: Self) -> Self {
+        Self {
+            wall: self.wall + other.wall,
+            cpu: self.cpu + other.cpu,
+        }
+    }
+}
+
+fn read(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    let whole = Duration::new(time.tv_sec.unsigned_abs(), 0).as_nanos() as u64;
+    whole + time.tv_nsec as u64
+}
+
+/// The time that passes, from an unknown beginning.
+pub(in crate::data) fn wall() -> u64 {
+    read(ClockId::Monotonic)
+}
+
+/// How long the threads of this process have been on cores, all together.
+pub(in crate::data) fn process_cpu() -> u64 {
+    read(ClockId::ProcessCPUTime)
+}
+
+/// How long the thread that opened it has been ready without a core, where the system tells.
+#[derive(Debug)]
+pub(super) struct Delays(Option<File>);
+
+impl Delays {
+    pub(super) fn of_this_thread() -> Self {
+        Self(File::open("/proc/thread-self/schedstat").ok())
+    }
+
+    /// Nanoseconds since the thread began.
+    pub(super) fn read(&self) -> Option<u64> {
+        let mut text = [0; 96];
+        let read = |file: &File| -> io::Result<usize> { file.read_at(&mut text, 0) };
+        let length = self.0.as_ref().map(read)?.ok()?;
+        second(std::str::from_utf8(&text[..length]).ok()?)
+    }
+}
+
+/// The second number of `schedstat`: time on cores, time without one, times it was given one.
+fn second(text: &str) -> Option<u64> {
+    text.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_without_a_core_is_the_second_number() {
+        assert_eq!(second("565103 203677 2\n"), Some(203_677));
+        assert_eq!(second(""), None);
+    }
+
+    #[test]
+    fn working_takes_time_on_a_core_and_waiting_takes_none() {
+        let begin = Ticks::now();
+        while Ticks::now().since(begin).cpu < 1_000_000 {}
+        let worked = Ticks::now().since(begin);
+        assert!(worked.wall >= worked.cpu, "{worked:?}");
+    }
+}
