@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::data::{Diagnosis, Limit, Phase};
 use crate::pipeline::report::HOST_BOUND;
 
 /// What a training step came to: a line of `metrics.jsonl`. What does not apply is not
@@ -36,6 +37,26 @@ pub struct StepMetrics {
     /// the batch was waited for, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_wait: Option<f64>,
+    /// What holds the training back as far as its input is concerned, in all steps up to this one:
+    /// [`Limit`] in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_limit: Option<Limit>,
+    /// What a batch has taken in each phase of loading so far, by [`Phase::ALL`]: milliseconds of
+    /// the threads that do it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_ms: Option<[f64; Phase::ALL.len()]>,
+    /// The same on cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_cpu_ms: Option<[f64; Phase::ALL.len()]>,
+    /// Cores that the loader's threads have taken so far, on average.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loader_cores: Option<f64>,
+    /// Cores that all other threads of this process have.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub training_cores: Option<f64>,
+    /// Batches that were ready when one was asked for, on average.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batches_ready: Option<f64>,
     /// Idle share of device time, 0 to 1.
     pub bubble_measured: f64,
     /// The same as the schedule alone costs it, with the step's own times.
@@ -76,6 +97,57 @@ fn number_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
 }
 
 impl StepMetrics {
+    /// The same with what is known of its input.
+    #[must_use]
+    pub fn fed(self, input: &Diagnosis) -> Self {
+        let measures = &input.measures;
+        Self {
+            input_limit: Some(input.limit),
+            input_ms: Some(measures.phases.map(|phase| phase.wall_ms)),
+            input_cpu_ms: Some(measures.phases.map(|phase| phase.cpu_ms)),
+            loader_cores: Some(measures.loader_cores()),
+            training_cores: Some(measures.training_cores()),
+            batches_ready: Some(measures.ready),
+            ..self
+        }
+    }
+
+    /// What TensorBoard has of the input.
+    fn input(&self) -> impl Iterator<Item = (&'static str, Option<f64>)> {
+        let phase = |names: [&'static str; 5], times: Option<[f64; 5]>| {
+            let times = times.map_or([None; 5], |times| times.map(Some));
+            names.into_iter().zip(times)
+        };
+        let whole = phase(
+            [
+                "input/read_ms",
+                "input/decode_ms",
+                "input/map_ms",
+                "input/stack_ms",
+                "input/copy_ms",
+            ],
+            self.input_ms,
+        );
+        let on_cores = phase(
+            [
+                "input/read_cpu_ms",
+                "input/decode_cpu_ms",
+                "input/map_cpu_ms",
+                "input/stack_cpu_ms",
+                "input/copy_cpu_ms",
+            ],
+            self.input_cpu_ms,
+        );
+        let limit = self.input_limit.map(|limit| f64::from(limit.number()));
+        let others = [
+            ("input/limit", limit),
+            ("input/loader_cores", self.loader_cores),
+            ("input/training_cores", self.training_cores),
+            ("input/batches_ready", self.batches_ready),
+        ];
+        others.into_iter().chain(whole).chain(on_cores)
+    }
+
     /// The numbers as TensorBoard has them: name and value.
     pub fn scalars(&self) -> Vec<(String, f64)> {
         let always = [
@@ -96,7 +168,7 @@ impl StepMetrics {
             ("speed/mfu", self.mfu),
             ("speed/host_share", self.host_share),
         ];
-        let sometimes = sometimes.into_iter();
+        let sometimes = sometimes.into_iter().chain(self.input());
         let there = sometimes.filter_map(|(tag, value)| Some((tag, value?)));
         let named = always.into_iter().chain(there);
         let memory = self.peak_bytes.iter().enumerate().map(|(device, bytes)| {

@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::Values;
-use crate::data::{Batches, Loader, Source};
+use crate::data::{Batches, InputMeasures, Loader, Source};
 
 /// Inputs and targets of a mini-batch.
 pub type Batch = anyhow::Result<(Values, Values)>;
@@ -28,6 +28,11 @@ pub trait Feed {
     fn batches(&self) -> Option<usize> {
         None
     }
+
+    /// What loading and training take since its first batch, where that is measured.
+    fn measures(&self) -> Option<InputMeasures> {
+        None
+    }
 }
 
 impl<X: Into<Values>, Y: Into<Values>> Feed for Loader<(X, Y)> {
@@ -38,6 +43,10 @@ impl<X: Into<Values>, Y: Into<Values>> Feed for Loader<(X, Y)> {
 
     fn state(&self) -> Value {
         Loader::state(self)
+    }
+
+    fn measures(&self) -> Option<InputMeasures> {
+        Loader::measures(self)
     }
 }
 

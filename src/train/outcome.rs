@@ -7,6 +7,7 @@ use gpipe_partitioner::Plan;
 
 use super::error::TrainError;
 use super::report::Comparison;
+use crate::data::Diagnosis;
 use crate::metrics::{StepMetrics, speed};
 use crate::profile::others::Others;
 use crate::{MemoryReport, MemoryUse, Pipeline, Recompute};
@@ -48,6 +49,9 @@ pub struct Outcome {
     pub uneven_cut: Option<String>,
     /// Memory of the last step, where the pipeline measures it.
     pub memory: Option<MemoryReport>,
+    /// What held the run back as far as its input is concerned, and what would help; where the
+    /// [feed](super::Feed) measures.
+    pub input: Option<Diagnosis>,
     /// Whether all files could be written: the last checkpoint, the metrics and what is about
     /// the last step. What training came to is not lost where they could not.
     pub files: Result<(), TrainError>,
@@ -92,6 +96,7 @@ impl Outcome {
             comparison: None,
             uneven_cut: None,
             memory: None,
+            input: None,
             files: Ok(()),
             others: None,
             rates: Rates::default(),
@@ -143,7 +148,13 @@ impl Outcome {
         );
         lines.push(("speed", format!("{rate}, {step_ms:.1} ms a step (medians)")));
         let waited = 100.0 * own.input_wait;
-        lines.push(("input", format!("{waited:.1} % of the time waited for")));
+        match &self.input {
+            None => lines.push(("input", format!("{waited:.1} % of the time waited for"))),
+            Some(input) => {
+                lines.push(("input", input.to_string()));
+                lines.push(("loading", format!("a batch takes {}", input.phases())));
+            }
+        }
         if let Some(share) = own.mfu {
             let share = 100.0 * share;
             lines.push(("utilisation", format!("{share:.2} % of the devices' peak")));

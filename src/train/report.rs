@@ -12,6 +12,7 @@ use gpipe_partitioner::{
 
 use super::error::TrainError;
 use super::folder::{self, RunFolder};
+use crate::data::Diagnosis;
 use crate::profile::others::Others;
 use crate::{MemoryReport, MemoryUse, Recompute, StepReport};
 
@@ -52,6 +53,8 @@ pub struct Comparison {
     memory: Vec<StepMemory>,
     /// What other programs did to it, where they did.
     others: Option<String>,
+    /// What its input has to do with it, where that was measured.
+    input: Option<String>,
 }
 
 impl Comparison {
@@ -82,6 +85,7 @@ impl Comparison {
             plan: None,
             memory: memory(report.memory.as_ref(), timeline, schedule, costs),
             others: None,
+            input: None,
         })
     }
 
@@ -96,6 +100,13 @@ impl Comparison {
     pub(super) fn with_others(mut self, others: Option<Others>) -> Self {
         let others = others.filter(Others::are_in_the_way);
         self.others = others.map(|others| in_the_way(&others));
+        self
+    }
+
+    /// The same with what was found about the input of the run.
+    pub(super) fn with_input(mut self, input: Option<&Diagnosis>) -> Self {
+        self.input =
+            input.map(|own| format!("Input of the run: {own}. A batch takes: {}.", own.phases()));
         self
     }
 
@@ -125,7 +136,7 @@ impl Comparison {
     fn page(&self) -> String {
         let page = ComparePage::new(&self.explanation, &self.what, &self.title)
             .with_memory(self.memory.clone())
-            .with_notes(self.others.iter().cloned().collect());
+            .with_notes(self.others.iter().chain(&self.input).cloned().collect());
         match &self.plan {
             Some(plan) => page.with_plan(plan).html(),
             None => page.html(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::outcome::Outcome;
+use crate::data::Diagnosis;
 use crate::metrics::StepMetrics;
 
 /// The numbers of a whole run, for programs: what `gpipe-rs train --json` prints of it. Times
@@ -30,6 +31,9 @@ pub struct Summary {
     pub step_ms_median: f64,
     /// Share of the time that batches were waited for, 0 to 1.
     pub input_wait: f64,
+    /// What holds the run back as far as its input is concerned, where that is measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<Diagnosis>,
     /// Model FLOP/s utilisation, where it is known what a sample takes and what the devices can
     /// do, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,6 +98,7 @@ impl Outcome {
             tokens_per_s: self.rates.tokens_per_s(samples_per_s),
             step_ms_median: self.median(|record| record.step_ms),
             input_wait: self.median(|record| record.input_wait.unwrap_or_default()),
+            input: self.input.clone(),
             mfu: self.rates.mfu(samples_per_s),
             host_share: median(self.records.iter().filter_map(|record| record.host_share)),
             other_programs_cores: self.others.map(|others| others.used),

@@ -18,6 +18,7 @@ use super::settings::{Settings, SharedLoss};
 use super::step::{self, PendingStep};
 use super::stop::Stop;
 use super::writer::RunWriter;
+use crate::data::{Diagnosis, InputMeasures};
 use crate::metrics::StepMetrics;
 use crate::profile::others::Moment;
 use crate::{Optimizer, Pipeline, StepReport};
@@ -170,6 +171,14 @@ impl Trainer<'_> {
         };
         let (step, report) = (pending.step, &pending.report);
         let metrics = self.rated(pending.metrics(self.read)?);
+        let intra_op = self.pipe.threads_per_stage();
+        let measures = self.batches.0.measures();
+        let measures = measures.map(|own| InputMeasures { intra_op, ..own });
+        self.outcome.input = measures.as_ref().map(Diagnosis::of);
+        let metrics = match &self.outcome.input {
+            Some(input) => metrics.fed(input),
+            None => metrics,
+        };
         self.read = Instant::now();
         self.writer.step(&metrics, &mut self.hooks);
         self.hooks.each(|hook| hook.step(&metrics));
@@ -222,6 +231,7 @@ impl Trainer<'_> {
         let called = (self.outcome.schedule.as_str(), &self.outcome.recompute);
         let comparison = Comparison::new(step, report, schedule, called)?
             .with_plan(self.settings.plan.as_ref())
+            .with_input(self.outcome.input.as_ref())
             .with_others(others);
         self.outcome.others = others;
         let balance = self.pipe.partition().balance();

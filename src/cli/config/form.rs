@@ -72,8 +72,11 @@ impl<V: Clone + Send + Sync + 'static> Form for One<V> {
 
     fn arg(&self, arg: Arg) -> Arg {
         // `-1` is a value, for the parser to refuse with its reason.
-        arg.allow_negative_numbers(matches!(self.kind, Kind::Whole | Kind::Number))
-            .value_parser(self.parse)
+        arg.allow_negative_numbers(matches!(
+            self.kind,
+            Kind::Whole | Kind::WholeOrAuto | Kind::Number
+        ))
+        .value_parser(self.parse)
     }
 }
 

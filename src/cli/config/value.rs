@@ -9,6 +9,8 @@ use toml::de::{DeInteger, DeValue};
 pub(in crate::cli) enum Kind {
     /// A whole number.
     Whole,
+    /// A whole number, or the text `auto`.
+    WholeOrAuto,
     /// A number.
     Number,
     /// True or false.
@@ -23,6 +25,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Whole => "a whole number",
+            Self::WholeOrAuto => "a whole number or \"auto\"",
             Self::Number => "a number",
             Self::Truth => "true or false",
             Self::Text => "a text",
@@ -93,6 +96,7 @@ impl Value {
             (_, Self::Plain(text))
             | (Kind::Text | Kind::List, Self::Text(text))
             | (Kind::Whole, Self::Whole(text))
+            | (Kind::WholeOrAuto, Self::Whole(text) | Self::Text(text))
             | (Kind::Number, Self::Whole(text) | Self::Number(text)) => Ok(text.clone()),
             (Kind::Truth, Self::Truth(truth)) => Ok(truth.to_string()),
             (Kind::List, Self::List(items)) => {
@@ -178,6 +182,8 @@ mod tests {
         let spelt = |text: &str, kind| of(text).spelt(kind).unwrap();
         assert_eq!(spelt("0x10", Kind::Whole), "16");
         assert_eq!(spelt("1_000", Kind::Whole), "1000");
+        assert_eq!(spelt("4", Kind::WholeOrAuto), "4");
+        assert_eq!(spelt("'auto'", Kind::WholeOrAuto), "auto");
         assert_eq!(
             spelt("18446744073709551615", Kind::Whole),
             u64::MAX.to_string()

@@ -97,9 +97,9 @@ impl Judged {
             0 => (Part::All, self.samples.len()),
             held_out => (Part::HeldOut, held_out),
         };
-        let threads = trained.settings.options.workers;
-        let threads = threads.unwrap_or_else(|| self.samples.workers());
-        let batches = self.samples.load(part, (batch, threads), None);
+        let pace = trained.settings.options.pace();
+        let pace = pace.or_workers(self.samples.workers());
+        let batches = self.samples.load(part, (batch, pace), None);
         let mut sum = Sum::default();
         for pair in batches.map_err(anyhow::Error::from)?.into_iter().flatten() {
             let pair = pair.map_err(anyhow::Error::from)?;

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tch::Tensor;
 
-use super::learned::{Learned, Rows};
+use super::learned::{Learned, Pace, Rows};
 use super::{SYNTHETIC, Windows};
 use crate::Values;
-use crate::data::{DataError, Loader, Part, Source as _, Tokens};
+use crate::data::{DataError, InputMeasures, Loader, Part, Source as _, Tokens};
 use crate::models::zoo::ModelSpec;
 use crate::train::{self, IntoFeed};
 
@@ -54,7 +54,7 @@ impl Feed {
         from: Option<&Value>,
     ) -> anyhow::Result<Self> {
         let drawn = windows.train.random_windows(windows.seq, seed)?;
-        let mut drawn = drawn.batch(samples);
+        let mut drawn = windows.pace.of(drawn.batch(samples));
         if let Some(state) = from {
             drawn = drawn.resume(state);
         }
@@ -68,7 +68,7 @@ impl Feed {
     pub(super) fn samples(
         spec: &ModelSpec,
         samples: &Learned,
-        sizes: (usize, usize),
+        sizes: (usize, Pace),
         batches: usize,
         from: Option<&Value>,
     ) -> anyhow::Result<Self> {
@@ -116,6 +116,10 @@ impl train::Feed for Feed {
     fn state(&self) -> Value {
         self.batches.state()
     }
+
+    fn measures(&self) -> Option<InputMeasures> {
+        self.batches.measures()
+    }
 }
 
 /// What is held out from training, yet to be loaded.
@@ -140,8 +144,8 @@ impl HeldOut<'_> {
 pub(super) enum Judged<'a> {
     /// Windows of so many of these tokens.
     Windows(&'a Tokens, usize),
-    /// What is held out of samples, which so many threads load.
-    Samples(&'a Learned, usize),
+    /// What is held out of samples, which is loaded so.
+    Samples(&'a Learned, Pace),
 }
 
 impl Judged<'_> {
@@ -165,8 +169,8 @@ impl IntoFeed for HeldOut<'_> {
                 let len = windows.len();
                 (len, Batches::Windows(windows.batch(self.samples).load()?))
             }
-            Judged::Samples(samples, workers) => {
-                let rows = samples.load(Part::HeldOut, (self.samples, workers), None)?;
+            Judged::Samples(samples, pace) => {
+                let rows = samples.load(Part::HeldOut, (self.samples, pace), None)?;
                 let rows = rows.ok_or_else(|| anyhow::anyhow!("nothing is held out"))?;
                 (samples.held_out_len(), Batches::Samples(rows))
             }
@@ -214,6 +218,14 @@ impl Iterator for Feed {
 }
 
 impl Batches {
+    fn measures(&self) -> Option<InputMeasures> {
+        match self {
+            Self::Windows(loader) => loader.measures(),
+            Self::Samples(rows) => rows.measures(),
+            Self::Made { .. } => None,
+        }
+    }
+
     fn state(&self) -> Value {
         match self {
             Self::Windows(loader) => loader.state(),

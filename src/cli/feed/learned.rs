@@ -3,10 +3,37 @@
 use serde_json::Value;
 
 use crate::Values;
-use crate::data::{Batches, DataError, Loader, Part, Samples, Several, Source};
+use crate::data::{Batches, DataError, HowMany, Loader, Part, Samples, Several, Source};
 
 /// Inputs and targets in batches.
 pub(in crate::cli) type Rows = Loader<(Values, Values)>;
+
+/// How many threads load, and how many batches they are ahead.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::cli) struct Pace {
+    pub(in crate::cli) workers: Option<HowMany>,
+    pub(in crate::cli) prefetch: Option<HowMany>,
+}
+
+impl Pace {
+    /// The same with a number of workers where nobody said any.
+    pub(in crate::cli) fn or_workers(self, workers: usize) -> Self {
+        let workers = self.workers.or(Some(HowMany::Fixed(workers)));
+        Self { workers, ..self }
+    }
+
+    /// Batches at this pace.
+    pub(super) fn of<S: Source, B: Send + 'static>(self, batches: Batches<S, B>) -> Batches<S, B> {
+        let batches = match self.workers {
+            Some(workers) => batches.workers(workers),
+            None => batches,
+        };
+        match self.prefetch {
+            Some(prefetch) => batches.prefetch(prefetch),
+            None => batches,
+        }
+    }
+}
 
 /// What a model learns from.
 #[derive(Debug, Clone)]
@@ -66,21 +93,20 @@ impl Learned {
         }
     }
 
-    /// Batches of a part from a saved position, or from the beginning, made by so many threads;
-    /// none where there is no such part.
+    /// Batches of a part from a saved position, or from the beginning, made at this pace; none where there is no such part.
     ///
     /// # Errors
     /// The position is one in other data, or there is no thread.
     pub(in crate::cli) fn load(
         &self,
         part: Part,
-        (size, workers): (usize, usize),
+        (size, pace): (usize, Pace),
         from: Option<&Value>,
     ) -> Result<Option<Rows>, DataError> {
         let own_loss = matches!(self, Self::Inputs(_));
         match self.pairs() {
-            Ok(samples) => load(samples.values(part, size, own_loss), workers, from),
-            Err(several) => load(several.values(part, size), workers, from),
+            Ok(samples) => load(samples.values(part, size, own_loss), pace, from),
+            Err(several) => load(several.values(part, size), pace, from),
         }
     }
 
@@ -97,10 +123,10 @@ impl Learned {
 
 fn load<S: Source>(
     batches: Option<Batches<S, (Values, Values)>>,
-    workers: usize,
+    pace: Pace,
     from: Option<&Value>,
 ) -> Result<Option<Rows>, DataError> {
-    let batches = batches.map(|batches| batches.workers(workers));
+    let batches = batches.map(|batches| pace.of(batches));
     let batches = batches.map(|batches| match from {
         Some(state) => batches.resume(state),
         None => batches,

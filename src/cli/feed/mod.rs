@@ -19,9 +19,10 @@ use serde_json::Value;
 use super::Failure;
 use super::model::Chosen;
 use super::trained::ModelTokenizer;
-use crate::data::{DataError, MOBY_DICK, Samples, TextSet, Tokens};
+use crate::data::{DataError, InputMeasures, MOBY_DICK, Samples, TextSet, Tokens};
 use crate::models::zoo::ModelSpec;
-use learned::Learned;
+use crate::train::Feed as _;
+use learned::{Learned, Pace};
 
 pub(super) use batches::{Feed, HeldOut};
 
@@ -58,8 +59,8 @@ pub(super) enum Source {
         samples: Learned,
         /// None: the model brings them.
         path: Option<PathBuf>,
-        /// Threads that read and decode.
-        workers: usize,
+        /// How they are read and decoded.
+        pace: Pace,
     },
     /// Made once, with why where nobody asked for it.
     Synthetic(Option<String>),
@@ -73,6 +74,7 @@ pub(super) struct Windows {
     held_out: Option<Tokens>,
     /// Tokens of a window.
     seq: usize,
+    pace: Pace,
 }
 
 impl Source {
@@ -80,6 +82,19 @@ impl Source {
     /// the model for it, whose vocabulary is the data's where nobody chose one. Texts are read as
     /// the tokens of the tokenizer, where there is one.
     pub(super) fn choose(
+        chosen: Chosen,
+        data: Option<&Path>,
+        tokenizer: Option<&ModelTokenizer>,
+        options: &DataOptions,
+    ) -> Result<(Chosen, Self), Failure> {
+        let (chosen, mut source) = Self::named(chosen, data, tokenizer, options)?;
+        if let Self::Text { windows, .. } | Self::Tokens { windows, .. } = &mut source {
+            windows.pace = options.pace();
+        }
+        Ok((chosen, source))
+    }
+
+    fn named(
         chosen: Chosen,
         data: Option<&Path>,
         tokenizer: Option<&ModelTokenizer>,
@@ -147,11 +162,11 @@ impl Source {
         let found = samples::choose(chosen, path, options).map_err(named)?;
         Ok(found.map(|(chosen, samples)| {
             let path = path.map(Path::to_owned);
-            let workers = options.workers.unwrap_or_else(|| samples.workers());
+            let pace = options.pace().or_workers(samples.workers());
             let samples = Self::Samples {
                 samples,
                 path,
-                workers,
+                pace,
             };
             (chosen, samples)
         }))
@@ -224,10 +239,8 @@ impl Source {
                 Feed::windows(spec, windows, (samples, batches), seed, from)
             }
             Self::Samples {
-                samples: all,
-                workers,
-                ..
-            } => Feed::samples(spec, all, (samples, *workers), batches, from),
+                samples: all, pace, ..
+            } => Feed::samples(spec, all, (samples, *pace), batches, from),
             Self::Synthetic(_) => Feed::made(spec, samples, batches, seed, from),
         }
     }
@@ -250,9 +263,9 @@ impl Source {
             Self::Text { windows, .. } | Self::Tokens { windows, .. } => {
                 Judged::Windows(windows.held_out.as_ref()?, windows.seq)
             }
-            Self::Samples {
-                samples, workers, ..
-            } if samples.held_out_len() > 0 => Judged::Samples(samples, *workers),
+            Self::Samples { samples, pace, .. } if samples.held_out_len() > 0 => {
+                Judged::Samples(samples, *pace)
+            }
             Self::Samples { .. } | Self::Synthetic(_) => return None,
         };
         let len = from.len();
@@ -291,11 +304,23 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::feed`].
-    pub(super) fn measure(&self, spec: &ModelSpec, samples: usize) -> anyhow::Result<Micros> {
-        let feed = self.feed(spec, samples, speed::BATCHES, 0, None)?;
+    pub(super) fn measure(&self, spec: &ModelSpec, samples: usize) -> anyhow::Result<Measured> {
+        let mut feed = self.feed(spec, samples, speed::BATCHES, 0, None)?;
         let start = Instant::now();
-        speed::each(feed, || start.elapsed().as_secs_f64())
+        let each = speed::each(feed.by_ref(), || start.elapsed().as_secs_f64())?;
+        Ok(Measured {
+            each,
+            phases: feed.measures(),
+        })
     }
+}
+
+/// What a loader takes for a batch when nothing else waits.
+#[derive(Debug)]
+pub(super) struct Measured {
+    pub(super) each: Micros,
+    /// What of it takes how long; none of made-up data.
+    pub(super) phases: Option<InputMeasures>,
 }
 
 /// What is trained on, and the last share, which is not.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::fit::{self, What};
+use super::learned::Pace;
 use super::{Source, Windows, parts};
 use crate::cli::model::Chosen;
 use crate::cli::trained::ModelTokenizer;
@@ -98,6 +99,7 @@ impl Read {
             train,
             held_out,
             seq,
+            pace: Pace::default(),
         };
         Ok(match (self.text, self.path) {
             (Some(set), path) => Source::Text {

@@ -4,12 +4,12 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::learned::Learned;
+use super::learned::{Learned, Pace};
 use super::several;
 use crate::cli::model::Chosen;
 use crate::cli::model::flags::flag;
 use crate::cli::models::shapes;
-use crate::data::{Check, DataError, Normalise, SampleOptions, Samples};
+use crate::data::{Check, DataError, HowMany, Normalise, SampleOptions, Samples};
 use crate::models::USUAL_IGNORED;
 use crate::models::zoo::{Fill, ModelSpec, Synthetic};
 
@@ -25,7 +25,9 @@ pub(in crate::cli) struct DataOptions {
     pub(in crate::cli) augment: bool,
     pub(in crate::cli) seed: u64,
     /// Threads that read and decode; by default as many as suit the data.
-    pub(in crate::cli) workers: Option<usize>,
+    pub(in crate::cli) workers: Option<HowMany>,
+    /// Batches that are made ahead; by default as the library does.
+    pub(in crate::cli) prefetch: Option<HowMany>,
     /// What an earlier run has kept of it.
     pub(in crate::cli) kept: Option<Value>,
 }
@@ -43,7 +45,18 @@ impl Default for DataOptions {
             augment: true,
             seed: 0,
             workers: None,
+            prefetch: None,
             kept: None,
+        }
+    }
+}
+
+impl DataOptions {
+    /// How fast it is to be loaded.
+    pub(in crate::cli) fn pace(&self) -> Pace {
+        Pace {
+            workers: self.workers,
+            prefetch: self.prefetch,
         }
     }
 }

@@ -5,7 +5,7 @@ use tch::Device;
 
 use super::options::Args;
 use super::report::Loading;
-use crate::cli::feed::{self, DataOptions, Source};
+use crate::cli::feed::{self, DataOptions, Measured, Source};
 use crate::cli::model::Chosen;
 use crate::cli::model::exported::AskedLoss;
 use crate::cli::{Failure, room};
@@ -47,6 +47,8 @@ impl<'a> Job<'a> {
             target: args.target.clone(),
             held_out: args.held_out,
             normalise: args.normalise.clone(),
+            workers: args.workers,
+            prefetch: args.prefetch,
             ..DataOptions::default()
         };
         let (chosen, source) = Source::choose(chosen, args.data.as_deref(), None, &of_data)?;
@@ -106,10 +108,12 @@ impl<'a> Job<'a> {
             return Ok(None);
         }
         let batch = self.args.batch;
+        let Measured { each, phases } = self.source.measure(self.spec(), batch)?;
         Ok(Some(Loading {
             data: self.source.name(),
             batch,
-            each: self.source.measure(self.spec(), batch)?,
+            each,
+            phases,
         }))
     }
 }

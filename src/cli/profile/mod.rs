@@ -13,6 +13,7 @@ use gpipe_partitioner::{Machine, Plan, PlanOptions, ScheduleKind, plan};
 
 use super::plan::{choices, limit};
 use super::{Failure, output, say};
+use crate::data::Diagnosis;
 use crate::models::zoo::Zoo;
 use crate::{ProfileOptions, Profiled, profile_watched};
 
@@ -54,14 +55,18 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
         say(&note);
     }
     write(args.plan.as_deref(), &plan.to_json())?;
-    let load = loading.as_ref().map(|loading| loading.each);
-    let limit = limit::sentence(&measured.profile, &plan, &plan_options, load);
+    let diagnosis = loading
+        .as_ref()
+        .and_then(|own| own.beside(&measured, &plan));
+    let input = diagnosis.as_ref().and_then(report::input);
+    let limit = limit::sentence(&measured.profile, &plan, &plan_options, input.as_ref());
     if let Some(path) = &args.report {
         let page = html::page(&spec, &measured, &plan, &plan_options, &limit)?;
         output::write(Some(path), &page)?;
     }
     let choices = choices::text(&measured.profile, &plan, &plan_options, output::width(None));
-    print(args, &measured, &plan, (&choices, &limit), loading.as_ref())
+    let found = (loading.as_ref(), diagnosis.as_ref());
+    print(args, &measured, &plan, (&choices, &limit), found)
 }
 
 fn print(
@@ -69,16 +74,16 @@ fn print(
     measured: &Profiled,
     plan: &Plan,
     (choices, limit): (&str, &str),
-    loading: Option<&Loading>,
+    found: (Option<&Loading>, Option<&Diagnosis>),
 ) -> Result<(), Failure> {
     if args.json {
-        let report = report::json(measured, plan, loading, limit)?;
+        let report = report::json(measured, plan, found, limit)?;
         return output::print(&output::json(&report));
     }
     if args.prints_data() {
         return Ok(());
     }
-    output::print(&report::text(measured, plan, loading, (choices, limit)))?;
+    output::print(&report::text(measured, plan, found, (choices, limit)))?;
     say(&format!("{} of parameters", report::parameters(measured)));
     Ok(())
 }

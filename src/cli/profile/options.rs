@@ -12,7 +12,7 @@ use crate::cli::input::{self, DeviceList};
 use crate::cli::model::flags::SizeFlags;
 use crate::cli::plan::page;
 use crate::cli::{Failure, output};
-use crate::data::Normalise;
+use crate::data::{HowMany, Normalise};
 use crate::models::LossKind;
 
 /// The longest a layer may be measured, in milliseconds: an hour.
@@ -84,6 +84,12 @@ pub(in crate::cli) struct Args {
     /// How the inputs of samples are scaled, as for `train`.
     #[arg(long, value_name = "HOW", default_value_t = Normalise::Auto, value_parser = values::NORMALISE.parse)]
     pub(super) normalise: Normalise,
+    /// Threads that read and decode, as for `train`; auto finds how many are fast.
+    #[arg(long, value_name = "N|auto", allow_negative_numbers = true, value_parser = values::HOW_MANY.parse)]
+    pub(super) workers: Option<HowMany>,
+    /// Batches that are made ahead of their use, as for `train`.
+    #[arg(long, value_name = "N|auto", allow_negative_numbers = true, value_parser = values::HOW_MANY.parse)]
+    pub(super) prefetch: Option<HowMany>,
     /// The type of numbers that layers compute in: f32, bf16 or fp16, as for `train`.
     #[arg(long, value_name = "NAME", default_value = "f32", value_parser = precision)]
     pub(super) precision: Precision,

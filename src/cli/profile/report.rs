@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 
 use crate::cli::models::thousands;
 use crate::cli::output;
+use crate::cli::plan::limit::Input;
 use crate::cli::plan::report as plan_report;
 use crate::cli::table::{Align, Table};
+use crate::data::{Diagnosis, InputMeasures, Limit};
 use crate::models::zoo::ModelSpec;
 use crate::{ProfileOptions, Profiled};
 
@@ -23,13 +25,41 @@ pub(super) struct Loading {
     /// Samples of the batch.
     pub(super) batch: usize,
     pub(super) each: Micros,
+    /// What of it takes how long; none of made-up data.
+    pub(super) phases: Option<InputMeasures>,
+}
+
+impl Loading {
+    /// What limits a training by this plan that it feeds; none of made-up data, which takes nothing.
+    pub(super) fn beside(&self, measured: &Profiled, plan: &Plan) -> Option<Diagnosis> {
+        let step = plan.step.get() / 1e3;
+        let on_cpu = measured.profile.device() == "cpu";
+        let busy = (1.0 - plan.bubble_fraction) * plan.devices() as f64;
+        let cores = crate::torch::cores() as f64;
+        let training = if on_cpu { step * busy.min(cores) } else { 0.0 };
+        let phases = self.phases.as_ref()?;
+        let expected = InputMeasures {
+            intra_op: 1,
+            ..phases.beside(step, training)
+        };
+        Some(Diagnosis::of(&expected))
+    }
+}
+
+/// What the sentence about the plan's limit is to know of its input.
+pub(super) fn input(diagnosis: &Diagnosis) -> Option<Input> {
+    Some(Input {
+        period: Micros::new(diagnosis.measures.period_ms * 1e3).ok()?,
+        limits: diagnosis.limit != Limit::Compute,
+        verdict: diagnosis.to_string(),
+    })
 }
 
 /// Layers with bars and cuts, the plan, and what limits it.
 pub(super) fn text(
     measured: &Profiled,
     plan: &Plan,
-    loading: Option<&Loading>,
+    (loading, diagnosis): (Option<&Loading>, Option<&Diagnosis>),
     (choices, limit): (&str, &str),
 ) -> String {
     let (profile, width) = (&measured.profile, output::width(None));
@@ -57,12 +87,22 @@ pub(super) fn text(
     if let Some(link) = profile.host_link() {
         let _ = writeln!(text, "\nto the host's memory and back: {link}");
     }
-    if let Some(Loading { data, batch, each }) = loading {
+    if let Some(Loading {
+        data, batch, each, ..
+    }) = loading
+    {
         let _ = writeln!(
             text,
             "\nloading {} from {data}: {each}",
             count(*batch, "sample")
         );
+    }
+    if let Some(diagnosis) = diagnosis {
+        let said = format!(
+            "beside the step: {diagnosis}; a batch takes {}",
+            diagnosis.phases()
+        );
+        let _ = writeln!(text, "{}", output::wrapped(&said, width));
     }
     let mut short = plan.clone();
     short.alternatives.truncate(RUNNERS_UP);
@@ -183,7 +223,7 @@ fn bar(value: f64, most: f64, columns: usize) -> String {
 pub(super) fn json(
     measured: &Profiled,
     plan: &Plan,
-    loading: Option<&Loading>,
+    (loading, diagnosis): (Option<&Loading>, Option<&Diagnosis>),
     limit: &str,
 ) -> Result<Value, serde_json::Error> {
     let input = loading.map(|loading| {
@@ -191,6 +231,7 @@ pub(super) fn json(
             "data": loading.data,
             "batch": loading.batch,
             "batch_us": loading.each,
+            "diagnosis": diagnosis,
         })
     });
     let spread = measured.spread.iter().map(|layer| {

@@ -31,6 +31,7 @@ impl Recipe {
             augment: self.augment,
             seed: self.seed,
             workers: self.workers,
+            prefetch: self.prefetch,
             kept: None,
         }
     }

@@ -12,7 +12,7 @@ use crate::cli::config::values::{Cap, Offload};
 use crate::cli::config::{Row, settings, values};
 use crate::cli::feed::samples::HELD_OUT;
 use crate::cli::model::flags::Given;
-use crate::data::Normalise;
+use crate::data::{HowMany, Normalise};
 use crate::models::LossKind;
 use crate::models::zoo::Zoo;
 use crate::{AdamW, LrKind, OptimizerKind, Precision, Recompute, Setting};
@@ -276,9 +276,15 @@ settings! {
         /// the middle. The seed decides how.
         augment: bool = flag("data.augment", "BOOL", Truth, true).hides_default();
 
-        /// Threads that read and decode samples, by default half of the cores for images and 1
-        /// for others. It changes no numbers.
-        workers: Option<usize> = flag("data.workers", "N", Optional(values::THREADS), None).free();
+        /// Threads that read and decode, by default half of the cores for images and 1 for others;
+        /// auto finds while training how many are fast. It changes no numbers.
+        workers: Option<HowMany> =
+            flag("data.workers", "N|auto", Optional(values::HOW_MANY), None).free();
+
+        /// Batches that are made ahead of their use, by default 2; auto finds while training how
+        /// many are enough, within an eighth of the free memory. It changes no numbers.
+        prefetch: Option<HowMany> =
+            flag("data.prefetch", "N|auto", Optional(values::HOW_MANY), None).free();
 
         /// Saves the run after every N steps, at its end, and when it is interrupted; 0 saves
         /// nothing.

@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::cli::feed::DataOptions;
 use crate::cli::model::exported::{self, AskedLoss};
 use crate::cli::{failure, no_run};
-use crate::data::{MOBY_DICK, TextSet};
+use crate::data::{HowMany, MOBY_DICK, TextSet};
 use crate::models::zoo::{ModelSpec, Zoo};
 use crate::train::{RunFolder, TrainError, lacks};
 
@@ -252,6 +252,11 @@ fn options(config: &toml::Table) -> DataOptions {
     let value = |table: &str, key: &str| config.get(table)?.as_table()?.get(key);
     let text = |key: &str| Some(value("data", key)?.as_str()?.to_owned());
     let number = |table: &str, key: &str| value(table, key)?.as_integer();
+    let how_many = |name: &str| {
+        let number = number("data", name).and_then(|own| usize::try_from(own).ok());
+        let found = text(name).and_then(|own| own.parse().ok());
+        number.map(HowMany::Fixed).or(found)
+    };
     let defaults = DataOptions::default();
     let share = value("data", "held_out").and_then(toml::Value::as_float);
     let whole = number("data", "held_out").map(|whole| whole as f64);
@@ -263,7 +268,8 @@ fn options(config: &toml::Table) -> DataOptions {
             .and_then(|own| own.parse().ok())
             .unwrap_or_default(),
         resize: number("data", "resize").and_then(|own| usize::try_from(own).ok()),
-        workers: number("data", "workers").and_then(|own| usize::try_from(own).ok()),
+        workers: how_many("workers"),
+        prefetch: how_many("prefetch"),
         seed: seed.unwrap_or_default(),
         ..defaults
     }

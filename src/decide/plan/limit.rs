@@ -14,14 +14,26 @@ const IDLE: f64 = 0.1;
 /// Layers that differ by less than this share are alike.
 const ALIKE: f64 = 0.1;
 
-/// The sentence; `load` is what a batch takes to load, where that was measured.
+/// What was found of a loader beside the planned step.
+#[derive(Debug, Clone)]
+pub(crate) struct Input {
+    /// From a batch to the next, with the training.
+    pub(crate) period: Micros,
+    /// Whether it is loading that limits, or the cores that it takes.
+    pub(crate) limits: bool,
+    /// What limits and what would help, in words.
+    pub(crate) verdict: String,
+}
+
+/// The sentence, with what was found of the loader that is to feed the training, where it was
+/// measured.
 pub(crate) fn sentence(
     profile: &Profile,
     plan: &Plan,
     options: &PlanOptions,
-    load: Option<Micros>,
+    input: Option<&Input>,
 ) -> String {
-    if let Some(sentence) = load.and_then(|load| input_bound(load, plan.step)) {
+    if let Some(sentence) = input.and_then(|input| input_bound(input, plan.step)) {
         return sentence;
     }
     if plan.recompute.contains(&true) {
@@ -88,16 +100,17 @@ pub(crate) fn sentence(
     )
 }
 
-/// The verdict where a batch takes longer to load than to train on, which goes on
-/// meanwhile: devices then wait for the loader, whatever the plan.
-fn input_bound(load: Micros, step: Micros) -> Option<String> {
-    let waits = 1.0 - step.get() / load.get();
-    (load > step).then(|| {
+/// The verdict where loading goes on beside the training and makes it slower, whatever the plan.
+fn input_bound(input: &Input, step: Micros) -> Option<String> {
+    let Input {
+        period, verdict, ..
+    } = input;
+    input.limits.then(|| {
+        let longer = 1.0 - step.get() / period.get();
         format!(
-            "input-bound: a batch takes {load} to load and {step} to train on, so devices wait {:.0} \
-             % of the time; store the data better (arrays or tokens rather than texts and tables), \
-             or, where they are samples, give `train` more --workers",
-            100.0 * waits
+            "input-bound: a step takes {step}, and {period} with its input, {:.0} % of it for that; \
+             {verdict}",
+            100.0 * longer
         )
     })
 }
@@ -194,16 +207,19 @@ mod tests {
     #[test]
     fn a_loader_that_cannot_keep_up_is_the_limit() {
         let micros = |number| Micros::new(number).unwrap();
-        assert_eq!(input_bound(micros(900.0), micros(1000.0)), None);
-        assert_eq!(input_bound(micros(1000.0), micros(1000.0)), None);
-        assert_eq!(input_bound(Micros::ZERO, Micros::ZERO), None);
+        let input = |limits| Input {
+            period: micros(4000.0),
+            limits,
+            verdict: "CPU-bound in map: because".to_owned(),
+        };
+        assert_eq!(input_bound(&input(false), micros(1000.0)), None);
         assert_eq!(
-            input_bound(micros(4000.0), micros(1000.0)).unwrap(),
-            "input-bound: a batch takes 4.00 ms to load and 1.00 ms to train on, so devices wait 75 \
-             % of the time; store the data better (arrays or tokens rather than texts and tables), \
-             or, where they are samples, give `train` more --workers"
+            input_bound(&input(true), micros(1000.0)).unwrap(),
+            "input-bound: a step takes 1.00 ms, and 4.00 ms with its input, 75 % of it for that; \
+             CPU-bound in map: because"
         );
     }
+
     /// Times of a layer: forward, both halves of the backward, and that in one go.
     fn times() -> impl Strategy<Value = [f64; 4]> {
         prop::array::uniform4(1.0..1000.0)

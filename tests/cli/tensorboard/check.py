@@ -37,11 +37,18 @@ def expected(run):
         "train": ["loss", "lr", "grad_norm", "loss_scale", "skipped"],
         "speed": ["samples_per_s", "tokens_per_s", "step_ms", "makespan_ms", "input_wait", "mfu", "host_share"],
         "pipeline": ["bubble_measured", "bubble_predicted"],
+        "input": ["loader_cores", "training_cores", "batches_ready"],
     }
     for line in [json.loads(line) for line in open(run / "metrics.jsonl")]:
         values = {f"{group}/{name}": line[name] for group in groups for name in groups[group] if name in line}
         for device, peak in enumerate(line.get("peak_bytes", [])):
             values[f"memory/peak_bytes_device_{device}"] = peak
+        for kind in ["ms", "cpu_ms"]:
+            for phase, value in zip(["read", "decode", "map", "stack", "copy"], line.get(f"input_{kind}", [])):
+                values[f"input/{phase}_{kind}"] = value
+        if "input_limit" in line:
+            kinds = ["compute", "uneven", "contended", "CPU", "I/O"]
+            values["input/limit"] = [line["input_limit"].startswith(kind) for kind in kinds].index(True)
         for tag, value in values.items():
             series.setdefault(tag, []).append((line["step"], single(value)))
     return series

@@ -1,6 +1,7 @@
 //! `gpipe-rs train` and `env` as a person uses them.
 
 mod comparison;
+mod input;
 mod processes;
 mod report;
 mod schedules;

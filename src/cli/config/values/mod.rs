@@ -14,7 +14,7 @@ use gpipe_partitioner::words::whole_number;
 use super::form::One;
 use super::{Kind, Value};
 use crate::cli::input;
-use crate::data::Normalise;
+use crate::data::{HowMany, Normalise};
 
 /// Any text.
 pub(in crate::cli) const TEXT: One<String> = One {
@@ -81,6 +81,22 @@ pub(in crate::cli) const NORMALISE: One<Normalise> = One {
     kind: Kind::Text,
     parse: |text| text.parse(),
     write: |how| Value::Text(how.to_string()),
+};
+
+/// Threads that load, or batches ahead.
+pub(in crate::cli) const HOW_MANY: One<HowMany> = One {
+    kind: Kind::WholeOrAuto,
+    parse: |text| match text.trim() {
+        "auto" => Ok(HowMany::Auto),
+        number => match (THREADS.parse)(number) {
+            Ok(number) => Ok(HowMany::Fixed(number)),
+            Err(why) => Err(format!("{why}, or auto")),
+        },
+    },
+    write: |many| match many {
+        HowMany::Fixed(number) => Value::whole(number),
+        HowMany::Auto => Value::Text("auto".to_owned()),
+    },
 };
 
 /// A time in seconds that can be waited for.

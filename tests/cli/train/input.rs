@@ -1,0 +1,94 @@
+//! What a run says of its input, and workers that it finds by itself.
+
+use super::{gpipe, losses, metrics, train};
+use crate::run::printed;
+
+#[test]
+fn a_run_says_what_its_input_has_to_do_with_its_speed() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let page = folder.join("report.html");
+    let report = page.display().to_string();
+    let summary = train(folder, "run", &["--report", &report]);
+    let limit = summary["input"]["limit"].as_str().unwrap();
+    let measures = &summary["input"]["measures"];
+    assert_eq!(measures["batches"], 5, "the first one is not counted");
+    assert!(measures["period_ms"].as_f64().unwrap() > 0.0);
+    assert_eq!(measures["phases"].as_array().unwrap().len(), 5);
+    // The last line says the same, and so does the page.
+    let lines = metrics(folder, "run");
+    assert!(lines[0].get("input_limit").is_none(), "{}", lines[0]);
+    assert_eq!(lines[5]["input_limit"], limit);
+    assert_eq!(lines[5]["input_ms"].as_array().unwrap().len(), 5);
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains(&format!("Input of the run: {limit}")));
+    // For people.
+    let text = printed(
+        folder,
+        "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 6 --threads-per-stage 1 \
+         --data text.txt --out other",
+    );
+    for part in [
+        "\ninput ",
+        "batches were waited for",
+        "\nloading ",
+        "a batch takes",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn made_up_data_has_no_loader_to_speak_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = "train --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --steps 6 --vocab 9 \
+                 --threads-per-stage 1 --data synthetic --out run --json";
+    let summary: serde_json::Value = serde_json::from_str(&printed(folder.path(), flags)).unwrap();
+    assert!(summary.get("input").is_none(), "{summary}");
+    let line = &metrics(folder.path(), "run")[5];
+    assert!(line.get("input_ms").is_none(), "{line}");
+}
+
+#[test]
+fn workers_and_batches_ahead_change_no_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let twelve = ["--steps", "12", "--warmup", "1"];
+    train(folder, "plain", &twelve);
+    let wanted = losses(folder, "plain");
+    let auto = ["--workers", "auto", "--prefetch", "auto"];
+    train(folder, "auto", &[&twelve[..], &auto].concat());
+    assert_eq!(losses(folder, "auto"), wanted);
+    // Begun with two workers, and gone on with as many as are found.
+    train(folder, "two", &["--workers", "2", "--warmup", "1"]);
+    let goes_on = "train --resume two --steps 12 --workers auto --prefetch 4";
+    let _ = printed(folder, goes_on);
+    assert_eq!(losses(folder, "two"), wanted);
+    let config = std::fs::read_to_string(folder.join("two/config.toml")).unwrap();
+    for line in ["workers = \"auto\"", "prefetch = 4"] {
+        assert!(config.contains(line), "{config}");
+    }
+    let refused = gpipe(folder, "train --workers some");
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("or auto"), "{errors}");
+}
+
+/// The loader of a text is measured beside the planned step.
+#[test]
+fn a_profile_predicts_the_verdict() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let text = "the whale, the whale! up helm, up helm! ".repeat(60);
+    std::fs::write(folder.join("text.txt"), text).unwrap();
+    let flags = "profile --model gpt --layers 2 --d-model 16 --heads 2 --seq 16 --batch 8 --quick \
+                 --data text.txt --workers 2 --json";
+    let report: serde_json::Value = serde_json::from_str(&printed(folder, flags)).unwrap();
+    let diagnosis = &report["input"]["diagnosis"];
+    let limit = diagnosis["limit"].as_str().unwrap();
+    assert_eq!(diagnosis["measures"]["workers"], 2);
+    let said = report["limit"].as_str().unwrap();
+    let input = said.starts_with("input-bound: ");
+    assert_eq!(input, limit != "compute-bound", "{limit}: {said}");
+    assert!(!input || said.contains(limit), "{limit}: {said}");
+}
