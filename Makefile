@@ -1,6 +1,6 @@
 # Every target sets libtorch up by itself (see src/torch/setup/libtorch.sh) and
 # does nothing where that is done. TORCH=cpu|full chooses the install.
-.PHONY: help train test build wheel dist mutations simulated-gpus bench links peers exported exported-memory fuzz peers-input scale kills check book pages tensorboard-check cuda-check setup clean
+.PHONY: help train test build wheel dist mutations simulated-gpus bench links peers exported exported-memory fuzz peers-input input-verdicts scale kills check book pages tensorboard-check cuda-check setup clean
 
 help:
 	@echo "make train    train a character-level GPT on Moby-Dick over two CPU stages"
@@ -66,6 +66,11 @@ peers: setup
 peers-input: setup
 	cargo build --release --locked --no-default-features --features data --example peers_input
 	python3 benches/peers-input/compare.py $(ARGS)
+
+# Bottlenecks made on purpose: what the diagnosis of the input says of each, and what its advice brings (see
+# benches/README.md). On an idle machine: about five minutes. ARGS="slow disk" for a part.
+input-verdicts: setup
+	cargo run --release --locked --no-default-features --features data --example input_verdicts -- $(ARGS)
 
 # Steps over a link of 10 ms, of 1 Gbit/s, and of both, between two network namespaces, and what
 # joining costs by the number of processes (see benches/README.md). The first needs root.
