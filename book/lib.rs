@@ -24,6 +24,8 @@ mod pages {
     struct Bring;
     #[doc = include_str!("src/data.md")]
     struct Data;
+    #[doc = include_str!("src/held-back.md")]
+    struct HeldBack;
     #[doc = include_str!("src/precision.md")]
     struct Precision;
     #[doc = include_str!("src/cuda.md")]
