@@ -148,6 +148,7 @@ impl Checkpointer {
                 disk,
                 folder,
                 keep: 3,
+                spared: None,
                 together,
             },
             non_finite: false,
@@ -164,6 +165,12 @@ impl Checkpointer {
     pub fn keep(mut self, keep: usize) -> Self {
         self.to.keep = keep.max(1);
         self
+    }
+
+    /// Has the checkpoint of this step stay beside the newest ones, however old it becomes; one
+    /// that was spared before is as any other. Of several processes all must call this.
+    pub fn spare(&mut self, step: impl Into<Option<u64>>) {
+        self.to.spared = step.into();
     }
 
     /// Saves parameters too that are NaN or infinite, and what an optimizer remembers of

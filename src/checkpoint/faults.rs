@@ -162,6 +162,7 @@ fn target(disk: impl Disk + 'static, folder: &Path, keep: usize) -> Target {
         disk: Arc::new(disk),
         folder: folder.to_owned(),
         keep,
+        spared: None,
         together: Together::alone(),
     }
 }

@@ -58,6 +58,7 @@ fn target(disk: impl Disk + 'static, folder: &Path, keep: usize, together: &Toge
         disk: Arc::new(disk),
         folder: folder.to_owned(),
         keep,
+        spared: None,
         together: together.clone(),
     }
 }

@@ -60,6 +60,8 @@ pub(super) struct Target {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) folder: PathBuf,
     pub(super) keep: usize,
+    /// The step of one that stays beside the newest.
+    pub(super) spared: Option<u64>,
     pub(super) together: Together,
 }
 
@@ -141,7 +143,7 @@ pub(super) fn write(
         }
         let bytes = written?;
         if bytes.is_some() {
-            to.attempt(|| prune(disk, &to.folder, step, to.keep))?;
+            to.attempt(|| prune(disk, &to.folder, step, (to.keep, to.spared)))?;
         }
         Ok(bytes)
     })?;
@@ -280,13 +282,19 @@ fn publish(disk: &dyn Disk, folder: &Path, name: &str) -> Result<(), CheckpointE
 
 /// Step 5. Checkpoints of later steps are from before the run was taken up again at
 /// an earlier one: they are not of this run any more, and must not be its newest.
-fn prune(disk: &dyn Disk, folder: &Path, step: u64, keep: usize) -> Result<(), CheckpointError> {
+fn prune(
+    disk: &dyn Disk,
+    folder: &Path,
+    step: u64,
+    (keep, spared): (usize, Option<u64>),
+) -> Result<(), CheckpointError> {
     let name = folder::name(step);
     folder::remove(disk, &folder.join([REPLACED, &name].concat()))?;
     let all = folder::list(folder)?;
     let later = all.range((Bound::Excluded(step), Bound::Unbounded));
     let later = later.map(|(_, path)| path);
     let older = all.range(..=step).rev().skip(keep.max(1));
+    let older = older.filter(|(step, _)| Some(**step) != spared);
     for path in later.chain(older.map(|(_, path)| path)) {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
             continue;

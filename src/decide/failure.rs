@@ -4,6 +4,9 @@ use std::process::ExitCode;
 
 use super::say;
 
+/// What a signal's number is added to in the exit code of what it ended, as shells have it.
+pub(crate) const BY_SIGNAL: i32 = 128;
+
 /// Why a verb did not do its work.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -13,6 +16,9 @@ pub(crate) enum Failure {
     Run(anyhow::Error),
     /// Another process failed: its exit code.
     Exit(String, u8),
+    /// It ended well, but earlier than it was to, since this signal asked for it: the exit code is
+    /// the one that shells give to what a signal ends, so that no command behind it goes on.
+    Asked(i32),
 }
 
 impl Failure {
@@ -21,6 +27,7 @@ impl Failure {
         match self {
             Self::Usage(message) | Self::Exit(message, _) => message.clone(),
             Self::Run(error) => with_causes(error),
+            Self::Asked(signal) => format!("signal {signal} asked for the end"),
         }
     }
 
@@ -30,6 +37,7 @@ impl Failure {
             Self::Usage(_) => 2,
             Self::Run(_) => 1,
             Self::Exit(_, code) => *code,
+            Self::Asked(signal) => u8::try_from(BY_SIGNAL + signal).unwrap_or(1),
         }
     }
 }
@@ -45,7 +53,10 @@ pub(crate) fn ended(result: Result<(), Failure>) -> ExitCode {
     let Err(failure) = result else {
         return ExitCode::SUCCESS;
     };
-    say(&format!("error: {}", failure.said()));
+    // Whoever asked need not be told.
+    if !matches!(failure, Failure::Asked(_)) {
+        say(&format!("error: {}", failure.said()));
+    }
     ExitCode::from(failure.code())
 }
 

@@ -14,6 +14,8 @@ pub struct JsonLines {
     file: File,
     /// Bytes of whole lines.
     whole: u64,
+    /// Bytes of the last of them.
+    last: u64,
 }
 
 impl JsonLines {
@@ -42,7 +44,8 @@ impl JsonLines {
             if own.step > step {
                 break;
             }
-            lines.whole += line.len() as u64;
+            lines.last = line.len() as u64;
+            lines.whole += lines.last;
         }
         lines.cut()?;
         Ok(lines)
@@ -56,6 +59,7 @@ impl JsonLines {
             path: path.to_owned(),
             file: file.map_err(MetricsError::io("write", path))?,
             whole: 0,
+            last: 0,
         })
     }
 
@@ -79,6 +83,7 @@ impl JsonLines {
         match written {
             Ok(length) => {
                 self.whole += length;
+                self.last = length;
                 Ok(())
             }
             Err(error) => {
@@ -87,6 +92,16 @@ impl JsonLines {
                 Err(MetricsError::io("write", &self.path)(error))
             }
         }
+    }
+
+    /// Puts a step in the place of the last one, of which more is known now.
+    ///
+    /// # Errors
+    /// [`MetricsError::Io`]; the last one is then gone.
+    pub fn amend(&mut self, step: &StepMetrics) -> Result<(), MetricsError> {
+        self.whole -= std::mem::take(&mut self.last);
+        self.cut()?;
+        self.step(step)
     }
 
     /// Has the operating system write what it holds back: what was written survives a

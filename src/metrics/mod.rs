@@ -35,4 +35,5 @@ pub(crate) use events::is_event_file;
 pub use json_lines::{JsonLines, read};
 pub use peak::{Arithmetic, gpu_peak_flops, machine_peak_flops};
 pub use run::{METRICS_FILE, RunMetrics};
+pub(crate) use step::number_or_null;
 pub use step::{StepMetrics, is_host_bound, speed};

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 
+use super::step::HELD_OUT;
 use super::{EventFile, JsonLines, MetricsError, StepMetrics};
 
 /// The file of JSON lines in a run's folder.
@@ -59,6 +60,31 @@ impl RunMetrics {
         self.owed_lines.push_back(step.clone());
         self.owed_events.push_back(step.clone());
         self.flush()
+    }
+
+    /// Puts a step in the place of the last one, whose held-out loss is known now.
+    ///
+    /// # Errors
+    /// As [`RunMetrics::step`].
+    pub fn amend(&mut self, step: &StepMetrics) -> Result<(), MetricsError> {
+        let lines = match self.owed_lines.back_mut() {
+            Some(owed) => {
+                step.clone_into(owed);
+                Ok(())
+            }
+            None => self.lines.amend(step).inspect_err(|_| {
+                self.owed_lines.push_back(step.clone());
+            }),
+        };
+        match (self.owed_events.back_mut(), step.held_out_loss) {
+            (Some(owed), _) => step.clone_into(owed),
+            (None, Some(loss)) => {
+                let scalar = [(HELD_OUT.to_owned(), loss)];
+                self.events.scalars(step.step, &scalar)?;
+            }
+            (None, None) => {}
+        }
+        lines
     }
 
     /// Writes what could not be written before.

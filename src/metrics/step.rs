@@ -7,6 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::data::{Diagnosis, Limit, Phase};
 use crate::pipeline::report::HOST_BOUND;
 
+/// What TensorBoard calls the loss on held-out data.
+pub(super) const HELD_OUT: &str = "held_out/loss";
+
 /// What a training step came to: a line of `metrics.jsonl`. What does not apply is not
 /// in the line.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -18,6 +21,20 @@ pub struct StepMetrics {
     /// for a number that is not finite: it is `null` there, and NaN when read back.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
+    /// The mean loss on held-out data after the step, where the run was evaluated then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_out_loss: Option<f64>,
+    /// When its numbers were known, in seconds since 1970.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub time: f64,
+    /// Samples that were trained on up to its end, those of all steps before it with them.
+    pub samples: u64,
+    /// The same in tokens, where a sample is a sequence of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// The same in epochs, where the data has an end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<f64>,
     /// Learning rate of the step's update.
     pub lr: f64,
     /// 2-norm of all gradients together, before they were clipped.
@@ -92,7 +109,13 @@ pub fn is_host_bound(host_share: f64) -> bool {
     host_share > HOST_BOUND
 }
 
-fn number_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(time: &f64) -> bool {
+    *time <= 0.0
+}
+
+/// A number for which `null` may stand where it is not finite.
+pub(crate) fn number_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
@@ -160,6 +183,8 @@ impl StepMetrics {
             ("pipeline/bubble_predicted", self.bubble_predicted),
         ];
         let sometimes = [
+            (HELD_OUT, self.held_out_loss),
+            ("train/epoch", self.epoch),
             ("train/grad_norm", self.grad_norm),
             ("train/loss_scale", self.loss_scale),
             ("train/skipped", self.skipped.then_some(1.0)),
@@ -185,6 +210,9 @@ impl StepMetrics {
 impl fmt::Display for StepMetrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "loss {:.4}  lr {:.2e}", self.loss, self.lr)?;
+        if let Some(loss) = self.held_out_loss {
+            write!(f, "  held-out loss {loss:.4}")?;
+        }
         if let Some(norm) = self.grad_norm {
             write!(f, "  norm {norm:.3}")?;
         }

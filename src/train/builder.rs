@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::checkpoints::{Checkpoints, Saving};
 use super::error::TrainError;
+use super::evaluation::Evaluations;
 use super::feed::{IntoFeed, Start};
 use super::folder::RunFolder;
 use super::hook::{Hook, Hooks};
@@ -36,6 +37,7 @@ pub struct TrainerBuilder<'a> {
     batches: Start<'a>,
     loss: SharedLoss,
     held_out: Option<Start<'a>>,
+    evaluations: Evaluations<'a>,
     settings: Settings,
     rates: Rates,
     folder: Option<PathBuf>,
@@ -68,6 +70,7 @@ impl<'a> Trainer<'a> {
             batches: Start::new(batches),
             loss: SharedLoss(Arc::new(loss)),
             held_out: None,
+            evaluations: Evaluations::none(),
             settings: Settings::default(),
             rates: Rates::default(),
             folder: None,
@@ -105,9 +108,33 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
-    /// Data that was never trained on: its mean loss is measured when all steps are done.
+    /// Data that was never trained on: its mean loss is measured when all steps are done. See
+    /// [`TrainerBuilder::evaluate_every`], too.
     pub fn held_out(mut self, batches: impl IntoFeed<Feed: 'a> + 'a) -> Self {
         self.held_out = Some(Start::new(batches));
+        self
+    }
+
+    /// Measures the mean loss on data that was never trained on after every so many steps, and after
+    /// the last one; `data` begins its batches anew each time. Training is none the other for it:
+    /// its bits are the same with evaluations and without.
+    ///
+    /// The loss stands in the metrics of the step. The run is saved after each evaluation that is
+    /// better than all before, where it is saved at all; the checkpoint of the best one stays
+    /// beside the newest ones, and [`BEST`](super::BEST) in the run folder names it.
+    pub fn evaluate_every<D>(mut self, steps: usize, data: impl FnMut() -> D + 'a) -> Self
+    where
+        D: IntoFeed<Feed: 'a> + 'a,
+    {
+        self.evaluations.on(steps, data);
+        self
+    }
+
+    /// Ends the run after so many evaluations in a row that were not better than the best one; by
+    /// default it goes on to its last step. For [`TrainerBuilder::evaluate_every`].
+    #[doc(alias = "patience")]
+    pub fn early_stopping(mut self, evaluations: impl Into<Option<usize>>) -> Self {
+        self.evaluations.patience = evaluations.into();
         self
     }
 
@@ -188,6 +215,13 @@ impl<'a> TrainerBuilder<'a> {
         self
     }
 
+    /// Samples of an epoch, of data that has an end: metrics then say how many epochs were trained
+    /// on.
+    pub fn samples_per_epoch(mut self, samples: impl Into<Option<usize>>) -> Self {
+        self.rates.epoch = samples.into().filter(|samples| *samples > 0);
+        self
+    }
+
     /// Operations that a sample takes, forward and backward and nothing twice, and the
     /// operations per second that all devices together can do: metrics then have the model
     /// FLOP/s utilisation.
@@ -229,6 +263,9 @@ impl<'a> TrainerBuilder<'a> {
             (None, false) => None,
         };
         let done = resume.as_ref().map_or(0, Resume::step) as usize;
+        let standing = resume.as_ref().map(Resume::standing).transpose()?;
+        let standing = standing.unwrap_or_default();
+        self.evaluations.standing = standing.clone();
         let data = resume.as_ref().map(Resume::data).transpose()?.flatten();
         let batches = self.batches.start(data).map_err(TrainError::Data)?;
         let saving = Saving {
@@ -245,7 +282,8 @@ impl<'a> TrainerBuilder<'a> {
                 if done == 0 || !checkpoints.due(done, true) {
                     return Ok(());
                 }
-                checkpoints.save_first(pipe, optimizer, done, batches.0.state(), hooks)
+                let state = (batches.0.state(), standing);
+                checkpoints.save_first(pipe, optimizer, done, state, hooks)
             })?
         } else {
             let (folder, writer) = RunFolder::claim(self.folder.as_deref(), pipe)?;
@@ -254,7 +292,7 @@ impl<'a> TrainerBuilder<'a> {
             } else {
                 RunWriter::elsewhere(folder)
             };
-            (folder, Checkpoints::new(writer, saving, None))
+            (folder, Checkpoints::new(writer, saving, None, leads(pipe)))
         };
         let records = if writer.is_here() {
             writer.folder.records()?
@@ -270,6 +308,7 @@ impl<'a> TrainerBuilder<'a> {
             self.stop
         };
         let stop = stop.and_others(pipe.stop_line());
+        let seen = records.last().map_or(0, |last| last.samples);
         let mut outcome = Outcome::new(writer.folder.path().to_owned(), records);
         outcome.run_by(pipe, self.settings.plan.as_ref())?;
         outcome.rates = self.rates;
@@ -279,12 +318,14 @@ impl<'a> TrainerBuilder<'a> {
             loss: self.loss,
             batches,
             held_out: self.held_out,
+            evaluations: self.evaluations,
             settings: self.settings,
             hooks: self.hooks,
             stop,
             writer,
             checkpoints,
             done,
+            seen,
             pending: None,
             outcome,
             read: Instant::now(),
@@ -298,6 +339,17 @@ impl<'a> TrainerBuilder<'a> {
         if self.settings.steps == Some(0) {
             let why = "a run of 0 steps: it has at least 1".to_owned();
             return Err(TrainError::Settings(why));
+        }
+        let refused = |why: &str| Err(TrainError::Settings(why.to_owned()));
+        match (self.evaluations.are_on(), self.evaluations.every) {
+            (true, 0) => return refused("an evaluation after every 0 steps: take at least 1"),
+            (false, _) if self.evaluations.patience.is_some() => {
+                return refused("early stopping needs evaluations: say evaluate_every, too");
+            }
+            _ => {}
+        }
+        if self.evaluations.patience == Some(0) {
+            return refused("early stopping after 0 evaluations: take at least 1");
         }
         if let Some(path) = self.report.take() {
             let format = ReportFormat::of(&path);

@@ -2,10 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::error::{self, Remedy, TrainError};
-use super::folder::{DATA_PART, LOSS_SCALE_PART};
+use super::evaluation::Standing;
+use super::folder::{DATA_PART, EVALUATION_PART, LOSS_SCALE_PART, RunFolder};
 use super::hook::Hooks;
 use crate::checkpoint::{Checkpoint, CheckpointError, Checkpointer, Extras, Saved};
 use crate::{Optimizer, Pipeline};
@@ -32,6 +33,10 @@ pub(super) struct Checkpoints {
     saving: Saving,
     /// The step of the last one that was handed to the writer.
     asked: Option<usize>,
+    /// Whether it is of the lowest held-out loss so far.
+    asked_best: bool,
+    /// Whether this process writes what names the best one.
+    leads: bool,
     /// The step of the newest one that is whole.
     whole: Option<u64>,
     /// Why the last one is not.
@@ -39,21 +44,42 @@ pub(super) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// `whole` is the step that the run resumes from.
-    pub(super) fn new(writer: Checkpointer, saving: Saving, whole: Option<u64>) -> Self {
+    /// `whole` is the step that the run resumes from; of several processes one `leads`.
+    pub(super) fn new(
+        writer: Checkpointer,
+        saving: Saving,
+        whole: Option<u64>,
+        leads: bool,
+    ) -> Self {
         Self {
             writer: writer.keep(saving.keep),
             saving,
             asked: None,
+            asked_best: false,
+            leads,
             whole,
             failed: None,
         }
     }
 
-    /// Whether the run is to be saved after this step, which is or is not its last.
-    pub(super) fn due(&self, step: usize, last: bool) -> bool {
+    /// Has the checkpoint of the lowest held-out loss stay beside the newest ones, and be found.
+    pub(super) fn best_is(&mut self, step: Option<u64>, hooks: &mut Hooks<'_>) {
+        self.writer.spare(step);
+        if !self.leads {
+            return;
+        }
+        if let Err(error) = RunFolder::at(self.run()).link_best(step) {
+            hooks.warning(&format!(
+                "{error}: nothing names the checkpoint of the lowest held-out loss"
+            ));
+        }
+    }
+
+    /// Whether the run is to be saved after this step: at its end and after its best step in any
+    /// case.
+    pub(super) fn due(&self, step: usize, in_any_case: bool) -> bool {
         let every = self.saving.every;
-        every > 0 && (last || step.is_multiple_of(every))
+        every > 0 && (in_any_case || step.is_multiple_of(every))
     }
 
     /// The step of the last one that was tried.
@@ -72,12 +98,13 @@ impl Checkpoints {
         pipe: &mut Pipeline,
         optimizer: &Optimizer,
         step: usize,
-        data: Value,
+        (data, standing): (Value, Standing),
         hooks: &mut Hooks<'_>,
     ) -> Result<(), TrainError> {
         self.settle(hooks)?;
-        let extras = self.extras(pipe, step, data);
+        self.asked_best = standing.is_best(step);
         self.asked = Some(step);
+        let extras = self.extras(pipe, step, data, &standing);
         let saved = self.writer.save_held(pipe, optimizer, extras);
         saved.or_else(|error| self.failed(error, hooks))
     }
@@ -92,21 +119,25 @@ impl Checkpoints {
         pipe: &mut Pipeline,
         optimizer: &Optimizer,
         step: usize,
-        data: Value,
+        (data, standing): (Value, Standing),
         hooks: &mut Hooks<'_>,
     ) -> Result<(), TrainError> {
-        let extras = self.extras(pipe, step, data);
+        self.asked_best = standing.is_best(step);
         self.asked = Some(step);
+        let extras = self.extras(pipe, step, data, &standing);
         let saved = self.writer.save(pipe, optimizer, extras);
         let saved = saved.and_then(|()| self.writer.finish());
         self.done(saved?, hooks);
         Ok(())
     }
 
-    fn extras(&self, pipe: &Pipeline, step: usize, data: Value) -> Extras {
-        let own = Extras::new(step as u64)
+    fn extras(&self, pipe: &Pipeline, step: usize, data: Value, standing: &Standing) -> Extras {
+        let mut own = Extras::new(step as u64)
             .config(&self.saving.config)
             .part(DATA_PART, data);
+        if *standing != Standing::default() {
+            own = own.part(EVALUATION_PART, json!(standing));
+        }
         let parts = self.saving.parts.iter();
         let mut extras = parts.fold(own, |extras, (name, part)| extras.part(name, part.clone()));
         if let Some(scale) = pipe.loss_scale_state() {
@@ -210,6 +241,9 @@ impl Checkpoints {
     fn done(&mut self, saved: Option<Saved>, hooks: &mut Hooks<'_>) {
         if let Some(saved) = saved {
             self.whole = Some(saved.step);
+            if self.asked_best {
+                self.best_is(Some(saved.step), hooks);
+            }
             self.failed = None;
             hooks.each(|hook| hook.checkpoint(saved.step));
         }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +19,9 @@ use crate::world::World;
 pub const CONFIG_FILE: &str = "config.toml";
 /// The folder of its checkpoints.
 pub const CHECKPOINTS: &str = "checkpoints";
+/// A link to the checkpoint of the lowest held-out loss, where a run was evaluated while it
+/// trained.
+pub const BEST: &str = "best";
 /// The timeline of its last step, in Chrome's trace format.
 pub const TRACE_FILE: &str = "trace.json";
 
@@ -25,6 +29,8 @@ pub const TRACE_FILE: &str = "trace.json";
 const RUNS: &str = "runs";
 /// The part of a checkpoint that says where the run stood in its data.
 pub(super) const DATA_PART: &str = "data";
+/// The part that says how the run stood with its evaluations.
+pub(super) const EVALUATION_PART: &str = "evaluation";
 /// The part with the state of the loss scaling.
 pub(super) const LOSS_SCALE_PART: &str = "loss_scale";
 
@@ -104,6 +110,62 @@ impl RunFolder {
     /// As [`Checkpoint::newest`].
     pub fn newest_checkpoint(&self) -> Result<Option<Checkpoint>, CheckpointError> {
         found(Checkpoint::newest(self.checkpoints()))
+    }
+
+    /// The checkpoint of the lowest held-out loss; none where the run was not evaluated while it
+    /// trained, or has not been saved since.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn best_checkpoint(&self) -> Result<Option<Checkpoint>, CheckpointError> {
+        let best = self.path.join(BEST);
+        if best.symlink_metadata().is_err() {
+            return Ok(None);
+        }
+        Checkpoint::open(best).map(Some)
+    }
+
+    /// Has [`BEST`] name the checkpoint of this step, if it is there, and nothing else.
+    pub(super) fn link_best(&self, step: Option<u64>) -> Result<(), TrainError> {
+        let (link, new) = (self.path.join(BEST), self.path.join("best.new"));
+        let failed = |error| TrainError::write(&link)(error);
+        for old in [&new].into_iter().chain(step.is_none().then_some(&link)) {
+            match fs::remove_file(old) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
+            }
+        }
+        let all = Checkpoint::list(self.checkpoints())?;
+        let named = all.iter().find(|one| Some(one.step) == step);
+        let Some(name) = named.and_then(|one| one.path.file_name()) else {
+            return Ok(());
+        };
+        let linked = symlink(Path::new(CHECKPOINTS).join(name), &new);
+        linked
+            .and_then(|()| fs::rename(&new, &link))
+            .map_err(failed)
+    }
+
+    /// Copies the checkpoint of a step from another run, if it has it: it is there when all of it
+    /// is.
+    pub(super) fn copy_checkpoint(&self, from: &Self, step: u64) -> Result<(), TrainError> {
+        let all = Checkpoint::list(from.checkpoints())?;
+        let Some(there) = all.iter().find(|one| one.step == step) else {
+            return Ok(());
+        };
+        let name = there.path.file_name().unwrap_or_default();
+        let here = self.checkpoints().join(name);
+        // As one that is being written is called: what a killed process leaves of it is removed.
+        let half = format!(".writing-{}", name.to_string_lossy());
+        let half = self.checkpoints().join(half);
+        fs::create_dir_all(&half).map_err(TrainError::write(&half))?;
+        let cannot_read = |error| TrainError::read(&there.path)(error);
+        for entry in fs::read_dir(&there.path).map_err(cannot_read)? {
+            let path = entry.map_err(cannot_read)?.path();
+            let copy = half.join(path.file_name().unwrap_or_default());
+            fs::copy(&path, &copy).map_err(TrainError::write(&copy))?;
+        }
+        fs::rename(&half, &here).map_err(TrainError::write(&here))
     }
 
     /// What saves into it. No other process may do so meanwhile.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Write;
 
+use super::evaluation::Evaluation;
 use super::outcome::Ended;
 use crate::metrics::StepMetrics;
 
@@ -61,6 +62,17 @@ pub trait Hook {
 
     /// One held-out batch more has been measured.
     fn held_out_batch(&mut self) {}
+
+    /// An evaluation after this step begins, on this many held-out batches where their number is
+    /// known; training waits for it.
+    fn evaluate(&mut self, step: u64, batches: Option<usize>) {
+        let _ = (step, batches);
+    }
+
+    /// What it came to, and whether it is the best one of the run so far.
+    fn evaluated(&mut self, evaluation: Evaluation, is_best: bool) {
+        let _ = (evaluation, is_best);
+    }
 }
 
 impl<H: Hook + ?Sized> Hook for &mut H {
@@ -94,6 +106,14 @@ impl<H: Hook + ?Sized> Hook for &mut H {
 
     fn held_out_batch(&mut self) {
         (**self).held_out_batch();
+    }
+
+    fn evaluate(&mut self, step: u64, batches: Option<usize>) {
+        (**self).evaluate(step, batches);
+    }
+
+    fn evaluated(&mut self, evaluation: Evaluation, is_best: bool) {
+        (**self).evaluated(evaluation, is_best);
     }
 }
 
@@ -162,6 +182,14 @@ impl<W: Write> Hook for LogLines<W> {
         if metrics.step == 1 || metrics.step.is_multiple_of(self.every) {
             self.line(format_args!("step {:>5}  {metrics}", metrics.step));
         }
+    }
+
+    fn evaluated(&mut self, evaluation: Evaluation, is_best: bool) {
+        let Evaluation { step, loss } = evaluation;
+        let best = if is_best { ", the lowest so far" } else { "" };
+        self.line(format_args!(
+            "step {step:>5}  held-out loss {loss:.4}{best}"
+        ));
     }
 
     fn note(&mut self, note: &str) {

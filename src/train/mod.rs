@@ -23,9 +23,11 @@
 //! }));
 //! let loss = |out: &Tensor, y: &Tensor| out.mse_loss(y, Reduction::Mean);
 //!
+//! let held_out = data.clone();
 //! let batches = data.shuffle(usize::MAX, 1).batch(16).endless();
 //! let outcome = Trainer::builder(&mut pipe, &mut optimizer, batches, loss)
 //!     .steps(20)
+//!     .evaluate_every(5, || held_out.clone().batch(16))
 //!     .folder(&folder) // and later: .resume(true)
 //!     .hook(LogLines::stderr(10))
 //!     .build()?
@@ -33,6 +35,7 @@
 //! let numbers = outcome.summary();
 //! assert_eq!(numbers.steps, 20);
 //! assert!(numbers.loss_last < numbers.loss_first);
+//! println!("best after step {:?}", numbers.best_step);
 //! outcome.files?; // whether all of them could be written
 //! # Ok::<(), anyhow::Error>(())
 //! ```
@@ -41,6 +44,7 @@ mod builder;
 mod checkpoints;
 mod cut;
 mod error;
+mod evaluation;
 mod feed;
 mod folder;
 mod graphs;
@@ -60,8 +64,9 @@ mod writer;
 
 pub use builder::TrainerBuilder;
 pub use error::{NoRun, Remedy, TrainError};
+pub use evaluation::Evaluation;
 pub use feed::{Batch, Feed, IntoFeed};
-pub use folder::{CHECKPOINTS, CONFIG_FILE, RunFolder, TRACE_FILE};
+pub use folder::{BEST, CHECKPOINTS, CONFIG_FILE, RunFolder, TRACE_FILE};
 pub use hook::{Hook, LogLines};
 pub use outcome::{Ended, Outcome};
 pub use peak::peak_flops;

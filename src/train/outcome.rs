@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use gpipe_partitioner::Plan;
 
 use super::error::TrainError;
+use super::evaluation::Evaluation;
 use super::report::Comparison;
 use crate::data::Diagnosis;
 use crate::metrics::{StepMetrics, speed};
@@ -21,6 +22,12 @@ pub enum Ended {
     /// Somebody asked for the end: a [`Stop`](super::Stop) or a signal. The run can be resumed
     /// where it is saved at all.
     Stopped {
+        /// The last step.
+        step: usize,
+    },
+    /// So many evaluations in a row were not better than the best one
+    /// ([`TrainerBuilder::early_stopping`](super::TrainerBuilder::early_stopping)).
+    EarlyStopped {
         /// The last step.
         step: usize,
     },
@@ -40,8 +47,10 @@ pub struct Outcome {
     pub records: Vec<StepMetrics>,
     /// The run folder.
     pub folder: PathBuf,
-    /// The mean loss on held-out data, where there was any.
+    /// The mean loss on held-out data after the last step, where there was any.
     pub held_out_loss: Option<f64>,
+    /// The evaluation with the lowest loss, where the run was evaluated while it trained.
+    pub best: Option<Evaluation>,
     /// The last step beside its prediction; none before the last step.
     pub comparison: Option<Comparison>,
     /// Which stages compute so unequally long that a step waits for one of them, where another
@@ -70,6 +79,8 @@ pub struct Outcome {
 pub(super) struct Rates {
     /// Tokens of a sample, where it is a sequence of them.
     pub(super) tokens: Option<usize>,
+    /// Samples of an epoch.
+    pub(super) epoch: Option<usize>,
     /// Operations of a sample, and those per second of all devices together.
     pub(super) flops: Option<(f64, f64)>,
 }
@@ -93,6 +104,7 @@ impl Outcome {
             records,
             folder,
             held_out_loss: None,
+            best: None,
             comparison: None,
             uneven_cut: None,
             memory: None,
@@ -142,6 +154,10 @@ impl Outcome {
         if let Some(loss) = own.held_out_loss {
             lines.push(("held-out loss", format!("{loss:.4}")));
         }
+        if let Some(best) = self.best {
+            let Evaluation { step, loss } = best;
+            lines.push(("lowest", format!("{loss:.4} held out, after step {step}")));
+        }
         let (rate, step_ms) = (
             speed(own.samples_per_s, own.tokens_per_s),
             own.step_ms_median,
@@ -189,6 +205,13 @@ impl fmt::Display for Outcome {
         }
         match self.ended {
             Ended::AllDone => Ok(()),
+            Ended::EarlyStopped { step } => {
+                writeln!(
+                    f,
+                    "{:<15}early after step {step}: no evaluation was better",
+                    "ended"
+                )
+            }
             Ended::Stopped { step } => writeln!(
                 f,
                 "{:<15}stopped after step {step}; it can be resumed from its newest checkpoint",

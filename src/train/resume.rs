@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::checkpoints::{Checkpoints, Saving};
 use super::error::{TrainError, once_more};
-use super::folder::{DATA_PART, LOSS_SCALE_PART, RunFolder, found};
+use super::evaluation::Standing;
+use super::folder::{DATA_PART, EVALUATION_PART, LOSS_SCALE_PART, RunFolder, found};
 use super::hook::Hooks;
 use super::leader::leads;
 use super::writer::RunWriter;
@@ -187,6 +189,20 @@ impl Resume {
         saved.map(Some).ok_or_else(|| lacks(from, DATA_PART))
     }
 
+    /// How it stood with its evaluations.
+    ///
+    /// # Errors
+    /// The checkpoint has that, but not as a run writes it.
+    pub(super) fn standing(&self) -> Result<Standing, TrainError> {
+        let Some(from) = &self.from else {
+            return Ok(Standing::default());
+        };
+        let saved = from.extras().get(EVALUATION_PART);
+        let read = saved.map(Standing::deserialize).transpose();
+        read.map(Option::unwrap_or_default)
+            .map_err(|_| lacks(from, EVALUATION_PART))
+    }
+
     /// Has pipeline and optimizer go on from the checkpoint.
     pub(super) fn restore(
         &self,
@@ -214,26 +230,34 @@ impl Resume {
         save: impl FnOnce(&mut Checkpoints, &mut Pipeline, &mut Hooks<'_>) -> Result<(), TrainError>,
     ) -> Result<(RunWriter, Checkpoints), TrainError> {
         let step = self.step();
+        let best = self.standing()?.best().map(|best| best.step);
         let config = saving.config.clone();
+        let here = leads(pipe);
         if let Some(writer) = self.writer {
             let whole = self.from.is_some().then_some(step);
-            let folder = if leads(pipe) {
+            let folder = if here {
                 RunWriter::resume(self.run, &config, step)?
             } else {
                 RunWriter::elsewhere(self.run)
             };
-            return Ok((folder, Checkpoints::new(writer, saving, whole)));
+            let mut checkpoints = Checkpoints::new(writer, saving, whole, here);
+            checkpoints.best_is(best, hooks);
+            return Ok((folder, checkpoints));
         }
         let (folder, writer) = RunFolder::claim(self.forked.as_deref(), pipe)?;
-        let mut checkpoints = Checkpoints::new(writer, saving, None);
-        let here = leads(pipe);
+        let mut checkpoints = Checkpoints::new(writer, saving, None, here);
         let save = || save(&mut checkpoints, pipe, hooks);
         let folder = if here {
-            RunWriter::fork(folder, &self.run, &config, step, save)?
+            let writer = RunWriter::fork(folder, &self.run, &config, step, save)?;
+            if let Some(best) = best.filter(|best| *best != step) {
+                writer.folder.copy_checkpoint(&self.run, best)?;
+            }
+            writer
         } else {
             save()?;
             RunWriter::elsewhere(folder)
         };
+        checkpoints.best_is(best, hooks);
         Ok((folder, checkpoints))
     }
 }

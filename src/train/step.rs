@@ -103,6 +103,7 @@ impl PendingStep {
             |took| (self.waited, took),
         );
         let metrics = StepMetrics {
+            samples: self.samples as u64,
             lr: self.lr,
             grad_norm: norm,
             ..told

@@ -73,6 +73,14 @@ impl Stop {
         self.line.as_ref().map_or(here, |line| line.ask(here))
     }
 
+    /// The signal that has asked this process, if one has.
+    pub fn signal(&self) -> Option<i32> {
+        let flags = self.signals.iter().flat_map(|own| own.signalled.iter());
+        let mut asked = flags.zip(SIGNALS_HEARD);
+        let set = asked.find(|(flag, _)| flag.load(Ordering::SeqCst));
+        set.map(|(_, signal)| signal)
+    }
+
     fn is_asked_here(&self) -> bool {
         let is_set = |flag: &Arc<AtomicBool>| flag.load(Ordering::SeqCst);
         let signalled = |own: &Arc<Listening>| own.signalled.iter().any(is_set);
@@ -86,6 +94,9 @@ impl Stop {
 struct Listening {
     signalled: Arc<[Arc<AtomicBool>]>,
 }
+
+/// The signals that are heard, in the order of their flags.
+const SIGNALS_HEARD: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
 /// Handlers cannot be taken back to what the system had: they are set once.
 static SIGNALS: Mutex<Option<Signals>> = Mutex::new(None);
@@ -144,8 +155,8 @@ impl Drop for Listening {
 /// either of them set it, and the process would go on.
 fn handled() -> io::Result<Arc<[Arc<AtomicBool>]>> {
     // Under `nohup` a run is to outlive its terminal.
-    let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-    let signals: Vec<_> = [SIGINT, SIGTERM].into_iter().chain(hang_up).collect();
+    let is_heard = |signal: &i32| *signal != SIGHUP || !is_ignored(SIGHUP);
+    let signals: Vec<_> = SIGNALS_HEARD.into_iter().filter(is_heard).collect();
     let flags: Arc<[Arc<AtomicBool>]> = signals.iter().map(|_| Arc::default()).collect();
     for (place, &signal) in signals.iter().enumerate() {
         let ends = |flag| flag::register_conditional_shutdown(signal, ENDED_BY + signal, flag);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::outcome::Outcome;
+use super::outcome::{Ended, Outcome};
 use crate::data::Diagnosis;
 use crate::metrics::StepMetrics;
 
@@ -22,6 +22,15 @@ pub struct Summary {
     /// Where something was held out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_out_loss: Option<f64>,
+    /// The lowest held-out loss while it trained, where it was evaluated then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_held_out_loss: Option<f64>,
+    /// The step after which it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_step: Option<u64>,
+    /// Whether it ended before its last step, as no evaluation was better than the best one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub early_stopped: bool,
     /// Samples trained on in a second.
     pub samples_per_s: f64,
     /// Where a sample is a sequence of tokens.
@@ -94,6 +103,9 @@ impl Outcome {
             loss_first: loss(first),
             loss_last: loss(last),
             held_out_loss: self.held_out_loss,
+            best_held_out_loss: self.best.map(|best| best.loss),
+            best_step: self.best.map(|best| best.step),
+            early_stopped: matches!(self.ended, Ended::EarlyStopped { .. }),
             samples_per_s,
             tokens_per_s: self.rates.tokens_per_s(samples_per_s),
             step_ms_median: self.median(|record| record.step_ms),

@@ -1,12 +1,13 @@
 //! Step after step, to the last one or until somebody stops it.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use gpipe_partitioner::CheckedSchedule;
 
 use super::checkpoints::Checkpoints;
 use super::cut;
 use super::error::TrainError;
+use super::evaluation::Evaluations;
 use super::feed::{AnyFeed, Start};
 use super::folder::RunFolder;
 use super::graphs::GraphNotices;
@@ -32,6 +33,7 @@ pub struct Trainer<'a> {
     pub(super) loss: SharedLoss,
     pub(super) batches: AnyFeed<'a>,
     pub(super) held_out: Option<Start<'a>>,
+    pub(super) evaluations: Evaluations<'a>,
     pub(super) settings: Settings,
     pub(super) hooks: Hooks<'a>,
     pub(super) stop: Stop,
@@ -39,6 +41,8 @@ pub struct Trainer<'a> {
     pub(super) checkpoints: Checkpoints,
     /// Steps that have been done.
     pub(super) done: usize,
+    /// Samples of those whose numbers are known.
+    pub(super) seen: u64,
     /// The last of them, while its numbers are not there: see [`Trainer::step`].
     pub(super) pending: Option<PendingStep>,
     pub(super) outcome: Outcome,
@@ -79,7 +83,13 @@ impl Trainer<'_> {
     /// [hooks](super::Hook), and the run goes on: see [`Outcome::files`].
     pub fn run(mut self) -> Result<Outcome, TrainError> {
         let mut ended = self.train()?;
-        if ended == Ended::AllDone
+        self.outcome.best = self.evaluations.standing.best();
+        self.outcome.held_out_loss = self.evaluations.loss_after(self.done);
+        if ended == Ended::AllDone && self.evaluations.are_on() {
+            if self.outcome.held_out_loss.is_none() {
+                ended = Ended::Unmeasured;
+            }
+        } else if ended == Ended::AllDone
             && let Some(held_out) = self.held_out.take()
         {
             ended = self.measure(held_out)?;
@@ -90,12 +100,25 @@ impl Trainer<'_> {
 
     fn train(&mut self) -> Result<Ended, TrainError> {
         let begun_after = self.done;
+        if self.done > 0 && !self.is_left() {
+            let all = self.done;
+            self.hooks.note(&format!(
+                "all {all} steps are done: nothing is left to train"
+            ));
+        }
         self.hooks.each(|hook| hook.begin(begun_after));
         self.read = Instant::now();
         self.begun = Moment::now();
         let mut graphs = GraphNotices::new(self.pipe)?;
         let mut ended = Ended::AllDone;
+        if self.evaluate_late(false)? && self.checkpoints.due(self.done, true) {
+            self.save()?;
+        }
         while self.is_left() {
+            if self.evaluations.are_over() {
+                ended = Ended::EarlyStopped { step: self.done };
+                break;
+            }
             if !self.step()? {
                 break;
             }
@@ -104,7 +127,8 @@ impl Trainer<'_> {
                 ended = Ended::Stopped { step: self.done };
                 break;
             }
-            if self.checkpoints.due(self.done, false) {
+            let is_best = self.evaluations.standing.is_best(self.done);
+            if self.checkpoints.due(self.done, is_best) {
                 // What is saved is what is known to be good.
                 self.catch_up()?;
                 // Checkpoints of a run that has diverged would only replace better ones.
@@ -113,16 +137,20 @@ impl Trainer<'_> {
                 }
             }
             self.checkpoints.look(&mut self.hooks)?;
+            self.confirm(begun_after);
         }
         self.catch_up()?;
+        let is_new_best = ended == Ended::AllDone && self.evaluate_late(true)?;
         // The last step, whichever that is, unless it has been saved a moment ago.
         let saved = self.done == begun_after || self.checkpoints.asked() == Some(self.done);
+        let saved = saved && !is_new_best;
         if !saved && self.checkpoints.due(self.done, true) {
             self.save()?;
         }
         self.hooks.each(|hook| hook.end(ended));
         let written = self.writer.sync();
         self.checkpoints.settle(&mut self.hooks)?;
+        self.writer.confirm(&mut self.hooks);
         let saved = self.checkpoints.is_saved();
         let files = std::mem::replace(&mut self.outcome.files, Ok(()));
         self.outcome.files = together([files, saved, written]);
@@ -156,7 +184,9 @@ impl Trainer<'_> {
         };
         told?;
         self.done = step;
-        let is_ready = next.is_ready();
+        let is_last = !self.is_left();
+        // An evaluation is one of the weights of this step, not of the next one.
+        let is_ready = next.is_ready() || self.evaluations.is_due(step, is_last);
         self.pending = Some(next);
         if is_ready {
             self.catch_up()?;
@@ -170,19 +200,27 @@ impl Trainer<'_> {
             return Ok(());
         };
         let (step, report) = (pending.step, &pending.report);
-        let metrics = self.rated(pending.metrics(self.read)?);
+        let mut metrics = self.rated(pending.metrics(self.read)?);
         let intra_op = self.pipe.threads_per_stage();
         let measures = self.batches.0.measures();
         let measures = measures.map(|own| InputMeasures { intra_op, ..own });
         self.outcome.input = measures.as_ref().map(Diagnosis::of);
-        let metrics = match &self.outcome.input {
-            Some(input) => metrics.fed(input),
-            None => metrics,
+        if let Some(input) = &self.outcome.input {
+            metrics = metrics.fed(input);
+        }
+        let evaluated = if metrics.loss.is_finite() {
+            self.evaluate(step, !self.is_left())
+        } else {
+            Ok(None)
         };
+        metrics.held_out_loss = evaluated.as_ref().ok().copied().flatten();
         self.read = Instant::now();
         self.writer.step(&metrics, &mut self.hooks);
         self.hooks.each(|hook| hook.step(&metrics));
         self.outcome.records.push(metrics);
+        if let Some(loss) = evaluated? {
+            self.tell_evaluated(loss);
+        }
         if let Some(schedule) = &pending.schedule {
             self.compare(step, report, schedule)?;
         }
@@ -202,11 +240,18 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// The metrics with what follows from how fast it went, and how it was run.
-    fn rated(&self, metrics: StepMetrics) -> StepMetrics {
+    /// The metrics with what follows from how fast it went, how far it is, and how it was run.
+    fn rated(&mut self, metrics: StepMetrics) -> StepMetrics {
+        self.seen += metrics.samples;
         let (own, samples) = (&self.outcome, metrics.samples_per_s);
         let rates = &own.rates;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         StepMetrics {
+            // To the millisecond, which is what it is good for.
+            time: now.map_or(0.0, |now| now.as_millis() as f64 / 1e3),
+            samples: self.seen,
+            tokens: rates.tokens.map(|tokens| tokens as u64 * self.seen),
+            epoch: rates.epoch.map(|epoch| self.seen as f64 / epoch as f64),
             chunks: own.chunks,
             recompute: own.recompute.to_string(),
             tokens_per_s: rates.tokens_per_s(samples),
@@ -245,14 +290,24 @@ impl Trainer<'_> {
         Ok(())
     }
 
+    /// Writes down the configuration that a run resumes with once its second step has a finite loss:
+    /// one that ruins the weights at once is not what the run resumes with the next time.
+    fn confirm(&mut self, begun_after: usize) {
+        let known = self.done - usize::from(self.pending.is_some());
+        if known >= begun_after + 2 && self.nonfinite_streak == 0 {
+            self.writer.confirm(&mut self.hooks);
+        }
+    }
+
     fn save(&mut self) -> Result<(), TrainError> {
         // Steps that a checkpoint has done are in the metrics. Where they cannot be
         // written there has been a warning.
         let _ = self.writer.sync();
         let data = self.batches.0.state();
+        let state = (data, self.evaluations.standing.clone());
         let (pipe, hooks) = (&mut *self.pipe, &mut self.hooks);
         self.checkpoints
-            .save(pipe, self.optimizer, self.done, data, hooks)
+            .save(pipe, self.optimizer, self.done, state, hooks)
     }
 
     /// The loss on what was held out.

@@ -3,7 +3,7 @@
 use super::error::TrainError;
 use super::folder::RunFolder;
 use super::hook::Hooks;
-use crate::metrics::{METRICS_FILE, RunMetrics, StepMetrics};
+use crate::metrics::{METRICS_FILE, MetricsError, RunMetrics, StepMetrics};
 
 /// The files that grow with a run.
 #[derive(Debug)]
@@ -13,6 +13,8 @@ pub(super) struct RunWriter {
     metrics: Option<RunMetrics>,
     /// Whether metrics wait for room on the disk.
     owes: bool,
+    /// What is yet to be written down of a run that resumes: see [`RunWriter::confirm`].
+    config: Option<String>,
 }
 
 impl RunWriter {
@@ -25,9 +27,26 @@ impl RunWriter {
 
     /// Resumes in the folder after `step`: what came after it is cut off.
     pub(super) fn resume(folder: RunFolder, config: &str, step: u64) -> Result<Self, TrainError> {
-        folder.write_config(config)?;
         let metrics = RunMetrics::resume(folder.path(), step)?;
-        Ok(Self::new(folder, metrics))
+        let mut writer = Self::new(folder, metrics);
+        if writer.folder.config_path().exists() {
+            writer.config = Some(config.to_owned());
+        } else {
+            writer.folder.write_config(config)?;
+        }
+        Ok(writer)
+    }
+
+    /// Writes down the configuration of a run that has resumed, and has gone on well.
+    pub(super) fn confirm(&mut self, hooks: &mut Hooks<'_>) {
+        let Some(config) = self.config.take() else {
+            return;
+        };
+        if let Err(error) = self.folder.write_config(&config) {
+            hooks.warning(&format!(
+                "{error}; the run goes on, and its checkpoints have it"
+            ));
+        }
     }
 
     /// Has a folder that is claimed go on with what another run had come to after `step`.
@@ -56,6 +75,7 @@ impl RunWriter {
             folder,
             metrics: None,
             owes: false,
+            config: None,
         }
     }
 
@@ -69,6 +89,7 @@ impl RunWriter {
             folder,
             metrics: Some(metrics),
             owes: false,
+            config: None,
         }
     }
 
@@ -79,6 +100,19 @@ impl RunWriter {
             return;
         };
         let written = own.step(metrics);
+        self.look(written, hooks);
+    }
+
+    /// Writes what more is known of the last step.
+    pub(super) fn amend(&mut self, metrics: &StepMetrics, hooks: &mut Hooks<'_>) {
+        let Some(own) = &mut self.metrics else {
+            return;
+        };
+        let written = own.amend(metrics);
+        self.look(written, hooks);
+    }
+
+    fn look(&mut self, written: Result<(), MetricsError>, hooks: &mut Hooks<'_>) {
         let owed = std::mem::replace(&mut self.owes, written.is_err());
         match written {
             Err(error) if !owed => hooks.warning(&format!(

@@ -1,5 +1,7 @@
 //! The library's trainer, without the command.
 
+mod evaluations;
+
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -247,6 +249,26 @@ fn without_a_number_of_steps_it_trains_to_the_end_of_the_data() {
     let log = String::from_utf8(log).unwrap();
     let steps: Vec<&str> = log.lines().map(|line| &line[..10]).collect();
     assert_eq!(steps, ["step     1", "step     4", "step     8"]);
+}
+
+/// Not a word was said: it looked as if it had trained.
+#[test]
+fn a_run_whose_steps_are_done_says_so_when_it_is_resumed() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path().join("run");
+    let told = Told::default();
+    for again in [false, true] {
+        let (mut pipe, mut optimizer) = (pipe(1), optimizer());
+        let builder = twelve(&mut pipe, &mut optimizer, &folder);
+        run(builder.resume(again).hook(told.clone())).unwrap();
+    }
+    let lines = told.lines.borrow();
+    let said = "note all 12 steps are done: nothing is left to train";
+    assert_eq!(
+        lines.iter().filter(|line| *line == said).count(),
+        1,
+        "{lines:?}"
+    );
 }
 
 #[test]

@@ -37,7 +37,7 @@ pub(in crate::cli) fn layers<T: 'static>(
     for path in sources.files {
         let text = input::text(path).map_err(|failure| match failure {
             Failure::Usage(why) => Failure::Usage(format!("--config {why}")),
-            failed @ (Failure::Run(_) | Failure::Exit(..)) => failed,
+            failed @ (Failure::Run(_) | Failure::Exit(..) | Failure::Asked(_)) => failed,
         })?;
         layers.push(file(path, &text).map_err(Failure::Usage)?);
     }

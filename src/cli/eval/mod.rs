@@ -1,6 +1,7 @@
 //! `gpipe-rs eval`: how well a trained model tells the next token of a text, or the targets of samples.
 
 mod data;
+mod progress;
 mod samples;
 
 use std::fmt::Write as _;
@@ -16,6 +17,7 @@ use crate::models::zoo::Zoo;
 use crate::torch::LossFn as _;
 use crate::{Pipeline, Values};
 use data::Judge;
+use progress::Batches;
 
 /// Samples at a time, where a run does not say.
 const BATCH: usize = 32;
@@ -33,7 +35,8 @@ pub(super) struct Args {
     spoken: Spoken,
     /// Another text (UTF-8), or a file of tokens (.bin), which is used from its begin to its
     /// end; or, for a model of samples, other ones (their test part, where they have one). By
-    /// default the share of the run's own data that was held out from training.
+    /// default what the run was evaluated on: its --eval-data, or the share of its own data that was
+    /// held out from training.
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
     /// Sequences that are computed at a time; by default as many as in training. Changes
@@ -55,7 +58,8 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let batch = args.batch.or(trained.settings.batch).unwrap_or(BATCH);
     // As in training, so that the numbers are the ones that training printed.
     let micro = trained.settings.micro.unwrap_or(args.on.devices.len());
-    if let Some(judged) = samples::Judged::choose(&trained, args.data.as_deref(), zoo)? {
+    let data = (args.data.as_deref()).or(trained.settings.eval_data.as_deref());
+    if let Some(judged) = samples::Judged::choose(&trained, data, zoo)? {
         let (batch, micro) = samples::cut(&trained, args.batch, (batch, micro))?;
         let mut pipe = trained.pipeline(&args.on.devices, micro)?;
         return judged.run(args, &trained, &mut pipe, (batch, micro));
@@ -63,9 +67,10 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
     let (batch, micro) = samples::cut(&trained, args.batch, (batch, micro))?;
     let (context, _) = trained.tokens().map_err(Failure::Usage)?;
     let context = args.context.map_or(context, |own| own.min(context));
-    let judge = Judge::choose(&trained, args.data.as_deref())?;
+    let judge = Judge::choose(&trained, data)?;
     let mut pipe = trained.pipeline(&args.on.devices, micro)?;
     let mut sum = Sum::default();
+    let batches = Batches::new();
     for window in judge.windows(context, batch) {
         let (x, y) = window?;
         if !takes(&trained, &x, context, micro) {
@@ -73,7 +78,9 @@ pub(super) fn run(args: &Args, zoo: &Zoo) -> Result<(), Failure> {
             continue;
         }
         sum.add(&mut pipe, &trained, &x, &y)?;
+        batches.done();
     }
+    drop(batches);
     report(args, &trained, &judge, &sum)
 }
 

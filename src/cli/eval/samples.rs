@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::json;
 use tch::{Device, Kind, Tensor};
 
+use super::progress::Batches;
 use super::{Args, diverged};
 use crate::cli::feed::DataOptions;
 use crate::cli::feed::learned::Learned;
@@ -101,6 +102,7 @@ impl Judged {
         let pace = pace.or_workers(self.samples.workers());
         let batches = self.samples.load(part, (batch, pace), None);
         let mut sum = Sum::default();
+        let done = Batches::new();
         for pair in batches.map_err(anyhow::Error::from)?.into_iter().flatten() {
             let pair = pair.map_err(anyhow::Error::from)?;
             let rows = samples(&pair.0);
@@ -109,7 +111,9 @@ impl Judged {
             } else {
                 sum.left_out += rows;
             }
+            done.done();
         }
+        drop(done);
         if sum.samples == 0 {
             return Err(Failure::Usage(format!(
                 "{}: its {len} samples do not make a batch of {batch}, and the model takes no fewer: \

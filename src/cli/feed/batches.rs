@@ -123,16 +123,33 @@ impl train::Feed for Feed {
 }
 
 /// What is held out from training, yet to be loaded.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(in crate::cli) struct HeldOut<'a> {
-    pub(super) from: Judged<'a>,
-    pub(super) samples: usize,
-    pub(super) most: Option<usize>,
+    from: Judged<'a>,
+    samples: usize,
+    most: Option<usize>,
     /// Samples at the end that make a smaller batch, which the model does not take.
-    pub(super) left_out: usize,
+    left_out: usize,
 }
 
-impl HeldOut<'_> {
+impl<'a> HeldOut<'a> {
+    /// In batches of `samples`, of which there are `most` at most. The last one may have fewer; it
+    /// is left out where the model does not take as many, as `takes` tells.
+    pub(super) fn new(
+        from: Judged<'a>,
+        samples: usize,
+        most: Option<usize>,
+        takes: impl Fn(usize) -> bool,
+    ) -> Self {
+        let rest = from.len() % samples;
+        Self {
+            from,
+            samples,
+            most,
+            left_out: if rest > 0 && !takes(rest) { rest } else { 0 },
+        }
+    }
+
     /// Samples that are left out, and how many there are.
     pub(in crate::cli) fn left_out(&self) -> (usize, usize) {
         (self.left_out, self.from.len())
@@ -140,12 +157,12 @@ impl HeldOut<'_> {
 }
 
 /// What a model is judged by.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Judged<'a> {
     /// Windows of so many of these tokens.
     Windows(&'a Tokens, usize),
-    /// What is held out of samples, which is loaded so.
-    Samples(&'a Learned, Pace),
+    /// A part of samples, which is loaded so.
+    Samples(&'a Learned, Part, Pace),
 }
 
 impl Judged<'_> {
@@ -154,7 +171,8 @@ impl Judged<'_> {
         match self {
             // As many windows as fit, each with the token behind it.
             Self::Windows(tokens, seq) => tokens.len().saturating_sub(1) / seq,
-            Self::Samples(samples, _) => samples.held_out_len(),
+            Self::Samples(samples, Part::HeldOut, _) => samples.held_out_len(),
+            Self::Samples(samples, ..) => samples.len(),
         }
     }
 }
@@ -163,18 +181,17 @@ impl IntoFeed for HeldOut<'_> {
     type Feed = HeldOutBatches;
 
     fn start(self, _: Option<&Value>) -> anyhow::Result<HeldOutBatches> {
-        let (len, loader) = match self.from {
+        let loader = match self.from {
             Judged::Windows(tokens, seq) => {
                 let windows = tokens.windows(seq)?;
-                let len = windows.len();
-                (len, Batches::Windows(windows.batch(self.samples).load()?))
+                Batches::Windows(windows.batch(self.samples).load()?)
             }
-            Judged::Samples(samples, pace) => {
-                let rows = samples.load(Part::HeldOut, (self.samples, pace), None)?;
-                let rows = rows.ok_or_else(|| anyhow::anyhow!("nothing is held out"))?;
-                (samples.held_out_len(), Batches::Samples(rows))
+            Judged::Samples(samples, part, pace) => {
+                let rows = samples.load(part, (self.samples, pace), None)?;
+                Batches::Samples(rows.ok_or_else(|| anyhow::anyhow!("nothing is held out"))?)
             }
         };
+        let len = self.from.len();
         let all = (len - self.left_out.min(len)).div_ceil(self.samples);
         let count = self.most.map_or(all, |most| most.min(all));
         Ok(HeldOutBatches {

@@ -4,6 +4,7 @@
 mod batches;
 mod fit;
 pub(super) mod learned;
+mod other;
 mod read;
 pub(super) mod samples;
 mod several;
@@ -19,12 +20,13 @@ use serde_json::Value;
 use super::Failure;
 use super::model::Chosen;
 use super::trained::ModelTokenizer;
-use crate::data::{DataError, InputMeasures, MOBY_DICK, Samples, TextSet, Tokens};
+use crate::data::{DataError, InputMeasures, MOBY_DICK, Part, Samples, TextSet, Tokens};
 use crate::models::zoo::ModelSpec;
 use crate::train::Feed as _;
 use learned::{Learned, Pace};
 
 pub(super) use batches::{Feed, HeldOut};
+pub(super) use other::Other;
 
 use batches::Judged;
 pub(super) use fit::{check_batch, tokens};
@@ -185,6 +187,18 @@ impl Source {
         }
     }
 
+    /// Samples of an epoch; none of made-up data, which has no end. Those of a text are its windows
+    /// side by side, though they are drawn from anywhere.
+    pub(super) fn epoch(&self) -> Option<usize> {
+        match self {
+            Self::Text { windows, .. } | Self::Tokens { windows, .. } => {
+                Some((windows.train.len().saturating_sub(1) / windows.seq.max(1)).max(1))
+            }
+            Self::Samples { samples, .. } => Some(samples.train_len()),
+            Self::Synthetic(_) => None,
+        }
+    }
+
     /// What a run keeps of its samples.
     pub(super) fn kept(&self) -> Option<Value> {
         match self {
@@ -245,11 +259,8 @@ impl Source {
         }
     }
 
-    /// What is held out, once, in batches, of which there are `most` at most; None for made-up
-    /// data, and where none is asked for.
-    ///
-    /// The last one may have fewer samples; it is left out where the model does not take as many,
-    /// as `takes` tells.
+    /// What is held out, once, in batches; None for made-up data, and where none is asked for: see
+    /// [`HeldOut::new`].
     pub(super) fn held_out(
         &self,
         samples: usize,
@@ -264,18 +275,11 @@ impl Source {
                 Judged::Windows(windows.held_out.as_ref()?, windows.seq)
             }
             Self::Samples { samples, pace, .. } if samples.held_out_len() > 0 => {
-                Judged::Samples(samples, *pace)
+                Judged::Samples(samples, Part::HeldOut, *pace)
             }
             Self::Samples { .. } | Self::Synthetic(_) => return None,
         };
-        let len = from.len();
-        let rest = len % samples;
-        Some(HeldOut {
-            from,
-            samples,
-            most,
-            left_out: if rest > 0 && !takes(rest) { rest } else { 0 },
-        })
+        Some(HeldOut::new(from, samples, most, takes))
     }
 
     /// The first tokens that are held out, some for a model to go on with, and the tokens of a

@@ -58,6 +58,10 @@ impl Read {
         })
     }
 
+    pub(super) fn into_tokens(self) -> Tokens {
+        self.tokens
+    }
+
     pub(super) fn tokens(path: &Path, share: f64) -> Result<Self, DataError> {
         let tokens = Tokens::open(path)?;
         for part in parts(&tokens, share) {

@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path) -> Result<(String, Vec<String>), Failure> {
 fn prefixed(flag: &str, failure: Failure) -> Failure {
     match failure {
         Failure::Usage(why) => Failure::Usage(format!("{flag} {why}")),
-        failed @ (Failure::Run(_) | Failure::Exit(..)) => failed,
+        failed @ (Failure::Run(_) | Failure::Exit(..) | Failure::Asked(_)) => failed,
     }
 }
 

@@ -8,6 +8,7 @@ use super::Failure;
 use super::options::Args;
 use super::recipe::Recipe;
 use crate::cli::config::Schema;
+use crate::cli::feed::{HeldOut, Source};
 use crate::cli::model::Chosen;
 use crate::cli::output;
 use crate::train::ReportFormat;
@@ -30,6 +31,33 @@ pub(super) fn check(
         .and_then(|()| files(args))
         .and_then(|()| recipe.optimizer_kind().check())
         .map_err(Failure::Usage)
+}
+
+/// That there is something to evaluate on where that is asked for, and evaluations to count.
+pub(super) fn evaluations(
+    recipe: &Recipe,
+    held_out: Option<&HeldOut<'_>>,
+    source: &Source,
+) -> Result<(), String> {
+    let Some(every) = recipe.eval_every else {
+        return match recipe.early_stopping {
+            Some(count) => Err(format!(
+                "--early-stopping {count} counts evaluations: say with --eval-every N after how many \
+                 steps there is one"
+            )),
+            None => Ok(()),
+        };
+    };
+    let none = |why: &str| Err(format!("--eval-every {every}: {why}"));
+    match held_out.map(HeldOut::left_out) {
+        Some((left_out, all)) if left_out < all => Ok(()),
+        Some(_) => none("what is held out does not make a batch that the model takes"),
+        None if recipe.held_out_batches == Some(0) => none("--held-out-batches 0 measures none"),
+        None if matches!(source, Source::Synthetic(_)) => {
+            none("of made-up data nothing is held out: name some with --data")
+        }
+        None => none("nothing is held out: take a --held-out above 0, or --eval-data PATH"),
+    }
 }
 
 fn micro(recipe: &Recipe) -> Result<(), String> {

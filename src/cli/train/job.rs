@@ -1,5 +1,6 @@
 //! What is trained: the recipe, the model and the data that it names.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gpipe_partitioner::Plan;
@@ -9,7 +10,7 @@ use super::options::Args;
 use super::recipe::Recipe;
 use super::{check, config, configured, from_plan, holds};
 use crate::cli::config::{Origin, Origins, Schema};
-use crate::cli::feed::{self, DataOptions, HeldOut, Source};
+use crate::cli::feed::{self, DataOptions, HeldOut, Other, Source};
 use crate::cli::model::{Chosen, exported};
 use crate::cli::trained::ModelTokenizer;
 use crate::cli::trained::initial::{self, Weights};
@@ -31,6 +32,8 @@ pub(super) struct Job {
     pub(super) zoo: Zoo,
     pub(super) chosen: Chosen,
     pub(super) source: Source,
+    /// What it is evaluated on, where that is other data.
+    pub(super) other: Option<Other>,
     pub(super) plan: Option<Plan>,
     /// Learning rates.
     pub(super) rates: LrSchedule,
@@ -59,6 +62,7 @@ impl Job {
         let processes = world.map_or(1, |world| world.size());
         let (recipe, mut origins) = configured::recipe(args, zoo, below, processes)?;
         let recipe = recut(recipe, &mut origins);
+        let recipe = nothing_held_out(recipe, &origins);
         let trained = below.is_some_and(|saved| saved.trained);
         let (recipe, weights) = match recipe.weights.clone().filter(|_| !trained) {
             Some(path) => {
@@ -90,7 +94,6 @@ impl Job {
             let fits = chosen.check_micro(recipe.batch, recipe.micro);
             fits.map_err(Failure::Usage)?;
         }
-        let rates = recipe.learning_rates().map_err(failure)?;
         feed::check_batch(&chosen.spec, recipe.batch).map_err(Failure::Usage)?;
         let tokenizer = tokenizer(below, &recipe, weights.as_ref())?;
         if let Some(weights) = &weights {
@@ -107,6 +110,9 @@ impl Job {
             &options,
         )?;
         source.check_batch(recipe.batch).map_err(Failure::Usage)?;
+        let recipe = in_steps(recipe, &source, &origins).map_err(Failure::Usage)?;
+        let rates = recipe.learning_rates().map_err(failure)?;
+        let other = other(&recipe, (&chosen, &source), tokenizer.as_deref())?;
         if let Some(weights) = &weights {
             weights.check(&source)?;
         }
@@ -118,8 +124,11 @@ impl Job {
         // Of each process as many.
         let flops = flops.map(|(sample, peak)| (sample, peak * processes as f64));
         notes.extend(idle(&recipe));
-        notes.extend(left_out(&recipe, &chosen, &source));
+        let held_out = held_out(&recipe, &chosen, (&source, other.as_ref()));
+        check::evaluations(&recipe, held_out.as_ref(), &source).map_err(Failure::Usage)?;
+        notes.extend(held_out.and_then(|own| left_out(&recipe, &chosen, own)));
         Ok(Self {
+            other,
             tokens,
             args: args.clone(),
             recipe,
@@ -155,9 +164,10 @@ impl Job {
         Some(format!("on simulated GPUs ({settings}): {meaning}"))
     }
 
-    /// What the loss is measured on at the end, where something is.
+    /// What the loss is measured on, where something is.
     pub(super) fn held_out(&self) -> Option<HeldOut<'_>> {
-        let held_out = held_out(&self.recipe, &self.chosen, &self.source)?;
+        let from = (&self.source, self.other.as_ref());
+        let held_out = held_out(&self.recipe, &self.chosen, from)?;
         let (left_out, all) = held_out.left_out();
         (left_out < all).then_some(held_out)
     }
@@ -170,9 +180,19 @@ impl Job {
         builder.build().map_err(failure)
     }
 
-    pub(super) fn optimizer(&self) -> Optimizer {
+    pub(super) fn optimizer(&self) -> Result<Optimizer, Failure> {
         let recipe = &self.recipe;
-        Optimizer::new(recipe.optimizer_kind()).offload(recipe.offload_optimizer)
+        let kind = recipe.optimizer_kind();
+        let optimizer = Optimizer::new(kind).offload(recipe.offload_optimizer);
+        if recipe.decay_1d {
+            return Ok(optimizer);
+        }
+        let variables = self.chosen.spec.build().distinct_variables()?;
+        let flat = variables.iter().filter(|own| own.shape().len() < 2);
+        let flat: BTreeSet<String> = flat.map(|own| own.name().to_owned()).collect();
+        let mut plain = kind;
+        plain.set_number("weight_decay", 0.0);
+        Ok(optimizer.group(move |name| flat.contains(name), plain))
     }
 }
 
@@ -227,19 +247,84 @@ fn idle(recipe: &Recipe) -> impl Iterator<Item = String> {
     tf32.into_iter().chain(shard).map(str::to_owned)
 }
 
+/// Epochs as steps, where no higher layer gives steps: whole mini-batches of the data.
+fn in_steps(recipe: Recipe, source: &Source, origins: &Origins) -> Result<Recipe, String> {
+    let Some(epochs) = recipe.epochs else {
+        return Ok(recipe);
+    };
+    let [of_steps, own] = ["train.steps", "train.epochs"].map(|key| origins.layer(key));
+    if of_steps > own {
+        return Ok(Recipe {
+            epochs: None,
+            ..recipe
+        });
+    }
+    if let (true, Some(place)) = (of_steps == own, origins.of("train.epochs")) {
+        return Err(format!(
+            "{place}: train.steps and train.epochs both say how long to train: leave one of them out"
+        ));
+    }
+    let Some(samples) = source.epoch() else {
+        return Err(format!(
+            "--epochs {epochs}: {} data has no end: say with --steps N how long to train",
+            source.name()
+        ));
+    };
+    let steps = epochs * (samples / recipe.batch).max(1) as f64;
+    Ok(Recipe {
+        steps: (steps.ceil() as usize).max(1),
+        epochs: None,
+        ..recipe
+    })
+}
+
+/// The whole of `--data` is trained on where evaluations have data of their own, unless a share is
+/// held out in so many words.
+fn nothing_held_out(recipe: Recipe, origins: &Origins) -> Recipe {
+    if recipe.eval_data.is_none() || origins.of("data.held_out").is_some() {
+        return recipe;
+    }
+    Recipe {
+        held_out: 0.0,
+        ..recipe
+    }
+}
+
+/// What evaluations have of their own.
+fn other(
+    recipe: &Recipe,
+    of: (&Chosen, &Source),
+    tokenizer: Option<&ModelTokenizer>,
+) -> Result<Option<Other>, Failure> {
+    let Some(path) = &recipe.eval_data else {
+        return Ok(None);
+    };
+    let read = Other::read(path, of, tokenizer, &recipe.data_options());
+    let read = read.map_err(|why| format!("--eval-data {}: {why}", path.display()));
+    read.map(Some).map_err(Failure::Usage)
+}
+
 /// What is held out, in batches that the model takes.
-fn held_out<'a>(recipe: &Recipe, chosen: &Chosen, source: &'a Source) -> Option<HeldOut<'a>> {
+fn held_out<'a>(
+    recipe: &Recipe,
+    chosen: &Chosen,
+    (source, other): (&'a Source, Option<&'a Other>),
+) -> Option<HeldOut<'a>> {
     let takes = |samples: usize| match (recipe.replicas, chosen.spec.exported()) {
         (1, _) | (_, None) => exported::takes(&chosen.spec, samples, recipe.micro),
         // Their micro-batches are none larger than those of a whole batch.
         (_, Some(model)) => *model.micro_batch_sizes().start() == 1,
     };
-    source.held_out(recipe.batch, recipe.held_out_batches, takes)
+    let (batch, most) = (recipe.batch, recipe.held_out_batches);
+    match other {
+        Some(other) => other.batches(batch, most, takes),
+        None => source.held_out(batch, most, takes),
+    }
 }
 
 /// Samples that are held out and not measured, in words.
-fn left_out(recipe: &Recipe, chosen: &Chosen, source: &Source) -> Option<String> {
-    let (left_out, all) = held_out(recipe, chosen, source)?.left_out();
+fn left_out(recipe: &Recipe, chosen: &Chosen, held_out: HeldOut<'_>) -> Option<String> {
+    let (left_out, all) = held_out.left_out();
     let why = format!(
         "`{}` takes no micro-batches as small as a rest makes: export it with a dynamic batch",
         chosen.spec.name()

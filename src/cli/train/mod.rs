@@ -103,12 +103,25 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     let progress = Progress::new(&job);
     progress.about(&job, &pipe, &resolved);
     notes.iter().for_each(|note| progress.say(note));
-    let mut optimizer = job.optimizer();
+    let mut optimizer = job.optimizer()?;
     let trainer = trainer(&job, &mut pipe, &mut optimizer, &resolved, resume, progress)?;
+    if !job.args.quiet && job.recipe.checkpoint_every > 0 {
+        let folder = trainer.folder().path().display().to_string();
+        say(&format!(
+            "run folder {folder}: whatever ends the run, `{} train --resume {folder}` goes on with it",
+            called()
+        ));
+    }
     let stop = trainer.stop().clone();
     let outcome = trainer.run().map_err(failure)?;
     if matches!(outcome.ended, Ended::Stopped { .. } | Ended::Unmeasured) {
-        return ended_early(&job, outcome);
+        ended_early(&job, outcome)?;
+        // Launchers take a process that ends otherwise than well for one that failed: who was asked
+        // to end says so itself.
+        return match stop.signal().filter(|_| world.is_none()) {
+            Some(signal) => Err(Failure::Asked(signal)),
+            None => Ok(()),
+        };
     }
     let beginning = beginning(&job)?.filter(|_| !job.args.json);
     let sample = beginning.map(|own| sample::generate(&mut pipe, &own, job.recipe.seed, &stop));
@@ -163,6 +176,7 @@ fn trainer<'a>(
         .checkpoint_keep(recipe.checkpoint_keep)
         .config(&resolved.toml)
         .tokens_per_sample(job.tokens)
+        .samples_per_epoch(job.source.epoch())
         .flops(job.flops)
         .plan(job.plan.clone())
         .hook(progress)
@@ -180,9 +194,13 @@ fn trainer<'a>(
     if let Some(kept) = job.source.kept() {
         trainer = trainer.part(SAMPLES, kept);
     }
-    if let Some(held_out) = job.held_out() {
-        trainer = trainer.held_out(held_out);
-    }
+    trainer = match (job.held_out(), recipe.eval_every) {
+        (Some(held_out), Some(every)) => trainer
+            .evaluate_every(every, move || held_out)
+            .early_stopping(recipe.early_stopping),
+        (Some(held_out), None) => trainer.held_out(held_out),
+        (None, _) => trainer,
+    };
     if let Some(path) = &job.args.trace {
         trainer = trainer.trace(path);
     }
@@ -190,6 +208,12 @@ fn trainer<'a>(
         trainer = trainer.report(path);
     }
     trainer.build().map_err(failure)
+}
+
+/// This program, as it was called.
+fn called() -> String {
+    let own = std::env::args_os().next().unwrap_or_default();
+    own.to_string_lossy().into_owned()
 }
 
 /// Says how to go on with a run that a signal ended.
@@ -206,9 +230,7 @@ fn ended_early(job: &Job, outcome: Outcome) -> Result<(), Failure> {
         summary::print(job, &outcome, None)?;
     }
     outcome.files.map_err(failure)?;
-    // As it was called.
-    let own = std::env::args_os().next().unwrap_or_default();
-    let (own, steps) = (own.to_string_lossy(), job.recipe.steps);
+    let (own, steps) = (called(), job.recipe.steps);
     let is_saved = job.recipe.checkpoint_every > 0;
     let nothing = "nothing was saved, as checkpoint.every is 0";
     let all_done =

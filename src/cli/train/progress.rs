@@ -11,7 +11,7 @@ use crate::Pipeline;
 use crate::cli::feed::Source;
 use crate::cli::{output, say};
 use crate::metrics::StepMetrics;
-use crate::train::{Ended, Hook};
+use crate::train::{Ended, Evaluation, Hook};
 
 /// A bar on a terminal, about twenty lines elsewhere, nothing when quiet.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(super) struct Progress {
     lines: bool,
     every: usize,
     steps: usize,
+    /// Evaluations in a row that end the run.
+    patience: usize,
 }
 
 impl Progress {
@@ -35,6 +37,7 @@ impl Progress {
             lines: !terminal && !quiet,
             every: steps.div_ceil(20),
             steps,
+            patience: job.recipe.early_stopping.unwrap_or_default(),
         }
     }
 
@@ -126,8 +129,18 @@ impl Hook for Progress {
     /// Leaves the bar of a run that is over, and takes that of a stopped one away, which would
     /// say that nothing is left to do.
     fn end(&mut self, ended: Ended) {
+        if let Ended::EarlyStopped { step } = ended {
+            self.say(&format!(
+                "early stopping after step {step} of {}: {} in a row no better than the best; \
+                 --resume with a larger --early-stopping trains on",
+                self.steps,
+                count(self.patience, "evaluation")
+            ));
+        }
         match (&self.bar, ended) {
-            (Some(bar), Ended::Stopped { .. }) => bar.finish_and_clear(),
+            (Some(bar), Ended::Stopped { .. } | Ended::EarlyStopped { .. }) => {
+                bar.finish_and_clear();
+            }
             (Some(bar), _) => bar.abandon(),
             (None, _) => {}
         }
@@ -146,6 +159,24 @@ impl Hook for Progress {
 
     fn held_out_batch(&mut self) {
         self.judging.inc(1);
+        if let (Some(bar), true) = (&self.bar, self.judging.is_hidden()) {
+            let (done, all) = (self.judging.position(), self.judging.length().unwrap_or(0));
+            bar.set_message(format!("held-out loss: batch {done} of {all}"));
+        }
+    }
+
+    fn evaluate(&mut self, _: u64, batches: Option<usize>) {
+        self.judging = ProgressBar::hidden();
+        self.judging.set_length(batches.unwrap_or_default() as u64);
+    }
+
+    fn evaluated(&mut self, evaluation: Evaluation, is_best: bool) {
+        let Evaluation { step, loss } = evaluation;
+        let best = if is_best { ", the lowest so far" } else { "" };
+        self.say(&format!(
+            "step {step:>5}/{}  held-out loss {loss:.4}{best}",
+            self.steps
+        ));
     }
 }
 

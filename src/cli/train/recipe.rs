@@ -153,6 +153,13 @@ settings! {
         /// Training steps.
         steps: usize = flag("train.steps", "N", values::COUNT, 400).free();
 
+        /// Trains so often on all of the data, such as 3 or 0.5, in place of --steps; of the last
+        /// samples that fill no mini-batch none is taken. Texts are drawn from anywhere in them: as
+        /// many tokens as they have are an epoch.
+        epochs: Option<f64> = flag("train.epochs", "E", Optional(values::POSITIVE), None)
+            .clap(|arg| arg.conflicts_with("steps"))
+            .free();
+
         /// Samples (texts: sequences) of a mini-batch.
         batch: usize = flag("train.batch", "N", values::COUNT, 32);
 
@@ -174,8 +181,12 @@ settings! {
         /// `adamw` takes that share off a weight per unit of learning rate; `adam` and `sgd` add
         /// it, times the weight, to the gradient, and have 0 where it is left out.
         weight_decay: Option<f64> =
-            key("optimizer.weight_decay", Optional(values::NOT_NEGATIVE), None)
+            flag("optimizer.weight_decay", "W", Optional(values::NOT_NEGATIVE), None)
             .only_for("optimizer.name", &["adamw", "adam", "sgd"]);
+
+        /// Whether parameters of one dimension decay, too: biases, and the scales of norms. The recipes
+        /// of GPT-2, GPT-3 and Llama leave them out.
+        decay_1d: bool = key("optimizer.decay_1d", Truth, true).hides_default();
 
         /// How much the mean of gradients keeps, in `adamw` and `adam`.
         beta1: Option<f64> = key("optimizer.beta1", Optional(values::FRACTION), None)
@@ -218,8 +229,9 @@ settings! {
         /// Steps until the end of a `linear`, `cosine` or `one-cycle` schedule; by default all.
         lr_steps: Option<usize> = key("lr.steps", Optional(values::COUNT), None)
             .only_for("lr.schedule", ENDING)
-            .beside_unless(&["lr.schedule", "train.steps"], |before, after| {
-                let same_steps = after.resuming || before.steps == after.steps;
+            .beside_unless(&["lr.schedule", "train.steps", "train.epochs"], |before, after| {
+                let given = after.epochs.is_none() && before.steps == after.steps;
+                let same_steps = after.resuming || given;
                 same_steps && before.lr_schedule == after.lr_schedule
             });
 
@@ -256,8 +268,8 @@ settings! {
         /// text, samples that the seed draws of other data. 0 holds out none.
         held_out: f64 = flag("data.held_out", "SHARE", values::SHARE, HELD_OUT);
 
-        /// Batches of what is held out on which the loss is measured at the end; by default all of
-        /// it, and 0 measures none.
+        /// Batches of what is held out on which the loss is measured; by default all of it, and 0
+        /// measures none.
         held_out_batches: Option<usize> =
             flag("data.held_out_batches", "N", Optional(values::COUNT_OR_NONE), None).free();
 
@@ -285,6 +297,19 @@ settings! {
         /// many are enough, within an eighth of the free memory. It changes no numbers.
         prefetch: Option<HowMany> =
             flag("data.prefetch", "N|auto", Optional(values::HOW_MANY), None).free();
+
+        /// Measures the loss on what is held out (or on --eval-data) after every N steps and after the
+        /// last one, for metrics.jsonl, TensorBoard and `plot`. It changes no numbers of training.
+        /// The checkpoint of the lowest loss stays: RUN/best names it.
+        eval_every: Option<usize> = flag("eval.every", "N", Optional(values::COUNT), None).free();
+
+        /// Evaluates on this data, of the kind of --data, in place of a held-out share: nothing is
+        /// then held out of --data unless --held-out says so.
+        eval_data: Option<PathBuf> = flag("eval.data", "PATH", Optional(FilePath), None).free();
+
+        /// Ends the run after N evaluations in a row that were not better than the best one.
+        early_stopping: Option<usize> =
+            flag("eval.early_stopping", "N", Optional(values::COUNT), None).free();
 
         /// Saves the run after every N steps, at its end, and when it is interrupted; 0 saves
         /// nothing.

@@ -57,6 +57,7 @@ fn recipe(job: &Job, pipe: &Pipeline) -> Recipe {
         // Some kernels add up in an order that depends on it.
         threads_per_stage: Some(pipe.threads_per_stage()),
         data: data(job),
+        eval_data: recipe.eval_data.as_deref().map(absolute),
         weights: recipe.weights.as_deref().map(absolute),
         tokenizer: recipe.tokenizer.as_deref().map(absolute),
         // What it decides stands in the other fields.

@@ -6,7 +6,7 @@ use super::Failure;
 use super::job::Job;
 use crate::cli::feed::Source;
 use crate::cli::{limit, output};
-use crate::train::{Outcome, Summary};
+use crate::train::{BEST, Outcome, Summary};
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -33,17 +33,29 @@ pub(super) fn print(job: &Job, outcome: &Outcome, sample: Option<&str>) -> Resul
     output::print(&(printed + "\n"))
 }
 
+/// Of a quiet run, what it came to and where it is.
+const QUIET: [&str; 4] = ["loss", "held-out loss", "lowest", "run folder"];
+
 fn text(job: &Job, outcome: &Outcome, sample: Option<&str>) -> String {
     let width = output::width(None);
+    if job.args.quiet {
+        let lines = lines(job, outcome).into_iter();
+        let lines = lines.filter(|(title, _)| QUIET.contains(title));
+        return lines
+            .map(|(title, text)| line(title, &text, width))
+            .collect();
+    }
     let paragraph = |text: &str| output::wrapped(text, width) + "\n";
     let sample = sample.map_or_else(String::new, |sample| format!("\n{}", paragraph(sample)));
     let comparison = outcome.comparison.as_ref();
     let others = comparison.and_then(|own| own.others()).map(paragraph);
-    let comparison = comparison.map_or_else(String::new, |own| own.text(width));
+    let comparison = comparison.map_or_else(String::new, |own| {
+        format!("\nthe last step:\n\n{}", own.text(width))
+    });
     let lines = lines(job, outcome);
     let lines = lines.iter().map(|(title, text)| line(title, text, width));
     format!(
-        "{sample}\nthe last step:\n\n{comparison}{}\n{}",
+        "{sample}{comparison}{}\n{}",
         others.unwrap_or_default(),
         lines.collect::<String>()
     )
@@ -57,6 +69,10 @@ fn lines(job: &Job, outcome: &Outcome) -> Vec<(&'static str, String)> {
             ("held-out loss", _) if job.source.text().is_some() => *text += " per character",
             ("held-out loss", _) if matches!(job.source, Source::Samples { .. }) => {}
             ("held-out loss", _) => *text += " per token",
+            ("lowest", _) if job.recipe.checkpoint_every > 0 => {
+                let run = outcome.folder.display();
+                *text = format!("{text}; its checkpoint is {run}/{BEST} (--run {run} --best)");
+            }
             ("cut", Some(_)) => {
                 *text += "; the plan was made from other times than these: profile again";
             }

@@ -48,6 +48,10 @@ struct Where {
 pub(super) struct Place {
     #[command(flatten)]
     which: Where,
+    /// Of a --run, the checkpoint of the lowest held-out loss (`train --eval-every`) rather than the
+    /// newest.
+    #[arg(long, requires = "run")]
+    best: bool,
     /// Where the .pt2 is that a run was trained from, if it is no longer where it was.
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
@@ -115,8 +119,11 @@ impl Trained {
     }
 
     fn placed(place: &Place, zoo: &Zoo) -> Result<Self, Failure> {
-        let (place, moved) = (&place.which, place.model.as_deref());
+        let (place, moved, is_best) = (&place.which, place.model.as_deref(), place.best);
         if let Some(run) = &place.run {
+            if is_best {
+                return run::best(run, moved, zoo);
+            }
             return run::newest(run, moved, zoo);
         }
         if let Some(checkpoint) = &place.checkpoint {

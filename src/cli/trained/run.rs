@@ -13,7 +13,7 @@ use crate::cli::model::exported::{self, AskedLoss};
 use crate::cli::{failure, no_run};
 use crate::data::{HowMany, MOBY_DICK, TextSet};
 use crate::models::zoo::{ModelSpec, Zoo};
-use crate::train::{RunFolder, TrainError, lacks};
+use crate::train::{BEST, RunFolder, TrainError, lacks};
 
 /// The part of a checkpoint that has the characters of tokens, in their order.
 pub(in crate::cli) const VOCABULARY: &str = "vocabulary";
@@ -42,6 +42,8 @@ pub(in crate::cli) enum TrainedOn {
 #[derive(Debug, Clone, Default)]
 pub(in crate::cli) struct Settings {
     pub(in crate::cli) data: TrainedOn,
+    /// What it was evaluated on, where that was other data.
+    pub(in crate::cli) eval_data: Option<PathBuf>,
     pub(in crate::cli) batch: Option<usize>,
     pub(in crate::cli) micro: Option<usize>,
     pub(in crate::cli) threads_per_stage: Option<usize>,
@@ -79,6 +81,23 @@ pub(super) fn newest(run: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result<Trai
         Failure::Usage(format!("{}: cannot be read: {error}", config.display()))
     })?;
     trained(&found, (&text, &config), moved, zoo)
+}
+
+/// The model of a run at its lowest held-out loss.
+pub(super) fn best(run: &Path, moved: Option<&Path>, zoo: &Zoo) -> Result<Trained, Failure> {
+    let folder = RunFolder::open(run).map_err(|error| match error {
+        TrainError::NoRun { folder, why } => no_run("--run", &folder, why),
+        error => failure(error),
+    })?;
+    let best = folder.path().join(BEST);
+    if best.symlink_metadata().is_err() {
+        return Err(Failure::Usage(format!(
+            "--best: the run {} has no best checkpoint: `train --eval-every N` keeps the one of the \
+             lowest held-out loss",
+            run.display()
+        )));
+    }
+    checkpoint(&best, moved, zoo)
 }
 
 /// The model of one checkpoint.
@@ -207,8 +226,11 @@ fn read(text: &str, moved: Option<&Path>, zoo: &Zoo) -> Result<(ModelSpec, Setti
         Some(SYNTHETIC) => TrainedOn::Synthetic,
         Some(path) => TrainedOn::File(PathBuf::from(path)),
     };
+    let eval_data = table("eval").and_then(|own| own.get("data"));
+    let eval_data = eval_data.and_then(toml::Value::as_str).map(PathBuf::from);
     let settings = Settings {
         data,
+        eval_data,
         batch: number("train", "batch"),
         micro: number("pipeline", "micro"),
         threads_per_stage: number("pipeline", "threads_per_stage"),

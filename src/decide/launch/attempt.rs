@@ -35,6 +35,8 @@ pub(super) enum Ended {
 pub(super) struct Attempt {
     signals: Receiver<i32>,
     asked_to_end: usize,
+    /// The first that asked.
+    by: Option<i32>,
 }
 
 /// What is next to be done to processes that are left when one has failed.
@@ -62,12 +64,13 @@ impl Attempt {
         Ok(Self {
             signals: receiver,
             asked_to_end: 0,
+            by: None,
         })
     }
 
-    /// Whether Ctrl-C or SIGTERM came.
-    pub(super) fn was_asked_to_end(&self) -> bool {
-        self.asked_to_end > 0
+    /// Ctrl-C or SIGTERM, the one that came first.
+    pub(super) fn was_asked_to_end(&self) -> Option<i32> {
+        self.by
     }
 
     /// Starts all processes, and waits for the end of all.
@@ -133,13 +136,14 @@ impl Attempt {
                 self.signals.recv_timeout(left)
             }
         };
-        let signal = match event {
-            Ok(SIGINT) => Signal::INT,
-            Ok(SIGTERM) => Signal::TERM,
+        let (number, signal) = match event {
+            Ok(SIGINT) => (SIGINT, Signal::INT),
+            Ok(SIGTERM) => (SIGTERM, Signal::TERM),
             // A process has ended, or it is time.
             _ => return,
         };
         self.asked_to_end += 1;
+        self.by.get_or_insert(number);
         let last = self.asked_to_end >= LAST_CTRL_C;
         all(running, if last { Signal::KILL } else { signal });
     }

@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, getppid, kill_process, kill_process_group};
 
+use super::super::failure::BY_SIGNAL;
 use super::address::Address;
 use super::output::{Forwarding, Stream};
 
@@ -17,9 +18,6 @@ const LAUNCHED: &str = "GPIPE_LAUNCHED_BY";
 
 /// Exit code of a process that has lost another one: a new start may help (`EX_TEMPFAIL`).
 const RESTART_MAY_HELP: i32 = 75;
-
-/// What a signal that ended a process adds to in its exit code, as shells have it.
-const BY_SIGNAL: i32 = 128;
 
 /// What is to be started.
 #[derive(Debug)]
@@ -145,6 +143,11 @@ impl Failed {
     /// Whether it has failed since another process had.
     pub(super) fn has_lost_another(&self) -> bool {
         self.status.code() == Some(RESTART_MAY_HELP)
+    }
+
+    /// Whether it has only ended, by itself, as this signal asked it to.
+    pub(super) fn was_asked(&self, signal: i32) -> bool {
+        self.status.code() == Some(BY_SIGNAL + signal)
     }
 
     /// The exit code that says so.

@@ -73,9 +73,16 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             max_restarts: args.max_restarts,
         };
         match attempt.run(&plan)? {
-            Ended::Well => break,
+            Ended::Well => match attempt.was_asked_to_end() {
+                Some(signal) => return Err(Failure::Asked(signal)),
+                None => break,
+            },
             Ended::Badly(failed) => {
-                let again = failed.may_help() && !attempt.was_asked_to_end();
+                let asked = attempt.was_asked_to_end();
+                if let Some(signal) = asked.filter(|signal| failed.was_asked(*signal)) {
+                    return Err(Failure::Asked(signal));
+                }
+                let again = failed.may_help() && asked.is_none();
                 if !again || restarts >= args.max_restarts {
                     return Err(Failure::Exit(failed.to_string(), failed.code()));
                 }

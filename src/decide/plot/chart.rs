@@ -26,6 +26,8 @@ pub(super) struct Chart<'a> {
     field: &'a Field,
     /// A run's number and its points, where it has any.
     curves: Vec<(usize, &'a History, &'a [Point])>,
+    /// The same of the field that is drawn with it.
+    beside: Vec<(usize, &'a History, &'a [Point])>,
     steps: Range,
     values: Range,
     /// The frame's upper edge.
@@ -35,10 +37,15 @@ pub(super) struct Chart<'a> {
 impl<'a> Chart<'a> {
     /// A chart of `field` below `y`, over `steps`.
     pub(super) fn new(runs: &'a [History], field: &'a Field, steps: Range, y: f64) -> Self {
-        let curve =
-            |(number, run): (usize, &'a History)| Some((number, run, run.points(&field.key)?));
-        let curves: Vec<_> = runs.iter().enumerate().filter_map(curve).collect();
-        let values = curves.iter().flat_map(|(.., points)| *points);
+        let of = |key: &'a str| -> Vec<_> {
+            let curve = |(number, run): (usize, &'a History)| Some((number, run, run.points(key)?));
+            runs.iter().enumerate().filter_map(curve).collect()
+        };
+        let (curves, beside) = (of(&field.key), field.beside().map_or_else(Vec::new, of));
+        let values = curves
+            .iter()
+            .chain(&beside)
+            .flat_map(|(.., points)| *points);
         let values = Range::of(values.map(|&(_, value)| value));
         let values = values.unwrap_or(Range { from: 0.0, to: 1.0 });
         let counts = WITH_ZERO.contains(&field.key.as_str());
@@ -46,6 +53,7 @@ impl<'a> Chart<'a> {
         Self {
             field,
             curves,
+            beside,
             steps,
             values: values.roomy(),
             top: y + ABOVE,
@@ -57,6 +65,9 @@ impl<'a> Chart<'a> {
         self.frame(svg);
         for (number, run, points) in &self.curves {
             self.curve(svg, *number, run, points, window);
+        }
+        for (number, run, points) in &self.beside {
+            self.dotted(svg, *number, run, points);
         }
     }
 
@@ -76,7 +87,7 @@ impl<'a> Chart<'a> {
             "<text class=\"name\" x=\"{LEFT}\" y=\"{}\">{}</text>\n\
              <rect class=\"panel\" x=\"{LEFT}\" y=\"{top}\" width=\"{}\" height=\"{PLOT}\"/>",
             top - 9.0,
-            escaped(&self.field.label()),
+            escaped(&self.label()),
             end - LEFT
         );
         for tick in self.values.ticks(0.0) {
@@ -127,15 +138,42 @@ impl<'a> Chart<'a> {
         svg.push_str("</g>\n");
     }
 
-    fn path(&self, svg: &mut String, class: &str, points: &[Point]) {
+    /// A curve of few values, with a dot at each.
+    fn dotted(&self, svg: &mut String, number: usize, run: &History, points: &[Point]) {
+        let title = format!("{}, held out: {}", run.name, said(points));
+        let _ = write!(
+            svg,
+            "<g class=\"c{}\"{}><title>{}</title>",
+            number % COLOURS,
+            dashes(number),
+            escaped(&title)
+        );
+        if points.len() > 1 {
+            self.path(svg, "mean", points);
+        }
+        for point in self.thin(points) {
+            self.dot(svg, point);
+        }
+        svg.push_str("</g>\n");
+    }
+
+    fn dot(&self, svg: &mut String, point: Point) {
+        let (x, y) = self.place(point);
+        let _ = write!(
+            svg,
+            "<circle class=\"dot\" cx=\"{x:.2}\" cy=\"{y:.2}\" r=\"4\"/>"
+        );
+    }
+
+    fn thin(&self, points: &[Point]) -> Vec<Point> {
         let column = |step: u64| self.place((step, 0.0)).0.floor() as i64;
-        let thin = thinned(points, column);
+        thinned(points, column)
+    }
+
+    fn path(&self, svg: &mut String, class: &str, points: &[Point]) {
+        let thin = self.thin(points);
         if let [only] = thin.as_slice() {
-            let (x, y) = self.place(*only);
-            let _ = write!(
-                svg,
-                "<circle class=\"dot\" cx=\"{x:.2}\" cy=\"{y:.2}\" r=\"4\"/>"
-            );
+            self.dot(svg, *only);
             return;
         }
         let _ = write!(svg, "<path class=\"{class}\" d=\"");
@@ -150,12 +188,24 @@ impl<'a> Chart<'a> {
     /// The chart for whoever cannot see it.
     pub(super) fn words(&self) -> String {
         let curves = self.curves.iter();
-        let said = curves.map(|(_, run, points)| format!("{} {}", run.name, said(points)));
+        let curves = curves.map(|(_, run, points)| format!("{} {}", run.name, said(points)));
+        let beside = self.beside.iter();
+        let beside =
+            beside.map(|(_, run, points)| format!("{} held out {}", run.name, said(points)));
         format!(
             "{}: {}.",
-            self.field.label(),
-            said.collect::<Vec<_>>().join("; ")
+            self.label(),
+            curves.chain(beside).collect::<Vec<_>>().join("; ")
         )
+    }
+
+    /// The field, and what is drawn with it.
+    fn label(&self) -> String {
+        let label = self.field.label();
+        if self.beside.is_empty() {
+            return label;
+        }
+        label + "; with dots: held out"
     }
 }
 

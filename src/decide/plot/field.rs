@@ -8,8 +8,9 @@ use super::history::History;
 const THROUGHPUT: [&str; 2] = ["tokens_per_s", "samples_per_s"];
 
 /// Names, what is drawn, and its unit.
-const KNOWN: [(&str, &str, &str); 14] = [
+const KNOWN: [(&str, &str, &str); 15] = [
     ("loss", "loss", "mean of the mini-batch"),
+    ("held_out_loss", "held-out loss", "mean of what is held out"),
     ("lr", "learning rate", "of the step"),
     ("grad_norm", "gradient norm", "before clipping"),
     ("tokens_per_s", "throughput", "tokens/s"),
@@ -32,6 +33,9 @@ const KNOWN: [(&str, &str, &str); 14] = [
     ("loss_scale", "loss scale", "factor"),
     ("skipped", "skipped steps", "count"),
 ];
+
+/// What is drawn in the chart of another field, with a dot at each value.
+const BESIDE: [(&str, &str); 1] = [("loss", "held_out_loss")];
 
 /// A number of every step that is drawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +82,12 @@ impl Field {
             title: known.map_or(key, |(_, title, _)| title).to_owned(),
             unit: known.map(|(.., unit)| *unit),
         }
+    }
+
+    /// What is drawn with it.
+    pub(super) fn beside(&self) -> Option<&'static str> {
+        let beside = BESIDE.iter().find(|(own, _)| *own == self.key);
+        beside.map(|(_, other)| *other)
     }
 
     /// `throughput (tokens/s)`

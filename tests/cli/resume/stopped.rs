@@ -40,7 +40,7 @@ pub(super) fn ended(child: Child) -> (Output, String) {
 
 #[test]
 fn a_signal_ends_the_run_after_the_step_and_it_goes_on_to_the_same_bits() {
-    for name in ["-INT", "-TERM"] {
+    for (name, code) in [("-INT", 130), ("-TERM", 143)] {
         let folder = place();
         let folder = folder.path();
         let flags = ["--devices", "cpu,cpu", "--checkpoint-every", "1000"];
@@ -48,7 +48,8 @@ fn a_signal_ends_the_run_after_the_step_and_it_goes_on_to_the_same_bits() {
         let child = running(folder, &gpt(&[&flags[..], &["--out", "run"]].concat()));
         signal(name, &child);
         let (output, errors) = ended(child);
-        assert_eq!(output.status.code(), Some(0), "{errors}");
+        // So that what a script would do with the run's result is not done.
+        assert_eq!(output.status.code(), Some(code), "{errors}");
         assert!(errors.contains("of 300 and saved"), "{errors}");
         // The program as it was called, so that the line can be typed again.
         let program = env!("CARGO_BIN_EXE_gpipe-rs");
@@ -105,7 +106,7 @@ fn a_stopped_run_has_its_summary_as_json() {
     let child = running(folder, &gpt(&flags));
     signal("-INT", &child);
     let (output, errors) = ended(child);
-    assert!(output.status.success(), "{errors}");
+    assert_eq!(output.status.code(), Some(130), "{errors}");
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let done = super::losses(folder, "run").len();
     assert_eq!(summary["steps"], done);
@@ -123,7 +124,7 @@ fn a_hang_up_saves_too() {
     let child = running_as(&mut command, folder);
     signal("-HUP", &child);
     let (output, errors) = ended(child);
-    assert_eq!(output.status.code(), Some(0), "{errors}");
+    assert_eq!(output.status.code(), Some(129), "{errors}");
     assert!(errors.contains("of 3000 and saved"), "{errors}");
     let done = super::losses(folder, "run").len() as u64;
     assert_eq!(super::newest(folder, "run").extras().step, done);
@@ -172,7 +173,7 @@ fn a_signal_while_the_held_out_loss_is_measured_leaves_a_run_that_is_done() {
     signal("-INT", &child);
     let last = lines.map(Result::unwrap).last().unwrap();
     let (output, _) = ended(child);
-    assert_eq!(output.status.code(), Some(0), "{last}");
+    assert_eq!(output.status.code(), Some(130), "{last}");
     let program = env!("CARGO_BIN_EXE_gpipe-rs");
     let said = format!(
         "all 3 steps are done, and they are saved; measure it with: {program} eval --run run"

@@ -118,3 +118,33 @@ fn two_processes_do_not_train_in_one_folder() {
     drop(held);
     trained(folder, &go_on);
 }
+
+/// It stayed in the configuration, so that the run failed each time that it was resumed without it.
+#[test]
+fn a_rate_with_which_the_run_fails_at_once_is_not_what_it_resumes_with_later() {
+    let folder = place();
+    let folder = folder.path();
+    trained(
+        folder,
+        &gpt(&["--devices", "cpu", "--steps", "3", "--out", "run"]),
+    );
+    let config = || fs::read_to_string(folder.join("run/config.toml")).unwrap();
+    let before = config();
+    let ruin = [
+        "--resume",
+        "run",
+        "--steps",
+        "9",
+        "--lr",
+        "1e38",
+        "--set",
+        "lr.steps=20",
+    ];
+    fails(folder, &ruin, 1, &["try a smaller --lr"]);
+    assert_eq!(config(), before);
+    trained(
+        folder,
+        &["--resume", "run", "--steps", "6", "--lr", "0.001"],
+    );
+    assert!(config().contains("lr = 0.001") && config() != before);
+}

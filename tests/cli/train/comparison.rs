@@ -61,7 +61,7 @@ fn a_report_is_a_picture_where_its_name_says_so() {
 fn the_last_step_and_its_prediction_are_printed() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("t.txt"), "abcdefgh ".repeat(100)).unwrap();
-    let mut args = vec!["train", "--data", "t.txt", "--quiet"];
+    let mut args = vec!["train", "--data", "t.txt"];
     args.extend(super::SMALL.split_whitespace());
     let output = super::gpipe(folder.path(), &args);
     let text = String::from_utf8(output.stdout).unwrap();

@@ -1,6 +1,8 @@
 //! `gpipe-rs train` and `env` as a person uses them.
 
 mod comparison;
+mod epochs;
+mod evaluations;
 mod input;
 mod processes;
 mod report;

@@ -49,6 +49,30 @@ fn loss_and_throughput_of_a_run_are_drawn_beside_its_metrics() {
 }
 
 #[test]
+fn the_held_out_loss_is_drawn_with_that_of_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = (1..=6).map(|step| {
+        let held_out = match step % 3 {
+            0 => format!(",\"held_out_loss\":{}", 5 - step / 3),
+            _ => String::new(),
+        };
+        format!("{{\"step\":{step},\"loss\":{}{held_out}}}\n", 9 - step)
+    });
+    fs::write(folder.path().join("own.jsonl"), lines.collect::<String>()).unwrap();
+    let svg = printed(folder.path(), "plot own.jsonl -o -");
+    for part in [
+        ">loss (mean of the mini-batch); with dots: held out</text>",
+        "<title>own.jsonl: 8.0000 at step 1, 3.0000 at step 6</title>",
+        "<title>own.jsonl, held out: 4.0000 at step 3, 3.0000 at step 6</title>",
+    ] {
+        assert!(svg.contains(part), "{part}: {svg}");
+    }
+    assert_eq!(svg.matches("<circle").count(), 2);
+    let alone = printed(folder.path(), "plot own.jsonl --metrics held_out_loss -o -");
+    assert!(alone.contains(">held-out loss (mean of what is held out)</text>"));
+}
+
+#[test]
 fn runs_are_compared_in_one_picture_with_means_where_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), "a", 30, 4.0);

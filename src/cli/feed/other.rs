@@ -1,0 +1,114 @@
+//! Other data than what is trained on, for evaluations in place of a held-out share.
+
+use std::path::Path;
+
+use super::batches::{HeldOut, Judged};
+use super::fit::{self, What};
+use super::learned::Learned;
+use super::read::Read;
+use super::samples::{self, DataOptions};
+use super::{Source, is_tokens};
+use crate::cli::model::Chosen;
+use crate::cli::trained::{ModelTokenizer, Vocabulary};
+use crate::data::{Part, TextSet, Tokens};
+
+/// What a run is evaluated on, where that is data of its own.
+#[derive(Debug, Clone)]
+pub(in crate::cli) enum Other {
+    /// Windows of so many of these tokens.
+    Tokens(Tokens, usize),
+    /// A part of samples, which so many threads load.
+    Samples(Learned, Part, usize),
+}
+
+impl Other {
+    /// The data at a path, in the tokens, classes and scales of what `source` trains on. Of
+    /// samples with a test part that is taken, else all of them.
+    ///
+    /// # Errors
+    /// It cannot be read, or the model does not take it.
+    pub(in crate::cli) fn read(
+        path: &Path,
+        (chosen, source): (&Chosen, &Source),
+        tokenizer: Option<&ModelTokenizer>,
+        options: &DataOptions,
+    ) -> Result<Self, String> {
+        match source {
+            Source::Text { .. } | Source::Tokens { .. } => {
+                let tokens = tokens(path, source, tokenizer)?;
+                let seq = fit::window(chosen, What::Tokens, tokens.vocabulary())?;
+                if tokens.len() <= seq {
+                    return Err(format!(
+                        "it is too short: {} tokens, and a sequence has {seq}",
+                        tokens.len()
+                    ));
+                }
+                Ok(Self::Tokens(tokens, seq))
+            }
+            Source::Samples { workers, .. } => {
+                let options = DataOptions {
+                    kept: source.kept(),
+                    held_out: 0.0,
+                    augment: false,
+                    ..options.clone()
+                };
+                let found = samples::choose(chosen, Some(path), &options)?;
+                let (_, learned) = found.ok_or("there are no samples")?;
+                let part = match learned.held_out_len() {
+                    0 => Part::All,
+                    _ => Part::HeldOut,
+                };
+                Ok(Self::Samples(learned, part, *workers))
+            }
+            Source::Synthetic(_) => Err(
+                "what is made up can be evaluated on nothing else: name what to train on with \
+                 --data, too"
+                    .to_owned(),
+            ),
+        }
+    }
+
+    /// In batches: see [`HeldOut::new`].
+    pub(in crate::cli) fn batches(
+        &self,
+        samples: usize,
+        most: Option<usize>,
+        takes: impl Fn(usize) -> bool,
+    ) -> Option<HeldOut<'_>> {
+        if most == Some(0) {
+            return None;
+        }
+        let from = match self {
+            Self::Tokens(tokens, seq) => Judged::Windows(tokens, *seq),
+            Self::Samples(learned, part, workers) => Judged::Samples(learned, *part, *workers),
+        };
+        Some(HeldOut::new(from, samples, most, takes))
+    }
+}
+
+/// The tokens of a file as the run's own data has them.
+fn tokens(
+    path: &Path,
+    source: &Source,
+    tokenizer: Option<&ModelTokenizer>,
+) -> Result<Tokens, String> {
+    if is_tokens(path) {
+        let tokens = Tokens::open(path).map_err(|error| error.to_string())?;
+        tokens.check_ends().map_err(|error| error.to_string())?;
+        return Ok(tokens);
+    }
+    let text = || TextSet::read_text(path).map_err(|error| error.to_string());
+    match (source.text(), tokenizer) {
+        (Some((set, _)), _) => {
+            let numbers = Vocabulary::of_characters(set.vocabulary()).encode(&text()?)?;
+            let numbers = numbers.into_iter().map(|token| token as u32);
+            Ok(Tokens::new(numbers.collect()))
+        }
+        (None, Some(tokenizer)) => Ok(Read::tokenized(&text()?, None, tokenizer)?.into_tokens()),
+        (None, None) => Err(
+            "what is trained on is a file of tokens: name another one (.bin), or the tokenizer of \
+             both with --tokenizer"
+                .to_owned(),
+        ),
+    }
+}

@@ -1,0 +1,252 @@
+//! Evaluations while a run trains: when, on what, which was the best, and when to give up on a
+//! better one.
+//!
+//! An evaluation changes nothing that training depends on: outputs are computed in inference mode,
+//! from batches of their own. How a run stands with its evaluations is a part of each of its
+//! checkpoints, so that a run that resumes goes on with the same best one and the same count.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::error::TrainError;
+use super::feed::{AnyFeed, IntoFeed, Start};
+use super::held_out;
+use super::leader::made_by_leader;
+use super::trainer::Trainer;
+use crate::metrics::number_or_null;
+
+/// The loss on held-out data after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Steps that had been done.
+    pub step: u64,
+    /// The mean loss. A checkpoint has `null` for what is not finite, which is read back as NaN.
+    #[serde(deserialize_with = "number_or_null")]
+    pub loss: f64,
+}
+
+/// How a run stands with its evaluations.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Standing {
+    /// The batches, as they tell their beginning: losses on others are not compared with these.
+    data: Value,
+    last: Option<Evaluation>,
+    /// The lowest loss, and of several the first.
+    best: Option<Evaluation>,
+    /// Evaluations since the best one.
+    worse: usize,
+}
+
+impl Standing {
+    /// Evaluations are on these batches from now on; whether what is known is of others, and void.
+    fn on(&mut self, data: Value) -> bool {
+        if self.data == data {
+            return false;
+        }
+        let known = std::mem::take(self);
+        self.data = data;
+        known.last.is_some()
+    }
+
+    fn take(&mut self, new: Evaluation) {
+        self.last = Some(new);
+        let is_better = match self.best {
+            Some(best) => new.loss < best.loss,
+            None => new.loss.is_finite(),
+        };
+        if is_better {
+            self.best = Some(new);
+            self.worse = 0;
+        } else {
+            self.worse += 1;
+        }
+    }
+
+    pub(super) fn best(&self) -> Option<Evaluation> {
+        self.best
+    }
+
+    /// Whether the evaluation after this step is the best one.
+    pub(super) fn is_best(&self, step: usize) -> bool {
+        self.best.is_some_and(|best| best.step == step as u64)
+    }
+}
+
+/// When a run is evaluated, on which data.
+pub(super) struct Evaluations<'a> {
+    /// Steps between two of them.
+    pub(super) every: usize,
+    /// So many in a row that are not better than the best one end the run.
+    pub(super) patience: Option<usize>,
+    pub(super) data: Option<Box<Again<'a>>>,
+    pub(super) standing: Standing,
+}
+
+/// Begins the same batches as often as it is called.
+type Again<'a> = dyn FnMut() -> Start<'a> + 'a;
+
+impl<'a> Evaluations<'a> {
+    pub(super) fn none() -> Self {
+        Self {
+            every: 0,
+            patience: None,
+            data: None,
+            standing: Standing::default(),
+        }
+    }
+
+    pub(super) fn on<D>(&mut self, every: usize, mut data: impl FnMut() -> D + 'a)
+    where
+        D: IntoFeed<Feed: 'a> + 'a,
+    {
+        self.every = every;
+        self.data = Some(Box::new(move || Start::new(data())));
+    }
+
+    pub(super) fn are_on(&self) -> bool {
+        self.data.is_some()
+    }
+
+    /// Whether one belongs behind this step, the last one or not, and has not been made.
+    pub(super) fn is_due(&self, step: usize, last: bool) -> bool {
+        let made = (self.standing.last).is_some_and(|own| own.step == step as u64);
+        self.are_on() && step > 0 && !made && (last || step.is_multiple_of(self.every))
+    }
+
+    /// Whether no better one is waited for any more.
+    pub(super) fn are_over(&self) -> bool {
+        let patience = self.patience.filter(|_| self.are_on());
+        patience.is_some_and(|patience| self.standing.worse >= patience)
+    }
+
+    /// The loss after this step, where it is known.
+    pub(super) fn loss_after(&self, step: usize) -> Option<f64> {
+        let last = self.standing.last.filter(|own| own.step == step as u64);
+        last.map(|own| own.loss)
+    }
+
+    fn begin(&mut self) -> Result<Option<AnyFeed<'a>>, TrainError> {
+        let data = self.data.as_mut().map(|begin| begin());
+        let begun = data.map(|data| data.start(None)).transpose();
+        begun.map_err(TrainError::Data)
+    }
+}
+
+impl fmt::Debug for Evaluations<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Evaluations")
+            .field("every", &self.every)
+            .field("patience", &self.patience)
+            .field("standing", &self.standing)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Trainer<'_> {
+    /// Evaluates after this step where that is due: the loss; none where it is not, or where
+    /// somebody asked for the end before all batches were through.
+    pub(super) fn evaluate(&mut self, step: usize, last: bool) -> Result<Option<f64>, TrainError> {
+        if !self.evaluations.is_due(step, last) {
+            return Ok(None);
+        }
+        let Some(mut batches) = self.evaluations.begin()? else {
+            return Ok(None);
+        };
+        if self.evaluations.standing.on(batches.0.state()) {
+            self.hooks.warning(
+                "evaluations are on other data from here on: the lowest loss so far is not                  compared with theirs",
+            );
+        }
+        let count = batches.0.batches();
+        self.hooks.each(|hook| hook.evaluate(step as u64, count));
+        let (pipe, hooks) = (&mut *self.pipe, &mut self.hooks);
+        let loss = held_out::loss(pipe, &mut *batches.0, &*self.loss.0, &self.stop, hooks)?;
+        let Some(loss) = loss else {
+            return Ok(None);
+        };
+        // Processors of another kind may round otherwise, and all are to decide alike.
+        let own = || Ok(loss.to_bits());
+        let loss = f64::from_bits(made_by_leader(pipe, "the held-out loss", own)?);
+        let step = step as u64;
+        self.evaluations.standing.take(Evaluation { step, loss });
+        Ok(Some(loss))
+    }
+
+    /// Evaluates after the last step that was done, where that is owed: what a stop cut short when
+    /// the run was here before, or what belongs behind the end of the data. Its loss goes into the
+    /// line of that step, which is there.
+    ///
+    /// *Returns* whether it is the best one.
+    pub(super) fn evaluate_late(&mut self, last: bool) -> Result<bool, TrainError> {
+        let Some(loss) = self.evaluate(self.done, last)? else {
+            return Ok(false);
+        };
+        let step = self.done as u64;
+        let line = self.outcome.records.last_mut();
+        if let Some(line) = line.filter(|line| line.step == step) {
+            line.held_out_loss = Some(loss);
+            self.writer.amend(line, &mut self.hooks);
+        }
+        self.tell_evaluated(loss);
+        Ok(self.evaluations.standing.is_best(self.done))
+    }
+
+    pub(super) fn tell_evaluated(&mut self, loss: f64) {
+        let step = self.done as u64;
+        let is_best = self.evaluations.standing.is_best(self.done);
+        self.hooks
+            .each(|hook| hook.evaluated(Evaluation { step, loss }, is_best));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(losses: &[f64]) -> Standing {
+        let mut standing = Standing::default();
+        for (step, &loss) in (1..).zip(losses) {
+            standing.take(Evaluation { step, loss });
+        }
+        standing
+    }
+
+    #[test]
+    fn the_first_of_equal_losses_is_the_best_and_what_is_not_finite_never_is() {
+        let best = |losses: &[f64]| {
+            let standing = after(losses);
+            (standing.best().map(|best| best.step), standing.worse)
+        };
+        assert_eq!(best(&[2.0, 1.0, 1.0, 3.0]), (Some(2), 2));
+        assert_eq!(best(&[f64::NAN, f64::INFINITY]), (None, 2));
+        assert_eq!(best(&[f64::NAN, 5.0, f64::NAN]), (Some(2), 1));
+    }
+
+    #[test]
+    fn losses_on_other_data_are_not_compared() {
+        let mut standing = Standing::default();
+        assert!(!standing.on("ten rows".into()));
+        standing.take(Evaluation { step: 1, loss: 1.0 });
+        assert!(!standing.on("ten rows".into()) && standing.is_best(1));
+        assert!(standing.on("nine rows".into()) && standing.best().is_none());
+        standing.take(Evaluation { step: 2, loss: 3.0 });
+        assert!(standing.is_best(2));
+    }
+
+    #[test]
+    fn a_checkpoint_has_it_to_the_last_bit() {
+        for standing in [
+            after(&[]),
+            after(&[0.1 + 0.2, 0.3]),
+            after(&[0.1, 1.0 / 3.0]),
+        ] {
+            let text = serde_json::to_string(&standing).unwrap();
+            assert_eq!(serde_json::from_str::<Standing>(&text).unwrap(), standing);
+        }
+        let text = serde_json::to_string(&after(&[f64::NAN])).unwrap();
+        let read: Standing = serde_json::from_str(&text).unwrap();
+        assert!(read.last.unwrap().loss.is_nan() && read.worse == 1);
+    }
+}

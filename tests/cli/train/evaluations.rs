@@ -1,0 +1,175 @@
+//! `train --eval-every`: the held-out loss while a run trains.
+
+use std::fs;
+use std::path::Path;
+
+use gpipe::checkpoint::Checkpoint;
+use gpipe::tch::Tensor;
+use serde_json::Value;
+
+use super::wrong_use;
+use super::{SMALL, train};
+use crate::run::{gpipe, losses, metrics, printed};
+
+const DROPPING: [&str; 4] = ["--dropout", "0.1", "--seed", "3"];
+
+fn refused(folder: &Path, args: &str, wanted: &[&str]) {
+    let args: Vec<&str> = args.split_whitespace().collect();
+    wrong_use::refused(folder, &args, wanted);
+}
+
+/// The held-out losses as they stand in the metrics, with their steps.
+fn held_out(folder: &Path, run: &str) -> Vec<(u64, String)> {
+    let lines = metrics(folder, run).into_iter();
+    let told = lines.filter_map(|line| {
+        let loss = line.get("held_out_loss")?.to_string();
+        Some((line["step"].as_u64()?, loss))
+    });
+    told.collect()
+}
+
+fn weights(folder: &Path, run: &str) -> Vec<(String, Vec<f32>)> {
+    let newest = Checkpoint::newest(folder.join(run).join("checkpoints")).unwrap();
+    let weights = newest.weights().unwrap().into_iter();
+    let numbers = |tensor: Tensor| Vec::try_from(&tensor.reshape([-1])).unwrap();
+    weights
+        .map(|(name, tensor)| (name, numbers(tensor)))
+        .collect()
+}
+
+#[test]
+fn training_is_none_the_other_over_stages_and_evaluations_are_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let of = |name: &str, flags: &[&str]| train(folder, name, &[&DROPPING[..], flags].concat());
+    of("plain", &[]);
+    for (name, devices) in [("one", "cpu"), ("three", "cpu,cpu,cpu")] {
+        let told = of(name, &["--devices", devices, "--eval-every", "2"]);
+        assert_eq!(losses(folder, name), losses(folder, "plain"));
+        assert_eq!(weights(folder, name), weights(folder, "plain"));
+        let all = held_out(folder, name);
+        assert_eq!(all.iter().map(|own| own.0).collect::<Vec<_>>(), [2, 4, 6]);
+        assert_eq!(told["held_out_loss"].to_string(), all[2].1);
+        let step = told["best_step"].as_u64().unwrap();
+        assert!(all.contains(&(step, told["best_held_out_loss"].to_string())));
+        // What `eval` measures of that checkpoint.
+        let best = printed(folder, &format!("eval --run {name} --best --json"));
+        let best: Value = serde_json::from_str(&best).unwrap();
+        assert_eq!(
+            (&best["step"], &best["loss"]),
+            (&told["best_step"], &told["best_held_out_loss"])
+        );
+    }
+    assert_eq!(held_out(folder, "one"), held_out(folder, "three"));
+}
+
+#[test]
+fn replicas_and_processes_evaluate_to_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let text = "the whale, the whale! up helm, up helm! ".repeat(60);
+    fs::write(folder.join("text.txt"), text).unwrap();
+    let flags = format!(
+        "{SMALL} --data text.txt --tree 2 --eval-every 2 --early-stopping 9 --quiet --checkpoint-keep 1"
+    );
+    printed(
+        folder,
+        &format!("train {flags} --devices cpu,cpu --out one"),
+    );
+    printed(
+        folder,
+        &format!("train {flags} --devices cpu*4 --replicas 2 --out replicas"),
+    );
+    printed(
+        folder,
+        &format!("launch --processes 2 -- train {flags} --devices cpu --out processes"),
+    );
+    for other in ["replicas", "processes"] {
+        assert_eq!(held_out(folder, "one").len(), 3);
+        assert_eq!(held_out(folder, "one"), held_out(folder, other));
+        assert_eq!(weights(folder, "one"), weights(folder, other), "{other}");
+        let link = |run: &str| fs::read_link(folder.join(run).join("best")).unwrap();
+        assert_eq!(link("one"), link(other));
+        assert!(folder.join(other).join("best/manifest.json").exists());
+    }
+}
+
+#[test]
+fn a_run_ends_early_says_so_and_goes_on_where_more_patience_is_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    // What it learns helps it not at all to tell the other text.
+    fs::write(folder.join("other.txt"), "!mleh pu ,elahw eht ".repeat(20)).unwrap();
+    let flags = [
+        "--steps",
+        "60",
+        "--lr",
+        "0.02",
+        "--eval-every",
+        "2",
+        "--early-stopping",
+        "3",
+        "--eval-data",
+        "other.txt",
+    ];
+    let told = train(folder, "run", &flags);
+    assert_eq!(told["early_stopped"], true, "{told}");
+    let steps = told["steps"].as_u64().unwrap();
+    assert!(steps < 60);
+    assert_eq!(told["best_step"].as_u64(), Some(steps - 6));
+    // All of the text was trained on.
+    let config = crate::run::config(folder, "run");
+    assert_eq!(config["data"]["held_out"].as_float(), Some(0.0));
+    // `eval` takes what the run was evaluated on.
+    let judged = printed(folder, "eval --run run --json");
+    let judged: Value = serde_json::from_str(&judged).unwrap();
+    assert!(judged["data"].as_str().unwrap().ends_with("other.txt"));
+    let again = gpipe(folder, "train --resume run --json");
+    let words = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(
+        words.contains(&format!(
+            "early stopping after step {steps} of 60: 3 evaluations"
+        )),
+        "{words}"
+    );
+    let more = printed(
+        folder,
+        "train --resume run --early-stopping 4 --json --quiet",
+    );
+    let more: Value = serde_json::from_str(&more).unwrap();
+    assert!(more["steps"].as_u64().unwrap() > steps);
+}
+
+#[test]
+fn what_cannot_be_evaluated_is_told_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("text.txt"), "the whale! ".repeat(99)).unwrap();
+    fs::write(folder.path().join("other.txt"), "Ahab?".repeat(99)).unwrap();
+    let run = format!("train {SMALL} --data text.txt --out run");
+    for (flags, wanted) in [
+        ("--early-stopping 3", "--eval-every N"),
+        ("--eval-every 2 --held-out 0", "nothing is held out"),
+        (
+            "--eval-every 2 --held-out-batches 0",
+            "--held-out-batches 0",
+        ),
+        ("--eval-every 0", "--eval-every"),
+        ("--eval-data other.txt", "does not know 'A'"),
+        ("--eval-data nowhere.txt", "--eval-data nowhere.txt"),
+    ] {
+        refused(folder.path(), &format!("{run} {flags}"), &[wanted]);
+    }
+    let made_up = format!("train {SMALL} --data synthetic --out run --eval-every 2");
+    refused(
+        folder.path(),
+        &made_up,
+        &["--eval-every 2: of made-up data"],
+    );
+    assert!(!folder.path().join("run").exists());
+    train(folder.path(), "plain", &[]);
+    refused(
+        folder.path(),
+        "eval --run plain --best",
+        &["--best", "--eval-every N"],
+    );
+}
