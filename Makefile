@@ -38,6 +38,9 @@ build: setup
 
 # A wheel for `pip install`, beside torch==2.11.*, and an archive with libtorch's own files in it (see
 # src/packaging/pack.py): both in target/packages.
+# `--version` of what is packed names the revision.
+wheel dist: export GPIPE_REVISION ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+
 wheel: build
 	python3 src/packaging/pack.py wheel $${CARGO_TARGET_DIR:-target}/release/gpipe-rs target/packages
 

@@ -8,7 +8,8 @@ use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 
 use super::model::flags;
 use super::{Zoo, env, eval, export, generate, models, profile, train};
-use crate::decide::{self, Cli, NAME};
+use crate::decide::shell::{self, Known};
+use crate::decide::{self, Cli, NAME, names};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
@@ -37,13 +38,15 @@ pub(super) enum Verb {
 pub(super) fn build(args: &[OsString], zoo: &Zoo) -> Result<Command, String> {
     let own = args.first().map(Path::new).and_then(Path::file_stem);
     let own = own.and_then(|name| name.to_str()).unwrap_or(NAME);
-    let command = with_sizes(by_name(Cli::<Verb>::command()), zoo)?;
+    let command = with_sizes(by_name(names::named(Cli::<Verb>::command())), zoo)?;
     if own == NAME {
-        return Ok(command);
+        let version = command.get_version().unwrap_or_default().to_owned();
+        return Ok(command.long_version(version + &names::build(Some(&crate::libtorch_version()))));
     }
     let version = command.get_version().unwrap_or_default();
     let version = format!("({NAME} {version})");
-    let command = command.name(own.to_owned()).version(version);
+    let command = command.name(own.to_owned()).version(version.clone());
+    let command = command.long_version(version + &names::build(Some(&crate::libtorch_version())));
     Ok(command.mut_subcommands(|verb| {
         let Some(examples) = verb.get_after_help() else {
             return verb;
@@ -62,6 +65,27 @@ fn by_name(command: Command) -> Command {
         let before = names.partition_point(|name| name.as_str() < verb.get_name());
         verb.display_order(before)
     })
+}
+
+/// With the values that flags are known to have, for a shell to complete.
+pub(super) fn with_values(command: Command, zoo: &Zoo) -> Command {
+    let models: Vec<&str> = zoo.entries().map(|entry| entry.name()).collect();
+    let trains = ["never", "except-last", "always"];
+    let known = [
+        Known::new(None, "model", models),
+        Known::new("train", "recompute", trains),
+        Known::new(None, "recompute", ["auto", "never", "always"]),
+        Known::new(None, "precision", ["f32", "bf16", "fp16"]),
+        Known::new(None, "optimizer", ["adamw", "adam", "sgd"]),
+        Known::new(
+            None,
+            "lr-schedule",
+            ["constant", "linear", "cosine", "one-cycle", "inverse-sqrt"],
+        ),
+        Known::new(None, "loss", ["cross-entropy", "mse", "bce", "output"]),
+        Known::new(None, "normalise", ["auto", "none", "standard", "imagenet"]),
+    ];
+    shell::knowing(command, &known)
 }
 
 fn with_sizes(command: Command, zoo: &Zoo) -> Result<Command, String> {
@@ -109,6 +133,7 @@ fn behind_the_verb(command: &mut Command, error: clap::Error) -> clap::Error {
 pub(super) fn parse(mut command: Command, args: &[OsString]) -> Result<Cli<Verb>, clap::Error> {
     let matches = command
         .try_get_matches_from_mut(args)
+        .map_err(|error| names::explained(&command, args, error))
         .map_err(|error| behind_the_verb(&mut command, error))?;
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }

@@ -127,6 +127,6 @@ fn dispatch(verb: Verb, zoo: &Zoo, command: clap::Command) -> Result<(), Failure
         Verb::Models(args) => models::run(&args, zoo),
         Verb::Profile(args) => profile::run(&args, zoo),
         Verb::Train(args) => train::run(&args, zoo),
-        Verb::Decide(verb) => decide::run(&verb, || command),
+        Verb::Decide(verb) => decide::run(&verb, || command::with_values(command, zoo)),
     }
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 #[cfg(feature = "cli")]
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Command, CommandFactory as _, Parser, Subcommand};
+use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use signal_hook::consts::SIGXFSZ;
 
-use super::{Failure, ended, launch, plan, plot, schedule, shell, simulate};
+use super::{Failure, ended, launch, names, plan, plot, schedule, shell, simulate};
 
 /// What this program is called where no other one offers its verbs.
 pub(crate) const NAME: &str = "gpipe-rs";
@@ -74,9 +74,23 @@ pub fn main() -> ExitCode {
     if let Some(why) = left_out(&args) {
         return ended(Err(Failure::Usage(why)));
     }
-    execute(Cli::<Verb>::try_parse_from(args), |cli| {
-        run(&cli.verb, Cli::<Verb>::command)
+    let command = names::named(Cli::<Verb>::command());
+    let version = command.get_version().unwrap_or_default().to_owned();
+    let command = command.long_version(version + &names::build(None));
+    execute(parse::<Verb>(command.clone(), &args), |cli| {
+        run(&cli.verb, || command)
     })
+}
+
+/// What a command line asks for.
+pub(crate) fn parse<V: Subcommand>(
+    mut command: Command,
+    args: &[OsString],
+) -> Result<Cli<V>, clap::Error> {
+    let matches = command
+        .try_get_matches_from_mut(args)
+        .map_err(|error| names::explained(&command, args, error))?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// Runs what a command line asks for, or says why it asks for nothing that there is.

@@ -4,17 +4,19 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::Command;
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Command};
 use clap_complete::Shell;
+use gpipe_partitioner::ScheduleKind;
 
 use super::{Failure, output};
 
 /// Arguments of `gpipe-rs completions`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  gpipe-rs completions bash >> ~/.bash_completion
-  gpipe-rs completions fish > ~/.config/fish/conf.d/gpipe.fish
-  gpipe-rs completions zsh")]
+  gpipe-rs completions bash > ~/.local/share/bash-completion/completions/gpipe-rs
+  gpipe-rs completions fish > ~/.config/fish/completions/gpipe-rs.fish
+  gpipe-rs completions zsh > ~/.zfunc/_gpipe-rs")]
 pub(crate) struct Completions {
     /// Shell to write for.
     #[arg(value_enum)]
@@ -32,7 +34,61 @@ pub(crate) struct Manual {
     output: Option<PathBuf>,
 }
 
-pub(crate) fn complete(args: &Completions, mut command: Command) -> Result<(), Failure> {
+/// Flags whose values have names, wherever a verb has them, for a shell to complete: the parsers
+/// take more, such as other spellings.
+#[derive(Debug, Clone)]
+pub(crate) struct Known {
+    /// The verb; all of them where none is named.
+    pub(crate) verb: Option<&'static str>,
+    /// The flag, without dashes.
+    pub(crate) flag: &'static str,
+    pub(crate) values: Vec<String>,
+}
+
+impl Known {
+    pub(crate) fn new<S: Into<String>>(
+        verb: impl Into<Option<&'static str>>,
+        flag: &'static str,
+        values: impl IntoIterator<Item = S>,
+    ) -> Self {
+        Self {
+            verb: verb.into(),
+            flag,
+            values: values.into_iter().map(Into::into).collect(),
+        }
+    }
+
+    fn is_of(&self, verb: &str, arg: &Arg) -> bool {
+        let is_free = arg.get_possible_values().is_empty();
+        self.verb.is_none_or(|own| own == verb) && arg.get_long() == Some(self.flag) && is_free
+    }
+}
+
+/// The command with the values that flags are known to have.
+pub(crate) fn knowing(command: Command, known: &[Known]) -> Command {
+    command.mut_subcommands(|verb| {
+        let verb = verb.mut_subcommands(|verb| informed(verb, known));
+        informed(verb, known)
+    })
+}
+
+fn informed(verb: Command, known: &[Known]) -> Command {
+    let name = verb.get_name().to_owned();
+    verb.mut_args(
+        |arg| match known.iter().find(|known| known.is_of(&name, &arg)) {
+            Some(known) => arg.value_parser(PossibleValuesParser::new(known.values.clone())),
+            None => arg,
+        },
+    )
+}
+
+/// What every build knows: names of schedules.
+pub(crate) fn schedules() -> Known {
+    Known::new(None, "schedule", ScheduleKind::ALL.map(ScheduleKind::name))
+}
+
+pub(crate) fn complete(args: &Completions, command: Command) -> Result<(), Failure> {
+    let mut command = knowing(command, &[schedules()]);
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, &name, &mut script);

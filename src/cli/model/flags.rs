@@ -73,7 +73,8 @@ fn arg(zoo: &Zoo, name: &str, names: &[&str]) -> Arg {
         .value_name(if all_counts { "N" } else { "X" })
         .allow_negative_numbers(true)
         .help(help(zoo, name))
-        .help_heading(HEADING);
+        .help_heading(HEADING)
+        .hide_short_help(true);
     if name == "context" && !names.contains(&SEQ) {
         arg.visible_alias(SEQ)
     } else {

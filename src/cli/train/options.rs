@@ -30,8 +30,8 @@ impl HasFlags for Recipe {
 /// Arguments of `gpipe-rs train`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "Configuration: every run writes RUN/config.toml, which is a --config that trains the same again. Its
-keys may also come from the environment (GPIPE_TRAIN__STEPS=5 is train.steps) and from --set. Later ones
+    after_help = "Configuration: every run writes RUN/config.toml, which is a --config that trains the same again. Its \
+keys may also come from the environment (GPIPE_TRAIN__STEPS=5 is train.steps) and from --set. Later ones \
 win: --config FILE < environment < --set < flags.
 
 Examples:

@@ -56,6 +56,16 @@ fn bash_completes_verbs_and_flags() {
     };
     assert_eq!(completed(&["gpipe-rs", "simu"]), "simulate");
     assert_eq!(completed(&["gpipe-rs", "plan", "--node-l"]), "--node-link");
+    let previous = |flag: &str, word: &str| {
+        let line = format!(
+            "source '{}'; COMP_WORDS=(gpipe-rs simulate {flag} {word}); COMP_CWORD=3; \
+             _gpipe__rs gpipe-rs '{word}' '{flag}'; echo \"${{COMPREPLY[@]}}\"",
+            script.display()
+        );
+        let output = Command::new("bash").args(["-c", &line]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(previous("--schedule", "zb"), "zb-h1 zb-h2 zbv");
 }
 
 #[test]

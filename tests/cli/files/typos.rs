@@ -38,3 +38,86 @@ fn a_misspelt_verb_is_answered_with_the_nearest() {
         assert!(errors.contains(&format!("'{right}'")), "{wrong}: {errors}");
     }
 }
+
+/// The nearest flag was another one altogether: `--depth` for `--epochs`, `--dropout` for `--fp16`.
+#[test]
+fn flags_of_other_tools_are_answered_with_what_they_are_here() {
+    for (verb, other, right) in [
+        ("train", "--learning-rate", "--lr RATE"),
+        ("train", "--gradient-checkpointing", "--recompute always"),
+        ("train", "--num_workers=4", "--workers N"),
+        ("train", "--max_grad_norm", "--clip NORM"),
+        ("train", "--fp16", "--precision fp16"),
+        ("train", "--num-train-epochs", "--epochs E"),
+        ("train", "--nproc-per-node", "launch --processes N"),
+        ("train", "--n-layer", "--layers N"),
+        ("plan --profile p.json", "--gpus", "--devices LIST"),
+    ] {
+        let output = gpipe(Path::new("."), &format!("{verb} {other} 2"));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{other}: {errors}");
+        let tip = errors.lines().find(|line| line.contains("tip:"));
+        assert!(
+            tip.is_some_and(|tip| tip.contains(right)),
+            "{other}: {errors}"
+        );
+        assert!(!errors.contains("similar argument"), "{errors}");
+    }
+    // A verb that has no such flag does not propose it.
+    let output = gpipe(Path::new("."), "env --fp16");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("--precision"));
+}
+
+#[test]
+fn flags_have_the_names_of_the_field_besides() {
+    let here = Path::new(".");
+    let printed = |args: &str| gpipe(here, args).stdout;
+    let own = printed("simulate --schedule zbv --devices 2 --micro 4 --chunks 2");
+    assert!(!own.is_empty());
+    let other =
+        printed("simulate --schedule zbv --devices 2 --micro-batches 4 --stages-per-device 2");
+    assert_eq!(own, other);
+}
+
+#[test]
+fn a_short_help_and_a_long_one_have_every_flag_below_a_heading() {
+    let here = Path::new(".");
+    let text = |args: &str| String::from_utf8(gpipe(here, args).stdout).unwrap();
+    let (short, long) = (text("train -h"), text("train --help"));
+    assert!(short.lines().count() * 2 < long.lines().count());
+    for heading in [
+        "Model",
+        "Pipeline",
+        "Training",
+        "Data",
+        "Evaluation",
+        "The run and its files",
+    ] {
+        let line = format!("\n{heading}:\n");
+        assert!(short.contains(&line) && long.contains(&line), "{heading}");
+    }
+    // Without one is what clap brings.
+    let options = long.split_once("\nOptions:\n").unwrap().1;
+    let end = options.find("\nModel:").unwrap_or(options.len());
+    let flags = options[..end].lines().map(str::trim_start);
+    let flags: Vec<&str> = flags.filter(|line| line.starts_with('-')).collect();
+    assert_eq!(flags, ["-h, --help"]);
+    // Examples can be pasted from a terminal of 80 columns.
+    for verb in ["train", "plan", "profile", "simulate", "launch"] {
+        let help = text(&format!("{verb} --help"));
+        let examples = help.split_once("Examples:").unwrap().1;
+        assert!(examples.lines().all(|line| line.len() <= 80), "{examples}");
+    }
+}
+
+#[test]
+fn the_long_version_says_what_it_was_built_with() {
+    let here = Path::new(".");
+    let text = |args: &str| String::from_utf8(gpipe(here, args).stdout).unwrap();
+    assert_eq!(text("-V").lines().count(), 1);
+    let long = text("--version");
+    assert!(
+        long.contains("\nlibtorch  ") && long.contains("\nfeatures  "),
+        "{long}"
+    );
+}

@@ -1,0 +1,55 @@
+//! Examples below the help.
+
+use clap::Command;
+
+/// With examples that fit into a terminal of 80 columns, and can be pasted from there.
+pub(super) fn exemplary(verb: Command) -> Command {
+    let Some(text) = verb.get_after_help().map(ToString::to_string) else {
+        return verb;
+    };
+    let lines: Vec<String> = text.lines().map(broken).collect();
+    verb.after_help(lines.join("\n"))
+}
+
+/// A command that is too long goes on behind a backslash, before a flag.
+fn broken(line: &str) -> String {
+    const WIDTH: usize = 78;
+    if !line.starts_with("  ") || line.len() <= WIDTH + 2 {
+        return line.to_owned();
+    }
+    let (mut text, mut column) = (String::new(), 0);
+    // What follows a blank and a dash, or joins two commands, begins a part.
+    let begins = |at: &usize| line[*at..].starts_with(" -") || line[*at..].starts_with(" && ");
+    let mut places: Vec<usize> = line
+        .match_indices(' ')
+        .map(|(at, _)| at)
+        .filter(begins)
+        .collect();
+    places.push(line.len());
+    let mut from = 0;
+    for to in places {
+        let part = &line[from..to];
+        if column > 0 && column + part.len() > WIDTH {
+            text += " \\\n     ";
+            column = 5;
+        }
+        text += part;
+        column += part.len();
+        from = to;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_example_goes_on_before_a_flag() {
+        let line = format!("  gpipe-rs train --one {} --two b -o c", "a".repeat(50));
+        let lines: Vec<String> = broken(&line).lines().map(str::to_owned).collect();
+        assert_eq!(lines[1], "      --two b -o c");
+        assert!(lines[0].ends_with("aaa \\") && lines[0].len() <= 80);
+        assert_eq!(broken("  gpipe-rs env"), "  gpipe-rs env");
+    }
+}

@@ -1,0 +1,158 @@
+//! Headings for the flags of a verb that has many, and a short help beside the long one.
+
+use clap::Arg;
+
+/// Headings, and which flags stand below them, in every verb that has many.
+const HEADINGS: [(&str, &[&str]); 8] = [
+    (
+        "Model",
+        &["model", "weights", "loss", "ignore-index", "profile"],
+    ),
+    (
+        "Pipeline",
+        &[
+            "devices",
+            "micro",
+            "micros",
+            "schedule",
+            "chunks",
+            "balance",
+            "recompute",
+            "precision",
+            "cuda-graphs",
+            "threads-per-stage",
+            "patience",
+            "plan",
+            "memory",
+            "offload",
+            "tf32",
+            "deterministic",
+            "offload-optimizer",
+            "cut",
+        ],
+    ),
+    (
+        "Replicas and machines",
+        &[
+            "replicas",
+            "shard-optimizer",
+            "local-steps",
+            "outer-learning-rate",
+            "outer-momentum",
+            "tree",
+            "cluster",
+            "nodes",
+            "devices-per-node",
+            "speeds",
+            "link",
+            "link-inside",
+            "inter-link",
+            "nic-per-device",
+            "neighbours",
+            "all-reduce",
+            "host-link",
+        ],
+    ),
+    (
+        "Times and bytes",
+        &[
+            "forward-us",
+            "input-us",
+            "weight-us",
+            "forward-time",
+            "backward-time",
+            "activation",
+            "after-input",
+            "gradient",
+        ],
+    ),
+    (
+        "Training",
+        &[
+            "steps",
+            "epochs",
+            "batch",
+            "seed",
+            "clip",
+            "optimizer",
+            "lr",
+            "weight-decay",
+            "lr-schedule",
+            "warmup",
+        ],
+    ),
+    (
+        "Data",
+        &[
+            "data",
+            "tokenizer",
+            "target",
+            "held-out",
+            "held-out-batches",
+            "normalise",
+            "augment",
+            "workers",
+        ],
+    ),
+    ("Evaluation", &["eval-every", "eval-data", "early-stopping"]),
+    (
+        "The run and its files",
+        &[
+            "checkpoint-every",
+            "checkpoint-keep",
+            "peak-flops",
+            "config",
+            "set",
+            "resume",
+            "resume-fallback",
+            "out",
+            "output",
+            "trace",
+            "report",
+            "quiet",
+            "json",
+            "format",
+        ],
+    ),
+];
+
+/// Below its heading, with the first sentence of its help as the short one.
+pub(super) fn grouped(arg: Arg) -> Arg {
+    let long = arg.get_long().unwrap_or_default().to_owned();
+    let heading = HEADINGS
+        .iter()
+        .find(|(_, flags)| flags.contains(&long.as_str()));
+    let arg = match (arg.get_help_heading(), heading) {
+        (None, Some((heading, _))) => arg.help_heading(*heading),
+        _ => arg,
+    };
+    let Some(full) = arg.get_help().map(ToString::to_string) else {
+        return arg;
+    };
+    let short = first_sentence(&full).to_owned();
+    if arg.get_long_help().is_some() || short == full {
+        return arg;
+    }
+    arg.help(short).long_help(full)
+}
+
+/// `Devices, a stage and a thread each` of what goes on behind it.
+fn first_sentence(text: &str) -> &str {
+    let ends = [". ", "; "].into_iter().filter_map(|end| text.find(end));
+    ends.min().map_or(text, |at| &text[..at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_ends_before_what_explains_it() {
+        assert_eq!(
+            first_sentence("Devices: `cpu*2`; may repeat"),
+            "Devices: `cpu*2`"
+        );
+        assert_eq!(first_sentence("Rate. The highest"), "Rate");
+        assert_eq!(first_sentence("Such as 3.5"), "Such as 3.5");
+    }
+}

@@ -1,0 +1,81 @@
+//! Flags as people know them: other names, headings, a short help beside the long one, and what the
+//! flags of other tools are called here.
+
+mod elsewhere;
+mod examples;
+mod headings;
+
+use clap::{Arg, Command};
+
+pub(crate) use elsewhere::explained;
+use examples::exemplary;
+use headings::grouped;
+
+/// Names of the field, beside those that a flag has here.
+const ALIASES: [(&str, &str); 4] = [
+    ("micro", "micro-batches"),
+    ("chunks", "stages-per-device"),
+    ("batch", "batch-size"),
+    ("out", "output"),
+];
+
+/// A verb with more flags than these has headings for them, and a short help beside the long one.
+const MANY: usize = 14;
+
+/// What this program was built from and with: lines behind its version.
+pub(crate) fn build(libtorch: Option<&str>) -> String {
+    let mut lines = String::new();
+    if let Some(revision) = option_env!("GPIPE_REVISION").filter(|own| !own.is_empty()) {
+        lines += &format!("\nrevision  {revision}");
+    }
+    lines += &format!("\nlibtorch  {}", libtorch.unwrap_or("none"));
+    let features = [
+        ("cli", cfg!(feature = "cli")),
+        ("png", cfg!(feature = "png")),
+        ("tokenizers", cfg!(feature = "tokenizers")),
+    ];
+    let features = features
+        .into_iter()
+        .filter_map(|(name, on)| on.then_some(name));
+    let features: Vec<&str> = features.collect();
+    let features = match features.as_slice() {
+        [] => "none".to_owned(),
+        some => some.join(", "),
+    };
+    lines + &format!("\nfeatures  {features}")
+}
+
+/// A command whose verbs have the names, headings and short helps of this file.
+pub(crate) fn named(command: Command) -> Command {
+    command.mut_subcommands(|verb| {
+        let verb = exemplary(verb.mut_subcommands(|verb| exemplary(aliased(verb))));
+        let many = verb.get_arguments().count() > MANY;
+        let verb = aliased(verb);
+        if many { verb.mut_args(grouped) } else { verb }
+    })
+}
+
+/// With the other names of its flags, where no other flag has them.
+fn aliased(verb: Command) -> Command {
+    let taken: Vec<String> = verb
+        .get_arguments()
+        .filter_map(Arg::get_long)
+        .map(str::to_owned)
+        .collect();
+    let short = verb.get_arguments().any(|arg| arg.get_short() == Some('o'));
+    verb.mut_args(move |arg| {
+        let Some((own, other)) = ALIASES.iter().find(|(own, _)| arg.get_long() == Some(*own))
+        else {
+            return arg;
+        };
+        if taken.iter().any(|taken| taken == other) {
+            return arg;
+        }
+        let arg = arg.visible_alias(*other);
+        if *own == "out" && !short {
+            arg.short('o')
+        } else {
+            arg
+        }
+    })
+}
