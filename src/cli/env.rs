@@ -1,6 +1,7 @@
 //! `gpipe-rs env`: what this machine offers, and which process of how many this is.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 use std::thread;
 
 use serde_json::json;
@@ -45,14 +46,39 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let room = room.map_or(String::new(), |(free, total)| {
         format!(", {free} of {total} of memory free")
     });
-    output::print(&format!(
-        "gpipe-rs  {}\nlibtorch  {libtorch}{}\n{}cpu       {cores} cores{room}\n{}world     {}\n",
+    let world = format!("world     {}\n", world::line());
+    // The others of a host have what the first one says.
+    if world::local_rank().is_some_and(|rank| rank > 0) {
+        return output::print(&fitted(&world));
+    }
+    output::print(&fitted(&format!(
+        "gpipe-rs  {}\nlibtorch  {libtorch}{}\n{}cpu       {cores} cores{room}\n{}{world}",
         env!("CARGO_PKG_VERSION"),
         made_with(&cuda),
         mkl(),
         devices(&cuda),
-        world::line()
-    ))
+    )))
+}
+
+/// Columns before what a line says.
+const INDENT: usize = 10;
+
+/// Lines that are too long for the terminal go on below what they say.
+fn fitted(text: &str) -> String {
+    if !std::io::stdout().is_terminal() {
+        return text.to_owned();
+    }
+    let width = output::width(None);
+    let room = width.saturating_sub(INDENT).max(INDENT);
+    let line = |line: &str| {
+        if line.len() <= width || line.len() < INDENT || !line.is_char_boundary(INDENT) {
+            return format!("{line}\n");
+        }
+        let (title, said) = line.split_at(INDENT);
+        let said = output::wrapped(said, room).replace('\n', &format!("\n{:INDENT$}", ""));
+        format!("{title}{said}\n")
+    };
+    text.lines().map(line).collect()
 }
 
 fn made_with(cuda: &CudaReport) -> String {

@@ -41,6 +41,12 @@ fn words() -> Result<Words, Failure> {
     Words::from_env().map_err(|error| Failure::Usage(error.to_string()))
 }
 
+/// Which of the processes on its host this is, where there are several.
+pub(super) fn local_rank() -> Option<usize> {
+    let words = Words::from_env().ok()?;
+    (words.size > 1).then_some(words.local_rank)
+}
+
 /// Joins the processes of this run; none where it is one.
 pub(super) fn join() -> Result<Option<Arc<World>>, Failure> {
     let words = words()?;

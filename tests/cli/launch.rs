@@ -257,3 +257,13 @@ mod words {
         assert!(!folder.path().join("run-1").exists());
     }
 }
+
+/// The line about the missing half of libtorch stood there once for each rank.
+#[cfg(feature = "cli")]
+#[test]
+fn what_a_host_has_is_said_by_its_first_process() {
+    let output = gpipe(here(), "launch --processes 2 -- env");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.matches("libtorch  ").count(), 1, "{text}");
+    assert!(text.contains("[rank 1] world     rank 1 of 2"), "{text}");
+}
