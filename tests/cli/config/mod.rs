@@ -1,6 +1,7 @@
 //! The configuration of `gpipe-rs train`: files < the environment < `--set` < flags.
 
 mod again;
+mod examples;
 mod layers;
 mod wrong_use;
 
