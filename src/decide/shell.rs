@@ -14,7 +14,7 @@ use super::{Failure, output};
 /// Arguments of `gpipe-rs completions`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  gpipe-rs completions bash > ~/.local/share/bash-completion/completions/gpipe-rs
+  gpipe-rs completions bash > ~/.local/share/bash-completion/completions/gpipe-rs.bash
   gpipe-rs completions fish > ~/.config/fish/completions/gpipe-rs.fish
   gpipe-rs completions zsh > ~/.zfunc/_gpipe-rs")]
 pub(crate) struct Completions {

@@ -45,7 +45,7 @@ impl Other {
                 }
                 Ok(Self::Tokens(tokens, seq))
             }
-            Source::Samples { workers, .. } => {
+            Source::Samples { pace, .. } => {
                 let options = DataOptions {
                     kept: source.kept(),
                     held_out: 0.0,
@@ -58,7 +58,7 @@ impl Other {
                     0 => Part::All,
                     _ => Part::HeldOut,
                 };
-                Ok(Self::Samples(learned, part, *workers))
+                Ok(Self::Samples(learned, part, *pace))
             }
             Source::Synthetic(_) => Err(
                 "what is made up can be evaluated on nothing else: name what to train on with \
@@ -80,7 +80,7 @@ impl Other {
         }
         let from = match self {
             Self::Tokens(tokens, seq) => Judged::Windows(tokens, *seq),
-            Self::Samples(learned, part, workers) => Judged::Samples(learned, *part, *workers),
+            Self::Samples(learned, part, pace) => Judged::Samples(learned, *part, *pace),
         };
         Some(HeldOut::new(from, samples, most, takes))
     }

@@ -3,7 +3,7 @@
 use clap::Arg;
 
 /// Headings, and which flags stand below them, in every verb that has many.
-const HEADINGS: [(&str, &[&str]); 8] = [
+const HEADINGS: [(&str, &[&str]); 9] = [
     (
         "Model",
         &["model", "weights", "loss", "ignore-index", "profile"],
@@ -13,7 +13,6 @@ const HEADINGS: [(&str, &[&str]); 8] = [
         &[
             "devices",
             "micro",
-            "micros",
             "schedule",
             "chunks",
             "balance",
@@ -28,7 +27,6 @@ const HEADINGS: [(&str, &[&str]); 8] = [
             "tf32",
             "deterministic",
             "offload-optimizer",
-            "cut",
         ],
     ),
     (
@@ -42,15 +40,18 @@ const HEADINGS: [(&str, &[&str]); 8] = [
             "tree",
             "cluster",
             "nodes",
-            "devices-per-node",
-            "speeds",
+            "per-node",
+            "pipeline",
+            "micro-size",
+            "speed",
+            "cores",
             "link",
-            "link-inside",
-            "inter-link",
+            "node-link",
             "nic-per-device",
             "neighbours",
             "all-reduce",
             "host-link",
+            "processes",
         ],
     ),
     (
@@ -59,13 +60,12 @@ const HEADINGS: [(&str, &[&str]); 8] = [
             "forward-us",
             "input-us",
             "weight-us",
-            "forward-time",
-            "backward-time",
-            "activation",
-            "after-input",
-            "gradient",
+            "output-bytes",
+            "activation-bytes",
+            "gradient-bytes",
         ],
     ),
+    ("Measuring", &["quick", "low-memory", "budget"]),
     (
         "Training",
         &[
@@ -96,7 +96,7 @@ const HEADINGS: [(&str, &[&str]); 8] = [
     ),
     ("Evaluation", &["eval-every", "eval-data", "early-stopping"]),
     (
-        "The run and its files",
+        "Files and output",
         &[
             "checkpoint-every",
             "checkpoint-keep",
@@ -112,6 +112,7 @@ const HEADINGS: [(&str, &[&str]); 8] = [
             "quiet",
             "json",
             "format",
+            "compare",
         ],
     ),
 ];

@@ -91,7 +91,7 @@ fn a_short_help_and_a_long_one_have_every_flag_below_a_heading() {
         "Training",
         "Data",
         "Evaluation",
-        "The run and its files",
+        "Files and output",
     ] {
         let line = format!("\n{heading}:\n");
         assert!(short.contains(&line) && long.contains(&line), "{heading}");

@@ -20,7 +20,7 @@ fn a_model_is_where_one_says() {
     fs::create_dir(path.join("empty")).unwrap();
     fs::create_dir(path.join("fresh")).unwrap();
     fs::write(path.join("fresh/config.toml"), config("synthetic")).unwrap();
-    let cases: [(&str, &[&str]); 8] = [
+    let cases: [(&str, &[&str]); 9] = [
         (
             "",
             &["--run <DIR>", "--checkpoint <DIR>", "--weights <PATH>"],
@@ -33,6 +33,10 @@ fn a_model_is_where_one_says() {
         (
             "--weights nowhere",
             &["--weights: nowhere: there is no such file or folder"],
+        ),
+        (
+            "--weights some-lab/Llama-1B",
+            &["`hf download some-lab/Llama-1B --local-dir some-lab/Llama-1B`"],
         ),
         (
             "--weights empty",
