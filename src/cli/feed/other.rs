@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::batches::{HeldOut, Judged};
 use super::fit::{self, What};
-use super::learned::Learned;
+use super::learned::{Learned, Pace};
 use super::read::Read;
 use super::samples::{self, DataOptions};
 use super::{Source, is_tokens};
@@ -17,8 +17,8 @@ use crate::data::{Part, TextSet, Tokens};
 pub(in crate::cli) enum Other {
     /// Windows of so many of these tokens.
     Tokens(Tokens, usize),
-    /// A part of samples, which so many threads load.
-    Samples(Learned, Part, usize),
+    /// A part of samples, which is loaded so.
+    Samples(Learned, Part, Pace),
 }
 
 impl Other {
