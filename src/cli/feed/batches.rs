@@ -8,7 +8,7 @@ use tch::Tensor;
 use super::learned::{Learned, Pace, Rows};
 use super::{SYNTHETIC, Windows};
 use crate::Values;
-use crate::data::{DataError, InputMeasures, Loader, Part, Source as _, Tokens};
+use crate::data::{DataError, InputMeasures, Loader, Part, Tokens};
 use crate::models::zoo::ModelSpec;
 use crate::train::{self, IntoFeed};
 

@@ -14,6 +14,7 @@ use crate::data::{Part, TextSet, Tokens};
 
 /// What a run is evaluated on, where that is data of its own.
 #[derive(Debug, Clone)]
+#[allow(clippy::large_enum_variant, reason = "there is one of a run")]
 pub(in crate::cli) enum Other {
     /// Windows of so many of these tokens.
     Tokens(Tokens, usize),
