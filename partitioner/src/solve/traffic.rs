@@ -117,7 +117,7 @@ struct Starts {
 
 #[derive(Clone, Copy)]
 struct Start {
-    start: usize,
+    layer: usize,
     traffic: u64,
     key: i128,
 }
@@ -143,8 +143,9 @@ impl Starts {
         while self.entries.len() > self.from && self.entries.last().is_some_and(beaten) {
             self.entries.pop();
         }
+        let layer = start;
         self.entries.push(Start {
-            start,
+            layer,
             traffic,
             key,
         });
@@ -160,11 +161,11 @@ impl Starts {
     fn least(&mut self, row: &Row<'_>, end: usize, looks: &mut usize) -> Option<u64> {
         let mode = self.mode;
         let fits = |start| row.reach.fits(row.stage, Part { start, mode }, end);
-        let dear = |own: &Start| !row.is_cheap(mode, own.start, end);
+        let dear = |own: &Start| !row.is_cheap(mode, own.layer, end);
         let cheap = self.from + self.entries[self.from..].partition_point(dear);
         if self.is_ordered(row) {
             // What has ceased to fit never fits again.
-            while self.from < self.entries.len() && !fits(self.entries[self.from].start) {
+            while self.from < self.entries.len() && !fits(self.entries[self.from].layer) {
                 self.from += 1;
             }
             let first = self.entries.get(cheap.max(self.from));
@@ -174,7 +175,7 @@ impl Starts {
         let mut least = NEVER;
         for own in &mut self.entries[cheap..] {
             if own.traffic < least {
-                if fits(own.start) {
+                if fits(own.layer) {
                     least = own.traffic;
                 } else {
                     own.traffic = NEVER;

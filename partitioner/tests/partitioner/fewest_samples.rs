@@ -66,25 +66,25 @@ fn plans_of_clusters_keep_to_it() {
     assert!(smallest(2) >= 2, "{}", smallest(2));
     let mut asked = options.clone();
     asked.micro_batch_size = Some(1);
-    assert_refused(plan_cluster(&profile(2), &asked).unwrap_err());
+    assert_refused(&plan_cluster(&profile(2), &asked).unwrap_err());
     asked.micro_batch_size = None;
     asked.micro_batches = Some(16);
-    assert_refused(plan_cluster(&profile(2), &asked).unwrap_err());
+    assert_refused(&plan_cluster(&profile(2), &asked).unwrap_err());
 }
 
 #[test]
 fn what_asks_for_fewer_is_refused_with_what_would_do() {
     let error = plan(&profile(2), &options(8, Some(8), 1)).unwrap_err();
     let text = error.to_string();
-    assert_refused(error);
+    assert_refused(&error);
     assert!(
         text.contains("a mini-batch of 16 samples, or 4 micro-batches at most"),
         "{text}"
     );
-    assert_refused(plan(&profile(2), &options(1, None, 1)).unwrap_err());
+    assert_refused(&plan(&profile(2), &options(1, None, 1)).unwrap_err());
 }
 
-fn assert_refused(error: PlanError) {
+fn assert_refused(error: &PlanError) {
     assert!(matches!(error, PlanError::Options(_)), "{error:?}");
     let text = error.to_string();
     assert!(text.contains("trains on no fewer than 2"), "{text}");
