@@ -143,7 +143,7 @@ fn every_program_computes_the_same_bits_on_any_number_of_devices_by_any_schedule
                     continue;
                 }
                 // Each combination has it for some of the programs, each program in half of them.
-                let recompute = if (number + devices + place) % 2 == 0 {
+                let recompute = if (number + devices + place).is_multiple_of(2) {
                     Recompute::Always
                 } else {
                     Recompute::Never
