@@ -12,9 +12,9 @@ use crate::memory::room_on;
 use crate::{TorchError, files};
 
 /// An array of more bytes than this...
-const LARGE: u64 = 64 << 20;
+pub(super) const LARGE: u64 = 64 << 20;
 /// ...is not taken from a file that is so many times smaller.
-const DENSE: u64 = 200;
+pub(super) const DENSE: u64 = 200;
 
 /// An array of a file in the IDX format, plain or compressed with gzip, in memory; its
 /// items are its parts along the first dimension, as tensors.

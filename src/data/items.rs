@@ -272,6 +272,7 @@ mod tests {
 
     #[test]
     fn triples_and_named_parts_are_cached() {
+        type Item = (u8, String, BTreeMap<String, f32>);
         let item = (
             1_u8,
             "text".to_owned(),
@@ -279,7 +280,6 @@ mod tests {
         );
         let mut bytes = Vec::new();
         item.put(&mut bytes).unwrap();
-        type Item = (u8, String, BTreeMap<String, f32>);
         assert_eq!(Item::take(&mut &bytes[..]).unwrap(), item);
         for end in 0..bytes.len() {
             assert!(Item::take(&mut &bytes[..end]).is_err(), "cut at {end}");

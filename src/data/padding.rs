@@ -34,7 +34,8 @@ impl OnDevice for Padded {
 /// let rows = Dataset::new(Made::new(3, |n| Ok(vec![7_i64; n + 1])));
 /// let batch = rows.batch_with(3, |rows| pad(&rows, 0, 4)).load()?.next().expect("a batch")?;
 /// assert_eq!(batch.rows.size(), [3, 4]);
-/// assert_eq!(Vec::<i64>::try_from(batch.mask.sum_dim_intlist(1, false, gpipe::tch::Kind::Int64))?, [1, 2, 3]);
+/// let lengths = batch.mask.sum_dim_intlist(&[1_i64][..], false, gpipe::tch::Kind::Int64);
+/// assert_eq!(Vec::<i64>::try_from(lengths)?, [1, 2, 3]);
 /// # Ok::<(), anyhow::Error>(())
 /// ```
 ///

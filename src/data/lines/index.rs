@@ -51,9 +51,8 @@ enum State {
 impl State {
     fn next(self, byte: u8, separator: u8) -> Self {
         match (self, byte) {
-            (Self::Cell | Self::Quote, b'"') => Self::Quoted,
             (Self::Quoted, b'"') => Self::Quote,
-            (Self::Quoted, _) => Self::Quoted,
+            (Self::Cell | Self::Quote, b'"') | (Self::Quoted, _) => Self::Quoted,
             (_, byte) if byte == separator || byte == b'\n' => Self::Cell,
             _ => Self::Plain,
         }

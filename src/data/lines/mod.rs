@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use super::{DataError, Dataset, Place, Source};
 use index::{RowsOfText, Rule};
 
+pub(super) use table::SEPARATORS;
 pub use table::{Csv, Record};
 
 /// The lines of a text as items, without what ends them.

@@ -10,7 +10,7 @@ use crate::data::disk_file::DiskFile;
 use crate::data::{DataError, Place, Source};
 
 /// What may stand between cells, the first that the header has.
-const SEPARATORS: [u8; 3] = [b'\t', b';', b','];
+pub(in crate::data) const SEPARATORS: [u8; 3] = [b'\t', b';', b','];
 
 /// The rows of a table with a header, as texts by the names of the columns.
 ///

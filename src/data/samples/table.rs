@@ -10,12 +10,11 @@ use tch::{Device, Kind, Tensor};
 use super::found::{Found, Labels};
 use super::scaling::Usual;
 use super::{Pair, SampleOptions};
+use crate::data::lines::SEPARATORS;
 use crate::data::{DataError, Place, Source};
 use crate::memory::room_on;
 use crate::{TorchError, files};
 
-/// What stands between the cells of a line, the first that the header has.
-const SEPARATORS: [u8; 3] = [b'\t', b';', b','];
 /// What stands for there being no value.
 const MISSING: [&str; 7] = ["", "?", "na", "n/a", "nan", "null", "none"];
 

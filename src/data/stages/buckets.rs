@@ -9,7 +9,7 @@ use crate::torch::mix;
 /// Batches from one bucket each, in another order in every epoch: [`Dataset::bucket_by_length`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Buckets {
-    buckets: Vec<Bucket>,
+    lists: Vec<Bucket>,
     /// Items of a batch.
     size: usize,
     /// Whole batches of all buckets.
@@ -47,7 +47,7 @@ impl Buckets {
             rest += bucket.items.len() % size;
         }
         Self {
-            buckets,
+            lists: buckets,
             size,
             batches: before,
             count: lengths.len(),
@@ -61,15 +61,12 @@ impl Buckets {
         let (batch, at) = (place / self.size, place % self.size);
         if batch < self.batches {
             let drawn = permuted(batch as u64, self.batches as u64, key) as usize;
-            let bucket = self.buckets.partition_point(|own| own.before <= drawn) - 1;
-            return (
-                bucket,
-                (drawn - self.buckets[bucket].before) * self.size + at,
-            );
+            let bucket = self.lists.partition_point(|own| own.before <= drawn) - 1;
+            return (bucket, (drawn - self.lists[bucket].before) * self.size + at);
         }
         let rest = place - self.batches * self.size;
-        let bucket = self.buckets.partition_point(|own| own.rest <= rest) - 1;
-        let own = &self.buckets[bucket];
+        let bucket = self.lists.partition_point(|own| own.rest <= rest) - 1;
+        let own = &self.lists[bucket];
         (bucket, own.batches * self.size + rest - own.rest)
     }
 }
@@ -82,7 +79,7 @@ impl Order for Buckets {
     fn origin(&self, epoch: u64, place: usize) -> (u64, usize) {
         let key = mix(self.seed, epoch);
         let (bucket, number) = self.find(place, key);
-        let items = &self.buckets[bucket].items;
+        let items = &self.lists[bucket].items;
         let key = mix(key, bucket as u64 + 1);
         let drawn = permuted(number as u64, items.len() as u64, key);
         (epoch, items[drawn as usize])
@@ -90,7 +87,7 @@ impl Order for Buckets {
 
     fn identity(&self) -> String {
         let Self {
-            buckets,
+            lists,
             size,
             seed,
             sum,
@@ -98,7 +95,7 @@ impl Order for Buckets {
         } = self;
         format!(
             "shuffled with seed {seed} in {} buckets for batches of {size} with checksum {sum:08x}",
-            buckets.len()
+            lists.len()
         )
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn walk<S: Source, R: Send>(
         if failed.load(Ordering::Relaxed) {
             return Ok(Vec::new());
         }
-        let seen = of_span(source, span.collect(), &look);
+        let seen = of_span(source, &span.collect::<Vec<_>>(), &look);
         failed.fetch_or(seen.is_err(), Ordering::Relaxed);
         seen
     });
@@ -52,7 +52,7 @@ pub(super) fn walk<S: Source, R: Send>(
 
 fn of_span<S: Source, R>(
     source: &S,
-    span: Vec<usize>,
+    span: &[usize],
     look: &impl Fn(Option<S::Item>) -> anyhow::Result<R>,
 ) -> Result<Vec<R>, DataError> {
     let mut seen = Vec::with_capacity(span.len());
@@ -73,7 +73,8 @@ fn of_span<S: Source, R>(
             Ok(())
         });
         // A panic of whatever makes the item, or no item at all.
-        if wrong.is_none() && (made.is_err() || seen.len() == before) {
+        let open = wrong.is_none() && seen.len() < span.len();
+        if open && (made.is_err() || seen.len() == before) {
             match caught(|| look(None)) {
                 Ok(own) => seen.push(own),
                 Err(error) => wrong = Some(error),

@@ -14,14 +14,11 @@ use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use super::TfRecords;
 use super::index::{Compressed, compressed};
 use crate::data::DataError;
+use crate::data::idx::{DENSE, LARGE};
 use crate::files;
 
 /// Bytes that are decompressed at a time.
 const BLOCK: usize = 1 << 18;
-/// A shard of more bytes than this...
-const LARGE: u64 = 64 << 20;
-/// ...is not made of a file that is so many times smaller.
-const DENSE: u64 = 200;
 
 impl TfRecords {
     /// As [`TfRecords::open`], where files may be compressed with gzip or zlib: these are decompressed

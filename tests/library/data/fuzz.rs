@@ -75,6 +75,7 @@ fn packed(path: PathBuf, bytes: &[u8], gzip: bool) -> PathBuf {
     path
 }
 
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn readers(folder: &Path) -> Vec<Reader> {
     let write = |name: &str, bytes: &[u8]| {
         let path = folder.join(name);
@@ -121,7 +122,7 @@ fn readers(folder: &Path) -> Vec<Reader> {
         let _ = fs::remove_dir_all(folder);
         read.map(|_| ())
     };
-    let again = clean.clone();
+    let again = clean;
     let table = b"a,b,\"c,d\"\n1,2.5,x\n3,4e1,\"y\"\"\nz\"\n-1,0,x\n";
     vec![
         source("IDX", write("a.idx", &idx), Idx::open),
@@ -173,7 +174,7 @@ fn readers(folder: &Path) -> Vec<Reader> {
         source(
             "JSON lines",
             write("a.jsonl", b"{\"a\": [1, 2.5, \"x\"]}\n[null, true]\n"),
-            |path| Lines::json::<Value>(path),
+            Lines::json::<Value>,
         ),
         source("tar", write("a.tar", &tar(&files)), |path| {
             Tars::open([path])
@@ -221,6 +222,8 @@ fn mutations_for_so_many_seconds_take_little_memory_and_are_read_or_refused() {
 }
 
 fn mutate() {
+    let more = Vec::<u8>::new().try_reserve_exact(usize::try_from(MEMORY).unwrap() << 10);
+    assert!(more.is_err(), "there is no limit here");
     let seconds = std::env::var("FUZZ_SECONDS")
         .ok()
         .and_then(|own| own.parse().ok());
@@ -259,7 +262,7 @@ fn a_small_compressed_file_takes_no_large_memory() {
     to.write_all(&[&[0, 0, 8, 1][..], &size.to_be_bytes()].concat())
         .unwrap();
     // The rest of it does not matter: it is refused by what it says.
-    to.write_all(&[0; 1 << 16]).unwrap();
+    to.write_all(&vec![0; 1 << 16]).unwrap();
     to.finish().unwrap();
     let error = Idx::open(&path).unwrap_err().to_string();
     assert!(

@@ -10,7 +10,6 @@ mod stages;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use gpipe::data::{Batches, Dataset, Loader, PackedBatch, Padded, Random, Source};
 use gpipe::tch::{Kind, Tensor};
@@ -89,11 +88,14 @@ impl<B: Shown> Running for Loader<B> {
     }
 }
 
+/// Begins a loader of so many workers, where another one stood.
+type Load = Box<dyn Fn(usize, Option<&Value>) -> Box<dyn Running>>;
+
 /// A chain up to batches, without end, and what of the library is in it: types of sources, and
 /// methods as the book's tables name them.
 struct Chain {
     has: &'static str,
-    load: Box<dyn Fn(usize, Option<&Value>) -> Box<dyn Running>>,
+    load: Load,
 }
 
 fn chain<S: Source, B: Shown>(
@@ -237,7 +239,7 @@ fn types(folder: &Path, found: &mut BTreeSet<String>) {
 /// Sources that are used as one type.
 #[test]
 fn any_chains_are_mixed_as_one_type() {
-    let parts: Vec<(Dataset<Arc<dyn Source<Item = i64>>>, u64)> = vec![
+    let parts = [
         (numbers(30).boxed(), 1),
         (numbers(30).filter(|n| Ok(*n > 3)).unwrap().boxed(), 2),
     ];

@@ -30,6 +30,7 @@ fn rows(len: usize) -> Dataset<impl Source<Item = Vec<i64>>> {
 }
 
 /// Stages, and sources in memory.
+#[allow(clippy::too_many_lines, reason = "a table")]
 pub(super) fn stages() -> Vec<Chain> {
     let mut all = vec![
         chain("Made Made::new", || {
