@@ -32,7 +32,7 @@ impl Bottleneck {
             work: [0.0; 5],
             idle: [0.0; 5],
             uneven: (1, 1.0),
-            products: 4,
+            products: 24,
             threads: 1,
             workers: 1,
             prefetch: 2,
@@ -95,7 +95,7 @@ pub(crate) fn all() -> Vec<Bottleneck> {
     let new = Bottleneck::new;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // So many threads of a step as there are cores, and as much for each.
-    let heavy = |own: Bottleneck| own.training(12 * cores, cores).again();
+    let heavy = |own: Bottleneck| own.training(48 * cores, cores).again();
     let mut uneven = new("batches that come unevenly", Uneven).idle(Read, 4.0);
     (uneven.uneven, uneven.prefetch) = ((16, 20.0), 1);
     vec![

@@ -63,7 +63,7 @@ fn row(found: &Found) -> String {
         format!("**{}** (is {})", found.before.limit, found.wanted)
     };
     let advice = match &found.after {
-        None => "| | |".to_owned(),
+        None => " | | ".to_owned(),
         Some((remedy, after)) => format!(
             "{} | {:.1} | {after:.1} ({:.0} %)",
             word(remedy.change),
@@ -72,10 +72,12 @@ fn row(found: &Found) -> String {
         ),
     };
     format!(
-        "| {} | {:.1} % | {:.1} | {:.1} | {verdict} | {advice} |",
+        "| {} | {:.1} % | {} | {:.1} | {verdict} | {advice} |",
         found.name,
         100.0 * measures.wait_share(),
-        measures.step_alone_ms.unwrap_or(f64::NAN),
+        measures
+            .step_alone_ms
+            .map_or_else(String::new, |alone| format!("{alone:.1}")),
         measures.period_ms,
     )
 }

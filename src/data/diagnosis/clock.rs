@@ -56,7 +56,7 @@ pub(in crate::data) fn process_cpu() -> u64 {
 }
 
 /// How long the thread that opened it has been ready without a core, where the system tells.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Delays(Option<File>);
 
 impl Delays {

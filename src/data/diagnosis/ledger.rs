@@ -120,7 +120,7 @@ impl Ledger {
 }
 
 /// Looks now and then how long its thread had no core: it is a call of the system.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::data) struct DelayReader {
     delays: Delays,
     read: Cell<u64>,

@@ -34,6 +34,8 @@ pub struct InputMeasures {
     /// Milliseconds of a batch in which its workers were ready and had no core; none where the
     /// system does not tell.
     pub delayed_ms: Option<f64>,
+    /// The same of the thread that copies.
+    pub copy_delayed_ms: Option<f64>,
     /// Milliseconds on cores, for a batch, of all threads of this process but the loader's.
     pub training_cpu_ms: f64,
     /// Intra-op threads of the training, of each stage where it has several.
@@ -66,6 +68,7 @@ impl Default for InputMeasures {
             step_alone_ms: None,
             phases: Default::default(),
             delayed_ms: None,
+            copy_delayed_ms: None,
             training_cpu_ms: 0.0,
             intra_op: 1,
             cores: 1,
@@ -170,17 +173,18 @@ impl InputMeasures {
     pub(super) fn idle_ms(&self, phase: Phase) -> f64 {
         let idle = |time: &PhaseTime| (time.wall_ms - time.cpu_ms).max(0.0);
         let own = idle(&self.of(phase));
-        if phase == Phase::Copy {
-            return own;
-        }
-        let all: f64 = self.by_workers().map(|time| idle(&time)).sum();
         let taken = self.loader_cores() + self.training_cores();
-        let delayed = match self.delayed_ms {
+        let delayed = |known: Option<f64>, all: f64| match known {
             Some(delayed) => delayed,
             // Whoever waits where all cores are taken waits for one.
             None if taken >= FULL * self.cores as f64 => all,
             None => 0.0,
         };
+        if phase == Phase::Copy {
+            return (own - delayed(self.copy_delayed_ms, own)).max(0.0);
+        }
+        let all: f64 = self.by_workers().map(|time| idle(&time)).sum();
+        let delayed = delayed(self.delayed_ms, all);
         // Who works most waits most for cores.
         let cpu = share(self.of(phase).cpu_ms, self.worker_cpu_ms());
         (own - delayed * cpu).max(0.0)

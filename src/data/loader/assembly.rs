@@ -11,6 +11,8 @@ use super::bringing::Bring;
 use super::position::{Position, Span, Spans};
 use super::weight::bytes_of;
 use super::work::{Answer, Shared, Task};
+use crate::data::diagnosis::clock::Ticks;
+use crate::data::diagnosis::ledger::DelayReader;
 use crate::data::diagnosis::phase::Sampling;
 use crate::data::{DataError, Phase, Place, Source};
 use crate::torch::caught;
@@ -58,6 +60,7 @@ pub(super) struct Assembly<S: Source, B> {
     pub(super) gave: bool,
     /// Batches that were made.
     pub(super) batches: u64,
+    pub(super) delays: DelayReader,
 }
 
 /// Why the batching thread ends early.
@@ -91,6 +94,8 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
     /// Makes batches until the epochs end or nobody wants any.
     pub(super) fn run(mut self) {
         self.shared.use_memory();
+        // It reads the times of the thread that it is made on.
+        self.delays = DelayReader::new();
         let last = match self.batches() {
             Ok(skipped) => Ready::Ended(skipped),
             Err(Stop::Failed(error)) => {
@@ -283,6 +288,7 @@ impl<S: Source, B: Send + 'static> Assembly<S, B> {
         });
         if let Some(sampling) = sampling {
             self.shared.batching.add_whole(&sampling.end().taken);
+            self.delays.look(Ticks::now(), &self.shared.batching);
         }
         let (batch, arrived) =
             made.map_err(|source| Stop::Failed(DataError::Batch { first, source }))?;

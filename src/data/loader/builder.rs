@@ -21,6 +21,7 @@ use super::tuner::{Bounds, MOST_AHEAD, Tuner, Way};
 use super::watching::{Facts, Seen};
 use super::work::{Shared, Watch};
 use super::{Loader, Waits};
+use crate::data::diagnosis::ledger::DelayReader;
 use crate::data::{DataError, OnDevice, Source};
 use crate::torch::streams::{Backend, Recorder};
 
@@ -284,6 +285,7 @@ impl<S: Source, B: Send + 'static> Batches<S, B> {
             position,
             gave: position.items > 0,
             batches: 0,
+            delays: DelayReader::default(),
         };
         for worker in 0..most {
             let (shared, todo) = (Arc::clone(&shared), todo.clone());

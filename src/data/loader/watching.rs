@@ -163,7 +163,11 @@ impl Seen {
             let by_batching = batching.by_phase();
             Phase::ALL.map(|own| each(by_workers[own as usize].plus(by_batching[own as usize])))
         };
-        let delayed = (workers.delayed > 0).then(|| workers.delayed as f64 / 1e6 / made);
+        // Where the system tells nothing, all are 0.
+        let delayed = |own: Entry| {
+            let told = to.done.workers.delayed > 0 && workers.items > 0;
+            told.then(|| own.delayed as f64 / 1e6 / made)
+        };
         // A ratio of steps, so that a few long ones on either side change nothing.
         let step_ms = period_ms - waited_ms;
         let step_alone_ms = self.steps().map(|(alone, step)| match step > 0.0 {
@@ -176,7 +180,8 @@ impl Seen {
             waited_ms,
             step_alone_ms,
             phases,
-            delayed_ms: delayed.filter(|_| workers.items > 0),
+            delayed_ms: delayed(workers),
+            copy_delayed_ms: delayed(batching),
             training_cpu_ms: training as f64 / 1e6 / count,
             cores: facts.cores,
             ready: to.ready.saturating_sub(from.ready) as f64 / count,

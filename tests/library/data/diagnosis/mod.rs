@@ -79,6 +79,14 @@ fn bottlenecks() -> Vec<(&'static str, World, Limit)> {
             Limit::Cpu(Copy),
         ),
         (
+            "a slow copy beside a training that takes all cores",
+            with(world(&[(Copy, 25.0)], &[]), |world| {
+                (world.step, world.threads) = (2.0, 2);
+                world.work[Map as usize] = 24.0;
+            }),
+            Limit::Cpu(Copy),
+        ),
+        (
             "a copy over a slow link",
             two(with(world(&[(Map, 4.0)], &[(Copy, 30.0)]), |world| {
                 world.step = 10.0;

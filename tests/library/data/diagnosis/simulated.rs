@@ -76,7 +76,12 @@ impl Hand {
         } else {
             *work -= TICK * share;
             taken.phases[*phase].cpu_ms += TICK * share;
-            taken.delayed += TICK * (1.0 - share);
+            let delayed = if *phase == Phase::Copy as usize {
+                &mut taken.copy_delayed
+            } else {
+                &mut taken.delayed
+            };
+            *delayed += TICK * (1.0 - share);
         }
         if *idle <= 0.0 && *work <= 1e-9 {
             self.left.pop();
@@ -89,6 +94,7 @@ impl Hand {
 struct Taken {
     phases: [PhaseTime; 5],
     delayed: f64,
+    copy_delayed: f64,
     training: f64,
     waited: f64,
     ready: usize,
@@ -169,6 +175,7 @@ impl World {
             cpu_ms: own.cpu_ms / count,
         });
         measures.delayed_ms = Some(taken.delayed / count);
+        measures.copy_delayed_ms = Some(taken.copy_delayed / count);
         measures.training_cpu_ms = taken.training / count;
         measures.intra_op = self.threads;
         measures.cores = self.cores;
