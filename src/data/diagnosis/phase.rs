@@ -183,13 +183,15 @@ impl Sampling {
 
     /// What each phase has taken since.
     pub(in crate::data) fn end(self) -> Sampled {
-        STOPWATCH.with(|own| {
+        let found = STOPWATCH.with(|own| {
             own.enter(own.phase.get());
             Sampled {
                 taken: own.taken.get(),
                 cost: own.readings.get() * own.cost().wall,
             }
-        })
+        });
+        drop(self);
+        found
     }
 }
 

@@ -125,7 +125,8 @@ impl<B> Loader<B> {
     }
 
     /// The share of the time since the first batch came in which batches were waited
-    /// for: above a few percent it is loading that limits the speed.
+    /// for: above a few percent it is loading that limits the speed. Below, the loader may still
+    /// take cores from the training: [`Loader::diagnosis`] tells.
     pub fn wait_share(&self) -> f64 {
         let Some(first) = self.waits.first else {
             return 0.0;
@@ -154,19 +155,19 @@ impl<B> Loader<B> {
     /// The numbers of [`Loader::diagnosis`] alone.
     pub fn measures(&self) -> Option<InputMeasures> {
         let first = self.seen.first()?;
-        let now = self.seen.moment(self.watch.done());
+        let now = self.seen.moment(&self.watch.done());
         self.between(&first, &now)
     }
 
     /// This moment, for [`Loader::measures_since`].
     pub fn mark(&self) -> Mark {
-        Mark(self.seen.moment(self.watch.done()))
+        Mark(self.seen.moment(&self.watch.done()))
     }
 
     /// The numbers of [`Loader::diagnosis`] for what happened since a moment; none where no batch
     /// was taken.
     pub fn measures_since(&self, mark: &Mark) -> Option<InputMeasures> {
-        self.between(&mark.0, &self.seen.moment(self.watch.done()))
+        self.between(&mark.0, &self.seen.moment(&self.watch.done()))
     }
 
     /// Has the tuner look at the last batches, where there are enough.
@@ -179,7 +180,7 @@ impl<B> Loader<B> {
         let from = self.window.or_else(|| self.seen.first());
         let due = from.is_some_and(|from| self.seen.since(&from) >= WINDOW.0);
         if due {
-            let now = self.seen.moment(self.watch.done());
+            let now = self.seen.moment(&self.watch.done());
             let window = from.and_then(|from| self.between(&from, &now));
             let long = |own: &InputMeasures| own.period_ms * own.batches as f64 >= WINDOW.1;
             if let Some(window) = window.filter(long) {

@@ -93,7 +93,7 @@ impl Seen {
         let now = wall();
         self.gave = Some(now);
         if self.first.is_none() {
-            self.first = Some(self.moment(done()));
+            self.first = Some(self.moment(&done()));
             self.next_pause = FIRST_PAUSE;
             return;
         }
@@ -113,11 +113,11 @@ impl Seen {
     }
 
     /// All counts now.
-    pub(super) fn moment(&self, done: Done) -> Moment {
+    pub(super) fn moment(&self, done: &Done) -> Moment {
         Moment {
             wall: wall(),
             process: process_cpu(),
-            done,
+            done: *done,
             ..self.counts
         }
     }
@@ -170,10 +170,15 @@ impl Seen {
         };
         // A ratio of steps, so that a few long ones on either side change nothing.
         let step_ms = period_ms - waited_ms;
-        let step_alone_ms = self.steps().map(|(alone, step)| match step > 0.0 {
-            true => step_ms * (alone / step).min(1.0),
-            false => step_ms,
-        });
+        let faster = |alone: f64, step: f64| {
+            if step > 0.0 {
+                (alone / step).min(1.0)
+            } else {
+                1.0
+            }
+        };
+        let steps = self.steps();
+        let step_alone_ms = steps.map(|(alone, step)| step_ms * faster(alone, step));
         InputMeasures {
             batches: taken,
             period_ms,
