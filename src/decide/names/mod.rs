@@ -24,11 +24,9 @@ const MANY: usize = 14;
 
 /// What this program was built from and with: lines behind its version.
 pub(crate) fn build(libtorch: Option<&str>) -> String {
-    let mut lines = String::new();
-    if let Some(revision) = option_env!("GPIPE_REVISION").filter(|own| !own.is_empty()) {
-        lines += &format!("\nrevision  {revision}");
-    }
-    lines += &format!("\nlibtorch  {}", libtorch.unwrap_or("none"));
+    let revision = option_env!("GPIPE_REVISION").filter(|own| !own.is_empty());
+    let revision = revision.map_or_else(String::new, |own| format!("\nrevision  {own}"));
+    let libtorch = libtorch.unwrap_or("none");
     let features = [
         ("cli", cfg!(feature = "cli")),
         ("png", cfg!(feature = "png")),
@@ -42,7 +40,7 @@ pub(crate) fn build(libtorch: Option<&str>) -> String {
         [] => "none".to_owned(),
         some => some.join(", "),
     };
-    lines + &format!("\nfeatures  {features}")
+    format!("{revision}\nlibtorch  {libtorch}\nfeatures  {features}")
 }
 
 /// A command whose verbs have the names, headings and short helps of this file.

@@ -28,7 +28,7 @@ fn epochs_are_whole_batches_of_the_data_and_metrics_tell_how_far_a_run_is() {
     assert_eq!(lines.len(), 10);
     let of = |step: usize, field: &str| lines[step - 1][field].as_f64().unwrap();
     assert_eq!((of(3, "samples"), of(10, "samples")), (24.0, 80.0));
-    assert_eq!(of(9, "epoch"), 2.0);
+    assert_eq!(lines[8]["epoch"], 2.0);
     assert!(lines[0].get("tokens").is_none());
     let times: Vec<f64> = (1..=10).map(|step| of(step, "time")).collect();
     assert!(times.is_sorted() && times[0] > 1.7e9, "{times:?}");
