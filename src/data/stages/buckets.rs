@@ -169,7 +169,7 @@ mod tests {
             for batch in whole.chunks(size) {
                 prop_assert!(batch.iter().all(|item| bucket(item) == bucket(&batch[0])));
             }
-            prop_assert!(rest.is_sorted_by_key(|item| bucket(item)));
+            prop_assert!(rest.is_sorted_by_key(bucket));
             prop_assert!(rest.len() <= (bounds.len() + 1) * (size - 1));
             let mut sorted = items.clone();
             sorted.sort_unstable();
