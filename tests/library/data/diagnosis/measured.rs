@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use gpipe::data::{Dataset, InputMeasures, Made, Phase};
+use gpipe::data::{Dataset, InputMeasures, Made, Phase, PhaseTime};
 use gpipe::tch::Tensor;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Keeps the thread on its core until it has been there for so long.
 fn work(time: Duration) {
     let begin = cpu();
-    while cpu() - begin < time {}
+    while cpu().saturating_sub(begin) < time {}
 }
 
 /// How long the thread has been on a core.
@@ -22,7 +22,7 @@ fn cpu() -> Duration {
 
 /// Takes all batches.
 fn measured(mut loader: gpipe::data::Loader<Tensor>) -> InputMeasures {
-    while let Some(batch) = loader.next() {
+    for batch in loader.by_ref() {
         drop(batch.unwrap());
     }
     loader.measures().unwrap()
@@ -67,7 +67,7 @@ fn each_phase_has_its_own_time() {
         measures.of(Phase::Read).wall_ms > 3.5 * unit,
         "{measures:?}"
     );
-    assert_eq!(measures.of(Phase::Copy), Default::default());
+    assert_eq!(measures.of(Phase::Copy), PhaseTime::default());
     assert_eq!((measures.workers, measures.batch_bytes), (2, Some(32)));
 }
 
@@ -82,7 +82,7 @@ fn functions_of_batches_are_maps_and_gathered_batches_are_read() {
     let measures = measured(batches.load().unwrap());
     let unit = UNIT.as_secs_f64() * 1e3;
     assert!(measures.of(Phase::Map).cpu_ms > 0.9 * unit, "{measures:?}");
-    assert_eq!(measures.of(Phase::Stack), Default::default());
+    assert_eq!(measures.of(Phase::Stack), PhaseTime::default());
 }
 
 /// A pause of the workers, which shows what a step takes without them, ends by itself where the

@@ -20,6 +20,7 @@ fn world(work: &[(Phase, f64)], idle: &[(Phase, f64)]) -> World {
 }
 
 /// Bottlenecks, and what each is.
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn bottlenecks() -> Vec<(&'static str, World, Limit)> {
     use Phase::{Copy, Decode, Map, Read, Stack};
     let with = |world: World, change: fn(&mut World)| {
