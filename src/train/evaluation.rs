@@ -156,7 +156,8 @@ impl Trainer<'_> {
         };
         if self.evaluations.standing.on(batches.0.state()) {
             self.hooks.warning(
-                "evaluations are on other data from here on: the lowest loss so far is not                  compared with theirs",
+                "evaluations are on other data from here on: the lowest loss so far is not compared \
+                 with theirs",
             );
         }
         let count = batches.0.batches();
