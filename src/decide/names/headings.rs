@@ -92,6 +92,7 @@ const HEADINGS: [(&str, &[&str]); 9] = [
             "normalise",
             "augment",
             "workers",
+            "prefetch",
         ],
     ),
     ("Evaluation", &["eval-every", "eval-data", "early-stopping"]),
