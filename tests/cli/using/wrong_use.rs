@@ -36,7 +36,7 @@ fn a_model_is_where_one_says() {
         ),
         (
             "--weights some-lab/Llama-1B",
-            &["`hf download some-lab/Llama-1B --local-dir some-lab/Llama-1B`"],
+            &["`hf download some-lab/Llama-1B --local-dir Llama-1B`"],
         ),
         (
             "--weights empty",
