@@ -8,10 +8,8 @@ mod pages {
     struct QuickStart;
     #[doc = include_str!("src/exported.md")]
     struct Exported;
-    #[doc = include_str!("src/deciding.md")]
-    struct Deciding;
-    #[doc = include_str!("src/profiling.md")]
-    struct Profiling;
+    #[doc = include_str!("src/planning.md")]
+    struct Planning;
     #[doc = include_str!("src/timeline.md")]
     struct Timeline;
     #[doc = include_str!("src/use.md")]
@@ -30,6 +28,8 @@ mod pages {
     struct Precision;
     #[doc = include_str!("src/cuda.md")]
     struct Cuda;
+    #[doc = include_str!("src/streams.md")]
+    struct Streams;
     #[doc = include_str!("src/models.md")]
     struct Models;
     #[doc = include_str!("src/checkpoints.md")]

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the pictures of the book's page "Profiling": the report about a committed
+# Makes the pictures of the book's page "Profiling and planning": the report about a committed
 # profile, in light and dark. Needs a Chromium; no libtorch, since nothing is measured.
 #
 #   sh book/screenshots.sh             from anywhere

@@ -82,11 +82,11 @@ fn step_over(nodes: usize, link: &str, replicas: usize) -> String {
 
 #[test]
 fn the_tables_of_nodes_are_what_is_planned() {
-    let page = page("deciding.md");
+    let page = page("clusters.md");
     let links = ["100Gbit/s,50us", "25Gbit/s,50us", "1Gbit/s,50us"];
     let has = |first: usize, step: &dyn Fn(&str) -> String| {
         let row = format!("| {first} | {} |", links.map(step).join(" | "));
-        assert!(page.contains(&row), "deciding.md lacks\n{row}");
+        assert!(page.contains(&row), "clusters.md lacks\n{row}");
     };
     for nodes in [1, 2, 4] {
         has(nodes, &|link| step_over(nodes, link, 1));
