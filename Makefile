@@ -12,7 +12,7 @@ help:
 	@echo "make book     the book as a site: book/book/index.html"
 	@echo "make bench    every benchmark; \`make peers\`: the same beside PyTorch and others"
 	@echo
-	@echo "Others (mutations, kills, links, scale, exported, cuda-check, ...) are told in the Makefile."
+	@echo "Other targets (mutations, kills, links, scale, exported, cuda-check, ...): see the Makefile."
 
 # Train a character-level GPT on Moby-Dick over two CPU stages.
 # More flags: make train ARGS="--steps 1000 --devices cpu,cpu,cpu"

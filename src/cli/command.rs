@@ -13,13 +13,14 @@ use crate::decide::{self, Cli, NAME, names};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Show what this machine offers: libtorch, cores, devices; and which process of how many this is.
+    /// Show what this machine offers: libtorch, cores, devices, and the rank of this process.
     Env(env::Args),
-    /// Measure the loss of a trained model on a text or on other data, and what share it tells right.
+    /// Measure the loss of a trained model on a text or on other data, and the accuracy of a
+    /// classifier.
     Eval(eval::Args),
     /// Write the weights of a trained model: with Hugging Face's names, or those of a .pt2's modules.
     Export(export::Args),
-    /// Have a trained model go on with a text.
+    /// Continue a text with a trained model.
     Generate(generate::Args),
     /// List the models that have a name: sizes, parameters, shapes, sources.
     Models(models::Args),

@@ -23,7 +23,7 @@ pub(super) struct Args {
     /// One model by its name, instead of all; or a .pt2 that PyTorch exported.
     #[arg(value_name = "NAME|FILE")]
     name: Option<String>,
-    /// Sizes that are not to be the defaults, such as layers=36.
+    /// Sizes other than the defaults, such as layers=36.
     #[arg(value_name = "SIZE=VALUE")]
     settings: Vec<String>,
     /// Print one JSON object.

@@ -36,17 +36,17 @@ pub(crate) struct Cli<V: Subcommand> {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Write what a shell needs to complete verbs, flags and their values.
+    /// Write the completions of a shell for verbs, flags and their values.
     Completions(shell::Completions),
     /// Run a verb as several processes, on this host or on several.
     Launch(launch::Args),
-    /// Write the pages of the manual.
+    /// Write the manual pages.
     Man(shell::Manual),
     /// Choose balance, schedule, micro-batches and recompute from a profile.
     Plan(Box<plan::Args>),
     /// Draw loss and throughput of training runs as curves.
     Plot(plot::Args),
-    /// Show a schedule, check one, take schedules to and from PyTorch's CSV.
+    /// Show or check a schedule, and convert schedules to and from PyTorch's CSV.
     Schedule(schedule::Args),
     /// Predict a schedule's timeline, bubble and memory.
     Simulate(Box<simulate::Args>),

@@ -27,13 +27,13 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Draw a schedule: one row a device, F, I, W one unit of time and B two.
+    /// Draw a schedule: one row a device; F, I, W take one unit of time, B two.
     #[command(after_help = "Example: gpipe-rs schedule show --schedule 1f1b --devices 4 --micro 6")]
     Show(Show),
-    /// Say whether a schedule can be run to its end, or which action waits for what.
+    /// Say whether a schedule can run to its end, or which action waits for what.
     ///
-    /// It is the computation that is checked. Sends and receives in a file follow from
-    /// it and are left out when it is read.
+    /// The computation is checked. Sends and receives in a file follow from the computation and
+    /// are left out when the file is read.
     #[command(after_help = "Example: gpipe-rs schedule check schedule.csv")]
     Check(Show),
     /// Write a schedule as CSV.
@@ -41,7 +41,7 @@ enum Verb {
         after_help = "Example: gpipe-rs schedule export --schedule zbv --devices 4 --micro 8 -o zbv.csv"
     )]
     Export(Convert),
-    /// Read a CSV as PyTorch's pipelining writes it, check it, write its computation.
+    /// Read a CSV of PyTorch's pipelining, check it, and write its computation.
     #[command(after_help = "Example: gpipe-rs schedule import from_torch.csv --json")]
     Import(Import),
 }
@@ -83,7 +83,7 @@ struct Show {
 struct Convert {
     #[command(flatten)]
     source: Source,
-    /// With a send and a receive where values go to another device.
+    /// Include a send and a receive where values go to another device.
     #[arg(long)]
     communication: bool,
     /// Write to a file; `-` is standard output.

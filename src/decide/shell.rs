@@ -29,7 +29,7 @@ pub(crate) struct Completions {
   gpipe-rs man | man -l -
   gpipe-rs man -o ~/.local/share/man/man1")]
 pub(crate) struct Manual {
-    /// Folder to write the pages of all verbs to, rather than the first page to standard output.
+    /// Folder for the pages of all verbs; without it, the main page goes to standard output.
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
 }

@@ -7,13 +7,12 @@ use super::{Failure, input};
 /// Replicas and nodes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Spread {
-    /// Replicas of the pipeline (data parallelism): devices and micro-batches are divided
-    /// evenly among them, and gradients are added up over them; by default 1, or, of a cluster,
-    /// chosen.
+    /// Replicas of the pipeline (data parallelism): devices and micro-batches are divided evenly
+    /// among them, and gradients are added up over them; by default 1, or, on a cluster, chosen.
     #[arg(long, value_name = "D", allow_negative_numbers = true, value_parser = input::at_least_one)]
     pub(crate) replicas: Option<usize>,
-    /// Nodes (hosts) that the devices are spread over in order: how many, or how many devices
-    /// each has, such as 4,4.
+    /// Nodes (hosts) over which the devices are spread in order: their number, or the devices of
+    /// each, such as 4,4.
     #[arg(long, value_name = "LIST", value_delimiter = ',', allow_hyphen_values = true, value_parser = input::at_least_one)]
     pub(crate) nodes: Option<Vec<usize>>,
     /// Link between nodes: bandwidth and latency, such as 100Gbit/s,20us.
@@ -22,17 +21,16 @@ pub(crate) struct Spread {
     /// Each device has a network card of its own; by default the devices of a node share one.
     #[arg(long, requires = "nodes")]
     pub(crate) nic_per_device: bool,
-    /// Which devices are next to each other, where there are several replicas: replicas of a stage
-    /// or stages of a replica; by default replicas, or, of a cluster, chosen.
+    /// Which devices are neighbours, if there are several replicas: replicas of a stage or stages
+    /// of a replica; by default replicas, or, on a cluster, chosen.
     #[arg(long, value_name = "WHICH", value_parser = input::neighbours)]
     pub(crate) neighbours: Option<Neighbours>,
-    /// How replicas add up their gradients: direct (each with each, as `train` does it) or levels
-    /// (rings within nodes and between them, as NCCL does it); by default direct, of a cluster
-    /// levels.
+    /// How replicas add up their gradients: direct (each with each, as in `train`) or levels (rings
+    /// within nodes and between them, as in NCCL); by default direct, on a cluster levels.
     #[arg(long, value_name = "HOW", value_parser = input::all_reduce)]
     pub(crate) all_reduce: Option<AllReduce>,
-    /// Processes that the devices, those of all replicas, are divided among in order: what it takes
-    /// them to begin a step, and to agree on it.
+    /// Processes among which the devices of all replicas are divided in order; the time that they
+    /// take to begin a step and to agree on it is then included.
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
     processes: usize,
 }

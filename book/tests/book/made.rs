@@ -41,11 +41,17 @@ pub(crate) fn gpipe() -> Command {
 pub(crate) fn cell(text: &str) -> String {
     assert!(!text.contains("`<"), "a code span with `<`: {text}");
     let words: Vec<&str> = text.split_whitespace().collect();
-    words
-        .join(" ")
-        .replace('|', "\\|")
-        .replace('<', "&lt;")
-        .replace('*', "\\*")
+    let text = words.join(" ").replace('|', "\\|").replace('<', "&lt;");
+    // In a code span a backslash would be shown.
+    let spans = text.split('`').enumerate();
+    let spans = spans.map(|(at, span)| {
+        if at % 2 == 0 {
+            span.replace('*', "\\*")
+        } else {
+            span.to_owned()
+        }
+    });
+    spans.collect::<Vec<_>>().join("`")
 }
 
 /// The same with a stop at its end.

@@ -33,17 +33,16 @@ pub(super) struct Args {
     place: Place,
     #[command(flatten)]
     spoken: Spoken,
-    /// Another text (UTF-8), or a file of tokens (.bin), which is used from its begin to its
-    /// end; or, for a model of samples, other ones (their test part, where they have one). By
-    /// default what the run was evaluated on: its --eval-data, or the share of its own data that was
-    /// held out from training.
+    /// Another text (UTF-8) or file of tokens (.bin), all of which is used; or, for a model of
+    /// samples, other samples (their test part, if there is one). By default the data on which the
+    /// run was evaluated: its --eval-data, or the held-out share of its own data.
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
-    /// Sequences that are computed at a time; by default as many as in training. Changes
+    /// Sequences that are computed at a time; by default as many as in training. It changes only
     /// memory and speed.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     batch: Option<usize>,
-    /// Tokens of a sequence, where that is to be fewer than the model's context.
+    /// Tokens of a sequence, if fewer than the model's context.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     context: Option<usize>,
     #[command(flatten)]

@@ -28,25 +28,25 @@ pub(super) struct Args {
     place: Place,
     #[command(flatten)]
     spoken: Spoken,
-    /// The text to go on with: at least one character. Those of a model of characters are all of
-    /// the text that it was trained on.
+    /// The text to continue: at least one character. A model of characters takes only characters of
+    /// its training text.
     #[arg(long, value_name = "TEXT")]
     prompt: String,
-    /// Tokens to write at most; those of a model of characters are characters. A token that ends
-    /// a text ends this one, too.
+    /// Tokens to write at most (characters, for a model of characters). An end-of-text token ends
+    /// the text earlier.
     #[arg(long, value_name = "N", default_value = "200", allow_negative_numbers = true, value_parser = input::at_least_one)]
     tokens: usize,
-    /// Below 1 likely tokens become likelier still, above 1 less so; 0 takes the
-    /// likeliest each time.
+    /// Below 1, likely tokens become more likely; above 1, less likely; 0 always takes the most
+    /// likely token.
     #[arg(long, value_name = "T", default_value = "0.8", allow_negative_numbers = true, value_parser = temperature)]
     temperature: f64,
-    /// Draw among the K likeliest tokens only.
+    /// Draw only among the K most likely tokens.
     #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = input::at_least_one)]
     top_k: Option<usize>,
-    /// Draw among the likeliest tokens only that together have this share of the odds.
+    /// Draw only among the most likely tokens that together have this probability.
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = share)]
     top_p: Option<f64>,
-    /// Seed of the draws: the same one gives the same text.
+    /// Seed of the draws: the same seed gives the same text.
     #[arg(long, value_name = "N", default_value = "0", allow_negative_numbers = true, value_parser = input::seed)]
     seed: u64,
     #[command(flatten)]

@@ -26,16 +26,16 @@ const MAX_BUDGET: usize = 3_600_000;
   gpipe-rs profile --model gpt2-xl --batch 4 --quick --low-memory
   gpipe-rs models gpt2 layers=4 --json > model.json; gpipe-rs profile --model model.json")]
 pub(in crate::cli) struct Args {
-    /// The model: a name that the verb `models` lists, or a file (- is standard input) with
-    /// what `models NAME --json` prints. The flags of sizes below come on top. A file that ends in
-    /// .pt2 is a program that torch.export.save of PyTorch wrote.
+    /// The model: a name that the verb `models` lists, or a file (- is standard input) with what
+    /// `models NAME --json` prints. The flags of sizes below come on top. A file that ends in .pt2
+    /// is a program written by PyTorch's torch.export.save.
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) model: String,
     #[command(flatten)]
     pub(super) sizes: SizeFlags,
-    /// What a .pt2 is to be trained with: cross-entropy, mse, bce (of logits), or output, the
-    /// single number that its program computes itself. Without it the loss is not measured. `mlp`
-    /// takes the first three, too.
+    /// The loss of a .pt2: cross-entropy, mse, bce (of logits), or output, the single number that
+    /// its program computes itself. Without this flag the loss is not measured. `mlp` also takes
+    /// the first three.
     #[arg(long, value_name = "NAME")]
     pub(super) loss: Option<LossKind>,
     /// Devices, a stage and a thread each: `cpu*2`, `cuda:0-3`, `cuda`, `auto`, `4`; may repeat.
@@ -67,41 +67,41 @@ pub(in crate::cli) struct Args {
     /// devices: never, always or auto (each by itself).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
     pub(super) offload: When,
-    /// Whether passes are put into CUDA graphs: never, always or auto (where the step is
+    /// Whether passes are captured as CUDA graphs: never, always or auto (where the step is
     /// shorter).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
     pub(super) cuda_graphs: When,
-    /// What `train --data` is to be given, or `synthetic`: its loader is measured and compared with
-    /// the step. The model is then the one that `train` makes for it.
+    /// The data for `train --data`, or `synthetic`: its loader is measured and compared with the
+    /// step. The model is then the one that `train` makes for this data.
     #[arg(long, value_name = "PATH|synthetic")]
     pub(super) data: Option<PathBuf>,
     /// The column of a table that has the targets, as for `train`; by default the last.
     #[arg(long, value_name = "NAME")]
     pub(super) target: Option<String>,
-    /// Share of the data that `train` is to hold out, as its flag says.
+    /// Share of the data that `train` holds out, as in its flag.
     #[arg(long, value_name = "SHARE", default_value_t = HELD_OUT, allow_negative_numbers = true, value_parser = values::SHARE.parse)]
     pub(super) held_out: f64,
     /// How the inputs of samples are scaled, as for `train`.
     #[arg(long, value_name = "HOW", default_value_t = Normalise::Auto, value_parser = values::NORMALISE.parse)]
     pub(super) normalise: Normalise,
-    /// Threads that read and decode, as for `train`; auto finds how many are fast.
+    /// Threads that read and decode, as for `train`; auto finds the fastest number.
     #[arg(long, value_name = "N|auto", allow_negative_numbers = true, value_parser = values::HOW_MANY.parse)]
     pub(super) workers: Option<HowMany>,
-    /// Batches that are made ahead of their use, as for `train`.
+    /// Batches that are loaded ahead of their use, as for `train`.
     #[arg(long, value_name = "N|auto", allow_negative_numbers = true, value_parser = values::HOW_MANY.parse)]
     pub(super) prefetch: Option<HowMany>,
-    /// The type of numbers that layers compute in: f32, bf16 or fp16, as for `train`.
+    /// The type of numbers in which layers compute: f32, bf16 or fp16, as for `train`.
     #[arg(long, value_name = "NAME", default_value = "f32", value_parser = precision)]
     pub(super) precision: Precision,
-    /// Keep one layer in memory at a time, for models that memory cannot hold: its
-    /// parameters, gradients and activations. Nothing competes with it then, as the other
-    /// stages do in training: times are a little too good.
+    /// Keep only one layer (parameters, gradients and activations) in memory at a time, for models
+    /// that do not fit. No other stage competes with it then, as in training: times are a little
+    /// too short.
     #[arg(long)]
     pub(super) low_memory: bool,
-    /// Measure as few times as can be: for a first look.
+    /// Measure as few times as possible, for a first look.
     #[arg(long)]
     pub(super) quick: bool,
-    /// How long a layer may be measured at one size, in milliseconds.
+    /// The longest time to measure a layer at one size, in milliseconds.
     #[arg(long, value_name = "MS", conflicts_with = "quick", allow_negative_numbers = true, value_parser = budget)]
     pub(super) budget: Option<usize>,
     /// Intra-op threads of each stage; by default the stages share the cores.
@@ -113,8 +113,7 @@ pub(in crate::cli) struct Args {
     /// Write the plan to a file as JSON, for `train --plan`; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub(super) plan: Option<PathBuf>,
-    /// Write a page about it (.html): layers and cuts, timeline, memory over time,
-    /// schedules compared.
+    /// Write a report (.html): layers and cuts, timeline, memory over time, schedules compared.
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
     /// Print one JSON object: profile, plan, spread, link, input (null without --data),

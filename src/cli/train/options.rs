@@ -46,37 +46,36 @@ Examples:
 pub(in crate::cli) struct Args {
     #[command(flatten)]
     pub(super) recipe: Flags<Recipe>,
-    /// Configuration in TOML, such as another run's config.toml; of several, later ones
-    /// go on top.
+    /// Configuration in TOML, such as another run's config.toml; of several, later files override
+    /// earlier ones.
     #[arg(long, value_name = "FILE")]
     pub(super) config: Vec<PathBuf>,
     /// A key of the configuration, such as train.steps=5; may repeat.
     #[arg(long, value_name = "TABLE.KEY=VALUE")]
     pub(super) set: Vec<String>,
-    /// Goes on with the run in this folder from its newest checkpoint, which may be one on
-    /// other devices and under another schedule; its configuration is the lowest layer.
+    /// Resumes the run in this folder from its newest checkpoint, also on other devices and under
+    /// another schedule; the run's configuration is the lowest layer.
     #[arg(long, value_name = "RUN")]
     pub(super) resume: Option<PathBuf>,
-    /// Goes on from the newest checkpoint that is intact where newer ones are damaged.
+    /// Resumes from the newest intact checkpoint if newer ones are damaged.
     #[arg(long, requires = "resume")]
     pub(super) resume_fallback: bool,
-    /// Run folder, made new; by default the next free number under `runs`, and with
-    /// --resume the run's own. Started again by a launcher, the command goes on with the run there.
+    /// Folder of the new run; by default the next free number under `runs`, and with --resume the
+    /// run's own. When a launcher restarts the command, it resumes the run there.
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// Where to write the last step's timeline as Chrome's trace events (for
-    /// Perfetto), besides the run folder.
+    /// Also write the last step's timeline to this file, as Chrome's trace events (for Perfetto).
     #[arg(long, value_name = "FILE")]
     pub(super) trace: Option<PathBuf>,
-    /// Where to write the last step beside its prediction, with the difference
-    /// explained: a page (.html) or a picture (.svg).
+    /// Write a report on the last step beside its prediction, with the difference explained: a page
+    /// (.html) or a picture (.svg).
     #[arg(long, value_name = "FILE")]
     pub(super) report: Option<PathBuf>,
     /// Say nothing while training.
     #[arg(long)]
     pub(super) quiet: bool,
-    /// Print one JSON object at the end. What does not apply is not in it: held_out_loss
-    /// where nothing is held out, tokens_per_s without tokens, planned_ms without --plan.
+    /// Print one JSON object at the end. Fields that do not apply are left out: held_out_loss if
+    /// nothing is held out, tokens_per_s without tokens, planned_ms without --plan.
     #[arg(long)]
     pub(super) json: bool,
 }

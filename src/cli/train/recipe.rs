@@ -38,7 +38,7 @@ settings! {
     pub(in crate::cli) struct Recipe(zoo: &Zoo) {
         /// The model: a name that the verb `models` lists, or a file (- is standard input) with
         /// what `models NAME --json` prints. The flags of sizes below come on top. A file that ends
-        /// in .pt2 is a program that torch.export.save of PyTorch wrote.
+        /// in .pt2 is a program written by PyTorch's torch.export.save.
         model: String = flag("model.name", "NAME|FILE", values::TEXT, "gpt".to_owned()).fixed();
 
         /// Checksum of the program in `model.name`, where PyTorch has exported it: runs write it
@@ -47,21 +47,21 @@ settings! {
             .fixed()
             .beside_unless(&["model.name"], same_program);
 
-        /// Begins with weights rather than random numbers: a GPT-2, Llama, Mistral, Qwen 2 or
-        /// Qwen 3 as Hugging Face's transformers saves it, and `export` too. The model and its
-        /// sizes are then theirs, and texts are read by the tokenizer beside them. For a .pt2, the
-        /// model's whole `state_dict` as safetensors, in place of the weights in the file.
+        /// Weights to begin with, instead of random numbers: a GPT-2, Llama, Mistral, Qwen 2 or
+        /// Qwen 3 as Hugging Face's transformers or `export` saves it. They decide the model and
+        /// its sizes, and texts are read by the tokenizer beside them. For a .pt2, the model's
+        /// whole `state_dict` as safetensors, in place of the weights in the file.
         weights: Option<PathBuf> = flag("model.weights", "PATH", Optional(FilePath), None).fixed();
 
-        /// What a .pt2 is trained with: cross-entropy, mse, bce (of logits), or output, the single
-        /// number that its program computes itself; that is the default where there is one. `mlp`
-        /// takes the first three, too: with mse it learns the numbers of a table.
+        /// The loss of a .pt2: cross-entropy, mse, bce (of logits), or output, the single number
+        /// that its program computes itself, which is the default for such programs. `mlp` also
+        /// takes the first three: with mse it does regression on a table.
         loss: Option<LossKind> = flag("loss.name", "NAME", Optional(values::LOSS), None)
             .beside_unless(&["model.name"], same_program);
 
-        /// Targets of this number count nothing to cross-entropy: the loss is the mean over the
-        /// others of a mini-batch, however many micro-batches it has. By default -100, as in
-        /// PyTorch.
+        /// Targets of this number do not count in cross-entropy: the loss is the mean over the
+        /// other targets of the mini-batch, however many micro-batches it has. By default -100, as
+        /// in PyTorch.
         ignore_index: Option<i64> =
             flag("loss.ignore_index", "N", Optional(values::INTEGER), None)
             .only_for("loss.name", &["cross-entropy"]);
@@ -82,60 +82,60 @@ settings! {
         /// balanced by parameters.
         balance: Option<Vec<usize>> = rows::balance(zoo);
 
-        /// What is computed twice rather than kept for the backward, micro-batch by
-        /// micro-batch: never, except-last or always. It changes no numbers either.
+        /// Which micro-batches compute their forward again instead of keeping activations for the
+        /// backward: never (none), except-last or always. It changes no numbers.
         recompute: Recompute = rows::recompute();
 
-        /// In which numbers layers compute: f32, bf16, or fp16 with loss scaling. Parameters
-        /// are single precision always.
+        /// The type of numbers in which layers compute: f32, bf16, or fp16 with loss scaling.
+        /// Parameters are always in single precision.
         precision: Precision = rows::precision();
 
-        /// Has stages on CUDA devices replay their passes as CUDA graphs, for models of many
-        /// small kernels. It changes no numbers; activations are not measured then.
+        /// Captures the passes of stages on CUDA devices as CUDA graphs, for models of many small
+        /// kernels. It changes no numbers; activations are then not measured.
         cuda_graphs: bool = rows::cuda_graphs();
 
         /// Intra-op threads of each stage; by default the stages share the cores.
         threads_per_stage: Option<usize> = rows::threads_per_stage();
 
-        /// Ends the run with an error when a stage has been in one action for so many seconds,
-        /// and names its device, layer and micro-batch; by default it is waited for without end.
+        /// Ends the run with an error when a stage has been in one action for so many seconds, and
+        /// names its device, layer and micro-batch; by default there is no limit.
         patience: Option<f64> = rows::patience();
 
         /// Schedule, chunks, balance, micro-batches, recompute, offload, CUDA graphs and replicas
         /// from a plan, as `profile` writes it for a model of the same sizes.
         plan: Option<PathBuf> = rows::plan();
 
-        /// The most that CUDA devices may hold, such as 24GiB, as if the cards had no more: one
-        /// value for all, or a value or `none` for each of --devices. Where a card is named
-        /// several times, what its entries may hold adds up.
+        /// Memory limit of CUDA devices, such as 24GiB, as if the cards had no more: one value for
+        /// all, or a value or `none` for each of --devices. If a card is named several times, the
+        /// limits of its entries add up.
         memory: Vec<Cap> = rows::memory();
 
-        /// Stages that keep what they need for the backward (activations, or what they recompute
-        /// from) in the host's memory meanwhile: their numbers, such as 0,2, or all or none. It
-        /// changes no numbers.
+        /// Stages that keep activations (or what they recompute from) in the host's memory until
+        /// the backward: their numbers, such as 0,2, or all or none. It changes no numbers.
         offload: Offload = rows::offload();
 
-        /// Whether CUDA devices may round what they multiply to TF32 (10 bits behind the
-        /// point), which is several times as fast.
+        /// Whether CUDA devices may round the factors of products to TF32 (10 bits of mantissa),
+        /// which is several times as fast.
         tf32: bool = rows::tf32();
 
-        /// Whether only operators are used that give the same bits each time, also on CUDA
-        /// devices, where some others are faster. On the CPU all do.
+        /// Whether to use only operators that give the same bits each time on CUDA devices, where
+        /// some others are faster. On the CPU all operators do.
         deterministic: bool = rows::deterministic();
 
-        /// Copies of the pipeline, which share the devices and each mini-batch (data parallelism):
-        /// a power of two, at most --tree. With so many, the devices are those of all: device s
-        /// of copy r of d is number s*d + r. It changes no numbers, unless with --local-steps.
+        /// Copies of the pipeline, among which the devices and each mini-batch are divided (data
+        /// parallelism): a power of two, at most --tree. --devices lists those of all copies:
+        /// device s of copy r of d is number s*d + r. It changes no numbers, except with
+        /// --local-steps.
         replicas: usize = rows::replicas();
 
-        /// Keeps what the optimizer remembers of each parameter in one of the replicas, which
-        /// updates it for all (ZeRO-1): about 1/D of that memory on each device. It changes no
+        /// Keeps the optimizer's state of each parameter in only one of the replicas, which updates
+        /// the parameter for all (ZeRO-1): about 1/D of that memory on each device. It changes no
         /// numbers.
         shard_optimizer: bool = rows::shard_optimizer();
 
-        /// Has each replica train alone for so many steps before an outer step brings all
-        /// together (DiLoCo), for slow links between them. The numbers then depend on this and on
-        /// the number of replicas.
+        /// Steps that each replica trains alone before an outer step brings all together (DiLoCo),
+        /// for slow links between them. The numbers then depend on this and on the number of
+        /// replicas.
         local_steps: Option<usize> = rows::local_steps();
 
         /// Learning rate of the outer step of --local-steps.
@@ -146,16 +146,16 @@ settings! {
         outer_momentum: f64 = rows::outer_momentum();
 
         /// Leaves of the tree in which gradients are summed over micro-batches, a power of two: 1
-        /// sums them one after the other. Replicas of the pipeline share them, and need one each
-        /// at least; it changes the last bits of the numbers.
+        /// sums them one after the other. Replicas of the pipeline divide the leaves among them,
+        /// and need at least one each. It changes the last bits of the numbers.
         tree: usize = rows::tree();
 
         /// Training steps.
         steps: usize = flag("train.steps", "N", values::COUNT, 400).free();
 
-        /// Trains so often on all of the data, such as 3 or 0.5, in place of --steps; of the last
-        /// samples that fill no mini-batch none is taken. Texts are drawn from anywhere in them: as
-        /// many tokens as they have are an epoch.
+        /// Passes over the data, such as 3 or 0.5, in place of --steps; the last samples, which do
+        /// not fill a mini-batch, are left out. Windows of a text are drawn from anywhere in it: an
+        /// epoch has as many tokens as the text.
         epochs: Option<f64> = flag("train.epochs", "E", Optional(values::POSITIVE), None)
             .clap(|arg| arg.conflicts_with("steps"))
             .free();
@@ -168,18 +168,19 @@ settings! {
             .fixed()
             .sets(Setting::Seed, |builder, seed, _| builder.seed(*seed));
 
-        /// Largest 2-norm of all gradients together: larger ones are scaled down to it.
+        /// Largest 2-norm of all gradients together: larger gradients are scaled down to it.
         clip: Option<f64> = flag("train.clip", "NORM", Optional(values::POSITIVE), None);
 
-        /// Optimizer: adamw, adam or sgd. Its other numbers are keys of the configuration.
+        /// Optimizer: adamw, adam or sgd. Its other settings are keys of the configuration, such as
+        /// optimizer.beta1.
         optimizer: OptimizerKind =
             flag("optimizer.name", "NAME", values::OPTIMIZER, AdamW::default().into()).fixed();
 
         /// Learning rate: the highest of the schedule.
         lr: f64 = flag("optimizer.lr", "RATE", values::POSITIVE, 0.003);
 
-        /// `adamw` takes that share off a weight per unit of learning rate; `adam` and `sgd` add
-        /// it, times the weight, to the gradient, and have 0 where it is left out.
+        /// Weight decay: `adamw` multiplies weights by 1 - lr * W in each step; `adam` and `sgd`
+        /// add W times the weight to the gradient, and have 0 by default.
         weight_decay: Option<f64> =
             flag("optimizer.weight_decay", "W", Optional(values::NOT_NEGATIVE), None)
             .only_for("optimizer.name", &["adamw", "adam", "sgd"]);
@@ -212,17 +213,17 @@ settings! {
         nesterov: Option<bool> = key("optimizer.nesterov", Optional(Truth), None)
             .only_for("optimizer.name", SGD);
 
-        /// Whether what the optimizer remembers (AdamW's two means) is in the host's memory
-        /// between steps. It changes no numbers.
+        /// Whether the optimizer's state (AdamW's two means) is in the host's memory between steps.
+        /// It changes no numbers.
         offload_optimizer: bool = flag("optimizer.offload", "BOOL", Truth, false)
             .hides_default()
             .free();
 
-        /// How the learning rate goes after the warm-up: constant, linear, cosine, one-cycle
-        /// or inverse-sqrt.
+        /// The learning rate after the warm-up: constant, linear, cosine, one-cycle or
+        /// inverse-sqrt.
         lr_schedule: LrKind = flag("lr.schedule", "NAME", values::LR_SCHEDULE, LrKind::Constant);
 
-        /// Steps over which the learning rate rises in a line to where its schedule begins; by
+        /// Steps over which the learning rate rises linearly to the beginning of its schedule; by
         /// default a quarter of --steps, at most 100, and none for one-cycle.
         warmup: Option<usize> = flag("lr.warmup", "N", Optional(values::COUNT_OR_NONE), None);
 
@@ -251,31 +252,29 @@ settings! {
         /// What to train on: a UTF-8 text, a file of tokens (.u16.bin, .u32.bin, or .bin with a
         /// .bin.json beside it), arrays `x` and `y` (.safetensors, .npz, a folder of .npy), a table
         /// (.csv), a folder of images with a folder for each class, IDX files, TFRecords; or
-        /// `synthetic`: inputs and targets of the model's shapes, made up once, for the speed alone.
-        /// By default Moby-Dick for models of token sequences, and synthetic for the others.
-        /// Vocabulary, classes and inputs are the data's unless they are given.
+        /// `synthetic`: made-up inputs and targets of the model's shapes, to measure speed. By
+        /// default Moby-Dick for models of token sequences, and synthetic for others. Vocabulary,
+        /// classes and inputs come from the data unless they are given.
         data: Option<PathBuf> = flag("data.path", "PATH|synthetic", Optional(FilePath), None);
 
-        /// Reads texts as the tokens of this tokenizer.json of Hugging Face's (or of the folder
-        /// that has one), rather than as characters; by default as those of the tokenizer beside
-        /// --weights, if one is there.
+        /// Hugging Face tokenizer.json (or a folder with one) that turns texts into tokens; by
+        /// default the tokenizer beside --weights, if there is one, else characters are tokens.
         tokenizer: Option<PathBuf> = flag("data.tokenizer", "PATH", Optional(FilePath), None).fixed();
 
         /// The column of a table that has the targets; by default the last.
         target: Option<String> = flag("data.target", "NAME", Optional(values::TEXT), None).fixed();
 
-        /// Share of the data that is held out, where it has no test part of its own: the end of a
-        /// text, samples that the seed draws of other data. 0 holds out none.
+        /// Share of the data that is held out, if the data has no test part of its own: the end of
+        /// a text, or samples drawn by the seed from other data. 0 holds out none.
         held_out: f64 = flag("data.held_out", "SHARE", values::SHARE, HELD_OUT);
 
-        /// Batches of what is held out on which the loss is measured; by default all of it, and 0
-        /// measures none.
+        /// Held-out batches on which the loss is measured; by default all, and 0 measures none.
         held_out_batches: Option<usize> =
             flag("data.held_out_batches", "N", Optional(values::COUNT_OR_NONE), None).free();
 
         /// How the inputs of samples are scaled: auto (columns of a table by their statistics,
-        /// images by ImageNet's, arrays of bytes to 0..1), none, standard (by the statistics of what
-        /// is trained on), imagenet, or means and standard deviations such as 0.5/0.25.
+        /// images by ImageNet's, arrays of bytes to 0..1), none, standard (by the statistics of the
+        /// training data), imagenet, or means and standard deviations such as 0.5/0.25.
         normalise: Normalise = flag("data.normalise", "HOW", values::NORMALISE, Normalise::Auto)
             .fixed()
             .hides_default();
@@ -284,30 +283,30 @@ settings! {
         /// default an eighth more than that.
         resize: Option<usize> = key("data.resize", Optional(values::COUNT), None);
 
-        /// Whether images are cropped and flipped at random in training, rather than cropped in
-        /// the middle. The seed decides how.
+        /// Whether images are cropped and flipped at random in training, instead of cropped in the
+        /// middle. The seed decides how.
         augment: bool = flag("data.augment", "BOOL", Truth, true).hides_default();
 
-        /// Threads that read and decode, by default half of the cores for images and 1 for others;
-        /// auto finds while training how many are fast. It changes no numbers.
+        /// Threads that read and decode, by default half of the cores for images and 1 for other
+        /// data; auto finds the fastest number while training. It changes no numbers.
         workers: Option<HowMany> =
             flag("data.workers", "N|auto", Optional(values::HOW_MANY), None).free();
 
-        /// Batches that are made ahead of their use, by default 2; auto finds while training how
+        /// Batches that are loaded ahead of their use, by default 2; auto finds while training how
         /// many are enough, within an eighth of the free memory. It changes no numbers.
         prefetch: Option<HowMany> =
             flag("data.prefetch", "N|auto", Optional(values::HOW_MANY), None).free();
 
-        /// Measures the loss on what is held out (or on --eval-data) after every N steps and after the
-        /// last one, for metrics.jsonl, TensorBoard and `plot`. It changes no numbers of training.
-        /// The checkpoint of the lowest loss stays: RUN/best names it.
+        /// Measures the held-out loss (or the loss on --eval-data) after every N steps and after
+        /// the last one, for metrics.jsonl, TensorBoard and `plot`. It changes no numbers of
+        /// training. The checkpoint of the lowest loss stays: RUN/best names it.
         eval_every: Option<usize> = flag("eval.every", "N", Optional(values::COUNT), None).free();
 
-        /// Evaluates on this data, of the kind of --data, in place of a held-out share: nothing is
+        /// Data of the same kind as --data to evaluate on, instead of a held-out share: nothing is
         /// then held out of --data unless --held-out says so.
         eval_data: Option<PathBuf> = flag("eval.data", "PATH", Optional(FilePath), None).free();
 
-        /// Ends the run after N evaluations in a row that were not better than the best one.
+        /// Ends the run after N evaluations in a row that did not improve on the best one.
         early_stopping: Option<usize> =
             flag("eval.early_stopping", "N", Optional(values::COUNT), None).free();
 
@@ -318,8 +317,8 @@ settings! {
         /// Keeps the newest K checkpoints.
         checkpoint_keep: usize = flag("checkpoint.keep", "K", values::COUNT, 3).free();
 
-        /// Floating-point operations per second that a device can do at most, for the metric
-        /// `mfu`; known of some GPUs.
+        /// Peak floating-point operations per second of a device, for the metric `mfu`; known for
+        /// some GPUs.
         peak_flops: Option<f64> =
             flag("metrics.peak_flops", "FLOPS", Optional(values::POSITIVE), None).free();
 

@@ -37,8 +37,8 @@ struct Where {
     /// One checkpoint of a run, such as runs/1/checkpoints/step-00000100.
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
-    /// A GPT-2, Llama, Mistral, Qwen 2 or Qwen 3 as Hugging Face's transformers saves it, and
-    /// `export` too: a folder, or a .safetensors file with a config.json beside it.
+    /// A GPT-2, Llama, Mistral, Qwen 2 or Qwen 3 as Hugging Face's transformers or `export` saves
+    /// it: a folder, or a .safetensors file with a config.json beside it.
     #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
 }
@@ -48,11 +48,11 @@ struct Where {
 pub(super) struct Place {
     #[command(flatten)]
     which: Where,
-    /// Of a --run, the checkpoint of the lowest held-out loss (`train --eval-every`) rather than the
+    /// Use the checkpoint of a --run with the lowest held-out loss (`train --eval-every`), not the
     /// newest.
     #[arg(long, requires = "run")]
     best: bool,
-    /// Where the .pt2 is that a run was trained from, if it is no longer where it was.
+    /// The .pt2 from which the run was trained, if the file has moved.
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
 }
@@ -60,7 +60,7 @@ pub(super) struct Place {
 /// What its tokens stand for, where that is not with the model.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Spoken {
-    /// A tokenizer.json of Hugging Face's, or a folder with one, for a model that has none.
+    /// A Hugging Face tokenizer.json, or a folder with one, for a model that has none.
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
 }

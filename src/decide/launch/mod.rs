@@ -32,21 +32,21 @@ pub(crate) struct Args {
     /// Processes on this host.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = input::at_least_one)]
     processes: usize,
-    /// Hosts on which this command is given, with as many processes on each.
+    /// Hosts on which this command is run, with as many processes on each.
     #[arg(long, value_name = "M", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
     nodes: usize,
     /// Which of the hosts this one is, from 0.
     #[arg(long, value_name = "I", default_value = "0", allow_negative_numbers = true, value_parser = from_0)]
     node_rank: usize,
-    /// Where the processes meet: the host with --node-rank 0, as the others reach it, and a free
-    /// port there. On one host a free port is taken where this is not given.
+    /// Where the processes meet: the host with --node-rank 0, by a name that the others can reach,
+    /// and a free port there. On one host the default is any free port.
     #[arg(long, value_name = "HOST:PORT", value_parser = Address::parse)]
     master: Option<Address>,
-    /// Start all processes again, so many times at most, where one was killed or lost. `train` then
-    /// goes on with the run in its --out.
+    /// Restart all processes, at most so many times, when one was killed or lost. `train` then
+    /// resumes the run in its --out.
     #[arg(long, value_name = "R", default_value = "0", allow_negative_numbers = true, value_parser = from_0)]
     max_restarts: usize,
-    /// Verb of this program that each process is to do, with its arguments.
+    /// Verb that each process runs, with its arguments.
     #[arg(last = true, value_name = "VERB", required = true)]
     verb: Vec<OsString>,
 }

@@ -14,8 +14,7 @@ use crate::decide::{Failure, input, output};
 #[derive(Debug, clap::Args)]
 pub(crate) struct ClusterFlags {
     /// Cluster to choose replicas, stages and places on: a file such as cluster.toml, or a
-    /// ready-made node (dgx-a100, dgx-a100-40gb, dgx-h100, a100-pcie, rtx-4090), of which there
-    /// are as many as --nodes says.
+    /// ready-made node (dgx-a100, dgx-a100-40gb, dgx-h100, a100-pcie, rtx-4090), --nodes times.
     #[arg(
         long, value_name = "FILE|NODE",
         conflicts_with_all = ["per_node", "cores", "host_link", "offload", "cuda_graphs", "tree", "processes"]
@@ -39,8 +38,8 @@ pub(crate) struct ClusterFlags {
         conflicts_with = "devices"
     )]
     micro_size: Option<usize>,
-    /// Whether replicas on a cluster keep a share of the optimizer's state each (ZeRO-1): never,
-    /// always or auto (where memory asks for it).
+    /// Whether each replica on a cluster keeps only a share of the optimizer's state (ZeRO-1):
+    /// never, always or auto (where memory requires it).
     #[arg(
         long, value_name = "WHEN", default_value = "auto", value_parser = input::when,
         conflicts_with = "devices"

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// What the model's layers cost, as `profile` writes it.
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
-    /// Devices, those of all replicas.
+    /// Devices of all replicas together.
     #[arg(
         long, value_name = "N", allow_negative_numbers = true, value_parser = input::device_count,
         required_unless_present_any = ["cluster", "per_node"], conflicts_with_all = ["cluster", "per_node"]
@@ -89,18 +89,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
     recompute: When,
     /// Whether stages keep activations in the host's memory until the backward: never, always or
-    /// auto (each by itself); none does without a --host-link.
+    /// auto (each by itself); it needs a --host-link.
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
     offload: When,
     /// Link between a device and the host's memory: bandwidth and latency, such as 25GB/s,10us;
     /// by default the one in the profile, if it was measured.
     #[arg(long, value_name = "LINK", value_parser = input::host_link)]
     host_link: Option<HostLink>,
-    /// Whether passes are put into CUDA graphs, where the profile says what the host does:
-    /// never, always or auto (where the step is shorter).
+    /// Whether passes are captured as CUDA graphs, if the profile has the host's times: never,
+    /// always or auto (where the step is shorter).
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = input::when)]
     cuda_graphs: When,
-    /// Leaves of the tree in which gradients are summed (`train --tree`): with K of them, stages
+    /// Leaves of the tree in which gradients are summed (`train --tree`): with K leaves, stages
     /// have up to log2(K) + 1 sets of gradients.
     #[arg(
         long, value_name = "K", default_value_t = 1, allow_negative_numbers = true,
@@ -110,8 +110,7 @@ pub(crate) struct Args {
     /// Write the plan to a file as JSON; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Write a page about it (.html): layers and cuts, timeline, memory over time,
-    /// schedules compared.
+    /// Write a report (.html): layers and cuts, timeline, memory over time, schedules compared.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Print the plan as JSON.

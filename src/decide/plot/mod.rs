@@ -22,15 +22,15 @@ use history::History;
   gpipe-rs plot runs/1 runs/2 --smooth 20 -o compared.svg
   gpipe-rs plot runs/1 --metrics loss,lr,bubble_measured -o run.png")]
 pub(crate) struct Args {
-    /// Run folders, or files like the `metrics.jsonl` in them. A run that still goes on is
-    /// drawn as far as it is.
+    /// Run folders, or files like the `metrics.jsonl` in them. A run that still goes on is drawn up
+    /// to its newest step.
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
-    /// What to draw, a chart each: fields of metrics.jsonl. By default the loss, and tokens
-    /// or samples per second.
+    /// Fields of metrics.jsonl to draw, one chart each. By default the loss, and tokens or samples
+    /// per second.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     metrics: Vec<String>,
-    /// Draw the mean of this many steps up to each one, the steps themselves faintly behind.
+    /// Draw the mean of the last N steps, with the steps themselves faintly behind.
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = input::at_least_one)]
     smooth: usize,
     /// Where to write the picture: a name that ends in .svg, or in .png where the program

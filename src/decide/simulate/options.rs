@@ -28,7 +28,7 @@ pub(crate) struct Args {
         help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL))
     )]
     schedule: Option<ScheduleKind>,
-    /// Devices, those of all replicas.
+    /// Devices of all replicas together.
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = input::device_count)]
     devices: usize,
     /// Micro-batches of a mini-batch.
@@ -46,10 +46,10 @@ pub(crate) struct Args {
     /// Its weight half of the backward.
     #[arg(long, value_name = "TIME", default_value = "1000", allow_negative_numbers = true, value_parser = input::micros)]
     weight_us: Micros,
-    /// What one stage hands to the next for one micro-batch (counts with --link).
+    /// Bytes that one stage hands to the next for one micro-batch (they count with --link).
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
     output_bytes: Bytes,
-    /// What one micro-batch keeps on one device until its backward.
+    /// Bytes that one micro-batch keeps on one device until its backward.
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = input::bytes)]
     activation_bytes: Bytes,
     /// Gradients of one device's parameters, which replicas exchange.
@@ -69,15 +69,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::when)]
     recompute: When,
     /// Whether stages keep activations in the host's memory until the backward: never, always or
-    /// auto; none does without a --host-link.
+    /// auto; it needs a --host-link.
     #[arg(long, value_name = "WHEN", default_value = "never", requires = "profile", value_parser = input::when)]
     offload: When,
     /// Link between a device and the host's memory, such as 25GB/s,10us; by default the one in
     /// the profile, if it was measured.
     #[arg(long, value_name = "LINK", requires = "profile", value_parser = input::host_link)]
     host_link: Option<HostLink>,
-    /// With CUDA graphs on the stages that can have them, where the profile says what the host
-    /// does.
+    /// Simulate CUDA graphs on the stages that can have them, if the profile has the host's times.
     #[arg(long, requires = "profile")]
     cuda_graphs: bool,
     /// Link between devices of a node: bandwidth and latency, such as 25GB/s,5us; by default the
