@@ -137,7 +137,14 @@ fn find_cuda() -> Result<usize, TorchError> {
             "the CUDA half of libtorch cannot be loaded ({error}): install the full libtorch with \
              `TORCH=full make build`"
         );
+        let missing = |why: &str| why.contains("cannot open shared object file");
         TorchError::new(match no_driver() {
+            Some(driver) if missing(&driver) && missing(&half) => {
+                "neither an NVIDIA driver nor the CUDA half of libtorch is here; for GPUs, install a \
+                 driver for CUDA 13.0 or newer (580 or newer; `nvidia-smi` shows it) and the full \
+                 libtorch (`TORCH=full make build`)"
+                    .to_owned()
+            }
             Some(driver) => format!("{half}; and {driver}"),
             None => half,
         })

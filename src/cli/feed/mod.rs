@@ -102,6 +102,13 @@ impl Source {
         tokenizer: Option<&ModelTokenizer>,
         options: &DataOptions,
     ) -> Result<(Chosen, Self), Failure> {
+        if data == Some(Path::new("-")) {
+            return Err(Failure::Usage(
+                "--data -: data is read in random order, which standard input cannot be: copy it \
+                 into a file"
+                    .to_owned(),
+            ));
+        }
         if let Some(own) = Self::samples(&chosen, data, options)? {
             return Ok(own);
         }

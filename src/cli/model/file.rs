@@ -7,6 +7,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::cli::{Failure, input};
+use crate::models::hugging_face::hub_hint;
 
 /// Name and sizes; the rest is for people and follows from these.
 #[derive(Debug, Deserialize)]
@@ -29,6 +30,12 @@ struct Description {
 
 /// The name, and a `key=value` for each size.
 pub(super) fn read(path: &Path) -> Result<(String, Vec<String>), Failure> {
+    if let (false, Some(hint)) = (path.exists(), hub_hint(path)) {
+        let path = path.display();
+        return Err(Failure::Usage(format!(
+            "--model {path}: there is no such file; {hint}"
+        )));
+    }
     let text = input::text(path).map_err(|failure| prefixed("--model", failure))?;
     parse(&text).map_err(|why| Failure::Usage(format!("--model {}: {why}", path.display())))
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::Failure;
 use crate::models::NamedLoss;
-use crate::models::zoo::{ModelSpec, Size, Zoo, ZooError};
+use crate::models::zoo::{ModelSpec, Size, Zoo, ZooError, is_slip};
 use exported::AskedLoss;
 use flags::{Given, flag};
 
@@ -205,10 +205,14 @@ fn is_file(model: &str) -> bool {
 fn unknown(model: &str, name: &str, error: &ZooError) -> String {
     match error {
         _ if model != name => format!("--model {model}: {error}"),
-        ZooError::UnknownModel { nearest, .. } => format!(
-            "there is no model and no file `{model}`: did you mean `{nearest}`? The verb `models` \
-             lists them all"
-        ),
+        ZooError::UnknownModel { nearest, .. } => {
+            let meant = if is_slip(model, nearest) {
+                format!(": did you mean `{nearest}`? The")
+            } else {
+                "; the".to_owned()
+            };
+            format!("there is no model and no file `{model}`{meant} verb `models` lists all models")
+        }
         other => other.to_string(),
     }
 }

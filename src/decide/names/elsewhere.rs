@@ -308,7 +308,7 @@ fn tip(verb: &Command, name: &str) -> Option<String> {
     let flag = flag.and_then(|flag| flag.split([' ', ':']).next());
     let has = |long: &str| verb.get_arguments().any(|arg| arg.get_long() == Some(long));
     let fits = flag.map_or(verb.get_name() == "train", has);
-    fits.then(|| format!("`--{name}` is here: {instead}"))
+    fits.then(|| format!("instead of `--{name}`, write: {instead}"))
 }
 
 #[cfg(test)]

@@ -131,11 +131,30 @@ fn hub_name(path: &Path) -> Option<&str> {
 /// How a model on the hub comes here.
 fn downloaded(name: &str) -> String {
     let folder = name.rsplit('/').next().unwrap_or(name);
+    format!("{}: name that folder here", download(name, folder))
+}
+
+fn download(name: &str, folder: &str) -> String {
     format!(
         "nothing is downloaded: if it is a model on the Hugging Face hub, \
-         `hf download {name} --local-dir {folder}` puts it into the folder `{folder}`, which is \
-         what is to be named here"
+         `hf download {name} --local-dir {folder}` puts it into the folder `{folder}`"
     )
+}
+
+/// What to do with a name of the hub where the name of a model was asked for; none where it
+/// cannot be one.
+#[cfg(feature = "cli")]
+pub(crate) fn hub_hint(path: &Path) -> Option<String> {
+    let name = hub_name(path)?;
+    let (_, folder) = name.split_once('/')?;
+    let is_file = path.extension().is_some_and(|end| end == "json");
+    if is_file {
+        return None;
+    }
+    Some(format!(
+        "{}, for --weights {folder}",
+        download(name, folder)
+    ))
 }
 
 /// Writes a model; see [`export`](super::export).

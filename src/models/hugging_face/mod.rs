@@ -42,6 +42,8 @@ use crate::torch::Variable;
 use architecture::Architecture;
 use beside::TokenIds;
 use folder::Folder;
+#[cfg(feature = "cli")]
+pub(crate) use folder::hub_hint;
 
 pub use beside::TokenizerFiles;
 pub use error::HuggingFaceError;

@@ -126,6 +126,12 @@ pub(crate) fn nearest(wanted: &str, names: &[String]) -> String {
     best.cloned().unwrap_or_default()
 }
 
+/// Whether a name may be another one with slips: more of its letters are right than wrong.
+#[cfg(feature = "cli")]
+pub(crate) fn is_slip(wanted: &str, name: &str) -> bool {
+    2 * osa_distance(&wanted.to_lowercase(), name) < wanted.chars().count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

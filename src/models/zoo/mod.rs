@@ -28,6 +28,8 @@ mod synthetic;
 
 pub use entry::{Entry, Instance, Preset};
 pub use error::ZooError;
+#[cfg(feature = "cli")]
+pub(crate) use error::is_slip;
 pub(crate) use error::nearest;
 pub use loss::{SharedLoss, binary_cross_entropy, class_cross_entropy, token_cross_entropy};
 pub use settings::{Settings, Size};

@@ -9,10 +9,27 @@ use serde_json::Value;
 /// The verb with these flags is refused with a message that says all of this.
 type Case<'a> = (&'a str, &'a [&'a str]);
 
-const BOTH: [Case<'static>; 17] = [
+const BOTH: [Case<'static>; 20] = [
     (
         "--model gtp",
         &["no model and no file `gtp`", "did you mean `gpt`?"],
+    ),
+    // A name that is like none is not answered with one.
+    (
+        "--model tower",
+        &["no model and no file `tower`; the verb `models` lists"],
+    ),
+    (
+        "--model meta-llama/Llama-3.2-1B",
+        &[
+            "there is no such file",
+            "hf download meta-llama/Llama-3.2-1B",
+            "--weights Llama-3.2-1B",
+        ],
+    ),
+    (
+        "--model gpt --data -",
+        &["--data -:", "copy it into a file"],
     ),
     ("--model gpt --d-modle 3", &["'--d-modle'", "'--d-model'"]),
     (
