@@ -189,15 +189,15 @@ settings! {
         /// of GPT-2, GPT-3 and Llama leave them out.
         decay_1d: bool = key("optimizer.decay_1d", Truth, true).hides_default();
 
-        /// Decay of the mean of gradients, in `adamw` and `adam`; by default 0.9.
+        /// Decay of the mean of gradients, in `adamw` and `adam`.
         beta1: Option<f64> = key("optimizer.beta1", Optional(values::FRACTION), None)
             .only_for("optimizer.name", ADAMS);
 
-        /// Decay of the mean of squared gradients, in `adamw` and `adam`; by default 0.999.
+        /// Decay of the mean of squared gradients, in `adamw` and `adam`.
         beta2: Option<f64> = key("optimizer.beta2", Optional(values::FRACTION), None)
             .only_for("optimizer.name", ADAMS);
 
-        /// Number that is added to the root of that mean, in `adamw` and `adam`; by default 1e-8.
+        /// Number that is added to the root of that mean, in `adamw` and `adam`.
         eps: Option<f64> = key("optimizer.eps", Optional(values::NOT_NEGATIVE), None)
             .only_for("optimizer.name", ADAMS);
 
