@@ -1,7 +1,7 @@
 //! How far measurements of a layer are apart.
 
-/// The most repeats that are written down.
-pub(super) const MAX_REPEATS: usize = 1 << 32;
+/// The most repeats that are written down: also a `usize` of 32 bits has room for them.
+pub(super) const MAX_REPEATS: usize = u32::MAX as usize;
 /// The widest spread: what is timed is a million times as long as its median.
 pub(super) const SPREAD_LIMIT: u64 = 1_000_000;
 const MAX_SPREAD: f64 = SPREAD_LIMIT as f64;

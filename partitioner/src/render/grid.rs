@@ -1,5 +1,6 @@
 //! The timeline as papers draw it: one column per unit of time.
 
+use super::chunks::Chunks;
 use crate::ids::DeviceId;
 use crate::timeline::Timeline;
 use crate::units::Micros;
@@ -15,7 +16,7 @@ pub fn grid(timeline: &Timeline, unit: Micros) -> String {
     if cells.is_nan() || cells > 1e6 {
         return String::new();
     }
-    let one_stage = one_stage_each(timeline);
+    let one_stage = Chunks::new(timeline).one_each();
     let rows: Vec<Vec<String>> = (0..timeline.devices())
         .map(|device| {
             row(
@@ -35,13 +36,6 @@ pub fn grid(timeline: &Timeline, unit: Micros) -> String {
         picture.push('\n');
     }
     picture
-}
-
-/// Whether no device has actions of two stages.
-pub(super) fn one_stage_each(timeline: &Timeline) -> bool {
-    timeline.spans().windows(2).all(|pair| {
-        pair[0].device != pair[1].device || pair[0].action.stage == pair[1].action.stage
-    })
 }
 
 fn row(

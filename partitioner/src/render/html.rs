@@ -1,16 +1,51 @@
 //! The timeline as one self-contained HTML page.
 
+use super::memory::{self, Curve};
 use super::page::{Fact, Page, Table, chart, percent};
 use super::svg::svg;
 use crate::ids::DeviceId;
+use crate::simulate::Simulation;
 use crate::timeline::Timeline;
+use crate::units::Bytes;
+use std::cmp::Reverse;
 
 /// A page with the picture of [`svg`](super::svg()), the details of the action under
-/// the pointer, the legend, and a table of each device's busy and idle time. Loads
-/// nothing; readable in light and dark and in black and white, by keyboard and by
+/// the pointer, the legend, and a table of each device's busy and idle time. The time axis can be
+/// stretched. Loads nothing; readable in light and dark and in black and white, by keyboard and by
 /// screen reader.
 pub fn html(timeline: &Timeline, title: &str) -> String {
     let mut page = Page::new("simulation", title);
+    page.facts(&facts(timeline));
+    page.section("timeline", "Timeline", &section(timeline));
+    page.finish()
+}
+
+/// The page of [`html`] with the memory of each device over the step, where the costs tell any.
+pub fn simulation_html(simulation: &Simulation, title: &str) -> String {
+    let timeline = &simulation.timeline;
+    let peaks = simulation.peak_bytes();
+    let fullest = (peaks.iter().zip(0..)).max_by_key(|&(peak, device)| (*peak, Reverse(device)));
+    let Some((peak, device)) = fullest.filter(|(peak, _)| **peak > Bytes::ZERO) else {
+        return html(timeline, title);
+    };
+    let mut page = Page::new("simulation", title);
+    let mut facts = facts(timeline);
+    let note = format!("on device {device}");
+    facts.push(Fact::new("Peak memory", peak.to_string(), note));
+    page.facts(&facts);
+    page.section("timeline", "Timeline", &section(timeline));
+    let devices = (0..peaks.len()).map(DeviceId);
+    let curves: Vec<Curve> = devices
+        .map(|device| Curve::new(simulation, device))
+        .collect();
+    let words = "What the stages of a device hold over the step: activations of micro-batches from their \
+                 forward to their backward, on top of what is there all the time, where that is known.";
+    let memory = memory::section(curves, timeline.makespan(), words);
+    page.section("memory", "Memory over time", &memory);
+    page.finish()
+}
+
+fn facts(timeline: &Timeline) -> Vec<Fact> {
     let mut facts = vec![
         Fact::new("Step", timeline.makespan().to_string(), String::new()),
         bubble(timeline.bubble_fraction()),
@@ -21,11 +56,11 @@ pub fn html(timeline: &Timeline, title: &str) -> String {
         ),
     ];
     facts.extend(exposed(timeline));
-    page.facts(&facts);
-    let mut content = chart("Timeline of the devices", &svg(timeline));
-    content.push_str(&devices(timeline));
-    page.section("timeline", "Timeline", &content);
-    page.finish()
+    facts
+}
+
+fn section(timeline: &Timeline) -> String {
+    chart("Timeline of the devices", &svg(timeline)) + &devices(timeline)
 }
 
 /// How much of the exchanges of gradients comes on top of the actions, where there are any.

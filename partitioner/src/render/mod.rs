@@ -1,6 +1,7 @@
 //! Timelines for the eye: one exporter a file. Pages of a profile and of a measured
 //! step look like one family.
 
+mod chunks;
 mod compare;
 mod grid;
 mod html;
@@ -13,7 +14,7 @@ mod trace;
 
 pub use compare::{ComparePage, StepMemory, compare_html, compare_svg, compare_text};
 pub use grid::grid;
-pub use html::html;
+pub use html::{html, simulation_html};
 pub use profile::{PageError, ProfilePage};
 pub use svg::svg;
 pub use text::text;

@@ -1,7 +1,7 @@
 //! The familiar timeline as text: one row a device.
 
-use super::grid::one_stage_each;
-use crate::ids::DeviceId;
+use super::chunks::Chunks;
+use crate::ids::{DeviceId, StageId};
 use crate::schedule::ActionKind;
 use crate::timeline::Timeline;
 use crate::units::Micros;
@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 /// One row a device, in at most `width` columns (at least 20), readable without
 /// colour: an action starts with its name where that fits, and goes on with its
 /// kind's sign (F `>`, B `<`, I `-`, W `=`, R `~`); `.` is idle. The stage is
-/// left out where each device has one. Where a device is idle and gradients of its stage are
+/// left out where each device has one; where devices have several and it does not fit, letters of
+/// all but the device's first stage are lower case. Where a device is idle and gradients of its stage are
 /// exchanged between replicas stands `A` and `:`. Below: the time axis, the bubble, and the
 /// signs where there is room for them.
 pub fn text(timeline: &Timeline, width: usize) -> String {
@@ -22,6 +23,10 @@ pub fn text(timeline: &Timeline, width: usize) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(picture, "{}", page.axis());
     let _ = writeln!(picture, "{}", if fits { legend } else { bubble });
+    let small = "lower case: later stages of the device";
+    if !Chunks::new(timeline).one_each() && small.len() <= width {
+        let _ = writeln!(picture, "{small}");
+    }
     picture
 }
 
@@ -50,12 +55,12 @@ impl Page {
 
     /// One row a device.
     pub(super) fn rows(&self, timeline: &Timeline) -> String {
-        let one_stage = one_stage_each(timeline);
+        let chunks = Chunks::new(timeline);
         let scale = self.columns as f64 / self.end.get().max(f64::MIN_POSITIVE);
         let mut rows = String::new();
         for device in 0..timeline.devices() {
             let name = format!("dev {device}");
-            let row = row(timeline, DeviceId(device), self.columns, scale, one_stage);
+            let row = row(timeline, DeviceId(device), self.columns, scale, &chunks);
             // Writing to a String cannot fail.
             let _ = writeln!(rows, "{name:<w$}|{row}|", w = self.margin - 1);
         }
@@ -113,15 +118,20 @@ fn row(
     device: DeviceId,
     columns: usize,
     scale: f64,
-    one_stage: bool,
+    chunks: &Chunks,
 ) -> String {
     let mut cells = vec!['.'; columns];
     for span in timeline.spans_on(device) {
         let first = (span.start.get() * scale).round() as usize;
         let last = (span.end.get() * scale).round() as usize;
         let name = span.action.to_string();
-        let label = label(&name, last.saturating_sub(first), one_stage);
-        let signs = label
+        let name = label(
+            &name,
+            last.saturating_sub(first),
+            chunks,
+            (device, span.action.stage),
+        );
+        let signs = name
             .chars()
             .chain(std::iter::repeat(sign(span.action.kind)));
         for (cell, sign) in cells.iter_mut().take(last).skip(first).zip(signs) {
@@ -132,7 +142,8 @@ fn row(
         let first = (exchange.start.get() * scale).round() as usize;
         let last = (exchange.end.get() * scale).round() as usize;
         let name = format!("{}A", exchange.stage);
-        let label = label(&name, last.saturating_sub(first), one_stage);
+        let width = last.saturating_sub(first);
+        let label = label(&name, width, chunks, (device, exchange.stage));
         let signs = label.chars().chain(std::iter::repeat(':'));
         let idle = cells.iter_mut().take(last).skip(first).zip(signs);
         for (cell, sign) in idle.filter(|(cell, _)| **cell == '.') {
@@ -143,13 +154,16 @@ fn row(
 }
 
 /// The longest form of a name that leaves room in `width` columns: with the
-/// stage, without it, the letter alone, nothing.
-fn label(full: &str, width: usize, one_stage: bool) -> String {
+/// stage, without it, the letter alone, nothing. Without the stage, letters of a device's later
+/// stages are lower case.
+fn label(full: &str, width: usize, chunks: &Chunks, of: (DeviceId, StageId)) -> String {
     let short = full.trim_start_matches(|c: char| c.is_ascii_digit());
-    let names = [if one_stage { short } else { full }, short, &short[..1]];
-    names
-        .into_iter()
-        .find(|name| name.len() < width)
-        .unwrap_or("")
-        .to_owned()
+    let short = match chunks.chunk(of.0, of.1) {
+        0 => short.to_owned(),
+        _ => short.to_lowercase(),
+    };
+    let whole = if chunks.one_each() { &short } else { full };
+    let names = [whole, &short, &short[..1]];
+    let fits = names.into_iter().find(|name| name.len() < width);
+    fits.unwrap_or("").to_owned()
 }

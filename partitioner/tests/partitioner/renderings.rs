@@ -5,7 +5,8 @@ use gpipe_partitioner::render::StepMemory;
 use gpipe_partitioner::simulate::MemoryLevel;
 use gpipe_partitioner::{
     Bytes, Costs, EdgeTimes, Explanation, LayerProfile, LayerTimes, Machine, Micros, PlanOptions,
-    Profile, ScheduleKind, Shape, Span, StageId, Timeline, explain, plan, render, simulate,
+    Profile, ScheduleKind, Shape, Span, StageId, StageMemory, Timeline, explain, plan, render,
+    simulate,
 };
 
 fn timeline(kind: ScheduleKind, p: usize, v: usize, m: usize) -> Timeline {
@@ -51,6 +52,60 @@ fn html() {
     page_support::check(&page);
     assert!(!page.contains("<2 & 2>") && !page.contains("all-reduce"));
     insta::assert_snapshot!("html-1f1b", page_support::content(&page));
+}
+
+/// Of two chunks of a device nobody could tell which an action was of.
+#[test]
+fn chunks_have_shades_and_each_device_says_which_stages_it_has() {
+    let svg = render::svg(&timeline(ScheduleKind::Zbv, 4, 2, 8));
+    for (stage, shade) in [(0, 0), (7, 1), (3, 0), (4, 1)] {
+        let bar = format!("<g class=\"F c{shade}\"><title>{stage}F0: ");
+        assert!(svg.contains(&bar), "{bar}");
+    }
+    assert!(svg.contains(">chunks 0, 1</text>"));
+    assert!(svg.contains(">stages 0, 7</text>") && svg.contains(">stages 3, 4</text>"));
+    // Names have the stage, or there are none.
+    assert!(svg.contains(">4F0</text>") && !svg.contains(">F0</text>"));
+
+    let one = render::svg(&timeline(ScheduleKind::OneFOneB, 4, 1, 8));
+    assert!(!one.contains("chunks") && !one.contains("stages 0"));
+
+    let many = render::svg(&timeline(ScheduleKind::Interleaved1F1B, 2, 7, 4));
+    assert!(many.contains(">chunks 0 to 6</text>") && many.contains(">7 stages</text>"));
+    assert!(many.contains("class=\"F c5\"") && !many.contains("class=\"F c6\""));
+}
+
+/// B9 had large digits and B10 none.
+#[test]
+fn names_of_a_kind_have_one_size() {
+    let svg = render::svg(&timeline(ScheduleKind::OneFOneB, 8, 1, 32));
+    assert!(svg.contains(">B31</text>"));
+    let of_backward = svg.lines().filter(|line| line.contains(">B"));
+    assert!(of_backward.clone().count() > 100);
+    for line in of_backward {
+        assert!(line.contains("<text class=\"s\""), "{line}");
+    }
+}
+
+#[test]
+fn the_page_of_a_simulation_has_its_memory_with_units_where_there_is_any() {
+    let shape = Shape::new(4, 8);
+    let schedule = ScheduleKind::OneFOneB.generate(shape).unwrap();
+    let unit = Micros::new(1000.0).unwrap();
+    let memory = StageMemory {
+        activation: Bytes(3 << 20),
+        ..StageMemory::default()
+    };
+    let costs = Costs::uniform(4, unit, unit, unit);
+    let page = render::simulation_html(&simulate(&schedule, &costs), "1f1b");
+    page_support::check(&page);
+    assert!(!page.contains("Memory over time"));
+    let costs = (0..4).fold(costs, |costs, s| costs.with_memory(StageId(s), memory));
+    let page = render::simulation_html(&simulate(&schedule, &costs), "1f1b");
+    page_support::check(&page);
+    assert!(page.contains("<dt>Peak memory</dt><dd>12.0 MiB</dd>"));
+    assert!(page.contains("on device 0"));
+    assert!(page.contains("device 3: at most 3.0 MiB at 3.00 ms"));
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use super::{both, causes, end, numbers, wrapped};
 use crate::explain::{Delta, Explanation};
 use crate::ids::DeviceId;
-use crate::render::grid::one_stage_each;
 use crate::render::page::escaped;
 use crate::render::svg;
 use crate::render::svg::canvas::{
@@ -63,7 +62,6 @@ fn draw(explanation: &Explanation, what: &str, words: &[Vec<(f64, String)>]) -> 
     let words_of_it = format!("Measured, above: {measured} Predicted, below: {predicted}");
     let mut canvas = Canvas::new(height, end(explanation), 2 * spans, &label, &words_of_it);
     canvas.svg.push_str(STYLE);
-    canvas.one_stage = one_stage_each(explanation.measured());
     canvas.legend(explanation.measured());
     let mut y = TOP;
     let [measured, predicted] = both(explanation);
@@ -102,7 +100,7 @@ fn heading(canvas: &mut Canvas, name: &str, timeline: &Timeline, y: f64) {
 fn lanes_of(canvas: &mut Canvas, timeline: &Timeline, y: f64, titles: &Titles<'_>) {
     for device in (0..timeline.devices()).map(DeviceId) {
         let y = y + ROW * device.index() as f64;
-        canvas.lane(&format!("device {device}"), y);
+        canvas.lane(device, y);
         for span in timeline.spans_on(device) {
             canvas.bar(span, y, &titles.of(span));
         }

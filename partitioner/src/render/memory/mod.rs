@@ -7,10 +7,33 @@ pub(super) use curve::{Curve, Parts};
 pub(super) use svg::picture;
 
 use super::page::{Table, percent};
-use crate::units::Bytes;
+use crate::units::{Bytes, Micros};
+
+/// The most devices whose memory is drawn; all are in the table.
+const MAX_CURVES: usize = 16;
+
+/// The section of a page: `words` about it, the picture of a step that ends at `end`, and the
+/// table.
+pub(super) fn section(mut curves: Vec<Curve>, end: Micros, words: &str) -> String {
+    let table = table(&curves);
+    let all = curves.len();
+    curves.sort_by_key(|curve| std::cmp::Reverse(curve.peak().bytes));
+    curves.truncate(MAX_CURVES);
+    curves.sort_by_key(|curve| curve.device);
+    let which = if curves.len() < all {
+        format!(" The {MAX_CURVES} fullest of {all} devices are drawn.")
+    } else {
+        String::new()
+    };
+    format!(
+        "<p>{words} All devices have one scale.{which}</p>\n<div class=\"chart\" role=\"group\" \
+         tabindex=\"0\" aria-label=\"Memory over time\">\n{}</div>\n{table}",
+        picture(&curves, end)
+    )
+}
 
 /// The curves in numbers: what the peak consists of.
-pub(super) fn table(curves: &[Curve]) -> String {
+fn table(curves: &[Curve]) -> String {
     let columns = [
         "device",
         "parameters",

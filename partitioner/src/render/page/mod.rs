@@ -1,7 +1,7 @@
 //! What all pages have in common: one style, one script, sections with headings.
 //!
 //! A page is one file that loads nothing. All of its content is there without the
-//! script, which only leads through the actions of a timeline.
+//! script, which only leads through the actions of a timeline and stretches its axis.
 
 mod escape;
 mod table;
@@ -12,8 +12,9 @@ pub(super) use table::{Table, bar};
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("page.css");
-/// Shows the action under the pointer, or the one that the arrow keys went to.
-const SCRIPT: &str = include_str!("chart.js");
+/// Stretches the time axis of a timeline, and shows the action under the pointer or the one that
+/// the arrow keys went to.
+const SCRIPT: &str = concat!(include_str!("zoom.js"), include_str!("chart.js"));
 
 /// A page that is being written.
 pub(super) struct Page {
@@ -116,7 +117,12 @@ impl Page {
 pub(super) fn chart(label: &str, svg: &str) -> String {
     format!(
         "<p id=\"keys\">Point at an action for its times, or go to the picture with the Tab key: the \
-         arrow keys lead from action to action, Home and End to a row\u{2019}s first and last.</p>\n\
+         arrow keys lead from action to action, Home and End to a row\u{2019}s first and last. The keys \
+         + and -, the buttons, and the wheel with Ctrl zoom; the mouse drags.</p>\n\
+         <div class=\"zoom\" role=\"group\" aria-label=\"Zoom\">\
+         <button type=\"button\" data-step=\"+\" aria-label=\"Zoom in\">+</button>\
+         <button type=\"button\" data-step=\"-\" aria-label=\"Zoom out\">\u{2212}</button>\
+         <button type=\"button\" data-step=\"0\">Whole step</button></div>\n\
          <div id=\"chart\" class=\"chart\" tabindex=\"0\" role=\"group\" aria-label=\"{label}\" \
          aria-describedby=\"keys\">\n{svg}</div>\n<output id=\"detail\">No action chosen.</output>\n"
     )

@@ -9,8 +9,6 @@ use crate::machine::Device;
 
 /// The most actions that are drawn one by one.
 const MAX_DRAWN: usize = 30_000;
-/// The most devices whose memory is drawn; all are in the table.
-const MAX_CURVES: usize = 16;
 
 impl ProfilePage<'_> {
     /// The page: what was chosen, the layers with the cuts between them, the predicted
@@ -60,25 +58,11 @@ impl ProfilePage<'_> {
     }
 
     fn memory(&self) -> String {
-        let mut curves = self.curves();
-        let table = memory::table(&curves);
-        let all = curves.len();
-        curves.sort_by_key(|curve| std::cmp::Reverse(curve.peak().bytes));
-        curves.truncate(MAX_CURVES);
-        curves.sort_by_key(|curve| curve.device);
-        let which = if curves.len() < all {
-            format!(" The {MAX_CURVES} fullest of {all} devices are drawn.")
-        } else {
-            String::new()
-        };
-        format!(
-            "<p>Parameters and the optimizer\u{2019}s state are there all the time, gradients of parameters \
+        let words = "Parameters and the optimizer\u{2019}s state are there all the time, gradients of parameters \
              from the first that is made until the optimizer\u{2019}s step. On top of them are \
              the activations of micro-batches between their forward and their backward, and what an \
-             action needs while it runs. All devices have one scale.{which}</p>\n<div class=\"chart\" role=\"group\" \
-             tabindex=\"0\" aria-label=\"Memory over time\">\n{}</div>\n{table}",
-            memory::picture(&curves, self.simulation.makespan())
-        )
+             action needs while it runs.";
+        memory::section(self.curves(), self.simulation.makespan(), words)
     }
 
     fn doubts(&self) -> String {

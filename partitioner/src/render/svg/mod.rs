@@ -1,9 +1,10 @@
 //! The timeline as an SVG picture.
 
+mod axis;
 pub(super) mod canvas;
+mod look;
 
 use crate::ids::DeviceId;
-use crate::render::grid::one_stage_each;
 use crate::timeline::Timeline;
 use crate::units::Micros;
 use canvas::{BOTTOM, Canvas, RIGHT, ROW, TOP, WIDTH, described, times};
@@ -20,7 +21,6 @@ pub fn svg(timeline: &Timeline) -> String {
     let spans = timeline.spans().len();
     let (end, words) = (timeline.makespan(), words(timeline));
     let mut canvas = Canvas::new(height, end, spans, "pipeline timeline", &words);
-    canvas.one_stage = one_stage_each(timeline);
     canvas.legend(timeline);
     // Writing to a String cannot fail.
     let _ = writeln!(
@@ -32,7 +32,7 @@ pub fn svg(timeline: &Timeline) -> String {
     );
     for device in (0..timeline.devices()).map(DeviceId) {
         let y = TOP + ROW * device.index() as f64;
-        canvas.lane(&format!("device {device}"), y);
+        canvas.lane(device, y);
         for exchange in timeline.exchanges_on(device) {
             canvas.exchange(exchange, y);
         }
