@@ -181,7 +181,8 @@ pub(crate) fn prepare(devices: &[Device]) -> Result<(), TorchError> {
                 })?;
                 if *index >= count {
                     return Err(TorchError::new(format!(
-                        "device `cuda:{index}`: this machine has {count} CUDA device(s), numbered from 0"
+                        "device `cuda:{index}`: this machine has {}, numbered from 0",
+                        gpipe_partitioner::words::count(count, "CUDA device")
                     )));
                 }
             }

@@ -217,7 +217,7 @@ fn wrong_settings_are_refused_before_anything_is_trained() {
     // What a verb refuses, and how it ends, is as without.
     let simulate = ["--simulate-gpus", "2"];
     let errors = refused(&trained(folder, "run", &simulate, "cuda:0,cuda:2", &[]));
-    assert!(errors.contains("2 CUDA device(s)"), "{errors}");
+    assert!(errors.contains("2 CUDA devices"), "{errors}");
     refused(&gpipe(folder, "--simulate-gpus 2 train --no-such-flag"));
     let missing = gpipe(folder, "--simulate-gpus 2 eval missing");
     assert_eq!(

@@ -111,7 +111,8 @@ impl Hook for Progress {
     fn step(&mut self, metrics: &StepMetrics) {
         let step = metrics.step as usize;
         if let Some(bar) = &self.bar {
-            bar.set_message(metrics.to_string());
+            let line = metrics.to_string();
+            bar.set_message(fitting(&line, room(self.steps)).to_owned());
             bar.inc(1);
         } else if self.lines && (step.is_multiple_of(self.every) || step == 1) {
             say(&format!("step {step:>5}/{}  {metrics}", self.steps));
@@ -186,8 +187,41 @@ impl Drop for Progress {
     }
 }
 
+/// Columns of the terminal that the bar, its numbers and the time left leave to a message.
+fn room(steps: usize) -> usize {
+    let numbers = 2 * steps.to_string().len() + 1;
+    let time = "59m left".len();
+    let terminal = terminal_size::terminal_size_of(std::io::stderr());
+    let width = terminal.map_or(80, |(width, _)| usize::from(width.0));
+    width.saturating_sub(numbers + 12 + time + 4)
+}
+
+/// As many parts of a line as there is room for, two blanks between them: none is cut off within.
+fn fitting(line: &str, room: usize) -> &str {
+    let ends = line.match_indices("  ").map(|(at, _)| at);
+    let ends = ends.chain([line.len()]);
+    let fits = ends.take_while(|&end| line[..end].chars().count() <= room);
+    &line[..fits.last().unwrap_or_default()]
+}
+
 fn bar(length: usize, template: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template);
     let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(length as u64).with_style(style)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_ends_with_a_whole_part() {
+        let line = "loss 2.4  norm 0.9  bubble 3.1 %";
+        assert_eq!(fitting(line, 80), line);
+        assert_eq!(fitting(line, line.len()), line);
+        // Not `loss 2.4  norm 0.9  bu`.
+        assert_eq!(fitting(line, 22), "loss 2.4  norm 0.9");
+        assert_eq!(fitting(line, 8), "loss 2.4");
+        assert_eq!(fitting(line, 3), "");
+    }
 }
