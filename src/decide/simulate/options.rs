@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
+use clap::{ArgGroup, ValueEnum};
 use gpipe_partitioner::{
     Bytes, Cores, HostLink, Link, Machine, Micros, ScheduleKind, Strategy, When,
 };
@@ -13,6 +13,7 @@ use super::workload::{Given, Profiled, Workload};
 
 /// Arguments of `gpipe-rs simulate`.
 #[derive(Debug, clap::Args)]
+#[command(group(ArgGroup::new("what").args(["schedule", "compare"]).required(true).multiple(true)))]
 #[command(after_help = "Examples:
   gpipe-rs simulate --schedule 1f1b --devices 4 --micro 8
   gpipe-rs simulate --schedule zbv --devices 8 --micro 32 --format html -o zbv.html
@@ -23,7 +24,6 @@ pub(crate) struct Args {
     #[arg(
         long,
         value_name = "NAME",
-        required_unless_present = "compare",
         value_parser = input::schedule,
         help = format!("Schedule: {}", ScheduleKind::choice(ScheduleKind::ALL))
     )]
