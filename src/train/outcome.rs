@@ -177,7 +177,7 @@ impl Outcome {
         }
         if let Some(share) = own.host_share {
             let share = 100.0 * share;
-            let said = format!("{share:.1} % of the devices' time busy telling them what to do");
+            let said = format!("busy submitting work for {share:.1} % of the devices' time");
             lines.push(("host", said));
         }
         lines.push((

@@ -108,7 +108,7 @@ fn train(args: &Args, zoo: &Zoo, world: Option<&Arc<World>>) -> Result<(), Failu
     if !job.args.quiet && job.recipe.checkpoint_every > 0 {
         let folder = trainer.folder().path().display().to_string();
         say(&format!(
-            "run folder {folder}: whatever ends the run, `{} train --resume {folder}` goes on with it",
+            "run folder {folder}: if the run ends early, `{} train --resume {folder}` goes on with it",
             called()
         ));
     }
